@@ -19,6 +19,8 @@ pub(crate) mod scratch;
 use std::process::Output;
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
+
 pub(crate) use failing::failing_calls;
 pub(crate) use host::Host;
 pub(crate) use process::{OWN_PID_NAMESPACE, Process};
@@ -99,6 +101,14 @@ pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
 pub(crate) fn assert_contains(text: &str, parts: &[&str]) {
     for part in parts {
         assert!(text.contains(part), "no {part:?} in {text}");
+    }
+}
+
+/// Asserts that a JSON object has these fields.
+#[track_caller]
+pub(crate) fn assert_fields(object: &Value, fields: Value) {
+    for (name, value) in fields.as_object().expect("an object") {
+        assert_eq!(object[name], *value, "{name}: {object}");
     }
 }
 

@@ -3,13 +3,13 @@
 use std::process::Command;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::harness::addr::v4;
 use crate::harness::admin::{ADMIN as ADMIN_OPTION, get, list, wait_listed, wait_metric};
 use crate::harness::check::service::Service;
 use crate::harness::conn::{Conn, End};
-use crate::harness::lab::{Process, Scratch, assert_contains, wait_for, wait_until};
+use crate::harness::lab::{Process, Scratch, assert_contains, assert_fields, wait_for, wait_until};
 use crate::harness::peername::Peername;
 use crate::harness::programs::browser::wait_page_shows;
 use crate::harness::programs::terminal::run_in_terminal;
@@ -320,10 +320,7 @@ fn quiet_logs_show_denials() {
         403
     );
     let line = &rig.wait_audit_lines("/is-not-let-through", 1)[0];
-    assert_eq!(
-        (&line["decision"], &line["level"]),
-        (&"refused".into(), &"WARN".into())
-    );
+    assert_fields(line, json!({"decision": "refused", "level": "WARN"}));
     let log = rig.proxy.log();
     assert!(
         !log.contains("/passes") && !log.contains("listening"),

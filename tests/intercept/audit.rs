@@ -3,11 +3,11 @@
 use std::process::Command;
 use std::thread;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::harness::addr::v4;
 use crate::harness::backend::Backend;
-use crate::harness::lab::wait_until;
+use crate::harness::lab::{assert_fields, wait_until};
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR, recv_head};
 
 /// The upstream address that the request was meant for, at whichever stage it failed; none where no address
@@ -114,23 +114,17 @@ fn unused_tunnel_has_an_audit_line() {
     let said = rig.lab.client.output(&mut client, "");
     assert!(said.status.success(), "{said:?}");
     let line = &tunnels(&rig, 1)[0];
-    for (field, expected) in [
-        ("method", "CONNECT"),
-        ("connect", "a.test:443"),
-        ("sni", "a.test"),
-        ("tls", "1.3"),
-        ("decision", "unchecked"),
-        ("end", "unused"),
-    ] {
-        assert_eq!(line[field], expected, "{line}");
-    }
+    let expected = json!({
+        "method": "CONNECT", "connect": "a.test:443", "sni": "a.test", "tls": "1.3",
+        "decision": "unchecked", "end": "unused",
+    });
+    assert_fields(line, expected);
     let conn = rig.connect_and_send(b"CONNECT a.test:80 HTTP/1.1\r\nHost: a.test:80\r\n\r\n");
     assert!(recv_head(&conn).starts_with("HTTP/1.1 200 "));
     conn.send(b"GET / HTTP/1.1\r\n");
     drop(conn);
     let line = &tunnels(&rig, 2)[1];
-    assert_eq!(line["connect"], "a.test:80", "{line}");
-    assert_eq!(line["end"], "unused", "{line}");
+    assert_fields(line, json!({"connect": "a.test:80", "end": "unused"}));
     // A tunnel that is used has no line but those of its requests.
     rig.curl(&["https://a.test/echo"]);
     rig.wait_audit_lines("/echo", 1);
@@ -155,8 +149,7 @@ fn tunnel_that_its_origin_resets_is_logged_as_cut_by_origin() {
         up.reset();
     });
     let line = &tunnels(&rig, 1)[0];
-    assert_eq!(line["how"], "passthrough", "{line}");
-    assert_eq!(line["end"], "cut_by_origin", "{line}");
+    assert_fields(line, json!({"how": "passthrough", "end": "cut_by_origin"}));
 }
 
 /// The audit lines of tunnels, which have no path.

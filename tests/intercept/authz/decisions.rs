@@ -1,8 +1,10 @@
 //! No request reaches an origin without the check's decision, and a denial has a form that its client
 //! understands.
 
+use serde_json::json;
+
 use crate::harness::addr::v4;
-use crate::harness::lab::{Host, Process, assert_contains, wait_until};
+use crate::harness::lab::{Host, Process, assert_contains, assert_fields, wait_until};
 use crate::harness::rig::intercept::{
     CLIENT_IP, InterceptLab, InterceptRig, LONG_CHECK_TIMEOUT, recv_head,
 };
@@ -19,11 +21,7 @@ fn denied_request_never_reaches_the_origin() {
                 .starts_with("GET a.test ")
         );
         let denied = rig.curl_problem(&[version, "https://a.test/secret/1?token=2"]);
-        assert_eq!(
-            (&denied["code"], &denied["status"]),
-            (&"denied".into(), &403.into()),
-            "{denied}"
-        );
+        assert_fields(&denied, json!({"code": "denied", "status": 403}));
         let large = rig.scratch.path_text("large");
         assert_eq!(
             rig.curl_status(&[version, "-T", &large, "https://a.test/secret/2"]),
@@ -39,11 +37,7 @@ fn denied_request_never_reaches_the_origin() {
         check.wait_line(question, is_it);
     }
     let line = &rig.wait_audit_lines("/secret/1", 1)[0];
-    assert_eq!(
-        (&line["decision"], &line["how"]),
-        (&"denied".into(), &"asked".into()),
-        "{line}"
-    );
+    assert_fields(line, json!({"decision": "denied", "how": "asked"}));
 }
 
 /// The first request of a connection was allowed; that decides nothing about the next.
@@ -152,10 +146,9 @@ fn check_without_an_answer_denies_unless_fail_open() {
     let rig = InterceptRig::new(&[ASKED, "--check-timeout=300ms"]);
     assert_eq!(rig.curl_status(&["http://a.test/echo"]), 503);
     let line = &rig.wait_audit_lines("/echo", 1)[0];
-    assert_eq!(line["decision"], "check_failed", "{line}");
     let reason = "the service that decides did not answer (check_connect)";
-    assert_eq!(line["reason"], reason, "{line}");
-    assert_eq!(line["how"], "check_connect", "{line}");
+    let expected = json!({"decision": "check_failed", "how": "check_connect", "reason": reason});
+    assert_fields(line, expected);
     let answer = rig.curl_problem(&["http://a.test/echo"]).to_string();
     let words = "the service that decides did not answer (check_";
     assert_contains(&answer, &[words, "try again"]);
@@ -205,11 +198,8 @@ fn tunnel_of_neither_tls_nor_http_is_refused() {
         }
     }
     for line in rig.wait_audit_lines("", 2 * senders.len()) {
-        assert_eq!(
-            (&line["decision"], &line["code"]),
-            (&"refused".into(), &"unknown_protocol".into()),
-            "{line}"
-        );
+        let expected = json!({"decision": "refused", "code": "unknown_protocol"});
+        assert_fields(&line, expected);
     }
     assert_eq!(rig.origin_log(), Vec::<String>::new());
 }

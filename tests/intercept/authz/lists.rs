@@ -9,7 +9,7 @@ use super::decisions::{ASKED, SERVICE, start};
 use crate::harness::addr::v4;
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Process, assert_contains, wait_until};
+use crate::harness::lab::{Process, assert_contains, assert_fields, wait_until};
 use crate::harness::peername::{Peername, words};
 use crate::harness::rig::intercept::{
     InterceptLab, InterceptRig, LONG_CHECK_TIMEOUT, PROXY_ADDR, recv_head,
@@ -24,9 +24,9 @@ fn first_matching_rule_decides_on_each_request() {
         let answer = rig.curl(&[version, "https://a.test/echo"]);
         assert!(answer.starts_with("GET a.test "), "{answer}");
         let problem = rig.curl_problem(&[version, "https://a.test/private/1"]);
-        let (code, detail) = (&problem["code"], &problem["detail"]);
-        assert_eq!((code, &problem["status"]), (&"denied".into(), &403.into()));
-        assert_eq!(detail, "denied by the rule deny a.test/private");
+        let detail = "denied by the rule deny a.test/private";
+        let expected = json!({"code": "denied", "status": 403, "detail": detail});
+        assert_fields(&problem, expected);
     }
     assert_eq!(rig.curl_status(&["http://a.test/echo"]), 200);
     assert_eq!(rig.curl_status(&["https://b.test/echo"]), 200);
@@ -54,21 +54,11 @@ fn first_matching_rule_decides_on_each_request() {
     assert!(rig.origin_log().iter().all(|line| line.contains("/echo")));
 
     let line = &rig.wait_audit_lines("/private/1", 2)[0];
-    assert_eq!(line["rule"], "deny a.test/private", "{line}");
-    let (decision, how) = (&line["decision"], &line["how"]);
-    assert_eq!(
-        (decision, how),
-        (&"denied".into(), &"list".into()),
-        "{line}"
-    );
+    let expected = json!({"rule": "deny a.test/private", "decision": "denied", "how": "list"});
+    assert_fields(line, expected);
     let line = &rig.wait_audit_lines("/echo", 5)[0];
-    assert_eq!(line["rule"], "allow a.test", "{line}");
-    let (decision, how) = (&line["decision"], &line["how"]);
-    assert_eq!(
-        (decision, how),
-        (&"allowed".into(), &"list".into()),
-        "{line}"
-    );
+    let expected = json!({"rule": "allow a.test", "decision": "allowed", "how": "list"});
+    assert_fields(line, expected);
     let line = &rig.wait_audit_lines("", 1)[0];
     assert_eq!(line["reason"], "no rule allows it", "{line}");
 }
@@ -210,15 +200,9 @@ fn lists_and_check_have_to_agree() {
     assert_eq!(rig.curl_status(&["http://b.test/echo"]), 403);
     assert_eq!(rig.curl_status(&["http://h1.test/echo"]), 403);
     let allowed = &rig.wait_audit_lines("/echo", 3)[0];
-    assert_eq!(
-        (&allowed["rule"], &allowed["how"]),
-        (&"allow a.test".into(), &"asked".into())
-    );
+    assert_fields(allowed, json!({"rule": "allow a.test", "how": "asked"}));
     let denied = &rig.wait_audit_lines("/secret", 1)[0];
-    assert_eq!(
-        (&denied["rule"], &denied["how"]),
-        (&"allow a.test".into(), &"asked".into())
-    );
+    assert_fields(denied, json!({"rule": "allow a.test", "how": "asked"}));
     check.wait_logged("http b.test /echo");
     assert!(!check.log().contains("h1.test"), "{}", check.log());
 }

@@ -5,10 +5,11 @@ use std::os::unix::fs::symlink;
 use std::time::Duration;
 
 use rustix::process::Signal;
+use serde_json::json;
 
 use crate::harness::addr::v4;
 use crate::harness::check::service::Opa;
-use crate::harness::lab::{assert_contains, wait_until};
+use crate::harness::lab::{assert_contains, assert_fields, wait_until};
 use crate::harness::page::Page;
 use crate::harness::peername::Peername;
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig, LONG_CHECK_TIMEOUT};
@@ -31,12 +32,8 @@ fn policy_decides_on_each_request() {
     assert_eq!(rig.curl(&["https://a.test/no"]), "by law");
     assert_eq!(rig.curl_status(&["http://a.test/no"]), 451);
     let line = &rig.wait_audit_lines("/no", 2)[0];
-    let (decision, how, reason) = (&line["decision"], &line["how"], &line["reason"]);
-    assert_eq!(
-        (decision, how, reason),
-        (&"denied".into(), &"asked".into(), &"not listed".into()),
-        "{line}"
-    );
+    let expected = json!({"decision": "denied", "how": "asked", "reason": "not listed"});
+    assert_fields(line, expected);
     assert_eq!(rig.wait_origin_log(1).len(), 1);
 }
 

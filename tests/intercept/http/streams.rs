@@ -1,5 +1,8 @@
 //! Streams beyond request and response: WebSocket, gRPC, server-sent events.
 
+use serde_json::json;
+
+use crate::harness::lab::assert_fields;
 use crate::harness::rig::intercept::InterceptRig;
 
 /// An echo server of python3-websockets, and its client through CONNECT.
@@ -11,11 +14,7 @@ fn websocket_passes_over_http1() {
     let said = rig.run_python_client(&script, &["/chat"]);
     assert_eq!(said.trim(), "one two 100000");
     let line = &rig.wait_audit_lines("/chat", 1)[0];
-    assert_eq!(
-        (&line["status"], &line["end"]),
-        (&101.into(), &"complete".into()),
-        "{line}"
-    );
+    assert_fields(line, json!({"status": 101, "end": "complete"}));
     assert!(line["bytes_to_upstream"].as_u64() > Some(100_000), "{line}");
     // The audit line names the side that has cut the connection.
     let said = rig.run_python_client(&script, &["/cut"]);
