@@ -17,20 +17,7 @@ const IDLE: &str = "--idle-timeout=1s";
 #[test]
 fn idle_http2_client_gets_goaway() {
     let rig = InterceptRig::new(&["--idle-timeout=4s"]);
-    let script = rig.scratch.write("client.py", IDLE_CLIENT);
-    let (ca, proxy) = (rig.scratch.path_text("ca.pem"), PROXY_ADDR.to_string());
-    let args = [
-        "--signal=KILL",
-        "20",
-        "/usr/bin/python3",
-        &script,
-        &proxy,
-        &ca,
-    ];
-    assert_eq!(
-        rig.lab.client.run("timeout", &args).trim(),
-        "200 goaway end"
-    );
+    assert_eq!(rig.run_python_client(IDLE_CLIENT, &[]), "200 goaway end");
 }
 
 /// The origin sends half of what it has announced.

@@ -177,19 +177,16 @@ impl InterceptRig {
             .wait_listening(&[v4([10, 81, 0, 1], 9001)])
     }
 
-    /// Runs a client script on the client's host; its first arguments are the proxy and the authority.
+    /// Runs a Python program on the client's host; returns what it printed. Its first arguments are the proxy and the
+    /// authority.
     #[track_caller]
-    pub(crate) fn run_python_client(&self, script: &str, args: &[&str]) -> String {
+    pub(crate) fn run_python_client(&self, source: &str, args: &[&str]) -> String {
+        let script = self.scratch.write("client.py", source);
         let (ca, proxy) = (self.scratch.path_text("ca.pem"), PROXY_ADDR.to_string());
-        let all = [
-            "--signal=KILL",
-            "20",
-            "/usr/bin/python3",
-            script,
-            &proxy,
-            &ca,
-        ];
-        self.lab.client.run("timeout", &[&all, args].concat())
+        let python = ["--signal=KILL", "60", "/usr/bin/python3"];
+        let args = [&python[..], &[&*script, &*proxy, &*ca], args].concat();
+        let printed = self.lab.client.run("timeout", &args);
+        printed.trim().to_owned()
     }
 }
 

@@ -19,7 +19,7 @@ use crate::harness::addr::v4;
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::lab::Process;
-use crate::harness::rig::intercept::{InterceptRig, PROXY_ADDR};
+use crate::harness::rig::intercept::InterceptRig;
 use crate::harness::strict_http;
 
 #[test]
@@ -79,16 +79,12 @@ struct Lab {
     rig: InterceptRig,
     _tls: Process,
     origin: Backend,
-    script: String,
 }
 
 impl Lab {
     fn new() -> Self {
         let rig = InterceptRig::new(&[]);
         rig.scratch.write("frames.py", include_str!("frames.py"));
-        let script = rig
-            .scratch
-            .write("downgrade.py", include_str!("downgrade.py"));
         let origin = Backend::listen(&rig.lab.server, v4([10, 81, 0, 1], 9002));
         let [pem, key] = ["origin.pem", "origin.key"].map(|name| rig.scratch.path_text(name));
         let listen = format!(
@@ -97,12 +93,7 @@ impl Lab {
         let args = ["-t", "5", &listen, "TCP:10.81.0.1:9002"];
         let tls = Process::start_in_pid_namespace(&rig.lab.server, "socat", &args);
         let _tls = tls.wait_listening(&[v4([10, 81, 0, 1], 9001)]);
-        Self {
-            rig,
-            _tls,
-            origin,
-            script,
-        }
+        Self { rig, _tls, origin }
     }
 
     fn run(&self, row: &Row) -> Result<(), String> {
@@ -144,22 +135,9 @@ impl Lab {
 
     /// Sends a request; returns the result at both ends.
     fn exchange(&self, send: &Value) -> (Seen, Vec<Vec<u8>>) {
-        let (proxy, ca, send) = (
-            PROXY_ADDR.to_string(),
-            self.rig.scratch.path_text("ca.pem"),
-            send.to_string(),
-        );
-        let args = [
-            "--signal=KILL",
-            "20",
-            "/usr/bin/python3",
-            &self.script,
-            &proxy,
-            &ca,
-            &send,
-        ];
+        let send = send.to_string();
         thread::scope(|scope| {
-            let client = scope.spawn(|| self.rig.lab.client.run("timeout", &args));
+            let client = scope.spawn(|| self.rig.run_python_client(CLIENT, &[&send]));
             let mut got = Vec::new();
             loop {
                 // Whatever the request causes happens soon after it has ended.
@@ -191,4 +169,5 @@ fn serve(up: &Conn) -> Vec<u8> {
     got
 }
 
+const CLIENT: &str = include_str!("downgrade.py");
 const SOON: Duration = Duration::from_millis(50);

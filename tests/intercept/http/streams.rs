@@ -10,15 +10,13 @@ use crate::harness::rig::intercept::InterceptRig;
 fn websocket_passes_over_http1() {
     let rig = InterceptRig::new(&["--allow-destination=10.81.0.1:9001"]);
     let _server = rig.start_python_origin(WEBSOCKET_SERVER);
-    let script = rig.scratch.write("client.py", WEBSOCKET_CLIENT);
-    let said = rig.run_python_client(&script, &["/chat"]);
-    assert_eq!(said.trim(), "one two 100000");
+    let said = rig.run_python_client(WEBSOCKET_CLIENT, &["/chat"]);
+    assert_eq!(said, "one two 100000");
     let line = &rig.wait_audit_lines("/chat", 1)[0];
     assert_fields(line, json!({"status": 101, "end": "complete"}));
     assert!(line["bytes_to_upstream"].as_u64() > Some(100_000), "{line}");
     // The audit line names the side that has cut the connection.
-    let said = rig.run_python_client(&script, &["/cut"]);
-    assert_eq!(said.trim(), "closed");
+    assert_eq!(rig.run_python_client(WEBSOCKET_CLIENT, &["/cut"]), "closed");
     let line = &rig.wait_audit_lines("/cut", 1)[0];
     assert_eq!(line["end"], "cut_by_origin", "{line}");
 }
@@ -35,8 +33,7 @@ fn websocket_passes_over_http2() {
 /// What the client receives from an echo server, or the status it gets instead.
 #[track_caller]
 pub(crate) fn websocket_by_http2(rig: &InterceptRig, path: &str) -> String {
-    let script = rig.scratch.write("client.py", HTTP2_WEBSOCKET_CLIENT);
-    rig.run_python_client(&script, &[path]).trim().to_owned()
+    rig.run_python_client(HTTP2_WEBSOCKET_CLIENT, &[path])
 }
 
 /// A failed upgrade is a response like any other; but 200 to a CONNECT would mean that the origin has
@@ -88,12 +85,8 @@ fn websocket_over_http2_needs_the_origins_confirmation() {
 fn grpc_passes_with_its_trailers() {
     let rig = InterceptRig::new(&["--allow-destination=10.81.0.1:9001"]);
     let _server = rig.start_python_origin(GRPC_SERVER);
-    let script = rig.scratch.write("client.py", GRPC_CLIENT);
-    let said = rig.run_python_client(&script, &[]);
-    assert_eq!(
-        said.trim(),
-        "hello a,b,c StatusCode.NOT_FOUND no such thing"
-    );
+    let said = rig.run_python_client(GRPC_CLIENT, &[]);
+    assert_eq!(said, "hello a,b,c StatusCode.NOT_FOUND no such thing");
     let denied = rig.wait_audit_lines("/test.Echo/Fail", 1);
     assert_eq!(denied[0]["upstream"], "10.81.0.1:9001");
 }
@@ -103,9 +96,7 @@ fn grpc_passes_with_its_trailers() {
 fn server_sent_events_are_not_buffered() {
     let rig = InterceptRig::new(&["--allow-destination=10.81.0.1:9001"]);
     let _server = rig.start_python_origin(EVENTS_SERVER);
-    let script = rig.scratch.write("client.py", EVENTS_CLIENT);
-    let said = rig.run_python_client(&script, &[]);
-    assert_eq!(said.trim(), "1 2 3");
+    assert_eq!(rig.run_python_client(EVENTS_CLIENT, &[]), "1 2 3");
 }
 
 /// An origin may close an idle connection in the very moment it is reused. A request without side effects is

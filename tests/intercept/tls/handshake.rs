@@ -44,8 +44,7 @@ fn failed_client_handshake_sends_an_alert() {
 
 fn client(what: &str) -> String {
     let rig = InterceptRig::new(&[]);
-    let script = rig.scratch.write("flights.py", CLIENT);
-    rig.run_python_client(&script, &[what]).trim().to_owned()
+    rig.run_python_client(CLIENT, &[what])
 }
 
 /// An origin that answers with the number of segments it received after its own flight. The script reads the socket itself.

@@ -2,23 +2,13 @@
 
 use serde_json::Value;
 
-use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR};
+use crate::harness::rig::intercept::{InterceptLab, InterceptRig};
 
 /// All clients have a tunnel before any of them begins a handshake.
 #[test]
 fn concurrent_clients_get_one_certificate() {
     let rig = InterceptRig::new(&["--admin=127.0.0.1:9300"]);
-    let script = rig.scratch.write("crowd.py", CROWD);
-    let (proxy, ca) = (PROXY_ADDR.to_string(), rig.scratch.path_text("ca.pem"));
-    let args = [
-        "--signal=KILL",
-        "60",
-        "/usr/bin/python3",
-        &script,
-        &proxy,
-        &ca,
-    ];
-    let serials = rig.lab.client.run("timeout", &args);
+    let serials = rig.run_python_client(CROWD, &[]);
     let serials: Vec<_> = serials.lines().collect();
     assert_eq!(serials.len(), 200);
     assert!(serials.iter().all(|one| *one == serials[0]), "{serials:?}");

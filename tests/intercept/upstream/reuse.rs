@@ -30,7 +30,7 @@ fn streams_beyond_the_origins_limit_open_another_connection() {
         &rig,
         &["/echo", "/slow", "/slow", "/echo?3", "/slow", "/echo?5"],
     );
-    assert_eq!(said.trim(), "200 200 200 200 200 200");
+    assert_eq!(said, "200 200 200 200 200 200");
     let seen = rig.wait_origin_log(3);
     let of = |word: &str| {
         let line = seen.iter().find(|line| line.contains(word));
@@ -151,33 +151,23 @@ fn count_connections(seen: &[String]) -> HashSet<&str> {
 /// Opens streams on one HTTP/2 connection to the origin with a limit, as many as succeed.
 #[track_caller]
 fn open_streams(rig: &InterceptRig, paths: &[&str]) -> String {
-    let args = arguments(rig, paths);
-    let args: Vec<_> = args.iter().map(String::as_str).collect();
-    let limit = ["--signal=KILL", "20", "/usr/bin/python3"];
-    rig.lab.client.run("timeout", &[&limit, &args[..]].concat())
+    rig.run_python_client(STREAMS, &[&[LIMITED], paths].concat())
 }
 
 /// The same, with the streams left open and nothing read from them.
 fn hold_streams(rig: &InterceptRig, paths: &[&str]) -> Process {
     let held = rig.scratch.path_text("held");
-    let args = arguments(rig, &[paths, &["hold", &held]].concat());
-    let args: Vec<_> = args.iter().map(String::as_str).collect();
+    let script = rig.scratch.write("streams.py", STREAMS);
+    let (proxy, ca) = (PROXY_ADDR.to_string(), rig.scratch.path_text("ca.pem"));
+    let args = [&[&*script, &proxy, &ca, LIMITED], paths, &["hold", &held]].concat();
     let process = Process::start(&rig.lab.client, "/usr/bin/python3", &args);
     wait_until("answers", || Path::new(&held).exists());
     process
 }
 
-fn arguments(rig: &InterceptRig, paths: &[&str]) -> Vec<String> {
-    let script = rig
-        .scratch
-        .write("streams.py", include_str!("../clients/streams.py"));
-    let (proxy, ca) = (PROXY_ADDR.to_string(), rig.scratch.path_text("ca.pem"));
-    [script, proxy, ca, "a.test:8443".to_owned()]
-        .into_iter()
-        .chain(paths.iter().map(|path| (*path).to_owned()))
-        .collect()
-}
-
+const STREAMS: &str = include_str!("../clients/streams.py");
+/// The origin with a limit of streams.
+const LIMITED: &str = "a.test:8443";
 const ORIGIN_OF_USERS: &str = "http://a.test:9001/";
 /// ld.so(8) expands `$LIB`.
 const FAKETIME: &str = "LD_PRELOAD=/usr/$LIB/faketime/libfaketime.so.1";
