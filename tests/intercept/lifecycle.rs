@@ -6,8 +6,8 @@ use crate::harness::addr::v4;
 use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
 use crate::harness::lab::failing::no_epoll_watches_from;
-use crate::harness::lab::{Process, failing_calls, wait_until};
-use crate::harness::peername::Peername;
+use crate::harness::lab::{Process, assert_contains, failing_calls, wait_until};
+use crate::harness::peername::{Peername, words};
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR, recv_head};
 
 /// A crowd takes all descriptors; later clients wait or get an error, and afterwards all clients are served.
@@ -138,44 +138,21 @@ fn missing_prerequisite_is_named_at_the_start() {
     let stage = InterceptLab::new();
     let ca = stage.scratch.path_text("ca");
     let nothing = stage.scratch.path_text("nothing");
-    for (args, expected) in [
-        (vec!["--ca", &nothing], "peername ca init"),
-        (vec!["--ca", &ca, "--extra-ca", &nothing], "--extra-ca"),
-        (vec!["--ca", &ca, "--check=ftp://x/"], "opa+http://"),
-        (
-            vec![
-                "--ca",
-                &ca,
-                "--check=http://127.0.0.1:1/",
-                "--check-take=X-User",
-                "--check-take=Host",
-            ],
-            "host can't be taken",
-        ),
-        (
-            vec![
-                "--ca",
-                &ca,
-                "--auto-passthrough",
-                "--check=http://127.0.0.1:1/",
-            ],
-            "--check",
-        ),
-        (
-            vec!["--ca", &ca, "--upstream-proxy=socks5://x"],
-            "http://HOST:PORT",
-        ),
-        (
-            vec!["--ca", &ca, "--passthrough=*.192.0.2.1"],
-            "*.example.com",
-        ),
+    for (options, expected) in [
+        (format!("--extra-ca={nothing}"), "--extra-ca"),
+        ("--check=ftp://x/".to_owned(), "opa+http://"),
+        (format!("{CHECK} --check-take=Host"), "host can't be taken"),
+        (format!("{CHECK} --auto-passthrough"), "--check"),
+        ("--upstream-proxy=socks5://x".to_owned(), "http://HOST:PORT"),
+        ("--passthrough=*.192.0.2.1".to_owned(), "*.example.com"),
     ] {
-        let args = [&["intercept"][..], &args].concat();
-        let output = Peername::run(&stage.lab.balancer, &args);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(
-            !output.status.success() && said.contains(expected),
-            "{args:?}: {said}"
-        );
+        let args = [&["intercept", "--ca", &ca], &words(&options)[..]].concat();
+        let said = Peername::run_failing(&stage.lab.balancer, &args, 2);
+        assert_contains(&said, &[expected]);
     }
+    let args = ["intercept", "--ca", &nothing];
+    let said = Peername::run_failing(&stage.lab.balancer, &args, 2);
+    assert_contains(&said, &["peername ca init"]);
 }
+
+const CHECK: &str = "--check=http://127.0.0.1:1/";

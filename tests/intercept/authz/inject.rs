@@ -189,12 +189,9 @@ fn secret_that_is_no_header_value_is_refused() {
     ] {
         let file = stage.scratch.write("bad", content);
         let inject = format!("--inject=a.test={header}@{file}");
-        let output = Peername::run(&stage.lab.balancer, &["intercept", "--ca", &ca, &inject]);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(
-            output.status.code() == Some(2) && said.contains(says),
-            "{said}"
-        );
+        let args = ["intercept", "--ca", &ca, &inject];
+        let said = Peername::run_failing(&stage.lab.balancer, &args, 2);
+        assert_contains(&said, &[says]);
         assert!(!said.contains("treasure"), "{said}");
     }
 }

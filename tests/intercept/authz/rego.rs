@@ -155,12 +155,8 @@ fn invalid_policy_is_refused_at_the_start() {
         .write("policy.rego", "package egress\n\nallow if {\n");
     let ca = stage.scratch.path_text("ca");
     let args = ["intercept", "--ca", &ca, &format!("--check=rego:{file}")];
-    let output = Peername::run(&stage.lab.balancer, &args);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.code() == Some(2) && said.contains("policy.rego:4:"),
-        "{said}"
-    );
+    let said = Peername::run_failing(&stage.lab.balancer, &args, 2);
+    assert_contains(&said, &["policy.rego:4:"]);
 }
 
 /// As a mounted ConfigMap is, and a directory that `current` leads to.

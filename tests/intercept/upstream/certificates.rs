@@ -4,12 +4,11 @@
 //! flawed one is reachable.
 
 use std::fmt::Display;
-use std::process::Command;
 
 use crate::harness::addr::v4;
 use crate::harness::lab::{Host, Process, assert_contains, wait_for};
-use crate::harness::peername::BINARY;
-use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR};
+use crate::harness::peername::{BINARY, Peername};
+use crate::harness::rig::intercept::{InterceptLab, InterceptRig};
 
 #[test]
 fn flawed_certificates_are_refused() {
@@ -153,23 +152,13 @@ fn rotated_authority_certifies_no_origin() {
 #[test]
 fn proxys_own_authority_is_refused_as_extra_ca() {
     let stage = stage();
-    let [ca, listen] = [
-        stage.scratch.path_text("ca"),
-        format!("--listen={PROXY_ADDR}"),
-    ];
+    let ca = stage.scratch.path_text("ca");
     for extra in ["ca.pem", "crossed.crt", "compressed.crt"] {
         let extra = stage.scratch.path_text(extra);
-        let mut command = Command::new("timeout");
-        command.args(["--signal=KILL", "20", BINARY, "intercept", &listen]);
-        command.args(["--allow-client=any", "--ca", &ca, "--extra-ca", &extra]);
-        let output = stage.lab.balancer.output(&mut command, "");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{extra}: {said}");
+        let args = ["intercept", "--ca", &ca, "--extra-ca", &extra];
+        let said = Peername::run_failing(&stage.lab.balancer, &args, 2);
         assert!(!said.contains("listening"), "{extra}: {said}");
-        assert!(
-            said.contains("the proxy's own authority"),
-            "{extra}: {said}"
-        );
+        assert_contains(&said, &["the proxy's own authority"]);
     }
 }
 
