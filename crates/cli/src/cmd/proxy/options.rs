@@ -233,7 +233,7 @@ impl Listener {
                     half_closed: self.half_closed_timeout,
                     ..Limits::default()
                 },
-                log_tlvs: self.log_tlv.iter().copied().collect(),
+                log_tlvs: self.log_tlv.clone(),
             })
         })
     }
