@@ -52,7 +52,8 @@ pub(crate) enum Unsuitable {
     #[error("{0} has no ExecStart=")]
     NoCommand(String),
     #[error(
-        "{0} has its socket as standard input (inetd style): exec reads the headers of connections that the server itself accepts"
+        "{0} gets a socket as standard input (inetd style, as with Accept=yes): exec reads the headers of connections that the server \
+         itself accepts"
     )]
     Inetd(String),
     #[error("{unit}: {key}={value}: `peername` and its library would have to be in that tree")]
