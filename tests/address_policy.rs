@@ -133,7 +133,7 @@ impl Policies {
             ports: Vec::new(),
             rules: SharedRules::default(),
             relayed: AccessRules::deny_others(Vec::new()),
-            is_loopback_one: false,
+            treats_loopback_as_one: false,
             own: self.own.clone(),
             listening: vec![OWN_PORT],
         };

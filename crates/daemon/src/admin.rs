@@ -7,10 +7,11 @@ use std::thread;
 
 use anyhow::{Context, anyhow};
 use peername_observe::admin::{
-    AdminAddr, AdminHandle, AdminListener, AdminServer, AllowedHosts, Health, UnixSocketFile,
+    AdminAddr, AdminHandle, AdminListener, AdminServer, AllowedHosts, Health,
 };
 use peername_server::listeners::{InheritedSockets, open_single};
 use peername_sys::ipc::fd_passing::refuse_descriptors;
+use peername_sys::ipc::unix_socket_file::UnixSocketFile;
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;

@@ -26,6 +26,7 @@ use http::uri::Authority;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use peername_sys::ipc::unix_socket_file::UnixSocketFile;
 use prometheus_client::registry::Registry;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::unix::UCred;
@@ -37,7 +38,7 @@ use tracing::Level;
 
 pub use address::{AdminAddr, ParseAdminAddrError};
 pub use events::ACCEPT_PAUSED;
-pub use listener::{AdminHandle, AdminListener, UnixSocketFile};
+pub use listener::{AdminHandle, AdminListener};
 
 use events::{EventFeed, StreamPermits};
 use history::History;
@@ -223,7 +224,7 @@ impl<H: Health> AdminServer<H> {
     }
 
     async fn serve_unix(self: Arc<Self>, file: &UnixSocketFile) -> io::Result<()> {
-        let listener = UnixListener::from_std(file.socket.try_clone()?)?;
+        let listener = UnixListener::from_std(file.socket().try_clone()?)?;
         let mut open = OpenConnections::default();
         let streams = StreamPermits::default();
         loop {

@@ -18,12 +18,12 @@ impl DestinationList {
     /// Whether an entry allows this destination. A wide network that happens to contain loopback or a cloud's metadata
     /// service does not allow it: loopback takes an entry within loopback, and a metadata service one of exactly its address.
     pub fn allows(&self, ip: IpAddr, port: u16) -> bool {
-        let host = host(ip);
+        let exact = host(ip);
         let is_any = |purpose| meanings(ip).any(|ip| special(ip) == Some(purpose));
         let (is_metadata, is_loopback) = (is_any(Special::Metadata), is_any(Special::Loopback));
-        self.0.cover(&host).any(|(network, ports)| {
+        self.0.cover(&exact).any(|(network, ports)| {
             let is_narrow =
-                network == host || !is_metadata && (!is_loopback || is_within_loopback(network));
+                network == exact || !is_metadata && (!is_loopback || is_within_loopback(network));
             is_narrow && ports.iter().any(|ports| ports.contains(&port))
         })
     }

@@ -131,8 +131,8 @@ impl AddressTable {
     fn apply(&mut self, change: &AddressChange) {
         match change {
             AddressChange::Address(address) => {
-                for special in network_and_broadcast(address) {
-                    let entry = self.addresses.entry(special);
+                for ip in network_and_broadcast(address) {
+                    let entry = self.addresses.entry(ip);
                     entry.or_insert(HostAddress::NetworkOrBroadcast);
                 }
                 self.addresses.insert(address.own, HostAddress::Own);
@@ -156,15 +156,15 @@ impl AddressTable {
 async fn dump_addresses(netlink: &Netlink) -> Result<AddressTable> {
     let addresses = netlink.addresses().await?;
     let mut table = AddressTable::default();
-    let special = addresses
+    let of_networks = addresses
         .iter()
         .flat_map(network_and_broadcast)
-        .map(|special| (special, HostAddress::NetworkOrBroadcast));
+        .map(|ip| (ip, HostAddress::NetworkOrBroadcast));
     let own = addresses
         .iter()
         .map(|address| (address.own, HostAddress::Own));
     // An address that is both, as in the small network of a tunnel, is the host's own.
-    table.addresses.extend(special.chain(own));
+    table.addresses.extend(of_networks.chain(own));
     let networks = netlink.local_networks().await?;
     networks
         .into_iter()

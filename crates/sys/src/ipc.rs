@@ -6,3 +6,4 @@ pub mod listen_fds;
 pub mod record_pipe;
 pub mod seqpacket;
 pub mod shared_memory;
+pub mod unix_socket_file;

@@ -17,11 +17,13 @@ mod intercept;
 #[path = "doctor/no_intercept.rs"]
 mod intercept;
 mod listener;
+mod local_target;
 mod observe;
 mod readiness;
 mod tproxy;
 mod translation;
 mod udp;
+mod version;
 
 use std::io::{Write, stdout};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

@@ -14,6 +14,7 @@ use peername_daemon::value::{self, Tlv};
 use peername_proto::{Spp, Transport};
 use peername_proxy::config::SendProxy;
 use peername_proxy::forward::HeaderTemplate;
+use peername_sys::event::readiness::is_transient;
 use peername_sys::event::{wait_readable, wait_writable};
 use peername_sys::tcp::stream;
 
@@ -330,10 +331,6 @@ fn receive(mut socket: &TcpStream, sending: &Mutex<Sending>) -> anyhow::Result<E
         ),
         _ => Ok(ExitCode::SUCCESS),
     }
-}
-
-fn is_transient(error: &io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
 
 fn lock(sending: &Mutex<Sending>) -> MutexGuard<'_, Sending> {

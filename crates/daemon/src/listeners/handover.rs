@@ -85,7 +85,7 @@ impl RunningListeners {
     }
 
     /// Leaves the accept backlogs of adopted listeners to the process that has taken over.
-    pub async fn leave(&self, adopted: &[SocketInfo]) {
+    pub async fn leave_backlogs(&self, adopted: &[SocketInfo]) {
         let is_adopted = |wanted: &SocketAddr| {
             let mut tcp = adopted.iter();
             tcp.any(|info| matches!(info, SocketInfo::Tcp { addr, .. } if addr == wanted))

@@ -96,7 +96,7 @@ impl Upgrades {
             return Ok(Some(Err(error)));
         }
         frozen.hand_over();
-        listeners.leave(&adopted).await;
+        listeners.leave_backlogs(&adopted).await;
         self.admin.leave(&adopted);
         Ok(Some(Ok(pid)))
     }

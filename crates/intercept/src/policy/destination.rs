@@ -29,7 +29,7 @@ pub struct Destinations {
     pub relayed: AccessRules,
     /// Whether a request for one address of this host's loopback may go to the other one: where neither rules nor a check have decided
     /// on it.
-    pub is_loopback_one: bool,
+    pub treats_loopback_as_one: bool,
     /// This host's addresses.
     pub own: OwnAddresses,
     /// The ports on which this process listens.
@@ -147,7 +147,8 @@ impl Destinations {
 
     /// Whether a request for an address of `localhost`, which is to go to this one, is for both.
     pub(crate) fn is_for_localhost(&self, to: &HostPort, ip: IpAddr) -> bool {
-        let is_one = to.host.is_loopback() && self.is_loopback_one || self.opens_localhost(to);
+        let is_one =
+            to.host.is_loopback() && self.treats_loopback_as_one || self.opens_localhost(to);
         ip.is_loopback() && is_one
     }
 
@@ -239,7 +240,7 @@ mod tests {
             ports: Vec::new(),
             rules: SharedRules::new(AccessRules::new(rules.collect()).unwrap().map(Arc::new)),
             relayed: AccessRules::deny_others(Vec::new()),
-            is_loopback_one: false,
+            treats_loopback_as_one: false,
             own: OwnAddresses::fixed([(own, HostAddress::Own)]),
             listening: vec![3128],
         }

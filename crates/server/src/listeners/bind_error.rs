@@ -10,7 +10,7 @@ use crate::capabilities::Advice;
 
 /// Opening a listening socket failed.
 #[derive(Debug, thiserror::Error)]
-#[error("can't listen on {addr}: {failed}{}", hint(failed, *is_transparent))]
+#[error("can't listen on {addr}: {failed}{}", self.hint())]
 pub struct BindError {
     addr: SocketAddr,
     failed: SyscallError,
@@ -21,48 +21,54 @@ pub struct BindError {
 impl BindError {
     /// Wraps the system call that failed for this address.
     pub fn new(addr: SocketAddr, failed: SyscallError) -> Self {
-        let is_transparent = false;
         Self {
             addr,
             failed,
-            is_transparent,
+            is_transparent: false,
         }
     }
 
     /// Wraps the system call by which a socket on this address could not be made transparent.
     pub fn not_transparent(addr: SocketAddr, failed: SyscallError) -> Self {
-        let is_transparent = true;
         Self {
             addr,
             failed,
-            is_transparent,
+            is_transparent: true,
         }
+    }
+
+    fn hint(&self) -> Cow<'static, str> {
+        let hint = match self.failed.source.kind() {
+            _ if self.failed.is_exhaustion() => {
+                "; each address takes a descriptor per worker: raise LimitNOFILE or `ulimit -n`, or listen \
+             on fewer ports"
+            }
+            io::ErrorKind::PermissionDenied if self.is_transparent => {
+                let advice = Advice::for_this_process();
+                return format!(
+                    "; --listen-transparent needs CAP_NET_RAW or CAP_NET_ADMIN: {advice}"
+                )
+                .into();
+            }
+            io::ErrorKind::AddrInUse => {
+                "; another program listens there (`ss -ltunp` shows it), or a listener of this one that a reload closed \
+             still drains its sessions (UDP) or its backlog (TCP)"
+            }
+            io::ErrorKind::PermissionDenied if self.addr.port() <= LAST_SYSTEM_PORT => {
+                let advice = Advice::for_this_process();
+                return format!("; ports below 1024 need CAP_NET_BIND_SERVICE: {advice}").into();
+            }
+            io::ErrorKind::PermissionDenied => {
+                "; a sandbox or a security module (SELinux, AppArmor) forbids this port: its log says which"
+            }
+            io::ErrorKind::AddrNotAvailable => {
+                "; no interface of this host has that address (`ip -brief addr` lists them)"
+            }
+            _ => "",
+        };
+        hint.into()
     }
 }
 
-fn hint(error: &SyscallError, is_transparent: bool) -> Cow<'static, str> {
-    let hint = match error.source.kind() {
-        _ if error.is_exhaustion() => {
-            "; each address takes a descriptor per worker: raise LimitNOFILE or `ulimit -n`, or listen \
-             on fewer ports"
-        }
-        io::ErrorKind::PermissionDenied if is_transparent => {
-            let advice = Advice::for_this_process();
-            return format!("; --listen-transparent needs CAP_NET_RAW or CAP_NET_ADMIN: {advice}")
-                .into();
-        }
-        io::ErrorKind::AddrInUse => {
-            "; another program listens there (`ss -ltunp` shows it), or a listener of this one that a reload closed \
-             still drains its sessions (UDP) or its backlog (TCP)"
-        }
-        io::ErrorKind::PermissionDenied => {
-            let advice = Advice::for_this_process();
-            return format!("; ports below 1024 need CAP_NET_BIND_SERVICE: {advice}").into();
-        }
-        io::ErrorKind::AddrNotAvailable => {
-            "; no interface of this host has that address (`ip -brief addr` lists them)"
-        }
-        _ => "",
-    };
-    hint.into()
-}
+/// Of the ports that take CAP_NET_BIND_SERVICE (net.ipv4.ip_unprivileged_port_start, ip(7)).
+const LAST_SYSTEM_PORT: u16 = 1023;

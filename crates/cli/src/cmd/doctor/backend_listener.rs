@@ -2,37 +2,16 @@
 
 use std::net::SocketAddr;
 
-use peername_proxy::routes::{BackendLocation, locate_backend};
-use peername_sys::netlink::Netlink;
-
 use super::finding::Finding;
 use super::listener::socket_table::{accepts, listeners_on};
+use super::local_target::examine_if_local;
 
 /// Checks the listeners of this host on the port of `target`, if that is an address of this host.
 pub(super) async fn check(target: SocketAddr) -> Finding {
-    if_here(CHECK, target, || {
+    examine_if_local(CHECK, target, || {
         judge(target, &listeners_on(target.port()))
     })
     .await
-}
-
-/// What `examine` finds, if `target` is an address of this host.
-pub(super) async fn if_here(
-    check: &'static str,
-    target: SocketAddr,
-    examine: impl FnOnce() -> Finding,
-) -> Finding {
-    match location(target).await {
-        Ok(BackendLocation::OtherHost) => {
-            Finding::ok(check, format!("{target} is on another host"))
-        }
-        Ok(_) => examine(),
-        Err(error) => Finding::broken(check, error.to_string()),
-    }
-}
-
-async fn location(target: SocketAddr) -> peername_sys::Result<BackendLocation> {
-    locate_backend(&Netlink::open()?, target).await
 }
 
 fn judge(target: SocketAddr, on_its_port: &[SocketAddr]) -> Finding {

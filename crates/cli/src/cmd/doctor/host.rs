@@ -9,6 +9,7 @@ use peername_sys::process::caps::{self, CapabilitySet};
 use peername_sys::process::limits;
 
 use super::finding::Finding;
+use super::version::version;
 
 /// The checks of `peername proxy`, in the order in which they are reported.
 pub(super) const CHECKS: [fn() -> Finding; 11] = [
@@ -214,11 +215,6 @@ fn tcp_timestamps() -> Finding {
     }
 }
 
-pub(super) fn version(release: &str) -> Option<(u32, u32)> {
-    let mut parts = release.split(|c: char| !c.is_ascii_digit());
-    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
-}
-
 pub(super) fn text(path: &str) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.trim().to_owned())
 }
@@ -239,17 +235,3 @@ const ENOUGH_FILES: u64 = 16384;
 /// An accept backlog that is deep enough. The default was 128 until Linux 5.4, and is 4096 since.
 const DEEP_ENOUGH: u64 = 1024;
 const FEW_PORTS: u32 = 1000;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn version_is_parsed_from_distribution_releases() {
-        assert_eq!(version("6.18.44-fc-v595"), Some((6, 18)));
-        assert_eq!(version("4.9-amd64"), Some((4, 9)));
-        assert!(version("4.9.0").unwrap() < OLDEST);
-        assert!(version("4.17.0").unwrap() >= OLDEST);
-        assert_eq!(version("six"), None);
-    }
-}

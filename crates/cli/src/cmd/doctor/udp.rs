@@ -6,10 +6,10 @@ use std::net::SocketAddr;
 use peername_daemon::usage::error_text::with_causes;
 use peername_sys::kernel_release;
 
-use super::backend_listener::if_here;
 use super::finding::Finding;
-use super::host::version;
 use super::listener::socket_table::{accepts, receivers_on};
+use super::local_target::examine_if_local;
+use super::version::version;
 
 /// Checks that the backend's socket is bound to the address of `target`, if that is this host's.
 ///
@@ -17,7 +17,7 @@ use super::listener::socket_table::{accepts, receivers_on};
 /// bound to all addresses replies from the address that the routing tables choose, unless it uses IP_PKTINFO, which can't be
 /// seen from outside.
 pub(super) async fn bound(target: SocketAddr) -> Finding {
-    if_here(CHECK, target, || {
+    examine_if_local(CHECK, target, || {
         judge(target, &receivers_on(target.port()))
     })
     .await

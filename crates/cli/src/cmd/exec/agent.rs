@@ -29,9 +29,9 @@ use peername_exec::agent::descriptor_store::{DescriptorStore, StoredDescriptor, 
 use peername_exec::agent::{Agent, AgentHost, AgentPolicy, Ended, holder};
 use peername_exec::interfaces;
 use peername_identity::Table;
-use peername_observe::admin::UnixSocketFile;
 use peername_sys::event::signals::SignalFd;
 use peername_sys::event::wait_readable;
+use peername_sys::ipc::unix_socket_file::UnixSocketFile;
 use peername_sys::process::caps::{CapabilitySet, is_effective, keep_only};
 use peername_sys::process::limits;
 use peername_sys::process::pidfd::{PidFd, Signal};
@@ -64,7 +64,7 @@ fn serve(given: &Given<Serve>) -> anyhow::Result<ExitCode> {
     PidFd::check_proc().context("the containers' processes are found by /proc")?;
     // The store's descriptors are many.
     limits::raise_open_files()?;
-    let Listening {
+    let OpenedAgent {
         store,
         stored,
         socket,
@@ -78,11 +78,11 @@ fn serve(given: &Given<Serve>) -> anyhow::Result<ExitCode> {
     }
     let host = Host {
         args,
-        read: RefCell::default(),
+        policy_files: RefCell::default(),
     };
     let mut agent = Agent::new(Box::new(host), users, socket, store, stored)?;
-    if let Some((line, totals)) = start_admin(given)? {
-        agent.serve_admin(line, totals)?;
+    if let Some((liveness, totals)) = start_admin(given)? {
+        agent.serve_admin(liveness, totals)?;
     }
     match agent.run()? {
         Ended::Stopped(0) => {}
@@ -100,13 +100,13 @@ fn serve(given: &Given<Serve>) -> anyhow::Result<ExitCode> {
 }
 
 /// The agent's socket, its store, and what else an earlier agent has left in that.
-struct Listening {
+struct OpenedAgent {
     store: Box<dyn DescriptorStore>,
     stored: Vec<StoredDescriptor>,
     socket: OwnedFd,
 }
 
-fn listen(args: &Serve) -> anyhow::Result<Listening> {
+fn listen(args: &Serve) -> anyhow::Result<OpenedAgent> {
     make_directory(&args.listen)?;
     let store::Opened { store, mut stored } = store::wait_open(args)?;
     let socket = match take_socket(&mut stored, &args.listen) {
@@ -117,7 +117,7 @@ fn listen(args: &Serve) -> anyhow::Result<Listening> {
     let mode = socket_mode(args);
     fs::set_permissions(&args.listen, Permissions::from_mode(mode))
         .with_context(|| format!("--listen {}: chmod(2)", args.listen.display()))?;
-    Ok(Listening {
+    Ok(OpenedAgent {
         store,
         stored,
         socket,
@@ -128,7 +128,7 @@ fn listen(args: &Serve) -> anyhow::Result<Listening> {
 fn start_admin(given: &Given<Serve>) -> anyhow::Result<Option<(OwnedFd, Table<'static>)>> {
     let totals = create_totals()?;
     let deadline = Instant::now() + ADMIN_LIMIT;
-    let line = loop {
+    let liveness = loop {
         let served = Served {
             command: "agent",
             args: given.options.admin.clone(),
@@ -143,7 +143,7 @@ fn start_admin(given: &Given<Serve>) -> anyhow::Result<Option<(OwnedFd, Table<'s
             started => break started?,
         }
     };
-    Ok(line.map(|line| (line, totals)))
+    Ok(liveness.map(|liveness| (liveness, totals)))
 }
 
 fn is_in_use(error: &anyhow::Error) -> bool {
@@ -167,14 +167,14 @@ fn wait_for_stop() -> anyhow::Result<()> {
 struct Host {
     args: Serve,
     /// The files of the policies when they were last read.
-    read: RefCell<Fingerprints>,
+    policy_files: RefCell<Fingerprints>,
 }
 
 impl AgentHost for Host {
     fn load_policies(&self) -> Result<Vec<AgentPolicy>, String> {
-        let mut read = self.read.borrow_mut();
-        *read = Fingerprints::default();
-        let policies = self.args.policies(&mut read);
+        let mut files = self.policy_files.borrow_mut();
+        *files = Fingerprints::default();
+        let policies = self.args.policies(&mut files);
         policies.map_err(|Usage(error)| error)
     }
 
@@ -183,11 +183,11 @@ impl AgentHost for Host {
     }
 
     fn policy_directories(&self) -> BTreeSet<PathBuf> {
-        self.read.borrow().directories()
+        self.policy_files.borrow().directories()
     }
 
     fn are_policies_current(&self) -> bool {
-        self.read.borrow().are_current()
+        self.policy_files.borrow().are_current()
     }
 
     fn reopen_store(&self) -> Result<Option<Box<dyn DescriptorStore>>, String> {

@@ -17,7 +17,7 @@ use peername_sys::tcp::listener;
 use peername_sys::udp;
 
 use super::options::Args;
-use super::rule_args::{Header, Sources};
+use super::rule_args::Header;
 use crate::cmd::proxy::header_args::HeaderArgs;
 
 /// Opens the listening sockets and moves this process into its private network.
@@ -56,7 +56,7 @@ pub(super) fn start(given: &Given<Args>) -> anyhow::Result<()> {
         }
     }
     sockets.extend(admin_sockets(args)?);
-    netns::start(sockets, proxy(given, &addrs))?;
+    netns::start(sockets, proxy_argv(given, &addrs))?;
     Ok(())
 }
 
@@ -73,7 +73,7 @@ fn admin_sockets(args: &Args) -> anyhow::Result<impl Iterator<Item = OwnedFd>> {
 
 fn addresses(args: &Args) -> Result<Vec<SocketAddr>, Usage> {
     if !args.listen.is_empty() {
-        if let Some(port) = disagreement(&args.listen, &args.rules.ports) {
+        if let Some(port) = port_in_one_list_only(&args.listen, &args.rules.ports) {
             return Err(Usage(format!(
                 "--ports and --listen name different ports ({port} is in one of them only): with --mode \
                  netns give --listen alone, or the same ports in both"
@@ -97,9 +97,8 @@ fn addresses(args: &Args) -> Result<Vec<SocketAddr>, Usage> {
     Ok(addrs)
 }
 
-/// Returns a port that only one of `--listen` and `--ports` names. No `--ports` at all agrees with
-/// every `--listen`.
-fn disagreement(listen: &[SocketAddr], ports: &[RangeInclusive<u16>]) -> Option<u16> {
+/// A port that only one of `--listen` and `--ports` names. No `--ports` at all agrees with every `--listen`.
+fn port_in_one_list_only(listen: &[SocketAddr], ports: &[RangeInclusive<u16>]) -> Option<u16> {
     if ports.is_empty() {
         return None;
     }
@@ -108,25 +107,14 @@ fn disagreement(listen: &[SocketAddr], ports: &[RangeInclusive<u16>]) -> Option<
     named.symmetric_difference(&opened).next().copied()
 }
 
-/// Builds the proxy's command line, as for a shell.
-fn proxy(given: &Given<Args>, addrs: &[SocketAddr]) -> Vec<OsString> {
+/// The arguments of the proxy in the inner network.
+fn proxy_argv(given: &Given<Args>, addrs: &[SocketAddr]) -> Vec<OsString> {
     let args = &given.options;
-    let protocol = match (args.protocol.has_tcp(), args.protocol.has_udp()) {
-        (true, true) => "both",
-        (_, true) => "udp",
-        _ => "tcp",
-    };
-    let sources = match args.rules.source_policy {
-        Sources::Strict => "strict",
-        Sources::AllowLocal => "allow-local",
-    };
     let mut words = vec![
         "proxy".to_owned(),
         "--sockets-from-outside".to_owned(),
-        format!("--protocol={protocol}"),
         "--target=127.0.0.1:same".to_owned(),
         "--target=[::1]:same".to_owned(),
-        format!("--source-policy={sources}"),
     ];
     words.extend(addrs.iter().map(|addr| format!("--listen={addr}")));
     words.extend(args.rules.headers_with_absolute_paths().network_words());
@@ -141,7 +129,13 @@ fn proxy(given: &Given<Args>, addrs: &[SocketAddr]) -> Vec<OsString> {
 }
 
 /// Further options that the proxy gets as they were given, by their ids.
-const AS_GIVEN: [&str; 3] = ["admin", "admin_host", "verbose"];
+const AS_GIVEN: [&str; 5] = [
+    "protocol",
+    "source_policy",
+    "admin",
+    "admin_host",
+    "verbose",
+];
 /// `[::]` takes IPv6 only, so that `0.0.0.0` can be bound beside it.
 const V6_ONLY: BindOptions = BindOptions {
     reuse_port: false,
@@ -169,7 +163,7 @@ mod tests {
                 .map(|text| peername_daemon::value::ports(text).unwrap())
                 .collect();
             assert_eq!(
-                disagreement(&addrs, &ranges),
+                port_in_one_list_only(&addrs, &ranges),
                 expected,
                 "{listen:?} {ports:?}"
             );

@@ -54,7 +54,7 @@ pub(crate) struct JailPlan {
 }
 
 impl JailPlan {
-    /// The ports that are destinations in the jail; at an alternate one no destination is.
+    /// The ports of the listeners, without the alternate ones, each of which stands for another port.
     fn ports(&self) -> impl Iterator<Item = u16> {
         self.addresses
             .iter()
@@ -89,7 +89,7 @@ impl Setup {
             .intercept
             .unwrap_or_else(|| Table::of_command_line(Given::default()));
         let warnings = config.warnings;
-        let setup = Self::of(
+        let setup = Self::validate(
             config.top.options.process,
             table.options().clone(),
             json,
@@ -110,11 +110,11 @@ impl Setup {
         Ok(Self {
             explicit: Vec::new(),
             jail: Some(jail),
-            ..Self::of(process, options, String::new(), fallback)?
+            ..Self::validate(process, options, String::new(), fallback)?
         })
     }
 
-    fn of(
+    fn validate(
         process: Process,
         options: Intercept,
         json: String,
@@ -132,7 +132,7 @@ impl Setup {
         if let Some([addr, _]) = all.array_windows().find(|[one, next]| one == next) {
             errors.push(format!("--listen {addr} is given twice"));
         }
-        // It would report the addresses again.
+        // `access` resolves the listeners, too, and would report the same error again.
         let access = explicit
             .as_ref()
             .and_then(|_| errors.note(options.access()));
@@ -236,7 +236,7 @@ impl Setup {
         open_authority(&ca)
     }
 
-    /// The listeners: explicit ones, and transparent ones. `can_tproxy`: TPROXY rules need a privilege, REDIRECT rules
+    /// The listeners: explicit, transparent, and those of a jail. `can_tproxy`: TPROXY rules need a privilege, REDIRECT rules
     /// don't.
     pub(crate) fn listen_plans(&self, can_tproxy: bool) -> Vec<ListenPlan> {
         let plan = |addresses: &[SocketAddr], transparent| ListenPlan {
@@ -299,7 +299,7 @@ impl Setup {
             ports: self.jail.iter().flat_map(JailPlan::ports).collect(),
             rules: SharedRules::new(self.lists.rules.clone()),
             relayed: TunnelledDestination::as_rules(self.tunnelled()),
-            is_loopback_one: self.jail.as_ref().is_some_and(|jail| jail.learns),
+            treats_loopback_as_one: self.jail.as_ref().is_some_and(|jail| jail.learns),
             own: own.clone(),
             listening: bound
                 .values()

@@ -1,7 +1,8 @@
 //! What the agent needs of the kernel.
 
 use crate::cmd::doctor::finding::Finding;
-use crate::cmd::doctor::host::{number, text, version as parse};
+use crate::cmd::doctor::host::{number, text};
+use crate::cmd::doctor::version::version as parse;
 
 /// Checks for SECCOMP_ADDFD_FLAG_SEND, by which a container gets an accepted connection.
 pub(super) fn version() -> Finding {

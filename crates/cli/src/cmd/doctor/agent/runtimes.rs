@@ -9,7 +9,7 @@ use peername_observe::shell::quote;
 
 use super::bounded_command::output_within;
 use crate::cmd::doctor::finding::Finding;
-use crate::cmd::doctor::host::version;
+use crate::cmd::doctor::version::version;
 
 /// A runtime on this host.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ enum Support {
 
 impl Runtime {
     /// Asks the program with the name of this kind for its version. It may be one of another kind: `docker` may run podman.
-    fn ask(kind: &'static Kind, path: PathBuf) -> Self {
+    fn probe(kind: &'static Kind, path: PathBuf) -> Self {
         let said = output_within(Command::new(&path).arg("--version"), ANSWERS_WITHIN);
         let said = said.map(|output| output.stdout).unwrap_or_default();
         let said = String::from_utf8_lossy(&said);
@@ -72,24 +72,24 @@ impl Runtime {
 
     fn finding(&self) -> Finding {
         let (name, path) = (self.kind.name, self.path.display());
-        let (Some(is_able), found) = (self.is_able(), self.version.as_deref()) else {
-            return Finding::warn(
+        let found = self.version.as_deref().unwrap_or_default();
+        match (self.is_able(), &self.kind.support) {
+            (None, _) => Finding::warn(
                 name,
                 format!("{path} does not tell its version"),
                 format!("see `{} --version`", quote(&self.path)),
-            );
-        };
-        let found = found.unwrap_or("no version");
-        match self.kind.support {
-            _ if is_able => Finding::ok(name, format!("{found}, {path}")),
-            Support::Runs(major, minor) | Support::PassesOn(major, minor) => Finding::fail(
-                name,
-                format!(
-                    "{found}, {path}, does not know listenerPath: its containers start as if there were no agent"
-                ),
-                format!("install {name} {major}.{minor} or later"),
             ),
-            Support::Never => Finding::warn(
+            (Some(true), _) => Finding::ok(name, format!("{found}, {path}")),
+            (Some(false), Support::Runs(major, minor) | Support::PassesOn(major, minor)) => {
+                Finding::fail(
+                    name,
+                    format!(
+                        "{found}, {path}, does not know listenerPath: its containers start as if there were no agent"
+                    ),
+                    format!("install {name} {major}.{minor} or later"),
+                )
+            }
+            (Some(false), Support::Never) => Finding::warn(
                 name,
                 format!(
                     "{path}: its containers make no system call of this kernel, so the agent does not cover them"
@@ -104,7 +104,7 @@ impl Runtime {
 pub(super) fn installed() -> Vec<Runtime> {
     let mut found: Vec<Runtime> = Vec::new();
     for kind in &KINDS {
-        let Some(runtime) = find(kind.name).map(|path| Runtime::ask(kind, path)) else {
+        let Some(runtime) = find(kind.name).map(|path| Runtime::probe(kind, path)) else {
             continue;
         };
         if found

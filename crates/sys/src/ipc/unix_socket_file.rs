@@ -1,0 +1,166 @@
+//! Unix listening sockets, and the files that they are bound to.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// A Unix listener, whose file is removed when this is dropped.
+#[derive(Debug)]
+pub struct UnixSocketFile {
+    socket: UnixListener,
+    path: Arc<SocketPath>,
+}
+
+/// The path of a Unix listener.
+#[derive(Debug)]
+pub struct SocketPath {
+    path: PathBuf,
+    /// Whether this process removes it at its end.
+    is_owner: AtomicBool,
+}
+
+impl SocketPath {
+    /// Makes this process the one that removes the path.
+    pub fn own(&self) {
+        self.is_owner.store(true, Relaxed);
+    }
+
+    /// Leaves the path to another process.
+    pub fn leave(&self) {
+        self.is_owner.store(false, Relaxed);
+    }
+
+    /// Removes the path, unless it was left to another process.
+    pub fn remove(&self) {
+        if self.is_owner.swap(false, Relaxed) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+impl UnixSocketFile {
+    /// Listens at `path` with mode 0660. A socket that a dead process left there is replaced.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::AddrInUse`] when a process listens there, [`ErrorKind::AlreadyExists`] when the path is another kind of
+    /// file, and whatever bind(2), chmod(2) or rename(2) reports.
+    pub fn bind(path: &Path) -> io::Result<Self> {
+        check_replaceable(path)?;
+        // Bound under another name until its mode is right: from bind(2) on, other users could connect.
+        let mut temporary = path.as_os_str().to_owned();
+        temporary.push(format!(".{}", std::process::id()));
+        let temporary = PathBuf::from(temporary);
+        let _ = fs::remove_file(&temporary);
+        let socket = UnixListener::bind(&temporary)?;
+        let ready = socket
+            .set_nonblocking(true)
+            .and_then(|()| fs::set_permissions(&temporary, fs::Permissions::from_mode(MODE)))
+            .and_then(|()| fs::rename(&temporary, path));
+        if let Err(error) = ready {
+            let _ = fs::remove_file(&temporary);
+            return Err(error);
+        }
+        Ok(Self {
+            socket,
+            path: Arc::new(SocketPath {
+                path: path.to_owned(),
+                is_owner: AtomicBool::new(true),
+            }),
+        })
+    }
+
+    /// The listener of another process at this path, which that process owns.
+    pub fn adopt(path: PathBuf, socket: OwnedFd) -> Self {
+        Self {
+            socket: socket.into(),
+            path: Arc::new(SocketPath {
+                path,
+                is_owner: AtomicBool::new(false),
+            }),
+        }
+    }
+
+    /// The listener.
+    pub fn socket(&self) -> &UnixListener {
+        &self.socket
+    }
+
+    /// The path.
+    pub fn path(&self) -> &Arc<SocketPath> {
+        &self.path
+    }
+
+    /// The socket; the path stays.
+    pub fn into_socket(self) -> io::Result<OwnedFd> {
+        self.path.leave();
+        self.socket.as_fd().try_clone_to_owned()
+    }
+}
+
+impl AsFd for UnixSocketFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Drop for UnixSocketFile {
+    fn drop(&mut self) {
+        self.path.remove();
+    }
+}
+
+fn check_replaceable(path: &Path) -> io::Result<()> {
+    let metadata = match fs::symlink_metadata(path) {
+        Ok(metadata) => metadata,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    if !metadata.file_type().is_socket() {
+        return Err(ErrorKind::AlreadyExists.into());
+    }
+    match UnixStream::connect(path) {
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => Ok(()),
+        Err(error) => Err(error),
+        Ok(_) => Err(ErrorKind::AddrInUse.into()),
+    }
+}
+
+/// Readable and writable by owner and group.
+const MODE: u32 = 0o660;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stale_socket_is_replaced_and_other_files_and_live_sockets_are_kept() {
+        let dir = std::env::temp_dir().join(format!("peername-socket-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let path = dir.join("a.sock");
+        let kind = |result: io::Result<UnixSocketFile>| result.map(drop).map_err(|e| e.kind());
+
+        drop(UnixListener::bind(&path).unwrap());
+        let live = UnixSocketFile::bind(&path).expect("a stale socket is replaced");
+        assert_eq!(
+            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            MODE
+        );
+        assert_eq!(kind(UnixSocketFile::bind(&path)), Err(ErrorKind::AddrInUse));
+        drop(live);
+        assert!(!path.exists());
+
+        fs::write(&path, "text").unwrap();
+        assert_eq!(
+            kind(UnixSocketFile::bind(&path)),
+            Err(ErrorKind::AlreadyExists)
+        );
+        assert_eq!(fs::read_to_string(&path).unwrap(), "text");
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}
