@@ -55,6 +55,12 @@ fn each_denied_destination_has_a_line_with_what_would_allow_it() {
     }
 }
 
+/// Connects to a port of loopback, and prints whether it was refused.
+const CONNECT: &str = "connect() { /usr/bin/python3 -c 'import socket, sys
+try: socket.create_connection((\"127.0.0.1\", int(sys.argv[1])))
+except ConnectionRefusedError: print(\"refused\")' $1; }
+";
+
 /// A server of the host is meant where it has one; a server of the program that was not there yet is none of the host's.
 #[test]
 fn refused_port_of_loopback_is_denied_where_the_host_listens() {
@@ -62,14 +68,12 @@ fn refused_port_of_loopback_is_denied_where_the_host_listens() {
     let host = &rig.stage.lab.balancer;
     let _servers = [9101, 9102]
         .map(|port| host.enter(|| TcpListener::bind(("127.0.0.1", port)).expect("a server")));
-    let script = "connect() { /usr/bin/python3 -c 'import socket, sys
-try: socket.create_connection((\"127.0.0.1\", int(sys.argv[1])))
-except ConnectionRefusedError: print(\"refused\")' $1; }
-        connect 9101; connect 9102; connect 9103
+    let script = "connect 9101; connect 9102; connect 9103
         /usr/bin/python3 -c 'import socket; socket.create_server((\"127.0.0.1\", 9102))'";
+    let refused = format!("{CONNECT}{script}");
     let list = rig.scratch().write("list", "a.test\n");
     for user in USERS {
-        let output = rig.run(user, &["--check-list", &list], script);
+        let output = rig.run(user, &["--check-list", &list], &refused);
         assert_eq!(output.stdout, b"refused\nrefused\nrefused\n", "{output:?}");
         let errors = String::from_utf8_lossy(&output.stderr);
         let added = "+localhost:9101 # unopened; for HTTPS or a proxy: localhost:9101/";
@@ -79,14 +83,22 @@ except ConnectionRefusedError: print(\"refused\")' $1; }
             "{user:?}"
         );
         assert_eq!(output.status.code(), Some(122), "{user:?}");
+        // What a rule has denied stays denied, whatever the program binds.
+        let script = "curl -s -x http://a.test:8080 https://localhost:9102/; connect 9102
+            /usr/bin/python3 -c 'import socket; socket.create_server((\"127.0.0.1\", 9102))'";
+        let script = format!("{CONNECT}{script}");
+        let output = rig.run(user, &["--allow=a.test", "--fail-on-deny"], &script);
+        assert_eq!(output.status.code(), Some(122), "{output:?}");
+        let lines = own_lines(&output.stderr);
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        assert_contains(&lines[0], &["denied: localhost:9102, once: "]);
         let learned = rig.scratch().path_text("learned");
         let output = rig.run(
             user,
             &["--learn", &learned],
             "curl -s http://127.0.0.1:9101/; true",
         );
-        let denied = "peername: denied: localhost:9101, once: --allow-tcp localhost:9101 allows it unopened; for HTTPS or a \
-                      proxy: --port 9101";
+        let denied = "peername: denied: localhost:9101, once: --allow-tcp localhost:9101 allows it";
         assert_eq!(
             own_lines(&output.stderr).last().map(String::as_str),
             Some(denied)

@@ -236,6 +236,35 @@ fn file_is_hidden_at_each_mount_of_its_file_system() {
     }
 }
 
+/// A part of a hidden directory, or a file of it, may be mounted elsewhere, also within another part.
+#[test]
+fn part_of_a_hidden_directory_is_hidden_where_it_is_mounted() {
+    let rig = JailRig::new();
+    let dir = make_secret(&rig);
+    let [work, file] = ["work", "file"].map(|name| rig.scratch().path_text(name));
+    fs::create_dir_all(rig.scratch().path("secrets/a/b")).expect("directories");
+    for secret in ["secrets/a/key", "secrets/a/b/key"] {
+        rig.scratch().write(secret, "SECRET\n");
+    }
+    fs::create_dir(&work).expect("a directory");
+    rig.scratch().write("file", "");
+    let jail = rig.scratch().path_text("peername");
+    for user in [&[][..], &[AS_NOBODY, NO_CAPABILITIES].concat()] {
+        let user = user.join(" ");
+        let script = format!(
+            "mount --bind {dir}/a {work} && mount --bind {dir}/a/b {work}/b && mount --bind {dir}/token {file} && \
+             exec {user} {jail} jail -q --hide {dir} --hide {dir}/token -- sh -c 'ls {work}; cat {file}; echo end'"
+        );
+        let output = rig.run_outside(User::Root, &script);
+        assert_prints(&output, "end\n");
+        let script = format!(
+            "mount --bind {dir}/token {file} && exec {user} {jail} jail -q --hide {dir}/token -- sh -c 'cat {file}; echo end'"
+        );
+        let output = rig.run_outside(User::Root, &script);
+        assert_prints(&output, "end\n");
+    }
+}
+
 /// A program that the kernel starts outside is named by one of them.
 #[test]
 fn settings_are_read_only_at_each_mount() {

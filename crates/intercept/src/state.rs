@@ -354,7 +354,7 @@ impl InterceptState {
     /// Forgets that connections to this port of the host's loopback were refused: a server of the jail was meant.
     pub fn forget_refused(&self, port: u16) {
         if let Some(denials) = &self.sinks.denials {
-            denials.forget_localhost(port);
+            denials.forget_refused(port);
         }
     }
 

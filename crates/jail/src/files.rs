@@ -119,7 +119,9 @@ fn hide(dir: &PrivateDir, hidden: &[PathBuf], all: &[Mount]) -> Result<(), JailE
         // Other mounts of its file system that show the file: compared before it is covered.
         let mut others = mount_table::other_paths(all, path);
         others.retain(|other| is_same_file(path, other));
-        others.extend(mount_table::points_of_parts(all, path));
+        let parts = mount_table::points_of_parts(all, path).into_iter();
+        // One that this user can't reach shows the program nothing.
+        others.extend(parts.filter(|point| fs::metadata(point).is_ok()));
         match mounts::bind_over(path, &empty_like(dir, path)) {
             Err(error) if error.source.kind() == ErrorKind::NotFound => {
                 return Err(JailError::NothingToHide(path.clone()));

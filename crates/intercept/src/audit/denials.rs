@@ -15,6 +15,8 @@ pub struct Denials(Mutex<Counts>);
 #[derive(Debug, Default)]
 struct Counts {
     by_destination: BTreeMap<(HostPort, Option<Remedy>), DeniedDestination>,
+    /// Connections to ports of the host's loopback that the kernel refused.
+    refused: BTreeMap<u16, DeniedDestination>,
     /// Denials of destinations beyond [`MAX_DESTINATIONS`].
     others: u64,
 }
@@ -39,34 +41,47 @@ impl Denials {
             return;
         };
         let mut counts = self.0.lock();
+        let denied = || DeniedDestination {
+            to: to.clone(),
+            count: 0,
+            remedy: record.remedy.clone(),
+            reason: record.denial_reason(),
+        };
+        if record.code == Some("port_not_allowed") && to.host.is_localhost() {
+            counts.refused.entry(to.port).or_insert_with(denied).count += 1;
+            return;
+        }
         let key = (to.clone(), record.remedy.clone());
         if let Some(known) = counts.by_destination.get_mut(&key) {
             known.count += 1;
         } else if counts.by_destination.len() < MAX_DESTINATIONS {
-            let denied = DeniedDestination {
-                to: to.clone(),
-                count: 1,
-                remedy: record.remedy.clone(),
-                reason: record.denial_reason(),
-            };
-            counts.by_destination.insert(key, denied);
+            counts.by_destination.insert(
+                key,
+                DeniedDestination {
+                    count: 1,
+                    ..denied()
+                },
+            );
         } else {
             counts.others += 1;
         }
     }
 
-    /// Forgets the denials of this port of `localhost`.
-    pub(crate) fn forget_localhost(&self, port: u16) {
-        let is_it = |to: &HostPort| to.port == port && to.host.is_localhost();
-        let mut counts = self.0.lock();
-        counts.by_destination.retain(|(to, _), _| !is_it(to));
+    /// Forgets that the kernel refused connections to this port of the host's loopback.
+    pub(crate) fn forget_refused(&self, port: u16) {
+        self.0.lock().refused.remove(&port);
     }
 
     /// The denied destinations in the order of their names, and the number of denials of those beyond the limit.
     pub fn list(&self) -> (Vec<DeniedDestination>, u64) {
         let counts = self.0.lock();
         (
-            counts.by_destination.values().cloned().collect(),
+            counts
+                .by_destination
+                .values()
+                .chain(counts.refused.values())
+                .cloned()
+                .collect(),
             counts.others,
         )
     }

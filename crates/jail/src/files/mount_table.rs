@@ -36,7 +36,11 @@ pub(super) fn other_paths(mounts: &[Mount], path: &Path) -> Vec<PathBuf> {
     };
     let at = |mount: &Mount| {
         let below = file.path.strip_prefix(&mount.root).ok()?;
-        Some(mount.point.join(below))
+        // A slash behind the name of a file would be an error.
+        Some(match below.as_os_str().is_empty() {
+            true => mount.point.clone(),
+            false => mount.point.join(below),
+        })
     };
     file.mounts(mounts)
         .filter_map(at)
@@ -44,19 +48,32 @@ pub(super) fn other_paths(mounts: &[Mount], path: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The points, outside of the directory at this path, at which a part of what is below it is mounted.
+/// The points, outside of the directory at this path, at which a part of what is below it is mounted and not covered by another mount.
+/// Without those below another one.
 pub(super) fn points_of_parts(mounts: &[Mount], path: &Path) -> Vec<PathBuf> {
     let Some(directory) = FileLocation::of(mounts, path) else {
         return Vec::new();
     };
-    let is_part =
-        |mount: &&Mount| mount.root != directory.path && mount.root.starts_with(&directory.path);
-    directory
-        .mounts(mounts)
-        .filter(is_part)
-        .map(|mount| mount.point.clone())
-        .filter(|point| !point.starts_with(path))
-        .collect()
+    let is_seen = |mount: &Mount| {
+        FileLocation::of(mounts, &mount.point)
+            .is_some_and(|seen| seen.device == mount.device && seen.path == mount.root)
+    };
+    let is_part = |mount: &&Mount| {
+        mount.root != directory.path && mount.root.starts_with(&directory.path) && is_seen(mount)
+    };
+    let points = directory.mounts(mounts).filter(is_part);
+    let mut points: Vec<_> = points.map(|mount| mount.point.clone()).collect();
+    points.sort();
+    let mut outermost: Vec<PathBuf> = Vec::new();
+    for point in points {
+        let is_covered = outermost
+            .last()
+            .is_some_and(|above| point.starts_with(above));
+        if !is_covered && !point.starts_with(path) {
+            outermost.push(point);
+        }
+    }
+    outermost
 }
 
 /// Where a file is in its file system.
@@ -67,9 +84,9 @@ struct FileLocation<'a> {
 
 impl<'a> FileLocation<'a> {
     fn of(mounts: &'a [Mount], path: &Path) -> Option<Self> {
+        // Of several mounts at one point, the last one covers the others, and is the last maximum.
         let own = mounts
             .iter()
-            .rev()
             .filter(|mount| path.starts_with(&mount.point))
             .max_by_key(|mount| mount.point.components().count())?;
         let below = path.strip_prefix(&own.point).unwrap_or(path);
@@ -154,6 +171,12 @@ mod tests {
             "3 1 8:2 /u/p /work rw - ext4 b rw",
             "4 1 8:2 / /sysroot rw - ext4 b rw",
             "5 1 8:3 / /other rw - ext4 c rw",
+            "6 1 0:40 / /auto rw - autofs d rw",
+            "7 6 8:4 / /auto rw - ext4 e rw",
+            "8 1 8:4 /key /run/key rw - ext4 e rw",
+            "9 1 8:2 /u/p/q /work/q rw - ext4 b rw",
+            "10 1 8:2 /u/r /srv rw - ext4 b rw",
+            "11 10 8:3 / /srv rw - ext4 c rw",
         ]);
         let others = |path| other_paths(&mounts, Path::new(path));
         assert_eq!(
@@ -166,6 +189,14 @@ mod tests {
         );
         assert_eq!(others("/home/v"), [Path::new("/sysroot/v")]);
         assert!(others("/etc/x").is_empty());
+        // The file system over the automounter's; and a file that is mounted by itself.
+        assert_eq!(others("/auto/key"), [Path::new("/run/key")]);
+        assert!(
+            !others("/auto/key")[0]
+                .as_os_str()
+                .as_encoded_bytes()
+                .ends_with(b"/")
+        );
         let parts = |path| points_of_parts(&mounts, Path::new(path));
         assert_eq!(parts("/home/u"), [Path::new("/work")]);
         assert_eq!(parts("/home"), [Path::new("/work")]);

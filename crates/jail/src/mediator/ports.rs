@@ -211,7 +211,7 @@ fn inet_address(address: &[u8]) -> Option<SocketAddr> {
 const REFUSED: &str = "refused ";
 /// The same about a bound socket.
 const BOUND: &str = "bound by the program ";
-const MAX_MESSAGE: usize = 64;
+const MAX_MESSAGE: usize = 96;
 /// In both structs.
 const PORT: std::ops::Range<usize> = 2..4;
 const AF_INET: i32 = 2;

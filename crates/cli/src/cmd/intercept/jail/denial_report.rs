@@ -74,7 +74,11 @@ impl DenialReport {
     pub(super) fn finish(mut self, denials: &Denials, failures: &Failures) -> bool {
         let is_anything_denied = self.write(denials);
         let (denied, others) = denials.list();
-        let has_all = self.is_quiet || denied.len() == self.reported.len() && others == 0;
+        let is_reported = |denied: &DeniedDestination| {
+            let key = (denied.to.clone(), denied.remedy.clone());
+            self.reported.contains(&key)
+        };
+        let has_all = self.is_quiet || others == 0 && denied.iter().all(is_reported);
         if !has_all {
             try_write_line(&format!(
                 "peername: denied: more than {MAX_LINES} destinations: --log FILE has all"
@@ -87,7 +91,8 @@ impl DenialReport {
                 .take(MAX_LINES)
                 .for_each(|failed| try_write_line(&failed_line_of(failed)));
         }
-        is_anything_denied
+        // What has a line was denied, also where a server of the program came later.
+        is_anything_denied || !self.reported.is_empty()
     }
 
     /// Writes what the lines that the list lacks mean, before the first.
@@ -151,10 +156,12 @@ fn opening(to: &HostPort, remedy: &Remedy) -> Option<String> {
     if to.port <= LAST_SYSTEM_PORT || HTTP_PORTS.contains(&to.port) {
         return None;
     }
+    // `--port` opens no address that is not public.
+    let is_public = !to.host.is_localhost() && !to.host.as_ip().is_some_and(is_refused_anyway);
     match remedy {
         // A rule for paths has its requests seen.
         Remedy::Allow(rule) if !rule.contains('/') => Some(format!("{rule}/")),
-        Remedy::AllowTcp(_) => Some(Remedy::Port(to.port).to_string()),
+        Remedy::AllowTcp(_) if is_public => Some(Remedy::Port(to.port).to_string()),
         _ => None,
     }
 }

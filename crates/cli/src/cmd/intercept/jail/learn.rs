@@ -7,11 +7,12 @@ mod needed_rule;
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io;
 use std::iter;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
 use peername_daemon::usage::Usage;
@@ -153,12 +154,23 @@ impl LearnedList {
             .join(" ")
     }
 
-    /// Keeps other learning runs from reading and replacing the list while the result lives.
+    /// Keeps other learning runs from reading and replacing the list while the result lives. The program may lock the directory
+    /// as well, so this waits no longer than [`LOCK_LIMIT`].
     fn lock(&self) -> anyhow::Result<File> {
         let directory = self.path.parent().context("not a file")?;
         let directory = File::open(directory)?;
-        directory.lock().context("flock(2)")?;
-        Ok(directory)
+        let deadline = Instant::now() + LOCK_LIMIT;
+        loop {
+            match directory.try_lock() {
+                Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
+                    thread::sleep(LOCK_RETRY);
+                }
+                locked => {
+                    locked.context("flock(2) of its directory: another program holds the lock")?;
+                    return Ok(directory);
+                }
+            }
+        }
     }
 
     /// Replaces the file, which keeps its mode.
@@ -177,7 +189,7 @@ fn as_comment(command: &[OsString]) -> String {
         let text = word.to_string_lossy();
         let is_secret = looks_secret(&text);
         // `--token VALUE`: the option's name may stay, its value may not.
-        let names_value = is_secret && text.starts_with('-') && !text.contains(['=', ' ']);
+        let names_value = is_secret && is_long_option(&text);
         words.push(match is_value_secret || is_secret && !names_value {
             true => "***".into(),
             false => quote(word),
@@ -185,6 +197,13 @@ fn as_comment(command: &[OsString]) -> String {
         is_value_secret = names_value;
     }
     in_one_line(&words.join(" "))
+}
+
+fn is_long_option(word: &str) -> bool {
+    word.strip_prefix("--").is_some_and(|name| {
+        name.chars()
+            .all(|c| c.is_ascii_alphanumeric() || "-_".contains(c))
+    })
 }
 
 fn in_one_line(text: &str) -> String {
@@ -280,6 +299,8 @@ impl ListFile {
 const HEADER: &str = "# --learn: ";
 /// The beginning of lines for addresses that are not public, which are refused while learning.
 pub(super) const NOT_PUBLIC: &str = "# not public, remove this beginning to allow: ";
+const LOCK_LIMIT: Duration = Duration::from_secs(5);
+const LOCK_RETRY: Duration = Duration::from_millis(20);
 /// Characters of the command in the list.
 const MAX_COMMAND: usize = 1000;
 
@@ -348,6 +369,7 @@ mod tests {
             (&["psql", "postgres://u:p@db.test/x"], "psql ***"),
             (&["deploy", "--token=x", "now"], "deploy *** now"),
             (&["deploy", "--token", "x", "now"], "deploy --token *** now"),
+            (&["curl", "-HX-Api-Key:x", "-psecret"], "curl *** ***"),
             (&["curl", "https://a.test/@x"], "curl https://a.test/@x"),
         ] {
             let words: Vec<_> = words.iter().map(OsString::from).collect();
