@@ -10,6 +10,7 @@ mod line;
 pub mod otlp;
 mod span;
 
+use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -68,6 +69,7 @@ pub(crate) struct AuditRecord {
     /// Bytes of the response's body that the client was sent.
     pub(crate) received: AtomicU64,
     pub(crate) upstream: Option<UpstreamFields>,
+    pub(crate) origin: OriginContact,
     /// The address that was tried and gave no response.
     pub(crate) tried: Option<SocketAddr>,
     /// Whether the request was sent twice.
@@ -89,7 +91,7 @@ pub(crate) enum ExchangeEnd {
     ClosedByAdmin,
     /// By an idle timeout.
     Idle,
-    /// An open tunnel, unless a request comes through it.
+    /// A tunnel through which no request came.
     Unused,
 }
 
@@ -105,6 +107,17 @@ impl ExchangeEnd {
             Self::Unused => "unused",
         }
     }
+}
+
+/// How far a request came to its origin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OriginContact {
+    /// It was not sent, or this proxy itself could open no connection.
+    NotTried,
+    /// No connection to the origin was ready for it: its name or address, its TLS, or the upstream proxy before it failed.
+    NotReached,
+    /// It was sent on a connection to the origin, with or without a response.
+    Reached,
 }
 
 /// The connection to the origin that a request used.
@@ -191,6 +204,7 @@ impl AuditRecord {
             sent: Arc::default(),
             received: AtomicU64::new(0),
             upstream: None,
+            origin: OriginContact::NotTried,
             tried: None,
             retried: false,
             lacks_close_notify: false,
@@ -274,10 +288,24 @@ impl AuditRecord {
             self.set_overruled();
         }
         self.code = Some(refusal.code);
-        self.error = Some(match refusal.hint {
-            "" => refusal.detail.clone(),
-            hint => format!("{}; {hint}", refusal.detail),
-        });
+        self.error = Some(refusal.detail.clone());
+        self.hint = refusal.hint;
+    }
+
+    /// The error as it is logged: with its hint where no response has told the client.
+    fn logged_error(&self) -> Option<Cow<'_, str>> {
+        match self.status {
+            Some(_) => self.error.as_deref().map(Cow::Borrowed),
+            None => self.error_with_hint(),
+        }
+    }
+
+    fn error_with_hint(&self) -> Option<Cow<'_, str>> {
+        let error = self.error.as_deref()?;
+        Some(match self.hint {
+            "" => Cow::Borrowed(error),
+            hint => Cow::Owned(format!("{error}; {hint}")),
+        })
     }
 
     /// Notes that a rule of the proxy refuses the request, even if the check allowed it.
@@ -287,9 +315,17 @@ impl AuditRecord {
 
     /// Notes that bytes are relayed to this address as they are.
     pub(crate) fn set_tunnelled(&mut self, addr: SocketAddr, tls: Option<&'static str>) {
-        let reused = false;
-        self.upstream = Some(UpstreamFields { addr, tls, reused });
+        self.set_upstream(UpstreamFields {
+            addr,
+            tls,
+            reused: false,
+        });
         (self.time_to_response, self.how) = (Some(self.started.elapsed()), "passthrough");
+    }
+
+    /// Notes the connection on which the request reached the origin.
+    pub(crate) fn set_upstream(&mut self, upstream: UpstreamFields) {
+        (self.upstream, self.origin) = (Some(upstream), OriginContact::Reached);
     }
 
     /// Notes the head of the response.

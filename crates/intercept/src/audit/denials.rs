@@ -107,11 +107,13 @@ impl AuditRecord {
     }
 
     fn denial_reason(&self) -> String {
-        let reason = self.reason.as_deref().or(self.error.as_deref());
-        reason.map_or_else(
-            || format!("denied by the check ({})", self.how),
-            str::to_owned,
-        )
+        match &self.reason {
+            Some(reason) => reason.to_string(),
+            None => match self.logged_error() {
+                Some(error) => error.into_owned(),
+                None => format!("denied by the check ({})", self.how),
+            },
+        }
     }
 }
 

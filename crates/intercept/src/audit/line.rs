@@ -39,7 +39,7 @@ macro_rules! line {
             check_body = $record.checked_body,
             status = $record.status.map(|status| status.as_u16()),
             code = $record.code,
-            error = $record.error.as_deref(),
+            error = $record.logged_error().as_deref(),
             bytes_to_upstream = $record.sent.bytes.load(Relaxed),
             bytes_to_downstream = $record.received.load(Relaxed),
             upstream = upstream.map(|upstream| upstream.addr).or($record.tried).map(tracing::field::display),

@@ -38,7 +38,7 @@ impl AuditRecord {
             end_time_unix_nano: unix_nanoseconds(end),
             attributes: self.attributes(method, error_type.as_deref()),
             status: error_type.map(|_| Status {
-                message: self.error.clone().unwrap_or_default(),
+                message: self.logged_error().unwrap_or_default().into_owned(),
                 code: STATUS_ERROR,
             }),
             flags: FLAG_SAMPLED | parent.map_or(0, |_| FLAGS_REMOTE_PARENT),
@@ -107,7 +107,7 @@ impl AuditRecord {
         all.time("peername.check_ms", self.check_took);
         all.text("peername.check_body", self.checked_body);
         all.text("peername.code", self.code);
-        all.text("peername.error", self.error.as_deref());
+        all.text("peername.error", self.logged_error());
         all.int(
             "peername.bytes_to_upstream",
             i64::try_from(self.sent.bytes.load(Relaxed)).ok(),

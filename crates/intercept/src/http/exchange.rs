@@ -243,7 +243,7 @@ impl Exchange<'_> {
             retried,
         } = sent;
         record.retried = retried;
-        record.upstream = Some(UpstreamFields {
+        record.set_upstream(UpstreamFields {
             addr: about.addr,
             tls: about.tls,
             reused,

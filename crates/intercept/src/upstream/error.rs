@@ -10,7 +10,7 @@ use peername_sys::is_exhaustion;
 
 use super::trust::tls_diagnosis::{Incompatibility, wants_client_certificate};
 use super::trust::verifier::BadCertificate;
-use crate::audit::AuditRecord;
+use crate::audit::{AuditRecord, OriginContact};
 use crate::policy::destination::DestinationDenied;
 use crate::request::refusal::Refusal;
 
@@ -96,6 +96,7 @@ impl FailedAttempt {
     pub(crate) fn note_in(&self, record: &mut AuditRecord, has_rules: bool) {
         record.tried = self.tried;
         record.retried = self.retried;
+        record.origin = self.error.origin_contact();
         if let UpstreamError::Destination(addr, why) = self.error {
             record.set_overruled();
             if let Some(target) = &record.target
@@ -212,6 +213,32 @@ impl UpstreamError {
             Self::BadResponse(_) => "upstream_bad_answer",
             Self::RequestIdle(_) => "client_idle",
             Self::RequestCut => "client_cut",
+        }
+    }
+
+    /// How far the request came: once it had a connection, it counts as one that reached the origin.
+    fn origin_contact(&self) -> OriginContact {
+        match self {
+            Self::Destination(..) | Self::Exhausted(..) | Self::Full(_) => OriginContact::NotTried,
+            Self::NoSuchName
+            | Self::Lookup(_)
+            | Self::LookupTimeout(_)
+            | Self::ConnectTimeout(..)
+            | Self::ConnectRefused(_)
+            | Self::Unreachable(..)
+            | Self::Proxy(_)
+            | Self::ProxyRefused(_)
+            | Self::Certificate(_)
+            | Self::Handshake(_)
+            | Self::Incompatible(_)
+            | Self::HandshakeTimeout(_) => OriginContact::NotReached,
+            Self::Closed
+            | Self::Unprocessed(_)
+            | Self::Reset(_)
+            | Self::ResponseTimeout(_)
+            | Self::BadResponse(_)
+            | Self::RequestIdle(_)
+            | Self::RequestCut => OriginContact::Reached,
         }
     }
 

@@ -85,7 +85,7 @@ impl DenialReport {
             ));
         }
         if !self.is_quiet {
-            let failed = failures.list();
+            let (failed, _) = failures.list();
             failed
                 .iter()
                 .take(MAX_LINES)
