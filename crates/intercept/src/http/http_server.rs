@@ -37,12 +37,10 @@ use crate::stream::prefixed::PrefixedStream;
 pub(crate) struct HttpServer {
     state: Arc<InterceptState>,
     connection: Arc<ClientConnection>,
-    target: ServedTarget,
     switched: SwitchSlot<Switched>,
 }
 
-/// The target of the requests of a connection.
-#[derive(Clone)]
+/// The target of the requests of an HTTP/1 connection.
 pub(crate) enum ServedTarget {
     /// The connection's, for all of them.
     Connection(Arc<RequestTarget>),
@@ -80,27 +78,22 @@ impl ServedTarget {
 }
 
 impl HttpServer {
-    pub(crate) fn new(
-        state: &Arc<InterceptState>,
-        connection: &Arc<ClientConnection>,
-        target: ServedTarget,
-    ) -> Self {
+    pub(crate) fn new(state: &Arc<InterceptState>, connection: &Arc<ClientConnection>) -> Self {
         Self {
             state: Arc::clone(state),
             connection: Arc::clone(connection),
-            target,
             switched: SwitchSlot::default(),
         }
     }
 
     /// Serves HTTP/1, and what a request may switch to.
-    pub(crate) async fn serve_http1<T>(self, io: T)
+    pub(crate) async fn serve_http1<T>(self, io: T, target: ServedTarget)
     where
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let target = self.target.of_connection();
-        let served = serve_http1(&self.state, &self.connection, io, target, |request| {
-            self.respond(request)
+        let common = target.of_connection();
+        let served = run_http1(&self.state, &self.connection, io, common, |request| {
+            self.respond_by_host(&target, request)
         });
         let Some(io) = served.await else {
             return;
@@ -113,19 +106,17 @@ impl HttpServer {
     }
 
     /// Serves HTTP/2.
-    pub(crate) async fn serve_http2<T>(self, io: T)
+    pub(crate) async fn serve_http2<T>(self, io: T, target: Arc<RequestTarget>)
     where
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let (state, connection) = (Arc::clone(&self.state), Arc::clone(&self.connection));
         let refused = {
             let (state, connection) = (Arc::clone(&self.state), Arc::clone(&self.connection));
-            let target = self.target.of_connection().cloned();
+            let target = Arc::clone(&target);
             move |detail: String| {
                 let mut record = InFlightRecord::begin(&state, &connection, "");
-                if let Some(target) = &target {
-                    record.set_target(target);
-                }
+                record.set_target(&target);
                 record.set_unanswered(&Refusal::bad_request(detail));
             }
         };
@@ -138,7 +129,7 @@ impl HttpServer {
             .keep_alive_interval(PING_INTERVAL)
             .serve_connection(
                 TokioIo::new(io),
-                service_fn(move |request| self.respond(request)),
+                service_fn(move |request| self.respond(Arc::clone(&target), request)),
             );
         let mut served = pin!(served);
         let ended = run(
@@ -157,26 +148,29 @@ impl HttpServer {
         }
     }
 
-    fn respond(&self, request: Request<Incoming>) -> ResponseFuture {
+    /// Answers a request for the connection's target, or for the host that it names.
+    fn respond_by_host(&self, target: &ServedTarget, request: Request<Incoming>) -> ResponseFuture {
+        let (parts, body) = request.into_parts();
+        match target.of_request(&parts) {
+            Ok(target) => self.respond(target, Request::from_parts(parts, body)),
+            Err(refusal) => {
+                let method = parts.method.as_str();
+                let record = InFlightRecord::begin(&self.state, &self.connection, method);
+                let format = ErrorFormat::from_request(&parts.headers);
+                Box::pin(ready(Ok(format.refuse(&refusal, record))))
+            }
+        }
+    }
+
+    fn respond(&self, target: Arc<RequestTarget>, request: Request<Incoming>) -> ResponseFuture {
         let this = self.clone();
         Box::pin(async move {
-            let (parts, body) = request.into_parts();
-            let target = match this.target.of_request(&parts) {
-                Ok(target) => target,
-                Err(refusal) => {
-                    let method = parts.method.as_str();
-                    let record = InFlightRecord::begin(&this.state, &this.connection, method);
-                    let format = ErrorFormat::from_request(&parts.headers);
-                    return Ok(format.refuse(&refusal, record));
-                }
-            };
             let exchange = Exchange {
                 state: &this.state,
                 connection: &this.connection,
                 target: &target,
             };
             let mut switched = None;
-            let request = Request::from_parts(parts, body);
             let response = exchange.respond(request, &mut switched).await;
             if let Some(switched) = switched {
                 *this.switched.lock() = Some(switched);
@@ -234,12 +228,12 @@ async fn wait_drain(state: &InterceptState, connection: &ClientConnection, begun
     let _ = timeout(FIRST_REQUEST_GRACE, first_request).await;
 }
 
-/// Serves HTTP/1 until the connection ends or is handed over to another protocol. Returns the connection with the bytes that
+/// Runs HTTP/1 until the connection ends or is handed over to another protocol. Returns the connection with the bytes that
 /// hyper has read and not parsed; `None` after an error or a timeout.
 ///
 /// `target` is the target of all requests. `None` if each names its own: then the first has to come within the opening timeout.
 /// With a target it may take the idle timeout, like any other: clients open tunnels that they may want to use later.
-pub(crate) async fn serve_http1<T>(
+pub(crate) async fn run_http1<T>(
     state: &Arc<InterceptState>,
     connection: &Arc<ClientConnection>,
     io: T,
@@ -250,7 +244,8 @@ where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let framing = SharedFraming::new(Arc::clone(connection));
-    if target.is_none() {
+    let awaits_first_request = target.is_none();
+    if awaits_first_request {
         framing.lock().expect_head();
     }
     let io = WatchedStream::new(io, framing.clone());

@@ -14,7 +14,7 @@ use crate::host::HostPort;
 use crate::http::client_connection::ClientConnection;
 use crate::http::error_response::ErrorFormat;
 use crate::http::exchange::Exchange;
-use crate::http::http_server::{ResponseFuture, SwitchSlot, linger_and_close, serve_http1};
+use crate::http::http_server::{ResponseFuture, SwitchSlot, linger_and_close, run_http1};
 use crate::http::in_flight::InFlightRecord;
 use crate::http::response_body::ResponseBody;
 use crate::http::websocket::{self, Switched};
@@ -49,7 +49,7 @@ pub(crate) async fn serve(
         connection: Arc::clone(&connection),
         next: SwitchSlot::default(),
     };
-    let served = serve_http1(state, &connection, stream, None, |request| {
+    let served = run_http1(state, &connection, stream, None, |request| {
         proxy.respond(request)
     });
     let Some(stream) = served.await else {

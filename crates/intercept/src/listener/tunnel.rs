@@ -136,10 +136,13 @@ impl Tunnel {
             .map(|_| if http2 { "h2" } else { "http/1.1" });
         let target = Arc::new(target);
         record.defer_to_tunnel_requests(&target);
-        let server = HttpServer::new(state, &connection, ServedTarget::Connection(target));
+        let server = HttpServer::new(state, &connection);
         match http2 {
-            true => server.serve_http2(stream).await,
-            false => server.serve_http1(stream).await,
+            true => server.serve_http2(stream, target).await,
+            false => {
+                let target = ServedTarget::Connection(target);
+                server.serve_http1(stream, target).await;
+            }
         }
     }
 
@@ -155,8 +158,8 @@ impl Tunnel {
             Destination::Connect(_) | Destination::Named(_) => ServedTarget::Connection(target),
             Destination::Redirected(addr) => ServedTarget::ByHost { port: addr.port() },
         };
-        let server = HttpServer::new(state, &connection, served);
-        server.serve_http1(stream).await;
+        let server = HttpServer::new(state, &connection);
+        server.serve_http1(stream, served).await;
     }
 
     async fn serve_unknown(mut self, state: &Arc<InterceptState>, stream: ClientStream) {
