@@ -172,7 +172,9 @@ impl ConnectProxy {
 /// The target of a CONNECT (RFC 9110, section 9.3.6).
 fn connect_target(parts: &Parts, body: &Incoming) -> Result<HostPort, Refusal> {
     refuse_loop(parts)?;
-    if !body.is_end_stream() || parts.headers.contains_key(header::CONTENT_LENGTH) {
+    // WinINet sends a Content-Length of 0.
+    let mut lengths = parts.headers.get_all(header::CONTENT_LENGTH).iter();
+    if !body.is_end_stream() || lengths.any(|length| length != "0") {
         return Err(Refusal::bad_request("CONNECT with a body"));
     }
     if parts.uri.scheme().is_some() {
