@@ -10,6 +10,7 @@ mod audit;
 mod basics;
 mod bypasses;
 mod denials;
+mod failures;
 mod files;
 mod host_sockets;
 mod learn;

@@ -13,7 +13,7 @@ use crate::harness::lab::{Process, WAIT_LIMIT, assert_contains, wait_until};
 use crate::harness::rig::jail::{JailRig, USERS, User};
 
 /// What the jail itself wrote.
-fn own_lines(stderr: &[u8]) -> Vec<String> {
+pub(super) fn own_lines(stderr: &[u8]) -> Vec<String> {
     String::from_utf8_lossy(stderr)
         .lines()
         .filter(|line| line.starts_with("peername: "))
@@ -115,30 +115,6 @@ fn advised_form_for_a_proxy_opens_no_other_host() {
     let script = "for host in a c; do curl -s -o /dev/null -w '%{http_code} %{http_connect}\n' -x http://b.test:9999 https://$host.test/echo; done; true";
     let printed = rig.succeeds(User::Nobody, &options, script);
     assert_eq!(printed, "200 200\n000 403\n");
-}
-
-/// A program often shows no more of it than a status: the cause has a line, unless a later request reaches the origin.
-#[test]
-fn origin_that_is_not_reached_has_a_line_with_the_cause() {
-    let rig = JailRig::new();
-    let learned = rig.scratch().path_text("learned");
-    let script = "for i in 1 2; do curl -s -o /dev/null https://10.81.0.1/; done; curl -s http://a.test:8000/; true";
-    let output = rig.run(User::Nobody, &["--learn", &learned], script);
-    let lines = own_lines(&output.stderr);
-    let [_, untrusted, refused] = &lines[..] else {
-        panic!("{output:?}");
-    };
-    assert_contains(
-        untrusted,
-        &["peername: failed: 10.81.0.1:443, 2 times: ", "certificate"],
-    );
-    assert_contains(
-        refused,
-        &[
-            "peername: failed: a.test:8000, once: ",
-            "nothing listens there",
-        ],
-    );
 }
 
 /// A first rule would deny everything else, and `--learn` takes none: no `--allow` is advised.

@@ -1,5 +1,6 @@
 //! `--allow-tcp`: protocols other than HTTP, to the destinations that are listed.
 
+use super::denials::own_lines;
 use crate::harness::addr::v4;
 use crate::harness::lab::{Process, wait_until};
 use crate::harness::programs::server::sshd;
@@ -92,4 +93,18 @@ fn ssh_and_git_over_ssh_reach_a_listed_host() {
         !other.status.success() && other.stdout.is_empty(),
         "{other:?}"
     );
+}
+
+/// The jail listens on the port for another host, so the connection is accepted, and refused by its destination.
+#[test]
+fn loopback_is_reported_as_localhost_where_its_port_is_open_for_another_host() {
+    let rig = JailRig::new();
+    let output = rig.run(
+        User::Nobody,
+        &["--allow=a.test:7022"],
+        "curl -s http://127.0.0.1:7022/; true",
+    );
+    let denied = "peername: denied: localhost:7022, once: --allow localhost:7022 allows it unopened; for HTTPS or a proxy: \
+                  localhost:7022/";
+    assert_eq!(own_lines(&output.stderr), [denied]);
 }

@@ -332,11 +332,8 @@ impl InterceptState {
     }
 
     /// What would open this port of the host; `None` where a rule denies it. Where there are no rules, a first one would deny
-    /// everything else, and `--learn` takes none.
+    /// everything else, and `--learn` takes none. `to` has `localhost` in place of its addresses.
     pub(crate) fn port_remedy(&self, to: &HostPort) -> Option<Remedy> {
-        if to.host.is_loopback() {
-            return self.port_remedy(&to.at_localhost());
-        }
         let policy = self.policy.load();
         let Some(rules) = &policy.lists.rules else {
             return Some(match HTTP_PORTS.contains(&to.port) {

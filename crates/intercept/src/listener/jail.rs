@@ -134,7 +134,7 @@ impl JailListener {
             .any(|listed| listed.rule.allows_tunnel(&to))
             || !is_opened && state.relays(&to);
         let mut tunnel = Tunnel {
-            destination: Destination::Named(to),
+            destination: Destination::Named(to.clone()),
             record,
             check: TunnelCheck::Pending,
         };
@@ -152,11 +152,9 @@ impl JailListener {
                 let detail =
                     "connections to this port are relayed to hosts that are listed with it only";
                 let refusal = Refusal::new(StatusCode::FORBIDDEN, "tcp_not_allowed", detail);
-                if let Destination::Named(to) = &tunnel.destination
-                    && let Some(remedy) = state.port_remedy(to)
-                {
-                    tunnel.record.remedy = Some(remedy);
-                }
+                let to = name_localhost(to);
+                tunnel.record.remedy = state.port_remedy(&to);
+                tunnel.destination = Destination::Named(to);
                 tunnel.refuse_unread(stream, &refusal);
             }
         }
@@ -175,11 +173,7 @@ impl JailListener {
     pub fn record_refused(&self, state: &InterceptState, addr: SocketAddr) {
         let (host, _) = self.host_at(addr.ip());
         let port = addr.port();
-        let to = HostPort { host, port };
-        let to = match to.host.is_loopback() {
-            true => to.at_localhost(),
-            false => to,
-        };
+        let to = name_localhost(HostPort { host, port });
         let program = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let client = ClientInfo::new(Id::next(), PeerAddr(program), program);
         let mut record = AuditRecord::new(Arc::new(client), "CONNECT");
@@ -194,6 +188,14 @@ impl JailListener {
         ));
         state.sinks.finish(&record);
         state.sinks.export(&record);
+    }
+}
+
+/// The destination as reports and remedies name it, where it is not dialed: both addresses of the host's loopback are `localhost`.
+fn name_localhost(to: HostPort) -> HostPort {
+    match to.host.is_loopback() {
+        true => to.at_localhost(),
+        false => to,
     }
 }
 
