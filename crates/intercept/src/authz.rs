@@ -52,7 +52,7 @@ pub use protocol::ext_authz::decode as ext_authz_reply;
 pub use protocol::ext_authz::messages as ext_authz_messages;
 pub use protocol::forward_auth::decode as forward_auth_reply;
 pub use protocol::opa::decode as opa_reply;
-pub use request::{AuthzRequest, BodyPrefix, HostPortRef, RequestKind};
+pub use request::{AuthzRequest, BodyPrefix, HostPortRef};
 pub use response::{AuthzResponse, CacheLifetime};
 pub use rules::{
     AccessRules, AccessRulesError, HTTP_PORTS, Overruled, ParseRuleError, Rule, rule_for,
@@ -61,6 +61,7 @@ pub use verdict::{AuthzError, DecidedBy, Decision, Denial, Verdict};
 
 use crate::http_client;
 pub use crate::http_client::tls::ClientTls;
+pub use crate::request::kind::RequestKind;
 use cache::{Cache, CacheKey};
 use circuit_breaker::{CircuitBreaker, Transition};
 use config::service::Backend;

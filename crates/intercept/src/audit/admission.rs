@@ -5,8 +5,8 @@ use std::io;
 
 use http::Method;
 
-use crate::authz::RequestKind;
 use crate::request::id::Id;
+use crate::request::kind::RequestKind;
 use crate::request::target::RequestTarget;
 
 /// An allowed request that is about to be sent, or a tunnel that is about to be relayed. Text is escaped for a log.

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Version};
 
 use crate::host::write_authority;
+use crate::request::kind::RequestKind;
 use crate::request::trace_context::TraceContext;
 
 /// All that a check service may see of a request. Plain data, borrowed for one [`ask`](super::CheckClient::ask); every name is
@@ -44,25 +45,6 @@ pub struct AuthzRequest<'a> {
     pub body_size: Option<u64>,
     /// The beginning of the body, if the configuration asks for it.
     pub body: Option<BodyPrefix<'a>>,
-}
-
-/// Whether a tunnel or a single request is to be authorized.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RequestKind {
-    /// A tunnel.
-    Connect,
-    /// One request, inside a tunnel or not.
-    Request,
-}
-
-impl RequestKind {
-    /// `connect` or `request`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Connect => "connect",
-            Self::Request => "request",
-        }
-    }
 }
 
 /// A host, without brackets, and a port.

@@ -1,0 +1,20 @@
+//! What is to be authorized.
+
+/// Whether a tunnel or a single request is to be authorized.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestKind {
+    /// A tunnel.
+    Connect,
+    /// One request, inside a tunnel or not.
+    Request,
+}
+
+impl RequestKind {
+    /// `connect` or `request`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Connect => "connect",
+            Self::Request => "request",
+        }
+    }
+}
