@@ -58,8 +58,8 @@ pub(crate) struct EncodeConfig<'a> {
     pub(crate) take: &'a [HeaderName],
 }
 
-/// A check that is ready to be made, within a deadline: it sends the request and decodes the response. The deadline is only for
-/// telling the service; the caller enforces it.
+/// A check that is ready to be made. The deadline: a service is only told it, and the caller enforces it; a policy's evaluation is
+/// stopped at it.
 pub(crate) type PreparedCheck<'a> = Box<dyn FnOnce(Instant) -> ResponseFuture<'a> + Send + 'a>;
 
 type ResponseFuture<'a> =

@@ -107,7 +107,7 @@ impl FromStr for ServiceUrl {
                     let address = rest.strip_prefix("//").unwrap_or(rest);
                     Kind::Remote(match address.strip_prefix("unix:") {
                         Some(socket) => Remote::on_socket(protocol, scheme, socket),
-                        None => Remote::on_tcp(protocol, scheme, rest),
+                        None => Remote::on_tcp(protocol, scheme, rest, not_a_url),
                     }?)
                 }
                 None if rest.starts_with("//") => {
@@ -129,12 +129,9 @@ impl Remote {
         protocol: &'static Protocol,
         scheme: Scheme,
         rest: &str,
+        not_a_url: impl Fn() -> ConfigError,
     ) -> Result<Self, ConfigError> {
         let url = format!("{scheme}:{rest}");
-        let not_a_url = || ConfigError::NotAUrl {
-            url: url.clone(),
-            forms: url_forms(),
-        };
         let uri: Uri = url.parse().map_err(|_| not_a_url())?;
         let authority = uri.authority().ok_or_else(not_a_url)?;
         if authority.as_str().contains('@') {
@@ -314,6 +311,7 @@ mod tests {
         for (text, error) in [
             ("", not_a_url("")),
             ("127.0.0.1:9001", not_a_url("127.0.0.1:9001")),
+            ("grpc:auth.test:9001", not_a_url("grpc:auth.test:9001")),
             (
                 "ftp://auth.test/",
                 ConfigError::Scheme {
