@@ -19,8 +19,9 @@ mod tests;
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Host(Kind);
 
+/// A name or an address.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-enum Kind {
+pub(crate) enum Kind {
     Name(Arc<str>),
     Ip(IpAddr),
 }
@@ -85,6 +86,11 @@ impl Host {
             Self(Kind::Ip(_)) => Err(ParseHostError::AddressAsSni),
             host => Ok(host),
         }
+    }
+
+    /// The name or the address.
+    pub(crate) fn kind(&self) -> &Kind {
+        &self.0
     }
 
     /// The address, if it is one.

@@ -12,7 +12,7 @@ use super::error::MintError;
 use crate::ca::Authority;
 use crate::ca::profile::random_serial;
 use crate::ca::validity::date;
-use crate::host::Host;
+use crate::host::{Host, Kind};
 
 /// Makes and signs a leaf of this key for this host and no other name, valid from and until these seconds since 1970.
 ///
@@ -27,9 +27,9 @@ pub(super) fn sign_leaf(
 ) -> Result<CertificateDer<'static>, MintError> {
     let mut params = leaf_params(validity)?;
     // Critical, because there is no subject (RFC 5280, section 4.2.1.6).
-    params.subject_alt_names = vec![match host.as_ip() {
-        Some(ip) => SanType::IpAddress(ip),
-        None => SanType::DnsName(host.as_name().unwrap_or_default().try_into()?),
+    params.subject_alt_names = vec![match host.kind() {
+        Kind::Ip(ip) => SanType::IpAddress(*ip),
+        Kind::Name(name) => SanType::DnsName((&**name).try_into()?),
     }];
     Ok(params.signed_by(key, authority.issuer())?.into())
 }

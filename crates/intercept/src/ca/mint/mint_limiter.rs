@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use moka::policy::EvictionPolicy;
 use moka::sync::Cache;
 use peername_server::access::client_limit::client_prefix;
 
@@ -32,7 +33,8 @@ impl MintLimiter {
             // A client without a request for that long has its whole burst again, and need not be remembered.
             used_until: Cache::builder()
                 .max_capacity(MAX_CLIENTS)
-                .time_to_idle(MAX_WAIT + Duration::from_secs(1))
+                .eviction_policy(EvictionPolicy::lru())
+                .time_to_idle(MAX_WAIT + Duration::from_nanos(SECOND))
                 .build(),
         }
     }
@@ -71,5 +73,6 @@ impl MintLimiter {
 pub(super) const MAX_WAIT: Duration = Duration::from_secs(4);
 /// Nanoseconds.
 const SECOND: u64 = 1_000_000_000;
-/// Clients that are remembered. One is evicted too early only if more of them ask within two seconds.
+/// Clients that are remembered. The least recently used one is evicted, which is too early only if more of them ask within
+/// [`MAX_WAIT`] and a second, for as long as an entry matters.
 const MAX_CLIENTS: u64 = 65_536;
