@@ -65,21 +65,15 @@ impl Exchange<'_> {
         }
         let mut response = self.decide(parts, body.clone(), size, switched).await;
         response.body_mut().hold_request(body);
-        if unwanted.is_some_and(|body| body.lock().awaits_continue()) && version != Version::HTTP_2
-        {
-            // The client may send the body all the same, or another request.
-            let close = HeaderValue::from_static("close");
-            response.headers_mut().insert(CONNECTION, close);
-        }
         if version == Version::HTTP_10 {
             // Without chunks, a response of unknown length ends with its connection.
             response.body_mut().reset_if_cut(&self.connection.cut);
         }
-        if version != Version::HTTP_2
-            && self.state.is_draining()
-            && !response.status().is_informational()
-        {
-            // hyper announces the end of a connection only in responses that it begins later.
+        // The client may send the body all the same, or another request.
+        let lacks_body = unwanted.is_some_and(|body| body.lock().awaits_continue());
+        // hyper announces the end of a connection only in responses that it begins later.
+        let is_last = self.state.is_draining() && !response.status().is_informational();
+        if version != Version::HTTP_2 && (lacks_body || is_last) {
             let close = HeaderValue::from_static("close");
             response.headers_mut().insert(CONNECTION, close);
         }
@@ -102,7 +96,8 @@ impl Exchange<'_> {
             return format.refuse(refusal, record);
         }
         if let Some(connect) = &self.target.denied_connect {
-            // The same question again: TLS that is to pass through is opened only to tell the client why it does not.
+            // This CONNECT was denied; its TLS was opened only to deliver the denial. Authorize it again, since the lists may have
+            // changed.
             let mut authorizer = self.authorizer();
             let client = self.connection.info.addr.ip();
             let rules = &self.state.rules;
@@ -117,7 +112,7 @@ impl Exchange<'_> {
             Ok(prepared) => prepared,
             Err(refusal) => return format.refuse(&refusal, record),
         };
-        // What is read of the body is what the check of the same configuration wants to see.
+        // One authorizer for both calls, so that a reload between them does not change how much of the body is read.
         let authorizer = self.authorizer();
         let checked = authorizer.checked_body(prepared.headers());
         let read = self.read_body_prefix(checked, body.as_ref(), &mut record);

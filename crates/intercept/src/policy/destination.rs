@@ -27,8 +27,7 @@ pub struct Destinations {
     pub rules: SharedRules,
     /// What a jail relays unopened beside what the access lists name (`--allow-tcp`): admitted like what they name.
     pub relayed: AccessRules,
-    /// Whether a request for one address of this host's loopback may go to the other one: where neither rules nor a check have decided
-    /// on it.
+    /// Whether a request for one loopback address may go to the other one: where neither rules nor a check have decided on it.
     pub treats_loopback_as_one: bool,
     /// This host's addresses.
     pub own: OwnAddresses,
@@ -105,7 +104,7 @@ impl DestinationDenied {
         let is_localhost = to.host.is_loopback() || to.host.is_localhost();
         match self {
             Self::OwnListener | Self::NotAServer => None,
-            // The name is both addresses of the host's loopback; a server may listen on one only.
+            // `localhost` is both loopback addresses, and a server may listen on one only.
             Self::ThisHost if is_localhost => Some(match has_rules {
                 true => Remedy::Allow(format!("localhost:{}", to.port)),
                 false => Remedy::AllowLoopback(to.port),
@@ -145,14 +144,14 @@ impl Destinations {
         }
     }
 
-    /// Whether a request for an address of `localhost`, which is to go to this one, is for both.
-    pub(crate) fn is_for_localhost(&self, to: &HostPort, ip: IpAddr) -> bool {
-        let is_one =
+    /// Whether both loopback addresses may be tried for a request for one of them, which would go to this address.
+    pub(crate) fn may_try_both_loopbacks(&self, to: &HostPort, ip: IpAddr) -> bool {
+        let is_either =
             to.host.is_loopback() && self.treats_loopback_as_one || self.opens_localhost(to);
-        ip.is_loopback() && is_one
+        ip.is_loopback() && is_either
     }
 
-    /// Whether this is an address of `localhost`, and a rule opens `localhost` at this port.
+    /// Whether this is a loopback address, and a rule opens `localhost` at this port.
     fn opens_localhost(&self, to: &HostPort) -> bool {
         to.host.is_loopback() && self.naming(&to.at_localhost()).host
     }
@@ -398,7 +397,11 @@ mod tests {
             ("[::1]:8081", "192.0.2.1", false),
         ] {
             let (to, ip) = (HostPort::parse(to).unwrap(), ip.parse().unwrap());
-            assert_eq!(destinations.is_for_localhost(&to, ip), is_both, "{to:?}");
+            assert_eq!(
+                destinations.may_try_both_loopbacks(&to, ip),
+                is_both,
+                "{to:?}"
+            );
         }
     }
 

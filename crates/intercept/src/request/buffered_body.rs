@@ -46,14 +46,13 @@ enum Expectation {
 /// The data that was passed on, for a retry.
 #[derive(Debug, Default)]
 enum Replay {
+    /// Nothing is kept: no retry is to come, or more was passed on than would be kept.
     #[default]
     Off,
     Kept {
         data: Vec<Bytes>,
         len: usize,
     },
-    /// More was passed on than is kept.
-    Exceeded,
 }
 
 /// The beginning of a body.
@@ -219,7 +218,7 @@ impl Replay {
                 *len += next.len();
                 data.push(next.clone());
             }
-            _ => *self = Self::Exceeded,
+            _ => *self = Self::Off,
         }
     }
 }

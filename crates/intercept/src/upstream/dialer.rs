@@ -304,7 +304,7 @@ impl Dialer {
         let destinations = &self.config.destinations;
         let found = match via.or_else(|| to.host.as_ip()) {
             // Programs in a jail resolve `localhost` by themselves, and would try its other address if this one refused.
-            Some(ip) if destinations.is_for_localhost(to, ip) => with_other_loopback(ip),
+            Some(ip) if destinations.may_try_both_loopbacks(to, ip) => with_other_loopback(ip),
             Some(ip) => vec![ip],
             None => self.resolver.resolve(&to.host, client, limit).await?,
         };
