@@ -33,6 +33,9 @@ pub enum HolderError {
     /// The agent that uses it has not ended.
     #[error("the agent that runs already was asked to hand over, and has not ended in {} seconds", HANDOVER_LIMIT.as_secs())]
     Busy,
+    /// The holder has exited, does not trust this user, or serves an agent that connected later.
+    #[error("the holder of descriptors, {}: it has exited, or has closed the connection", .0.display())]
+    Closed(PathBuf),
 }
 
 impl HolderError {
@@ -51,20 +54,16 @@ pub fn hold(shared: &Path, own: &Path) -> Result<(), HolderError> {
     let listener = seqpacket::listen_at(own).map_err(failed)?;
     let mut holder = Holder::new(listener).map_err(failed)?;
     // The agent connects once it has read its configuration: until then the one that runs goes on.
-    while holder.agent.is_none() {
-        let listeners = holder.listeners.iter().map(OwnedFd::as_fd);
-        wait_readable(listeners, None).map_err(failed)?;
-        if let Some(first) = holder.accept_trusted(0) {
-            if let Some(previous) = HolderClient::connect(shared)? {
-                holder.kept = previous.stored;
-                let _ = send(&previous.holder.0, RETIRE, None);
-            }
-            holder
-                .listen_at(shared)
-                .map_err(|source| HolderError::at(shared, source))?;
-            holder.attach(first);
-        }
+    let first = holder.wait_first_agent().map_err(failed)?;
+    // Once only: from then on the listener at `shared` is this process's own.
+    if let Some(previous) = HolderClient::connect(shared)? {
+        holder.kept = previous.stored;
+        let _ = send(&previous.holder.0, RETIRE, None);
     }
+    holder
+        .listen_at(shared)
+        .map_err(|source| HolderError::at(shared, source))?;
+    holder.attach(first);
     while !holder.is_retired {
         holder.serve().map_err(failed)?;
     }
@@ -92,7 +91,7 @@ impl HolderClient {
             Some(connected) => Ok(connected),
             None => {
                 start(path).map_err(|source| HolderError::at(path, source))?;
-                Self::connect(path)?.ok_or(HolderError::Busy)
+                Self::connect(path)?.ok_or_else(|| HolderError::Closed(path.to_owned()))
             }
         }
     }
@@ -100,13 +99,13 @@ impl HolderClient {
     /// Connects to the holder whose socket is at `path`, as [`HolderClient::open`]; `None` if there is no holder.
     pub fn connect(path: &Path) -> Result<Option<Connected>, HolderError> {
         let failed = |source| HolderError::at(path, source);
-        let line = match seqpacket::connect_to(path) {
+        let connection = match seqpacket::connect_to(path) {
             Err(error) if is_absent(&error) => return Ok(None),
             connected => connected.map_err(failed)?,
         };
-        fd_passing::set_time_limit(&line, HANDOVER_LIMIT).map_err(failed)?;
-        let stored = receive_all(&line).ok_or(HolderError::Busy)?;
-        let holder = Self(line);
+        fd_passing::set_time_limit(&connection, HANDOVER_LIMIT).map_err(failed)?;
+        let stored = receive_all(&connection, path)?;
+        let holder = Self(connection);
         Ok(Some(Connected { holder, stored }))
     }
 }
@@ -140,13 +139,18 @@ fn is_absent(error: &SyscallError) -> bool {
     )
 }
 
-/// Receives all descriptors. `None` if the holder closes the connection before, or the time is over.
-fn receive_all(line: &OwnedFd) -> Option<Vec<StoredDescriptor>> {
+/// Receives all descriptors from the holder whose socket is at `path`.
+fn receive_all(connection: &OwnedFd, path: &Path) -> Result<Vec<StoredDescriptor>, HolderError> {
     let mut stored = Vec::new();
     loop {
-        let Message { text, fd } = receive(line).ok()??;
+        let received = receive(connection).map_err(|error| match error.source.kind() {
+            io::ErrorKind::WouldBlock => HolderError::Busy,
+            io::ErrorKind::ConnectionReset => HolderError::Closed(path.to_owned()),
+            _ => HolderError::at(path, error),
+        });
+        let Message { text, fd } = received?.ok_or_else(|| HolderError::Closed(path.to_owned()))?;
         if text == END {
-            return Some(stored);
+            return Ok(stored);
         }
         let name = text.strip_prefix(PUT).and_then(|name| name.parse().ok());
         if let (Some(name), Some(fd)) = (name, fd) {
@@ -203,6 +207,16 @@ impl Holder {
         Ok(())
     }
 
+    /// Waits for the first connection of this user.
+    fn wait_first_agent(&self) -> Result<OwnedFd> {
+        loop {
+            wait_readable(self.listeners.iter().map(OwnedFd::as_fd), None)?;
+            if let Some(first) = self.accept_trusted(0) {
+                return Ok(first);
+            }
+        }
+    }
+
     /// Keeps descriptors until there is neither an agent nor a container. The agent that has started this process connects at once.
     fn serve_while_needed(&mut self) -> Result<()> {
         loop {
@@ -239,31 +253,31 @@ impl Holder {
     }
 
     fn accept(&mut self, listener: u64) {
-        let Some(line) = self.accept_trusted(listener as usize) else {
+        let Some(connection) = self.accept_trusted(listener as usize) else {
             return;
         };
         match &self.agent {
             Some(agent) => {
                 let _ = send(agent, TAKE_OVER, None);
-                self.next = Some(line);
+                self.next = Some(connection);
             }
-            None => self.attach(line),
+            None => self.attach(connection),
         }
     }
 
     /// Hands all descriptors to an agent, which is served from now on.
-    fn attach(&mut self, line: OwnedFd) {
-        let sent = fd_passing::set_time_limit(&line, SEND_LIMIT)
+    fn attach(&mut self, connection: OwnedFd) {
+        let sent = fd_passing::set_time_limit(&connection, SEND_LIMIT)
             .and_then(|()| {
                 self.kept.iter().try_for_each(|stored| {
                     let text = format!("{PUT}{}", stored.name);
-                    send(&line, &text, Some(stored.fd.as_fd()))
+                    send(&connection, &text, Some(stored.fd.as_fd()))
                 })
             })
-            .and_then(|()| send(&line, END, None))
-            .and_then(|()| self.epoll.add(&line, AGENT, Interest::Readable));
+            .and_then(|()| send(&connection, END, None))
+            .and_then(|()| self.epoll.add(&connection, AGENT, Interest::Readable));
         if sent.is_ok() {
-            self.agent = Some(line);
+            self.agent = Some(connection);
         }
     }
 
@@ -304,7 +318,9 @@ impl Holder {
 
     /// Without its listener a container has nothing left to keep.
     fn has_containers(&self) -> bool {
-        self.kept.iter().any(|stored| is_listener(stored.name))
+        self.kept
+            .iter()
+            .any(|stored| is_seccomp_listener(stored.name))
     }
 
     /// Closes the descriptors of containers without a process.
@@ -320,16 +336,21 @@ impl Holder {
 /// The number of a container without a process, of which this is the seccomp listener.
 fn number_if_ended(stored: &StoredDescriptor) -> Option<u64> {
     match stored.name {
-        StoredName::Container { number, .. } if is_listener(stored.name) => {
+        StoredName::Container { number, .. } if is_seccomp_listener(stored.name) => {
             seccomp::is_over(&stored.fd).then_some(number)
         }
         _ => None,
     }
 }
 
-fn is_listener(name: StoredName) -> bool {
-    let part = Part::Calls;
-    matches!(name, StoredName::Container { part: its, .. } if its == part)
+fn is_seccomp_listener(name: StoredName) -> bool {
+    matches!(
+        name,
+        StoredName::Container {
+            part: Part::Calls,
+            ..
+        }
+    )
 }
 
 /// A message between agent and holder.
@@ -338,14 +359,14 @@ struct Message {
     fd: Option<OwnedFd>,
 }
 
-fn send(line: &OwnedFd, text: &str, fd: Option<BorrowedFd<'_>>) -> Result<()> {
-    fd_passing::send_bytes(line, text.as_bytes(), fd)
+fn send(connection: &OwnedFd, text: &str, fd: Option<BorrowedFd<'_>>) -> Result<()> {
+    fd_passing::send_bytes(connection, text.as_bytes(), fd)
 }
 
 /// `None` once the other end is closed.
-fn receive(line: &OwnedFd) -> Result<Option<Message>> {
+fn receive(connection: &OwnedFd) -> Result<Option<Message>> {
     let mut bytes = [0; MAX_MESSAGE];
-    let (len, fd) = fd_passing::receive_bytes(line, &mut bytes)?;
+    let (len, fd) = fd_passing::receive_bytes(connection, &mut bytes)?;
     let text = bytes.get(..len).filter(|text| !text.is_empty());
     Ok(text.map(|text| Message {
         text: String::from_utf8_lossy(text).into_owned(),
@@ -369,3 +390,49 @@ const SEND_LIMIT: Duration = Duration::from_secs(5);
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 const AGENT: u64 = 0;
 const FIRST_LISTENER: u64 = 1;
+
+#[cfg(test)]
+mod tests {
+    use std::{env, fs, process, thread};
+
+    use super::*;
+
+    /// The next agent is served then, and this holder is not asked to hand over to itself.
+    #[test]
+    fn first_agent_may_exit_before_it_has_the_descriptors() {
+        let directory = env::temp_dir().join(format!("peername-hold-{}", process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let [shared, own] = ["shared", "own"].map(|name| directory.join(name));
+        let holder = {
+            let (shared, own) = (shared.clone(), own.clone());
+            thread::spawn(move || hold(&shared, &own))
+        };
+        let first = loop {
+            match seqpacket::connect_to(&own) {
+                Ok(first) => break first,
+                Err(error) => assert!(is_absent(&error), "{error}"),
+            }
+            thread::sleep(Duration::from_millis(1));
+        };
+        drop(first);
+        for path in [&own, &shared] {
+            let next = wait_connected(path);
+            assert!(next.stored.is_empty());
+            drop(next);
+        }
+        let last = wait_connected(&own);
+        send(&last.holder.0, RETIRE, None).unwrap();
+        holder.join().unwrap().unwrap();
+        fs::remove_dir_all(&directory).unwrap();
+    }
+
+    /// Connects once the holder listens at `path`.
+    fn wait_connected(path: &Path) -> Connected {
+        loop {
+            if let Some(connected) = HolderClient::connect(path).unwrap() {
+                return connected;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}

@@ -14,8 +14,8 @@ use rustix::net::{
 use crate::socket::get_option;
 use crate::{NameCall, Result};
 
-/// Listens at `path`. A socket that is there is replaced, so [`connect_to`] it before. Any user may connect whom the path's
-/// directory admits: check the peers ([`peer_user`]).
+/// Listens at `path`. A socket that is there is replaced, so [`connect_to`] it before. The permissions of the
+/// directory decide which users may connect: check the peers ([`peer_user`]).
 ///
 /// # Errors
 ///
