@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::Conn;
@@ -141,6 +141,27 @@ fn killed_monitor_is_replaced() {
     wait_until("another monitor", || exec.monitor_pid() != first);
     assert_sees(&exec.lab, fresh_client_v4());
     kill_pid(exec.supervisor_pid());
+    assert!(exec.process.wait_exit(WAIT_LIMIT).is_some());
+}
+
+/// Without another accept(2): the server waits in its first.
+#[test]
+fn monitor_that_can_not_be_started_is_started_later() {
+    let mut exec = NotifyRig::start_variant("block");
+    let waiting = exec.connect_and_send(b"PROXY TCP4 ");
+    waiting.assert_stays_open(Duration::from_millis(100));
+    let supervisor = exec.supervisor_pid();
+    let none_free = Rlimit {
+        current: Some(3),
+        maximum: getrlimit(Resource::Nofile).maximum,
+    };
+    let plenty = prlimit(Some(supervisor), Resource::Nofile, none_free).expect("prlimit(2)");
+    kill_pid(exec.monitor_pid());
+    exec.process.wait_logged("no monitor of the supervisor");
+    prlimit(Some(supervisor), Resource::Nofile, plenty).expect("prlimit(2)");
+    exec.monitor_pid();
+    assert_sees(&exec.lab, fresh_client_v4());
+    kill_pid(supervisor);
     assert!(exec.process.wait_exit(WAIT_LIMIT).is_some());
 }
 

@@ -55,7 +55,7 @@ pub(super) struct Supervisor {
     permission_error_logged: bool,
     monitor_error_logged: bool,
     clients: Option<Rc<dyn ClientJudge>>,
-    /// When pending calls were last checked for interruption by a signal.
+    /// When pending calls were last checked for interruption by a signal, and the monitor for a failed start.
     stale_checked_at: Instant,
 }
 
@@ -182,6 +182,9 @@ impl Supervisor {
             }
             if self.stale_checked_at.elapsed() >= STALE_CHECK_INTERVAL {
                 self.drop_interrupted();
+                if let Some(monitor) = &mut self.monitor {
+                    monitor.retry(&self.supervised, &self.epoll);
+                }
             }
             if is_due(
                 self.channels
@@ -213,8 +216,13 @@ impl Supervisor {
         let due = due
             .min()
             .map(|at| at.saturating_duration_since(Instant::now()) + TIMER_SLACK);
-        let stale_check = (!self.pending.is_empty()).then_some(STALE_CHECK_INTERVAL);
-        due.into_iter().chain(stale_check).min()
+        let is_monitor_missing = self
+            .monitor
+            .as_ref()
+            .is_some_and(SupervisorMonitor::is_missing);
+        let check =
+            (is_monitor_missing || !self.pending.is_empty()).then_some(STALE_CHECK_INTERVAL);
+        due.into_iter().chain(check).min()
     }
 
     /// Receives the next call, and answers it or adds it to the pending calls.
@@ -411,6 +419,7 @@ fn is_due(deadline: Option<Instant>) -> bool {
     deadline.is_some_and(|deadline| deadline <= Instant::now())
 }
 
-/// The interval of the check for calls that a signal has interrupted, if their threads make no other call.
+/// The interval of the check for calls that a signal has interrupted, if their threads make no other call, and of the attempts to
+/// start a monitor that is missing.
 const STALE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 const TIMER_SLACK: Duration = Duration::from_micros(100);

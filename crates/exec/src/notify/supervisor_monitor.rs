@@ -28,12 +28,20 @@ pub(super) struct SupervisorMonitor {
     /// `None` until one is needed and could be started. As long as every process that accepts has the library, none depends on
     /// the supervisor.
     child: Option<ChildProcess>,
+    /// Whether one was started before.
+    is_needed: bool,
+    failure_logged: bool,
 }
 
 impl SupervisorMonitor {
     /// A monitor that is not started yet, of a program with this first process.
     pub(super) fn new(first: FirstProcess) -> Self {
-        Self { first, child: None }
+        Self {
+            first,
+            child: None,
+            is_needed: false,
+            failure_logged: false,
+        }
     }
 
     /// Starts the monitor as a child of the supervisor, unless it runs. The supervisor learns of its exit through `epoll`.
@@ -50,12 +58,25 @@ impl SupervisorMonitor {
                 return Err(error);
             }
             self.child = Some(child);
+            self.is_needed = true;
         }
         Ok(())
     }
 
-    /// Reaps a monitor that has exited, and starts another one if it was killed. If that fails, or the monitor itself has failed, the
-    /// next accept(2) starts another.
+    /// Whether one was started before, and none runs.
+    pub(super) fn is_missing(&self) -> bool {
+        self.is_needed && self.child.is_none()
+    }
+
+    /// Starts another monitor where one is missing. A failure is in the log already.
+    pub(super) fn retry(&mut self, supervised: &SupervisedCalls, epoll: &Epoll) {
+        if self.is_missing() {
+            let _ = self.start(supervised, epoll);
+        }
+    }
+
+    /// Reaps a monitor that has exited, and starts another one if it was killed. If that fails, or the monitor itself has failed,
+    /// [`SupervisorMonitor::retry`] starts another.
     pub(super) fn replace(&mut self, supervised: &SupervisedCalls, epoll: &Epoll) {
         let Some(exited) = self.child.take() else {
             return;
@@ -68,14 +89,18 @@ impl SupervisorMonitor {
                 );
                 if let Err(error) = self.start(supervised, epoll) {
                     try_write_line(&format!(
-                        "peername: no monitor of the supervisor until the next accept(2): {error}"
+                        "peername: no monitor of the supervisor, trying again each second: {error}"
                     ));
                 }
             }
-            // Another would fail as well.
-            _ => try_write_line(
-                "peername: the monitor of the supervisor has failed; the next accept(2) starts another",
-            ),
+            // Another one may fail as well, so not at once.
+            _ if self.failure_logged => {}
+            _ => {
+                self.failure_logged = true;
+                try_write_line(
+                    "peername: the monitor of the supervisor has failed; starting another each second",
+                );
+            }
         }
     }
 }
