@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -103,6 +104,23 @@ fn next_agent_takes_over_from_the_one_that_runs() {
     first.wait_success(WAIT_LIMIT);
     first.wait_logged("another agent has taken over");
     assert_sees(&served.lab, fresh_client_v4());
+}
+
+/// Other users may connect to the socket only while runtimes of theirs are named.
+#[test]
+fn kept_socket_has_the_mode_of_the_next_agent() {
+    let mut agent = Agent::start(&[]);
+    let mode = |agent: &Agent| {
+        let found = fs::metadata(agent.socket()).expect("the socket");
+        found.permissions().mode() & 0o777
+    };
+    assert_eq!(mode(&agent), 0o600);
+    for (options, expected) in [(&["--runtime-uid=65533"][..], 0o666), (&[], 0o600)] {
+        let next = agent.next(options);
+        let mut previous = std::mem::replace(&mut agent.process, next);
+        previous.wait_success(WAIT_LIMIT);
+        assert_eq!(mode(&agent), expected);
+    }
 }
 
 /// The holder of descriptors and the agent are killed in turn.

@@ -11,14 +11,14 @@ use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, ensure};
 use peername_daemon::options::Given;
 use peername_daemon::reload::file_watch::Fingerprints;
 use peername_daemon::service_manager;
@@ -113,10 +113,7 @@ fn listen(args: &Serve) -> anyhow::Result<OpenedAgent> {
         Some(socket) => socket,
         None => bind(&args.listen)?,
     };
-    // An earlier agent may have had other runtimes.
-    let mode = socket_mode(args);
-    fs::set_permissions(&args.listen, Permissions::from_mode(mode))
-        .with_context(|| format!("--listen {}: chmod(2)", args.listen.display()))?;
+    set_mode(&args.listen, socket_mode(args))?;
     Ok(OpenedAgent {
         store,
         stored,
@@ -238,6 +235,22 @@ fn socket_mode(args: &Serve) -> u32 {
         true => 0o600,
         false => 0o666,
     }
+}
+
+/// Sets the mode of the socket's file: that of a new one is another, and a kept one may be of an agent with other runtimes.
+fn set_mode(path: &Path, mode: u32) -> anyhow::Result<()> {
+    let shown = path.display();
+    let found =
+        fs::symlink_metadata(path).with_context(|| format!("--listen {shown}: lstat(2)"))?;
+    ensure!(
+        found.file_type().is_socket(),
+        "--listen {shown}: not a socket"
+    );
+    if found.mode() & 0o7777 == mode {
+        return Ok(());
+    }
+    fs::set_permissions(path, Permissions::from_mode(mode))
+        .with_context(|| format!("--listen {shown}: chmod(2)"))
 }
 
 fn bind(path: &Path) -> anyhow::Result<OwnedFd> {
