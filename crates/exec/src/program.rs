@@ -66,8 +66,13 @@ pub enum ProgramError {
     #[error("{}: no such program", .0.display())]
     NotFound(PathBuf),
     /// The file names an interpreter that does not exist.
-    #[error("{}: its interpreter is missing", .0.display())]
-    NoInterpreter(PathBuf),
+    #[error("{}: its interpreter {} is missing", file.display(), interpreter.display())]
+    NoInterpreter {
+        /// The file: the program, or an interpreter that is a script itself.
+        file: PathBuf,
+        /// The file that is missing.
+        interpreter: PathBuf,
+    },
     /// The file exists and is not executable.
     #[error("{}: not an executable file", .0.display())]
     NotExecutable(PathBuf),
@@ -121,8 +126,13 @@ pub fn examine(name: &OsStr, search: &OsStr) -> Result<Program, ProgramError> {
         };
         match script::interpreter(&content).map_err(unreadable)? {
             Interpreter::None => return Ok(Program::new(file, of_binary(next, content))),
-            Interpreter::File(path) if path.try_exists().is_ok_and(|exists| !exists) => {
-                return Err(ProgramError::NoInterpreter(file));
+            Interpreter::File(interpreter)
+                if interpreter.try_exists().is_ok_and(|exists| !exists) =>
+            {
+                return Err(ProgramError::NoInterpreter {
+                    file: next,
+                    interpreter,
+                });
             }
             Interpreter::File(path) => next = path,
             Interpreter::Searched(name) => next = find(&name, search)?,
@@ -158,7 +168,7 @@ impl ProgramError {
     /// The exit code: that of shells for a program that can't be run (126, 127), else the launcher's own (125).
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::NotFound(_) | Self::NoInterpreter(_) => exit_code::NOT_FOUND,
+            Self::NotFound(_) | Self::NoInterpreter { .. } => exit_code::NOT_FOUND,
             Self::NotExecutable(_) | Self::Unreadable { .. } | Self::TooManyInterpreters(_) => {
                 exit_code::NOT_EXECUTABLE
             }
