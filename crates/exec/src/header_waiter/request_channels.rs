@@ -7,7 +7,6 @@
 //! as soon as it has the connection; so each channel has a deadline, and their number is bounded.
 
 use std::io::ErrorKind;
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -241,17 +240,18 @@ fn covered_listener(settings: Settings<'_>, socket: ForeignFd) -> Option<Foreign
 /// Whether the socket can be a connection that was accepted from this listener: it has the listener's address, in the same
 /// network namespace. In one of its own a process can have any peer.
 fn is_accepted_from(listener: &ForeignListener, connection: &ForeignFd) -> bool {
-    let (at, own) = (ListenerAddr::from(listener), local_addr(connection).ok());
-    let is_at = |own: SocketAddr| {
-        own.port() == at.addr.port()
-            && (at.addr.ip().is_unspecified()
-                || at.addr.ip().to_canonical() == own.ip().to_canonical())
+    if socket_info::protocol(connection).is_none() || socket_info::is_listener(connection) {
+        return false;
+    }
+    let at = ListenerAddr::from(listener);
+    if socket_info::netns_cookie(connection) != at.namespace {
+        return false;
+    }
+    let Ok(own) = local_addr(connection) else {
+        return false;
     };
-    let is_tcp = socket_info::protocol(connection).is_some();
-    is_tcp
-        && !socket_info::is_listener(connection)
-        && own.is_some_and(is_at)
-        && socket_info::netns_cookie(connection) == at.namespace
+    own.port() == at.addr.port()
+        && (at.addr.ip().is_unspecified() || at.addr.ip().to_canonical() == own.ip().to_canonical())
 }
 
 /// Keeps files open that were sent instead of sockets: closing one may wait for a file system that does not answer. A process

@@ -70,9 +70,10 @@ impl WakeupConnection {
         from.set_port(0);
         // Listed before the connection can be accepted.
         let (socket, port) = bind_listed(from, wakeup_ports)?;
+        let socket = socket.connect(to)?;
         let mut wakeup = Self {
             _port: port,
-            socket: socket.connect(to)?,
+            socket,
             listener,
             opened_at: Instant::now(),
             sent: false,

@@ -104,7 +104,7 @@ struct Fragment {
 }
 
 impl Fragment {
-    /// Finds the file, which masks the unit if it is empty, or none.
+    /// Finds the file of the unit. An empty file, or one that is not regular, masks the unit.
     fn find(root: &Path, name: &str) -> Result<Self, ReadError> {
         let missing = || ReadError::Missing {
             name: name.to_owned(),
@@ -263,7 +263,7 @@ fn read_settings(file: &Path) -> Result<Vec<Setting>, ReadError> {
     }
 }
 
-/// The assignments of a unit file. What is none is left out, as systemd does.
+/// The assignments of a unit file. Other lines are ignored, as by systemd.
 fn parse(file: &Path, text: &str) -> Vec<Setting> {
     let mut section = String::new();
     let mut settings = Vec::new();
