@@ -2,8 +2,8 @@
 
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
@@ -29,20 +29,48 @@ pub(crate) fn replace_file(
 ) -> anyhow::Result<()> {
     let mut draft = path.as_os_str().to_owned();
     draft.push(format!(".{}", std::process::id()));
-    let written = OpenOptions::new()
-        .write(true)
-        .create_new(true)
+    let draft = PathBuf::from(draft);
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    if permissions.is_some() {
+        // Until fchmod(2), whatever the umask says.
+        options.mode(0o600);
+    }
+    let mut file = options
         .open(&draft)
-        .and_then(|mut file| {
-            if let Some(permissions) = permissions {
-                file.set_permissions(permissions)?;
-            }
-            file.write_all(content)?;
-            file.sync_all()
-        })
+        .with_context(|| format!("writing {}", draft.display()))?;
+    let written = permissions
+        .map_or(Ok(()), |permissions| file.set_permissions(permissions))
+        .and_then(|()| file.write_all(content))
+        .and_then(|()| file.sync_all())
         .and_then(|()| fs::rename(&draft, path));
     if written.is_err() {
         let _ = fs::remove_file(&draft);
     }
     written.with_context(|| format!("writing {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{env, process};
+
+    use super::*;
+
+    #[test]
+    fn draft_of_another_process_is_neither_used_nor_removed() {
+        let path = env::temp_dir().join(format!("peername-publish-{}", process::id()));
+        let draft = env::temp_dir().join(format!("peername-publish-{0}.{0}", process::id()));
+        fs::write(&draft, "of another process").unwrap();
+        publish(&path, b"new").unwrap_err();
+        assert_eq!(fs::read(&draft).unwrap(), b"of another process");
+        fs::remove_file(&draft).unwrap();
+        publish(&path, b"new").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        assert_eq!(
+            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o644
+        );
+        assert!(!draft.exists());
+        fs::remove_file(&path).unwrap();
+    }
 }
