@@ -15,7 +15,9 @@ use peername_proxy::config::SendProxy;
 use peername_proxy::{forward, routes};
 use peername_sys::netlink::Netlink;
 use peername_sys::process::caps::{CapabilitySet, is_effective};
+use peername_sys::process::kill_on_close::KillOnClose;
 use peername_sys::process::namespace::{NetworkNamespace, become_root_of_new_user_namespace};
+use peername_sys::process::pidfd::PidFd;
 
 use peers::{ask, ask_in_datagrams, serve, serve_datagrams};
 
@@ -38,7 +40,8 @@ pub(crate) fn run(_args: &Args) -> anyhow::Result<ExitCode> {
         .enable_all()
         .build()?;
     let cases = runtime.block_on(prepare())?;
-    let _proxy = Proxy::start(&cases)?;
+    let proxy = Proxy::start(&cases)?;
+    let _kill_on_close = proxy.kill_on_close()?;
     let out = &mut stdout();
     writeln!(
         out,
@@ -92,6 +95,13 @@ impl Proxy {
             .spawn()
             .map(Self)
             .context("starting `peername proxy`")
+    }
+
+    /// Kills the proxy also when a signal ends this process, which drops nothing.
+    fn kill_on_close(&self) -> anyhow::Result<KillOnClose> {
+        // Not reaped yet, so the id is its own.
+        let pid = self.0.id();
+        Ok(KillOnClose::new(pid, &PidFd::open(pid)?)?)
     }
 }
 
