@@ -11,7 +11,7 @@ use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::lab::{Lab, Process, Scratch, assert_contains, wait_for};
-use crate::harness::peername::Peername;
+use crate::harness::peername::{AS_NOBODY, Peername, copy_executable};
 use crate::harness::rig::exec_notify::NotifyRig;
 use crate::harness::rig::proxy::{ProxyRig, header_for};
 
@@ -107,6 +107,14 @@ fn doctor_reports_what_confines_a_process() {
     assert_eq!(code, Some(3), "{text}");
     assert_contains(&text, &["not peername; `pgrep -a peername`"]);
     assert!(!text.contains("no filter"), "{text}");
+    // The executable of another user's process can't be read.
+    let host = &confined.lab.server;
+    let copy = copy_executable(host, &confined.scratch);
+    let as_nobody = [AS_NOBODY, &[copy.as_str()]].concat();
+    let args = ["doctor", "--confinement", "--pid", &this_test];
+    let output = Peername::run_with_input(host, &as_nobody, &args, "");
+    let text = String::from_utf8(output.stdout).expect("text");
+    assert_contains(&text, &["warn  process: not known whether process"]);
 
     // Without a process: the files that it would keep with this configuration.
     let file = confined.scratch.path_text("proxy.toml");

@@ -25,6 +25,7 @@ mod translation;
 mod udp;
 mod version;
 
+use std::collections::HashSet;
 use std::io::{Write, stdout};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
@@ -200,7 +201,8 @@ impl CheckedConfig {
 
     fn of_file(path: PathBuf) -> Result<Self, Vec<String>> {
         let setup = read_setup(&path)?;
-        let mut backends: Vec<_> = setup
+        let mut known = HashSet::new();
+        let backends = setup
             .probes()
             .map(|probe| {
                 let mut backend = probe.backend;
@@ -209,8 +211,8 @@ impl CheckedConfig {
                 }
                 (backend, probe.mark.map_or(0, NonZeroU32::get))
             })
+            .filter(|backend| known.insert(*backend))
             .collect();
-        backends.dedup();
         Ok(Self {
             listen: setup.all_listeners().collect(),
             backends,

@@ -44,7 +44,8 @@ fn judge(target: SocketAddr, on_its_port: &[SocketAddr]) -> Finding {
         return Finding::warn(
             CHECK,
             format!(
-                "{seen}: with the rule for {target}, a client that connects there directly gets no answer"
+                "{seen}: with the routing rule for replies of {target} (`peername routes show`), a client that connects there \
+                 directly gets no answer"
             ),
             "let it listen on a loopback address, and name that one",
         );

@@ -124,8 +124,7 @@ fn of_process(pid: u32) -> Vec<Finding> {
         ];
     }
     if let Some(other) = other_program(pid) {
-        let seen = format!("process {pid} is {other}, not peername");
-        return vec![Finding::fail("process", seen, LIST_PROCESSES)];
+        return vec![other];
     }
     let all_have = |name, value| threads.iter().all(|status| field(status, name) == value);
     vec![
@@ -163,19 +162,27 @@ fn helper(pid: u32) -> Option<String> {
     ))
 }
 
-/// The name of a process that does not execute peername. The file is not known of another user's process: its name decides then.
-fn other_program(pid: u32) -> Option<String> {
+/// The finding about a process that does not execute peername, or of which that is not known: the file of another user's process
+/// can't be read, and a process that was started by a link to peername has the link's name.
+fn other_program(pid: u32) -> Option<Finding> {
     let comm = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
-    let is_peername = match fs::read_link(format!("/proc/{pid}/exe")) {
-        Ok(file) => {
-            let is_named_so = file
-                .file_name()
-                .is_some_and(|name| name.as_encoded_bytes().starts_with(b"peername"));
-            is_named_so || fs::read_link("/proc/self/exe").is_ok_and(|own| own == file)
-        }
-        Err(_) => comm.trim_end() == "peername",
+    let name = comm.trim_end();
+    let shown = name.escape_debug();
+    let Ok(file) = fs::read_link(format!("/proc/{pid}/exe")) else {
+        let seen = format!(
+            "not known whether process {pid}, {shown}, is peername: its executable can't be read"
+        );
+        return (!name.starts_with("peername"))
+            .then(|| Finding::warn("process", seen, "run as root, or as its user"));
     };
-    (!is_peername).then(|| comm.trim_end().escape_debug().to_string())
+    let is_peername = file
+        .file_name()
+        .is_some_and(|name| name.as_encoded_bytes().starts_with(b"peername"))
+        || fs::read_link("/proc/self/exe").is_ok_and(|own| own == file);
+    (!is_peername).then(|| {
+        let seen = format!("process {pid} is {shown}, not peername");
+        Finding::fail("process", seen, LIST_PROCESSES)
+    })
 }
 
 /// The profile of a process, such as `peername-service (enforce)`.

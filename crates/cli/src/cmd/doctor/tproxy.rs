@@ -26,14 +26,16 @@ pub(super) fn listeners() -> Finding {
     }
 }
 
-/// Whether rules that `routes add --tproxy-ports` has created redirect to one of these listeners.
+/// Whether rules that `routes add --tproxy-ports` has created redirect to one of these listeners. It is assumed where they can't be
+/// listed, which needs CAP_NET_ADMIN.
 pub(super) fn redirects_to(listen: &[SocketAddr]) -> bool {
-    routes::list_filters().is_ok_and(|tables| {
-        tables
+    match routes::list_filters() {
+        Ok(tables) => tables
             .iter()
             .filter_map(RoutingEntry::tproxy_port)
-            .any(|port| listen.iter().any(|address| address.port() == port))
-    })
+            .any(|port| listen.iter().any(|address| address.port() == port)),
+        Err(_) => true,
+    }
 }
 
 /// Warns of ufw where rules redirect packets to networks that are routed to this host: its chain `ufw-not-local` drops
