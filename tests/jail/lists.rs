@@ -169,6 +169,11 @@ fn messages_name_the_file() {
             "peername: --hide /none",
         ),
         (
+            "hide = [\"none\"]",
+            &["--hide=/proc"],
+            "peername.toml, line 2, [jail]: hide ",
+        ),
+        (
             "rules = [\"allow c.test\"]",
             &[],
             "b.test:443, once: \"allow b.test\" in rules of ",

@@ -31,6 +31,11 @@ pub struct KeyPlace {
 }
 
 impl Origin {
+    /// The name of the option that an error or a word of a command line begins with.
+    pub fn option_of(text: &str) -> Option<&str> {
+        split_option(text).map(|(option, _)| option)
+    }
+
     /// An error that begins with the option that it is about, with its place: that of the key, or of the table where the key is
     /// missing. In a file an option is a key.
     pub fn of(&self, error: &str) -> String {

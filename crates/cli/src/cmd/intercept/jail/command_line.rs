@@ -66,7 +66,7 @@ impl CommandLine {
 }
 
 /// The ids of the options whose values follow those of the file.
-const APPENDED: [&str; 4] = ["allow", "deny", "rules", "hide"];
+pub(super) const APPENDED: [&str; 4] = ["allow", "deny", "rules", "hide"];
 const EXAMPLE: &str = "\
 Example: write the list of what a program needs; read it; from then on allow that and no more
   peername jail --learn allow.txt -- npm ci

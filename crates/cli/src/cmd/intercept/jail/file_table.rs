@@ -9,6 +9,8 @@ use peername_daemon::usage::Usage;
 use peername_daemon::usage::error_text::with_causes;
 use peername_intercept::Remedy;
 
+use super::command_line::APPENDED;
+
 /// The table of a file.
 #[derive(Clone, Debug)]
 pub(super) struct FileTable {
@@ -16,6 +18,10 @@ pub(super) struct FileTable {
     origin: Origin,
     /// The options of the command line.
     given_options: Vec<String>,
+    /// The options of the file whose values those of the command line follow.
+    appended: Vec<String>,
+    /// Those values of the command line, as errors name them: `--hide /tmp`.
+    appended_values: Vec<String>,
     /// Whether the rules are those of the key `allow`, and not of `rules`.
     has_allow: bool,
 }
@@ -31,12 +37,22 @@ impl FileTable {
         Self {
             path: path.to_owned(),
             origin,
-            given_options: line.words_except(&[]).map(option_of).collect(),
+            given_options: line.words_except(&[]).filter_map(option_of).collect(),
+            appended: APPENDED
+                .iter()
+                .flat_map(|option| file.words_of(option))
+                .filter_map(option_of)
+                .collect(),
+            appended_values: APPENDED
+                .iter()
+                .flat_map(|option| line.words_of(option))
+                .map(|word| word.to_string_lossy().replacen('=', " ", 1))
+                .collect(),
             has_allow: file.words_of("allow").next().is_some(),
         }
     }
 
-    /// Adds the place in the file to each error that begins with an option, unless the command line has given that option.
+    /// Adds the place in the file to each error that begins with an option, unless it is about the command line.
     pub(super) fn locate(&self, error: anyhow::Error) -> anyhow::Error {
         match error.downcast() {
             Ok(Usage(errors)) => {
@@ -48,11 +64,25 @@ impl FileTable {
     }
 
     fn located(&self, error: &str) -> String {
-        let option = error.split([' ', ':']).next().unwrap_or_default();
-        match self.is_on_line(option) || !option.starts_with("--") {
+        let Some(option) = Origin::option_of(error) else {
+            return error.to_owned();
+        };
+        let is_about_line = match self.appended.iter().any(|appended| appended == option) {
+            // Both are in force.
+            true => self.names_value_of_line(error),
+            false => self.is_on_line(option),
+        };
+        match is_about_line {
             true => error.to_owned(),
             false => self.origin.of(error),
         }
+    }
+
+    fn names_value_of_line(&self, error: &str) -> bool {
+        self.appended_values
+            .iter()
+            .filter_map(|value| error.strip_prefix(value.as_str()))
+            .any(|rest| rest.is_empty() || rest.starts_with([':', ',', ' ']))
     }
 
     fn is_on_line(&self, option: &str) -> bool {
@@ -61,8 +91,7 @@ impl FileTable {
 
     /// What would allow a request, and where the file takes it; the option, where the command line replaces that key.
     pub(super) fn place_of(&self, remedy: &Remedy) -> String {
-        let option = format!("--{}", remedy.option());
-        if !matches!(remedy, Remedy::Allow(_)) && self.is_on_line(&option) {
+        if !matches!(remedy, Remedy::Allow(_)) && self.is_on_line(remedy.option()) {
             return remedy.to_string();
         }
         let (key, action) = match remedy {
@@ -82,8 +111,7 @@ impl FileTable {
     }
 }
 
-/// `--option` of `--option=value`.
-fn option_of(word: &OsString) -> String {
-    let word = word.to_string_lossy();
-    word.split('=').next().unwrap_or_default().to_owned()
+/// `option` of `--option=value`.
+fn option_of(word: &OsString) -> Option<String> {
+    Origin::option_of(&word.to_string_lossy()).map(str::to_owned)
 }
