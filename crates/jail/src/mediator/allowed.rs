@@ -10,9 +10,10 @@ use std::path::{Path, PathBuf};
 use peername_sys::fs::{FileId, is_writable, open_path};
 use peername_sys::process::user;
 
-/// Those that exist now, as files; and paths that the program can't change, at which services may bind new ones.
+/// The sockets that exist now, by their inodes, and the paths at which services may bind new ones.
 ///
-/// A path that the program may change is none of the latter: it could rename any socket there that its user may rename.
+/// New sockets are allowed only at paths that the program can't change: elsewhere it could rename to there any socket that its user
+/// may rename.
 #[derive(Debug)]
 pub struct AllowedSockets {
     pinned: HashSet<FileId>,
@@ -102,7 +103,8 @@ fn collect(path: &Path, take: &mut impl FnMut(&Path, File)) {
     }
 }
 
-/// Whether the program's user can neither write to the directories above the path, nor to it, nor change their modes.
+/// Whether the program's user may write neither to the path nor to a directory above it, and owns none of them, whose mode it could
+/// change.
 fn is_fixed(path: &Path) -> bool {
     let is_own = |above: &Path| {
         let about = above.metadata();

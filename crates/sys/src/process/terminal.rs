@@ -119,7 +119,7 @@ impl ForegroundGuard<'_> {
     /// Waits for a line until the deadline, or until `other` is readable or closed.
     pub fn read_line(&mut self, deadline: Instant, other: impl AsFd) -> Typed {
         let left = deadline.saturating_duration_since(Instant::now());
-        if !wait_readable(&self.terminal, other, left) {
+        if !wait_input(&self.terminal, other, left) {
             return Typed::Nothing;
         }
         let mut line = [0; MAX_LINE];
@@ -154,7 +154,7 @@ impl ForegroundGuard<'_> {
             TypedSignal::Interrupt => Signal::INT,
             TypedSignal::Stop => Signal::TSTP,
         };
-        // It has exited.
+        // ESRCH: the group has exited.
         let _ = kill_process_group(group, signal);
     }
 }
@@ -169,23 +169,16 @@ impl Drop for ForegroundGuard<'_> {
     }
 }
 
-/// Waits until `one` is readable: `false` if `other` is, or has been closed, or the time is over.
-fn wait_readable(one: impl AsFd, other: impl AsFd, left: Duration) -> bool {
+/// Waits until the terminal is readable: `false` if `other` is, or has been closed, or after the timeout `limit`.
+fn wait_input(terminal: impl AsFd, other: impl AsFd, limit: Duration) -> bool {
     let mut fds = [
-        PollFd::new(&one, PollFlags::IN),
+        PollFd::new(&terminal, PollFlags::IN),
         PollFd::new(&other, PollFlags::IN),
     ];
-    let left = Timespec::try_from(left).ok();
-    let ready = poll(&mut fds, left.as_ref());
-    let [one, other] = fds.map(|fd| !fd.revents().is_empty());
-    ready.is_ok() && one && !other
-}
-
-/// Waits until `fd` is readable or closed, or the time is over. Returns whether it is.
-pub fn wait_closed(fd: impl AsFd, left: Duration) -> bool {
-    let mut fds = [PollFd::new(&fd, PollFlags::IN)];
-    let left = Timespec::try_from(left).ok();
-    poll(&mut fds, left.as_ref()).is_ok_and(|ready| ready > 0)
+    let limit = Timespec::try_from(limit).ok();
+    let ready = poll(&mut fds, limit.as_ref());
+    let [has_input, is_other_ready] = fds.map(|fd| !fd.revents().is_empty());
+    ready.is_ok() && has_input && !is_other_ready
 }
 
 /// The modes in which a line can be typed, whatever the program has set: all but the speed and the size of a character. Ctrl-C

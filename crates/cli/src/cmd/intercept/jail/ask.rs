@@ -4,11 +4,12 @@
 //! outside has it, the keys are the shell's.
 
 use std::fs;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::process;
 use std::time::{Duration, Instant};
 
-use peername_sys::process::terminal::{ForegroundGuard, Terminal, Typed, wait_closed};
+use peername_sys::event::wait_readable;
+use peername_sys::process::terminal::{ForegroundGuard, Terminal, Typed};
 
 use super::approval::{Answer, Question};
 
@@ -75,7 +76,9 @@ pub(super) fn ask(
         .foreground()
         .is_some_and(|group| program.has_group(group))
     {
-        if Instant::now() >= deadline || wait_closed(channel, FOREGROUND_POLL) {
+        if Instant::now() >= deadline
+            || wait_readable([channel.as_fd()], Some(FOREGROUND_POLL)).unwrap_or_default()
+        {
             return Answer::Unanswered;
         }
     }
