@@ -78,8 +78,14 @@ impl Target {
     ///
     /// The name does not resolve, or there is no port.
     pub fn targets(&self) -> Result<Targets, String> {
+        self.targets_among(|_| true)
+    }
+
+    /// The targets of the addresses that are wanted: others need not be valid.
+    fn targets_among(&self, is_wanted: fn(&SocketAddr) -> bool) -> Result<Targets, String> {
         let (endpoint, is_same) = split_same(&self.0);
-        let found = addresses(&endpoint)?;
+        let mut found = addresses(&endpoint)?;
+        found.retain(is_wanted);
         let v4 = found.iter().find(|addr| addr.is_ipv4());
         let v6 = found.iter().find(|addr| addr.is_ipv6());
         Ok(Targets {
@@ -94,7 +100,7 @@ impl Target {
     ///
     /// As there, or there is no address of this family.
     pub fn target_v4(&self) -> Result<Targets, String> {
-        match self.targets()?.v4 {
+        match self.targets_among(SocketAddr::is_ipv4)?.v4 {
             None => Err("not an IPv4 address, or a name without one".to_owned()),
             v4 => Ok(Targets { v4, v6: None }),
         }
@@ -106,7 +112,7 @@ impl Target {
     ///
     /// As there, or there is no address of this family.
     pub fn target_v6(&self) -> Result<Targets, String> {
-        match self.targets()?.v6 {
+        match self.targets_among(SocketAddr::is_ipv6)?.v6 {
             None => Err("not an IPv6 address, or a name without one".to_owned()),
             v6 => Ok(Targets { v4: None, v6 }),
         }
@@ -232,5 +238,10 @@ mod tests {
         let targets = target_v6("[::1]:same").unwrap().target_v6().unwrap();
         assert_eq!(targets.v6.unwrap().to_string(), "[::1]:same");
         assert!(target_v6("127.0.0.1:80").is_err());
+        // The address of the other family is not checked.
+        assert_eq!(
+            target_v4("[::]:80").unwrap_err(),
+            "not an IPv4 address, or a name without one"
+        );
     }
 }
