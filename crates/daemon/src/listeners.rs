@@ -82,14 +82,14 @@ pub fn summary<'a>(plans: impl IntoIterator<Item = &'a ListenPlan> + Clone) -> S
 
 /// Refuses an inherited socket that no listener uses: its clients would never be accepted.
 pub fn check_inherited_sockets(
-    given: &InheritedSockets,
+    inherited: &InheritedSockets,
     plans: &[&ListenPlan],
 ) -> anyhow::Result<()> {
     let [tcp, udp] = TRANSPORTS.map(|transport| {
         let all = plans.iter().flat_map(|plan| plan.listen(transport));
         all.copied().collect::<Vec<_>>()
     });
-    if let Some(unwanted) = given.find_unwanted(&tcp, &udp) {
+    if let Some(unwanted) = inherited.find_unwanted(&tcp, &udp) {
         let protocol = if unwanted.is_stream { "TCP" } else { "UDP" };
         bail!(
             "the service manager passed socket {} for {protocol} {}, which is not listened on: name it \
@@ -122,7 +122,7 @@ pub struct UdpGroup {
     /// The configuration in use: at most as many sessions as there are descriptors for.
     pub datagrams: UdpConfig,
     /// The configuration as requested.
-    pub asked: UdpConfig,
+    pub requested: UdpConfig,
     /// Descriptors for replies from other addresses than the listeners'.
     reply_sockets: usize,
 }
@@ -136,34 +136,27 @@ pub type BoundAddresses = HashMap<ListenerKey, SocketAddr>;
 impl OpenedListeners {
     /// Opens the listeners that are configured and not open yet. UDP, its sessions included, gets a limited number of
     /// descriptors. Ids are taken from `ids`, none of them twice.
-    pub fn missing(
+    pub fn open_missing(
         plans: &[&ListenPlan],
         workers: usize,
-        there: &ListenerIds,
+        existing: &ListenerIds,
         descriptors_of_udp: usize,
-        given: &mut InheritedSockets,
+        inherited: &mut InheritedSockets,
         ids: &mut RangeFrom<u32>,
     ) -> anyhow::Result<Self> {
-        let mut number = |plan: &ListenPlan, transport| -> Vec<ListenAddr> {
-            let addrs = plan.listen(transport).iter().copied();
-            let new = addrs.filter(|&addr| !there.contains_key(&(transport, addr)));
-            new.zip(&mut *ids)
-                .map(|(addr, id)| (ListenerId(id), addr))
-                .collect()
-        };
         let mut wanted_tcp = Vec::new();
         let mut wanted_udp = Vec::new();
         for &plan in plans {
-            wanted_tcp.extend(number(plan, Transport::Tcp));
-            match number(plan, Transport::Udp) {
-                none if none.is_empty() => {}
-                wanted => wanted_udp.push((wanted, plan)),
+            wanted_tcp.extend(assign_ids(plan, Transport::Tcp, existing, ids));
+            let wanted = assign_ids(plan, Transport::Udp, existing, ids);
+            if !wanted.is_empty() {
+                wanted_udp.push((wanted, plan));
             }
         }
         let all_udp = wanted_udp.iter().map(|(wanted, _)| wanted.len());
         let addresses = wanted_tcp.len() + all_udp.sum::<usize>();
-        let beside = open_already(there, plans, Transport::Tcp);
-        let mut tcp = Listeners::open(&wanted_tcp, &beside, workers, given)?;
+        let existing_listeners = split_existing(existing, plans, Transport::Tcp);
+        let mut tcp = Listeners::open(&wanted_tcp, &existing_listeners, workers, inherited)?;
         for plan in plans.iter().filter(|plan| plan.transparent) {
             let ids = wanted_tcp
                 .iter()
@@ -180,18 +173,26 @@ impl OpenedListeners {
             .saturating_sub(addresses * workers)
             .div_ceil(wanted_udp.len().max(1))
             .max(1);
-        let mut beside = open_already(there, plans, Transport::Udp);
+        let mut existing_listeners = split_existing(existing, plans, Transport::Udp);
         for (wanted, plan) in wanted_udp {
-            let (asked, transparent) = (plan.datagrams, plan.transparent);
+            let (requested, transparent) = (plan.datagrams, plan.transparent);
             // For datagrams that TPROXY rules redirect, the kernel selects the socket by the sender's port, not by the
             // header.
             let workers = if transparent { 1 } else { workers };
-            let sockets = UdpListeners::open(&wanted, &beside, workers, plan.steered_by, given)?;
+            let sockets = UdpListeners::open(
+                &wanted,
+                &existing_listeners,
+                workers,
+                plan.steered_by,
+                inherited,
+            )?;
             let group = match transparent {
-                true => UdpGroup::transparent(wanted, sockets.into_transparent()?, asked, share),
-                false => UdpGroup::new(wanted, sockets, asked, share),
+                true => {
+                    UdpGroup::transparent(wanted, sockets.into_transparent()?, requested, share)
+                }
+                false => UdpGroup::new(wanted, sockets, requested, share),
             };
-            beside.staying.extend(group.addresses());
+            existing_listeners.staying.extend(group.addresses());
             open.groups.push(group);
         }
         Ok(open)
@@ -253,15 +254,18 @@ impl UdpGroup {
     fn new(
         wanted: Vec<ListenAddr>,
         sockets: UdpListeners,
-        asked: UdpConfig,
+        requested: UdpConfig,
         descriptors: usize,
     ) -> Self {
-        let sessions = asked.sessions.min(descriptors);
+        let sessions = requested.sessions.min(descriptors);
         Self {
             wanted,
             sockets,
-            datagrams: UdpConfig { sessions, ..asked },
-            asked,
+            datagrams: UdpConfig {
+                sessions,
+                ..requested
+            },
+            requested,
             reply_sockets: 0,
         }
     }
@@ -270,14 +274,14 @@ impl UdpGroup {
     fn transparent(
         wanted: Vec<ListenAddr>,
         sockets: UdpListeners,
-        asked: UdpConfig,
+        requested: UdpConfig,
         descriptors: usize,
     ) -> Self {
         let reply_sockets = MAX_REPLY_SOCKETS;
         let descriptors = descriptors.saturating_sub(reply_sockets).max(1);
         Self {
             reply_sockets,
-            ..Self::new(wanted, sockets, asked, descriptors)
+            ..Self::new(wanted, sockets, requested, descriptors)
         }
     }
 
@@ -292,15 +296,33 @@ impl UdpGroup {
     }
 }
 
-fn open_already(
-    there: &ListenerIds,
+/// Draws an id for each address of a plan that has no listener yet.
+fn assign_ids(
+    plan: &ListenPlan,
+    transport: Transport,
+    existing: &ListenerIds,
+    ids: &mut RangeFrom<u32>,
+) -> Vec<ListenAddr> {
+    plan.listen(transport)
+        .iter()
+        .copied()
+        .filter(|&addr| !existing.contains_key(&(transport, addr)))
+        .zip(ids)
+        .map(|(addr, id)| (ListenerId(id), addr))
+        .collect()
+}
+
+/// Splits the existing listeners of a protocol: into those that stay, and those that the plans do not list any more.
+fn split_existing(
+    existing: &ListenerIds,
     plans: &[&ListenPlan],
     transport: Transport,
 ) -> ExistingListeners {
     let wanted = plans.iter().flat_map(|plan| plan.listen(transport));
     let wanted: HashSet<_> = wanted.copied().collect();
-    let of = there.keys().filter(|(of, _)| *of == transport);
-    let (staying, closing) = of
+    let (staying, closing) = existing
+        .keys()
+        .filter(|(protocol, _)| *protocol == transport)
         .map(|&(_, addr)| addr)
         .partition(|addr| wanted.contains(addr));
     ExistingListeners { staying, closing }
@@ -327,15 +349,15 @@ mod tests {
             )
             .unwrap()
         };
-        let asked = UdpConfig {
+        let requested = UdpConfig {
             sessions: 4096,
             ..UdpConfig::default()
         };
         for (descriptors, sessions) in [(1000, 1000 - MAX_REPLY_SOCKETS), (9000, 4096)] {
-            let group = UdpGroup::transparent(wanted.clone(), open(), asked, descriptors);
+            let group = UdpGroup::transparent(wanted.clone(), open(), requested, descriptors);
             assert_eq!(group.datagrams.sessions, sessions);
             assert_eq!(group.descriptors(), sessions + MAX_REPLY_SOCKETS);
-            let group = UdpGroup::new(wanted.clone(), open(), asked, descriptors);
+            let group = UdpGroup::new(wanted.clone(), open(), requested, descriptors);
             assert_eq!(group.descriptors(), descriptors.min(4096));
         }
     }

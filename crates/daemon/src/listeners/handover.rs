@@ -48,7 +48,7 @@ impl RunningListeners {
                         addr,
                         group: number,
                         worker,
-                        dialect: group.asked.dialect.to_string(),
+                        dialect: group.requested.dialect.to_string(),
                         transparent: is_transparent(&self.plans, key) == Some(true),
                     };
                     all.push((info, socket.into()));

@@ -46,7 +46,7 @@ pub struct RunningListeners {
 pub(super) struct RunningUdpGroup {
     pub(super) addresses: Vec<SocketAddr>,
     /// The configuration as requested; the limit of sessions in use may be lower, by the descriptors.
-    pub(super) asked: UdpConfig,
+    pub(super) requested: UdpConfig,
     /// The descriptors that the group may use.
     descriptors: usize,
     pub(super) workers: UdpWorkers,
@@ -103,7 +103,7 @@ impl Opened {
         check_inherited_sockets(&given, &refs)?;
         let mut unused_ids = 0..;
         let none = ListenerIds::new();
-        let sockets = OpenedListeners::missing(
+        let sockets = OpenedListeners::open_missing(
             &refs,
             worker_count,
             &none,
@@ -183,7 +183,7 @@ impl RunningListeners {
         self.check_groups(&plans)?;
         let wanted: HashSet<_> = plans.iter().flat_map(ListenPlan::listeners).collect();
         self.check_ipv6_only(&wanted)?;
-        let opened = OpenedListeners::missing(
+        let opened = OpenedListeners::open_missing(
             &refs,
             self.worker_count,
             &self.ids,
@@ -326,7 +326,7 @@ impl RunningUdpGroup {
 
     fn is_that_of(&self, plan: &ListenPlan) -> bool {
         let own: HashSet<_> = self.addresses.iter().collect();
-        own == plan.udp.iter().collect() && plan.datagrams == self.asked
+        own == plan.udp.iter().collect() && plan.datagrams == self.requested
     }
 
     fn overlaps(&self, new: &UdpGroup) -> bool {
@@ -347,14 +347,14 @@ impl RunningUdpGroup {
     /// The tasks that workers run for a group, and the group, which drains them when it is dropped.
     fn begin(group: UdpGroup, tasks: &impl Fn(UdpGroup) -> UdpTasks) -> (Vec<WorkerTask>, Self) {
         let addresses: Vec<_> = group.addresses().collect();
-        let asked = group.asked;
+        let requested = group.requested;
         let sockets = addresses.len() * group.sockets.workers();
         let descriptors = group.descriptors() + sockets;
         let (worker_tasks, workers) = tasks(group);
         let (worker_tasks, drain_guard) = phases::with_drain_guard(worker_tasks);
         let group = Self {
             addresses,
-            asked,
+            requested,
             descriptors,
             workers,
             drain_guard,

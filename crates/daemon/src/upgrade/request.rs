@@ -108,6 +108,7 @@ pub fn request(pid: u32) -> anyhow::Result<u32> {
         match report.map(|report| (report.refused, report.state)) {
             Some((_, State::Replaced(new))) => return Ok(new),
             Some((_, State::Stopping)) => bail!("process {pid} is stopping"),
+            // Of an upgrade that began after the report `before` was read.
             Some((refused, State::Refused(why))) if refused > before.begun => {
                 bail!("process {pid} goes on: {}", printable(&why))
             }
