@@ -8,8 +8,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::io::ErrorKind;
-use std::sync::Mutex;
 
+use parking_lot::Mutex;
 use peername_proto::{Invalid, ProtocolGuess};
 use peername_relay::End;
 use peername_server::access::clients::ClientRefusal;
@@ -119,8 +119,7 @@ fn warn_of(what: &str, reason: &'static str, example: &str, advice: &str) {
 
 /// `Some(n)` when a warning with this reason may be logged now, `n` being the warnings suppressed since the last one.
 fn pass(reason: &'static str) -> Option<u64> {
-    let mut throttles = THROTTLES.lock().ok()?;
-    throttles.entry(reason).or_default().pass()
+    THROTTLES.lock().entry(reason).or_default().pass()
 }
 
 /// The advice in the warning of a failure. The match has no wildcard: each new failure must decide here whether it is
