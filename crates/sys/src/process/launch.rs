@@ -41,8 +41,9 @@ fn is_in_no_folder(command: &Command) -> bool {
         Some((_, value)) => value.map(OsStr::to_owned),
         None => env::var_os("PATH"),
     };
+    let search = search.unwrap_or_else(|| DEFAULT_SEARCH.into());
     !name.as_bytes().contains(&b'/')
-        && !env::split_paths(&search.unwrap_or_default()).any(|folder| folder.join(name).exists())
+        && !env::split_paths(&search).any(|folder| folder.join(name).exists())
 }
 
 impl ExecError {
@@ -69,6 +70,9 @@ impl ExecError {
         }
     }
 }
+
+/// Where execvp(3) searches without PATH.
+const DEFAULT_SEARCH: &str = "/bin:/usr/bin";
 
 #[cfg(test)]
 mod tests {
@@ -109,5 +113,11 @@ mod tests {
         )));
         assert!(!is_in_no_folder(&command("sh", "/nonexistent:/bin")));
         assert!(!is_in_no_folder(&command("/nonexistent", "/bin")));
+        // Without PATH the current directory is not searched either.
+        for (name, is_missing) in [("sh", false), ("Cargo.toml", true)] {
+            let mut command = Command::new(name);
+            command.env_remove("PATH");
+            assert_eq!(is_in_no_folder(&command), is_missing, "{name}");
+        }
     }
 }
