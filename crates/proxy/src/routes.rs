@@ -151,13 +151,14 @@ pub fn add_command(target: impl Into<Backend>, mark: Option<NonZeroU32>) -> Stri
         Transport::Tcp => "",
         Transport::Udp => " --protocol udp",
     };
-    let mut address = address.to_string();
+    let mut shown = address.to_string();
     // Port 0 stands for all ports.
-    if let Some(host) = address.strip_suffix(":0") {
-        address = format!("{host}:same");
+    if address.port() == 0 {
+        shown.pop();
+        shown.push_str("same");
     }
     format!(
         "`peername routes add{mark} --target {}{protocol}`",
-        quote(&address)
+        quote(&shown)
     )
 }
