@@ -128,3 +128,19 @@ impl HeaderArgs {
         "max_header",
     ];
 }
+
+#[cfg(test)]
+mod tests {
+    use peername_daemon::options::Given;
+
+    use super::*;
+
+    #[test]
+    fn default_timeout_is_that_of_the_library() {
+        let given = Given::<HeaderArgs>::default();
+        assert_eq!(
+            given.options.header_timeout,
+            HeaderLimits::default().timeout
+        );
+    }
+}
