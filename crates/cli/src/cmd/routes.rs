@@ -41,8 +41,8 @@ enum Action {
     /// Remove the rules and routes that `add` created and those that a killed proxy left behind.
     #[command(before_help = "Example:\n  peername routes remove")]
     Remove {
-        /// Also those of running proxies: clients are refused until one of `--setup-routes` has restored its own, in seconds, or they
-        /// are added again.
+        /// Remove those of running proxies, too. Their clients are refused until a proxy with `--setup-routes` has restored its own,
+        /// which takes seconds, or until they are added again.
         #[arg(long)]
         all: bool,
     },
@@ -228,13 +228,15 @@ async fn remove(all: bool) -> anyhow::Result<()> {
     print("removed ", &removed)?;
     print_tables("removed ", routes::remove_filters(scope).await)?;
     if removed.is_empty() && !all && !routes::list().await?.is_empty() {
-        eprintln!("peername: what is there belongs to running proxies: --all removes that, too");
+        eprintln!(
+            "peername: the rules and routes that remain belong to running proxies: --all removes them, too"
+        );
     }
     Ok(())
 }
 
-/// Prints the packet filter's tables. Without the privilege to list them this prints a note and does not fail: without it
-/// peername has added none either.
+/// Prints the packet filter's tables, or a note where the privilege to list them is missing: without it peername has not added any
+/// either.
 fn print_tables(
     prefix: &str,
     tables: Result<Vec<RoutingEntry>, routes::Error>,
@@ -248,13 +250,11 @@ fn print_tables(
 
 fn print(prefix: &str, entries: &[RoutingEntry]) -> io::Result<()> {
     let mut out = stdout();
-    let text: Vec<String> = entries.iter().map(RoutingEntry::to_string).collect();
-    let lines = text.iter().zip(entries).flat_map(|(text, entry)| {
+    for entry in entries {
         // A table has a line for each of its rules.
-        text.lines().map(move |line| (line, entry.owner))
-    });
-    for (line, owner) in lines {
-        writeln!(out, "{prefix}{line}  # {owner}")?;
+        for line in entry.to_string().lines() {
+            writeln!(out, "{prefix}{line}  # {}", entry.owner)?;
+        }
     }
     Ok(())
 }

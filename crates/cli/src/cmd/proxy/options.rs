@@ -65,7 +65,7 @@ pub(crate) struct HostArgs {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum DataPath {
-    /// In user space
+    /// Currently as userspace
     Auto,
     /// In user space
     Userspace,
@@ -265,8 +265,8 @@ impl Listener {
         }
     }
 
-    /// Whether clients of this family are expected from the start. They are if their target is named; IPv4 clients also if no
-    /// target is named, but both are defaults of another program's command line.
+    /// Whether clients of this family are expected from the start: those whose target is named. IPv4 is also expected if no target
+    /// is named; `--default-target`, of a translated command line, does not count.
     pub(super) fn expects(&self, is_ipv4: bool) -> bool {
         let named = self.targets.named_targets().unwrap_or_default();
         match is_ipv4 {
