@@ -6,6 +6,7 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use peername_sys::random;
 
 /// Replaces a world-readable file: a certificate, a seccomp profile, a drop-in of a unit.
 ///
@@ -28,7 +29,8 @@ pub(crate) fn replace_file(
     permissions: Option<Permissions>,
 ) -> anyhow::Result<()> {
     let mut draft = path.as_os_str().to_owned();
-    draft.push(format!(".{}", std::process::id()));
+    // A number that no draft has that a killed process left: process ids are few in a container.
+    draft.push(format!(".{:016x}", random::words::<1>()?[0]));
     let draft = PathBuf::from(draft);
     let mut options = OpenOptions::new();
     options.write(true).create_new(true);
@@ -57,20 +59,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn draft_of_another_process_is_neither_used_nor_removed() {
-        let path = env::temp_dir().join(format!("peername-publish-{}", process::id()));
-        let draft = env::temp_dir().join(format!("peername-publish-{0}.{0}", process::id()));
-        fs::write(&draft, "of another process").unwrap();
-        publish(&path, b"new").unwrap_err();
-        assert_eq!(fs::read(&draft).unwrap(), b"of another process");
-        fs::remove_file(&draft).unwrap();
-        publish(&path, b"new").unwrap();
-        assert_eq!(fs::read(&path).unwrap(), b"new");
-        assert_eq!(
-            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
-            0o644
-        );
-        assert!(!draft.exists());
-        fs::remove_file(&path).unwrap();
+    fn file_is_replaced_with_its_mode_and_leaves_no_draft() {
+        let dir = env::temp_dir().join(format!("peername-publish-{}", process::id()));
+        fs::create_dir(&dir).unwrap();
+        let path = dir.join("file");
+        for content in ["old", "new"] {
+            publish(&path, content.as_bytes()).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), content);
+        }
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o644);
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 1);
+        fs::remove_dir_all(&dir).unwrap();
     }
 }
