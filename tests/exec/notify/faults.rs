@@ -1,6 +1,7 @@
 //! Faults between program and supervisor, and how each ends.
 
 use std::fs;
+use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
@@ -21,11 +22,7 @@ fn killed_supervisor_ends_the_program() {
         let mut exec = NotifyRig::start_variant(variant);
         assert_sees(&exec.lab, fresh_client_v4());
         kill_pid(exec.supervisor_pid());
-        let status = exec.process.wait_exit(WAIT_LIMIT);
-        assert!(
-            status.is_some_and(|status| !status.success()),
-            "{variant}: {status:?}"
-        );
+        assert_ended_by_sigterm(&mut exec);
         exec.lab.balancer.wait_connection_refused(LISTEN_V4);
     }
 }
@@ -35,7 +32,14 @@ fn killed_supervisor_ends_the_program() {
 fn supervisor_killed_at_once_ends_the_program() {
     let mut exec = NotifyRig::start_variant("level");
     kill_pid(exec.supervisor_pid());
-    assert!(exec.process.wait_exit(WAIT_LIMIT).is_some());
+    assert_ended_by_sigterm(&mut exec);
+}
+
+/// By the monitor: at ENOSYS the server would exit with 1.
+#[track_caller]
+fn assert_ended_by_sigterm(exec: &mut NotifyRig) {
+    let status = exec.process.wait_exit(WAIT_LIMIT).expect("its end");
+    assert_eq!(status.signal(), Some(15), "{status:?}");
 }
 
 /// Processes that read bytes of untrusted peers keep only the privileges they use: CAP_SYS_PTRACE and
@@ -73,7 +77,7 @@ fn killed_supervisor_ends_a_program_that_ignores_sigterm() {
 }
 
 /// No helper is left that could end the program. A program that goes on after the error of accept(2) is never given a
-/// connection, so it takes no client for its balancer.
+/// connection, so it takes no client for its balancer; nor do its children and threads.
 #[test]
 fn accept_fails_once_supervisor_and_monitor_are_killed() {
     for order in [
@@ -86,7 +90,10 @@ fn accept_fails_once_supervisor_and_monitor_are_killed() {
         let served = exec.connect_and_send(&header_for(client));
         assert_eq!(served.recv_to_end().0, client.to_string().as_bytes());
         kill_helpers(&mut exec, order);
-        exec.process.wait_printed("Function not implemented");
+        for name in ACCEPTING {
+            exec.process
+                .wait_printed(&format!("{name}: Function not implemented"));
+        }
         for client in [fresh_client_v4(), fresh_client_v4()] {
             let conn = exec.connect_and_send(&header_for(client));
             conn.assert_stays_open(Duration::from_millis(200));
@@ -141,7 +148,7 @@ fn killed_monitor_is_replaced() {
     wait_until("another monitor", || exec.monitor_pid() != first);
     assert_sees(&exec.lab, fresh_client_v4());
     kill_pid(exec.supervisor_pid());
-    assert!(exec.process.wait_exit(WAIT_LIMIT).is_some());
+    assert_ended_by_sigterm(&mut exec);
 }
 
 /// Without another accept(2): the server waits in its first.
@@ -247,6 +254,13 @@ const REPEATING: &[&str] = &[
     "/usr/bin/python3",
     "-uc",
     include_str!("faults/repeating.py"),
+];
+/// The threads of that program, as it names them.
+const ACCEPTING: [&str; 4] = [
+    "parent",
+    "thread of the parent",
+    "child",
+    "thread of the child",
 ];
 const TOGGLING: &[&str] = &[
     "/usr/bin/python3",
