@@ -79,14 +79,16 @@ fn thread_in_accept_can_be_cancelled() {
 #[test]
 fn exhausted_descriptors_lose_no_connection() {
     for mechanism in MECHANISMS {
-        assert_exhausted_descriptors_lose_nothing(mechanism);
+        for accept in ["level", "block"] {
+            assert_exhausted_descriptors_lose_nothing(mechanism, accept);
+        }
     }
 }
 
-fn assert_exhausted_descriptors_lose_nothing(mechanism: &str) {
+fn assert_exhausted_descriptors_lose_nothing(mechanism: &str, accept: &str) {
     // The program alone: its supervisor has descriptors left.
     let server = compiled_server(Libc::Glibc);
-    let limited = format!("--nofile=24 {server} --accept=level --hold");
+    let limited = format!("--nofile=24 {server} --accept={accept} --hold");
     let served = ServerRig::start(mechanism, &[], "prlimit", &limited, &[]);
     let open = || {
         let client = fresh_client_v4();

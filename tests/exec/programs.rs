@@ -122,7 +122,8 @@ fn nginx_reload_loses_no_client() {
     }
 }
 
-/// Twenty clients, so that each worker has some, a few of them with the header in two pieces.
+/// The workers run as another user, which could not open the table. Twenty clients, so that each worker has some, a few of them
+/// with the header in two pieces.
 #[test]
 fn workers_see_their_clients() {
     for program in [

@@ -1,16 +1,23 @@
 """A server that endures what ends others: accept(2) returns 0 where its supervisor is killed within the system call that hands the
 connection over. Three threads accept, and report to each client what accept(2) and getpeername(2) return, as `server.c --brief`
-does."""
+does. Two of them wait in accept(2), and one in epoll, for a non-blocking listener of its own."""
+import select
 import socket
 import threading
 
-listener = socket.create_server(("0.0.0.0", 8443), backlog=512)
+
+def listen():
+    return socket.create_server(("0.0.0.0", 8443), backlog=512, reuse_port=True)
 
 
-def serve():
+def serve(listener, wait):
     while True:
-        # Standard input is 0, and stays open.
-        number, (ip, port) = listener._accept()
+        wait()
+        try:
+            # Standard input is 0, and stays open.
+            number, (ip, port) = listener._accept()
+        except BlockingIOError:
+            continue
         if number == 0:
             print("accept(2) returned 0", flush=True)
             continue
@@ -23,5 +30,9 @@ def serve():
                 print("of a client that was accepted:", error, flush=True)
 
 
-for _ in range(3):
-    threading.Thread(target=serve).start()
+blocking, nonblocking = listen(), listen()
+nonblocking.setblocking(False)
+epoll = select.epoll()
+epoll.register(nonblocking, select.EPOLLIN)
+for args in [(nonblocking, epoll.poll)] + [(blocking, lambda: None)] * 2:
+    threading.Thread(target=serve, args=args).start()

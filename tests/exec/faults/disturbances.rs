@@ -10,15 +10,13 @@ use peername_sys::process::pidfd::{self, PidFd};
 use crate::harness::addr::{BALANCER_V4, LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::{Conn, End};
 use crate::harness::lab::{Host, Process, WAIT_LIMIT, wait_until};
-use crate::harness::rig::exec::{NOTIFY, PRELOAD, ProgramRig, ServerRig, v2};
-
-const BOTH: [&str; 2] = [PRELOAD, NOTIFY];
+use crate::harness::rig::exec::{MECHANISMS, PRELOAD, ProgramRig, ServerRig, v2};
 
 /// A signal every millisecond, to servers that block in accept(2) and to servers that don't, while connections arrive
 /// whole and in pieces.
 #[test]
 fn storm_of_signals_loses_no_connection() {
-    for mechanism in BOTH {
+    for mechanism in MECHANISMS {
         for mode in ["--accept=block --brief", "--accept=level --brief"] {
             let served = ServerRig::with_mode(mechanism, mode, &[]);
             let server = server_of(&served);
@@ -48,7 +46,7 @@ fn storm_of_signals_loses_no_connection() {
 /// served.
 #[test]
 fn reopened_listener_serves_waiting_connections() {
-    for mechanism in BOTH {
+    for mechanism in MECHANISMS {
         let served = ServerRig::with_mode(mechanism, "--accept=rebind --brief", &[]);
         let server = server_of(&served);
         let [early, late] = [(); 2].map(|()| fresh_client_v4());
@@ -70,7 +68,7 @@ fn reopened_listener_serves_waiting_connections() {
 /// No copy of the listener is open when accept(2) returns: the address can be bound again at once.
 #[test]
 fn listener_that_is_reopened_at_once_serves_each_client() {
-    for mechanism in BOTH {
+    for mechanism in MECHANISMS {
         let served = ProgramRig::with_mode(mechanism, &[], REOPENING);
         for _ in 0..60 {
             let client = fresh_client_v4();
@@ -85,7 +83,7 @@ fn listener_that_is_reopened_at_once_serves_each_client() {
 /// refused, or waits, and the log says why.
 #[test]
 fn firewall_against_the_wakeup_is_reported() {
-    for mechanism in BOTH {
+    for mechanism in MECHANISMS {
         let served = ServerRig::with_mode(mechanism, "--accept=level --brief", &[]);
         let firewall = |verdict| {
             let rule = format!("-i lo -p tcp --dport 8443 -j {verdict}");
@@ -119,7 +117,7 @@ fn firewall_against_the_wakeup_is_reported() {
 /// its header comes; later ones are refused by the kernel.
 #[test]
 fn shut_down_listener_refuses_connections() {
-    for mechanism in BOTH {
+    for mechanism in MECHANISMS {
         let served = ServerRig::with_mode(mechanism, "--accept=shutdown --brief", &[]);
         let client = fresh_client_v4();
         let waiting = connect_with_half_a_header(&served, &v2(client));
@@ -140,7 +138,7 @@ fn shut_down_listener_refuses_connections() {
 #[test]
 fn full_backlog_delays_the_wakeup_only() {
     let shallow = "echo 2 >/proc/sys/net/core/somaxconn && exec \"$@\"";
-    for mechanism in BOTH {
+    for mechanism in MECHANISMS {
         let through = ["sh", "-c", shallow, "sh"];
         let served =
             ServerRig::with_mode_through(mechanism, &through, "--accept=level --brief", &[]);
@@ -171,7 +169,7 @@ fn full_backlog_delays_the_wakeup_only() {
 /// connections, as the kernel would give them, reports their clients, and closes them.
 #[test]
 fn connection_reset_before_accept_is_accepted_with_its_client() {
-    for mechanism in BOTH {
+    for mechanism in MECHANISMS {
         let served = ProgramRig::with_mode(mechanism, &[], PYTHON);
         let server = server_in(&served.process);
         let host = &served.lab.server;
@@ -219,7 +217,7 @@ fn unread_from_balancer(host: &Host) -> Vec<String> {
 /// Nothing remains: neither waiting connections nor helpers.
 #[test]
 fn killed_program_leaves_nothing() {
-    for mechanism in BOTH {
+    for mechanism in MECHANISMS {
         let mut served = ServerRig::with_mode(mechanism, "--accept=threads --brief", &[]);
         let waiting = connect_with_half_a_header(&served, &v2(fresh_client_v4()));
         let family = pidfd::descendants(served.process.pid());
@@ -256,7 +254,7 @@ fn helper_killed_at_once_is_contained() {
 /// So no helper may exit before the program. SIGTERM has no effect, as on any process 1 without a handler for it.
 #[test]
 fn program_may_be_process_1() {
-    for mechanism in BOTH {
+    for mechanism in MECHANISMS {
         let mut served = ServerRig::with_mode(mechanism, "--accept=edge --brief", &[]);
         let family = pidfd::descendants(served.process.pid());
         let ids = status_of(family[0], "NSpid");
