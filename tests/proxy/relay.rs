@@ -198,17 +198,21 @@ fn silent_backend_costs_the_connect_timeout() {
     rig.assert_serves(fresh_client_v4());
 }
 
-/// A thousand clients stall at once while the backend sends. Socket buffers on the server are held at 16 KiB,
-/// so the 128 KiB for each client are several times what the kernel may buffer for the proxy (1,000 times 8
-/// MiB would be the same case, and minutes on a small machine).
+/// A thousand clients stall at once while the backend sends, and a thousand connections of the backend while clients send. Socket
+/// buffers are held at 16 KiB, so the 128 KiB for each reader are several times what the kernel may buffer for the proxy (1,000
+/// times 8 MiB would be the same case, and minutes on a small machine).
 #[test]
 fn thousand_slow_readers_cost_no_memory() {
     peername_sys::process::limits::raise_open_files()
         .expect("descriptors for a thousand connections");
-    for relay in relays() {
+    for (relay, turned) in relays()
+        .into_iter()
+        .flat_map(|relay| [(relay, false), (relay, true)])
+    {
         let mut rig = ProxyRig::new(&[relay]);
         for buffers in ["net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"] {
             rig.lab.server.sysctl(buffers, "4096 16384 16384");
+            rig.lab.balancer.sysctl(buffers, "4096 16384 16384");
         }
         rig.assert_serves(fresh_client_v4());
         let idle = rig.proxy.resident_kib();
@@ -216,7 +220,8 @@ fn thousand_slow_readers_cost_no_memory() {
             let client = fresh_client_v4();
             let down = Conn::connect_with_receive_buffer(&rig.lab.balancer, LISTEN_V4, 4 << 10);
             down.send(&header_for(client));
-            (down, rig.accept_client(client))
+            let up = rig.accept_client(client);
+            if turned { (up, down) } else { (down, up) }
         };
         let pairs: Vec<(Conn, Conn)> = (0..1000).map(connect).collect();
         let (readers, writers): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
@@ -232,7 +237,10 @@ fn thousand_slow_readers_cost_no_memory() {
             rig.assert_serves(fresh_client_v4());
             let grown = rig.proxy.resident_kib().saturating_sub(idle);
             let limit = 1000 * KIB_PER_STALLED;
-            assert!(grown < limit, "{relay}: the proxy grew by {grown} KiB");
+            assert!(
+                grown < limit,
+                "{relay}, turned: {turned}: the proxy grew by {grown} KiB"
+            );
             let mut received = vec![Vec::with_capacity(BYTES_PER_READER); readers.len()];
             for _ in 0..BYTES_PER_READER / BYTES_PER_READ {
                 for (reader, bytes) in readers.iter().zip(&mut received) {

@@ -20,20 +20,25 @@ use crate::harness::rig::proxy::header_for;
 #[test]
 fn setup_routes_adds_rules_and_removes_them() {
     let rig = RoutesRig::new();
-    let before = rig.lab.server.routing_rules();
+    let server = &rig.lab.server;
+    let before = server.routing_rules();
     let mut first = rig.proxy(8443, &["--setup-routes"]);
+    rig.assert_clients_served(8443);
+    let with_first = server.routing_rules();
     let mut second = rig.proxy(8444, &["--setup-routes"]);
-    for port in [8443, 8444] {
-        rig.assert_clients_served(port);
-    }
-    let removed = Peername::run(&rig.lab.server, &["routes", "remove"]);
+    rig.assert_clients_served(8444);
+    let with_second = &(&server.routing_rules() - &with_first) | &before;
+    let removed = Peername::run(server, &["routes", "remove"]);
     let said = String::from_utf8_lossy(&removed.stderr);
     assert!(said.contains("--all removes that, too"), "{said}");
     // Two proxies that need the same rules do not remove each other's.
     stop(&mut first);
+    assert_as_before(server, &with_second);
     rig.assert_clients_served(8444);
     stop(&mut second);
-    assert_as_before(&rig.lab.server, &before);
+    assert_as_before(server, &before);
+    let log = second.log();
+    assert!(!log.contains("is restored"), "{log}");
 }
 
 /// Any user can bind the names by which proxies know the slots of others. Two proxies still take a slot each, and none removes

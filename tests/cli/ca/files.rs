@@ -44,6 +44,20 @@ fn authority_may_sign_leaves_only() {
     assert!(rig.succeeds("show", &[]).contains(sha256));
 }
 
+#[test]
+fn authority_is_valid_from_a_day_before_to_365_days_after_its_creation() {
+    let rig = CaRig::new(&[]);
+    fs::write(rig.scratch.path("ca.pem"), rig.succeeds("export", &[])).expect("a file");
+    let days = rig.shell_succeeds(
+        "now=$(date +%s); for end in startdate enddate; do
+            date=$(openssl x509 -in $DIR/ca.pem -noout -$end | cut -d= -f2)
+            # Rounded to a day, by half of one.
+            echo $((($(date -d \"$date\" +%s) - now + 400 * 86400 + 43200) / 86400 - 400))
+        done",
+    );
+    assert_eq!(days, "-1\n365\n");
+}
+
 /// The modes are no wider than these, and no narrower than their owner needs.
 #[test]
 fn key_is_readable_by_its_owner_alone_with_any_umask() {

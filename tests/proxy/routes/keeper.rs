@@ -28,7 +28,7 @@ fn signals_to_the_group_do_not_end_the_keeper() {
     assert_as_before(server, &with_keeper);
     stop(&mut proxy);
     assert_as_before(server, &before);
-    // Nor is it a zombie.
+    // It does not outlive the proxy.
     assert!(!Path::new("/proc").join(keeper).exists());
 }
 
@@ -131,7 +131,7 @@ fn next_keeper_cleans_its_slot() {
     assert_as_before(server, &before);
 }
 
-/// `proxy --setup-routes` needs no privilege where an administrator has added the rules before.
+/// The proxy does not start, and names the cause and the remedies.
 #[test]
 fn failure_of_the_keeper_is_reported() {
     let host = Host::new();
