@@ -15,6 +15,7 @@ mod files;
 mod host_sockets;
 mod learn;
 mod lists;
+mod mistakes;
 mod ports;
 mod process;
 mod tcp;

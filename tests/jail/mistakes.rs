@@ -1,0 +1,72 @@
+//! Typical mistakes on the command line.
+
+use crate::harness::lab::assert_contains;
+use crate::harness::rig::jail::{JailRig, User};
+
+/// Each answer has the cause and what to type, in three lines at most.
+#[test]
+fn typical_mistakes_have_a_short_answer() {
+    let rig = JailRig::new();
+    let jail = rig.scratch().path_text("peername");
+    for (words, expected) in [
+        (
+            "jail -q curl https://a.test",
+            "peername jail -q -- curl https://a.test",
+        ),
+        ("jail --allow a.test 8080 -- true", "a.test:8080"),
+        ("jail --allow 'a.test 8080' -- true", "example.com:8080"),
+        (
+            "jail --allow https://a.test/x -- true",
+            "write --allow a.test/x",
+        ),
+        (
+            "intercept --deny ssh://git@a.test/x",
+            "write --deny a.test:22",
+        ),
+        ("jail --allow a.test/* -- true", "no wildcard"),
+        ("jail --allow a.test,b.test -- true", "one rule for each"),
+        ("jail --allow git@a.test:x/y -- true", "github.com:22"),
+        ("jail --allow 'a.test GET' -- true", "before the host"),
+        ("jail --allow POST -- true", "POST example.com"),
+        ("jail --allow a.test", "peername jail --allow a.test -- CMD"),
+        (
+            "jail --allow 'GET web.test' sh -c 'curl x; true'",
+            "\npeername jail --allow 'GET web.test' -- sh -c 'curl x; true'\n",
+        ),
+        (
+            "jail --allow 'GET web.test'",
+            "\npeername jail --allow 'GET web.test' -- CMD\n",
+        ),
+        (
+            "jail --allow 'https://[2600::1]:8443/' -- true",
+            "write --allow '[2600::1]:8443'",
+        ),
+        ("jail --allow 'GTE a.test' -- true", "no HTTP method"),
+        (
+            "jail --learn list --allow a.test -- true",
+            "--learn FILE -- CMD",
+        ),
+        (
+            "jail --ca /nonexistent --allow any -- true",
+            "peername ca init --ca /nonexistent",
+        ),
+        (
+            "intercept --ca /nonexistent --allow any",
+            "peername ca init --ca /nonexistent",
+        ),
+    ] {
+        let output = rig.run_outside(User::Root, &format!("{jail} {words}"));
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{words}: {errors}");
+        assert_contains(&errors, &[expected]);
+        assert!(errors.trim_end().lines().count() <= 3, "{words}: {errors}");
+    }
+    for program in ["'curl -sS https://a.test/'", "cd /tmp"] {
+        let output = rig.run_outside(
+            User::Root,
+            &format!("{jail} jail --allow a.test -- {program}"),
+        );
+        assert_eq!(output.status.code(), Some(127), "{program}");
+        assert_contains(&String::from_utf8_lossy(&output.stderr), &["sh -c"]);
+    }
+}
