@@ -63,6 +63,7 @@ impl InterceptCell {
                 authority: root.clone(),
                 root: root.clone(),
                 watch: Some(origin.tree()),
+                begin: None,
             });
         };
         let name = self.contestant.name();
@@ -77,6 +78,7 @@ impl InterceptCell {
             authority: proxy.authority,
             root: root.clone(),
             watch: Some(running.tree()),
+            begin: None,
         });
         measured.with_context(|| running.log_tail())
     }
@@ -85,7 +87,7 @@ impl InterceptCell {
 fn serve(spec: &TlsLoadSpec) -> Result<()> {
     serve_commands(|_| {
         let monitor = BackgroundMonitor::start()?;
-        let metrics = load::run(spec, || Ok(()))?;
+        let metrics = load::run(spec)?;
         Ok(Measurement {
             observed: None,
             background: monitor.finish()?,

@@ -53,13 +53,14 @@ pub(crate) fn print(args: Args) -> Result<()> {
         authority: args.authority,
         root: args.root,
         watch: args.watch.map(ProcessTree::of),
+        begin: None,
     };
-    println!("{}", serde_json::to_string(&run(&spec, || Ok(()))?)?);
+    println!("{}", serde_json::to_string(&run(&spec)?)?);
     Ok(())
 }
 
-/// Warms up, calls `begin`, applies the load and returns its metrics in the order in which they are printed.
-pub(crate) fn run(spec: &TlsLoadSpec, begin: impl FnOnce() -> Result<()>) -> Result<Vec<Metric>> {
+/// Warms up, applies the load and returns its metrics in the order in which they are printed.
+pub(crate) fn run(spec: &TlsLoadSpec) -> Result<Vec<Metric>> {
     let proxy = match spec.route {
         Route::Proxy(address) => Some(address),
         Route::Direct | Route::Resolve => None,
@@ -87,15 +88,17 @@ pub(crate) fn run(spec: &TlsLoadSpec, begin: impl FnOnce() -> Result<()>) -> Res
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    LocalSet::new().block_on(&runtime, measure(spec, begin))
+    LocalSet::new().block_on(&runtime, measure(spec))
 }
 
-async fn measure(spec: &TlsLoadSpec, begin: impl FnOnce() -> Result<()>) -> Result<Vec<Metric>> {
+async fn measure(spec: &TlsLoadSpec) -> Result<Vec<Metric>> {
     let client = Rc::new(Client::new(spec)?);
     let origin = Client::to_origin(spec)?;
     warm_up(&client).await?;
     let handshakes = origin.handshakes().await?;
-    begin()?;
+    if let Some(begin) = spec.begin {
+        begin()?;
+    }
     let meter = UsageMeter::start(spec.watch)?;
     let work = Rc::new(SharedWork::new(spec.shape)?);
     let mut clients = JoinSet::new();

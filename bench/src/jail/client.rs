@@ -16,9 +16,8 @@ use crate::intercept::load::spec::{LoadShape, Route, TlsLoadSpec};
 pub(crate) fn run() -> Result<()> {
     let authority = std::env::var_os("SSL_CERT_FILE").context("SSL_CERT_FILE is not set")?;
     let authority = PathBuf::from(authority);
-    let mut lines = io::stdin().lines();
     println!("{READY}");
-    while let Some(line) = lines.next().transpose()? {
+    while let Some(line) = next_line()? {
         let shape: LoadShape = serde_json::from_str(&line).context("the shape of the load")?;
         let spec = TlsLoadSpec {
             shape,
@@ -27,15 +26,22 @@ pub(crate) fn run() -> Result<()> {
             authority: authority.clone(),
             root: authority.clone(),
             watch: None,
+            begin: Some(wait_to_begin),
         };
-        let metrics = load::run(&spec, || {
-            println!("{BEGIN}");
-            lines.next().context("told to exit")??;
-            Ok(())
-        })?;
-        println!("{}", serde_json::to_string(&metrics)?);
+        println!("{}", serde_json::to_string(&load::run(&spec)?)?);
     }
     Ok(())
+}
+
+fn wait_to_begin() -> Result<()> {
+    println!("{BEGIN}");
+    next_line()?.context("told to exit")?;
+    Ok(())
+}
+
+/// Reads a line of the standard input; `None` at its end. What is read beyond it stays in the buffer of the process.
+fn next_line() -> io::Result<Option<String>> {
+    io::stdin().lines().next().transpose()
 }
 
 /// The subcommand, by which the process is found.

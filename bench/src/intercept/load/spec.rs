@@ -3,6 +3,7 @@
 use std::net::SocketAddrV4;
 use std::path::PathBuf;
 
+use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 use crate::host::procfs::ProcessTree;
@@ -83,4 +84,6 @@ pub(crate) struct TlsLoadSpec {
     pub(crate) root: PathBuf,
     /// The process tree to measure the CPU time of.
     pub(crate) watch: Option<ProcessTree>,
+    /// Called between warm-up and load.
+    pub(crate) begin: Option<fn() -> Result<()>>,
 }
