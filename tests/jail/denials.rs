@@ -87,7 +87,7 @@ fn refused_port_of_loopback_is_denied_where_the_host_listens() {
         let script = "curl -s -x http://a.test:8080 https://localhost:9102/; connect 9102
             /usr/bin/python3 -c 'import socket; socket.create_server((\"127.0.0.1\", 9102))'";
         let script = format!("{CONNECT}{script}");
-        let output = rig.run(user, &["--allow=a.test", "--fail-on-deny"], &script);
+        let output = rig.run(user, &["--allow=a.test:8080", "--fail-on-deny"], &script);
         assert_eq!(output.status.code(), Some(122), "{output:?}");
         let lines = own_lines(&output.stderr);
         assert_eq!(lines.len(), 1, "{lines:?}");

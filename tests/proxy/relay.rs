@@ -280,7 +280,7 @@ const PIPES_OF_TWO: usize = 2 * 2 * 2 * 2;
 /// Bytes for each of a thousand slow readers, and how many of them each reads at a time.
 const BYTES_PER_READER: usize = 128 << 10;
 const BYTES_PER_READ: usize = 8 << 10;
-/// Memory for a stalled connection: one read of the socket's 16 KiB, and what the relay keeps of the connection.
-const KIB_PER_STALLED: usize = 32;
+/// Memory for a stalled connection: a buffer of the relay, 64 KiB, and what it keeps of the connection.
+const KIB_PER_STALLED: usize = 80;
 
 const NEVER_READS: &str = include_str!("relay/never_reads.py");

@@ -30,7 +30,7 @@ fn setup_routes_adds_rules_and_removes_them() {
     let with_second = &(&server.routing_rules() - &with_first) | &before;
     let removed = Peername::run(server, &["routes", "remove"]);
     let said = String::from_utf8_lossy(&removed.stderr);
-    assert!(said.contains("--all removes that, too"), "{said}");
+    assert!(said.contains("--all removes them, too"), "{said}");
     // Two proxies that need the same rules do not remove each other's.
     stop(&mut first);
     assert_as_before(server, &with_second);
