@@ -257,6 +257,12 @@ fn part_of_a_hidden_directory_is_hidden_where_it_is_mounted() {
         );
         let output = rig.run_outside(User::Root, &script);
         assert_prints(&output, "end\n");
+        // A path that is below what the other option hides is one of its own, too.
+        let script = format!(
+            "mount --bind {dir}/a {work} && exec {user} {jail} jail -q --hide {dir} --hide {work}/key -- sh -c 'ls {work}; echo end'"
+        );
+        let output = rig.run_outside(User::Root, &script);
+        assert_prints(&output, "end\n");
         let script = format!(
             "mount --bind {dir}/token {file} && exec {user} {jail} jail -q --hide {dir}/token -- sh -c 'cat {file}; echo end'"
         );

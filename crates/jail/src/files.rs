@@ -115,6 +115,13 @@ fn write_names(dir: &PrivateDir) -> Result<(), JailError> {
 }
 
 fn hide(dir: &PrivateDir, hidden: &[PathBuf], all: &[Mount]) -> Result<(), JailError> {
+    // Before the first is covered: another may be below it at one of its mounts.
+    let is_missing = |path: &&PathBuf| {
+        fs::symlink_metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound)
+    };
+    if let Some(path) = hidden.iter().find(is_missing) {
+        return Err(JailError::NothingToHide(path.clone()));
+    }
     for path in hidden {
         // Other mounts of its file system that show the file: compared before it is covered.
         let mut others = mount_table::other_paths(all, path);
@@ -122,24 +129,21 @@ fn hide(dir: &PrivateDir, hidden: &[PathBuf], all: &[Mount]) -> Result<(), JailE
         let parts = mount_table::points_of_parts(all, path).into_iter();
         // One that this user can't reach shows the program nothing.
         others.extend(parts.filter(|point| fs::metadata(point).is_ok()));
-        match mounts::bind_over(path, &empty_like(dir, path)) {
-            Err(error) if error.source.kind() == ErrorKind::NotFound => {
-                return Err(JailError::NothingToHide(path.clone()));
-            }
-            covered => covered.map_err(|source| JailError::cover(path, source))?,
-        }
-        for other in others {
-            let empty = empty_like(dir, &other);
-            mounts::bind_over(&other, &empty).map_err(|source| JailError::cover(&other, source))?;
-        }
+        hide_one(dir, path)?;
+        others.iter().try_for_each(|other| hide_one(dir, other))?;
     }
     Ok(())
 }
 
-fn empty_like(dir: &PrivateDir, path: &Path) -> PathBuf {
-    match path.is_dir() {
+fn hide_one(dir: &PrivateDir, path: &Path) -> Result<(), JailError> {
+    let empty = match path.is_dir() {
         true => dir.empty_dir(),
         false => dir.empty_file(),
+    };
+    match mounts::bind_over(path, &empty) {
+        // It is below what is covered already.
+        Err(error) if error.source.kind() == ErrorKind::NotFound => Ok(()),
+        covered => covered.map_err(|source| JailError::cover(path, source)),
     }
 }
 

@@ -49,7 +49,6 @@ pub(super) fn other_paths(mounts: &[Mount], path: &Path) -> Vec<PathBuf> {
 }
 
 /// The points, outside of the directory at this path, at which a part of what is below it is mounted and not covered by another mount.
-/// Without those below another one.
 pub(super) fn points_of_parts(mounts: &[Mount], path: &Path) -> Vec<PathBuf> {
     let Some(directory) = FileLocation::of(mounts, path) else {
         return Vec::new();
@@ -61,19 +60,12 @@ pub(super) fn points_of_parts(mounts: &[Mount], path: &Path) -> Vec<PathBuf> {
     let is_part = |mount: &&Mount| {
         mount.root != directory.path && mount.root.starts_with(&directory.path) && is_seen(mount)
     };
-    let points = directory.mounts(mounts).filter(is_part);
-    let mut points: Vec<_> = points.map(|mount| mount.point.clone()).collect();
-    points.sort();
-    let mut outermost: Vec<PathBuf> = Vec::new();
-    for point in points {
-        let is_covered = outermost
-            .last()
-            .is_some_and(|above| point.starts_with(above));
-        if !is_covered && !point.starts_with(path) {
-            outermost.push(point);
-        }
-    }
-    outermost
+    directory
+        .mounts(mounts)
+        .filter(is_part)
+        .map(|mount| mount.point.clone())
+        .filter(|point| !point.starts_with(path))
+        .collect()
 }
 
 /// Where a file is in its file system.
@@ -198,9 +190,10 @@ mod tests {
                 .ends_with(b"/")
         );
         let parts = |path| points_of_parts(&mounts, Path::new(path));
-        assert_eq!(parts("/home/u"), [Path::new("/work")]);
-        assert_eq!(parts("/home"), [Path::new("/work")]);
-        assert!(parts("/home/u/p").is_empty());
+        let both = ["/work", "/work/q"].map(Path::new);
+        assert_eq!(parts("/home/u"), both);
+        assert_eq!(parts("/home"), both);
+        assert_eq!(parts("/home/u/p"), [Path::new("/work/q")]);
         // It is covered with what it is in.
         assert!(parts("/").is_empty());
     }
