@@ -3,6 +3,8 @@
 //! It is written anew for each rule that is added, before the request goes on: so it is complete when the program exits,
 //! however it exits. The file is read again before: what was added to it in the meantime is kept.
 
+mod comment;
+mod list_file;
 mod needed_rule;
 
 use std::collections::BTreeSet;
@@ -19,11 +21,11 @@ use peername_daemon::usage::Usage;
 use peername_daemon::usage::error_text::with_causes;
 use peername_intercept::authz::{HTTP_PORTS, Rule};
 use peername_intercept::host::HostPort;
-use peername_observe::shell::quote;
-use peername_sys::fs::text_file;
 
-use crate::cmd::intercept::rule_file::{entry, without_mark};
 use crate::publish::replace_file;
+use comment::{as_comment, is_printed};
+pub(super) use list_file::NOT_PUBLIC;
+use list_file::{HEADER, ListFile, RuleLine};
 use needed_rule::NeededRule;
 pub(super) use needed_rule::{LearningNetwork, is_refused_anyway};
 
@@ -180,129 +182,8 @@ impl LearnedList {
     }
 }
 
-/// A command for a line of a comment: quoted for a shell, without what would end the line or move a terminal's cursor, and
-/// without words that look like secrets: the list is meant to be shared.
-fn as_comment(command: &[OsString]) -> String {
-    let mut words = Vec::new();
-    let mut is_value_secret = false;
-    for word in command {
-        let text = word.to_string_lossy();
-        let is_secret = looks_secret(&text);
-        // `--token VALUE`: the option's name may stay, its value may not.
-        let names_value = is_secret && is_long_option(&text);
-        words.push(match is_value_secret || is_secret && !names_value {
-            true => "***".into(),
-            false => quote(word),
-        });
-        is_value_secret = names_value;
-    }
-    in_one_line(&words.join(" "))
-}
-
-fn is_long_option(word: &str) -> bool {
-    word.strip_prefix("--").is_some_and(|name| {
-        name.chars()
-            .all(|c| c.is_ascii_alphanumeric() || "-_".contains(c))
-    })
-}
-
-fn in_one_line(text: &str) -> String {
-    text.chars()
-        .take(MAX_COMMAND)
-        .map(|c| if is_printed(c) { c } else { '?' })
-        .collect()
-}
-
-/// Whether a comment may have it: it ends no line, and moves no cursor.
-fn is_printed(c: char) -> bool {
-    matches!(c, ' '..='~')
-}
-
-/// Whether a word may hold a secret: a user in a URL, or a name of what is one.
-fn looks_secret(word: &str) -> bool {
-    let word = word.to_ascii_lowercase();
-    let has_user = word.split_once("://").is_some_and(|(_, rest)| {
-        rest.split('/')
-            .next()
-            .is_some_and(|authority| authority.contains('@'))
-    });
-    has_user || SECRETS.iter().any(|name| word.contains(name))
-}
-
-const SECRETS: [&str; 8] = [
-    "authorization",
-    "bearer",
-    "token",
-    "secret",
-    "passw",
-    "api-key",
-    "api_key",
-    "apikey",
-];
-
-/// The content of a list.
-#[derive(Debug, Default)]
-struct ListFile {
-    text: String,
-    lines: Vec<RuleLine>,
-    /// Rules for addresses that are not public, each as a comment ([`NOT_PUBLIC`]).
-    not_public: Vec<String>,
-    /// Other comments after the last rule.
-    trailing: Vec<String>,
-}
-
-/// A rule, with the comments above it.
-#[derive(Debug)]
-struct RuleLine {
-    comments: Vec<String>,
-    rule: Rule,
-    text: String,
-}
-
-impl ListFile {
-    /// The rules of a file; `None` if there is none.
-    fn read(path: &Path) -> anyhow::Result<Option<Self>> {
-        match text_file::read(path) {
-            Ok(text) => Self::parse(text).map(Some),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// # Errors
-    ///
-    /// A line is no rule. It is not quoted: the file may be another one than was meant.
-    fn parse(text: String) -> anyhow::Result<Self> {
-        let mut file = Self::default();
-        let mut comments = Vec::new();
-        for (number, line) in (1_u32..).zip(without_mark(&text).lines().map(str::trim)) {
-            let entry = entry(line);
-            if !entry.is_empty() {
-                file.lines.push(RuleLine {
-                    comments: std::mem::take(&mut comments),
-                    rule: Rule::allow(entry).with_context(|| format!("line {number}"))?,
-                    text: line.to_owned(),
-                });
-            } else if line.starts_with(NOT_PUBLIC) {
-                file.not_public.push(line.to_owned());
-            } else if !line.is_empty() && !line.starts_with(HEADER) {
-                comments.push(line.to_owned());
-            }
-        }
-        file.trailing = comments;
-        file.text = text;
-        Ok(file)
-    }
-}
-
-/// The beginning of the lines that are written anew each time.
-const HEADER: &str = "# --learn: ";
-/// The beginning of lines for addresses that are not public, which are refused while learning.
-pub(super) const NOT_PUBLIC: &str = "# not public, remove this beginning to allow: ";
 const LOCK_LIMIT: Duration = Duration::from_secs(5);
 const LOCK_RETRY: Duration = Duration::from_millis(20);
-/// Characters of the command in the list.
-const MAX_COMMAND: usize = 1000;
 
 #[cfg(test)]
 mod tests {
@@ -359,22 +240,6 @@ mod tests {
     fn rules_of(text: &str) -> Vec<&str> {
         let lines = text.lines();
         lines.filter(|line| !line.starts_with(HEADER)).collect()
-    }
-
-    #[test]
-    fn secrets_of_the_command_are_not_listed() {
-        for (words, comment) in [
-            (&["make", "test"][..], "make test"),
-            (&["curl", "-H", "Authorization: Bearer x"], "curl -H ***"),
-            (&["psql", "postgres://u:p@db.test/x"], "psql ***"),
-            (&["deploy", "--token=x", "now"], "deploy *** now"),
-            (&["deploy", "--token", "x", "now"], "deploy --token *** now"),
-            (&["curl", "-HX-Api-Key:x", "-psecret"], "curl *** ***"),
-            (&["curl", "https://a.test/@x"], "curl https://a.test/@x"),
-        ] {
-            let words: Vec<_> = words.iter().map(OsString::from).collect();
-            assert_eq!(as_comment(&words), comment);
-        }
     }
 
     #[test]

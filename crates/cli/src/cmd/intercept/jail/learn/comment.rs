@@ -1,0 +1,88 @@
+//! The command of a run, as a comment of its list.
+
+use std::ffi::OsString;
+
+use peername_observe::shell::quote;
+
+/// A command for a line of a comment: quoted for a shell, without what would end the line or move a terminal's cursor, and
+/// without words that look like secrets: the list is meant to be shared.
+pub(super) fn as_comment(command: &[OsString]) -> String {
+    let mut words = Vec::new();
+    let mut is_value_secret = false;
+    for word in command {
+        let text = word.to_string_lossy();
+        let is_secret = looks_secret(&text);
+        // `--token VALUE`: the option's name may stay, its value may not.
+        let names_value = is_secret && is_long_option(&text);
+        words.push(match is_value_secret || is_secret && !names_value {
+            true => "***".into(),
+            false => quote(word),
+        });
+        is_value_secret = names_value;
+    }
+    in_one_line(&words.join(" "))
+}
+
+fn is_long_option(word: &str) -> bool {
+    word.strip_prefix("--").is_some_and(|name| {
+        name.chars()
+            .all(|c| c.is_ascii_alphanumeric() || "-_".contains(c))
+    })
+}
+
+fn in_one_line(text: &str) -> String {
+    text.chars()
+        .take(MAX_COMMAND)
+        .map(|c| if is_printed(c) { c } else { '?' })
+        .collect()
+}
+
+/// Whether a comment may have it: it ends no line, and moves no cursor.
+pub(super) fn is_printed(c: char) -> bool {
+    matches!(c, ' '..='~')
+}
+
+/// Whether a word may hold a secret: a user in a URL, or a name of what is one.
+fn looks_secret(word: &str) -> bool {
+    let word = word.to_ascii_lowercase();
+    let has_user = word.split_once("://").is_some_and(|(_, rest)| {
+        rest.split('/')
+            .next()
+            .is_some_and(|authority| authority.contains('@'))
+    });
+    has_user || SECRETS.iter().any(|name| word.contains(name))
+}
+
+const SECRETS: [&str; 8] = [
+    "authorization",
+    "bearer",
+    "token",
+    "secret",
+    "passw",
+    "api-key",
+    "api_key",
+    "apikey",
+];
+/// Characters of the command in the list.
+const MAX_COMMAND: usize = 1000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_of_the_command_are_not_listed() {
+        for (words, comment) in [
+            (&["make", "test"][..], "make test"),
+            (&["curl", "-H", "Authorization: Bearer x"], "curl -H ***"),
+            (&["psql", "postgres://u:p@db.test/x"], "psql ***"),
+            (&["deploy", "--token=x", "now"], "deploy *** now"),
+            (&["deploy", "--token", "x", "now"], "deploy --token *** now"),
+            (&["curl", "-HX-Api-Key:x", "-psecret"], "curl *** ***"),
+            (&["curl", "https://a.test/@x"], "curl https://a.test/@x"),
+        ] {
+            let words: Vec<_> = words.iter().map(OsString::from).collect();
+            assert_eq!(as_comment(&words), comment);
+        }
+    }
+}

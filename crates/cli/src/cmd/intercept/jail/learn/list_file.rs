@@ -1,0 +1,71 @@
+//! A list of rules, as the file has it.
+
+use std::io;
+use std::path::Path;
+
+use anyhow::Context;
+use peername_intercept::authz::Rule;
+use peername_sys::fs::text_file;
+
+use crate::cmd::intercept::rule_file::{entry, without_mark};
+
+/// The content of a list.
+#[derive(Debug, Default)]
+pub(super) struct ListFile {
+    pub(super) text: String,
+    pub(super) lines: Vec<RuleLine>,
+    /// Rules for addresses that are not public, each as a comment ([`NOT_PUBLIC`]).
+    pub(super) not_public: Vec<String>,
+    /// Other comments after the last rule.
+    pub(super) trailing: Vec<String>,
+}
+
+/// A rule, with the comments above it.
+#[derive(Debug)]
+pub(super) struct RuleLine {
+    pub(super) comments: Vec<String>,
+    pub(super) rule: Rule,
+    pub(super) text: String,
+}
+
+impl ListFile {
+    /// The rules of a file; `None` if there is none.
+    pub(super) fn read(path: &Path) -> anyhow::Result<Option<Self>> {
+        match text_file::read(path) {
+            Ok(text) => Self::parse(text).map(Some),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// # Errors
+    ///
+    /// A line is no rule. It is not quoted: the file may be another one than was meant.
+    fn parse(text: String) -> anyhow::Result<Self> {
+        let mut file = Self::default();
+        let mut comments = Vec::new();
+        for (number, line) in (1_u32..).zip(without_mark(&text).lines().map(str::trim)) {
+            let entry = entry(line);
+            if !entry.is_empty() {
+                file.lines.push(RuleLine {
+                    comments: std::mem::take(&mut comments),
+                    rule: Rule::allow(entry).with_context(|| format!("line {number}"))?,
+                    text: line.to_owned(),
+                });
+            } else if line.starts_with(NOT_PUBLIC) {
+                file.not_public.push(line.to_owned());
+            } else if !line.is_empty() && !line.starts_with(HEADER) {
+                comments.push(line.to_owned());
+            }
+        }
+        file.trailing = comments;
+        file.text = text;
+        Ok(file)
+    }
+}
+
+/// The beginning of the lines that are written anew each time.
+pub(super) const HEADER: &str = "# --learn: ";
+/// The beginning of lines for addresses that are not public, which are refused while learning.
+pub(in crate::cmd::intercept::jail) const NOT_PUBLIC: &str =
+    "# not public, remove this beginning to allow: ";
