@@ -4,7 +4,7 @@
 //! one backend as the client that the header names. Otherwise they keep their defaults, except that logging
 //! is off and that they may use every core.
 
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -16,11 +16,13 @@ use crate::host::program::run_for_output;
 use crate::load::spec::Preface;
 use crate::matrix::cases::MatrixWork;
 use crate::matrix::contestants::command_line::CommandLine;
+use crate::matrix::contestants::setup::ProxySetup;
 use crate::wire::transport::Transport;
 
 pub(super) mod command_line;
 mod haproxy;
 mod nginx;
+pub(super) mod setup;
 
 /// A contestant: a row of the tables.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -37,18 +39,6 @@ pub(super) enum MatrixContestant {
     Observed(CommandLine),
     /// The backend itself in place of a proxy, either plain or started by `peername exec`.
     Backend(CommandLine, Preface),
-}
-
-/// What a proxy is configured with in one cell.
-pub(super) struct ProxySetup {
-    /// What it has to carry.
-    pub(super) transport: Transport,
-    /// Where the proxy listens.
-    pub(super) listen: SocketAddr,
-    /// Where the backend listens.
-    pub(super) backend: SocketAddr,
-    /// An empty directory for configuration and logs.
-    pub(super) directory: PathBuf,
 }
 
 impl MatrixContestant {

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::host::program::resolve;
-use crate::matrix::contestants::ProxySetup;
+use crate::matrix::contestants::setup::ProxySetup;
 use crate::wire::transport::Transport;
 
 /// A program and its arguments, in which `{listen}` and `{backend}` are replaced by the addresses.

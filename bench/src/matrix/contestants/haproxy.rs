@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::matrix::contestants::ProxySetup;
+use crate::matrix::contestants::setup::ProxySetup;
 
 /// Writes the configuration, and returns the command that runs HAProxy in the foreground.
 pub(super) fn command(program: &Path, setup: &ProxySetup) -> Result<Command> {

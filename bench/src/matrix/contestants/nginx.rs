@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use crate::host::program::run_for_output;
-use crate::matrix::contestants::ProxySetup;
+use crate::matrix::contestants::setup::ProxySetup;
 
 /// How a build provides its stream module.
 enum StreamModule {

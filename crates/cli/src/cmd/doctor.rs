@@ -17,7 +17,6 @@ mod intercept;
 #[path = "doctor/no_intercept.rs"]
 mod intercept;
 mod listener;
-mod local_target;
 mod observe;
 mod readiness;
 mod tproxy;

@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 
 use super::finding::Finding;
+use super::listener::local_target::examine_if_local;
 use super::listener::socket_table::{accepts, listeners_on};
-use super::local_target::examine_if_local;
 
 /// Checks the listeners of this host on the port of `target`, if that is an address of this host.
 pub(super) async fn check(target: SocketAddr) -> Finding {

@@ -1,5 +1,6 @@
 //! Checks that the proxy can listen on an address.
 
+pub(super) mod local_target;
 pub(super) mod socket_table;
 
 use std::io::ErrorKind;

@@ -7,8 +7,8 @@ use peername_daemon::usage::error_text::with_causes;
 use peername_sys::kernel_release;
 
 use super::finding::Finding;
+use super::listener::local_target::examine_if_local;
 use super::listener::socket_table::{accepts, receivers_on};
-use super::local_target::examine_if_local;
 use super::version::version;
 
 /// Checks that the backend's socket is bound to the address of `target`, if that is this host's.

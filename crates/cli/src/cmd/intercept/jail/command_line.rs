@@ -7,7 +7,7 @@ use peername_daemon::options::{Given, Merged, Table, heading};
 use peername_daemon::reload::file_watch::Fingerprints;
 use peername_daemon::usage::Usage;
 
-use super::file_table::FileTable;
+use super::file_table::{APPENDED, FileTable};
 use super::options::Args;
 use crate::config_file::{self, Kind};
 
@@ -65,8 +65,6 @@ impl CommandLine {
     }
 }
 
-/// The ids of the options whose values follow those of the file.
-pub(super) const APPENDED: [&str; 4] = ["allow", "deny", "rules", "hide"];
 const EXAMPLE: &str = "\
 Example: write the list of what a program needs; read it; from then on allow that and no more
   peername jail --learn allow.txt -- npm ci

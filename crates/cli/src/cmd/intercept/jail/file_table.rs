@@ -9,8 +9,6 @@ use peername_daemon::usage::Usage;
 use peername_daemon::usage::error_text::with_causes;
 use peername_intercept::Remedy;
 
-use super::command_line::APPENDED;
-
 /// The table of a file.
 #[derive(Clone, Debug)]
 pub(super) struct FileTable {
@@ -115,3 +113,6 @@ impl FileTable {
 fn option_of(word: &OsString) -> Option<String> {
     Origin::option_of(&word.to_string_lossy()).map(str::to_owned)
 }
+
+/// The ids of the options whose values follow those of the file.
+pub(super) const APPENDED: [&str; 4] = ["allow", "deny", "rules", "hide"];

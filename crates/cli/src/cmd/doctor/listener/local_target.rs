@@ -5,10 +5,10 @@ use std::net::SocketAddr;
 use peername_proxy::routes::{BackendLocation, locate_backend};
 use peername_sys::netlink::Netlink;
 
-use super::finding::Finding;
+use crate::cmd::doctor::finding::Finding;
 
 /// What `examine` finds, if `target` is an address of this host.
-pub(super) async fn examine_if_local(
+pub(in crate::cmd::doctor) async fn examine_if_local(
     check: &'static str,
     target: SocketAddr,
     examine: impl FnOnce() -> Finding,
