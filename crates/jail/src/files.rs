@@ -116,10 +116,7 @@ fn write_names(dir: &PrivateDir) -> Result<(), JailError> {
 
 fn hide(dir: &PrivateDir, hidden: &[PathBuf], all: &[Mount]) -> Result<(), JailError> {
     // Before the first is covered: another may be below it at one of its mounts.
-    let is_missing = |path: &&PathBuf| {
-        fs::symlink_metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound)
-    };
-    if let Some(path) = hidden.iter().find(is_missing) {
+    if let Some(path) = hidden.iter().find(|path| is_missing(path)) {
         return Err(JailError::NothingToHide(path.clone()));
     }
     for path in hidden {
@@ -145,6 +142,10 @@ fn hide_one(dir: &PrivateDir, path: &Path) -> Result<(), JailError> {
         Err(error) if error.source.kind() == ErrorKind::NotFound => Ok(()),
         covered => covered.map_err(|source| JailError::cover(path, source)),
     }
+}
+
+fn is_missing(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound)
 }
 
 fn is_same_file(one: &Path, other: &Path) -> bool {

@@ -68,16 +68,13 @@ impl RunningListeners {
         adopted: &[SocketInfo],
         sender: &SessionSender,
     ) -> anyhow::Result<FrozenWorkers> {
-        let is_adopted = |number: usize| {
-            adopted
-                .iter()
-                .any(|info| matches!(info, SocketInfo::Udp { group, .. } if *group == number))
-        };
         let mut all = FrozenWorkers::default();
         for (number, group) in self.groups.iter().enumerate() {
-            if is_adopted(number) {
-                let sink = |worker| sender.for_worker(number, worker);
-                let frozen = group.workers.freeze(sink).await;
+            if is_group_adopted(adopted, number) {
+                let frozen = group
+                    .workers
+                    .freeze(|worker| sender.for_worker(number, worker))
+                    .await;
                 all.extend(frozen.context("sending the UDP sessions")?);
             }
         }
@@ -102,4 +99,11 @@ impl RunningListeners {
             is_own.then_some((addr, id))
         })
     }
+}
+
+/// Whether the process that takes over has adopted sockets of this group of UDP listeners.
+fn is_group_adopted(adopted: &[SocketInfo], number: usize) -> bool {
+    adopted
+        .iter()
+        .any(|info| matches!(info, SocketInfo::Udp { group, .. } if *group == number))
 }

@@ -34,6 +34,18 @@ pub struct DeniedDestination {
     pub reason: String,
 }
 
+impl DeniedDestination {
+    /// The destination of a denied record, which is not counted yet.
+    fn of(to: &HostPort, record: &AuditRecord) -> Self {
+        Self {
+            to: to.clone(),
+            count: 0,
+            remedy: record.remedy.clone(),
+            reason: record.denial_reason(),
+        }
+    }
+}
+
 impl Denials {
     /// Counts the denial of a record, if it is one of a destination and not the fault of the request itself.
     pub(crate) fn count(&self, record: &AuditRecord) {
@@ -41,30 +53,24 @@ impl Denials {
             return;
         };
         let mut counts = self.0.lock();
-        let denied = || DeniedDestination {
-            to: to.clone(),
-            count: 0,
-            remedy: record.remedy.clone(),
-            reason: record.denial_reason(),
-        };
-        if record.code == Some("port_not_allowed") && to.host.is_localhost() {
-            counts.refused.entry(to.port).or_insert_with(denied).count += 1;
-            return;
-        }
         let key = (to.clone(), record.remedy.clone());
-        if let Some(known) = counts.by_destination.get_mut(&key) {
-            known.count += 1;
-        } else if counts.by_destination.len() < MAX_DESTINATIONS {
-            counts.by_destination.insert(
-                key,
-                DeniedDestination {
-                    count: 1,
-                    ..denied()
-                },
-            );
+        let known = if record.code == Some("port_not_allowed") && to.host.is_localhost() {
+            counts
+                .refused
+                .entry(to.port)
+                .or_insert_with(|| DeniedDestination::of(to, record))
+        } else if counts.by_destination.len() < MAX_DESTINATIONS
+            || counts.by_destination.contains_key(&key)
+        {
+            counts
+                .by_destination
+                .entry(key)
+                .or_insert_with(|| DeniedDestination::of(to, record))
         } else {
             counts.others += 1;
-        }
+            return;
+        };
+        known.count += 1;
     }
 
     /// Forgets that the kernel refused connections to this port of the host's loopback.

@@ -34,16 +34,8 @@ pub(super) fn other_paths(mounts: &[Mount], path: &Path) -> Vec<PathBuf> {
     let Some(file) = FileLocation::of(mounts, path) else {
         return Vec::new();
     };
-    let at = |mount: &Mount| {
-        let below = file.path.strip_prefix(&mount.root).ok()?;
-        // A slash behind the name of a file would be an error.
-        Some(match below.as_os_str().is_empty() {
-            true => mount.point.clone(),
-            false => mount.point.join(below),
-        })
-    };
     file.mounts(mounts)
-        .filter_map(at)
+        .filter_map(|mount| mount.path_of(&file.path))
         .filter(|other| other != path)
         .collect()
 }
@@ -53,18 +45,11 @@ pub(super) fn points_of_parts(mounts: &[Mount], path: &Path) -> Vec<PathBuf> {
     let Some(directory) = FileLocation::of(mounts, path) else {
         return Vec::new();
     };
-    let is_seen = |mount: &Mount| {
-        FileLocation::of(mounts, &mount.point)
-            .is_some_and(|seen| seen.device == mount.device && seen.path == mount.root)
-    };
-    let is_part = |mount: &&Mount| {
-        mount.root != directory.path && mount.root.starts_with(&directory.path) && is_seen(mount)
-    };
     directory
         .mounts(mounts)
-        .filter(is_part)
+        .filter(|mount| mount.root != directory.path && mount.root.starts_with(&directory.path))
+        .filter(|mount| mount.is_seen(mounts) && !mount.point.starts_with(path))
         .map(|mount| mount.point.clone())
-        .filter(|point| !point.starts_with(path))
         .collect()
 }
 
@@ -104,6 +89,22 @@ impl Mount {
             point: unescape(fields.get(4)?),
             kind: fields.get(separator + 1)?.to_vec(),
         })
+    }
+
+    /// The path, below this mount, of a file of its file system; `None` if the mount does not show it.
+    fn path_of(&self, in_file_system: &Path) -> Option<PathBuf> {
+        let below = in_file_system.strip_prefix(&self.root).ok()?;
+        // A slash behind the name of a file would be an error.
+        Some(match below.as_os_str().is_empty() {
+            true => self.point.clone(),
+            false => self.point.join(below),
+        })
+    }
+
+    /// Whether its point leads to it, and not to a mount that covers it.
+    fn is_seen(&self, mounts: &[Self]) -> bool {
+        FileLocation::of(mounts, &self.point)
+            .is_some_and(|seen| seen.device == self.device && seen.path == self.root)
     }
 
     pub(super) fn is_one_of(&self, kinds: &[&str]) -> bool {

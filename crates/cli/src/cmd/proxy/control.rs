@@ -211,9 +211,12 @@ fn is_denied(
 /// Logs the addresses that a service listens on, as the kernel assigned them, and its targets.
 fn log_listening(plan: &ServicePlan, actual: &BoundAddresses, workers: usize) {
     let [tcp, udp] = TRANSPORTS.map(|transport| {
-        let wanted = plan.sockets.listen(transport).iter();
-        let addrs = wanted.filter_map(|&addr| actual.get(&(transport, addr)).copied());
-        ranges(addrs)
+        ranges(
+            plan.sockets
+                .listen(transport)
+                .iter()
+                .filter_map(|&addr| actual.get(&(transport, addr)).copied()),
+        )
     });
     let targets = &plan.config.upstream.targets;
     tracing::info!(

@@ -239,12 +239,16 @@ impl Setup {
         let mut taken = HashSet::new();
         let mut problems = Vec::new();
         for plan in &self.services {
-            let mut listen = plan.sockets.listen(transport).iter();
-            if let Some(addr) = listen.find(|&&addr| !taken.insert(addr)) {
+            let given_twice: Vec<_> = plan
+                .sockets
+                .listen(transport)
+                .iter()
+                .filter(|&&addr| !taken.insert(addr))
+                .collect();
+            if let Some(addr) = given_twice.first() {
                 let text = format!("--listen {addr} is given twice");
                 problems.push(plan.origin.of(&text));
             }
-            taken.extend(listen);
         }
         if self.host.sockets_from_outside {
             return problems;

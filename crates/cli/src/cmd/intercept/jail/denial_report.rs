@@ -49,7 +49,7 @@ impl DenialReport {
             return !denied.is_empty();
         }
         for denied in &denied {
-            let key = (denied.to.clone(), denied.remedy.clone());
+            let key = key_of(denied);
             if self.reported.len() == MAX_LINES || self.reported.contains(&key) {
                 continue;
             }
@@ -74,11 +74,10 @@ impl DenialReport {
     pub(super) fn finish(mut self, denials: &Denials, failures: &Failures) -> bool {
         let is_anything_denied = self.write(denials);
         let (denied, others) = denials.list();
-        let is_reported = |denied: &DeniedDestination| {
-            let key = (denied.to.clone(), denied.remedy.clone());
-            self.reported.contains(&key)
-        };
-        let has_all = self.is_quiet || others == 0 && denied.iter().all(is_reported);
+        let is_all_reported = denied
+            .iter()
+            .all(|denied| self.reported.contains(&key_of(denied)));
+        let has_all = self.is_quiet || others == 0 && is_all_reported;
         if !has_all {
             try_write_line(&format!(
                 "peername: denied: more than {MAX_LINES} destinations: --log FILE has all"
@@ -136,6 +135,11 @@ impl DenialReport {
         };
         format!("peername: denied: {to}, {times}: {outcome}")
     }
+}
+
+/// What has a line of its own.
+fn key_of(denied: &DeniedDestination) -> (HostPort, Option<Remedy>) {
+    (denied.to.clone(), denied.remedy.clone())
 }
 
 fn failed_line_of(failed: &FailedDestination) -> String {

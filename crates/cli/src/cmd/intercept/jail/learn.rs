@@ -192,18 +192,9 @@ mod tests {
 
     use super::*;
 
-    fn learn(before: Option<&str>, asked: &[&str]) -> Result<String, String> {
-        let name = format!(
-            "peername-learn-{:016x}",
-            peername_sys::random::words::<1>().unwrap()[0]
-        );
-        let path = std::env::temp_dir().join(name);
-        if let Some(text) = before {
-            fs::write(&path, text).unwrap();
-        }
-        let command = ["/usr/bin/c#\u{1b}url", "-d", "it's"].map(OsString::from);
+    fn network() -> LearningNetwork {
         let allowed: AllowedDestination = "10.2.0.0/16:80".parse().unwrap();
-        let network = LearningNetwork {
+        LearningNetwork {
             http_ports: [80, 443, 8080, 9000].into(),
             allowed: [allowed].into_iter().collect(),
             relayed: AccessRules::deny_others(
@@ -216,11 +207,23 @@ mod tests {
                 "listed.test" => vec![[10, 2, 0, 1].into()],
                 _ => vec![[11, 0, 0, 1].into()],
             },
-        };
+        }
+    }
+
+    fn learn(before: Option<&str>, asked: &[&str]) -> Result<String, String> {
+        let name = format!(
+            "peername-learn-{:016x}",
+            peername_sys::random::words::<1>().unwrap()[0]
+        );
+        let path = std::env::temp_dir().join(name);
+        if let Some(text) = before {
+            fs::write(&path, text).unwrap();
+        }
+        let command = ["/usr/bin/c#\u{1b}url", "-d", "it's"].map(OsString::from);
         // The second would end the line of the comment.
         let options = ["--extra-ca root.pem", "--extra-ca 'a\nevil.test'"];
         let options = options.map(str::to_owned).to_vec();
-        let list = LearnedList::open(&path, &command, options, network);
+        let list = LearnedList::open(&path, &command, options, network());
         let result = list.map_err(|error| error.0).map(|list| {
             for to in asked {
                 list.add(&HostPort::parse(to).unwrap()).unwrap();
@@ -240,6 +243,30 @@ mod tests {
     fn rules_of(text: &str) -> Vec<&str> {
         let lines = text.lines();
         lines.filter(|line| !line.starts_with(HEADER)).collect()
+    }
+
+    /// Each run reads the list, adds a rule and replaces the file.
+    #[test]
+    fn two_runs_lose_no_rule_of_each_other() {
+        let path = std::env::temp_dir().join(format!(
+            "peername-learn-{:016x}",
+            peername_sys::random::words::<1>().unwrap()[0]
+        ));
+        thread::scope(|scope| {
+            for run in ["a", "b"] {
+                let path = &path;
+                scope.spawn(move || {
+                    let list = LearnedList::open(path, &[], Vec::new(), network()).unwrap();
+                    for number in 0..20 {
+                        let to = format!("{run}{number}.test:443");
+                        list.add(&HostPort::parse(&to).unwrap()).unwrap();
+                    }
+                });
+            }
+        });
+        let text = fs::read_to_string(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        assert_eq!(rules_of(&text).len(), 40, "{text}");
     }
 
     #[test]
