@@ -14,7 +14,7 @@ use crate::harness::addr::{
 };
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
-use crate::harness::lab::{Host, Lab, Process, Scratch, wait_for};
+use crate::harness::lab::{Host, Lab, Process, Scratch, wait_for, wait_until};
 use crate::harness::peername::{BINARY, Peername};
 use crate::harness::rig::proxy::front_of;
 use crate::harness::rig::udp::{UdpRig, datagram_header_for};
@@ -250,6 +250,26 @@ fn reload_withdraws_trust_from_offloaded_sessions() {
     let totals = proxy.stop();
     assert_eq!(totals["datagrams_dropped"], "untrusted_peer=2", "{totals}");
     assert_eq!(totals["datagrams_to_upstream"], 41, "{totals}");
+}
+
+/// A reload evicts all flows. That is no change of a session, however often it happens.
+#[test]
+fn steady_session_is_offloaded_again_after_each_reload() {
+    let mut rig = UdpRig::new(&[KERNEL]);
+    let client = fresh_client_v4();
+    for reloads in 1..=20 {
+        wait_offloaded(&rig, client);
+        rig.proxy.signal(Signal::HUP);
+        wait_until("the reload", || {
+            rig.proxy.log().matches("\"reloaded\"").count() == reloads
+        });
+    }
+    wait_offloaded(&rig, client);
+    for _ in 0..100 {
+        rig.round_trip(client);
+    }
+    let totals = rig.stop();
+    assert!(in_kernel(&totals) > 200, "{totals}");
 }
 
 /// A session with datagrams that only the kernel sees is not idle; its log line includes the kernel's totals.
