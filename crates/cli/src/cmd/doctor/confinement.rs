@@ -162,27 +162,38 @@ fn helper(pid: u32) -> Option<String> {
     ))
 }
 
-/// The finding about a process that does not execute peername, or of which that is not known: the file of another user's process
-/// can't be read, and a process that was started by a link to peername has the link's name.
+/// The finding about a process that does not execute peername, or of which that is not known.
 fn other_program(pid: u32) -> Option<Finding> {
     let comm = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
-    let name = comm.trim_end();
-    let shown = name.escape_debug();
+    let name = comm.trim_end().escape_debug();
+    match is_peername(pid) {
+        Some(true) => None,
+        Some(false) => Some(Finding::fail(
+            "process",
+            format!("process {pid} is {name}, not peername"),
+            LIST_PROCESSES,
+        )),
+        None => Some(Finding::warn(
+            "process",
+            format!(
+                "not known whether process {pid}, {name}, is peername: its executable can't be read"
+            ),
+            "run as root, or as its user",
+        )),
+    }
+}
+
+/// Whether a process executes peername; `None` if that is not known: the file of another user's process can't be read, and a process
+/// that was started by a link to peername has the link's name.
+pub(super) fn is_peername(pid: u32) -> Option<bool> {
     let Ok(file) = fs::read_link(format!("/proc/{pid}/exe")) else {
-        let seen = format!(
-            "not known whether process {pid}, {shown}, is peername: its executable can't be read"
-        );
-        return (!name.starts_with("peername"))
-            .then(|| Finding::warn("process", seen, "run as root, or as its user"));
+        let comm = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+        return comm.starts_with("peername").then_some(true);
     };
-    let is_peername = file
+    let has_its_name = file
         .file_name()
-        .is_some_and(|name| name.as_encoded_bytes().starts_with(b"peername"))
-        || fs::read_link("/proc/self/exe").is_ok_and(|own| own == file);
-    (!is_peername).then(|| {
-        let seen = format!("process {pid} is {shown}, not peername");
-        Finding::fail("process", seen, LIST_PROCESSES)
-    })
+        .is_some_and(|name| name.as_encoded_bytes().starts_with(b"peername"));
+    Some(has_its_name || fs::read_link("/proc/self/exe").is_ok_and(|own| own == file))
 }
 
 /// The profile of a process, such as `peername-service (enforce)`.

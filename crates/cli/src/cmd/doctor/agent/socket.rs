@@ -11,6 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
+use crate::cmd::doctor::confinement::is_peername;
 use crate::cmd::doctor::finding::Finding;
 
 /// What is known of the socket.
@@ -112,12 +113,8 @@ async fn ask(path: &Path) -> io::Result<Option<u32>> {
     // A reset is an answer, too.
     let _ = stream.read(&mut [0]).await;
     let pid = pid.and_then(|pid| u32::try_from(pid).ok());
-    Ok(pid.filter(|pid| is_peername(*pid)))
-}
-
-/// Whether this process is one of peername: the one that has bound the socket may have ended, and its number be another's.
-fn is_peername(pid: u32) -> bool {
-    fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.starts_with("peername"))
+    // The one that has bound the socket may have ended, and its number be another's.
+    Ok(pid.filter(|pid| is_peername(*pid) == Some(true)))
 }
 
 fn start_one(path: &Path) -> String {

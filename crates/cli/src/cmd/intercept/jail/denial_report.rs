@@ -69,8 +69,8 @@ impl DenialReport {
         !denied.is_empty()
     }
 
-    /// The same for the last time, with a line if there were more than have lines, and one for each origin that could not be
-    /// reached: a program may show no more of that than a status.
+    /// The same for the last time, with a line if there were more than have lines, and lines for at most [`MAX_LINES`] origins that
+    /// could not be reached: a program may show no more of that than a status.
     pub(super) fn finish(mut self, denials: &Denials, failures: &Failures) -> bool {
         let is_anything_denied = self.write(denials);
         let (denied, others) = denials.list();
