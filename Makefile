@@ -40,7 +40,7 @@ setup: ## Install the programs that the tests need: balancers, servers, network 
 	@tests/setup.sh
 
 demo: ## Show what peername does: the client that a backend sees, without and with it
-	@$(CARGO) run --profile demo --locked --package peername --no-default-features -- demo
+	@$(CARGO) run --profile demo --locked --package peername -- demo
 
 docs: $(MDBOOK) ## Build the pages and the help of all commands as a book with a search, in target/book
 	$(CARGO) build --locked --package peername
@@ -76,9 +76,6 @@ test-kernels: setup ## Boot Debian's kernels under QEMU, test each feature in th
 check: ## Check formatting, lints, documentation, licences, file lengths
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
-	@for features in "" $(FEATURES); do \
-		$(CARGO) clippy --quiet --package peername --no-default-features --features "$$features" --locked -- -D warnings; \
-	done
 	@for target in $$(rustup target list --installed 2>/dev/null | grep musl); do \
 		RUSTFLAGS="-D warnings" $(CARGO) check --quiet --locked --package peername-sys --target $$target; \
 	done
@@ -312,9 +309,6 @@ $(CARGO) build --profile dist --locked $(LIBRARY_PACKAGES)
 	install -m 755 $(TARGET)/dist/libpeername_preload_connect.so $(TARGET)/$1/libpeername_connect.so
 endef
 LIBRARIES := libpeername.so libpeername_connect.so
-
-# The features of the program that may be left out (crates/cli/Cargo.toml).
-FEATURES := exec intercept kernel top
 
 # The maximum number of lines of a source file, tests included. A longer one holds more than one idea.
 MAX_FILE_LINES := 450

@@ -26,7 +26,6 @@ failed=()
 step "build" cargo test --workspace --locked --no-run --quiet
 [[ ${#failed[@]} -eq 0 ]] || exit 1
 step "everything in one process" tests/leftovers.py cargo test --workspace --locked --quiet --no-fail-fast --lib --bins
-step "the program without its optional commands" tests/leftovers.py cargo test --locked --quiet --package peername --no-default-features --bins
 step "documentation examples" tests/leftovers.py cargo test --workspace --locked --quiet --doc
 step "integration and black box" tests/leftovers.py cargo test --workspace --locked --quiet --no-fail-fast --test '*' -- \
     --test-threads "$threads"

@@ -1,86 +1,50 @@
-//! The subcommands, one file each: its options and its implementation. A build may lack some (`[features]` in Cargo.toml).
+//! The subcommands, one file each: its options and its implementation.
 
-#[cfg(feature = "intercept")]
 pub(crate) mod ca;
 mod completions;
 mod config;
 mod decode;
 mod demo;
 pub(crate) mod doctor;
-#[cfg(feature = "exec")]
 pub(crate) mod exec;
 pub(crate) mod forward;
-#[cfg(feature = "intercept")]
 pub(crate) mod intercept;
 mod man;
 pub(crate) mod proxy;
 mod routes;
 mod send;
-#[cfg(feature = "top")]
 mod top;
 mod upgrade;
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::process::ExitCode;
 
-#[cfg(feature = "exec")]
 use clap::error::{ContextKind, ErrorKind};
-#[cfg(feature = "exec")]
 use peername_daemon::options::Given;
 
-#[cfg(feature = "exec")]
 use crate::separator;
-
-/// The subcommands that this build lacks, each with the feature that adds it.
-const LEFT_OUT: &[(&str, &str)] = &[
-    #[cfg(not(feature = "exec"))]
-    ("exec", "exec"),
-    #[cfg(not(feature = "exec"))]
-    ("agent", "exec"),
-    #[cfg(not(feature = "intercept"))]
-    ("intercept", "intercept"),
-    #[cfg(not(feature = "intercept"))]
-    ("jail", "intercept"),
-    #[cfg(not(feature = "intercept"))]
-    ("ca", "intercept"),
-    #[cfg(not(feature = "top"))]
-    ("top", "top"),
-];
-
-/// Why a subcommand is not recognized although it exists: this build lacks it.
-pub(crate) fn explain_left_out(name: &OsStr) -> Option<String> {
-    let (name, feature) = LEFT_OUT.iter().find(|(left_out, _)| name == *left_out)?;
-    Some(format!(
-        "this build lacks `{name}`: build with --features {feature}"
-    ))
-}
 
 /// What to do about a command line that clap refuses, where its own words don't say so; `None` where they do.
 pub(crate) fn explain(argv: &[OsString], error: &clap::Error) -> Option<String> {
     let [_, name, words @ ..] = argv else {
         return None;
     };
-    #[cfg(feature = "intercept")]
     if name == "jail"
         || name == "intercept" && error.kind() == clap::error::ErrorKind::ValueValidation
     {
         return intercept::jail::explain_mistake(words, error);
     }
-    #[cfg(feature = "exec")]
-    if name == "exec" {
-        return match error.kind() {
-            ErrorKind::UnknownArgument => {
-                let unknown = separator::text_of(error, ContextKind::InvalidArg)?;
-                separator::explain_missing("exec", words, &unknown)
-            }
-            ErrorKind::MissingRequiredArgument => {
-                separator::explain_no_program("exec", words, error)
-            }
-            _ => None,
-        };
+    if name != "exec" {
+        return None;
     }
-    let _ = (words, error);
-    explain_left_out(name)
+    match error.kind() {
+        ErrorKind::UnknownArgument => {
+            let unknown = separator::text_of(error, ContextKind::InvalidArg)?;
+            separator::explain_missing("exec", words, &unknown)
+        }
+        ErrorKind::MissingRequiredArgument => separator::explain_no_program("exec", words, error),
+        _ => None,
+    }
 }
 
 /// The subcommand on the command line.
@@ -89,23 +53,18 @@ pub(crate) enum Command {
     /// Strip the PROXY header and connect to the backend as the client
     Proxy(Box<proxy::Args>),
     /// Run a server that gets its clients' addresses without a proxy, or a client that sends a header
-    #[cfg(feature = "exec")]
     Exec(Box<Given<exec::Args>>),
     /// Give containers that are started without peername their clients' addresses, by a container runtime's seccomp profile; for
     /// TCP only, UDP takes `peername proxy`
-    #[cfg(feature = "exec")]
     Agent(Box<exec::agent::Args>),
     /// Accept plain connections and forward them with a header
     Forward(Box<forward::Args>),
     /// Intercept outbound TLS and forward the requests that an external check allows
-    #[cfg(feature = "intercept")]
     Intercept(Box<intercept::Args>),
     /// Run a program whose only way out is the interceptor, which checks its requests; UDP is refused, but names are resolved
     /// inside
-    #[cfg(feature = "intercept")]
     Jail(Box<intercept::jail::CommandLine>),
     /// Show in a terminal what a running command does
-    #[cfg(feature = "top")]
     Top(top::Args),
     /// Have a running process replaced by the binary that is at its path now, without loss
     Upgrade(upgrade::Args),
@@ -116,7 +75,6 @@ pub(crate) enum Command {
     /// Show, add or remove the routing rules that deliver replies to this host
     Routes(routes::Args),
     /// Manage the certificate authority of `intercept`
-    #[cfg(feature = "intercept")]
     Ca(ca::Args),
     /// Check this host, and print a remedy for each problem
     Doctor(Box<doctor::Args>),
@@ -139,22 +97,16 @@ impl Command {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match self {
             Self::Proxy(args) => proxy::run(&args),
-            #[cfg(feature = "exec")]
             Self::Exec(args) => exec::run(&args),
-            #[cfg(feature = "exec")]
             Self::Agent(args) => exec::agent::run(&args),
             Self::Forward(args) => forward::run(&args),
-            #[cfg(feature = "intercept")]
             Self::Intercept(args) => intercept::run(&args),
-            #[cfg(feature = "intercept")]
             Self::Jail(args) => intercept::jail::run(&args),
-            #[cfg(feature = "top")]
             Self::Top(args) => top::run(&args),
             Self::Upgrade(args) => upgrade::run(&args),
             Self::Send(args) => send::run(&args),
             Self::Decode(args) => decode::run(&args),
             Self::Routes(args) => routes::run(&args),
-            #[cfg(feature = "intercept")]
             Self::Ca(args) => ca::run(&args),
             Self::Doctor(args) => doctor::run(&args),
             Self::Demo(args) => demo::run(&args),

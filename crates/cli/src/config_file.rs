@@ -12,17 +12,12 @@ use peername_daemon::reload::file_watch::Fingerprints;
 use peername_daemon::usage::Usage;
 use peername_sys::fs::text_file;
 use serde_json::Value;
-#[cfg(feature = "intercept")]
 use toml::Spanned;
-#[cfg(feature = "intercept")]
 use toml::de::DeValue;
 
-#[cfg(feature = "exec")]
 use crate::cmd::exec::agent::policy_args::Policy;
 use crate::cmd::forward::options::Forward;
-#[cfg(feature = "intercept")]
 use crate::cmd::intercept::jail::options::Args as Jail;
-#[cfg(feature = "intercept")]
 use crate::cmd::intercept::options::Intercept;
 use crate::cmd::proxy::options::{Listener, Top};
 
@@ -36,14 +31,11 @@ pub(crate) struct Configuration {
     pub(crate) listen: Vec<Table<Listener>>,
     /// Groups of listeners of `peername forward`, each with its own configuration.
     pub(crate) forward: Vec<Table<Forward>>,
-    #[cfg(feature = "intercept")]
     pub(crate) intercept: Option<Table<Intercept>>,
     /// What is valid in the file, but not as it should be.
     pub(crate) warnings: Vec<String>,
-    #[cfg(feature = "intercept")]
     pub(crate) jail: Option<Table<Jail>>,
     /// The policies of `peername agent`.
-    #[cfg(feature = "exec")]
     pub(crate) agent: Vec<Table<Policy>>,
 }
 
@@ -94,7 +86,6 @@ impl Configuration {
         };
         add("listen", shown(&self.listen));
         add("forward", shown(&self.forward));
-        #[cfg(feature = "intercept")]
         if let Some(table) = &self.intercept {
             all.insert("intercept".to_owned(), table.given.shown().clone().into());
         }
@@ -102,15 +93,8 @@ impl Configuration {
     }
 
     fn is_empty(&self) -> bool {
-        #[cfg(feature = "intercept")]
         let has_intercept = self.intercept.is_some() || self.jail.is_some();
-        #[cfg(not(feature = "intercept"))]
-        let has_intercept = false;
-        #[cfg(feature = "exec")]
-        let has_agent = !self.agent.is_empty();
-        #[cfg(not(feature = "exec"))]
-        let has_agent = false;
-        self.listen.is_empty() && self.forward.is_empty() && !has_intercept && !has_agent
+        self.listen.is_empty() && self.forward.is_empty() && self.agent.is_empty() && !has_intercept
     }
 }
 
@@ -227,17 +211,6 @@ fn parse(tables: &mut Tables<'_>, kinds: &[Kind]) -> Configuration {
     let intercept = take(Kind::Intercept, "intercept");
     let jail = take(Kind::Jail, "jail");
     let agent = take(Kind::Agent, "agent");
-    #[cfg(not(feature = "exec"))]
-    if let Some(table) = &agent {
-        let why = "this build lacks `agent`: build with --features exec";
-        tables.refuse(table.span().start, why.to_owned());
-    }
-    #[cfg(not(feature = "intercept"))]
-    for table in [&intercept, &jail].into_iter().flatten() {
-        let why = "this build lacks `intercept`: build with --features intercept";
-        tables.refuse(table.span().start, why.to_owned());
-    }
-    #[cfg(feature = "intercept")]
     for table in [&intercept, &jail].into_iter().flatten() {
         refuse_unordered_rules(tables, table);
     }
@@ -250,11 +223,8 @@ fn parse(tables: &mut Tables<'_>, kinds: &[Kind]) -> Configuration {
         forward: forward.map_or_else(Vec::new, |value| {
             tables.read_array(Kind::Forward.name(), value)
         }),
-        #[cfg(feature = "intercept")]
         intercept: intercept.and_then(|value| tables.read_table(Kind::Intercept.name(), value)),
-        #[cfg(feature = "intercept")]
         jail: jail.and_then(|value| tables.read_table(Kind::Jail.name(), value)),
-        #[cfg(feature = "exec")]
         agent: agent.map_or_else(Vec::new, |value| {
             tables.read_array(Kind::Agent.name(), value)
         }),
@@ -262,7 +232,6 @@ fn parse(tables: &mut Tables<'_>, kinds: &[Kind]) -> Configuration {
 }
 
 /// The first rule that matches decides, and the keys of a table have no order: tools sort them.
-#[cfg(feature = "intercept")]
 fn refuse_unordered_rules(tables: &mut Tables<'_>, table: &Spanned<DeValue<'_>>) {
     let Some(keys) = table.get_ref().as_table() else {
         return;
@@ -286,11 +255,8 @@ fn places() -> Vec<Place> {
         Place::top::<Top>(),
         Place::table::<Listener>(Kind::Listen.name()),
         Place::table::<Forward>(Kind::Forward.name()),
-        #[cfg(feature = "intercept")]
         Place::table::<Intercept>(Kind::Intercept.name()),
-        #[cfg(feature = "intercept")]
         Place::table::<Jail>(Kind::Jail.name()),
-        #[cfg(feature = "exec")]
         Place::table::<Policy>(Kind::Agent.name()),
     ]
 }

@@ -18,7 +18,6 @@ pub(crate) fn command(words: &[OsString]) -> Command {
 }
 
 /// Becomes the program (execve(2)). Returns only if that fails: with the exit code of the reason.
-#[cfg(feature = "exec")]
 pub(crate) fn execute(command: Command) -> ExitCode {
     ExitCode::from(try_execute(command))
 }

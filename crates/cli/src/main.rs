@@ -2,17 +2,13 @@
 #![forbid(unsafe_code)]
 
 mod admin_client;
-#[cfg(feature = "exec")]
 mod check_report;
 mod cmd;
 mod compat;
 mod config_file;
 mod help;
-#[cfg(any(feature = "exec", feature = "intercept"))]
 mod launcher;
-#[cfg(any(feature = "exec", feature = "intercept"))]
 mod publish;
-#[cfg(any(feature = "exec", feature = "intercept"))]
 mod separator;
 
 use std::env;
@@ -142,21 +138,9 @@ fn is_closed_pipe(error: &anyhow::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     /// clap checks the definition of a command only when it is used, and only in debug builds.
     #[test]
     fn the_command_line_is_well_defined() {
         crate::help::command_line().debug_assert();
-    }
-
-    /// `make test` runs this in a build without optional commands, too.
-    #[test]
-    fn commands_that_are_left_out_name_their_feature() {
-        for name in ["exec", "intercept", "jail", "ca", "top"] {
-            let exists = crate::Args::command().find_subcommand(name).is_some();
-            let why = crate::cmd::explain_left_out(name.as_ref());
-            assert_eq!(why.is_none(), exists, "{why:?}");
-        }
     }
 }

@@ -5,16 +5,8 @@
 //! fast path), without a system call or a copy to user space. A datagram that matches no flow, or is out of the ordinary,
 //! takes the slow path through user space.
 #![forbid(unsafe_code)]
-#![cfg_attr(
-    not(feature = "ebpf"),
-    allow(dead_code, reason = "what encodes flows for the program")
-)]
 
 pub mod address_pair;
-#[cfg(feature = "ebpf")]
-pub mod data_path;
-#[cfg(not(feature = "ebpf"))]
-#[path = "no_data_path.rs"]
 pub mod data_path;
 pub mod flow;
 pub mod totals;

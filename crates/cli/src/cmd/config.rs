@@ -8,13 +8,10 @@ use std::process::ExitCode;
 use peername_daemon::options::Given;
 use peername_daemon::reload::Setup as _;
 use peername_daemon::reload::file_watch::Fingerprints;
-#[cfg(feature = "exec")]
 use peername_daemon::usage::Usage;
 use peername_sys::process::launch::exit_code::PROBLEM_FOUND;
 
-#[cfg(feature = "exec")]
 use crate::cmd::exec::agent::policy_args;
-#[cfg(feature = "intercept")]
 use crate::cmd::intercept;
 use crate::cmd::proxy::options::Top;
 use crate::cmd::{forward, proxy};
@@ -123,7 +120,6 @@ fn validate(config: Configuration) -> Result<String, Problems> {
         let setup = forward::setup::Setup::new(config.clone());
         note("forward: ", setup.map(|setup| setup.summary()));
     }
-    #[cfg(feature = "exec")]
     if !config.agent.is_empty() {
         let policies = policy_args::policies(&config.agent);
         let named = policies.map(|all| {
@@ -132,7 +128,6 @@ fn validate(config: Configuration) -> Result<String, Problems> {
         });
         note("agent: ", named.map_err(problems_of));
     }
-    #[cfg(feature = "intercept")]
     if let Some(table) = &config.jail {
         let validated = table.options().validate();
         note(
@@ -142,7 +137,6 @@ fn validate(config: Configuration) -> Result<String, Problems> {
                 .map_err(|errors| Problems(table.located(&errors).collect())),
         );
     }
-    #[cfg(feature = "intercept")]
     if config.intercept.is_some() {
         let setup = intercept::setup::Setup::new(config);
         note("intercept: ", setup.map(|setup| setup.summary()));
@@ -154,7 +148,6 @@ fn validate(config: Configuration) -> Result<String, Problems> {
 }
 
 /// The lines of an error.
-#[cfg(feature = "exec")]
 fn problems_of(Usage(text): Usage) -> Problems {
     Problems(text.lines().map(str::to_owned).collect())
 }

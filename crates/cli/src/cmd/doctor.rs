@@ -4,17 +4,12 @@
 //! is rarely the only one. A check tries the operation itself where it can (it connects, it binds a port) and reads
 //! settings only where it can't.
 
-#[cfg(feature = "exec")]
 mod agent;
 pub(crate) mod backend;
 mod backend_listener;
 mod confinement;
 mod finding;
 mod host;
-#[cfg(feature = "intercept")]
-mod intercept;
-#[cfg(not(feature = "intercept"))]
-#[path = "doctor/no_intercept.rs"]
 mod intercept;
 mod listener;
 mod observe;
@@ -88,15 +83,12 @@ enum Mode {
     #[command(long_flag = "intercept")]
     Intercept(Box<intercept::Args>),
     /// Check whether `peername jail` can run a program
-    #[cfg(feature = "intercept")]
     #[command(before_help = "Example:\n  peername doctor jail")]
     Jail,
     /// Find out why containers don't see their clients: runtimes, socket and seccomp profile of `peername agent`, and a container that
     /// accepts a connection
-    #[cfg(feature = "exec")]
     Agent(agent::Args),
     /// Accept one connection, and print its peer: what `doctor agent` runs in its container
-    #[cfg(feature = "exec")]
     #[command(hide = true)]
     AcceptOne(agent::accept_one::Args),
     /// Report what confines `proxy`, `forward` and `intercept` on this host (docs/confinement.md)
@@ -133,11 +125,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let failed = block_on(async {
         Ok(match &args.mode {
             Some(Mode::Intercept(args)) => examine_intercept(args).await,
-            #[cfg(feature = "intercept")]
             Some(Mode::Jail) => report(&intercept::jail()) == Verdict::Fail,
-            #[cfg(feature = "exec")]
             Some(Mode::Agent(args)) => report_all(agent::findings(args).await),
-            #[cfg(feature = "exec")]
             Some(Mode::AcceptOne(args)) => report(&agent::accept_one::run(args)) == Verdict::Fail,
             Some(Mode::Confinement(args)) => match args.config.as_deref().map(read_setup) {
                 Some(Err(problems)) => report_all(problems.into_iter().map(wrong_configuration)),

@@ -3,12 +3,9 @@
 use peername_daemon::options::schema;
 use serde_json::{Map, Value, json};
 
-#[cfg(feature = "exec")]
 use crate::cmd::exec::agent::policy_args::Policy;
 use crate::cmd::forward::options::Forward;
-#[cfg(feature = "intercept")]
 use crate::cmd::intercept::jail::options::Args as Jail;
-#[cfg(feature = "intercept")]
 use crate::cmd::intercept::options::Intercept;
 use crate::cmd::proxy::options::{Listener, Top};
 
@@ -33,19 +30,16 @@ pub(crate) fn schema() -> Value {
         array(schema::properties::<Forward>()),
         "Groups of listeners of `peername forward`, each with its own configuration",
     );
-    #[cfg(feature = "intercept")]
     add(
         "intercept",
         table(schema::properties::<Intercept>()),
         "`peername intercept`",
     );
-    #[cfg(feature = "intercept")]
     add(
         "jail",
         table(schema::properties::<Jail>()),
         "`peername jail`",
     );
-    #[cfg(feature = "exec")]
     add(
         "agent",
         array(schema::properties::<Policy>()),

@@ -108,9 +108,7 @@ fn file_and_command_line_have_the_same_verdict() {
     check::<Top>();
     check::<Listener>();
     check::<Forward>();
-    #[cfg(feature = "intercept")]
     check::<Intercept>();
-    #[cfg(feature = "intercept")]
     check::<Jail>();
 }
 
@@ -174,11 +172,8 @@ fn options_with_a_path_name_it() {
     check_paths::<Top>();
     check_paths::<Listener>();
     check_paths::<Forward>();
-    #[cfg(feature = "intercept")]
     check_paths::<Intercept>();
-    #[cfg(feature = "intercept")]
     check_paths::<Jail>();
-    #[cfg(feature = "exec")]
     check_paths::<Policy>();
 }
 

@@ -79,7 +79,6 @@ pub(crate) fn list_errors<T>(
         .unwrap_or_else(|| Usage::from_error(whole))
 }
 
-#[cfg(feature = "exec")]
 impl Args {
     /// These options with other values.
     pub(crate) fn map_networks(&self, value: fn(&str) -> String) -> Self {

@@ -95,7 +95,6 @@ impl HeaderArgs {
     }
 }
 
-#[cfg(feature = "exec")]
 impl HeaderArgs {
     /// These options with other values of those that list networks.
     pub(crate) fn map_networks(&self, value: fn(&str) -> String) -> Self {
