@@ -40,7 +40,7 @@ setup: ## Install the programs that the tests need: balancers, servers, network 
 	@tests/setup.sh
 
 demo: ## Show what peername does: the client that a backend sees, without and with it
-	@$(CARGO) run --profile demo --locked --package peername -- demo
+	@$(CARGO) run --locked --package peername -- demo
 
 docs: $(MDBOOK) ## Build the pages and the help of all commands as a book with a search, in target/book
 	$(CARGO) build --locked --package peername

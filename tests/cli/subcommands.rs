@@ -242,7 +242,7 @@ fn decode_reads_raw_bytes() {
 
 #[test]
 fn demo_works_as_root() {
-    assert_demo_shows_the_client(&[BINARY]);
+    assert_demo_shows_both_doors(&[BINARY]);
 }
 
 /// An ordinary user needs only a kernel that allows user namespaces.
@@ -250,7 +250,7 @@ fn demo_works_as_root() {
 fn demo_works_as_an_ordinary_user() {
     let scratch = Scratch::new();
     let copy = copy_executable(&Host::new(), &scratch);
-    assert_demo_shows_the_client(&["runuser", "-u", "nobody", "--", &copy]);
+    assert_demo_shows_both_doors(&["runuser", "-u", "nobody", "--", &copy]);
 }
 
 #[test]
@@ -299,7 +299,7 @@ fn manual_pages_exist_for_every_command() {
     );
 }
 
-fn assert_demo_shows_the_client(program: &[&str]) {
+fn assert_demo_shows_both_doors(program: &[&str]) {
     let host = Host::new();
     let before = host.run("ip", &["address"]);
     let output = Peername::run_with_input(&host, program, &["demo"], "");
@@ -318,6 +318,15 @@ fn assert_demo_shows_the_client(program: &[&str]) {
     assert!(
         with.len() >= 2 && !with.iter().any(|addr| addr.ip().is_loopback()),
         "{said}"
+    );
+    assert_contains(
+        &said,
+        &[
+            "GET  http://192.0.2.80/   HTTP/1.1 200 OK",
+            "POST http://192.0.2.80/   HTTP/1.1 403 Forbidden",
+            "peername: denied: 192.0.2.80:80, once: --allow 'POST 192.0.2.80' allows it",
+            "and the server saw        GET / HTTP/1.1\n",
+        ],
     );
     assert_eq!(
         host.run("ip", &["address"]),

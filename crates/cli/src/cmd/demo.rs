@@ -1,6 +1,7 @@
-//! `peername demo`: runs a backend, a balancer and `peername proxy` in one private network namespace, and prints the client
-//! that the backend sees. The host's network is not changed.
+//! `peername demo`: runs a backend, a balancer, `peername proxy` and `peername jail` in one private network namespace, and
+//! prints the client that the backend sees and the requests that leave the jail. The host's network is not changed.
 
+mod jail;
 mod peers;
 
 use std::env;
@@ -28,7 +29,8 @@ pub(crate) struct Args {}
 
 /// # Errors
 ///
-/// Namespaces can't be created, a socket fails, or the backend saw another address than the client's.
+/// Namespaces can't be created, a socket or program fails, the backend saw another address than the client's, or a request
+/// left the jail that is not allowed.
 pub(crate) fn run(_args: &Args) -> anyhow::Result<ExitCode> {
     if !is_effective(CapabilitySet::SYS_ADMIN) {
         become_root_of_new_user_namespace().context(
@@ -45,12 +47,17 @@ pub(crate) fn run(_args: &Args) -> anyhow::Result<ExitCode> {
     let out = &mut stdout();
     writeln!(
         out,
-        "In a network of its own: a backend, and a balancer that knows the client.\n"
+        "Who came in. In a network of its own: a backend, and a balancer that knows the client.\n"
     )?;
     cases.iter().try_for_each(|case| case.show(out))?;
     writeln!(
         out,
-        "Next: `peername proxy --help`, and `peername doctor` on the host that is to run it."
+        "What may go out. In the same network: a server, and a program that would reach it.\n"
+    )?;
+    jail::show(out)?;
+    writeln!(
+        out,
+        "Next: `peername proxy --help` and `peername jail --help`; `peername doctor` tells whether a host can run them."
     )?;
     Ok(ExitCode::SUCCESS)
 }
@@ -66,7 +73,9 @@ struct Case {
 
 /// Sets the network up and starts the backends; IPv6 only where this host has it.
 async fn prepare() -> anyhow::Result<Vec<Case>> {
-    Netlink::open()?.set_loopback_up().await?;
+    let netlink = Netlink::open()?;
+    netlink.set_loopback_up().await?;
+    netlink.add_loopback_address(jail::SERVER.parse()?).await?;
     let mut backends = Vec::new();
     for address in [V4.backend, V6.backend] {
         for transport in [peername_sys::Transport::Tcp, peername_sys::Transport::Udp] {
