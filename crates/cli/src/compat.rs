@@ -1,9 +1,9 @@
 //! Translates the command lines of four predecessors into native ones.
 //!
-//! The old options are parsed by the old program's rules and result in a native command line, which then runs as any
-//! other. So everything that is possible here is possible natively, and a warning at the start prints the native command line. Two things
-//! differ from the old programs: a failure to start is never exit 0, and the native rules decide which clients may be
-//! claimed and which addresses are listened on and connected to.
+//! The old options are parsed by the old program's rules and result in a native command line, which is printed at the start and
+//! then runs as any other. So everything that is possible here is possible natively. Two things differ from the old programs: a
+//! failure to start is never exit 0, and the native rules decide which clients may be claimed and which addresses are listened
+//! on and connected to.
 
 mod cloudflare;
 mod go_mmproxy;
@@ -22,7 +22,6 @@ use std::process::ExitCode;
 use std::thread::available_parallelism;
 
 use clap::Parser;
-
 use peername_daemon::command::block_on;
 use peername_observe::shell::command_line;
 use peername_sys::process::launch::exit_code::FAILURE;
@@ -31,12 +30,12 @@ use crate::Args;
 use program::Program;
 use translation::{EarlyExit, Environment, Translation, print_to_stderr};
 
-/// Translates the command line if it is another program's: this binary was called by that program's name, or with
-/// `--compat NAME` first. `None` for peername's own.
+/// Translates a command line of another program: this binary was called by that program's name, or with `--compat NAME` first.
+/// `None` for a command line of peername's own.
 ///
 /// # Errors
 ///
-/// [`EarlyExit`] if it is wrong by the old program's rules, or asks for help.
+/// [`EarlyExit`] if the command line is wrong by the old program's rules, or asks for help.
 pub(crate) fn translate(argv: &[OsString]) -> Option<Result<Translation, EarlyExit>> {
     let (name, args) = argv.split_first()?;
     let rust_log = std::env::var("RUST_LOG").ok();
@@ -85,7 +84,7 @@ fn compat_option(args: &[OsString]) -> Option<Result<(Program, &[OsString]), Ear
     })
 }
 
-/// The program named by the name of this binary, or of a link to it.
+/// The program by whose name this binary, or a link to it, was called.
 fn called_as(name: &OsStr, args: &[OsString]) -> Option<Program> {
     match Path::new(name).file_name()? {
         name if name == "mmproxy" => Some(disambiguate_mmproxy(args)),
@@ -93,9 +92,9 @@ fn called_as(name: &OsStr, args: &[OsString]) -> Option<Program> {
     }
 }
 
-/// Two programs are called `mmproxy`: this returns the one that understands the command line. If both do, it is
-/// cloudflare's if the command line has all four options which that program requires. Guessing cloudflare's wrongly
-/// sets a firewall mark too many, which does less harm than one too few.
+/// Two programs are called `mmproxy`: returns the one that understands the command line. If both do, returns cloudflare's if
+/// the command line has all four options that cloudflare's requires: if that is wrong, a firewall mark is set that is not
+/// needed, which does less harm than a mark that is missing.
 fn disambiguate_mmproxy(args: &[OsString]) -> Program {
     match (mmproxy_rs::understands(args), cloudflare::understands(args)) {
         (false, true) => Program::Cloudflare,
@@ -117,7 +116,7 @@ impl Translation {
             }
         };
         self.announce();
-        crate::code_of(self.serve(args), FAILURE)
+        crate::exit_code(self.serve(args), FAILURE)
     }
 
     fn serve(&self, args: Args) -> anyhow::Result<ExitCode> {

@@ -32,38 +32,45 @@ use crate::cmd::Command;
     version,
     max_term_width = 100,
     before_help = EXAMPLES,
-    after_help = IN_THE_PLACE_OF_OTHERS
+    after_help = COMPAT_HELP
 )]
 struct Args {
     #[command(subcommand)]
     command: Command,
 }
 
-/// The exit codes are those of [`peername_sys::process::launch::exit_code`]. With `--compat`, wrong usage has the other program's code.
+/// The exit codes are those of [`peername_sys::process::launch::exit_code`]; with `--compat`, wrong usage has the other
+/// program's.
 fn main() -> ExitCode {
-    // Where the file's capabilities have no effective bit, as in the container image: with it, execve(2) fails wherever one
-    // of them is not to be had, also for commands that need none. A failure shows at the first call that needs one.
+    // For a file whose capabilities have no effective bit, as in the container image: with the bit, execve(2) would fail
+    // wherever a capability can't be granted, also for commands that need none. An error shows at the first call that needs a
+    // capability.
     let _ = caps::set_effective(CapabilitySet::from_bits_retain(u64::MAX));
     let argv: Vec<_> = env::args_os().collect();
     match compat::translate(&argv) {
-        None => match help::parse(&argv) {
-            Ok(args) => {
-                warn_of_older_names(&argv);
-                code_of(args.command.run(), WRONG_USAGE)
-            }
-            Err(error) => {
-                if let Some(why) = cmd::explain(&argv, &error) {
-                    eprintln!("peername: {why}");
-                    return ExitCode::from(WRONG_USAGE);
-                }
-                let code = u8::try_from(error.exit_code()).unwrap_or(WRONG_USAGE);
-                // A closed pipe is not a failure.
-                let _ = error.print();
-                ExitCode::from(lasting(code))
-            }
-        },
-        Some(Err(stop)) => stop.print(),
+        None => run(&argv),
+        Some(Err(exit)) => exit.print(),
         Some(Ok(translation)) => translation.run(),
+    }
+}
+
+/// Runs a command line of peername's own.
+fn run(argv: &[OsString]) -> ExitCode {
+    match help::parse(argv) {
+        Ok(args) => {
+            warn_of_older_names(argv);
+            exit_code(args.command.run(), WRONG_USAGE)
+        }
+        Err(error) => {
+            if let Some(explanation) = cmd::explain(argv, &error) {
+                eprintln!("peername: {explanation}");
+                return ExitCode::from(WRONG_USAGE);
+            }
+            let code = u8::try_from(error.exit_code()).unwrap_or(WRONG_USAGE);
+            // A closed pipe is not a failure.
+            let _ = error.print();
+            ExitCode::from(unless_name_unresolved(code))
+        }
     }
 }
 
@@ -83,6 +90,7 @@ fn warn_of_older_names(argv: &[OsString]) {
     }
 }
 
+/// Whether the option is given, with or without a value.
 fn is_given(argv: &[OsString], option: &str) -> bool {
     argv.iter()
         .take_while(|word| *word != "--")
@@ -90,13 +98,14 @@ fn is_given(argv: &[OsString], option: &str) -> bool {
         .any(|word| word.split('=').next() == Some(option))
 }
 
-fn code_of(outcome: anyhow::Result<ExitCode>, wrong_usage: u8) -> ExitCode {
+/// The exit code of a command. Prints its error, and reports it to the process that this one is to replace, if there is one.
+fn exit_code(outcome: anyhow::Result<ExitCode>, wrong_usage: u8) -> ExitCode {
     match outcome {
         Ok(code) => code,
         // The reader has closed the pipe, as `| head` does.
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            // So that the journal shows it as an error.
+            // The priority by which the journal shows the line as an error.
             let priority = if logging::journal::is_stderr_journal() {
                 "<3>"
             } else {
@@ -105,7 +114,7 @@ fn code_of(outcome: anyhow::Result<ExitCode>, wrong_usage: u8) -> ExitCode {
             eprintln!("{priority}peername: {}", with_causes(&error));
             handover::report_failure(&error);
             ExitCode::from(if error.is::<Usage>() {
-                lasting(wrong_usage)
+                unless_name_unresolved(wrong_usage)
             } else {
                 FAILURE
             })
@@ -113,9 +122,9 @@ fn code_of(outcome: anyhow::Result<ExitCode>, wrong_usage: u8) -> ExitCode {
     }
 }
 
-/// The exit code of a permanent error, which tells a service manager not to retry. A name that does not resolve may resolve
-/// later, so that is [`FAILURE`].
-fn lasting(code: u8) -> u8 {
+/// Replaces the exit code of wrong usage, which tells a service manager not to retry, by [`FAILURE`] if a name did not resolve:
+/// it may resolve later.
+fn unless_name_unresolved(code: u8) -> u8 {
     match code {
         WRONG_USAGE if value::is_name_unresolved() => FAILURE,
         code => code,
@@ -127,7 +136,7 @@ Examples: see what it does; check this host; serve a web server on port 8080 beh
   peername demo
   peername doctor --target 127.0.0.1:8080
   peername proxy --target 127.0.0.1:8080 --trust 192.0.2.0/24 --setup-routes";
-const IN_THE_PLACE_OF_OTHERS: &str = "`peername --compat go-mmproxy|mmproxy-rs|cloudflare-mmproxy|udppp …` \
+const COMPAT_HELP: &str = "`peername --compat go-mmproxy|mmproxy-rs|cloudflare-mmproxy|udppp …` \
     takes the options of that program; so does a link to this binary by its name.";
 
 fn is_closed_pipe(error: &anyhow::Error) -> bool {

@@ -8,81 +8,85 @@ use std::net::{IpAddr, SocketAddr};
 use peername_daemon::value;
 
 use super::native_command::{NativeCommand, target};
-use super::parser::{self, Opt, ParsedOptions, Rules};
+use super::parser::{self, Opt, ParsedOptions, ParserRules};
 use super::program::Program;
 use super::translation::{EarlyExit, Preflight, Translation};
-use super::trust_file::valid_lines;
+use super::trust_file::trust_valid_lines;
 
 /// Whether cloudflare/mmproxy would accept this command line.
 pub(super) fn understands(args: &[OsString]) -> bool {
-    parser::parse(Rules::GetoptLong, OPTIONS, args).is_ok_and(|given| given.others == 0)
+    parser::parse(ParserRules::GetoptLong, OPTIONS, args)
+        .is_ok_and(|parsed| parsed.other_words == 0)
 }
 
 /// Whether the command line has all options that cloudflare/mmproxy requires.
 pub(super) fn is_complete(args: &[OsString]) -> bool {
-    parser::parse(Rules::GetoptLong, OPTIONS, args)
-        .is_ok_and(|given| REQUIRED.iter().all(|(name, _)| given.has(name)))
+    parser::parse(ParserRules::GetoptLong, OPTIONS, args)
+        .is_ok_and(|parsed| REQUIRED.iter().all(|(name, _)| parsed.has(name)))
 }
 
 pub(super) fn translate(args: &[OsString]) -> Result<Translation, EarlyExit> {
-    let given = parser::parse(Rules::GetoptLong, OPTIONS, args)
+    let parsed = parser::parse(ParserRules::GetoptLong, OPTIONS, args)
         .map_err(|error| EarlyExit::failure(255, format!("mmproxy: {error}")))?;
-    if given.has("help") {
+    if parsed.has("help") {
         return Err(EarlyExit::failure(255, USAGE.to_owned()));
     }
-    if given.others > 0 {
+    if parsed.other_words > 0 {
         return Err(abort("No extra parameters allowed."));
     }
     for (name, missing) in REQUIRED {
-        if !given.has(name) {
+        if !parsed.has(name) {
             return Err(abort(missing));
         }
     }
-    let (mark, table) = (number(&given, "mark", 123)?, number(&given, "table", 100)?);
-    let targets = [target_v4(&given)?, target_v6(&given)?];
+    let (mark, table) = (
+        number(&parsed, "mark", 123)?,
+        number(&parsed, "table", 100)?,
+    );
+    let targets = [target_v4(&parsed)?, target_v6(&parsed)?];
     let [v4, v6] = &targets;
     let mut notes = Vec::new();
-    let networks = given.last("allowed-networks").unwrap_or_default();
+    let networks = parsed.last("allowed-networks").unwrap_or_default();
     let native = NativeCommand::new("proxy")
-        .option_if("--listen", given.last("listen"))
+        .option_if("--listen", parsed.last("listen"))
         .option("--target-v4", v4)
         .option("--target-v6", v6)
-        .trust(valid_lines(networks, &mut notes))
+        .trust(trust_valid_lines(networks, &mut notes))
         .option("--source-policy", "allow-local")
         .option_if(
             "--source-port",
-            (!given.has("force-real-client-port")).then_some("any"),
+            (!parsed.has("force-real-client-port")).then_some("any"),
         )
         .option("--mark", mark.to_string())
-        .switch_if("--no-sandbox", given.has("do-not-sandbox"))
+        .switch_if("--no-sandbox", parsed.has("do-not-sandbox"))
         .option("--workers", "1")
         .option("--log-format", "text")
-        .switch_if("-v", !given.has("verbose"))
-        .switch_if("-vv", given.has("verbose"));
+        .switch_if("-v", !parsed.has("verbose"))
+        .switch_if("-vv", parsed.has("verbose"));
     Ok(Translation {
         program: Program::Cloudflare,
-        words: native.words(),
+        words: native.into_words(),
         notes,
         preflight: Some(Preflight {
             mark,
             table,
             targets: targets.map(|target| value::address(&target.to_string_lossy()).ok()),
-            quiet: given.has("quiet"),
+            quiet: parsed.has("quiet"),
         }),
     })
 }
 
-fn number(given: &ParsedOptions, name: &str, default: u32) -> Result<u32, EarlyExit> {
-    let number = given.parsed(name, |text| text.parse().ok());
-    number
+fn number(parsed: &ParsedOptions, name: &str, default: u32) -> Result<u32, EarlyExit> {
+    parsed
+        .parse_last(name, |text| text.parse().ok())
         .map(|number| number.unwrap_or(default))
         .map_err(|value| abort(&format!("{value} is not a valid --{name}")))
 }
 
 /// Parses `-4`. cloudflare/mmproxy accepted an IPv6 target here, and mapped the client's address (`::ffff:`). Such an
 /// address can connect to an IPv4-mapped target only, which is an IPv4 one.
-fn target_v4(given: &ParsedOptions) -> Result<OsString, EarlyExit> {
-    let text = target(given.last("target-v4").unwrap_or_default());
+fn target_v4(parsed: &ParsedOptions) -> Result<OsString, EarlyExit> {
+    let text = target(parsed.last("target-v4").unwrap_or_default());
     match literal(&text) {
         Some(addr) => match addr.ip().to_canonical() {
             IpAddr::V4(ip) => Ok(SocketAddr::new(ip.into(), addr.port()).to_string().into()),
@@ -97,8 +101,8 @@ fn target_v4(given: &ParsedOptions) -> Result<OsString, EarlyExit> {
 }
 
 /// Parses `-6`. cloudflare/mmproxy accepted an IPv4 target here, and then failed for each client.
-fn target_v6(given: &ParsedOptions) -> Result<OsString, EarlyExit> {
-    let text = target(given.last("target-v6").unwrap_or_default());
+fn target_v6(parsed: &ParsedOptions) -> Result<OsString, EarlyExit> {
+    let text = target(parsed.last("target-v6").unwrap_or_default());
     match literal(&text) {
         Some(addr) if addr.is_ipv4() => Err(abort(&format!(
             "-6 {addr}: IPv6 clients can't connect to an IPv4 address; name an IPv6 one, such as \
@@ -109,6 +113,7 @@ fn target_v6(given: &ParsedOptions) -> Result<OsString, EarlyExit> {
     }
 }
 
+/// The address in a text that is not a name.
 fn literal(text: &OsStr) -> Option<SocketAddr> {
     text.to_str()?.parse().ok()
 }
@@ -117,6 +122,7 @@ fn abort(text: &str) -> EarlyExit {
     EarlyExit::failure(1, format!("[-] PROGRAM ABORT : {text}"))
 }
 
+/// The options that cloudflare/mmproxy requires, each with its error where it is missing.
 const REQUIRED: [(&str, &str); 4] = [
     (
         "listen",

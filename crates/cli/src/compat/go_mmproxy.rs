@@ -1,4 +1,4 @@
-//! Translates the command line of go-mmproxy, kzemek's and path-network's.
+//! Translates the command line of go-mmproxy, both kzemek's and path-network's.
 
 use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
@@ -6,40 +6,41 @@ use std::net::SocketAddr;
 use peername_daemon::value::Target;
 use peername_proxy::config::TargetRule;
 
-use super::native_command::{DEFAULT_V4, DEFAULT_V6, NativeCommand, seconds, target};
-use super::parser::{self, Error, Opt, ParsedOptions, Rules};
+use super::native_command::{DEFAULT_V4, DEFAULT_V6, MAX_WORKERS, NativeCommand, seconds, target};
+use super::parser::{self, Error, Opt, ParsedOptions, ParserRules};
 use super::program::Program;
 use super::translation::{EarlyExit, Translation};
 use super::trust_file::trust_or_any;
 
 pub(super) fn translate(args: &[OsString]) -> Result<Translation, EarlyExit> {
-    let given = parser::parse(Rules::GoFlag, FLAGS, args).map_err(|error| match error {
+    let parsed = parser::parse(ParserRules::GoFlag, FLAGS, args).map_err(|error| match error {
         Error::Help => EarlyExit {
             text: USAGE.to_owned(),
-            on_stdout: false,
+            is_requested_help: false,
             code: 0,
         },
         error => EarlyExit::failure(2, format!("{error}\n{USAGE}")),
     })?;
-    let options = Options::read(&given)?;
+    let options = Options::read(&parsed)?;
     let mut notes = Vec::new();
-    let subnets = given
+    let subnets = parsed
         .last("allowed-subnets")
         .filter(|path| !path.is_empty());
-    let listen = given.last("l");
-    let targets = ["4", "6"].map(|option| given.last(option));
+    let listen = parsed.last("l");
+    let targets = ["4", "6"].map(|option| parsed.last(option));
     let native = NativeCommand::new("proxy")
         .option_if("--listen", listen)
-        .option_if("--protocol", given.last("p"))
+        .option_if("--protocol", parsed.last("p"))
         .targets(listen, targets, &mut notes)
         .trust(trust_or_any(subnets, "-allowed-subnets", &mut notes))
         .option("--source-policy", "allow-local")
         .option_if("--mark", options.mark.map(|mark| mark.to_string()))
         .option_if("--close-after", options.close_after.map(seconds))
-        .switch_if("--listen-transparent", given.has("listen-transparent"));
-    let native = match given.has("dynamic-destination") {
-        true => dynamic(native, &given, &mut notes),
-        false => native,
+        .switch_if("--listen-transparent", parsed.has("listen-transparent"));
+    let native = if parsed.has("dynamic-destination") {
+        allow_destinations(native, &parsed, &mut notes)
+    } else {
+        native
     };
     let native = native
         .option("--workers", options.listeners.to_string())
@@ -48,13 +49,13 @@ pub(super) fn translate(args: &[OsString]) -> Result<Translation, EarlyExit> {
         .switch_if("-vv", options.verbose > 1);
     Ok(Translation {
         program: Program::GoMmproxy,
-        words: native.words(),
+        words: native.into_words(),
         notes,
         preflight: None,
     })
 }
 
-/// The flags with numbers, and those with a choice of words.
+/// The values of flags with a number.
 struct Options {
     mark: Option<u32>,
     close_after: Option<u64>,
@@ -63,31 +64,31 @@ struct Options {
 }
 
 impl Options {
-    fn read(given: &ParsedOptions) -> Result<Self, EarlyExit> {
+    fn read(parsed: &ParsedOptions) -> Result<Self, EarlyExit> {
         let number = |name: &'static str| {
-            given.parsed(name, integer).map_err(|value| {
+            parsed.parse_last(name, integer).map_err(|value| {
                 let text = format!("invalid value {value:?} for flag -{name}: parse error");
                 EarlyExit::failure(2, format!("{text}\n{USAGE}"))
             })
         };
-        let wrong = |text: &str| EarlyExit::failure(1, text.to_owned());
+        let failure = |text: &str| EarlyExit::failure(1, text.to_owned());
         let (mark, verbose) = (number("mark")?, number("v")?.unwrap_or(0));
         let (listeners, close_after) = (number("listeners")?.unwrap_or(1), number("close-after")?);
-        if !given.last("p").is_none_or(|p| p == "tcp" || p == "udp") {
-            return Err(wrong("--protocol has to be one of udp, tcp"));
+        if !parsed.last("p").is_none_or(|p| p == "tcp" || p == "udp") {
+            return Err(failure("--protocol has to be one of udp, tcp"));
         }
         if !(0..=2).contains(&verbose) {
-            return Err(wrong("-v has to be >= 0 and <= 2"));
+            return Err(failure("-v has to be >= 0 and <= 2"));
         }
         if listeners < 1 {
-            return Err(wrong("--listeners has to be >= 1"));
+            return Err(failure("--listeners has to be >= 1"));
         }
         let mark = mark.map(u32::try_from).transpose();
         let close_after = close_after.map(u64::try_from).transpose();
         Ok(Self {
-            mark: mark.map_err(|_| wrong("--mark has to be >= 0 and below 2^32"))?,
-            close_after: close_after.map_err(|_| wrong("-close-after has to be >= 0"))?,
-            listeners: listeners.min(MAX_WORKERS),
+            mark: mark.map_err(|_| failure("--mark has to be >= 0 and below 2^32"))?,
+            close_after: close_after.map_err(|_| failure("-close-after has to be >= 0"))?,
+            listeners: listeners.min(MAX_WORKERS.into()),
             verbose,
         })
     }
@@ -95,34 +96,35 @@ impl Options {
 
 /// Allows every destination outside loopback, and on loopback only the targets. With the old program, headers could
 /// reach every loopback address.
-fn dynamic(native: NativeCommand, given: &ParsedOptions, notes: &mut Vec<String>) -> NativeCommand {
+fn allow_destinations(
+    native: NativeCommand,
+    parsed: &ParsedOptions,
+    notes: &mut Vec<String>,
+) -> NativeCommand {
     notes.push(
         "-dynamic-destination now refuses destinations on loopback other than -4 and -6, its own \
          listeners and cloud metadata services, and with -allowed-subnets this host for clients with \
          an address that may send headers; allow more with -allow-destination, such as 127.0.0.1:9000-9100"
             .to_owned(),
     );
-    let native = native.switch_if("--dynamic-destination", true);
-    let allow = |native: NativeCommand, what: OsString| native.option("--allow-destination", what);
-    let native = EVERYWHERE
-        .map(OsString::from)
-        .into_iter()
-        .fold(native, allow);
-    let v4 = on_loopback(given.last("4"), DEFAULT_V4);
-    let v6 = on_loopback(given.last("6"), DEFAULT_V6);
-    let targets = v4.into_iter().chain(v6);
-    let native = targets
-        .map(|target| target.to_string().into())
-        .fold(native, allow);
-    given
-        .all("allow-destination")
-        .map(OsStr::to_owned)
-        .fold(native, allow)
+    let targets = [
+        loopback_target(parsed.last("4"), DEFAULT_V4),
+        loopback_target(parsed.last("6"), DEFAULT_V6),
+    ];
+    let mut allowed: Vec<OsString> = EVERYWHERE.map(OsString::from).into();
+    for target in targets.into_iter().flatten() {
+        allowed.push(target.to_string().into());
+    }
+    allowed.extend(parsed.all("allow-destination").map(OsStr::to_owned));
+    allowed.into_iter().fold(
+        native.switch_if("--dynamic-destination", true),
+        |native, destination| native.option("--allow-destination", destination),
+    )
 }
 
-/// Returns the target if it is on loopback, which the list excludes. Resolves its name now.
-fn on_loopback(given: Option<&OsStr>, default: SocketAddr) -> Option<SocketAddr> {
-    let rule = match given {
+/// Returns the target if it is on loopback, which the networks of [`EVERYWHERE`] do not allow. Resolves its name now.
+fn loopback_target(value: Option<&OsStr>, default: SocketAddr) -> Option<SocketAddr> {
+    let rule = match value {
         Some(text) => {
             let target: Target = target(text).to_str()?.parse().ok()?;
             target.targets().ok()?.of_family(default.ip())?
@@ -173,8 +175,6 @@ const FLAGS: &[Opt] = &[
 ];
 
 const EVERYWHERE: [&str; 2] = ["0.0.0.0/0", "::/0"];
-/// The most that `--workers` accepts.
-const MAX_WORKERS: i64 = 1024;
 
 const USAGE: &str = "Usage of go-mmproxy (peername in its place; see docs/migrate.md):
   -4 address              where IPv4 clients go (default 127.0.0.1:443)
@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn integers() {
+    fn integers_are_parsed_by_the_rules_of_go() {
         let table = [
             ("123", Some(123)),
             ("0x7b", Some(123)),

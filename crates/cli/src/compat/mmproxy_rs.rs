@@ -2,39 +2,39 @@
 
 use std::ffi::OsString;
 
-use super::native_command::{NativeCommand, seconds};
-use super::parser::{self, Opt, ParsedOptions, Rules};
+use super::native_command::{MAX_WORKERS, NativeCommand, seconds};
+use super::parser::{self, Opt, ParsedOptions, ParserRules};
 use super::program::Program;
 use super::translation::{EarlyExit, Environment, Translation};
 use super::trust_file::trust_or_any;
 
 /// Whether mmproxy-rs would accept this command line.
 pub(super) fn understands(args: &[OsString]) -> bool {
-    parser::parse(Rules::Argwerk, OPTIONS, args).is_ok()
+    parser::parse(ParserRules::Argwerk, OPTIONS, args).is_ok()
 }
 
 pub(super) fn translate(
     args: &[OsString],
     environment: Environment<'_>,
 ) -> Result<Translation, EarlyExit> {
-    let given =
-        parser::parse(Rules::Argwerk, OPTIONS, args).map_err(|error| wrong(&error.to_string()))?;
-    if given.has("help") {
+    let parsed = parser::parse(ParserRules::Argwerk, OPTIONS, args)
+        .map_err(|error| usage_error(&error.to_string()))?;
+    if parsed.has("help") {
         return Err(EarlyExit {
             text: USAGE.to_owned(),
-            on_stdout: true,
+            is_requested_help: true,
             code: 1,
         });
     }
-    let protocol = protocol(&given)?;
-    let mark = number::<u32>(&given, "mark")?;
-    let close_after = number::<u64>(&given, "close-after")?;
+    let protocol = protocol(&parsed)?;
+    let mark = number::<u32>(&parsed, "mark")?;
+    let close_after = number::<u64>(&parsed, "close-after")?;
     // mmproxy-rs used the value as the length of the accept backlog; its help said the number of sockets, as here.
-    let listeners = number::<u32>(&given, "listeners")?.unwrap_or(1);
+    let listeners = number::<u32>(&parsed, "listeners")?.unwrap_or(1);
     let mut notes = Vec::new();
-    let subnets = given.last("allowed-subnets");
-    let listen = given.last("listen-addr");
-    let targets = ["ipv4", "ipv6"].map(|option| given.last(option));
+    let subnets = parsed.last("allowed-subnets");
+    let listen = parsed.last("listen-addr");
+    let targets = ["ipv4", "ipv6"].map(|option| parsed.last(option));
     let native = NativeCommand::new("proxy")
         .option_if("--listen", listen)
         .option_if("--protocol", protocol)
@@ -43,45 +43,48 @@ pub(super) fn translate(
         .option("--source-policy", "allow-local")
         .option_if("--mark", mark.map(|mark| mark.to_string()))
         .option_if("--close-after", close_after.map(seconds))
-        .option("--workers", listeners.clamp(1, 1024).to_string())
+        .option("--workers", listeners.clamp(1, MAX_WORKERS).to_string())
         .option("--log-format", "text")
         .switch_if(verbosity(environment.rust_log.unwrap_or_default()), true);
     Ok(Translation {
         program: Program::MmproxyRs,
-        words: native.words(),
+        words: native.into_words(),
         notes,
         preflight: None,
     })
 }
 
-fn protocol(given: &ParsedOptions) -> Result<Option<&'static str>, EarlyExit> {
-    let known = |text: &str| match text.to_lowercase().as_str() {
+fn protocol(parsed: &ParsedOptions) -> Result<Option<&'static str>, EarlyExit> {
+    let parse = |text: &str| match text.to_lowercase().as_str() {
         "tcp" => Some("tcp"),
         "udp" => Some("udp"),
         _ => None,
     };
-    given
-        .parsed("protocol", known)
-        .map_err(|value| wrong(&format!("invalid protocol value: {value}")))
+    parsed
+        .parse_last("protocol", parse)
+        .map_err(|value| usage_error(&format!("invalid protocol value: {value}")))
 }
 
-fn number<T: std::str::FromStr>(given: &ParsedOptions, name: &str) -> Result<Option<T>, EarlyExit> {
-    given
-        .parsed(name, |text| text.parse().ok())
-        .map_err(|value| wrong(&format!("--{name}: invalid number {value:?}")))
+fn number<T: std::str::FromStr>(
+    parsed: &ParsedOptions,
+    name: &str,
+) -> Result<Option<T>, EarlyExit> {
+    parsed
+        .parse_last(name, |text| text.parse().ok())
+        .map_err(|value| usage_error(&format!("--{name}: invalid number {value:?}")))
 }
 
 /// The verbosity by `RUST_LOG`: a level, or several by module (`mmproxy=debug`), of which the most
 /// verbose counts. mmproxy-rs logged each connection at `info`, the default.
 fn verbosity(rust_log: &str) -> &'static str {
-    let levels = rust_log.split([',', '=']).map(str::trim);
     let rank = |level: &str| match level.to_ascii_lowercase().as_str() {
         "off" | "error" | "warn" => Some(0),
         "info" | "debug" => Some(1),
         "trace" => Some(2),
         _ => None,
     };
-    match levels.filter_map(rank).max() {
+    let words = rust_log.split([',', '=']).map(str::trim);
+    match words.filter_map(rank).max() {
         Some(0) => "--quiet",
         Some(2) => "-vv",
         _ => "-v",
@@ -89,7 +92,7 @@ fn verbosity(rust_log: &str) -> &'static str {
 }
 
 /// A usage error. mmproxy-rs exited with 0; peername never does so for a failure to start.
-fn wrong(text: &str) -> EarlyExit {
+fn usage_error(text: &str) -> EarlyExit {
     EarlyExit::failure(1, format!("{text}\n{USAGE}"))
 }
 

@@ -17,7 +17,7 @@ impl NativeCommand {
         self
     }
 
-    /// Adds the option if there is a value. Without one both programs have the same default.
+    /// Adds the option if there is a value. Without a value, both programs have the same default.
     pub(super) fn option_if(self, name: &str, value: Option<impl AsRef<OsStr>>) -> Self {
         match value {
             Some(value) => self.option(name, value),
@@ -52,7 +52,7 @@ impl NativeCommand {
         ];
         families
             .into_iter()
-            .fold(self, |native, (option, given, default)| match given {
+            .fold(self, |native, (option, value, default)| match value {
                 Some(text) => native.option(option, target(text)),
                 None => {
                     native.option_if("--default-target", default_target(listen, default, notes))
@@ -60,13 +60,12 @@ impl NativeCommand {
             })
     }
 
-    pub(super) fn words(self) -> Vec<OsString> {
+    pub(super) fn into_words(self) -> Vec<OsString> {
         self.0
     }
 }
 
-/// A target as `connect(2)` understands it: 0.0.0.0 and `::` are this host. Text that is no address is left
-/// to the native option.
+/// Translates a target: connect(2) takes 0.0.0.0 and `::` for this host. Text that is no address is left to the native option.
 pub(super) fn target(text: &OsStr) -> OsString {
     let addr = text.to_str().and_then(|text| text.parse().ok());
     match addr.map(|addr: SocketAddr| (addr.ip(), addr.port())) {
@@ -76,8 +75,8 @@ pub(super) fn target(text: &OsStr) -> OsString {
     }
 }
 
-/// The default target of a family, unless that is the proxy itself (`-l 0.0.0.0:443`). The old programs started, and refused that
-/// family's clients; so does a proxy without a target for it.
+/// The default target of a family, unless that is the proxy itself (`-l 0.0.0.0:443`). Then the family gets no target, and its
+/// clients are refused, as they were by the old programs.
 fn default_target(
     listen: Option<&OsStr>,
     default: SocketAddr,
@@ -120,6 +119,8 @@ pub(super) fn seconds(count: u64) -> String {
 /// The default targets of go-mmproxy and mmproxy-rs.
 pub(super) const DEFAULT_V4: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 443);
 pub(super) const DEFAULT_V6: SocketAddr = SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 443);
+/// The most that `--workers` accepts.
+pub(super) const MAX_WORKERS: u32 = 1024;
 /// A year, the longest native duration.
 const MAX_SECONDS: u64 = 365 * 24 * 60 * 60;
 
@@ -128,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unspecified_target_is_this_host() {
+    fn unspecified_target_is_this_host() {
         assert_eq!(target(OsStr::new("0.0.0.0:443")), "127.0.0.1:443");
         assert_eq!(target(OsStr::new("[::]:443")), "[::1]:443");
         assert_eq!(target(OsStr::new("db.example:1")), "db.example:1");

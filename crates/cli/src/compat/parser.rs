@@ -1,5 +1,5 @@
-//! The parser of the other programs' command lines, by the rules of the library that each program uses. (udppp's is the
-//! crate `getopts`, which `udppp.rs` uses.)
+//! The parser of the other programs' command lines, by the rules of the library that each program uses. udppp's library is the
+//! crate `getopts`, which `udppp.rs` calls itself.
 
 mod parsed_options;
 
@@ -9,9 +9,9 @@ use std::{iter, slice};
 
 pub(super) use parsed_options::ParsedOptions;
 
-/// The library with the rules that apply.
+/// The library whose rules apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Rules {
+pub(super) enum ParserRules {
     /// Go's package `flag`: one dash or two, the value behind `=` or in the next word, no clusters. A switch has a value
     /// only behind `=`. The first word that is no flag, or `--`, ends the flags; what follows is ignored.
     GoFlag,
@@ -34,7 +34,7 @@ pub(super) struct Opt {
 /// Whether an option has a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Value {
-    /// Never: it is a switch.
+    /// Never: the option is a switch.
     None,
     /// Always.
     Needed,
@@ -55,99 +55,103 @@ pub(super) enum Error {
 
 type Words<'a> = iter::Peekable<slice::Iter<'a, OsString>>;
 
-/// Parses the options given; leaves out a switch that Go's syntax sets to false.
-pub(super) fn parse(rules: Rules, opts: &[Opt], args: &[OsString]) -> Result<ParsedOptions, Error> {
-    let mut given = ParsedOptions::default();
+/// Parses the options; leaves out a switch that Go's syntax sets to false.
+pub(super) fn parse(
+    rules: ParserRules,
+    opts: &[Opt],
+    args: &[OsString],
+) -> Result<ParsedOptions, Error> {
+    let mut parsed = ParsedOptions::default();
     let mut words = args.iter().peekable();
     while let Some(word) = words.next() {
         let bytes = word.as_bytes();
         let short = bytes.strip_prefix(b"-");
         let long = bytes.strip_prefix(b"--");
         match (rules, long, short) {
-            (Rules::GoFlag, _, None | Some(b"" | b"-")) => break,
-            (Rules::GetoptLong, Some(b""), _) => {
-                given.others += words.count();
+            (ParserRules::GoFlag, _, None | Some(b"" | b"-")) => break,
+            (ParserRules::GetoptLong, Some(b""), _) => {
+                parsed.other_words += words.count();
                 break;
             }
-            (Rules::GetoptLong, _, None | Some(b"")) => given.others += 1,
-            (Rules::GetoptLong, None, Some(letters)) => {
-                add_letters(opts, letters, &mut words, &mut given)?;
+            (ParserRules::GetoptLong, _, None | Some(b"")) => parsed.other_words += 1,
+            (ParserRules::GetoptLong, None, Some(letters)) => {
+                add_letters(opts, letters, &mut words, &mut parsed)?;
             }
-            (Rules::Argwerk, _, None) => {
+            (ParserRules::Argwerk, _, None) => {
                 return Err(wrong("unsupported argument: ", bytes, ""));
             }
             (_, long, Some(short)) => {
                 let option = long.unwrap_or(short);
-                add_option(rules, opts, word, option, &mut words, &mut given)?;
+                add_option(rules, opts, word, option, &mut words, &mut parsed)?;
             }
         }
     }
-    Ok(given)
+    Ok(parsed)
 }
 
 /// Adds the option of a whole `word`, which is `option` without its dashes.
 fn add_option(
-    rules: Rules,
+    rules: ParserRules,
     opts: &[Opt],
     word: &OsStr,
     option: &[u8],
     words: &mut Words<'_>,
-    given: &mut ParsedOptions,
+    parsed: &mut ParsedOptions,
 ) -> Result<(), Error> {
     let word = word.as_bytes();
     let (name, attached) = split_value(rules, option);
-    if rules == Rules::GoFlag && matches!(name, [] | [b'-' | b'=', ..]) {
+    if rules == ParserRules::GoFlag && matches!(name, [] | [b'-' | b'=', ..]) {
         return Err(wrong("bad flag syntax: ", word, ""));
     }
     let opt = find(rules, opts, word, name)?;
     let name = opt.name().as_bytes();
     match (opt.value, attached) {
-        (Value::None, None) => given.add(opt.name(), ""),
+        (Value::None, None) => parsed.add(opt.name(), ""),
         (Value::None, Some(value)) => match rules {
-            Rules::GoFlag => set_switch(given, opt.name(), value)?,
-            Rules::GetoptLong => {
+            ParserRules::GoFlag => set_switch(parsed, opt.name(), value)?,
+            ParserRules::GetoptLong => {
                 return Err(wrong("option '--", name, "' doesn't allow an argument"));
             }
-            Rules::Argwerk => return Err(wrong("unsupported switch: ", word, "")),
+            ParserRules::Argwerk => return Err(wrong("unsupported switch: ", word, "")),
         },
         (Value::Needed | Value::Optional, Some(value)) => {
-            given.add(opt.name(), OsStr::from_bytes(value));
+            parsed.add(opt.name(), OsStr::from_bytes(value));
         }
         (Value::Needed, None) => match words.next() {
-            Some(value) => given.add(opt.name(), value),
+            Some(value) => parsed.add(opt.name(), value),
             None => {
                 return Err(match rules {
-                    Rules::GoFlag => wrong("flag needs an argument: -", name, ""),
-                    Rules::GetoptLong => wrong("option '--", name, "' requires an argument"),
-                    Rules::Argwerk => wrong("switch ", word, ": missing its value"),
+                    ParserRules::GoFlag => wrong("flag needs an argument: -", name, ""),
+                    ParserRules::GetoptLong => wrong("option '--", name, "' requires an argument"),
+                    ParserRules::Argwerk => wrong("switch ", word, ": missing its value"),
                 });
             }
         },
         (Value::Optional, None) => {
             if let Some(value) = words.next_if(|word| !word.as_bytes().starts_with(b"-")) {
-                given.add(opt.name(), value);
+                parsed.add(opt.name(), value);
             }
         }
     }
     Ok(())
 }
 
-/// Adds the options of a cluster of letters; a value that is not attached is the next of the `words`.
+/// Adds the options of a cluster of letters. A value that is not attached is the next of the `words`.
 fn add_letters(
     opts: &[Opt],
     letters: &[u8],
     words: &mut Words<'_>,
-    given: &mut ParsedOptions,
+    parsed: &mut ParsedOptions,
 ) -> Result<(), Error> {
     let mut letters = letters;
     while let Some((letter, rest)) = letters.split_first() {
         let letter = slice::from_ref(letter);
         let opt = opts
             .iter()
-            .find(|opt| opt.words.iter().any(|word| word.as_bytes() == letter));
-        let opt = opt.ok_or_else(|| wrong("invalid option -- '", letter, "'"))?;
+            .find(|opt| opt.words.iter().any(|word| word.as_bytes() == letter))
+            .ok_or_else(|| wrong("invalid option -- '", letter, "'"))?;
         if opt.value == Value::None {
-            given.add(opt.name(), "");
+            parsed.add(opt.name(), "");
             letters = rest;
             continue;
         }
@@ -156,15 +160,15 @@ fn add_letters(
             attached => Some(OsString::from_vec(attached.to_vec())),
         };
         let value = value.ok_or_else(|| wrong("option requires an argument -- '", letter, "'"))?;
-        given.add(opt.name(), value);
+        parsed.add(opt.name(), value);
         break;
     }
     Ok(())
 }
 
-/// Splits off the value behind `=`. With Go's rules, the first byte is part of the name, even if it is `=`.
-fn split_value(rules: Rules, option: &[u8]) -> (&[u8], Option<&[u8]>) {
-    let first = usize::from(rules == Rules::GoFlag);
+/// Splits off the value after `=`. By Go's rules, the first byte is part of the name, even if it is `=`.
+fn split_value(rules: ParserRules, option: &[u8]) -> (&[u8], Option<&[u8]>) {
+    let first = usize::from(rules == ParserRules::GoFlag);
     let equals = option.iter().skip(first).position(|&byte| byte == b'=');
     let split = equals.and_then(|at| option.split_at_checked(at + first));
     match split {
@@ -173,24 +177,29 @@ fn split_value(rules: Rules, option: &[u8]) -> (&[u8], Option<&[u8]>) {
     }
 }
 
-/// The option of this name: the whole of it, or with getopt_long(3) an unambiguous prefix.
-fn find<'a>(rules: Rules, opts: &'a [Opt], word: &[u8], name: &[u8]) -> Result<&'a Opt, Error> {
-    let whole = opts
+/// Finds the option by its name, or with getopt_long(3) by an unambiguous prefix.
+fn find<'a>(
+    rules: ParserRules,
+    opts: &'a [Opt],
+    word: &[u8],
+    name: &[u8],
+) -> Result<&'a Opt, Error> {
+    let exact = opts
         .iter()
-        .find(|opt| opt.whole_words(rules).any(|word| word.as_bytes() == name));
-    if let Some(opt) = whole {
+        .find(|opt| opt.long_names(rules).any(|word| word.as_bytes() == name));
+    if let Some(opt) = exact {
         return Ok(opt);
     }
     match rules {
-        Rules::GoFlag if matches!(name, b"h" | b"help") => Err(Error::Help),
-        Rules::GoFlag => Err(wrong("flag provided but not defined: -", name, "")),
-        Rules::Argwerk => Err(wrong("unsupported switch: ", word, "")),
-        Rules::GetoptLong => {
-            let mut begun = opts.iter().filter(|opt| {
-                opt.whole_words(rules)
+        ParserRules::GoFlag if matches!(name, b"h" | b"help") => Err(Error::Help),
+        ParserRules::GoFlag => Err(wrong("flag provided but not defined: -", name, "")),
+        ParserRules::Argwerk => Err(wrong("unsupported switch: ", word, "")),
+        ParserRules::GetoptLong => {
+            let mut candidates = opts.iter().filter(|opt| {
+                opt.long_names(rules)
                     .any(|word| word.as_bytes().starts_with(name))
             });
-            match (begun.next(), begun.next()) {
+            match (candidates.next(), candidates.next()) {
                 (Some(opt), None) => Ok(opt),
                 (Some(_), Some(_)) => Err(wrong("option '--", name, "' is ambiguous")),
                 (None, _) => Err(wrong("unrecognized option '--", name, "'")),
@@ -199,11 +208,11 @@ fn find<'a>(rules: Rules, opts: &'a [Opt], word: &[u8], name: &[u8]) -> Result<&
     }
 }
 
-/// A switch that Go's syntax sets to false removes an earlier one, since of several settings the last counts.
-fn set_switch(given: &mut ParsedOptions, name: &'static str, value: &[u8]) -> Result<(), Error> {
+/// Sets a switch by its value in Go's syntax. `false` removes earlier settings, because the last setting counts.
+fn set_switch(parsed: &mut ParsedOptions, name: &'static str, value: &[u8]) -> Result<(), Error> {
     match value {
-        b"1" | b"t" | b"T" | b"true" | b"TRUE" | b"True" => given.add(name, ""),
-        b"0" | b"f" | b"F" | b"false" | b"FALSE" | b"False" => given.remove(name),
+        b"1" | b"t" | b"T" | b"true" | b"TRUE" | b"True" => parsed.add(name, ""),
+        b"0" | b"f" | b"F" | b"false" | b"FALSE" | b"False" => parsed.remove(name),
         value => {
             let value = String::from_utf8_lossy(value);
             let text = format!("invalid boolean value {value:?} for -{name}: parse error");
@@ -236,12 +245,12 @@ impl Opt {
         Self { words, value }
     }
 
-    /// Its spellings behind two dashes: with getopt_long(3) letters have one.
-    fn whole_words(&self, rules: Rules) -> impl Iterator<Item = &'static str> {
+    /// The spellings that a whole word can have after its dashes. With getopt_long(3), letters are not among them.
+    fn long_names(&self, rules: ParserRules) -> impl Iterator<Item = &'static str> {
         self.words
             .iter()
             .copied()
-            .filter(move |word| rules != Rules::GetoptLong || word.len() > 1)
+            .filter(move |word| rules != ParserRules::GetoptLong || word.len() > 1)
     }
 
     fn name(&self) -> &'static str {

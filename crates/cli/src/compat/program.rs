@@ -1,8 +1,8 @@
-//! The programs that have their command lines translated, by name.
+//! The programs whose command lines are translated, by name.
 
 use std::ffi::OsStr;
 
-/// A program that has its command line translated.
+/// A program whose command line is translated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Program {
     /// kzemek/go-mmproxy and path-network/go-mmproxy: the former has all flags of the latter.

@@ -49,7 +49,7 @@ fn program_is_selected_by_name_or_option() {
         let argv: Vec<OsString> = argv.iter().map(OsString::from).collect();
         let words = super::translate(&argv)
             .unwrap()
-            .map(|translation| spoken(&translation));
+            .map(|translation| native_line(&translation));
         assert_eq!(words, native, "{argv:?}");
     }
     for argv in [
@@ -60,8 +60,8 @@ fn program_is_selected_by_name_or_option() {
         assert!(super::translate(&words(argv)).is_none(), "{argv}");
     }
     for argv in ["peername --compat", "peername --compat squid -h"] {
-        let stop = super::translate(&words(argv)).unwrap().unwrap_err();
-        assert!(stop.code == 2 && stop.text.contains("udppp"), "{stop:?}");
+        let exit = super::translate(&words(argv)).unwrap().unwrap_err();
+        assert!(exit.code == 2 && exit.text.contains("udppp"), "{exit:?}");
     }
 }
 
@@ -74,17 +74,16 @@ fn translation_is_a_valid_native_command_line() {
         ("cloudflare-mmproxy", cloudflare::TABLE),
         ("udppp", udppp::TABLE),
     ];
-    for (program, (old, _)) in tables
-        .iter()
-        .flat_map(|(p, table)| table.iter().map(move |row| (p, row)))
-    {
-        // Names need a resolver.
-        let old = old.replace("db.example", "127.0.0.1");
-        let old = old.replace("game.example", "127.0.0.1");
-        let translation = as_program(program, &old).unwrap();
-        let line = [vec!["peername".into()], translation.words].concat();
-        let parsed = Args::try_parse_from(&line);
-        assert!(parsed.is_ok(), "{line:?}: {parsed:?}");
+    for (program, table) in tables {
+        for (old, _) in table {
+            // Names need a resolver.
+            let old = old.replace("db.example", "127.0.0.1");
+            let old = old.replace("game.example", "127.0.0.1");
+            let translation = as_program(program, &old).unwrap();
+            let line = [vec!["peername".into()], translation.words].concat();
+            let parsed = Args::try_parse_from(&line);
+            assert!(parsed.is_ok(), "{line:?}: {parsed:?}");
+        }
     }
 }
 
@@ -102,7 +101,7 @@ fn as_program(name: &str, old: &str) -> Result<Translation, EarlyExit> {
     translate_for(program, &args, environment)
 }
 
-fn spoken(translation: &Translation) -> String {
+fn native_line(translation: &Translation) -> String {
     let words: Vec<_> = translation
         .words
         .iter()
@@ -112,14 +111,14 @@ fn spoken(translation: &Translation) -> String {
 }
 
 fn translated(name: &str, old: &str) -> Result<String, EarlyExit> {
-    as_program(name, old).map(|translation| spoken(&translation))
+    as_program(name, old).map(|translation| native_line(&translation))
 }
 
 #[track_caller]
-fn stops(name: &str, table: &[(&str, u8, &str)]) {
+fn assert_early_exits(name: &str, table: &[(&str, u8, &str)]) {
     for (old, code, text) in table {
-        let stop = as_program(name, old).unwrap_err();
-        assert_eq!(stop.code, *code, "{old}: {stop:?}");
-        assert!(stop.text.contains(text), "{old}: {stop:?}");
+        let exit = as_program(name, old).unwrap_err();
+        assert_eq!(exit.code, *code, "{old}: {exit:?}");
+        assert!(exit.text.contains(text), "{old}: {exit:?}");
     }
 }

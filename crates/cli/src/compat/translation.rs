@@ -34,8 +34,8 @@ pub(super) struct Preflight {
 pub(crate) struct EarlyExit {
     /// The text to print.
     pub(super) text: String,
-    /// Whether the text is help that was requested, not an error.
-    pub(super) on_stdout: bool,
+    /// Whether the text is help that was requested, for standard output; else it is an error.
+    pub(super) is_requested_help: bool,
     /// The other program's own exit code, but never 0 for a failure.
     pub(super) code: u8,
 }
@@ -53,17 +53,18 @@ impl EarlyExit {
     pub(super) fn failure(code: u8, text: String) -> Self {
         Self {
             text,
-            on_stdout: false,
+            is_requested_help: false,
             code,
         }
     }
 
     /// Prints the text and returns the code.
     pub(crate) fn print(&self) -> ExitCode {
-        // A reader that closed the pipe has read enough.
-        let _ = match self.on_stdout {
-            true => writeln!(stdout(), "{}", self.text),
-            false => writeln!(stderr(), "{}", self.text),
+        // Fails if the reader has closed the pipe, which is not an error.
+        let _ = if self.is_requested_help {
+            writeln!(stdout(), "{}", self.text)
+        } else {
+            writeln!(stderr(), "{}", self.text)
         };
         ExitCode::from(self.code)
     }
@@ -74,6 +75,6 @@ pub(super) fn print_to_stderr(text: &str) {
     let _ = stderr().write_all(text.as_bytes());
 }
 
-/// The warning where every peer is trusted: a peer that may send a header may claim any client.
+/// The warning if every peer is trusted: a peer that may send a header may claim any client.
 pub(super) const TRUST_ANY_WARNING: &str =
     "WARNING: every peer that reaches this port may claim any client address";

@@ -1,8 +1,7 @@
 //! Translates the predecessors' trust lists: files of networks that may send headers.
 //!
-//! All of them can be parsed natively (`--trust @FILE`): a line is a network, comments and blank lines
-//! are skipped, and host bits are ignored. The programs differ in how they treat a list that is empty or
-//! has malformed lines.
+//! The native option reads them, too (`--trust @FILE`): a line is a network, comments and blank lines are skipped, and host
+//! bits are ignored. The programs differ in how they treat a list that is empty or has malformed lines.
 
 use std::ffi::{OsStr, OsString};
 
@@ -12,8 +11,8 @@ use peername_sys::fs::text_file;
 
 use super::translation::TRUST_ANY_WARNING;
 
-/// Values of `--trust` for programs that trusted every peer if the list was empty or absent. A file that can't be read or parsed is left to the
-/// native option, which refuses it.
+/// The values of `--trust` for programs that trusted every peer if the list was empty or absent. A file that can't be read or
+/// parsed is left to the native option, which refuses it.
 pub(super) fn trust_or_any(
     path: Option<&OsStr>,
     option: &str,
@@ -35,14 +34,14 @@ pub(super) fn trust_or_any(
     }
 }
 
-/// Values of `--trust` for cloudflare/mmproxy, which skipped malformed lines: the file if all its lines are valid, else the valid lines one by
-/// one. A list without any is left to the native option, which refuses it.
-pub(super) fn valid_lines(path: &OsStr, notes: &mut Vec<String>) -> Vec<OsString> {
+/// The values of `--trust` for cloudflare/mmproxy, which skipped malformed lines: the file if all its lines are valid, else
+/// each valid line. A list without a valid line is left to the native option, which refuses it.
+pub(super) fn trust_valid_lines(path: &OsStr, notes: &mut Vec<String>) -> Vec<OsString> {
     let Ok(text) = text_file::read(path.as_ref()) else {
         return vec![file_value(path)];
     };
     let mut valid = Vec::new();
-    let mut is_native = true;
+    let mut is_valid_natively = true;
     for (number, line) in (1..).zip(text.lines()) {
         let line = line.trim();
         if line.is_empty() || line.starts_with([';', '#']) {
@@ -50,26 +49,27 @@ pub(super) fn valid_lines(path: &OsStr, notes: &mut Vec<String>) -> Vec<OsString
         }
         match line.split_ascii_whitespace().next() {
             Some(entry) if let Some(value) = network_value(entry) => {
-                // The old program ignored everything behind a blank; natively only a comment may follow.
+                // The old program ignored everything after a blank; the native option takes only a comment there.
                 let rest = line.get(entry.len()..).unwrap_or_default().trim_start();
-                is_native &= rest.is_empty() || rest.starts_with([';', '#']);
+                is_valid_natively &= rest.is_empty() || rest.starts_with([';', '#']);
                 valid.push(value.into());
             }
             _ => {
                 let path = path.to_string_lossy();
                 notes.push(format!("{path}, line {number}: not a network, ignored"));
-                is_native = false;
+                is_valid_natively = false;
             }
         }
     }
-    if is_native || valid.is_empty() {
+    if is_valid_natively || valid.is_empty() {
         vec![file_value(path)]
     } else {
         valid
     }
 }
 
-/// The value of `--trust` for a network or an address; `None` for anything else. Values have no host bits, as files may.
+/// The value of `--trust` for a network or an address; `None` for anything else. Host bits, which only files may have, are
+/// cleared.
 fn network_value(entry: &str) -> Option<String> {
     match parse_network(entry) {
         Ok(_) => Some(entry.to_owned()),
@@ -96,14 +96,13 @@ mod tests {
 
     use super::*;
 
-    /// Creates a file for the time of the test.
-    fn with_file<T>(name: &str, text: &str, look: impl FnOnce(&OsStr) -> T) -> T {
+    /// Calls `test` with a file that has this text.
+    fn with_file(name: &str, text: &str, test: impl FnOnce(&OsStr)) {
         let name = format!("peername-allow-list-{}-{name}", std::process::id());
         let path = std::env::temp_dir().join(name);
         fs::write(&path, text).unwrap();
-        let seen = look(path.as_os_str());
+        test(path.as_os_str());
         fs::remove_file(&path).unwrap();
-        seen
     }
 
     fn trusts(words: &[OsString], peer: &str) -> bool {
@@ -157,16 +156,16 @@ mod tests {
         let mut notes = Vec::new();
         let text = "; networks\n10.1.2.3/8\nlb.example\n192.0.2.0/24 office\n";
         with_file("lenient", text, |path| {
-            let words = valid_lines(path, &mut notes);
+            let words = trust_valid_lines(path, &mut notes);
             assert_eq!(words, ["10.0.0.0/8", "192.0.2.0/24"]);
             assert!(trusts(&words, "10.9.9.9"));
         });
         assert!(notes.len() == 1 && notes[0].ends_with(", line 3: not a network, ignored"));
         with_file("strict", "0.0.0.0/0\n::/0\n", |path| {
-            assert_eq!(valid_lines(path, &mut notes), [file_value(path)]);
+            assert_eq!(trust_valid_lines(path, &mut notes), [file_value(path)]);
         });
         with_file("invalid", "any\n", |path| {
-            let words = valid_lines(path, &mut notes);
+            let words = trust_valid_lines(path, &mut notes);
             assert_eq!(words, [file_value(path)]);
         });
     }

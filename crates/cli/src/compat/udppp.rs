@@ -13,13 +13,13 @@ pub(super) fn translate(
     args: &[OsString],
     environment: Environment<'_>,
 ) -> Result<Translation, EarlyExit> {
-    let given = options()
+    let matches = definition()
         .parse(args)
-        .map_err(|error| wrong(&error.to_string()))?;
-    let options = Options::read(&given)?;
+        .map_err(|error| usage_error(&error.to_string()))?;
+    let options = Options::read(&matches)?;
     let mut notes = Vec::new();
     let native = match options.mode {
-        Mode::Forward => forward(&options, given.opt_present("proxyprotocol"), environment),
+        Mode::Forward => forward(&options, matches.opt_present("proxyprotocol"), environment),
         Mode::Proxy(host) => {
             notes.push(format!(
                 "{TRUST_ANY_WARNING}: use the native command with --trust and the balancers' networks"
@@ -30,24 +30,24 @@ pub(super) fn translate(
     let native = native
         .option("--close-after", "180s")
         .option("--log-format", "text")
-        .switch_if("--quiet", given.opt_present("slient"))
-        .switch_if("-v", !given.opt_present("slient"));
+        .switch_if("--quiet", matches.opt_present("slient"))
+        .switch_if("-v", !matches.opt_present("slient"));
     Ok(Translation {
         program: Program::Udppp,
-        words: native.words(),
+        words: native.into_words(),
         notes,
         preflight: None,
     })
 }
 
 /// Translates mode 1: with `-p` a header on every datagram, else none.
-fn forward(options: &Options, header: bool, environment: Environment<'_>) -> NativeCommand {
+fn forward(options: &Options, has_header: bool, environment: Environment<'_>) -> NativeCommand {
     let bind = options.bind.as_deref().unwrap_or("127.0.0.1");
     NativeCommand::new("forward")
-        .option("--listen", joined(bind, options.local_port))
-        .option("--to", joined(&options.host, options.remote_port))
+        .option("--listen", host_port(bind, options.local_port))
+        .option("--to", host_port(&options.host, options.remote_port))
         .option("--protocol", "udp")
-        .option("--proxy-version", if header { "2" } else { "none" })
+        .option("--proxy-version", if has_header { "2" } else { "none" })
         .option("--workers", environment.cores.to_string())
 }
 
@@ -55,18 +55,18 @@ fn forward(options: &Options, header: bool, environment: Environment<'_>) -> Nat
 /// udppp did even with it.
 fn proxy(options: &Options, host: IpAddr, notes: &mut Vec<String>) -> NativeCommand {
     let bind = options.bind.as_deref().unwrap_or("0.0.0.0");
-    let listen = joined(bind, options.local_port);
+    let listen = host_port(bind, options.local_port);
     let mut target = |loopback: IpAddr| {
         if loopback.is_ipv4() == host.is_ipv4() {
             return Some(SocketAddr::new(host, options.remote_port).to_string());
         }
-        // This target is a default, so it must not keep the proxy from starting.
-        let beside = SocketAddr::new(loopback, options.remote_port);
-        if !is_listener(OsStr::new(&listen), beside) {
-            return Some(beside.to_string());
+        // The target of the other family is a default, so it must not keep the proxy from starting.
+        let default = SocketAddr::new(loopback, options.remote_port);
+        if !is_listener(OsStr::new(&listen), default) {
+            return Some(default.to_string());
         }
         notes.push(format!(
-            "clients of the other family than --host's are refused: {beside}, where they would go, is \
+            "clients of the other family than --host's are refused: {default}, where they would go, is \
              this proxy"
         ));
         None
@@ -93,52 +93,54 @@ struct Options {
 
 enum Mode {
     Forward,
+    /// With the address of the backend.
     Proxy(IpAddr),
 }
 
 impl Options {
-    fn read(given: &Matches) -> Result<Self, EarlyExit> {
-        let text = |name| given.opt_str(name).unwrap_or_default();
+    fn read(matches: &Matches) -> Result<Self, EarlyExit> {
+        let text = |name| matches.opt_str(name).unwrap_or_default();
         let port = |name| {
             let value = text(name);
-            let port = value.parse();
-            port.map_err(|_| wrong(&format!("--{name} {value}: no port")))
+            value
+                .parse()
+                .map_err(|_| usage_error(&format!("--{name} {value}: no port")))
         };
         let host = text("host");
         let mode = match text("mode").as_str() {
             "1" => Mode::Forward,
             "2" => {
-                let literal = host
-                    .parse()
-                    .map_err(|_| wrong(&format!("--host {host}: mode 2 needs an IP address")))?;
+                let literal = host.parse().map_err(|_| {
+                    usage_error(&format!("--host {host}: mode 2 needs an IP address"))
+                })?;
                 Mode::Proxy(literal)
             }
-            mode => return Err(wrong(&format!("unknown mode {mode}"))),
+            mode => return Err(usage_error(&format!("unknown mode {mode}"))),
         };
         Ok(Self {
             mode,
             local_port: port("local-port")?,
             remote_port: port("remote-port")?,
             host,
-            bind: given.opt_str("bind"),
+            bind: matches.opt_str("bind"),
         })
     }
 }
 
-fn joined(host: &str, port: u16) -> String {
+fn host_port(host: &str, port: u16) -> String {
     match host.parse::<Ipv6Addr>() {
         Ok(_) => format!("[{host}]:{port}"),
         Err(_) => format!("{host}:{port}"),
     }
 }
 
-fn wrong(text: &str) -> EarlyExit {
+fn usage_error(text: &str) -> EarlyExit {
     EarlyExit::failure(255, format!("{text}\n{USAGE}"))
 }
 
-fn options() -> getopts::Options {
-    let mut options = getopts::Options::new();
-    options
+fn definition() -> getopts::Options {
+    let mut definition = getopts::Options::new();
+    definition
         .reqopt("m", "mode", "", "")
         .reqopt("l", "local-port", "", "")
         .reqopt("r", "remote-port", "", "")
@@ -146,7 +148,7 @@ fn options() -> getopts::Options {
         .optopt("b", "bind", "", "")
         .optflag("p", "proxyprotocol", "")
         .optflag("s", "slient", "");
-    options
+    definition
 }
 
 const USAGE: &str =

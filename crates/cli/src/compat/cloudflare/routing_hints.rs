@@ -1,5 +1,5 @@
-//! Prints what cloudflare/mmproxy prints before it starts: the rules that deliver replies to this host, each with whether
-//! it is installed, and whether each target can be reached, from an own address and from a spoofed one.
+//! Prints what cloudflare/mmproxy prints before it starts: the rules that deliver replies to this host, and whether each is
+//! installed; and whether each target can be reached from an address of this host and from a spoofed one.
 //!
 //! The rules are those for any interface. A backend on loopback needs no marks (`peername routes add`), so a missing rule
 //! may be harmless: the result of the connection decides.
@@ -42,22 +42,23 @@ fn print_rules(preflight: &Preflight) {
             "OUTPUT -m connmark --mark {mark} -m comment --comment mmproxy -j CONNMARK --restore-mark"
         );
         for rule in [save, restore] {
-            let there = succeeds(program, &format!("-t mangle -C {rule}"));
-            print_verdict(&format!("{program} -t mangle -I {rule}"), there);
+            let is_installed = succeeds(program, &format!("-t mangle -C {rule}"));
+            print_verdict(&format!("{program} -t mangle -I {rule}"), is_installed);
         }
     }
     for (family, everything) in [("", "0.0.0.0/0"), ("-6 ", "::/0")] {
-        let rules = stdout_of("ip", &format!("{family}rule list"));
+        let rules = read_stdout("ip", &format!("{family}rule list"));
         print_verdict(
             &format!("ip {family}rule add fwmark {mark} lookup {table}"),
-            is_among(&rules, *mark, *table),
+            has_fwmark_rule(&rules, *mark, *table),
         );
-        let routes = stdout_of("ip", &format!("{family}route show table {table}"));
+        let routes = read_stdout("ip", &format!("{family}route show table {table}"));
         let route = format!("ip {family}route add local {everything} dev lo table {table}");
         print_verdict(&route, has_local_default(&routes));
     }
 }
 
+/// The results for a target: its location, a connection from an own address, and one from a spoofed address.
 async fn try_target(target: SocketAddr, mark: u32) -> [String; 3] {
     let ip = target.ip();
     let location = match locate(target).await {
@@ -69,7 +70,7 @@ async fn try_target(target: SocketAddr, mark: u32) -> [String; 3] {
         }
         Err(error) => format!("[!] FAILED: Where {ip} is can't be told: {error}."),
     };
-    let conventional = from_own_address(target).await;
+    let conventional = connect_from_own_address(target).await;
     let spoofed = connect_as(foreign_addr(ip), target, NonZeroU32::new(mark)).await;
     [
         location,
@@ -82,7 +83,7 @@ async fn locate(target: SocketAddr) -> Result<BackendLocation, SyscallError> {
     locate_backend(&Netlink::open()?, target).await
 }
 
-async fn from_own_address(target: SocketAddr) -> io::Result<ConnectOutcome> {
+async fn connect_from_own_address(target: SocketAddr) -> io::Result<ConnectOutcome> {
     match timeout(CONNECT_TIMEOUT, TcpStream::connect(target)).await {
         Ok(Ok(_)) => Ok(ConnectOutcome::Connected),
         Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused => {
@@ -93,11 +94,11 @@ async fn from_own_address(target: SocketAddr) -> io::Result<ConnectOutcome> {
     }
 }
 
-fn verdict(how: &str, target: SocketAddr, outcome: anyhow::Result<ConnectOutcome>) -> String {
+fn verdict(kind: &str, target: SocketAddr, outcome: anyhow::Result<ConnectOutcome>) -> String {
     let why = match outcome {
         Ok(ConnectOutcome::Connected) => {
             return format!(
-                "[+] OK. Target server {target} is up and reachable using {how} connection."
+                "[+] OK. Target server {target} is up and reachable using {kind} connection."
             );
         }
         Ok(ConnectOutcome::Refused) => {
@@ -106,11 +107,13 @@ fn verdict(how: &str, target: SocketAddr, outcome: anyhow::Result<ConnectOutcome
         Ok(ConnectOutcome::Silence) => format!("no answer within {CONNECT_TIMEOUT:?}"),
         Err(error) => error.to_string(),
     };
-    format!("[!] FAILED: Unable to do {how} connect() to target server {target}: {why}. {UNLIKELY}")
+    format!(
+        "[!] FAILED: Unable to do {kind} connect() to target server {target}: {why}. {UNLIKELY}"
+    )
 }
 
 /// Whether `ip rule list` has the rule; something may follow, such as `proto static`.
-fn is_among(rules: &str, mark: u32, table: u32) -> bool {
+fn has_fwmark_rule(rules: &str, mark: u32, table: u32) -> bool {
     let rule = format!("fwmark {mark:#x} lookup {table} ");
     rules.lines().any(|line| format!("{line} ").contains(&rule))
 }
@@ -122,8 +125,8 @@ fn has_local_default(routes: &str) -> bool {
         .any(|line| line.starts_with("local default "))
 }
 
-fn print_verdict(rule: &str, there: bool) {
-    let verdict = if there {
+fn print_verdict(rule: &str, is_installed: bool) {
+    let verdict = if is_installed {
         "[+] VERIFIED"
     } else {
         "[!] CHECK FAILED"
@@ -132,26 +135,24 @@ fn print_verdict(rule: &str, there: bool) {
 }
 
 fn succeeds(program: &str, args: &str) -> bool {
-    let status = Command::new(program)
+    Command::new(program)
         .args(args.split(' '))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
-        .status();
-    status.is_ok_and(|status| status.success())
+        .status()
+        .is_ok_and(|status| status.success())
 }
 
 /// The standard output of a program; empty if it can't be run.
-fn stdout_of(program: &str, args: &str) -> String {
-    let output = Command::new(program)
+fn read_stdout(program: &str, args: &str) -> String {
+    Command::new(program)
         .args(args.split(' '))
         .stdin(Stdio::null())
         .stderr(Stdio::null())
-        .output();
-    output.map_or_else(
-        |_| String::new(),
-        |output| String::from_utf8_lossy(&output.stdout).into_owned(),
-    )
+        .output()
+        .map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
+        .unwrap_or_default()
 }
 
 const UNLIKELY: &str = "This program will likely NOT WORK.";
@@ -161,8 +162,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_is_not_one_that_begins_with_its_number() {
-        for (listed, there) in [
+    fn rule_for_another_table_or_mark_is_not_found() {
+        for (listed, expected) in [
             ("32765:\tfrom all fwmark 0x7b lookup 100 \n", true),
             ("32765:\tfrom all fwmark 0x7b lookup 100", true),
             (
@@ -172,20 +173,20 @@ mod tests {
             ("32765:\tfrom all fwmark 0x7b lookup 1000 \n", false),
             ("32765:\tfrom all fwmark 0x7b2 lookup 100 \n", false),
         ] {
-            assert_eq!(is_among(listed, 0x7b, 100), there, "{listed}");
+            assert_eq!(has_fwmark_rule(listed, 0x7b, 100), expected, "{listed}");
         }
     }
 
     #[test]
-    fn a_gateway_delivers_nothing_to_this_host() {
-        for (listed, there) in [
+    fn default_route_to_a_gateway_is_not_local() {
+        for (listed, expected) in [
             ("local default dev lo scope host \n", true),
             ("local default dev lo metric 1024 pref medium\n", true),
             ("default via 192.0.2.1 dev eth0 \n", false),
             ("local 192.0.2.7 dev lo scope host \n", false),
             ("", false),
         ] {
-            assert_eq!(has_local_default(listed), there, "{listed}");
+            assert_eq!(has_local_default(listed), expected, "{listed}");
         }
     }
 }

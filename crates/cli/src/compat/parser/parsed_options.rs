@@ -5,13 +5,13 @@ use std::ffi::{OsStr, OsString};
 /// Options by name, in the order in which they were given. A switch has an empty value.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(in crate::compat) struct ParsedOptions {
-    given: Vec<GivenOption>,
-    /// How many words are neither options nor their values, as far as the rules count them.
-    pub(in crate::compat) others: usize,
+    options: Vec<ParsedOption>,
+    /// The number of words that are neither options nor their values. Only the rules of getopt_long(3) count them.
+    pub(in crate::compat) other_words: usize,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct GivenOption {
+struct ParsedOption {
     name: &'static str,
     value: OsString,
 }
@@ -19,24 +19,24 @@ struct GivenOption {
 impl ParsedOptions {
     pub(in crate::compat) fn add(&mut self, name: &'static str, value: impl Into<OsString>) {
         let value = value.into();
-        self.given.push(GivenOption { name, value });
+        self.options.push(ParsedOption { name, value });
     }
 
     /// Removes every occurrence of the option.
     pub(in crate::compat) fn remove(&mut self, name: &str) {
-        self.given.retain(|given| given.name != name);
+        self.options.retain(|option| option.name != name);
     }
 
-    /// The value in effect, which is the last one.
+    /// The value in effect, which is the last.
     pub(in crate::compat) fn last(&self, name: &str) -> Option<&OsStr> {
         self.all(name).last()
     }
 
     pub(in crate::compat) fn all(&self, name: &str) -> impl Iterator<Item = &OsStr> {
-        self.given
+        self.options
             .iter()
-            .filter(move |given| given.name == name)
-            .map(|given| given.value.as_os_str())
+            .filter(move |option| option.name == name)
+            .map(|option| option.value.as_os_str())
     }
 
     pub(in crate::compat) fn has(&self, name: &str) -> bool {
@@ -48,7 +48,7 @@ impl ParsedOptions {
     /// # Errors
     ///
     /// The value's text, if `parse` returns `None`.
-    pub(in crate::compat) fn parsed<T>(
+    pub(in crate::compat) fn parse_last<T>(
         &self,
         name: &str,
         parse: impl Fn(&str) -> Option<T>,
@@ -68,10 +68,10 @@ impl std::fmt::Display for ParsedOptions {
     /// `name=value` for each option, then `+2` for two other words.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let options = self
-            .given
+            .options
             .iter()
-            .map(|given| format!("{}={}", given.name, given.value.display()));
-        let others = (self.others > 0).then(|| format!("+{}", self.others));
+            .map(|option| format!("{}={}", option.name, option.value.display()));
+        let others = (self.other_words > 0).then(|| format!("+{}", self.other_words));
         f.write_str(&options.chain(others).collect::<Vec<_>>().join(" "))
     }
 }

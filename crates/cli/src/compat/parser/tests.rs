@@ -1,7 +1,7 @@
-//! A row a command line: the rules, the words, and the options that result, or the error.
+//! A row for each command line: the words, and the options that result, or the error.
 
 use super::*;
-use Rules::{Argwerk, GetoptLong, GoFlag};
+use ParserRules::{Argwerk, GetoptLong, GoFlag};
 
 const OPTS: &[Opt] = &[
     Opt::with_value(&["mark", "m"]),
@@ -12,9 +12,9 @@ const OPTS: &[Opt] = &[
     Opt::switch(&["verbose", "v"]),
 ];
 
-/// Checks command lines, and the options and other words that result: `mark=7 quiet= +1`.
+/// Parses command lines, and compares the options and the number of other words: `mark=7 quiet= +1`.
 #[track_caller]
-fn parses(rules: Rules, table: &[(&str, &str)]) {
+fn assert_parsed(rules: ParserRules, table: &[(&str, &str)]) {
     for (line, expected) in table {
         let args: Vec<_> = line.split_whitespace().map(OsString::from).collect();
         let parsed = match parse(rules, OPTS, &args) {
@@ -26,8 +26,8 @@ fn parses(rules: Rules, table: &[(&str, &str)]) {
 }
 
 #[test]
-fn go_flag() {
-    parses(
+fn go_flags_are_parsed() {
+    assert_parsed(
         GoFlag,
         &[
             ("-mark x", "mark=x"),
@@ -63,8 +63,8 @@ fn go_flag() {
 }
 
 #[test]
-fn getopt_long() {
-    parses(
+fn getopt_long_options_are_parsed() {
+    assert_parsed(
         GetoptLong,
         &[
             ("-m123", "mark=123"),
@@ -95,8 +95,8 @@ fn getopt_long() {
 }
 
 #[test]
-fn argwerk() {
-    parses(
+fn argwerk_options_are_parsed() {
+    assert_parsed(
         Argwerk,
         &[
             ("-m 7", "mark=7"),
@@ -121,6 +121,6 @@ fn argwerk() {
 #[test]
 fn last_value_counts() {
     let args = ["-m", "x", "-m", "y"].map(OsString::from);
-    let given = parse(GoFlag, OPTS, &args).unwrap();
-    assert_eq!(given.last("mark"), Some(OsStr::new("y")));
+    let parsed = parse(GoFlag, OPTS, &args).unwrap();
+    assert_eq!(parsed.last("mark"), Some(OsStr::new("y")));
 }

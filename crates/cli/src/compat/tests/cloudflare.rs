@@ -1,6 +1,6 @@
 //! cloudflare/mmproxy: its README, each of its options.
 
-use super::{as_program, stops, translated};
+use super::{as_program, assert_early_exits, translated};
 use crate::compat::translation::Preflight;
 
 pub(super) const TABLE: &[(&str, &str)] = &[
@@ -29,7 +29,7 @@ pub(super) const TABLE: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn cloudflare_mmproxy() {
+fn cloudflare_mmproxy_is_translated() {
     for (old, native) in TABLE {
         let native = format!("{native} --workers 1 --log-format text -v");
         assert_eq!(translated("mmproxy", old), Ok(native.clone()), "{old}");
@@ -44,7 +44,7 @@ fn cloudflare_mmproxy() {
 }
 
 #[test]
-fn cloudflare_mmproxy_suggests() {
+fn cloudflare_mmproxy_prints_routing_hints_for_its_mark_and_targets() {
     let preflight = |old: &str| {
         let old = format!("{old} -a /n -l 0.0.0.0:1 -4 127.0.0.1:22 -6 [::1]:22");
         as_program("mmproxy", &old).unwrap().preflight.unwrap()
@@ -69,7 +69,7 @@ fn cloudflare_mmproxy_suggests() {
 }
 
 #[test]
-fn cloudflare_mmproxy_stops() {
+fn cloudflare_mmproxy_reports_wrong_usage_with_its_exit_codes() {
     let table = [
         ("-h", 255, "Usage:"),
         ("--he", 255, "Usage:"),
@@ -102,5 +102,5 @@ fn cloudflare_mmproxy_stops() {
             "x is not a valid --mark",
         ),
     ];
-    stops("cloudflare-mmproxy", &table);
+    assert_early_exits("cloudflare-mmproxy", &table);
 }

@@ -1,6 +1,6 @@
 //! go-mmproxy: its READMEs, its example unit, each of its flags.
 
-use super::{stops, translated};
+use super::{assert_early_exits, translated};
 
 /// Old and native words, the latter without the options that each translation ends with.
 pub(super) const TABLE: &[(&str, &str)] = &[
@@ -76,7 +76,7 @@ pub(super) const TABLE: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn go_mmproxy() {
+fn go_mmproxy_is_translated() {
     for (old, native) in TABLE {
         let native = format!("{native} --log-format go-mmproxy");
         assert_eq!(translated("go-mmproxy", old), Ok(native), "{old}");
@@ -91,7 +91,7 @@ fn go_mmproxy() {
 }
 
 #[test]
-fn go_mmproxy_stops() {
+fn go_mmproxy_reports_wrong_usage_with_its_exit_codes() {
     let table = [
         ("-h", 0, "Usage of go-mmproxy"),
         ("--help", 0, "Usage of go-mmproxy"),
@@ -112,5 +112,5 @@ fn go_mmproxy_stops() {
         ("-listeners 0", 1, "--listeners has to be >= 1"),
         ("-close-after -5", 1, "-close-after has to be >= 0"),
     ];
-    stops("go-mmproxy", &table);
+    assert_early_exits("go-mmproxy", &table);
 }

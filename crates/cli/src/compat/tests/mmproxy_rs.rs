@@ -1,6 +1,6 @@
 //! mmproxy-rs: its README, each of its options.
 
-use super::{Environment, stops, translated};
+use super::{Environment, assert_early_exits, translated};
 use crate::compat::mmproxy_rs::translate;
 
 pub(super) const TABLE: &[(&str, &str)] = &[
@@ -36,7 +36,7 @@ pub(super) const TABLE: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn mmproxy_rs() {
+fn mmproxy_rs_is_translated() {
     for (old, native) in TABLE {
         let native = format!("{native} --log-format text -v");
         assert_eq!(translated("mmproxy", old), Ok(native.clone()), "{old}");
@@ -45,7 +45,7 @@ fn mmproxy_rs() {
 }
 
 #[test]
-fn mmproxy_rs_logs_by_the_environment() {
+fn mmproxy_rs_takes_its_verbosity_from_rust_log() {
     let table = [
         ("off", "--quiet"),
         ("error", "--quiet"),
@@ -65,7 +65,7 @@ fn mmproxy_rs_logs_by_the_environment() {
 }
 
 #[test]
-fn mmproxy_rs_stops() {
+fn mmproxy_rs_reports_wrong_usage_with_exit_code_1() {
     let table = [
         ("-h", 1, "Usage: mmproxy"),
         ("--help", 1, "Usage: mmproxy"),
@@ -76,5 +76,5 @@ fn mmproxy_rs_stops() {
         ("-m 0x7b", 1, "invalid number"),
         ("-c -1", 1, "invalid number"),
     ];
-    stops("mmproxy-rs", &table);
+    assert_early_exits("mmproxy-rs", &table);
 }

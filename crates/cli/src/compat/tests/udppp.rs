@@ -1,6 +1,6 @@
 //! udppp: its README, each of its options.
 
-use super::{stops, translated};
+use super::{assert_early_exits, translated};
 
 pub(super) const TABLE: &[(&str, &str)] = &[
     // The two examples of the README.
@@ -36,14 +36,14 @@ pub(super) const TABLE: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn udppp() {
+fn udppp_is_translated() {
     for (old, native) in TABLE {
         assert_eq!(translated("udppp", old), Ok((*native).to_owned()), "{old}");
     }
 }
 
 #[test]
-fn udppp_stops() {
+fn udppp_reports_wrong_usage_with_its_exit_code() {
     let table = [
         ("", 255, "Required option 'mode' missing"),
         ("", 255, "Usage: udppp"),
@@ -62,5 +62,5 @@ fn udppp_stops() {
             "given more than once",
         ),
     ];
-    stops("udppp", &table);
+    assert_early_exits("udppp", &table);
 }
