@@ -46,24 +46,26 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let mut events = client.events().await?;
         let first = events.next().await?;
         let first = first.context("GET /events: the process ended the stream")?;
-        match stdin().is_terminal() && stdout().is_terminal() {
-            true => show(client, events, first).await?,
-            false => stdout().write_all(text::render(&first).as_bytes())?,
+        if stdin().is_terminal() && stdout().is_terminal() {
+            show(client, events, first).await?;
+        } else {
+            stdout().write_all(text::render(&first).as_bytes())?;
         }
         Ok(ExitCode::SUCCESS)
     })
 }
 
+/// Shows the state in the terminal until `q` is pressed or SIGTERM comes.
 async fn show(client: AdminClient, events: EventStream, first: StatusEvent) -> anyhow::Result<()> {
     let mut stop = signal(SignalKind::terminate()).context("sigaction(2)")?;
     let mut terminal = ratatui::try_init().context("preparing the terminal")?;
     let app = App::new(first, client.may_change());
-    let shown = tokio::select! {
-        shown = interact(&mut terminal, client, events, app) => shown,
+    let outcome = tokio::select! {
+        outcome = interact(&mut terminal, client, events, app) => outcome,
         _ = stop.recv() => Ok(()),
     };
     ratatui::try_restore().context("restoring the terminal")?;
-    shown
+    outcome
 }
 
 async fn interact(
@@ -102,16 +104,16 @@ async fn close(client: &AdminClient, id: u64) -> String {
     }
 }
 
-/// The events of a stream, and of another one when that has ended: the process drains, was replaced, or is away.
+/// Forwards the events of a stream, and opens another stream when it ends: the process drains, was replaced, or has exited.
 fn follow(client: AdminClient, events: EventStream) -> mpsc::Receiver<Update> {
     let (sender, receiver) = mpsc::channel(1);
     tokio::spawn(async move {
         let mut stream = Some(events);
         while !sender.is_closed() {
             if let Some(events) = &mut stream {
-                send_all(events, &sender).await;
+                forward_events(events, &sender).await;
             }
-            sleep(RECONNECT).await;
+            sleep(RECONNECT_DELAY).await;
             stream = match client.events().await {
                 Ok(events) => Some(events),
                 Err(error) => {
@@ -124,8 +126,8 @@ fn follow(client: AdminClient, events: EventStream) -> mpsc::Receiver<Update> {
     receiver
 }
 
-/// Sends the events of a stream until it ends.
-async fn send_all(events: &mut EventStream, sender: &mpsc::Sender<Update>) {
+/// Forwards the events of one stream until it ends.
+async fn forward_events(events: &mut EventStream, sender: &mpsc::Sender<Update>) {
     while let Some(update) = events.next().await.transpose() {
         let is_error = update.is_err();
         if sender.send(update).await.is_err() || is_error {
@@ -149,4 +151,4 @@ fn read_keys() -> mpsc::Receiver<Event> {
 
 type Update = anyhow::Result<StatusEvent>;
 
-const RECONNECT: Duration = Duration::from_secs(2);
+const RECONNECT_DELAY: Duration = Duration::from_secs(2);

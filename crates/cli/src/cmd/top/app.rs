@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use peername_daemon::usage::error_text::with_causes;
 use peername_observe::admin::events::StatusEvent;
+use peername_observe::admin::samples::Sample;
 use peername_observe::connections::{ConnectionSnapshot, Protocol};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
@@ -36,8 +37,8 @@ pub(super) enum Dialog {
 #[derive(Debug)]
 pub(super) struct App {
     pub(super) event: StatusEvent,
-    /// The event before, for rates.
-    pub(super) before: Option<StatusEvent>,
+    /// The previous event, for rates.
+    previous: Option<StatusEvent>,
     pub(super) order: Order,
     pub(super) dialog: Dialog,
     /// The result of the last key.
@@ -53,7 +54,7 @@ impl App {
     pub(super) fn new(event: StatusEvent, may_close: bool) -> Self {
         Self {
             event,
-            before: None,
+            previous: None,
             order: Order::Bytes,
             dialog: Dialog::None,
             message: None,
@@ -64,8 +65,7 @@ impl App {
     }
 
     pub(super) fn update(&mut self, event: StatusEvent) {
-        let before = std::mem::replace(&mut self.event, event);
-        self.before = Some(before);
+        self.previous = Some(std::mem::replace(&mut self.event, event));
         self.lost = None;
     }
 
@@ -86,18 +86,19 @@ impl App {
     /// The row of the selected connection, while it is listed.
     pub(super) fn selected_row(&self) -> Option<usize> {
         let selected = self.selected?;
-        self.rows().iter().position(|one| key_of(one) == selected)
+        self.rows().iter().position(|row| row_key(row) == selected)
     }
 
     /// The change of a value per second between the last two events.
     pub(super) fn rate(&self, value: impl Fn(&StatusEvent) -> f64) -> f64 {
-        let Some(before) = &self.before else {
+        let Some(previous) = &self.previous else {
             return 0.0;
         };
-        let time = self.event.uptime_s - before.uptime_s;
-        match time > 0.0 {
-            true => ((value(&self.event) - value(before)) / time).max(0.0),
-            false => 0.0,
+        let seconds = self.event.uptime_s - previous.uptime_s;
+        if seconds > 0.0 {
+            ((value(&self.event) - value(previous)) / seconds).max(0.0)
+        } else {
+            0.0
         }
     }
 
@@ -141,12 +142,12 @@ impl App {
         Action::None
     }
 
-    /// Selects the row that follows from the selected one; the first one if none is.
+    /// Selects the row that `next` returns for the selected one; without a selection, the first row.
     fn select(&mut self, next: impl Fn(usize) -> usize) {
         let rows = self.rows();
         let row = self.selected_row().map_or(0, next);
         let last = rows.len().saturating_sub(1);
-        self.selected = rows.get(row.min(last)).map(|one| key_of(one));
+        self.selected = rows.get(row.min(last)).map(|row| row_key(row));
     }
 
     fn ask_to_close(&mut self) {
@@ -173,7 +174,7 @@ pub(super) fn rows(event: &StatusEvent, order: Order) -> Vec<&ConnectionSnapshot
     match order {
         Order::Bytes => {
             let mut rows: Vec<_> = summaries.flat_map(|summary| &summary.largest).collect();
-            rows.sort_by_key(|one| Reverse(one.bytes()));
+            rows.sort_by_key(|row| Reverse(row.bytes()));
             rows
         }
         Order::Age => {
@@ -184,17 +185,26 @@ pub(super) fn rows(event: &StatusEvent, order: Order) -> Vec<&ConnectionSnapshot
     }
 }
 
-/// The sum of a metric's samples; with a label, of those that have this value.
-pub(super) fn total(event: &StatusEvent, name: &str, label: Option<(&str, &str)>) -> f64 {
-    let samples = event.metrics.get(name).map_or(&[][..], Vec::as_slice);
-    let counted = samples.iter().filter(|sample| {
-        label.is_none_or(|(key, value)| sample.labels.get(key).is_some_and(|own| own == value))
-    });
-    counted.map(|sample| sample.value).sum()
+/// The samples of a metric; none if the event does not have it.
+pub(super) fn samples<'a>(event: &'a StatusEvent, name: &str) -> &'a [Sample] {
+    event.metrics.get(name).map_or(&[], Vec::as_slice)
 }
 
-/// Bytes moved since the start: of connections that have ended, and of those that are open.
-pub(super) fn moved(event: &StatusEvent) -> (f64, f64) {
+/// The sum of a metric's samples; with a label, of the samples that have it with this value.
+pub(super) fn total(event: &StatusEvent, name: &str, label: Option<(&str, &str)>) -> f64 {
+    samples(event, name)
+        .iter()
+        .filter(|sample| {
+            label.is_none_or(|(key, value)| {
+                sample.labels.get(key).is_some_and(|found| found == value)
+            })
+        })
+        .map(|sample| sample.value)
+        .sum()
+}
+
+/// Bytes to upstream and to downstream since the start, of connections that have ended and of open ones.
+pub(super) fn moved_bytes(event: &StatusEvent) -> (f64, f64) {
     let open = || [&event.connections, &event.sessions].into_iter().flatten();
     let ended = |direction| {
         total(
@@ -211,11 +221,11 @@ pub(super) fn moved(event: &StatusEvent) -> (f64, f64) {
     )
 }
 
-/// Reasons that have advice, with how often they occurred; most first.
+/// Reasons of refusals, each with its count and advice, the most frequent first.
 pub(super) fn refusals(event: &StatusEvent) -> Vec<(&str, u64, &str)> {
     let counts = event.advice.iter().map(|(reason, advice)| {
-        let counted = REFUSALS.map(|(name, label)| total(event, name, Some((label, reason))));
-        let count = counted.iter().sum::<f64>() as u64;
+        let totals = REFUSALS.map(|(name, label)| total(event, name, Some((label, reason))));
+        let count = totals.iter().sum::<f64>() as u64;
         (reason.as_str(), count, advice.as_str())
     });
     let mut refusals: Vec<_> = counts.filter(|(_, count, _)| *count > 0).collect();
@@ -223,7 +233,7 @@ pub(super) fn refusals(event: &StatusEvent) -> Vec<(&str, u64, &str)> {
     refusals
 }
 
-/// The metrics that count refusals, and their labels of reasons.
+/// The metrics that count refusals, each with its label for the reason.
 const REFUSALS: [(&str, &str); 4] = [
     ("peername_connections_total", "outcome"),
     ("peername_udp_dropped_total", "reason"),
@@ -231,6 +241,6 @@ const REFUSALS: [(&str, &str); 4] = [
     ("peername_intercept_refused_total", "code"),
 ];
 
-fn key_of(one: &ConnectionSnapshot) -> (Protocol, u64) {
-    (one.protocol, one.id)
+fn row_key(row: &ConnectionSnapshot) -> (Protocol, u64) {
+    (row.protocol, row.id)
 }

@@ -1,4 +1,4 @@
-//! The requests that only `top` makes of the admin endpoint.
+//! The requests to the admin endpoint that only `top` makes.
 
 use anyhow::{Context, ensure};
 use http::Method;
@@ -44,6 +44,7 @@ impl AdminClient {
 #[derive(Debug)]
 pub(super) struct EventStream {
     body: Incoming,
+    /// What was received of the next events.
     received: Vec<u8>,
 }
 
@@ -55,7 +56,7 @@ impl EventStream {
     /// The connection failed, or this is no stream of events.
     pub(super) async fn next(&mut self) -> anyhow::Result<Option<StatusEvent>> {
         loop {
-            if let Some(end) = self.received.windows(2).position(|two| two == b"\n\n") {
+            if let Some(end) = self.received.windows(2).position(|pair| pair == b"\n\n") {
                 let block: Vec<u8> = self.received.drain(..end + 2).collect();
                 if let Some(data) = block.strip_prefix(b"data: ") {
                     let event = serde_json::from_slice(data);
@@ -76,5 +77,5 @@ impl EventStream {
 
 const OTHER_VERSION: &str =
     "GET /events: no event of this version of peername; use the version that serves the endpoint";
-/// Far more than an event has.
+/// Bytes that may be received of an event: far more than any has.
 const MAX_EVENT: usize = 4 << 20;

@@ -1,8 +1,8 @@
-//! Numbers as people read them.
+//! Numbers and texts for the terminal.
 
 use std::time::Duration;
 
-/// `1234567.0` as `1.23 M`.
+/// Formats a number with three digits and a prefix: `1234567.0` as `1.23 M`.
 pub(super) fn amount(value: f64) -> String {
     let mut scaled = value;
     let mut prefixes = ["", " k", " M", " G", " T"].into_iter();
@@ -23,16 +23,14 @@ pub(super) fn amount(value: f64) -> String {
     format!("{scaled:.digits$}{prefix}")
 }
 
-/// Bytes, as `1.23 MB`.
+/// Formats a number of bytes, as `1.23 MB`.
 pub(super) fn bytes(value: u64) -> String {
     let text = amount(value as f64);
-    match text.contains(' ') {
-        true => text + "B",
-        false => text + " B",
-    }
+    let has_prefix = text.contains(' ');
+    text + if has_prefix { "B" } else { " B" }
 }
 
-/// Seconds, in two units at most.
+/// Formats seconds in at most two units, as `1h 2m`.
 pub(super) fn seconds(value: f64) -> String {
     let whole = Duration::try_from_secs_f64(value.floor()).unwrap_or_default();
     let text = humantime::format_duration(whole).to_string();
@@ -40,8 +38,7 @@ pub(super) fn seconds(value: f64) -> String {
     units.join(" ")
 }
 
-/// The lines of a text in columns of this width: broken at spaces, and a longer word in itself. All but the first are
-/// indented.
+/// Wraps a text at spaces, and within words that are longer than a line. All lines but the first are indented.
 pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
     let width = width.max(INDENT.len() + 1);
     let mut lines = Vec::new();
@@ -50,10 +47,10 @@ pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
         let mut word = word.to_owned();
         while line.chars().count() + word.trim_end().chars().count() > width {
             if line.trim().is_empty() {
-                let room = width - line.chars().count();
+                let free = width - line.chars().count();
                 let at = word
                     .char_indices()
-                    .nth(room)
+                    .nth(free)
                     .map_or(word.len(), |(at, _)| at);
                 let rest = word.split_off(at);
                 line.push_str(&word);

@@ -6,11 +6,12 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Clear, Paragraph, Row, Table, TableState, Wrap};
 
-use super::app::{App, Dialog, Order, moved, refusals, total};
+use super::app::{App, Dialog, Order, moved_bytes, refusals, total};
 use super::format::{amount, bytes, wrap};
 use super::summary;
 use super::text::{cells, title};
 
+/// Draws the whole screen.
 pub(super) fn draw(frame: &mut Frame<'_>, app: &App) {
     let Rect { width, height, .. } = frame.area();
     let wrap = |text: &str| wrap(text, width.into());
@@ -21,9 +22,9 @@ pub(super) fn draw(frame: &mut Frame<'_>, app: &App) {
         .flat_map(|line| wrap(line))
         .collect();
     let foot = wrap(&foot_line(app));
-    let others = head.len() + rates.len() + summary.len() + foot.len();
-    let room = usize::from(height).saturating_sub(others + MIN_LIST);
-    let reasons = refusal_lines(app, width.into(), room);
+    let other_lines = head.len() + rates.len() + summary.len() + foot.len();
+    let max_lines = usize::from(height).saturating_sub(other_lines + MIN_LIST);
+    let reasons = refusal_lines(app, width.into(), max_lines);
     let length = |lines: &[String]| Constraint::Length(u16::try_from(lines.len()).unwrap_or(0));
     let [
         head_area,
@@ -44,7 +45,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, app: &App) {
     frame.render_widget(paragraph(head).style(BOLD), head_area);
     frame.render_widget(paragraph(rates), rates_area);
     frame.render_widget(paragraph(summary), summary_area);
-    if !matches!(app.event.command.as_str(), "intercept" | "exec") {
+    let lists_connections = !matches!(app.event.command.as_str(), "intercept" | "exec");
+    if lists_connections {
         draw_connections(frame, app, list);
     }
     frame.render_widget(paragraph(reasons), reasons_area);
@@ -60,22 +62,22 @@ fn paragraph(lines: Vec<String>) -> Paragraph<'static> {
 
 fn rates_line(app: &App) -> String {
     let rate = |name: &'static str| amount(app.rate(|event| total(event, name, None)));
-    let now = |name| amount(total(&app.event, name, None));
+    let current = |name| amount(total(&app.event, name, None));
     let open = summary::open(&app.event);
     match app.event.command.as_str() {
         "intercept" => format!(
             "{open}   requests {}/s   checks {}/s   certificates issued {}",
             rate("peername_intercept_requests_total"),
             rate("peername_check_total"),
-            now("peername_certificates_issued_total"),
+            current("peername_certificates_issued_total"),
         ),
         "exec" => summary::exec(&app.event),
         _ => format!(
             "{open}   new {}/s   UDP sessions {}   to backends {}/s   to clients {}/s",
             rate("peername_connections_accepted_total"),
-            now("peername_udp_sessions"),
-            bytes(app.rate(|event| moved(event).0) as u64),
-            bytes(app.rate(|event| moved(event).1) as u64),
+            current("peername_udp_sessions"),
+            bytes(app.rate(|event| moved_bytes(event).0) as u64),
+            bytes(app.rate(|event| moved_bytes(event).1) as u64),
         ),
     }
 }
@@ -85,7 +87,7 @@ fn draw_connections(frame: &mut Frame<'_>, app: &App, area: Rect) {
         Order::Bytes => "most bytes first",
         Order::Age => "oldest first",
     };
-    let rows = app.rows().into_iter().map(|one| Row::new(cells(one)));
+    let rows = app.rows().into_iter().map(|row| Row::new(cells(row)));
     let columns = ["client", "balancer", "backend", "state", "in", "out", "age"];
     let widths = [
         Constraint::Fill(3),
@@ -104,12 +106,12 @@ fn draw_connections(frame: &mut Frame<'_>, app: &App, area: Rect) {
     frame.render_stateful_widget(table, area, &mut state);
 }
 
-/// The most frequent refusals with their advice, as many as there is room for; the first one in any case.
-fn refusal_lines(app: &App, width: usize, room: usize) -> Vec<String> {
+/// The most frequent refusals with their advice, in at most `max_lines`; the first refusal in any case.
+fn refusal_lines(app: &App, width: usize, max_lines: usize) -> Vec<String> {
     let mut lines = Vec::new();
     for (reason, count, advice) in refusals(&app.event).into_iter().take(MAX_REFUSALS) {
         let refusal = wrap(&format!("{reason} {count}: {advice}"), width);
-        if !lines.is_empty() && lines.len() + refusal.len() > room {
+        if !lines.is_empty() && lines.len() + refusal.len() > max_lines {
             break;
         }
         lines.extend(refusal);
@@ -120,10 +122,9 @@ fn refusal_lines(app: &App, width: usize, room: usize) -> Vec<String> {
 fn foot_line(app: &App) -> String {
     match (app.dialog, app.message.as_ref().or(app.lost.as_ref())) {
         (Dialog::Close(id, client), _) => {
-            let of = client.map(|client| format!(" of {client}"));
-            let of = of.unwrap_or_default();
+            let client = client.map_or_else(String::new, |client| format!(" of {client}"));
             format!(
-                "Close connection {id}{of}? Both sides are reset. y: close, other keys: keep it"
+                "Close connection {id}{client}? Both sides are reset. y: close, other keys: keep it"
             )
         }
         (_, Some(message)) => message.clone(),

@@ -1,4 +1,4 @@
-//! Lines about the state as a whole: the peers with the most connections, backends that are down, and what `intercept` does.
+//! Summary lines: the peers with the most connections, backends that are down, and the decisions of `intercept`.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -6,10 +6,10 @@ use std::net::IpAddr;
 use peername_observe::admin::ACCEPT_PAUSED;
 use peername_observe::admin::events::{Peer, StatusEvent, Summary};
 
-use super::app::total;
+use super::app::{samples, total};
 use super::format::{amount, bytes, seconds};
 
-/// What an operator should see first, each in a line: empty lines are left out.
+/// The lines that an operator should see first, as far as there is something to show.
 pub(super) fn lines(event: &StatusEvent) -> Vec<String> {
     let mut lines: Vec<String> = outages(event);
     lines.extend(
@@ -26,7 +26,7 @@ pub(super) fn lines(event: &StatusEvent) -> Vec<String> {
     lines
 }
 
-/// How many connections are open, and of how many.
+/// The number of open connections, and their limit.
 pub(super) fn open(event: &StatusEvent) -> String {
     let name = match event.command.as_str() {
         "intercept" => "peername_intercept_connections_active",
@@ -39,7 +39,7 @@ pub(super) fn open(event: &StatusEvent) -> String {
     }
 }
 
-/// What `exec` shows in the place of open connections, which are its program's own.
+/// The line of `exec` in the place of open connections, which are its program's own.
 pub(super) fn exec(event: &StatusEvent) -> String {
     format!(
         "accepted {}   wait for their header {}   open connections are the program's own: `ss -tn` lists them",
@@ -48,39 +48,60 @@ pub(super) fn exec(event: &StatusEvent) -> String {
     )
 }
 
+/// The clients and balancers with the most connections or bytes.
 fn peers(event: &StatusEvent) -> Vec<String> {
-    let counts = |of: fn(&Summary) -> &[Peer], value: fn(&Peer) -> u64| {
-        let summaries = [&event.connections, &event.sessions].into_iter().flatten();
-        let mut counts: BTreeMap<IpAddr, u64> = BTreeMap::new();
-        for peer in summaries.flat_map(of) {
-            *counts.entry(peer.address).or_default() += value(peer);
-        }
-        let counts = counts.into_iter();
-        counts.map(|(peer, count)| (peer.to_string(), count as f64))
-    };
-    let (connections, moved) = (|peer: &Peer| peer.connections, |peer: &Peer| peer.bytes);
-    let clients = counts(|summary| &summary.clients.by_connections, connections);
-    let by_bytes = counts(|summary| &summary.clients.by_bytes, moved);
-    let balancers = counts(|summary| &summary.balancers.by_connections, connections);
+    let connections = |peer: &Peer| peer.connections;
+    let clients = sum_by_address(
+        event,
+        |summary| &summary.clients.by_connections,
+        connections,
+    );
+    let by_bytes = sum_by_address(
+        event,
+        |summary| &summary.clients.by_bytes,
+        |peer| peer.bytes,
+    );
+    let balancers = sum_by_address(
+        event,
+        |summary| &summary.balancers.by_connections,
+        connections,
+    );
     [
-        most("clients", clients),
-        most_of("clients by bytes", by_bytes, |count| bytes(count as u64)),
-        most("balancers", balancers),
+        largest("clients", clients, amount),
+        largest("clients by bytes", by_bytes, |sum| bytes(sum as u64)),
+        largest("balancers", balancers, amount),
     ]
     .into_iter()
     .flatten()
     .collect()
 }
 
+/// Sums a value of listed peers by address, over TCP and UDP.
+fn sum_by_address(
+    event: &StatusEvent,
+    peers: fn(&Summary) -> &[Peer],
+    value: fn(&Peer) -> u64,
+) -> Vec<(String, f64)> {
+    let mut sums: BTreeMap<IpAddr, u64> = BTreeMap::new();
+    for summary in [&event.connections, &event.sessions].into_iter().flatten() {
+        for peer in peers(summary) {
+            *sums.entry(peer.address).or_default() += value(peer);
+        }
+    }
+    sums.into_iter()
+        .map(|(address, sum)| (address.to_string(), sum as f64))
+        .collect()
+}
+
+/// The decisions and checks of `intercept`, and connections that failed before a request.
 fn intercept(event: &StatusEvent) -> Vec<String> {
     let by_label = |title: &str, name: &str, label: &str| {
-        let samples = event.metrics.get(name).map_or(&[][..], Vec::as_slice);
         let mut counts: BTreeMap<String, f64> = BTreeMap::new();
-        for sample in samples {
+        for sample in samples(event, name) {
             let value = sample.labels.get(label).cloned().unwrap_or_default();
             *counts.entry(value).or_default() += sample.value;
         }
-        most(title, counts)
+        largest(title, counts, amount)
     };
     let decisions = by_label("decisions", "peername_intercept_requests_total", "decision");
     let checks = by_label("checks", "peername_check_total", "outcome");
@@ -112,7 +133,8 @@ fn check_time(event: &StatusEvent) -> Option<String> {
     ))
 }
 
-/// The upper bound of the first bucket of a histogram up to which this many are counted.
+/// The smallest upper bound of a histogram's buckets below which there are at least `wanted` observations. Samples with the
+/// same bound and other labels are added up.
 fn bucket_bound(event: &StatusEvent, name: &str, wanted: f64) -> Option<f64> {
     let mut counts: Vec<(f64, f64)> = Vec::new();
     for sample in event.metrics.get(name)? {
@@ -122,17 +144,15 @@ fn bucket_bound(event: &StatusEvent, name: &str, wanted: f64) -> Option<f64> {
             None => counts.push((bound, sample.value)),
         }
     }
-    let reached = counts.iter().filter(|(_, count)| *count >= wanted);
-    reached.map(|(bound, _)| *bound).min_by(f64::total_cmp)
+    counts
+        .into_iter()
+        .filter(|(_, count)| *count >= wanted)
+        .map(|(bound, _)| bound)
+        .min_by(f64::total_cmp)
 }
 
-/// As [`most_of`], of numbers.
-fn most(title: &str, counts: impl IntoIterator<Item = (String, f64)>) -> Option<String> {
-    most_of(title, counts, amount)
-}
-
-/// The first few, most first; `None` if all are 0.
-fn most_of(
+/// A line with the largest counts, the largest first; `None` if all are 0.
+fn largest(
     title: &str,
     counts: impl IntoIterator<Item = (String, f64)>,
     show: fn(f64) -> String,
@@ -144,40 +164,41 @@ fn most_of(
     counts.sort_by(|a, b| b.1.total_cmp(&a.1));
     let texts: Vec<_> = counts
         .iter()
-        .take(LISTED)
+        .take(MAX_LISTED)
         .map(|(name, count)| format!("{name} {}", show(*count)))
         .collect();
     (!texts.is_empty()).then(|| format!("{title}: {}", texts.join(", ")))
 }
 
+/// A line for each backend that is down.
 fn outages(event: &StatusEvent) -> Vec<String> {
-    let down = event.metrics.get("peername_backend_down_seconds");
-    let down = down.map_or(&[][..], Vec::as_slice).iter();
-    let is_down = |backend: &str| {
-        let backends = event
-            .metrics
-            .get("peername_backend_up")
-            .map_or(&[][..], Vec::as_slice);
-        let mut backends = backends.iter();
-        backends.any(|one| {
-            one.value == 0.0 && one.labels.get("backend").is_some_and(|of| of == backend)
+    samples(event, "peername_backend_down_seconds")
+        .iter()
+        .filter_map(|sample| Some((sample.labels.get("backend")?, sample.value)))
+        .filter(|(backend, _)| is_down(event, backend))
+        .map(|(backend, down_for)| {
+            let last_failure = total(
+                event,
+                "peername_backend_last_failure_seconds",
+                Some(("backend", backend)),
+            );
+            format!(
+                "backend {backend} accepts no clients, for {}, the last one {} ago",
+                seconds(down_for),
+                seconds(last_failure)
+            )
         })
-    };
-    let last = |backend: &str| {
-        let name = "peername_backend_last_failure_seconds";
-        seconds(total(event, name, Some(("backend", backend))))
-    };
-    let line = |(backend, time): (&String, f64)| {
-        format!(
-            "backend {backend} accepts no clients, for {}, the last one {} ago",
-            seconds(time),
-            last(backend)
-        )
-    };
-    down.filter_map(|one| Some((one.labels.get("backend")?, one.value)))
-        .filter(|(backend, _)| is_down(backend))
-        .map(line)
         .collect()
+}
+
+fn is_down(event: &StatusEvent, backend: &str) -> bool {
+    samples(event, "peername_backend_up").iter().any(|sample| {
+        sample.value == 0.0
+            && sample
+                .labels
+                .get("backend")
+                .is_some_and(|name| name == backend)
+    })
 }
 
 fn reload(event: &StatusEvent) -> Option<String> {
@@ -187,5 +208,5 @@ fn reload(event: &StatusEvent) -> Option<String> {
     Some(format!("the last reload was refused: {reason}"))
 }
 
-/// As many as a line of a terminal has room for.
-const LISTED: usize = 5;
+/// Counts in a line: as many as a terminal has room for.
+const MAX_LISTED: usize = 5;

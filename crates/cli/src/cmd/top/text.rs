@@ -8,17 +8,17 @@ use peername_observe::connections::ConnectionSnapshot;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::app::{Order, moved, refusals, rows, total};
+use super::app::{Order, moved_bytes, refusals, rows, total};
 use super::format::{amount, bytes, seconds};
 use super::summary;
 
-/// The whole event.
+/// Renders an event as lines.
 pub(super) fn render(event: &StatusEvent) -> String {
     let mut out = String::new();
     let mut line = |text: String| {
-        // Only what could be a control sequence is left out.
-        let printable = text.chars().filter(|char| !char.is_control());
-        out.extend(printable.chain(['\n']));
+        // Peers choose some of the text: control characters could begin a control sequence of the terminal.
+        out.extend(text.chars().filter(|char| !char.is_control()));
+        out.push('\n');
     };
     line(title(event));
     line(totals(event));
@@ -26,8 +26,8 @@ pub(super) fn render(event: &StatusEvent) -> String {
     for (reason, count, advice) in refusals(event) {
         line(format!("{reason} {count}: {advice}"));
     }
-    for one in rows(event, Order::Bytes) {
-        line(cells(one).join("  "));
+    for row in rows(event, Order::Bytes) {
+        line(cells(row).join("  "));
     }
     out
 }
@@ -46,44 +46,44 @@ pub(super) fn title(event: &StatusEvent) -> String {
 
 /// Totals since the start.
 fn totals(event: &StatusEvent) -> String {
-    let (to_backends, to_clients) = moved(event);
-    let all = |name| total(event, name, None);
+    let (to_backends, to_clients) = moved_bytes(event);
+    let metric = |name| amount(total(event, name, None));
     let open = summary::open(event);
     match event.command.as_str() {
         "intercept" => format!(
             "{open}, requests {}, certificates issued {}",
-            amount(all("peername_intercept_requests_total")),
-            amount(all("peername_certificates_issued_total")),
+            metric("peername_intercept_requests_total"),
+            metric("peername_certificates_issued_total"),
         ),
         "exec" => summary::exec(event),
         _ => format!(
             "{open}, UDP sessions {}, accepted {}, to backends {}, to clients {}",
-            amount(all("peername_udp_sessions")),
-            amount(all("peername_connections_accepted_total")),
+            metric("peername_udp_sessions"),
+            metric("peername_connections_accepted_total"),
             bytes(to_backends as u64),
             bytes(to_clients as u64),
         ),
     }
 }
 
-/// A connection: client, balancer, backend, state, bytes in and out, age.
-pub(super) fn cells(one: &ConnectionSnapshot) -> [String; 7] {
+/// The columns of a connection: client, balancer, backend, state, bytes in and out, age.
+pub(super) fn cells(row: &ConnectionSnapshot) -> [String; 7] {
     let addr = |addr: Option<SocketAddr>| {
         addr.map_or_else(|| "unknown".to_owned(), |addr| addr.to_string())
     };
-    let counted = |value: Option<u64>| value.map(bytes).unwrap_or_default();
+    let count = |value: Option<u64>| value.map(bytes).unwrap_or_default();
     [
-        addr(one.client),
-        one.balancer.to_string(),
-        one.host.clone().unwrap_or_else(|| addr(one.target)),
-        format!("{} {}", name(one.protocol), name(one.state)),
-        counted(one.bytes_in),
-        counted(one.bytes_out),
-        seconds(one.age_s),
+        addr(row.client),
+        row.balancer.to_string(),
+        row.host.clone().unwrap_or_else(|| addr(row.target)),
+        format!("{} {}", name(row.protocol), name(row.state)),
+        count(row.bytes_in),
+        count(row.bytes_out),
+        seconds(row.age_s),
     ]
 }
 
-/// The name that a value has in an event, in words.
+/// The name of a value in an event, with spaces between words.
 fn name(value: impl Serialize) -> String {
     match serde_json::to_value(value) {
         Ok(Value::String(name)) => name.replace('_', " "),
