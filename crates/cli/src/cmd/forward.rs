@@ -26,7 +26,7 @@ use peername_server::workers::Workers;
 use peername_server::workers::services::ServiceHandle;
 use peername_sys::process::caps::{CapabilitySet, keep_only};
 
-use crate::cmd::proxy::telemetry::{ProxyHealth, Served, log_totals};
+use crate::cmd::proxy::telemetry::{ProxyHealth, Telemetry, log_totals};
 
 pub(crate) use options::Args;
 use setup::Setup;
@@ -66,7 +66,7 @@ impl Command for Args {
     }
 
     async fn open(&self, _: &Setup, (): (), _: &Opened) -> anyhow::Result<()> {
-        // It connects from its own address: no privilege is needed any more.
+        // The forwarder connects from its own address, which takes no privilege.
         Ok(keep_only(CapabilitySet::empty())?)
     }
 
@@ -85,26 +85,26 @@ impl Command for Args {
     async fn start(self, ready: Ready<Self>) -> anyhow::Result<(Control, RunningListeners)> {
         let Ready {
             setup,
-            listeners: open,
+            listeners: opened,
             history,
             ..
         } = ready;
         let counters = Arc::<Counters>::default();
         let sessions = OpenSessions::default();
-        let services = ServiceHandle::new(setup.services(&open.sockets.numbers()));
-        let groups = &open.sockets.groups;
+        let services = ServiceHandle::new(setup.services(&opened.sockets.numbers()));
+        let groups = &opened.sockets.groups;
         let workers = setup.process.workers();
-        let capacity = descriptors::capacity(workers, groups.len(), open.sockets.descriptors())?;
+        let capacity = descriptors::capacity(workers, groups.len(), opened.sockets.descriptors())?;
         let forwarder = Forwarder {
             services: services.clone(),
             counters: Arc::clone(&counters),
             client_limit: ClientLimit::new(capacity.connections),
         };
-        let udp = join(groups.iter().flat_map(|one| one.sockets.addrs()));
-        let tcp = join(open.sockets.tcp.addrs());
+        let udp = join(groups.iter().flat_map(|group| group.sockets.addrs()));
+        let tcp = join(opened.sockets.tcp.addrs());
         let tasks = udp_tasks(&services, &counters, &sessions);
-        let client_policies = setup.client_policies(&open.sockets.actual());
-        let listeners = open.start(&Arc::new(forwarder), capacity, Vec::new(), tasks)?;
+        let client_policies = setup.client_policies(&opened.sockets.actual());
+        let listeners = opened.start(&Arc::new(forwarder), capacity, Vec::new(), tasks)?;
         tracing::info!(tcp, udp, upstream = setup.targets(), workers, "listening");
         let open_clients = OpenClients {
             connections: listeners.workers.connections(),
@@ -127,14 +127,14 @@ impl Running for Control {
     type Health = ProxyHealth;
 
     fn admin_server(&self, workers: &Workers, resources: Resources) -> AdminServer<ProxyHealth> {
-        let served = Served {
+        let telemetry = Telemetry {
             counters: &self.counters,
             sessions: &self.sessions,
             kernel: None,
             reply_path: None,
             hosts: self.setup.process.admin.allowed_hosts(),
         };
-        served.admin_server(workers, resources)
+        telemetry.admin_server(workers, resources)
     }
 
     async fn end(self, history: &History) {

@@ -33,7 +33,7 @@ use peername_sys::netlink::{Netlink, has_ipsec_policies};
 use control::{Control, Privileged};
 pub(crate) use options::Args;
 use setup::Setup;
-use telemetry::{ProxyHealth, Served, log_totals};
+use telemetry::{ProxyHealth, Telemetry, log_totals};
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     command::run(args.clone())
@@ -66,11 +66,12 @@ impl Command for Args {
 
     async fn open(&self, setup: &Setup, (): (), _: &Opened) -> anyhow::Result<Privileged> {
         let marks: Vec<_> = setup.marks().into_iter().collect();
-        let keeper = match setup.host.setup_routes {
-            true => Some(Keeper::start(&setup.backends(), &marks)?),
-            false => None,
+        let keeper = if setup.host.setup_routes {
+            Some(Keeper::start(&setup.backends(), &marks)?)
+        } else {
+            None
         };
-        let kernel = kernel(setup).await?;
+        let kernel = attach_data_path(setup).await?;
         privileges::drop_unneeded(setup.mark())?;
         Ok(Privileged { keeper, kernel })
     }
@@ -78,7 +79,7 @@ impl Command for Args {
     fn needs(&self, setup: &Setup, _: &Opened) -> anyhow::Result<Needs> {
         Ok(Needs {
             removes: setup.process.admin.socket_files(),
-            bpf_maps: setup.host.is_in_kernel(),
+            bpf_maps: setup.host.uses_kernel_data_path(),
             raw_packets: true,
             watches: self.source.may_watch() || setup.has_list_files(),
             ..Needs::default()
@@ -103,14 +104,14 @@ impl Running for Control {
     type Health = ProxyHealth;
 
     fn admin_server(&self, workers: &Workers, resources: Resources) -> AdminServer<ProxyHealth> {
-        let served = Served {
+        let telemetry = Telemetry {
             counters: &self.shared.counters,
             sessions: &self.shared.sessions,
             kernel: self.shared.kernel.as_ref(),
             reply_path: Some(self.reply_path.subscribe()),
             hosts: self.setup.process.admin.allowed_hosts(),
         };
-        served.admin_server(workers, resources)
+        telemetry.admin_server(workers, resources)
     }
 
     fn failure(&mut self) -> anyhow::Result<impl Future<Output = anyhow::Error> + use<>> {
@@ -127,16 +128,20 @@ impl Running for Control {
     }
 }
 
-/// Loads the data path in the kernel, if it is requested and there are UDP listeners for it.
-async fn kernel(setup: &Setup) -> anyhow::Result<Option<Arc<DataPath>>> {
-    if !setup.host.is_in_kernel() {
+/// Attaches the kernel data path, if it is requested.
+///
+/// # Errors
+///
+/// There is no UDP listener, the host has IPsec policies, or a privilege is missing.
+async fn attach_data_path(setup: &Setup) -> anyhow::Result<Option<Arc<DataPath>>> {
+    if !setup.host.uses_kernel_data_path() {
         return Ok(None);
     }
     ensure!(
         setup.listen(Transport::Udp).next().is_some(),
         "--data-path kernel is for UDP, and no listener has --protocol udp or both"
     );
-    // Before the host's configuration is changed.
+    // Checked first: what follows changes the host's configuration.
     let has_policies = has_ipsec_policies().context(
         "looking for IPsec policies, for --data-path kernel, which needs CAP_BPF and CAP_NET_ADMIN at the start",
     )?;
@@ -160,6 +165,6 @@ async fn kernel(setup: &Setup) -> anyhow::Result<Option<Arc<DataPath>>> {
 
 const STARTED_BY_EXEC: &str = "`peername exec` has started this process: restart it";
 
-/// The maximum of sessions that are offloaded to the kernel; others stay in user space. Memory is allocated as needed, less
-/// than 1 KiB for each.
+/// Maximum of sessions that are offloaded to the kernel; others stay in user space. Memory is allocated as needed, less than
+/// 1 KiB for each.
 const MAX_OFFLOADED_SESSIONS: u32 = 65_536;

@@ -1,20 +1,19 @@
 //! `peername routes`: the policy routing rules and routes that deliver a backend's replies to this host.
 
+mod filter_options;
+pub(crate) mod target_args;
+
 use std::collections::BTreeSet;
 use std::io::{self, Write, stdout};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU32;
 use std::process::ExitCode;
 
+use peername_daemon::command::block_on;
+use peername_daemon::usage::Usage;
 use peername_proxy::config::TargetRule;
 use peername_proxy::routes::{self, Backend, RoutingEntry, Scope};
 use peername_sys::Transport;
-
-use peername_daemon::command::block_on;
-use peername_daemon::usage::Usage;
-
-mod filter_options;
-pub(crate) mod target_args;
 
 /// Options of `peername routes`.
 #[derive(Debug, clap::Args)]
@@ -36,7 +35,7 @@ enum Action {
         #[command(flatten)]
         backends: BackendArgs,
         #[command(flatten)]
-        catch: filter_options::Args,
+        filter: filter_options::Args,
     },
     /// Remove the rules and routes that `add` created and those that a killed proxy left behind.
     #[command(before_help = "Example:\n  peername routes remove")]
@@ -105,12 +104,14 @@ impl Protocol {
 
     /// A backend for each address and protocol.
     pub(crate) fn backends(self, addresses: &[SocketAddr]) -> Vec<Backend> {
-        let with_transport = |&transport: &Transport| {
-            addresses
-                .iter()
-                .map(move |&address| Backend { address, transport })
-        };
-        self.transports().iter().flat_map(with_transport).collect()
+        self.transports()
+            .iter()
+            .flat_map(|&transport| {
+                addresses
+                    .iter()
+                    .map(move |&address| Backend { address, transport })
+            })
+            .collect()
     }
 }
 
@@ -119,32 +120,38 @@ impl BackendArgs {
     ///
     /// # Errors
     ///
-    /// As of the options; port `same` of a backend on another host.
+    /// Those of [`target_args::Args::targets`]; or a backend on another host has port `same`.
     pub(crate) fn backends(&self) -> Result<Vec<Backend>, Usage> {
         let targets = self.targets.targets()?;
-        let addresses: Result<Vec<_>, _> = targets.iter().map(address_of).collect();
+        let addresses: Result<Vec<_>, _> = targets.iter().map(rule_address).collect();
         Ok(self.protocol.backends(&addresses?))
     }
 
-    /// As [`BackendArgs::backends`], of a proxy with these listeners: port `same` is each of theirs. Without listeners it is 0.
+    /// As [`BackendArgs::backends`], for a proxy with these listeners: a backend with port `same` has each of their ports, or
+    /// port 0 without listeners.
     ///
     /// # Errors
     ///
-    /// As of the options.
+    /// Those of [`target_args::Args::targets`].
     pub(crate) fn backends_of(&self, listen: &[SocketAddr]) -> Result<Vec<Backend>, Usage> {
         let ports: BTreeSet<u16> = match listen {
             [] => BTreeSet::from([0]),
             listen => listen.iter().map(SocketAddr::port).collect(),
         };
         let targets = self.targets.targets()?;
-        let addresses = targets.iter().flat_map(|target| match target {
-            TargetRule::Fixed(target) => vec![target.0],
-            TargetRule::SamePort(ip) => ports.iter().map(|&port| (ip, port).into()).collect(),
-        });
-        Ok(self.protocol.backends(&addresses.collect::<Vec<_>>()))
+        let mut addresses = Vec::new();
+        for target in targets.iter() {
+            match target {
+                TargetRule::Fixed(target) => addresses.push(target.0),
+                TargetRule::SamePort(ip) => {
+                    addresses.extend(ports.iter().map(|&port| SocketAddr::new(ip, port)));
+                }
+            }
+        }
+        Ok(self.protocol.backends(&addresses))
     }
 
-    /// As [`BackendArgs::backends`], or all ports of loopback, in both families, if none is named.
+    /// As [`BackendArgs::backends`]; if no backend is named, all ports of loopback in both families.
     fn backends_or_loopback(&self) -> Result<Vec<Backend>, Usage> {
         let named = self.backends()?;
         if !named.is_empty() {
@@ -157,8 +164,8 @@ impl BackendArgs {
     }
 }
 
-/// The address that rules are for.
-fn address_of(target: TargetRule) -> Result<SocketAddr, Usage> {
+/// The address that the rules of a target are for.
+fn rule_address(target: TargetRule) -> Result<SocketAddr, Usage> {
     match target {
         TargetRule::Fixed(target) => Ok(target.0),
         TargetRule::SamePort(ip) if ip.is_loopback() => Ok(SocketAddr::new(ip, 0)),
@@ -168,20 +175,23 @@ fn address_of(target: TargetRule) -> Result<SocketAddr, Usage> {
     }
 }
 
+/// Runs `peername routes`.
+///
 /// # Errors
 ///
 /// What failed at netlink, nft(8) or standard output; where the privilege is missing, with the command to run as root.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.action {
         Action::Show => block_on(show())?,
-        Action::Add { backends, catch } => {
+        Action::Add { backends, filter } => {
             let hint = "run `peername routes add` with these options as root";
-            block_on(add(backends, catch)).map_err(|error| advise(error, hint))?;
+            block_on(add(backends, filter)).map_err(|error| advise(error, hint))?;
         }
         Action::Remove { all } => {
-            let hint = match all {
-                true => "run `peername routes remove --all` as root",
-                false => "run `peername routes remove` as root",
+            let hint = if *all {
+                "run `peername routes remove --all` as root"
+            } else {
+                "run `peername routes remove` as root"
             };
             block_on(remove(*all)).map_err(|error| advise(error, hint))?;
         }
@@ -203,9 +213,9 @@ async fn show() -> anyhow::Result<()> {
     print_tables("", routes::list_filters())
 }
 
-async fn add(args: &BackendArgs, catch: &filter_options::Args) -> anyhow::Result<()> {
+async fn add(args: &BackendArgs, filter: &filter_options::Args) -> anyhow::Result<()> {
     let mut backends = args.backends_or_loopback()?;
-    if catch.is_for_other_hosts() {
+    if filter.is_for_other_hosts() {
         backends = routes::local_backends(backends).await?;
     }
     for target in routes::add(&backends).await? {
@@ -216,8 +226,8 @@ async fn add(args: &BackendArgs, catch: &filter_options::Args) -> anyhow::Result
             "peername: NAT rules of this host apply to connections to backends, too: {error}"
         );
     }
-    for catch in catch.filter_rules(args.protocol.transports()) {
-        routes::add_filter(&catch).await?;
+    for rules in filter.filter_rules(args.protocol.transports()) {
+        routes::add_filter(&rules).await?;
     }
     show().await
 }
@@ -235,8 +245,7 @@ async fn remove(all: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints the packet filter's tables, or a note where the privilege to list them is missing: without it peername has not added any
-/// either.
+/// Prints the packet filter's tables, or a note if the privilege to list them is missing: then peername has added none either.
 fn print_tables(
     prefix: &str,
     tables: Result<Vec<RoutingEntry>, routes::Error>,

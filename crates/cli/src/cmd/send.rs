@@ -87,6 +87,7 @@ impl std::str::FromStr for Version {
     }
 }
 
+/// The source address in the header; `None` for the connection's own address.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Source(Option<SocketAddr>);
 
@@ -116,7 +117,7 @@ impl Header {
                 "--proxy-version spp is for UDP (--protocol udp); TCP has 1 and 2".to_owned(),
             ));
         }
-        self.checked()
+        self.build_template()
     }
 
     /// The template of a header over UDP. With the Simple Proxy Protocol only its source is used.
@@ -130,7 +131,7 @@ impl Header {
                 "--proxy-version 1 has no UDP; use 2 or spp".to_owned(),
             ));
         }
-        self.checked()
+        self.build_template()
     }
 
     /// Whether there are TLVs, which only version 2 has.
@@ -146,7 +147,8 @@ impl Header {
         self.proxy_version == Version::Spp
     }
 
-    fn checked(&self) -> Result<HeaderTemplate, Usage> {
+    /// Builds the template for either transport, and refuses options that its version does not have.
+    fn build_template(&self) -> Result<HeaderTemplate, Usage> {
         if self.proxy_version != Version::V2 && self.has_fields() {
             return Err(Usage(
                 "--proxy-version must be 2 for --tlv and --crc32c: other versions have no TLVs"
@@ -180,6 +182,8 @@ impl Header {
     }
 }
 
+/// Runs `peername send`.
+///
 /// # Errors
 ///
 /// [`Usage`] if the options contradict each other; else what failed at the socket, standard input or output.
@@ -189,12 +193,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         bail!(Usage(text.to_owned()));
     }
     match args.protocol {
-        Protocol::Tcp => over_tcp(args),
-        Protocol::Udp => over_udp(args),
+        Protocol::Tcp => send_tcp(args),
+        Protocol::Udp => send_udp(args),
     }
 }
 
-fn over_tcp(args: &Args) -> anyhow::Result<ExitCode> {
+fn send_tcp(args: &Args) -> anyhow::Result<ExitCode> {
     let header_template = args.header.header_template()?;
     let socket =
         TcpStream::connect(args.to).with_context(|| format!("connecting to {}", args.to))?;
@@ -202,32 +206,31 @@ fn over_tcp(args: &Args) -> anyhow::Result<ExitCode> {
     let header = header_template.header(Transport::Stream, socket.local_addr()?, destination)?;
     (&socket).write_all(&header).context("sending the header")?;
     socket.set_nonblocking(true)?;
-    let up = socket.try_clone()?;
+    let writer = socket.try_clone()?;
     let sending = Arc::new(Mutex::new(Sending::Open));
-    let of_thread = Arc::clone(&sending);
+    let shared = Arc::clone(&sending);
     // Not joined: standard input may stay open long after the receiver has closed the connection.
-    thread::spawn(move || send_stdin(&up, &of_thread));
+    thread::spawn(move || send_stdin(&writer, &shared));
     receive(&socket, &sending)
 }
 
-fn over_udp(args: &Args) -> anyhow::Result<ExitCode> {
+fn send_udp(args: &Args) -> anyhow::Result<ExitCode> {
     let header_template = args.header.datagram_header_template()?;
-    let any: IpAddr = match args.to {
+    let unspecified: IpAddr = match args.to {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
-    let socket = UdpSocket::bind((any, 0)).context("bind(2)")?;
+    let socket = UdpSocket::bind((unspecified, 0)).context("bind(2)")?;
     socket
         .connect(args.to)
         .with_context(|| format!("connecting to {}", args.to))?;
     let destination = args.destination.unwrap_or(args.to);
     let client = header_template.source.unwrap_or(socket.local_addr()?);
-    let mut datagram = match args.header.is_spp() {
-        true => {
-            let proxy = destination;
-            Spp { client, proxy }.to_bytes().to_vec()
-        }
-        false => header_template.header(Transport::Datagram, client, destination)?,
+    let mut datagram = if args.header.is_spp() {
+        let proxy = destination;
+        Spp { client, proxy }.to_bytes().to_vec()
+    } else {
+        header_template.header(Transport::Datagram, client, destination)?
     };
     io::stdin().lock().read_to_end(&mut datagram)?;
     socket.send(&datagram).context("send(2)")?;
@@ -242,14 +245,14 @@ fn over_udp(args: &Args) -> anyhow::Result<ExitCode> {
             }
             Err(error) => return Err(error).context("recv(2)"),
         };
-        let answer = buffer.get(..len).unwrap_or_default();
+        let reply = buffer.get(..len).unwrap_or_default();
         // A reply of the Simple Proxy Protocol has a header, too.
-        let header = if args.header.is_spp() && Spp::parse(answer).is_ok() {
+        let header_len = if args.header.is_spp() && Spp::parse(reply).is_ok() {
             Spp::LEN
         } else {
             0
         };
-        out.write_all(answer.get(header..).unwrap_or_default())?;
+        out.write_all(reply.get(header_len..).unwrap_or_default())?;
         out.flush()?;
     }
 }
@@ -257,16 +260,16 @@ fn over_udp(args: &Args) -> anyhow::Result<ExitCode> {
 /// The progress of the thread that sends standard input.
 #[derive(Debug)]
 enum Sending {
-    /// Some of it may still come.
+    /// Standard input has not ended.
     Open,
-    /// All of it was sent.
+    /// All of standard input was sent.
     Complete,
-    /// send(2) failed. A reset is reported to one call only, so it may be here that it is noticed.
+    /// send(2) failed. The kernel reports a reset to one call only, which may be this one.
     Failed(io::Error),
 }
 
-/// Sends standard input, then FIN. Each send(2) and the record of its error are one step for [`receive`], which without
-/// the record would take the reset for an orderly end; so none of them blocks.
+/// Sends standard input, then FIN. The lock is held over each send(2) and the record of its error: without the record,
+/// [`receive`] would take a reset for an orderly end. So send(2) must not block.
 fn send_stdin(socket: &TcpStream, sending: &Mutex<Sending>) {
     let mut stdin = io::stdin().lock();
     let mut buffer = vec![0; 64 * 1024];

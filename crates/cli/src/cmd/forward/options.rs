@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use peername_daemon::listeners::ListenPlan;
 use peername_daemon::listeners::resolve_listeners;
+use peername_daemon::options::{Given, NotWithFile, heading};
 use peername_daemon::process::Process;
 use peername_daemon::reload::Source;
 use peername_daemon::usage::{Usage, UsageErrors};
@@ -17,7 +18,6 @@ use peername_server::addr::Target;
 use crate::cmd::proxy::clients;
 use crate::cmd::proxy::udp;
 use crate::cmd::send::Header;
-use peername_daemon::options::{Given, NotWithFile, heading};
 
 /// Options of `peername forward`.
 #[derive(Clone, Debug, clap::Args)]
@@ -74,7 +74,7 @@ impl Forward {
     ///
     /// # Errors
     ///
-    /// There is none, or some names do not resolve.
+    /// There is no address, or some names do not resolve.
     pub(super) fn listen_plan(&self) -> Result<ListenPlan, Usage> {
         if self.listen.is_empty() {
             let text = "--listen needs an address, such as 0.0.0.0:8080";
@@ -90,12 +90,12 @@ impl Forward {
             tcp,
             udp,
             transparent: false,
-            datagrams: self.datagrams(),
+            datagrams: self.udp_config(),
             steered_by: None,
         })
     }
 
-    /// What connections and datagrams are forwarded by; resolves the name of the server now.
+    /// The service of the group's listeners; resolves the name of the server now.
     ///
     /// # Errors
     ///
@@ -151,15 +151,12 @@ impl Forward {
         Err(Usage(text.to_owned()))
     }
 
-    fn datagrams(&self) -> UdpConfig {
-        let datagrams = self.udp.config();
-        match self.header.is_spp() {
-            true => UdpConfig {
-                dialect: Dialect::Spp,
-                ..datagrams
-            },
-            false => datagrams,
+    fn udp_config(&self) -> UdpConfig {
+        let mut config = self.udp.config();
+        if self.header.is_spp() {
+            config.dialect = Dialect::Spp;
         }
+        config
     }
 }
 

@@ -27,11 +27,11 @@ pub(crate) struct Setup {
     groups: Vec<Group>,
     /// The configuration as `/config` shows it.
     pub(super) json: String,
-    /// What is valid in the file, but not as it should be.
+    /// Older names of keys in the file.
     warnings: Vec<String>,
 }
 
-/// The listeners of a table, and what they forward by.
+/// The listeners of a table, and their service.
 #[derive(Debug)]
 struct Group {
     sockets: ListenPlan,
@@ -80,9 +80,10 @@ impl Setup {
             warnings: config.warnings,
         };
         problems.extend(setup.problems(|_| false));
-        match problems.is_empty() {
-            true => Ok(setup),
-            false => Err(Problems(problems)),
+        if problems.is_empty() {
+            Ok(setup)
+        } else {
+            Err(Problems(problems))
         }
     }
 
@@ -93,9 +94,10 @@ impl Setup {
     /// All contradictions, a line each.
     pub(super) fn check_at(&self, host: &OwnAddresses) -> Result<(), Usage> {
         let problems = self.problems(|ip| host.kind_of(ip) == Some(HostAddress::Own));
-        match problems.is_empty() {
-            true => Ok(()),
-            false => Err(Usage(problems.join("\n"))),
+        if problems.is_empty() {
+            Ok(())
+        } else {
+            Err(Usage(problems.join("\n")))
         }
     }
 
@@ -104,8 +106,8 @@ impl Setup {
         let mut problems = Vec::new();
         let mut taken = HashSet::new();
         for group in &self.groups {
-            let twice = group.sockets.listeners().find(|key| !taken.insert(*key));
-            if let Some((_, addr)) = twice {
+            let duplicate = group.sockets.listeners().find(|key| !taken.insert(*key));
+            if let Some((_, addr)) = duplicate {
                 let text = format!("--listen {addr} is given twice");
                 problems.push(group.origin.of(&text));
             }
@@ -113,10 +115,16 @@ impl Setup {
         for group in &self.groups {
             let target = group.service.target.0;
             let reaches_listener = |transport| {
-                let is_forwarded = group.sockets.listeners().any(|(of, _)| of == transport);
-                let listen = taken.iter().filter(|(of, _)| *of == transport);
-                let listen = listen.map(|&(_, addr)| addr).collect();
-                is_forwarded && reached_listener(&listen, target, is_own).is_some()
+                let addrs = taken
+                    .iter()
+                    .filter(|(other, _)| *other == transport)
+                    .map(|&(_, addr)| addr)
+                    .collect();
+                let is_forwarded = group
+                    .sockets
+                    .listeners()
+                    .any(|(other, _)| other == transport);
+                is_forwarded && reached_listener(&addrs, target, is_own).is_some()
             };
             if TRANSPORTS.into_iter().any(reaches_listener) {
                 let text = format!("--to {target}: it would connect to itself");
@@ -127,18 +135,22 @@ impl Setup {
     }
 
     pub(super) fn listen_plans(&self) -> Vec<ListenPlan> {
-        let groups = self.groups.iter();
-        groups.map(|group| group.sockets.clone()).collect()
+        self.groups
+            .iter()
+            .map(|group| group.sockets.clone())
+            .collect()
     }
 
     /// The service of each listener.
     pub(super) fn services(&self, ids: &ListenerIds) -> Services<ForwardService> {
-        let listeners = self.groups.iter().flat_map(|group| {
-            let keys = group.sockets.listeners();
-            keys.map(move |key| (key, Arc::clone(&group.service)))
-        });
-        listeners
-            .filter_map(|(key, service)| Some((*ids.get(&key)?, service)))
+        self.groups
+            .iter()
+            .flat_map(|group| {
+                group
+                    .sockets
+                    .listeners()
+                    .filter_map(move |key| Some((*ids.get(&key)?, Arc::clone(&group.service))))
+            })
             .collect()
     }
 
@@ -153,8 +165,9 @@ impl Setup {
 
     /// Whether a list of clients is in a file.
     pub(super) fn has_list_files(&self) -> bool {
-        let mut groups = self.groups.iter();
-        groups.any(|group| group.service.clients.files().next().is_some())
+        self.groups
+            .iter()
+            .any(|group| group.service.clients.files().next().is_some())
     }
 
     /// The servers, for the log.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use peername_daemon::listeners::resolve_listeners;
+use peername_daemon::options::{Given, NotWithFile, heading};
 use peername_daemon::process::Process;
 use peername_daemon::reload::Source;
 use peername_daemon::usage::{Usage, UsageErrors};
@@ -22,20 +23,18 @@ use peername_intercept::policy::pinned::PinnedClients;
 use peername_intercept::state::Rules;
 use peername_intercept::upstream::config::UpstreamConfig;
 use peername_intercept::upstream::upstream_proxy::UpstreamProxy;
-use peername_server::access::network_set::NetworkSet;
 use peername_server::destination_list::{AllowedDestination, DestinationList};
 
 use super::check_args::CheckArgs;
 use super::rule_args::RuleArgs;
 use crate::cmd::ca::ca_dir::CaDir;
-use crate::cmd::proxy::clients::list_errors;
-use peername_daemon::options::{Given, NotWithFile, heading};
+use crate::cmd::proxy::clients::read_networks;
 
 /// Options of `peername intercept`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(
     before_help = EXAMPLE,
-    // The text of a file names what differs.
+    // The text of `Process`, which is also for files, lists the defaults of all commands.
     mut_arg("workers", |arg| arg.help("Event loops, each with sockets of its own [default: one per core]"))
 )]
 pub(crate) struct Args {
@@ -118,7 +117,7 @@ pub(crate) struct Intercept {
     certificates_per_client: usize,
 }
 
-/// The limits of time of requests, all of them with defaults that suit most.
+/// The timeouts of requests; their defaults suit most.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = heading::TIMEOUTS)]
 #[group(skip)]
@@ -227,7 +226,7 @@ impl Intercept {
         }
     }
 
-    /// The files with secrets of the proxy: those of `--inject`, and the key of `--check-key`.
+    /// The files with secrets: those of `--inject`, and the key of `--check-key`.
     pub(super) fn secret_files(&self) -> impl Iterator<Item = &Path> {
         self.injected_files().chain(self.check.tls.key_file())
     }
@@ -241,7 +240,7 @@ impl Intercept {
     ///
     /// # Errors
     ///
-    /// They allow nothing.
+    /// The lists allow nothing, or a file can't be read or has a line that is no rule.
     pub(super) fn access_rules(&self) -> Result<Option<Arc<AccessRules>>, Usage> {
         Ok(self.rules.rules()?.map(Arc::new))
     }
@@ -250,7 +249,7 @@ impl Intercept {
     ///
     /// # Errors
     ///
-    /// A file can't be read, or is no value of a header.
+    /// A file can't be read, or its content can't be the value of a header.
     pub(super) fn injected_headers(&self) -> Result<InjectedHeaders, Usage> {
         InjectedHeaders::read(&self.inject).map_err(Usage::from_error)
     }
@@ -261,24 +260,15 @@ impl Intercept {
     ///
     /// A list or a file is not valid, or the proxy would be an open one.
     pub(super) fn access(&self) -> Result<Access, Usage> {
-        let list = |option, words: &[String]| match words {
+        let read_optional = |option, values: &[String]| match values {
             [] => Ok(None),
-            words => NetworkSet::read_required(option, words)
-                .map(Some)
-                .map_err(|first| {
-                    list_errors(
-                        words
-                            .iter()
-                            .map(|word| NetworkSet::read_required(option, &[word])),
-                        first,
-                    )
-                }),
+            values => read_networks(option, values).map(Some),
         };
         let mut errors = UsageErrors::default();
-        let accept_proxy = errors.note(list("--accept-proxy", &self.accept_proxy));
-        let clients = errors.note(list("--allow-client", &self.allow_client));
-        let users = self.proxy_auth.as_deref().map(Users::read);
-        let users = errors.note(users.transpose().map_err(Usage::from_error));
+        let accept_proxy = errors.note(read_optional("--accept-proxy", &self.accept_proxy));
+        let clients = errors.note(read_optional("--allow-client", &self.allow_client));
+        let users = self.proxy_auth.as_deref().map(Users::read).transpose();
+        let users = errors.note(users.map_err(Usage::from_error));
         let access = errors.build(|| {
             Some(Access {
                 clients: clients?,
@@ -287,8 +277,7 @@ impl Intercept {
             })
         })?;
         let explicit = self.explicit()?;
-        let public = explicit.iter().find(|addr| !addr.ip().is_loopback());
-        match public {
+        match explicit.iter().find(|addr| !addr.ip().is_loopback()) {
             Some(addr) if access.clients.is_none() && access.users.is_none() => {
                 Err(Usage(format!(
                     "--listen {addr} would be an open proxy: restrict it by --allow-client CIDR (private, any) or \
@@ -334,7 +323,7 @@ fn host_timeout(text: &str) -> Result<HostTimeout, String> {
     })
 }
 
-/// Long enough for a phone with a bad connection.
+/// Timeout of a ClientHello or the head of a request: long enough for a phone with a bad connection.
 const OPENING_TIMEOUT: Duration = Duration::from_secs(10);
 const EXAMPLE: &str = "\
 Example: clients whose proxy is 127.0.0.1:8080 and who trust the authority reach these hosts alone

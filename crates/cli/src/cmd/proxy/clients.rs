@@ -1,11 +1,10 @@
-//! The options that list clients. They are options of `proxy`, `forward` and `exec`.
+//! The options of `proxy`, `forward` and `exec` that list clients.
 
 use std::sync::Arc;
 
-use peername_server::access::clients::{ClientAccess, ClientLists, ListOptions, RequiredTlvs};
-use peername_server::access::network_set::NetworkListError;
-
 use peername_daemon::usage::{Usage, UsageErrors};
+use peername_server::access::clients::{ClientAccess, ClientLists, ListOptions, RequiredTlvs};
+use peername_server::access::network_set::{NetworkListError, NetworkSet};
 
 /// Which clients may connect.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args)]
@@ -20,7 +19,8 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// The policy by these options, and by the peers that may name themselves as the client. Reads the files that they name.
+    /// The policy of these options, in which the peers `health_checks` may name themselves as the client. Reads the files that
+    /// the options name.
     ///
     /// # Errors
     ///
@@ -38,51 +38,60 @@ impl Args {
         match ClientAccess::new(options.clone(), required_tlvs) {
             Ok(access) => Ok(Arc::new(access)),
             Err(first) => {
-                let by_itself = each_by_itself(&options).map(|one| ClientLists::read(&one));
-                Err(list_errors(by_itself, first))
+                let results = each_alone(&options).map(|value| ClientLists::read(&value));
+                Err(list_errors(results, first))
             }
         }
     }
 }
 
 /// The values of the options, each without the others.
-fn each_by_itself(options: &ListOptions) -> impl Iterator<Item = ListOptions> {
-    let none = ListOptions::default;
-    let allow = options.allow.iter().map(move |value| ListOptions {
+fn each_alone(options: &ListOptions) -> impl Iterator<Item = ListOptions> {
+    let allow = options.allow.iter().map(|value| ListOptions {
         allow: vec![value.clone()],
-        ..none()
+        ..ListOptions::default()
     });
-    let deny = options.deny.iter().map(move |value| ListOptions {
+    let deny = options.deny.iter().map(|value| ListOptions {
         deny: vec![value.clone()],
-        ..none()
+        ..ListOptions::default()
     });
-    let health_checks = options.health_checks.iter().map(move |value| ListOptions {
+    let health_checks = options.health_checks.iter().map(|value| ListOptions {
         health_checks: vec![value.clone()],
-        ..none()
+        ..ListOptions::default()
     });
     allow.chain(deny).chain(health_checks)
 }
 
-/// The errors of the values of a list, each read by itself; `whole` if only all of them together are wrong.
-pub(crate) fn list_errors<T>(
-    by_itself: impl Iterator<Item = Result<T, NetworkListError>>,
-    whole: NetworkListError,
+/// Reads the networks of an option. The error has a line for each value that is not valid.
+pub(crate) fn read_networks(option: &'static str, values: &[String]) -> Result<NetworkSet, Usage> {
+    NetworkSet::read_required(option, values).map_err(|first| {
+        let results = values
+            .iter()
+            .map(|value| NetworkSet::read_required(option, &[value]));
+        list_errors(results, first)
+    })
+}
+
+/// Collects the errors of values that were read one by one; `first` if they are invalid only together.
+fn list_errors<T>(
+    results: impl Iterator<Item = Result<T, NetworkListError>>,
+    first: NetworkListError,
 ) -> Usage {
     let mut errors = UsageErrors::default();
-    for read in by_itself {
-        errors.note(read.map_err(Usage::from_error));
+    for result in results {
+        errors.note(result.map_err(Usage::from_error));
     }
     errors
         .into_result(None::<()>)
         .err()
         .filter(|Usage(text)| !text.is_empty())
-        .unwrap_or_else(|| Usage::from_error(whole))
+        .unwrap_or_else(|| Usage::from_error(first))
 }
 
 impl Args {
-    /// These options with other values.
-    pub(crate) fn map_networks(&self, value: fn(&str) -> String) -> Self {
-        let map = |values: &[String]| values.iter().map(|text| value(text)).collect();
+    /// These options, with each value replaced.
+    pub(crate) fn map_networks(&self, replace: fn(&str) -> String) -> Self {
+        let map = |values: &[String]| values.iter().map(|value| replace(value)).collect();
         Self {
             allow_client: map(&self.allow_client),
             deny_client: map(&self.deny_client),
@@ -91,9 +100,14 @@ impl Args {
 
     /// These options as words of a command line.
     pub(crate) fn network_words(&self) -> impl Iterator<Item = String> {
-        let allow = self.allow_client.iter();
-        let allow = allow.map(|value| format!("--allow-client={value}"));
-        let deny = self.deny_client.iter();
-        allow.chain(deny.map(|value| format!("--deny-client={value}")))
+        let allow = self
+            .allow_client
+            .iter()
+            .map(|value| format!("--allow-client={value}"));
+        let deny = self
+            .deny_client
+            .iter()
+            .map(|value| format!("--deny-client={value}"));
+        allow.chain(deny)
     }
 }

@@ -1,4 +1,4 @@
-//! The running proxy as the control thread sees it: its services, and what they share.
+//! The control side of a running proxy: its services, and what they share.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -69,7 +69,7 @@ impl Control {
     ///
     /// # Errors
     ///
-    /// Netlink, the limit of descriptors, or a thread that can't be started.
+    /// Netlink fails, there are too few descriptors, or a thread can't be started.
     pub(super) async fn start(
         args: Args,
         ready: Ready<Args>,
@@ -77,7 +77,7 @@ impl Control {
         let Ready {
             setup,
             privileged: Privileged { keeper, kernel },
-            listeners: open,
+            listeners: opened,
             history,
         } = ready;
         let shared = Shared {
@@ -90,14 +90,13 @@ impl Control {
         };
         let reply_path = Arc::new(ReplyPathMonitor::new(setup.probes()));
         reply_path.probe_all().await;
-        let bound = open.sockets.actual();
-        let services = shared.services(&setup, &open.sockets.numbers(), &bound, &reply_path)?;
-        let services = ServiceHandle::new(services);
-        let listeners = shared.run(&setup, open, &services)?;
+        let bound = opened.sockets.actual();
+        let ids = opened.sockets.numbers();
+        let services = ServiceHandle::new(shared.services(&setup, &ids, &bound, &reply_path)?);
+        let listeners = shared.run(&setup, opened, &services)?;
         for plan in &setup.services {
             log_listening(plan, &bound, setup.process.workers());
         }
-        // go-mmproxy logs the networks.
         if setup.process.logging.is_go_mmproxy_format() {
             setup.services.iter().for_each(log_allowed_subnets);
         }
@@ -130,13 +129,13 @@ impl Shared {
     pub(super) fn services(
         &self,
         setup: &Setup,
-        listeners: &ListenerIds,
-        actual: &BoundAddresses,
+        ids: &ListenerIds,
+        bound: &BoundAddresses,
         reply_path: &Arc<ReplyPathMonitor>,
     ) -> peername_sys::Result<Services> {
-        let mut all = Vec::new();
+        let mut services = Vec::new();
         let own_ports = OwnPorts {
-            ports: actual
+            ports: bound
                 .values()
                 .map(SocketAddr::port)
                 .chain(setup.process.admin.ports())
@@ -151,28 +150,32 @@ impl Shared {
                 own_ports: own_ports.clone(),
             };
             let service = Arc::new(Service::new(rules, &self.counters)?);
-            let numbers = plan
-                .sockets
-                .listeners()
-                .filter_map(|key| listeners.get(&key));
-            all.extend(numbers.map(|&id| (id, Arc::clone(&service))));
+            for key in plan.sockets.listeners() {
+                if let Some(&id) = ids.get(&key) {
+                    services.push((id, Arc::clone(&service)));
+                }
+            }
         }
-        Ok(all.into_iter().collect())
+        Ok(services.into_iter().collect())
     }
 
     fn run(
         &self,
         setup: &Setup,
-        open: Opened,
+        opened: Opened,
         services: &ServiceHandle,
     ) -> anyhow::Result<RunningListeners> {
-        let groups = open.sockets.groups.len();
-        let for_udp = open.sockets.descriptors();
-        let capacity = descriptors::capacity(setup.process.workers(), groups, for_udp)?;
+        let groups = opened.sockets.groups.len();
+        let udp_descriptors = opened.sockets.descriptors();
+        let capacity = descriptors::capacity(setup.process.workers(), groups, udp_descriptors)?;
         let counters = Arc::clone(&self.counters);
         let proxy = TcpProxy::new(services.clone(), counters, capacity.connections);
-        let proxy = Arc::new(proxy);
-        open.start(&proxy, capacity, Vec::new(), self.udp_tasks(services))
+        opened.start(
+            &Arc::new(proxy),
+            capacity,
+            Vec::new(),
+            self.udp_tasks(services),
+        )
     }
 
     /// Makes the tasks that workers run for a group of UDP listeners.
@@ -195,8 +198,8 @@ impl Shared {
     }
 }
 
-/// Whether a policy denies the client of a connection. One with neither a client nor a target has not sent its header, which is then
-/// judged by the lists in force as well.
+/// Whether a policy denies the client of a connection. A connection with neither a client nor a target has not sent its header
+/// yet: the header will be judged by the lists that are in force then.
 fn is_denied(
     own_addresses: OwnAddresses,
 ) -> impl Fn(&ConnectionEntry, &ClientAccess) -> bool + Send + Sync {
@@ -209,13 +212,13 @@ fn is_denied(
 }
 
 /// Logs the addresses that a service listens on, as the kernel assigned them, and its targets.
-fn log_listening(plan: &ServicePlan, actual: &BoundAddresses, workers: usize) {
+fn log_listening(plan: &ServicePlan, bound: &BoundAddresses, workers: usize) {
     let [tcp, udp] = TRANSPORTS.map(|transport| {
         ranges(
             plan.sockets
                 .listen(transport)
                 .iter()
-                .filter_map(|&addr| actual.get(&(transport, addr)).copied()),
+                .filter_map(|&addr| bound.get(&(transport, addr)).copied()),
         )
     });
     let targets = &plan.config.upstream.targets;
@@ -229,7 +232,7 @@ fn log_listening(plan: &ServicePlan, actual: &BoundAddresses, workers: usize) {
     );
 }
 
-/// Logs the trusted networks as go-mmproxy does at its start. Without a list it logged none.
+/// Logs the trusted networks as go-mmproxy does at its start. Without a list go-mmproxy logs none, so `any` is left out.
 fn log_allowed_subnets(plan: &ServicePlan) {
     for network in plan.config.trust.iter() {
         if network.prefix_len() > 0 {
@@ -238,7 +241,7 @@ fn log_allowed_subnets(plan: &ServicePlan) {
     }
 }
 
-/// Has reply paths probed when rules or local routes change.
+/// Requests a probe of the reply paths whenever rules or local routes change.
 async fn watch_routing(reply_path: watch::Receiver<Arc<ReplyPathMonitor>>) {
     loop {
         let Err(error) = report_routing_changes(&reply_path).await;
@@ -252,7 +255,7 @@ async fn report_routing_changes(
 ) -> peername_sys::Result<Infallible> {
     let mut monitor = RoutingMonitor::subscribe()?;
     loop {
-        // Also after the start: something may have changed before the subscription.
+        // Also at the start: something may have changed before the subscription.
         reply_path.borrow().report_routing_change();
         monitor.next().await?;
         sleep(ROUTING_SETTLE).await;
@@ -260,15 +263,16 @@ async fn report_routing_changes(
     }
 }
 
-/// By then, the keeper has restored what another program has removed.
+/// Time in which the keeper restores what another program has removed.
 const ROUTING_SETTLE: Duration = Duration::from_millis(200);
 const ROUTING_RETRY: Duration = Duration::from_secs(60);
 
+/// Probes the reply paths of the current monitor whenever a probe is due.
 async fn monitor_reply_paths(mut reply_path: watch::Receiver<Arc<ReplyPathMonitor>>) {
     loop {
-        let now = Arc::clone(&reply_path.borrow_and_update());
+        let monitor = Arc::clone(&reply_path.borrow_and_update());
         tokio::select! {
-            () = now.probe_when_due() => {}
+            () = monitor.probe_when_due() => {}
             Ok(()) = reply_path.changed() => {}
         }
     }

@@ -1,24 +1,21 @@
-//! The policy for destinations in headers, by the options.
-
-use peername_proxy::policy::destination::DestinationPolicy;
+//! The options that decide on destinations in headers.
 
 use peername_daemon::usage::Usage;
+use peername_proxy::policy::destination::DestinationPolicy;
 use peername_server::destination_list::AllowedDestination;
 
-/// The policy; `None` if every client is connected to the fixed targets.
-pub(super) fn destinations(
+/// The policy for destinations in headers; `None` if every client is connected to the fixed targets.
+pub(super) fn destination_policy(
     dynamic: bool,
     allowed: &[AllowedDestination],
 ) -> Result<Option<DestinationPolicy>, Usage> {
-    if !dynamic {
-        return match allowed {
-            [] => Ok(None),
-            [..] => Err(Usage(LIST_WITHOUT_DYNAMIC.to_owned())),
-        };
+    match (dynamic, allowed) {
+        (false, []) => Ok(None),
+        (false, _) => Err(Usage(LIST_WITHOUT_DYNAMIC.to_owned())),
+        (true, _) => DestinationPolicy::new(allowed.iter().cloned().collect())
+            .map(Some)
+            .ok_or_else(|| Usage(DYNAMIC_WITHOUT_LIST.to_owned())),
     }
-    DestinationPolicy::new(allowed.iter().cloned().collect())
-        .map(Some)
-        .ok_or_else(|| Usage(DYNAMIC_WITHOUT_LIST.to_owned()))
 }
 
 const DYNAMIC_WITHOUT_LIST: &str = "--dynamic-destination: list the destinations that headers may name, such as \

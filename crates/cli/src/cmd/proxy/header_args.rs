@@ -1,4 +1,4 @@
-//! The options on PROXY headers, on the peers that send them, and on the clients that they name. `proxy` and `exec` have them.
+//! The options of `proxy` and `exec` for PROXY headers, the peers that send them, and the clients that they name.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -64,18 +64,12 @@ impl HeaderArgs {
     ///
     /// # Errors
     ///
-    /// There is no network; or each value that is invalid, or whose file is.
+    /// There is no network; or a line for each value that is invalid, or whose file is.
     pub(crate) fn trust(&self) -> Result<NetworkSet, Usage> {
-        NetworkSet::read_required("--trust", &self.trust).map_err(|first| {
-            let by_itself = self
-                .trust
-                .iter()
-                .map(|value| NetworkSet::read_required("--trust", &[value]));
-            clients::list_errors(by_itself, first)
-        })
+        clients::read_networks("--trust", &self.trust)
     }
 
-    /// The files of `--trust`. Those of lists of clients are left out: a change of them is no reload.
+    /// The files of `--trust`, whose change takes a reload. Files of client lists are left out: their change takes none.
     pub(super) fn trust_files(&self) -> impl Iterator<Item = &Path> {
         self.trust.iter().filter_map(|word| list_file(word))
     }
@@ -93,15 +87,13 @@ impl HeaderArgs {
             require_client: self.without_client == WithoutClient::Refuse,
         }
     }
-}
 
-impl HeaderArgs {
-    /// These options with other values of those that list networks.
-    pub(crate) fn map_networks(&self, value: fn(&str) -> String) -> Self {
-        let map = |values: &[String]| values.iter().map(|text| value(text)).collect();
+    /// These options, with each value of those that list networks replaced.
+    pub(crate) fn map_networks(&self, replace: fn(&str) -> String) -> Self {
+        let map = |values: &[String]| values.iter().map(|value| replace(value)).collect();
         Self {
             trust: map(&self.trust),
-            clients: self.clients.map_networks(value),
+            clients: self.clients.map_networks(replace),
             health_checks_from: map(&self.health_checks_from),
             ..self.clone()
         }
@@ -109,16 +101,18 @@ impl HeaderArgs {
 
     /// The options that list networks, as words of a command line.
     pub(crate) fn network_words(&self) -> Vec<String> {
-        let word = |option: &'static str| move |value: &String| format!("--{option}={value}");
-        let trust = self.trust.iter().map(word("trust"));
-        let health_checks = self.health_checks_from.iter();
+        let trust = self.trust.iter().map(|value| format!("--trust={value}"));
+        let health_checks = self
+            .health_checks_from
+            .iter()
+            .map(|value| format!("--health-checks-from={value}"));
         trust
             .chain(self.clients.network_words())
-            .chain(health_checks.map(word("health-checks-from")))
+            .chain(health_checks)
             .collect()
     }
 
-    /// The ids of the other options.
+    /// The ids of the options that list no networks.
     pub(crate) const OTHER_IDS: [&str; 5] = [
         "require_tlv",
         "strict_header",

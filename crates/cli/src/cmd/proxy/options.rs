@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use peername_daemon::options::{Given, NotWithFile, heading};
 use peername_daemon::process::{Process, changed};
 use peername_daemon::reload::Source;
 use peername_daemon::usage::{Usage, UsageErrors};
@@ -16,17 +17,16 @@ use peername_relay::{Limits, Method};
 use peername_server::destination_list::AllowedDestination;
 use peername_server::header_limits::HeaderLimits;
 
-use super::destination::destinations;
+use super::destination::destination_policy;
 use super::header_args::HeaderArgs;
 use super::udp;
 use crate::cmd::routes::{Protocol, target_args};
-use peername_daemon::options::{Given, NotWithFile, heading};
 
 /// Options of `peername proxy`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(
     before_help = EXAMPLE,
-    // The text of a file names what differs.
+    // The text of `Process`, which is also for files, lists the defaults of all commands.
     mut_arg("workers", |arg| arg.help("Event loops, each with sockets of its own [default: one per core]"))
 )]
 pub(crate) struct Args {
@@ -38,7 +38,7 @@ pub(crate) struct Args {
     pub(super) top: Given<Top>,
 }
 
-/// The options that are not of listeners: the keys at the top of a file.
+/// The options of the whole process: the keys at the top of a file.
 #[derive(Clone, Debug, clap::Args)]
 #[group(skip)]
 pub(crate) struct Top {
@@ -202,6 +202,13 @@ enum Relay {
     Splice,
 }
 
+/// The address families of which clients are expected.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ExpectedFamilies {
+    pub(super) v4: bool,
+    pub(super) v6: bool,
+}
+
 impl Listener {
     /// The configuration by the options. Reads the files that they name.
     ///
@@ -212,7 +219,7 @@ impl Listener {
         let mut errors = UsageErrors::default();
         self.note_contradictions(&mut errors);
         let clients = errors.note(self.headers.access());
-        let destination_policy = errors.note(destinations(
+        let destination_policy = errors.note(destination_policy(
             self.dynamic_destination,
             &self.allow_destination,
         ));
@@ -243,7 +250,7 @@ impl Listener {
         if self.send_proxy.is_some() && has_udp {
             errors.push("--send-proxy is for TCP only; without it, UDP needs a proxy of its own");
         }
-        // Other options for UDP only limit it. This one means that datagrams are expected.
+        // The other options for UDP are limits, which are valid without UDP. This one means that datagrams are expected.
         if !self.udp.has_default_header() && !has_udp {
             errors.push(
                 "--udp-header is for UDP, which is not listened for: add --protocol udp, or both",
@@ -265,19 +272,19 @@ impl Listener {
         }
     }
 
-    /// Whether clients of this family are expected from the start: those whose target is named. IPv4 is also expected if no target
-    /// is named; `--default-target`, of a translated command line, does not count.
-    pub(super) fn expects(&self, is_ipv4: bool) -> bool {
+    /// The families of clients that are expected from the start: those whose target is named, or IPv4 if no target is named.
+    /// `--default-target`, of a translated command line, does not count.
+    pub(super) fn expected_families(&self) -> ExpectedFamilies {
         let named = self.targets.named_targets().unwrap_or_default();
-        match is_ipv4 {
-            true => named.v4.is_some() || named.v6.is_none(),
-            false => named.v6.is_some(),
+        ExpectedFamilies {
+            v4: named.v4.is_some() || named.v6.is_none(),
+            v6: named.v6.is_some(),
         }
     }
 
     /// The allowed destinations that are a single address and port. Networks and ranges of ports are left out: not each
     /// of their addresses has to be a backend.
-    pub(super) fn only_allowed(&self) -> Vec<SocketAddr> {
+    pub(super) fn single_destinations(&self) -> Vec<SocketAddr> {
         self.allow_destination
             .iter()
             .filter_map(AllowedDestination::single)
@@ -317,15 +324,19 @@ impl Listener {
 }
 
 impl HostArgs {
-    /// As [`Process::changes_of_fixed_keys`].
+    /// The keys that a reload can't change and that differ, as [`Process::changes_of_fixed_keys`].
     pub(crate) fn changes_of_fixed_keys(&self, new: &Self) -> Vec<&'static str> {
         changed([
             ("setup-routes", new.setup_routes == self.setup_routes),
-            ("data-path", new.is_in_kernel() == self.is_in_kernel()),
+            (
+                "data-path",
+                new.uses_kernel_data_path() == self.uses_kernel_data_path(),
+            ),
         ])
     }
 
-    pub(super) fn is_in_kernel(&self) -> bool {
+    /// Whether steady UDP sessions are offloaded to the kernel.
+    pub(super) fn uses_kernel_data_path(&self) -> bool {
         self.data_path == DataPath::Kernel
     }
 }
@@ -349,7 +360,8 @@ impl From<Version> for SendProxy {
     }
 }
 
-/// It names the older options, too, so that it is not reported where one of them could not be read.
+/// Names `--target-v4` and `--target-v6`, too: an error that names a key which could not be read is left out
+/// (`Table::located`).
 const NO_TARGET: &str = "--target is missing: name the backend's address and port, as in 127.0.0.1:8080, once for each address \
     family of clients (--target-v4 and --target-v6 do, too)";
 const EXAMPLE: &str = "\

@@ -1,4 +1,4 @@
-//! Drops all capabilities but those that connections need, and tries these before the first connection is served.
+//! Drops the capabilities that connections don't need, and tries the others before the first connection is served.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -8,23 +8,23 @@ use peername_server::capabilities::Advice;
 use peername_sys::process::caps::{CapabilitySet, is_effective, keep_only, set_effective};
 use peername_sys::socket::upstream::UpstreamSocket;
 
-/// Drops every capability but the fewest that suffice for each connection. CAP_NET_RAW is kept to spoof the client's
-/// address; CAP_NET_ADMIN if there is no CAP_NET_RAW; both if an old kernel requires CAP_NET_ADMIN for `mark`.
+/// Keeps the smallest set of capabilities that suffices for connections, and drops the others. CAP_NET_RAW is kept to spoof the
+/// client's address; CAP_NET_ADMIN if there is no CAP_NET_RAW; both if an old kernel requires CAP_NET_ADMIN for `mark`.
 /// CAP_NET_BIND_SERVICE is kept for ports below 1024.
 ///
 /// The setup of a connection is tried with these capabilities alone, so that a missing permission fails the start
 /// instead of each connection.
 pub(super) fn drop_unneeded(mark: Option<NonZeroU32>) -> anyhow::Result<()> {
-    let mut last = Ok(());
+    let mut tried = Ok(());
     for sufficient in SUFFICIENT_CAPABILITIES {
         set_effective(sufficient)?;
-        last = try_connect_setup(mark);
-        if last.is_ok() {
+        tried = try_connect_setup(mark);
+        if tried.is_ok() {
             keep_only(sufficient)?;
             break;
         }
     }
-    last
+    tried
 }
 
 /// Warns about a missing capability that affects some clients only.
@@ -52,6 +52,7 @@ pub(super) fn try_connect_setup(mark: Option<NonZeroU32>) -> anyhow::Result<()> 
     }
 }
 
+/// Sets that may suffice, the smallest first.
 const SUFFICIENT_CAPABILITIES: [CapabilitySet; 2] = [
     CapabilitySet::NET_RAW.union(CapabilitySet::NET_BIND_SERVICE),
     CapabilitySet::NET_RAW

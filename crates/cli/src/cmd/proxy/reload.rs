@@ -30,7 +30,7 @@ impl Reload for Control {
         setup: Setup,
     ) -> anyhow::Result<(String, String)> {
         setup.check_at(&OwnAddresses::read().await?)?;
-        self.check_what_needs_a_restart(&setup)?;
+        self.refuse_what_needs_a_restart(&setup)?;
         let change = listeners.prepare(setup.listen_plans())?;
         let reply_path = Arc::clone(&self.reply_path.borrow());
         let reply_path = Arc::new(reply_path.retarget(setup.probes()).await);
@@ -59,7 +59,7 @@ impl Reload for Control {
 }
 
 impl Control {
-    fn check_what_needs_a_restart(&self, setup: &Setup) -> anyhow::Result<()> {
+    fn refuse_what_needs_a_restart(&self, setup: &Setup) -> anyhow::Result<()> {
         self.setup.process.check_reload(&setup.process)?;
         refuse_changes(self.setup.host.changes_of_fixed_keys(&setup.host))?;
         if let Some(mark) = setup.mark() {
@@ -68,17 +68,19 @@ impl Control {
             )?;
         }
         let backends = setup.backends();
-        let without = |backend: &&Backend| !is_among(&self.shared.backends_at_start, **backend);
-        match backends.iter().find(without) {
+        let new_backend = backends
+            .iter()
+            .find(|&&backend| !has_rules(&self.shared.backends_at_start, backend));
+        match new_backend {
             Some(backend) if setup.host.setup_routes => bail!(
                 "{backend} needs routing rules of its own, and the privilege to add them was given up at the start: restart, or \
                  `peername upgrade --pid N`, which keeps open connections"
             ),
-            _ => self.check_marks(setup),
+            _ => self.refuse_new_marks(setup),
         }
     }
 
-    fn check_marks(&self, setup: &Setup) -> anyhow::Result<()> {
+    fn refuse_new_marks(&self, setup: &Setup) -> anyhow::Result<()> {
         let added = &setup.marks() - &self.shared.marks_at_start;
         match added.first() {
             Some(mark) if setup.host.setup_routes => bail!(
@@ -90,16 +92,16 @@ impl Control {
     }
 }
 
-/// Whether rules for `those` backends apply to `backend`, too: on loopback they apply to all addresses, and port 0 stands for
-/// all ports.
-fn is_among(those: &[Backend], backend: Backend) -> bool {
-    let Backend { address, transport } = backend;
-    let ip = address.ip();
-    those.iter().any(|&there| {
-        let other = there.address.ip();
-        let is_loopback =
-            ip.is_loopback() && other.is_loopback() && ip.is_ipv4() == other.is_ipv4();
-        let has_port = there.transport == transport && there.address.port() == address.port();
-        there == backend || is_loopback && (has_port || there.address.port() == 0)
+/// Whether the rules for the backends `routed` apply to `backend`, too: on loopback they apply to all addresses of a family,
+/// and port 0 stands for all ports.
+fn has_rules(routed: &[Backend], backend: Backend) -> bool {
+    let (ip, port) = (backend.address.ip(), backend.address.port());
+    routed.iter().any(|&other| {
+        let other_ip = other.address.ip();
+        let are_loopback =
+            ip.is_loopback() && other_ip.is_loopback() && ip.is_ipv4() == other_ip.is_ipv4();
+        let is_same_port = other.transport == backend.transport && other.address.port() == port;
+        let is_any_port = other.address.port() == 0;
+        other == backend || are_loopback && (is_same_port || is_any_port)
     })
 }

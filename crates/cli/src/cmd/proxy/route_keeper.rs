@@ -1,8 +1,8 @@
-//! Logs what the keeper of the routing rules reports, and ends the proxy once the keeper was killed and the rules are gone.
+//! Logs what the keeper of the routing rules reports, and ends the proxy once the keeper was killed and the rules were removed.
 //!
-//! After the kill the rules stay, so clients are served as before; but no process holds them any more, and the next proxy's
-//! keeper removes them. The privilege to add them again was dropped at the start: without them this process
-//! can serve no client, and exits so that a service manager starts another.
+//! When the keeper is killed, the rules stay and clients are served as before, until the next proxy's keeper removes the rules
+//! that no process holds. Then this process can serve no client, and can't add the rules again, as it has dropped the privilege
+//! at the start: it exits, so that a service manager starts another.
 
 use std::io;
 use std::sync::Arc;
@@ -30,9 +30,9 @@ pub(super) fn wait_lost(
              `peername routes remove` takes them, and then this proxy ends: restart it soon"
         );
         loop {
-            let now = Arc::clone(&reply_path.borrow());
-            now.probe_all().await;
-            if !now.is_all_sound() {
+            let monitor = Arc::clone(&reply_path.borrow());
+            monitor.probe_all().await;
+            if !monitor.is_all_sound() {
                 return;
             }
             tokio::time::sleep(RECHECK_INTERVAL).await;

@@ -1,4 +1,4 @@
-//! The whole configuration of one run, validated before anything is opened.
+//! The whole configuration of one run of `peername proxy`, validated before anything is opened.
 
 use std::collections::{BTreeSet, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -23,7 +23,7 @@ use peername_server::addr::LocalAddr;
 use peername_server::own_addresses::OwnAddresses;
 use peername_sys::Transport;
 
-use super::options::{Args, HostArgs, Listener};
+use super::options::{Args, ExpectedFamilies, HostArgs, Listener};
 use crate::config_file::{Configuration, Kind, Problems};
 
 /// The validated configuration.
@@ -34,7 +34,7 @@ pub(crate) struct Setup {
     pub(super) services: Vec<ServicePlan>,
     /// The configuration as `/config` shows it.
     pub(super) json: String,
-    /// What is valid in the file, but not as it should be.
+    /// Older names of keys in the file.
     warnings: Vec<String>,
 }
 
@@ -44,16 +44,17 @@ pub(super) struct ServicePlan {
     pub(super) sockets: ListenPlan,
     pub(super) config: Arc<Config>,
     expected: ExpectedFamilies,
-    /// Destinations that the list allows by a single address and port.
-    only_allowed: Vec<SocketAddr>,
+    /// Allowed destinations that are a single address and port.
+    single_destinations: Vec<SocketAddr>,
     origin: Origin,
 }
 
-/// Which clients are expected.
-#[derive(Clone, Copy, Debug)]
-struct ExpectedFamilies {
-    v4: bool,
-    v6: bool,
+/// A backend of the clients of a listener.
+#[derive(Clone, Copy)]
+struct ClientBackend {
+    backend: Backend,
+    /// Whether clients choose the port (`same`): the backend is one of many then, each with another port.
+    any_port: bool,
 }
 
 impl Setup {
@@ -101,9 +102,10 @@ impl Setup {
             warnings: config.warnings,
         };
         problems.extend(setup.problems(|_| false));
-        match problems.is_empty() {
-            true => Ok(setup),
-            false => Err(Problems(problems)),
+        if problems.is_empty() {
+            Ok(setup)
+        } else {
+            Err(Problems(problems))
         }
     }
 
@@ -143,19 +145,19 @@ impl Setup {
     /// The backends to probe at the start: those for which clients are expected. A backend with `any_port` represents
     /// all of its ports. Any other backend is probed when its first client connects.
     pub(crate) fn probes(&self) -> impl Iterator<Item = ProbeTarget> + '_ {
-        self.services
-            .iter()
-            .flat_map(|plan| plan.backends().map(move |known| (known, plan)))
-            .filter(|((backend, _), plan)| match backend.address.ip() {
-                IpAddr::V4(_) => plan.expected.v4,
-                IpAddr::V6(_) => plan.expected.v6,
-            })
-            .map(|((backend, any_port), plan)| ProbeTarget {
-                backend,
-                any_port,
-                mark: plan.config.upstream.mark,
-                is_kept: self.host.setup_routes,
-            })
+        self.services.iter().flat_map(move |plan| {
+            plan.client_backends()
+                .filter(move |known| match known.backend.address.ip() {
+                    IpAddr::V4(_) => plan.expected.v4,
+                    IpAddr::V6(_) => plan.expected.v6,
+                })
+                .map(move |ClientBackend { backend, any_port }| ProbeTarget {
+                    backend,
+                    any_port,
+                    mark: plan.config.upstream.mark,
+                    is_kept: self.host.setup_routes,
+                })
+        })
     }
 
     /// Whether clients choose the port of this backend: its port is `same`, and TPROXY rules redirect any port to its listener.
@@ -163,28 +165,29 @@ impl Setup {
         self.services
             .iter()
             .filter(|plan| plan.config.transparent)
-            .flat_map(ServicePlan::backends)
-            .any(|(known, any_port)| any_port && known == backend)
+            .flat_map(ServicePlan::client_backends)
+            .any(|known| known.any_port && known.backend == backend)
     }
 
     /// The listeners of each service.
     pub(super) fn listen_plans(&self) -> Vec<ListenPlan> {
-        let services = self.services.iter();
-        services.map(|plan| plan.sockets.clone()).collect()
+        self.services
+            .iter()
+            .map(|plan| plan.sockets.clone())
+            .collect()
     }
 
     /// The relay methods that were chosen explicitly, each once.
     pub(super) fn chosen_relays(&self) -> BTreeSet<&'static str> {
-        let with_tcp = self
-            .services
+        self.services
             .iter()
-            .filter(|service| !service.sockets.tcp.is_empty());
-        let chosen = with_tcp.filter_map(|service| match service.config.relay {
-            Method::Auto => None,
-            Method::Copy => Some("copy"),
-            Method::Splice => Some("splice"),
-        });
-        chosen.collect()
+            .filter(|plan| !plan.sockets.tcp.is_empty())
+            .filter_map(|plan| match plan.config.relay {
+                Method::Auto => None,
+                Method::Copy => Some("copy"),
+                Method::Splice => Some("splice"),
+            })
+            .collect()
     }
 
     /// Which clients may connect to each listener.
@@ -198,8 +201,9 @@ impl Setup {
 
     /// Whether a list of clients is in a file.
     pub(super) fn has_list_files(&self) -> bool {
-        let mut services = self.services.iter();
-        services.any(|plan| plan.config.clients.files().next().is_some())
+        self.services
+            .iter()
+            .any(|plan| plan.config.clients.files().next().is_some())
     }
 
     /// A mark, if any service has one.
@@ -216,22 +220,23 @@ impl Setup {
     /// All contradictions, a line each.
     pub(super) fn check_at(&self, host: &OwnAddresses) -> Result<(), Usage> {
         let problems = self.problems(|ip| host.kind_of(ip) == Some(HostAddress::Own));
-        match problems.is_empty() {
-            true => Ok(()),
-            false => Err(Usage(problems.join("\n"))),
+        if problems.is_empty() {
+            Ok(())
+        } else {
+            Err(Usage(problems.join("\n")))
         }
     }
 
-    /// Contradictions between parts that are valid by themselves.
-    /// `is_own` recognizes addresses of this host beside loopback.
+    /// Contradictions between services, and targets that are listeners of the proxy. `is_own` recognizes addresses of this host
+    /// beside loopback.
     pub(super) fn problems(&self, is_own: impl Fn(IpAddr) -> bool + Copy) -> Vec<String> {
         TRANSPORTS
             .into_iter()
-            .flat_map(|transport| self.problems_of(transport, is_own))
+            .flat_map(|transport| self.transport_problems(transport, is_own))
             .collect()
     }
 
-    fn problems_of(
+    fn transport_problems(
         &self,
         transport: Transport,
         is_own: impl Fn(IpAddr) -> bool + Copy,
@@ -239,23 +244,25 @@ impl Setup {
         let mut taken = HashSet::new();
         let mut problems = Vec::new();
         for plan in &self.services {
-            let given_twice: Vec<_> = plan
-                .sockets
-                .listen(transport)
-                .iter()
-                .filter(|&&addr| !taken.insert(addr))
-                .collect();
-            if let Some(addr) = given_twice.first() {
+            let mut duplicate = None;
+            for &addr in plan.sockets.listen(transport) {
+                if !taken.insert(addr) {
+                    duplicate.get_or_insert(addr);
+                }
+            }
+            if let Some(addr) = duplicate {
                 let text = format!("--listen {addr} is given twice");
                 problems.push(plan.origin.of(&text));
             }
         }
+        // Inherited listeners are in another network namespace, where no target leads to them.
         if self.host.sockets_from_outside {
             return problems;
         }
         for plan in &self.services {
-            let targets = plan.backends().map(|(backend, _)| backend);
-            let targets = targets
+            let targets = plan
+                .client_backends()
+                .map(|known| known.backend)
                 .filter(|backend| backend.transport == transport)
                 .map(|backend| backend.address);
             for target in targets {
@@ -270,12 +277,12 @@ impl Setup {
             if plan.sockets.listen(transport).is_empty() {
                 continue;
             }
-            let only = plan.only_allowed.iter();
-            for target in only.filter(|&&target| reached_listener(&taken, target, is_own).is_some())
-            {
-                let text =
-                    format!("--allow-destination {target}: the proxy would connect to itself");
-                problems.push(plan.origin.of(&text));
+            for &target in &plan.single_destinations {
+                if reached_listener(&taken, target, is_own).is_some() {
+                    let text =
+                        format!("--allow-destination {target}: the proxy would connect to itself");
+                    problems.push(plan.origin.of(&text));
+                }
             }
         }
         problems
@@ -305,7 +312,7 @@ impl ServicePlan {
     ///
     /// # Errors
     ///
-    /// All errors, without their place.
+    /// All errors, without the file and line.
     fn new(table: &Table<Listener>) -> Result<Self, Usage> {
         let listener = table.options();
         let mut errors = UsageErrors::default();
@@ -322,67 +329,58 @@ impl ServicePlan {
                 steered_by: Some(datagrams.dialect),
             },
             config: Arc::new(config),
-            expected: ExpectedFamilies {
-                v4: listener.expects(true),
-                v6: listener.expects(false),
-            },
-            only_allowed: listener.only_allowed(),
+            expected: listener.expected_families(),
+            single_destinations: listener.single_destinations(),
             origin: table.origin.clone(),
         })
     }
 
-    /// The backends of its clients, for the routing rules.
+    /// The backends that routing rules are for.
     fn routed_backends(&self) -> impl Iterator<Item = Backend> + '_ {
-        self.backends().map(|(backend, any_port)| {
-            let Backend { mut address, .. } = backend;
+        self.client_backends().map(move |known| {
+            let mut backend = known.backend;
             // TPROXY rules redirect any port to the listener.
-            if any_port && self.config.transparent && address.ip().is_loopback() {
-                address.set_port(0);
+            if known.any_port && self.config.transparent && backend.address.ip().is_loopback() {
+                backend.address.set_port(0);
             }
-            Backend { address, ..backend }
+            backend
         })
     }
 
     /// Loopback, for each family and protocol in which headers may name destinations there.
     fn loopback_destinations(&self) -> impl Iterator<Item = Backend> + '_ {
         let loopback = [IpAddr::V4(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()];
-        let listed = loopback.into_iter().filter(|ip| {
-            let policy = &self.config.destination_policy;
-            policy
+        let is_listed = move |ip: &IpAddr| {
+            self.config
+                .destination_policy
                 .as_ref()
                 .is_some_and(|policy| policy.lists_loopback(ip.is_ipv4()))
-        });
-        let served = TRANSPORTS
-            .into_iter()
-            .filter(|&transport| !self.sockets.listen(transport).is_empty());
-        listed.flat_map(move |ip| {
-            served
-                .clone()
+        };
+        loopback.into_iter().filter(is_listed).flat_map(move |ip| {
+            TRANSPORTS
+                .into_iter()
+                .filter(move |&transport| !self.sockets.listen(transport).is_empty())
                 .map(move |transport| Backend::new(SocketAddr::new(ip, 0), transport))
         })
     }
 
-    /// The backends of its clients, and whether each is one port of many.
-    fn backends(&self) -> impl Iterator<Item = (Backend, bool)> + '_ {
-        let upstream = &self.config.upstream;
-        let of = move |transport, rule: TargetRule| {
-            let any_port = matches!(rule, TargetRule::SamePort(_));
-            let all = self.sockets.listen(transport);
-            let different = if any_port {
-                all
-            } else {
-                all.get(..1).unwrap_or(all)
-            };
-            different.iter().map(move |&addr| {
-                let address = rule.for_listener(LocalAddr(addr)).0;
-                (Backend { address, transport }, any_port)
-            })
-        };
+    /// The backends of the plan's clients. The port of a rule with `same` depends on the listener, so such a rule has a backend
+    /// for each listener; another rule has one backend.
+    fn client_backends(&self) -> impl Iterator<Item = ClientBackend> + '_ {
         TRANSPORTS.into_iter().flat_map(move |transport| {
-            upstream
-                .targets
-                .iter()
-                .flat_map(move |rule| of(transport, rule))
+            self.config.upstream.targets.iter().flat_map(move |rule| {
+                let any_port = matches!(rule, TargetRule::SamePort(_));
+                let count = if any_port { usize::MAX } else { 1 };
+                self.sockets
+                    .listen(transport)
+                    .iter()
+                    .take(count)
+                    .map(move |&addr| {
+                        let address = rule.for_listener(LocalAddr(addr)).0;
+                        let backend = Backend { address, transport };
+                        ClientBackend { backend, any_port }
+                    })
+            })
         })
     }
 }

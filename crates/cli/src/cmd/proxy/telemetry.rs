@@ -1,4 +1,4 @@
-//! What `proxy` and `forward` report about themselves: the admin endpoint, and the totals at the end.
+//! Telemetry of `proxy` and `forward`: the admin endpoint, and the totals at the end.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,8 +18,8 @@ use peername_server::workers::phases::Phases;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
-/// A running `proxy` or `forward`, as far as its admin endpoint shows it.
-pub(crate) struct Served<'a> {
+/// What the admin endpoint of a running `proxy` or `forward` shows.
+pub(crate) struct Telemetry<'a> {
     pub(crate) counters: &'a Arc<Counters>,
     pub(crate) sessions: &'a OpenSessions,
     /// The offload of UDP sessions, if there is one.
@@ -28,7 +28,7 @@ pub(crate) struct Served<'a> {
     pub(crate) hosts: AllowedHosts,
 }
 
-impl Served<'_> {
+impl Telemetry<'_> {
     pub(crate) fn admin_server(
         self,
         workers: &Workers,
@@ -72,14 +72,11 @@ impl Health for ProxyHealth {
         if self.phases.is_drain_announced() {
             return Err("draining".to_owned());
         }
-        let Some(reply_path) = self
+        let is_reply_path_broken = self
             .reply_path
             .as_ref()
-            .map(|path| Arc::clone(&path.borrow()))
-        else {
-            return Ok(());
-        };
-        if !reply_path.is_all_sound() {
+            .is_some_and(|monitor| !monitor.borrow().is_all_sound());
+        if is_reply_path_broken {
             return Err("replies to spoofed connections do not come back to this host; see `peername doctor` with the options of the proxy".to_owned());
         }
         Ok(())
@@ -102,8 +99,7 @@ impl Health for ProxyHealth {
 /// Logs the last line: the totals since the start.
 pub(crate) fn log_totals(totals: &Snapshot, reloads: ReloadCounts) {
     let counts = |counts: &BTreeMap<&str, u64>| {
-        let texts = counts.iter().map(|(name, count)| format!("{name}={count}"));
-        join(texts)
+        join(counts.iter().map(|(name, count)| format!("{name}={count}")))
     };
     let udp = &totals.datagrams;
     tracing::info!(

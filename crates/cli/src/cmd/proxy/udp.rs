@@ -1,4 +1,4 @@
-//! The options of `peername proxy` and `peername forward` that are about UDP.
+//! The options of `peername proxy` and `peername forward` for UDP.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -40,7 +40,7 @@ pub(crate) struct UdpHeader(pub(crate) Dialect);
 
 impl ValueEnum for UdpHeader {
     fn value_variants<'a>() -> &'a [Self] {
-        &*ALL
+        &*UDP_HEADERS
     }
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
@@ -48,7 +48,7 @@ impl ValueEnum for UdpHeader {
     }
 }
 
-static ALL: LazyLock<[UdpHeader; Dialect::ALL.len()]> =
+static UDP_HEADERS: LazyLock<[UdpHeader; Dialect::ALL.len()]> =
     LazyLock::new(|| Dialect::ALL.map(UdpHeader));
 
 impl Args {

@@ -4,10 +4,9 @@ use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
+use peername_daemon::value;
 use peername_proxy::routes::{FilterRules, LOCAL_FWMARK};
 use peername_sys::Transport;
-
-use peername_daemon::value;
 
 /// The traffic to redirect to the proxy, beside the replies of backends on this host.
 #[derive(Debug, Clone, clap::Args)]
@@ -34,7 +33,7 @@ pub(super) struct Args {
 }
 
 impl Args {
-    /// Whether backends may be on other hosts, where no rule of this host applies.
+    /// Whether backends may be on other hosts, whose replies come by the mark and not by routing rules of this host.
     pub(super) fn is_for_other_hosts(&self) -> bool {
         self.mark.is_some()
     }

@@ -24,7 +24,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// The targets by the options; none of a family that none names.
+    /// The target of each family; `None` for a family that no option names.
     ///
     /// # Errors
     ///
@@ -33,7 +33,7 @@ impl Args {
         let mut targets = self.named_targets()?;
         for default in &self.default_target {
             for rule in default.targets().map_err(Usage)?.iter() {
-                // A named one is kept.
+                // Fails where a target is named, which is kept.
                 let _ = targets.insert(rule);
             }
         }
@@ -44,8 +44,8 @@ impl Args {
     pub(crate) fn named_targets(&self) -> Result<Targets, Usage> {
         let mut errors = UsageErrors::default();
         let mut targets = Targets::default();
-        for (option, named) in self.named() {
-            match named {
+        for (option, value) in self.values() {
+            match value {
                 Err(why) => errors.push(format!("{option}: {why}")),
                 Ok(rules) => {
                     for rule in rules.iter() {
@@ -63,8 +63,8 @@ impl Args {
         errors.into_result(Some(targets))
     }
 
-    /// The value of each option.
-    fn named(&self) -> impl Iterator<Item = (&'static str, Result<Targets, String>)> {
+    /// The values, each with its option.
+    fn values(&self) -> impl Iterator<Item = (&'static str, Result<Targets, String>)> {
         self.target
             .iter()
             .map(|target| ("--target", target.targets()))
