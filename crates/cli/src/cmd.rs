@@ -1,4 +1,4 @@
-//! The subcommands, one file each: its options and its implementation.
+//! The subcommands: one file each, with its options and its implementation.
 
 pub(crate) mod ca;
 mod completions;
@@ -24,25 +24,22 @@ use peername_daemon::options::Given;
 
 use crate::separator;
 
-/// What to do about a command line that clap refuses, where its own words don't say so; `None` where they do.
+/// Explains how to correct a command line that clap refuses; `None` where clap's own message says it.
 pub(crate) fn explain(argv: &[OsString], error: &clap::Error) -> Option<String> {
     let [_, name, words @ ..] = argv else {
         return None;
     };
-    if name == "jail"
-        || name == "intercept" && error.kind() == clap::error::ErrorKind::ValueValidation
-    {
-        return intercept::jail::explain_mistake(words, error);
-    }
-    if name != "exec" {
-        return None;
-    }
-    match error.kind() {
-        ErrorKind::UnknownArgument => {
-            let unknown = separator::text_of(error, ContextKind::InvalidArg)?;
+    match (name.to_str()?, error.kind()) {
+        ("jail", _) | ("intercept", ErrorKind::ValueValidation) => {
+            intercept::jail::explain_mistake(words, error)
+        }
+        ("exec", ErrorKind::UnknownArgument) => {
+            let unknown = separator::context_text(error, ContextKind::InvalidArg)?;
             separator::explain_missing("exec", words, &unknown)
         }
-        ErrorKind::MissingRequiredArgument => separator::explain_no_program("exec", words, error),
+        ("exec", ErrorKind::MissingRequiredArgument) => {
+            separator::explain_no_program("exec", words, error)
+        }
         _ => None,
     }
 }

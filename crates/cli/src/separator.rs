@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use clap::error::{ContextKind, ContextValue};
 use peername_observe::shell::command_line;
 
-/// Says where `--` belongs in the words of a command, if the word that clap does not know is the program.
+/// Explains where `--` belongs in the words of a command, if the word that clap does not know is the program.
 pub(crate) fn explain_missing(command: &str, words: &[OsString], unknown: &str) -> Option<String> {
     if unknown.starts_with('-') {
         return None;
@@ -23,21 +23,24 @@ pub(crate) fn explain_missing(command: &str, words: &[OsString], unknown: &str) 
     ))
 }
 
-/// Says where the program belongs, if it is all that is missing.
+/// Explains where the program belongs, if nothing else is missing.
 pub(crate) fn explain_no_program(
     command: &str,
     words: &[OsString],
     error: &clap::Error,
 ) -> Option<String> {
-    let missing = text_of(error, ContextKind::InvalidArg)?;
+    let missing = context_text(error, ContextKind::InvalidArg)?;
     let is_program = missing.contains("<CMD>") && missing.split_whitespace().count() == 1;
+    if !is_program {
+        return None;
+    }
     let options: Vec<_> = words.iter().filter(|word| *word != "--").cloned().collect();
     let command = with_separator(command, &options, &["CMD".into()]);
-    is_program.then(|| format!("the program to run follows `--`:\n{command}"))
+    Some(format!("the program to run follows `--`:\n{command}"))
 }
 
 /// The arguments or values that an error is about.
-pub(crate) fn text_of(error: &clap::Error, kind: ContextKind) -> Option<String> {
+pub(crate) fn context_text(error: &clap::Error, kind: ContextKind) -> Option<String> {
     match error.get(kind)? {
         ContextValue::String(text) => Some(text.clone()),
         ContextValue::Strings(texts) => Some(texts.join(" ")),
@@ -46,9 +49,14 @@ pub(crate) fn text_of(error: &clap::Error, kind: ContextKind) -> Option<String> 
 }
 
 /// The command with `--` between its options and the program.
-pub(crate) fn with_separator(command: &str, options: &[OsString], program: &[OsString]) -> String {
-    let begin = ["peername", command].map(OsString::from);
+fn with_separator(command: &str, options: &[OsString], program: &[OsString]) -> String {
+    let subcommand = ["peername", command].map(OsString::from);
     let separator = OsString::from("--");
-    let words = begin.iter().chain(options).chain([&separator]);
-    command_line(words.chain(program))
+    command_line(
+        subcommand
+            .iter()
+            .chain(options)
+            .chain([&separator])
+            .chain(program),
+    )
 }

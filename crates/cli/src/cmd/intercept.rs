@@ -52,11 +52,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     command::run(args.clone())
 }
 
-/// What was read of this host and of the authority.
+/// The authority and the check services, once they are read, and what this host has and allows.
 pub(crate) struct Checked {
     authority: Authority,
     check: Option<CheckService>,
-    own: OwnAddresses,
+    own_addresses: OwnAddresses,
     /// Whether listeners for TPROXY rules can be opened.
     can_tproxy: bool,
 }
@@ -66,7 +66,7 @@ pub(crate) struct Prepared {
     state: InterceptState,
     check: Option<CheckService>,
     exporter: Option<SpanExporter>,
-    own: OwnAddresses,
+    own_addresses: OwnAddresses,
     can_tproxy: bool,
     capacity: Capacity,
 }
@@ -91,7 +91,7 @@ impl Command for Args {
         Ok(Checked {
             check: check.map_err(Usage::from_error)?,
             authority: setup.authority(files)?,
-            own: OwnAddresses::read().await?,
+            own_addresses: OwnAddresses::read().await?,
             can_tproxy: is_effective(CapabilitySet::NET_RAW)
                 || is_effective(CapabilitySet::NET_ADMIN),
         })
@@ -111,10 +111,10 @@ impl Command for Args {
         let Checked {
             authority,
             check,
-            own,
+            own_addresses,
             can_tproxy,
         } = checked;
-        let destinations = setup.destinations(&own, &listeners.sockets.actual());
+        let destinations = setup.destinations(&own_addresses, &listeners.sockets.actual());
         let capacity = descriptors::capacity(setup.process.workers(), TASKS_PER_WORKER, 0)?;
         let capacity = client_capacity(capacity);
         let upstream = setup.options.upstream(capacity.connections, destinations);
@@ -132,7 +132,7 @@ impl Command for Args {
             state: state.with_spans(exporter.as_ref().map(SpanExporter::queue)),
             check,
             exporter,
-            own,
+            own_addresses,
             can_tproxy,
             capacity,
         })
@@ -160,29 +160,28 @@ impl Command for Args {
         let Ready {
             setup,
             privileged: prepared,
-            listeners: open,
+            listeners: opened,
             ..
         } = ready;
-        log_start(&setup, &join(open.sockets.tcp.addrs()))?;
+        log_start(&setup, &join(opened.sockets.tcp.addrs()))?;
         if let Some(check) = prepared.check {
             check.await_services();
         }
         let state = Arc::new(prepared.state);
-        let services = setup.services(&open.sockets.numbers(), &state);
-        let services = ServiceHandle::new(services);
+        let services = ServiceHandle::new(setup.services(&opened.sockets.numbers(), &state));
         let current = CurrentState::new(state);
         let intercept = Arc::new(Intercept::new(services.clone(), current.clone()));
-        let beside = intercept.worker_tasks(setup.process.workers());
-        let listeners = open.start(&intercept, prepared.capacity, beside, |_| {
+        let tasks = intercept.worker_tasks(setup.process.workers());
+        let listeners = opened.start(&intercept, prepared.capacity, tasks, |_| {
             UdpTasks::default()
         })?;
-        tokio::spawn(prepared.own.clone().keep_watching());
+        tokio::spawn(prepared.own_addresses.clone().keep_watching());
         let control = Control {
             args: self,
             setup,
             services,
             current,
-            own: prepared.own,
+            own_addresses: prepared.own_addresses,
             can_tproxy: prepared.can_tproxy,
             max_upstream: prepared.capacity.connections,
             exporter: prepared.exporter,
@@ -218,8 +217,8 @@ impl Running for Control {
     }
 }
 
-/// What requests are served with, for at most `connections` client connections: reads the trusted roots of origins, and makes a
-/// leaf key.
+/// Makes the state that requests are served with, for at most `connections` client connections: reads the trusted roots of
+/// origins, and makes a leaf key.
 ///
 /// # Errors
 ///
@@ -255,25 +254,30 @@ pub(crate) fn new_state(
     ))
 }
 
-/// What any `intercept` needs after its start: the files that a reload reads again, and names of origins. `ca` is the
-/// directory of its authority.
+/// What an interceptor, also that of a jail, needs after its start: files with trusted roots, the directory `ca` of its
+/// authority, and name resolution.
 pub(crate) fn usual_needs(ca: Option<PathBuf>) -> Needs {
-    let roots = TRUST_ROOTS.iter().map(PathBuf::from);
     let configured = env::var_os("SSL_CERT_DIR").unwrap_or_default();
-    let configured = env::split_paths(&configured);
+    let directories = TRUST_ROOTS
+        .iter()
+        .map(PathBuf::from)
+        .chain(env::split_paths(&configured))
+        .chain(ca)
+        .collect();
     Needs {
         files: env::var_os("SSL_CERT_FILE")
             .map(PathBuf::from)
             .into_iter()
             .collect(),
-        directories: roots.chain(configured).chain(ca).collect(),
+        directories,
         names: true,
         ..Needs::default()
     }
 }
 
-/// Two fifths of the descriptors for connections of clients, and as many for connections to origins. Each kind has its own limit
-/// because one HTTP/2 client may need many connections to origins. The rest is for checks and DNS lookups.
+/// Reduces the number of client connections to four fifths: the rest is for checks and DNS lookups. `capacity` counts two
+/// descriptors for each, and the second is for a connection to an origin. Both kinds have this limit, each for itself, because
+/// one HTTP/2 client may need many connections to origins.
 pub(crate) fn client_capacity(capacity: Capacity) -> Capacity {
     Capacity {
         connections: (capacity.connections * 4 / 5).max(1),

@@ -1,4 +1,4 @@
-//! The options of the check.
+//! The options of `intercept` and `jail` for check services.
 
 use std::fs;
 use std::num::NonZeroUsize;
@@ -105,24 +105,20 @@ impl CheckArgs {
         !self.check.is_empty()
     }
 
-    /// The files and directories of policies.
+    /// The policies as they are given (`rego:FILE`): files or directories.
     pub(super) fn policies(&self) -> impl Iterator<Item = &Path> {
         self.check.iter().filter_map(|url| url.policy())
     }
 
-    /// The files and directories of policies.
+    /// The policies, with the files of directories.
     pub(super) fn policy_files(&self) -> PolicyFiles {
-        let mut found = PolicyFiles::default();
-        self.policies().for_each(|policy| found.find(policy));
-        found
+        let mut files = PolicyFiles::default();
+        self.policies().for_each(|policy| files.add(policy));
+        files
     }
 
-    /// Files for TLS that no check uses.
-    ///
-    /// # Errors
-    ///
-    /// There are some.
-    pub(super) fn contradictions(&self) -> Result<(), Usage> {
+    /// Refuses files for TLS that no check uses.
+    pub(super) fn refuse_unused_tls_files(&self) -> Result<(), Usage> {
         match self.tls.files().next() {
             Some(_) if !self.uses_tls() => Err(Usage(
                 "--check has no URL with TLS (grpcs, https, opa+https), which --check-ca and --check-cert are for".to_owned(),
@@ -144,7 +140,7 @@ impl CheckArgs {
         if !self.is_given() {
             return Ok(None);
         }
-        let open = || -> Result<CheckConfig, ConfigError> {
+        let open_services = || -> Result<CheckConfig, ConfigError> {
             let tls = self.uses_tls().then(|| self.tls.read()).transpose()?;
             Ok(CheckConfig::new(
                 self.check
@@ -168,43 +164,44 @@ impl CheckArgs {
             body: self.check_body.unwrap_or(0),
             body_exempt: self.check_body_exempt.clone(),
             take: self.check_take.clone(),
-            ..open().map_err(Usage::from_error)?
+            ..open_services().map_err(Usage::from_error)?
         }))
     }
 }
 
-/// The files and directories of policies, with everything in the latter but names that begin with a dot: a change of one changes
-/// the policy.
+/// The files and directories of policies, with everything in the directories but names that begin with a dot: a change of any
+/// of them changes a policy.
 #[derive(Debug, Default)]
 pub(super) struct PolicyFiles {
     pub(super) paths: Vec<PathBuf>,
     /// Whether there are more than [`MAX_FILES`].
-    is_cut: bool,
+    is_truncated: bool,
 }
 
 impl PolicyFiles {
-    /// Adds a policy and, if it is a directory, what is below it, as far as it is read: links are followed to the policy itself
-    /// only.
-    fn find(&mut self, path: &Path) {
+    /// Adds a policy and, if it is a directory, everything below that is read for the policy. The policy itself may be a
+    /// symbolic link; links below it are not followed.
+    fn add(&mut self, path: &Path) {
         self.paths.push(path.to_owned());
         for entry in fs::read_dir(path).into_iter().flatten().flatten() {
             if entry.file_name().as_encoded_bytes().starts_with(b".") {
                 continue;
             }
             if self.paths.len() >= MAX_FILES {
-                self.is_cut = true;
+                self.is_truncated = true;
                 return;
             }
-            match entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                true => self.find(&entry.path()),
-                false => self.paths.push(entry.path()),
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                self.add(&entry.path());
+            } else {
+                self.paths.push(entry.path());
             }
         }
     }
 
-    /// What an operator has to know of them.
+    /// A warning if not all files are watched.
     pub(super) fn warning(&self) -> Option<String> {
-        self.is_cut.then(|| {
+        self.is_truncated.then(|| {
             format!(
                 "--check: the directories of policies have more than {MAX_FILES} files, of which the first are watched: send SIGHUP \
                  after a change of another one"
@@ -213,7 +210,7 @@ impl PolicyFiles {
     }
 }
 
-/// Files that are watched. A policy may have 1000; other files beside them count here, too.
+/// Files that are watched. A policy may have 1000; files of its directory that are no part of it count, too.
 const MAX_FILES: usize = 4096;
 
 #[cfg(test)]
@@ -228,7 +225,7 @@ mod tests {
         let mut found = [PolicyFiles::default(), PolicyFiles::default()];
         for (count, found) in [MAX_FILES - 1, MAX_FILES].into_iter().zip(&mut found) {
             (0..count).for_each(|file| fs::write(policy.join(file.to_string()), "").unwrap());
-            found.find(&policy);
+            found.add(&policy);
             assert_eq!(found.paths.len(), MAX_FILES);
         }
         fs::remove_dir_all(&policy).unwrap();

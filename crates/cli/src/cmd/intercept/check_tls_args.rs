@@ -1,10 +1,10 @@
-//! The files for TLS towards check services.
+//! The options that name files for TLS to check services.
 
 use std::path::{Path, PathBuf};
 
 use peername_intercept::authz::{CheckTlsFiles, ClientTls, ConfigError};
 
-/// Authorities, and a certificate with its key.
+/// Authorities that verify check services, and the certificate that is shown to them, with its key.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[group(skip)]
 pub(crate) struct CheckTlsArgs {

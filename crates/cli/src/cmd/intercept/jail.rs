@@ -51,22 +51,24 @@ use crate::cmd::ca::default_common_name;
 use crate::cmd::ca::trust_store::{self, TrustStore};
 use crate::launcher;
 pub(crate) use command_line::CommandLine;
-use hidden::{hidden, hide_log, refuse_directories_as_streams, refuse_hard_links};
+use hidden::{hidden_paths, hide_log, refuse_directories_as_streams, refuse_hard_links};
 use interceptor::Interceptor;
 pub(crate) use mistake::explain_mistake;
 use options::Args;
 
-/// Executes the program; returns only if that fails: with exit code 125, or [`Usage`](peername_daemon::usage::Usage) if the
-/// options contradict each other.
+/// Executes the program. Returns only if that fails: exit code 125, or [`Usage`](peername_daemon::usage::Usage) if the options
+/// contradict each other.
 pub(crate) fn run(line: &CommandLine) -> anyhow::Result<ExitCode> {
     let args = &line.resolve()?;
-    match args.fails_on_deny() {
-        true => fail_on_deny::run(|verdict| start(args, Some(verdict))),
-        false => launcher::exit_code(start(args, None).map(ExitCode::from)),
+    if args.fails_on_deny() {
+        fail_on_deny::run(|verdict| start(args, Some(verdict)))
+    } else {
+        launcher::exit_code(start(args, None).map(ExitCode::from))
     }
 }
 
-/// Returns the exit code of a failed execve(2). `verdict`: where the interceptor reports at its end whether it has denied anything.
+/// Starts the jail and executes the program in it. Returns only if execve(2) fails: its exit code. On `verdict` the interceptor
+/// reports at its end whether it has denied anything.
 fn start(args: &Args, verdict: Option<OwnedFd>) -> anyhow::Result<u8> {
     try_start(args, verdict).map_err(|error| match &args.table {
         Some(table) => table.locate(error),
@@ -76,8 +78,8 @@ fn start(args: &Args, verdict: Option<OwnedFd>) -> anyhow::Result<u8> {
 
 fn try_start(args: &Args, verdict: Option<OwnedFd>) -> anyhow::Result<u8> {
     secrets::mask_arguments()?;
-    // Before the directory is opened: one that can't be hidden is the wrong one.
-    let mut hidden = hidden(args)?;
+    // Before the directory of --ca is opened: a directory that can't be hidden is the wrong one.
+    let mut hidden = hidden_paths(args)?;
     let authority = authority(args)?;
     let allowed = args.allowed_sockets()?;
     refuse_directories_as_streams()?;
@@ -89,7 +91,50 @@ fn try_start(args: &Args, verdict: Option<OwnedFd>) -> anyhow::Result<u8> {
         return Err(TrustError::no_roots(&host_roots).into());
     }
     let interceptor = Interceptor::new(args, authority, Arc::clone(&host_roots))?;
-    if interceptor.denies_everything()? && !args.logging.quiet {
+    print_notices(args, interceptor.denies_everything()?);
+    let ports = interceptor.ports.all();
+    let dir = PrivateDir::create(&format!("{:016x}", random::words::<1>()?[0]))?;
+    let (to_mediator, to_interceptor) = fd_passing::seqpacket_pair()?;
+    let parent = verdict.is_some().then(parent_id);
+    let channel = spawn(interceptor, &dir, to_mediator, verdict).inspect_err(|_| dir.remove())?;
+    hide_log(args, &mut hidden);
+    let trust = trust_files(&certificates, &host_roots.certs);
+    drop(host_roots);
+    let sockets = network::enter(&ports)?;
+    interceptor::send_sockets(&channel, &sockets)?;
+    drop(sockets);
+    let covered = files::cover(&dir, &trust, &hidden).or_else(|error| {
+        // An interceptor that has exited has removed the directory: then its exit is the cause.
+        wait_interceptor(&channel).and(Err(error.into()))
+    })?;
+    // The mediator, which is forked below, would keep a copy.
+    drop(trust);
+    let mut command = launcher::command(&args.command);
+    environment::prepare(&mut command, &dir, &covered)?;
+    let listeners = ListenerPorts::new(to_interceptor, &ports);
+    let verbose = args.logging.verbose > 0;
+    let mediator = mediator::spawn(allowed, listeners, covered.files, verbose)?;
+    wait_interceptor(&channel)?;
+    if confine::confine(mediator, args.allow_mounts)? == UnixSockets::Refused {
+        if parent.is_some() {
+            bail!(
+                "another jail or a container manager supervises system calls already, so refused ports can't be seen: \
+                 --fail-on-deny and --check-list need a jail of their own"
+            );
+        }
+        eprintln!(
+            "peername: another jail or a container manager supervises system calls already: the program can't open Unix sockets"
+        );
+    }
+    if let Some(parent) = parent {
+        end_with_parent(parent)?;
+    }
+    Ok(launcher::try_execute(command))
+}
+
+/// Prints, before the program runs, what the options allow or deny beyond what is expected.
+fn print_notices(args: &Args, denies_everything: bool) {
+    if denies_everything && !args.logging.quiet {
         eprintln!(
             "peername: no --allow and no --check: every request is denied. `peername jail --learn FILE -- CMD` writes the list of \
              what CMD needs, --allow @FILE allows that, and --allow any allows every public host"
@@ -114,69 +159,38 @@ fn try_start(args: &Args, verdict: Option<OwnedFd>) -> anyhow::Result<u8> {
             "peername: {variable} is not used in a jail: where only that proxy reaches other hosts, give it as --upstream-proxy URL"
         );
     }
-    let ports = interceptor.ports.all();
-    let dir = PrivateDir::create(&format!("{:016x}", random::words::<1>()?[0]))?;
-    let (to_mediator, to_interceptor) = fd_passing::seqpacket_pair()?;
-    let parent = verdict.is_some().then(parent_id);
-    let channel = spawn(interceptor, &dir, to_mediator, verdict).inspect_err(|_| dir.remove())?;
-    hide_log(args, &mut hidden);
-    let trust = trust_files(&certificates, &host_roots.certs);
-    drop(host_roots);
-    let sockets = network::enter(&ports)?;
-    interceptor::send_sockets(&channel, &sockets)?;
-    drop(sockets);
-    let covered = files::cover(&dir, &trust, &hidden).or_else(|error| {
-        // One that has exited has removed the directory.
-        wait_interceptor(&channel).and(Err(error.into()))
-    })?;
-    // The mediator would keep a copy.
-    drop(trust);
-    let mut command = launcher::command(&args.command);
-    environment::prepare(&mut command, &dir, &covered)?;
-    let listeners = ListenerPorts::new(to_interceptor, &ports);
-    let verbose = args.logging.verbose > 0;
-    let mediator = mediator::spawn(allowed, listeners, covered.files, verbose)?;
-    wait_interceptor(&channel)?;
-    if confine::confine(mediator, args.allow_mounts)? == UnixSockets::Refused {
-        if parent.is_some() {
-            bail!(
-                "another jail or a container manager supervises system calls already, so refused ports can't be seen: \
-                 --fail-on-deny and --check-list need a jail of their own"
-            );
-        }
-        eprintln!(
-            "peername: another jail or a container manager supervises system calls already: the program can't open Unix sockets"
-        );
+}
+
+/// Has the kernel end this process with its parent, which waits for the program: without it nothing would pass on what was
+/// denied.
+fn end_with_parent(parent: u32) -> anyhow::Result<()> {
+    daemonize::set_parent_death_signal(Signal::TERM)?;
+    // The parent may have exited before prctl(2).
+    if parent_id() != parent {
+        bail!("the process that waits for the program was killed");
     }
-    if let Some(parent) = parent {
-        // Nothing would wait for it, nor pass on what was denied.
-        daemonize::set_parent_death_signal(Signal::TERM)?;
-        if parent_id() != parent {
-            bail!("the process that waits for the program was killed");
-        }
-    }
-    Ok(launcher::try_execute(command))
+    Ok(())
 }
 
 /// Waits until the interceptor serves. An error is on standard error already.
 fn wait_interceptor(channel: &OwnedFd) -> anyhow::Result<()> {
-    match interceptor::wait_ready(channel)? {
-        true => Ok(()),
-        false => bail!("the interceptor did not start"),
+    if !interceptor::wait_ready(channel)? {
+        bail!("the interceptor did not start");
     }
+    Ok(())
 }
 
-/// Starts the interceptor in this host's network, and its supervisor, which removes the directory after it. Returns the
-/// channel to it.
+/// Starts the interceptor in this host's network, and its supervisor, which removes the directory once the interceptor has
+/// exited. Returns the channel to the interceptor.
 fn spawn(
     mut interceptor: Interceptor,
     dir: &PrivateDir,
     to_mediator: OwnedFd,
     verdict: Option<OwnedFd>,
 ) -> anyhow::Result<OwnedFd> {
-    let (here, there) = fd_passing::seqpacket_pair()?;
+    let (channel, interceptor_end) = fd_passing::seqpacket_pair()?;
     let program = PidFd::current()?;
-    let mut inherited = vec![there, program.into(), to_mediator];
+    let mut inherited = vec![interceptor_end, program.into(), to_mediator];
     inherited.extend(interceptor.open_log()?);
     inherited.extend(interceptor.start_helper()?);
     inherited.extend(verdict);
@@ -188,10 +202,10 @@ fn spawn(
         dir.remove();
         u8::from(ended.is_err())
     })?;
-    Ok(here)
+    Ok(channel)
 }
 
-/// The files by which the program trusts the authority with these certificates, beside the roots of the host.
+/// The files by which the program trusts the authority, beside the roots of the host.
 fn trust_files(
     authority: &[CertificateDer<'static>],
     host_roots: &[CertificateDer<'static>],

@@ -1,4 +1,4 @@
-//! Reloads of `peername intercept`: connections that are accepted from then on are served by another state.
+//! Reloads of `peername intercept`: a new state serves the connections that are accepted afterwards.
 
 use std::sync::Arc;
 
@@ -21,17 +21,17 @@ pub(crate) struct Control {
     pub(super) setup: Setup,
     pub(super) services: ServiceHandle<ListenerService>,
     pub(super) current: CurrentState,
-    pub(super) own: OwnAddresses,
+    pub(super) own_addresses: OwnAddresses,
     /// Whether listeners for TPROXY rules could be opened at the start.
     pub(super) can_tproxy: bool,
     pub(super) max_upstream: usize,
     pub(super) exporter: Option<SpanExporter>,
 }
 
-/// A configuration with all that was read for it.
+/// A new configuration, and what was read for it: lists, the authority and trusted roots.
 pub(crate) struct Plan {
     setup: Setup,
-    files: state::Reload,
+    prepared: state::Reload,
 }
 
 impl Reload for Control {
@@ -44,15 +44,15 @@ impl Reload for Control {
             let setup = Setup::load(&args, files)?;
             let authority = setup.authority(files)?;
             let (lists, extra_ca) = (Arc::clone(&setup.lists), &setup.options.extra_ca);
-            let files = state.prepare_reload(lists, authority, extra_ca)?;
-            Ok(Plan { setup, files })
+            let prepared = state.prepare_reload(lists, authority, extra_ca)?;
+            Ok(Plan { setup, prepared })
         }
     }
 
     async fn apply(
         &mut self,
         listeners: &mut RunningListeners,
-        Plan { setup, files }: Plan,
+        Plan { setup, prepared }: Plan,
     ) -> anyhow::Result<(String, String)> {
         let state = self.current.get();
         self.setup.process.check_reload(&setup.process)?;
@@ -66,19 +66,19 @@ impl Reload for Control {
         );
         let check = state.next_check(setup.check.clone())?;
         let change = listeners.prepare(setup.listen_plans(self.can_tproxy))?;
-        let destinations = setup.destinations(&self.own, &change.bound);
+        let destinations = setup.destinations(&self.own_addresses, &change.bound);
         let upstream = setup.options.upstream(self.max_upstream, destinations);
 
         // Nothing fails from here on.
         let rules = setup.options.rules();
-        let state = Arc::new(state.successor(files, rules, upstream, check));
+        let state = Arc::new(state.successor(prepared, rules, upstream, check));
         let services = setup.services(&change.ids, &state);
         let replace = || {
             self.services.replace(services);
             self.current.replace(state);
         };
-        let tasks = |_| UdpTasks::default();
-        let changed = listeners.apply(change, replace, tasks).await;
+        let udp_tasks = |_| UdpTasks::default();
+        let changed = listeners.apply(change, replace, udp_tasks).await;
         self.setup = setup;
         self.setup.warn_of_options();
         self.setup.warn_of_openness();

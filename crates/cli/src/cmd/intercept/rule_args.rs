@@ -1,5 +1,5 @@
-//! `--allow` and `--deny`: one list, in the order of the command line. In the configuration file it is one key, `rules`, so that
-//! its order is seen.
+//! `--allow` and `--deny`: one list, in the order of the command line. In the configuration file the list is one key, `rules`,
+//! because the keys of a table have no order.
 
 use std::path::{Path, PathBuf};
 
@@ -26,8 +26,8 @@ enum Entry {
 /// A file of rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct RuleFile {
-    /// As it was given, such as `--allow @FILE`.
-    given: String,
+    /// The option with its value, for errors: `--allow @FILE`.
+    name: String,
     path: PathBuf,
     kind: ListKind,
 }
@@ -54,23 +54,24 @@ impl RuleArgs {
                 Entry::File(file) => rules.extend(file.read()?),
             }
         }
-        match self.rules.iter().any(Entry::is_check_list) {
-            // It denies everything else, even if it is empty.
-            true => Ok(Some(AccessRules::deny_others(rules))),
-            false => AccessRules::new(rules).map_err(Usage::from_error),
+        if self.rules.iter().any(Entry::is_check_list) {
+            // The list of --check-list denies everything else, even if it is empty.
+            Ok(Some(AccessRules::deny_others(rules)))
+        } else {
+            AccessRules::new(rules).map_err(Usage::from_error)
         }
     }
 
     /// Adds the rules of the file of `--check-list`.
     pub(super) fn add_check_list(&mut self, path: &Path) {
         self.rules.push(Entry::File(RuleFile {
-            given: format!("--check-list {}", path.display()),
+            name: format!("--check-list {}", path.display()),
             path: path.to_owned(),
             kind: ListKind::Checked,
         }));
     }
 
-    /// A host with the name of a file in the working directory: `@` may be missing before it.
+    /// A host in a rule with the name of a file in the working directory: perhaps the `@` before it is missing.
     pub(super) fn host_like_a_file(&self) -> Option<String> {
         self.rules.iter().find_map(|entry| match entry {
             Entry::Rule(rule) => {
@@ -94,12 +95,12 @@ impl RuleArgs {
 impl RuleFile {
     fn read(&self) -> Result<Vec<Rule>, Usage> {
         match self.kind {
-            ListKind::Allowed => rule_file::read_allowed(&self.given, &self.path, Rule::allow),
-            ListKind::Denied => rule_file::read_some(&self.given, &self.path, Rule::deny),
-            // It may be empty: everything is denied then, and the denials say what to add.
+            ListKind::Allowed => rule_file::read_allowed(&self.name, &self.path, Rule::allow),
+            ListKind::Denied => rule_file::read_some(&self.name, &self.path, Rule::deny),
+            // An empty list is valid: everything is denied then, and the report has what to add.
             ListKind::Checked => {
-                rule_file::require_file(&self.given, &self.path)?;
-                rule_file::read(&self.given, &self.path, Rule::allow)
+                rule_file::require_file(&self.name, &self.path)?;
+                rule_file::read(&self.name, &self.path, Rule::allow)
             }
         }
     }
@@ -110,8 +111,8 @@ impl Entry {
         matches!(self, Self::File(file) if file.kind == ListKind::Checked)
     }
 
-    /// A rule with its action, and the words that gave it, such as `--allow @FILE` or `--rules allow @FILE`.
-    fn parse(rule: &str, given: String) -> Result<Self, ParseRuleError> {
+    /// Parses a rule with its action, such as `allow @FILE`. `name` is the option with its value, for errors.
+    fn parse(rule: &str, name: String) -> Result<Self, ParseRuleError> {
         let file = rule.split_once(' ').and_then(|(action, rest)| {
             let path = list_file(rest.trim())?.to_owned();
             let kind = match action {
@@ -119,7 +120,7 @@ impl Entry {
                 DENY => ListKind::Denied,
                 _ => return None,
             };
-            Some(RuleFile { given, path, kind })
+            Some(RuleFile { name, path, kind })
         });
         file.map_or_else(|| rule.parse().map(Self::Rule), |file| Ok(Self::File(file)))
     }
@@ -127,7 +128,7 @@ impl Entry {
 
 impl clap::Args for RuleArgs {
     fn augment_args(command: Command) -> Command {
-        let arg = |name: &'static str, help: &'static str| {
+        let list_arg = |name: &'static str, help: &'static str| {
             Arg::new(name)
                 .long(name)
                 .value_name("RULE")
@@ -150,7 +151,7 @@ impl clap::Args for RuleArgs {
                  with `deny` (--allow, --deny); `allow @FILE`, `deny @FILE` for the rules of a file, one a line",
             );
         command
-            .arg(arg(
+            .arg(list_arg(
                 ALLOW,
                 "Allow requests to this host: example.com, *.example.com, an address or a network, or any for every host. One exact \
                  name or address may be a private one. `GET,HEAD example.com/pub` is for these methods below this path, \
@@ -158,7 +159,7 @@ impl clap::Args for RuleArgs {
                  @FILE for the rules of a file. May be repeated: the first match of --allow and --deny decides, and what matches \
                  none is denied",
             ))
-            .arg(arg(
+            .arg(list_arg(
                 DENY,
                 "Deny requests to this host, or to those of @FILE; may be repeated. With --check, the service is asked about what is allowed",
             ))
@@ -172,14 +173,14 @@ impl clap::Args for RuleArgs {
 
 impl FromArgMatches for RuleArgs {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let of = |name| {
-            let values = matches.get_many::<Entry>(name);
+        let mut indexed_rules = Vec::new();
+        for name in [ALLOW, DENY, RULES] {
             let indices = matches.indices_of(name).into_iter().flatten();
-            indices.zip(values.into_iter().flatten().cloned())
-        };
-        let mut rules: Vec<_> = of(ALLOW).chain(of(DENY)).chain(of(RULES)).collect();
-        rules.sort_by_key(|(index, _)| *index);
-        let rules = rules.into_iter().map(|(_, rule)| rule).collect();
+            let rules = matches.get_many::<Entry>(name).into_iter().flatten();
+            indexed_rules.extend(indices.zip(rules.cloned()));
+        }
+        indexed_rules.sort_by_key(|(index, _)| *index);
+        let rules = indexed_rules.into_iter().map(|(_, rule)| rule).collect();
         Ok(Self { rules })
     }
 

@@ -8,11 +8,11 @@ use peername_daemon::usage::Usage;
 use peername_observe::shell::quote;
 use peername_sys::fs::text_file;
 
-/// Reads a file, and parses each entry. `name`: the option as it was given, such as `--allow @FILE`.
+/// Reads a file and parses each entry. `name` is the option with its value, such as `--allow @FILE`.
 ///
 /// # Errors
 ///
-/// It can't be read, or an entry is invalid. Nothing of the file is quoted: it may be the wrong one.
+/// The file can't be read, or an entry is invalid. The error quotes nothing of the file: it may be the wrong one.
 pub(super) fn read<T, E: Display>(
     name: &str,
     path: &Path,
@@ -20,44 +20,42 @@ pub(super) fn read<T, E: Display>(
 ) -> Result<Vec<T>, Usage> {
     let text = text_file::read(path).map_err(|error| Usage(format!("{name}: {error}")))?;
     (1_u32..)
-        .zip(without_mark(&text).lines().map(entry))
+        .zip(strip_byte_order_mark(&text).lines().map(strip_comment))
         .filter(|(_, entry)| !entry.is_empty())
         .map(|(number, entry)| {
-            parse(entry).map_err(|error| match entry.starts_with('+') {
-                true => Usage(format!(
-                    "{name}, line {number}: it begins with +, as a line of a diff: leave that out"
-                )),
-                false => Usage(format!("{name}, line {number}: {error}")),
+            parse(entry).map_err(|error| {
+                Usage(if entry.starts_with('+') {
+                    format!(
+                        "{name}, line {number}: it begins with +, as a line of a diff: leave that out"
+                    )
+                } else {
+                    format!("{name}, line {number}: {error}")
+                })
             })
         })
         .collect()
 }
 
-/// The text without the byte order mark with which some editors begin a file.
-pub(super) fn without_mark(text: &str) -> &str {
-    text.strip_prefix('\u{feff}').unwrap_or(text)
-}
-
-/// The same for a file that has to list something: no rule at all would allow everything.
+/// Reads a file as [`read`] does, and refuses one without entries: a list without rules would allow everything.
 ///
 /// # Errors
 ///
-/// As [`read`]; or it lists nothing.
+/// Those of [`read`]; or the file has no entry.
 pub(super) fn read_some<T, E: Display>(
     name: &str,
     path: &Path,
     parse: impl Fn(&str) -> Result<T, E>,
 ) -> Result<Vec<T>, Usage> {
     let parsed = read(name, path, parse)?;
-    match parsed.is_empty() {
-        true => Err(Usage(format!(
+    if parsed.is_empty() {
+        return Err(Usage(format!(
             "{name}: the file lists no rule: lines that begin with # are comments"
-        ))),
-        false => Ok(parsed),
+        )));
     }
+    Ok(parsed)
 }
 
-/// The same for a list of what is allowed, which a jail can write.
+/// Reads a list of what is allowed as [`read_some`] does. If the list is missing, the error has the command that writes it.
 pub(super) fn read_allowed<T, E: Display>(
     name: &str,
     path: &Path,
@@ -67,27 +65,28 @@ pub(super) fn read_allowed<T, E: Display>(
     read_some(name, path, parse)
 }
 
-/// Verifies that a list of what is allowed exists.
-///
-/// # Errors
-///
-/// It does not: with the command that makes one.
+/// Refuses a list of what is allowed that does not exist: the error has the command that writes it.
 pub(super) fn require_file(name: &str, path: &Path) -> Result<(), Usage> {
     if !matches!(path.try_exists(), Ok(false)) {
         return Ok(());
     }
-    let place = match env::current_dir() {
-        Ok(directory) if path.is_relative() => format!(" in {}", directory.display()),
+    let directory = match env::current_dir() {
+        Ok(current) if path.is_relative() => format!(" in {}", current.display()),
         _ => String::new(),
     };
     Err(Usage(format!(
-        "{name}: no such file{place}; make it: peername jail --learn {} -- CMD",
+        "{name}: no such file{directory}; make it: peername jail --learn {} -- CMD",
         quote(path)
     )))
 }
 
-/// A line without its comment, which begins at the start or after a space: in a word, `;` and `#` are of a path.
-pub(super) fn entry(line: &str) -> &str {
+/// Removes the byte order mark with which some editors begin a file.
+pub(super) fn strip_byte_order_mark(text: &str) -> &str {
+    text.strip_prefix('\u{feff}').unwrap_or(text)
+}
+
+/// Removes a comment, which begins at the start of a line or after a space: in a word, `;` and `#` are part of a path.
+pub(super) fn strip_comment(line: &str) -> &str {
     line.match_indices(['#', ';'])
         .filter_map(|(at, _)| line.get(..at))
         .find(|before| before.is_empty() || before.ends_with(char::is_whitespace))
@@ -124,7 +123,7 @@ mod tests {
         );
         let error = read_text("a.test\n+b.test\n").unwrap_err().0;
         assert!(error.contains("line 2: it begins with +"), "{error}");
-        // A path with it would be cut to one that allows more.
+        // In a path, `;` begins no comment: without what follows, the rule would allow more.
         assert!(read_text("a.test/x;y\n").is_err());
         let error = read_text("a.test\nsecret word\n").unwrap_err().0;
         assert!(
@@ -137,6 +136,10 @@ mod tests {
             "{error}"
         );
         fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn missing_list_is_reported_with_the_command_that_writes_it() {
         let error = read_allowed("--check-list", Path::new("/no list"), Rule::allow);
         let expected =
             "--check-list: no such file; make it: peername jail --learn '/no list' -- CMD";

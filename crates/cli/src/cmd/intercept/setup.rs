@@ -39,18 +39,18 @@ pub(crate) struct Setup {
     pub(super) jail: Option<JailPlan>,
     /// The configuration as `/config` shows it.
     pub(super) json: String,
-    /// What is valid in the file, but not as it should be.
+    /// Older names of keys in the file, and a policy of which not all files are watched.
     warnings: Vec<String>,
 }
 
 /// The listeners of a jail.
 pub(crate) struct JailPlan {
-    /// Their addresses, in the jail's network.
+    /// The addresses of the listeners, in the jail's network.
     pub(crate) addresses: Vec<SocketAddr>,
-    /// What their connections are served by.
+    /// Serves the connections of the listeners.
     pub(crate) listener: Arc<JailListener>,
     /// Whether neither rules nor a check decide, because a list is learned.
-    pub(crate) learns: bool,
+    pub(crate) is_learning: bool,
 }
 
 impl JailPlan {
@@ -89,14 +89,10 @@ impl Setup {
             .intercept
             .unwrap_or_else(|| Table::of_command_line(Given::default()));
         let warnings = config.warnings;
-        let setup = Self::validate(
-            config.top.options.process,
-            table.options().clone(),
-            json,
-            None,
-        )
-        .map(|setup| Self { warnings, ..setup });
-        setup.map_err(|errors| Problems(table.located(&errors).collect()))
+        let process = config.top.options.process;
+        Self::validate(process, table.options().clone(), json, None)
+            .map(|setup| Self { warnings, ..setup })
+            .map_err(|errors| Problems(table.located(&errors).collect()))
     }
 
     /// Validates the options of a jail, which has no listeners but its own. `fallback` decides where neither access lists nor a
@@ -121,15 +117,15 @@ impl Setup {
         fallback: Option<AccessRules>,
     ) -> Result<Self, Usage> {
         let mut errors = UsageErrors::default();
-        errors.note(options.check.contradictions());
+        errors.note(options.check.refuse_unused_tls_files());
         let check = errors.note(options.check.config());
         let service = check.clone().flatten().map(CheckService::new).transpose();
         errors.note(service.map_err(Usage::from_error));
         let explicit = errors.note(options.explicit());
         let transparent = errors.note(options.transparent());
-        let mut all: Vec<_> = explicit.iter().chain(&transparent).flatten().collect();
-        all.sort_unstable();
-        if let Some([addr, _]) = all.array_windows().find(|[one, next]| one == next) {
+        let mut addrs: Vec<_> = explicit.iter().chain(&transparent).flatten().collect();
+        addrs.sort_unstable();
+        if let Some([addr, _]) = addrs.array_windows().find(|[a, b]| a == b) {
             errors.push(format!("--listen {addr} is given twice"));
         }
         // `access` resolves the listeners, too, and would report the same error again.
@@ -199,7 +195,7 @@ impl Setup {
         }
     }
 
-    /// Logs a warning if requests may be forwarded that nothing has decided on.
+    /// Logs a warning if requests may be forwarded without a decision of rules or a check.
     pub(super) fn warn_of_openness(&self) {
         if self.is_unchecked() {
             tracing::warn!(
@@ -263,7 +259,7 @@ impl Setup {
             .map_or(&[], |jail| &jail.listener.tunnelled)
     }
 
-    /// The service of each listener, by this state.
+    /// The service of each listener, with this state.
     pub(crate) fn services(
         &self,
         ids: &ListenerIds,
@@ -290,17 +286,21 @@ impl Setup {
         services.into_iter().collect()
     }
 
-    /// The destination policy: the ports of listeners and of the admin endpoint are this proxy's own. Those of a jail are in
-    /// another network; they are destinations there, so they are allowed.
-    pub(crate) fn destinations(&self, own: &OwnAddresses, bound: &BoundAddresses) -> Destinations {
+    /// The destination policy. The ports of listeners and of the admin endpoint are refused as this proxy's own. The listeners
+    /// of a jail are in another network, where their ports are those of destinations, so these are allowed.
+    pub(crate) fn destinations(
+        &self,
+        own_addresses: &OwnAddresses,
+        bound: &BoundAddresses,
+    ) -> Destinations {
         let in_jail = self.jail_addresses();
         Destinations {
             allowed: self.options.allowed_destinations(),
             ports: self.jail.iter().flat_map(JailPlan::ports).collect(),
             rules: SharedRules::new(self.lists.rules.clone()),
             relayed: TunnelledDestination::as_rules(self.tunnelled()),
-            treats_loopback_as_one: self.jail.as_ref().is_some_and(|jail| jail.learns),
-            own: own.clone(),
+            treats_loopback_as_one: self.jail.as_ref().is_some_and(|jail| jail.is_learning),
+            own: own_addresses.clone(),
             listening: bound
                 .values()
                 .filter(|addr| !in_jail.contains(addr))
@@ -315,7 +315,7 @@ impl Setup {
 ///
 /// # Errors
 ///
-/// [`Usage`] where there is none: it does not appear by itself. Else what is wrong with it.
+/// [`Usage`] if the directory has no authority, which only the user can create; or the authority is not valid.
 pub(super) fn open_authority(dir: &Path) -> anyhow::Result<Authority> {
     Authority::open(dir).map_err(|error| match error {
         CaError::Absent { .. } => Usage::from_error(error).into(),

@@ -12,26 +12,26 @@ use peername_sys::fs::FileId;
 use peername_sys::process::stderr::try_write_line;
 use serde_json::json;
 
-/// The file, open for appending.
+/// The file of `--log`, open for appending.
 #[derive(Debug)]
 pub(super) struct AdmissionFile {
     file: File,
-    has_failed: AtomicBool,
+    has_last_write_failed: AtomicBool,
 }
 
 impl AdmissionFile {
     pub(super) fn new(file: File) -> Self {
         Self {
             file,
-            has_failed: AtomicBool::new(false),
+            has_last_write_failed: AtomicBool::new(false),
         }
     }
 }
 
 /// Reports on standard error that another file is at the log's path now: the program may have moved a directory above it.
 pub(super) fn warn_if_replaced(path: &Path, log: &Metadata) {
-    let is_it = fs::metadata(path).is_ok_and(|about| FileId::from(&about) == FileId::from(log));
-    if !is_it {
+    let is_log = fs::metadata(path).is_ok_and(|found| FileId::from(&found) == FileId::from(log));
+    if !is_log {
         try_write_line(&format!(
             "peername: what is at {path:?} is not the log (--log) of this jail: it was moved meanwhile"
         ));
@@ -39,8 +39,8 @@ pub(super) fn warn_if_replaced(path: &Path, log: &Metadata) {
 }
 
 impl AdmissionLog for AdmissionFile {
-    /// One write(2) for each line, which O_APPEND keeps whole. What was written of a line that did not fit is ended by the next
-    /// one's line break.
+    /// Writes the line by one write(2), which O_APPEND keeps whole. After a short write, the next line begins with a line
+    /// break, which ends the fragment.
     fn record(&self, request: &AdmittedRequest<'_>) -> io::Result<()> {
         let line = json!({
             "timestamp": humantime::format_rfc3339_micros(SystemTime::now()).to_string(),
@@ -55,19 +55,19 @@ impl AdmissionLog for AdmissionFile {
             "method": request.method.as_str(),
             "path": request.path,
         });
-        let broken = if self.has_failed.load(Relaxed) {
+        let line_break = if self.has_last_write_failed.load(Relaxed) {
             "\n"
         } else {
             ""
         };
-        let line = format!("{broken}{line}\n");
+        let line = format!("{line_break}{line}\n");
         let written = (&self.file).write(line.as_bytes()).and_then(|length| {
-            let is_whole = length == line.len();
-            is_whole
-                .then_some(())
-                .ok_or_else(|| io::ErrorKind::StorageFull.into())
+            if length < line.len() {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            Ok(())
         });
-        let had_failed = self.has_failed.swap(written.is_err(), Relaxed);
+        let had_failed = self.has_last_write_failed.swap(written.is_err(), Relaxed);
         match &written {
             Err(error) if !had_failed => {
                 try_write_line(&format!(

@@ -88,7 +88,7 @@ impl Answer {
         }
     }
 
-    /// Anything that is no answer denies.
+    /// Any other byte denies.
     fn from_byte(byte: u8) -> Self {
         match byte {
             b'o' => Self::Once,
@@ -101,7 +101,7 @@ impl Answer {
 
 impl Mode {
     fn approval(self, answer: Answer) -> Approval {
-        let (how, unanswered) = match self {
+        let (how, why_unanswered) = match self {
             Self::Ask => (
                 "terminal",
                 "there was no answer on the terminal (jail --ask)",
@@ -111,7 +111,7 @@ impl Mode {
         let denied = match answer {
             Answer::Once | Answer::Always => None,
             Answer::Never => Some("denied on the terminal (jail --ask)"),
-            Answer::Unanswered => Some(unanswered),
+            Answer::Unanswered => Some(why_unanswered),
         };
         Approval { denied, how }
     }
@@ -122,22 +122,22 @@ impl Mode {
 pub(super) struct OutsideApprover {
     mode: Mode,
     hosts: Arc<Hosts>,
-    questions: SyncSender<Pending>,
+    questions: SyncSender<PendingQuestion>,
 }
 
-/// What is known of each host and port.
+/// The answer for each host and port, or the question that is open.
 #[derive(Debug, Default)]
-struct Hosts(Mutex<HashMap<HostPort, Known>>);
+struct Hosts(Mutex<HashMap<HostPort, HostState>>);
 
 #[derive(Debug)]
-enum Known {
+enum HostState {
     Answered(Answer),
     Asked(Arc<watch::Sender<Option<Answer>>>),
 }
 
-/// A question, and the requests that wait for its answer.
+/// A question, and the channel on which its requests wait for the answer.
 #[derive(Debug)]
-struct Pending {
+struct PendingQuestion {
     question: Question,
     waiting: Arc<watch::Sender<Option<Answer>>>,
 }
@@ -151,10 +151,10 @@ impl OutsideApprover {
     pub(super) fn new(mode: Mode, channel: OwnedFd) -> std::io::Result<Self> {
         let hosts = Arc::new(Hosts::default());
         let (questions, received) = sync_channel(MAX_QUESTIONS);
-        let asked = Arc::clone(&hosts);
+        let shared = Arc::clone(&hosts);
         thread::Builder::new()
             .name("questions".to_owned())
-            .spawn(move || asked.send_all(&received, &channel))?;
+            .spawn(move || shared.send_all(&received, &channel))?;
         Ok(Self {
             mode,
             hosts,
@@ -162,45 +162,45 @@ impl OutsideApprover {
         })
     }
 
-    /// The answer if it is known, or the channel on which it will come.
-    fn find_or_ask(&self, request: ApprovalRequest<'_>) -> Found {
+    /// The answer if it is known, or the channel on which the answer will come.
+    fn find_or_ask(&self, request: ApprovalRequest<'_>) -> Lookup {
         let mut hosts = self.hosts.lock();
         match hosts.get(request.to) {
-            Some(Known::Answered(answer)) => return Found::Answer(*answer),
-            Some(Known::Asked(waiting)) => return Found::Waiting(waiting.subscribe()),
-            None if hosts.len() >= MAX_HOSTS => return Found::Answer(Answer::Unanswered),
+            Some(HostState::Answered(answer)) => return Lookup::Answer(*answer),
+            Some(HostState::Asked(waiting)) => return Lookup::Waiting(waiting.subscribe()),
+            None if hosts.len() >= MAX_HOSTS => return Lookup::Answer(Answer::Unanswered),
             None => {}
         }
         let (sender, receiver) = watch::channel(None);
         let waiting = Arc::new(sender);
-        let pending = Pending {
+        let pending = PendingQuestion {
             question: Question::new(request),
             waiting: Arc::clone(&waiting),
         };
         match self.questions.try_send(pending) {
             Ok(()) => {
-                hosts.insert(request.to.clone(), Known::Asked(waiting));
-                Found::Waiting(receiver)
+                hosts.insert(request.to.clone(), HostState::Asked(waiting));
+                Lookup::Waiting(receiver)
             }
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
-                Found::Answer(Answer::Unanswered)
+                Lookup::Answer(Answer::Unanswered)
             }
         }
     }
 }
 
-enum Found {
+enum Lookup {
     Answer(Answer),
     Waiting(watch::Receiver<Option<Answer>>),
 }
 
 impl Approver for OutsideApprover {
     fn approve<'a>(&'a self, request: ApprovalRequest<'a>) -> ApprovalFuture<'a> {
-        let found = self.find_or_ask(request);
+        let lookup = self.find_or_ask(request);
         Box::pin(async move {
-            let answer = match found {
-                Found::Answer(answer) => answer,
-                Found::Waiting(mut waiting) => {
+            let answer = match lookup {
+                Lookup::Answer(answer) => answer,
+                Lookup::Waiting(mut waiting) => {
                     let answer = waiting.wait_for(Option::is_some).await;
                     // The sender is dropped without an answer only when the thread ends.
                     answer
@@ -215,13 +215,13 @@ impl Approver for OutsideApprover {
 }
 
 impl Hosts {
-    fn lock(&self) -> MutexGuard<'_, HashMap<HostPort, Known>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<HostPort, HostState>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends one question after the other, and forwards the answers, to the end of the process.
-    fn send_all(&self, questions: &Receiver<Pending>, channel: &OwnedFd) {
-        while let Ok(Pending { question, waiting }) = questions.recv() {
+    /// Sends one question after the other and forwards the answers, until the process exits.
+    fn send_all(&self, questions: &Receiver<PendingQuestion>, channel: &OwnedFd) {
+        while let Ok(PendingQuestion { question, waiting }) = questions.recv() {
             if self.remove_abandoned(&question.to, &waiting) {
                 continue;
             }
@@ -229,7 +229,7 @@ impl Hosts {
             let mut hosts = self.lock();
             match answer {
                 Answer::Always | Answer::Never => {
-                    hosts.insert(question.to, Known::Answered(answer));
+                    hosts.insert(question.to, HostState::Answered(answer));
                 }
                 Answer::Once | Answer::Unanswered => {
                     hosts.remove(&question.to);
@@ -251,7 +251,7 @@ impl Hosts {
     }
 }
 
-/// Any failure denies: the helper has exited.
+/// Sends a question and receives the answer. A failure denies: the helper has exited.
 fn exchange(channel: &OwnedFd, question: &Question) -> Answer {
     let mut byte = [0];
     let sent = send_bytes(channel, question.to_message().as_bytes(), None);
@@ -266,9 +266,9 @@ fn exchange(channel: &OwnedFd, question: &Question) -> Answer {
 const MAX_MESSAGE: usize = 2048;
 const MAX_METHOD: usize = 20;
 const MAX_PATH: usize = 200;
-/// Questions that wait. What is beyond is denied.
+/// Questions that wait at a time; requests beyond are denied.
 const MAX_QUESTIONS: usize = 64;
-/// The hosts that are remembered: the program chooses them, so their number is bounded. What is beyond is denied.
+/// Hosts that are remembered: the program chooses them, so their number is bounded. Requests for others are denied.
 const MAX_HOSTS: usize = 10_000;
 
 #[cfg(test)]
@@ -285,8 +285,11 @@ mod tests {
 
     /// An approver, and the helper's end of its channel.
     fn start() -> (OutsideApprover, OwnedFd) {
-        let (here, there) = seqpacket_pair().unwrap();
-        (OutsideApprover::new(Mode::Ask, here).unwrap(), there)
+        let (channel, helper_end) = seqpacket_pair().unwrap();
+        (
+            OutsideApprover::new(Mode::Ask, channel).unwrap(),
+            helper_end,
+        )
     }
 
     fn answer(channel: &OwnedFd, answer: Answer) -> Question {
@@ -309,7 +312,7 @@ mod tests {
         assert_eq!(answer(&channel, Answer::Once).request, "GET /1");
         assert_eq!(answer(&channel, Answer::Never).request, "GET /3");
         assert!(is_allowed(first) && is_allowed(second) && !is_allowed(other));
-        // The answer was for those two; a denial holds.
+        // `Once` was for those two requests; `Always` and `Never` are remembered.
         let again = approver.approve(request(&a, "/4"));
         assert_eq!(answer(&channel, Answer::Always).request, "GET /4");
         assert!(is_allowed(again));

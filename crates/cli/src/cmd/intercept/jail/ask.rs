@@ -31,17 +31,17 @@ impl Program {
 
     /// Whether this process group is the program's, or one that the program has made for a job.
     fn has_group(self, group: u32) -> bool {
-        self.group == Some(group) || self.is_ancestor(group)
+        self.group == Some(group) || self.is_ancestor_of(group)
     }
 
-    fn is_ancestor(self, pid: u32) -> bool {
-        let parent = |&pid: &u32| Status::read(pid).map(|status| status.parent);
-        let mut chain = std::iter::successors(Some(pid), parent);
-        chain.by_ref().take(MAX_DEPTH).any(|pid| pid == self.pid)
+    fn is_ancestor_of(self, pid: u32) -> bool {
+        std::iter::successors(Some(pid), |&pid| Some(Status::read(pid)?.parent))
+            .take(MAX_DEPTH)
+            .any(|pid| pid == self.pid)
     }
 }
 
-/// A process in /proc.
+/// Fields of /proc/PID/stat.
 struct Status {
     parent: u32,
     group: u32,
@@ -50,7 +50,7 @@ struct Status {
 impl Status {
     fn read(pid: u32) -> Option<Self> {
         let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
-        // The name, in parentheses, may have any characters.
+        // The process's name, in parentheses, may have any characters.
         let end = text.iter().rposition(|&byte| byte == b')')?;
         let fields = std::str::from_utf8(text.get(end + 1..)?).ok()?;
         let mut fields = fields.split_whitespace().skip(1).map(str::parse);
@@ -61,26 +61,18 @@ impl Status {
     }
 }
 
-/// Asks one question. No answer in `limit` is [`Answer::Unanswered`], as is a terminal that has hung up; `channel` is closed when
-/// the interceptor has exited.
+/// Asks one question. Returns [`Answer::Unanswered`] if no answer comes in `timeout`, the terminal hangs up, or the interceptor
+/// exits, which closes `channel`.
 pub(super) fn ask(
     terminal: &mut Terminal,
     program: Program,
-    limit: Duration,
+    timeout: Duration,
     channel: &OwnedFd,
     question: &Question,
 ) -> Answer {
-    let deadline = Instant::now() + limit;
-    // The kernel reports no change of the foreground.
-    while !terminal
-        .foreground()
-        .is_some_and(|group| program.has_group(group))
-    {
-        if Instant::now() >= deadline
-            || wait_readable([channel.as_fd()], Some(FOREGROUND_POLL)).unwrap_or_default()
-        {
-            return Answer::Unanswered;
-        }
+    let deadline = Instant::now() + timeout;
+    if !wait_foreground(terminal, program, deadline, channel) {
+        return Answer::Unanswered;
     }
     let Ok(mut foreground) = terminal.take_foreground() else {
         return Answer::Unanswered;
@@ -93,13 +85,37 @@ pub(super) fn ask(
     read_answer(foreground, deadline, channel)
 }
 
+/// Waits until the program has the terminal's foreground; `false` if the deadline passes or the interceptor exits before.
+fn wait_foreground(
+    terminal: &Terminal,
+    program: Program,
+    deadline: Instant,
+    channel: &OwnedFd,
+) -> bool {
+    // Polls, because the kernel reports no change of the foreground.
+    while !terminal
+        .foreground()
+        .is_some_and(|group| program.has_group(group))
+    {
+        if Instant::now() >= deadline {
+            return false;
+        }
+        let has_exited =
+            wait_readable([channel.as_fd()], Some(FOREGROUND_POLL)).unwrap_or_default();
+        if has_exited {
+            return false;
+        }
+    }
+    true
+}
+
 fn read_answer(
     mut foreground: ForegroundGuard<'_>,
     deadline: Instant,
     channel: &OwnedFd,
 ) -> Answer {
     loop {
-        // Whole words: a line that has lost characters does not allow anything.
+        // Only whole words allow: a line that has lost characters does not.
         let prompt = "peername: allow it? once, always or deny: ";
         if foreground.write(prompt).is_err() {
             return Answer::Unanswered;
@@ -125,5 +141,5 @@ fn read_answer(
 }
 
 const FOREGROUND_POLL: Duration = Duration::from_millis(50);
-/// Of processes between a job and the program.
+/// Generations of processes between a job and the program, at most.
 const MAX_DEPTH: usize = 64;

@@ -1,4 +1,5 @@
-//! What was denied in a jail: lines on standard error at its end, and the verdict for [`fail_on_deny`](super::fail_on_deny).
+//! The report of what a jail has denied: lines on standard error at its end, and the verdict for
+//! [`fail_on_deny`](super::fail_on_deny).
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use peername_proto::{Special, meanings, special};
 use peername_sys::process::stderr::try_write_line;
 
 use super::file_table::FileTable;
-use super::learn::{NOT_PUBLIC, is_refused_anyway};
+use super::learn::{NOT_PUBLIC, is_refused_by_default};
 use super::options::Args;
 
 /// How denials are reported.
@@ -21,10 +22,10 @@ use super::options::Args;
 pub(super) struct DenialReport {
     /// The list of `--check-list`.
     check_list: Option<PathBuf>,
-    /// Where what is missing can be added, beside the command line.
+    /// The table of a file, in which a missing rule or option can be added.
     table: Option<FileTable>,
     is_quiet: bool,
-    /// What has a line.
+    /// The denials that have a line.
     reported: BTreeSet<(HostPort, Option<Remedy>)>,
     /// The lines of the diff: two destinations may need the same.
     added: BTreeSet<String>,
@@ -35,49 +36,50 @@ impl DenialReport {
         Self {
             check_list: args.check_list.clone(),
             table: args.table.clone(),
-            // An exit code of its own needs a reason.
+            // The exit code of --fail-on-deny needs a reason, also with --quiet.
             is_quiet: args.logging.quiet && !args.fails_on_deny(),
             reported: BTreeSet::new(),
             added: BTreeSet::new(),
         }
     }
 
-    /// Writes the lines of destinations that have none so far. Returns whether anything was denied.
+    /// Writes a line for each denied destination that has none yet. Returns whether anything was denied.
     pub(super) fn write(&mut self, denials: &Denials) -> bool {
         let (denied, _) = denials.list();
         if self.is_quiet {
             return !denied.is_empty();
         }
         for denied in &denied {
-            let key = key_of(denied);
+            let key = report_key(denied);
             if self.reported.len() == MAX_LINES || self.reported.contains(&key) {
                 continue;
             }
-            // What a rule denies, the list may have.
+            // Without a remedy, a line of the list may be what denies.
             match (&self.check_list, &denied.remedy) {
                 (Some(list), Some(remedy)) => {
                     self.begin_diff(list);
-                    let line = added_line_of(denied, remedy);
+                    let line = diff_line(denied, remedy);
                     if self.added.insert(line.clone()) {
                         try_write_line(&line);
                     }
                 }
-                _ => try_write_line(&self.line_of(denied)),
+                _ => try_write_line(&self.denial_line(denied)),
             }
             self.reported.insert(key);
         }
         !denied.is_empty()
     }
 
-    /// The same for the last time, with a line if there were more than have lines, and lines for at most [`MAX_LINES`] origins that
-    /// could not be reached: a program may show no more of that than a status.
+    /// Writes the lines that are left at the end: of denials, a line if there were more than have lines, and of at most
+    /// [`MAX_LINES`] origins that could not be reached, because a program may show no more of that than a status. Returns
+    /// whether anything was denied.
     pub(super) fn finish(mut self, denials: &Denials, failures: &Failures) -> bool {
-        let is_anything_denied = self.write(denials);
-        let (denied, others) = denials.list();
+        let has_denials = self.write(denials);
+        let (denied, count_unlisted) = denials.list();
         let is_all_reported = denied
             .iter()
-            .all(|denied| self.reported.contains(&key_of(denied)));
-        let has_all = self.is_quiet || others == 0 && is_all_reported;
+            .all(|denied| self.reported.contains(&report_key(denied)));
+        let has_all = self.is_quiet || count_unlisted == 0 && is_all_reported;
         if !has_all {
             try_write_line(&format!(
                 "peername: denied: more than {MAX_LINES} destinations: --log FILE has all"
@@ -88,13 +90,13 @@ impl DenialReport {
             failed
                 .iter()
                 .take(MAX_LINES)
-                .for_each(|failed| try_write_line(&failed_line_of(failed)));
+                .for_each(|failed| try_write_line(&failure_line(failed)));
         }
-        // What has a line was denied, also where a server of the program came later.
-        is_anything_denied || !self.reported.is_empty()
+        // A denial that has a line counts, also if it was forgotten since: the program's own server listens on its port now.
+        has_denials || !self.reported.is_empty()
     }
 
-    /// Writes what the lines that the list lacks mean, before the first.
+    /// Writes what the lines of the diff mean, before the first of them.
     fn begin_diff(&self, list: &Path) {
         if self.reported.iter().all(|(_, remedy)| remedy.is_none()) {
             try_write_line(&format!(
@@ -104,7 +106,7 @@ impl DenialReport {
         }
     }
 
-    fn line_of(&self, denied: &DeniedDestination) -> String {
+    fn denial_line(&self, denied: &DeniedDestination) -> String {
         let DeniedDestination {
             to,
             count,
@@ -114,22 +116,24 @@ impl DenialReport {
         let times = times(*count);
         let outcome = match remedy {
             Some(remedy) => {
-                let warning = match opens_metadata(to, remedy) {
-                    true => " (a cloud's metadata service: it may hand out credentials)",
-                    false => "",
-                };
-                let allowing = match &self.table {
-                    Some(table) => table.place_of(remedy),
+                let remedy_text = match &self.table {
+                    Some(table) => table.describe_remedy(remedy),
                     None => remedy.to_string(),
                 };
-                let of_private = match is_plain_name(to, remedy) {
-                    true => format!("; for a private host: {to}"),
-                    false => String::new(),
+                let opening_hint = opening_remedy(to, remedy)
+                    .map(|form| format!(" unopened; for HTTPS or a proxy: {form}"))
+                    .unwrap_or_default();
+                let warning = if opens_metadata(to, remedy) {
+                    " (a cloud's metadata service: it may hand out credentials)"
+                } else {
+                    ""
                 };
-                let opened = opening(to, remedy)
-                    .map(|form| format!(" unopened; for HTTPS or a proxy: {form}"));
-                let opened = opened.unwrap_or_default();
-                format!("{allowing} allows it{opened}{warning}{of_private}")
+                let private_hint = if is_http_host_rule(to, remedy) {
+                    format!("; for a private host: {to}")
+                } else {
+                    String::new()
+                };
+                format!("{remedy_text} allows it{opening_hint}{warning}{private_hint}")
             }
             None => reason.clone(),
         };
@@ -137,12 +141,12 @@ impl DenialReport {
     }
 }
 
-/// What has a line of its own.
-fn key_of(denied: &DeniedDestination) -> (HostPort, Option<Remedy>) {
+/// Denials with the same key share a line.
+fn report_key(denied: &DeniedDestination) -> (HostPort, Option<Remedy>) {
     (denied.to.clone(), denied.remedy.clone())
 }
 
-fn failed_line_of(failed: &FailedDestination) -> String {
+fn failure_line(failed: &FailedDestination) -> String {
     let FailedDestination { to, count, error } = failed;
     format!("peername: failed: {to}, {}: {error}", times(*count))
 }
@@ -154,27 +158,28 @@ fn times(count: u64) -> String {
     }
 }
 
-/// What opens the port as TLS and HTTP, where the remedy relays its connections unopened, and they may be HTTP: those of a system
-/// port (RFC 6335, section 6) other than HTTP's are not. Behind a proxy that is reached unopened every host is open.
-fn opening(to: &HostPort, remedy: &Remedy) -> Option<String> {
+/// The rule or option that opens connections to the port as TLS and HTTP, where the remedy relays them unopened: a proxy that
+/// is reached unopened reaches every host. `None` for HTTP's own ports, and for other system ports (RFC 6335, section 6), which
+/// are not used for HTTP.
+fn opening_remedy(to: &HostPort, remedy: &Remedy) -> Option<String> {
     if to.port <= LAST_SYSTEM_PORT || HTTP_PORTS.contains(&to.port) {
         return None;
     }
     // `--port` opens no address that is not public.
-    let is_public = !to.host.is_localhost() && !to.host.as_ip().is_some_and(is_refused_anyway);
+    let is_public = !to.host.is_localhost() && !to.host.as_ip().is_some_and(is_refused_by_default);
     match remedy {
-        // A rule for paths has its requests seen.
+        // A rule with a path opens the port: only requests have paths.
         Remedy::Allow(rule) if !rule.contains('/') => Some(format!("{rule}/")),
         Remedy::AllowTcp(_) if is_public => Some(Remedy::Port(to.port).to_string()),
         _ => None,
     }
 }
 
-/// Whether it is a name for plain HTTP, and the rule names no port: it opens no private address, and whether the name has one is
-/// not looked up.
-fn is_plain_name(to: &HostPort, remedy: &Remedy) -> bool {
-    let is_by_host = matches!(remedy, Remedy::Allow(rule) if *rule == to.host.to_string());
-    to.port == 80 && to.host.as_ip().is_none() && is_by_host
+/// Whether the remedy is a rule for a name without a port, and the request was plain HTTP. Such a rule opens no private
+/// address, and whether the name has a private address is not looked up.
+fn is_http_host_rule(to: &HostPort, remedy: &Remedy) -> bool {
+    let is_host_rule = matches!(remedy, Remedy::Allow(rule) if *rule == to.host.to_string());
+    to.port == 80 && to.host.as_ip().is_none() && is_host_rule
 }
 
 fn opens_metadata(to: &HostPort, remedy: &Remedy) -> bool {
@@ -185,17 +190,17 @@ fn opens_metadata(to: &HostPort, remedy: &Remedy) -> bool {
     opened.is_some_and(|ip| meanings(ip).any(|ip| special(ip) == Some(Special::Metadata)))
 }
 
-/// A line that the list lacks, as in a unified diff.
-fn added_line_of(denied: &DeniedDestination, remedy: &Remedy) -> String {
+/// The line that the list lacks, as a line of a unified diff.
+fn diff_line(denied: &DeniedDestination, remedy: &Remedy) -> String {
     let to = &denied.to;
     match remedy {
-        // As in a learned list: the program has chosen the address, and a rule would open it.
-        Remedy::Allow(rule) if to.host.as_ip().is_some_and(is_refused_anyway) => {
+        // A comment, as in a learned list: the program has chosen the address, and a rule would open it.
+        Remedy::Allow(rule) if to.host.as_ip().is_some_and(is_refused_by_default) => {
             format!("+{NOT_PUBLIC}{rule}")
         }
-        // With its port the rule also opens a private host, and one that is public no less.
-        Remedy::Allow(_) if is_plain_name(to, remedy) => format!("+{to}"),
-        Remedy::Allow(rule) => match opening(to, remedy) {
+        // With its port the rule opens a private host as well as a public one.
+        Remedy::Allow(_) if is_http_host_rule(to, remedy) => format!("+{to}"),
+        Remedy::Allow(rule) => match opening_remedy(to, remedy) {
             Some(opened) => format!("+{rule} # unopened; for HTTPS or a proxy: {opened}"),
             None => format!("+{rule}"),
         },
@@ -203,6 +208,6 @@ fn added_line_of(denied: &DeniedDestination, remedy: &Remedy) -> String {
     }
 }
 
-/// Of the report: a program that scans ports is denied thousands.
+/// Lines of the report: a program that scans ports has thousands of denials.
 const MAX_LINES: usize = 50;
 const LAST_SYSTEM_PORT: u16 = 1023;

@@ -9,8 +9,8 @@ use peername_jail::files::{Covered, PrivateDir};
 
 use crate::cmd::ca::trust_store::{BUNDLE_VARIABLES, EXTRA_CA_VARIABLES, java_options};
 
-/// Sets the variables by which programs trust the interceptor, and removes those by which they would go elsewhere than to the
-/// destination itself.
+/// Sets the variables by which programs trust the interceptor, and removes those by which they would connect to something else
+/// than the destination itself.
 ///
 /// # Errors
 ///
@@ -26,20 +26,20 @@ pub(super) fn prepare(
     for name in EXTRA_CA_VARIABLES {
         command.env(name, dir.certificates());
     }
-    // With the variable each Java writes a line to standard error.
+    // Only where no keystore could be covered: with the variable, each Java process writes a line to standard error.
     if !covered.java {
         command.env("JAVA_TOOL_OPTIONS", java_tool_options(&dir.truststore())?);
     }
-    for name in PROXIES {
+    for name in PROXY_VARIABLES {
         command
             .env_remove(name)
             .env_remove(name.to_ascii_uppercase());
     }
-    for (name, value) in PROXIES_OF_FILES {
+    for (name, value) in PROXY_OVERRIDES {
         command.env(name, value);
     }
-    disable_proxy_of_git(command);
-    for name in RESOLVER {
+    disable_git_proxy(command);
+    for name in RESOLVER_VARIABLES {
         command.env_remove(name);
     }
     Ok(())
@@ -54,9 +54,9 @@ pub(super) fn ignored_proxy() -> Option<String> {
         .find(|name| env::var_os(name).is_some_and(|value| !value.is_empty()))
 }
 
-/// Overrides `http.proxy` of git's configuration files, behind what the environment configures already. What the files say of one
-/// URL or remote (`http.<url>.proxy`, `remote.<name>.proxy`) is more specific, and stays.
-fn disable_proxy_of_git(command: &mut Command) {
+/// Overrides `http.proxy` of git's configuration files, by an entry after those that the environment has already. Settings of
+/// the files for one URL or remote (`http.<url>.proxy`, `remote.<name>.proxy`) are more specific, and stay in force.
+fn disable_git_proxy(command: &mut Command) {
     let count = env::var("GIT_CONFIG_COUNT").unwrap_or_default();
     let count: u32 = count.parse().unwrap_or_default();
     command
@@ -66,15 +66,15 @@ fn disable_proxy_of_git(command: &mut Command) {
 }
 
 fn java_tool_options(keystore: &Path) -> anyhow::Result<String> {
-    let own = java_options(keystore.to_str().context("TMPDIR is not UTF-8")?);
+    let options = java_options(keystore.to_str().context("TMPDIR is not UTF-8")?);
     Ok(match env::var("JAVA_TOOL_OPTIONS") {
-        Ok(given) if !given.is_empty() => format!("{given} {own}"),
-        _ => own,
+        Ok(inherited) if !inherited.is_empty() => format!("{inherited} {options}"),
+        _ => options,
     })
 }
 
 /// Proxies that the jail does not reach, and does not need.
-const PROXIES: [&str; 7] = [
+const PROXY_VARIABLES: [&str; 7] = [
     "http_proxy",
     "https_proxy",
     "ftp_proxy",
@@ -83,14 +83,14 @@ const PROXIES: [&str; 7] = [
     "grpc_proxy",
     "no_grpc_proxy",
 ];
-/// Override the proxies of .npmrc and of the files of cargo and pip. pip ignores an empty value, so it gets a name that the
-/// interceptor answers.
-const PROXIES_OF_FILES: [(&str, &str); 4] = [
+/// Override the proxies in the configuration files of npm, cargo and pip. pip ignores an empty value, so it gets a name that
+/// the interceptor answers.
+const PROXY_OVERRIDES: [(&str, &str); 4] = [
     ("npm_config_proxy", "false"),
     ("npm_config_https_proxy", "false"),
     ("CARGO_HTTP_PROXY", ""),
     ("PIP_PROXY", "http://interceptor.invalid:80"),
 ];
-/// Search lists and aliases of names (resolv.conf(5), hostname(7)): every name resolves in the jail, so the first completed one
-/// would be taken.
-const RESOLVER: [&str; 3] = ["LOCALDOMAIN", "RES_OPTIONS", "HOSTALIASES"];
+/// Search lists and aliases of names (resolv.conf(5), hostname(7)). Every name resolves in the jail, so a resolver would take
+/// the first name that it completes.
+const RESOLVER_VARIABLES: [&str; 3] = ["LOCALDOMAIN", "RES_OPTIONS", "HOSTALIASES"];

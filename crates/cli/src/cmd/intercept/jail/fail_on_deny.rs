@@ -22,22 +22,22 @@ use peername_sys::process::pidfd::{PidFd, Signal};
 use peername_sys::process::terminal;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Runs `start` in a child, which passes the channel to the interceptor and becomes the program. Returns the exit code of the
-/// program, or [`REQUEST_DENIED`].
+/// Runs `start` in a child, which passes the verdict's channel to the interceptor and becomes the program. Returns the exit
+/// code of the program, or [`REQUEST_DENIED`].
 ///
 /// # Errors
 ///
 /// fork(2) fails, or no verdict came.
 pub(super) fn run(start: impl FnOnce(OwnedFd) -> anyhow::Result<u8>) -> anyhow::Result<ExitCode> {
     let (verdicts, sender) = seqpacket_pair()?;
-    let child = daemonize::fork_to_exec(|| code_of(start(sender)))?;
+    let child = daemonize::fork_to_exec(|| failure_code(start(sender)))?;
     let program = PidFd::open(child)?;
-    block_on(wait(program))?;
-    let code = exit_code(daemonize::wait_exit(child)?);
+    block_on(wait_exit(program))?;
+    let code = shell_exit_code(daemonize::wait_exit(child)?);
     let mut verdict = [0];
     let is_known = receive_bytes(&verdicts, &mut verdict)?.0 == verdict.len();
     Ok(match (code, is_known, verdict) {
-        (0, true, [SOMETHING]) => ExitCode::from(REQUEST_DENIED),
+        (0, true, [VERDICT_DENIED]) => ExitCode::from(REQUEST_DENIED),
         (0, false, _) => {
             eprintln!("peername: the interceptor was killed: it is not known what was denied");
             ExitCode::from(LAUNCHER_FAILED)
@@ -46,19 +46,19 @@ pub(super) fn run(start: impl FnOnce(OwnedFd) -> anyhow::Result<u8>) -> anyhow::
     })
 }
 
-/// Sends the verdict, from the interceptor.
+/// Sends the verdict to the parent. Called by the interceptor.
 pub(super) fn send_verdict(channel: &OwnedFd, is_anything_denied: bool) {
     let verdict = if is_anything_denied {
-        SOMETHING
+        VERDICT_DENIED
     } else {
-        NOTHING
+        VERDICT_CLEAN
     };
     // The parent may have been killed.
     let _ = send_bytes(channel, &[verdict], None);
 }
 
 /// Waits until the program has exited, and forwards signals to it.
-async fn wait(program: PidFd) -> anyhow::Result<()> {
+async fn wait_exit(program: PidFd) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut hangup = signal(SignalKind::hangup())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -77,7 +77,7 @@ async fn wait(program: PidFd) -> anyhow::Result<()> {
             _ = user1.recv() => Signal::USR1,
             _ = user2.recv() => Signal::USR2,
         };
-        // What is typed goes to every process in the foreground, the program included.
+        // The terminal sends a typed signal to every process in the foreground, the program included.
         let is_typed = matches!(signal, Signal::INT | Signal::QUIT) && terminal::is_foreground();
         if !is_typed {
             let _ = program.signal(signal);
@@ -85,8 +85,8 @@ async fn wait(program: PidFd) -> anyhow::Result<()> {
     }
 }
 
-/// The child's exit code where it has not become the program, with the error on standard error.
-fn code_of(started: anyhow::Result<u8>) -> u8 {
+/// The exit code of a child that has not become the program. Prints the error on standard error.
+fn failure_code(started: anyhow::Result<u8>) -> u8 {
     started.unwrap_or_else(|error| {
         eprintln!("peername: {}", with_causes(&error));
         if error.is::<Usage>() {
@@ -96,12 +96,12 @@ fn code_of(started: anyhow::Result<u8>) -> u8 {
     })
 }
 
-/// As a shell reports it.
-fn exit_code(status: ExitStatus) -> u8 {
+/// The exit code as a shell reports it: 128 + N for a program that signal N has killed.
+fn shell_exit_code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| Some(128 + status.signal()?));
     code.and_then(|code| u8::try_from(code).ok())
         .unwrap_or(LAUNCHER_FAILED)
 }
 
-const SOMETHING: u8 = b'd';
-const NOTHING: u8 = b'-';
+const VERDICT_DENIED: u8 = b'd';
+const VERDICT_CLEAN: u8 = b'-';

@@ -1,5 +1,5 @@
-//! The `[jail]` table of a file beside the options of a command line: which of the two an error is about, and where the file
-//! takes what a denied request needs.
+//! The `[jail]` table of a file beside the options of a command line: which of the two an error is about, and which key of the
+//! table takes the remedy of a denial.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -16,34 +16,37 @@ pub(super) struct FileTable {
     origin: Origin,
     /// The options of the command line.
     given_options: Vec<String>,
-    /// The options of the file whose values those of the command line follow.
+    /// The options in the file to whose values the command line adds.
     appended: Vec<String>,
-    /// Those values of the command line, as errors name them: `--hide /tmp`.
+    /// The values that the command line adds, as errors name them: `--hide /tmp`.
     appended_values: Vec<String>,
-    /// Whether the rules are those of the key `allow`, and not of `rules`.
+    /// Whether the file has its rules in the key `allow`, and not in `rules`.
     has_allow: bool,
 }
 
 impl FileTable {
-    /// Of the file at `path`, beside a command line.
+    /// Creates the table `file` of the file at `path`, beside the options of `command_line`.
     pub(super) fn new<T: clap::Args>(
         path: &Path,
         origin: Origin,
         file: &Given<T>,
-        line: &Given<T>,
+        command_line: &Given<T>,
     ) -> Self {
         Self {
             path: path.to_owned(),
             origin,
-            given_options: line.words_except(&[]).filter_map(option_of).collect(),
+            given_options: command_line
+                .words_except(&[])
+                .filter_map(option_name)
+                .collect(),
             appended: APPENDED
                 .iter()
                 .flat_map(|option| file.words_of(option))
-                .filter_map(option_of)
+                .filter_map(option_name)
                 .collect(),
             appended_values: APPENDED
                 .iter()
-                .flat_map(|option| line.words_of(option))
+                .flat_map(|option| command_line.words_of(option))
                 .map(|word| word.to_string_lossy().replacen('=', " ", 1))
                 .collect(),
             has_allow: file.words_of("allow").next().is_some(),
@@ -54,42 +57,46 @@ impl FileTable {
     pub(super) fn locate(&self, error: anyhow::Error) -> anyhow::Error {
         match error.downcast() {
             Ok(Usage(errors)) => {
-                let lines: Vec<_> = errors.lines().map(|line| self.located(line)).collect();
+                let lines: Vec<_> = errors.lines().map(|line| self.locate_line(line)).collect();
                 Usage(lines.join("\n")).into()
             }
-            Err(other) => anyhow::Error::msg(self.located(&with_causes(&other))),
+            Err(other) => anyhow::Error::msg(self.locate_line(&with_causes(&other))),
         }
     }
 
-    fn located(&self, error: &str) -> String {
+    fn locate_line(&self, error: &str) -> String {
         let Some(option) = Origin::option_of(error) else {
             return error.to_owned();
         };
-        let is_about_line = match self.appended.iter().any(|appended| appended == option) {
-            // Both are in force.
-            true => self.names_value_of_line(error),
-            false => self.is_on_line(option),
+        let is_appended = self.appended.iter().any(|appended| appended == option);
+        let is_about_command_line = if is_appended {
+            // The values of both are in force.
+            self.names_command_line_value(error)
+        } else {
+            self.is_on_command_line(option)
         };
-        match is_about_line {
-            true => error.to_owned(),
-            false => self.origin.of(error),
+        if is_about_command_line {
+            error.to_owned()
+        } else {
+            self.origin.of(error)
         }
     }
 
-    fn names_value_of_line(&self, error: &str) -> bool {
+    fn names_command_line_value(&self, error: &str) -> bool {
         self.appended_values
             .iter()
             .filter_map(|value| error.strip_prefix(value.as_str()))
             .any(|rest| rest.is_empty() || rest.starts_with([':', ',', ' ']))
     }
 
-    fn is_on_line(&self, option: &str) -> bool {
+    fn is_on_command_line(&self, option: &str) -> bool {
         self.given_options.iter().any(|given| given == option)
     }
 
-    /// What would allow a request, and where the file takes it; the option, where the command line replaces that key.
-    pub(super) fn place_of(&self, remedy: &Remedy) -> String {
-        if !matches!(remedy, Remedy::Allow(_)) && self.is_on_line(remedy.option()) {
+    /// Describes what would allow a request: the value and the key of the file that takes it, or the option if the command line
+    /// replaces that key.
+    pub(super) fn describe_remedy(&self, remedy: &Remedy) -> String {
+        if !matches!(remedy, Remedy::Allow(_)) && self.is_on_command_line(remedy.option()) {
             return remedy.to_string();
         }
         let (key, action) = match remedy {
@@ -109,10 +116,10 @@ impl FileTable {
     }
 }
 
-/// `option` of `--option=value`.
-fn option_of(word: &OsString) -> Option<String> {
+/// Returns `option` of `--option=value`.
+fn option_name(word: &OsString) -> Option<String> {
     Origin::option_of(&word.to_string_lossy()).map(str::to_owned)
 }
 
-/// The ids of the options whose values follow those of the file.
+/// The ids of the options whose values on the command line are added to those of the file.
 pub(super) const APPENDED: [&str; 4] = ["allow", "deny", "rules", "hide"];

@@ -30,12 +30,11 @@ impl Helper {
     ///
     /// There is no terminal, or the list can't be read or written.
     pub(super) fn new(args: &Args) -> Result<Option<Self>, Usage> {
-        if let Some(limit) = args.ask_limit() {
-            let terminal = Terminal::open();
-            let terminal = terminal.map_err(|error| {
+        if let Some(timeout) = args.answer_timeout() {
+            let terminal = Terminal::open().map_err(|error| {
                 Usage(format!("--ask: there is no terminal to ask on: {error}"))
             })?;
-            return Ok(Some(Self::Ask(terminal, limit)));
+            return Ok(Some(Self::Ask(terminal, timeout)));
         }
         let Some(path) = &args.learn else {
             return Ok(None);
@@ -58,20 +57,20 @@ impl Helper {
         }
     }
 
-    /// Starts the process, which exits when the other end of the channel is closed. Returns that end.
+    /// Starts the process. Returns the interceptor's end of the channel: the helper exits when that end is closed.
     pub(super) fn spawn(self) -> peername_sys::Result<OwnedFd> {
-        let (here, there) = seqpacket_pair()?;
+        let (interceptor_end, helper_end) = seqpacket_pair()?;
         match self {
-            Self::Ask(terminal, limit) => {
+            Self::Ask(terminal, timeout) => {
                 let program = Program::current();
-                daemonize::spawn_detached([there, terminal.into()], |[channel, terminal]| {
+                daemonize::spawn_detached([helper_end, terminal.into()], |[channel, terminal]| {
                     let mut terminal = Terminal::from(terminal);
                     serve(&channel, |question| {
-                        ask::ask(&mut terminal, program, limit, &channel, question)
+                        ask::ask(&mut terminal, program, timeout, &channel, question)
                     })
                 })
             }
-            Self::Learn(list) => daemonize::spawn_detached([there], |[channel]| {
+            Self::Learn(list) => daemonize::spawn_detached([helper_end], |[channel]| {
                 serve(&channel, |question| match list.add(&question.to) {
                     Ok(()) => Answer::Always,
                     Err(error) => {
@@ -81,7 +80,7 @@ impl Helper {
                 })
             }),
         }?;
-        Ok(here)
+        Ok(interceptor_end)
     }
 }
 

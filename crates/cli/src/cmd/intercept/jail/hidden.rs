@@ -1,4 +1,4 @@
-//! Which files of the host are out of the program's reach.
+//! The files of the host that the program can't read: which they are, and how the program could reach them nevertheless.
 
 use std::env;
 use std::fs::File;
@@ -11,16 +11,16 @@ use peername_daemon::usage::Usage;
 
 use super::options::Args;
 
-/// What the program sees empty: `--hide`, and the secrets of the interceptor, which the program is not to hold: files of
-/// `--inject` and `--check-key`, and the directory of `--ca`.
+/// The paths that the program sees empty: those of `--hide`, and the secrets of the interceptor (files of `--inject` and
+/// `--check-key`, and the directory of `--ca`).
 ///
 /// # Errors
 ///
 /// [`Usage`]: the jail itself needs what an option names.
-pub(super) fn hidden(args: &Args) -> Result<Vec<PathBuf>, Usage> {
+pub(super) fn hidden_paths(args: &Args) -> Result<Vec<PathBuf>, Usage> {
     let options = &args.intercept.0;
     let hide = args.hide.iter().map(PathBuf::as_path);
-    let named = [
+    let paths_by_option = [
         ("--hide", hide.collect::<Vec<_>>()),
         ("--ca", args.ca().into_iter().collect()),
         ("--inject", options.injected_files().collect()),
@@ -30,7 +30,7 @@ pub(super) fn hidden(args: &Args) -> Result<Vec<PathBuf>, Usage> {
         ),
     ];
     let mut hidden = Vec::new();
-    for (option, paths) in named {
+    for (option, paths) in paths_by_option {
         for path in paths {
             let path = HiddenPath::resolve(option, path)?;
             path.refuse_needed()?;
@@ -40,7 +40,7 @@ pub(super) fn hidden(args: &Args) -> Result<Vec<PathBuf>, Usage> {
     Ok(outermost(hidden))
 }
 
-/// Hides the file of `--log`, too, which exists now, unless it is a device, such as a terminal.
+/// Hides the file of `--log`, too, unless it is a device, such as a terminal. The file exists by now.
 pub(super) fn hide_log(args: &Args, hidden: &mut Vec<PathBuf>) {
     let file = args.log.as_ref().and_then(|path| path.canonicalize().ok());
     if let Some(file) = file.filter(|path| !is_character_device(path))
@@ -51,17 +51,17 @@ pub(super) fn hide_log(args: &Args, hidden: &mut Vec<PathBuf>) {
 }
 
 fn is_character_device(path: &Path) -> bool {
-    let about = path.metadata();
-    about.is_ok_and(|about| about.file_type().is_char_device())
+    path.metadata()
+        .is_ok_and(|metadata| metadata.file_type().is_char_device())
 }
 
 /// Refuses secrets with several hard links: a cover hides one name, and an earlier program may have made another.
 pub(super) fn refuse_hard_links(args: &Args) -> Result<(), Usage> {
     let secrets = args.intercept.0.secret_files();
     for path in secrets.chain(args.log.as_deref()) {
-        if let Ok(about) = path.metadata()
-            && about.is_file()
-            && about.nlink() > 1
+        if let Ok(metadata) = path.metadata()
+            && metadata.is_file()
+            && metadata.nlink() > 1
         {
             let path = path.display();
             return Err(Usage(format!(
@@ -72,28 +72,29 @@ pub(super) fn refuse_hard_links(args: &Args) -> Result<(), Usage> {
     Ok(())
 }
 
-/// From an inherited directory, openat(2) reaches every file below it, past what covers them.
+/// Refuses a directory as a standard stream: from an inherited directory, openat(2) reaches every file below it, past covers.
 pub(super) fn refuse_directories_as_streams() -> Result<(), Usage> {
-    let is_directory = |stream: BorrowedFd<'_>| {
-        let file = stream.try_clone_to_owned().map(File::from);
-        file.and_then(|file| file.metadata())
-            .is_ok_and(|about| about.is_dir())
-    };
     let (input, output, error) = (io::stdin(), io::stdout(), io::stderr());
     let streams = [
         ("input", input.as_fd()),
         ("output", output.as_fd()),
         ("error", error.as_fd()),
     ];
-    match streams
-        .into_iter()
-        .find(|(_, stream)| is_directory(*stream))
-    {
-        Some((name, _)) => Err(Usage(format!(
-            "standard {name} is a directory, by which the program would reach hidden files: redirect it"
-        ))),
-        None => Ok(()),
+    for (name, stream) in streams {
+        if is_directory(stream) {
+            return Err(Usage(format!(
+                "standard {name} is a directory, by which the program would reach hidden files: redirect it"
+            )));
+        }
     }
+    Ok(())
+}
+
+fn is_directory(stream: BorrowedFd<'_>) -> bool {
+    stream
+        .try_clone_to_owned()
+        .and_then(|fd| File::from(fd).metadata())
+        .is_ok_and(|metadata| metadata.is_dir())
 }
 
 /// A path that the program is to see empty.
@@ -105,7 +106,8 @@ struct HiddenPath<'a> {
 }
 
 impl<'a> HiddenPath<'a> {
-    /// Resolves symbolic links, because a mount covers their target. A missing file is reported when it is covered.
+    /// Resolves symbolic links, because a mount covers their target. A missing file is reported later, when it is to be
+    /// covered.
     fn resolve(option: &'static str, path: &'a Path) -> Result<Self, Usage> {
         let absolute = std::path::absolute(path)
             .map_err(|error| Usage(format!("{option} {}: {error}", path.display())))?;
@@ -116,6 +118,7 @@ impl<'a> HiddenPath<'a> {
         })
     }
 
+    /// Refuses directories that the jail or the program needs: that of temporary files, and those above the working directory.
     fn refuse_needed(&self) -> Result<(), Usage> {
         let Self { option, .. } = self;
         let path = self.path.display();

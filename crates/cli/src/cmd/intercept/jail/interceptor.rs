@@ -1,9 +1,12 @@
 //! The interceptor of a jail: a process of its own outside, with the jail's listening sockets.
 
+mod sockets;
+
 use std::env;
 use std::fs::{File, OpenOptions};
+use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,6 +22,7 @@ use peername_daemon::process::default_workers;
 use peername_daemon::usage::Usage;
 use peername_daemon::usage::error_text::with_causes;
 use peername_intercept::AUDIT_TARGET;
+use peername_intercept::admission::AdmissionLog;
 use peername_intercept::authz::{AccessRules, Approver, CheckService};
 use peername_intercept::ca::Authority;
 use peername_intercept::denials::Denials;
@@ -29,14 +33,13 @@ use peername_intercept::listener::jail::names::table::SyntheticNames;
 use peername_intercept::listener::jail::{JailListener, TunnelledDestination};
 use peername_intercept::listener::{CurrentState, Intercept};
 use peername_intercept::otlp::SpanExporter;
-use peername_jail::network::{DNS_PORT, alternate_ports, is_jailed};
+use peername_jail::network::{alternate_ports, is_jailed};
 use peername_server::destination_list::AllowedDestination;
 use peername_server::listeners::InheritedSockets;
 use peername_server::own_addresses::OwnAddresses;
 use peername_server::workers::Workers;
 use peername_server::workers::services::ServiceHandle;
 use peername_sys::ipc::fd_passing;
-use peername_sys::ipc::listen_fds::InheritedSocket;
 use peername_sys::netlink::SocketLookup;
 use peername_sys::process::caps::{CapabilitySet, keep_only};
 use peername_sys::process::pidfd::PidFd;
@@ -54,8 +57,10 @@ use super::options::{Args, JailPorts};
 use crate::cmd::intercept::options::Intercept as Options;
 use crate::cmd::intercept::setup::{JailPlan, Setup};
 use crate::cmd::intercept::{TASKS_PER_WORKER, client_capacity, new_state, usual_needs};
+pub(super) use sockets::send_sockets;
+use sockets::{JailSockets, receive_sockets};
 
-/// Everything that the interceptor is started with, but for the sockets.
+/// Everything that the interceptor is started with, except the sockets.
 pub(super) struct Interceptor {
     options: Options,
     process: Process,
@@ -64,18 +69,18 @@ pub(super) struct Interceptor {
     pub(super) ports: JailPorts,
     name_ranges: NameRanges,
     log: Option<PathBuf>,
-    /// Until it is started.
+    /// Taken by [`Self::start_helper`].
     helper: Option<Helper>,
+    /// What the helper does, if there is one.
     mode: Option<Mode>,
     /// The rules of a jail without access lists and check: those of `--allow-tcp`. `None` where something else decides.
     fallback: Option<AccessRules>,
     denials: DenialReport,
-    /// Where the verdict for `--fail-on-deny` goes.
+    /// Whether a channel for the verdict of `--fail-on-deny` is inherited.
     has_verdict: bool,
     /// The working directory: options may name files relative to it.
-    directory: Option<PathBuf>,
-    /// Whether a list is learned.
-    learns: bool,
+    working_directory: Option<PathBuf>,
+    is_learning: bool,
 }
 
 impl Interceptor {
@@ -106,8 +111,8 @@ impl Interceptor {
             mode: None,
             denials: DenialReport::new(args),
             has_verdict: args.fails_on_deny(),
-            directory: env::current_dir().ok(),
-            learns: args.learn.is_some(),
+            working_directory: env::current_dir().ok(),
+            is_learning: args.learn.is_some(),
         };
         // Reports what is wrong with the options before anything is started.
         interceptor.setup(Vec::new(), false)?;
@@ -132,7 +137,7 @@ impl Interceptor {
         let plan = JailPlan {
             addresses,
             listener: Arc::new(listener),
-            learns: self.learns,
+            is_learning: self.is_learning,
         };
         Setup::for_jail(
             self.process.clone(),
@@ -142,7 +147,7 @@ impl Interceptor {
         )
     }
 
-    /// Starts the helper of `--ask` and `--learn`, whose channel it inherits last.
+    /// Starts the helper of `--ask` or `--learn`. Returns its channel, which the interceptor inherits.
     pub(super) fn start_helper(&mut self) -> peername_sys::Result<Option<OwnedFd>> {
         self.helper.take().map(Helper::spawn).transpose()
     }
@@ -153,7 +158,7 @@ impl Interceptor {
         Ok(self.fallback.is_some() && self.ports.tunnelled.is_empty() && !has_lists)
     }
 
-    /// Opens the file of `--log`, which it inherits beside the channel and the program.
+    /// Opens the file of `--log`, which the interceptor inherits.
     ///
     /// # Errors
     ///
@@ -163,13 +168,17 @@ impl Interceptor {
             return Ok(None);
         };
         let mut options = OpenOptions::new();
-        let file = options.append(true).create(true).mode(0o600).open(path);
-        let file = file.with_context(|| format!("--log {}", path.display()))?;
+        let file = options
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .open(path)
+            .with_context(|| format!("--log {}", path.display()))?;
         Ok(Some(file.into()))
     }
 
-    /// Runs it in this process until the program has exited. `inherited` are the channel, the program, the mediator's channel, the file of
-    /// [`Interceptor::open_log`], the channel of [`Interceptor::start_helper`], and that for the verdict. Returns the exit code.
+    /// Runs the interceptor in this process until the program has exited. `inherited` are the descriptors of [`Inherited`], in
+    /// the order of its fields. Returns the exit code.
     pub(super) fn run(self, inherited: Vec<OwnedFd>) -> u8 {
         match self.try_run(inherited) {
             Ok(()) => 0,
@@ -181,9 +190,9 @@ impl Interceptor {
     }
 
     fn try_run(self, inherited: Vec<OwnedFd>) -> anyhow::Result<()> {
-        let inherited = Inherited::new(inherited, &self)
+        let inherited = Inherited::from_fds(inherited, &self)
             .context("a descriptor is missing that the jail hands over")?;
-        if let Some(directory) = &self.directory {
+        if let Some(directory) = &self.working_directory {
             env::set_current_dir(directory)
                 .with_context(|| format!("chdir(2) to {}", directory.display()))?;
         }
@@ -206,21 +215,26 @@ impl Interceptor {
         let sockets = JailSockets::sort(sockets)?;
         let listeners_by_port = sockets.by_port()?;
         let setup = self.setup(sockets.addresses(), sockets.has_v6())?;
-        let check = setup.check.clone().map(CheckService::new);
-        let check = check.transpose().map_err(Usage::from_error)?;
-        let own = OwnAddresses::read().await?;
+        let check = setup.check.clone().map(CheckService::new).transpose();
+        let check = check.map_err(Usage::from_error)?;
+        let own_addresses = OwnAddresses::read().await?;
         let workers = setup.process.workers();
-        let given = InheritedSockets::new(sockets.listeners)?;
-        let open = Opened::open(setup.listen_plans(false), workers, given, None)?;
+        let inherited_listeners = InheritedSockets::new(sockets.listeners)?;
+        let opened = Opened::open(
+            setup.listen_plans(false),
+            workers,
+            inherited_listeners,
+            None,
+        )?;
         let host_sockets = SocketLookup::open().ok();
         keep_only(CapabilitySet::empty())?;
-        let mut destinations = setup.destinations(&own, &open.sockets.actual());
+        let mut destinations = setup.destinations(&own_addresses, &opened.sockets.actual());
         if is_jailed() {
             // Names resolve to addresses of the outer jail, which has checks of its own.
-            let outer = self.name_ranges.networks();
+            let outer_names = self.name_ranges.networks();
             destinations
                 .allowed
-                .extend(outer.map(AllowedDestination::with_all_ports));
+                .extend(outer_names.map(AllowedDestination::with_all_ports));
         }
         let capacity = client_capacity(descriptors::capacity(workers, TASKS_PER_WORKER, 0)?);
         let upstream = setup.options.upstream(capacity.connections, destinations);
@@ -235,23 +249,19 @@ impl Interceptor {
         )?;
         drop(self.host_roots);
         let confinement = setup.process.sandbox.confine(usual_needs(None))?;
-        let written = log.as_ref().map(File::metadata).transpose()?;
-        let admissions = log.as_ref().map(File::try_clone).transpose()?;
-        let admissions = admissions.map(|file| Arc::new(AdmissionFile::new(file)) as _);
+        let log_metadata = log.as_ref().map(File::metadata).transpose()?;
+        let admission_log = admission_log(log.as_ref())?;
         let _logs = setup
             .process
             .logging
             .start_beside_program(AUDIT_TARGET, log);
         confinement.log();
-        let approver: Option<Arc<dyn Approver>> = match (self.mode, helper) {
-            (Some(mode), Some(channel)) => Some(Arc::new(OutsideApprover::new(mode, channel)?)),
-            _ => None,
-        };
+        let approver = approver(self.mode, helper)?;
         let (denials, failures) = (Arc::new(Denials::default()), Arc::new(Failures::default()));
         let state = state
             .with_summary(Arc::clone(&denials), Arc::clone(&failures))
             .with_approver(approver)
-            .with_admission_log(admissions)
+            .with_admission_log(admission_log)
             .with_spans(exporter.as_ref().map(SpanExporter::queue));
         let state = Arc::new(state);
         setup.warn_of_options();
@@ -266,29 +276,25 @@ impl Interceptor {
             Arc::clone(&state),
             host_sockets,
         )?;
-        let services = ServiceHandle::new(setup.services(&open.sockets.numbers(), &state));
+        let services = ServiceHandle::new(setup.services(&opened.sockets.numbers(), &state));
         let intercept = Arc::new(Intercept::new(services, CurrentState::new(state)));
-        let beside = intercept.worker_tasks(workers);
-        let listeners = open.start(&intercept, capacity, beside, |_| UdpTasks::default())?;
-        tokio::spawn(own.keep_watching());
-        for socket in sockets.names_udp {
-            serve_udp(socket, Arc::clone(&jail.names)).context("the name server of the jail")?;
-        }
-        for socket in sockets.names_tcp {
-            serve_tcp(socket, Arc::clone(&jail.names)).context("the name server of the jail")?;
-        }
-        // Where this fails, the jail could not be made, and its process ends.
+        let tasks = intercept.worker_tasks(workers);
+        let listeners = opened.start(&intercept, capacity, tasks, |_| UdpTasks::default())?;
+        tokio::spawn(own_addresses.keep_watching());
+        serve_names(sockets.names_udp, sockets.names_tcp, &jail.names)
+            .context("the name server of the jail")?;
+        // Fails only if the jail's process has exited, because the jail could not be made.
         let _ = fd_passing::send_word(&channel, READY, None);
         drop(channel);
         program.wait_exit().await?;
-        // At once, since the shell goes on: other processes may keep connections open until the drain's limit.
-        // What the mediator has reported before the exit is counted first.
+        // Lets the mediator's task count what was reported before the exit.
         tokio::task::yield_now().await;
         let mut report = self.denials;
+        // Before the drain, which other processes of the jail may prolong to its limit: the shell goes on already.
         report.write(&denials);
-        end(listeners.workers).await;
-        if let (Some(path), Some(written)) = (&self.log, written) {
-            warn_if_replaced(path, &written);
+        drain(listeners.workers).await;
+        if let (Some(path), Some(metadata)) = (&self.log, log_metadata) {
+            warn_if_replaced(path, &metadata);
         }
         let is_anything_denied = report.finish(&denials, &failures);
         if let Some(channel) = verdict {
@@ -301,8 +307,9 @@ impl Interceptor {
     }
 }
 
-/// What the process of the interceptor inherits.
+/// The descriptors that the interceptor's process inherits.
 struct Inherited {
+    /// The channel to the jail's process.
     channel: OwnedFd,
     program: PidFd,
     /// The mediator's channel.
@@ -316,92 +323,69 @@ struct Inherited {
 }
 
 impl Inherited {
-    /// The descriptors in the order of [`Interceptor::run`]; `None` if one is missing.
-    fn new(fds: Vec<OwnedFd>, of: &Interceptor) -> Option<Self> {
+    /// Sorts the descriptors, which are in the order of the fields; `None` if one is missing.
+    fn from_fds(fds: Vec<OwnedFd>, interceptor: &Interceptor) -> Option<Self> {
         let mut fds = fds.into_iter();
         Some(Self {
             channel: fds.next()?,
             program: fds.next()?.into(),
             mediator: fds.next()?,
-            log: match of.log {
+            log: match interceptor.log {
                 Some(_) => Some(fds.next()?.into()),
                 None => None,
             },
-            helper: match of.mode {
+            helper: match interceptor.mode {
                 Some(_) => Some(fds.next()?),
                 None => None,
             },
-            verdict: match of.has_verdict {
-                true => Some(fds.next()?),
-                false => None,
+            verdict: if interceptor.has_verdict {
+                Some(fds.next()?)
+            } else {
+                None
             },
         })
     }
 }
 
-/// Drains the connections of the program, which has exited, and ends those that other processes of the jail keep open: each
-/// writes its audit lines.
-async fn end(mut workers: Workers) {
+/// The log of requests that are admitted, in the file of `--log`.
+fn admission_log(log: Option<&File>) -> io::Result<Option<Arc<dyn AdmissionLog>>> {
+    Ok(match log {
+        Some(file) => Some(Arc::new(AdmissionFile::new(file.try_clone()?))),
+        None => None,
+    })
+}
+
+/// The approver that asks the helper on its channel.
+fn approver(mode: Option<Mode>, helper: Option<OwnedFd>) -> io::Result<Option<Arc<dyn Approver>>> {
+    Ok(match (mode, helper) {
+        (Some(mode), Some(channel)) => Some(Arc::new(OutsideApprover::new(mode, channel)?)),
+        _ => None,
+    })
+}
+
+/// Starts the jail's name server on its sockets.
+fn serve_names(
+    udp: Vec<OwnedFd>,
+    tcp: Vec<OwnedFd>,
+    names: &Arc<SyntheticNames>,
+) -> io::Result<()> {
+    for socket in udp {
+        serve_udp(socket, Arc::clone(names))?;
+    }
+    for socket in tcp {
+        serve_tcp(socket, Arc::clone(names))?;
+    }
+    Ok(())
+}
+
+/// Drains the connections of the program, which has exited, and closes those that other processes of the jail keep open. Each
+/// connection writes its audit lines.
+async fn drain(mut workers: Workers) {
     workers.drain();
-    let all_ended = async { while workers.next_exit().await.is_some() {} };
-    let _ = timeout(DRAIN_LIMIT, all_ended).await;
+    let all_exited = async { while workers.next_exit().await.is_some() {} };
+    let _ = timeout(DRAIN_LIMIT, all_exited).await;
     workers.end();
     workers.join();
-}
-
-/// The sockets of the jail, by their use.
-struct JailSockets {
-    listeners: Vec<InheritedSocket>,
-    names_udp: Vec<OwnedFd>,
-    names_tcp: Vec<OwnedFd>,
-}
-
-impl JailSockets {
-    fn sort(sockets: Vec<OwnedFd>) -> anyhow::Result<Self> {
-        let mut sorted = Self {
-            listeners: Vec::new(),
-            names_udp: Vec::new(),
-            names_tcp: Vec::new(),
-        };
-        for socket in sockets {
-            let socket = InheritedSocket::new(socket, "jail".to_owned())?;
-            match (socket.addr.port(), socket.is_stream) {
-                (DNS_PORT, true) => sorted.names_tcp.push(socket.try_clone()?),
-                (DNS_PORT, false) => sorted.names_udp.push(socket.try_clone()?),
-                _ => sorted.listeners.push(socket),
-            }
-        }
-        Ok(sorted)
-    }
-
-    /// Duplicates of the listeners, with their ports.
-    fn by_port(&self) -> peername_sys::Result<Vec<(u16, OwnedFd)>> {
-        self.listeners
-            .iter()
-            .map(|one| Ok((one.addr.port(), one.try_clone()?)))
-            .collect()
-    }
-
-    fn addresses(&self) -> Vec<SocketAddr> {
-        self.listeners.iter().map(|socket| socket.addr).collect()
-    }
-
-    fn has_v6(&self) -> bool {
-        self.listeners.iter().any(|socket| socket.addr.is_ipv6())
-    }
-}
-
-/// Sends the jail's sockets to the interceptor.
-///
-/// # Errors
-///
-/// EPIPE: the interceptor has exited.
-pub(super) fn send_sockets(channel: &OwnedFd, sockets: &[OwnedFd]) -> peername_sys::Result<()> {
-    for chunk in sockets.chunks(fd_passing::MAX_FDS) {
-        let fds: Vec<_> = chunk.iter().map(AsFd::as_fd).collect();
-        fd_passing::send_message(channel, MORE, &fds)?;
-    }
-    fd_passing::send_message(channel, LAST, &[])
 }
 
 /// Waits until the interceptor serves; `false` if it has exited instead.
@@ -410,25 +394,9 @@ pub(super) fn wait_ready(channel: &OwnedFd) -> peername_sys::Result<bool> {
     Ok(word.is_some_and(|(word, _)| word == READY))
 }
 
-/// Receives the jail's sockets; `None` if the jail could not be made.
-fn receive_sockets(channel: &OwnedFd) -> peername_sys::Result<Option<Vec<OwnedFd>>> {
-    let mut sockets = Vec::new();
-    loop {
-        let mut bytes = [0; 1];
-        let (length, fds) = fd_passing::receive_message(channel, &mut bytes)?;
-        sockets.extend(fds);
-        match bytes.get(..length) {
-            Some(MORE) => {}
-            Some(LAST) => return Ok(Some(sockets)),
-            _ => return Ok(None),
-        }
-    }
-}
-
-const MORE: &[u8] = b"+";
-const LAST: &[u8] = b".";
+/// The interceptor's reply once it serves.
 const READY: u64 = 1;
-/// One program rarely needs more; each has a thread and a pool of connections.
+/// One program rarely needs more workers; each has a thread and a pool of connections.
 const MAX_WORKERS: usize = 4;
-/// For connections that another process of the jail keeps open.
+/// Limit of the drain, for connections that another process of the jail keeps open.
 const DRAIN_LIMIT: Duration = Duration::from_secs(1);

@@ -1,7 +1,7 @@
 //! The list of `--learn`: the hosts and ports that a program has asked for, as rules of `--allow @FILE`.
 //!
-//! It is written anew for each rule that is added, before the request goes on: so it is complete when the program exits,
-//! however it exits. The file is read again before: what was added to it in the meantime is kept.
+//! The file is rewritten for each rule that is added, before the request goes on, so it is complete however the program exits.
+//! Before each write the file is read again, so lines that were added in the meantime are kept.
 
 mod comment;
 mod list_file;
@@ -11,7 +11,6 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::{self, File, TryLockError};
 use std::io;
-use std::iter;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
@@ -23,13 +22,13 @@ use peername_intercept::authz::{HTTP_PORTS, Rule};
 use peername_intercept::host::HostPort;
 
 use crate::publish::replace_file;
-use comment::{as_comment, is_printed};
+use comment::{as_comment, is_printable};
 pub(super) use list_file::NOT_PUBLIC;
 use list_file::{HEADER, ListFile, RuleLine};
 use needed_rule::NeededRule;
-pub(super) use needed_rule::{LearningNetwork, is_refused_anyway};
+pub(super) use needed_rule::{LearningNetwork, is_refused_by_default};
 
-/// The file, and what is written at its beginning.
+/// The file, and the run that it is written for.
 pub(super) struct LearnedList {
     path: PathBuf,
     /// The program and its arguments, as a comment.
@@ -51,14 +50,14 @@ impl LearnedList {
         options: Vec<String>,
         network: LearningNetwork,
     ) -> Result<Self, Usage> {
-        let error = |error: io::Error| Usage(format!("--learn {}: {error}", path.display()));
         // Resolves symbolic links, so that rename(2) replaces the file and not the link.
-        let path = match fs::canonicalize(path) {
-            Err(failed) if failed.kind() == io::ErrorKind::NotFound => std::path::absolute(path),
-            other => other,
+        let resolved = match fs::canonicalize(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => std::path::absolute(path),
+            resolved => resolved,
         };
         let list = Self {
-            path: path.map_err(error)?,
+            path: resolved
+                .map_err(|error| Usage(format!("--learn {}: {error}", path.display())))?,
             command: as_comment(command),
             options,
             network,
@@ -76,7 +75,7 @@ impl LearnedList {
         Ok(list)
     }
 
-    /// Adds the rule that allows this destination, unless there is one.
+    /// Adds the rule that allows this destination, unless the list has one already.
     ///
     /// # Errors
     ///
@@ -96,13 +95,14 @@ impl LearnedList {
         }
         let comment = format!("{NOT_PUBLIC}{text}");
         if opens_refused {
-            // It was refused. As a comment it opens nothing: the program is not trusted, and has chosen the address.
+            // As a comment the rule opens nothing: the request is refused, and the program, which chose the address, is not
+            // trusted.
             if file.not_public.contains(&comment) {
                 return Ok(());
             }
             file.not_public.push(comment);
         } else {
-            // An earlier run, in which it was refused, may have written the comment.
+            // An earlier run, in which the request was refused, may have written the comment.
             file.not_public.retain(|line| *line != comment);
             file.lines.push(RuleLine {
                 comments: Vec::new(),
@@ -115,7 +115,7 @@ impl LearnedList {
 
     fn render(&self, file: &ListFile) -> String {
         let mut lines: Vec<_> = file.lines.iter().collect();
-        lines.sort_by(|one, other| one.text.cmp(&other.text));
+        lines.sort_by(|a, b| a.text.cmp(&b.text));
         let now = humantime::format_rfc3339_seconds(SystemTime::now());
         let command = &self.command;
         let options = self.next_options(file);
@@ -131,33 +131,30 @@ impl LearnedList {
             line.comments.iter().for_each(|comment| push(comment));
             push(&line.text);
         }
-        let comments = file.trailing.iter().chain(&file.not_public);
-        comments.for_each(|comment| push(comment));
+        for comment in file.trailing.iter().chain(&file.not_public) {
+            push(comment);
+        }
         text
     }
 
-    /// The options with which a jail allows what the list has: those of this run without characters that are not printed, and
-    /// `--port` for each learned port that this run opened as HTTP and another would not ([`HTTP_PORTS`]).
+    /// The options of a jail that applies the list: `--port` for each learned port that this run opened as HTTP and other runs
+    /// would not ([`HTTP_PORTS`]), and the options of this run, except those with characters that are not printable.
     fn next_options(&self, file: &ListFile) -> String {
-        let ports = file.lines.iter().filter_map(|line| line.rule.port());
-        let ports: BTreeSet<_> = ports
+        let ports: BTreeSet<_> = file
+            .lines
+            .iter()
+            .filter_map(|line| line.rule.port())
             .filter(|port| self.network.http_ports.contains(port) && !HTTP_PORTS.contains(port))
             .collect();
-        let ports = ports.into_iter().map(|port| format!("--port {port}"));
-        iter::once("--allow @FILE".to_owned())
-            .chain(ports)
-            .chain(
-                self.options
-                    .iter()
-                    .filter(|option| option.chars().all(is_printed))
-                    .cloned(),
-            )
-            .collect::<Vec<_>>()
-            .join(" ")
+        let is_all_printable = |option: &&String| option.chars().all(is_printable);
+        let mut options = vec!["--allow @FILE".to_owned()];
+        options.extend(ports.iter().map(|port| format!("--port {port}")));
+        options.extend(self.options.iter().filter(is_all_printable).cloned());
+        options.join(" ")
     }
 
-    /// Keeps other learning runs from reading and replacing the list while the result lives. The program may lock the directory
-    /// as well, so this waits no longer than [`LOCK_LIMIT`].
+    /// Locks the list's directory against other learning runs, until the returned file is dropped. Waits no longer than
+    /// [`LOCK_LIMIT`], because the program may lock the directory, too.
     fn lock(&self) -> anyhow::Result<File> {
         let directory = self.path.parent().context("not a file")?;
         let directory = File::open(directory)?;
@@ -210,17 +207,19 @@ mod tests {
         }
     }
 
+    fn temporary_path() -> PathBuf {
+        let number = peername_sys::random::words::<1>().unwrap()[0];
+        std::env::temp_dir().join(format!("peername-learn-{number:016x}"))
+    }
+
+    /// Learns these destinations into a file with the text `before`. Returns its text, or the error, which leaves it as it was.
     fn learn(before: Option<&str>, asked: &[&str]) -> Result<String, String> {
-        let name = format!(
-            "peername-learn-{:016x}",
-            peername_sys::random::words::<1>().unwrap()[0]
-        );
-        let path = std::env::temp_dir().join(name);
+        let path = temporary_path();
         if let Some(text) = before {
             fs::write(&path, text).unwrap();
         }
         let command = ["/usr/bin/c#\u{1b}url", "-d", "it's"].map(OsString::from);
-        // The second would end the line of the comment.
+        // The second option would end the line of the comment.
         let options = ["--extra-ca root.pem", "--extra-ca 'a\nevil.test'"];
         let options = options.map(str::to_owned).to_vec();
         let list = LearnedList::open(&path, &command, options, network());
@@ -240,18 +239,16 @@ mod tests {
         }
     }
 
-    fn rules_of(text: &str) -> Vec<&str> {
-        let lines = text.lines();
-        lines.filter(|line| !line.starts_with(HEADER)).collect()
+    fn without_header(text: &str) -> Vec<&str> {
+        text.lines()
+            .filter(|line| !line.starts_with(HEADER))
+            .collect()
     }
 
     /// Each run reads the list, adds a rule and replaces the file.
     #[test]
     fn two_runs_lose_no_rule_of_each_other() {
-        let path = std::env::temp_dir().join(format!(
-            "peername-learn-{:016x}",
-            peername_sys::random::words::<1>().unwrap()[0]
-        ));
+        let path = temporary_path();
         thread::scope(|scope| {
             for run in ["a", "b"] {
                 let path = &path;
@@ -266,7 +263,7 @@ mod tests {
         });
         let text = fs::read_to_string(&path).unwrap();
         fs::remove_file(&path).unwrap();
-        assert_eq!(rules_of(&text).len(), 40, "{text}");
+        assert_eq!(without_header(&text).len(), 40, "{text}");
     }
 
     #[test]
@@ -311,7 +308,7 @@ mod tests {
             "# not public, remove this beginning to allow: 169.254.169.254",
             "# not public, remove this beginning to allow: 64:ff9b::a9fe:a9fe",
         ];
-        assert_eq!(rules_of(&text), expected);
+        assert_eq!(without_header(&text), expected);
         let header: Vec<_> = text.lines().take(2).collect();
         let options = "jail --allow @FILE --port 9000 --extra-ca root.pem -- '/usr/bin/c#?url' -d ";
         assert!(header[1].contains(options), "{text}");
@@ -335,10 +332,10 @@ mod tests {
             "public.test",
             "# not public, remove this beginning to allow: private.test:80",
         ];
-        assert_eq!(rules_of(&text), expected);
-        // A rule for the host alone would not allow it again.
+        assert_eq!(without_header(&text), expected);
+        // Without TLS, a rule for the host without its port does not allow the request.
         let text = learn(Some("listed.test\n"), &["listed.test:80"]).unwrap();
-        assert_eq!(rules_of(&text), ["listed.test", "listed.test:80"]);
+        assert_eq!(without_header(&text), ["listed.test", "listed.test:80"]);
     }
 
     #[test]
@@ -354,18 +351,21 @@ mod tests {
             "x.b.test:22",
             "# end",
         ];
-        assert_eq!(rules_of(&text), expected);
+        assert_eq!(without_header(&text), expected);
         assert_eq!(learn(Some(&text), &["a.test:80"]).unwrap(), text);
         let marked = format!("\u{feff}{before}");
         assert!(learn(Some(&marked), &["a.test:80"]).is_ok());
     }
 
     #[test]
-    fn comment_of_a_refused_address_is_there_once_and_goes_with_its_rule() {
+    fn comment_of_a_refused_address_is_not_repeated() {
         let refused = format!("{NOT_PUBLIC}localhost:22\n");
         let before = format!("{refused}a.test\n");
         let text = learn(Some(&before), &["localhost:22", "b.test:443"]).unwrap();
-        assert_eq!(rules_of(&text), ["a.test", "b.test", refused.trim_end()]);
+        assert_eq!(
+            without_header(&text),
+            ["a.test", "b.test", refused.trim_end()]
+        );
     }
 
     #[test]

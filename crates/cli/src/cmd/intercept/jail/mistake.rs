@@ -7,13 +7,13 @@ use clap::error::{ContextKind, ErrorKind};
 use peername_intercept::authz::Rule;
 use peername_observe::shell::quote;
 
-use crate::separator::{self, text_of};
+use crate::separator::{self, context_text};
 
-/// What to do about words that clap refuses; `None` where clap's own words say it.
+/// Explains how to correct words that clap refuses; `None` where clap's own message says it.
 pub(crate) fn explain_mistake(words: &[OsString], error: &clap::Error) -> Option<String> {
     match error.kind() {
         ErrorKind::UnknownArgument => {
-            explain_word(words, &text_of(error, ContextKind::InvalidArg)?)
+            explain_word(words, &context_text(error, ContextKind::InvalidArg)?)
         }
         ErrorKind::ArgumentConflict => explain_learn(error),
         ErrorKind::MissingRequiredArgument => separator::explain_no_program("jail", words, error),
@@ -22,32 +22,32 @@ pub(crate) fn explain_mistake(words: &[OsString], error: &clap::Error) -> Option
     }
 }
 
-/// A URL or a file as a rule: the rule that is meant.
+/// Explains a URL or a file in the place of a rule, with the rule that was probably meant.
 fn explain_rule(error: &clap::Error) -> Option<String> {
-    let option = text_of(error, ContextKind::InvalidArg)?;
+    let option = context_text(error, ContextKind::InvalidArg)?;
     let option = option.split_whitespace().next()?;
     let is_rule = ["--allow", "--deny"].contains(&option);
-    let value = text_of(error, ContextKind::InvalidValue).filter(|_| is_rule)?;
+    let value = context_text(error, ContextKind::InvalidValue).filter(|_| is_rule)?;
     if Path::new(&value).is_file() {
         let list = quote(&format!("@{value}")).into_owned();
         return Some(format!(
             "{option} {value} is a file: for the rules in it write {option} {list}"
         ));
     }
-    let rule = rule_of_url(&value)?;
+    let rule = url_to_rule(&value)?;
     Some(format!(
         "{option} {value}: a rule has no scheme; write {option} {}",
         quote(&rule)
     ))
 }
 
-/// The rule for the requests to a URL, if there is one. The port that the scheme implies is named,
-/// but for TLS: a certificate proves the name.
-fn rule_of_url(url: &str) -> Option<String> {
+/// Returns the rule for requests to a URL, if there is one. It has the port that the scheme implies, except with TLS, where a
+/// certificate proves the name.
+fn url_to_rule(url: &str) -> Option<String> {
     let (scheme, rest) = url.split_once("://")?;
     let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     let host = authority.rsplit('@').next()?;
-    let implied = match scheme {
+    let implied_port = match scheme {
         "https" | "wss" => "",
         "http" | "ws" => ":80",
         "ssh" | "git+ssh" | "sftp" => ":22",
@@ -60,7 +60,7 @@ fn rule_of_url(url: &str) -> Option<String> {
     };
     let shows_requests = matches!(scheme, "http" | "https" | "ws" | "wss");
     let has_port = Rule::allow(host).is_ok_and(|rule| rule.port().is_some());
-    let port = if has_port { "" } else { implied };
+    let port = if has_port { "" } else { implied_port };
     // A relayed connection shows no path.
     let path = match path {
         "/" => "",
@@ -71,7 +71,7 @@ fn rule_of_url(url: &str) -> Option<String> {
     Rule::allow(&rule).is_ok().then_some(rule)
 }
 
-/// A word that is neither an option nor behind `--`.
+/// Explains a word that is neither an option nor behind `--`.
 fn explain_word(words: &[OsString], unknown: &str) -> Option<String> {
     let texts: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
     let at = texts.iter().position(|word| word == unknown)?;
@@ -84,12 +84,14 @@ fn explain_word(words: &[OsString], unknown: &str) -> Option<String> {
     separator::explain_missing("jail", words, unknown)
 }
 
+/// Explains a conflict of `--learn` with another option.
 fn explain_learn(error: &clap::Error) -> Option<String> {
-    let pair = [ContextKind::InvalidArg, ContextKind::PriorArg].map(|kind| text_of(error, kind));
-    let [Some(one), Some(other)] = pair else {
+    let pair =
+        [ContextKind::InvalidArg, ContextKind::PriorArg].map(|kind| context_text(error, kind));
+    let [Some(option), Some(prior)] = pair else {
         return None;
     };
-    let names_learn = one != other && (one.contains("--learn") || other.contains("--learn"));
+    let names_learn = option != prior && (option.contains("--learn") || prior.contains("--learn"));
     names_learn.then(|| {
         "--learn allows everything, and lists it: it goes without --allow, --deny, --check, --check-list and --ask\n\
          `peername jail --learn FILE -- CMD` adds to a FILE that exists; `peername jail --allow @FILE -- CMD` applies it"
@@ -120,7 +122,7 @@ mod tests {
             ("https://example.com/pub?x=1", None),
             ("example.com", None),
         ] {
-            assert_eq!(rule_of_url(url).as_deref(), rule, "{url}");
+            assert_eq!(url_to_rule(url).as_deref(), rule, "{url}");
         }
     }
 }

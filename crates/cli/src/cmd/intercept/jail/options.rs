@@ -42,7 +42,7 @@ pub(crate) struct Args {
     #[arg(
         long,
         value_name = "FILE",
-        value_parser = file,
+        value_parser = list_path,
         conflicts_with_all = ["ask", "allow", "deny", "rules", "check"],
         help_heading = heading::RULES
     )]
@@ -66,7 +66,7 @@ pub(crate) struct Args {
     fail_on_deny: bool,
     /// Allow the rules of FILE, and where the program asks for more, print what the list lacks as a diff and exit as with
     /// --fail-on-deny
-    #[arg(long, value_name = "FILE", value_parser = file, conflicts_with_all = ["learn", "ask"], help_heading = heading::RULES)]
+    #[arg(long, value_name = "FILE", value_parser = list_path, conflicts_with_all = ["learn", "ask"], help_heading = heading::RULES)]
     pub(super) check_list: Option<PathBuf>,
     /// A further port on which TLS and HTTP are opened, beside 80 and 443; may be repeated
     #[arg(long = "port", value_name = "N", value_parser = port, help_heading = heading::ORIGINS)]
@@ -97,7 +97,7 @@ pub(crate) struct Args {
     /// 3e70:6565:726e:616d::/64]
     #[arg(long = "name-range", value_name = "NETWORK", value_parser = peername_proto::parse_network, help_heading = heading::TUNING)]
     name_ranges: Vec<IpNet>,
-    /// The table of a file that has given some of them.
+    /// The table of the file that some of the options come from.
     #[arg(skip)]
     pub(super) table: Option<FileTable>,
     /// The program and its arguments.
@@ -108,16 +108,16 @@ pub(crate) struct Args {
 /// The ports that the jail listens on.
 #[derive(Clone, Debug)]
 pub(super) struct JailPorts {
-    /// Those on which TLS and HTTP are opened.
+    /// Ports on which TLS and HTTP are opened.
     pub(super) opened: BTreeSet<u16>,
-    /// Those on which connections are relayed to the hosts that rules name with them.
+    /// Ports on which connections are relayed, to the hosts that rules name with these ports.
     pub(super) relayed: BTreeSet<u16>,
-    /// The destinations of `--allow-tcp` and the like.
+    /// The destinations of `--allow-tcp`, and those that are learned or asked about.
     pub(super) tunnelled: Vec<TunnelledDestination>,
 }
 
 impl JailPorts {
-    /// All of them.
+    /// All ports on which the jail listens.
     pub(super) fn all(&self) -> BTreeSet<u16> {
         let tunnelled = self.tunnelled.iter().map(TunnelledDestination::port);
         self.opened
@@ -129,8 +129,8 @@ impl JailPorts {
     }
 }
 
-/// A file, which is written without the `@` of a rule.
-fn file(text: &str) -> Result<PathBuf, String> {
+/// Parses the path of a list, which is written without the `@` of a rule.
+fn list_path(text: &str) -> Result<PathBuf, String> {
     match list_file(text) {
         Some(path) => Err(format!("write {} alone, without @", quote(path))),
         None => Ok(text.into()),
@@ -166,7 +166,7 @@ impl Args {
     pub(crate) fn validate(&self) -> Result<(), Usage> {
         let mut errors = UsageErrors::default();
         let options = self.intercept();
-        errors.note(options.check.contradictions());
+        errors.note(options.check.refuse_unused_tls_files());
         errors.note(options.check.config());
         errors.note(options.injected_headers());
         if let Some(rules) = errors.note(options.access_rules()) {
@@ -200,7 +200,7 @@ impl Args {
         let relayed: BTreeSet<_> = named.difference(&opened).copied().collect();
         let mut tunnelled = self.tunnelled(&opened)?;
         if self.has_helper() {
-            // Other hosts on these ports are asked about.
+            // The helper decides on the hosts of these ports that no rule names.
             tunnelled.extend(
                 relayed
                     .iter()
@@ -223,24 +223,13 @@ impl Args {
             match value {
                 AllowTcp::Destination(destination) => all.push(destination.clone()),
                 AllowTcp::File(path) => {
-                    let parse = |entry: &str| {
-                        let rule = Rule::allow(entry).map_err(|error| format!("{error}"))?;
-                        let tunnelled = TunnelledDestination::from_rule(rule);
-                        tunnelled.as_ref().map_or(Ok(()), check_port)?;
-                        Ok::<_, String>(tunnelled)
-                    };
-                    let listed = rule_file::read_allowed(
-                        &format!("--allow-tcp @{}", path.display()),
-                        path,
-                        parse,
-                    )?;
-                    all.extend(listed.into_iter().flatten().filter(is_unopened));
+                    all.extend(read_destinations(path)?.into_iter().filter(is_unopened));
                 }
             }
         }
         if self.has_helper() {
-            let usual = RELAYED_PORTS.map(TunnelledDestination::every_host);
-            all.extend(usual.into_iter().filter(is_unopened));
+            let every_host = RELAYED_PORTS.map(TunnelledDestination::every_host);
+            all.extend(every_host.into_iter().filter(is_unopened));
         }
         Ok(all)
     }
@@ -255,23 +244,22 @@ impl Args {
             .map_err(|(path, error)| Usage(format!("--allow-unix {}: {error}", path.display())))
     }
 
-    /// The options that a run with a learned list needs as the one that learned it did, with their values, for a shell.
+    /// The options of this run that a run with the learned list needs, too, quoted for a shell.
     pub(super) fn kept_options(&self) -> Vec<String> {
         [
-            with_values("--extra-ca", &self.intercept.0.extra_ca),
-            with_values("--allow-unix", &self.allow_unix),
+            quoted_options("--extra-ca", &self.intercept.0.extra_ca),
+            quoted_options("--allow-unix", &self.allow_unix),
         ]
         .concat()
     }
 
-    /// The networks of the addresses of names.
+    /// The networks from which names get their addresses.
     ///
     /// # Errors
     ///
-    /// Two of a family, or one that can't be used.
+    /// Two networks of a family, or a network that can't be used.
     pub(super) fn name_ranges(&self) -> Result<NameRanges, Usage> {
-        let ranges = NameRanges::new(&self.name_ranges);
-        ranges.map_err(|error| Usage(format!("--name-range {error}")))
+        NameRanges::new(&self.name_ranges).map_err(|error| Usage(format!("--name-range {error}")))
     }
 
     /// The ports on which TLS and HTTP are opened.
@@ -300,7 +288,7 @@ impl Args {
     }
 
     /// The time for an answer, if questions are asked on the terminal.
-    pub(super) fn ask_limit(&self) -> Option<Duration> {
+    pub(super) fn answer_timeout(&self) -> Option<Duration> {
         self.ask.then_some(self.ask_timeout)
     }
 
@@ -315,6 +303,20 @@ impl Args {
     }
 }
 
+/// Reads the destinations of `--allow-tcp @FILE`: those of rules that have a port.
+fn read_destinations(path: &Path) -> Result<Vec<TunnelledDestination>, Usage> {
+    let name = format!("--allow-tcp @{}", path.display());
+    let parse = |entry: &str| {
+        let rule = Rule::allow(entry).map_err(|error| format!("{error}"))?;
+        let destination = TunnelledDestination::from_rule(rule);
+        destination.as_ref().map_or(Ok(()), check_port)?;
+        Ok::<_, String>(destination)
+    };
+    let destinations = rule_file::read_allowed(&name, path, parse)?;
+    Ok(destinations.into_iter().flatten().collect())
+}
+
+/// Refuses the port of the jail's name server.
 fn check_port(destination: &TunnelledDestination) -> Result<(), String> {
     match destination.port() {
         DNS_PORT => Err(IS_NAME_SERVERS.to_owned()),
@@ -337,7 +339,7 @@ pub(super) struct InJail<T>(pub(super) T);
 impl<T: clap::Args> clap::Args for InJail<T> {
     fn augment_args(command: Command) -> Command {
         let mut command = T::augment_args(command);
-        for id in OF_LISTENERS {
+        for id in LISTENER_OPTIONS {
             command = command.mut_arg(id, |arg| arg.hide(true));
         }
         command
@@ -354,12 +356,14 @@ impl<T: clap::Args> clap::Args for InJail<T> {
 
 impl<T: clap::Args> FromArgMatches for InJail<T> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let is_given = |id: &&&str| matches.value_source(id) == Some(ValueSource::CommandLine);
-        if let Some(id) = OF_LISTENERS.iter().find(is_given) {
-            let option = id.replace('_', "-");
-            let text =
-                format!("--{option} is for `peername intercept`: a jail has its own listeners\n");
-            return Err(clap::Error::raw(ErrorKind::UnknownArgument, text));
+        for id in LISTENER_OPTIONS {
+            if matches.value_source(id) == Some(ValueSource::CommandLine) {
+                let option = id.replace('_', "-");
+                let text = format!(
+                    "--{option} is for `peername intercept`: a jail has its own listeners\n"
+                );
+                return Err(clap::Error::raw(ErrorKind::UnknownArgument, text));
+            }
         }
         T::from_arg_matches(matches).map(Self)
     }
@@ -370,18 +374,18 @@ impl<T: clap::Args> FromArgMatches for InJail<T> {
 }
 
 const IS_NAME_SERVERS: &str = "53 is the jail's name server's";
-const OF_LISTENERS: [&str; 5] = [
+const LISTENER_OPTIONS: [&str; 5] = [
     "listen",
     "transparent",
     "allow_client",
     "proxy_auth",
     "accept_proxy",
 ];
-/// With `--learn` and `--ask`: SSH, rsync, MySQL, PostgreSQL, Redis, git, MongoDB.
+/// Ports that are relayed with `--learn` and `--ask`: SSH, rsync, MySQL, PostgreSQL, Redis, git, MongoDB.
 const RELAYED_PORTS: [u16; 7] = [22, 873, 3306, 5432, 6379, 9418, 27017];
 
-/// An option for each of these paths, for a shell.
-fn with_values(option: &str, paths: &[PathBuf]) -> Vec<String> {
+/// The option with each of these paths, quoted for a shell.
+fn quoted_options(option: &str, paths: &[PathBuf]) -> Vec<String> {
     paths
         .iter()
         .map(|path| format!("{option} {}", quote(path.as_os_str())))

@@ -4,8 +4,8 @@ use std::ffi::OsString;
 
 use peername_observe::shell::quote;
 
-/// A command for a line of a comment: quoted for a shell, without what would end the line or move a terminal's cursor, and
-/// without words that look like secrets: the list is meant to be shared.
+/// Writes a command as a line of a comment: quoted for a shell, and without characters that would end the line or move a
+/// terminal's cursor. Words that look like secrets are masked, because the list is meant to be shared.
 pub(super) fn as_comment(command: &[OsString]) -> String {
     let mut words = Vec::new();
     let mut is_value_secret = false;
@@ -14,10 +14,8 @@ pub(super) fn as_comment(command: &[OsString]) -> String {
         let is_secret = looks_secret(&text);
         // `--token VALUE`: the option's name may stay, its value may not.
         let names_value = is_secret && is_long_option(&text);
-        words.push(match is_value_secret || is_secret && !names_value {
-            true => "***".into(),
-            false => quote(word),
-        });
+        let is_masked = is_value_secret || is_secret && !names_value;
+        words.push(if is_masked { "***".into() } else { quote(word) });
         is_value_secret = names_value;
     }
     in_one_line(&words.join(" "))
@@ -33,16 +31,16 @@ fn is_long_option(word: &str) -> bool {
 fn in_one_line(text: &str) -> String {
     text.chars()
         .take(MAX_COMMAND)
-        .map(|c| if is_printed(c) { c } else { '?' })
+        .map(|c| if is_printable(c) { c } else { '?' })
         .collect()
 }
 
-/// Whether a comment may have it: it ends no line, and moves no cursor.
-pub(super) fn is_printed(c: char) -> bool {
+/// Whether a comment may have this character: printable ASCII ends no line and moves no cursor.
+pub(super) fn is_printable(c: char) -> bool {
     matches!(c, ' '..='~')
 }
 
-/// Whether a word may hold a secret: a user in a URL, or a name of what is one.
+/// Whether a word may hold a secret: a URL with a user, or one of [`SECRETS`].
 fn looks_secret(word: &str) -> bool {
     let word = word.to_ascii_lowercase();
     let has_user = word.split_once("://").is_some_and(|(_, rest)| {
@@ -53,6 +51,7 @@ fn looks_secret(word: &str) -> bool {
     has_user || SECRETS.iter().any(|name| word.contains(name))
 }
 
+/// Parts of words that name a secret.
 const SECRETS: [&str; 8] = [
     "authorization",
     "bearer",
@@ -63,7 +62,7 @@ const SECRETS: [&str; 8] = [
     "api_key",
     "apikey",
 ];
-/// Characters of the command in the list.
+/// Characters of the command that are written.
 const MAX_COMMAND: usize = 1000;
 
 #[cfg(test)]
@@ -71,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_of_the_command_are_not_listed() {
+    fn secrets_of_the_command_are_masked() {
         for (words, comment) in [
             (&["make", "test"][..], "make test"),
             (&["curl", "-H", "Authorization: Bearer x"], "curl -H ***"),

@@ -1,4 +1,4 @@
-//! A list of rules, as the file has it.
+//! The file of a learned list: its rules and their comments.
 
 use std::io;
 use std::path::Path;
@@ -7,7 +7,7 @@ use anyhow::Context;
 use peername_intercept::authz::Rule;
 use peername_sys::fs::text_file;
 
-use crate::cmd::intercept::rule_file::{entry, without_mark};
+use crate::cmd::intercept::rule_file::{strip_byte_order_mark, strip_comment};
 
 /// The content of a list.
 #[derive(Debug, Default)]
@@ -29,7 +29,7 @@ pub(super) struct RuleLine {
 }
 
 impl ListFile {
-    /// The rules of a file; `None` if there is none.
+    /// Reads the file; `None` if it does not exist.
     pub(super) fn read(path: &Path) -> anyhow::Result<Option<Self>> {
         match text_file::read(path) {
             Ok(text) => Self::parse(text).map(Some),
@@ -38,14 +38,13 @@ impl ListFile {
         }
     }
 
-    /// # Errors
-    ///
-    /// A line is no rule. It is not quoted: the file may be another one than was meant.
+    /// Parses the file. An error does not quote the line that is no rule: the file may not be the one that was meant.
     fn parse(text: String) -> anyhow::Result<Self> {
         let mut file = Self::default();
         let mut comments = Vec::new();
-        for (number, line) in (1_u32..).zip(without_mark(&text).lines().map(str::trim)) {
-            let entry = entry(line);
+        let lines = strip_byte_order_mark(&text).lines().map(str::trim);
+        for (number, line) in (1_u32..).zip(lines) {
+            let entry = strip_comment(line);
             if !entry.is_empty() {
                 file.lines.push(RuleLine {
                     comments: std::mem::take(&mut comments),
@@ -66,6 +65,6 @@ impl ListFile {
 
 /// The beginning of the lines that are written anew each time.
 pub(super) const HEADER: &str = "# --learn: ";
-/// The beginning of lines for addresses that are not public, which are refused while learning.
+/// The beginning of comments for addresses that are not public, which are refused while learning.
 pub(in crate::cmd::intercept::jail) const NOT_PUBLIC: &str =
     "# not public, remove this beginning to allow: ";

@@ -1,4 +1,4 @@
-//! The rule that a destination needs, by what decides on it besides rules.
+//! The rule that a destination needs to be allowed, given what else decides on destinations while a list is learned.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, UdpSocket};
@@ -20,7 +20,7 @@ pub(crate) struct LearningNetwork {
     pub(crate) resolve: fn(&str) -> Vec<IpAddr>,
 }
 
-/// The rule that a destination needs.
+/// The rule that allows a destination.
 pub(super) struct NeededRule {
     pub(super) text: String,
     /// Whether the rule has to name the port.
@@ -41,10 +41,10 @@ impl LearningNetwork {
         let opens_refused = to
             .host
             .as_ip()
-            .is_some_and(|ip| is_refused_anyway(ip) && !self.is_open(to, ip));
+            .is_some_and(|ip| is_refused_by_default(ip) && !self.is_open(to, ip));
         let without_port = NeededRule {
             text: rule_for(to),
-            // Another port is open only if it is named.
+            // A jail opens other ports only if a rule names them.
             names_port: !USUAL_PORTS.contains(&to.port),
             opens_refused,
         };
@@ -78,15 +78,16 @@ impl LearningNetwork {
     }
 }
 
-/// Whether an address, or what it stands for, takes a rule of its own: it is not public, or this host's.
-pub(crate) fn is_refused_anyway(ip: IpAddr) -> bool {
-    meanings(ip).any(|ip| special(ip).is_some()) || is_own(ip)
+/// Whether requests to an address are refused unless a rule or an option names it: it is not public or this host's, or embeds
+/// such an address (NAT64).
+pub(crate) fn is_refused_by_default(ip: IpAddr) -> bool {
+    meanings(ip).any(|ip| special(ip).is_some()) || is_own_address(ip)
 }
 
-/// Whether this host has the address: a socket can be bound to no other (bind(2), EADDRNOTAVAIL). Where it can be bound to any, as
-/// with net.ipv4.ip_nonlocal_bind and in a jail, that is not known.
-fn is_own(ip: IpAddr) -> bool {
-    // For documentation: no host has them.
+/// Whether this host has the address: a socket can be bound to no other (bind(2), EADDRNOTAVAIL). `false` where a socket can be
+/// bound to any address, as with net.ipv4.ip_nonlocal_bind and in a jail, and so nothing is known.
+fn is_own_address(ip: IpAddr) -> bool {
+    // Addresses for documentation (RFC 5737, RFC 3849): no host has them.
     let unassigned: IpAddr = match ip {
         IpAddr::V4(_) => [192, 0, 2, 1].into(),
         IpAddr::V6(_) => [0x2001, 0xdb8, 0, 0, 0, 0, 0, 1].into(),
