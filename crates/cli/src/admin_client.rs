@@ -39,7 +39,7 @@ impl AdminClient {
         method: Method,
         path: &str,
     ) -> anyhow::Result<Response<Incoming>> {
-        let what = format!("--admin {}: {method} {path}", self.0);
+        let context = format!("--admin {}: {method} {path}", self.0);
         let request = Request::builder()
             .method(method)
             .uri(path)
@@ -55,18 +55,18 @@ impl AdminClient {
                 exchange(connected.map_err(|error| self.explain(&error))?, request).await
             }
         };
-        let response = response.with_context(|| what.clone())?;
+        let response = response.with_context(|| context.clone())?;
         match response.status() {
-            // The endpoint's own page is at `/`, which is not requested.
+            // peername serves HTML at `/` only, which is not requested: another server has answered.
             status if is_html(&response) => {
-                bail!("{what}: {status}: this is no admin endpoint of peername")
+                bail!("{context}: {status}: this is no admin endpoint of peername")
             }
             StatusCode::OK => Ok(response),
-            status => bail!("{what}: {status}: {}", reason(response).await),
+            status => bail!("{context}: {status}: {}", reason(response).await),
         }
     }
 
-    /// The error of connect(2), with what to look for where nothing listens.
+    /// The error of connect(2), with advice where nothing listens.
     fn explain(&self, error: &io::Error) -> anyhow::Error {
         let advice = match error.kind() {
             ErrorKind::ConnectionRefused | ErrorKind::NotFound => {
@@ -94,18 +94,20 @@ fn is_html(response: &Response<Incoming>) -> bool {
         .is_some_and(|kind| kind.as_bytes().starts_with(b"text/html"))
 }
 
-/// The line of text that an error comes with.
+/// Reads the reason in the body of an error response, escaped and in one line.
 async fn reason(response: Response<Incoming>) -> String {
     let body = Limited::new(response.into_body(), MAX_REASON)
         .collect()
         .await;
     let text = body.map(|body| body.to_bytes()).unwrap_or_default();
-    let words = text.split(u8::is_ascii_whitespace).map(|word| {
+    let escape = |word: &[u8]| {
         let mut escaped = String::new();
         escape_into(&mut escaped, word, MAX_REASON, b"");
         escaped
-    });
-    words.collect::<Vec<_>>().join(" ").trim().to_owned()
+    };
+    let words: Vec<_> = text.split(u8::is_ascii_whitespace).map(escape).collect();
+    words.join(" ").trim().to_owned()
 }
 
+/// Bytes of an error response that are read.
 const MAX_REASON: usize = 1024;

@@ -1,4 +1,4 @@
-//! What the `--check` of a file that peername writes prints.
+//! The report of a `--check` option: whether a file that peername writes is complete.
 
 use std::io::{self, Write, stdout};
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use peername_sys::process::launch::exit_code::PROBLEM_FOUND;
 
-/// Prints what the file lacks, a line each, or `ok`. Returns the exit code of the command.
+/// Prints `missing`, which the file lacks, a line each, or `ok`. Returns the exit code of the command.
 pub(crate) fn report_missing(path: &Path, missing: &[String]) -> io::Result<ExitCode> {
     let out = &mut stdout();
     for line in missing {

@@ -1,6 +1,6 @@
-//! The configuration file of all long-running commands: TOML, its keys the names of the options. Those of the process are at
-//! the top. `[[listen]]` tables are for `proxy`, `[[forward]]` tables for `forward`, `[intercept]` is for `intercept`; `[jail]` for
-//! `jail` and `[[agent]]` tables for `agent`, which take nothing from the top.
+//! The configuration file of all long-running commands: TOML, whose keys are the names of the options. The options of the
+//! process are at the top. `[[listen]]` tables are for `proxy`, `[[forward]]` tables for `forward`, `[intercept]` is for
+//! `intercept`, `[jail]` for `jail`, and `[[agent]]` tables for `agent`. `jail` and `agent` take nothing from the top.
 
 mod schema;
 
@@ -23,7 +23,7 @@ use crate::cmd::proxy::options::{Listener, Top};
 
 pub(crate) use schema::schema;
 
-/// The configuration in force: that of the file, with the options of the command line, or of the command line alone.
+/// The configuration in force: the file with the options of the command line, or the command line alone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Configuration {
     pub(crate) top: Given<Top>,
@@ -32,7 +32,7 @@ pub(crate) struct Configuration {
     /// Groups of listeners of `peername forward`, each with its own configuration.
     pub(crate) forward: Vec<Table<Forward>>,
     pub(crate) intercept: Option<Table<Intercept>>,
-    /// What is valid in the file, but not as it should be.
+    /// Older names of keys in the file, and what a command adds.
     pub(crate) warnings: Vec<String>,
     pub(crate) jail: Option<Table<Jail>>,
     /// The policies of `peername agent`.
@@ -57,7 +57,7 @@ impl Configuration {
         }
     }
 
-    /// With the options of the command line, which replace those at the top of the file.
+    /// Replaces options at the top of the file by those of the command line.
     ///
     /// # Errors
     ///
@@ -78,23 +78,26 @@ impl Configuration {
 
     /// The text of `/config`: JSON with the keys of the file, without secrets.
     pub(crate) fn to_json(&self) -> String {
-        let mut all = self.top.shown().clone();
+        let mut keys = self.top.shown().clone();
         let mut add = |key: &str, tables: Vec<Value>| {
             if !tables.is_empty() {
-                all.insert(key.to_owned(), tables.into());
+                keys.insert(key.to_owned(), tables.into());
             }
         };
         add("listen", shown(&self.listen));
         add("forward", shown(&self.forward));
         if let Some(table) = &self.intercept {
-            all.insert("intercept".to_owned(), table.given.shown().clone().into());
+            keys.insert("intercept".to_owned(), table.given.shown().clone().into());
         }
-        format!("{:#}\n", Value::from(all))
+        format!("{:#}\n", Value::from(keys))
     }
 
     fn is_empty(&self) -> bool {
-        let has_intercept = self.intercept.is_some() || self.jail.is_some();
-        self.listen.is_empty() && self.forward.is_empty() && self.agent.is_empty() && !has_intercept
+        self.listen.is_empty()
+            && self.forward.is_empty()
+            && self.intercept.is_none()
+            && self.jail.is_none()
+            && self.agent.is_empty()
     }
 }
 
@@ -157,13 +160,14 @@ pub(crate) fn read(
     files: &mut Fingerprints,
 ) -> Result<Configuration, Problems> {
     let (config, problems) = read_partial(path, kinds, files);
-    match problems.is_empty() {
-        true => Ok(config),
-        false => Err(Problems(problems)),
+    if problems.is_empty() {
+        Ok(config)
+    } else {
+        Err(Problems(problems))
     }
 }
 
-/// As [`read`]; with errors, what could be read nevertheless is validated further.
+/// Reads a file as [`read`] does, and returns the errors together with what could be read, so that this can be validated.
 pub(crate) fn read_partial(
     path: &Path,
     kinds: &[Kind],
@@ -173,20 +177,20 @@ pub(crate) fn read_partial(
     files.note(path);
     let text = match text_file::read(path) {
         Ok(text) => text,
-        Err(why) if why.kind() == ErrorKind::NotFound => {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
             let problems = problem("there is no such file; docs/config.md has examples");
             return (Configuration::default(), problems);
         }
-        Err(why) => return (Configuration::default(), problem(&why.to_string())),
+        Err(error) => return (Configuration::default(), problem(&error.to_string())),
     };
     let mut tables = Tables::of_file(path, &text, places());
     let mut config = parse(&mut tables, kinds);
     config.warnings = tables.warnings().collect();
-    let problems = tables.errors();
-    match problems.is_empty() && config.is_empty() {
-        true => (config, problem(&no_table(kinds))),
-        false => (config, problems),
+    let mut problems = tables.errors();
+    if problems.is_empty() && config.is_empty() {
+        problems = problem(&no_table(kinds));
     }
+    (config, problems)
 }
 
 fn no_table(kinds: &[Kind]) -> String {
@@ -201,11 +205,8 @@ fn no_table(kinds: &[Kind]) -> String {
 }
 
 fn parse(tables: &mut Tables<'_>, kinds: &[Kind]) -> Configuration {
-    let mut all = tables.parse();
-    let mut take = |kind: Kind, key: &str| {
-        let found = all.remove(key);
-        found.filter(|_| kinds.contains(&kind))
-    };
+    let mut keys = tables.parse();
+    let mut take = |kind: Kind, key: &str| keys.remove(key).filter(|_| kinds.contains(&kind));
     let listen = take(Kind::Listen, "listen");
     let forward = take(Kind::Forward, "forward");
     let intercept = take(Kind::Intercept, "intercept");
@@ -216,7 +217,7 @@ fn parse(tables: &mut Tables<'_>, kinds: &[Kind]) -> Configuration {
     }
     Configuration {
         warnings: Vec::new(),
-        top: tables.read_top(all),
+        top: tables.read_top(keys),
         listen: listen.map_or_else(Vec::new, |value| {
             tables.read_array(Kind::Listen.name(), value)
         }),
@@ -231,16 +232,17 @@ fn parse(tables: &mut Tables<'_>, kinds: &[Kind]) -> Configuration {
     }
 }
 
-/// The first rule that matches decides, and the keys of a table have no order: tools sort them.
+/// Refuses two of the keys `rules`, `allow` and `deny`: the first rule that matches decides, and the keys of a table have no
+/// order, because tools sort them.
 fn refuse_unordered_rules(tables: &mut Tables<'_>, table: &Spanned<DeValue<'_>>) {
     let Some(keys) = table.get_ref().as_table() else {
         return;
     };
-    let given: Vec<_> = ["rules", "allow", "deny"]
+    let present: Vec<_> = ["rules", "allow", "deny"]
         .into_iter()
         .filter_map(|name| keys.get_key_value(name))
         .collect();
-    if let [(first, _), (second, _), ..] = given.as_slice() {
+    if let [(first, _), (second, _), ..] = present.as_slice() {
         let (first, other) = (first.get_ref(), second.get_ref());
         let why = format!(
             "`{other}` beside `{first}`: write all in `rules`, in their order: \"deny HOST\", \"allow HOST\", \"allow @FILE\""
@@ -249,7 +251,7 @@ fn refuse_unordered_rules(tables: &mut Tables<'_>, table: &Spanned<DeValue<'_>>)
     }
 }
 
-/// The top of the file and all its tables.
+/// The places of keys: the top of the file and all its tables.
 fn places() -> Vec<Place> {
     vec![
         Place::top::<Top>(),

@@ -23,8 +23,8 @@ pub(crate) fn parse(argv: &[OsString]) -> Result<Args, clap::Error> {
         .map_err(|error| error.format(&mut named_command(&command, argv).clone()))
 }
 
-/// The error with tips that help: the subcommands where one is not known; the commands that have an option which this one does
-/// not know; and where an option is similar to a known one, no other tip than that.
+/// Replaces clap's tips: for an unknown subcommand, by the list of subcommands; for an unknown option, by the commands that
+/// have it. If the option is similar to a known one, only that tip stays.
 fn with_tips(mut error: clap::Error, command: &Command, argv: &[OsString]) -> clap::Error {
     match error.kind() {
         ErrorKind::InvalidSubcommand => {
@@ -37,13 +37,13 @@ fn with_tips(mut error: clap::Error, command: &Command, argv: &[OsString]) -> cl
         }
         ErrorKind::UnknownArgument => {
             if let Some(tip) = tip_for_unknown(command, &error, argv) {
-                // Nothing similar is meant, which the usage would show, too.
+                // clap's suggestion is not what is meant, and the usage would show it, too.
                 error.remove(ContextKind::SuggestedArg);
                 error.remove(ContextKind::Usage);
                 let tips = ContextValue::StyledStrs(vec![tip.into()]);
                 error.insert(ContextKind::Suggested, tips);
             } else if error.get(ContextKind::SuggestedArg).is_some() {
-                // To pass the word as a value.
+                // The tip to pass the word as a value.
                 error.remove(ContextKind::Suggested);
             }
         }
@@ -52,7 +52,7 @@ fn with_tips(mut error: clap::Error, command: &Command, argv: &[OsString]) -> cl
     error
 }
 
-/// What is meant by an option that the command does not know: one of its own with another name, or that of other commands.
+/// The tip for an option that the command does not know: an option of its own with another name, or the commands that have it.
 fn tip_for_unknown(command: &Command, error: &clap::Error, argv: &[OsString]) -> Option<String> {
     let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else {
         return None;
@@ -64,8 +64,8 @@ fn tip_for_unknown(command: &Command, error: &clap::Error, argv: &[OsString]) ->
     if synonym.is_none() && !owners.is_empty() {
         return Some(format!("it is an option of {}", owners.join(", ")));
     }
-    let own = synonym.or_else(|| shorter_option(named, name))?;
-    Some(format!("`peername {}` has --{own}", named.get_name()))
+    let option = synonym.or_else(|| shorter_option(named, name))?;
+    Some(format!("`peername {}` has --{option}", named.get_name()))
 }
 
 /// The commands that have this option: first those below and beside the named command, then those above it.
@@ -80,38 +80,41 @@ fn owners(command: &Command, argv: &[OsString], option: &str) -> Vec<String> {
         owners.extend(
             parent
                 .get_subcommands()
-                .filter(|command| !command.is_hide_set() && has(command, option))
+                .filter(|command| !command.is_hide_set() && has_option(command, option))
                 .map(|command| format!("{path} {}`", command.get_name())),
         );
     }
     owners
 }
 
-/// The command's option for the server behind it, if that is what another name of it is for.
+/// The command's option for the server behind it, if `name` is another name of such an option.
 fn server_option<'a>(command: &'a Command, name: &str) -> Option<&'a str> {
-    let is_synonym = FOR_THE_SERVER.contains(&name);
-    shown_options(command).find(|own| is_synonym && FOR_THE_SERVER.contains(own))
+    let is_synonym = SERVER_OPTIONS.contains(&name);
+    shown_options(command).find(|option| is_synonym && SERVER_OPTIONS.contains(option))
 }
 
+/// The option `ports` for `port`.
 fn plural_option<'a>(command: &'a Command, name: &str) -> Option<&'a str> {
-    shown_options(command).find(|own| own.strip_suffix('s') == Some(name))
+    shown_options(command).find(|option| option.strip_suffix('s') == Some(name))
 }
 
-/// `allow` of `allow-host` or `allows`.
+/// The option `allow` for `allow-host` or `allows`.
 fn shorter_option<'a>(command: &'a Command, name: &str) -> Option<&'a str> {
-    shown_options(command).find(|own| {
-        let rest = name.strip_prefix(own);
-        rest.is_some_and(|rest| rest == "s" || rest.starts_with('-'))
+    shown_options(command).find(|option| {
+        name.strip_prefix(option)
+            .is_some_and(|rest| rest == "s" || rest.starts_with('-'))
     })
 }
 
-fn has(command: &Command, option: &str) -> bool {
-    shown_options(command).any(|own| own == option)
+fn has_option(command: &Command, option: &str) -> bool {
+    shown_options(command).any(|shown| shown == option)
 }
 
 fn shown_options(command: &Command) -> impl Iterator<Item = &str> {
-    let shown = command.get_arguments().filter(|arg| !arg.is_hide_set());
-    shown.filter_map(Arg::get_long)
+    command
+        .get_arguments()
+        .filter(|arg| !arg.is_hide_set())
+        .filter_map(Arg::get_long)
 }
 
 /// The command that these words name.
@@ -135,14 +138,13 @@ fn named_commands<'a>(command: &'a Command, argv: &[OsString]) -> Vec<&'a Comman
 }
 
 /// Names of the option for the server behind a proxy, here and elsewhere.
-const FOR_THE_SERVER: [&str; 4] = ["target", "to", "backend", "upstream"];
+const SERVER_OPTIONS: [&str; 4] = ["target", "to", "backend", "upstream"];
 
 /// The subcommands of the command that these words name.
 fn subcommands<'a>(command: &'a Command, argv: &[OsString]) -> Vec<&'a str> {
-    let shown = named_command(command, argv)
+    named_command(command, argv)
         .get_subcommands()
-        .filter(|command| !command.is_hide_set());
-    shown
+        .filter(|command| !command.is_hide_set())
         .map(Command::get_name)
         .filter(|name| *name != "help")
         .collect()
@@ -162,22 +164,24 @@ fn arrange(command: Command) -> Command {
         .mut_subcommands(arrange)
 }
 
-/// The option `-h`, below the last heading of options that are not for tuning, where there are headings.
+/// The option `-h`, below the last heading before that of tuning, if there are headings.
 fn help_option(command: &Command) -> Arg {
-    let has = |heading: &&str| {
-        let mut arguments = command.get_arguments();
-        arguments.any(|arg| arg.get_help_heading() == Some(heading))
+    let has_heading = |heading: &&str| {
+        command
+            .get_arguments()
+            .any(|arg| arg.get_help_heading() == Some(heading))
     };
-    let help = match command.get_arguments().any(has_more_in_long_help) {
-        true => "Print help; --help prints all options, and what their values mean",
-        false => "Print help",
+    let help = if command.get_arguments().any(has_more_in_long_help) {
+        "Print help; --help prints all options, and what their values mean"
+    } else {
+        "Print help"
     };
     Arg::new("help")
         .short('h')
         .long("help")
         .action(ArgAction::Help)
         .help(help)
-        .help_heading([LOG, OPERATION].into_iter().find(has))
+        .help_heading([LOG, OPERATION].into_iter().find(has_heading))
 }
 
 fn has_more_in_long_help(arg: &Arg) -> bool {
@@ -195,13 +199,13 @@ fn move_tuning_last(mut command: Command) -> Command {
         .map(|arg| arg.get_id().clone())
         .collect();
     for id in tuning {
-        // What is changed is moved to the end, and headings come in the order of their first options.
+        // `mut_arg` moves the option to the end, and headings are in the order of their first options.
         command = command.mut_arg(id, |arg| arg.hide_short_help(true));
     }
     command
 }
 
-/// The default of clap, but with what is before the help, the example, behind the usage.
+/// clap's default template, except that the text before the help, the example, comes after the usage.
 const TEMPLATE: &str = "\
 {about-with-newline}
 {usage-heading} {usage}
@@ -225,6 +229,7 @@ mod tests {
         }
     }
 
+    /// Calls `check` with each command, as [`for_each_command`].
     fn check_all(mut check: impl FnMut(&Command, &str)) {
         let mut command = command_line();
         command.build();
@@ -240,8 +245,9 @@ mod tests {
     #[test]
     fn short_help_has_few_options() {
         check_all(|command, path| {
-            let shown = options(command).filter(|arg| !arg.is_hide_short_help_set());
-            let count = shown.count();
+            let count = options(command)
+                .filter(|arg| !arg.is_hide_short_help_set())
+                .count();
             assert!(count <= MAX_SHOWN, "{path} -h has {count} options");
         });
     }
@@ -303,10 +309,10 @@ mod tests {
         });
     }
 
-    /// The words of a command line of a shell, without redirections.
+    /// The words of peername's command in a line for a shell, without redirections.
     fn words(line: &str) -> Vec<OsString> {
-        let line = line.split([';', '<', '>', '|']);
         let command = line
+            .split([';', '<', '>', '|'])
             .map(str::trim)
             .find(|part| part.starts_with("peername"));
         let mut words = Vec::new();
@@ -321,7 +327,7 @@ mod tests {
         words
     }
 
-    /// As many as fit on a screen or two.
+    /// Options of `-h`: as many as fit on a screen or two.
     const MAX_SHOWN: usize = 25;
     const MAX_WITHOUT_HEADING: usize = 12;
 }

@@ -1,28 +1,27 @@
-//! What `exec` and `jail` share: they set up a program, and become it.
+//! Execution of the program that `exec` and `jail` set up: this process becomes the program.
 
 use std::ffi::OsString;
 use std::process::{Command, ExitCode};
 
+use peername_daemon::usage::Usage;
 use peername_daemon::usage::error_text::with_causes;
 use peername_sys::process::launch::become_program;
 use peername_sys::process::launch::exit_code::LAUNCHER_FAILED;
 
-use peername_daemon::usage::Usage;
-
-/// The command of these words.
+/// The command with these words: the program and its arguments.
 pub(crate) fn command(words: &[OsString]) -> Command {
     let mut words = words.iter();
-    let mut command = Command::new(words.next().map_or_else(OsString::new, Clone::clone));
+    let mut command = Command::new(words.next().cloned().unwrap_or_default());
     command.args(words);
     command
 }
 
-/// Becomes the program (execve(2)). Returns only if that fails: with the exit code of the reason.
+/// Becomes the program (execve(2)). Returns only if that fails: prints the error, and returns its exit code.
 pub(crate) fn execute(command: Command) -> ExitCode {
     ExitCode::from(try_execute(command))
 }
 
-/// The same, with the exit code as a number.
+/// As [`execute`], with the exit code as a number.
 pub(crate) fn try_execute(command: Command) -> u8 {
     let is_for_shell = is_for_shell(&command.get_program().to_string_lossy());
     let error = become_program(command);
@@ -39,8 +38,8 @@ fn is_for_shell(program: &str) -> bool {
     program.contains(char::is_whitespace) || builtins.contains(&program)
 }
 
-/// The exit code of a start that has failed: [`LAUNCHER_FAILED`], with the error on standard error. [`Usage`] is returned,
-/// for the exit code of wrong usage.
+/// Prints the error of a start that has failed and returns [`LAUNCHER_FAILED`]. [`Usage`] is passed on, which has an exit code
+/// of its own.
 pub(crate) fn exit_code(started: anyhow::Result<ExitCode>) -> anyhow::Result<ExitCode> {
     match started {
         Err(error) if !error.is::<Usage>() => {

@@ -1,4 +1,4 @@
-//! Replaces files that other programs may read at this moment.
+//! Replaces files atomically: other programs may read them at any moment.
 
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::Write;
@@ -17,8 +17,8 @@ pub(crate) fn publish(path: &Path, content: &[u8]) -> anyhow::Result<()> {
     replace_file(path, content, Some(Permissions::from_mode(0o644)))
 }
 
-/// Replaces a file atomically (rename(2)), so that no program reads half of it. `permissions`: whatever the umask says; `None`
-/// leaves them to it.
+/// Replaces a file atomically (rename(2)), so that no program reads half of it. The file gets `permissions` regardless of the
+/// umask, or by the umask if there are none.
 ///
 /// # Errors
 ///
@@ -29,13 +29,13 @@ pub(crate) fn replace_file(
     permissions: Option<Permissions>,
 ) -> anyhow::Result<()> {
     let mut draft = path.as_os_str().to_owned();
-    // A number that no draft has that a killed process left: process ids are few in a container.
+    // A random number: a killed process may have left a draft, and in a container process ids repeat soon.
     draft.push(format!(".{:016x}", random::words::<1>()?[0]));
     let draft = PathBuf::from(draft);
     let mut options = OpenOptions::new();
     options.write(true).create_new(true);
     if permissions.is_some() {
-        // Until fchmod(2), whatever the umask says.
+        // Until fchmod(2): the umask may let others read.
         options.mode(0o600);
     }
     let mut file = options

@@ -58,21 +58,21 @@ fn check(path: &Path) -> anyhow::Result<ExitCode> {
     let out = &mut stdout();
     let (mut config, mut problems) =
         config_file::read_partial(path, &Kind::ALL, &mut Fingerprints::default());
-    let fixed = fixed_keys(&config);
+    let fixed_keys = fixed_keys(&config);
     let warnings = mem::take(&mut config.warnings);
     match validate(config) {
         Ok(summary) if problems.is_empty() => {
             for warning in warnings {
                 writeln!(out, "warning: {warning}")?;
             }
-            if !fixed.is_empty() {
-                let keys = fixed.join(", ");
+            if !fixed_keys.is_empty() {
+                let keys = fixed_keys.join(", ");
                 writeln!(
                     out,
                     "note: a reload refuses a change of {keys}: restart the process, or `peername upgrade`"
                 )?;
             }
-            if fixed.contains(&"setup-routes") {
+            if fixed_keys.contains(&"setup-routes") {
                 writeln!(
                     out,
                     "note: with setup-routes, a backend or a mark that needs rules of its own, such as one on another port, needs \
@@ -99,7 +99,7 @@ fn fixed_keys(config: &Configuration) -> Vec<&'static str> {
     keys
 }
 
-/// Validates the tables of each command; returns what each listens on.
+/// Validates the tables of each command; returns a summary of them.
 ///
 /// # Errors
 ///
@@ -108,13 +108,11 @@ fn validate(config: Configuration) -> Result<String, Problems> {
     let (mut summaries, mut problems) = (Vec::new(), Vec::new());
     let mut note = |name: &str, validated: Result<String, Problems>| match validated {
         Ok(summary) => summaries.push(format!("{name}{summary}")),
-        Err(Problems(all)) => problems.extend(all),
+        Err(Problems(more)) => problems.extend(more),
     };
     if !config.listen.is_empty() {
-        note(
-            "",
-            proxy::setup::Setup::new(config.clone()).map(|setup| setup.summary()),
-        );
+        let setup = proxy::setup::Setup::new(config.clone());
+        note("", setup.map(|setup| setup.summary()));
     }
     if !config.forward.is_empty() {
         let setup = forward::setup::Setup::new(config.clone());
@@ -122,28 +120,25 @@ fn validate(config: Configuration) -> Result<String, Problems> {
     }
     if !config.agent.is_empty() {
         let policies = policy_args::policies(&config.agent);
-        let named = policies.map(|all| {
-            let names: Vec<_> = all.iter().map(|policy| policy.name.as_str()).collect();
+        let names = policies.map(|policies| {
+            let names: Vec<_> = policies.iter().map(|policy| policy.name.as_str()).collect();
             names.join(", ")
         });
-        note("agent: ", named.map_err(problems_of));
+        note("agent: ", names.map_err(problems_of));
     }
     if let Some(table) = &config.jail {
         let validated = table.options().validate();
-        note(
-            "jail",
-            validated
-                .map(|()| String::new())
-                .map_err(|errors| Problems(table.located(&errors).collect())),
-        );
+        let validated = validated.map_err(|errors| Problems(table.located(&errors).collect()));
+        note("jail", validated.map(|()| String::new()));
     }
     if config.intercept.is_some() {
         let setup = intercept::setup::Setup::new(config);
         note("intercept: ", setup.map(|setup| setup.summary()));
     }
-    match problems.is_empty() {
-        true => Ok(summaries.join("; ")),
-        false => Err(Problems(problems)),
+    if problems.is_empty() {
+        Ok(summaries.join("; "))
+    } else {
+        Err(Problems(problems))
     }
 }
 

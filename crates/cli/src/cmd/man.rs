@@ -24,7 +24,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Makes up for what clap_mangen leaves out: what is before the help, the example, and texts of options that `-h` hides.
+/// Adds what clap_mangen leaves out: the example before the help, and the options that `-h` hides.
 fn for_manual(command: Command) -> Command {
     let description = command
         .get_about()
@@ -36,8 +36,8 @@ fn for_manual(command: Command) -> Command {
     };
     command
         .mut_args(|arg| {
-            let is_in_long_help = !arg.is_hide_long_help_set();
-            arg.hide_short_help(!is_in_long_help)
+            let is_hidden = arg.is_hide_long_help_set();
+            arg.hide_short_help(is_hidden)
         })
         .mut_subcommands(for_manual)
 }

@@ -21,9 +21,12 @@ fn process_id(text: &str) -> Result<u32, String> {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let replaced = request(args.pid).map_err(|error| match is_missing(&error) {
-        true => anyhow!("process {} does not run; {LIST_PROCESSES}", args.pid),
-        false => error,
+    let replaced = request(args.pid).map_err(|error| {
+        if is_missing(&error) {
+            anyhow!("process {} does not run; {LIST_PROCESSES}", args.pid)
+        } else {
+            error
+        }
     })?;
     println!("{replaced}");
     Ok(ExitCode::SUCCESS)

@@ -9,16 +9,16 @@ use crate::cmd::intercept::jail::options::Args as Jail;
 use crate::cmd::intercept::options::Intercept;
 use crate::cmd::proxy::options::{Listener, Top};
 
-/// The JSON schema of the file.
+/// Builds the schema from the options of all tables.
 pub(crate) fn schema() -> Value {
     let table = |properties: Map<String, Value>| json!({ "type": "object", "properties": properties, "additionalProperties": false });
     let array = |properties| json!({ "type": "array", "items": table(properties) });
-    let mut all = schema::properties::<Top>();
+    let mut properties = schema::properties::<Top>();
     let mut add = |key: &str, mut schema: Value, about: &str| {
         if let Some(schema) = schema.as_object_mut() {
             schema.insert("description".to_owned(), about.into());
         }
-        all.insert(key.to_owned(), schema);
+        properties.insert(key.to_owned(), schema);
     };
     add(
         "listen",
@@ -45,7 +45,7 @@ pub(crate) fn schema() -> Value {
         array(schema::properties::<Policy>()),
         "Policies of `peername agent`, for containers that name them",
     );
-    let mut schema = table(all);
+    let mut schema = table(properties);
     for (key, value) in [
         ("$schema", "https://json-schema.org/draft/2020-12/schema"),
         ("title", "peername"),

@@ -2,7 +2,7 @@ use clap::{Arg, ArgAction, Args, Command};
 
 use super::*;
 
-/// A valid value of each option that has neither a default nor a list of values, by what its help calls the value.
+/// Valid values by the name of the value in help texts, for options that have neither a default nor a list of values.
 const SAMPLES: [(&str, &str); 18] = [
     ("ADDR", "127.0.0.1:80"),
     ("ADDR|unix:PATH", "127.0.0.1:9300"),
@@ -24,8 +24,8 @@ const SAMPLES: [(&str, &str); 18] = [
     ("WHERE", "10.0.0.0/8:443"),
 ];
 
-/// The options, and values of `--target-v6`, `--check` and the like, whose samples would not do.
-const OTHERS: [(&str, &str); 8] = [
+/// Valid values of options for which the sample of their kind is not valid.
+const SAMPLES_BY_OPTION: [(&str, &str); 8] = [
     ("target-v6", "[::1]:80"),
     ("check", "http://127.0.0.1:1/"),
     ("upstream-proxy", "http://127.0.0.1:1"),
@@ -36,23 +36,29 @@ const OTHERS: [(&str, &str); 8] = [
     ("deny", "example.com"),
 ];
 
+/// A valid value of the option.
 fn sample(arg: &Arg) -> String {
-    let (name, of) = (arg.get_long().unwrap(), arg.get_value_names());
-    let of = of.unwrap_or_default().first().map_or("", |of| of.as_str());
-    let listed = OTHERS.iter().find(|(option, _)| *option == name);
-    let default = arg.get_default_values().first();
-    let possible = arg.get_possible_values();
-    let by_kind = SAMPLES.iter().find(|(kind, _)| *kind == of);
-    listed
-        .map(|(_, value)| (*value).to_owned())
-        .or_else(|| Some(possible.first()?.get_name().to_owned()))
-        .or_else(|| Some(default?.to_str()?.to_owned()))
-        .or_else(|| by_kind.map(|(_, value)| (*value).to_owned()))
-        .unwrap_or_else(|| "5".to_owned())
+    let option = arg.get_long().unwrap();
+    if let Some((_, value)) = SAMPLES_BY_OPTION.iter().find(|(name, _)| *name == option) {
+        return (*value).to_owned();
+    }
+    if let Some(possible) = arg.get_possible_values().first() {
+        return possible.get_name().to_owned();
+    }
+    if let Some(default) = arg.get_default_values().first() {
+        return default.to_str().unwrap().to_owned();
+    }
+    let names = arg.get_value_names().unwrap_or_default();
+    let name = names.first().map_or("", |name| name.as_str());
+    SAMPLES
+        .iter()
+        .find(|(kind, _)| *kind == name)
+        .map_or("5", |(_, value)| *value)
+        .to_owned()
 }
 
-/// The same option with the same value, as a word and as a line of a table.
-fn written(arg: &Arg, value: &str) -> (String, String) {
+/// The option with this value, as a word of a command line and as a line of a table.
+fn as_word_and_line(arg: &Arg, value: &str) -> (String, String) {
     let name = arg.get_long().unwrap();
     match arg.get_action() {
         ArgAction::SetTrue => (format!("--{name}"), format!("{name} = true\n")),
@@ -61,35 +67,36 @@ fn written(arg: &Arg, value: &str) -> (String, String) {
     }
 }
 
+/// Whether the command line and the file accept these options.
 fn verdicts<T: Args>(options: &[(String, String)]) -> (bool, bool) {
     let command = Command::new("peername").no_binary_name(true);
     let words = options.iter().map(|(word, _)| word);
-    let line = T::augment_args(command).try_get_matches_from(words);
+    let matches = T::augment_args(command).try_get_matches_from(words);
     let text: String = options.iter().map(|(_, line)| line.as_str()).collect();
     let mut tables = Tables::of_file(Path::new("file"), &text, Vec::new());
     let table = tables.parse();
     tables.read_top::<T>(table);
-    (line.is_ok(), tables.errors().is_empty())
+    (matches.is_ok(), tables.errors().is_empty())
 }
 
-/// Each option, each pair of options, and each option with a value that most do not take: the command line and the file
-/// have the same verdict.
-fn check<T: Args>() {
+/// Asserts that the command line and the file have the same verdict on each option, on each pair of options, and on each option
+/// with a value that most options refuse.
+fn assert_same_verdicts<T: Args>() {
     let command = T::augment_args(Command::new("peername"));
     let args: Vec<_> = command
         .get_arguments()
         .filter(|arg| !arg.is_hide_set())
         .collect();
     let mut refused = 0;
-    for one in &args {
-        let wrong = [written(one, "no such value")];
+    for arg in &args {
+        let wrong = [as_word_and_line(arg, "no such value")];
         let (line, file) = verdicts::<T>(&wrong);
         assert_eq!(line, file, "{wrong:?}");
-        let valid = written(one, &sample(one));
+        let valid = as_word_and_line(arg, &sample(arg));
         for other in &args {
             let mut pair = vec![valid.clone()];
-            if one.get_id() != other.get_id() {
-                pair.push(written(other, &sample(other)));
+            if arg.get_id() != other.get_id() {
+                pair.push(as_word_and_line(other, &sample(other)));
             }
             let (line, file) = verdicts::<T>(&pair);
             assert_eq!(line, file, "{pair:?}");
@@ -105,15 +112,15 @@ fn check<T: Args>() {
 
 #[test]
 fn file_and_command_line_have_the_same_verdict() {
-    check::<Top>();
-    check::<Listener>();
-    check::<Forward>();
-    check::<Intercept>();
-    check::<Jail>();
+    assert_same_verdicts::<Top>();
+    assert_same_verdicts::<Listener>();
+    assert_same_verdicts::<Forward>();
+    assert_same_verdicts::<Intercept>();
+    assert_same_verdicts::<Jail>();
 }
 
-/// The names of values that have a path in some forms.
-const HAVE_PATHS: [&str; 9] = [
+/// Names of values that are a path, or have one in some forms.
+const NAMES_WITH_PATHS: [&str; 9] = [
     "ADDR|unix:PATH",
     "DIR",
     "FILE",
@@ -124,7 +131,8 @@ const HAVE_PATHS: [&str; 9] = [
     "RULE",
     "URL",
 ];
-const HAVE_NONE: [&str; 23] = [
+/// Names of values that never have a path.
+const NAMES_WITHOUT_PATHS: [&str; 23] = [
     "ADDR",
     "ADDR:PORT",
     "BYTES",
@@ -150,34 +158,37 @@ const HAVE_NONE: [&str; 23] = [
     "WHERE",
 ];
 
-/// What the help calls the value of an option tells that it is a path, or has one.
-fn check_paths<T: Args>() {
+/// Asserts that the name of each option's value tells whether the value is a path or has one.
+fn assert_paths_are_named<T: Args>() {
     let path = std::any::TypeId::of::<std::path::PathBuf>();
     for arg in T::augment_args(Command::new("peername")).get_arguments() {
         let name = arg.get_value_names().map(|names| names[0].as_str());
         let is_path = arg.get_value_parser().type_id() == path;
         let is_named = matches!(name, Some("FILE" | "PATH" | "DIR"));
         assert_eq!(is_path, is_named, "--{}", arg.get_id());
-        // What is neither is to be decided on: `file_path.rs` of crates/daemon. A value without a name is called as its option.
+        // A new name belongs into one of the lists, and into `file_path.rs` of crates/daemon if it has a path. A value without
+        // a name has the option's.
         let unnamed = arg.get_id().as_str().to_uppercase();
         let is_known = name.is_none_or(|name| {
-            name == unnamed || HAVE_PATHS.contains(&name) || HAVE_NONE.contains(&name)
+            name == unnamed
+                || NAMES_WITH_PATHS.contains(&name)
+                || NAMES_WITHOUT_PATHS.contains(&name)
         });
         assert!(is_known, "--{} {name:?}", arg.get_id());
     }
 }
 
 #[test]
-fn options_with_a_path_name_it() {
-    check_paths::<Top>();
-    check_paths::<Listener>();
-    check_paths::<Forward>();
-    check_paths::<Intercept>();
-    check_paths::<Jail>();
-    check_paths::<Policy>();
+fn names_of_values_tell_whether_they_have_a_path() {
+    assert_paths_are_named::<Top>();
+    assert_paths_are_named::<Listener>();
+    assert_paths_are_named::<Forward>();
+    assert_paths_are_named::<Intercept>();
+    assert_paths_are_named::<Jail>();
+    assert_paths_are_named::<Policy>();
 }
 
-/// A value that looks like an option is reported as it was written.
+/// A value that looks like an option is reported as it was as_word_and_line.
 #[test]
 fn values_are_reported_unchanged() {
     let text = "trust = [\"@/etc/my--lists/x\"]\naddress = [\"127.0.0.1:1\"]\n";
