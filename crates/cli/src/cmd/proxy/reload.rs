@@ -93,7 +93,7 @@ impl Control {
 }
 
 /// Whether the rules for the backends `routed` apply to `backend`, too: on loopback they apply to all addresses of a family,
-/// and port 0 stands for all ports.
+/// and port 0 stands for all ports of both transports.
 fn has_rules(routed: &[Backend], backend: Backend) -> bool {
     let (ip, port) = (backend.address.ip(), backend.address.port());
     routed.iter().any(|&other| {
