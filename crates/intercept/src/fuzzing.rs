@@ -44,36 +44,35 @@ pub fn opening(bytes: &[u8]) -> Option<&'static str> {
 #[must_use]
 pub fn hello(bytes: &[u8], step: usize) -> Option<HelloFields> {
     let mut reader = ClientHelloReader::default();
-    let parts = bytes.len().div_ceil(step.max(1));
-    (1..=parts).find_map(|part| {
-        let received = bytes.get(..part * step.max(1)).unwrap_or(bytes);
-        match reader.feed(received) {
-            Ok(hello) => hello.map(|hello| {
-                Some(HelloFields {
-                    sni: hello.sni,
-                    http2: hello.http2,
-                    http1: hello.http1,
-                    ecdsa: hello.support.ecdsa,
-                })
-            }),
-            Err(_) => Some(None),
+    let step = step.max(1);
+    for part in 1..=bytes.len().div_ceil(step) {
+        let received = bytes.get(..part * step).unwrap_or(bytes);
+        if let Some(hello) = reader.feed(received).ok()? {
+            return Some(HelloFields {
+                sni: hello.sni,
+                http2: hello.http2,
+                http1: hello.http1,
+                ecdsa: hello.support.ecdsa,
+            });
         }
-    })?
+    }
+    None
 }
 
-/// Whether each request in a stream of bytes, which comes `step` at a time, is accepted; and whether the stream is.
+/// Feeds a stream of bytes, `step` at a time, to the monitor of framing. Returns whether each request is accepted, and whether
+/// the whole stream is.
 #[must_use]
 pub fn framing(bytes: &[u8], step: usize) -> (Vec<bool>, bool) {
     let mut framing = FramingMonitor::default();
-    let mut all = Vec::new();
+    let mut accepted = Vec::new();
     for part in bytes.chunks(step.max(1)) {
         let fed = framing.feed(part);
-        all.extend(framing.take_verdicts().map(|verdict| verdict.is_ok()));
+        accepted.extend(framing.take_verdicts().map(|verdict| verdict.is_ok()));
         if fed.is_err() {
-            return (all, false);
+            return (accepted, false);
         }
     }
-    (all, true)
+    (accepted, true)
 }
 
 /// A request that hyper has parsed.
@@ -90,18 +89,17 @@ pub struct ParsedRequest {
 /// The requests that hyper, monitored as in the proxy, parses from a stream of bytes that comes `step` at a time and ends.
 #[must_use]
 pub fn requests(bytes: &[u8], step: usize) -> Vec<ParsedRequest> {
-    let all = Arc::new(Mutex::new(Vec::new()));
+    let parsed = Arc::new(Mutex::new(Vec::new()));
     let shared = SharedFraming::default();
     let input = Input { bytes, step };
     let io = WatchedStream::new(tokio::io::join(input, tokio::io::sink()), shared.clone());
     let service = service_fn(|request: Request<Incoming>| {
         let served = shared.lock().next_verdict().is_ok();
-        let all = Arc::clone(&all);
+        let parsed = Arc::clone(&parsed);
         async move {
             let (head, body) = request.into_parts();
             let body = body.collect().await.ok().map(|body| body.to_bytes());
-            let taken = ParsedRequest { head, body, served };
-            all.lock().push(taken);
+            parsed.lock().push(ParsedRequest { head, body, served });
             Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new()))
         }
     });
@@ -110,7 +108,7 @@ pub fn requests(bytes: &[u8], step: usize) -> Vec<ParsedRequest> {
     let mut connection = pin!(connection);
     let mut cx = Context::from_waker(std::task::Waker::noop());
     while connection.as_mut().poll(&mut cx).is_pending() {}
-    std::mem::take(&mut *all.lock())
+    std::mem::take(&mut *parsed.lock())
 }
 
 struct Input<'a> {
@@ -124,14 +122,14 @@ impl AsyncRead for Input<'_> {
         _: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let max = self
+        let len = self
             .step
             .max(1)
             .min(buffer.remaining())
             .min(self.bytes.len());
-        let (now, later) = self.bytes.split_at(max);
-        buffer.put_slice(now);
-        self.bytes = later;
+        let (read, rest) = self.bytes.split_at(len);
+        buffer.put_slice(read);
+        self.bytes = rest;
         Poll::Ready(Ok(()))
     }
 }

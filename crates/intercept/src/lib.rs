@@ -2,9 +2,8 @@
 //! check service allows it.
 //!
 //! ```text
-//! listener ─▶ http ─▶ authz ─▶ upstream
-//! ca                              │
-//!             audit ◀─────────────┘
+//! ca ─▶ listener ─▶ http ─▶ authz ─▶ upstream
+//!                           audit ◀────┘
 //! ```
 //!
 //! The names that a client sends before its first request are combined into one value, in `request::target`; each

@@ -27,18 +27,18 @@ pub(crate) struct ClientConnection {
     pub(crate) leases: Arc<ClientLeases>,
     /// The connection in the worker's table.
     pub(crate) entry: Arc<ConnectionEntry>,
-    /// Whether its socket has to be reset: see there.
+    /// Set if a response breaks off, so that the socket is reset instead of closed.
     pub(crate) cut: CutResponse,
     /// The target of the last request or tunnel.
     target: Mutex<Option<Arc<RequestTarget>>>,
-    /// Whether its tunnel is open, and what the tunnel carries is not known yet.
+    /// Whether a tunnel is open, and the protocol inside it is not known yet.
     is_opening: AtomicBool,
-    /// Whether the client has shut down its side, or has closed its connection: only a write would tell.
+    /// Whether the client has shut down its side or closed the connection; only a write would tell which.
     is_half_closed: AtomicBool,
 }
 
 impl ClientConnection {
-    /// A connection from this peer, for this client, without a request so far, which is listed in `entry`.
+    /// The connection of `client`, which came from `peer`; `entry` reports its status from now on.
     pub(crate) fn new(
         peer: PeerAddr,
         client: SocketAddr,
@@ -76,7 +76,7 @@ impl ClientConnection {
         *self.target.lock() = Some(Arc::clone(target));
     }
 
-    /// Notes whether the connection waits for what its tunnel carries: a TLS handshake, mostly.
+    /// Notes whether the connection waits to learn the protocol inside its tunnel: mostly for a TLS handshake.
     pub(crate) fn set_opening(&self, is_opening: bool) {
         self.is_opening.store(is_opening, Relaxed);
     }
@@ -85,10 +85,12 @@ impl ClientConnection {
 impl ServedConnection for ClientConnection {
     fn status(&self) -> ServedStatus {
         let idle = self.exchanges.idle();
-        let state = match idle {
-            _ if self.is_opening.load(Relaxed) => ConnectionState::Handshake,
-            Some(_) => ConnectionState::Idle,
-            None => ConnectionState::InFlight,
+        let state = if self.is_opening.load(Relaxed) {
+            ConnectionState::Handshake
+        } else if idle.is_some() {
+            ConnectionState::Idle
+        } else {
+            ConnectionState::InFlight
         };
         let target = self.target.lock();
         ServedStatus {

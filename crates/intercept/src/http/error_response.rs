@@ -34,10 +34,12 @@ impl ErrorFormat {
         let is_grpc =
             text(header::CONTENT_TYPE).is_some_and(|value| value.starts_with("application/grpc"));
         let wants_page = text(header::ACCEPT).is_some_and(|value| value.contains("text/html"));
-        match (is_grpc, wants_page) {
-            (true, _) => Self::Grpc,
-            (false, true) => Self::Page,
-            (false, false) => Self::Problem,
+        if is_grpc {
+            Self::Grpc
+        } else if wants_page {
+            Self::Page
+        } else {
+            Self::Problem
         }
     }
 
@@ -48,7 +50,7 @@ impl ErrorFormat {
         record: Box<InFlightRecord>,
     ) -> Response<ResponseBody> {
         let (kind, body) = match self {
-            Self::Grpc => return grpc(refusal, record),
+            Self::Grpc => return respond_in_trailers(refusal, record),
             Self::Page => ("text/html; charset=utf-8", html_page(refusal, &record)),
             Self::Problem => (
                 "application/problem+json",
@@ -69,17 +71,18 @@ impl ErrorFormat {
     ) -> Response<ResponseBody> {
         let (refusal, denial) = (denied.to_refusal(), &denied.denial);
         if self == Self::Grpc {
-            return grpc(&refusal, record);
+            return respond_in_trailers(&refusal, record);
         }
-        let has_own_body = denial.body.is_empty();
-        let mut response = match has_own_body {
-            true => self.refuse(&refusal, record),
-            false => respond(&refusal, denial.body.clone(), record),
+        let has_service_body = !denial.body.is_empty();
+        let mut response = if has_service_body {
+            respond(&refusal, denial.body.clone(), record)
+        } else {
+            self.refuse(&refusal, record)
         };
         let headers = response.headers_mut();
         for (name, value) in &denial.headers {
-            let describes_body = has_own_body && name.as_str().starts_with("content-");
-            if !describes_body && ![CODE, REQUEST_ID, header::CACHE_CONTROL].contains(name) {
+            let describes_no_body = !has_service_body && name.as_str().starts_with("content-");
+            if !describes_no_body && ![CODE, REQUEST_ID, header::CACHE_CONTROL].contains(name) {
                 headers.append(name, value.clone());
             }
         }
@@ -95,8 +98,12 @@ fn respond(
     record.set_refused(refusal);
     let id = HeaderValue::try_from(record.id.to_string());
     // The response to HEAD has the length and no body (RFC 9110, section 9.3.2); over HTTP/2 hyper would send both.
-    let length = record.is_head_request().then_some(body.len());
-    let body = length.map_or(body, |_| Bytes::new());
+    let omitted = record.is_head_request().then_some(body.len());
+    let body = if omitted.is_some() {
+        Bytes::new()
+    } else {
+        body
+    };
     let mut response = Response::new(ResponseBody::from_proxy(body, Some(record)));
     *response.status_mut() = refusal.status;
     let headers = response.headers_mut();
@@ -107,7 +114,7 @@ fn respond(
     if let Ok(id) = id {
         headers.insert(REQUEST_ID, id);
     }
-    if let Some(length) = length {
+    if let Some(length) = omitted {
         headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
     }
     if refusal.status == StatusCode::PROXY_AUTHENTICATION_REQUIRED {
@@ -124,30 +131,32 @@ fn respond(
 }
 
 /// Builds a Trailers-Only response (gRPC over HTTP2, "Responses"): the status among the headers, and no body.
-fn grpc(refusal: &Refusal, record: Box<InFlightRecord>) -> Response<ResponseBody> {
+fn respond_in_trailers(refusal: &Refusal, record: Box<InFlightRecord>) -> Response<ResponseBody> {
     let mut response = respond(refusal, Bytes::new(), record);
     *response.status_mut() = StatusCode::OK;
     let headers = response.headers_mut();
     let kind = HeaderValue::from_static("application/grpc");
     headers.insert(header::CONTENT_TYPE, kind);
     let code = grpc_code(refusal.status);
-    headers.insert(GRPC_STATUS, HeaderValue::from(u16::from(code)));
-    // The field is percent-encoded: printable ASCII stays, the rest is left out.
-    let message = refusal.detail.chars();
-    let message = message.filter(|c| (' '..='~').contains(c) && *c != '%');
-    if let Ok(message) = HeaderValue::try_from(message.collect::<String>()) {
+    headers.insert(GRPC_STATUS, HeaderValue::from(i32::from(code)));
+    // gRPC percent-encodes this header; printable ASCII but % needs no encoding, and the rest is left out.
+    let message: String = refusal
+        .detail
+        .chars()
+        .filter(|c| (' '..='~').contains(c) && *c != '%')
+        .collect();
+    if let Ok(message) = HeaderValue::try_from(message) {
         headers.insert(GRPC_MESSAGE, message);
     }
     response
 }
 
-/// UNAUTHENTICATED, DEADLINE_EXCEEDED, UNAVAILABLE, else PERMISSION_DENIED.
-fn grpc_code(status: StatusCode) -> u8 {
+fn grpc_code(status: StatusCode) -> tonic::Code {
     match status.as_u16() {
-        401 => 16,
-        504 => 4,
-        502 | 503 => 14,
-        _ => 7,
+        401 => tonic::Code::Unauthenticated,
+        504 => tonic::Code::DeadlineExceeded,
+        502 | 503 => tonic::Code::Unavailable,
+        _ => tonic::Code::PermissionDenied,
     }
 }
 
@@ -188,7 +197,7 @@ fn problem_details(refusal: &Refusal, record: &InFlightRecord) -> String {
         contact: record.contact(),
         request_id: &record.id.to_string(),
     };
-    // Strings and a number always serialize. The line break is for terminals.
+    // Strings and numbers always serialize. The line break is for terminals.
     serde_json::to_string(&problem).unwrap_or_default() + "\n"
 }
 

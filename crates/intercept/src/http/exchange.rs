@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use http::header::{CONNECTION, CONTENT_LENGTH, HeaderValue, TRANSFER_ENCODING};
 use http::request::Parts;
-use http::{Request, Response, StatusCode, Version};
+use http::{HeaderMap, Request, Response, StatusCode, Version};
 use hyper::body::{Body, Incoming};
 use tokio::time::timeout;
 
@@ -20,7 +20,7 @@ use super::in_flight::InFlightRecord;
 use super::response_body::{OriginBody, ResponseBody, StallLimits};
 use super::websocket::{Handshake, Switched};
 use crate::audit::UpstreamFields;
-use crate::authz::authorize::{Authorizer, BodyInfo};
+use crate::authz::authorize::{Authorizer, BodyInfo, Denied};
 use crate::authz::{Allowed, CheckedBody, HeaderMutations, Prepared};
 use crate::request::buffered_body::{BufferedBody, BufferedPrefix};
 use crate::request::refusal::Refusal;
@@ -35,7 +35,7 @@ pub(crate) struct Exchange<'a> {
     pub(crate) target: &'a Arc<RequestTarget>,
 }
 
-/// What the response to a request needs.
+/// State of a request that is sent to its origin, for its response.
 struct ResponseContext<'a> {
     record: Box<InFlightRecord>,
     format: ErrorFormat,
@@ -56,22 +56,20 @@ impl Exchange<'_> {
         let (parts, body) = request.into_parts();
         let size = body.size_hint().exact();
         let body = BufferedBody::new(body);
-        let unwanted = body.clone();
-        if let Some(body) = body
-            .as_ref()
-            .filter(|_| hop_by_hop::expects_continue(&parts))
+        if let Some(body) = &body
+            && hop_by_hop::expects_continue(&parts)
         {
             body.await_continue();
         }
         let mut response = self.decide(parts, body.clone(), size, switched).await;
-        response.body_mut().hold_request(body);
+        response.body_mut().hold_request(body.clone());
         if version == Version::HTTP_10 {
             // Without chunks, a response of unknown length ends with its connection.
             response.body_mut().reset_if_cut(&self.connection.cut);
         }
-        // The client may send the body all the same, or another request.
-        let lacks_body = unwanted.is_some_and(|body| body.lock().awaits_continue());
-        // hyper announces the end of a connection only in responses that it begins later.
+        // Without 100 (Continue), the next bytes may be the body all the same, or another request.
+        let lacks_body = body.is_some_and(|body| body.lock().awaits_continue());
+        // After a graceful shutdown, hyper announces the close only in responses that begin later.
         let is_last = self.state.is_draining() && !response.status().is_informational();
         if version != Version::HTTP_2 && (lacks_body || is_last) {
             let close = HeaderValue::from_static("close");
@@ -95,18 +93,11 @@ impl Exchange<'_> {
         if let Some(refusal) = &self.target.refusal {
             return format.refuse(refusal, record);
         }
-        if let Some(connect) = &self.target.denied_connect {
-            // This CONNECT was denied; its TLS was opened only to deliver the denial. Authorize it again, since the lists may have
-            // changed.
-            let mut authorizer = self.authorizer();
-            let client = self.connection.info.addr.ip();
-            let rules = &self.state.rules;
-            authorizer.relays_tunnel = rules.passes_through(client, &self.target.to.host);
-            let asked = authorizer.authorize_tunnel(connect, &mut record);
-            if let Err(denied) = asked.await {
-                record.set_tunnel_denied(denied.failed);
-                return format.deny(&denied, record);
-            }
+        if let Some(connect) = &self.target.denied_connect
+            && let Err(denied) = self.reauthorize_connect(connect, &mut record).await
+        {
+            record.set_tunnel_denied(denied.failed);
+            return format.deny(&denied, record);
         }
         let (prepared, handshake) = match self.prepare(parts) {
             Ok(prepared) => prepared,
@@ -115,18 +106,18 @@ impl Exchange<'_> {
         // One authorizer for both calls, so that a reload between them does not change how much of the body is read.
         let authorizer = self.authorizer();
         let checked = authorizer.checked_body(prepared.headers());
-        let read = self.read_body_prefix(checked, body.as_ref(), &mut record);
-        let prefix = match read.await {
+        let prefix = match self
+            .read_body_prefix(checked, body.as_ref(), &mut record)
+            .await
+        {
             Ok(prefix) => prefix,
             Err(refusal) => return format.refuse(&refusal, record),
         };
-        // Not a byte has left for the origin before the check allows it.
         let info = BodyInfo {
             size,
             prefix: prefix.as_ref(),
         };
-        let asked = authorizer.authorize(prepared, info, &mut record);
-        match asked.await {
+        match authorizer.authorize(prepared, info, &mut record).await {
             Ok(allowed) => {
                 let context = ResponseContext {
                     record,
@@ -142,6 +133,21 @@ impl Exchange<'_> {
 
     fn authorizer(&self) -> Authorizer<'_> {
         self.state.authorizer(&self.connection.info, self.target)
+    }
+
+    /// Authorizes again a CONNECT that was denied, and whose TLS was opened only to deliver the denial: the lists may have
+    /// changed since.
+    async fn reauthorize_connect(
+        &self,
+        connect: &Parts,
+        record: &mut InFlightRecord,
+    ) -> Result<(), Denied> {
+        let mut authorizer = self.authorizer();
+        let client = self.connection.info.addr.ip();
+        let rules = &self.state.rules;
+        authorizer.relays_tunnel = rules.passes_through(client, &self.target.to.host);
+        authorizer.authorize_tunnel(connect, record).await?;
+        Ok(())
     }
 
     /// Turns a request into what the origin will get, so that the check sees that and nothing else.
@@ -255,46 +261,51 @@ impl Exchange<'_> {
         }
         parts.version = Version::HTTP_11;
         record.set_status(parts.status);
-        let Some(upgrade) = upgrade else {
-            // In response to an extended CONNECT, a 2xx would mean that the origin has switched protocols.
-            if matches!(handshake, Some(Handshake::Http2 { .. })) && parts.status.is_success() {
-                let why = format!("{} to a WebSocket handshake", parts.status);
-                return format.refuse(&Refusal::from(UpstreamError::BadResponse(why)), record);
-            }
-            let rules = &self.state.rules;
-            let limits = StallLimits {
-                client: match is_streaming(&parts.headers) {
-                    true => rules.tunnel_timeout,
-                    false => rules.idle_timeout,
-                },
-                origin: rules.silent_responses.get(&self.target.to.host),
+        if let Some(upgrade) = upgrade {
+            let switch = Switched {
+                upgrade,
+                connection: about,
+                record,
+                idle_timeout: self.state.rules.tunnel_timeout,
             };
-            let ends_by_close = (!has_length).then(|| Arc::clone(&about.lacks_close_notify));
-            let origin = OriginBody {
-                body,
-                lease,
-                lacks_close_notify: ends_by_close,
+            let why = match handshake {
+                Some(handshake) if handshake.is_confirmed(&parts.headers) => {
+                    return handshake.accept(parts, switch, switched);
+                }
+                Some(_) => "101 without the Sec-WebSocket-Accept of this handshake",
+                None => "101 to a request without Upgrade",
             };
-            let body = ResponseBody::from_origin(origin, record, limits);
-            return Response::from_parts(parts, body);
+            let refusal = Refusal::from(UpstreamError::BadResponse(why.to_owned()));
+            return format.refuse(&refusal, switch.record);
+        }
+        // In response to an extended CONNECT, a 2xx would mean that the origin has switched protocols.
+        if matches!(handshake, Some(Handshake::Http2 { .. })) && parts.status.is_success() {
+            let why = format!("{} to a WebSocket handshake", parts.status);
+            return format.refuse(&Refusal::from(UpstreamError::BadResponse(why)), record);
+        }
+        let limits = self.stall_limits(&parts.headers);
+        let origin = OriginBody {
+            body,
+            lease,
+            lacks_close_notify: (!has_length).then(|| Arc::clone(&about.lacks_close_notify)),
         };
-        let switch = Switched {
-            upgrade,
-            connection: about,
-            record,
-            idle_timeout: self.state.rules.tunnel_timeout,
-        };
-        let why = match handshake {
-            Some(handshake) if handshake.is_confirmed(&parts.headers) => {
-                return handshake.accept(parts, switch, switched);
-            }
-            Some(_) => "101 without the Sec-WebSocket-Accept of this handshake",
-            None => "101 to a request without Upgrade",
-        };
-        let refusal = Refusal::from(UpstreamError::BadResponse(why.to_owned()));
-        format.refuse(&refusal, switch.record)
+        let body = ResponseBody::from_origin(origin, record, limits);
+        Response::from_parts(parts, body)
+    }
+
+    fn stall_limits(&self, response: &HeaderMap) -> StallLimits {
+        let rules = &self.state.rules;
+        StallLimits {
+            client: if is_streaming(response) {
+                rules.tunnel_timeout
+            } else {
+                rules.idle_timeout
+            },
+            origin: rules.silent_responses.get(&self.target.to.host),
+        }
     }
 }
 
-/// The check is asked with what has arrived after this pause: a client may wait for the response before it sends more.
+/// A pause in a request's body after which the check is asked with what has arrived: the client may wait for the response before
+/// it sends more.
 const BODY_PAUSE: Duration = Duration::from_secs(1);

@@ -1,14 +1,14 @@
-//! Framing of HTTP/1 requests, as strict as RFC 9112 is: a defence against request smuggling. And the number of fields in HTTP/2.
+//! Checks the framing of HTTP/1 requests as strictly as RFC 9112, against request smuggling; and the header fields of HTTP/2.
 //!
 //! hyper parses requests, and accepts some of what RFC 9112 forbids: a bare LF, Content-Length beside Transfer-Encoding.
 //! It writes each request anew, so nothing ambiguous is forwarded. But a client that sends such a request hopes that two
 //! parsers disagree, and a proxy before this one may already have parsed it otherwise. So a monitor parses what a client
 //! sends on its way to hyper, and a request with invalid framing is refused.
 //!
-//! hyper answers what it can't parse with a bare status, below the layer that logs. So the monitor is the stricter one of the
-//! two, and hyper gets each head as a whole: of a refused one a [substitute](RequestHead::substitute) that it can parse, which
-//! the service then answers with the reason; of others the head as it came, but for bytes of the request target that a URI
-//! can't have, which are percent-encoded. Bodies pass unchanged.
+//! hyper answers what it can't parse with a bare status, below the layer that logs. So the monitor refuses all that hyper would
+//! refuse, and passes each head on as a whole. In place of a refused head hyper gets a [substitute](RequestHead::substitute)
+//! that it can parse, and the service answers with the reason. A valid head passes as it came, except that bytes of the request
+//! target which a URI can't have are percent-encoded. Bodies pass unchanged.
 
 mod error;
 pub(crate) mod field_counter;
@@ -34,10 +34,10 @@ pub(crate) struct FramingMonitor {
     state: State,
     /// Since when a head is on its way, or is expected.
     head_since: Option<Instant>,
-    /// The beginning of a line of a body that has not ended yet.
+    /// The beginning of an incomplete line of a chunked body.
     line: Vec<u8>,
     head: RequestHead,
-    /// Whether a request may have switched protocols: heads are not held back any more, as the bytes may be no heads.
+    /// Whether a request may have switched protocols. What follows may then be no head, and is not held back.
     may_have_switched: bool,
     /// The requests so far.
     requests: u64,
@@ -48,9 +48,9 @@ pub(crate) struct FramingMonitor {
 /// What hyper gets of the bytes that were read.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Passed {
-    /// The first bytes, this many, as they came.
+    /// How many of the bytes, from the first on, pass as they came.
     pub(crate) unchanged: usize,
-    /// What follows in place of all others, which are held back or replaced.
+    /// What passes in place of the other bytes.
     pub(crate) replaced: Vec<u8>,
 }
 
@@ -58,8 +58,10 @@ pub(crate) struct Passed {
 enum State {
     #[default]
     Head,
+    /// With the bytes that are left of the body.
     Body(u64),
     ChunkSize,
+    /// With the bytes that are left of the chunk.
     Chunk(u64),
     ChunkEnd,
     Trailer,
@@ -109,11 +111,8 @@ impl FramingMonitor {
         let mut passed = Passed::default();
         let fed = self.feed_all(bytes, &mut passed);
         self.head.hold();
-        let in_head = self.state == State::Head && self.head.has_begun();
-        self.head_since = match in_head {
-            true => self.head_since.or_else(|| Some(Instant::now())),
-            false => None,
-        };
+        let is_in_head = self.state == State::Head && self.head.has_begun();
+        self.head_since = is_in_head.then(|| self.head_since.unwrap_or_else(Instant::now));
         fed.map(|()| passed)
     }
 
@@ -137,7 +136,7 @@ impl FramingMonitor {
                     }
                 }
             }
-            passed.append(before.get(..before.len() - bytes.len()).unwrap_or_default());
+            passed.append(consumed(before, bytes));
         }
         Ok(())
     }
@@ -145,14 +144,13 @@ impl FramingMonitor {
     fn feed_head(&mut self, bytes: &mut &[u8], passed: &mut Passed) {
         let before = *bytes;
         let taken = self.head.take_line(bytes);
-        let fresh = before.get(..before.len() - bytes.len()).unwrap_or_default();
         if self.may_have_switched {
-            passed.append(fresh);
+            passed.append(consumed(before, bytes));
         }
-        self.requests += u64::from(!matches!(taken, Ok(None)));
         match taken {
             Ok(None) => {}
             Ok(Some(head)) => {
+                self.requests += 1;
                 self.state = match head.body {
                     BodyFraming::Tunnel => State::Done,
                     BodyFraming::Chunked => State::ChunkSize,
@@ -166,6 +164,7 @@ impl FramingMonitor {
                 self.may_have_switched |= head.has_upgrade;
             }
             Err(error) => {
+                self.requests += 1;
                 self.verdicts.push_back(Err(error));
                 let head = std::mem::take(&mut self.head);
                 if self.may_have_switched {
@@ -178,11 +177,12 @@ impl FramingMonitor {
         }
     }
 
-    fn skip(&mut self, bytes: &mut &[u8], left: u64, more: fn(u64) -> State, then: State) {
+    /// Skips up to `left` bytes. The state is `next` after the last of them, else `current` with those that are left.
+    fn skip(&mut self, bytes: &mut &[u8], left: u64, current: fn(u64) -> State, next: State) {
         let n = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
         *bytes = bytes.get(n..).unwrap_or_default();
         let left = left - n as u64;
-        self.state = if left == 0 { then } else { more(left) };
+        self.state = if left == 0 { next } else { current(left) };
     }
 
     /// Collects a line of a chunked body.
@@ -190,10 +190,10 @@ impl FramingMonitor {
         let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
             self.line.extend_from_slice(bytes);
             *bytes = &[];
-            return match self.line.len() > MAX_LINE {
-                true => Err("a line of more than 64 KiB".into()),
-                false => Ok(()),
-            };
+            if self.line.len() > MAX_LINE {
+                return Err("a line of more than 64 KiB".into());
+            }
+            return Ok(());
         };
         let (line, rest) = bytes.split_at(end + 1);
         *bytes = rest;
@@ -209,47 +209,48 @@ impl FramingMonitor {
         let line = strip_line_end(line)?;
         match self.state {
             State::ChunkSize => {
-                let size = parse_chunk_size(line)?;
-                self.state = if size == 0 {
-                    State::Trailer
-                } else {
-                    State::Chunk(size)
+                self.state = match parse_chunk_size(line)? {
+                    0 => State::Trailer,
+                    size => State::Chunk(size),
                 };
-                Ok(())
             }
-            State::ChunkEnd if line.is_empty() => {
-                self.state = State::ChunkSize;
-                Ok(())
+            State::ChunkEnd if line.is_empty() => self.state = State::ChunkSize,
+            State::ChunkEnd => return Err("a chunk longer than its size".into()),
+            State::Trailer if line.is_empty() => self.state = State::Head,
+            State::Trailer => {
+                split_header(line)?;
             }
-            State::ChunkEnd => Err("a chunk longer than its size".into()),
-            State::Trailer if line.is_empty() => {
-                self.state = State::Head;
-                Ok(())
-            }
-            State::Trailer => split_header(line).map(drop),
-            _ => Ok(()),
+            _ => {}
         }
+        Ok(())
     }
 }
 
 impl Passed {
     fn append_head(&mut self, head: &CompleteHead) {
-        match head.is_as_read {
-            true => self.append(&head.bytes),
-            false => self.replaced.extend_from_slice(&head.bytes),
+        if head.is_as_read {
+            self.append(&head.bytes);
+        } else {
+            self.replaced.extend_from_slice(&head.bytes);
         }
     }
 
     fn append(&mut self, bytes: &[u8]) {
-        match self.replaced.is_empty() {
-            true => self.unchanged += bytes.len(),
-            false => self.replaced.extend_from_slice(bytes),
+        if self.replaced.is_empty() {
+            self.unchanged += bytes.len();
+        } else {
+            self.replaced.extend_from_slice(bytes);
         }
     }
 }
 
-/// Checks the framing headers of an HTTP/2 request. Its frames tell where it ends; a Content-Length beside them matters
-/// to an origin that speaks HTTP/1. h2 refuses two that differ, and passes two equal ones on.
+/// The bytes of `before` that come before its tail `rest`.
+fn consumed<'b>(before: &'b [u8], rest: &[u8]) -> &'b [u8] {
+    before.get(..before.len() - rest.len()).unwrap_or_default()
+}
+
+/// Checks the Content-Length of an HTTP/2 request, which an origin that speaks HTTP/1 would rely on. h2 refuses two that differ,
+/// and accepts two equal ones.
 ///
 /// # Errors
 ///
@@ -263,8 +264,8 @@ pub(crate) fn check_http2(headers: &HeaderMap) -> Result<(), FramingError> {
     }
 }
 
-/// Whether an HTTP/2 request has more header lines than an HTTP/1 request may have. Cookies are one line there, and may be one
-/// field each here (RFC 9113, section 8.2.3).
+/// Whether an HTTP/2 request has more header lines than an HTTP/1 request may have. All cookies count as one, because HTTP/1 sends
+/// them in one line where HTTP/2 may send a field for each (RFC 9113, section 8.2.3).
 pub(crate) fn has_too_many_fields(headers: &HeaderMap) -> bool {
     headers.len() > MAX_REQUEST_HEADERS
         && headers.len() - headers.get_all(COOKIE).iter().count() >= MAX_REQUEST_HEADERS
@@ -274,11 +275,12 @@ fn parse_chunk_size(line: &[u8]) -> Result<u64, FramingError> {
     let digits = line.split(|byte| *byte == b';').next().unwrap_or_default();
     let digits = digits.trim_ascii_end();
     let error = "a chunk's size is not a number";
-    let text = str::from_utf8(digits).map_err(|_| error)?;
-    match digits.iter().all(u8::is_ascii_hexdigit) {
-        true => u64::from_str_radix(text, 16).map_err(|_| error.into()),
-        false => Err(error.into()),
+    // A sign, which `from_str_radix` accepts, is no digit.
+    if !digits.iter().all(u8::is_ascii_hexdigit) {
+        return Err(error.into());
     }
+    let text = str::from_utf8(digits).map_err(|_| error)?;
+    u64::from_str_radix(text, 16).map_err(|_| error.into())
 }
 
 /// Bytes of a line of a body.

@@ -16,12 +16,7 @@ pub(crate) fn expects_continue(request: &Parts) -> bool {
 
 /// Removes from a request what was meant for the proxy.
 pub(crate) fn strip_request(headers: &mut HeaderMap) {
-    let wants_trailers = headers
-        .get_all(header::TE)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .any(|coding| coding.trim().eq_ignore_ascii_case("trailers"));
+    let wants_trailers = has_item(headers, &header::TE, "trailers");
     strip(headers, &MEANT_FOR_PROXY);
     if wants_trailers {
         headers.insert(header::TE, HeaderValue::from_static("trailers"));
@@ -34,17 +29,27 @@ pub(crate) fn strip_response(headers: &mut HeaderMap) {
     strip(headers, &NOT_OF_ORIGIN);
 }
 
-/// Removes hop-by-hop headers and those in `also`.
-fn strip(headers: &mut HeaderMap, also: &[HeaderName]) {
-    let named: Vec<HeaderName> = headers
-        .get_all(header::CONNECTION)
+/// Whether a header that is a list has this item (RFC 9110, section 5.6.1).
+pub(super) fn has_item(headers: &HeaderMap, name: &HeaderName, item: &str) -> bool {
+    list_items(headers, name).any(|listed| listed.eq_ignore_ascii_case(item))
+}
+
+fn list_items<'h>(headers: &'h HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'h str> {
+    headers
+        .get_all(name)
         .iter()
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(','))
-        .filter_map(|name| name.trim().parse().ok())
+        .map(str::trim)
+}
+
+/// Removes hop-by-hop headers and those in `also`.
+fn strip(headers: &mut HeaderMap, also: &[HeaderName]) {
+    let named: Vec<HeaderName> = list_items(headers, &header::CONNECTION)
+        .filter_map(|name| name.parse().ok())
         .filter(is_optional)
         .collect();
-    // Mostly there are none: comparing the names that are there costs less than looking up each that could be.
+    // Most messages have none of them, so comparing their few names costs less than looking up each of the constants.
     let present: Vec<HeaderName> = headers
         .keys()
         .filter(|name| HOP_BY_HOP.contains(name) || also.contains(name))
@@ -55,7 +60,7 @@ fn strip(headers: &mut HeaderMap, also: &[HeaderName]) {
     }
 }
 
-/// Whether a Connection header may remove this one. A client that lists Host or Authorization there wants the origin to
+/// Whether a Connection header may remove this header. A client that lists Host or Authorization there wants the origin to
 /// see another request than the one that was checked.
 fn is_optional(name: &HeaderName) -> bool {
     !matches!(
@@ -78,7 +83,7 @@ const HOP_BY_HOP: [HeaderName; 6] = [
     header::UPGRADE,
 ];
 const MEANT_FOR_PROXY: [HeaderName; 3] = [
-    // It is sent again for as long as it is not met.
+    // `upstream` sets it again while the client waits for 100 (Continue).
     header::EXPECT,
     header::PROXY_AUTHORIZATION,
     HeaderName::from_static("http2-settings"),
@@ -95,12 +100,14 @@ const NOT_OF_ORIGIN: [HeaderName; 4] = [
 mod tests {
     use super::*;
 
-    fn headers(all: &[(&'static str, &'static str)]) -> HeaderMap {
-        let pairs = all.iter().map(|(name, value)| {
-            let name = HeaderName::from_static(name);
-            (name, HeaderValue::from_static(value))
-        });
-        pairs.collect()
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        pairs
+            .iter()
+            .map(|(name, value)| {
+                let name = HeaderName::from_static(name);
+                (name, HeaderValue::from_static(value))
+            })
+            .collect()
     }
 
     #[test]

@@ -1,11 +1,11 @@
-//! The stream of an HTTP/2 client, where it is watched below h2: for requests that h2 refuses below the service, and for header
-//! lists that would take much more memory than they take bytes ([`FieldCounter`]). Both would have no audit line.
+//! The byte stream of an HTTP/2 client, watched below h2 for two things that would leave no audit line: requests that h2 refuses by
+//! itself, and header lists that would take much more memory than they have bytes ([`FieldCounter`]).
 //!
-//! h2 resets the stream of a request that is malformed to it with PROTOCOL_ERROR: most of all that of one with a byte in its
-//! `:path` that a URI can't have, such as curl sends for a query in PromQL. Over HTTP/1.1 the proxy percent-encodes these. So
+//! h2 resets the stream of a request that it finds malformed with PROTOCOL_ERROR. Mostly this is a request with a byte in its
+//! `:path` that a URI can't have, such as curl sends for a query in PromQL. Over HTTP/1.1 the proxy percent-encodes such bytes. So
 //! the reset is rewritten to HTTP_1_1_REQUIRED (RFC 9113, section 7), whereupon clients repeat the request over HTTP/1.1, where
-//! it is forwarded or gets an answer with the reason. A request of which more than the head has come may have been forwarded,
-//! and is not to be repeated: its reset stays.
+//! it is forwarded or gets an answer with the reason. If frames have followed the request's head, the request may have been
+//! forwarded and must not be repeated: its reset stays.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -16,8 +16,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::framing::field_counter::FieldCounter;
 use super::framing::frame_header::{FrameHeader, FrameHeaderReader, RST_STREAM};
 
-/// A server's stream of HTTP/2, in which PROTOCOL_ERROR of single streams becomes HTTP_1_1_REQUIRED, and which ends at a header
-/// list with too many fields.
+/// The server's side of an HTTP/2 connection. Rewrites resets with PROTOCOL_ERROR to HTTP_1_1_REQUIRED, and fails at a header list
+/// with too many fields.
 #[derive(Debug)]
 pub(crate) struct Http2Stream<T, F> {
     io: T,
@@ -36,13 +36,13 @@ struct FrameCursor {
     payload_left: usize,
     /// The bytes of an error code so far.
     code: u32,
-    /// Whether the last byte of an error code was considered.
-    is_reported: bool,
+    /// Whether the error code of this reset was already compared.
+    is_compared: bool,
 }
 
-/// A reset in what is to be written.
+/// An RST_STREAM with PROTOCOL_ERROR in what is to be written.
 struct Reset {
-    /// The bytes before its last one.
+    /// The offset of its last byte.
     at: usize,
     stream: u32,
 }
@@ -59,8 +59,32 @@ impl<T, F> Http2Stream<T, F> {
 }
 
 impl FrameCursor {
-    /// Takes the bytes before the last one of the next RST_STREAM with PROTOCOL_ERROR. Returns the stream, if there is one.
-    fn find_reset(&mut self, bytes: &mut &[u8]) -> Option<u32> {
+    /// Finds the first reset in what is to be written.
+    fn find_reset(mut self, parts: &[IoSlice<'_>]) -> Option<Reset> {
+        let mut end = 0;
+        parts.iter().find_map(|part| {
+            let mut rest = &**part;
+            let stream = self.advance_to_reset(&mut rest);
+            end += part.len();
+            stream.map(|stream| Reset {
+                at: end - rest.len(),
+                stream,
+            })
+        })
+    }
+
+    /// Moves past the first `written` bytes.
+    fn advance(&mut self, parts: &[IoSlice<'_>], mut written: usize) {
+        for part in parts {
+            let mut part = part.get(..written.min(part.len())).unwrap_or_default();
+            written -= part.len();
+            while self.advance_to_reset(&mut part).is_some() {}
+        }
+    }
+
+    /// Takes the bytes up to the last byte of the next RST_STREAM with PROTOCOL_ERROR, and returns its stream. Takes all bytes, and
+    /// returns `None`, if there is no such reset.
+    fn advance_to_reset(&mut self, bytes: &mut &[u8]) -> Option<u32> {
         while let Some(byte) = bytes.first() {
             let Some(frame) = self.frame else {
                 self.frame = self.header.take(bytes);
@@ -69,15 +93,16 @@ impl FrameCursor {
                 continue;
             };
             let is_reset = frame.kind == RST_STREAM;
-            if is_reset && self.payload_left == 1 && !self.is_reported {
-                self.is_reported = true;
+            if is_reset && self.payload_left == 1 && !self.is_compared {
+                self.is_compared = true;
                 if self.code == 0 && *byte == PROTOCOL_ERROR {
                     return Some(frame.stream);
                 }
             }
-            let len = match is_reset {
-                true => 1,
-                false => self.payload_left.min(bytes.len()),
+            let len = if is_reset {
+                1
+            } else {
+                self.payload_left.min(bytes.len())
             };
             self.code = self.code << 8 | u32::from(*byte);
             self.payload_left -= len;
@@ -91,7 +116,7 @@ impl FrameCursor {
         if self.payload_left == 0 {
             self.frame = None;
             self.code = 0;
-            self.is_reported = false;
+            self.is_compared = false;
         }
     }
 }
@@ -127,24 +152,14 @@ impl<T: AsyncWrite + Unpin, F: Fn(&'static str) + Unpin> AsyncWrite for Http2Str
         parts: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        let mut cursor = this.written;
-        let mut before = 0;
-        let reset = parts.iter().find_map(|part| {
-            let mut rest = &**part;
-            let stream = cursor.find_reset(&mut rest);
-            before += part.len();
-            stream.map(|stream| Reset {
-                at: before - rest.len(),
-                stream,
-            })
-        });
-        let written = match reset {
+        let written = match this.written.find_reset(parts) {
             None => ready!(Pin::new(&mut this.io).poll_write_vectored(cx, parts))?,
             Some(Reset { at: 0, stream }) => {
-                // A client repeats the request then: not one that may have been forwarded.
-                let code = match this.received.has_body(stream) {
-                    true => PROTOCOL_ERROR,
-                    false => HTTP_1_1_REQUIRED,
+                // HTTP_1_1_REQUIRED makes the client repeat a request, which must not have been forwarded.
+                let code = if this.received.has_body(stream) {
+                    PROTOCOL_ERROR
+                } else {
+                    HTTP_1_1_REQUIRED
                 };
                 let written = ready!(Pin::new(&mut this.io).poll_write(cx, &[code]))?;
                 if written == 1 {
@@ -153,20 +168,15 @@ impl<T: AsyncWrite + Unpin, F: Fn(&'static str) + Unpin> AsyncWrite for Http2Str
                 written
             }
             Some(Reset { at, .. }) => {
-                let ahead: Vec<u8> = parts
+                let before_code: Vec<u8> = parts
                     .iter()
                     .flat_map(|part| part.iter().copied())
                     .take(at)
                     .collect();
-                ready!(Pin::new(&mut this.io).poll_write(cx, &ahead))?
+                ready!(Pin::new(&mut this.io).poll_write(cx, &before_code))?
             }
         };
-        let mut left = written;
-        for part in parts {
-            let mut part = part.get(..left.min(part.len())).unwrap_or_default();
-            left -= part.len();
-            while this.written.find_reset(&mut part).is_some() {}
-        }
+        this.written.advance(parts, written);
         Poll::Ready(Ok(written))
     }
 
@@ -186,7 +196,7 @@ impl<T: AsyncWrite + Unpin, F: Fn(&'static str) + Unpin> AsyncWrite for Http2Str
 /// Why a stream was reset that h2 takes for malformed.
 const MALFORMED: &str = "a request that is not valid in HTTP/2, such as one with a raw quote in its path: the client is \
     asked to send it over HTTP/1.1";
-/// The type of the frame, and error codes (RFC 9113, sections 6.4 and 7).
+// Error codes (RFC 9113, section 7).
 const PROTOCOL_ERROR: u8 = 1;
 const HTTP_1_1_REQUIRED: u8 = 13;
 

@@ -42,9 +42,9 @@ pub(crate) struct HttpServer {
 
 /// The target of the requests of an HTTP/1 connection.
 pub(crate) enum ServedTarget {
-    /// The connection's, for all of them.
+    /// The connection's target, for all of them.
     Connection(Arc<RequestTarget>),
-    /// Each request names its host, at the port of the original destination.
+    /// The host that each request names, at the port of the original destination.
     ByHost { port: u16 },
 }
 
@@ -55,14 +55,15 @@ pub(crate) type ResponseFuture =
     Pin<Box<dyn Future<Output = Result<Response<ResponseBody>, Infallible>> + Send>>;
 
 impl ServedTarget {
-    fn of_connection(&self) -> Option<&Arc<RequestTarget>> {
+    /// The target of all requests, if it does not depend on the request.
+    fn fixed(&self) -> Option<&Arc<RequestTarget>> {
         match self {
             Self::Connection(target) => Some(target),
             Self::ByHost { .. } => None,
         }
     }
 
-    fn of_request(&self, parts: &Parts) -> Result<Arc<RequestTarget>, Refusal> {
+    fn for_request(&self, parts: &Parts) -> Result<Arc<RequestTarget>, Refusal> {
         let port = match self {
             Self::Connection(target) => return Ok(Arc::clone(target)),
             Self::ByHost { port } => *port,
@@ -91,11 +92,9 @@ impl HttpServer {
     where
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let common = target.of_connection();
-        let served = run_http1(&self.state, &self.connection, io, common, |request| {
-            self.respond_by_host(&target, request)
-        });
-        let Some(io) = served.await else {
+        let respond = |request| self.respond_by_host(&target, request);
+        let ended = run_http1(&self.state, &self.connection, io, target.fixed(), respond).await;
+        let Some(io) = ended else {
             return;
         };
         let switched = self.switched.lock().take();
@@ -110,31 +109,24 @@ impl HttpServer {
     where
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let (state, connection) = (Arc::clone(&self.state), Arc::clone(&self.connection));
-        let refused = {
-            let (state, connection) = (Arc::clone(&self.state), Arc::clone(&self.connection));
-            let target = Arc::clone(&target);
-            move |detail: String| {
-                let mut record = InFlightRecord::begin(&state, &connection, "");
-                record.set_target(&target);
-                record.set_unanswered(&Refusal::bad_request(detail));
-            }
+        let io = Http2Stream::new(io, |reason: &str| {
+            self.record_unanswered(&target, reason.to_owned());
+        });
+        let service = {
+            let (server, target) = (self.clone(), Arc::clone(&target));
+            service_fn(move |request| server.respond(Arc::clone(&target), request))
         };
-        let io = Http2Stream::new(io, |reason: &str| refused(reason.to_owned()));
         let served = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
             .enable_connect_protocol()
             .max_concurrent_streams(MAX_CONCURRENT_STREAMS)
             .max_header_list_size(MAX_REQUEST_HEAD as u32)
             .keep_alive_interval(PING_INTERVAL)
-            .serve_connection(
-                TokioIo::new(io),
-                service_fn(move |request| self.respond(Arc::clone(&target), request)),
-            );
+            .serve_connection(TokioIo::new(io), service);
         let mut served = pin!(served);
         let ended = run(
-            &state,
-            &connection,
+            &self.state,
+            &self.connection,
             &mut served,
             |served, cx| served.as_mut().poll(cx),
             |served| served.as_mut().graceful_shutdown(),
@@ -144,14 +136,21 @@ impl HttpServer {
             && let Some(error) = error.source().and_then(|source| source.downcast_ref())
             && h2::Error::is_library(error)
         {
-            refused(format!("the client's HTTP/2 is invalid: {error}"));
+            self.record_unanswered(&target, format!("the client's HTTP/2 is invalid: {error}"));
         }
+    }
+
+    /// Records a refusal by h2, below the service.
+    fn record_unanswered(&self, target: &Arc<RequestTarget>, detail: String) {
+        let mut record = InFlightRecord::begin(&self.state, &self.connection, "");
+        record.set_target(target);
+        record.set_unanswered(&Refusal::bad_request(detail));
     }
 
     /// Answers a request for the connection's target, or for the host that it names.
     fn respond_by_host(&self, target: &ServedTarget, request: Request<Incoming>) -> ResponseFuture {
         let (parts, body) = request.into_parts();
-        match target.of_request(&parts) {
+        match target.for_request(&parts) {
             Ok(target) => self.respond(target, Request::from_parts(parts, body)),
             Err(refusal) => {
                 let method = parts.method.as_str();
@@ -231,8 +230,9 @@ async fn wait_drain(state: &InterceptState, connection: &ClientConnection, begun
 /// Runs HTTP/1 until the connection ends or is handed over to another protocol. Returns the connection with the bytes that
 /// hyper has read and not parsed; `None` after an error or a timeout.
 ///
-/// `target` is the target of all requests. `None` if each names its own: then the first has to come within the opening timeout.
-/// With a target it may take the idle timeout, like any other: clients open tunnels that they may want to use later.
+/// `target` is the target of all requests. `None` if each request names its own: then the first request has to come within the
+/// opening timeout. With a target the first request, like any other, may take the idle timeout: clients open tunnels to use them
+/// later.
 pub(crate) async fn run_http1<T>(
     state: &Arc<InterceptState>,
     connection: &Arc<ClientConnection>,
@@ -290,7 +290,7 @@ where
     if let Err(error) = ended {
         if error.is_parse() {
             state.count_failed_connection(connection.info.peer, "bad_request");
-            // The bytes may be no HTTP, behind a request to switch protocols. hyper has sent a response of its own.
+            // The monitor passed bytes that may be no HTTP, after a request to switch protocols. hyper has answered them itself.
             let mut record = InFlightRecord::begin(state, connection, "");
             if let Some(target) = target {
                 record.set_target(target);
@@ -343,6 +343,7 @@ const MAX_CONCURRENT_STREAMS: u32 = 128;
 const PING_INTERVAL: Duration = Duration::from_secs(60);
 /// How long a drain waits for the first request of a connection: for a lost packet to be sent again, and a slow client.
 const FIRST_REQUEST_GRACE: Duration = Duration::from_secs(2);
+/// How long a connection may go on after its last exchange.
 const LINGER: Duration = Duration::from_secs(1);
-/// The most reads, of 4 KiB each, before a connection is closed.
+/// Reads, of 4 KiB each, before a connection is closed.
 const MAX_LINGER_READS: usize = 64;

@@ -14,12 +14,12 @@ use crate::state::record_sinks::RecordSinks;
 pub(crate) struct InFlightRecord {
     record: AuditRecord,
     sinks: RecordSinks,
-    /// What the operator tells those who are refused (`--contact`).
+    /// The operator's contact, which refusals name (`--contact`).
     contact: Option<Arc<str>>,
     connection: Arc<ClientConnection>,
-    /// Whether it is one of the connection's exchanges.
+    /// Whether it still counts as an exchange in flight on the connection.
     is_exchange: bool,
-    /// Of an opened tunnel: how many exchanges its connection had begun by then.
+    /// For an opened tunnel: how many exchanges its connection had begun when it was opened.
     begun_before: Option<u64>,
 }
 
@@ -47,7 +47,7 @@ impl InFlightRecord {
         &self.connection
     }
 
-    /// What the operator tells those who are refused.
+    /// The operator's contact, which refusals name.
     pub(crate) fn contact(&self) -> Option<&str> {
         self.contact.as_deref()
     }
@@ -59,7 +59,7 @@ impl InFlightRecord {
     }
 
     /// Leaves logging to the requests inside an opened tunnel, which have lines of their own. The tunnel's line is
-    /// written only if there has been none of them when this is dropped.
+    /// written only if no request has come by the time this is dropped.
     pub(crate) fn defer_to_tunnel_requests(&mut self, target: &Arc<RequestTarget>) {
         self.set_target(target);
         self.connection.set_opening(false);
@@ -68,9 +68,10 @@ impl InFlightRecord {
         self.end_exchange();
     }
 
+    /// Whether it is the record of a tunnel, and requests inside the tunnel have lines of their own.
     fn is_superseded(&self) -> bool {
-        let used = |before| self.connection.exchanges.total_begun() > before;
-        self.begun_before.is_some_and(used)
+        self.begun_before
+            .is_some_and(|before| self.connection.exchanges.total_begun() > before)
     }
 
     fn end_exchange(&mut self) {
@@ -92,7 +93,7 @@ impl Drop for InFlightRecord {
             }
             self.sinks.finish(&self.record);
         }
-        // The check service's spans of a CONNECT are below the span of that.
+        // The span of a checked CONNECT is exported in any case: it is the parent of the check service's spans.
         if !is_superseded || self.record.is_asked() {
             self.sinks.export(&self.record);
         }

@@ -19,22 +19,22 @@ use crate::request::buffered_body::BufferedBody;
 use crate::stream::client_socket::CutResponse;
 use crate::upstream::Lease;
 
-/// A response's body. When it ends or is aborted, the audit line is written; once it has ended, the connection that it
-/// came through is free for the next request.
+/// A response's body. The audit line is written when the body ends or is aborted; at its end, the connection to the origin is
+/// free for the next request.
 #[derive(Debug)]
 pub(crate) struct ResponseBody {
     source: Source,
     request: Option<BufferedBody>,
-    /// Set if the body breaks off, where the client would not notice it otherwise.
+    /// To be set if the body breaks off, where the client would not notice that otherwise.
     cut: Option<CutResponse>,
 }
 
-/// An origin's body, and the connection that it comes through.
+/// An origin's body, and the connection from which it is read.
 #[derive(Debug)]
 pub(crate) struct OriginBody {
     pub(crate) body: Incoming,
     pub(crate) lease: Lease,
-    /// Of a body that only the end of the connection ends: whether TLS ended without close_notify.
+    /// For a body that only the end of the connection ends: whether TLS ended without close_notify.
     pub(crate) lacks_close_notify: Option<Arc<AtomicBool>>,
 }
 
@@ -69,7 +69,7 @@ enum TransferState {
     InFlight {
         origin: OriginBody,
         record: Box<InFlightRecord>,
-        /// The task that waits for the next frame; `None` while the client does not take the last one.
+        /// The task that waits for the next frame; `None` while the client has not taken the last frame.
         waker: Option<Waker>,
     },
     Complete,
@@ -125,7 +125,7 @@ impl ResponseBody {
         self.cut = Some(cut.clone());
     }
 
-    /// Holds the request's body until the response has gone.
+    /// Holds the request's body until the response is sent.
     pub(crate) fn hold_request(&mut self, request: Option<BufferedBody>) {
         self.request = request;
     }
@@ -184,7 +184,7 @@ impl Progress for Transfer {
     fn stall_limit(&self) -> Option<Duration> {
         match &*self.state.lock() {
             TransferState::InFlight { waker: None, .. } => Some(self.limits.client),
-            // The client may be gone altogether, and the origin silent for ever.
+            // A half-closed client may have closed altogether, and the origin may stay silent forever.
             TransferState::InFlight { record, .. } if record.connection().is_half_closed() => {
                 Some(self.limits.origin.unwrap_or(self.limits.client))
             }
@@ -211,7 +211,7 @@ impl Progress for Transfer {
 pub(crate) enum ResponseBodyError {
     #[error(transparent)]
     Http(hyper::Error),
-    /// Without its source: hyper would reset the client's stream with the same PROTOCOL_ERROR, as if the client had made it.
+    /// Without its source: hyper would reset the client's stream with the same PROTOCOL_ERROR, as if the client had caused it.
     #[error("the origin's response is no valid HTTP/2")]
     Malformed,
     #[error("nothing has moved for too long")]
@@ -245,23 +245,23 @@ impl Body for ResponseBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, ResponseBodyError>>> {
         let this = self.get_mut();
-        let (body, record) = match &mut this.source {
-            Source::Proxy(body, record) => (body, record),
+        match &mut this.source {
+            Source::Proxy(body, record) => {
+                let frame = Pin::new(&mut *body).poll_frame(cx);
+                if let Some(record) = record {
+                    count_received(&frame, record);
+                }
+                complete_at_end(body, record);
+                frame.map(|frame| frame.map(|frame| frame.map_err(|never| match never {})))
+            }
             Source::Origin(transfer) => {
                 let frame = transfer.state.lock().poll_frame(cx);
                 if let (Poll::Ready(Some(Err(_))), Some(cut)) = (&frame, &this.cut) {
                     cut.set();
                 }
-                return frame;
+                frame
             }
-        };
-        let frame = Pin::new(&mut *body).poll_frame(cx);
-        let frame = frame.map(|frame| frame.map(|frame| frame.map_err(|never| match never {})));
-        if let Some(record) = record {
-            count_received(&frame, record);
         }
-        complete_at_end(body, record);
-        frame
     }
 
     fn is_end_stream(&self) -> bool {

@@ -18,9 +18,9 @@ pub(crate) struct StallMonitor {
 #[derive(Debug)]
 struct State {
     in_flight: usize,
-    /// All that were ever begun.
+    /// Exchanges begun so far.
     begun: u64,
-    /// When the last one ended.
+    /// When the last exchange ended.
     last_end: Instant,
     watched: Vec<Watched>,
 }
@@ -30,7 +30,7 @@ pub(crate) trait Progress: std::fmt::Debug + Send + Sync {
     /// Bytes moved so far, in both directions; `None` once the transfer is over.
     fn bytes_moved(&self) -> Option<u64>;
 
-    /// How long nothing may move, as it is now; `None` for any time.
+    /// How long the transfer may stall in its present state; `None` for no limit.
     fn stall_limit(&self) -> Option<Duration>;
 
     /// Aborts the transfer: nothing has moved for too long.
@@ -78,7 +78,9 @@ impl StallMonitor {
     /// Aborts `transfer` once it has not moved for its limit.
     pub(crate) fn watch(&self, transfer: Weak<dyn Progress>) {
         let mut state = self.state.lock();
-        state.watched.retain(|one| one.transfer.strong_count() > 0);
+        state
+            .watched
+            .retain(|watched| watched.transfer.strong_count() > 0);
         state.watched.push(Watched {
             transfer,
             moved: 0,
@@ -86,11 +88,11 @@ impl StallMonitor {
         });
     }
 
-    /// Waits until there has been no exchange for the idle timeout, and aborts stalled transfers meanwhile, whose limits are
-    /// not below `shortest`.
-    pub(crate) async fn wait_idle(&self, idle_timeout: Duration, shortest: Duration) {
+    /// Waits until there has been no exchange for the idle timeout. Meanwhile aborts stalled transfers, whose limits are not below
+    /// `shortest_limit`.
+    pub(crate) async fn wait_idle(&self, idle_timeout: Duration, shortest_limit: Duration) {
         loop {
-            sleep(shortest / POLLS_PER_TIMEOUT).await;
+            sleep(shortest_limit / POLLS_PER_TIMEOUT).await;
             let now = Instant::now();
             for stalled in self.take_stalled(now) {
                 stalled.abort();
@@ -111,7 +113,7 @@ impl StallMonitor {
     /// Waits until more than `begun` exchanges have begun.
     pub(crate) async fn wait_begun_after(&self, begun: u64) {
         loop {
-            // It is notified of what begins from here on.
+            // Created before the check, so that an exchange which begins after the check wakes it.
             let begins = self.begins.notified();
             if self.total_begun() > begun {
                 return;
@@ -133,17 +135,19 @@ impl StallMonitor {
 
     fn take_stalled(&self, now: Instant) -> Vec<Arc<dyn Progress>> {
         let mut stalled = Vec::new();
-        let mut watched = std::mem::take(&mut self.state.lock().watched);
-        watched.retain_mut(|one| {
-            let Some(transfer) = one.transfer.upgrade() else {
+        // Without the lock: this may drop the last reference to a transfer, which then calls `end`.
+        let mut all = std::mem::take(&mut self.state.lock().watched);
+        all.retain_mut(|watched| {
+            let Some(transfer) = watched.transfer.upgrade() else {
                 return false;
             };
-            match transfer.bytes_moved() {
-                None => return false,
-                Some(moved) if moved != one.moved => (one.moved, one.since) = (moved, now),
-                Some(_) => {}
+            let Some(moved) = transfer.bytes_moved() else {
+                return false;
+            };
+            if moved != watched.moved {
+                (watched.moved, watched.since) = (moved, now);
             }
-            let stalled_for = now.duration_since(one.since);
+            let stalled_for = now.duration_since(watched.since);
             let is_stalled = transfer
                 .stall_limit()
                 .is_some_and(|limit| stalled_for >= limit);
@@ -152,7 +156,7 @@ impl StallMonitor {
             }
             !is_stalled
         });
-        self.state.lock().watched.append(&mut watched);
+        self.state.lock().watched.append(&mut all);
         stalled
     }
 }

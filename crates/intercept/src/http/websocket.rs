@@ -21,6 +21,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
 use tokio::time::timeout;
 
+use super::hop_by_hop::has_item;
 use super::in_flight::InFlightRecord;
 use super::response_body::ResponseBody;
 use crate::audit::{AuditRecord, ExchangeEnd};
@@ -34,7 +35,7 @@ pub(crate) struct Switched {
     /// The connection to the origin, which counts against the connection cap until the relay ends.
     pub(crate) connection: Arc<ConnectionInfo>,
     pub(crate) record: Box<InFlightRecord>,
-    /// How long there may be no byte in either direction.
+    /// How long no byte may move in either direction.
     pub(crate) idle_timeout: Duration,
 }
 
@@ -62,17 +63,17 @@ impl Handshake {
         let has_body = BODY_HEADERS
             .iter()
             .any(|name| parts.headers.contains_key(name));
-        match handshake.is_some() && has_body {
-            true => Err(Refusal::bad_request("a WebSocket handshake with a body")),
-            false => Ok(handshake),
+        if handshake.is_some() && has_body {
+            return Err(Refusal::bad_request("a WebSocket handshake with a body"));
         }
+        Ok(handshake)
     }
 
     fn find(parts: &mut Parts) -> Result<Option<Self>, Refusal> {
         if parts.method != Method::CONNECT {
             let is_websocket = parts.method == Method::GET
-                && has_token(&parts.headers, &header::CONNECTION, "upgrade")
-                && has_token(&parts.headers, &header::UPGRADE, "websocket");
+                && has_item(&parts.headers, &header::CONNECTION, "upgrade")
+                && has_item(&parts.headers, &header::UPGRADE, "websocket");
             return Ok(is_websocket.then_some(Self::Http1));
         }
         let protocol = parts.extensions.remove::<Protocol>();
@@ -107,8 +108,8 @@ impl Handshake {
         headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
     }
 
-    /// Whether the origin has read this very handshake, and is not a server that switches protocols without knowing which
-    /// (RFC 6455, section 4.1). A client that speaks HTTP/1.1 has the key, and verifies that itself.
+    /// Whether the origin has read the key of this handshake, and so understands WebSocket (RFC 6455, section 4.1). A client that
+    /// speaks HTTP/1.1 has made the key, and verifies this itself.
     pub(crate) fn is_confirmed(&self, headers: &HeaderMap) -> bool {
         let Self::Http2 { key, .. } = self else {
             return true;
@@ -117,7 +118,8 @@ impl Handshake {
         accept.is_some_and(|accept| accept.as_bytes() == accept_for(key).as_bytes())
     }
 
-    /// Passes the origin's acceptance on, in the client's protocol, and starts the relay or leaves it to the caller.
+    /// Passes the origin's acceptance on in the client's protocol. Over HTTP/2 it starts the relay; over HTTP/1 it sets `switched`
+    /// for the caller, which has to relay.
     pub(crate) fn accept(
         self,
         mut parts: response::Parts,
@@ -158,13 +160,15 @@ where
         idle_timeout,
     } = switched;
     record.end = match upgrade.await {
-        Ok(upstream) => copy(client, TokioIo::new(upstream), &record, idle_timeout).await,
+        Ok(upstream) => {
+            copy_until_idle(client, TokioIo::new(upstream), &record, idle_timeout).await
+        }
         Err(_) => ExchangeEnd::CutByOrigin,
     };
 }
 
-/// Copies in both directions, until nothing has moved for the idle timeout, or up to twice as long.
-async fn copy(
+/// Copies in both directions until both sides have finished, or nothing has moved for one to two idle timeouts.
+async fn copy_until_idle(
     client: impl AsyncRead + AsyncWrite + Unpin,
     upstream: impl AsyncRead + AsyncWrite + Unpin,
     record: &AuditRecord,
@@ -196,15 +200,6 @@ async fn copy(
 
 const BODY_HEADERS: [HeaderName; 2] = [header::CONTENT_LENGTH, header::TRANSFER_ENCODING];
 
-fn has_token(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
-    headers
-        .get_all(name)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .any(|one| one.trim().eq_ignore_ascii_case(token))
-}
-
 /// A nonce of 16 bytes (RFC 6455, section 4.1). It keeps caches from answering and is no secret.
 fn new_key() -> HeaderValue {
     let half =
@@ -222,7 +217,7 @@ fn accept_for(key: &HeaderValue) -> String {
     BASE64.encode(hash.finish().as_ref())
 }
 
-/// Counts the bytes that are read from a stream, and notes that it has failed.
+/// Counts the bytes that are read from a stream, and notes in `failed` that reading or writing has failed.
 struct Counted<'a, T> {
     stream: T,
     read: &'a AtomicU64,
@@ -230,7 +225,7 @@ struct Counted<'a, T> {
 }
 
 impl<T> Counted<'_, T> {
-    fn note<R>(&self, result: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
+    fn note_failure<R>(&self, result: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
         if let (Poll::Ready(Err(_)), Some(failed)) = (&result, self.failed) {
             failed.store(true, Relaxed);
         }
@@ -248,7 +243,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Counted<'_, T> {
         let result = Pin::new(&mut self.stream).poll_read(cx, buffer);
         let count = buffer.filled().len() - before;
         self.read.fetch_add(count as u64, Relaxed);
-        self.note(result)
+        self.note_failure(result)
     }
 }
 
@@ -259,17 +254,17 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Counted<'_, T> {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let result = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        self.note(result)
+        self.note_failure(result)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let result = Pin::new(&mut self.stream).poll_flush(cx);
-        self.note(result)
+        self.note_failure(result)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let result = Pin::new(&mut self.stream).poll_shutdown(cx);
-        self.note(result)
+        self.note_failure(result)
     }
 }
 
@@ -278,7 +273,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn accept_is_that_of_the_specification() {
+    fn accept_matches_the_example_of_the_rfc() {
         // RFC 6455, section 1.3.
         let key = HeaderValue::from_static("dGhlIHNhbXBsZSBub25jZQ==");
         assert_eq!(accept_for(&key), "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");

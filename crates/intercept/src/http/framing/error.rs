@@ -1,4 +1,4 @@
-//! The error of a request's head or framing.
+//! The error of a request whose head or framing is invalid.
 
 use http::StatusCode;
 

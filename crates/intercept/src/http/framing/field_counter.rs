@@ -1,9 +1,9 @@
 //! The number of fields in each header list of an HTTP/2 client.
 //!
-//! h2 bounds a list by its size alone (SETTINGS_MAX_HEADER_LIST_SIZE, 32 bytes for a field and those of its text). A field that is in
-//! HPACK's static table takes one byte on the wire and 72 in memory, so a list within that size takes 80 times what the client sends,
-//! and a connection may have 128 of them. So fields are counted on their way to h2, without decoding them (RFC 7541, section 6), and
-//! a connection with a list that no client needs is closed before the list is decoded.
+//! h2 bounds a list by its size alone (SETTINGS_MAX_HEADER_LIST_SIZE, which counts 32 bytes for a field and those of its text). A
+//! field that is in HPACK's static table takes one byte on the wire and 72 in memory, so a list within that size takes 80 times what
+//! the client sends, and a connection may have 128 such lists. So fields are counted on their way to h2, without decoding them
+//! (RFC 7541, section 6), and a connection with a list that no client needs is closed before the list is decoded.
 
 use super::frame_header::{CONTINUATION, DATA, FrameHeader, FrameHeaderReader, HEADERS};
 
@@ -19,7 +19,7 @@ pub(crate) struct FieldCounter {
     fields: usize,
     /// The last stream that was opened.
     last_stream: u32,
-    /// The last stream of which more than the request's head has come.
+    /// The last stream on which frames have followed the request's head.
     last_with_body: u32,
 }
 
@@ -37,13 +37,13 @@ struct Frame {
     ends_block: bool,
 }
 
-/// The place within a field block.
+/// The position within a field block.
 #[derive(Clone, Copy, Debug, Default)]
 enum Hpack {
-    /// Before a field, or a change of the table's size, which counts as one.
+    /// Before a field, or before a change of the table's size, which counts as a field.
     #[default]
     Field,
-    /// Inside an integer whose value does not matter, before the string that follows it.
+    /// Inside an integer whose value does not matter, with the string literal that follows it.
     Index(Option<Text>),
     /// Before the length of a string.
     Length(Text),
@@ -53,10 +53,11 @@ enum Hpack {
         length: usize,
         shift: u32,
     },
-    /// Inside a string, with so many bytes to come.
+    /// Inside a string, with the number of bytes to come.
     Text(Text, usize),
 }
 
+/// A string literal of a field.
 #[derive(Clone, Copy, Debug)]
 enum Text {
     Name,
@@ -105,8 +106,8 @@ impl FieldCounter {
         Ok(())
     }
 
-    /// Whether more than the head of this stream's request has come, which may have been forwarded then. Known of the last such
-    /// stream.
+    /// Whether frames have followed the head of this stream's request, which may then have been forwarded. Only the last such
+    /// stream is remembered.
     pub(crate) fn has_body(&self, stream: u32) -> bool {
         self.last_with_body == stream
     }
@@ -174,7 +175,7 @@ impl Frame {
 }
 
 impl Hpack {
-    /// The place behind this byte.
+    /// The position after this byte. Counts each field that begins.
     fn next(self, byte: u8, fields: &mut usize) -> Self {
         match self {
             Self::Field => {
@@ -209,7 +210,7 @@ impl Hpack {
         }
     }
 
-    /// The place behind a field's first byte, which has its kind and the beginning of its index.
+    /// The position after a field's first byte, which has the field's kind and the beginning of its index.
     fn after_first(byte: u8) -> Self {
         let (mask, is_literal) = match byte {
             0x80.. => (0x7f, false),
@@ -219,14 +220,16 @@ impl Hpack {
             _ => (0x0f, true),
         };
         let index = byte & mask;
-        let text = match index {
-            _ if !is_literal => None,
-            0 => Some(Text::Name),
-            _ => Some(Text::Value),
+        let text = match (is_literal, index) {
+            (false, _) => None,
+            (true, 0) => Some(Text::Name),
+            (true, _) => Some(Text::Value),
         };
-        match index == mask {
-            true => Self::Index(text),
-            false => Self::before(text),
+        // An index that fills its bits continues in the next byte.
+        if index == mask {
+            Self::Index(text)
+        } else {
+            Self::before(text)
         }
     }
 
@@ -234,7 +237,7 @@ impl Hpack {
         text.map_or(Self::Field, Self::Length)
     }
 
-    /// The place with so many bytes of a string to come.
+    /// The position with `left` bytes of a string to come.
     fn inside(text: Text, left: usize) -> Self {
         match (left, text) {
             (1.., _) => Self::Text(text, left),
@@ -244,7 +247,7 @@ impl Hpack {
     }
 }
 
-/// Takes up to `wanted` bytes, and subtracts them there.
+/// Takes up to `wanted` bytes, and subtracts their number from it.
 fn take<'b>(bytes: &mut &'b [u8], wanted: &mut usize) -> &'b [u8] {
     let (taken, rest) = bytes.split_at(bytes.len().min(*wanted));
     *bytes = rest;
@@ -271,7 +274,7 @@ mod tests {
         [&len[1..], &[kind, flags, 0, 0, 0, 1], payload].concat()
     }
 
-    /// Whether a connection with these frames has a list that is too long, after checking that it does not depend on the size of reads.
+    /// Returns whether these frames have a list that is too long, and asserts that this does not depend on the size of reads.
     fn is_refused(frames: &[u8]) -> bool {
         let all = [&[b'P'; PREFACE_LEN], frames].concat();
         let read_in = |size| {
@@ -311,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_ends_with_its_block_and_padding_is_none() {
+    fn list_ends_with_its_block_and_padding_is_not_counted() {
         let most = [0x82; MAX_FIELDS];
         let padded = |pad: u8, list: &[u8]| {
             let padding = [0x82].repeat(pad.into());
@@ -325,7 +328,7 @@ mod tests {
         let end = |list: &[u8]| frame(CONTINUATION, END_HEADERS, list);
         assert!(!is_refused(&[&begun[..], &end(&[]), &whole].concat()));
         assert!(is_refused(&[&begun[..], &end(&[0x82])].concat()));
-        // A length of padding or a frame that is not possible, which h2 refuses.
+        // Frames too short for their padding or priority are left to h2, which refuses them.
         assert!(!is_refused(&frame(HEADERS, PADDED, &[0xff, 0x82])));
         assert!(!is_refused(&frame(HEADERS, PADDED | PRIORITY, &[])));
         let endless = [0xff; 2000];

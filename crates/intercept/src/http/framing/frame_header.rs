@@ -18,11 +18,11 @@ pub(crate) struct FrameHeaderReader {
 }
 
 impl FrameHeaderReader {
-    /// Takes the bytes of the header that are there. Returns it once it is complete, and begins the next one.
+    /// Takes bytes up to the end of the header. Returns the header once it is complete, and expects the next one then.
     pub(crate) fn take(&mut self, bytes: &mut &[u8]) -> Option<FrameHeader> {
         while let Some((byte, rest)) = bytes.split_first() {
-            if let Some(place) = self.bytes.get_mut(self.len) {
-                *place = *byte;
+            if let Some(slot) = self.bytes.get_mut(self.len) {
+                *slot = *byte;
             }
             *bytes = rest;
             self.len += 1;
@@ -47,5 +47,5 @@ pub(crate) const HEADERS: u8 = 1;
 pub(crate) const RST_STREAM: u8 = 3;
 pub(crate) const CONTINUATION: u8 = 9;
 const FRAME_HEADER_LEN: usize = 9;
-/// Without the reserved bit.
+/// All bits of a stream identifier but the reserved one.
 const STREAM_MASK: u32 = 0x7fff_ffff;

@@ -11,13 +11,19 @@ use super::error::FramingError;
 pub(super) struct RequestHead {
     /// The head as it came.
     bytes: Vec<u8>,
-    /// Where the line begins that is on its way.
+    /// The offset at which the current line begins.
     line_start: usize,
-    /// Whether some of it came with an earlier read.
+    /// Whether part of the head came with an earlier read.
     is_held: bool,
     request_line: Option<RequestLine>,
-    headers: usize,
-    chunked: bool,
+    headers: FramingHeaders,
+}
+
+/// The headers so far: their number, and those that frame the body.
+#[derive(Debug, Default)]
+struct FramingHeaders {
+    count: usize,
+    is_chunked: bool,
     length: Option<u64>,
     has_upgrade: bool,
 }
@@ -26,7 +32,7 @@ pub(super) struct RequestHead {
 struct RequestLine {
     is_http10: bool,
     is_connect: bool,
-    /// The target's place in the head, and what replaces it.
+    /// The target's range in the head, and its percent-encoded form, if it has to be encoded.
     encoded: Option<(Range<usize>, Vec<u8>)>,
 }
 
@@ -45,9 +51,9 @@ pub(super) struct CompleteHead {
     pub(super) body: BodyFraming,
     /// Whether the client wants to switch protocols.
     pub(super) has_upgrade: bool,
-    /// What to pass on.
+    /// The head to pass on.
     pub(super) bytes: Vec<u8>,
-    /// Whether that is what came with this read.
+    /// Whether these bytes all came with this read, and are unchanged.
     pub(super) is_as_read: bool,
 }
 
@@ -74,8 +80,8 @@ impl RequestHead {
         let end = bytes.iter().position(|byte| *byte == b'\n');
         let (taken, rest) = bytes.split_at(end.map_or(bytes.len(), |end| end + 1));
         *bytes = rest;
-        let checked = self.bytes.len();
-        if checked == 0 {
+        let len_before = self.bytes.len();
+        if len_before == 0 {
             // Mostly the head comes whole.
             let expected = taken.len() + bytes.len();
             self.bytes.reserve(expected.min(MAX_REQUEST_HEAD));
@@ -85,51 +91,29 @@ impl RequestHead {
             return Err(too_large("a head of more than 64 KiB"));
         }
         if end.is_none() {
-            // Bytes that are no HTTP may have no further line for long.
-            return self.check_partial_line(checked).map(|()| None);
+            // A client that does not speak HTTP may not end its line for long.
+            return self.check_partial_line(len_before).map(|()| None);
         }
         let start = std::mem::replace(&mut self.line_start, self.bytes.len());
-        let line = self.bytes.get(start..).unwrap_or_default();
-        let line = strip_line_end(line)?;
-        if line.is_empty() && self.request_line.is_some() {
-            return self.complete().map(Some);
+        let line = strip_line_end(self.bytes.get(start..).unwrap_or_default())?;
+        match (self.request_line.is_some(), line.is_empty()) {
+            (true, true) => return self.complete().map(Some),
+            (true, false) => self.headers.add(line)?,
+            (false, true) => {}
+            (false, false) => self.request_line = Some(RequestLine::parse(line, start)?),
         }
-        if line.is_empty() {
-            return Ok(None);
-        }
-        if self.request_line.is_none() {
-            self.request_line = Some(RequestLine::parse(line, start)?);
-            return Ok(None);
-        }
-        let (name, value) = split_header(line)?;
-        self.headers += 1;
-        if self.headers > MAX_REQUEST_HEADERS {
-            return Err(too_large("more than 200 header lines"));
-        }
-        if name.eq_ignore_ascii_case(b"transfer-encoding") {
-            if self.chunked || !value.eq_ignore_ascii_case(b"chunked") {
-                return Err("a Transfer-Encoding other than chunked".into());
-            }
-            self.chunked = true;
-        }
-        if name.eq_ignore_ascii_case(b"content-length") {
-            let length = parse_length(value)?;
-            if self.length.replace(length).is_some() {
-                return Err("more than one Content-Length".into());
-            }
-        }
-        self.has_upgrade |= name.eq_ignore_ascii_case(b"upgrade");
         Ok(None)
     }
 
-    /// Checks the fresh bytes of a line that has not ended.
+    /// Checks an incomplete line, after the first `checked` bytes of the head.
     fn check_partial_line(&self, checked: usize) -> Result<(), FramingError> {
         let line = self.bytes.get(self.line_start..).unwrap_or_default();
         if self.request_line.is_none() && line != b"\r" {
             check_method(line.split(|byte| *byte == b' ').next().unwrap_or_default())?;
         }
-        let fresh = checked.saturating_sub(self.line_start).saturating_sub(1);
-        let fresh = line.get(fresh..).unwrap_or_default();
+        // A CR at the end is not checked until the next byte, which may be LF.
+        let fresh_start = checked.saturating_sub(self.line_start).saturating_sub(1);
+        let fresh = line.get(fresh_start..).unwrap_or_default();
         check_controls(fresh.strip_suffix(b"\r").unwrap_or(fresh))
     }
 
@@ -138,10 +122,10 @@ impl RequestHead {
             .request_line
             .as_ref()
             .is_some_and(|line| line.is_http10);
-        if self.chunked && self.length.is_some() {
+        if self.headers.is_chunked && self.headers.length.is_some() {
             return Err("Transfer-Encoding and Content-Length".into());
         }
-        if self.chunked && is_http10 {
+        if self.headers.is_chunked && is_http10 {
             return Err("Transfer-Encoding in HTTP/1.0".into());
         }
         let head = std::mem::take(self);
@@ -150,27 +134,29 @@ impl RequestHead {
             .as_ref()
             .is_some_and(|line| line.is_connect);
         let (mut bytes, mut is_as_read) = (head.bytes, !head.is_held);
-        if let Some((place, target)) = head.request_line.and_then(|line| line.encoded) {
-            bytes.splice(place, target);
+        if let Some((range, target)) = head.request_line.and_then(|line| line.encoded) {
+            bytes.splice(range, target);
             is_as_read = false;
         }
         if bytes.len() > MAX_REQUEST_HEAD {
             return Err(too_large("a head of more than 64 KiB"));
         }
         Ok(CompleteHead {
-            body: match head.length {
-                _ if is_connect => BodyFraming::Tunnel,
-                _ if head.chunked => BodyFraming::Chunked,
-                length => BodyFraming::Length(length.unwrap_or_default()),
+            body: if is_connect {
+                BodyFraming::Tunnel
+            } else if head.headers.is_chunked {
+                BodyFraming::Chunked
+            } else {
+                BodyFraming::Length(head.headers.length.unwrap_or_default())
             },
-            has_upgrade: head.has_upgrade,
+            has_upgrade: head.headers.has_upgrade,
             bytes,
             is_as_read,
         })
     }
 
-    /// Writes a head for hyper in place of one that is refused, `rest` of which was read already: with what is valid of its
-    /// request line, and the headers that tell the host and the format of the answer.
+    /// Writes a head that hyper can parse in place of this refused one: with the valid parts of its request line, and the headers
+    /// that tell the host and the format of the answer. `rest` was read together with the refused line.
     pub(super) fn substitute(self, rest: &[u8]) -> Vec<u8> {
         let mut bytes = self.bytes;
         bytes.extend_from_slice(rest);
@@ -209,8 +195,32 @@ impl RequestHead {
     }
 }
 
+impl FramingHeaders {
+    fn add(&mut self, line: &[u8]) -> Result<(), FramingError> {
+        let (name, value) = split_header(line)?;
+        self.count += 1;
+        if self.count > MAX_REQUEST_HEADERS {
+            return Err(too_large("more than 200 header lines"));
+        }
+        if name.eq_ignore_ascii_case(b"transfer-encoding") {
+            if self.is_chunked || !value.eq_ignore_ascii_case(b"chunked") {
+                return Err("a Transfer-Encoding other than chunked".into());
+            }
+            self.is_chunked = true;
+        }
+        if name.eq_ignore_ascii_case(b"content-length") {
+            let length = parse_length(value)?;
+            if self.length.replace(length).is_some() {
+                return Err("more than one Content-Length".into());
+            }
+        }
+        self.has_upgrade |= name.eq_ignore_ascii_case(b"upgrade");
+        Ok(())
+    }
+}
+
 impl RequestLine {
-    /// Parses a line that begins at this offset of the head.
+    /// Parses a line that begins at offset `start` of the head.
     fn parse(line: &[u8], start: usize) -> Result<Self, FramingError> {
         let mut words = line.split(|byte| *byte == b' ');
         let (Some(method), Some(target), Some(version), None) =
@@ -230,16 +240,16 @@ impl RequestLine {
         }
         let encoded = encode_target(target);
         check_target(encoded.as_deref().unwrap_or(target))?;
-        let place = start + method.len() + 1;
+        let target_start = start + method.len() + 1;
         Ok(Self {
             is_http10: version == b"HTTP/1.0",
             is_connect: method == b"CONNECT",
-            encoded: encoded.map(|encoded| (place..place + target.len(), encoded)),
+            encoded: encoded.map(|encoded| (target_start..target_start + target.len(), encoded)),
         })
     }
 }
 
-/// Whether a header is for the answer to a request that is refused.
+/// Whether a substitute has this header of the refused head.
 fn is_kept(name: &[u8]) -> bool {
     KEPT_HEADERS
         .iter()
@@ -262,7 +272,7 @@ pub(super) fn strip_line_end(line: &[u8]) -> Result<&[u8], FramingError> {
     Ok(line)
 }
 
-/// Control characters may be in no line of a head or a trailer (RFC 9110, section 5.5); in a chunk's extension, either.
+/// Refuses control characters, which neither a line of a head or trailer (RFC 9110, section 5.5) nor a chunk's extension may have.
 fn check_controls(line: &[u8]) -> Result<(), FramingError> {
     let control = line
         .iter()
@@ -275,9 +285,10 @@ fn check_controls(line: &[u8]) -> Result<(), FramingError> {
 }
 
 fn check_method(method: &[u8]) -> Result<(), FramingError> {
-    match !method.is_empty() && method.iter().all(is_token) {
-        true => Ok(()),
-        false => Err("a method that is not a token: this is no HTTP request".into()),
+    if is_token(method) {
+        Ok(())
+    } else {
+        Err("a method that is not a token: this is no HTTP request".into())
     }
 }
 
@@ -289,17 +300,19 @@ fn check_target(target: &[u8]) -> Result<(), FramingError> {
             detail: "a request target of more than 65,534 bytes",
         });
     }
-    // What is encoded and begins with a slash is a path, whatever follows.
-    match target.starts_with(b"/") || Uri::try_from(target).is_ok() {
-        true => Ok(()),
-        false => Err("a request target that is no URI".into()),
+    // A target that was encoded and begins with a slash is always valid: a path, with or without a query.
+    if target.starts_with(b"/") || Uri::try_from(target).is_ok() {
+        Ok(())
+    } else {
+        Err("a request target that is no URI".into())
     }
 }
 
-/// Percent-encodes the bytes that a URI can't have (RFC 3986, section 2.1) and that clients send all the same: PromQL and
-/// LogQL in a query, such as `{job="api"}`. `None` if there are none. The http crate accepts others which RFC 3986 doesn't,
-/// and these stay as they are.
+/// Percent-encodes the bytes of a target that [`Uri`] refuses (RFC 3986, section 2.1) and that clients send all the same: PromQL
+/// and LogQL in a query, such as `{job="api"}`. Bytes that RFC 3986 forbids and [`Uri`] accepts stay as they are. `None` if no
+/// byte has to be encoded.
 fn encode_target(target: &[u8]) -> Option<Vec<u8>> {
+    // Most targets have none of these bytes, whatever their position.
     let may_be_refused = |byte: &u8| matches!(byte, b'<' | b'>' | b'"' | b'`' | 0x80..);
     if !target.iter().any(may_be_refused) {
         return None;
@@ -318,47 +331,48 @@ fn encode_target(target: &[u8]) -> Option<Vec<u8>> {
     }
     let mut encoded = Vec::with_capacity(target.len() + 16);
     for (at, byte) in target.iter().enumerate() {
-        match is_refused((at, byte)) {
-            true => {
-                encoded.extend_from_slice(percent_encoding::percent_encode_byte(*byte).as_bytes());
-            }
-            false => encoded.push(*byte),
+        if is_refused((at, byte)) {
+            encoded.extend_from_slice(percent_encoding::percent_encode_byte(*byte).as_bytes());
+        } else {
+            encoded.push(*byte);
         }
     }
     Some(encoded)
 }
 
-/// Splits a header line (RFC 9112, section 5): a token, and no space before the colon.
+/// Splits a header line into name and value (RFC 9112, section 5). The name is a token, with no space before the colon.
 pub(super) fn split_header(line: &[u8]) -> Result<(&[u8], &[u8]), FramingError> {
     if line.starts_with(b" ") || line.starts_with(b"\t") {
         return Err("a header on more than one line".into());
     }
     let colon = line.iter().position(|byte| *byte == b':');
     let (name, value) = line.split_at(colon.ok_or("a header without a colon")?);
-    match !name.is_empty() && name.iter().all(is_token) {
-        true => Ok((name, value.get(1..).unwrap_or_default().trim_ascii())),
-        false => Err("a header's name is not a token".into()),
+    if !is_token(name) {
+        return Err("a header's name is not a token".into());
     }
+    Ok((name, value.get(1..).unwrap_or_default().trim_ascii()))
 }
 
-fn is_token(byte: &u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte)
+/// Whether these bytes are a token (RFC 9110, section 5.6.2).
+fn is_token(bytes: &[u8]) -> bool {
+    let is_tchar = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
+    !bytes.is_empty() && bytes.iter().all(is_tchar)
 }
 
 /// Parses digits and nothing else: no sign, no list.
 pub(super) fn parse_length(value: &[u8]) -> Result<u64, FramingError> {
     let error = "a Content-Length that is not a number";
-    let text = str::from_utf8(value).map_err(|_| error)?;
-    match value.iter().all(u8::is_ascii_digit) {
-        true => text.parse().map_err(|_| error.into()),
-        false => Err(error.into()),
+    if !value.iter().all(u8::is_ascii_digit) {
+        return Err(error.into());
     }
+    let text = str::from_utf8(value).map_err(|_| error)?;
+    text.parse().map_err(|_| error.into())
 }
 
 /// Bytes of a request's head.
 pub(crate) const MAX_REQUEST_HEAD: usize = 64 * 1024;
 /// Header lines of a request.
 pub(crate) const MAX_REQUEST_HEADERS: usize = 200;
-/// The most that the http crate takes.
+/// Bytes of a request target: the most that [`Uri`] accepts.
 const MAX_TARGET: usize = u16::MAX as usize - 1;
 const KEPT_HEADERS: [&[u8]; 4] = [b"host", b"accept", b"content-type", b"user-agent"];

@@ -1,6 +1,6 @@
 use super::*;
 
-/// The verdicts on a stream of requests, after checking that they do not depend on the size of reads.
+/// Returns the verdicts on a stream of requests, and asserts that they do not depend on the size of reads.
 fn verdicts(bytes: &[u8]) -> Vec<Result<(), FramingError>> {
     let read_in = |size: usize| {
         let mut framing = FramingMonitor::default();
@@ -90,13 +90,14 @@ fn invalid_framing_of_a_body_closes_the_connection() {
 
 #[test]
 fn http2_has_one_length_or_none() {
-    let of = |lengths: &[&'static str]| {
-        let pairs = lengths
+    let check = |lengths: &[&'static str]| {
+        let headers: HeaderMap = lengths
             .iter()
-            .map(|length| (CONTENT_LENGTH, (*length).parse().unwrap()));
-        check_http2(&pairs.collect())
+            .map(|length| (CONTENT_LENGTH, (*length).parse().unwrap()))
+            .collect();
+        check_http2(&headers)
     };
-    assert!(of(&[]).is_ok() && of(&["3"]).is_ok());
+    assert!(check(&[]).is_ok() && check(&["3"]).is_ok());
     for bad in [
         &["3", "3"][..],
         &["3", "4"],
@@ -105,13 +106,13 @@ fn http2_has_one_length_or_none() {
         &[""],
         &["0x3"],
     ] {
-        assert!(of(bad).is_err(), "{bad:?}");
+        assert!(check(bad).is_err(), "{bad:?}");
     }
 }
 
 #[test]
-fn a_claimed_length_takes_no_memory() {
-    // The lines of a head are buffered, so their length is limited.
+fn memory_is_bounded_whatever_length_a_request_has_or_announces() {
+    // The lines of a head are buffered, so the length of a head is limited.
     let mut framing = FramingMonitor::default();
     framing.feed(b"GET / HTTP/1.1\r\nX: ").unwrap();
     framing.feed(&vec![b'x'; MAX_LINE + 1]).unwrap();
@@ -174,7 +175,7 @@ fn valid_requests_pass_as_they_came() {
 }
 
 #[test]
-fn target_has_only_what_a_uri_can_have() {
+fn target_has_no_byte_that_a_uri_can_not_have() {
     let sent = b"GET /<`\"\xff?q={j=\"a\"}<1&r=\xe9`> HTTP/1.1\r\nX: <\r\n\r\n";
     for size in [1, 5, sent.len()] {
         assert_eq!(
@@ -185,8 +186,8 @@ fn target_has_only_what_a_uri_can_have() {
     let text = "GET /é?é HTTP/1.1\r\n\r\n";
     assert_eq!(pass(text.as_bytes(), 3), text);
     for byte in 0x21..=0xff {
-        for place in [&b"/"[..], b"/?", b"http://a.test/", b"http://a.test/?"] {
-            let head = [b"GET ", place, &[byte], b" HTTP/1.1\r\n\r\n"].concat();
+        for start in [&b"/"[..], b"/?", b"http://a.test/", b"http://a.test/?"] {
+            let head = [b"GET ", start, &[byte], b" HTTP/1.1\r\n\r\n"].concat();
             let passed = pass(&head, head.len());
             let target = passed.split(' ').nth(1).unwrap();
             assert!(target.parse::<http::Uri>().is_ok(), "{passed:?}");

@@ -34,7 +34,7 @@ pub(crate) struct WatchedStream<T> {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SharedFraming {
     framing: Arc<Mutex<FramingMonitor>>,
-    /// `None` without a network.
+    /// `None` in the fuzz targets.
     connection: Option<Arc<ClientConnection>>,
     /// Notified when a head has begun and not ended.
     head_begins: Arc<Notify>,
@@ -50,14 +50,11 @@ impl SharedFraming {
 
     /// The exchanges of the client's connection so far; `None` while one is in flight.
     fn exchanges(&self) -> Option<u64> {
-        let exchanges = self
-            .connection
-            .as_ref()
-            .map(|connection| &connection.exchanges);
-        match exchanges {
-            Some(exchanges) => exchanges.is_idle().then(|| exchanges.total_begun()),
-            None => Some(0),
-        }
+        let Some(connection) = &self.connection else {
+            return Some(0);
+        };
+        let exchanges = &connection.exchanges;
+        exchanges.is_idle().then(|| exchanges.total_begun())
     }
 
     /// Returns once a head has been on its way for as long as `limit`.
@@ -95,6 +92,22 @@ impl<T> WatchedStream<T> {
     pub(crate) fn into_parts(self) -> (T, Bytes) {
         (self.io, self.replaced)
     }
+
+    /// Hides the end of the stream from hyper while the client awaits a response, for hyper would abort the exchange. If the stream
+    /// ends inside a request's body, the exchange has to be aborted.
+    fn poll_eof(&mut self) -> Poll<io::Result<()>> {
+        let framing = self.framing.lock();
+        let awaits_response = !framing.is_in_body() && self.answered < framing.requests();
+        drop(framing);
+        self.is_half_closed = awaits_response && self.framing.connection.is_some();
+        match &self.framing.connection {
+            Some(connection) if awaits_response => {
+                connection.set_half_closed();
+                Poll::Pending
+            }
+            _ => Poll::Ready(Ok(())),
+        }
+    }
 }
 
 impl<T: AsyncRead + Unpin> AsyncRead for WatchedStream<T> {
@@ -108,24 +121,14 @@ impl<T: AsyncRead + Unpin> AsyncRead for WatchedStream<T> {
             ready!(Pin::new(&mut self.io).poll_read(cx, buffer))?;
             let fresh = buffer.filled().get(before..).unwrap_or_default();
             if fresh.is_empty() {
-                // hyper would abort the exchange, and the client wants its response. In the middle of a body it is cut.
-                let framing = self.framing.lock();
-                let awaits_response = !framing.is_in_body() && self.answered < framing.requests();
-                drop(framing);
-                let connection = self.framing.connection.clone().filter(|_| awaits_response);
-                self.is_half_closed = connection.is_some();
-                let Some(connection) = connection else {
-                    return Poll::Ready(Ok(()));
-                };
-                connection.set_half_closed();
-                return Poll::Pending;
+                return self.poll_eof();
             }
             let mut framing = self.framing.lock();
             let was_awaited = framing.head_since.is_some();
             let fed = framing.feed(fresh);
             let is_awaited = framing.head_since.is_some();
             drop(framing);
-            // Mostly a head comes whole, and then nothing has to wake.
+            // Mostly a head comes whole, and needs no timeout.
             if is_awaited && !was_awaited {
                 self.framing.head_begins.notify_one();
             }
@@ -136,8 +139,8 @@ impl<T: AsyncRead + Unpin> AsyncRead for WatchedStream<T> {
                 return Poll::Ready(Ok(()));
             }
         }
-        let now = self.replaced.len().min(buffer.remaining());
-        buffer.put_slice(&self.replaced.split_to(now));
+        let len = self.replaced.len().min(buffer.remaining());
+        buffer.put_slice(&self.replaced.split_to(len));
         Poll::Ready(Ok(()))
     }
 }
@@ -169,7 +172,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for WatchedStream<T> {
         if let Some(exchanges) = self.framing.exchanges() {
             self.answered = exchanges - self.exchanges_before;
             if self.is_half_closed {
-                // It reads the end now.
+                // Now hyper may read the end.
                 cx.waker().wake_by_ref();
             }
         }
