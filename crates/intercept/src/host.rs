@@ -1,11 +1,11 @@
 //! The one spelling of a host's name.
 //!
 //! A request names its host four times: in CONNECT, in SNI, in Host or `:authority`, and in the certificate that the proxy
-//! mints. Whether they agree is decided by comparing two [`Host`]s, so there must be one spelling of each host, and none of
-//! anything that resolvers, browsers and libraries interpret differently.
+//! mints. Whether they agree is decided by comparing two [`Host`]s. So each host has one spelling, and a text that resolvers,
+//! browsers and libraries interpret differently is refused.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddrV6};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::sync::Arc;
 
 use rustls::pki_types::{DnsName, ServerName};
@@ -30,14 +30,13 @@ pub(crate) enum Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseHostError {
-    /// No name at all, or none before the port.
+    /// The text is empty, or empty before the port.
     #[error("no host name")]
     Empty,
     /// More than 253 bytes, or a label of more than 63 (RFC 1035, section 2.3.4).
     #[error("a host name of more than 253 bytes, or a label of more than 63")]
     TooLong,
-    /// Something else than letters, digits, hyphen, underscore and dot; also other scripts, which have to be written as
-    /// `xn--…`.
+    /// A character other than letters, digits, hyphen, underscore and dot. Other scripts have to be written as `xn--…`.
     #[error(
         "a host name has letters, digits, hyphens, underscores and dots; other scripts as xn--"
     )]
@@ -45,14 +44,14 @@ pub enum ParseHostError {
     /// An empty label, or one that begins or ends with a hyphen.
     #[error("a host name with an empty label, or a hyphen at the edge of one")]
     Label,
-    /// An address that is not four decimal numbers or RFC 4291: `127.1`, `0x7f.1`, `2130706433`, one with
-    /// a zone. Programs disagree about what these mean.
+    /// An address in a form that programs interpret differently, such as `127.1`, `0x7f.1`, `2130706433`, or with a zone: neither
+    /// four decimal numbers nor the text of RFC 4291.
     #[error("an address in an ambiguous form; write 192.0.2.1 or [2001:db8::1]")]
     Address,
     /// SNI has names only (RFC 6066, section 3).
     #[error("an address as server name indication")]
     AddressAsSni,
-    /// An IPv6 address with a port behind it, and no brackets: that is another address.
+    /// An IPv6 address followed by a port, without brackets: the port reads as a part of the address.
     #[error("an IPv6 address needs brackets here: write {0}, or brackets around all of it if {port} is a part of the address", port = .0.port())]
     Unbracketed(SocketAddrV6),
     /// `user@host`.
@@ -111,7 +110,7 @@ impl Host {
         }
     }
 
-    /// Whether it is the same host: `localhost` is 127.0.0.1 and `::1` (RFC 6761, section 6.3).
+    /// Whether both are the same host: `localhost` is 127.0.0.1 and `::1` (RFC 6761, section 6.3).
     #[must_use]
     pub fn is_same_as(&self, other: &Self) -> bool {
         self == other
@@ -216,6 +215,15 @@ impl HostPort {
     }
 }
 
+impl From<SocketAddr> for HostPort {
+    fn from(addr: SocketAddr) -> Self {
+        Self {
+            host: addr.ip().into(),
+            port: addr.port(),
+        }
+    }
+}
+
 /// An IPv6 address in brackets.
 impl fmt::Display for HostPort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -250,7 +258,7 @@ fn split(text: &str) -> Result<(Host, Option<u16>), ParseHostError> {
     if text.contains('@') {
         return Err(ParseHostError::UserInfo);
     }
-    // The colon of the port is the last one, unless it is inside the brackets of an address.
+    // The last colon is that of a port, unless it is inside the brackets of an address.
     match text.rsplit_once(':') {
         Some((host, digits)) if !digits.ends_with(']') => {
             // Without brackets the port can't be told from the last group.
@@ -265,14 +273,12 @@ fn split(text: &str) -> Result<(Host, Option<u16>), ParseHostError> {
 
 /// Parses digits only: `u16::from_str` would accept `+443` too.
 fn parse_port(digits: &str) -> Result<u16, ParseHostError> {
-    let port = match digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        true => digits.parse().unwrap_or_default(),
-        false => 0,
-    };
-    if port == 0 {
-        Err(ParseHostError::Port)
-    } else {
-        Ok(port)
+    if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(ParseHostError::Port);
+    }
+    match digits.parse::<u16>() {
+        Ok(0) | Err(_) => Err(ParseHostError::Port),
+        Ok(port) => Ok(port),
     }
 }
 
@@ -289,24 +295,25 @@ fn parse_name(text: &str) -> Result<Host, ParseHostError> {
     if text.len() > 253 || text.split('.').any(|label| label.len() > 63) {
         return Err(ParseHostError::TooLong);
     }
-    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-    if !text.bytes().all(fits) {
+    let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    if !text.bytes().all(is_valid) {
         return Err(ParseHostError::Character);
     }
-    let edge = |label: &str| label.is_empty() || label.starts_with('-') || label.ends_with('-');
-    if text.split('.').any(edge) {
+    let is_malformed =
+        |label: &str| label.is_empty() || label.starts_with('-') || label.ends_with('-');
+    if text.split('.').any(is_malformed) {
         return Err(ParseHostError::Label);
     }
     let lower = text.to_ascii_lowercase();
     if ends_in_a_number(&lower) {
         return Err(ParseHostError::Address);
     }
-    // A name that TLS does not accept could not be requested upstream; so far there is no such name.
+    // `to_server_name` relies on this. So far no name that has passed the checks above is refused here.
     DnsName::try_from_str(&lower).map_err(|_| ParseHostError::Label)?;
     Ok(Host(Kind::Name(lower.into())))
 }
 
-/// Whether a URL parser would take it for an IPv4 address (the ends-in-a-number checker of the WHATWG URL
+/// Whether a URL parser would take a name for an IPv4 address (the ends-in-a-number checker of the WHATWG URL
 /// standard): the last label is decimal, octal or hexadecimal.
 fn ends_in_a_number(lower: &str) -> bool {
     let last = lower.rsplit('.').next().unwrap_or_default();

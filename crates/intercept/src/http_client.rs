@@ -1,4 +1,4 @@
-//! The HTTP client for the services of the operator: check services, and collectors of spans.
+//! The HTTP client for check services and collectors of spans.
 
 pub(crate) mod connector;
 pub(crate) mod error;
@@ -27,10 +27,11 @@ pub(crate) type Pool = legacy::Client<Connector, Body>;
 pub(crate) struct HttpClient {
     version: HttpVersion,
     connector: Connector,
+    /// The current pool, and its generation.
     current: Mutex<(u64, Pool)>,
 }
 
-/// The HTTP version below the server's protocol.
+/// The HTTP version over which a server's protocol runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HttpVersion {
     Http1,
@@ -87,21 +88,21 @@ impl HttpClient {
     ///
     /// # Errors
     ///
-    /// [`HttpClientError::Connect`], [`HttpClientError::Broken`], [`HttpClientError::TooLong`].
+    /// [`HttpClientError::Connect`], [`HttpClientError::Tls`], [`HttpClientError::Broken`], [`HttpClientError::TooLong`].
     pub(crate) async fn exchange(
         &self,
         request: &Request<Bytes>,
     ) -> Result<(response::Parts, Bytes), HttpClientError> {
         let (_, pool) = self.pool();
-        match once(&pool, request).await {
-            // The server may have closed an idle connection as this was written to it: one retry.
-            Err(HttpClientError::Broken(_)) => once(&pool, request).await,
+        match exchange_once(&pool, request).await {
+            // One retry: the server may have closed an idle connection while the request was written to it.
+            Err(HttpClientError::Broken(_)) => exchange_once(&pool, request).await,
             result => result,
         }
     }
 }
 
-/// Probes whether the server accepts connections, and TLS handshakes if it is reached by TLS.
+/// Probes whether a server accepts connections, with a TLS handshake if its URI is `https`.
 ///
 /// # Errors
 ///
@@ -119,22 +120,21 @@ pub(crate) async fn reach(
     }
 }
 
-async fn once(
+async fn exchange_once(
     pool: &Pool,
     request: &Request<Bytes>,
 ) -> Result<(response::Parts, Bytes), HttpClientError> {
     let request = request.clone().map(|body| Body::new(Full::new(body)));
-    let answer = pool
+    let (head, body) = pool
         .request(request)
         .await
-        .map_err(|error| HttpClientError::new(&error))?;
-    let (head, body) = answer.into_parts();
-    let body = Limited::new(body, MAX_RESPONSE).collect().await;
-    let body = body.map_err(|error| match error.is::<LengthLimitError>() {
-        true => HttpClientError::TooLong(MAX_RESPONSE),
-        false => HttpClientError::new(&*error),
-    })?;
-    Ok((head, body.to_bytes()))
+        .map_err(|error| HttpClientError::new(&error))?
+        .into_parts();
+    match Limited::new(body, MAX_RESPONSE).collect().await {
+        Ok(body) => Ok((head, body.to_bytes())),
+        Err(error) if error.is::<LengthLimitError>() => Err(HttpClientError::TooLong(MAX_RESPONSE)),
+        Err(error) => Err(HttpClientError::new(&*error)),
+    }
 }
 
 fn pool(version: HttpVersion, connector: Connector) -> Pool {
@@ -156,10 +156,10 @@ fn pool(version: HttpVersion, connector: Connector) -> Pool {
 pub(crate) const MAX_RESPONSE: usize = 64 << 10;
 /// Bytes of an HTTP/2 head, as SETTINGS_MAX_HEADER_LIST_SIZE counts them.
 const MAX_HTTP2_HEAD: u32 = 16 << 10;
-/// Bytes that one worker's requests may receive at once.
+/// Bytes of responses that one HTTP/2 connection may receive before they are read.
 const CONNECTION_WINDOW: u32 = 1 << 20;
-/// How long an idle connection stays in the pool. Services keep theirs open for longer (60 s and more), so that mostly
-/// the proxy closes it.
+/// How long an idle connection stays in the pool: shorter than servers keep it (60 s and more), so that mostly the proxy closes
+/// it.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Idle connections of a worker.
+/// Idle connections of a pool.
 const MAX_IDLE: usize = 32;

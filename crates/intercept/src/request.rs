@@ -1,4 +1,4 @@
-//! What the stages hand on about a connection and its requests: plain data.
+//! Values that the stages hand on: a connection's client and target, and a request's body, id, trace context and refusal.
 
 pub(crate) mod buffered_body;
 pub(crate) mod client_info;

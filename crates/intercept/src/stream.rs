@@ -1,4 +1,4 @@
-//! A client's socket, and byte streams with a buffer on one side.
+//! Byte streams: the sockets of clients and origins, and wrappers that buffer one direction.
 
 pub(crate) mod client_socket;
 pub(crate) mod corked;

@@ -4,7 +4,7 @@ use super::{Host, HostPort, ParseHostError};
 
 #[test]
 fn one_spelling_for_each_host() {
-    let same = [
+    for (written, canonical) in [
         ("Example.COM", "example.com"),
         ("example.com.", "example.com"),
         ("xn--Bcher-KVA.example", "xn--bcher-kva.example"),
@@ -16,8 +16,7 @@ fn one_spelling_for_each_host() {
         ("2001:db8:0:0::1", "2001:db8::1"),
         ("::ffff:192.0.2.1", "192.0.2.1"),
         ("[::ffff:c000:201]", "192.0.2.1"),
-    ];
-    for (written, canonical) in same {
+    ] {
         let host = Host::parse(written).unwrap_or_else(|error| panic!("{written}: {error}"));
         assert_eq!(host.to_string(), canonical, "{written}");
         assert_eq!(Host::parse(canonical), Ok(host), "{written}");
@@ -26,12 +25,13 @@ fn one_spelling_for_each_host() {
 
 #[test]
 fn a_port_is_distinguished_from_an_address() {
-    for (written, again) in [
+    for (written, canonical) in [
         ("Example.com.:443", "example.com:443"),
         ("[2001:db8::1]:8443", "[2001:db8::1]:8443"),
         ("[::ffff:192.0.2.1]:80", "192.0.2.1:80"),
     ] {
-        assert_eq!(HostPort::parse(written).expect(written).to_string(), again);
+        let to = HostPort::parse(written).expect(written);
+        assert_eq!(to.to_string(), canonical);
     }
     for (refused, why) in [
         ("example.com", ParseHostError::Port),
@@ -47,8 +47,8 @@ fn a_port_is_distinguished_from_an_address() {
     ] {
         assert_eq!(HostPort::parse(refused), Err(why), "{refused}");
     }
-    let of_header = HostPort::parse_or("[::1]", 443).expect("a host");
-    assert_eq!(of_header.to_string(), "[::1]:443");
+    let without_port = HostPort::parse_or("[::1]", 443).expect("a host");
+    assert_eq!(without_port.to_string(), "[::1]:443");
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn ambiguous_spellings_are_refused() {
 }
 
 #[test]
-fn lengths_are_those_of_dns() {
+fn a_name_longer_than_dns_permits_is_refused() {
     let label = "a".repeat(63);
     let longest = format!("{label}.{label}.{label}.{}", "a".repeat(61));
     Host::parse(&longest).expect("253 bytes");
@@ -107,25 +107,25 @@ fn sni_is_a_name() {
 proptest! {
     /// A host that is accepted is canonical, and is a valid server name for TLS to the origin.
     #[test]
-    fn what_is_accepted_is_canonical(text in "[a-zA-Z0-9._:\\[\\]x-]{0,40}") {
+    fn an_accepted_host_is_canonical(text in "[a-zA-Z0-9._:\\[\\]x-]{0,40}") {
         if let Ok(host) = Host::parse(&text) {
             let written = host.to_string();
             prop_assert_eq!(Host::parse(&written), Ok(host.clone()));
             prop_assert_eq!(&written, &written.to_ascii_lowercase());
-            let asked = host.to_server_name();
-            prop_assert_eq!(asked.to_str(), written);
+            let server_name = host.to_server_name();
+            prop_assert_eq!(server_name.to_str(), written);
         }
     }
 
     #[test]
-    fn nothing_panics(text in "\\PC{0,300}", port in any::<u16>()) {
+    fn parsing_never_panics(text in "\\PC{0,300}", port in any::<u16>()) {
         let _ = Host::parse(&text);
         let _ = HostPort::parse(&text);
         let _ = HostPort::parse_or(&text, port);
     }
 
     #[test]
-    fn a_port_comes_back(name in "[a-z]{1,9}(\\.[a-z]{1,9}){0,3}", ip in any::<std::net::IpAddr>(), port in 1..=u16::MAX) {
+    fn a_printed_host_and_port_parses_to_the_same_value(name in "[a-z]{1,9}(\\.[a-z]{1,9}){0,3}", ip in any::<std::net::IpAddr>(), port in 1..=u16::MAX) {
         for host in [Host::parse(&name).expect("a name"), Host::from(ip)] {
             let both = HostPort { host, port };
             prop_assert_eq!(HostPort::parse(&both.to_string()), Ok(both));
@@ -134,7 +134,7 @@ proptest! {
 
     /// Text that the C library reads as an address is parsed as an address or refused: it never becomes a name.
     #[test]
-    fn no_number_passes_as_a_name(numbers in prop::collection::vec("(0|0x)?[0-9a-f]{0,8}", 1..5)) {
+    fn a_number_never_becomes_a_name(numbers in prop::collection::vec("(0|0x)?[0-9a-f]{0,8}", 1..5)) {
         let text = numbers.join(".");
         if let Ok(host) = Host::parse(&text) {
             let last = text.rsplit('.').next().unwrap_or_default();

@@ -20,7 +20,7 @@ use tonic::codegen::Service;
 
 use super::tls::ClientTls;
 
-/// Where a server is reached.
+/// The address of a server, and the TLS configuration for it.
 #[derive(Clone, Debug)]
 pub(crate) struct Endpoint {
     /// The URI of requests, with the scheme `http` or `https`; its host is `localhost` for a Unix socket.
@@ -37,7 +37,7 @@ pub(crate) struct Connector {
     endpoint: Arc<Endpoint>,
     tcp: HttpConnector,
     tls: Option<(Arc<rustls::ClientConfig>, ServerName<'static>)>,
-    /// The time for a connection, TLS handshake included.
+    /// How long connecting may take, TLS handshake included.
     timeout: Duration,
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct TlsFailed(String);
 
 type ConnectFuture = Pin<Box<dyn Future<Output = io::Result<TokioIo<Box<dyn Stream>>>> + Send>>;
 
-/// A connection to a server: TCP or a Unix socket, with TLS or without.
+/// A connection's byte stream: TCP or a Unix socket, with TLS or without.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
@@ -73,7 +73,7 @@ impl Connector {
         Self {
             endpoint: Arc::new(endpoint.clone()),
             tcp,
-            tls: tls.map(|(tls, name)| (tls.offering(alpn), name)),
+            tls: tls.map(|(tls, name)| (tls.with_alpn(alpn), name)),
             timeout,
         }
     }
@@ -82,10 +82,9 @@ impl Connector {
     ///
     /// # Errors
     ///
-    /// Those of connect(2) and of name resolution; [`io::ErrorKind::TimedOut`]; [`TlsFailed`] inside of one.
+    /// Those of connect(2) and of name resolution; [`io::ErrorKind::TimedOut`]; an error that wraps [`TlsFailed`].
     pub(crate) async fn connect(&self) -> io::Result<Box<dyn Stream>> {
-        let connected = timeout(self.timeout, self.open());
-        connected
+        timeout(self.timeout, self.open())
             .await
             .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
@@ -99,21 +98,21 @@ impl Connector {
             }
         };
         let Some((config, name)) = self.tls.clone() else {
-            return match self.endpoint.is_https() {
-                false => Ok(stream),
-                true => Err(failed(
-                    "the URL's host is no name that a certificate can have",
-                )),
-            };
+            if self.endpoint.is_https() {
+                let detail = "the URL's host is no name that a certificate can have";
+                return Err(tls_failed(detail));
+            }
+            return Ok(stream);
         };
-        let secured = TlsConnector::from(config).connect(name, stream).await;
-        let secured = secured.map_err(|error| failed(&error.to_string()))?;
-        Ok(Box::new(secured))
+        match TlsConnector::from(config).connect(name, stream).await {
+            Ok(encrypted) => Ok(Box::new(encrypted)),
+            Err(error) => Err(tls_failed(&error.to_string())),
+        }
     }
 }
 
-fn failed(why: &str) -> io::Error {
-    io::Error::other(TlsFailed(why.to_owned()))
+fn tls_failed(detail: &str) -> io::Error {
+    io::Error::other(TlsFailed(detail.to_owned()))
 }
 
 impl Service<Uri> for Connector {

@@ -1,4 +1,4 @@
-//! Why a request was not answered.
+//! The error of a request to a check service or collector.
 
 use std::error::Error;
 use std::io;
@@ -20,34 +20,37 @@ pub(crate) enum HttpClientError {
     Tls(Arc<str>),
     /// The connection was closed during the response, or the server speaks another protocol.
     Broken(Arc<str>),
-    /// The response is longer than so many bytes.
+    /// The response is longer than this limit, in bytes.
     TooLong(usize),
 }
 
 impl HttpClientError {
-    /// The error for an error of hyper's client.
+    /// Classifies an error of hyper's client.
     pub(crate) fn new(error: &(dyn Error + 'static)) -> Self {
         let is_connect = |error: &(dyn Error + 'static)| {
-            let of_client = error.downcast_ref::<legacy::Error>();
-            of_client.is_some_and(legacy::Error::is_connect)
+            error
+                .downcast_ref::<legacy::Error>()
+                .is_some_and(legacy::Error::is_connect)
         };
-        match causes(error).any(is_connect) {
-            true => Self::connect(error),
-            false => Self::Broken(innermost(error)),
+        if causes(error).any(is_connect) {
+            Self::connect(error)
+        } else {
+            Self::Broken(innermost(error))
         }
     }
 
-    /// The error for a connection that could not be opened.
+    /// Classifies an error of a connection that could not be opened.
     pub(super) fn connect(error: &(dyn Error + 'static)) -> Self {
         let is_tls = |error: &(dyn Error + 'static)| {
-            let inside = error
+            error
                 .downcast_ref::<io::Error>()
-                .and_then(io::Error::get_ref);
-            inside.is_some_and(<dyn Error + Send + Sync>::is::<TlsFailed>)
+                .and_then(io::Error::get_ref)
+                .is_some_and(<dyn Error + Send + Sync>::is::<TlsFailed>)
         };
-        match causes(error).any(is_tls) {
-            true => Self::Tls(innermost(error)),
-            false => Self::Connect(innermost(error)),
+        if causes(error).any(is_tls) {
+            Self::Tls(innermost(error))
+        } else {
+            Self::Connect(innermost(error))
         }
     }
 }
@@ -62,10 +65,13 @@ fn innermost(error: &(dyn Error + 'static)) -> Arc<str> {
     printable(&last.to_string())
 }
 
-/// Escapes and cuts a text of a server for the log.
+/// Escapes and truncates a server's text for the log.
 pub(crate) fn printable(text: &str) -> Arc<str> {
-    let escaped = text.chars().flat_map(char::escape_debug);
-    escaped.take(MAX_REASON).collect::<String>().into()
+    text.chars()
+        .flat_map(char::escape_debug)
+        .take(MAX_REASON)
+        .collect::<String>()
+        .into()
 }
 
 /// Characters of a text in the log.

@@ -1,4 +1,4 @@
-//! TLS towards check services and collectors.
+//! The TLS configuration of connections to check services and collectors.
 
 use std::fmt::{self, Debug, Formatter};
 use std::sync::Arc;
@@ -6,12 +6,12 @@ use std::sync::Arc;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 
-/// The authorities that a server is verified by, and the certificate that this process shows it.
+/// The authorities that a server is verified by, and the certificate that this process shows to it.
 ///
-/// Two are equal if they were made of the same certificates and key.
+/// Configurations are equal if their certificates and keys are.
 #[derive(Clone)]
 pub struct ClientTls {
-    made_of: Arc<Credentials>,
+    credentials: Arc<Credentials>,
     config: Arc<ClientConfig>,
 }
 
@@ -36,30 +36,32 @@ impl Credentials {
 }
 
 impl ClientTls {
-    /// Makes a configuration.
+    /// Builds a configuration.
     ///
     /// # Errors
     ///
     /// The key is not that of the certificate.
-    pub(crate) fn new(made_of: Credentials) -> Result<Self, rustls::Error> {
+    pub(crate) fn new(credentials: Credentials) -> Result<Self, rustls::Error> {
         let mut roots = RootCertStore::empty();
-        roots.add_parsable_certificates(made_of.roots.iter().cloned());
+        roots.add_parsable_certificates(credentials.roots.iter().cloned());
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let builder = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
             .with_root_certificates(roots);
-        let config = match &made_of.key {
+        let config = match &credentials.key {
             None => builder.with_no_client_auth(),
-            Some(key) => builder.with_client_auth_cert(made_of.chain.clone(), key.clone_key())?,
+            Some(key) => {
+                builder.with_client_auth_cert(credentials.chain.clone(), key.clone_key())?
+            }
         };
         Ok(Self {
-            made_of: Arc::new(made_of),
+            credentials: Arc::new(credentials),
             config: Arc::new(config),
         })
     }
 
-    /// A configuration that offers this protocol (ALPN).
-    pub(super) fn offering(&self, protocol: &[u8]) -> Arc<ClientConfig> {
+    /// The configuration with ALPN for this protocol.
+    pub(super) fn with_alpn(&self, protocol: &[u8]) -> Arc<ClientConfig> {
         let mut config = ClientConfig::clone(&self.config);
         config.alpn_protocols = vec![protocol.to_vec()];
         Arc::new(config)
@@ -68,14 +70,14 @@ impl ClientTls {
 
 impl PartialEq for ClientTls {
     fn eq(&self, other: &Self) -> bool {
-        self.made_of == other.made_of
+        self.credentials == other.credentials
     }
 }
 
 /// Without the key.
 impl Debug for ClientTls {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let has_identity = self.made_of.key.is_some();
+        let has_identity = self.credentials.key.is_some();
         f.debug_struct("ClientTls")
             .field("has_identity", &has_identity)
             .finish_non_exhaustive()

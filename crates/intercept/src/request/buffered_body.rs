@@ -21,14 +21,14 @@ use tokio::time::timeout;
 #[derive(Clone, Debug)]
 pub(crate) struct BufferedBody(Arc<Mutex<Remainder>>);
 
-/// A body: what was not passed on yet, and what is kept of the rest.
+/// The part of a body that was not passed on yet, and a copy of the part that was, for a retry.
 #[derive(Debug)]
 pub(crate) struct Remainder {
     /// Read already, for the check or by a failed attempt.
     buffered: VecDeque<Frame<Bytes>>,
     body: Incoming,
     replay: Replay,
-    /// Counts the attempts to send it: only the last one may read.
+    /// The number of the attempt to send the body. Only the last attempt may read.
     attempt: u32,
     expectation: Expectation,
 }
@@ -64,7 +64,7 @@ pub(crate) struct BufferedPrefix {
 }
 
 impl BufferedBody {
-    /// `None` where there is no body.
+    /// Buffers nothing yet. `None` if the request has no body.
     pub(crate) fn new(body: Incoming) -> Option<Self> {
         (!body.is_end_stream()).then(|| {
             Self(Arc::new(Mutex::new(Remainder {
@@ -77,8 +77,8 @@ impl BufferedBody {
         })
     }
 
-    /// Reads until there are `max` bytes, the body ends, or the client sends no more for `pause`: in a bidirectional call it waits
-    /// for a response first. Buffers what it reads for the origin.
+    /// Reads until there are `max` bytes, the body ends, or the client sends nothing for `pause`: in a bidirectional call the client
+    /// waits for a response first. Buffers the read frames for the origin.
     ///
     /// # Errors
     ///
@@ -88,7 +88,7 @@ impl BufferedBody {
         max: usize,
         pause: Duration,
     ) -> hyper::Result<BufferedPrefix> {
-        // One buffer, however small the client's frames are: each would take the memory of a frame.
+        // One buffer for all frames: a client may send its body in many tiny ones, each of which would take the memory of a `Frame`.
         let mut bytes = BytesMut::new();
         let mut rest = None;
         let mut truncated = false;
@@ -121,7 +121,7 @@ impl BufferedBody {
         Ok(BufferedPrefix { bytes, truncated })
     }
 
-    /// Lets no attempt read the body until [`BufferedBody::continue_now`].
+    /// Keeps attempts from reading the body until [`BufferedBody::continue_now`].
     pub(crate) fn await_continue(&self) {
         self.lock().expectation = Expectation::Awaited(None);
     }
@@ -147,8 +147,8 @@ impl BufferedBody {
         self.lock().replay = Replay::Off;
     }
 
-    /// Begins a new attempt with the whole body, and returns its number. Earlier attempts get an error. `None` if the body is
-    /// not whole any more.
+    /// Begins a new attempt with the whole body, and returns the attempt's number. Earlier attempts get an error. `None` if part of
+    /// the body was passed on and not kept.
     pub(crate) fn rewind(&self) -> Option<u32> {
         let mut remainder = self.lock();
         let Replay::Kept { data, .. } = mem::take(&mut remainder.replay) else {
@@ -161,8 +161,8 @@ impl BufferedBody {
         Some(remainder.attempt)
     }
 
-    /// Drains what is left in the background, for [`DRAIN_TIMEOUT`] at most, unless another holder reads it. A body that the
-    /// origin has not asked for is given up: the client may never send it.
+    /// Drains the rest of the body in the background, for [`DRAIN_TIMEOUT`] at most, unless another holder reads it. A body that
+    /// the origin has not asked for is abandoned: the client may never send it.
     pub(crate) fn drain_in_background(self) {
         if self.lock().awaits_continue() {
             self.lock().attempt += 1;
@@ -184,10 +184,10 @@ impl BufferedBody {
                 return;
             };
             let len = frame.data_ref().map_or(0, Bytes::len);
-            match left.checked_sub(len) {
-                Some(less) => left = less,
-                None => return,
-            }
+            let Some(rest) = left.checked_sub(len) else {
+                return;
+            };
+            left = rest;
         }
     }
 
@@ -250,8 +250,12 @@ impl Body for Remainder {
     }
 
     fn size_hint(&self) -> SizeHint {
-        let data = self.buffered.iter().filter_map(Frame::data_ref);
-        let buffered: u64 = data.map(|data| data.len() as u64).sum();
+        let buffered: u64 = self
+            .buffered
+            .iter()
+            .filter_map(Frame::data_ref)
+            .map(|data| data.len() as u64)
+            .sum();
         let rest = self.body.size_hint();
         let mut hint = SizeHint::new();
         hint.set_lower(rest.lower() + buffered);
@@ -262,8 +266,8 @@ impl Body for Remainder {
     }
 }
 
-/// Bytes of a body that are kept for a retry until the response begins: what most calls of APIs send. A larger body is sent
-/// once only.
+/// Bytes of a body that are kept for a retry until the response begins: enough for most API calls. A larger body is sent only
+/// once.
 const MAX_REPLAYED: usize = 64 * 1024;
 /// Frames that are kept: each may hold the whole buffer that it was read into.
 const MAX_REPLAYED_FRAMES: usize = 64;

@@ -8,20 +8,20 @@ use peername_server::addr::PeerAddr;
 
 use super::id::Id;
 
-/// The client at the other end of a connection, as far as it is known.
+/// The client of a connection, and the peer that connected for it.
 #[derive(Debug)]
 pub(crate) struct ClientInfo {
     /// The other end of the socket.
     pub(crate) peer: PeerAddr,
     /// The true client: the source that the PROXY header of a trusted peer claims, else the peer.
     pub(crate) addr: SocketAddr,
-    /// The user name that was verified last, where `--proxy-auth` asks for one.
+    /// The user name that was verified last, if `--proxy-auth` requires one.
     user: Mutex<Option<Arc<str>>>,
     /// For the audit lines of its requests.
     pub(crate) text: ClientText,
 }
 
-/// What every audit line of a connection has, as text.
+/// The fields that all audit lines of a connection have, formatted once.
 #[derive(Debug)]
 pub(crate) struct ClientText {
     /// The connection's id in logs.

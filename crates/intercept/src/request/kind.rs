@@ -1,4 +1,4 @@
-//! What is to be authorized.
+//! The kind of a request that is authorized.
 
 /// Whether a tunnel or a single request is to be authorized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

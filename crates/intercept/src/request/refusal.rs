@@ -1,4 +1,4 @@
-//! Why a request gets no response of its origin: one value, from which the client's response and the audit line are made.
+//! The refusal of a request: one value, from which the client's response and the audit line are made.
 
 use std::borrow::Cow;
 
@@ -10,11 +10,11 @@ pub(crate) struct Refusal {
     pub(crate) status: StatusCode,
     /// A stable code, for programs.
     pub(crate) code: &'static str,
-    /// What happened, for people. Of a peer's input it contains only names that were parsed.
+    /// What happened, for people. It quotes nothing that a peer sent but names that were parsed.
     pub(crate) detail: String,
     /// What to do about it; may be empty.
     pub(crate) hint: &'static str,
-    /// Whether the connection has to be closed behind it.
+    /// Whether the connection has to be closed after the response.
     pub(crate) close: bool,
 }
 
@@ -37,7 +37,7 @@ impl Refusal {
         Self { hint, ..self }
     }
 
-    /// Closes the connection behind the response.
+    /// Closes the connection after the response.
     pub(crate) fn with_close(self) -> Self {
         Self {
             close: true,
@@ -45,7 +45,7 @@ impl Refusal {
         }
     }
 
-    /// Names of one request that do not agree.
+    /// A request whose names for its target do not agree.
     pub(crate) fn name_mismatch(status: StatusCode, detail: String) -> Self {
         Self::new(status, "name_mismatch", detail)
             .with_hint("CONNECT, SNI and Host have to name the same host and port")

@@ -1,4 +1,4 @@
-//! What would allow a request that is denied.
+//! The option that would allow a denied request.
 
 use std::fmt::{self, Display, Formatter};
 use std::net::SocketAddr;
@@ -7,7 +7,7 @@ use peername_observe::shell::command_line;
 
 use crate::host::LOOPBACK;
 
-/// The option that would allow it, displayed as on a command line.
+/// The option that would allow a denied request, displayed as on a command line.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Remedy {
     /// A rule of `--allow`.
@@ -23,7 +23,7 @@ pub enum Remedy {
 }
 
 impl Remedy {
-    /// The name of the option, which is a key of a file.
+    /// The name of the option, which is also its key in a configuration file.
     pub fn option(&self) -> &'static str {
         match self {
             Self::Allow(_) => "allow",
@@ -33,7 +33,7 @@ impl Remedy {
         }
     }
 
-    /// What is given to the option, or added to the list of the key.
+    /// The values to give to the option, or to add to the list of its key.
     pub fn values(&self) -> Vec<String> {
         match self {
             Self::Allow(value) | Self::AllowTcp(value) => vec![value.clone()],

@@ -23,30 +23,31 @@ pub(crate) struct RequestTarget {
     authority: Box<str>,
     /// Whether the origin is spoken to over TLS.
     pub(crate) tls: bool,
-    /// The original destination of a redirected connection, where a name came with it.
+    /// The original destination of a redirected connection whose ClientHello has a name.
     pub(crate) via: Option<IpAddr>,
     /// The target of CONNECT.
     pub(crate) connect: Option<HostPort>,
     /// The server name in the ClientHello.
     pub(crate) sni: Option<Host>,
-    /// The protocol that the client and the proxy agreed on.
+    /// The protocol that the client and the proxy negotiated.
     pub(crate) alpn: Option<&'static str>,
     pub(crate) tls_version: Option<&'static str>,
-    /// Why every request is refused, whatever it asks for.
+    /// Set if every request is refused.
     pub(crate) refusal: Option<Box<Refusal>>,
     /// The CONNECT, if the check denied it and the client gets the denial inside the tunnel. It is checked again with
     /// each request: a denial lasts no longer than the check service says.
     pub(crate) denied_connect: Option<Arc<Parts>>,
 }
 
-/// Where a connection goes, before anything inside it is read.
+/// The destination of a connection, before anything inside it is read.
 #[derive(Clone, Debug)]
 pub(crate) enum Destination {
     /// The target of CONNECT.
     Connect(HostPort),
     /// The original destination of a connection that was redirected to the proxy.
     Redirected(SocketAddr),
-    /// The name that the original destination of a jailed program's connection was given to, or an address that has none.
+    /// The destination of a jailed program's connection: the name to which its synthetic address was assigned, or the address if it
+    /// is not synthetic.
     Named(HostPort),
 }
 
@@ -55,13 +56,7 @@ impl Destination {
     pub(crate) fn to_target(&self) -> RequestTarget {
         match self {
             Self::Connect(to) => RequestTarget::plain(to.clone(), Some(to.clone())),
-            Self::Redirected(addr) => RequestTarget::plain(
-                HostPort {
-                    host: addr.ip().into(),
-                    port: addr.port(),
-                },
-                None,
-            ),
+            Self::Redirected(addr) => RequestTarget::plain((*addr).into(), None),
             Self::Named(to) => RequestTarget::plain(to.clone(), None),
         }
     }
@@ -94,34 +89,25 @@ impl RequestTarget {
         }
     }
 
-    /// The target on which the destination and the ClientHello's name agree. Where they differ, the handshake is still
-    /// finished, under the name that the client wants to see, so that the client can be told why.
+    /// The target on which the destination and the ClientHello's name agree. If they differ, every request is refused; the handshake
+    /// is still finished, under the name in the ClientHello, so that the client can be told why.
     pub(crate) fn from_client_hello(destination: &Destination, sni: Option<Host>) -> Self {
-        let (to, via, connect) = match destination {
-            Destination::Connect(to) => (to.clone(), None, Some(to.clone())),
-            Destination::Named(to) => (to.clone(), None, None),
-            Destination::Redirected(addr) => match &sni {
-                Some(name) => {
-                    let (host, port) = (name.clone(), addr.port());
-                    (HostPort { host, port }, Some(addr.ip()), None)
-                }
-                None => (
-                    HostPort {
-                        host: addr.ip().into(),
-                        port: addr.port(),
-                    },
-                    None,
-                    None,
-                ),
-            },
+        let (to, via, connect) = match (destination, &sni) {
+            (Destination::Connect(to), _) => (to.clone(), None, Some(to.clone())),
+            (Destination::Named(to), _) => (to.clone(), None, None),
+            (Destination::Redirected(addr), None) => ((*addr).into(), None, None),
+            (Destination::Redirected(addr), Some(name)) => {
+                let (host, port) = (name.clone(), addr.port());
+                (HostPort { host, port }, Some(addr.ip()), None)
+            }
         };
-        let other = sni.as_ref().filter(|sni| !sni.is_same_as(&to.host));
-        let refusal = other.map(|sni| {
-            let what = match destination {
+        let differing_sni = sni.as_ref().filter(|sni| !sni.is_same_as(&to.host));
+        let refusal = differing_sni.map(|sni| {
+            let source = match destination {
                 Destination::Named(_) => "the destination",
                 _ => "CONNECT",
             };
-            let detail = format!("{what} names {} and SNI {sni}", to.host);
+            let detail = format!("{source} names {} and SNI {sni}", to.host);
             Box::new(Refusal::name_mismatch(StatusCode::FORBIDDEN, detail))
         });
         let to = HostPort {
@@ -141,12 +127,12 @@ impl RequestTarget {
         if self.tls { "https" } else { "http" }
     }
 
-    /// Checks that a request on this connection is for this target.
+    /// Checks that a request on the connection is for this target.
     ///
     /// # Errors
     ///
-    /// 421 for HTTP/2, where a client may use one connection for two hosts and has to be told that it can't
-    /// (RFC 9110, section 15.5.20); 403 for HTTP/1; 400 for what can't be parsed.
+    /// 421 for HTTP/2, where a client may use one connection for several hosts unless it gets this status (RFC 9110, section
+    /// 15.5.20); 403 for HTTP/1; 400 for a host that is missing or can't be parsed.
     pub(crate) fn check_agreement(&self, request: &Parts) -> Result<(), Refusal> {
         let status = match request.version {
             Version::HTTP_2 => StatusCode::MISDIRECTED_REQUEST,
@@ -161,29 +147,22 @@ impl RequestTarget {
         if self.is_named_by(request) {
             return Ok(());
         }
-        let requested = requested_host(request, if self.tls { 443 } else { 80 })?;
-        match requested {
-            None if request.version == Version::HTTP_11 || request.version == Version::HTTP_2 => {
-                Err(Refusal::bad_request("the request names no host"))
-            }
-            None => Ok(()),
-            Some(requested)
-                if requested.port == self.to.port && requested.host.is_same_as(&self.to.host) =>
-            {
-                Ok(())
-            }
-            Some(requested) => {
-                let detail = format!(
-                    "the connection is for {} and the request for {requested}",
-                    self.to
-                );
-                Err(Refusal::name_mismatch(status, detail))
-            }
+        let Some(requested) = requested_host(request, if self.tls { 443 } else { 80 })? else {
+            return match request.version {
+                Version::HTTP_11 | Version::HTTP_2 => {
+                    Err(Refusal::bad_request("the request names no host"))
+                }
+                _ => Ok(()),
+            };
+        };
+        if requested.port == self.to.port && requested.host.is_same_as(&self.to.host) {
+            return Ok(());
         }
+        let to = &self.to;
+        let detail = format!("the connection is for {to} and the request for {requested}");
+        Err(Refusal::name_mismatch(status, detail))
     }
-}
 
-impl RequestTarget {
     /// Whether the request names this target once, and in the spelling that needs no parsing.
     fn is_named_by(&self, request: &Parts) -> bool {
         let mut hosts = request.headers.get_all(header::HOST).iter();
@@ -196,7 +175,7 @@ impl RequestTarget {
     }
 }
 
-/// The one host and port that a request names, in its target, in Host, or in both.
+/// The host and port that a request names in its target, in Host, or in both.
 ///
 /// # Errors
 ///
@@ -209,8 +188,9 @@ pub(crate) fn requested_host(
         HostPort::parse_or(text, default_port)
             .map_err(|why| Refusal::bad_request(format!("the host of the request: {why}")))
     };
-    let target = request.uri.authority();
-    let target = target
+    let target = request
+        .uri
+        .authority()
         .map(|authority| parse(authority.as_str()))
         .transpose()?;
     let mut hosts = request.headers.get_all(header::HOST).iter();

@@ -39,8 +39,8 @@ pub(crate) struct SpanContext {
 }
 
 impl TraceContext {
-    /// The trace context in these headers; `None` if `traceparent` is missing, invalid or repeated. `tracestate` belongs to
-    /// it, and is not parsed (section 3.3.1.1).
+    /// Reads the trace context in these headers; `None` if `traceparent` is missing, invalid or repeated. `tracestate` is kept
+    /// unparsed (section 3.3.1.1).
     pub(crate) fn read(headers: &HeaderMap) -> Option<Self> {
         let mut parents = headers.get_all(TRACEPARENT).iter();
         let parent = parents.next().filter(|_| parents.next().is_none())?;
@@ -52,13 +52,15 @@ impl TraceContext {
         })
     }
 
-    /// The same trace with another `traceparent`, or the trace that this one begins.
+    /// A context with this `traceparent`, and the `tracestate` of these headers if they have a valid trace context.
     pub(crate) fn with_parent(parent: HeaderValue, headers: &HeaderMap) -> Option<Self> {
         let fields = parse_parent(parent.as_bytes())?;
-        let state = Self::read(headers).map(|trace| trace.state);
+        let state = Self::read(headers)
+            .map(|trace| trace.state)
+            .unwrap_or_default();
         Some(Self {
             parent,
-            state: state.unwrap_or_default(),
+            state,
             fields,
         })
     }
@@ -67,7 +69,7 @@ impl TraceContext {
         self.fields.trace_id
     }
 
-    /// Writes it into the headers of a request that belongs to the same trace, in place of any that these have.
+    /// Replaces the trace context in these headers.
     pub(crate) fn write(self, headers: &mut HeaderMap) {
         headers.insert(TRACEPARENT, self.parent);
         headers.remove(TRACESTATE);
@@ -90,8 +92,8 @@ impl SpanContext {
         })
     }
 
-    /// This span as a child of the client's; `None` if the client's trace is not sampled (as the sampler `parentbased_always_on`
-    /// of OpenTelemetry's SDKs, their default).
+    /// This span as a child of the client's span; `None` if the client's trace is not sampled, as with the default sampler of
+    /// OpenTelemetry's SDKs (`parentbased_always_on`).
     pub(crate) fn child_of(self, trace: &TraceContext) -> Option<Self> {
         let Parent {
             trace_id,
@@ -151,10 +153,10 @@ fn parse_parent(value: &[u8]) -> Option<Parent> {
     })
 }
 
-/// A number of exactly so many hex digits, in lower case.
+/// Parses exactly `count` hex digits, in lower case.
 fn hex(digits: &[u8], count: usize) -> Option<u128> {
-    let is_valid = |digit: &u8| matches!(digit, b'0'..=b'9' | b'a'..=b'f');
-    if digits.len() != count || !digits.iter().all(is_valid) {
+    let is_lower_hex = |digit: &u8| matches!(digit, b'0'..=b'9' | b'a'..=b'f');
+    if digits.len() != count || !digits.iter().all(is_lower_hex) {
         return None;
     }
     u128::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
@@ -162,7 +164,7 @@ fn hex(digits: &[u8], count: usize) -> Option<u128> {
 
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
-/// Bytes of version 00, with which each later version begins.
+/// Bytes of a version 00 header. Later versions begin with the same fields.
 const KNOWN_LENGTH: usize = 55;
 const INVALID_VERSION: u128 = 0xff;
 /// The flag that the caller may have recorded the trace (section 3.2.2.5.1).
@@ -174,7 +176,7 @@ mod tests {
 
     /// The specification's own examples and rules.
     #[test]
-    fn only_a_valid_traceparent_counts() {
+    fn invalid_traceparent_is_ignored() {
         let valid = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
         let id = "4bf92f3577b34da6a3ce929d0e0e4736";
         for (value, expected) in [
@@ -198,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn span_is_a_child_in_the_trace_of_its_request_unless_that_is_not_sampled() {
+    fn span_is_a_child_of_the_clients_span_if_the_trace_is_sampled() {
         let root = SpanContext::new_root().unwrap();
         assert_ne!(root, SpanContext::new_root().unwrap());
         for (flags, is_sampled) in [("01", true), ("00", false), ("03", true), ("02", false)] {

@@ -1,4 +1,4 @@
-//! A client's socket, which is reset if its connection is ended from outside, or in the middle of a response without a length.
+//! A client's socket, which is reset if an operator ends its connection, or if a response without a length breaks off.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -11,11 +11,11 @@ use peername_sys::tcp::stream::reset_on_close;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// Closes with RST once [`ConnectionEntry::end_reason`] or [`CutResponse`] is set. After a FIN a client would take what it has
-/// of a response for all of it, if the end of the connection is the only end that the response has.
+/// Closes with RST once [`ConnectionEntry::end_reason`] or [`CutResponse`] is set. After a FIN, a client would take an incomplete
+/// response for a complete one, if only the end of the connection ends the response.
 #[derive(Debug)]
 pub(crate) struct ClientSocket {
-    /// `None` once it is given to a relay.
+    /// `None` once [`ClientSocket::into_stream`] has taken it.
     stream: Option<TcpStream>,
     entry: Arc<ConnectionEntry>,
     cut: CutResponse,
@@ -44,7 +44,7 @@ impl ClientSocket {
         }
     }
 
-    /// Gives the socket away: its new owner has to reset it.
+    /// Takes the socket. Its new owner has to reset it where that is due.
     pub(crate) fn into_stream(mut self) -> Option<TcpStream> {
         self.stream.take()
     }
@@ -56,14 +56,16 @@ impl ClientSocket {
 
     fn reset_on_close(&self) {
         if let Some(stream) = &self.stream {
-            // It can't fail: the socket is open.
+            // Setting the option can't fail: the socket is open.
             let _ = reset_on_close(stream);
         }
     }
 
     fn stream(&mut self) -> io::Result<Pin<&mut TcpStream>> {
-        let stream = self.stream.as_mut().map(Pin::new);
-        stream.ok_or_else(|| io::ErrorKind::NotConnected.into())
+        self.stream
+            .as_mut()
+            .map(Pin::new)
+            .ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 }
 

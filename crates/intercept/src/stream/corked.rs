@@ -10,8 +10,8 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// During the handshake, buffers what is written until a read, for which the other end needs all of it. After
-/// [`CorkedStream::handshake_done`], buffers it until the next write.
+/// During the handshake, buffers writes until a read, which waits for the answer to them. After
+/// [`CorkedStream::handshake_done`], buffers the last flight until the next write.
 #[derive(Debug)]
 pub(crate) struct CorkedStream<T> {
     stream: T,
@@ -67,7 +67,8 @@ impl<T: AsyncWrite + Unpin> CorkedStream<T> {
         Poll::Ready(Ok(()))
     }
 
-    /// Buffers what is written, if it belongs to the buffered flight.
+    /// Buffers a write during the handshake, and the first write after it, with which the last flight is sent. `None` for any later
+    /// write, which is not buffered.
     fn buffer(&mut self, cx: &mut Context<'_>, parts: &[IoSlice<'_>]) -> Option<io::Result<usize>> {
         if self.flush_at == FlushAt::Now {
             return None;
@@ -77,7 +78,7 @@ impl<T: AsyncWrite + Unpin> CorkedStream<T> {
         }
         if self.flush_at == FlushAt::Write {
             self.flush_at = FlushAt::Now;
-            // What the socket does not take now is sent before anything else.
+            // Bytes that the socket does not take now are sent before anything else.
             if let Poll::Ready(Err(error)) = self.poll_send_buffered(cx) {
                 return Some(Err(error));
             }
@@ -150,11 +151,11 @@ mod tests {
 
     use super::*;
 
-    /// Keeps each write apart, takes no more than `room` bytes in all, and has nothing to read.
+    /// Keeps each write apart, accepts `capacity` more bytes, and has nothing to read.
     #[derive(Debug)]
     struct Wire {
         writes: Vec<Vec<u8>>,
-        room: usize,
+        capacity: usize,
     }
 
     impl AsyncRead for Wire {
@@ -173,11 +174,11 @@ mod tests {
             _: &mut Context<'_>,
             bytes: &[u8],
         ) -> Poll<io::Result<usize>> {
-            let n = self.room.min(bytes.len());
+            let n = self.capacity.min(bytes.len());
             if n == 0 {
                 return Poll::Pending;
             }
-            self.room -= n;
+            self.capacity -= n;
             self.writes.push(bytes[..n].to_vec());
             Poll::Ready(Ok(n))
         }
@@ -191,41 +192,41 @@ mod tests {
         }
     }
 
-    /// A client's stream: its hello was sent, its Finished is still buffered.
-    async fn after_a_handshake() -> CorkedStream<Wire> {
-        let (writes, room) = (Vec::new(), usize::MAX);
-        let mut stream = CorkedStream::new(Wire { writes, room });
+    /// A client's stream whose hello was sent, and whose Finished is still buffered.
+    async fn stream_with_buffered_finished() -> CorkedStream<Wire> {
+        let (writes, capacity) = (Vec::new(), usize::MAX);
+        let mut stream = CorkedStream::new(Wire { writes, capacity });
         stream.write_all(b"hel").await.unwrap();
         stream.write_all(b"lo").await.unwrap();
         stream.flush().await.unwrap();
-        assert!(stream.stream.writes.is_empty(), "it may go on");
+        assert!(stream.stream.writes.is_empty(), "sent before the read");
         assert_eq!(stream.read(&mut [0; 8]).await.unwrap(), 0);
-        assert_eq!(stream.stream.writes, [b"hello"], "now it waits");
+        assert_eq!(stream.stream.writes, [b"hello"], "not sent by the read");
         stream.write_all(b"finished").await.unwrap();
         stream
     }
 
     #[tokio::test]
     async fn shutdown_sends_the_buffer() {
-        let mut stream = after_a_handshake().await;
+        let mut stream = stream_with_buffered_finished().await;
         stream.handshake_done(false);
         stream.shutdown().await.unwrap();
         assert_eq!(stream.stream.writes[1], b"finished");
     }
 
-    /// Short writes: what was buffered and did not fit is sent first, and no more is accepted before.
+    /// After a short write, the rest of the buffer is sent first, and no more is accepted before.
     #[tokio::test]
     async fn short_writes_keep_the_order() {
-        let mut stream = after_a_handshake().await;
+        let mut stream = stream_with_buffered_finished().await;
         stream.handshake_done(false);
-        stream.stream.room = 4;
+        stream.stream.capacity = 4;
         stream.write_all(b", request").await.unwrap();
-        let waiting = std::future::poll_fn(|cx| {
-            let taken = Pin::new(&mut stream).poll_write(cx, b"next");
-            Poll::Ready(taken.is_pending())
+        let is_pending = std::future::poll_fn(|cx| {
+            let written = Pin::new(&mut stream).poll_write(cx, b"next");
+            Poll::Ready(written.is_pending())
         });
-        assert!(waiting.await);
-        stream.stream.room = usize::MAX;
+        assert!(is_pending.await);
+        stream.stream.capacity = usize::MAX;
         stream.write_all(b", next").await.unwrap();
         stream.flush().await.unwrap();
         let all = stream.stream.writes.concat();

@@ -1,4 +1,4 @@
-//! An origin's socket, whose responses can be read after it was closed for writing.
+//! An origin's socket, from which a response can be read after the origin has stopped reading the request.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -9,8 +9,8 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// Discards what is written after the first EPIPE or ECONNRESET: the end of the connection is reported to the reader, behind
-/// what was received before it.
+/// Discards all writes after the first EPIPE or ECONNRESET. The end of the connection is reported to the reader instead, after the
+/// bytes that were received before it.
 ///
 /// An origin may answer a request before it has read the body (307, 401, 413) and close the connection, while the body is
 /// still being sent. hyper would report the failed write, and lose the response.
@@ -18,7 +18,7 @@ use tokio::net::TcpStream;
 pub(crate) struct OriginSocket {
     socket: TcpStream,
     is_broken: bool,
-    /// Whether a write has taken the error of a reset, which the next read would report otherwise.
+    /// Whether a write has got ECONNRESET. The kernel reports it once, so the next read would get the end of the stream.
     is_reset: bool,
 }
 
@@ -100,8 +100,8 @@ impl AsyncWrite for OriginSocket {
     }
 }
 
-/// A TLS stream, the end of which may lack close_notify: it is noted, and read as an end. HTTP/1 and its clients take that for
-/// the end of a response without a length, and detect the end of any other by its length (RFC 9112, section 9.8).
+/// A TLS stream that may end without close_notify, which is noted and read as the end of the stream. In HTTP/1 it ends a response
+/// without a length; other responses end by their length (RFC 9112, section 9.8).
 #[derive(Debug)]
 pub(crate) struct UnnotifiedEnd<T> {
     stream: T,
@@ -109,7 +109,7 @@ pub(crate) struct UnnotifiedEnd<T> {
 }
 
 impl<T> UnnotifiedEnd<T> {
-    /// Sets `lacks_close_notify` at such an end.
+    /// Sets `lacks_close_notify` if the stream ends without close_notify.
     pub(crate) fn new(stream: T, lacks_close_notify: Arc<AtomicBool>) -> Self {
         Self {
             stream,

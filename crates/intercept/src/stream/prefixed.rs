@@ -1,4 +1,4 @@
-//! A stream with a prefix of bytes that were read before their reader was known.
+//! A stream with a prefix: bytes that were read from it before it was known what reads them.
 
 use std::io;
 use std::pin::Pin;
@@ -30,7 +30,7 @@ impl<T: AsyncRead + Unpin> PrefixedStream<T> {
         &self.prefix
     }
 
-    /// Reads more into the prefix; 0 is the end of the stream. Cancel-safe.
+    /// Reads more into the prefix, and returns the number of bytes: 0 at the end of the stream. Cancel-safe.
     pub(crate) async fn read_more(&mut self) -> io::Result<usize> {
         self.prefix.reserve(READ_SIZE);
         self.stream.read_buf(&mut self.prefix).await
@@ -104,5 +104,5 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for PrefixedStream<T> {
     }
 }
 
-/// Bytes of a read. A ClientHello with a post-quantum key share has some 1700.
+/// Bytes of a read: enough for a ClientHello with a post-quantum key share, which has some 1700.
 const READ_SIZE: usize = 4096;

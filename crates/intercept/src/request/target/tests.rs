@@ -80,20 +80,18 @@ fn a_request_for_another_target_is_refused() {
     assert_eq!(misdirected, Some(("name_mismatch", 421)));
 }
 
-/// The certificate is for the name that the client wants to see; where it differs from CONNECT's, all requests are refused.
+/// The certificate is for the name in SNI; where that differs from CONNECT's, all requests are refused.
 #[test]
 fn requests_are_refused_unless_sni_and_connect_agree() {
     let connect = Destination::Connect(HostPort::parse("a.test:8443").unwrap());
-    let target_of = |destination: &Destination, sni: Option<&str>| {
-        RequestTarget::from_client_hello(destination, sni.map(|name| Host::parse(name).unwrap()))
-    };
     for (sni, host, is_refused) in [
         (Some("a.test"), "a.test", false),
         (None, "a.test", false),
         (Some("b.test"), "b.test", true),
         (Some("x.a.test"), "x.a.test", true),
     ] {
-        let target = target_of(&connect, sni);
+        let name = sni.map(|name| Host::parse(name).unwrap());
+        let target = RequestTarget::from_client_hello(&connect, name);
         assert_eq!((&*target.host, target.to.port), (host, 8443), "{sni:?}");
         assert_eq!(target.refusal.is_some(), is_refused, "{sni:?}");
         assert!(target.tls && target.via.is_none());
