@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use peername_server::addr::{PeerAddr, canonical};
+use peername_server::addr::{ClaimedSource, PeerAddr, canonical};
 use peername_server::header_limits::HeaderLimits;
 use peername_server::header_reader;
 use peername_server::listeners::ListenerId;
@@ -34,7 +34,7 @@ use crate::upstream::Upstream;
 use jail::JailListener;
 use tunnel::{Tunnel, TunnelCheck};
 
-/// Which clients connect to a listener.
+/// The kind of clients that connect to a listener.
 #[derive(Clone, Debug)]
 pub enum ListenerKind {
     /// Clients that are configured with the proxy.
@@ -45,10 +45,10 @@ pub enum ListenerKind {
     Jail(Arc<JailListener>),
 }
 
-/// What the connections of a listener are served with.
+/// The kind of a listener, and the configuration with which its connections are served.
 #[derive(Debug)]
 pub struct ListenerService {
-    /// Which clients connect to it.
+    /// The kind of clients that connect.
     pub kind: ListenerKind,
     /// The configuration.
     pub state: Arc<InterceptState>,
@@ -61,7 +61,7 @@ pub struct Intercept {
     current: CurrentState,
 }
 
-/// The state of the configuration that is in force. Clones share it.
+/// The state in force, which a reload replaces. Clones share it.
 #[derive(Clone, Debug)]
 pub struct CurrentState(Arc<ArcSwap<InterceptState>>);
 
@@ -111,7 +111,7 @@ impl Intercept {
 }
 
 impl ListenerService {
-    /// Counts a connection that is refused, and has it reset.
+    /// Counts a refused connection, and resets it when it is closed.
     fn refuse(&self, stream: &TcpStream, peer: PeerAddr, reason: &'static str) {
         self.state.count_failed_connection(peer, reason);
         let _ = peername_sys::tcp::stream::reset_on_close(stream);
@@ -122,28 +122,21 @@ impl ListenerService {
     async fn admit(&self, stream: TcpStream, entry: Arc<ConnectionEntry>) {
         let peer = PeerAddr(canonical(entry.peer().0));
         let mut client = match self.kind {
-            // In the jail every address is local: the peer may have any, and is this host all the same.
+            // Every address is local in a jail, so the peer may have any address; but it is always this host.
             ListenerKind::Jail(_) => (Ipv4Addr::LOCALHOST, peer.0.port()).into(),
             _ => peer.0,
         };
-        let limits = HeaderLimits::default();
         let lists = self.state.lists();
         if lists.access.expects_header(peer.ip()) {
-            let after = self.state.rules.opening_timeout;
-            let header = header_reader::read_claim(&stream, &limits);
-            match timeout(after, header).await {
-                Ok(Ok(claimed)) => client = claimed.map_or(client, |claimed| claimed.0),
-                Ok(Err(error)) if error.is_empty_connection() => {
-                    return self.refuse(&stream, peer, "proxy_header");
-                }
-                Ok(Err(error)) => {
+            match self.read_claim(&stream).await {
+                Ok(claimed) => client = claimed.map_or(client, |claimed| claimed.0),
+                Err(detail) => {
                     self.refuse(&stream, peer, "proxy_header");
-                    return warn(&NO_HEADER, peer.ip(), expects(error));
-                }
-                Err(_) => {
-                    self.refuse(&stream, peer, "proxy_header");
-                    let late = format!("no complete PROXY header within {after:?}");
-                    return warn(&NO_HEADER, peer.ip(), expects(late));
+                    if let Some(detail) = detail {
+                        let why = format!("{detail} (--accept-proxy expects a header)");
+                        warn(&NO_HEADER, peer.ip(), why);
+                    }
+                    return;
                 }
             }
         }
@@ -170,6 +163,24 @@ impl ListenerService {
         }
     }
 
+    /// Reads the source that the PROXY header claims; `None` if it claims none. The error is a detail for the log; `None` if the
+    /// connection was closed without a byte, as by a health check.
+    async fn read_claim(
+        &self,
+        stream: &TcpStream,
+    ) -> Result<Option<ClaimedSource>, Option<String>> {
+        let limits = HeaderLimits::default();
+        let opening_timeout = self.state.rules.opening_timeout;
+        match timeout(opening_timeout, header_reader::read_claim(stream, &limits)).await {
+            Ok(Ok(claimed)) => Ok(claimed),
+            Ok(Err(error)) if error.is_empty_connection() => Err(None),
+            Ok(Err(error)) => Err(Some(error.to_string())),
+            Err(_) => Err(Some(format!(
+                "no complete PROXY header within {opening_timeout:?}"
+            ))),
+        }
+    }
+
     async fn serve_redirected(&self, stream: TcpStream, connection: Arc<ClientConnection>) {
         let client = &connection.info;
         let Ok(local) = stream.local_addr().map(canonical) else {
@@ -181,7 +192,7 @@ impl ListenerService {
             _ => local,
         };
         if self.state.upstream.is_own_listener(destination) {
-            // Of plain HTTP the Host field would choose the origin: an open proxy.
+            // The Host header of plain HTTP would choose the origin: this would be an open proxy.
             self.refuse(&stream, client.peer, "not_redirected");
             let why = "nothing on this host redirected it to the transparent listener; --listen is for clients that know the proxy";
             return warn(&NOT_REDIRECTED, client.peer.0.ip(), why);
@@ -205,7 +216,7 @@ impl Serve for Intercept {
         self.services.load().get(listener).map(Arc::clone)
     }
 
-    /// A server of the jailed program has taken the port.
+    /// A jail's listener can lose its port to a server of the jailed program.
     fn can_lose(&self, listener: ListenerId) -> bool {
         let service = self.context(listener);
         service.is_some_and(|service| matches!(service.kind, ListenerKind::Jail(_)))
@@ -241,10 +252,6 @@ impl ListenerService {
         Box::pin(self.admit(stream, entry)).await;
         drop(active);
     }
-}
-
-fn expects(why: impl Display) -> String {
-    format!("{why} (--accept-proxy expects a header)")
 }
 
 fn warn(throttle: &Throttle, from: IpAddr, why: impl Display) {

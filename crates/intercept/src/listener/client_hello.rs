@@ -27,7 +27,7 @@ pub(crate) struct ParsedClientHello {
     pub(crate) support: ClientSupport,
     /// Whether HTTP/2 is among the protocols offered.
     pub(crate) http2: bool,
-    /// Whether HTTP/1.1 is; also where the client names none.
+    /// Whether HTTP/1.1 is among the protocols offered, or the client offers none.
     pub(crate) http1: bool,
 }
 
@@ -63,8 +63,8 @@ impl OpeningError {
 }
 
 impl Opening {
-    /// Reads as many bytes as it takes to classify the connection, and leaves them in the stream's prefix. Half a first
-    /// line is no reason to give up or to guess: this waits for more, until the deadline.
+    /// Reads as many bytes as it takes to classify the connection, and leaves them in the stream's prefix. Waits for the rest of an
+    /// incomplete first line, until the deadline.
     ///
     /// # Errors
     ///
@@ -93,18 +93,18 @@ impl Opening {
     }
 }
 
-/// Parses a ClientHello as its bytes come. A handshake message can claim 16 MiB; rustls refuses one of more than 64 KiB by
-/// its head.
+/// Parses a ClientHello as its bytes come. A handshake message can claim 16 MiB; rustls refuses one of more than 64 KiB as soon as
+/// it has read the length.
 #[derive(Default)]
 pub(crate) struct ClientHelloReader {
     acceptor: Acceptor,
-    /// How many bytes it was fed.
+    /// How many bytes were fed so far.
     fed: usize,
 }
 
 impl ClientHelloReader {
-    /// Returns the ClientHello once it is complete. `received` is all that was received; what was there the last time is
-    /// not parsed again.
+    /// Returns the ClientHello once it is complete. `received` is everything that was received so far; bytes of earlier calls are not
+    /// parsed again.
     ///
     /// # Errors
     ///
@@ -115,7 +115,7 @@ impl ClientHelloReader {
     ) -> Result<Option<Box<ParsedClientHello>>, OpeningError> {
         let mut fresh = received.get(self.fed..).unwrap_or_default();
         while !fresh.is_empty() {
-            // At most a few KiB each time. Its buffer holds one record until `accept` takes it out.
+            // Reads a few KiB at most: the acceptor's buffer holds one record, until `accept` takes that out.
             self.acceptor.read_tls(&mut fresh)?;
             self.fed = received.len() - fresh.len();
             match self.acceptor.accept() {
@@ -143,10 +143,8 @@ impl ParsedClientHello {
 
     fn new(accepted: Accepted) -> Self {
         let hello = accepted.client_hello();
-        let offers = |name: &[u8]| {
-            let mut all = hello.alpn()?;
-            Some(all.any(|protocol| protocol == name))
-        };
+        // `None` if the client offers no protocols.
+        let offers = |name: &[u8]| Some(hello.alpn()?.any(|protocol| protocol == name));
         let (http2, http1) = (offers(b"h2"), offers(b"http/1.1"));
         let sni = hello
             .server_name()
@@ -177,16 +175,18 @@ fn classify_first_bytes(bytes: &[u8]) -> FirstBytes {
         [HANDSHAKE_RECORD, 3, ..] => return FirstBytes::Tls,
         _ => {}
     }
-    let is_of_a_method = |byte: &&u8| byte.is_ascii_alphanumeric() || b"-_".contains(byte);
-    let method = bytes.iter().take_while(is_of_a_method).count();
-    match bytes.get(method) {
-        _ if method == 0 || method > MAX_METHOD => return FirstBytes::Unknown,
+    let is_method_byte = |byte: &&u8| byte.is_ascii_alphanumeric() || b"-_".contains(byte);
+    let method_len = bytes.iter().take_while(is_method_byte).count();
+    if method_len == 0 || method_len > MAX_METHOD {
+        return FirstBytes::Unknown;
+    }
+    match bytes.get(method_len) {
         None => return FirstBytes::Incomplete,
         Some(b' ') => {}
         Some(_) => return FirstBytes::Unknown,
     }
     let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
-        // So long a line is HTTP in all likelihood, and the HTTP parser has a limit.
+        // A line this long is HTTP in all likelihood, and the HTTP parser limits its length.
         return if bytes.len() > MAX_FIRST_LINE {
             FirstBytes::Http
         } else {
@@ -195,9 +195,10 @@ fn classify_first_bytes(bytes: &[u8]) -> FirstBytes {
     };
     let line = bytes.get(..end).unwrap_or_default();
     let line = line.strip_suffix(b"\r").unwrap_or(line);
-    match line.ends_with(b" HTTP/1.1") || line.ends_with(b" HTTP/1.0") {
-        true => FirstBytes::Http,
-        false => FirstBytes::Unknown,
+    if line.ends_with(b" HTTP/1.1") || line.ends_with(b" HTTP/1.0") {
+        FirstBytes::Http
+    } else {
+        FirstBytes::Unknown
     }
 }
 
@@ -205,6 +206,7 @@ fn classify_first_bytes(bytes: &[u8]) -> FirstBytes {
 const HANDSHAKE_RECORD: u8 = 22;
 /// Bytes of a method: UPDATEREDIRECTREF has 17 letters.
 const MAX_METHOD: usize = 24;
+/// Bytes of a first line that is awaited.
 const MAX_FIRST_LINE: usize = 16 * 1024;
 
 #[cfg(test)]

@@ -49,10 +49,9 @@ pub(crate) async fn serve(
         connection: Arc::clone(&connection),
         next: SwitchSlot::default(),
     };
-    let served = run_http1(state, &connection, stream, None, |request| {
-        proxy.respond(request)
-    });
-    let Some(stream) = served.await else {
+    let respond = |request| proxy.respond(request);
+    let ended = run_http1(state, &connection, stream, None, respond).await;
+    let Some(stream) = ended else {
         return;
     };
     let stream = stream.flatten();
@@ -60,9 +59,7 @@ pub(crate) async fn serve(
     match next {
         None => linger_and_close(stream).await,
         Some(NextProtocol::Switched(switched)) => websocket::relay(stream, switched).await,
-        Some(NextProtocol::Tunnel(tunnel)) => {
-            tunnel.serve(state, stream).await;
-        }
+        Some(NextProtocol::Tunnel(tunnel)) => tunnel.serve(state, stream).await,
     }
 }
 
@@ -86,8 +83,8 @@ impl ConnectProxy {
         let format = ErrorFormat::from_connect(&parts.headers);
         let client = &self.connection.info;
         let lists = self.state.lists();
-        let authenticated = lists.access.authenticate(&parts.headers, client.addr.ip());
-        match authenticated.await {
+        let ip = client.addr.ip();
+        match lists.access.authenticate(&parts.headers, ip).await {
             Ok(user) => client.set_user(user),
             Err(refusal) => return format.refuse(&refusal, record),
         }
@@ -98,46 +95,43 @@ impl ConnectProxy {
         let target = Arc::new(RequestTarget::plain(to.clone(), Some(to.clone())));
         record.set_target(&target);
         let mut authorizer = self.state.authorizer(client, &target);
-        authorizer.relays_tunnel = self.state.rules.passes_through(client.addr.ip(), &to.host);
-        match authorizer.authorize_tunnel(&parts, &mut record).await {
-            // A browser shows nothing of a response to CONNECT; it gets the denial inside the tunnel.
-            Err(denied) if !is_browser(&parts.headers) => {
+        authorizer.relays_tunnel = self.state.rules.passes_through(ip, &to.host);
+        let check = match authorizer.authorize_tunnel(&parts, &mut record).await {
+            Ok(allowed) => TunnelCheck::Allowed(allowed),
+            // A browser shows nothing of a response to CONNECT, so it gets the denial inside the tunnel.
+            Err(_) if is_browser(&parts.headers) => {
+                TunnelCheck::Denied(connect_head(parts.version, parts.headers).into())
+            }
+            Err(denied) => {
                 let mut response = format.deny(&denied.for_tunnel(), record);
                 let close = HeaderValue::from_static("close");
                 response.headers_mut().insert(header::CONNECTION, close);
-                response
+                return response;
             }
-            decided => {
-                if let Err(error) = self.admit(&to).await {
-                    record.set_overruled();
-                    return format.refuse(&no_certificate(&error).with_close(), record);
-                }
-                let tunnel = Tunnel {
-                    destination: Destination::Connect(to),
-                    record,
-                    check: match decided {
-                        Ok(allowed) => TunnelCheck::Allowed(allowed),
-                        Err(_) => {
-                            TunnelCheck::Denied(connect_head(parts.version, parts.headers).into())
-                        }
-                    },
-                };
-                *self.next.lock() = Some(NextProtocol::Tunnel(tunnel));
-                Response::new(ResponseBody::from_proxy(Bytes::new(), None))
-            }
+        };
+        if let Err(error) = self.admit(&to).await {
+            record.set_overruled();
+            return format.refuse(&no_certificate(&error).with_close(), record);
         }
+        let tunnel = Tunnel {
+            destination: Destination::Connect(to),
+            record,
+            check,
+        };
+        *self.next.lock() = Some(NextProtocol::Tunnel(tunnel));
+        Response::new(ResponseBody::from_proxy(Bytes::new(), None))
     }
 
-    /// Admits the client to the certificate that it will ask for, unless its TLS is passed through.
+    /// Admits the client to the certificate that it will need, unless its TLS is passed through.
     async fn admit(&self, to: &HostPort) -> Result<(), MintError> {
         let ip = self.connection.info.addr.ip();
-        match self.state.rules.passes_through(ip, &to.host) {
-            true => Ok(()),
-            false => self.state.mint.admit(ip, &to.host).await,
+        if self.state.rules.passes_through(ip, &to.host) {
+            return Ok(());
         }
+        self.state.mint.admit(ip, &to.host).await
     }
 
-    /// Serves a request in absolute form, which names its target itself.
+    /// Answers a request in absolute form, which names its own target.
     async fn respond_to_absolute(&self, request: Request<Incoming>) -> Response<ResponseBody> {
         let (parts, body) = request.into_parts();
         let lists = self.state.lists();
@@ -186,7 +180,7 @@ fn connect_target(parts: &Parts, body: &Incoming) -> Result<HostPort, Refusal> {
         .map_or("", |authority| authority.as_str());
     let to = HostPort::parse(authority)
         .map_err(|why| Refusal::bad_request(format!("CONNECT wants host:port: {why}")))?;
-    // Host only repeats the target, and some clients leave it out; but it must not name another.
+    // Host only repeats the target, and some clients leave it out; but it must not name another target.
     match requested_host(parts, to.port)? {
         Some(host) if host != to => {
             let detail = format!("CONNECT names {to} and its Host header {host}");
@@ -196,8 +190,8 @@ fn connect_target(parts: &Parts, body: &Incoming) -> Result<HostPort, Refusal> {
     }
 }
 
-/// The target of a request in absolute form. For `https:` some clients ask a proxy like that instead of by CONNECT: then the
-/// origin is spoken to over TLS, and the client is not.
+/// The target of a request in absolute form. Some clients send `https:` requests in this form instead of a CONNECT: then only the
+/// connection to the origin is encrypted.
 fn absolute_target(parts: &Parts) -> Result<RequestTarget, Refusal> {
     refuse_loop(parts)?;
     let (tls, default_port) = match parts.uri.scheme_str() {
@@ -214,9 +208,10 @@ fn absolute_target(parts: &Parts) -> Result<RequestTarget, Refusal> {
     };
     let to = requested_host(parts, default_port)?
         .ok_or_else(|| Refusal::bad_request("the request names no host"))?;
-    Ok(match tls {
-        true => RequestTarget::encrypted(to),
-        false => RequestTarget::plain(to, None),
+    Ok(if tls {
+        RequestTarget::encrypted(to)
+    } else {
+        RequestTarget::plain(to, None)
     })
 }
 
@@ -230,18 +225,19 @@ fn refuse_loop(parts: &Parts) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Whether a request with this first line is one to a proxy: a CONNECT, or one in absolute form.
+/// Whether the request that begins with these bytes is for a proxy: a CONNECT, or a request in absolute form.
 pub(crate) fn is_to_proxy(request: &[u8]) -> bool {
     let mut words = request.split(|byte| *byte == b' ');
     let (method, target) = (words.next(), words.next().unwrap_or_default());
     let has_scheme = |scheme: &[u8]| {
-        let start = target.get(..scheme.len());
-        start.is_some_and(|start| start.eq_ignore_ascii_case(scheme))
+        target
+            .get(..scheme.len())
+            .is_some_and(|start| start.eq_ignore_ascii_case(scheme))
     };
     method == Some(b"CONNECT") || has_scheme(b"http://") || has_scheme(b"https://")
 }
 
-/// Every browser calls itself Mozilla, for reasons of the nineties.
+/// Whether the client is a browser: for historical reasons, all of them call themselves Mozilla.
 fn is_browser(headers: &HeaderMap) -> bool {
     let agent = headers.get(header::USER_AGENT);
     agent.is_some_and(|agent| agent.as_bytes().starts_with(b"Mozilla/"))

@@ -1,4 +1,4 @@
-//! The listeners of a jail: any destination's connections arrive, and each destination is a name.
+//! The listeners of a jail: connections to any destination arrive here, and each destination is turned back into its name.
 
 pub mod names;
 
@@ -29,14 +29,15 @@ use crate::stream::client_socket::ClientSocket;
 use crate::stream::prefixed::ClientStream;
 use names::table::{NameLookup, SyntheticNames};
 
-/// What the connections of a jail are served by.
+/// The configuration of a jail's listeners.
 #[derive(Debug)]
 pub struct JailListener {
-    /// The names that synthetic addresses were given to.
+    /// The names to which synthetic addresses were assigned.
     pub names: Arc<SyntheticNames>,
     /// The ports on which TLS and HTTP are opened.
     pub opened: BTreeSet<u16>,
-    /// The port that was meant, by the one at which connections to it arrive once the program has taken it.
+    /// By alternate port: the original port. Once the program has taken a port for itself, connections to the same port elsewhere
+    /// arrive at its alternate.
     pub alternates: BTreeMap<u16, u16>,
     /// The destinations of connections that are relayed as they are (`--allow-tcp`), beside those that rules name.
     pub tunnelled: Vec<TunnelledDestination>,
@@ -75,7 +76,7 @@ impl FromStr for TunnelledDestination {
 }
 
 impl TunnelledDestination {
-    /// Every host, on one port.
+    /// The destination of every host, on one port.
     #[must_use]
     pub fn every_host(port: u16) -> Self {
         Self {
@@ -94,8 +95,7 @@ impl TunnelledDestination {
     /// Access lists that deny everything but these destinations.
     #[must_use]
     pub fn as_rules(tunnelled: &[Self]) -> AccessRules {
-        let rules = tunnelled.iter().map(|listed| listed.rule.clone());
-        AccessRules::deny_others(rules.collect())
+        AccessRules::deny_others(tunnelled.iter().map(|listed| listed.rule.clone()).collect())
     }
 
     /// The port.
@@ -145,19 +145,18 @@ impl JailListener {
             let refusal = Refusal::new(StatusCode::FORBIDDEN, "unknown_name", detail);
             return tunnel.refuse_unread(stream, &refusal);
         }
-        match (is_tunnelled, is_opened) {
-            (true, _) => tunnel.serve_unread(state, stream).await,
-            (false, true) => serve_opened(state, connection, tunnel, stream).await,
-            (false, false) => {
-                let detail =
-                    "connections to this port are relayed to hosts that are listed with it only";
-                let refusal = Refusal::new(StatusCode::FORBIDDEN, "tcp_not_allowed", detail);
-                let to = name_localhost(to);
-                tunnel.record.remedy = state.port_remedy(&to);
-                tunnel.destination = Destination::Named(to);
-                tunnel.refuse_unread(stream, &refusal);
-            }
+        if is_tunnelled {
+            return tunnel.serve_unread(state, stream).await;
         }
+        if is_opened {
+            return serve_opened(state, connection, tunnel, stream).await;
+        }
+        let detail = "connections to this port are relayed to hosts that are listed with it only";
+        let refusal = Refusal::new(StatusCode::FORBIDDEN, "tcp_not_allowed", detail);
+        let to = name_localhost(to);
+        tunnel.record.remedy = state.port_remedy(&to);
+        tunnel.destination = Destination::Named(to);
+        tunnel.refuse_unread(stream, &refusal);
     }
 
     /// The host of a destination address, and whether it is a synthetic address without a name.
@@ -191,16 +190,17 @@ impl JailListener {
     }
 }
 
-/// The destination as reports and remedies name it, where it is not dialed: both addresses of the host's loopback are `localhost`.
+/// The name of a refused destination in reports and remedies: both addresses of the loopback are `localhost`.
 fn name_localhost(to: HostPort) -> HostPort {
-    match to.host.is_loopback() {
-        true => to.at_localhost(),
-        false => to,
+    if to.host.is_loopback() {
+        to.at_localhost()
+    } else {
+        to
     }
 }
 
-/// Serves a connection that is opened. The program may be configured for a proxy, which is not reached: its requests are answered in
-/// place of that, each for the target that it names.
+/// Serves a connection whose TLS and HTTP are opened. If the program is configured with a proxy, its requests to that proxy are
+/// answered here instead, each for the target that it names.
 async fn serve_opened(
     state: &Arc<InterceptState>,
     connection: Arc<ClientConnection>,

@@ -1,12 +1,13 @@
 //! A connection with one destination: its TLS is terminated and its HTTP served, or its bytes are relayed as they are.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::request::Parts;
 use http::{HeaderMap, StatusCode, Version};
 use peername_relay::{End, Limits, Pair, Prefix, Side, relay};
-use rustls::ProtocolVersion;
+use rustls::{ProtocolVersion, ServerConfig};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::StartHandshake;
@@ -17,7 +18,7 @@ use crate::audit::{ExchangeEnd, tls_version};
 use crate::authz::authorize::{Denied, connect_head};
 use crate::authz::{AllowedTunnel, HTTP_PORTS};
 use crate::ca::mint::error::MintError;
-use crate::host::HostPort;
+use crate::ca::mint::offer::ClientSupport;
 use crate::http::http_server::{HttpServer, ServedTarget};
 use crate::http::in_flight::InFlightRecord;
 use crate::request::client_info::ClientInfo;
@@ -30,7 +31,7 @@ use crate::stream::corked::CorkedStream;
 use crate::stream::prefixed::ClientStream;
 use crate::upstream::OpenTunnel;
 
-/// A connection that has named its destination.
+/// A connection whose destination is known.
 pub(crate) struct Tunnel {
     pub(crate) destination: Destination,
     /// The record of the CONNECT, or of a redirected connection.
@@ -38,14 +39,14 @@ pub(crate) struct Tunnel {
     pub(crate) check: TunnelCheck,
 }
 
-/// What the check has decided on a tunnel, before it is known what the tunnel carries.
+/// The decision on a tunnel before its first bytes are read.
 #[derive(Default)]
 pub(crate) enum TunnelCheck {
-    /// Nothing: a redirected or jailed connection has no CONNECT.
+    /// No decision yet: a redirected or jailed connection has no CONNECT to decide on.
     #[default]
     Pending,
     Allowed(AllowedTunnel),
-    /// It denied this CONNECT, and the client has to be told inside the tunnel.
+    /// This CONNECT was denied, and the client has to be told inside the tunnel.
     Denied(Arc<Parts>),
 }
 
@@ -67,7 +68,7 @@ impl Tunnel {
         self.serve_opening(state, stream, opening, deadline).await;
     }
 
-    /// Serves a connection with this beginning to its end.
+    /// Serves a connection whose first bytes were read to its end.
     pub(crate) async fn serve_opening(
         mut self,
         state: &Arc<InterceptState>,
@@ -108,8 +109,7 @@ impl Tunnel {
         hello: ParsedClientHello,
         deadline: Instant,
     ) {
-        let sni = hello.sni.clone();
-        let mut target = RequestTarget::from_client_hello(&self.destination, sni);
+        let mut target = RequestTarget::from_client_hello(&self.destination, hello.sni.clone());
         target.denied_connect = self.check.denied_connect();
         let may_pass_through = target.refusal.is_none() && target.denied_connect.is_none();
         let connection = Arc::clone(self.record.connection());
@@ -121,8 +121,8 @@ impl Tunnel {
         {
             return self.relay_unopened(state, stream, target).await;
         }
-        let finish = finish_handshake(state, client, stream, hello, &target);
-        let stream = match timeout_at(deadline, finish).await {
+        let handshake = finish_handshake(state, client, stream, hello, &target);
+        let stream = match timeout_at(deadline, handshake).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(refusal)) => return self.refuse(target, &refusal),
             Err(_) => return self.refuse(target, &OpeningError::Late.to_refusal()),
@@ -137,17 +137,16 @@ impl Tunnel {
         let target = Arc::new(target);
         record.defer_to_tunnel_requests(&target);
         let server = HttpServer::new(state, &connection);
-        match http2 {
-            true => server.serve_http2(stream, target).await,
-            false => {
-                let target = ServedTarget::Connection(target);
-                server.serve_http1(stream, target).await;
-            }
+        if http2 {
+            server.serve_http2(stream, target).await;
+        } else {
+            let target = ServedTarget::Connection(target);
+            server.serve_http1(stream, target).await;
         }
     }
 
-    /// Serves HTTP without TLS. A redirected connection names its host in each request only. The proxy resolves that
-    /// name and ignores the destination IP address: the client could combine any name with any address.
+    /// Serves HTTP without TLS. On a redirected connection only the requests name a host. The proxy resolves that name and ignores the
+    /// destination's IP address: the client could combine any name with any address.
     async fn serve_http(mut self, state: &Arc<InterceptState>, stream: ClientStream) {
         let mut target = self.destination.to_target();
         target.denied_connect = self.check.denied_connect();
@@ -172,7 +171,7 @@ impl Tunnel {
             let detail = "neither TLS nor HTTP, which no check could inspect";
             let code = "unknown_protocol";
             self.record.set_overruled();
-            // With a check, no rule lets a connection be relayed that was to be opened.
+            // With a check service, no rule would allow this connection to be relayed.
             if !HTTP_PORTS.contains(&target.to.port) && !state.inspects_requests() {
                 self.record.remedy = Some(Remedy::Allow(target.to.to_string()));
             }
@@ -183,7 +182,7 @@ impl Tunnel {
         self.relay_unopened(state, stream, target).await;
     }
 
-    /// Relays the connection as it is, if the check allows it: a CONNECT was checked already.
+    /// Relays the connection as it is, if the check allows that. A CONNECT for a relayed tunnel was checked already.
     async fn relay_unopened(
         mut self,
         state: &Arc<InterceptState>,
@@ -194,7 +193,7 @@ impl Tunnel {
         let target = Arc::new(target);
         let decided = match std::mem::take(&mut self.check) {
             TunnelCheck::Allowed(allowed) if allowed.is_relayed() => Ok(allowed),
-            // A CONNECT may have been decided on as one for requests that would be seen.
+            // A CONNECT may have been allowed on the premise that its requests would be checked.
             _ => authorize_relay(state, &target, &mut self.record).await,
         };
         let allowed = match decided {
@@ -205,13 +204,13 @@ impl Tunnel {
             }
         };
         self.record.set_target(&target);
-        // No certificate is verified here, so the proxy resolves a name itself, whatever address came with it.
+        // No certificate is verified here, so the proxy resolves a name itself and ignores the client's address for it.
         match state.upstream.open_tunnel(&allowed).await {
             Ok(OpenTunnel { socket, about }) => {
                 self.record.set_tunnelled(about.addr, about.tls);
                 let idle_timeout = state.rules.tunnel_timeout;
                 relay_bytes(stream, socket, idle_timeout, &mut self.record).await;
-                // The connection counts against the connection cap until here.
+                // The connection has counted against the connection cap until now.
                 drop(about);
             }
             Err(failed) => {
@@ -229,7 +228,7 @@ impl Tunnel {
     }
 }
 
-/// Finishes the handshake as a TLS server, with a certificate for the name that the client wants to see.
+/// Finishes the handshake as a TLS server, with a certificate for the target's host.
 async fn finish_handshake(
     state: &InterceptState,
     client: &ClientInfo,
@@ -237,27 +236,15 @@ async fn finish_handshake(
     hello: ParsedClientHello,
     target: &RequestTarget,
 ) -> Result<TlsStream<CorkedStream<ClientSocket>>, Refusal> {
-    // HTTP/2, unless the origin is known not to support it and the client can do without.
+    // HTTP/2, unless the origin is known not to support it and the client offers HTTP/1.1, too.
     let is_http1_only = || state.upstream.is_http1_only(&target.to, target.via);
-    let http2 = hello.http2 && !(hello.http1 && is_http1_only());
-    let protocols: &[&[u8]] = match http2 {
-        true => &[b"h2", b"http/1.1"],
-        false => &[b"http/1.1"],
+    let protocols: &[&[u8]] = if hello.http2 && !(hello.http1 && is_http1_only()) {
+        &[b"h2", b"http/1.1"]
+    } else {
+        &[b"http/1.1"]
     };
-    let (ip, host) = (client.addr.ip(), &target.to.host);
-    // The name of a CONNECT was admitted before it was answered.
-    let is_admitted = |connect: &HostPort| connect.host == *host;
-    let admitted = match target.connect.as_ref().is_some_and(is_admitted) {
-        true => Ok(()),
-        false => state.mint.admit(ip, host).await,
-    };
-    let config = match admitted {
-        Ok(()) => {
-            let mint = &state.mint;
-            mint.server_config(host, hello.support, protocols).await
-        }
-        Err(error) => Err(error),
-    };
+    let client = client.addr.ip();
+    let config = mint_config(state, client, target, hello.support, protocols).await;
     // The acceptor has parsed the prefix.
     let (socket, _) = stream.into_parts();
     let config = match config {
@@ -273,7 +260,7 @@ async fn finish_handshake(
     let finished = match start.into_stream(config).into_fallible().await {
         Ok(mut stream) => {
             let (socket, session) = stream.get_mut();
-            // In TLS 1.2 the server's Finished is the last one.
+            // In TLS 1.2 the client waits for the server's Finished, which is the last message.
             let is_awaited = session.protocol_version() != Some(ProtocolVersion::TLSv1_3);
             socket.handshake_done(is_awaited);
             Ok(stream)
@@ -285,9 +272,9 @@ async fn finish_handshake(
     };
     if let Some(pinned) = &state.rules.pinned {
         match &finished {
-            Ok(_) => pinned.note_accepted(ip, &target.to.host),
-            Err(error) if pinned.note_failed(ip, &target.to.host, error) => {
-                tracing::info!(client = %ip, host = %target.host, "the client does not trust the proxy's authority: TLS to this host is not opened for a day");
+            Ok(_) => pinned.note_accepted(client, &target.to.host),
+            Err(error) if pinned.note_failed(client, &target.to.host, error) => {
+                tracing::info!(client = %client, host = %target.host, "the client does not trust the proxy's authority: TLS to this host is not opened for a day");
             }
             Err(_) => {}
         }
@@ -297,6 +284,26 @@ async fn finish_handshake(
         Refusal::new(StatusCode::BAD_REQUEST, "client_tls", detail)
             .with_hint("does the client trust the proxy's authority (`peername ca env`)?")
     })
+}
+
+/// The configuration of a handshake with a certificate for the target's host, to which the client is admitted first. The host of a
+/// CONNECT was admitted before the CONNECT was answered.
+async fn mint_config(
+    state: &InterceptState,
+    client: IpAddr,
+    target: &RequestTarget,
+    support: ClientSupport,
+    protocols: &[&[u8]],
+) -> Result<Arc<ServerConfig>, MintError> {
+    let host = &target.to.host;
+    let is_admitted = target
+        .connect
+        .as_ref()
+        .is_some_and(|connect| connect.host == *host);
+    if !is_admitted {
+        state.mint.admit(client, host).await?;
+    }
+    state.mint.server_config(host, support, protocols).await
 }
 
 /// The refusal for a client that gets no certificate.

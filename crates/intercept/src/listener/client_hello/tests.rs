@@ -6,7 +6,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use super::*;
 
 #[test]
-fn first_bytes_are_awaited_until_they_tell_the_protocol() {
+fn first_bytes_are_incomplete_until_they_tell_the_protocol() {
     for (bytes, expected) in [
         (&b""[..], FirstBytes::Incomplete),
         (b"\x16", FirstBytes::Incomplete),
@@ -52,7 +52,7 @@ fn a_client_hello_is_parsed_however_it_is_cut_into_reads() {
     ] {
         let bytes = client_hello(name, alpn);
         for size in [1, 5, 6, 100, bytes.len()] {
-            let hello = read_in(&bytes, size)
+            let hello = feed_in_parts(&bytes, size)
                 .expect("a ClientHello")
                 .expect("a whole one");
             let text = hello.sni.map(|sni| sni.to_string());
@@ -63,7 +63,7 @@ fn a_client_hello_is_parsed_however_it_is_cut_into_reads() {
             );
             assert!(hello.support.ecdsa);
         }
-        let half = read_in(&bytes[..bytes.len() - 1], 7);
+        let half = feed_in_parts(&bytes[..bytes.len() - 1], 7);
         assert!(half.expect("no error yet").is_none(), "{name}");
     }
 }
@@ -83,7 +83,7 @@ fn an_sni_that_is_no_host_is_ignored() {
         let at = find(&bytes, b"aa-b.test");
         let name: Vec<u8> = other.chars().map(|c| c as u8).collect();
         bytes[at..at + 9].copy_from_slice(&name);
-        match read_in(&bytes, 100) {
+        match feed_in_parts(&bytes, 100) {
             Ok(Some(hello)) => assert_eq!(hello.sni, None, "{other:?}"),
             Ok(None) => panic!("{other:?}: half"),
             Err(why) => assert!(
@@ -95,38 +95,37 @@ fn an_sni_that_is_no_host_is_ignored() {
 }
 
 #[test]
-fn what_is_no_client_hello_is_an_error() {
+fn bytes_that_are_no_client_hello_are_refused() {
     let alert = b"\x15\x03\x03\x00\x02\x02\x28";
     let server_hello = b"\x16\x03\x03\x00\x04\x02\x00\x00\x00";
     let empty = b"\x16\x03\x01\x00\x04\x01\x00\x00\x00";
     for bytes in [&alert[..], server_hello, empty] {
-        let why = read_in(bytes, 3).err().expect("an error");
+        let why = feed_in_parts(bytes, 3).err().expect("an error");
         assert!(matches!(why, OpeningError::NotAClientHello(_)), "{why}");
     }
 }
 
 /// A handshake message may claim 16 MiB, which is neither waited for nor buffered.
 #[test]
-fn an_endless_client_hello_is_refused() {
+fn a_client_hello_that_claims_too_long_a_message_is_refused() {
     let mut bytes = b"\x16\x03\x01\x40\x00\x01\xff\xff\xff\x03\x03".to_vec();
     bytes.resize(5 + 0x4000, 0);
     for _ in 0..7 {
         bytes.extend(b"\x16\x03\x01\x40\x00");
         bytes.resize(bytes.len() + 0x4000, 0);
     }
-    let why = read_in(&bytes, 4096).err().expect("an error");
+    let why = feed_in_parts(&bytes, 4096).err().expect("an error");
     assert!(matches!(why, OpeningError::NotAClientHello(_)), "{why}");
 }
 
-/// It has more than one record, and may come at once.
 #[test]
-fn a_long_client_hello_is_parsed() {
+fn a_client_hello_of_more_than_one_record_is_parsed() {
     let protocols: Vec<_> = (100..250).map(|number| "x".repeat(number)).collect();
     let protocols: Vec<_> = protocols.iter().map(String::as_str).collect();
     let bytes = client_hello("a.test", &protocols);
     assert!(bytes.len() > 0x4000 + 0x800, "{}", bytes.len());
     for size in [100, bytes.len()] {
-        let hello = read_in(&bytes, size).expect("a ClientHello");
+        let hello = feed_in_parts(&bytes, size).expect("a ClientHello");
         assert!(hello.is_some(), "{size}");
     }
 }
@@ -136,7 +135,10 @@ fn client_hello(name: &str, alpn: &[&str]) -> Vec<u8> {
     let mut config = ClientConfig::builder()
         .with_root_certificates(RootCertStore::empty())
         .with_no_client_auth();
-    config.alpn_protocols = alpn.iter().map(|one| one.as_bytes().to_vec()).collect();
+    config.alpn_protocols = alpn
+        .iter()
+        .map(|protocol| protocol.as_bytes().to_vec())
+        .collect();
     let name = ServerName::try_from(name.to_owned()).expect("a name");
     let mut client = ClientConnection::new(Arc::new(config), name).expect("a client");
     let mut bytes = Vec::new();
@@ -144,8 +146,11 @@ fn client_hello(name: &str, alpn: &[&str]) -> Vec<u8> {
     bytes
 }
 
-/// Feeds so many bytes at a time; `None` if the ClientHello is not complete.
-fn read_in(bytes: &[u8], size: usize) -> Result<Option<Box<ParsedClientHello>>, OpeningError> {
+/// Feeds `size` bytes at a time; `None` if the ClientHello is not complete.
+fn feed_in_parts(
+    bytes: &[u8],
+    size: usize,
+) -> Result<Option<Box<ParsedClientHello>>, OpeningError> {
     let mut reader = ClientHelloReader::default();
     let ends = (1..bytes.len().div_ceil(size)).map(|part| part * size);
     for end in ends.chain([bytes.len()]) {
@@ -156,9 +161,9 @@ fn read_in(bytes: &[u8], size: usize) -> Result<Option<Box<ParsedClientHello>>, 
     Ok(None)
 }
 
-fn find(bytes: &[u8], what: &[u8]) -> usize {
-    let mut windows = bytes.windows(what.len());
-    windows
-        .position(|window| window == what)
-        .expect("it is there")
+fn find(bytes: &[u8], name: &[u8]) -> usize {
+    bytes
+        .windows(name.len())
+        .position(|window| window == name)
+        .expect("the name is there")
 }

@@ -1,12 +1,12 @@
-//! The name server of a jail: it gives each name that is looked up a synthetic address of its own, so that the destination of
-//! any connection leads back to the name. No query leaves the jail.
+//! The name server of a jail: it assigns each name that is looked up a synthetic address, by which the destination of a
+//! connection is turned back into the name. No query leaves the jail.
 //!
 //! | module | |
 //! |---|---|
-//! | [`range`] | the networks of these addresses |
+//! | [`range`] | the networks of synthetic addresses |
 //! | [`table`] | names and their addresses |
-//! | [`answer`] | a query, and the response to it |
-//! | [`server`] | UDP and TCP |
+//! | [`answer`] | parses a query and makes the response |
+//! | [`server`] | the UDP and TCP sockets |
 
 pub mod answer;
 pub mod range;

@@ -1,4 +1,4 @@
-//! The response to a query, without I/O.
+//! Parses a DNS query and makes the response, without I/O.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -9,19 +9,19 @@ use hickory_proto::rr::{DNSClass, RData, Record, RecordType};
 use super::table::{SyntheticNames, TTL};
 use crate::host::Host;
 
-/// Answers a query (RFC 1035); `None` where no response is due: to a response, and to what has no header.
+/// Answers a query (RFC 1035); `None` for a message without a whole header, or that is itself a response.
 ///
 /// A and AAAA of every host name get the name's synthetic addresses, whether or not the name exists: it is resolved when a
-/// connection to it is allowed. `localhost` gets loopback (RFC 6761). Other types have no data; so no client learns of
-/// HTTP/3, or of another address, by SVCB, and no TXT carries anything. What is no host name does not exist.
+/// connection to it is allowed. `localhost` gets loopback (RFC 6761). Other types have no data, so that no client learns of
+/// HTTP/3 or of another address by SVCB, and no data comes in by TXT. A name that is no host name does not exist.
 pub fn answer(query: &[u8], names: &SyntheticNames) -> Option<Vec<u8>> {
-    let &[id0, id1, flags, _, count0, count1, ..] = query.first_chunk::<HEADER>()?;
-    if flags & RESPONSE != 0 {
+    let &[id0, id1, flags, _, count0, count1, ..] = query.first_chunk::<HEADER_LEN>()?;
+    if flags & RESPONSE_FLAG != 0 {
         return None;
     }
     let parsed = match u16::from_be_bytes([count0, count1]) {
         1 => Message::from_vec(query).ok(),
-        // No program sends another number. The library would allocate for as many as are claimed.
+        // No program sends another number of questions. The library would allocate memory for the number claimed.
         _ => None,
     };
     let response = parsed.map_or_else(
@@ -40,12 +40,12 @@ fn respond(query: &Message, names: &SyntheticNames) -> Message {
     response.metadata.recursion_available = true;
     let code = match query.queries.as_slice() {
         _ if query.metadata.op_code != OpCode::Query => ResponseCode::NotImp,
-        [asked] => {
-            response.add_query(asked.clone());
-            match find(asked, names) {
+        [question] => {
+            response.add_query(question.clone());
+            match find(question, names) {
                 Ok(data) => {
                     let ttl = TTL.as_secs() as u32;
-                    let record = |data| Record::from_rdata(asked.name().clone(), ttl, data);
+                    let record = |data| Record::from_rdata(question.name().clone(), ttl, data);
                     response.add_answers(data.map(record));
                     ResponseCode::NoError
                 }
@@ -56,37 +56,37 @@ fn respond(query: &Message, names: &SyntheticNames) -> Message {
     };
     response.metadata.response_code = code;
     if let Some(edns) = &query.edns {
-        let mut own = Edns::new();
-        own.set_max_payload(MAX_PAYLOAD);
+        let mut response_edns = Edns::new();
+        response_edns.set_max_payload(MAX_PAYLOAD);
         if edns.version() > 0 {
             response.answers.clear();
             response.metadata.response_code = ResponseCode::BADVERS;
         }
-        response.set_edns(own);
+        response.set_edns(response_edns);
     }
     response
 }
 
-/// The data for a question; `None` for a type that the name does not have.
-fn find(asked: &Query, names: &SyntheticNames) -> Result<Option<RData>, ResponseCode> {
-    if asked.query_class() != DNSClass::IN {
+/// Finds the data for a question; `None` for a type that the name does not have.
+fn find(question: &Query, names: &SyntheticNames) -> Result<Option<RData>, ResponseCode> {
+    if question.query_class() != DNSClass::IN {
         return Err(ResponseCode::Refused);
     }
-    // Labels with bytes that no host name has are escaped, and so are no host either.
-    let host = Host::parse(&asked.name().to_ascii()).map_err(|_| ResponseCode::NXDomain)?;
+    // `to_ascii` escapes bytes that no host name has, so a label with such bytes is no host name either.
+    let host = Host::parse(&question.name().to_ascii()).map_err(|_| ResponseCode::NXDomain)?;
     let name = host.as_name().ok_or(ResponseCode::NXDomain)?;
     let is_localhost = name == "localhost" || name.ends_with(".localhost");
-    let full = ResponseCode::ServFail;
-    match asked.query_type() {
+    let table_full = ResponseCode::ServFail;
+    match question.query_type() {
         RecordType::A if is_localhost => Ok(Some(RData::A(A(Ipv4Addr::LOCALHOST)))),
         RecordType::AAAA if is_localhost => Ok(Some(RData::AAAA(AAAA(Ipv6Addr::LOCALHOST)))),
         RecordType::A => {
-            let ip = names.v4(&host).ok_or(full)?;
+            let ip = names.v4(&host).ok_or(table_full)?;
             tracing::debug!(name, address = %ip, "name looked up in the jail");
             Ok(Some(RData::A(A(ip))))
         }
         RecordType::AAAA if names.has_v6() => {
-            let ip = names.v6(&host).ok_or(full)?;
+            let ip = names.v6(&host).ok_or(table_full)?;
             tracing::debug!(name, address = %ip, "name looked up in the jail");
             Ok(Some(RData::AAAA(AAAA(ip))))
         }
@@ -95,10 +95,10 @@ fn find(asked: &Query, names: &SyntheticNames) -> Result<Option<RData>, Response
 }
 
 /// Bytes of a message's header (RFC 1035, section 4.1.1).
-const HEADER: usize = 12;
-/// QR, in the third byte.
-const RESPONSE: u8 = 0x80;
-/// Bytes of a datagram that pass every network (DNS flag day 2020). No response here is as long.
+const HEADER_LEN: usize = 12;
+/// The flag QR, in the third byte.
+const RESPONSE_FLAG: u8 = 0x80;
+/// Bytes of a datagram that passes every network (DNS flag day 2020). All responses are shorter.
 const MAX_PAYLOAD: u16 = 1232;
 
 #[cfg(test)]
@@ -126,8 +126,7 @@ mod tests {
     }
 
     fn address(response: &Message) -> Option<IpAddr> {
-        let data = response.answers.first().map(|record| &record.data);
-        data.and_then(RData::ip_addr)
+        response.answers.first()?.data.ip_addr()
     }
 
     #[test]
@@ -169,38 +168,38 @@ mod tests {
     }
 
     #[test]
-    fn localhost_is_loopback_and_what_is_no_host_does_not_exist() {
+    fn localhost_is_loopback_and_a_name_that_is_no_host_does_not_exist() {
         let names = SyntheticNames::new(NameRanges::default(), true);
         let response = ask(&query("x.localhost.", RecordType::A), &names);
         assert_eq!(address(&response), Some([127, 0, 0, 1].into()));
-        for none in ["192.0.2.1.", "."] {
-            let response = ask(&query(none, RecordType::A), &names);
+        for no_host in ["192.0.2.1.", "."] {
+            let response = ask(&query(no_host, RecordType::A), &names);
             assert_eq!(
                 response.metadata.response_code,
                 ResponseCode::NXDomain,
-                "{none}"
+                "{no_host}"
             );
         }
-        let mut space = query("a.test.", RecordType::A);
+        let mut with_space = query("a.test.", RecordType::A);
         let labels = Name::from_labels([&b"a b"[..], b"test"]).unwrap();
-        space.queries[0].set_name(labels);
-        let code = ask(&space, &names).metadata.response_code;
+        with_space.queries[0].set_name(labels);
+        let code = ask(&with_space, &names).metadata.response_code;
         assert_eq!(code, ResponseCode::NXDomain);
     }
 
     #[test]
-    fn malformed_and_foreign_messages_get_errors_or_nothing() {
+    fn messages_other_than_one_valid_query_get_an_error_or_no_response() {
         let names = SyntheticNames::new(NameRanges::default(), true);
-        let mut foreign = query("a.test.", RecordType::A);
-        foreign.metadata.op_code = OpCode::Update;
-        let code = ask(&foreign, &names).metadata.response_code;
+        let mut update = query("a.test.", RecordType::A);
+        update.metadata.op_code = OpCode::Update;
+        let code = ask(&update, &names).metadata.response_code;
         assert_eq!(code, ResponseCode::NotImp);
         let mut response = query("a.test.", RecordType::A);
         response.metadata.message_type = MessageType::Response;
         assert_eq!(answer(&response.to_vec().unwrap(), &names), None);
-        let mut two = query("a.test.", RecordType::A);
-        two.add_query(two.queries[0].clone());
-        let code = ask(&two, &names).metadata.response_code;
+        let mut two_questions = query("a.test.", RecordType::A);
+        two_questions.add_query(two_questions.queries[0].clone());
+        let code = ask(&two_questions, &names).metadata.response_code;
         assert_eq!(code, ResponseCode::FormErr);
         assert_eq!(answer(&[0; 11], &names), None);
         let garbage = [&[0, 9, 0, 0, 0, 1][..], &[0xff; 30]].concat();

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-/// One network of each family. The jail takes a destination in them for a name, so no address in them can be reached as such.
+/// One network of each family. The jail turns each destination in them into a name, so no host with such an address can be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NameRanges {
     /// IPv4.
@@ -13,13 +13,13 @@ pub struct NameRanges {
     pub v6: Ipv6Net,
 }
 
-/// No networks for names.
+/// Why networks can't be used for synthetic addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameRangeError {
-    /// A network with too few addresses, or too many of a family that has a use.
+    /// A network with too few addresses, or so many that hosts would be unreachable.
     #[error("{0}: use an IPv4 network of /8 to /24, and an IPv6 network of /32 to /104")]
     Size(IpNet),
-    /// A network that includes addresses of the jail's own.
+    /// A network that includes the jail's own addresses.
     #[error("{0} includes addresses that the jail has itself")]
     Own(IpNet),
     /// Two networks of the same family.
@@ -28,7 +28,7 @@ pub enum NameRangeError {
 }
 
 impl NameRanges {
-    /// These networks, and the default for a family without one.
+    /// Uses these networks, and the default for a family without one.
     pub fn new(networks: &[IpNet]) -> Result<Self, NameRangeError> {
         let mut ranges = Self::default();
         for (nth, network) in networks.iter().enumerate() {
@@ -60,8 +60,8 @@ impl NameRanges {
 }
 
 impl Default for NameRanges {
-    /// Networks that guards against requests to private addresses take for public, and in which there are no hosts: the one that
-    /// AMPRNet (44.0.0.0/8) has for tests, which is not routed, and one of the part of 2000::/3 that IANA has not allocated.
+    /// Networks without hosts that programs which refuse private addresses take for public: the test network of AMPRNet
+    /// (44.0.0.0/8), which is not routed, and a network in the part of 2000::/3 that IANA has not allocated.
     fn default() -> Self {
         Self {
             v4: Ipv4Net::new_assert(Ipv4Addr::new(44, 128, 0, 0), 16),
@@ -73,7 +73,7 @@ impl Default for NameRanges {
     }
 }
 
-/// Loopback, the unspecified addresses, and those of the jail's interface.
+/// The networks of loopback, of unspecified and multicast addresses, and of the jail's interface.
 const OWN: [IpNet; 6] = [
     IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::LOCALHOST, 8)),
     IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::UNSPECIFIED, 8)),
@@ -97,10 +97,10 @@ mod tests {
     }
 
     #[test]
-    fn networks_replace_the_default_of_their_family() {
-        let ranges4 = ranges(&["10.9.0.7/16"]).unwrap();
-        assert_eq!(ranges4.v4, "10.9.0.0/16".parse().unwrap());
-        assert_eq!(ranges4.v6, NameRanges::default().v6);
+    fn networks_replace_the_default_of_their_family_and_unusable_ones_are_refused() {
+        let with_v4 = ranges(&["10.9.0.7/16"]).unwrap();
+        assert_eq!(with_v4.v4, "10.9.0.0/16".parse().unwrap());
+        assert_eq!(with_v4.v6, NameRanges::default().v6);
         for wrong in [
             "10.0.0.0/25",
             "8.0.0.0/7",

@@ -1,4 +1,4 @@
-//! The name server's sockets.
+//! The name server's UDP and TCP sockets.
 
 use std::io::{self, IoSlice};
 use std::net::{self, UdpSocket};
@@ -25,7 +25,7 @@ pub fn serve_udp(socket: OwnedFd, names: Arc<SyntheticNames>) -> io::Result<()> 
     let socket = register_readable(socket.into()).map_err(|error| error.source)?;
     tokio::spawn(async move {
         let (mut batch, mut sender) = (RecvBatch::new(BATCH), SendBatch::default());
-        // It fails only at the end of the runtime.
+        // `readable` fails only at the end of the runtime.
         while let Ok(mut ready) = socket.readable().await {
             match ready.try_io(|socket| batch.receive(socket, 0..BATCH)) {
                 Err(_) => {}
@@ -33,7 +33,7 @@ pub fn serve_udp(socket: OwnedFd, names: Arc<SyntheticNames>) -> io::Result<()> 
                     for entry in 0..n {
                         respond(socket.get_ref(), &batch, entry, &mut sender, &names);
                     }
-                    // A flood leaves time for the other tasks of this thread.
+                    // The other tasks of this thread get their time even in a flood of queries.
                     yield_now().await;
                 }
                 Ok(Err(error)) => {
@@ -86,7 +86,7 @@ pub fn serve_tcp(socket: OwnedFd, names: Arc<SyntheticNames>) -> io::Result<()> 
             };
             let names = Arc::clone(&names);
             tokio::spawn(async move {
-                // It ends by the client, or by its own timeout.
+                // An error ends this connection only.
                 let _ = serve_stream(stream, &names).await;
                 drop(permit);
             });
@@ -107,7 +107,7 @@ async fn serve_stream(mut stream: TcpStream, names: &SyntheticNames) -> io::Resu
     }
 }
 
-/// Reads a message behind its length. A query of a host name is short; longer ones end the connection.
+/// Reads a message with its length before it. Queries for host names are short; a longer message ends the connection.
 async fn read_message(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     let length = usize::from(stream.read_u16().await?);
     if length > MAX_QUERY {
@@ -122,8 +122,8 @@ async fn read_message(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
 const BATCH: usize = 16;
 /// TCP connections at once; further ones wait in the accept backlog.
 const MAX_CONNECTIONS: usize = 64;
-/// The name, the header, and EDNS with a few options.
+/// Bytes of a query over TCP: header, name, and EDNS with a few options.
 const MAX_QUERY: usize = 2048;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Until descriptors are free again.
+/// How long a failed receive or accept is not repeated: until memory or descriptors may be free again.
 const RETRY_DELAY: Duration = Duration::from_millis(100);

@@ -38,14 +38,14 @@ struct Slot {
     used: Instant,
 }
 
-/// What is known of a destination address.
+/// The result of a lookup by address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NameLookup {
-    /// The name that got it.
+    /// The name to which the address is assigned.
     Name(Host),
-    /// A synthetic address that no name has, or no longer.
+    /// A synthetic address that is assigned to no name, or no longer.
     Unassigned,
-    /// No synthetic address.
+    /// An address that is not synthetic.
     Literal(IpAddr),
 }
 
@@ -68,8 +68,8 @@ impl SyntheticNames {
         }
     }
 
-    /// The IPv4 address of this name, a new one if it has none. `None` where the table is full of names that were used
-    /// within [`MIN_LIFETIME`].
+    /// The IPv4 address of this name, assigned now if the name has none. `None` if the table is full of names that were used within
+    /// [`MIN_LIFETIME`].
     pub(super) fn v4(&self, name: &Host) -> Option<Ipv4Addr> {
         let offset = self.offset(name)?;
         Some(Ipv4Addr::from_bits(
@@ -90,7 +90,7 @@ impl SyntheticNames {
         self.has_v6
     }
 
-    /// The name that has this address. It counts as used then.
+    /// Looks up the name of an address, which counts as a use of the name.
     #[must_use]
     pub fn find(&self, ip: IpAddr) -> NameLookup {
         let ip = ip.to_canonical();
@@ -115,7 +115,7 @@ impl SyntheticNames {
 
     fn offset(&self, name: &Host) -> Option<u32> {
         let mut table = self.table.lock();
-        let Some(slot) = table.slot_of(name, Instant::now()) else {
+        let Some(slot) = table.get_or_assign(name, Instant::now()) else {
             if let Some(suppressed) = FULL.pass() {
                 let names = table.max_names;
                 tracing::warn!(
@@ -132,21 +132,21 @@ impl SyntheticNames {
 }
 
 impl Table {
-    fn slot_of(&mut self, name: &Host, now: Instant) -> Option<usize> {
+    /// The index of the name's slot.
+    fn get_or_assign(&mut self, name: &Host, now: Instant) -> Option<usize> {
         if let Some(&at) = self.by_name.get(name) {
             self.slots.get_mut(at)?.used = now;
             return Some(at);
         }
-        let at = match self.slots.len() {
-            free if free < self.max_names => {
-                self.slots.push(Slot {
-                    name: name.clone(),
-                    generation: 0,
-                    used: now,
-                });
-                free
-            }
-            _ => self.evict_for(name, now)?,
+        let at = if self.slots.len() < self.max_names {
+            self.slots.push(Slot {
+                name: name.clone(),
+                generation: 0,
+                used: now,
+            });
+            self.slots.len() - 1
+        } else {
+            self.evict_for(name, now)?
         };
         self.by_name.insert(name.clone(), at);
         Some(at)
@@ -177,11 +177,12 @@ impl Table {
     }
 }
 
-/// The maximum number of names (8 MB with the longest). A smaller range holds one name for eight addresses.
+/// The maximum number of names, which take 8 MB if all are of the maximum length. A smaller range holds a name for each
+/// [`GENERATIONS`] addresses.
 const MAX_NAMES: usize = (1 << 14) - FIRST;
-/// Addresses of a slot.
+/// Addresses of a slot, which its names get in turn.
 const GENERATIONS: usize = 1 << 3;
-/// Where the slots begin: some programs refuse the first address of a network.
+/// The addresses of the first slot are not assigned: some programs refuse the first address of a network.
 const FIRST: usize = 1;
 /// How long a response may be cached.
 pub(super) const TTL: Duration = Duration::from_secs(60);
@@ -275,8 +276,9 @@ mod tests {
     fn small_network_has_fewer_names() {
         let network = "10.9.0.0/24".parse().unwrap();
         let names = SyntheticNames::new(NameRanges::new(&[network]).unwrap(), true);
-        let assigned = (0..40).map_while(|n| names.v4(&host(&format!("n{n}.test"))));
-        let assigned: Vec<_> = assigned.collect();
+        let assigned: Vec<_> = (0..40)
+            .map_while(|n| names.v4(&host(&format!("n{n}.test"))))
+            .collect();
         assert_eq!(assigned.len(), 31);
         for ip in assigned {
             assert!(matches!(names.find(ip.into()), NameLookup::Name(_)), "{ip}");
