@@ -39,17 +39,17 @@ use ca_store::CaStore;
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     facts: CertificateFacts,
-    /// Its own certificate, then those that lead to a root, if it is no root itself.
+    /// The authority's own certificate, then those that lead from it to a root, if it is no root itself.
     chain: Vec<CertificateDer<'static>>,
-    /// The part of `chain` that a server has to send behind its own certificate: all but a root.
+    /// The part of `chain` that a server has to send after its own certificate: all but a root.
     intermediates: Vec<CertificateDer<'static>>,
-    /// Certificates of its predecessors that are still valid.
+    /// Certificates of the authority's predecessors that are still valid.
     previous: Vec<CertificateDer<'static>>,
 }
 
 impl Authority {
-    /// Makes an authority and stores it in `dir`, which is created too if it is missing (mode 0700). Of several calls at
-    /// once one succeeds.
+    /// Makes an authority and stores it in `dir`, which is created too if it is missing (mode 0700). Of concurrent calls one
+    /// succeeds.
     ///
     /// # Errors
     ///
@@ -64,13 +64,13 @@ impl Authority {
         }
     }
 
-    /// The file that changes when the authority in this directory is made or rotated.
+    /// The path of the file that changes when the authority in `dir` is made or rotated.
     #[must_use]
     pub fn file(dir: &Path) -> PathBuf {
         ca_store::authority_file(dir)
     }
 
-    /// The error for an authority that is there already: tells what to do about it.
+    /// The error for an authority that exists already, with what to do about it.
     fn explain_existing(store: &CaStore<'_>, path: PathBuf) -> CaError {
         match Self::load(store) {
             Ok(found) if found.facts.options().is_none() => {
@@ -92,15 +92,16 @@ impl Authority {
     pub fn open(dir: &Path) -> Result<Self, CaError> {
         let store = CaStore::open(dir)?;
         let authority = Self::load(&store)?;
-        let valid = authority.facts.check_validity(UnixTime::now());
-        valid.map_err(|fault| CaError::Unusable {
-            path: store.path(),
-            fault,
-        })?;
-        Ok(authority)
+        match authority.facts.check_validity(UnixTime::now()) {
+            Ok(()) => Ok(authority),
+            Err(fault) => Err(CaError::Unusable {
+                path: store.path(),
+                fault,
+            }),
+        }
     }
 
-    /// Makes an authority in memory, which ends with this process.
+    /// Makes an authority in memory, which is not stored.
     ///
     /// # Errors
     ///
@@ -121,12 +122,12 @@ impl Authority {
         let store = CaStore::open(dir)?;
         let _lock = store.lock()?;
         let old = Self::load(&store)?;
-        let path = store.path();
-        let foreign = CaError::Unusable {
-            path,
-            fault: AuthorityDefect::Foreign,
+        let Some(options) = old.facts.options() else {
+            return Err(CaError::Unusable {
+                path: store.path(),
+                fault: AuthorityDefect::Foreign,
+            });
         };
-        let options = old.facts.options().ok_or(foreign)?;
         let (key, certificate) = profile::make(&options, UnixTime::now())?;
         // The old certificate is written first: a crash between the two writes leaves it stored twice rather than lost.
         store.replace_previous(&old.certificate_pem())?;
@@ -134,7 +135,7 @@ impl Authority {
         Self::open(dir)
     }
 
-    /// Reads an authority, also one that has expired.
+    /// Reads an authority, which may have expired.
     fn load(store: &CaStore<'_>) -> Result<Self, CaError> {
         let unusable = |path, fault| CaError::Unusable { path, fault };
         let mut authority =
@@ -155,10 +156,14 @@ impl Authority {
         let issuer =
             Issuer::from_ca_cert_der(certificate, key).map_err(|_| AuthorityDefect::Malformed)?;
         profile::check_name(&issuer, &facts)?;
-        let is_root = |one: &CertificateDer<'_>| {
-            CertificateFacts::parse(one).is_ok_and(|facts| facts.is_root())
+        let is_root = |certificate: &CertificateDer<'_>| {
+            CertificateFacts::parse(certificate).is_ok_and(|facts| facts.is_root())
         };
-        let intermediates = chain.iter().filter(|one| !is_root(one)).cloned().collect();
+        let intermediates = chain
+            .iter()
+            .filter(|certificate| !is_root(certificate))
+            .cloned()
+            .collect();
         Ok(Self {
             issuer,
             facts,
@@ -174,7 +179,7 @@ impl Authority {
         });
     }
 
-    /// The fields of its certificate.
+    /// The fields of the authority's certificate.
     #[must_use]
     pub fn facts(&self) -> &CertificateFacts {
         &self.facts
@@ -211,22 +216,22 @@ impl Authority {
     pub fn predecessors(&self) -> Vec<CertificateFacts> {
         self.previous
             .iter()
-            .filter_map(|one| CertificateFacts::parse(one).ok())
+            .filter_map(|certificate| CertificateFacts::parse(certificate).ok())
             .collect()
     }
 
-    /// The certificates that a server has to send behind its own: none if this authority is a root.
+    /// The certificates that a server has to send after its own: none if this authority is a root.
     pub(crate) fn intermediates(&self) -> &[CertificateDer<'static>] {
         &self.intermediates
     }
 
-    /// The subject key identifier as its certificate states it, not computed anew; leaves repeat it.
+    /// The subject key identifier in the authority's certificate, which leaves repeat.
     #[must_use]
     pub fn subject_key_id(&self) -> &[u8] {
         &self.facts.key_id
     }
 
-    /// Whether clients accept it for this host, by its name constraints.
+    /// Whether the name constraints let clients accept a leaf for this host.
     #[must_use]
     pub fn permits(&self, host: &Host) -> bool {
         self.facts.constraints.permits(host)

@@ -17,7 +17,7 @@ pub(super) fn authority_file(dir: &Path) -> PathBuf {
     dir.join("authority.pem")
 }
 
-/// A directory that no other user can write.
+/// The directory of an authority, which no other user can write.
 pub(super) struct CaStore<'a>(&'a Path);
 
 impl<'a> CaStore<'a> {
@@ -28,15 +28,15 @@ impl<'a> CaStore<'a> {
     /// It is missing, or another user owns it or can write it.
     pub(super) fn open(dir: &'a Path) -> Result<Self, CaError> {
         let store = Self(dir);
-        let about = match fs::metadata(dir) {
-            Ok(about) => about,
+        let metadata = match fs::metadata(dir) {
+            Ok(metadata) => metadata,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(CaError::Absent { path: store.path() });
             }
             Err(error) => return Err(failed("stat(2)", dir)(error)),
         };
-        check_owner(dir, &about)?;
-        let mode = about.mode() & 0o7777;
+        check_owner(dir, &metadata)?;
+        let mode = metadata.mode() & PERMISSIONS;
         if mode & 0o022 != 0 {
             return Err(CaError::WritableByOthers {
                 path: dir.to_owned(),
@@ -46,12 +46,15 @@ impl<'a> CaStore<'a> {
         Ok(store)
     }
 
-    /// Opens the directory; creates it, and those above it, if they are missing.
+    /// Opens the directory, and creates it and its parents if they are missing.
     pub(super) fn create(dir: &'a Path) -> Result<Self, CaError> {
         let mut builder = DirBuilder::new();
-        if let Some(above) = dir.parent() {
-            let made = builder.mode(0o700).recursive(true).create(above);
-            made.map_err(failed("mkdir(2)", above))?;
+        if let Some(parent) = dir.parent() {
+            builder
+                .mode(0o700)
+                .recursive(true)
+                .create(parent)
+                .map_err(failed("mkdir(2)", parent))?;
         }
         match builder.mode(0o700).recursive(false).create(dir) {
             // The umask may have removed even the owner's bits.
@@ -77,7 +80,7 @@ impl<'a> CaStore<'a> {
     ///
     /// # Errors
     ///
-    /// The file is missing, or other users can read it. Root's file may be readable by its group, unless this is root.
+    /// The file is missing, or other users can read it. A file of root may be readable by its group, unless this process runs as root.
     pub(super) fn read_authority(&self) -> Result<String, CaError> {
         let path = self.path();
         let file = match text_file::open(&path) {
@@ -88,10 +91,10 @@ impl<'a> CaStore<'a> {
             Err(error) => return Err(failed("open(2)", &path)(error)),
         };
         // fstat(2) of the open file: another file may have the name by now.
-        let about = file.metadata().map_err(failed("fstat(2)", &path))?;
-        check_owner(&path, &about)?;
-        let mode = about.mode() & 0o7777;
-        if mode & denied_to_others(about.uid()) != 0 {
+        let metadata = file.metadata().map_err(failed("fstat(2)", &path))?;
+        check_owner(&path, &metadata)?;
+        let mode = metadata.mode() & PERMISSIONS;
+        if mode & forbidden_mode_bits(metadata.uid()) != 0 {
             return Err(CaError::ReadableByOthers { path, mode });
         }
         read(file).map_err(failed("read(2)", &path))
@@ -152,8 +155,7 @@ impl<'a> CaStore<'a> {
             ".draft-{}",
             profile::tag(&profile::random_serial())
         ));
-        let mut options = OpenOptions::new();
-        let mut file = options
+        let mut file = OpenOptions::new()
             .write(true)
             .create_new(true)
             .mode(0o600)
@@ -174,13 +176,14 @@ impl<'a> CaStore<'a> {
 
     /// Syncs the directory, so that a rename or link survives a power failure.
     fn sync(&self) -> Result<(), CaError> {
-        let dir = File::open(self.0).and_then(|dir| dir.sync_all());
-        dir.map_err(failed("fsync(2)", self.0))
+        File::open(self.0)
+            .and_then(|dir| dir.sync_all())
+            .map_err(failed("fsync(2)", self.0))
     }
 }
 
-fn check_owner(path: &Path, about: &fs::Metadata) -> Result<(), CaError> {
-    let (owner, us) = (about.uid(), user::effective_uid());
+fn check_owner(path: &Path, metadata: &fs::Metadata) -> Result<(), CaError> {
+    let (owner, us) = (metadata.uid(), user::effective_uid());
     if owner == us || owner == 0 {
         return Ok(());
     }
@@ -191,16 +194,17 @@ fn check_owner(path: &Path, about: &fs::Metadata) -> Result<(), CaError> {
     })
 }
 
-/// The bits of the mode that the key's file must not have. A service manager that stores the key as root can give it to
-/// another user by a group only: a Secret of Kubernetes is mounted so, with the group of `fsGroup`.
-fn denied_to_others(owner: u32) -> u32 {
-    match owner == 0 && user::effective_uid() != 0 {
-        true => 0o037,
-        false => 0o077,
+/// The bits of the mode that the key's file must not have. A service manager that stores the key as root can let another user read
+/// it only through a group: Kubernetes mounts a Secret with the group of `fsGroup`.
+fn forbidden_mode_bits(owner: u32) -> u32 {
+    if owner == 0 && user::effective_uid() != 0 {
+        0o037
+    } else {
+        0o077
     }
 }
 
-/// Reads a file up to [`MAX_FILE`]: an authority has a few kilobytes, and what is longer is something else.
+/// Reads a file up to [`MAX_FILE`]: an authority has a few kilobytes, and a longer file is something else.
 fn read(file: File) -> io::Result<String> {
     let mut text = String::new();
     file.take(MAX_FILE).read_to_string(&mut text)?;
@@ -212,5 +216,7 @@ fn failed(call: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CaError 
     move |source| CaError::Io { call, path, source }
 }
 
+/// The bits of a file's mode without its type.
+const PERMISSIONS: u32 = 0o7777;
 /// Bytes that are read of a file.
 const MAX_FILE: u64 = 256 * 1024;

@@ -26,7 +26,7 @@ pub enum ParsePermittedError {
     /// The syntax is wrong.
     #[error("use a name (example.com, for all below it too) or a network (192.0.2.0/24)")]
     Form,
-    /// Bits behind the prefix length of a network are set.
+    /// A network has bits set after its prefix.
     #[error(transparent)]
     HostBits(ParseNetworkError),
 }
@@ -68,10 +68,11 @@ pub(super) struct Constraints {
 }
 
 impl Constraints {
-    /// The constraints that permit these hosts and no others. A kind (names, addresses) without constraints would be
-    /// unrestricted. So if there are only names, all addresses are excluded; if there are only networks, the one
-    /// permitted name is one that can't exist (RFC 6761): excluding all names would need the empty name, and Java
-    /// refuses a certificate with an empty name.
+    /// The constraints that permit these hosts and no others; all hosts if there are none.
+    ///
+    /// A kind (names, addresses) without constraints would be unrestricted. So all addresses are excluded if there are only names. If
+    /// there are only networks, a name that can't exist is permitted: excluding all names would take the empty name, and Java refuses
+    /// a certificate with an empty name.
     pub(super) fn permit_only(permitted: &[Permitted]) -> Self {
         let mut constraints = Self {
             permitted: permitted.to_vec(),
@@ -80,64 +81,70 @@ impl Constraints {
         if permitted.is_empty() {
             return constraints;
         }
-        if !permitted
-            .iter()
-            .any(|one| matches!(one, Permitted::Name(_)))
-        {
+        let is_name = |host: &Permitted| matches!(host, Permitted::Name(_));
+        if !permitted.iter().any(is_name) {
             constraints
                 .permitted
                 .push(Permitted::Name(NONEXISTENT_NAME.to_owned()));
         }
-        if !permitted
-            .iter()
-            .any(|one| matches!(one, Permitted::Network(_)))
-        {
+        if permitted.iter().all(is_name) {
             let all = [IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())];
             constraints.excluded.extend(all.map(Permitted::Network));
         }
         constraints
     }
 
-    /// The hosts given to [`Constraints::permit_only`]. If these constraints were made in
-    /// another way, [`Constraints::permit_only`] makes different ones from the result.
+    /// The hosts that were given to [`Constraints::permit_only`]. If these constraints were made in another way, it makes different
+    /// ones from the result.
     pub(super) fn permitted_hosts(&self) -> Vec<Permitted> {
-        let exists = |one: &&Permitted| **one != Permitted::Name(NONEXISTENT_NAME.to_owned());
-        self.permitted.iter().filter(exists).cloned().collect()
+        let nonexistent = Permitted::Name(NONEXISTENT_NAME.to_owned());
+        self.permitted
+            .iter()
+            .filter(|host| **host != nonexistent)
+            .cloned()
+            .collect()
     }
 
     pub(super) fn parse(
         constraints: &x509_parser::extensions::NameConstraints<'_>,
     ) -> Result<Self, AuthorityDefect> {
-        let all = |subtrees: &Option<Vec<_>>| -> Option<Vec<_>> {
+        let parse_all = |subtrees: &Option<Vec<_>>| -> Result<Vec<_>, AuthorityDefect> {
             subtrees
                 .iter()
                 .flatten()
                 .filter_map(parse_subtree)
-                .collect()
+                .collect::<Option<_>>()
+                .ok_or(AuthorityDefect::Constraints)
         };
         Ok(Self {
-            permitted: all(&constraints.permitted_subtrees).ok_or(AuthorityDefect::Constraints)?,
-            excluded: all(&constraints.excluded_subtrees).ok_or(AuthorityDefect::Constraints)?,
+            permitted: parse_all(&constraints.permitted_subtrees)?,
+            excluded: parse_all(&constraints.excluded_subtrees)?,
         })
     }
 
     pub(super) fn to_rcgen(&self) -> Option<NameConstraints> {
-        let all = |subtrees: &[Permitted]| subtrees.iter().map(Permitted::to_subtree).collect();
+        let to_subtrees = |hosts: &[Permitted]| hosts.iter().map(Permitted::to_subtree).collect();
         (!self.permitted.is_empty()).then(|| NameConstraints {
-            permitted_subtrees: all(&self.permitted),
-            excluded_subtrees: all(&self.excluded),
+            permitted_subtrees: to_subtrees(&self.permitted),
+            excluded_subtrees: to_subtrees(&self.excluded),
         })
     }
 
     pub(super) fn permits(&self, host: &Host) -> bool {
-        let covers = |one: &Permitted| one.covers(host);
-        let limited = self.permitted.iter().any(|one| one.is_of_kind(host));
-        (!limited || self.permitted.iter().any(covers)) && !self.excluded.iter().any(covers)
+        let covers = |constraint: &Permitted| constraint.covers(host);
+        if self.excluded.iter().any(covers) {
+            return false;
+        }
+        let is_kind_constrained = self
+            .permitted
+            .iter()
+            .any(|constraint| constraint.is_of_kind(host));
+        !is_kind_constrained || self.permitted.iter().any(covers)
     }
 }
 
 impl Permitted {
-    /// Whether it constrains hosts of this kind.
+    /// Whether it constrains the kind of this host: names or addresses.
     fn is_of_kind(&self, host: &Host) -> bool {
         matches!(self, Self::Network(_)) == host.as_ip().is_some()
     }
@@ -161,8 +168,8 @@ impl Permitted {
     }
 }
 
-/// Whether `name` is `base` or below it. An empty base is above all names. A base that begins with a dot does not include
-/// itself; the RFC leaves that open, and OpenSSL and webpki do it so.
+/// Whether `name` is `base` or below it. All names are below an empty base. A base that begins with a dot covers only names below it,
+/// as in OpenSSL and webpki; the RFC leaves this open.
 fn is_below(name: &str, base: &str) -> bool {
     let Some(rest) = name.strip_suffix(base) else {
         return false;
@@ -195,5 +202,5 @@ fn parse_ip(bytes: &[u8]) -> Option<IpAddr> {
     <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from)
 }
 
-/// RFC 6761, section 6.4.
+/// A name that can't exist (RFC 6761, section 6.4).
 const NONEXISTENT_NAME: &str = "invalid";

@@ -1,4 +1,4 @@
-//! What can be wrong with an authority, and what to do about it.
+//! Errors and defects of an authority, with what to do about them.
 
 use std::borrow::Cow;
 use std::io;
@@ -28,7 +28,7 @@ pub enum CaError {
     InTheWay {
         /// The file.
         path: PathBuf,
-        /// Why it can't be rotated.
+        /// The defect for which it can't be rotated.
         fault: AuthorityDefect,
     },
     /// There is no authority.
@@ -150,7 +150,7 @@ pub enum AuthorityDefect {
     /// Key and certificate do not belong together.
     #[error("key and certificate do not belong together; the issuing certificate comes first")]
     Mismatch,
-    /// Another order than issuing certificate, its issuer, and so on.
+    /// The certificates are not in order: the issuing one, its issuer's, and so on.
     #[error("the certificates are not in order: each must be followed by its issuer")]
     Order,
     /// basicConstraints or keyUsage do not let it issue.

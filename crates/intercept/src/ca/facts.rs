@@ -15,7 +15,7 @@ use super::validity::DAY;
 /// The fields of an authority's certificate.
 #[derive(Debug, Clone)]
 pub struct CertificateFacts {
-    /// Its subject, as RFC 4514 writes names.
+    /// The subject, in the form of RFC 4514.
     pub subject: String,
     /// SHA-256 of the certificate.
     pub fingerprint: [u8; 32],
@@ -39,15 +39,11 @@ impl CertificateFacts {
         if !rest.is_empty() {
             return Err(AuthorityDefect::Malformed);
         }
-        let (from, until) = (
-            certificate.validity.not_before,
-            certificate.validity.not_after,
-        );
+        let validity = &certificate.validity;
         let constraints = certificate
             .name_constraints()
-            .map_err(|_| AuthorityDefect::Constraints)?;
-        let constraints = constraints
-            .map(|found| Constraints::parse(found.value))
+            .map_err(|_| AuthorityDefect::Constraints)?
+            .map(|extension| Constraints::parse(extension.value))
             .transpose()?;
         let common_name = certificate.subject().iter_common_name().next();
         Ok(Self {
@@ -56,8 +52,16 @@ impl CertificateFacts {
                 .as_ref()
                 .as_array()
                 .expect("SHA-256 has 32 bytes"),
-            not_before: from.timestamp().try_into().unwrap_or_default(),
-            not_after: until.timestamp().try_into().unwrap_or_default(),
+            not_before: validity
+                .not_before
+                .timestamp()
+                .try_into()
+                .unwrap_or_default(),
+            not_after: validity
+                .not_after
+                .timestamp()
+                .try_into()
+                .unwrap_or_default(),
             key_id: key_id(&certificate),
             constraints: constraints.unwrap_or_default(),
             common_name: common_name.and_then(|name| Some(name.as_str().ok()?.to_owned())),
@@ -68,13 +72,13 @@ impl CertificateFacts {
         })
     }
 
-    /// The hosts for which it may issue certificates; all if empty.
+    /// The hosts for which the authority may issue certificates; all if empty.
     #[must_use]
     pub fn permitted(&self) -> Vec<Permitted> {
         self.constraints.permitted_hosts()
     }
 
-    /// Its subject in DER, which certificates that it issues repeat as issuer.
+    /// The subject in DER, which certificates of this issuer repeat.
     pub(super) fn subject_der(&self) -> &[u8] {
         &self.subject_der
     }
@@ -83,7 +87,7 @@ impl CertificateFacts {
         self.subject_der == self.issuer_der
     }
 
-    /// Checks that it can issue certificates with this key.
+    /// Checks that the certificate can issue others with this key.
     pub(super) fn check_issuer(&self, key: &KeyPair) -> Result<(), AuthorityDefect> {
         if self.public_key != key.subject_public_key_info() {
             return Err(AuthorityDefect::Mismatch);
@@ -97,7 +101,7 @@ impl CertificateFacts {
         Ok(())
     }
 
-    /// Checks that it is valid at this time.
+    /// Checks that the certificate is valid at this time.
     pub(super) fn check_validity(&self, now: UnixTime) -> Result<(), AuthorityDefect> {
         if now.as_secs() < self.not_before {
             return Err(AuthorityDefect::NotYetValid);
@@ -108,7 +112,7 @@ impl CertificateFacts {
         Ok(())
     }
 
-    /// The options with which [`super::Authority::create`] would make one like it; `None` if it can't.
+    /// The options with which [`super::Authority::create`] would make an authority like this one; `None` if there are none.
     pub(super) fn options(&self) -> Option<AuthorityOptions> {
         let days = self.not_after.checked_sub(self.not_before)? / DAY;
         let options = AuthorityOptions {
@@ -129,31 +133,30 @@ pub(super) fn check_order(chain: &[CertificateDer<'_>]) -> Result<(), AuthorityD
         .iter()
         .map(CertificateFacts::parse)
         .collect::<Result<_, _>>()?;
-    let follows = |pair: &[CertificateFacts]| match pair {
-        [one, next] => one.issuer_der == next.subject_der,
-        _ => true,
-    };
-    match facts.windows(2).all(follows) {
-        true => Ok(()),
-        false => Err(AuthorityDefect::Order),
+    if facts
+        .array_windows()
+        .all(|[certificate, next]| certificate.issuer_der == next.subject_der)
+    {
+        Ok(())
+    } else {
+        Err(AuthorityDefect::Order)
     }
 }
 
 fn key_id(certificate: &X509Certificate<'_>) -> Vec<u8> {
-    let stated = |extension: &ParsedExtension<'_>| match extension {
-        ParsedExtension::SubjectKeyIdentifier(id) => Some(id.0.to_vec()),
-        _ => None,
-    };
-    let mut extensions = certificate.extensions().iter();
-    extensions
-        .find_map(|extension| stated(extension.parsed_extension()))
+    certificate
+        .extensions()
+        .iter()
+        .find_map(|extension| match extension.parsed_extension() {
+            ParsedExtension::SubjectKeyIdentifier(id) => Some(id.0.to_vec()),
+            _ => None,
+        })
         .unwrap_or_default()
 }
 
 fn may_issue(certificate: &X509Certificate<'_>) -> bool {
-    let usage = match certificate.key_usage() {
-        Ok(usage) => usage.is_none_or(|usage| usage.value.key_cert_sign()),
-        Err(_) => false,
-    };
-    usage && certificate.is_ca()
+    let may_sign_certificates = certificate
+        .key_usage()
+        .is_ok_and(|usage| usage.is_none_or(|usage| usage.value.key_cert_sign()));
+    may_sign_certificates && certificate.is_ca()
 }

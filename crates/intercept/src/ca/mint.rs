@@ -40,12 +40,12 @@ use offer::ClientSupport;
 #[derive(Debug)]
 pub struct Mint {
     config: MintConfig,
-    /// What all handshakes have in common, such as session tickets.
+    /// The configuration that all handshakes share, session tickets included.
     base: ServerConfig,
     /// A configuration without a certificate: its handshakes fail with an alert.
     refusing: Arc<ServerConfig>,
     epoch: RwLock<Arc<KeyEpoch>>,
-    /// Certificates alone: to combine one with `base` for a connection costs 0.1 µs.
+    /// Certificates without `base`: combining the two for a connection costs 0.1 µs.
     cache: Cache<CacheKey, Arc<SingleCertAndKey>>,
     limiter: MintLimiter,
     issued: Counter,
@@ -56,7 +56,7 @@ pub struct Mint {
 #[derive(Debug)]
 pub(crate) struct PreparedEpoch(KeyEpoch);
 
-/// What a cached certificate is for.
+/// Identifies a cached certificate.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct CacheKey {
     epoch: u64,
@@ -65,7 +65,7 @@ struct CacheKey {
 }
 
 impl Mint {
-    /// A mint with the default configuration, which caches so many certificates.
+    /// Makes a mint with the default configuration, except that it caches up to `capacity` certificates.
     pub fn new(authority: Authority, capacity: u64) -> Result<Self, MintError> {
         Self::with_config(
             authority,
@@ -100,8 +100,8 @@ impl Mint {
     }
 
     /// The server configuration for a handshake as `host`: TLS 1.2 and 1.3, and the first protocol in `alpn` that the
-    /// client supports, too. Single flight: however many calls at once need a host that is not cached, one certificate
-    /// is made. [`Mint::admit`] decides whether a client may cause one.
+    /// client supports, too. Single flight: concurrent calls for a host that is not cached make one certificate.
+    /// [`Mint::admit`] decides whether a client may cause a new one.
     ///
     /// Takes tens of microseconds. It waits only for the first client without ECDSA in a key epoch, while a thread
     /// makes an RSA key.
@@ -132,12 +132,12 @@ impl Mint {
         Ok(Arc::new(config))
     }
 
-    /// Admits a client to a certificate for this host. If none was made yet, of either key type, it counts against the client's rate
-    /// limit; a client that is over its limit waits here.
+    /// Admits a client to a certificate for this host. A host without a cached certificate, of either key type, counts against the
+    /// client's rate limit; a client that is over its limit waits here.
     ///
     /// # Errors
     ///
-    /// [`MintError::TooMany`] if it would have to wait for longer than some seconds.
+    /// [`MintError::TooMany`] if the client would have to wait too long.
     pub async fn admit(&self, client: IpAddr, host: &Host) -> Result<(), MintError> {
         if !self.has_cached(host) {
             let wait = self.limiter.acquire(client, Instant::now())?;
@@ -154,15 +154,15 @@ impl Mint {
         cache_key: &CacheKey,
         key: &LeafKey,
     ) -> Result<Arc<SingleCertAndKey>, MintError> {
-        let mut made_here = false;
-        let made = self.cache.try_get_with_by_ref(cache_key, || {
-            made_here = true;
+        let mut is_new = false;
+        let certified = self.cache.try_get_with_by_ref(cache_key, || {
+            is_new = true;
             self.certify(epoch, &cache_key.host, key)
         });
-        if !made_here && made.is_ok() {
+        if !is_new && certified.is_ok() {
             self.hits.inc();
         }
-        made.map_err(|error| MintError::clone(&error))
+        certified.map_err(|error| MintError::clone(&error))
     }
 
     fn has_cached(&self, host: &Host) -> bool {
@@ -180,7 +180,7 @@ impl Mint {
         has(true) || has(false)
     }
 
-    /// The server configuration for a client that gets no certificate: it sends an alert.
+    /// The server configuration for a client that gets no certificate but an alert.
     pub(crate) fn refusing_config(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.refusing)
     }
@@ -266,12 +266,12 @@ impl Mint {
         self.issued.get()
     }
 
-    /// Calls that were answered with a certificate that was cached, or that another call just made.
+    /// Calls that were answered with a cached certificate, or with one that a concurrent call made.
     #[must_use]
     pub fn cache_hits(&self) -> u64 {
         self.hits.get()
     }
 }
 
-/// A certificate that is not used during that time is evicted: its memory is worth more than the signature.
+/// How long a certificate is cached while it is not used: its memory is worth more than the signature.
 const CERTIFICATE_IDLE: Duration = Duration::from_secs(60 * 60);

@@ -7,9 +7,9 @@ use super::constraints::Permitted;
 pub struct AuthorityOptions {
     /// The name that people see in a list of authorities.
     pub common_name: String,
-    /// How many days it is valid. Clients have to trust its successor by then.
+    /// The days during which the authority is valid. Clients have to trust its successor before they have passed.
     pub days: u16,
-    /// The hosts for which it may issue certificates, as critical name constraints: clients accept it for no others, even
-    /// if its key is stolen. All hosts if empty.
+    /// The hosts for which the authority may issue certificates, as critical name constraints: clients accept it for no other hosts,
+    /// even if its key is stolen. All hosts if empty.
     pub permitted: Vec<Permitted>,
 }

@@ -10,9 +10,10 @@ use super::error::AuthorityDefect;
 pub(super) fn parse_key(text: &str) -> Result<KeyPair, AuthorityDefect> {
     let der = PrivateKeyDer::from_pem_slice(text.as_bytes()).map_err(|_| AuthorityDefect::NoKey)?;
     let key = KeyPair::try_from(&der).map_err(|_| AuthorityDefect::NoKey)?;
-    match key.algorithm() == &PKCS_ECDSA_P256_SHA256 {
-        true => Ok(key),
-        false => Err(AuthorityDefect::NotP256),
+    if key.algorithm() == &PKCS_ECDSA_P256_SHA256 {
+        Ok(key)
+    } else {
+        Err(AuthorityDefect::NotP256)
     }
 }
 
@@ -25,7 +26,7 @@ pub(super) fn parse_certificates(
         .map_err(|_| AuthorityDefect::Malformed)
 }
 
-/// Writes the file of an authority: key, then certificate.
+/// Writes the text of an authority's file: key, then certificate.
 pub(super) fn encode_authority(key: &KeyPair, certificate: &CertificateDer<'_>) -> String {
     key.serialize_pem() + &encode_certificates(std::slice::from_ref(certificate))
 }
@@ -33,12 +34,13 @@ pub(super) fn encode_authority(key: &KeyPair, certificate: &CertificateDer<'_>) 
 /// Writes certificates, one after the other.
 #[must_use]
 pub fn encode_certificates(certificates: &[CertificateDer<'_>]) -> String {
-    let section = |one: &CertificateDer<'_>| {
-        ::pem::encode_config(&::pem::Pem::new("CERTIFICATE", one.to_vec()), LINES)
-    };
-    certificates.iter().map(section).collect()
+    certificates
+        .iter()
+        .map(|certificate| ::pem::Pem::new("CERTIFICATE", certificate.to_vec()))
+        .map(|section| ::pem::encode_config(&section, LF_LINES))
+        .collect()
 }
 
 /// Line endings as OpenSSL writes them.
-const LINES: ::pem::EncodeConfig =
+const LF_LINES: ::pem::EncodeConfig =
     ::pem::EncodeConfig::new().set_line_ending(::pem::LineEnding::LF);

@@ -35,8 +35,8 @@ pub(super) fn make(
     Ok((key, certificate.into()))
 }
 
-/// The subject: common name and a serial number. Two authorities of one name, before and after a rotation, must not have one
-/// subject: some clients find an issuer by the subject alone, and try only one.
+/// The subject: common name and a serial number. The authorities before and after a rotation have the same common name and need
+/// different subjects: some clients find an issuer by the subject alone, and try only one.
 fn subject(common_name: &str, serial: &SerialNumber) -> DistinguishedName {
     let mut name = DistinguishedName::new();
     name.push(DnType::CommonName, common_name);
@@ -57,7 +57,7 @@ pub(super) fn tag(serial: &SerialNumber) -> String {
         .collect()
 }
 
-/// Checks that rcgen writes the issuer's name byte for byte as it is in its certificate: clients compare it so.
+/// Checks that rcgen writes the issuer's name byte for byte as the issuer's certificate has it: clients compare the bytes.
 pub(super) fn check_name(
     issuer: &Issuer<'_, KeyPair>,
     facts: &CertificateFacts,
@@ -68,9 +68,10 @@ pub(super) fn check_name(
         .signed_by(issuer.key(), issuer)
         .map_err(|_| AuthorityDefect::Name)?;
     let (_, probe) = parse_x509_certificate(probe.der()).map_err(|_| AuthorityDefect::Name)?;
-    match probe.issuer().as_raw() == facts.subject_der() {
-        true => Ok(()),
-        false => Err(AuthorityDefect::Name),
+    if probe.issuer().as_raw() == facts.subject_der() {
+        Ok(())
+    } else {
+        Err(AuthorityDefect::Name)
     }
 }
 
@@ -85,5 +86,5 @@ pub(crate) fn random_serial() -> SerialNumber {
     SerialNumber::from_slice(&bytes)
 }
 
-/// id-at-serialNumber (X.520), by which subjects of one name differ.
+/// id-at-serialNumber (X.520), by which subjects of the same common name differ.
 const SERIAL_NUMBER: [u64; 4] = [2, 5, 4, 5];

@@ -8,9 +8,10 @@ use x509_parser::prelude::AttributeTypeAndValue;
 use yasna::models::ObjectIdentifier;
 use yasna::{DERWriter, construct_der};
 
-/// The hash as OpenSSL writes it (`openssl x509 -subject_hash`): eight hexadecimal digits. `None` for what is no certificate.
+/// The hash as OpenSSL writes it (`openssl x509 -subject_hash`): eight hexadecimal digits. `None` if the certificate can't be
+/// parsed.
 ///
-/// It covers the subject in a canonical form (`X509_NAME_hash_ex`): the relative names without the sequence around them, text
+/// The hash covers the subject in a canonical form (`X509_NAME_hash_ex`): the relative names without the sequence around them, text
 /// as UTF-8 in lower case, with single spaces.
 #[must_use]
 pub fn subject_hash(certificate: &CertificateDer<'_>) -> Option<String> {
@@ -20,7 +21,7 @@ pub fn subject_hash(certificate: &CertificateDer<'_>) -> Option<String> {
         canonical.extend(construct_der(|writer| {
             writer.write_set_of(|writer| {
                 for attribute in relative.iter() {
-                    write(writer.next(), attribute);
+                    write_attribute(writer.next(), attribute);
                 }
             });
         }));
@@ -30,7 +31,7 @@ pub fn subject_hash(certificate: &CertificateDer<'_>) -> Option<String> {
     Some(format!("{word:08x}"))
 }
 
-fn write(writer: DERWriter<'_>, attribute: &AttributeTypeAndValue<'_>) {
+fn write_attribute(writer: DERWriter<'_>, attribute: &AttributeTypeAndValue<'_>) {
     let arcs: Vec<u64> = attribute
         .attr_type()
         .iter()
@@ -43,7 +44,7 @@ fn write(writer: DERWriter<'_>, attribute: &AttributeTypeAndValue<'_>) {
             .write_oid(&ObjectIdentifier::from_slice(&arcs));
         match text(value.tag(), value.data) {
             Some(text) => writer.next().write_utf8_string(&canonical(&text)),
-            // No authority has such a name: the hash is of no use then.
+            // No authority has such a value in its name. The hash would not be OpenSSL's.
             None => writer.next().write_null(),
         }
     });
@@ -74,7 +75,7 @@ mod tests {
     use crate::ca::{Authority, AuthorityOptions, to_pem};
 
     #[test]
-    fn hash_is_that_of_openssl() {
+    fn hash_equals_that_of_openssl() {
         for name in ["peername on host", "  Two   Words\u{e9} ", "x"] {
             let authority = Authority::ephemeral(&AuthorityOptions {
                 common_name: name.to_owned(),

@@ -6,13 +6,11 @@ use rcgen::{KeyPair, PKCS_ECDSA_P384_SHA384};
 use rustls::pki_types::UnixTime;
 use x509_parser::parse_x509_certificate;
 
-use super::{
-    Authority, AuthorityDefect, AuthorityOptions, CaError, Permitted, pem, profile, validity,
-};
+use super::{Authority, AuthorityDefect, AuthorityOptions, CaError, pem, profile, validity};
 use crate::host::Host;
 
 #[test]
-fn name_constraints_bind_it_to_the_permitted_hosts() {
+fn name_constraints_bind_an_authority_to_the_permitted_hosts() {
     let cases: [(&[&str], &[&str], &[&str]); 3] = [
         (
             &["example.com"],
@@ -76,12 +74,7 @@ fn an_expired_authority_can_be_rotated_and_leaves_no_predecessor() {
 fn each_defect_is_named() {
     let now = UnixTime::now();
     let (key, certificate) = profile::make(&options(&[]), now).expect("an authority");
-    let (other, stranger) = profile::make(&options(&[]), now).expect("another");
-    let certificates = |list: &[&_]| -> String {
-        list.iter()
-            .map(|&one| pem::encode_certificates(std::slice::from_ref(one)))
-            .collect()
-    };
+    let (other_key, other_certificate) = profile::make(&options(&[]), now).expect("another");
     let ours = key.serialize_pem();
     let rsa = KeyPair::generate_for(&rcgen::PKCS_RSA_SHA256)
         .expect("RSA")
@@ -89,29 +82,29 @@ fn each_defect_is_named() {
     let p384 = KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384)
         .expect("P-384")
         .serialize_pem();
-    let good = certificates(&[&certificate]);
+    let good = pem::encode_certificates(std::slice::from_ref(&certificate));
     let leaf = rcgen::CertificateParams::default()
         .self_signed(&key)
         .expect("a leaf");
     let damaged = good.replacen("MIIB", "MIIC", 1);
     let dir = Scratch::new();
     Authority::create(&dir.0, &options(&[])).expect("an authority");
-    for (text, wrong) in [
+    for (text, expected) in [
         (String::new(), AuthorityDefect::NoKey),
         (good.clone(), AuthorityDefect::NoKey),
         (ours.clone(), AuthorityDefect::NoCertificate),
         (rsa + &good, AuthorityDefect::NotP256),
         (p384 + &good, AuthorityDefect::NotP256),
-        (other.serialize_pem() + &good, AuthorityDefect::Mismatch),
+        (other_key.serialize_pem() + &good, AuthorityDefect::Mismatch),
         (ours.clone() + &leaf.pem(), AuthorityDefect::NotAnAuthority),
         (ours.clone() + &damaged, AuthorityDefect::Malformed),
         (
-            ours.clone() + &certificates(&[&certificate, &stranger]),
+            ours.clone() + &pem::encode_certificates(&[certificate, other_certificate]),
             AuthorityDefect::Order,
         ),
     ] {
         fs::write(dir.file(), text).expect("a file");
-        assert_eq!(fault(&dir.0), wrong);
+        assert_eq!(fault(&dir.0), expected);
     }
     fs::write(dir.file(), ours + &good).expect("a file");
     Authority::open(&dir.0).expect("and this is good");
@@ -125,13 +118,13 @@ fn fault(dir: &Path) -> AuthorityDefect {
 }
 
 fn options(permitted: &[&str]) -> AuthorityOptions {
-    let permitted = permitted
-        .iter()
-        .map(|one| one.parse::<Permitted>().expect("a name or network"));
     AuthorityOptions {
         common_name: "peername test".to_owned(),
         days: 365,
-        permitted: permitted.collect(),
+        permitted: permitted
+            .iter()
+            .map(|host| host.parse().expect("a name or network"))
+            .collect(),
     }
 }
 

@@ -1,8 +1,8 @@
-//! Times in certificates.
+//! Validity times of certificates.
 
 use time::OffsetDateTime;
 
-/// The time that is so many seconds after 1970.
+/// Converts seconds since 1970.
 ///
 /// # Errors
 ///

@@ -10,7 +10,7 @@ use super::error::MintError;
 /// The configuration of a [`super::Mint`].
 #[derive(Debug, Clone)]
 pub struct MintConfig {
-    /// How many certificates are cached; beyond that the least used are evicted. Each takes less than 2 KiB.
+    /// The maximum number of cached certificates, each of which takes less than 2 KiB. The least used are evicted.
     pub capacity: u64,
     /// How long a leaf key is used: at least a minute, and at most a week, which is the lifetime of certificates.
     pub key_lifetime: Duration,
@@ -33,16 +33,12 @@ impl Default for MintConfig {
 
 impl MintConfig {
     /// Seconds since 1970, by the wall clock.
-    ///
-    /// # Errors
-    ///
-    /// [`MintError::Clock`].
     pub(super) fn now(&self) -> Result<u64, MintError> {
         let now = self.clock.current_time().ok_or(MintError::Clock)?;
         Ok(now.as_secs())
     }
 }
 
-/// New certificates in a second. A gateway with hundreds of clients behind it, or a crawler, asks for fewer; making so
-/// many takes a twentieth of a core's time.
+/// New certificates in a second. A gateway with hundreds of clients behind it, or a crawler, asks for fewer; making this many
+/// takes a twentieth of a core's time.
 const PER_CLIENT: u32 = 1000;

@@ -23,7 +23,7 @@ pub enum MintError {
     /// Making the certificate failed.
     #[error("making a certificate: {0}")]
     Making(#[from] rcgen::Error),
-    /// The same in the TLS library.
+    /// The TLS library did not take the key or the configuration.
     #[error("making a certificate: {0}")]
     Tls(#[from] rustls::Error),
     /// The thread that made the RSA key has panicked.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustls::server::{Accepted, Acceptor};
 use rustls::{ClientConnection, ServerConfig, ServerConnection};
 
-/// Begins a handshake: accepts the ClientHello, before the server has a configuration.
+/// Begins a handshake: accepts the ClientHello. The server needs no configuration yet.
 ///
 /// # Errors
 ///

@@ -1,7 +1,7 @@
 //! A key epoch: one leaf key, and the time during which it is used.
 //!
-//! All certificates of an epoch have its validity. So one comparison with the wall clock tells whether they are still
-//! valid, and key rotation, expiry and a clock that jumps are one case: another epoch begins.
+//! All certificates of an epoch have the same validity. So one comparison with the wall clock tells whether they are still
+//! valid, and key rotation, expiry and a jump of the clock are handled alike: a new epoch begins.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,13 +22,13 @@ use crate::ca::validity::DAY;
 /// A leaf key with the validity of its certificates.
 #[derive(Debug)]
 pub(super) struct KeyEpoch {
-    /// Tells its certificates from those of other epochs.
+    /// Distinguishes the epoch's certificates from those of other epochs.
     pub(super) number: u64,
-    /// The authority that signs them.
+    /// The authority that signs the certificates.
     pub(super) authority: Arc<Authority>,
-    /// notBefore and notAfter of its certificates, in seconds since 1970.
+    /// notBefore and notAfter of the certificates, in seconds since 1970.
     pub(super) validity: Range<u64>,
-    /// When it is in use.
+    /// When the epoch is in use, in seconds since 1970.
     use_during: Range<u64>,
     ecdsa: LeafKey,
     /// Made for the first client that needs it.
@@ -56,18 +56,19 @@ impl KeyEpoch {
     ) -> Result<Self, MintError> {
         let now = config.now()?;
         let facts = authority.facts();
-        let whole = facts.not_before..facts.not_after;
-        if !whole.contains(&now) {
+        if !(facts.not_before..facts.not_after).contains(&now) {
             return Err(MintError::Authority);
         }
-        let within = |time: u64| time.clamp(whole.start, whole.end);
-        let validity = within(now.saturating_sub(DAY))..within(now.saturating_add(7 * DAY));
-        let lifetime = config.key_lifetime.as_secs().clamp(60, 7 * DAY);
+        let validity = facts.not_before.max(now.saturating_sub(CLOCK_SKEW))
+            ..facts.not_after.min(now.saturating_add(MAX_LIFETIME));
+        let lifetime = config
+            .key_lifetime
+            .as_secs()
+            .clamp(MIN_LIFETIME, MAX_LIFETIME);
         Ok(Self {
             number,
-            // notBefore allows a day for clients' clocks that are behind. Half of it is for this clock: set back by
-            // less than that, it is still within the epoch.
-            use_during: validity.start.max(now.saturating_sub(DAY / 2))
+            // Half of the skew is for this host's clock: if it is set back by less, the epoch goes on.
+            use_during: validity.start.max(now.saturating_sub(CLOCK_SKEW / 2))
                 ..validity.end.min(now.saturating_add(lifetime)),
             ecdsa: LeafKey::new(KeyPair::generate()?)?,
             validity,
@@ -91,13 +92,14 @@ impl KeyEpoch {
             return Ok(&self.ecdsa);
         }
         let generate = || KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_2048);
-        let make = || async {
-            let pair = spawn_blocking(generate)
-                .await
-                .map_err(|_| MintError::Thread)??;
-            LeafKey::new(pair)
-        };
-        self.rsa.get_or_try_init(make).await
+        self.rsa
+            .get_or_try_init(|| async {
+                let pair = spawn_blocking(generate)
+                    .await
+                    .map_err(|_| MintError::Thread)??;
+                LeafKey::new(pair)
+            })
+            .await
     }
 }
 
@@ -110,3 +112,10 @@ impl LeafKey {
         })
     }
 }
+
+/// Seconds by which a client's clock may be behind: notBefore is that long ago.
+const CLOCK_SKEW: u64 = DAY;
+/// Seconds for which a key is used at least.
+const MIN_LIFETIME: u64 = 60;
+/// Seconds until notAfter, and for which a key is used at most.
+const MAX_LIFETIME: u64 = 7 * DAY;

@@ -14,7 +14,7 @@ use crate::ca::profile::random_serial;
 use crate::ca::validity::date;
 use crate::host::{Host, Kind};
 
-/// Makes and signs a leaf of this key for this host and no other name, valid from and until these seconds since 1970.
+/// Signs a leaf for this key, with this host as its only name. `validity` is notBefore and notAfter, in seconds since 1970.
 ///
 /// # Errors
 ///

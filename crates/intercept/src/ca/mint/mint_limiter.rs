@@ -1,8 +1,8 @@
 //! The rate limit for new certificates, per client.
 //!
 //! A client that asks for a new name with every connection pays a handshake for each; the proxy pays the handshake, a
-//! signature, and the eviction of a certificate that is in use. Within bounds the client waits; beyond them it is
-//! refused.
+//! signature, and the eviction of a certificate that is in use. A client over its limit waits, and is refused if it would
+//! have to wait too long.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub(super) struct MintLimiter {
     /// Nanoseconds of the second that one certificate costs.
     cost: u64,
     start: Instant,
-    /// For each client the time, in nanoseconds since `start`, until which it has used its rate up.
+    /// The time until which each client has used up its rate, in nanoseconds since `start`.
     used_until: Cache<IpAddr, Arc<AtomicU64>>,
 }
 
@@ -30,7 +30,7 @@ impl MintLimiter {
         Self {
             cost: SECOND / u64::from(per_second.max(1)),
             start: Instant::now(),
-            // A client without a request for that long has its whole burst again, and need not be remembered.
+            // A client that has asked for nothing for this long has its whole burst again, and need not be remembered.
             used_until: Cache::builder()
                 .max_capacity(MAX_CLIENTS)
                 .eviction_policy(EvictionPolicy::lru())
@@ -43,22 +43,21 @@ impl MintLimiter {
     ///
     /// # Errors
     ///
-    /// [`MintError::TooMany`] if that would be longer than [`MAX_WAIT`].
+    /// [`MintError::TooMany`] if the client would have to wait for longer than [`MAX_WAIT`].
     pub(super) fn acquire(&self, client: IpAddr, now: Instant) -> Result<Duration, MintError> {
         let now = self.nanoseconds(now);
         let used_until = self
             .used_until
             .get_with(client_prefix(client), Arc::default);
-        let charge = |used_until: u64| {
-            let next = used_until.max(now).saturating_add(self.cost);
-            (next, next.saturating_sub(now.saturating_add(SECOND)))
-        };
-        let charge_within_limit = |used_until: u64| {
-            let (next, wait) = charge(used_until);
-            (Duration::from_nanos(wait) <= MAX_WAIT).then_some(next)
-        };
-        match used_until.fetch_update(Ordering::Relaxed, Ordering::Relaxed, charge_within_limit) {
-            Ok(before) => Ok(Duration::from_nanos(charge(before).1)),
+        let charge = |before: u64| before.max(now).saturating_add(self.cost);
+        let wait =
+            |after: u64| Duration::from_nanos(after.saturating_sub(now.saturating_add(SECOND)));
+        let charged = used_until.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |before| {
+            let after = charge(before);
+            (wait(after) <= MAX_WAIT).then_some(after)
+        });
+        match charged {
+            Ok(before) => Ok(wait(charge(before))),
             Err(_) => Err(MintError::TooMany),
         }
     }
@@ -69,10 +68,10 @@ impl MintLimiter {
     }
 }
 
-/// How long a client waits for a certificate at most: less than its own timeout for a handshake.
+/// How long a client waits for a certificate at most: less than clients' timeouts for a handshake.
 pub(super) const MAX_WAIT: Duration = Duration::from_secs(4);
-/// Nanoseconds.
+/// Nanoseconds of a second.
 const SECOND: u64 = 1_000_000_000;
-/// Clients that are remembered. The least recently used one is evicted, which is too early only if more of them ask within
-/// [`MAX_WAIT`] and a second, for as long as an entry matters.
+/// Clients that are remembered. An entry matters for [`MAX_WAIT`] and a second, so the least recently used client is evicted too
+/// early only if more clients than this ask within that time.
 const MAX_CLIENTS: u64 = 65_536;

@@ -12,14 +12,15 @@ pub struct ClientSupport {
 }
 
 impl ClientSupport {
-    /// Reads it from a ClientHello: the signature scheme, and a cipher suite to go with it (TLS 1.2 has others for RSA).
+    /// Reads the support for ECDSA from a ClientHello: the signature scheme, and a cipher suite for it (TLS 1.2 has separate suites
+    /// for RSA).
     #[must_use]
     pub fn from_client_hello(hello: &ClientHello<'_>) -> Self {
-        let scheme = hello
+        let has_scheme = hello
             .signature_schemes()
             .contains(&SignatureScheme::ECDSA_NISTP256_SHA256);
         Self {
-            ecdsa: scheme && hello.cipher_suites().iter().any(is_for_ecdsa),
+            ecdsa: has_scheme && hello.cipher_suites().iter().any(is_for_ecdsa),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! TLS towards clients.
+//! The TLS server configuration for clients.
 
 use std::sync::Arc;
 
@@ -22,12 +22,11 @@ pub(super) fn base(clock: Arc<dyn TimeProvider>) -> Result<ServerConfig, Error> 
         // The resolver has no name, so a handshake with the base alone fails.
         .with_cert_resolver(Arc::new(ResolvesServerCertUsingSni::new()));
     base.ticketer = Ticketer::new()?;
-    // For TLS 1.2 clients without tickets.
-    base.session_storage = ServerSessionMemoryCache::new(1024);
+    base.session_storage = ServerSessionMemoryCache::new(MAX_STORED_SESSIONS);
     Ok(base)
 }
 
-/// The base with one host's certificate and these protocols.
+/// The base with one host's certificate, and with ALPN for these protocols.
 pub(super) fn with_certificate(
     base: &ServerConfig,
     certified: Arc<SingleCertAndKey>,
@@ -38,3 +37,6 @@ pub(super) fn with_certificate(
     config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
     config
 }
+
+/// Sessions of TLS 1.2 clients that don't support tickets.
+const MAX_STORED_SESSIONS: usize = 1024;

@@ -26,7 +26,7 @@ fn a_leaf_names_one_host_and_nothing_else() {
         ("_x.example.com", GeneralName::DNSName("_x.example.com")),
         ("192.0.2.1", GeneralName::IPAddress(&[192, 0, 2, 1])),
     ] {
-        let leaf = shown(&mint, name, ECDSA, &[]).1;
+        let leaf = receive_leaf(&mint, name, ECDSA);
         let (_, leaf) = parse_x509_certificate(&leaf).expect("DER");
         assert_eq!(leaf.subject().iter().count(), 0);
         let names = leaf
@@ -81,7 +81,7 @@ fn a_day_or_a_clock_jump_begins_a_new_key_epoch() {
         ..MintConfig::default()
     });
     let key = || {
-        let leaf = shown(&mint, "example.com", ECDSA, &[]).1;
+        let leaf = receive_leaf(&mint, "example.com", ECDSA);
         let (_, leaf) = parse_x509_certificate(&leaf).expect("DER");
         let now = clock.seconds();
         let validity =
@@ -118,7 +118,7 @@ fn no_leaf_outlives_its_authority() {
     });
     let end = mint.authority().facts().not_after;
     clock.jump(i64::try_from(end - clock.seconds()).expect("a year") - HOUR);
-    let leaf = shown(&mint, "example.com", ECDSA, &[]).1;
+    let leaf = receive_leaf(&mint, "example.com", ECDSA);
     let (_, leaf) = parse_x509_certificate(&leaf).expect("DER");
     assert_eq!(leaf.validity.not_after.timestamp() as u64, end);
     clock.jump(HOUR);
@@ -131,7 +131,7 @@ fn a_client_without_ecdsa_gets_rsa_of_one_key() {
     let mint = mint(MintConfig::default());
     let rsa = ClientSupport { ecdsa: false };
     let key = |name| {
-        let leaf = shown(&mint, name, rsa, &[]).1;
+        let leaf = receive_leaf(&mint, name, rsa);
         let (_, leaf) = parse_x509_certificate(&leaf).expect("DER");
         let Ok(x509_parser::public_key::PublicKey::RSA(key)) = leaf.public_key().parsed() else {
             panic!("not an RSA key");
@@ -162,32 +162,31 @@ fn the_rate_limit_is_per_client() {
     let limiter = MintLimiter::new(50);
     let (start, other) = (Instant::now(), IpAddr::from([192, 0, 2, 2]));
     // The burst of one second, and the certificates of the four seconds that a client may wait.
-    let most = 50 + 4 * 50;
-    let taken = |client, at| {
+    let max_at_once = 50 + 4 * 50;
+    let count_admitted = |client, at| {
         (0..1000)
             .filter(|_| limiter.acquire(client, at).is_ok())
             .count()
     };
     assert_eq!(limiter.acquire(CLIENT, start).ok(), Some(Duration::ZERO));
-    assert_eq!(taken(CLIENT, start), most - 1);
+    assert_eq!(count_admitted(CLIENT, start), max_at_once - 1);
     assert!(limiter.acquire(CLIENT, start).is_err());
-    assert_eq!(taken(other, start), most);
+    assert_eq!(count_admitted(other, start), max_at_once);
     let later = start + Duration::from_millis(100);
     assert_eq!(
         limiter.acquire(CLIENT, later).ok(),
         Some(Duration::from_millis(3920))
     );
-    assert_eq!(taken(CLIENT, later), 4);
-    assert_eq!(taken(CLIENT, start + Duration::from_secs(9)), most);
-    let of_one_network =
-        ["2001:db8::1", "2001:db8::2"].map(|text| text.parse().expect("an address"));
+    assert_eq!(count_admitted(CLIENT, later), 4);
     assert_eq!(
-        of_one_network
-            .map(|client| taken(client, start))
-            .iter()
-            .sum::<usize>(),
-        most
+        count_admitted(CLIENT, start + Duration::from_secs(9)),
+        max_at_once
     );
+    let admitted_of_one_network: usize = ["2001:db8::1", "2001:db8::2"]
+        .map(|text| count_admitted(text.parse().expect("an address"), start))
+        .iter()
+        .sum();
+    assert_eq!(admitted_of_one_network, max_at_once);
 }
 
 /// The negotiated protocol is the one that the client offers, the certificate is valid for the name, and the next
@@ -219,14 +218,8 @@ fn a_client_that_trusts_the_authority_is_served_and_resumes_its_session() {
     }
 }
 
-/// Makes a full handshake with a client that trusts the mint's authority; returns the client and the leaf that it was
-/// sent.
-fn shown(
-    mint: &Mint,
-    name: &str,
-    support: ClientSupport,
-    alpn: &[&[u8]],
-) -> (ClientConnection, CertificateDer<'static>) {
+/// Makes a full handshake with a client that trusts the mint's authority, and returns the leaf that the client was sent.
+fn receive_leaf(mint: &Mint, name: &str, support: ClientSupport) -> CertificateDer<'static> {
     let mut roots = RootCertStore::empty();
     roots
         .add(mint.authority().certificate_der().clone())
@@ -240,7 +233,7 @@ fn shown(
     .with_root_certificates(roots)
     .with_no_client_auth();
     config.resumption = rustls::client::Resumption::disabled();
-    handshake(mint, Arc::new(config), name, support, alpn)
+    handshake(mint, Arc::new(config), name, support, &[]).1
 }
 
 /// Makes a handshake in memory. The server is configured once it has the ClientHello, as in the proxy.
@@ -278,15 +271,14 @@ fn sni(hello: &ClientHello<'_>) -> Option<String> {
 }
 
 fn authority_key_id<'a>(leaf: &'a x509_parser::certificate::X509Certificate<'_>) -> &'a [u8] {
-    let stated = |extension: &'a x509_parser::extensions::X509Extension<'_>| match extension
-        .parsed_extension()
-    {
-        ParsedExtension::AuthorityKeyIdentifier(id) => id.key_identifier.as_ref().map(|id| id.0),
-        _ => None,
-    };
     leaf.extensions()
         .iter()
-        .find_map(stated)
+        .find_map(|extension| match extension.parsed_extension() {
+            ParsedExtension::AuthorityKeyIdentifier(id) => {
+                id.key_identifier.as_ref().map(|id| id.0)
+            }
+            _ => None,
+        })
         .expect("an authority key identifier")
 }
 
@@ -295,9 +287,8 @@ fn mint(config: MintConfig) -> Mint {
 }
 
 fn authority(permitted: Vec<Permitted>) -> Authority {
-    let common_name = "peername test".to_owned();
     Authority::ephemeral(&AuthorityOptions {
-        common_name,
+        common_name: "peername test".to_owned(),
         days: 365,
         permitted,
     })
@@ -315,7 +306,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     runtime.block_on(future)
 }
 
-/// A wall clock that is set by hand.
+/// A wall clock that the test sets.
 #[derive(Debug)]
 struct Clock(AtomicU64);
 
