@@ -24,11 +24,11 @@ async fn cached_decision_is_not_queried_again() {
     let client = check.client();
     assert!(!is_cached(&ask(&client).await));
     for port in 50_001..50_010 {
-        let again = CheckInput {
+        let from_another_port = CheckInput {
             client: ([192, 0, 2, 7], port).into(),
             ..CheckInput::default()
         };
-        let verdict = again.of(&client).await;
+        let verdict = from_another_port.ask(&client).await;
         assert!(is_cached(&verdict) && verdict.decision.allows());
     }
     assert_eq!(service.count_requests(), 1);
@@ -79,14 +79,14 @@ async fn request_that_differs_is_queried_separately() {
         CheckInput::default().header("x-role", b"\xe9"),
     ];
     for other in &others {
-        assert!(!is_cached(&other.of(&client).await));
+        assert!(!is_cached(&other.ask(&client).await));
     }
     assert_eq!(service.count_requests(), 1 + others.len());
     // A header that is not sent to the service is not part of the cache key.
     assert!(is_cached(
         &CheckInput::default()
             .header("cookie", b"1")
-            .of(&client)
+            .ask(&client)
             .await
     ));
 }
@@ -104,11 +104,11 @@ async fn request_with_a_body_is_never_cached() {
         body: Some((bytes.into(), truncated)),
         ..CheckInput::default()
     };
-    // One that has turned out to be empty.
-    assert!(!is_cached(&input("", false).of(&client).await));
-    // Nothing of the last one has come so far.
+    // A body that has turned out to be empty.
+    assert!(!is_cached(&input("", false).ask(&client).await));
+    // Of the last body, which is asked about twice, no byte has come so far.
     for (bytes, truncated) in [("x", false), ("x", true), ("", true), ("", true)] {
-        assert!(!is_cached(&input(bytes, truncated).of(&client).await));
+        assert!(!is_cached(&input(bytes, truncated).ask(&client).await));
     }
     assert_eq!(service.count_requests(), 5);
 }
@@ -165,8 +165,7 @@ async fn concurrent_requests_are_coalesced_into_one_query() {
     let (mut service, url) = start(r#"{"status": 200, "headers": [], "body": "", "delay": 0.1}"#);
     let client = check(&url, |config| config.cache = Some(LONG)).client();
     let input = CheckInput::default();
-    let all = (0..200).map(|_| input.of(&client));
-    let verdicts = futures_util::future::join_all(all).await;
+    let verdicts = futures_util::future::join_all((0..200).map(|_| input.ask(&client))).await;
     assert!(verdicts.iter().all(|verdict| verdict.decision.allows()));
     assert_eq!(
         verdicts
@@ -186,7 +185,7 @@ async fn uncacheable_answer_is_not_shared() {
     );
     let client = check(&url, |config| config.cache = Some(LONG)).client();
     let input = CheckInput::default();
-    let verdicts = futures_util::future::join_all((0..5).map(|_| input.of(&client))).await;
+    let verdicts = futures_util::future::join_all((0..5).map(|_| input.ask(&client))).await;
     assert!(
         verdicts
             .iter()

@@ -33,12 +33,12 @@ async fn request_has_the_same_fields_as_envoys() {
     .header("x-latin", b"\xe9")
     .header("cookie", b"secret")
     .header("authorization", b"secret");
-    assert!(input.of(&client(&url)).await.decision.allows());
-    let asked = service.next_request();
-    assert!(!asked.to_string().contains("secret"));
+    assert!(input.ask(&client(&url)).await.decision.allows());
+    let request = service.next_request();
+    assert!(!request.to_string().contains("secret"));
     let address = |ip, port| json!({ "socketAddress": { "address": ip, "portValue": port } });
     assert_eq!(
-        asked,
+        request,
         json!({ "attributes": {
             "source": { "address": address("192.0.2.7", 50_000) },
             "destination": { "address": address("origin.test", 443) },
@@ -77,7 +77,7 @@ async fn tunnel_is_checked_and_credentials_are_sent_if_configured() {
         ..CheckInput::default()
     };
     let input = input.header("cookie", b"a").header("cookie", b"b");
-    assert!(input.of(&client).await.decision.allows());
+    assert!(input.ask(&client).await.decision.allows());
     let http = &service.next_request()["attributes"]["request"]["http"];
     assert_eq!(http["host"], "origin.test:443");
     assert_eq!(
@@ -155,7 +155,7 @@ async fn denial_is_the_clients_response() {
     assert_eq!(denial.headers["retry-after"], "5");
 }
 
-/// Each of these answers denies; `true` where that is the service's decision rather than a failure.
+/// All answers but the first deny, by a decision of the service or because the answer is a failure.
 #[tokio::test]
 async fn only_an_explicit_allow_allows() {
     let (mut service, url) = start(OK);
@@ -209,7 +209,7 @@ async fn status_out_of_range_becomes_403() {
     }
 }
 
-/// A killed service leaves a dead connection; once it listens again, the next query succeeds.
+/// A service that exits leaves a dead connection; once the service listens again, the next query succeeds.
 #[tokio::test]
 async fn restarted_service_is_queried_at_once() {
     let (service, url) = start(OK);
@@ -222,7 +222,7 @@ async fn restarted_service_is_queried_at_once() {
     service.set_answer(OK);
     let verdict = ask(&client).await;
     assert!(verdict.decision.allows(), "{verdict:?}");
-    // Restarted between two queries.
+    // The service is restarted between two queries.
     drop(service);
     let mut service = Service::ext_authz(address);
     service.set_answer(OK);

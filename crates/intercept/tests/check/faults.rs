@@ -1,4 +1,4 @@
-//! Fault injection: every fault of a check service leads to a denial, in time, without using memory.
+//! Fault injection: every fault of a check service leads to a denial, in time, and takes little memory.
 
 mod grpc;
 mod http;
@@ -28,37 +28,38 @@ fn urls(address: SocketAddr) -> [String; 3] {
     ]
 }
 
-/// Queries, with a timer in the same runtime as the reference: on a busy machine both are late.
-async fn query_within_timeout(url: &str, what: &str) -> Verdict {
+/// Queries, and asserts a denial within the timeout. A timer in the same runtime is the reference: on a busy machine both are late.
+async fn query_within_timeout(url: &str, fault: &str) -> Verdict {
     let client = check_with_default_timeout(url, |_| ()).client();
-    let clock = async {
+    let timer = async {
         let begun = Instant::now();
         sleep(TIMEOUT).await;
         begun.elapsed()
     };
-    let (clock, verdict) = tokio::join!(clock, ask(&client));
+    let (timer_took, verdict) = tokio::join!(timer, ask(&client));
     assert!(
-        verdict.took <= clock + GRACE,
-        "{what}, {url}: {:?} by {clock:?}",
+        verdict.took <= timer_took + GRACE,
+        "{fault}, {url}: {:?}, and the timer {timer_took:?}",
         verdict.took
     );
-    assert!(!verdict.decision.allows(), "{what}, {url}");
-    assert_eq!(denial(&verdict).status.as_u16(), 503, "{what}, {url}");
+    assert!(!verdict.decision.allows(), "{fault}, {url}");
+    assert_eq!(denial(&verdict).status.as_u16(), 503, "{fault}, {url}");
     verdict
 }
 
-async fn assert_all_denied(faults: &[Fault], which: impl Fn(&str) -> bool) {
+/// Asserts that each fault is a failure, in the protocols whose URLs are selected.
+async fn assert_all_denied(faults: &[Fault], selects: impl Fn(&str) -> bool) {
     for fault in faults {
-        let what = fault.name;
+        let name = fault.name;
         let urls = urls(fault.serve());
-        let asked = urls.iter().filter(|url| which(url)).map(async |url| {
-            let verdict = query_within_timeout(url, what).await;
+        let queries = urls.iter().filter(|url| selects(url)).map(async |url| {
+            let verdict = query_within_timeout(url, name).await;
             assert!(
                 matches!(verdict.decided_by, DecidedBy::Failure(_)),
-                "{what}, {url}: {verdict:?}"
+                "{name}, {url}: {verdict:?}"
             );
         });
-        join_all(asked).await;
+        join_all(queries).await;
     }
 }
 
@@ -126,7 +127,7 @@ async fn broken_protocols_are_denied() {
 }
 
 #[tokio::test]
-async fn answer_of_a_gigabyte_does_not_use_memory() {
+async fn answer_of_a_gibibyte_takes_little_memory() {
     let over_http = [
         Fault::http_gibibyte(),
         Fault::new("no length", |stream| {
@@ -150,7 +151,6 @@ async fn answer_of_a_gigabyte_does_not_use_memory() {
     }
     let grown = memory("VmHWM:").saturating_sub(before);
     // Includes the memory of concurrent tests.
-    println!("{grown} KiB at the most");
     assert!(grown < 16 << 10, "{grown} KiB more");
 }
 
@@ -217,12 +217,12 @@ async fn queries_beyond_the_concurrency_limit_wait() {
     }
 }
 
-/// The memory of this process, now or at its peak, in KiB.
-fn memory(which: &str) -> u64 {
+/// A size in /proc/self/status, in KiB.
+fn memory(field: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("/proc");
-    let line = status.lines().find_map(|line| line.strip_prefix(which));
-    let number = line.and_then(|line| line.split_whitespace().next());
-    number
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix(field)?.split_whitespace().next())
         .and_then(|number| number.parse().ok())
         .expect("a number")
 }

@@ -16,10 +16,14 @@ pub(crate) fn start(answer: &str) -> (Service, String) {
 }
 
 /// The values of a header in a request that the service printed.
-fn header_values<'a>(asked: &'a Value, name: &str) -> Vec<&'a str> {
-    let headers = asked["headers"].as_array().expect("a list").iter();
-    let named = headers.filter(|pair| pair[0] == name);
-    named.map(|pair| pair[1].as_str().expect("text")).collect()
+fn header_values<'a>(request: &'a Value, name: &str) -> Vec<&'a str> {
+    request["headers"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter(|pair| pair[0] == name)
+        .map(|pair| pair[1].as_str().expect("text"))
+        .collect()
 }
 
 #[tokio::test]
@@ -42,12 +46,12 @@ async fn request_has_the_same_headers_as_traefiks() {
     .header("x-forwarded-host", b"elsewhere.test")
     .header("x-forwarded-server", b"elsewhere.test")
     .header("x-peername-user", b"root")
-    // Behind CGI or WSGI the two names are the same.
+    // A service behind CGI or WSGI can't tell this name from that with hyphens.
     .header("x_forwarded_uri", b"/harmless");
-    assert!(input.of(&client(&url)).await.decision.allows());
-    let asked = service.next_request();
-    assert_eq!(asked["line"], "GET /verify?by=test HTTP/1.1");
-    let own = service.address.to_string();
+    assert!(input.ask(&client(&url)).await.decision.allows());
+    let request = service.next_request();
+    assert_eq!(request["line"], "GET /verify?by=test HTTP/1.1");
+    let service_address = service.address.to_string();
     for (name, expected) in [
         ("x-forwarded-method", vec!["POST"]),
         ("x-forwarded-proto", vec!["https"]),
@@ -63,7 +67,7 @@ async fn request_has_the_same_headers_as_traefiks() {
         ("x_forwarded_uri", vec![]),
         ("user-agent", vec!["curl"]),
         ("x-twice", vec!["1", "2"]),
-        ("host", vec![&own]),
+        ("host", vec![&service_address]),
         ("cookie", vec![]),
         ("content-length", vec![]),
         ("transfer-encoding", vec![]),
@@ -71,7 +75,7 @@ async fn request_has_the_same_headers_as_traefiks() {
         ("if-none-match", vec![]),
         ("x-forwarded-server", vec![]),
     ] {
-        assert_eq!(header_values(&asked, name), expected, "{name}");
+        assert_eq!(header_values(&request, name), expected, "{name}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! OPA, with the real program.
+//! Checks by the real OPA.
 
 use http::{HeaderMap, HeaderValue};
 use peername_intercept::authz::{AuthzError, DecidedBy, Decision};
@@ -32,7 +32,7 @@ async fn policy_decides_by_method_host_and_path() {
         host: "other.test",
         ..CheckInput::default()
     };
-    assert!(get.of(&client).await.decision.allows());
+    assert!(get.ask(&client).await.decision.allows());
     let input = opa.wait_decision();
     assert_eq!(
         input["attributes"]["source"]["address"]["socketAddress"]["address"],
@@ -45,7 +45,7 @@ async fn policy_decides_by_method_host_and_path() {
     );
     assert!(!input.to_string().contains("secret"));
     for input in [post, elsewhere] {
-        let verdict = input.of(&client).await;
+        let verdict = input.ask(&client).await;
         assert!(matches!(verdict.decided_by, DecidedBy::Service));
         assert_eq!(denial(&verdict).status.as_u16(), 403);
     }
@@ -63,7 +63,7 @@ async fn policy_sees_the_prefix_of_a_body() {
             body: Some((body.to_vec().into(), true)),
             ..CheckInput::default()
         };
-        assert_eq!(input.of(&client).await.decision.allows(), allows);
+        assert_eq!(input.ask(&client).await.decision.allows(), allows);
     }
 }
 
@@ -93,7 +93,7 @@ async fn result_may_be_an_object() {
         method: http::Method::POST,
         ..CheckInput::default()
     };
-    let verdict = input.of(&client).await;
+    let verdict = input.ask(&client).await;
     let denial = denial(&verdict);
     assert_eq!(
         (denial.status.as_u16(), &denial.body[..], &*denial.reason),
@@ -127,7 +127,7 @@ async fn headers_of_a_result_may_have_several_values() {
             method,
             ..CheckInput::default()
         };
-        let verdict = input(http::Method::GET).of(&client).await;
+        let verdict = input(http::Method::GET).ask(&client).await;
         let Decision::Allow(changes) = &verdict.decision else {
             panic!("{path}: {verdict:?}");
         };
@@ -138,12 +138,12 @@ async fn headers_of_a_result_may_have_several_values() {
         let mut headers = HeaderMap::new();
         changes.apply_to_response(&mut headers);
         assert_complete(&headers);
-        let verdict = input(http::Method::POST).of(&client).await;
+        let verdict = input(http::Method::POST).ask(&client).await;
         assert_complete(&denial(&verdict).headers);
     }
 }
 
-/// A query can't be changed, and what was allowed is not what would be sent.
+/// The proxy can't change a query, so the request that would be sent is not the one that was allowed.
 #[tokio::test]
 async fn allow_for_a_changed_query_is_malformed() {
     let opa = Opa::start(
@@ -154,10 +154,10 @@ async fn allow_for_a_changed_query_is_malformed() {
          both := {\"allowed\": true, \"allow\": true}\n\
          statuses := {\"allowed\": false, \"status\": 404, \"http_status\": 403}\n",
     );
-    let asked = async |rule: &str| ask(&client(&url(&opa, &format!("egress/{rule}")))).await;
-    assert!(asked("neither").await.decision.allows());
+    let ask_for = async |rule: &str| ask(&client(&url(&opa, &format!("egress/{rule}")))).await;
+    assert!(ask_for("neither").await.decision.allows());
     for rule in ["set", "removed", "both", "statuses"] {
-        let verdict = asked(rule).await;
+        let verdict = ask_for(rule).await;
         let is_malformed = matches!(
             verdict.decided_by,
             DecidedBy::Failure(AuthzError::Malformed(_))

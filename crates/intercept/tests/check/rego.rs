@@ -1,4 +1,4 @@
-//! Policies in this process. OPA is asked the same with the same policy, and has to give the same answer.
+//! Policies that are evaluated in this process: OPA, with the same policies and requests, has to give the same answers.
 
 mod bounded;
 
@@ -9,32 +9,32 @@ use crate::ext_authz::denial;
 use crate::rig::{CheckInput, ask, client};
 use crate::service::Opa;
 
-/// What a verdict says, or why there is none.
-fn answer_of(verdict: &Verdict) -> Result<Decision, &'static str> {
+/// The decision of a verdict, or the code of the failure.
+fn decision(verdict: &Verdict) -> Result<Decision, &'static str> {
     match &verdict.decided_by {
         DecidedBy::Failure(error) => Err(error.code()),
         _ => Ok(verdict.decision.clone()),
     }
 }
 
-/// Why a policy is refused at the start.
-fn refusal(url: &str) -> String {
+/// The error with which a policy is refused at the start.
+fn open_error(url: &str) -> String {
     let url: ServiceUrl = url.parse().expect("a URL");
     match url.open(None) {
-        Ok(_) => panic!("a misspelt rule was accepted"),
+        Ok(_) => panic!("a bad policy was accepted"),
         Err(error) => error.to_string(),
     }
 }
 
 fn is_undefined(verdict: &Verdict) -> bool {
-    answer_of(verdict).is_ok_and(|decision| match decision {
+    decision(verdict).is_ok_and(|decision| match decision {
         Decision::Deny(denial) => denial.reason.ends_with(" is undefined"),
         Decision::Allow(_) => false,
     })
 }
 
 /// Requests of each kind: 7 methods, 4 hosts, 12 paths, one in three with headers, a tunnel now and then.
-fn questions() -> Vec<CheckInput> {
+fn inputs() -> Vec<CheckInput> {
     let methods = [
         Method::GET,
         Method::HEAD,
@@ -102,22 +102,23 @@ fn questions() -> Vec<CheckInput> {
 
 #[tokio::test]
 async fn opa_and_the_policy_in_this_process_give_the_same_answers() {
-    let questions = questions();
+    let inputs = inputs();
     let (mut asked, mut allowed, mut denied, mut failed) = (0, 0, 0, 0);
     for (rule, policy) in POLICIES {
         let opa = Opa::start(policy);
-        let theirs = client(&format!("opa+http://{}/v1/data/{rule}", opa.address));
-        let ours = client(&format!("rego:{}#{rule}", opa.policy().display()));
-        for (number, question) in questions.iter().enumerate() {
-            let (theirs, ours) = (question.of(&theirs).await, question.of(&ours).await);
-            let (expected, given) = (answer_of(&theirs), answer_of(&ours));
-            // OPA does not name the rule then.
-            let are_undefined = is_undefined(&theirs) && is_undefined(&ours);
+        let opa_client = client(&format!("opa+http://{}/v1/data/{rule}", opa.address));
+        let policy_client = client(&format!("rego:{}#{rule}", opa.policy().display()));
+        for (number, input) in inputs.iter().enumerate() {
+            let by_opa = input.ask(&opa_client).await;
+            let by_policy = input.ask(&policy_client).await;
+            let (expected, actual) = (decision(&by_opa), decision(&by_policy));
+            // For an undefined rule the reasons differ: OPA does not name the rule.
+            let are_undefined = is_undefined(&by_opa) && is_undefined(&by_policy);
             assert!(
-                given == expected || are_undefined,
-                "{rule}, question {number}: {}{}: {given:?}, {expected:?}",
-                question.host,
-                question.path
+                actual == expected || are_undefined,
+                "{rule}, request {number}: {}{}: {actual:?}, {expected:?}",
+                input.host,
+                input.path
             );
             asked += 1;
             match expected {
@@ -155,7 +156,7 @@ async fn directory_has_modules_and_data() {
     let policy = |rule: &str| format!("rego:{}{rule}", dir.display());
     // A misspelt rule would be undefined for every request.
     for misspelt in ["alow", "allow2/x", "egress"] {
-        let error = refusal(&policy(&format!("#egress/{misspelt}")));
+        let error = open_error(&policy(&format!("#egress/{misspelt}")));
         assert!(error.contains("no package has the rule"), "{error}");
         assert!(
             error.ends_with("there is data.egress, data.names"),
@@ -171,11 +172,8 @@ async fn directory_has_modules_and_data() {
         host: "other.test",
         ..CheckInput::default()
     };
-    assert_eq!(denial(&elsewhere.of(&client).await).status.as_u16(), 403);
-    let error = |rule: &str| {
-        let url: ServiceUrl = policy(rule).parse().expect("a URL");
-        url.open(None).expect_err("no policy").to_string()
-    };
+    assert_eq!(denial(&elsewhere.ask(&client).await).status.as_u16(), 403);
+    let error = |rule: &str| open_error(&policy(rule));
     assert!(
         error("").contains("data.egress, data.names"),
         "{}",
@@ -196,7 +194,7 @@ async fn directory_has_modules_and_data() {
 #[tokio::test]
 async fn errors_of_a_policy_name_file_and_line() {
     let file = std::env::temp_dir().join(format!("peername-rego-{}.rego", std::process::id()));
-    for (text, place, what) in [
+    for (text, position, detail) in [
         ("package egress\n\nallow if {\n", ".rego:4:", ""),
         (
             "package egress\nallow if undeclared\n",
@@ -217,17 +215,15 @@ async fn errors_of_a_policy_name_file_and_line() {
         ("", ".rego:1:", ""),
     ] {
         std::fs::write(&file, text).expect("write");
-        let url: ServiceUrl = format!("rego:{}", file.display()).parse().expect("a URL");
-        let error = url.open(None).expect_err(text).to_string();
+        let error = open_error(&format!("rego:{}", file.display()));
         assert!(
-            error.contains(place) && error.contains(what),
+            error.contains(position) && error.contains(detail),
             "{text}: {error}"
         );
         assert!(!error.contains('\n'), "{error}");
     }
     std::fs::remove_file(&file).expect("remove the file");
-    let url: ServiceUrl = format!("rego:{}", file.display()).parse().expect("a URL");
-    let error = url.open(None).expect_err("no file").to_string();
+    let error = open_error(&format!("rego:{}", file.display()));
     assert!(error.contains("No such file"), "{error}");
 }
 
@@ -256,7 +252,7 @@ verdict := {\"allow\": true, \"headers\": {\"x-by\": lower(http.host)}, \"reques
     net.cidr_contains(\"192.0.2.0/28\", input.attributes.source.address.socketAddress.address)
 } else := {\"allow\": count(http.path) < 5, \"cache_control\": \"max-age=3\", \"response_headers_to_add\": {\"x-n\": format_int(http.size, 10)}}
 "),
-    // Undefined for most.
+    // Undefined for most requests.
     ("a/b/c", "package a.b
 c if { input.attributes.request.http.headers[\"x-team\"] == \"blue,gr\u{fc}n\" }
 c if { input.attributes.tlsSession.sni == \"b.test\"; input.attributes.contextExtensions.mode == \"request\" }
@@ -276,7 +272,7 @@ verdict := {true} if input.attributes.request.http.method == \"PATCH\"
 verdict := true if input.attributes.request.http.method in {\"GET\", \"POST\", \"PUT\", \"HEAD\"}
 verdict := false if input.attributes.destination.address.socketAddress.portValue != 80
 "),
-    // What a function fails on is undefined.
+    // A rule is undefined if a function in it fails.
     ("undefined/allow", "package undefined
 default allow := false
 id := to_number(split(input.attributes.request.http.path, \"/\")[3])

@@ -1,4 +1,4 @@
-//! Requests to check, and helpers to query a check service.
+//! Checks with default settings, the requests that tests let them check, and their metrics.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -12,8 +12,8 @@ use peername_intercept::authz::{
 };
 use prometheus_client::registry::Registry;
 
-/// A check with the defaults, changed by `change`. It has a long timeout: these services are correct, and the machine may
-/// be busy.
+/// A check with the defaults, except for a long timeout and what `change` sets. The services are correct, and the machine may be
+/// busy.
 pub(crate) fn check(url: &str, change: impl FnOnce(&mut CheckConfig)) -> CheckService {
     check_with_default_timeout(url, |config| {
         config.timeout = LONG_TIMEOUT;
@@ -21,7 +21,7 @@ pub(crate) fn check(url: &str, change: impl FnOnce(&mut CheckConfig)) -> CheckSe
     })
 }
 
-/// The same with the default timeout.
+/// A check with the defaults, its timeout included, except for what `change` sets.
 pub(crate) fn check_with_default_timeout(
     url: &str,
     change: impl FnOnce(&mut CheckConfig),
@@ -31,13 +31,13 @@ pub(crate) fn check_with_default_timeout(
     CheckService::new(config).expect("a configuration")
 }
 
-/// A service without TLS.
+/// A check service that is reached without TLS.
 pub(crate) fn service(url: &str) -> Service {
     let url: ServiceUrl = url.parse().expect("a URL");
     url.open(None).expect("a service")
 }
 
-/// The client of a check with one worker.
+/// The client of a [`check`] with the defaults.
 pub(crate) fn client(url: &str) -> CheckClient {
     check(url, |_| ()).client()
 }
@@ -48,10 +48,9 @@ pub(crate) fn metric(check: &CheckService, sample: &str) -> u64 {
     check.register(&mut registry);
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &registry).expect("encode");
-    let value = text
-        .lines()
-        .find_map(|line| line.strip_prefix(sample)?.strip_prefix(' '));
-    value.map_or(0, |value| value.parse().expect("a number"))
+    text.lines()
+        .find_map(|line| line.strip_prefix(sample)?.strip_prefix(' '))
+        .map_or(0, |value| value.parse().expect("a number"))
 }
 
 /// A request to check.
@@ -64,6 +63,7 @@ pub(crate) struct CheckInput {
     pub(crate) port: u16,
     pub(crate) path: &'static str,
     pub(crate) headers: HeaderMap,
+    /// The bytes that are sent, and whether the body is truncated.
     pub(crate) body: Option<(Bytes, bool)>,
 }
 
@@ -90,9 +90,10 @@ impl CheckInput {
         self
     }
 
-    pub(crate) async fn of(&self, client: &CheckClient) -> Verdict {
+    /// Checks this request.
+    pub(crate) async fn ask(&self, client: &CheckClient) -> Verdict {
         let body = self.body.as_ref();
-        let question = AuthzRequest {
+        let request = AuthzRequest {
             kind: self.kind,
             request_id: "id-1",
             client: self.client,
@@ -119,13 +120,13 @@ impl CheckInput {
                 truncated: *truncated,
             }),
         };
-        client.ask(&question).await
+        client.ask(&request).await
     }
 }
 
 /// Checks the default request.
 pub(crate) async fn ask(client: &CheckClient) -> Verdict {
-    CheckInput::default().of(client).await
+    CheckInput::default().ask(client).await
 }
 
 /// Polls until `poll` returns a value, with a deadline.

@@ -24,40 +24,40 @@ fn runtime() -> Runtime {
 fn query_of_an_exited_worker_is_repeated_by_another() {
     let (mut service, url) = start(VERY_SLOW);
     let check = check(&url, |config| config.cache = Some(Duration::from_secs(60)));
-    let (asking, other) = (check.client(), check.client());
-    let (end, ends) = oneshot::channel();
-    let ending = thread::spawn(move || {
+    let (exiting, waiting) = (check.client(), check.client());
+    let (exit, wait_exit) = oneshot::channel();
+    let worker = thread::spawn(move || {
         runtime().block_on(async {
             tokio::select! {
-                verdict = ask(&asking) => panic!("answered already: {verdict:?}"),
-                _ = ends => {}
+                verdict = ask(&exiting) => panic!("answered already: {verdict:?}"),
+                _ = wait_exit => {}
             }
         });
     });
     service.next_request();
     let (verdict, ()) = runtime().block_on(async {
-        tokio::join!(ask(&other), async {
+        tokio::join!(ask(&waiting), async {
             sleep(Duration::from_millis(50)).await;
-            end.send(()).expect("the query is in flight");
+            exit.send(()).expect("the query is in flight");
         })
     });
-    ending.join().expect("the worker exits cleanly");
+    worker.join().expect("the worker exits cleanly");
     assert!(verdict.decision.allows(), "{verdict:?}");
     assert!(matches!(verdict.decided_by, DecidedBy::Service));
     assert_eq!(service.count_requests(), 1, "the query is repeated");
 }
 
-/// If that worker is blocked, the waiting requests still time out on time.
+/// If the worker that queries for all waiting requests is blocked, they still time out on time.
 #[test]
 fn blocked_worker_delays_no_request_beyond_the_timeout() {
     let (_service, url) = start(SLOW);
     let check =
         check_with_default_timeout(&url, |config| config.cache = Some(Duration::from_secs(60)));
-    let (busy, other) = (check.client(), check.client());
+    let (blocked, waiting) = (check.client(), check.client());
     let (sender, receiver) = channel();
-    let working = thread::spawn(move || {
+    let worker = thread::spawn(move || {
         runtime().block_on(async {
-            tokio::join!(ask(&busy), async {
+            tokio::join!(ask(&blocked), async {
                 sleep(Duration::from_millis(20)).await;
                 sender.send(()).expect("the test waits");
                 thread::sleep(Duration::from_secs(1));
@@ -65,7 +65,7 @@ fn blocked_worker_delays_no_request_beyond_the_timeout() {
         })
     });
     receiver.recv().expect("the query begins");
-    let verdict = runtime().block_on(ask(&other));
+    let verdict = runtime().block_on(ask(&waiting));
     assert!(
         matches!(
             verdict.decided_by,
@@ -73,25 +73,26 @@ fn blocked_worker_delays_no_request_beyond_the_timeout() {
         ),
         "{verdict:?}"
     );
-    // The other worker is blocked for a second.
+    // The worker that queries is blocked for a second.
     assert!(verdict.took < Duration::from_millis(900), "{verdict:?}");
-    working.join().expect("the worker exits cleanly");
+    worker.join().expect("the worker exits cleanly");
 }
 
-/// Connections are tasks of the runtime that opened them; those of other runtimes do not depend on them.
+/// Connections are tasks of the runtime that opened them, and other runtimes use none of them.
 #[test]
 fn exited_worker_closes_only_its_own_connections() {
     let (_service, url) = start(SLOW);
     let check = check(&url, |_| ());
-    let staying = runtime();
-    let stays = check.client();
+    let remaining_runtime = runtime();
+    let remaining = check.client();
     for _ in 0..3 {
-        let goes = check.client();
-        assert!(runtime().block_on(ask(&goes)).decision.allows());
-        assert!(staying.block_on(ask(&stays)).decision.allows());
+        let exiting = check.client();
+        assert!(runtime().block_on(ask(&exiting)).decision.allows());
+        let verdict = remaining_runtime.block_on(ask(&remaining));
+        assert!(verdict.decision.allows());
     }
 }
 
 const SLOW: &str = r#"{"status": 200, "headers": [], "body": "", "delay": 0.2}"#;
-/// Slower than a busy machine.
+/// Slower than the worker exits on a busy machine.
 const VERY_SLOW: &str = r#"{"status": 200, "headers": [], "body": "", "delay": 2}"#;

@@ -2,12 +2,12 @@
 
 use serde_json::json;
 
-use super::answer_of;
+use super::decision;
 use crate::ext_authz::denial;
 use crate::rig::{CheckInput, client};
 
-/// A call of a built-in function can't be stopped: what a request makes of it is bounded instead. In OPA, too, such a request gets no
-/// answer, for want of memory.
+/// A call of a built-in function can't be stopped, so its result is bounded beforehand. OPA does not answer such a request either: it
+/// runs out of memory.
 #[tokio::test]
 async fn builtin_function_with_an_endless_result_fails_the_check() {
     let policy = r#"package egress
@@ -83,12 +83,12 @@ verdict := strings.any_suffix_match(x[0], x[1]) if f == "suffix"
                 body: Some((body.into(), false)),
                 ..CheckInput::default()
             };
-            input.of(&client).await
+            input.ask(&client).await
         };
         assert!(ask("short").await.decision.allows(), "{function}");
         let verdict = ask("endless").await;
         assert_eq!(
-            answer_of(&verdict),
+            decision(&verdict),
             Err("check_status"),
             "{function}: {verdict:?}"
         );
