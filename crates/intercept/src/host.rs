@@ -44,8 +44,8 @@ pub enum ParseHostError {
     /// An empty label, or one that begins or ends with a hyphen.
     #[error("a host name with an empty label, or a hyphen at the edge of one")]
     Label,
-    /// An address in a form that programs interpret differently, such as `127.1`, `0x7f.1`, `2130706433`, or with a zone: neither
-    /// four decimal numbers nor the text of RFC 4291.
+    /// An address in a form that programs interpret differently, such as `127.1`, `0x7f.1`, `2130706433`, or with a zone:
+    /// neither four decimal numbers nor the text of RFC 4291.
     #[error("an address in an ambiguous form; write 192.0.2.1 or [2001:db8::1]")]
     Address,
     /// SNI has names only (RFC 6066, section 3).

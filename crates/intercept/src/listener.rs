@@ -163,8 +163,8 @@ impl ListenerService {
         }
     }
 
-    /// Reads the source that the PROXY header claims; `None` if it claims none. The error is a detail for the log; `None` if the
-    /// connection was closed without a byte, as by a health check.
+    /// Reads the source that the PROXY header claims; `None` if it claims none. The error is a detail for the log; `None` if
+    /// the connection was closed without a byte, as by a health check.
     async fn read_claim(
         &self,
         stream: &TcpStream,

@@ -80,7 +80,8 @@ impl<'a> CaStore<'a> {
     ///
     /// # Errors
     ///
-    /// The file is missing, or other users can read it. A file of root may be readable by its group, unless this process runs as root.
+    /// The file is missing, or other users can read it. A file of root may be readable by its group, unless this process runs
+    /// as root.
     pub(super) fn read_authority(&self) -> Result<String, CaError> {
         let path = self.path();
         let file = match text_file::open(&path) {
@@ -194,8 +195,8 @@ fn check_owner(path: &Path, metadata: &fs::Metadata) -> Result<(), CaError> {
     })
 }
 
-/// The bits of the mode that the key's file must not have. A service manager that stores the key as root can let another user read
-/// it only through a group: Kubernetes mounts a Secret with the group of `fsGroup`.
+/// The bits of the mode that the key's file must not have. A service manager that stores the key as root can let another user
+/// read it only through a group: Kubernetes mounts a Secret with the group of `fsGroup`.
 fn forbidden_mode_bits(owner: u32) -> u32 {
     if owner == 0 && user::effective_uid() != 0 {
         0o037

@@ -70,9 +70,9 @@ pub(super) struct Constraints {
 impl Constraints {
     /// The constraints that permit these hosts and no others; all hosts if there are none.
     ///
-    /// A kind (names, addresses) without constraints would be unrestricted. So all addresses are excluded if there are only names. If
-    /// there are only networks, a name that can't exist is permitted: excluding all names would take the empty name, and Java refuses
-    /// a certificate with an empty name.
+    /// A kind (names, addresses) without constraints would be unrestricted. So all addresses are excluded if there are only
+    /// names. If there are only networks, a name that can't exist is permitted: excluding all names would take the empty name,
+    /// and Java refuses a certificate with an empty name.
     pub(super) fn permit_only(permitted: &[Permitted]) -> Self {
         let mut constraints = Self {
             permitted: permitted.to_vec(),
@@ -94,8 +94,8 @@ impl Constraints {
         constraints
     }
 
-    /// The hosts that were given to [`Constraints::permit_only`]. If these constraints were made in another way, it makes different
-    /// ones from the result.
+    /// The hosts that were given to [`Constraints::permit_only`]. If these constraints were made in another way, it makes
+    /// different ones from the result.
     pub(super) fn permitted_hosts(&self) -> Vec<Permitted> {
         let nonexistent = Permitted::Name(NONEXISTENT_NAME.to_owned());
         self.permitted
@@ -168,8 +168,8 @@ impl Permitted {
     }
 }
 
-/// Whether `name` is `base` or below it. All names are below an empty base. A base that begins with a dot covers only names below it,
-/// as in OpenSSL and webpki; the RFC leaves this open.
+/// Whether `name` is `base` or below it. All names are below an empty base. A base that begins with a dot covers only names
+/// below it, as in OpenSSL and webpki; the RFC leaves this open.
 fn is_below(name: &str, base: &str) -> bool {
     let Some(rest) = name.strip_suffix(base) else {
         return false;

@@ -132,8 +132,8 @@ impl Mint {
         Ok(Arc::new(config))
     }
 
-    /// Admits a client to a certificate for this host. A host without a cached certificate, of either key type, counts against the
-    /// client's rate limit; a client that is over its limit waits here.
+    /// Admits a client to a certificate for this host. A host without a cached certificate, of either key type, counts against
+    /// the client's rate limit; a client that is over its limit waits here.
     ///
     /// # Errors
     ///

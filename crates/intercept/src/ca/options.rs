@@ -9,7 +9,7 @@ pub struct AuthorityOptions {
     pub common_name: String,
     /// The days during which the authority is valid. Clients have to trust its successor before they have passed.
     pub days: u16,
-    /// The hosts for which the authority may issue certificates, as critical name constraints: clients accept it for no other hosts,
-    /// even if its key is stolen. All hosts if empty.
+    /// The hosts for which the authority may issue certificates, as critical name constraints: clients accept it for no other
+    /// hosts, even if its key is stolen. All hosts if empty.
     pub permitted: Vec<Permitted>,
 }

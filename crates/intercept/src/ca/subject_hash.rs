@@ -11,8 +11,8 @@ use yasna::{DERWriter, construct_der};
 /// The hash as OpenSSL writes it (`openssl x509 -subject_hash`): eight hexadecimal digits. `None` if the certificate can't be
 /// parsed.
 ///
-/// The hash covers the subject in a canonical form (`X509_NAME_hash_ex`): the relative names without the sequence around them, text
-/// as UTF-8 in lower case, with single spaces.
+/// The hash covers the subject in a canonical form (`X509_NAME_hash_ex`): the relative names without the sequence around them,
+/// text as UTF-8 in lower case, with single spaces.
 #[must_use]
 pub fn subject_hash(certificate: &CertificateDer<'_>) -> Option<String> {
     let (_, parsed) = parse_x509_certificate(certificate).ok()?;

@@ -306,6 +306,6 @@ impl Exchange<'_> {
     }
 }
 
-/// A pause in a request's body after which the check is asked with what has arrived: the client may wait for the response before
-/// it sends more.
+/// A pause in a request's body after which the check is asked with what has arrived: the client may wait for the response
+/// before it sends more.
 const BODY_PAUSE: Duration = Duration::from_secs(1);

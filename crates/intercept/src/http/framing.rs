@@ -249,8 +249,8 @@ fn consumed<'b>(before: &'b [u8], rest: &[u8]) -> &'b [u8] {
     before.get(..before.len() - rest.len()).unwrap_or_default()
 }
 
-/// Checks the Content-Length of an HTTP/2 request, which an origin that speaks HTTP/1 would rely on. h2 refuses two that differ,
-/// and accepts two equal ones.
+/// Checks the Content-Length of an HTTP/2 request, which an origin that speaks HTTP/1 would rely on. h2 refuses two that
+/// differ, and accepts two equal ones.
 ///
 /// # Errors
 ///
@@ -264,8 +264,8 @@ pub(crate) fn check_http2(headers: &HeaderMap) -> Result<(), FramingError> {
     }
 }
 
-/// Whether an HTTP/2 request has more header lines than an HTTP/1 request may have. All cookies count as one, because HTTP/1 sends
-/// them in one line where HTTP/2 may send a field for each (RFC 9113, section 8.2.3).
+/// Whether an HTTP/2 request has more header lines than an HTTP/1 request may have. All cookies count as one, because HTTP/1
+/// sends them in one line where HTTP/2 may send a field for each (RFC 9113, section 8.2.3).
 pub(crate) fn has_too_many_fields(headers: &HeaderMap) -> bool {
     headers.len() > MAX_REQUEST_HEADERS
         && headers.len() - headers.get_all(COOKIE).iter().count() >= MAX_REQUEST_HEADERS

@@ -1,11 +1,11 @@
-//! The byte stream of an HTTP/2 client, watched below h2 for two things that would leave no audit line: requests that h2 refuses by
-//! itself, and header lists that would take much more memory than they have bytes ([`FieldCounter`]).
+//! The byte stream of an HTTP/2 client, watched below h2 for two things that would leave no audit line: requests that h2
+//! refuses by itself, and header lists that would take much more memory than they have bytes ([`FieldCounter`]).
 //!
 //! h2 resets the stream of a request that it finds malformed with PROTOCOL_ERROR. Mostly this is a request with a byte in its
-//! `:path` that a URI can't have, such as curl sends for a query in PromQL. Over HTTP/1.1 the proxy percent-encodes such bytes. So
-//! the reset is rewritten to HTTP_1_1_REQUIRED (RFC 9113, section 7), whereupon clients repeat the request over HTTP/1.1, where
-//! it is forwarded or gets an answer with the reason. If frames have followed the request's head, the request may have been
-//! forwarded and must not be repeated: its reset stays.
+//! `:path` that a URI can't have, such as curl sends for a query in PromQL. Over HTTP/1.1 the proxy percent-encodes such bytes.
+//! So the reset is rewritten to HTTP_1_1_REQUIRED (RFC 9113, section 7), whereupon clients repeat the request over HTTP/1.1,
+//! where it is forwarded or gets an answer with the reason. If frames have followed the request's head, the request may have
+//! been forwarded and must not be repeated: its reset stays.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -16,8 +16,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::framing::field_counter::FieldCounter;
 use super::framing::frame_header::{FrameHeader, FrameHeaderReader, RST_STREAM};
 
-/// The server's side of an HTTP/2 connection. Rewrites resets with PROTOCOL_ERROR to HTTP_1_1_REQUIRED, and fails at a header list
-/// with too many fields.
+/// The server's side of an HTTP/2 connection. Rewrites resets with PROTOCOL_ERROR to HTTP_1_1_REQUIRED, and fails at a header
+/// list with too many fields.
 #[derive(Debug)]
 pub(crate) struct Http2Stream<T, F> {
     io: T,
@@ -82,8 +82,8 @@ impl FrameCursor {
         }
     }
 
-    /// Takes the bytes up to the last byte of the next RST_STREAM with PROTOCOL_ERROR, and returns its stream. Takes all bytes, and
-    /// returns `None`, if there is no such reset.
+    /// Takes the bytes before the last byte of the next RST_STREAM with PROTOCOL_ERROR, and returns its stream. Takes all
+    /// bytes, and returns `None`, if there is no such reset.
     fn advance_to_reset(&mut self, bytes: &mut &[u8]) -> Option<u32> {
         while let Some(byte) = bytes.first() {
             let Some(frame) = self.frame else {

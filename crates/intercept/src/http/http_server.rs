@@ -231,8 +231,8 @@ async fn wait_drain(state: &InterceptState, connection: &ClientConnection, begun
 /// hyper has read and not parsed; `None` after an error or a timeout.
 ///
 /// `target` is the target of all requests. `None` if each request names its own: then the first request has to come within the
-/// opening timeout. With a target the first request, like any other, may take the idle timeout: clients open tunnels to use them
-/// later.
+/// opening timeout. With a target the first request, like any other, may take the idle timeout: clients open tunnels to use
+/// them later.
 pub(crate) async fn run_http1<T>(
     state: &Arc<InterceptState>,
     connection: &Arc<ClientConnection>,
@@ -290,7 +290,8 @@ where
     if let Err(error) = ended {
         if error.is_parse() {
             state.count_failed_connection(connection.info.peer, "bad_request");
-            // The monitor passed bytes that may be no HTTP, after a request to switch protocols. hyper has answered them itself.
+            // The monitor passed bytes that may be no HTTP, after a request to switch protocols. hyper has answered them
+            // itself.
             let mut record = InFlightRecord::begin(state, connection, "");
             if let Some(target) = target {
                 record.set_target(target);

@@ -88,8 +88,8 @@ impl StallMonitor {
         });
     }
 
-    /// Waits until there has been no exchange for the idle timeout. Meanwhile aborts stalled transfers, whose limits are not below
-    /// `shortest_limit`.
+    /// Waits until there has been no exchange for the idle timeout. Meanwhile aborts stalled transfers, whose limits are not
+    /// below `shortest_limit`.
     pub(crate) async fn wait_idle(&self, idle_timeout: Duration, shortest_limit: Duration) {
         loop {
             sleep(shortest_limit / POLLS_PER_TIMEOUT).await;

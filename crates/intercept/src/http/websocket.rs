@@ -108,8 +108,8 @@ impl Handshake {
         headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
     }
 
-    /// Whether the origin has read the key of this handshake, and so understands WebSocket (RFC 6455, section 4.1). A client that
-    /// speaks HTTP/1.1 has made the key, and verifies this itself.
+    /// Whether the origin has read the key of this handshake, and so understands WebSocket (RFC 6455, section 4.1). A client
+    /// that speaks HTTP/1.1 has made the key, and verifies this itself.
     pub(crate) fn is_confirmed(&self, headers: &HeaderMap) -> bool {
         let Self::Http2 { key, .. } = self else {
             return true;
@@ -118,8 +118,8 @@ impl Handshake {
         accept.is_some_and(|accept| accept.as_bytes() == accept_for(key).as_bytes())
     }
 
-    /// Passes the origin's acceptance on in the client's protocol. Over HTTP/2 it starts the relay; over HTTP/1 it sets `switched`
-    /// for the caller, which has to relay.
+    /// Passes the origin's acceptance on in the client's protocol. Over HTTP/2 it starts the relay; over HTTP/1 it sets
+    /// `switched` for the caller, which has to relay.
     pub(crate) fn accept(
         self,
         mut parts: response::Parts,

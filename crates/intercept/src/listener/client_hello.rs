@@ -63,8 +63,8 @@ impl OpeningError {
 }
 
 impl Opening {
-    /// Reads as many bytes as it takes to classify the connection, and leaves them in the stream's prefix. Waits for the rest of an
-    /// incomplete first line, until the deadline.
+    /// Reads as many bytes as it takes to classify the connection, and leaves them in the stream's prefix. Waits for the rest
+    /// of an incomplete first line, until the deadline.
     ///
     /// # Errors
     ///
@@ -93,8 +93,8 @@ impl Opening {
     }
 }
 
-/// Parses a ClientHello as its bytes come. A handshake message can claim 16 MiB; rustls refuses one of more than 64 KiB as soon as
-/// it has read the length.
+/// Parses a ClientHello as its bytes come. A handshake message can claim 16 MiB; rustls refuses one of more than 64 KiB as soon
+/// as it has read the length.
 #[derive(Default)]
 pub(crate) struct ClientHelloReader {
     acceptor: Acceptor,
@@ -103,8 +103,8 @@ pub(crate) struct ClientHelloReader {
 }
 
 impl ClientHelloReader {
-    /// Returns the ClientHello once it is complete. `received` is everything that was received so far; bytes of earlier calls are not
-    /// parsed again.
+    /// Returns the ClientHello once it is complete. `received` is everything that was received so far; bytes of earlier calls
+    /// are not parsed again.
     ///
     /// # Errors
     ///

@@ -190,8 +190,8 @@ fn connect_target(parts: &Parts, body: &Incoming) -> Result<HostPort, Refusal> {
     }
 }
 
-/// The target of a request in absolute form. Some clients send `https:` requests in this form instead of a CONNECT: then only the
-/// connection to the origin is encrypted.
+/// The target of a request in absolute form. Some clients send `https:` requests in this form instead of a CONNECT: then only
+/// the connection to the origin is encrypted.
 fn absolute_target(parts: &Parts) -> Result<RequestTarget, Refusal> {
     refuse_loop(parts)?;
     let (tls, default_port) = match parts.uri.scheme_str() {

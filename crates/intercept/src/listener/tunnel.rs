@@ -145,8 +145,8 @@ impl Tunnel {
         }
     }
 
-    /// Serves HTTP without TLS. On a redirected connection only the requests name a host. The proxy resolves that name and ignores the
-    /// destination's IP address: the client could combine any name with any address.
+    /// Serves HTTP without TLS. On a redirected connection only the requests name a host. The proxy resolves that name and
+    /// ignores the destination's IP address: the client could combine any name with any address.
     async fn serve_http(mut self, state: &Arc<InterceptState>, stream: ClientStream) {
         let mut target = self.destination.to_target();
         target.denied_connect = self.check.denied_connect();
@@ -286,8 +286,8 @@ async fn finish_handshake(
     })
 }
 
-/// The configuration of a handshake with a certificate for the target's host, to which the client is admitted first. The host of a
-/// CONNECT was admitted before the CONNECT was answered.
+/// The configuration of a handshake with a certificate for the target's host, to which the client is admitted first. The host
+/// of a CONNECT was admitted before the CONNECT was answered.
 async fn mint_config(
     state: &InterceptState,
     client: IpAddr,

@@ -77,8 +77,8 @@ impl BufferedBody {
         })
     }
 
-    /// Reads until there are `max` bytes, the body ends, or the client sends nothing for `pause`: in a bidirectional call the client
-    /// waits for a response first. Buffers the read frames for the origin.
+    /// Reads until there are `max` bytes, the body ends, or the client sends nothing for `pause`: in a bidirectional call the
+    /// client waits for a response first. Buffers the read frames for the origin.
     ///
     /// # Errors
     ///
@@ -88,7 +88,8 @@ impl BufferedBody {
         max: usize,
         pause: Duration,
     ) -> hyper::Result<BufferedPrefix> {
-        // One buffer for all frames: a client may send its body in many tiny ones, each of which would take the memory of a `Frame`.
+        // One buffer for all frames: a client may send its body in many tiny ones, each of which would take the memory of a
+        // `Frame`.
         let mut bytes = BytesMut::new();
         let mut rest = None;
         let mut truncated = false;
@@ -147,8 +148,8 @@ impl BufferedBody {
         self.lock().replay = Replay::Off;
     }
 
-    /// Begins a new attempt with the whole body, and returns the attempt's number. Earlier attempts get an error. `None` if part of
-    /// the body was passed on and not kept.
+    /// Begins a new attempt with the whole body, and returns the attempt's number. Earlier attempts get an error. `None` if
+    /// part of the body was passed on and not kept.
     pub(crate) fn rewind(&self) -> Option<u32> {
         let mut remainder = self.lock();
         let Replay::Kept { data, .. } = mem::take(&mut remainder.replay) else {
@@ -161,8 +162,8 @@ impl BufferedBody {
         Some(remainder.attempt)
     }
 
-    /// Drains the rest of the body in the background, for [`DRAIN_TIMEOUT`] at most, unless another holder reads it. A body that
-    /// the origin has not asked for is abandoned: the client may never send it.
+    /// Drains the rest of the body in the background, for [`DRAIN_TIMEOUT`] at most, unless another holder reads it. A body
+    /// that the origin has not asked for is abandoned: the client may never send it.
     pub(crate) fn drain_in_background(self) {
         if self.lock().awaits_continue() {
             self.lock().attempt += 1;

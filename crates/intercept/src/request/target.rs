@@ -46,8 +46,8 @@ pub(crate) enum Destination {
     Connect(HostPort),
     /// The original destination of a connection that was redirected to the proxy.
     Redirected(SocketAddr),
-    /// The destination of a jailed program's connection: the name to which its synthetic address was assigned, or the address if it
-    /// is not synthetic.
+    /// The destination of a jailed program's connection: the name to which its synthetic address was assigned, or the address
+    /// if it is not synthetic.
     Named(HostPort),
 }
 
@@ -89,8 +89,8 @@ impl RequestTarget {
         }
     }
 
-    /// The target on which the destination and the ClientHello's name agree. If they differ, every request is refused; the handshake
-    /// is still finished, under the name in the ClientHello, so that the client can be told why.
+    /// The target on which the destination and the ClientHello's name agree. If they differ, every request is refused; the
+    /// handshake is still finished, under the name in the ClientHello, so that the client can be told why.
     pub(crate) fn from_client_hello(destination: &Destination, sni: Option<Host>) -> Self {
         let (to, via, connect) = match (destination, &sni) {
             (Destination::Connect(to), _) => (to.clone(), None, Some(to.clone())),

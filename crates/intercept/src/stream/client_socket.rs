@@ -11,8 +11,8 @@ use peername_sys::tcp::stream::reset_on_close;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// Closes with RST once [`ConnectionEntry::end_reason`] or [`CutResponse`] is set. After a FIN, a client would take an incomplete
-/// response for a complete one, if only the end of the connection ends the response.
+/// Closes with RST once [`ConnectionEntry::end_reason`] or [`CutResponse`] is set. After a FIN, a client would take an
+/// incomplete response for a complete one, if only the end of the connection ends the response.
 #[derive(Debug)]
 pub(crate) struct ClientSocket {
     /// `None` once [`ClientSocket::into_stream`] has taken it.

@@ -67,8 +67,8 @@ impl<T: AsyncWrite + Unpin> CorkedStream<T> {
         Poll::Ready(Ok(()))
     }
 
-    /// Buffers a write during the handshake, and the first write after it, with which the last flight is sent. `None` for any later
-    /// write, which is not buffered.
+    /// Buffers a write during the handshake, and the first write after it, with which the last flight is sent. `None` for any
+    /// later write, which is not buffered.
     fn buffer(&mut self, cx: &mut Context<'_>, parts: &[IoSlice<'_>]) -> Option<io::Result<usize>> {
         if self.flush_at == FlushAt::Now {
             return None;

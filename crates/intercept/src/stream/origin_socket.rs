@@ -9,8 +9,8 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// Discards all writes after the first EPIPE or ECONNRESET. The end of the connection is reported to the reader instead, after the
-/// bytes that were received before it.
+/// Discards all writes after the first EPIPE or ECONNRESET. The end of the connection is reported to the reader instead, after
+/// the bytes that were received before it.
 ///
 /// An origin may answer a request before it has read the body (307, 401, 413) and close the connection, while the body is
 /// still being sent. hyper would report the failed write, and lose the response.
@@ -100,8 +100,8 @@ impl AsyncWrite for OriginSocket {
     }
 }
 
-/// A TLS stream that may end without close_notify, which is noted and read as the end of the stream. In HTTP/1 it ends a response
-/// without a length; other responses end by their length (RFC 9112, section 9.8).
+/// A TLS stream that may end without close_notify, which is noted and read as the end of the stream. In HTTP/1 it ends a
+/// response without a length; other responses end by their length (RFC 9112, section 9.8).
 #[derive(Debug)]
 pub(crate) struct UnnotifiedEnd<T> {
     stream: T,

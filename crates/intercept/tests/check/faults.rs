@@ -28,7 +28,8 @@ fn urls(address: SocketAddr) -> [String; 3] {
     ]
 }
 
-/// Queries, and asserts a denial within the timeout. A timer in the same runtime is the reference: on a busy machine both are late.
+/// Queries, and asserts a denial within the timeout. A timer in the same runtime is the reference: on a busy machine both are
+/// late.
 async fn query_within_timeout(url: &str, fault: &str) -> Verdict {
     let client = check_with_default_timeout(url, |_| ()).client();
     let timer = async {

@@ -12,8 +12,8 @@ use peername_intercept::authz::{
 };
 use prometheus_client::registry::Registry;
 
-/// A check with the defaults, except for a long timeout and what `change` sets. The services are correct, and the machine may be
-/// busy.
+/// A check with the defaults, except for a long timeout and what `change` sets. The services are correct, and the machine may
+/// be busy.
 pub(crate) fn check(url: &str, change: impl FnOnce(&mut CheckConfig)) -> CheckService {
     check_with_default_timeout(url, |config| {
         config.timeout = LONG_TIMEOUT;

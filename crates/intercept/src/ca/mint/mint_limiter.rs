@@ -72,6 +72,6 @@ impl MintLimiter {
 pub(super) const MAX_WAIT: Duration = Duration::from_secs(4);
 /// Nanoseconds of a second.
 const SECOND: u64 = 1_000_000_000;
-/// Clients that are remembered. An entry matters for [`MAX_WAIT`] and a second, so the least recently used client is evicted too
-/// early only if more clients than this ask within that time.
+/// Clients that are remembered. An entry matters for [`MAX_WAIT`] and a second, so the least recently used client is evicted
+/// too early only if more clients than this ask within that time.
 const MAX_CLIENTS: u64 = 65_536;

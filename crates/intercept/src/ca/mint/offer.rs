@@ -12,8 +12,8 @@ pub struct ClientSupport {
 }
 
 impl ClientSupport {
-    /// Reads the support for ECDSA from a ClientHello: the signature scheme, and a cipher suite for it (TLS 1.2 has separate suites
-    /// for RSA).
+    /// Reads the support for ECDSA from a ClientHello: the signature scheme, and a cipher suite for it (TLS 1.2 has separate
+    /// suites for RSA).
     #[must_use]
     pub fn from_client_hello(hello: &ClientHello<'_>) -> Self {
         let has_scheme = hello

@@ -155,8 +155,8 @@ impl RequestHead {
         })
     }
 
-    /// Writes a head that hyper can parse in place of this refused one: with the valid parts of its request line, and the headers
-    /// that tell the host and the format of the answer. `rest` was read together with the refused line.
+    /// Writes a head that hyper can parse in place of this refused one: with the valid parts of its request line, and the
+    /// headers that tell the host and the format of the answer. `rest` was read together with the refused line.
     pub(super) fn substitute(self, rest: &[u8]) -> Vec<u8> {
         let mut bytes = self.bytes;
         bytes.extend_from_slice(rest);
@@ -272,7 +272,8 @@ pub(super) fn strip_line_end(line: &[u8]) -> Result<&[u8], FramingError> {
     Ok(line)
 }
 
-/// Refuses control characters, which neither a line of a head or trailer (RFC 9110, section 5.5) nor a chunk's extension may have.
+/// Refuses control characters, which neither a line of a head or trailer (RFC 9110, section 5.5) nor a chunk's extension may
+/// have.
 fn check_controls(line: &[u8]) -> Result<(), FramingError> {
     let control = line
         .iter()
@@ -308,9 +309,9 @@ fn check_target(target: &[u8]) -> Result<(), FramingError> {
     }
 }
 
-/// Percent-encodes the bytes of a target that [`Uri`] refuses (RFC 3986, section 2.1) and that clients send all the same: PromQL
-/// and LogQL in a query, such as `{job="api"}`. Bytes that RFC 3986 forbids and [`Uri`] accepts stay as they are. `None` if no
-/// byte has to be encoded.
+/// Percent-encodes the bytes of a target that [`Uri`] refuses (RFC 3986, section 2.1) and that clients send all the same:
+/// PromQL and LogQL in a query, such as `{job="api"}`. Bytes that RFC 3986 forbids and [`Uri`] accepts stay as they are. `None`
+/// if no byte has to be encoded.
 fn encode_target(target: &[u8]) -> Option<Vec<u8>> {
     // Most targets have none of these bytes, whatever their position.
     let may_be_refused = |byte: &u8| matches!(byte, b'<' | b'>' | b'"' | b'`' | 0x80..);

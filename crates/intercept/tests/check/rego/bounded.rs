@@ -6,8 +6,8 @@ use super::decision;
 use crate::ext_authz::denial;
 use crate::rig::{CheckInput, client};
 
-/// A call of a built-in function can't be stopped, so its result is bounded beforehand. OPA does not answer such a request either: it
-/// runs out of memory.
+/// A call of a built-in function can't be stopped, so its result is bounded beforehand. OPA does not answer such a request
+/// either: it runs out of memory.
 #[tokio::test]
 async fn builtin_function_with_an_endless_result_fails_the_check() {
     let policy = r#"package egress

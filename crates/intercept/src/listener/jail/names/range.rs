@@ -4,7 +4,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-/// One network of each family. The jail turns each destination in them into a name, so no host with such an address can be reached.
+/// One network of each family. The jail turns each destination in them into a name, so no host with such an address can be
+/// reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NameRanges {
     /// IPv4.

@@ -68,8 +68,8 @@ impl SyntheticNames {
         }
     }
 
-    /// The IPv4 address of this name, assigned now if the name has none. `None` if the table is full of names that were used within
-    /// [`MIN_LIFETIME`].
+    /// The IPv4 address of this name, assigned now if the name has none. `None` if the table is full of names that were used
+    /// within [`MIN_LIFETIME`].
     pub(super) fn v4(&self, name: &Host) -> Option<Ipv4Addr> {
         let offset = self.offset(name)?;
         Some(Ipv4Addr::from_bits(
