@@ -97,22 +97,14 @@ enum Mode {
 }
 
 impl Args {
-    /// The configuration file to check: the one given, or that of the packages if the options name nothing else.
+    /// The configuration file to check: the one given, or the packages' one if the options name nothing to check.
     fn config(&self) -> Result<Option<PathBuf>, Usage> {
-        let is_named = self.config.is_some() || !self.listen.is_empty() || self.mark != 0;
-        if is_named || !self.backends.backends()?.is_empty() {
+        let names_something = self.config.is_some() || !self.listen.is_empty() || self.mark != 0;
+        if names_something || !self.backends.backends()?.is_empty() {
             return Ok(self.config.clone());
         }
         let packaged = PathBuf::from(PACKAGED_CONFIG);
         Ok(packaged.exists().then_some(packaged))
-    }
-}
-
-/// The addresses given, or `default`.
-fn listen_or(given: &[SocketAddr], default: SocketAddr) -> Vec<SocketAddr> {
-    match given {
-        [] => vec![default],
-        given => given.to_vec(),
     }
 }
 
@@ -125,14 +117,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let failed = block_on(async {
         Ok(match &args.mode {
             Some(Mode::Intercept(args)) => examine_intercept(args).await,
-            Some(Mode::Jail) => report(&intercept::jail()) == Verdict::Fail,
+            Some(Mode::Jail) => report_all([intercept::jail()]),
             Some(Mode::Agent(args)) => report_all(agent::findings(args).await),
-            Some(Mode::AcceptOne(args)) => report(&agent::accept_one::run(args)) == Verdict::Fail,
-            Some(Mode::Confinement(args)) => match args.config.as_deref().map(read_setup) {
-                Some(Err(problems)) => report_all(problems.into_iter().map(wrong_configuration)),
-                // By now the files are known that it names.
-                Some(Ok(_)) | None => report_all(args.findings()),
-            },
+            Some(Mode::AcceptOne(args)) => report_all([agent::accept_one::run(args)]),
+            Some(Mode::Confinement(args)) => examine_confinement(args),
             None => examine_proxy(args).await,
         })
     })?;
@@ -146,13 +134,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 /// Runs the checks that need no mode; returns whether any failed.
 async fn examine_proxy(args: &Args) -> bool {
     if let Some(address) = args.observe {
-        return report(&observe::first_bytes(address, args.observe_for).await) == Verdict::Fail;
+        return report_all([observe::first_bytes(address, args.observe_for).await]);
     }
-    if args.readiness.admin.is_some() {
-        return report_all(args.readiness.finding().await);
+    if let Some(finding) = args.readiness.finding().await {
+        return report_all([finding]);
     }
-    match CheckedConfig::of(args) {
-        Ok(checked) => examine(checked).await,
+    match CheckedConfig::from_args(args) {
+        Ok(config) => config.examine().await,
         Err(problems) => report_all(problems.into_iter().map(wrong_configuration)),
     }
 }
@@ -163,7 +151,7 @@ fn wrong_configuration(problem: String) -> Finding {
 
 /// The listeners and backends to check, beside the host.
 struct CheckedConfig {
-    /// The file that they are of.
+    /// The configuration file; `None` if the options name listeners and backends.
     file: Option<PathBuf>,
     listen: Vec<(Transport, SocketAddr)>,
     /// Each with the firewall mark of connections to it. Port 0 stands for the port that a client connects to.
@@ -178,18 +166,17 @@ impl CheckedConfig {
     /// # Errors
     ///
     /// All errors in the file, or of the options.
-    fn of(args: &Args) -> Result<Self, Vec<String>> {
-        let found = match args.config() {
-            Ok(Some(path)) => return Self::of_file(path),
-            Ok(None) => Self::of_options(args),
-            Err(error) => Err(error),
-        };
-        found.map_err(|error| vec![error.to_string()])
+    fn from_args(args: &Args) -> Result<Self, Vec<String>> {
+        let to_lines = |error: Usage| vec![error.to_string()];
+        match args.config().map_err(to_lines)? {
+            Some(path) => Self::from_file(path),
+            None => Self::from_options(args).map_err(to_lines),
+        }
     }
 
-    fn of_file(path: PathBuf) -> Result<Self, Vec<String>> {
+    fn from_file(path: PathBuf) -> Result<Self, Vec<String>> {
         let setup = read_setup(&path)?;
-        let mut known = HashSet::new();
+        let mut seen = HashSet::new();
         let backends = setup
             .probes()
             .map(|probe| {
@@ -199,7 +186,7 @@ impl CheckedConfig {
                 }
                 (backend, probe.mark.map_or(0, NonZeroU32::get))
             })
-            .filter(|backend| known.insert(*backend))
+            .filter(|backend| seen.insert(*backend))
             .collect();
         Ok(Self {
             listen: setup.all_listeners().collect(),
@@ -209,13 +196,15 @@ impl CheckedConfig {
         })
     }
 
-    fn of_options(args: &Args) -> Result<Self, Usage> {
+    fn from_options(args: &Args) -> Result<Self, Usage> {
         let listen = resolve_listeners("--listen", &args.listen)?;
-        // Behind TPROXY rules the port of a listener is no client's destination.
-        let backends = match tproxy::redirects_to(&listen) {
-            true => args.backends.backends_of(&[])?,
-            false => args.backends.backends_of(&listen)?,
+        // Clients whose connections TPROXY rules redirect connect to other ports than the listener's.
+        let client_ports: &[SocketAddr] = if tproxy::redirects_to(&listen) {
+            &[]
+        } else {
+            &listen
         };
+        let backends = args.backends.backends_of(client_ports)?;
         let transports = args.backends.protocol.transports();
         Ok(Self {
             file: None,
@@ -231,10 +220,87 @@ impl CheckedConfig {
         })
     }
 
-    fn has(&self, transport: Transport) -> bool {
+    fn has_udp(&self) -> bool {
         let listen = self.listen.iter().map(|(transport, _)| *transport);
         let backends = self.backends.iter().map(|(backend, _)| backend.transport);
-        listen.chain(backends).any(|one| one == transport)
+        listen
+            .chain(backends)
+            .any(|transport| transport == Transport::Udp)
+    }
+
+    /// Runs the checks of `peername proxy`; returns whether any failed.
+    async fn examine(&self) -> bool {
+        let mut failed = false;
+        let mut note = |finding: Finding| failed |= report(&finding) == Verdict::Fail;
+        match &self.file {
+            Some(path) => note(Finding::ok("configuration", path.display().to_string())),
+            None if self.backends.is_empty() => note(Finding::warn(
+                "backend",
+                "none is named, so none is checked",
+                "`peername doctor --target ADDR:PORT`, or --config FILE",
+            )),
+            None => {}
+        }
+        for check in host::CHECKS {
+            note(check());
+        }
+        note(host::open_files());
+        note(backend::leftovers().await);
+        note(host::firewall_marks::check().await);
+        note(tproxy::listeners());
+        tproxy::firewall().into_iter().for_each(&mut note);
+        for &(transport, address) in &self.listen {
+            note(listener::check(address, transport, "proxy"));
+        }
+        if self.has_udp() {
+            note(udp::receive_buffer());
+            note(udp::data_path());
+        }
+        for &(backend, mark) in &self.backends {
+            self.examine_backend(backend, mark, &mut note).await;
+        }
+        failed
+    }
+
+    async fn examine_backend(&self, backend: Backend, mark: u32, note: &mut impl FnMut(Finding)) {
+        let target = backend.address;
+        if backend::lacks_family(target).await {
+            return note(Finding::ok("backend", format!("no {target} without IPv6")));
+        }
+        let missing_rules = if self.sets_up_routes {
+            backend::missing_rules(backend).await
+        } else {
+            None
+        };
+        // Until the start has added the rules, no reply to a foreign address comes back, and NAT may apply to the backend.
+        let is_routed = missing_rules.is_none();
+        match missing_rules {
+            Some(finding) => note(finding),
+            None => {
+                note(backend::check_routes(backend, mark).await);
+                note(backend::probe_reply_path(backend).await);
+            }
+        }
+        if target.port() == 0 {
+            return note(backend::port_of_clients(target));
+        }
+        if is_routed {
+            note(translation::check(backend, mark).await);
+        }
+        if backend.transport == Transport::Udp {
+            return note(udp::bound(target).await);
+        }
+        let reachable = backend::check_reachable(target).await;
+        let is_missing = reachable.verdict == Verdict::Fail;
+        note(reachable);
+        // The other checks would only repeat that the backend is missing.
+        if is_missing {
+            return;
+        }
+        if is_routed {
+            note(backend::connect_spoofed(target, mark).await);
+        }
+        note(backend_listener::check(target).await);
     }
 }
 
@@ -249,104 +315,44 @@ fn read_setup(path: &Path) -> Result<Setup, Vec<String>> {
         .map_err(|problems| problems.0)
 }
 
-/// Runs the checks of `peername proxy`; returns whether any failed.
-async fn examine(checked: CheckedConfig) -> bool {
-    let mut failed = false;
-    let has_udp = checked.has(Transport::Udp);
-    let mut note = |finding: Finding| failed |= report(&finding) == Verdict::Fail;
-    match &checked.file {
-        Some(path) => note(Finding::ok("configuration", path.display().to_string())),
-        None if checked.backends.is_empty() => note(Finding::warn(
-            "backend",
-            "none is named, so none is checked",
-            "`peername doctor --target ADDR:PORT`, or --config FILE",
-        )),
-        None => {}
-    }
-    for check in host::CHECKS {
-        note(check());
-    }
-    note(host::open_files());
-    note(backend::leftovers().await);
-    note(host::firewall_marks::check().await);
-    note(tproxy::listeners());
-    tproxy::firewall().into_iter().for_each(&mut note);
-    for &(transport, address) in &checked.listen {
-        note(listener::can_be_opened(address, transport, "proxy"));
-    }
-    if has_udp {
-        note(udp::receive_buffer());
-        note(udp::data_path());
-    }
-    for &(backend, mark) in &checked.backends {
-        let target = backend.address;
-        if backend::lacks_family(target).await {
-            note(Finding::ok("backend", format!("no {target} without IPv6")));
-            continue;
-        }
-        let will_be_routed = match checked.sets_up_routes {
-            true => backend::will_be_routed(backend).await,
-            false => None,
-        };
-        // Without the rules, no reply comes back.
-        let is_routed = will_be_routed.is_none();
-        match will_be_routed {
-            Some(finding) => note(finding),
-            None => {
-                note(backend::routed(backend, mark).await);
-                note(backend::reply_path(backend).await);
-            }
-        }
-        if target.port() == 0 {
-            note(backend::port_of_clients(target));
-            continue;
-        }
-        // The start exempts the backend from NAT, too.
-        if is_routed {
-            note(translation::check(backend, mark).await);
-        }
-        if backend.transport == Transport::Udp {
-            note(udp::bound(target).await);
-            continue;
-        }
-        let reachable = backend::reachable(target).await;
-        let is_missing = reachable.verdict == Verdict::Fail;
-        note(reachable);
-        // The rest would only repeat that it is missing.
-        if is_missing {
-            continue;
-        }
-        if is_routed {
-            note(backend::answers_spoofed_source(target, mark).await);
-        }
-        note(backend_listener::check(target).await);
-    }
-    failed
-}
-
 /// Runs the checks of `peername intercept`; returns whether any failed.
 async fn examine_intercept(args: &intercept::Args) -> bool {
-    let host = host::CHECKS_OF_INTERCEPT.into_iter().map(|check| check());
-    let listen = listen_or(&args.listen, INTERCEPT_LISTEN).into_iter();
-    let listeners =
-        listen.map(|address| listener::can_be_opened(address, Transport::Tcp, "intercept"));
-    let findings = args.findings().await;
-    let files = host::open_files();
-    report_all(host.chain([files]).chain(findings).chain(listeners))
+    // `intercept` neither spoofs a client's address nor needs rules, so the other checks of the host don't apply.
+    let host = [host::somaxconn(), host::open_files()];
+    let listen: &[SocketAddr] = match &args.listen[..] {
+        [] => &[INTERCEPT_LISTEN],
+        given => given,
+    };
+    let listeners = listen
+        .iter()
+        .map(|&address| listener::check(address, Transport::Tcp, "intercept"));
+    report_all(
+        host.into_iter()
+            .chain(args.findings().await)
+            .chain(listeners),
+    )
+}
+
+/// Reports what confines a command or a process; returns whether any check failed.
+fn examine_confinement(args: &confinement::Args) -> bool {
+    // Reading the configuration file also records the files that it names, for the findings.
+    match args.config.as_deref().map(read_setup) {
+        Some(Err(problems)) => report_all(problems.into_iter().map(wrong_configuration)),
+        Some(Ok(_)) | None => report_all(args.findings()),
+    }
 }
 
 /// Reports these findings; returns whether any is a failure.
 fn report_all(findings: impl IntoIterator<Item = Finding>) -> bool {
-    let verdicts = findings.into_iter().map(|finding| report(&finding));
-    verdicts.max() == Some(Verdict::Fail)
+    findings.into_iter().map(|finding| report(&finding)).max() == Some(Verdict::Fail)
 }
 
 fn report(finding: &Finding) -> Verdict {
-    // A reader that closed the pipe has read enough; the verdict still counts.
+    // A closed pipe is no error: its reader has read enough, and the verdict still counts.
     let _ = writeln!(stdout(), "{finding}");
     finding.verdict
 }
 
-/// The file of the packages' unit.
+/// The configuration file that the packages' unit uses.
 const PACKAGED_CONFIG: &str = "/etc/peername/proxy.toml";
 const INTERCEPT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);

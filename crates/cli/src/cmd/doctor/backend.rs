@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use peername_proxy::reply_path::probe::{self as path, ProbeOutcome};
+use peername_proxy::reply_path::probe::{self, ProbeOutcome, foreign_addr};
 use peername_proxy::routes::{self, Backend, BackendLocation, EntryOwner, locate_backend};
 use peername_sys::event::readiness::register_stream;
 use peername_sys::netlink::Netlink;
@@ -31,7 +31,7 @@ pub(super) async fn leftovers() -> Finding {
     }
 }
 
-/// Whether this is an IPv6 backend on a loopback without IPv6: then there is nothing to check.
+/// Whether this is an IPv6 backend on a loopback interface without IPv6, so that there is nothing to check.
 pub(super) async fn lacks_family(target: SocketAddr) -> bool {
     let Ok(netlink) = Netlink::open() else {
         return false;
@@ -45,7 +45,7 @@ pub(super) async fn lacks_family(target: SocketAddr) -> bool {
 }
 
 /// Checks that the routing tables deliver the backend's replies to this host.
-pub(super) async fn routed(target: Backend, mark: u32) -> Finding {
+pub(super) async fn check_routes(target: Backend, mark: u32) -> Finding {
     let check = "routes";
     match reply_route(target).await {
         Ok(ReplyRoute::Stays) => {
@@ -59,12 +59,14 @@ pub(super) async fn routed(target: Backend, mark: u32) -> Finding {
                 routes::add_command(target, None)
             ),
         ),
-        Ok(ReplyRoute::Unknown) if NonZeroU32::new(mark).is_some_and(is_marked) => Finding::ok(
-            check,
-            format!(
-                "{target} is on another host; its replies to clients are delivered here by mark {mark}"
-            ),
-        ),
+        Ok(ReplyRoute::Unknown) if NonZeroU32::new(mark).is_some_and(has_reply_table) => {
+            Finding::ok(
+                check,
+                format!(
+                    "{target} is on another host; its replies to clients are delivered here by mark {mark}"
+                ),
+            )
+        }
         Ok(ReplyRoute::Unknown) => Finding::warn(
             check,
             format!("{target} is on another host"),
@@ -78,21 +80,24 @@ pub(super) async fn routed(target: Backend, mark: u32) -> Finding {
     }
 }
 
-/// Reports rules that are missing and that the start adds (`setup-routes`); `None` where replies stay on this host, or can't.
-pub(super) async fn will_be_routed(target: Backend) -> Option<Finding> {
-    let is_missing = matches!(reply_route(target).await, Ok(ReplyRoute::Leaves));
-    is_missing.then(|| {
-        let seen = format!(
-            "the start adds the rules for replies of {target} (setup-routes); what needs them is not checked"
-        );
-        Finding::ok("routes", seen)
-    })
+/// Reports that the rules for the backend's replies are missing and that the start adds them (`setup-routes`); `None` if the
+/// replies stay on this host already, or if the backend is on another one.
+pub(super) async fn missing_rules(target: Backend) -> Option<Finding> {
+    match reply_route(target).await {
+        Ok(ReplyRoute::Leaves) => Some(Finding::ok(
+            "routes",
+            format!(
+                "the start adds the rules for replies of {target} (setup-routes); what needs them is not checked"
+            ),
+        )),
+        _ => None,
+    }
 }
 
-/// Probes the reply path: connects from a foreign address to a listener of the check's own, beside the backend.
-pub(super) async fn reply_path(target: Backend) -> Finding {
+/// Probes the reply path: connects from a foreign address to a listener of the probe's own, beside the backend.
+pub(super) async fn probe_reply_path(target: Backend) -> Finding {
     let check = "self-test";
-    match path::probe(target).await {
+    match probe::probe(target).await {
         Ok(ProbeOutcome::Connected) => Finding::ok(
             check,
             format!("a foreign address can connect beside {target}"),
@@ -104,7 +109,7 @@ pub(super) async fn reply_path(target: Backend) -> Finding {
     }
 }
 
-/// Reports a backend with port `same`, of which no port can be tested before a client has chosen one.
+/// Reports a backend with port `same`: clients choose the port, so there is none to test.
 pub(super) fn port_of_clients(target: SocketAddr) -> Finding {
     let host = match target.ip() {
         IpAddr::V4(ip) => ip.to_string(),
@@ -120,7 +125,7 @@ pub(super) fn port_of_clients(target: SocketAddr) -> Finding {
 }
 
 /// Checks that the backend accepts an ordinary connection.
-pub(super) async fn reachable(target: SocketAddr) -> Finding {
+pub(super) async fn check_reachable(target: SocketAddr) -> Finding {
     let check = "backend";
     let seen = match timeout(CONNECT_TIMEOUT, TcpStream::connect(target)).await {
         Ok(Ok(_)) => return Finding::ok(check, format!("{target} accepts connections")),
@@ -132,23 +137,19 @@ pub(super) async fn reachable(target: SocketAddr) -> Finding {
     Finding::fail(check, seen, fix)
 }
 
-/// Checks that the backend itself answers a connection from a documentation address. A refusal is an answer:
-/// it came back.
-pub(super) async fn answers_spoofed_source(target: SocketAddr, mark: u32) -> Finding {
+/// Checks that the backend itself answers a connection from a documentation address. A refusal is an answer, too: it came back.
+pub(super) async fn connect_spoofed(target: SocketAddr, mark: u32) -> Finding {
     let check = "spoofed connect";
-    let from = path::foreign_addr(target.ip());
-    match connect_as(from, target, NonZeroU32::new(mark)).await {
-        Ok(ConnectOutcome::Connected) => Finding::ok(check, format!("{target} answers {}", from)),
+    let client = foreign_addr(target.ip());
+    match connect_as(client, target, NonZeroU32::new(mark)).await {
+        Ok(ConnectOutcome::Connected) => Finding::ok(check, format!("{target} answers {client}")),
         Ok(ConnectOutcome::Refused) => Finding::ok(
             check,
-            format!("{target} refuses {}, and its refusal came back", from),
+            format!("{target} refuses {client}, and its refusal came back"),
         ),
         Ok(ConnectOutcome::Silence) => Finding::fail(
             check,
-            format!(
-                "{target} does not answer {} within {CONNECT_TIMEOUT:?}",
-                from
-            ),
+            format!("{target} does not answer {client} within {CONNECT_TIMEOUT:?}"),
             "see the routes and the self-test above, and look for a packet filter that drops \
              foreign addresses: `nft list ruleset`",
         ),
@@ -159,15 +160,17 @@ pub(super) async fn answers_spoofed_source(target: SocketAddr, mark: u32) -> Fin
     }
 }
 
-/// Whether the packet filter has peername's table for this mark.
-fn is_marked(mark: NonZeroU32) -> bool {
+/// Whether the packet filter has peername's table that recognizes replies by this mark.
+fn has_reply_table(mark: NonZeroU32) -> bool {
     routes::list_filters()
         .is_ok_and(|tables| tables.iter().any(|table| table.reply_mark() == Some(mark)))
 }
 
+/// Where the routing tables send the replies of a backend to its clients.
 enum ReplyRoute {
     Stays,
     Leaves,
+    /// The backend is on another host.
     Unknown,
 }
 
@@ -180,7 +183,7 @@ async fn reply_route(target: Backend) -> Result<ReplyRoute, SyscallError> {
         BackendLocation::OtherHost => return Ok(ReplyRoute::Unknown),
     };
     let stays = netlink
-        .is_delivered_locally(transport, from, path::foreign_addr(from.ip()), None)
+        .is_delivered_locally(transport, from, foreign_addr(from.ip()), None)
         .await?;
     Ok(if stays {
         ReplyRoute::Stays
@@ -195,9 +198,9 @@ pub(crate) enum ConnectOutcome {
     Silence,
 }
 
-/// Connects to the backend as `from`, with this mark.
+/// Connects to the backend from the address `source`, with this mark.
 pub(crate) async fn connect_as(
-    from: IpAddr,
+    source: IpAddr,
     target: SocketAddr,
     mark: Option<NonZeroU32>,
 ) -> Result<ConnectOutcome, SyscallError> {
@@ -206,7 +209,7 @@ pub(crate) async fn connect_as(
         socket.set_mark(mark.get())?;
     }
     socket.set_transparent()?;
-    socket.bind_any_port(from)?;
+    socket.bind_any_port(source)?;
     let connection = register_stream(socket.connect(target)?)?;
     if timeout(CONNECT_TIMEOUT, connection.writable())
         .await
@@ -217,7 +220,7 @@ pub(crate) async fn connect_as(
     match stream::take_error(&connection).call("getsockopt(SO_ERROR)")? {
         Some(error) if error.kind() == ErrorKind::ConnectionRefused => Ok(ConnectOutcome::Refused),
         Some(error) => Err(error).call("connect(2)"),
-        // Whether NAT replaces the source is a check of its own: the socket would not show it.
+        // The socket does not show whether NAT replaces the source; `translation` checks that.
         None => Ok(ConnectOutcome::Connected),
     }
 }

@@ -30,10 +30,12 @@ fn judge(target: SocketAddr, on_its_port: &[SocketAddr]) -> Finding {
             "find out what answers there: `nft list ruleset`, or another network namespace",
         );
     }
-    if !on_its_port
+    // The other listeners on this port may be other programs'.
+    let accepting: Vec<_> = on_its_port
         .iter()
-        .any(|listener| accepts(*listener, target))
-    {
+        .filter(|listener| accepts(**listener, target))
+        .collect();
+    if accepting.is_empty() {
         return Finding::warn(
             CHECK,
             format!("{seen}: not {target}"),
@@ -50,10 +52,9 @@ fn judge(target: SocketAddr, on_its_port: &[SocketAddr]) -> Finding {
             "let it listen on a loopback address, and name that one",
         );
     }
-    // Others on this port may be other programs.
-    if on_its_port
+    if accepting
         .iter()
-        .any(|listener| accepts(*listener, target) && !listener.ip().is_loopback())
+        .any(|listener| !listener.ip().is_loopback())
     {
         return Finding::warn(
             CHECK,

@@ -28,30 +28,30 @@ pub(super) struct Args {
 }
 
 impl Args {
-    /// All findings. The configuration file has been read by now.
+    /// The findings about the process, or about this host. A configuration file has to be read before: its files are reported as
+    /// those that this process has opened.
     pub(super) fn findings(&self) -> Vec<Finding> {
         match self.pid {
-            Some(pid) => of_process(pid),
-            None => of_host(),
+            Some(pid) => process_findings(pid),
+            None => host_findings(),
         }
     }
 }
 
-fn of_host() -> Vec<Finding> {
+fn host_findings() -> Vec<Finding> {
     let proxy = Needs {
         files: text_file::opened(),
         names: value::are_names_resolved(),
         ..Needs::default()
     };
-    let mut findings = vec![
+    vec![
         landlock(),
         seccomp(),
         apparmor(),
         swap(),
         files("files of proxy", &proxy),
-    ];
-    findings.extend(intercept::needs().map(|needs| files("files of intercept", &needs)));
-    findings
+        files("files of intercept", &intercept::needs()),
+    ]
 }
 
 fn landlock() -> Finding {
@@ -70,17 +70,17 @@ fn landlock() -> Finding {
 }
 
 fn seccomp() -> Finding {
-    match is_seccomp_supported() {
-        true => Finding::ok(SECCOMP, "available"),
-        false => Finding::warn(
-            SECCOMP,
-            "not available, so that a process keeps all system calls",
-            "allow seccomp(2) in the sandbox that this runs in, or use a kernel with CONFIG_SECCOMP_FILTER",
-        ),
+    if is_seccomp_supported() {
+        return Finding::ok(SECCOMP, "available");
     }
+    Finding::warn(
+        SECCOMP,
+        "not available, so that a process keeps all system calls",
+        "allow seccomp(2) in the sandbox that this runs in, or use a kernel with CONFIG_SECCOMP_FILTER",
+    )
 }
 
-/// AppArmor is an addition, so that its absence is no problem.
+/// AppArmor only adds to Landlock and seccomp, so its absence is no problem.
 fn apparmor() -> Finding {
     match fs::read_to_string("/sys/module/apparmor/parameters/enabled").as_deref() {
         Ok("Y\n") => Finding::ok(APPARMOR, "enabled in this kernel"),
@@ -102,13 +102,16 @@ fn swap() -> Finding {
 }
 
 fn files(check: &'static str, needs: &Needs) -> Finding {
-    let read = needs.allowed_files().read.into_iter();
-    let existing = read.filter(|path| path.exists());
-    let paths: Vec<_> = existing.map(|path| path.display().to_string()).collect();
-    Finding::ok(check, format!("may be read: {}", join(paths)))
+    let files = needs.allowed_files();
+    let readable = files
+        .read
+        .iter()
+        .filter(|path| path.exists())
+        .map(|path| path.display());
+    Finding::ok(check, format!("may be read: {}", join(readable)))
 }
 
-fn of_process(pid: u32) -> Vec<Finding> {
+fn process_findings(pid: u32) -> Vec<Finding> {
     let threads = match thread_statuses(pid) {
         Ok(threads) => threads,
         Err(error) => {
@@ -116,10 +119,10 @@ fn of_process(pid: u32) -> Vec<Finding> {
             return vec![Finding::fail("process", seen, "name one that runs")];
         }
     };
-    if let Some(helper) = helper(pid) {
+    if let Some(helper) = describe_helper(pid) {
         return vec![
             Finding::ok("process", helper),
-            Finding::ok(CAPABILITIES, held_names(held(&threads))),
+            Finding::ok(CAPABILITIES, names(effective_capabilities(&threads))),
             Finding::ok(APPARMOR, apparmor_label(pid)),
         ];
     }
@@ -127,19 +130,23 @@ fn of_process(pid: u32) -> Vec<Finding> {
         return vec![other];
     }
     let all_have = |name, value| threads.iter().all(|status| field(status, name) == value);
+    let seccomp = if all_have("Seccomp", "2") {
+        Finding::ok(SECCOMP, "a filter is in force in every thread")
+    } else {
+        Finding::fail(
+            SECCOMP,
+            "no filter is in force",
+            "start it without --no-sandbox; its log says if the kernel lacks seccomp(2)",
+        )
+    };
+    let no_new_privs = if all_have("NoNewPrivs", "1") {
+        Finding::ok("no_new_privs", "set")
+    } else {
+        Finding::fail("no_new_privs", "not set", "restart it")
+    };
     vec![
-        match all_have("Seccomp", "2") {
-            true => Finding::ok(SECCOMP, "a filter is in force in every thread"),
-            false => Finding::fail(
-                SECCOMP,
-                "no filter is in force",
-                "start it without --no-sandbox; its log says if the kernel lacks seccomp(2)",
-            ),
-        },
-        match all_have("NoNewPrivs", "1") {
-            true => Finding::ok("no_new_privs", "set"),
-            false => Finding::fail("no_new_privs", "not set", "restart it"),
-        },
+        seccomp,
+        no_new_privs,
         capabilities(&threads),
         Finding::ok(APPARMOR, apparmor_label(pid)),
         Finding::ok(
@@ -149,20 +156,25 @@ fn of_process(pid: u32) -> Vec<Finding> {
     ]
 }
 
-/// What a process of peername is that is not confined as those that serve, by design: docs/confinement.md lists them.
-fn helper(pid: u32) -> Option<String> {
+/// Describes a process of peername that serves no connections and is not confined, by design (docs/confinement.md); `None` for
+/// other processes.
+fn describe_helper(pid: u32) -> Option<String> {
     let comm = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
     let command_line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let what = match comm.trim_end() {
-        _ if command_line.starts_with(b"peername\0routes\0keep\0") => KEEPER,
-        name => HELPERS.iter().find(|(known, _)| *known == name)?.1,
+    let description = if command_line.starts_with(b"peername\0routes\0keep\0") {
+        KEEPER
+    } else {
+        HELPERS
+            .iter()
+            .find(|(thread, _)| *thread == comm.trim_end())?
+            .1
     };
     Some(format!(
-        "{what}; it is not confined, by design (docs/confinement.md): ask about the process that serves"
+        "{description}; it is not confined, by design (docs/confinement.md): ask about the process that serves"
     ))
 }
 
-/// The finding about a process that does not execute peername, or of which that is not known.
+/// The finding about a process that does not execute peername, or may not; `None` if the process executes peername.
 fn other_program(pid: u32) -> Option<Finding> {
     let comm = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
     let name = comm.trim_end().escape_debug();
@@ -206,49 +218,55 @@ fn apparmor_label(pid: u32) -> String {
 
 /// The status of each thread that still runs.
 fn thread_statuses(pid: u32) -> std::io::Result<Vec<String>> {
-    let tasks = fs::read_dir(PathBuf::from(format!("/proc/{pid}/task")))?;
-    let status = |task: fs::DirEntry| fs::read_to_string(task.path().join("status")).ok();
-    Ok(tasks.flatten().filter_map(status).collect())
+    Ok(fs::read_dir(format!("/proc/{pid}/task"))?
+        .flatten()
+        .filter_map(|task| fs::read_to_string(task.path().join("status")).ok())
+        .collect())
 }
 
 /// A field of /proc/PID/status (proc_pid_status(5)); empty if it is missing.
 fn field<'s>(status: &'s str, name: &str) -> &'s str {
-    let lines = status.lines().filter_map(|line| line.split_once(':'));
-    let mut found = lines.filter(|(key, _)| *key == name);
-    found.next().map_or("", |(_, value)| value.trim())
+    status
+        .lines()
+        .filter_map(|line| line.split_once(':'))
+        .find(|(key, _)| *key == name)
+        .map_or("", |(_, value)| value.trim())
 }
 
 fn capabilities(threads: &[String]) -> Finding {
-    let held = held(threads);
-    let names = held_names(held);
+    let held = effective_capabilities(threads);
     let needed = CapabilitySet::NET_RAW | CapabilitySet::NET_BIND_SERVICE;
-    match needed.contains(held) {
-        true => Finding::ok(CAPABILITIES, names),
-        false => Finding::warn(
-            CAPABILITIES,
-            names,
-            "only --mark before Linux 5.17 needs more than CAP_NET_RAW and CAP_NET_BIND_SERVICE",
-        ),
+    if needed.contains(held) {
+        return Finding::ok(CAPABILITIES, names(held));
     }
+    Finding::warn(
+        CAPABILITIES,
+        names(held),
+        "only --mark before Linux 5.17 needs more than CAP_NET_RAW and CAP_NET_BIND_SERVICE",
+    )
 }
 
-/// The effective capabilities of any thread.
-fn held(threads: &[String]) -> CapabilitySet {
-    let held = threads.iter().map(|status| {
-        let bits = u64::from_str_radix(field(status, "CapEff"), 16);
-        CapabilitySet::from_bits_retain(bits.unwrap_or(u64::MAX))
-    });
-    held.fold(CapabilitySet::empty(), |all, one| all | one)
+/// The effective capabilities of all threads together. A field that can't be parsed counts as all capabilities.
+fn effective_capabilities(threads: &[String]) -> CapabilitySet {
+    threads
+        .iter()
+        .map(|status| u64::from_str_radix(field(status, "CapEff"), 16).unwrap_or(u64::MAX))
+        .map(CapabilitySet::from_bits_retain)
+        .collect()
 }
 
-fn held_names(held: CapabilitySet) -> String {
-    match held.is_empty() {
-        true => "none".to_owned(),
-        false => join(held.iter_names().map(|(name, _)| format!("CAP_{name}"))),
+fn names(capabilities: CapabilitySet) -> String {
+    if capabilities.is_empty() {
+        return "none".to_owned();
     }
+    join(
+        capabilities
+            .iter_names()
+            .map(|(name, _)| format!("CAP_{name}")),
+    )
 }
 
-/// The names of threads that [`helper`] explains. The process of `exec --admin` is not among them: it is confined.
+/// The thread names of the helper processes, with their descriptions. The process of `exec --admin` is not among them: it is confined.
 const HELPERS: [(&str, &str); 5] = [
     (
         "launcher",

@@ -9,7 +9,7 @@ use peername_sys::process::caps::{self, CapabilitySet};
 use peername_sys::process::limits;
 
 use super::finding::Finding;
-use super::version::version;
+use super::version::parse_version;
 
 /// The checks of `peername proxy`, in the order in which they are reported.
 pub(super) const CHECKS: [fn() -> Finding; 11] = [
@@ -26,9 +26,6 @@ pub(super) const CHECKS: [fn() -> Finding; 11] = [
     tcp_timestamps,
 ];
 
-/// The checks of `peername intercept`, which neither spoofs a client's address nor needs rules.
-pub(super) const CHECKS_OF_INTERCEPT: [fn() -> Finding; 1] = [somaxconn];
-
 fn net_raw() -> Finding {
     if caps::is_effective(CapabilitySet::NET_RAW) {
         return Finding::ok("CAP_NET_RAW", "held");
@@ -44,7 +41,7 @@ fn net_bind_service() -> Finding {
     if caps::is_effective(CapabilitySet::NET_BIND_SERVICE) {
         return Finding::ok("CAP_NET_BIND_SERVICE", "held");
     }
-    let first = number("/proc/sys/net/ipv4/ip_unprivileged_port_start").unwrap_or(1024);
+    let first = read_number("/proc/sys/net/ipv4/ip_unprivileged_port_start").unwrap_or(1024);
     if first == 0 {
         return Finding::ok(
             "CAP_NET_BIND_SERVICE",
@@ -59,18 +56,25 @@ fn net_bind_service() -> Finding {
 }
 
 fn kernel() -> Finding {
-    let release = text("/proc/sys/kernel/osrelease").unwrap_or_default();
-    match version(&release) {
-        Some(version) if version >= OLDEST => Finding::ok("kernel", format!("Linux {release}")),
-        Some(_) => Finding::warn(
-            "kernel",
+    check_kernel(OLDEST_KERNEL, |release| {
+        Finding::warn(
+            KERNEL,
             format!(
                 "Linux {release}: rules have no protocol field, so `routes` can't identify peername's"
             ),
             "4.17 or later, or set up rules and routes by hand (docs/routes.md)",
-        ),
+        )
+    })
+}
+
+/// Checks the kernel's version; `too_old` makes the finding about a release before `oldest`.
+pub(super) fn check_kernel(oldest: (u32, u32), too_old: impl FnOnce(&str) -> Finding) -> Finding {
+    let release = read_text("/proc/sys/kernel/osrelease").unwrap_or_default();
+    match parse_version(&release) {
+        Some(version) if version >= oldest => Finding::ok(KERNEL, format!("Linux {release}")),
+        Some(_) => too_old(&release),
         None => Finding::warn(
-            "kernel",
+            KERNEL,
             "/proc/sys/kernel/osrelease can't be read",
             "mount /proc",
         ),
@@ -78,7 +82,7 @@ fn kernel() -> Finding {
 }
 
 fn ipv6() -> Finding {
-    match number("/proc/sys/net/ipv6/conf/all/disable_ipv6") {
+    match read_number("/proc/sys/net/ipv6/conf/all/disable_ipv6") {
         Some(0) => Finding::ok("IPv6", "on"),
         found => Finding::warn(
             "IPv6",
@@ -91,10 +95,10 @@ fn ipv6() -> Finding {
     }
 }
 
-/// Checks the limit of descriptors.
+/// Raises the limit of descriptors as the commands do, and checks it.
 pub(super) fn open_files() -> Finding {
     match limits::raise_open_files() {
-        Ok(limit) if limit >= ENOUGH_FILES => Finding::ok("open files", format!("up to {limit}")),
+        Ok(limit) if limit >= MIN_OPEN_FILES => Finding::ok("open files", format!("up to {limit}")),
         Ok(limit) => Finding::warn(
             "open files",
             format!("up to {limit}"),
@@ -104,9 +108,9 @@ pub(super) fn open_files() -> Finding {
     }
 }
 
-fn somaxconn() -> Finding {
-    match number("/proc/sys/net/core/somaxconn") {
-        Some(depth) if depth < DEEP_ENOUGH => Finding::warn(
+pub(super) fn somaxconn() -> Finding {
+    match read_number("/proc/sys/net/core/somaxconn") {
+        Some(depth) if depth < MIN_BACKLOG => Finding::warn(
             "net.core.somaxconn",
             format!("{depth}: a burst of connections waits a second for its next SYN"),
             "`sysctl -w net.core.somaxconn=4096`",
@@ -121,7 +125,7 @@ fn rp_filter() -> Finding {
     let values = ["all", "default", "lo"].map(|name| {
         (
             name,
-            number(&format!("/proc/sys/net/ipv4/conf/{name}/rp_filter")),
+            read_number(&format!("/proc/sys/net/ipv4/conf/{name}/rp_filter")),
         )
     });
     let seen = values
@@ -141,7 +145,7 @@ fn rp_filter() -> Finding {
 }
 
 fn src_valid_mark() -> Finding {
-    match number("/proc/sys/net/ipv4/conf/all/src_valid_mark") {
+    match read_number("/proc/sys/net/ipv4/conf/all/src_valid_mark") {
         Some(1) => Finding::warn(
             "net.ipv4.conf.all.src_valid_mark",
             "1, as Tailscale and wg-quick set it: rp_filter uses firewall marks too",
@@ -152,30 +156,22 @@ fn src_valid_mark() -> Finding {
 }
 
 fn route_localnet() -> Finding {
-    let set: Vec<String> = fs::read_dir("/proc/sys/net/ipv4/conf")
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter(|interface| {
-            number(&format!("{}/route_localnet", interface.path().display())) == Some(1)
-        })
-        .map(|interface| interface.file_name().to_string_lossy().into_owned())
-        .collect();
-    if set.is_empty() {
+    let interfaces: Vec<_> = interfaces_with("route_localnet").collect();
+    if interfaces.is_empty() {
         return Finding::ok("net.ipv4.conf.*.route_localnet", "0");
     }
     Finding::warn(
         "net.ipv4.conf.*.route_localnet",
         format!(
             "1 for {}: 127.0.0.0/8 can be reached from the network",
-            set.join(", ")
+            interfaces.join(", ")
         ),
         "peername does not need it: `sysctl -w net.ipv4.conf.all.route_localnet=0`",
     )
 }
 
 fn ip_forward() -> Finding {
-    match number("/proc/sys/net/ipv4/ip_forward") {
+    match read_number("/proc/sys/net/ipv4/ip_forward") {
         Some(0) => Finding::ok(
             "net.ipv4.ip_forward",
             "0: enough for a backend on this host, not for one in a container's network",
@@ -186,16 +182,18 @@ fn ip_forward() -> Finding {
 
 /// Checks the range of ephemeral ports: a connection gets one of them if the client's own port is in use.
 fn ephemeral_ports() -> Finding {
-    let range = text("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+    let range = read_text("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
     let mut ends = range
         .split_whitespace()
         .filter_map(|end| end.parse::<u32>().ok());
     match (ends.next(), ends.next()) {
-        (Some(first), Some(last)) if last.saturating_sub(first) < FEW_PORTS => Finding::warn(
-            "net.ipv4.ip_local_port_range",
-            format!("{first} to {last}: few ports for clients if their own is in use"),
-            "`sysctl -w net.ipv4.ip_local_port_range='32768 60999'`",
-        ),
+        (Some(first), Some(last)) if last.saturating_sub(first) < MIN_EPHEMERAL_PORTS => {
+            Finding::warn(
+                "net.ipv4.ip_local_port_range",
+                format!("{first} to {last}: few ports for clients if their own is in use"),
+                "`sysctl -w net.ipv4.ip_local_port_range='32768 60999'`",
+            )
+        }
         (Some(first), Some(last)) => {
             Finding::ok("net.ipv4.ip_local_port_range", format!("{first} to {last}"))
         }
@@ -205,7 +203,7 @@ fn ephemeral_ports() -> Finding {
 
 /// Checks timestamps, without which no connection can take a port that is in TIME_WAIT (tcp_tw_reuse).
 fn tcp_timestamps() -> Finding {
-    match number("/proc/sys/net/ipv4/tcp_timestamps") {
+    match read_number("/proc/sys/net/ipv4/tcp_timestamps") {
         Some(0) => Finding::warn(
             "net.ipv4.tcp_timestamps",
             "0: a client that uses its port again within 60 s waits for 1 s, and then gets another port",
@@ -215,23 +213,36 @@ fn tcp_timestamps() -> Finding {
     }
 }
 
-pub(super) fn text(path: &str) -> Option<String> {
+/// The interfaces for which a setting of net.ipv4.conf is 1, `all` and `default` among them.
+fn interfaces_with(setting: &str) -> impl Iterator<Item = String> {
+    fs::read_dir("/proc/sys/net/ipv4/conf")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter(move |interface| {
+            read_number(&format!("{}/{setting}", interface.path().display())) == Some(1)
+        })
+        .map(|interface| interface.file_name().to_string_lossy().into_owned())
+}
+
+pub(super) fn read_text(path: &str) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.trim().to_owned())
 }
 
-pub(super) fn number(path: &str) -> Option<u64> {
-    text(path)?.parse().ok()
+pub(super) fn read_number(path: &str) -> Option<u64> {
+    read_text(path)?.parse().ok()
 }
 
 fn or_unset(value: Option<u64>) -> String {
     value.map_or_else(|| "not set".to_owned(), |value| value.to_string())
 }
 
+const KERNEL: &str = "kernel";
 /// The oldest kernel that has FRA_PROTOCOL, which identifies peername's rules, and FRA_IP_PROTO and FRA_SPORT_RANGE,
 /// which restrict them.
-const OLDEST: (u32, u32) = (4, 17);
+const OLDEST_KERNEL: (u32, u32) = (4, 17);
 /// A limit of descriptors that is enough for about 8000 connections.
-const ENOUGH_FILES: u64 = 16384;
-/// An accept backlog that is deep enough. The default was 128 until Linux 5.4, and is 4096 since.
-const DEEP_ENOUGH: u64 = 1024;
-const FEW_PORTS: u32 = 1000;
+const MIN_OPEN_FILES: u64 = 16384;
+/// An accept backlog that takes a burst. The default was 128 until Linux 5.4, and is 4096 since.
+const MIN_BACKLOG: u64 = 1024;
+const MIN_EPHEMERAL_PORTS: u32 = 1000;

@@ -55,7 +55,7 @@ impl Args {
         let roots = load_native_certs();
         let mut findings = match authority(&dir) {
             Ok(authority) => vec![validity(&dir, &authority), trust(&dir, &authority, &roots)],
-            Err(missing) => vec![missing],
+            Err(unusable) => vec![unusable],
         };
         findings.push(origins(&roots));
         findings.push(check_service(self.check.as_ref(), &self.check_tls).await);
@@ -75,12 +75,11 @@ pub(super) fn jail() -> Finding {
     match jailed {
         Ok(output) if output.status.success() => Finding::ok(JAIL, "a program runs in it"),
         Ok(output) => {
-            let said = String::from_utf8_lossy(&output.stderr);
-            let last = said.lines().last().unwrap_or_default();
-            let why = last.strip_prefix("peername: ").unwrap_or(last);
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            let last_line = stderr.lines().last().unwrap_or_default();
             Finding::fail(
                 JAIL,
-                why,
+                last_line.strip_prefix("peername: ").unwrap_or(last_line),
                 "see \"Where user namespaces are forbidden\" in docs/jail.md",
             )
         }
@@ -89,19 +88,19 @@ pub(super) fn jail() -> Finding {
 }
 
 /// What a confined `intercept` needs, with the default authority.
-pub(super) fn needs() -> Option<Needs> {
-    Some(usual_needs(CaDir::new(None).path().ok()))
+pub(super) fn needs() -> Needs {
+    usual_needs(CaDir::new(None).path().ok())
 }
 
 /// Opens the authority as `peername intercept` does: as this user, with its permissions and validity checked.
 ///
 /// # Errors
 ///
-/// The finding that reports why it can't be used.
+/// The finding that reports why the authority can't be used.
 fn authority(dir: &CaDir) -> Result<Authority, Finding> {
-    let path = dir.path();
-    let path =
-        path.map_err(|usage| Finding::fail(AUTHORITY, usage.0, "name it with `--ca DIR`"))?;
+    let path = dir
+        .path()
+        .map_err(|usage| Finding::fail(AUTHORITY, usage.0, "name it with `--ca DIR`"))?;
     Authority::open(&path).map_err(|error| match error {
         CaError::Io { .. } => Finding::fail(
             AUTHORITY,
@@ -139,11 +138,11 @@ fn validity(dir: &CaDir, authority: &Authority) -> Finding {
 /// Checks that programs on this host trust the authority. Clients on other hosts have lists of their own.
 fn trust(dir: &CaDir, authority: &Authority, roots: &CertificateResult) -> Finding {
     let check = "trust in the authority";
-    let source = roots_of();
+    let source = roots_source();
     if authority
         .chain()
         .iter()
-        .any(|one| roots.certs.contains(one))
+        .any(|certificate| roots.certs.contains(certificate))
     {
         return Finding::ok(check, format!("it is in {source}"));
     }
@@ -158,18 +157,19 @@ fn trust(dir: &CaDir, authority: &Authority, roots: &CertificateResult) -> Findi
     )
 }
 
-/// The source of trusted authorities of OpenSSL, and of rustls, which uses the same variables.
-fn roots_of() -> String {
-    let set = ["SSL_CERT_FILE", "SSL_CERT_DIR"].into_iter();
-    let set = set.filter_map(|name| Some(format!("{name}={}", var_os(name)?.display())));
-    let set: Vec<_> = set.collect();
-    match set.is_empty() {
-        true => "this host's list of authorities".to_owned(),
-        false => set.join(" and "),
+/// Names the source of OpenSSL's trusted authorities, and of rustls', which reads the same variables.
+fn roots_source() -> String {
+    let variables: Vec<_> = ["SSL_CERT_FILE", "SSL_CERT_DIR"]
+        .into_iter()
+        .filter_map(|name| Some(format!("{name}={}", var_os(name)?.display())))
+        .collect();
+    if variables.is_empty() {
+        return "this host's list of authorities".to_owned();
     }
+    variables.join(" and ")
 }
 
-/// Checks that there is any authority to verify origins by.
+/// Checks that this host trusts any authority, by which origins can be verified.
 fn origins(roots: &CertificateResult) -> Finding {
     let check = "origins' authorities";
     match (roots.certs.len(), roots.errors.first()) {
@@ -181,12 +181,12 @@ fn origins(roots: &CertificateResult) -> Finding {
             },
             "install ca-certificates, or give `peername intercept --extra-ca FILE`",
         ),
-        (some, Some(error)) => Finding::warn(
+        (trusted, Some(error)) => Finding::warn(
             check,
-            format!("{some} are trusted; of others: {error}"),
+            format!("{trusted} are trusted; of others: {error}"),
             "repair or remove that file",
         ),
-        (some, None) => Finding::ok(check, format!("{some} are trusted")),
+        (trusted, None) => Finding::ok(check, format!("{trusted} are trusted")),
     }
 }
 
@@ -200,43 +200,38 @@ async fn check_service(service: Option<&ServiceUrl>, tls: &CheckTlsArgs) -> Find
             "fine if that is meant; else name it with `--check URL` (docs/check.md)",
         );
     };
-    let is_policy = url.policy().is_some();
-    let open = || {
-        let tls = url.uses_tls().then(|| tls.read()).transpose()?;
-        let service = url.open(tls.as_ref())?;
-        Ok((
-            service.to_string(),
-            CheckService::new(CheckConfig::new(vec![service]))?,
-        ))
-    };
-    let (url, check) = match open() {
+    let (shown, check) = match open_check_service(url, tls) {
         Ok(opened) => opened,
-        Err(error) => {
-            let error: ConfigError = error;
-            return Finding::fail(name, error.to_string(), "see docs/check.md");
-        }
+        Err(error) => return Finding::fail(name, error.to_string(), "see docs/check.md"),
     };
     match check.reach().await {
-        Ok(()) if is_policy => Finding::ok(name, format!("{url} is a valid policy")),
-        Ok(()) => Finding::ok(name, format!("{url} accepts connections")),
+        Ok(()) if url.policy().is_some() => Finding::ok(name, format!("{shown} is a valid policy")),
+        Ok(()) => Finding::ok(name, format!("{shown} accepts connections")),
         Err(failure) => Finding::fail(
             name,
-            format!("{url}: {failure}"),
+            format!("{shown}: {failure}"),
             "start it, or name the right one with `--check`; until then requests are denied",
         ),
     }
 }
 
+/// Opens the check service; returns its name for findings, too.
+fn open_check_service(
+    url: &ServiceUrl,
+    tls: &CheckTlsArgs,
+) -> Result<(String, CheckService), ConfigError> {
+    let tls = url.uses_tls().then(|| tls.read()).transpose()?;
+    let service = url.open(tls.as_ref())?;
+    let shown = service.to_string();
+    Ok((shown, CheckService::new(CheckConfig::new(vec![service]))?))
+}
+
 /// Checks that this host's resolver finds an address of `name`.
 async fn resolution(name: &str) -> Finding {
     let check = "name resolution";
-    let wanted = name.to_owned();
-    let found = timeout(
-        RESOLVER_TIMEOUT,
-        spawn_blocking(move || resolve::lookup(&wanted)),
-    )
-    .await;
-    let why = match found {
+    let owned_name = name.to_owned();
+    let lookup = spawn_blocking(move || resolve::lookup(&owned_name));
+    let reason = match timeout(RESOLVER_TIMEOUT, lookup).await {
         Ok(Ok(Ok(addresses))) => {
             let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
             return Finding::ok(check, format!("{name} is {}", addresses.join(", ")));
@@ -247,7 +242,7 @@ async fn resolution(name: &str) -> Finding {
     };
     Finding::fail(
         check,
-        format!("{name}: {why}"),
+        format!("{name}: {reason}"),
         format!(
             "see `getent hosts {}` and /etc/resolv.conf; where only some names resolve, name one with `--resolve`; \
              with `peername intercept --upstream-proxy` that proxy resolves",

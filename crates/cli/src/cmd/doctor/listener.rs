@@ -13,8 +13,8 @@ use peername_sys::udp;
 use self::socket_table::Holder;
 use super::finding::Finding;
 
-/// Binds the address and closes the socket again. A process of `checked`, a command, may listen there.
-pub(super) fn can_be_opened(address: SocketAddr, transport: Transport, checked: &str) -> Finding {
+/// Binds the address and closes the socket again. A process of peername that runs `command` may listen there already.
+pub(super) fn check(address: SocketAddr, transport: Transport, command: &str) -> Finding {
     let protocol = protocol_of(transport);
     let opened = match transport {
         Transport::Tcp => listener::check_address_free(address),
@@ -25,14 +25,14 @@ pub(super) fn can_be_opened(address: SocketAddr, transport: Transport, checked: 
     };
     let seen = format!("{protocol} {address}: {error}");
     match error.source.kind() {
-        ErrorKind::AddrInUse => in_use(address, transport, checked),
+        ErrorKind::AddrInUse => in_use(address, transport, command),
         ErrorKind::AddrNotAvailable => Finding::fail(
             "listener",
             seen,
             "no interface has this address: see `ip address`",
         ),
         ErrorKind::PermissionDenied if socket_table::is_taken(address, transport) => {
-            in_use(address, transport, checked)
+            in_use(address, transport, command)
         }
         ErrorKind::PermissionDenied => Finding::fail(
             "listener",
@@ -43,10 +43,12 @@ pub(super) fn can_be_opened(address: SocketAddr, transport: Transport, checked: 
     }
 }
 
-fn in_use(address: SocketAddr, transport: Transport, checked: &str) -> Finding {
+fn in_use(address: SocketAddr, transport: Transport, command: &str) -> Finding {
     let protocol = protocol_of(transport);
     match socket_table::holder_of(address, transport) {
-        Some(holder) if holder.program == PROGRAM && !is_other(&holder.command, checked) => {
+        Some(holder)
+            if holder.program == PROGRAM && !is_other_command(&holder.command, command) =>
+        {
             Finding::ok(
                 "listener",
                 format!(
@@ -71,10 +73,11 @@ fn in_use(address: SocketAddr, transport: Transport, checked: &str) -> Finding {
     }
 }
 
-/// Whether a command is known as another one than that which is checked. The command lines of predecessors begin with options.
-fn is_other(command: &str, checked: &str) -> bool {
+/// Whether the first word of a command line names another listening command. In the command lines of peername's predecessors
+/// (`compat`) that word is an option.
+fn is_other_command(word: &str, command: &str) -> bool {
     let listening = ["proxy", "forward", "intercept", "exec", "agent"];
-    listening.contains(&command) && command != checked
+    listening.contains(&word) && word != command
 }
 
 fn protocol_of(transport: Transport) -> &'static str {

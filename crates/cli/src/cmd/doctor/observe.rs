@@ -96,8 +96,7 @@ impl Observed {
 async fn read_start(mut connection: TcpStream) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(GUESS_LEN);
     while bytes.len() < GUESS_LEN {
-        let more = timeout(MAX_PAUSE, connection.read_buf(&mut bytes)).await;
-        match more {
+        match timeout(MAX_PAUSE, connection.read_buf(&mut bytes)).await {
             Ok(Ok(0) | Err(_)) => break,
             Err(_) if !bytes.is_empty() => break,
             _ => {}

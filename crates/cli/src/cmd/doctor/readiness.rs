@@ -19,11 +19,11 @@ pub(super) struct Args {
         value_name = "ADDR|unix:PATH",
         conflicts_with_all = ["listen", "target", "target_v4", "target_v6", "observe", "config"]
     )]
-    pub(super) admin: Option<AdminAddr>,
+    admin: Option<AdminAddr>,
 }
 
 impl Args {
-    /// Whether the command is ready; `None` without the option.
+    /// Checks whether the command is ready; `None` without the option.
     pub(super) async fn finding(&self) -> Option<Finding> {
         let client = AdminClient(self.admin.clone()?);
         Some(match timeout(ANSWERS_WITHIN, client.ready()).await {

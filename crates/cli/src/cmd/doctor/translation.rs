@@ -17,49 +17,52 @@ use super::finding::Finding;
 /// Sends packets that the backend's kernel drops, from a documentation address and from one in each network that has a NAT
 /// rule or an interface here, and looks at how they leave.
 pub(super) async fn check(backend: Backend, mark: u32) -> Finding {
+    match examine(backend, NonZeroU32::new(mark)).await {
+        Ok(finding) => finding,
+        Err(error) => Finding::broken(CHECK, format!("{}: {error}", backend.address)),
+    }
+}
+
+async fn examine(backend: Backend, mark: Option<NonZeroU32>) -> Result<Finding, SyscallError> {
     let target = backend.address;
-    let mark = NonZeroU32::new(mark);
-    let clients = match Clients::of(target.ip()).await {
-        Ok(clients) => clients,
-        Err(error) => return Finding::broken(CHECK, format!("{target}: {error}")),
-    };
-    if mark.is_none() && clients.is_elsewhere(target).await {
+    let netlink = Netlink::open()?;
+    let clients = clients_to_try(&netlink, target.ip()).await?;
+    if mark.is_none() && is_on_other_host(&netlink, target).await {
         let seen = format!(
             "{target} is on another host: what changes the address on the way can't be seen"
         );
-        return Finding::ok(CHECK, seen);
+        return Ok(Finding::ok(CHECK, seen));
     }
     let mut kept = 0_u32;
-    for (&client, rule) in &clients.rules {
-        match fresh_source(client).and_then(|source| emitted(backend, mark, source)) {
-            Ok(Some(seen)) if seen.source.ip() != client => {
-                let masked = Masked {
-                    backend,
-                    client,
-                    seen: seen.source.ip(),
-                    rule,
-                };
-                return masked.finding();
-            }
-            Ok(Some(seen)) if seen.destination != target => {
-                return Finding::warn(
-                    CHECK,
-                    format!(
-                        "a rule redirects connections to {target} to {}: what that server sees can't be verified",
-                        seen.destination
-                    ),
-                    format!("name {} as the target", seen.destination),
-                );
-            }
-            Ok(Some(_)) => kept += 1,
-            Ok(None) => {}
+    for (&client, rule) in &clients {
+        let seen = match emitted(backend, mark, fresh_source(client)?) {
+            Ok(Some(seen)) => seen,
+            Ok(None) => continue,
             Err(error) if error.is_permission() => {
-                return Finding::fail(CHECK, error.to_string(), "see CAP_NET_RAW above");
+                return Ok(Finding::fail(
+                    CHECK,
+                    error.to_string(),
+                    "see CAP_NET_RAW above",
+                ));
             }
-            Err(error) => return Finding::broken(CHECK, format!("{target}: {error}")),
+            Err(error) => return Err(error),
+        };
+        if seen.source.ip() != client {
+            return Ok(masked(backend, client, seen.source.ip(), rule));
         }
+        if seen.destination != target {
+            return Ok(Finding::warn(
+                CHECK,
+                format!(
+                    "a rule redirects connections to {target} to {}: what that server sees can't be verified",
+                    seen.destination
+                ),
+                format!("name {} as the target", seen.destination),
+            ));
+        }
+        kept += 1;
     }
-    match kept {
+    Ok(match kept {
         0 => Finding::warn(
             CHECK,
             format!("the network device to {target} does not show how packets leave"),
@@ -75,97 +78,78 @@ pub(super) async fn check(backend: Backend, mark: u32) -> Finding {
                 "{target} sees {kept} addresses as they are, one in each network of this host and its NAT rules"
             ),
         ),
-    }
+    })
 }
 
-/// A client whose address is replaced.
-struct Masked<'a> {
-    backend: Backend,
-    client: IpAddr,
-    seen: IpAddr,
-    rule: &'a str,
+/// The finding about a client whose address is replaced by `seen`; `rule` is empty if it is not known.
+fn masked(backend: Backend, client: IpAddr, seen: IpAddr, rule: &str) -> Finding {
+    let target = backend.address;
+    let by_rule = match rule {
+        "" => String::new(),
+        rule => format!(", by `{rule}`"),
+    };
+    let program = match client {
+        IpAddr::V4(_) => "iptables",
+        IpAddr::V6(_) => "ip6tables",
+    };
+    Finding::fail(
+        CHECK,
+        format!("{target} would see {seen} instead of {client}{by_rule}"),
+        format!(
+            "`--setup-routes` or `peername routes add` exempts a backend on loopback; otherwise `{program} -t nat -I \
+             POSTROUTING -d {} -p {} --dport {} -j ACCEPT`, or the same in the program that has the rule",
+            target.ip(),
+            backend.transport.name(),
+            target.port()
+        ),
+    )
 }
 
-impl Masked<'_> {
-    fn finding(&self) -> Finding {
-        let Self {
-            backend,
-            client,
-            seen,
-            rule,
-        } = self;
-        let target = backend.address;
-        let rule = match *rule {
-            "" => "",
-            rule => &format!(", by `{rule}`"),
-        };
-        let program = match client {
-            IpAddr::V4(_) => "iptables",
-            IpAddr::V6(_) => "ip6tables",
-        };
-        Finding::fail(
-            CHECK,
-            format!("{target} would see {seen} instead of {client}{rule}"),
-            format!(
-                "`--setup-routes` or `peername routes add` exempts a backend on loopback; otherwise `{program} -t nat -I \
-                 POSTROUTING -d {} -p {} --dport {} -j ACCEPT`, or the same in the program that has the rule",
-                target.ip(),
-                backend.transport.name(),
-                target.port()
-            ),
-        )
-    }
-}
-
-/// The clients to try, each with the rule that its network is from; empty for none.
-struct Clients {
-    rules: BTreeMap<IpAddr, String>,
-    netlink: Netlink,
-}
-
-impl Clients {
-    /// Those of the target's family.
-    async fn of(target: IpAddr) -> Result<Self, SyscallError> {
-        let netlink = Netlink::open()?;
-        let interfaces = netlink.addresses().await?;
-        let own: Vec<IpAddr> = interfaces.iter().map(|interface| interface.own).collect();
-        let attached = interfaces.iter().filter_map(|interface| {
-            let network = IpNet::new(interface.network, interface.prefix).ok()?;
-            Some((network, String::new()))
-        });
-        let listed = rules();
-        let documentation = (IpNet::from(foreign_addr(target)), String::new());
-        let networks = [documentation]
-            .into_iter()
-            .chain(attached)
-            .chain(networks_in(&listed));
-        let mut rules = BTreeMap::new();
-        for (network, rule) in networks {
-            let client = network
-                .hosts()
-                .take(MAX_OWN_ADDRESSES)
-                .find(|host| !own.contains(host) && !host.is_loopback());
-            if let Some(client) = client.filter(|client| client.is_ipv4() == target.is_ipv4())
-                && rules.len() < MAX_CLIENTS
-            {
-                let named = rules.entry(client).or_insert_with(String::new);
-                if named.is_empty() {
-                    *named = rule;
-                }
+/// The clients to try, of the target's family, each with the NAT rule that names its network; the rule is empty if there is none.
+async fn clients_to_try(
+    netlink: &Netlink,
+    target: IpAddr,
+) -> Result<BTreeMap<IpAddr, String>, SyscallError> {
+    let interfaces = netlink.addresses().await?;
+    let own: Vec<IpAddr> = interfaces.iter().map(|interface| interface.own).collect();
+    let attached = interfaces.iter().filter_map(|interface| {
+        let network = IpNet::new(interface.network, interface.prefix).ok()?;
+        Some((network, String::new()))
+    });
+    let listed = list_rules();
+    let documentation = (IpNet::from(foreign_addr(target)), String::new());
+    let networks = [documentation]
+        .into_iter()
+        .chain(attached)
+        .chain(networks_in(&listed));
+    let mut clients = BTreeMap::new();
+    for (network, rule) in networks {
+        if clients.len() == MAX_CLIENTS {
+            break;
+        }
+        let client = network
+            .hosts()
+            .take(MAX_OWN_ADDRESSES)
+            .find(|host| !own.contains(host) && !host.is_loopback())
+            .filter(|client| client.is_ipv4() == target.is_ipv4());
+        if let Some(client) = client {
+            let known_rule = clients.entry(client).or_insert_with(String::new);
+            if known_rule.is_empty() {
+                *known_rule = rule;
             }
         }
-        Ok(Self { rules, netlink })
     }
-
-    async fn is_elsewhere(&self, target: SocketAddr) -> bool {
-        let location = locate_backend(&self.netlink, target).await;
-        matches!(location, Ok(BackendLocation::OtherHost))
-    }
+    Ok(clients)
 }
 
-/// The rules of the packet filter, as far as the programs that list them are installed. iptables is a front end of nftables
-/// on most hosts, or has tables of its own.
-fn rules() -> String {
+async fn is_on_other_host(netlink: &Netlink, target: SocketAddr) -> bool {
+    let location = locate_backend(netlink, target).await;
+    matches!(location, Ok(BackendLocation::OtherHost))
+}
+
+/// Lists the rules of the packet filter, as far as the programs for that are installed. On most hosts iptables is a front end of
+/// nftables; its tables of its own, if any, are listed by the `legacy` programs.
+fn list_rules() -> String {
     const LISTINGS: [&[&str]; 3] = [
         &["nft", "list", "ruleset"],
         &["iptables-legacy-save", "-t", "nat"],
@@ -181,7 +165,8 @@ fn rules() -> String {
         .collect()
 }
 
-/// Every network in the text, with the line if that is a NAT rule. A network that only a filter names costs one packet.
+/// Every network in the text, with its line if that is a NAT rule; else with an empty text. A network that only a filter rule names
+/// costs one packet.
 fn networks_in(rules: &str) -> impl Iterator<Item = (IpNet, String)> {
     rules.lines().flat_map(|line| {
         let lower = line.to_lowercase();
@@ -197,8 +182,9 @@ fn networks_in(rules: &str) -> impl Iterator<Item = (IpNet, String)> {
 }
 
 const CHECK: &str = "clients' addresses";
-/// Bounds for hosts with long lists of addresses in their rules, and with many addresses of their own.
+/// Bounds the packets on a host with long lists of addresses in its rules.
 const MAX_CLIENTS: usize = 2000;
+/// Bounds the search for an address in a network that is not this host's own.
 const MAX_OWN_ADDRESSES: usize = 1000;
 
 #[cfg(test)]

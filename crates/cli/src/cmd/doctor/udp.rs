@@ -1,15 +1,15 @@
 //! Checks for UDP: the backend's socket, the receive buffer, the data path in the kernel.
 
-use std::fs;
 use std::net::SocketAddr;
 
 use peername_daemon::usage::error_text::with_causes;
 use peername_sys::kernel_release;
 
 use super::finding::Finding;
+use super::host::read_number;
 use super::listener::local_target::examine_if_local;
 use super::listener::socket_table::{accepts, receivers_on};
-use super::version::version;
+use super::version::parse_version;
 
 /// Checks that the backend's socket is bound to the address of `target`, if that is this host's.
 ///
@@ -25,59 +25,16 @@ pub(super) async fn bound(target: SocketAddr) -> Finding {
 
 /// Checks the limit of the receive buffer, which holds a burst until the worker reads it. What does not fit is lost.
 pub(super) fn receive_buffer() -> Finding {
-    let text = fs::read_to_string("/proc/sys/net/core/rmem_max").unwrap_or_default();
-    match text.trim().parse::<u64>() {
-        Ok(max) if max < RECEIVE_BUFFER => Finding::warn(
+    match read_number("/proc/sys/net/core/rmem_max") {
+        Some(max) if max < RECEIVE_BUFFER => Finding::warn(
             "net.core.rmem_max",
             format!("{max}: a burst of UDP may overrun it (counted as receive_buffer_full)"),
             format!("`sysctl -w net.core.rmem_max={RECEIVE_BUFFER}`"),
         ),
-        Ok(max) => Finding::ok("net.core.rmem_max", max.to_string()),
-        Err(_) => Finding::ok("net.core.rmem_max", "not set"),
+        Some(max) => Finding::ok("net.core.rmem_max", max.to_string()),
+        None => Finding::ok("net.core.rmem_max", "not set"),
     }
 }
-
-fn judge(target: SocketAddr, on_its_port: &[SocketAddr]) -> Finding {
-    let receiving: Vec<_> = on_its_port
-        .iter()
-        .filter(|socket| accepts(**socket, target))
-        .collect();
-    let is_bound = receiving.iter().any(|socket| !socket.ip().is_unspecified());
-    let wildcard = receiving.first();
-    match (is_bound, wildcard) {
-        (true, _) => Finding::ok(CHECK, format!("bound to {target}")),
-        (false, Some(wildcard)) => Finding::warn(
-            CHECK,
-            format!(
-                "{wildcard}, all addresses: it may reply from another address than {target}, and such a \
-                 reply is lost"
-            ),
-            format!(
-                "bind it to {target} itself: `listen {}` or the like in its configuration; not needed if it replies from \
-                 the address that a request was sent to (IP_PKTINFO), as dnsmasq does",
-                target.ip()
-            ),
-        ),
-        (false, None) if on_its_port.is_empty() => Finding::warn(
-            CHECK,
-            format!("no UDP socket here has port {}", target.port()),
-            "start it, or name the port that it is bound to",
-        ),
-        (false, None) => Finding::warn(
-            CHECK,
-            format!(
-                "port {} is bound, but not at {}",
-                target.port(),
-                target.ip()
-            ),
-            "name the address that it is bound to, or bind it to that one",
-        ),
-    }
-}
-
-const CHECK: &str = "backend's UDP socket";
-/// The receive buffer that a listener requests.
-const RECEIVE_BUFFER: u64 = 4 << 20;
 
 /// Checks whether `--data-path kernel` is available: loads its programs, and attaches none.
 pub(super) fn data_path() -> Finding {
@@ -85,7 +42,7 @@ pub(super) fn data_path() -> Finding {
     let release = kernel_release();
     match peername_kernel::data_path::try_load() {
         // Older kernels load the programs and can't attach them.
-        Ok(()) if version(&release).is_some_and(|version| version < TCX) => Finding::warn(
+        Ok(()) if parse_version(&release).is_some_and(|version| version < TCX) => Finding::warn(
             check,
             format!("not available: it needs Linux 6.6, and this is {release}"),
             OPTIONAL,
@@ -102,6 +59,49 @@ pub(super) fn data_path() -> Finding {
     }
 }
 
+fn judge(target: SocketAddr, on_its_port: &[SocketAddr]) -> Finding {
+    let receiving: Vec<_> = on_its_port
+        .iter()
+        .filter(|socket| accepts(**socket, target))
+        .collect();
+    if receiving.iter().any(|socket| !socket.ip().is_unspecified()) {
+        return Finding::ok(CHECK, format!("bound to {target}"));
+    }
+    if let Some(wildcard) = receiving.first() {
+        return Finding::warn(
+            CHECK,
+            format!(
+                "{wildcard}, all addresses: it may reply from another address than {target}, and such a \
+                 reply is lost"
+            ),
+            format!(
+                "bind it to {target} itself: `listen {}` or the like in its configuration; not needed if it replies from \
+                 the address that a request was sent to (IP_PKTINFO), as dnsmasq does",
+                target.ip()
+            ),
+        );
+    }
+    if on_its_port.is_empty() {
+        return Finding::warn(
+            CHECK,
+            format!("no UDP socket here has port {}", target.port()),
+            "start it, or name the port that it is bound to",
+        );
+    }
+    Finding::warn(
+        CHECK,
+        format!(
+            "port {} is bound, but not at {}",
+            target.port(),
+            target.ip()
+        ),
+        "name the address that it is bound to, or bind it to that one",
+    )
+}
+
+const CHECK: &str = "backend's UDP socket";
+/// The receive buffer that a listener requests.
+const RECEIVE_BUFFER: u64 = 4 << 20;
 /// The first version that has TCX, by which the programs are attached.
 const TCX: (u32, u32) = (6, 6);
 const OPTIONAL: &str = "nothing, unless you want it: UDP is served in user space (docs/udp.md)";
@@ -110,25 +110,23 @@ const OPTIONAL: &str = "nothing, unless you want it: UDP is served in user space
 mod tests {
     use super::*;
 
-    fn judged(sockets: &[&str]) -> String {
+    fn judged(target: &str, sockets: &[&str]) -> String {
         let sockets: Vec<_> = sockets.iter().map(|text| text.parse().unwrap()).collect();
-        judge("127.0.0.1:53".parse().unwrap(), &sockets).to_string()
+        judge(target.parse().unwrap(), &sockets).to_string()
     }
 
     #[test]
     fn backend_has_to_be_bound_to_its_own_address() {
-        assert!(judged(&["127.0.0.1:53", "0.0.0.0:53"]).starts_with("ok"));
-        let wildcard = judged(&["0.0.0.0:53"]);
+        let target = "127.0.0.1:53";
+        assert!(judged(target, &["127.0.0.1:53", "0.0.0.0:53"]).starts_with("ok"));
+        let wildcard = judged(target, &["0.0.0.0:53"]);
         assert!(wildcard.starts_with("warn"), "{wildcard}");
         assert!(wildcard.contains("bind it to 127.0.0.1:53"), "{wildcard}");
-        for elsewhere in ["10.0.0.1:53", "[::1]:53"] {
-            assert!(judged(&[elsewhere]).contains("not at 127.0.0.1"));
+        for other_address in ["10.0.0.1:53", "[::1]:53"] {
+            assert!(judged(target, &[other_address]).contains("not at 127.0.0.1"));
         }
-        let of_ipv4 = judge(
-            "[::1]:53".parse().unwrap(),
-            &["0.0.0.0:53".parse().unwrap()],
-        );
-        assert!(of_ipv4.to_string().contains("not at ::1"), "{of_ipv4}");
-        assert!(judged(&[]).contains("no UDP socket"));
+        let ipv4_wildcard = judged("[::1]:53", &["0.0.0.0:53"]);
+        assert!(ipv4_wildcard.contains("not at ::1"), "{ipv4_wildcard}");
+        assert!(judged(target, &[]).contains("no UDP socket"));
     }
 }

@@ -1,32 +1,25 @@
 //! What the agent needs of the kernel.
 
 use crate::cmd::doctor::finding::Finding;
-use crate::cmd::doctor::host::{number, text};
-use crate::cmd::doctor::version::version as parse;
+use crate::cmd::doctor::host::{check_kernel, read_number};
 
 /// Checks for SECCOMP_ADDFD_FLAG_SEND, by which a container gets an accepted connection.
 pub(super) fn version() -> Finding {
-    let release = text("/proc/sys/kernel/osrelease").unwrap_or_default();
-    match parse(&release) {
-        Some(version) if version >= OLDEST => Finding::ok(KERNEL, format!("Linux {release}")),
-        Some(_) => Finding::fail(
-            KERNEL,
+    check_kernel(OLDEST_KERNEL, |release| {
+        Finding::fail(
+            "kernel",
             format!(
                 "Linux {release}: has no SECCOMP_ADDFD_FLAG_SEND, so no connection can be handed to a container"
             ),
             "Linux 5.14 or later; without, `peername proxy` beside the server (docs/kubernetes.md#sidecar)",
-        ),
-        None => Finding::warn(
-            KERNEL,
-            "/proc/sys/kernel/osrelease can't be read",
-            "mount /proc",
-        ),
-    }
+        )
+    })
 }
 
-/// Checks Yama, which can forbid ptrace(2) to root, too; the agent reads and writes arguments of calls with the same permission.
+/// Checks Yama, which can forbid ptrace(2) to root, too. The agent needs the same permission to read and write the arguments of
+/// system calls.
 pub(super) fn ptrace_scope() -> Finding {
-    match number("/proc/sys/kernel/yama/ptrace_scope") {
+    match read_number("/proc/sys/kernel/yama/ptrace_scope") {
         Some(3) => Finding::fail(
             PTRACE_SCOPE,
             "3: no process may copy a descriptor of another one, so accept(2) of the containers fails",
@@ -41,7 +34,6 @@ pub(super) fn ptrace_scope() -> Finding {
     }
 }
 
-const KERNEL: &str = "kernel";
 const PTRACE_SCOPE: &str = "kernel.yama.ptrace_scope";
-/// The first with SECCOMP_ADDFD_FLAG_SEND.
-const OLDEST: (u32, u32) = (5, 14);
+/// The first kernel with SECCOMP_ADDFD_FLAG_SEND.
+const OLDEST_KERNEL: (u32, u32) = (5, 14);

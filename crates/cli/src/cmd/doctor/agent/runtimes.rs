@@ -9,22 +9,22 @@ use peername_observe::shell::quote;
 
 use super::bounded_command::output_within;
 use crate::cmd::doctor::finding::Finding;
-use crate::cmd::doctor::version::version;
+use crate::cmd::doctor::version::parse_version;
 
 /// A runtime on this host.
 #[derive(Debug)]
 pub(super) struct Runtime {
-    pub(super) kind: &'static Kind,
+    pub(super) kind: &'static RuntimeKind,
     pub(super) path: PathBuf,
-    /// `None` if it does not say.
+    /// `None` if the runtime prints none.
     version: Option<String>,
 }
 
-/// A runtime that is known.
+/// What is known of a runtime by its name.
 #[derive(Debug)]
-pub(super) struct Kind {
+pub(super) struct RuntimeKind {
     pub(super) name: &'static str,
-    /// The subject of the finding about its container.
+    /// The subject of the finding about a container that this runtime runs.
     pub(super) container: &'static str,
     /// Its options before a command.
     pub(super) options: &'static [&'static str],
@@ -34,37 +34,38 @@ pub(super) struct Kind {
 /// Whether containers of a runtime can be handed to the agent.
 #[derive(Debug)]
 enum Support {
-    /// It runs bundles, and connects to the agent, since this version.
+    /// The runtime runs bundles, and connects to the agent since this version.
     Runs(u32, u32),
-    /// It has another one run them, and passes `listenerPath` on since this version.
+    /// The runtime has another runtime run its containers, and passes `listenerPath` on since this version.
     PassesOn(u32, u32),
-    /// The kernel of this host does not see their system calls.
+    /// The kernel of this host does not see the containers' system calls.
     Never,
 }
 
 impl Runtime {
-    /// Asks the program with the name of this kind for its version. It may be one of another kind: `docker` may run podman.
-    fn probe(kind: &'static Kind, path: PathBuf) -> Self {
-        let said = output_within(Command::new(&path).arg("--version"), ANSWERS_WITHIN);
-        let said = said.map(|output| output.stdout).unwrap_or_default();
-        let said = String::from_utf8_lossy(&said);
+    /// Runs the program for its version. The output may name another kind than the program's name: `docker` may run podman.
+    fn probe(kind: &'static RuntimeKind, path: PathBuf) -> Self {
+        let output = output_within(Command::new(&path).arg("--version"), ANSWERS_WITHIN)
+            .map(|output| output.stdout)
+            .unwrap_or_default();
+        let output = String::from_utf8_lossy(&output);
         Self {
-            kind: kind_in(&said).unwrap_or(kind),
+            kind: parse_kind(&output).unwrap_or(kind),
             path,
-            version: version_in(&said),
+            version: find_version(&output),
         }
     }
 
-    /// Whether it runs bundles and connects to the agent.
+    /// Whether the runtime itself runs bundles and connects to the agent.
     pub(super) fn runs_bundles(&self) -> bool {
-        matches!(self.kind.support, Support::Runs(..)) && self.is_able() == Some(true)
+        matches!(self.kind.support, Support::Runs(..)) && self.supports_agent() == Some(true)
     }
 
-    /// Whether its containers can be handed to the agent; `None` if its version is not known.
-    fn is_able(&self) -> Option<bool> {
+    /// Whether the runtime's containers can be handed to the agent; `None` if its version is not known.
+    fn supports_agent(&self) -> Option<bool> {
         match self.kind.support {
             Support::Runs(major, minor) | Support::PassesOn(major, minor) => {
-                Some(version(self.version.as_deref()?)? >= (major, minor))
+                Some(parse_version(self.version.as_deref()?)? >= (major, minor))
             }
             Support::Never => Some(false),
         }
@@ -73,7 +74,7 @@ impl Runtime {
     fn finding(&self) -> Finding {
         let (name, path) = (self.kind.name, self.path.display());
         let found = self.version.as_deref().unwrap_or_default();
-        match (self.is_able(), &self.kind.support) {
+        match (self.supports_agent(), &self.kind.support) {
             (None, _) => Finding::warn(
                 name,
                 format!("{path} does not tell its version"),
@@ -100,7 +101,7 @@ impl Runtime {
     }
 }
 
-/// The runtimes that are found by PATH.
+/// Finds the runtimes in the folders of PATH; of each kind one.
 pub(super) fn installed() -> Vec<Runtime> {
     let mut found: Vec<Runtime> = Vec::new();
     for kind in &KINDS {
@@ -117,7 +118,7 @@ pub(super) fn installed() -> Vec<Runtime> {
     found
 }
 
-/// A finding for each.
+/// A finding for each runtime, and one if none of them runs bundles.
 pub(super) fn findings(runtimes: &[Runtime]) -> Vec<Finding> {
     let mut findings: Vec<Finding> = runtimes.iter().map(Runtime::finding).collect();
     if !runtimes
@@ -142,69 +143,73 @@ fn find(name: &str) -> Option<PathBuf> {
 }
 
 /// The kind that a runtime names before its version.
-fn kind_in(said: &str) -> Option<&'static Kind> {
-    let name = said.split_whitespace().next()?;
+fn parse_kind(output: &str) -> Option<&'static RuntimeKind> {
+    let name = output.split_whitespace().next()?;
     KINDS
         .iter()
         .find(|kind| name.eq_ignore_ascii_case(kind.name))
 }
 
 /// The first word that is a version: `runc version 1.1.5+ds1`, `containerd containerd.io v1.6.20 2806fc`.
-fn version_in(said: &str) -> Option<String> {
-    said.split_whitespace()
+fn find_version(output: &str) -> Option<String> {
+    output
+        .split_whitespace()
         .map(|word| word.strip_prefix('v').unwrap_or(word).trim_end_matches(','))
-        .find(|word| word.starts_with(|c: char| c.is_ascii_digit()) && version(word).is_some())
+        .find(|word| {
+            word.starts_with(|c: char| c.is_ascii_digit()) && parse_version(word).is_some()
+        })
         .map(str::to_owned)
 }
 
-/// By their release notes; Docker: moby/moby#42604, podman: containers/common#945, containerd: the runtime-spec of its go.mod.
-static KINDS: [Kind; 7] = [
-    Kind {
+/// The versions are from release notes; Docker: moby/moby#42604, podman: containers/common#945, containerd: the runtime-spec of its
+/// go.mod.
+static KINDS: [RuntimeKind; 7] = [
+    RuntimeKind {
         name: "runc",
         container: "container of runc",
         options: &[],
         support: Support::Runs(1, 1),
     },
-    Kind {
+    RuntimeKind {
         name: "crun",
         container: "container of crun",
         options: &["--cgroup-manager=disabled"],
         support: Support::Runs(0, 19),
     },
-    Kind {
+    RuntimeKind {
         name: "podman",
         container: "container of podman",
         options: &[],
         support: Support::PassesOn(4, 1),
     },
-    Kind {
+    RuntimeKind {
         name: "docker",
         container: "container of docker",
         options: &[],
         support: Support::PassesOn(23, 0),
     },
-    Kind {
+    RuntimeKind {
         name: "containerd",
         container: "container of containerd",
         options: &[],
         support: Support::PassesOn(1, 6),
     },
-    Kind {
+    RuntimeKind {
         name: "runsc",
         container: "container of runsc",
         options: &[],
         support: Support::Never,
     },
-    Kind {
+    RuntimeKind {
         name: "kata-runtime",
         container: "container of kata-runtime",
         options: &[],
         support: Support::Never,
     },
 ];
-/// Where distributions have runc, which an ordinary user's PATH may lack.
+/// Where distributions install runc; an ordinary user's PATH may lack these folders.
 const SYSTEM_FOLDERS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
-/// Docker's client answers without its daemon.
+/// Enough for a busy host: no program waits for a daemon to print its version.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
@@ -212,8 +217,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn version_is_found_in_what_each_runtime_says() {
-        for (said, expected) in [
+    fn version_is_found_in_the_output_of_each_runtime() {
+        for (output, expected) in [
             (
                 "runc version 1.1.5+ds1\ncommit: 1.1.5+ds1-1+deb12u1\nspec: 1.0.2-dev\n",
                 "1.1.5+ds1",
@@ -233,14 +238,14 @@ mod tests {
                 "2.0.4",
             ),
         ] {
-            assert_eq!(version_in(said).as_deref(), Some(expected));
+            assert_eq!(find_version(output).as_deref(), Some(expected));
         }
-        assert_eq!(version_in("usage: runc COMMAND"), None);
+        assert_eq!(find_version("usage: runc COMMAND"), None);
     }
 
     #[test]
-    fn runtime_without_listener_path_is_a_fault() {
-        for (name, found, is_able) in [
+    fn runtime_before_listener_path_fails_the_check() {
+        for (name, version, is_supported) in [
             ("runc", "1.0.3", false),
             ("runc", "1.1.0-rc.1", true),
             ("crun", "0.18", false),
@@ -250,11 +255,11 @@ mod tests {
             let runtime = Runtime {
                 kind: KINDS.iter().find(|kind| kind.name == name).unwrap(),
                 path: PathBuf::from("/usr/bin/it"),
-                version: Some(found.to_owned()),
+                version: Some(version.to_owned()),
             };
             let finding = runtime.finding().to_string();
-            assert_eq!(finding.starts_with("ok"), is_able, "{finding}");
-            assert_eq!(finding.starts_with("FAIL"), !is_able, "{finding}");
+            let verdict = if is_supported { "ok" } else { "FAIL" };
+            assert!(finding.starts_with(verdict), "{finding}");
         }
     }
 }

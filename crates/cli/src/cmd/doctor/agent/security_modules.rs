@@ -3,16 +3,16 @@
 use std::fs;
 
 use crate::cmd::doctor::finding::Finding;
-use crate::cmd::doctor::host::{number, text};
+use crate::cmd::doctor::host::{read_number, read_text};
 
 /// The findings, with the process id of the agent where it is known.
 pub(super) fn findings(agent: Option<u32>) -> Vec<Finding> {
     vec![apparmor(agent), selinux(agent)]
 }
 
-/// The profile of a container allows an unconfined process to trace it. That of the agent itself may lack ptrace(2).
+/// The profile of a container lets an unconfined process trace the container, but the profile of the agent may lack ptrace(2).
 fn apparmor(agent: Option<u32>) -> Finding {
-    if text("/sys/module/apparmor/parameters/enabled").as_deref() != Some("Y") {
+    if read_text("/sys/module/apparmor/parameters/enabled").as_deref() != Some("Y") {
         return Finding::ok(APPARMOR, "not enabled in this kernel");
     }
     match label(agent, "attr/apparmor/current").or_else(|| label(agent, "attr/current")) {
@@ -28,9 +28,9 @@ fn apparmor(agent: Option<u32>) -> Finding {
     }
 }
 
-/// Which rules the loaded policy has can't be asked without its tools.
+/// Warns wherever SELinux is enforcing: without its tools, the rules of the loaded policy can't be queried.
 fn selinux(agent: Option<u32>) -> Finding {
-    match number("/sys/fs/selinux/enforce") {
+    match read_number("/sys/fs/selinux/enforce") {
         None => Finding::ok(SELINUX, "not enabled in this kernel"),
         Some(0) => Finding::ok(SELINUX, "permissive"),
         Some(_) => Finding::warn(
@@ -45,7 +45,7 @@ fn selinux(agent: Option<u32>) -> Finding {
     }
 }
 
-/// A security label of this process.
+/// A security label of a process, from a file of its directory in /proc.
 fn label(process: Option<u32>, file: &str) -> Option<String> {
     let label = fs::read_to_string(format!("/proc/{}/{file}", process?)).ok()?;
     let label = label.trim_end_matches(['\0', '\n']);

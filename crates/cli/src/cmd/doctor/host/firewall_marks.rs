@@ -1,45 +1,37 @@
 //! Checks that the kernel does not drop packets with peername's firewall mark (`src_valid_mark`).
 
-use std::fs;
-
 use peername_proxy::routes::{self, RoutingEntry};
 
+use super::interfaces_with;
 use crate::cmd::doctor::finding::Finding;
 
 /// Looks for peername's rules that select by mark, and for the setting with which the kernel drops such packets.
 ///
-/// With `src_valid_mark` the kernel looks up the route to the sender of a marked packet *with the mark*. Peername's
-/// rule makes every address local there, so the kernel takes the packet for one with a spoofed source of this host, and
-/// drops it. No counter shows it.
+/// With `src_valid_mark` the kernel looks up the route to the sender of a marked packet *with the mark*. By peername's
+/// rule every address is local there, so the kernel takes the sender for a spoofed address of this host, and drops the
+/// packet. No counter shows the drop.
 pub(in crate::cmd::doctor) async fn check() -> Finding {
     match routes::list().await {
-        Ok(found) if found.iter().any(RoutingEntry::selects_by_mark) => judge(&where_checked()),
+        Ok(found) if found.iter().any(RoutingEntry::selects_by_mark) => {
+            judge(&interfaces_that_validate_marks())
+        }
         Ok(_) => Finding::ok(CHECK, "no rule of peername's selects by them"),
         Err(error) => Finding::broken(CHECK, error.to_string()),
     }
 }
 
-/// The interfaces with the setting; `all` means each, `default` only interfaces that are created later.
-fn where_checked() -> Vec<String> {
-    let interfaces = fs::read_dir("/proc/sys/net/ipv4/conf");
-    interfaces
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter(|interface| interface.file_name() != "default")
-        .filter(|interface| {
-            let value = fs::read_to_string(interface.path().join("src_valid_mark"));
-            value.is_ok_and(|value| value.trim() == "1")
-        })
-        .map(|interface| interface.file_name().to_string_lossy().into_owned())
+/// The interfaces with the setting; `all` means each. `default` is left out: it is for interfaces that are created later.
+fn interfaces_that_validate_marks() -> Vec<String> {
+    interfaces_with("src_valid_mark")
+        .filter(|interface| interface != "default")
         .collect()
 }
 
-fn judge(checked: &[String]) -> Finding {
-    if checked.is_empty() {
+fn judge(interfaces: &[String]) -> Finding {
+    if interfaces.is_empty() {
         return Finding::ok(CHECK, "lead to this host; src_valid_mark is 0");
     }
-    let settings: Vec<String> = checked
+    let settings: Vec<String> = interfaces
         .iter()
         .map(|interface| format!("`sysctl -w net.ipv4.conf.{interface}.src_valid_mark=0`"))
         .collect();
@@ -48,7 +40,7 @@ fn judge(checked: &[String]) -> Finding {
         format!(
             "src_valid_mark is 1 for {} (Tailscale and wg-quick set it): the kernel silently \
              drops the packets that are marked for the proxy",
-            checked.join(", ")
+            interfaces.join(", ")
         ),
         format!(
             "{}; where rp_filter is strict, set that to 2 as well",
@@ -64,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_fix_names_each_setting() {
+    fn fix_names_each_setting() {
         assert!(judge(&[]).to_string().starts_with("ok"));
         let both = judge(&["all".to_owned(), "eth0".to_owned()]).to_string();
         assert!(

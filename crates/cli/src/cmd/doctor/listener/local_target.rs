@@ -7,7 +7,7 @@ use peername_sys::netlink::Netlink;
 
 use crate::cmd::doctor::finding::Finding;
 
-/// What `examine` finds, if `target` is an address of this host.
+/// Runs `examine` if `target` is an address of this host.
 pub(in crate::cmd::doctor) async fn examine_if_local(
     check: &'static str,
     target: SocketAddr,

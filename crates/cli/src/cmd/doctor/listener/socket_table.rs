@@ -28,18 +28,20 @@ pub(in crate::cmd::doctor) struct Holder {
 
 /// The addresses of TCP listeners on this port.
 pub(in crate::cmd::doctor) fn listeners_on(port: u16) -> Vec<SocketAddr> {
-    let listeners = receivers(Transport::Tcp, port);
-    listeners.map(|socket| socket.address).collect()
+    receivers(Transport::Tcp, port)
+        .map(|socket| socket.address)
+        .collect()
 }
 
 /// The addresses of unconnected UDP sockets on this port.
 pub(in crate::cmd::doctor) fn receivers_on(port: u16) -> Vec<SocketAddr> {
-    let sockets = receivers(Transport::Udp, port);
-    sockets.map(|socket| socket.address).collect()
+    receivers(Transport::Udp, port)
+        .map(|socket| socket.address)
+        .collect()
 }
 
-/// A process with a socket that keeps others from binding this address; `None` where there is none, or where this user may not
-/// see it.
+/// A process that has a socket which keeps others from binding this address; `None` if no process has one, or this user may not
+/// see which.
 pub(in crate::cmd::doctor) fn holder_of(
     address: SocketAddr,
     transport: Transport,
@@ -49,12 +51,13 @@ pub(in crate::cmd::doctor) fn holder_of(
         .collect();
     fs::read_dir("/proc").ok()?.flatten().find_map(|entry| {
         let pid = entry.file_name().to_str()?.parse().ok()?;
-        has_open(&entry.path(), &links).then(|| Holder::of(pid, &entry.path()))
+        has_open(&entry.path(), &links).then(|| Holder::read(pid, &entry.path()))
     })
 }
 
 impl Holder {
-    fn of(pid: u32, process: &Path) -> Self {
+    /// Reads the directory of a process in /proc.
+    fn read(pid: u32, process: &Path) -> Self {
         let program = fs::read_link(process.join("exe")).unwrap_or_default();
         let program = program.file_name().unwrap_or_default().to_string_lossy();
         let name = fs::read_to_string(process.join("comm")).unwrap_or_default();
@@ -69,7 +72,7 @@ impl Holder {
     }
 }
 
-/// Whether a process of /proc has one of these files open.
+/// Whether a process has one of these files open, by its directory in /proc.
 fn has_open(process: &Path, links: &[String]) -> bool {
     fs::read_dir(process.join("fd"))
         .into_iter()
@@ -84,9 +87,9 @@ pub(in crate::cmd::doctor) fn is_taken(address: SocketAddr, transport: Transport
     overlapping(address, transport).next().is_some()
 }
 
+/// The sockets that keep others from binding this address: they receive what is sent to it, or the reverse.
 fn overlapping(address: SocketAddr, transport: Transport) -> impl Iterator<Item = Receiver> {
-    let on_its_port = receivers(transport, address.port());
-    on_its_port
+    receivers(transport, address.port())
         .filter(move |socket| accepts(socket.address, address) || accepts(address, socket.address))
 }
 
@@ -109,15 +112,17 @@ fn receivers(transport: Transport, port: u16) -> impl Iterator<Item = Receiver> 
         .into_iter()
         .filter_map(|table| fs::read_to_string(format!("/proc/thread-self/net/{table}")).ok())
         .flat_map(move |table| {
-            let sockets = table.lines().filter_map(|line| receiver(line, state));
-            sockets.collect::<Vec<_>>()
+            table
+                .lines()
+                .filter_map(|line| parse_receiver(line, state))
+                .collect::<Vec<_>>()
         })
         .filter(move |socket| socket.address.port() == port)
 }
 
 /// Parses a line of `/proc/net/tcp`: `sl local_address rem_address st tx:rx tr:tm retrnsmt uid timeout inode …` (proc(5)).
 /// Addresses are words in this machine's byte order.
-fn receiver(line: &str, state: &str) -> Option<Receiver> {
+fn parse_receiver(line: &str, state: &str) -> Option<Receiver> {
     let mut columns = line.split_whitespace();
     let (address, port) = columns.nth(1)?.split_once(':')?;
     if columns.nth(1)? != state {
@@ -142,7 +147,7 @@ fn receiver(line: &str, state: &str) -> Option<Receiver> {
     })
 }
 
-/// What the kernel adds to the name of a file that is replaced, as by an upgrade.
+/// The suffix by which the kernel marks a file that was replaced, as by an upgrade.
 const DELETED: &str = " (deleted)";
 /// TCP_LISTEN in the kernel's list of states.
 const LISTEN: &str = "0A";
@@ -167,15 +172,15 @@ mod tests {
     }
 
     #[test]
-    fn ipv4_address_of_an_ipv6_socket_is_one_of_ipv4() {
+    fn ipv4_mapped_address_is_read_as_ipv4() {
         let line =
             "   0: 0000000000000000FFFF00000100007F:1F90 00000000000000000000000000000000:0000 0A";
-        let found = receiver(line, LISTEN).unwrap();
+        let found = parse_receiver(line, LISTEN).unwrap();
         assert_eq!(found.address.to_string(), "127.0.0.1:8080");
     }
 
     #[test]
-    fn lines_that_are_no_listener_are_skipped() {
+    fn lines_without_a_listener_are_skipped() {
         for line in [
             "",
             "  sl  local_address rem_address   st",
@@ -183,7 +188,7 @@ mod tests {
             "   0: 0100007F 00000000:0000 0A",
             "   0: 0100:01BB 00000000:0000 0A",
         ] {
-            assert_eq!(receiver(line, LISTEN), None, "{line}");
+            assert_eq!(parse_receiver(line, LISTEN), None, "{line}");
         }
     }
 }
