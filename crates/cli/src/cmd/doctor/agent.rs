@@ -17,7 +17,7 @@ use peername_observe::shell::quote;
 use peername_sys::process::user;
 
 use super::finding::{Finding, Verdict};
-use crate::cmd::exec::agent::profile::{self, AskedAgent, Profile};
+use crate::cmd::exec::agent::profile::{self, Profile, SeccompListener};
 use crate::cmd::exec::agent::values::{policy_name, socket_path};
 use container::Trial;
 use runtimes::Runtime;
@@ -52,76 +52,79 @@ pub(super) async fn findings(args: &Args) -> Vec<Finding> {
         .profile
         .as_deref()
         .map(|path| (path, profile::read(path)));
-    let named = given.as_ref().and_then(|(_, read)| read.as_ref().ok());
-    let asked = AskedAgent::given_or_of(named, args.policy.as_deref(), args.socket.as_deref());
-    let socket = AgentSocket::check(&asked.socket).await;
+    let parsed = given.as_ref().and_then(|(_, read)| read.as_ref().ok());
+    let listener = SeccompListener::from_options_or_profile(
+        args.policy.as_deref(),
+        args.socket.as_deref(),
+        parsed,
+    );
+    let socket = AgentSocket::check(&listener.socket).await;
     let mut findings = vec![kernel::version(), kernel::ptrace_scope()];
     findings.extend(runtimes::findings(&runtimes));
     findings.extend(security_modules::findings(socket.agent));
-    let is_answered = socket.finding.verdict != Verdict::Fail;
+    let has_agent = socket.finding.verdict != Verdict::Fail;
     findings.push(socket.finding);
     let (finding, profile) = match given {
-        Some((path, read)) => judged_profile(path, read, &asked),
-        None => printed_profile(&asked),
+        Some((path, read)) => check_given_profile(path, read, &listener),
+        None => default_profile(&listener),
     };
     findings.push(finding);
-    // Without an agent or with another profile, the container would only repeat that.
-    if let (true, Some(profile)) = (is_answered, profile) {
+    // Without an agent, or with a faulty profile, a container would only fail for the same reason.
+    if has_agent && let Some(profile) = profile {
         findings.extend(try_containers(args, &runtimes, &profile));
     }
     findings
 }
 
-/// That of `peername agent profile`.
-fn printed_profile(asked: &AskedAgent) -> (Finding, Option<Profile>) {
+/// The profile that `peername agent profile` prints, where no file is given.
+fn default_profile(listener: &SeccompListener) -> (Finding, Option<Profile>) {
     let seen = "that of `peername agent profile`: --profile FILE checks another one";
-    match asked.profile(None) {
+    match listener.profile(None) {
         Ok(profile) => (Finding::ok(PROFILE, seen), Some(profile)),
         Err(error) => (Finding::broken(PROFILE, with_causes(&error)), None),
     }
 }
 
-/// The profile of a file; `None` if it has faults.
-fn judged_profile(
+/// Checks the profile of a file, and returns the profile if it has no faults.
+fn check_given_profile(
     path: &Path,
     read: anyhow::Result<Profile>,
-    asked: &AskedAgent,
+    listener: &SeccompListener,
 ) -> (Finding, Option<Profile>) {
     let shown = path.display();
-    let read = match read {
-        Ok(read) => read,
+    let profile = match read {
+        Ok(profile) => profile,
         Err(error) => {
             let fix = format!(
                 "`peername agent profile --socket {} --policy {} --output {}`",
-                quote(&asked.socket),
-                quote(&asked.policy),
+                quote(&listener.socket),
+                quote(&listener.policy),
                 quote(path)
             );
             return (Finding::fail(PROFILE, with_causes(&error), fix), None);
         }
     };
-    let lacks = profile::missing(&read, asked);
-    if lacks.is_empty() {
+    let faults = profile::faults(&profile, listener);
+    if faults.is_empty() {
         let seen = format!(
             "{shown}: it asks the agent at {} for the policy {}",
-            asked.socket.display(),
-            asked.policy
+            listener.socket.display(),
+            listener.policy
         );
-        return (Finding::ok(PROFILE, seen), Some(read));
+        return (Finding::ok(PROFILE, seen), Some(profile));
     }
     let fix = format!(
         "`peername agent profile --socket {} --policy {} --from {} --output NEW`, and start the containers with NEW",
-        quote(&asked.socket),
-        quote(&asked.policy),
+        quote(&listener.socket),
+        quote(&listener.policy),
         quote(path)
     );
-    let seen = format!("{shown}: {}", lacks.join("; "));
+    let seen = format!("{shown}: {}", faults.join("; "));
     (Finding::fail(PROFILE, seen, fix), None)
 }
 
-/// Runs a container of each runtime that hands it to the agent.
+/// Runs a container by each runtime that connects to the agent itself.
 fn try_containers(args: &Args, runtimes: &[Runtime], profile: &Profile) -> Vec<Finding> {
-    let able = runtimes.iter().filter(|runtime| runtime.runs_bundles());
     if !user::is_root() {
         return vec![Finding::warn(
             "container",
@@ -134,7 +137,11 @@ fn try_containers(args: &Args, runtimes: &[Runtime], profile: &Profile) -> Vec<F
         balancer: args.balancer,
         port: args.port,
     };
-    able.flat_map(|runtime| trial.run(runtime)).collect()
+    runtimes
+        .iter()
+        .filter(|runtime| runtime.runs_bundles())
+        .flat_map(|runtime| trial.run(runtime))
+        .collect()
 }
 
 const PROFILE: &str = "seccomp profile";

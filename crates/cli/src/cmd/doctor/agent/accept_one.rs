@@ -21,54 +21,60 @@ pub(in crate::cmd::doctor) struct Args {
 /// Prints [`LISTENING`] once a client may connect; the finding names the peer that accept(2) and getpeername(2) return.
 pub(in crate::cmd::doctor) fn run(args: &Args) -> Finding {
     match accept_within(args, ACCEPTS_WITHIN) {
-        Ok(peers) if peers.by_accept == peers.by_name => {
-            Finding::ok(ACCEPTED, peers.by_accept.to_string())
+        Ok(peers) if peers.accept == peers.getpeername => {
+            Finding::ok(ACCEPTED, peers.accept.to_string())
         }
         Ok(peers) => Finding::broken(
             ACCEPTED,
             format!(
                 "{} by accept(2), {} by getpeername(2)",
-                peers.by_accept, peers.by_name
+                peers.accept, peers.getpeername
             ),
         ),
         Err(error) => Finding::broken(ACCEPTED, error.to_string()),
     }
 }
 
-/// The peer of a connection.
+/// The peer of a connection, as each system call returns it.
 struct Peers {
-    by_accept: SocketAddr,
-    by_name: SocketAddr,
+    accept: SocketAddr,
+    getpeername: SocketAddr,
 }
 
-/// A call that waits for the agent ends at no signal of its own process (pid_namespaces(7)), so it is left to a thread, which the
-/// end of the process ends.
+/// Accepts a connection in a thread, which is left behind after `limit`. While accept(2) waits for the agent, no signal that this
+/// process could send itself interrupts the call: the process is the init of a PID namespace (pid_namespaces(7)).
 fn accept_within(args: &Args, limit: Duration) -> io::Result<Peers> {
     let (sender, accepted) = channel();
     let args = args.clone();
     thread::Builder::new().spawn(move || sender.send(accept(&args)))?;
     accepted.recv_timeout(limit).unwrap_or_else(|_| {
-        let late = format!("accept(2) has returned no connection within {limit:?}");
-        Err(io::Error::other(late))
+        Err(io::Error::other(format!(
+            "accept(2) has returned no connection within {limit:?}"
+        )))
     })
 }
 
 fn accept(args: &Args) -> io::Result<Peers> {
-    let ip: IpAddr = match args.v6 {
-        true => Ipv6Addr::UNSPECIFIED.into(),
-        false => Ipv4Addr::UNSPECIFIED.into(),
+    let ip: IpAddr = if args.v6 {
+        Ipv6Addr::UNSPECIFIED.into()
+    } else {
+        Ipv4Addr::UNSPECIFIED.into()
     };
     let listener = TcpListener::bind((ip, args.port))?;
     writeln!(stdout(), "{LISTENING}")?;
-    let (client, by_accept) = listener.accept()?;
-    let by_name = client.peer_addr()?;
-    Ok(Peers { by_accept, by_name })
+    let (connection, accept) = listener.accept()?;
+    let getpeername = connection.peer_addr()?;
+    Ok(Peers {
+        accept,
+        getpeername,
+    })
 }
 
+/// Printed once a client may connect.
 pub(super) const LISTENING: &str = "listening";
 /// The subject of the finding.
 pub(super) const ACCEPTED: &str = "accepted";
-/// Longer than `doctor agent` waits. If that is killed, its container ends by itself.
+/// Longer than `doctor agent` waits, so that it only ends a container whose `doctor agent` was killed.
 const ACCEPTS_WITHIN: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
@@ -76,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wait_for_a_connection_ends() {
+    fn wait_for_a_connection_is_limited() {
         let args = Args { port: 0, v6: false };
         let Err(error) = accept_within(&args, Duration::from_millis(50)) else {
             panic!("a connection");

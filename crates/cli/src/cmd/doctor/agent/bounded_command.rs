@@ -1,4 +1,4 @@
-//! Programs of others, which may hang, or print without end.
+//! Runs programs that may hang or print without end: the time and the output are limited.
 
 use std::io::{self, ErrorKind, Read};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -8,19 +8,19 @@ use std::time::{Duration, Instant};
 use peername_sys::event::wait_readable;
 use peername_sys::process::pidfd::PidFd;
 
-/// Runs a command until it exits, and returns the beginning of its output, [`MAX_OUTPUT`] of each stream; kills it after this time.
-/// Processes that it has left behind may keep its pipes.
+/// Runs a command until it exits, and returns the beginning of its output, [`MAX_OUTPUT`] bytes of each stream; kills it after
+/// `limit`. Does not wait for processes that have inherited its pipes.
 ///
 /// # Errors
 ///
-/// It can't be started; [`ErrorKind::TimedOut`] if it has not exited in time.
+/// The command can't be started; [`ErrorKind::TimedOut`] if it has not exited in time.
 pub(super) fn output_within(command: &mut Command, limit: Duration) -> io::Result<Output> {
     let deadline = Instant::now() + limit;
     let mut child = spawn(command)?;
     let mut stdout = Captured::new(child.stdout.take());
     let mut stderr = Captured::new(child.stderr.take());
     let captured = capture(&child, &mut stdout, &mut stderr, deadline);
-    // One that has exited is reaped.
+    // Does nothing to a child that has exited, as it is not reaped yet.
     let _ = child.kill();
     let status = child.wait()?;
     captured.map(|()| Output {
@@ -39,7 +39,7 @@ pub(super) fn spawn(command: &mut Command) -> io::Result<Child> {
         .spawn()
 }
 
-/// Reads the output of a child until that is enough, ends, or has [`MAX_OUTPUT`] bytes.
+/// Reads the output of a child until `is_enough` says so, or to its end, or up to [`MAX_OUTPUT`] bytes.
 ///
 /// # Errors
 ///
@@ -69,19 +69,19 @@ fn capture(
 ) -> io::Result<()> {
     let process = PidFd::open(child.id()).map_err(|error| error.source)?;
     loop {
-        // Asked before the last read, which then gets everything.
+        // Checked before the reads: those after the exit get everything that the child has written.
         let has_exited = process.has_exited();
         stdout.read_available()?;
         stderr.read_available()?;
         if has_exited {
             return Ok(());
         }
-        let pipes = [
+        let fds = [
             stdout.pipe.as_ref().map(AsFd::as_fd),
             stderr.pipe.as_ref().map(AsFd::as_fd),
+            Some(process.as_fd()),
         ];
-        let pipes = pipes.into_iter().flatten();
-        wait_until(deadline, pipes.chain([process.as_fd()]))?;
+        wait_until(deadline, fds.into_iter().flatten())?;
     }
 }
 
@@ -90,18 +90,18 @@ fn wait_until<'a>(
     deadline: Instant,
     fds: impl IntoIterator<Item = BorrowedFd<'a>>,
 ) -> io::Result<()> {
-    let left = deadline.saturating_duration_since(Instant::now());
-    if left.is_zero() {
+    let remaining = deadline.saturating_duration_since(Instant::now());
+    if remaining.is_zero() {
         return Err(ErrorKind::TimedOut.into());
     }
-    wait_readable(fds, Some(left))
+    wait_readable(fds, Some(remaining))
         .map(drop)
         .map_err(|error| error.source)
 }
 
 /// A pipe from a command, and the beginning of what has come through it.
 struct Captured<P> {
-    /// `None` after its end.
+    /// `None` after the end of the stream.
     pipe: Option<P>,
     bytes: Vec<u8>,
 }
@@ -114,13 +114,14 @@ impl<P: Read + AsFd> Captured<P> {
         }
     }
 
-    /// Reads all that the pipe has now, and discards what is beyond [`MAX_OUTPUT`].
+    /// Reads all that the pipe has now, without waiting, and discards what is beyond [`MAX_OUTPUT`].
     fn read_available(&mut self) -> io::Result<()> {
         let Some(pipe) = &mut self.pipe else {
             return Ok(());
         };
-        let is_readable = wait_readable([pipe.as_fd()], Some(Duration::ZERO));
-        if !is_readable.map_err(|error| error.source)? {
+        let is_readable =
+            wait_readable([pipe.as_fd()], Some(Duration::ZERO)).map_err(|error| error.source)?;
+        if !is_readable {
             return Ok(());
         }
         let mut bytes = vec![0; MAX_OUTPUT];
@@ -134,7 +135,7 @@ impl<P: Read + AsFd> Captured<P> {
     }
 }
 
-/// As much as a pipe takes (pipe(7)), so that one read gets all of it.
+/// The capacity of a pipe (pipe(7)), so that one read gets all that a pipe has.
 const MAX_OUTPUT: usize = 64 * 1024;
 
 #[cfg(test)]
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn process_that_is_left_behind_is_not_waited_for() {
+    fn process_that_inherits_the_pipes_is_not_waited_for() {
         let output = run("sleep 6 & echo started", Duration::from_secs(5)).unwrap();
         assert_eq!(output.stdout, b"started\n");
         assert!(output.status.success());

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::cmd::exec::agent::profile::Profile;
 
-/// A folder of a container; removed when it is dropped, unless it is kept.
+/// The folder of a container. Dropping this removes it, unless it is kept.
 pub(super) struct Bundle {
     pub(super) id: String,
     pub(super) folder: PathBuf,
@@ -43,13 +43,13 @@ impl Bundle {
         };
         let arguments: Vec<&str> = [PROGRAM].into_iter().chain(arguments).collect();
         let config = bundle.config(&program, &arguments, profile);
-        let written = fs::create_dir(bundle.root())
-            .and_then(|()| fs::write(bundle.folder.join("config.json"), config.to_string()));
-        written.with_context(|| format!("writing {}", bundle.folder.display()))?;
+        fs::create_dir(bundle.root())
+            .and_then(|()| fs::write(bundle.folder.join("config.json"), config.to_string()))
+            .with_context(|| format!("writing {}", bundle.folder.display()))?;
         Ok(bundle)
     }
 
-    /// Where the runtime keeps the container's state.
+    /// The folder in which the runtime keeps the container's state.
     pub(super) fn state(&self) -> PathBuf {
         self.folder.join("state")
     }
@@ -59,7 +59,7 @@ impl Bundle {
         self.state().join(&self.id).exists()
     }
 
-    /// Leaves the folder, with the state, by which the runtime finds the container.
+    /// Keeps the folder: by the state in it the runtime finds the container.
     pub(super) fn keep(mut self) {
         self.is_kept = true;
     }
@@ -68,9 +68,10 @@ impl Bundle {
         self.folder.join("root")
     }
 
-    /// It has the network of the thread that starts it.
+    /// The configuration of the container (config.md). Without a network namespace of its own, the container has that of the thread
+    /// that starts the runtime.
     fn config(&self, program: &Path, arguments: &[&str], profile: &Profile) -> Value {
-        // Without file systems that are mounted below: `ro` does not apply to them.
+        // Not recursive (`rbind`): `ro` does not apply to file systems that are mounted below.
         let bind = |source: &Path, destination: &str| {
             json!({
                 "destination": destination, "type": "bind", "source": source,
@@ -113,7 +114,7 @@ impl Drop for Bundle {
     }
 }
 
-/// This program in the container.
+/// The path of this program in the container.
 const PROGRAM: &str = "/peername";
-/// What a program that is not static needs.
+/// The folders of the libraries that this program needs unless it is static.
 const LIBRARIES: [&str; 4] = ["/lib", "/lib32", "/lib64", "/usr/lib"];

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow};
 use peername_daemon::usage::error_text::with_causes;
 use peername_observe::shell::command_line;
+use peername_proto::write_v1;
 use peername_sys::netlink::make_every_address_local;
 use peername_sys::process::namespace::{NetworkNamespace, allow_unprivileged_ports};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -22,39 +23,38 @@ use super::runtimes::Runtime;
 use crate::cmd::doctor::finding::Finding;
 use crate::cmd::exec::agent::profile::Profile;
 
-/// What the container is tried with.
+/// The trial of a container: with this profile, a connection from the balancer, and a server on this port.
 pub(super) struct Trial<'a> {
     pub(super) profile: &'a Profile,
-    /// Where the connection comes from; 127.0.0.1 if it is not known.
+    /// The source of the connection; 127.0.0.1 if the balancer is not known.
     pub(super) balancer: Option<IpAddr>,
     pub(super) port: u16,
 }
 
-/// How the trial has ended.
+/// How a trial has ended.
 enum Outcome {
     /// The server has seen this peer.
     Seen(String),
     /// The connection was closed, and the server has not accepted it.
     Refused,
-    /// The server was not given the connection, which is open.
-    Unanswered,
-    /// The server has not called listen(2), or that has not returned.
-    Silent,
+    /// The connection is open, and the server's accept(2) has not returned it.
+    NotAccepted,
+    /// The server has not called listen(2), or listen(2) has not returned.
+    NotListening,
     /// The runtime or the server has failed, with this message.
     Failed(String),
 }
 
-/// What a trial has shown.
-struct Tried {
+/// The outcome of a trial, and what it has left behind.
+struct Completed {
     outcome: Outcome,
-    /// Why its container may still run.
     leftover: Option<Leftover>,
 }
 
-/// A container that could not be removed.
+/// A container that could not be removed, and may still run.
 struct Leftover {
-    why: String,
-    /// The command that removes it.
+    reason: String,
+    /// The command that removes the container.
     delete: String,
     folder: String,
 }
@@ -62,26 +62,26 @@ struct Leftover {
 impl Trial<'_> {
     /// Runs a container, connects to it, and judges what its server sees.
     pub(super) fn run(&self, runtime: &Runtime) -> Vec<Finding> {
-        // A thread's network namespace is its own.
-        let tried = thread::scope(|scope| {
-            let tried = scope.spawn(|| self.try_container(runtime));
-            tried
+        // The network namespace of the trial is that of a thread of its own, so this process keeps its network.
+        let completed = thread::scope(|scope| {
+            scope
+                .spawn(|| self.try_container(runtime))
                 .join()
                 .unwrap_or_else(|_| Err(anyhow!("the trial has panicked")))
         });
-        let tried = tried.unwrap_or_else(|error| Tried {
+        let completed = completed.unwrap_or_else(|error| Completed {
             outcome: Outcome::failed(&error),
             leftover: None,
         });
         let check = runtime.kind.container;
-        let leftover = tried.leftover.map(|leftover| leftover.finding(check));
-        let finding = self.judge(check, tried.outcome);
+        let leftover = completed.leftover.map(|leftover| leftover.finding(check));
+        let finding = self.judge(check, completed.outcome);
         [finding].into_iter().chain(leftover).collect()
     }
 
     fn judge(&self, check: &'static str, outcome: Outcome) -> Finding {
         let (balancer, port) = (self.source(), self.port);
-        let client = self.client();
+        let client = self.client_addr();
         match outcome {
             Outcome::Seen(peer) if peer == client.to_string() => Finding::ok(
                 check,
@@ -108,12 +108,12 @@ impl Trial<'_> {
                     "add {balancer} to `trust` of the policy; the agent's log has the reason (`journalctl -u peername-agent`)"
                 ),
             ),
-            Outcome::Unanswered => Finding::fail(
+            Outcome::NotAccepted => Finding::fail(
                 check,
                 format!("its accept(2) does not return the connection from {balancer}"),
                 "see the agent's log (`journalctl -u peername-agent`)",
             ),
-            Outcome::Silent => Finding::fail(
+            Outcome::NotListening => Finding::fail(
                 check,
                 format!(
                     "its server does not listen {STARTS_WITHIN:?} after its start: the runtime has not started it, or the agent does \
@@ -121,18 +121,18 @@ impl Trial<'_> {
                 ),
                 "see the agent's log (`journalctl -u peername-agent`); try again if this host is busy",
             ),
-            Outcome::Failed(why) => Finding::fail(
+            Outcome::Failed(reason) => Finding::fail(
                 check,
-                why,
+                reason,
                 "the runtime has said this; if it names the agent's socket or seccomp, see \"When it does not work\" in docs/agent.md; \
                  else run a container of your own by this runtime without the profile",
             ),
         }
     }
 
-    fn try_container(&self, runtime: &Runtime) -> anyhow::Result<Tried> {
+    fn try_container(&self, runtime: &Runtime) -> anyhow::Result<Completed> {
         NetworkNamespace::unshare()?;
-        // An address of IPv6 has to be an interface's to be bound.
+        // bind(2) takes an IPv6 address only if an interface has it.
         let balancer = self.balancer.filter(|ip| !ip.is_loopback());
         make_every_address_local(balancer.as_slice())?;
         allow_unprivileged_ports()?;
@@ -142,27 +142,27 @@ impl Trial<'_> {
         let bundle = Bundle::create(runtime.kind.name, arguments, self.profile)?;
         let mut container = Container::start(runtime, bundle)?;
         let outcome = self.connect_to(&mut container);
-        Ok(Tried {
+        Ok(Completed {
             outcome: outcome.unwrap_or_else(|error| Outcome::failed(&error)),
             leftover: container.remove().err(),
         })
     }
 
     fn connect_to(&self, container: &mut Container<'_>) -> anyhow::Result<Outcome> {
-        match container.is_listening() {
+        match container.wait_listening() {
             Ok(true) => {}
-            Ok(false) => return Ok(Outcome::Failed(container.failure())),
-            Err(error) if error.kind() == ErrorKind::TimedOut => return Ok(Outcome::Silent),
+            Ok(false) => return Ok(Outcome::Failed(container.wait_failure())),
+            Err(error) if error.kind() == ErrorKind::TimedOut => return Ok(Outcome::NotListening),
             Err(error) => return Err(error).context("reading its server's output"),
         }
         let closed = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?
             .block_on(self.connect());
-        match (container.seen(), closed) {
+        match (container.wait_peer(), closed) {
             (Some(peer), _) => Ok(Outcome::Seen(peer)),
             (None, Ok(())) => Ok(Outcome::Refused),
-            (None, Err(error)) if error.kind() == ErrorKind::TimedOut => Ok(Outcome::Unanswered),
+            (None, Err(error)) if error.kind() == ErrorKind::TimedOut => Ok(Outcome::NotAccepted),
             (None, Err(error)) => Err(error).context(format!("connecting from {}", self.source())),
         }
     }
@@ -170,34 +170,31 @@ impl Trial<'_> {
     /// Connects as the balancer does, sends a header, and waits until the connection is closed.
     async fn connect(&self) -> io::Result<()> {
         let source = SocketAddr::new(self.source(), 0);
-        let socket = match source.is_ipv6() {
-            true => TcpSocket::new_v6()?,
-            false => TcpSocket::new_v4()?,
+        let socket = if source.is_ipv6() {
+            TcpSocket::new_v6()?
+        } else {
+            TcpSocket::new_v4()?
         };
         socket.bind(source)?;
-        let server = self.server();
+        let (client, server) = (self.client_addr(), self.server_addr());
         let mut stream = socket.connect(server).await?;
-        let client = self.client();
-        let header = format!(
-            "PROXY {} {} {} {} {}\r\n",
-            if client.is_ipv6() { "TCP6" } else { "TCP4" },
-            client.ip(),
-            server.ip(),
-            client.port(),
-            server.port()
-        );
-        stream.write_all(header.as_bytes()).await?;
-        let closed = timeout(ACCEPTS_WITHIN, stream.read(&mut [0])).await;
-        // A reset ends the connection, too.
-        closed.map(|_| ()).map_err(|_| ErrorKind::TimedOut.into())
+        let mut header = Vec::new();
+        write_v1(&mut header, client, server);
+        stream.write_all(&header).await?;
+        match timeout(ACCEPTS_WITHIN, stream.read(&mut [0])).await {
+            // A reset, which is an error, ends the connection, too.
+            Ok(_) => Ok(()),
+            Err(_) => Err(ErrorKind::TimedOut.into()),
+        }
     }
 
     fn source(&self) -> IpAddr {
         self.balancer.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
     }
 
-    /// An address for documentation, as those below: everything is local there.
-    fn client(&self) -> SocketAddr {
+    /// The client in the header. This address and the server's are for documentation: in the trial's network namespace every
+    /// address is local.
+    fn client_addr(&self) -> SocketAddr {
         let ip: IpAddr = match self.source() {
             IpAddr::V4(_) => Ipv4Addr::new(203, 0, 113, 7).into(),
             IpAddr::V6(_) => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 7).into(),
@@ -205,7 +202,7 @@ impl Trial<'_> {
         SocketAddr::new(ip, 40_000)
     }
 
-    fn server(&self) -> SocketAddr {
+    fn server_addr(&self) -> SocketAddr {
         let ip: IpAddr = match self.source() {
             IpAddr::V4(_) => Ipv4Addr::new(198, 51, 100, 1).into(),
             IpAddr::V6(_) => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
@@ -223,13 +220,13 @@ impl Outcome {
 impl Leftover {
     fn finding(&self, check: &'static str) -> Finding {
         let Self {
-            why,
+            reason,
             delete,
             folder,
         } = self;
         Finding::warn(
             check,
-            format!("it could not be removed: {why}"),
+            format!("it could not be removed: {reason}"),
             format!("`{delete}`, and remove {folder}"),
         )
     }
@@ -246,7 +243,7 @@ struct Container<'a> {
 
 impl<'a> Container<'a> {
     fn start(runtime: &'a Runtime, bundle: Bundle) -> anyhow::Result<Self> {
-        let mut command = command(runtime, &bundle);
+        let mut command = runtime_command(runtime, &bundle);
         command.arg("run").arg("--bundle").arg(&bundle.folder);
         let process = spawn(command.arg(&bundle.id));
         Ok(Self {
@@ -257,23 +254,23 @@ impl<'a> Container<'a> {
         })
     }
 
-    /// Waits until its server listens; `false` if it has ended before.
-    fn is_listening(&mut self) -> io::Result<bool> {
+    /// Waits until the server listens; returns `false` if the container has exited before.
+    fn wait_listening(&mut self) -> io::Result<bool> {
         let listens = |printed: &[u8]| printed.starts_with(LISTENING.as_bytes());
         let deadline = Instant::now() + STARTS_WITHIN;
         self.printed = read_until(&mut self.process.stdout, deadline, listens)?;
         Ok(listens(&self.printed))
     }
 
-    /// The peer that its server has reported before its end.
-    fn seen(&mut self) -> Option<String> {
+    /// Waits until the server has exited, and returns the peer that it has reported.
+    fn wait_peer(&mut self) -> Option<String> {
         let deadline = Instant::now() + ENDS_WITHIN;
         let rest = read_until(&mut self.process.stdout, deadline, |_| false).ok()?;
         self.printed.extend(rest);
         self.report()
     }
 
-    /// The report of its server, without its verdict.
+    /// The server's report, without the verdict.
     fn report(&self) -> Option<String> {
         let printed = String::from_utf8_lossy(&self.printed);
         let subject = format!("{ACCEPTED}: ");
@@ -281,36 +278,38 @@ impl<'a> Container<'a> {
         Some(report.trim_end().to_owned())
     }
 
-    /// Why it has ended: its server's report, or the last line of the runtime's errors.
-    fn failure(&mut self) -> String {
+    /// Waits for the reason why the container has exited: the server's report, or the last line of the runtime's errors.
+    fn wait_failure(&mut self) -> String {
         if let Some(report) = self.report() {
             return format!("its server can't accept: {report}");
         }
         let deadline = Instant::now() + ENDS_WITHIN;
-        let said = read_until(&mut self.process.stderr, deadline, |_| false);
-        last_line(&said.unwrap_or_default())
+        let stderr = read_until(&mut self.process.stderr, deadline, |_| false);
+        last_line(&stderr.unwrap_or_default())
     }
 
+    /// Deletes the container.
+    ///
     /// # Errors
     ///
-    /// The runtime could not delete it. Its folder is kept then.
+    /// The runtime could not delete the container. Its folder is kept then.
     fn remove(mut self) -> Result<(), Leftover> {
-        let mut delete = command(self.runtime, &self.bundle);
+        let mut delete = runtime_command(self.runtime, &self.bundle);
         delete.args(["delete", "--force"]).arg(&self.bundle.id);
         let deleted = output_within(&mut delete, DELETES_WITHIN);
         let _ = self.process.kill();
         let _ = self.process.wait();
-        let why = match deleted {
+        let reason = match deleted {
             Ok(output) if output.status.success() => return Ok(()),
             Ok(output) => last_line(&output.stderr),
             Err(error) => error.to_string(),
         };
-        // One that has ended is removed already.
+        // `run` has deleted a container that has exited.
         if !self.bundle.has_state() {
             return Ok(());
         }
         let leftover = Leftover {
-            why,
+            reason,
             delete: command_line([delete.get_program()].into_iter().chain(delete.get_args())),
             folder: self.bundle.folder.display().to_string(),
         };
@@ -319,24 +318,25 @@ impl<'a> Container<'a> {
     }
 }
 
-fn last_line(said: &[u8]) -> String {
-    match String::from_utf8_lossy(said).lines().last() {
+fn last_line(stderr: &[u8]) -> String {
+    match String::from_utf8_lossy(stderr).lines().last() {
         Some(line) => line.escape_debug().to_string(),
         None => "it has ended without a message".to_owned(),
     }
 }
 
-fn command(runtime: &Runtime, bundle: &Bundle) -> Command {
+fn runtime_command(runtime: &Runtime, bundle: &Bundle) -> Command {
     let mut command = Command::new(&runtime.path);
     command.args(runtime.kind.options);
     command.arg("--root").arg(bundle.state());
     command
 }
 
-/// A runtime that waits for a busy machine.
+/// Enough for a runtime on a busy host.
 const STARTS_WITHIN: Duration = Duration::from_secs(20);
-/// Beyond the agent's time limit for a header, which is 3 s by default.
+/// Longer than the agent's time limit for a header, which is 3 s by default.
 const ACCEPTS_WITHIN: Duration = Duration::from_secs(5);
+/// For what the server or the runtime prints at its end.
 const ENDS_WITHIN: Duration = Duration::from_secs(3);
-/// It kills the container's processes, and waits for their end.
+/// The runtime kills the container's processes, and waits for their end.
 const DELETES_WITHIN: Duration = Duration::from_secs(10);

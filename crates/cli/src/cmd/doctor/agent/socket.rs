@@ -29,7 +29,7 @@ impl AgentSocket {
             Err(finding) => return Self::without_agent(finding),
         };
         let shown = path.display();
-        match timeout(ANSWERS_WITHIN, ask(path)).await {
+        match timeout(ANSWERS_WITHIN, find_agent(path)).await {
             Ok(Ok(agent)) => Self {
                 finding: Finding::ok(SOCKET, format!("an agent answers at {shown}; {access}")),
                 agent,
@@ -41,7 +41,7 @@ impl AgentSocket {
                     "run `peername doctor agent` as the user of the container runtime; `--runtime-uid` of the agent adds one",
                 ))
             }
-            // connect(2) of a container runtime waits.
+            // The backlog is full; a container runtime's connect(2) would wait instead.
             Ok(Err(error)) if error.kind() == io::ErrorKind::WouldBlock => {
                 Self::without_agent(Finding::fail(
                     SOCKET,
@@ -49,18 +49,18 @@ impl AgentSocket {
                         "{shown}: no agent accepts connections, and its backlog is full, so containers whose profile names it wait \
                          for their start"
                     ),
-                    start_one(path),
+                    how_to_start(path),
                 ))
             }
             Ok(Err(error)) => Self::without_agent(Finding::fail(
                 SOCKET,
                 format!("{shown}: {error}, so containers whose profile names it don't start"),
-                start_one(path),
+                how_to_start(path),
             )),
             Err(_) => Self::without_agent(Finding::fail(
                 SOCKET,
                 format!("{shown}: no agent answers, so accept(2) of the containers waits"),
-                start_one(path),
+                how_to_start(path),
             )),
         }
     }
@@ -73,7 +73,7 @@ impl AgentSocket {
     }
 }
 
-/// Who may connect.
+/// Describes which users may connect.
 ///
 /// # Errors
 ///
@@ -84,7 +84,7 @@ fn access(path: &Path) -> Result<String, Finding> {
         Finding::fail(
             SOCKET,
             format!("{shown}: {error}, so containers whose profile names it don't start"),
-            start_one(path),
+            how_to_start(path),
         )
     })?;
     if !found.file_type().is_socket() {
@@ -104,20 +104,20 @@ fn access(path: &Path) -> Result<String, Finding> {
     })
 }
 
-/// Returns the agent's process id once it has closed the connection, as it does with one on which nothing is announced. The holder of an
-/// agent that has ended keeps its socket, and answers nothing.
-async fn ask(path: &Path) -> io::Result<Option<u32>> {
+/// Returns the agent's process id once the agent has closed the connection, on which nothing is announced. Where the agent has
+/// exited and its holder keeps the socket, that never happens.
+async fn find_agent(path: &Path) -> io::Result<Option<u32>> {
     let mut stream = UnixStream::connect(path).await?;
     let pid = stream.peer_cred()?.pid();
     stream.shutdown().await?;
     // A reset is an answer, too.
     let _ = stream.read(&mut [0]).await;
     let pid = pid.and_then(|pid| u32::try_from(pid).ok());
-    // The one that has bound the socket may have ended, and its number be another's.
+    // The id is of the process that bound the socket, which may have exited, and the id may be another process's now.
     Ok(pid.filter(|pid| is_peername(*pid) == Some(true)))
 }
 
-fn start_one(path: &Path) -> String {
+fn how_to_start(path: &Path) -> String {
     let listen = format!("unix:{}", path.display());
     format!(
         "start the agent: `systemctl start peername-agent`, or `peername agent --listen {} --trust BALANCER`",
@@ -127,5 +127,5 @@ fn start_one(path: &Path) -> String {
 
 const SOCKET: &str = "agent's socket";
 const WRITABLE_BY_OTHERS: u32 = 0o002;
-/// The agent closes such a connection at once.
+/// The agent closes a connection on which nothing is announced at once.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(3);

@@ -19,7 +19,7 @@ use crate::publish::publish;
 #[command(before_help = EXAMPLE)]
 pub(super) struct Args {
     #[command(flatten)]
-    asked: AskedAgent,
+    listener: SeccompListener,
     /// Change this profile [default: that of podman]
     #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
@@ -31,10 +31,11 @@ pub(super) struct Args {
     check: Option<PathBuf>,
 }
 
-/// The agent that a profile has the kernel ask, and the policy that it names.
+/// The listener of a seccomp profile: the agent's socket (`listenerPath`), and the policy that the agent is told
+/// (`listenerMetadata`).
 #[derive(Debug, clap::Args)]
 #[group(skip)]
-pub(crate) struct AskedAgent {
+pub(crate) struct SeccompListener {
     /// The policy of the containers: a name of the agent's configuration
     #[arg(long, value_name = "NAME", default_value = DEFAULT_POLICY, value_parser = policy_name)]
     pub(crate) policy: String,
@@ -46,23 +47,23 @@ pub(crate) struct AskedAgent {
 /// A seccomp profile, as JSON.
 pub(crate) type Profile = Map<String, Value>;
 
-impl AskedAgent {
-    /// The policy and the socket that are given; else those that the profile names, or else the usual ones.
-    pub(crate) fn given_or_of(
-        profile: Option<&Profile>,
+impl SeccompListener {
+    /// The policy and the socket of the options; what is not given is as in the profile, or else the default.
+    pub(crate) fn from_options_or_profile(
         policy: Option<&str>,
         socket: Option<&Path>,
+        profile: Option<&Profile>,
     ) -> Self {
-        let named = |key| Some(text_of(profile?, key)).filter(|text| !text.is_empty());
-        let policy = policy.or_else(|| named("listenerMetadata"));
-        let socket = socket.or_else(|| named("listenerPath").map(Path::new));
+        let in_profile = |key| Some(string_field(profile?, key)).filter(|text| !text.is_empty());
+        let policy = policy.or_else(|| in_profile("listenerMetadata"));
+        let socket = socket.or_else(|| in_profile("listenerPath").map(Path::new));
         Self {
             policy: policy.unwrap_or(DEFAULT_POLICY).to_owned(),
             socket: socket.map_or_else(|| SOCKET.into(), Path::to_owned),
         }
     }
 
-    /// The profile in this file, or podman's default one, with the calls that the agent answers.
+    /// The profile in this file, or podman's default one, with this listener and rules for the calls that the agent answers.
     ///
     /// # Errors
     ///
@@ -72,17 +73,17 @@ impl AskedAgent {
             Some(path) => read(path)?,
             None => default_profile()?,
         };
-        with_agent(profile, self)
+        with_listener(profile, self)
     }
 }
 
-/// Prints the profile, or what another one lacks.
+/// Prints or writes a profile; with `--check`, reports the faults of one.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(path) = &args.check {
-        let missing = missing(&read(path)?, &args.asked);
-        return Ok(report_missing(path, &missing)?);
+        let faults = faults(&read(path)?, &args.listener);
+        return Ok(report_missing(path, &faults)?);
     }
-    let profile = args.asked.profile(args.from.as_deref())?;
+    let profile = args.listener.profile(args.from.as_deref())?;
     let text = format!("{:#}\n", Value::from(profile));
     match &args.output {
         Some(path) => publish(path, text.as_bytes())?,
@@ -93,7 +94,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// The default profile of podman, for containers with the usual capabilities.
 fn default_profile() -> anyhow::Result<Profile> {
-    let mut profile = object(include_str!("default_profile.json"))?;
+    let mut profile = parse_object(include_str!("default_profile.json"))?;
     profile.insert("architectures".to_owned(), json!(ARCHITECTURES));
     Ok(profile)
 }
@@ -105,146 +106,162 @@ fn default_profile() -> anyhow::Result<Profile> {
 /// The file can't be read, or is no seccomp profile.
 pub(crate) fn read(path: &Path) -> anyhow::Result<Profile> {
     let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
-    object(&text).with_context(|| format!("{}: no seccomp profile", path.display()))
+    parse_object(&text).with_context(|| format!("{}: no seccomp profile", path.display()))
 }
 
-fn object(text: &str) -> anyhow::Result<Profile> {
+fn parse_object(text: &str) -> anyhow::Result<Profile> {
     match serde_json::from_str(text)? {
         Value::Object(object) => Ok(object),
         _ => bail!("no JSON object"),
     }
 }
 
-/// The profile with the calls that the agent answers, and nothing else changed.
-fn with_agent(mut profile: Profile, asked: &AskedAgent) -> anyhow::Result<Profile> {
+/// The profile with this listener, and its rules for the calls that the agent answers or that would go past the agent.
+fn with_listener(mut profile: Profile, listener: &SeccompListener) -> anyhow::Result<Profile> {
     let rules = profile.entry("syscalls").or_insert_with(|| json!([]));
     let rules = rules.as_array_mut().context("`syscalls` is no array")?;
     for rule in rules.iter_mut() {
         if let Some(names) = rule.get_mut("names").and_then(Value::as_array_mut) {
-            names.retain(|name| !name.as_str().is_some_and(is_ours));
+            names.retain(|name| !name.as_str().is_some_and(is_replaced));
         }
     }
     // Rules of an older form have one `name`.
     rules.retain(|rule| match rule.get("name").and_then(Value::as_str) {
-        Some(name) => !is_ours(name),
-        None => !names_of(rule).is_empty(),
+        Some(name) => !is_replaced(name),
+        None => !call_names(rule).is_empty(),
     });
-    // libseccomp sees no argument of it but the first, and can't apply rules of several actions. Those after one without arguments
-    // are left out.
-    if actions_of(rules, "socket").iter().any(|one| !allows(one)) {
-        rules.insert(0, denial(&[MULTIPLEXED], EPERM));
+    // libseccomp applies the rules of socket(2) to socketcall(2), too. It sees only the first argument of that call, so it can't apply
+    // rules of several actions; but it leaves out all rules behind one without arguments.
+    if actions_for(rules, "socket")
+        .iter()
+        .any(|action| !allows(action))
+    {
+        rules.insert(0, deny_rule(&[MULTIPLEXED], EPERM));
     }
     rules.push(json!({ "names": NOTIFIED, "action": NOTIFY }));
-    rules.push(denial(&DENIED, ENOSYS));
-    profile.insert("listenerPath".to_owned(), json!(asked.socket));
-    profile.insert("listenerMetadata".to_owned(), json!(asked.policy));
+    rules.push(deny_rule(&DENIED, ENOSYS));
+    profile.insert("listenerPath".to_owned(), json!(listener.socket));
+    profile.insert("listenerMetadata".to_owned(), json!(listener.policy));
     Ok(profile)
 }
 
-fn denial(names: &[&str], errno: i32) -> Value {
+fn deny_rule(names: &[&str], errno: i32) -> Value {
     json!({ "names": names, "action": "SCMP_ACT_ERRNO", "errnoRet": errno })
 }
 
-/// What a profile lacks, a line each.
-pub(crate) fn missing(profile: &Profile, asked: &AskedAgent) -> Vec<String> {
-    let mut lacks = Vec::new();
-    let socket = text_of(profile, "listenerPath");
-    if Path::new(socket) != asked.socket {
-        lacks.push(format!(
+/// What keeps the agent from answering the calls of a profile's containers, a line each.
+pub(crate) fn faults(profile: &Profile, listener: &SeccompListener) -> Vec<String> {
+    let mut faults = Vec::new();
+    let socket = string_field(profile, "listenerPath");
+    if Path::new(socket) != listener.socket {
+        faults.push(format!(
             "listenerPath is {socket:?}, not the agent's socket {:?}: the agent is not asked",
-            asked.socket
+            listener.socket
         ));
     }
-    let policy = text_of(profile, "listenerMetadata");
-    if policy != asked.policy {
-        lacks.push(format!(
+    let policy = string_field(profile, "listenerMetadata");
+    if policy != listener.policy {
+        faults.push(format!(
             "listenerMetadata is {policy:?}: the containers get another policy than {:?}",
-            asked.policy
+            listener.policy
         ));
     }
-    let rules = profile.get("syscalls").and_then(Value::as_array);
-    let rules = rules.map_or(&[][..], Vec::as_slice);
-    let default = text_of(profile, "defaultAction");
+    let rules = profile
+        .get("syscalls")
+        .and_then(Value::as_array)
+        .map_or(&[][..], Vec::as_slice);
+    let default = string_field(profile, "defaultAction");
     for name in NOTIFIED {
-        let actions = actions_of(rules, name);
-        if actions.is_empty() && allows(default) || actions.iter().any(|action| allows(action)) {
-            lacks.push(format!(
+        let actions = actions_for(rules, name);
+        if is_allowed(&actions, default) {
+            faults.push(format!(
                 "{name} is allowed: connections are accepted without their header being read"
             ));
         } else if actions != [NOTIFY] || is_conditional(rules, name) {
-            lacks.push(format!(
+            faults.push(format!(
                 "{name} is not {NOTIFY} without conditions: the server can't listen or accept, or does so past the agent"
             ));
         }
     }
     for name in DENIED.into_iter().chain([MULTIPLEXED]) {
-        let actions = actions_of(rules, name);
-        let by_default = actions.is_empty() && allows(default) && name != MULTIPLEXED;
-        if by_default || actions.iter().any(|action| allows(action)) {
-            lacks.push(format!(
+        // Without a rule of its own, the multiplexed call has the rules of the socket calls, not the default action.
+        let default = if name == MULTIPLEXED { "" } else { default };
+        if is_allowed(&actions_for(rules, name), default) {
+            faults.push(format!(
                 "{name} is allowed: connections can be accepted past the filter"
             ));
         }
     }
-    lacks
+    faults
 }
 
-fn text_of<'p>(profile: &'p Profile, key: &str) -> &'p str {
-    let value = profile.get(key).and_then(Value::as_str);
-    value.unwrap_or_default()
+fn string_field<'p>(profile: &'p Profile, key: &str) -> &'p str {
+    profile.get(key).and_then(Value::as_str).unwrap_or_default()
 }
 
-fn actions_of<'r>(rules: &'r [Value], name: &str) -> Vec<&'r str> {
-    rules_of(rules, name)
+/// Whether a call is allowed by one of its rules' actions, or by the default action if it has no rule.
+fn is_allowed(actions: &[&str], default: &str) -> bool {
+    match actions {
+        [] => allows(default),
+        actions => actions.iter().any(|action| allows(action)),
+    }
+}
+
+fn actions_for<'r>(rules: &'r [Value], name: &str) -> Vec<&'r str> {
+    rules_for(rules, name)
         .filter_map(|rule| rule.get("action")?.as_str())
         .collect()
 }
 
-/// The rules of a call.
-fn rules_of<'r>(rules: &'r [Value], name: &str) -> impl Iterator<Item = &'r Value> {
-    rules
-        .iter()
-        .filter(move |rule| names_of(rule).iter().any(|one| one.as_str() == Some(name)))
+/// The rules that name a call.
+fn rules_for<'r>(rules: &'r [Value], name: &str) -> impl Iterator<Item = &'r Value> {
+    rules.iter().filter(move |rule| {
+        call_names(rule)
+            .iter()
+            .any(|call| call.as_str() == Some(name))
+    })
 }
 
 /// Whether a rule of this call has conditions: arguments, capabilities, architectures.
 fn is_conditional(rules: &[Value], name: &str) -> bool {
-    rules_of(rules, name)
+    rules_for(rules, name)
         .flat_map(|rule| CONDITIONS.map(|key| rule.get(key)))
         .any(is_filled)
 }
 
 fn is_filled(value: Option<&Value>) -> bool {
     match value {
-        Some(Value::Array(all)) => !all.is_empty(),
-        Some(Value::Object(all)) => !all.is_empty(),
+        Some(Value::Array(values)) => !values.is_empty(),
+        Some(Value::Object(fields)) => !fields.is_empty(),
         _ => false,
     }
 }
 
-fn names_of(rule: &Value) -> &[Value] {
-    let names = rule.get("names").and_then(Value::as_array);
-    names.map_or(&[], Vec::as_slice)
+fn call_names(rule: &Value) -> &[Value] {
+    rule.get("names")
+        .and_then(Value::as_array)
+        .map_or(&[], Vec::as_slice)
 }
 
 fn allows(action: &str) -> bool {
     matches!(action, "SCMP_ACT_ALLOW" | "SCMP_ACT_LOG")
 }
 
-fn is_ours(name: &str) -> bool {
+/// Whether the rules of a call are replaced by those of [`with_listener`].
+fn is_replaced(name: &str) -> bool {
     NOTIFIED.contains(&name) || DENIED.contains(&name) || name == MULTIPLEXED
 }
 
 /// The calls that the agent answers.
 const NOTIFIED: [&str; 4] = ["accept", "accept4", "getpeername", "listen"];
-/// A ring accepts past the filter.
+/// The calls that are denied: io_uring accepts connections past the filter.
 const DENIED: [&str; 1] = ["io_uring_setup"];
-/// The 32-bit call that multiplexes the socket calls. Without a rule of its own, libseccomp applies to it those of the calls.
+/// The 32-bit call that multiplexes the socket calls. If it has no rule of its own, libseccomp applies the rules of the socket calls.
 const MULTIPLEXED: &str = "socketcall";
-/// The keys of a rule that limit it.
+/// The keys of a rule's conditions.
 const CONDITIONS: [&str; 3] = ["args", "includes", "excludes"];
 const NOTIFY: &str = "SCMP_ACT_NOTIFY";
-/// Also what runtimes have by default, and a rule like the default has no effect.
+/// The error of runtimes' default action, too: a rule that equals the default has no effect.
 const ENOSYS: i32 = 38;
 const EPERM: i32 = 1;
 #[cfg(target_arch = "x86_64")]
