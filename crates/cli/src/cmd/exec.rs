@@ -61,29 +61,28 @@ fn start(given: &Given<Args>) -> anyhow::Result<ExitCode> {
         netns::start(given)?;
         return Ok(execute(command));
     }
-    match args.mechanism(command.get_program()) {
-        Ok((Mechanism::Preload, reason)) if reason.rules_out_preloading() => {
-            eprintln!(
-                "peername: {reason}: --mode preload does not reach it, and it would take its balancer for \
-                 its client; use --mode notify or netns"
-            );
-            return Ok(ExitCode::from(LAUNCHER_FAILED));
-        }
-        Ok((mechanism, _)) => {
-            let found = interfaces::check(mechanism == Mechanism::Preload)?;
-            report_missing(&found.missing);
-            let rules = Rules {
-                listing: found.listing,
-                ..rules
-            };
-            let gaining = supervise(given, mechanism, &rules, clients, &mut command)?;
-            report_lost_privileges(gaining);
-        }
+    let (mechanism, reason) = match args.mechanism(command.get_program()) {
+        Ok(chosen) => chosen,
         Err(error) => {
             eprintln!("peername: {error}");
             return Ok(ExitCode::from(error.exit_code()));
         }
+    };
+    if mechanism == Mechanism::Preload && reason.rules_out_preloading() {
+        eprintln!(
+            "peername: {reason}: --mode preload does not reach it, and it would take its balancer for \
+             its client; use --mode notify or netns"
+        );
+        return Ok(ExitCode::from(LAUNCHER_FAILED));
     }
+    let interfaces = interfaces::check(mechanism == Mechanism::Preload)?;
+    report_missing_interfaces(&interfaces.missing);
+    let rules = Rules {
+        listing: interfaces.listing,
+        ..rules
+    };
+    let no_new_privs = supervise(given, mechanism, &rules, clients, &mut command)?;
+    report_lost_privileges(no_new_privs);
     Ok(execute(command))
 }
 
@@ -119,8 +118,8 @@ fn supervise(
 }
 
 /// Reports no_new_privs, also without `-v`, since it may break set-user-ID programs that the program starts.
-fn report_lost_privileges(gaining: NoNewPrivs) {
-    if gaining == NoNewPrivs::Set {
+fn report_lost_privileges(no_new_privs: NoNewPrivs) {
+    if no_new_privs == NoNewPrivs::Set {
         eprintln!(
             "peername: no_new_privs is set: sudo, su, sendmail and other set-user-ID programs gain nothing below \
              (start as root, or with CAP_SYS_ADMIN, to keep them)"
@@ -128,8 +127,8 @@ fn report_lost_privileges(gaining: NoNewPrivs) {
     }
 }
 
-/// Reports what is missing for processes that lose the library: with `--mode preload` there may be none.
-fn report_missing(missing: &[InterfaceError]) {
+/// Reports the kernel interfaces that processes without the library lack: with `--mode preload` there may be no such process.
+fn report_missing_interfaces(missing: &[InterfaceError]) {
     for error in missing {
         eprintln!(
             "peername: {error}. Processes without the library (static, 32-bit, or started by sudo) can't accept"

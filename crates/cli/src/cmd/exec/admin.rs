@@ -26,33 +26,34 @@ use super::options::Args;
 use counters::{ExecCollector, advise};
 use health::{ExecHealth, SupervisorSocket};
 
-/// Starts the process, if `--admin` is given. Returns the supervisor's end of its liveness socket.
+/// Starts the process, if `--admin` is given. Returns the supervisor's end of the liveness socket.
 ///
 /// # Errors
 ///
 /// An address or path can't be listened on, or the process can't be started.
 pub(super) fn start(given: &Given<Args>, table: Table<'static>) -> anyhow::Result<Option<OwnedFd>> {
     let args = &given.options;
-    start_process(Served {
+    start_process(AdminEndpoint {
         command: "exec",
         args: args.admin.clone(),
         table,
-        shown: shown(given),
+        config: options_as_json(given),
         verbose: args.verbose,
     })
 }
 
-/// Starts the process that serves this, if `--admin` is given. Returns the end of its liveness socket of the process that it is for.
+/// Starts the process that serves the endpoint, if `--admin` is given. Returns the other end of its liveness socket: for the
+/// supervisor or agent that the process reports on.
 ///
 /// # Errors
 ///
 /// An address or path can't be listened on, or the process can't be started.
-pub(crate) fn start_process(served: Served) -> anyhow::Result<Option<OwnedFd>> {
-    let sockets = served.args.open_for_child()?;
+pub(crate) fn start_process(endpoint: AdminEndpoint) -> anyhow::Result<Option<OwnedFd>> {
+    let sockets = endpoint.args.open_for_child()?;
     if sockets.is_empty() {
         return Ok(None);
     }
-    let supervisor = admin::start(sockets, |process| match run(served, process) {
+    let supervisor = admin::start(sockets, |process| match run(endpoint, process) {
         Ok(()) => 0,
         Err(error) => {
             eprintln!("peername: the admin endpoint: {}", with_causes(&error));
@@ -62,55 +63,59 @@ pub(crate) fn start_process(served: Served) -> anyhow::Result<Option<OwnedFd>> {
     Ok(Some(supervisor))
 }
 
-/// What the endpoint shows.
-pub(crate) struct Served {
+/// An admin endpoint, and what it shows.
+pub(crate) struct AdminEndpoint {
     /// The name of the subcommand.
     pub(crate) command: &'static str,
     pub(crate) args: AdminArgs,
     /// The table, or the sum of those of all containers.
     pub(crate) table: Table<'static>,
     /// The options in force, as JSON.
-    pub(crate) shown: String,
+    pub(crate) config: String,
     pub(crate) verbose: u8,
 }
 
-/// What `/config` shows: the options in force, without the program's arguments, which may be secret.
-fn shown(given: &Given<Args>) -> String {
-    let mut shown = given.shown().clone();
+/// The options in force as JSON, without the program's arguments, which may be secret.
+fn options_as_json(given: &Given<Args>) -> String {
+    let mut options = given.shown().clone();
     let program = given.options.command.first();
     let program = program.map(|program| program.to_string_lossy());
-    shown.insert("program".to_owned(), program.into());
-    format!("{:#}\n", Value::from(shown))
+    options.insert("program".to_owned(), program.into());
+    format!("{:#}\n", Value::from(options))
 }
 
 /// Serves until the program's first process and the supervisor have exited.
-fn run(served: Served, mut process: AdminProcess) -> anyhow::Result<()> {
+fn run(endpoint: AdminEndpoint, mut process: AdminProcess) -> anyhow::Result<()> {
     keep_only(CapabilitySet::empty())?;
     let needs = Needs {
-        removes: served.args.socket_files(),
+        removes: endpoint.args.socket_files(),
         ..Needs::default()
     };
     let confinement = confinement::Args::default().confine(needs)?;
     block_on(async {
         let logging = logging::Args {
-            verbose: served.verbose,
+            verbose: endpoint.verbose,
             ..logging::Args::default()
         };
         let (_log, level) = logging.start();
         confinement.log();
         process.report_ready().context("socketpair(2)")?;
-        serve(served, process, level).await
+        serve(endpoint, process, level).await
     })
 }
 
-async fn serve(served: Served, process: AdminProcess, own: LevelHandle) -> anyhow::Result<()> {
-    let Served {
+async fn serve(
+    endpoint: AdminEndpoint,
+    process: AdminProcess,
+    level: LevelHandle,
+) -> anyhow::Result<()> {
+    let AdminEndpoint {
         command,
         args,
         table,
-        shown,
+        config,
         ..
-    } = served;
+    } = endpoint;
     let AdminProcess {
         sockets,
         supervisor,
@@ -120,13 +125,13 @@ async fn serve(served: Served, process: AdminProcess, own: LevelHandle) -> anyho
     let mut registry = Registry::default();
     let is_agent = command == "agent";
     registry.register_collector(Box::new(ExecCollector { table, is_agent }));
-    let level = ExecLogLevel { own, table };
+    let level = ExecLogLevel { level, table };
     let resources = Resources {
         command,
         advise: Some(advise),
-        // The agent logs as it was started.
+        // The agent's log level stays as it was started.
         log_level: (!is_agent).then(|| Box::new(level) as Box<dyn LogLevel>),
-        config: Some(ConfigInForce::new(&shown)),
+        config: Some(ConfigInForce::new(&config)),
         ..Resources::default()
     };
     let health = ExecHealth(Arc::clone(&socket));
@@ -136,19 +141,19 @@ async fn serve(served: Served, process: AdminProcess, own: LevelHandle) -> anyho
     Ok(exited?)
 }
 
-/// The level of the log, which for the supervisor is which refusals it logs.
+/// The log level of the endpoint's process, and by the table the supervisor's: which refusals it logs.
 struct ExecLogLevel {
-    own: LevelHandle,
+    level: LevelHandle,
     table: Table<'static>,
 }
 
 impl LogLevel for ExecLogLevel {
     fn get(&self) -> Level {
-        self.own.get()
+        self.level.get()
     }
 
     fn set(&self, level: Level) -> Result<(), String> {
-        self.own.set(level)?;
+        self.level.set(level)?;
         self.table.settings().set_refusal_verbosity(match level {
             Level::ERROR => RefusalVerbosity::Off,
             Level::WARN | Level::INFO => RefusalVerbosity::Throttled,

@@ -37,19 +37,19 @@ use peername_sys::process::limits;
 use peername_sys::process::pidfd::{PidFd, Signal};
 use peername_sys::process::stderr::try_write_line;
 use peername_sys::process::user;
+use serde_json::Value;
 
-use super::admin::{Served, start_process};
+use super::admin::{AdminEndpoint, start_process};
 pub(crate) use options::Args;
 use options::{OnTakeover, Serve};
-use serde_json::Value;
 
 /// Runs the agent until a signal ends it, or until another one takes over.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.action {
         Some(options::Action::Profile(profile)) => profile::run(profile),
         Some(options::Action::Hold(hold)) => {
-            let held = holder::hold(&store::holder_path(&hold.listen), &hold.holder);
-            held.map_err(|error| advise_on_permission(error.into(), NOT_ROOT))?;
+            holder::hold(&store::holder_path(&hold.listen), &hold.holder)
+                .map_err(|error| advise_on_permission(error.into(), NOT_ROOT))?;
             Ok(ExitCode::SUCCESS)
         }
         None => serve(&args.serve),
@@ -58,19 +58,21 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 fn serve(given: &Given<Serve>) -> anyhow::Result<ExitCode> {
     let args = given.options.clone();
-    // Errors of the configuration come before anything is changed.
+    // Reports errors of the configuration before anything is changed.
     args.policies(&mut Fingerprints::default())?;
     interfaces::check(false)?;
     PidFd::check_proc().context("the containers' processes are found by /proc")?;
-    // The store's descriptors are many.
+    // The store has descriptors of every container.
     limits::raise_open_files()?;
     let OpenedAgent {
         store,
         stored,
         socket,
     } = listen(&args).map_err(|error| advise_on_permission(error, NOT_ROOT))?;
-    let users = [user::effective_uid(), 0].into_iter();
-    let users = users.chain(args.runtime_uid.iter().copied()).collect();
+    let users = [user::effective_uid(), 0]
+        .into_iter()
+        .chain(args.runtime_uid.iter().copied())
+        .collect();
     let on_takeover = args.on_takeover;
     let needed = CapabilitySet::SYS_PTRACE | CapabilitySet::SYS_ADMIN;
     if is_effective(needed) {
@@ -99,9 +101,10 @@ fn serve(given: &Given<Serve>) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The agent's socket, its store, and what else an earlier agent has left in that.
+/// The agent's socket and its store.
 struct OpenedAgent {
     store: Box<dyn DescriptorStore>,
+    /// What an earlier agent has left in the store, beside the socket.
     stored: Vec<StoredDescriptor>,
     socket: OwnedFd,
 }
@@ -121,21 +124,22 @@ fn listen(args: &Serve) -> anyhow::Result<OpenedAgent> {
     })
 }
 
-/// Starts the process of the admin endpoint, if `--admin` is given. The agent that was before may have its address for a moment more.
+/// Starts the process of the admin endpoint, if `--admin` is given. Retries while the address is in use: an earlier agent may have
+/// it for a moment more.
 fn start_admin(given: &Given<Serve>) -> anyhow::Result<Option<(OwnedFd, Table<'static>)>> {
     let totals = create_totals()?;
-    let deadline = Instant::now() + ADMIN_LIMIT;
+    let deadline = Instant::now() + ADMIN_RETRY_LIMIT;
     let liveness = loop {
-        let served = Served {
+        let endpoint = AdminEndpoint {
             command: "agent",
             args: given.options.admin.clone(),
             table: totals,
-            shown: format!("{:#}\n", Value::from(given.shown().clone())),
+            config: format!("{:#}\n", Value::from(given.shown().clone())),
             verbose: given.options.verbose.into(),
         };
-        match start_process(served) {
+        match start_process(endpoint) {
             Err(error) if is_in_use(&error) && Instant::now() < deadline => {
-                thread::sleep(ADMIN_RETRY);
+                thread::sleep(ADMIN_RETRY_INTERVAL);
             }
             started => break started?,
         }
@@ -144,11 +148,10 @@ fn start_admin(given: &Given<Serve>) -> anyhow::Result<Option<(OwnedFd, Table<'s
 }
 
 fn is_in_use(error: &anyhow::Error) -> bool {
-    let mut causes = error.chain();
-    causes.any(|cause| {
-        let cause = cause.downcast_ref::<io::Error>();
-        cause.is_some_and(|cause| cause.kind() == ErrorKind::AddrInUse)
-    })
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<io::Error>())
+        .any(|cause| cause.kind() == ErrorKind::AddrInUse)
 }
 
 fn wait_for_stop() -> anyhow::Result<()> {
@@ -159,7 +162,7 @@ fn wait_for_stop() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the agent asks.
+/// The agent's access to its configuration, its store and the service manager.
 #[derive(Debug)]
 struct Host {
     args: Serve,
@@ -171,8 +174,7 @@ impl AgentHost for Host {
     fn load_policies(&self) -> Result<Vec<AgentPolicy>, String> {
         let mut files = self.policy_files.borrow_mut();
         *files = Fingerprints::default();
-        let policies = self.args.policies(&mut files);
-        policies.map_err(|Usage(error)| error)
+        self.args.policies(&mut files).map_err(|Usage(error)| error)
     }
 
     fn watches_policies(&self) -> bool {
@@ -188,9 +190,10 @@ impl AgentHost for Host {
     }
 
     fn reopen_store(&self) -> Result<Option<Box<dyn DescriptorStore>>, String> {
-        let opened = store::open(&self.args);
-        let opened = opened.map_err(|error| error.to_string())?;
-        Ok(opened.map(|opened| opened.store))
+        match store::open(&self.args) {
+            Ok(opened) => Ok(opened.map(|opened| opened.store)),
+            Err(error) => Err(error.to_string()),
+        }
     }
 
     fn ready(&self, status: &str) {
@@ -218,26 +221,27 @@ fn make_directory(socket: &Path) -> anyhow::Result<()> {
 
 /// The listening socket of an earlier agent, if runtimes reach it at this path.
 fn take_socket(stored: &mut Vec<StoredDescriptor>, path: &Path) -> Option<OwnedFd> {
-    let at = stored
+    let index = stored
         .iter()
         .position(|stored| stored.name == StoredName::Socket)?;
-    let socket = UnixListener::from(stored.swap_remove(at).fd);
-    let own = socket.local_addr().ok()?;
-    // It was bound at this path with an extension, and renamed.
-    let own = own.as_pathname()?;
-    let is_same = own == path || own.with_extension("") == path;
+    let socket = UnixListener::from(stored.swap_remove(index).fd);
+    let addr = socket.local_addr().ok()?;
+    let bound = addr.as_pathname()?;
+    // The socket was bound at the path with an extension, and the file renamed.
+    let is_same = bound == path || bound.with_extension("") == path;
     (is_same && path.exists()).then(|| socket.into())
 }
 
-/// Of the socket's file: other users reach it where runtimes of theirs are named. Each peer's user is checked.
+/// The mode of the socket's file. With `--runtime-uid` every user can connect, and the agent checks the user of each peer.
 fn socket_mode(args: &Serve) -> u32 {
-    match args.runtime_uid.is_empty() {
-        true => 0o600,
-        false => 0o666,
+    if args.runtime_uid.is_empty() {
+        0o600
+    } else {
+        0o666
     }
 }
 
-/// Sets the mode of the socket's file: that of a new one is another, and a kept one may be of an agent with other runtimes.
+/// Sets the mode of the socket's file: a new file has another mode, and so may that of an earlier agent, which had other options.
 fn set_mode(path: &Path, mode: u32) -> anyhow::Result<()> {
     let shown = path.display();
     let found =
@@ -254,16 +258,17 @@ fn set_mode(path: &Path, mode: u32) -> anyhow::Result<()> {
 }
 
 fn bind(path: &Path) -> anyhow::Result<OwnedFd> {
-    let bound = UnixSocketFile::bind(path).and_then(UnixSocketFile::into_socket);
-    bound.map_err(|error| match error.kind() {
-        ErrorKind::AddrInUse => anyhow!(
-            "--listen {}: another process listens there, which is no agent of this user; stop it or use another path",
-            path.display()
-        ),
-        _ => anyhow::Error::new(error).context(format!("--listen {}", path.display())),
-    })
+    let shown = path.display();
+    UnixSocketFile::bind(path)
+        .and_then(UnixSocketFile::into_socket)
+        .map_err(|error| match error.kind() {
+            ErrorKind::AddrInUse => anyhow!(
+                "--listen {shown}: another process listens there, which is no agent of this user; stop it or use another path"
+            ),
+            _ => anyhow::Error::new(error).context(format!("--listen {shown}")),
+        })
 }
 
 const NOT_ROOT: &str = "run as root, or --listen in a folder of yours";
-const ADMIN_LIMIT: Duration = Duration::from_secs(3);
-const ADMIN_RETRY: Duration = Duration::from_millis(100);
+const ADMIN_RETRY_LIMIT: Duration = Duration::from_secs(3);
+const ADMIN_RETRY_INTERVAL: Duration = Duration::from_millis(100);

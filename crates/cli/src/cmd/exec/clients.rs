@@ -2,11 +2,11 @@
 
 use std::cell::RefCell;
 use std::net::IpAddr;
-use std::path::absolute;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use peername_daemon::reload::file_watch::Fingerprints;
 use peername_exec::client_judge::{ClientJudge, ConnectionEnds, DeniedClient};
 use peername_identity::Counter;
 use peername_proto::{Carrier, Header, Parsed, parse};
@@ -14,21 +14,20 @@ use peername_server::access::clients::{ClientAccess, ClientRefusal, HeaderClient
 use peername_server::addr::{ClaimedSource, PeerAddr, canonical};
 use peername_sys::process::stderr::try_write_line;
 
-use peername_daemon::reload::file_watch::Fingerprints;
-
-/// The lists of clients and the required TLVs. Files are read again when they have changed. Connections that are open then
-/// stay: they are the program's alone.
+/// The lists of clients and the required TLVs. Files are read again when they have changed. Open connections stay then: they
+/// are the program's alone.
 #[derive(Debug)]
 pub(super) struct ListJudge {
     access: Arc<ClientAccess>,
     files: RefCell<ListFiles>,
 }
 
-/// The state of the files.
+/// The files of the lists.
 #[derive(Debug, Default)]
 struct ListFiles {
-    /// The files when they were last read. `None`: by the launcher, and they may have changed since.
+    /// The files as the judge last read them; `None` if only the launcher has read them.
     read: Option<Fingerprints>,
+    /// When the files were last compared with `read`.
     compared: Option<Instant>,
 }
 
@@ -61,37 +60,51 @@ impl ListJudge {
             ));
         }
     }
+
+    fn judge_header(&self, ends: ConnectionEnds, header: &Header<'_>) -> Result<(), DeniedClient> {
+        let client = HeaderClient {
+            claim: header.source().map(ClaimedSource::canonical),
+            peer: PeerAddr(ends.peer),
+            tlvs: self.access.judge_tlvs(header),
+        };
+        self.access
+            .admit(client, |ip| is_on_this_host(ip, ends))
+            .map_err(|refusal| DeniedClient {
+                client: client
+                    .claim
+                    .map_or_else(|| canonical(ends.peer), |claim| claim.0),
+                why: counter_for(refusal),
+            })
+    }
+
+    /// Judges a connection without a header: the peer is the client.
+    fn judge_peer(&self, ends: ConnectionEnds) -> Result<(), DeniedClient> {
+        let judged = if self.access.requires_tlvs() {
+            Err(Counter::TlvMissing)
+        } else {
+            self.access
+                .judge(PeerAddr(ends.peer).ip())
+                .map_err(counter_for)
+        };
+        judged.map_err(|why| DeniedClient {
+            client: canonical(ends.peer),
+            why,
+        })
+    }
 }
 
 impl ClientJudge for ListJudge {
     fn judge(&self, ends: ConnectionEnds, header: Option<&[u8]>) -> Result<(), DeniedClient> {
         self.refresh();
-        let peer = PeerAddr(ends.peer);
-        let Some(header) = header.and_then(complete_header) else {
-            let judged = match self.access.requires_tlvs() {
-                true => Err(Counter::TlvMissing),
-                false => self.access.judge(peer.ip()).map_err(counter_of),
-            };
-            let client = canonical(ends.peer);
-            return judged.map_err(|why| DeniedClient { client, why });
-        };
-        let client = HeaderClient {
-            claim: header.source().map(ClaimedSource::canonical),
-            peer,
-            tlvs: self.access.judge_tlvs(&header),
-        };
-        let judged = self.access.admit(client, |ip| is_on_this_host(ip, ends));
-        judged.map_err(|refusal| DeniedClient {
-            client: client
-                .claim
-                .map_or_else(|| canonical(ends.peer), |claim| claim.0),
-            why: counter_of(refusal),
-        })
+        match header.and_then(complete_header) {
+            Some(header) => self.judge_header(ends, &header),
+            None => self.judge_peer(ends),
+        }
     }
 }
 
-/// Whether the peer is on this host. A connection to one of its own addresses comes from that address, unless the peer binds
-/// another one; all of them would take a query to the kernel.
+/// Whether the peer is on this host: on loopback, or at the address that it connected to, from which a connection of this host
+/// comes unless its socket is bound to another one. To know all addresses of this host takes a query to the kernel.
 fn is_on_this_host(peer: IpAddr, ends: ConnectionEnds) -> bool {
     let local = ends.local.map(|local| local.ip().to_canonical());
     peer.is_loopback() || Some(peer) == local
@@ -104,22 +117,12 @@ fn complete_header(bytes: &[u8]) -> Option<Header<'_>> {
     }
 }
 
-fn counter_of(refusal: ClientRefusal) -> Counter {
+fn counter_for(refusal: ClientRefusal) -> Counter {
     match refusal {
         ClientRefusal::Denied { .. } => Counter::ClientDenied,
         ClientRefusal::NotAllowed => Counter::ClientNotAllowed,
         ClientRefusal::TlvMissing { .. } => Counter::TlvMissing,
         ClientRefusal::TlvMismatch { .. } => Counter::TlvMismatch,
-    }
-}
-
-/// The value of an option, with an absolute path if it names a file: the supervisor has another working directory.
-pub(super) fn with_absolute_path(value: &str) -> String {
-    let path = value.strip_prefix('@').map(absolute);
-    match path {
-        Some(Ok(path)) => format!("@{}", path.display()),
-        // An empty path is reported when it is read.
-        Some(Err(_)) | None => value.to_owned(),
     }
 }
 

@@ -13,10 +13,18 @@ use crate::launcher::{self, execute};
 pub(super) fn run(args: &Args, source: SocketAddr) -> ExitCode {
     let mut command = launcher::command(&args.command);
     match prepare(args, source, &mut command) {
-        Ok(reason) => warn(&reason),
-        Err(error) => return failed(&error),
+        Ok(reason) => warn_if_unreachable(&reason),
+        Err(error) => {
+            eprintln!("peername: {error}");
+            return ExitCode::from(error.exit_code());
+        }
     }
-    refuse_io_uring("connections that are opened through it have no header");
+    // The library does not see operations of a ring.
+    if let Err(error) = peername_sys::seccomp::deny_io_uring() {
+        eprintln!(
+            "peername: io_uring can't be refused ({error}): connections that are opened through it have no header"
+        );
+    }
     execute(command)
 }
 
@@ -35,6 +43,7 @@ fn prepare(args: &Args, source: SocketAddr, command: &mut Command) -> Result<Rea
 }
 
 impl Client {
+    /// The version of the headers.
     fn version(&self) -> u8 {
         match self.proxy_version {
             Version::V1 => 1,
@@ -43,22 +52,11 @@ impl Client {
     }
 }
 
-fn warn(reason: &Reason) {
+/// Warns where the library may not be loaded, because of the program.
+fn warn_if_unreachable(reason: &Reason) {
     if matches!(reason, Reason::Starter(_) | Reason::Unreadable(_)) {
         eprintln!(
             "peername: {reason}: no library reaches static and Go programs, whose connections would have no header"
         );
-    }
-}
-
-fn failed(error: &ConnectError) -> ExitCode {
-    eprintln!("peername: {error}");
-    ExitCode::from(error.exit_code())
-}
-
-/// Refuses io_uring, because the library does not see operations of a ring.
-fn refuse_io_uring(consequence: &str) {
-    if let Err(error) = peername_sys::seccomp::deny_io_uring() {
-        eprintln!("peername: io_uring can't be refused ({error}): {consequence}");
     }
 }

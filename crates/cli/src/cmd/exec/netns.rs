@@ -17,7 +17,7 @@ use peername_sys::tcp::listener;
 use peername_sys::udp;
 
 use super::options::Args;
-use super::rule_args::Header;
+use super::rule_args::HeaderRequirement;
 use crate::cmd::proxy::header_args::HeaderArgs;
 
 /// Opens the listening sockets and moves this process into its private network.
@@ -26,28 +26,36 @@ use crate::cmd::proxy::header_args::HeaderArgs;
 ///
 /// [`Usage`], an address that can't be bound, or a network that can't be created.
 pub(super) fn start(given: &Given<Args>) -> anyhow::Result<()> {
+    refuse_unsupported_options(given)?;
+    let addrs = addresses(&given.options)?;
+    let mut sockets = listening_sockets(&given.options, &addrs)?;
+    sockets.extend(admin_sockets(&given.options)?);
+    netns::start(sockets, proxy_argv(given, &addrs))?;
+    Ok(())
+}
+
+fn refuse_unsupported_options(given: &Given<Args>) -> Result<(), Usage> {
     let args = &given.options;
-    if args.rules.header == Header::Optional {
-        let text = "--mode netns goes with --header require only";
-        return Err(Usage(text.to_owned()).into());
-    }
-    if args.dst {
-        let text = "--mode netns can't show the header's destination (--dst): the server's own address \
-                    there is loopback";
-        return Err(Usage(text.to_owned()).into());
-    }
-    if given.words_of("max_connections").next().is_some() {
-        let text = "--max-connections is not for --mode netns: the limit of open files (ulimit -n, LimitNOFILE) bounds its connections";
-        return Err(Usage(text.to_owned()).into());
-    }
-    let addrs = addresses(args)?;
+    let text = if args.rules.header == HeaderRequirement::Optional {
+        "--mode netns goes with --header require only"
+    } else if args.dst {
+        "--mode netns can't show the header's destination (--dst): the server's own address \
+         there is loopback"
+    } else if given.words_of("max_connections").next().is_some() {
+        "--max-connections is not for --mode netns: the limit of open files (ulimit -n, LimitNOFILE) bounds its connections"
+    } else {
+        return Ok(());
+    };
+    Err(Usage(text.to_owned()))
+}
+
+fn listening_sockets(args: &Args, addrs: &[SocketAddr]) -> anyhow::Result<Vec<OwnedFd>> {
     let mut sockets = Vec::new();
-    for &addr in &addrs {
+    for &addr in addrs {
         let context = || format!("can't listen on {addr}");
         if args.protocol.has_tcp() {
-            sockets.push(OwnedFd::from(
-                listener::listen(addr, V6_ONLY).with_context(context)?,
-            ));
+            let socket = listener::listen(addr, V6_ONLY).with_context(context)?;
+            sockets.push(OwnedFd::from(socket));
         }
         if args.protocol.has_udp() {
             let socket = udp::listen(addr, V6_ONLY).with_context(context)?;
@@ -55,22 +63,20 @@ pub(super) fn start(given: &Given<Args>) -> anyhow::Result<()> {
             sockets.push(OwnedFd::from(socket));
         }
     }
-    sockets.extend(admin_sockets(args)?);
-    netns::start(sockets, proxy_argv(given, &addrs))?;
-    Ok(())
+    Ok(sockets)
 }
 
 /// The TCP sockets of `--admin`. A Unix socket is reachable from every network by its path, so the proxy opens it; here it is
 /// only tried, so that an error is known before the program starts.
 fn admin_sockets(args: &Args) -> anyhow::Result<impl Iterator<Item = OwnedFd>> {
     let listeners = args.admin.open(&mut InheritedSockets::default(), None)?;
-    let tcp = |listener| match listener {
+    Ok(listeners.into_iter().filter_map(|listener| match listener {
         AdminListener::Tcp(socket) => Some(OwnedFd::from(socket)),
         AdminListener::Unix(_) => None,
-    };
-    Ok(listeners.into_iter().filter_map(tcp))
+    }))
 }
 
+/// The addresses to listen on: those of `--listen`, or every address on each of `--ports`.
 fn addresses(args: &Args) -> Result<Vec<SocketAddr>, Usage> {
     if !args.listen.is_empty() {
         if let Some(port) = port_in_one_list_only(&args.listen, &args.rules.ports) {
@@ -81,23 +87,22 @@ fn addresses(args: &Args) -> Result<Vec<SocketAddr>, Usage> {
         }
         return Ok(args.listen.clone());
     }
-    let everywhere = |port: u16| {
+    // Ranges may overlap.
+    let ports: BTreeSet<u16> = args.rules.ports.iter().cloned().flatten().collect();
+    if ports.is_empty() {
+        let text = "--mode netns opens the ports itself: set --ports (such as 443) or --listen";
+        return Err(Usage(text.to_owned()));
+    }
+    let wildcards = |port: u16| {
         [
             SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)),
             SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)),
         ]
     };
-    // Ranges may overlap.
-    let ports: BTreeSet<u16> = args.rules.ports.iter().cloned().flatten().collect();
-    let addrs: Vec<_> = ports.into_iter().flat_map(everywhere).collect();
-    if addrs.is_empty() {
-        let text = "--mode netns opens the ports itself: set --ports (such as 443) or --listen";
-        return Err(Usage(text.to_owned()));
-    }
-    Ok(addrs)
+    Ok(ports.into_iter().flat_map(wildcards).collect())
 }
 
-/// A port that only one of `--listen` and `--ports` names. No `--ports` at all agrees with every `--listen`.
+/// A port that only one of `--listen` and `--ports` names; `None` without `--ports`.
 fn port_in_one_list_only(listen: &[SocketAddr], ports: &[RangeInclusive<u16>]) -> Option<u16> {
     if ports.is_empty() {
         return None;
@@ -110,25 +115,29 @@ fn port_in_one_list_only(listen: &[SocketAddr], ports: &[RangeInclusive<u16>]) -
 /// The arguments of the proxy in the inner network.
 fn proxy_argv(given: &Given<Args>, addrs: &[SocketAddr]) -> Vec<OsString> {
     let args = &given.options;
-    let mut words = vec![
-        "proxy".to_owned(),
-        "--sockets-from-outside".to_owned(),
-        "--target=127.0.0.1:same".to_owned(),
-        "--target=[::1]:same".to_owned(),
+    let mut argv: Vec<OsString> = vec![
+        "proxy".into(),
+        "--sockets-from-outside".into(),
+        "--target=127.0.0.1:same".into(),
+        "--target=[::1]:same".into(),
     ];
-    words.extend(addrs.iter().map(|addr| format!("--listen={addr}")));
-    words.extend(args.rules.headers_with_absolute_paths().network_words());
-    let mut words: Vec<_> = words.into_iter().map(OsString::from).collect();
-    words.extend(
+    argv.extend(
+        addrs
+            .iter()
+            .map(|addr| OsString::from(format!("--listen={addr}"))),
+    );
+    let networks = args.rules.headers_with_absolute_paths().network_words();
+    argv.extend(networks.into_iter().map(OsString::from));
+    argv.extend(
         HeaderArgs::OTHER_IDS
             .iter()
             .chain(&AS_GIVEN)
             .flat_map(|option| given.words_of(option).cloned()),
     );
-    words
+    argv
 }
 
-/// Further options that the proxy gets as they were given, by their ids.
+/// The ids of further options that the proxy gets as they were given.
 const AS_GIVEN: [&str; 5] = [
     "protocol",
     "source_policy",

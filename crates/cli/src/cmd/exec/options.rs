@@ -31,7 +31,7 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(super) dst: bool,
     /// CMD is a client: each of its TCP connections begins with a header that names --source
-    #[arg(long, requires = "source", conflicts_with_all = OF_SERVERS, help_heading = heading::SENT_HEADER)]
+    #[arg(long, requires = "source", conflicts_with_all = SERVER_OPTIONS, help_heading = heading::SENT_HEADER)]
     pub(super) connect: bool,
     #[command(flatten, next_help_heading = heading::SENT_HEADER)]
     pub(super) client: Client,
@@ -116,17 +116,22 @@ impl Args {
     ///
     /// [`Usage`], with the option.
     pub(super) fn check_mode(&self) -> Result<(), Usage> {
-        let text = match self.mode {
-            Mode::Netns => return Ok(()),
-            _ if !self.listen.is_empty() => {
-                "--listen is for --mode netns, which opens the ports itself; --ports chooses among the program's"
-            }
-            _ if self.protocol.has_udp() => "--protocol: UDP goes by --mode netns only",
-            _ => return Ok(()),
-        };
-        Err(Usage(text.to_owned()))
+        if self.mode == Mode::Netns {
+            return Ok(());
+        }
+        if !self.listen.is_empty() {
+            let text = "--listen is for --mode netns, which opens the ports itself; --ports chooses among the program's";
+            return Err(Usage(text.to_owned()));
+        }
+        if self.protocol.has_udp() {
+            return Err(Usage(
+                "--protocol: UDP goes by --mode netns only".to_owned(),
+            ));
+        }
+        Ok(())
     }
 
+    /// Chooses the mechanism by the mode and the program. With `-v`, logs the choice.
     pub(super) fn mechanism(&self, program: &OsStr) -> Result<(Mechanism, Reason), ProgramError> {
         let examined = examine(program, &search_path())?;
         let chosen = match self.mode {
@@ -141,8 +146,8 @@ impl Args {
     }
 }
 
-/// The options that do not apply to clients (`--connect`).
-const OF_SERVERS: [&str; 19] = [
+/// The options that apply to servers only, so not with `--connect`.
+const SERVER_OPTIONS: [&str; 19] = [
     "mode",
     "trust",
     "allow_client",

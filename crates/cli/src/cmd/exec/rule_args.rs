@@ -1,6 +1,7 @@
 //! The options on a server's listeners: which expect headers, and which headers. `exec` and `agent` have them.
 
 use std::ops::RangeInclusive;
+use std::path::absolute;
 use std::rc::Rc;
 
 use peername_daemon::options::heading;
@@ -10,7 +11,7 @@ use peername_exec::client_judge::ClientJudge;
 use peername_exec::table::Rules;
 use peername_identity::{Network, Settings, SocketListing, SourcePolicy};
 
-use super::clients::{self, ListJudge};
+use super::clients::ListJudge;
 use crate::cmd::proxy::header_args::HeaderArgs;
 
 /// Which listeners expect headers, and which headers.
@@ -25,7 +26,7 @@ pub(crate) struct RuleArgs {
     pub(super) headers: HeaderArgs,
     /// Treatment of connections without a header, and of those from untrusted peers
     #[arg(long, value_name = "WHAT", default_value = "require", help_heading = heading::HEADERS)]
-    pub(super) header: Header,
+    pub(super) header: HeaderRequirement,
     /// Client addresses in headers that are refused
     #[arg(
         long,
@@ -34,7 +35,7 @@ pub(crate) struct RuleArgs {
         hide_short_help = true,
         help_heading = heading::HEADERS
     )]
-    pub(super) source_policy: Sources,
+    pub(super) source_policy: SourcePolicyArg,
     /// Connections that may be open at the same time, rounded up to a power of two
     #[arg(
         long,
@@ -47,7 +48,7 @@ pub(crate) struct RuleArgs {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum Header {
+pub(super) enum HeaderRequirement {
     /// Refuse them
     Require,
     /// Pass them through unchanged
@@ -55,7 +56,7 @@ pub(super) enum Header {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum Sources {
+pub(super) enum SourcePolicyArg {
     /// Refuse special and loopback addresses
     Strict,
     /// Refuse special addresses only
@@ -63,30 +64,31 @@ pub(super) enum Sources {
 }
 
 impl RuleArgs {
+    /// Whether listeners on this port expect headers.
     pub(super) fn covers(&self, port: u16) -> bool {
         self.ports.is_empty() || self.ports.iter().any(|ports| ports.contains(&port))
     }
 
-    /// Which clients may connect; `None` for all. Reads the files of the lists.
+    /// The judge of clients; `None` if every client may connect. Reads the files of the lists.
     ///
     /// # Errors
     ///
-    /// Each value that is invalid, or whose file is.
+    /// Each value that is invalid, or that names an invalid file.
     pub(crate) fn client_judge(&self) -> Result<Option<Rc<dyn ClientJudge>>, Usage> {
         let access = self.headers_with_absolute_paths().access()?;
         Ok(ListJudge::for_access(access))
     }
 
-    /// The options on headers, for a process with another working directory.
+    /// The options on headers, with absolute paths: for a process with another working directory.
     pub(super) fn headers_with_absolute_paths(&self) -> HeaderArgs {
-        self.headers.map_networks(clients::with_absolute_path)
+        self.headers.map_networks(with_absolute_path)
     }
 
-    /// The rules. Reads the files of `--trust`.
+    /// The rules for the table of clients. Reads the files of `--trust`.
     ///
     /// # Errors
     ///
-    /// Each value of `--trust` that is invalid, or whose file is.
+    /// Each value of `--trust` that is invalid, or that names an invalid file.
     pub(crate) fn rules(&self, judged_by_waiter: bool) -> Result<Rules, Usage> {
         let trust = self.headers.trust()?;
         let (count, max) = (trust.iter().count(), Settings::MAX_NETWORKS);
@@ -102,12 +104,12 @@ impl RuleArgs {
                 .filter_map(|network| Network::new(network.addr(), network.prefix_len()))
                 .collect(),
             ports: self.ports.iter().cloned().flatten().collect(),
-            header_required: self.header == Header::Require,
+            header_required: self.header == HeaderRequirement::Require,
             show_destination: false,
             headers: self.headers.policy(),
             sources: match self.source_policy {
-                Sources::Strict => SourcePolicy::Strict,
-                Sources::AllowLocal => SourcePolicy::AllowLocal,
+                SourcePolicyArg::Strict => SourcePolicy::Strict,
+                SourcePolicyArg::AllowLocal => SourcePolicy::AllowLocal,
             },
             max_header: self.headers.max_header,
             listing: SocketListing::default(),
@@ -116,8 +118,18 @@ impl RuleArgs {
 
     /// The slots of the table of clients.
     pub(crate) fn slots(&self) -> usize {
-        let wanted = self.max_connections as usize;
-        wanted.next_power_of_two().max(MIN_SLOTS)
+        (self.max_connections as usize)
+            .next_power_of_two()
+            .max(MIN_SLOTS)
+    }
+}
+
+/// The value of an option, with an absolute path if the value names a file.
+fn with_absolute_path(value: &str) -> String {
+    match value.strip_prefix('@').map(absolute) {
+        Some(Ok(path)) => format!("@{}", path.display()),
+        // An empty path is reported when the file is read.
+        Some(Err(_)) | None => value.to_owned(),
     }
 }
 

@@ -17,27 +17,34 @@ pub(super) struct ExecCollector {
 }
 
 #[derive(Clone, Debug, EncodeLabelSet)]
-struct Ended {
+struct OutcomeLabels {
     protocol: &'static str,
     outcome: &'static str,
 }
 
 #[derive(Clone, Debug, EncodeLabelSet)]
-struct Reason {
+struct ReasonLabel {
     reason: &'static str,
 }
 
-/// What a connection that is counted is for the metrics of `proxy`.
+/// Where the metrics of `proxy` would count a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
-    /// The program has it.
+    /// The program has the connection.
     Served,
-    /// It had no valid header in time.
+    /// The connection had no valid header in time.
     HeaderError,
-    /// A rule refused it.
+    /// A rule refused the connection.
     Denied,
-    /// It is counted again when it is decided.
+    /// The connection is counted again once its outcome is known.
     Undecided,
+}
+
+/// The connections that a counter has counted.
+struct Counted {
+    class: Class,
+    outcome: &'static str,
+    connections: u64,
 }
 
 impl Collector for ExecCollector {
@@ -74,17 +81,18 @@ impl Collector for ExecCollector {
         ] {
             gauge(&mut encoder, name, help, value)?;
         }
-        let (name, help, value) = match self.is_agent {
-            true => (
+        let (name, help, value) = if self.is_agent {
+            (
                 "peername_agent_containers",
                 "Containers that the agent supervises",
                 settings.gauge(Gauge::Containers),
-            ),
-            false => (
+            )
+        } else {
+            (
                 "peername_exec_table_slots",
                 "Slots of the table of clients (--max-connections)",
                 self.table.slots() as u64,
-            ),
+            )
         };
         gauge(&mut encoder, name, help, value)
     }
@@ -93,28 +101,38 @@ impl Collector for ExecCollector {
 impl ExecCollector {
     fn encode_outcomes(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let settings = self.table.settings();
-        let all = Counter::ALL.map(|one| (classify(one), settings.counted(one)));
-        let decided = all
-            .iter()
-            .filter(|((class, _), _)| *class != Class::Undecided);
-        let decided: Vec<_> = decided.collect();
+        let decided: Vec<_> = Counter::ALL
+            .into_iter()
+            .map(|counter| {
+                let (class, outcome) = classify(counter);
+                Counted {
+                    class,
+                    outcome,
+                    connections: settings.counted(counter),
+                }
+            })
+            .filter(|counted| counted.class != Class::Undecided && counted.connections > 0)
+            .collect();
         counter(
             encoder,
             "peername_connections_accepted",
             "TCP connections accepted, of which those that still wait for their header are left out",
-            decided.iter().map(|(_, count)| count).sum(),
+            decided.iter().map(|counted| counted.connections).sum(),
         )?;
-        let ended = decided.iter().map(|((_, outcome), count)| {
-            let protocol = "tcp";
-            (Ended { protocol, outcome }, *count)
+        let outcomes = decided.iter().map(|counted| {
+            let labels = OutcomeLabels {
+                protocol: "tcp",
+                outcome: counted.outcome,
+            };
+            (labels, counted.connections)
         });
         counters(
             encoder,
             "peername_connections",
             "Connections that were handed over to the program or refused",
-            ended.filter(|(_, count)| *count > 0),
+            outcomes,
         )?;
-        for (name, help, wanted) in [
+        for (name, help, class) in [
             (
                 "peername_header_errors",
                 "Connections without a valid header in time, by reason",
@@ -126,15 +144,20 @@ impl ExecCollector {
                 Class::Denied,
             ),
         ] {
-            let of = decided.iter().filter(|((class, _), _)| *class == wanted);
-            let reasons = of.map(|((_, reason), count)| (Reason { reason }, *count));
-            counters(encoder, name, help, reasons.filter(|(_, count)| *count > 0))?;
+            let reasons = decided
+                .iter()
+                .filter(|counted| counted.class == class)
+                .map(|counted| {
+                    let reason = counted.outcome;
+                    (ReasonLabel { reason }, counted.connections)
+                });
+            counters(encoder, name, help, reasons)?;
         }
         Ok(())
     }
 }
 
-/// The class of a counter, and the outcome by the names that `proxy` has for the same.
+/// The class of a counter, and the outcome by the name that `proxy` has for it.
 fn classify(counter: Counter) -> (Class, &'static str) {
     match counter {
         Counter::Accepted => (Class::Served, "handed_over"),
@@ -199,9 +222,9 @@ mod tests {
     fn every_refusal_but_closed_connections_has_advice() {
         for counter in Counter::ALL {
             let (class, outcome) = classify(counter);
-            let is_regular = matches!(class, Class::Served | Class::Undecided);
-            let is_silent = is_regular || counter == Counter::Closed;
-            assert_eq!(advise(outcome).is_none(), is_silent, "{outcome}");
+            let is_refusal = matches!(class, Class::HeaderError | Class::Denied);
+            let needs_advice = is_refusal && counter != Counter::Closed;
+            assert_eq!(advise(outcome).is_some(), needs_advice, "{outcome}");
         }
     }
 }

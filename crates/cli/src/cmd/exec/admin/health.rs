@@ -10,7 +10,7 @@ use peername_observe::admin::Health;
 use tokio::net::UnixStream;
 use tokio::sync::watch;
 
-/// The liveness socket, to the supervisor, which answers a byte for what it gets.
+/// The liveness socket. The supervisor answers the requests that it reads at once with one byte.
 #[derive(Debug)]
 pub(super) struct SupervisorSocket {
     socket: UnixStream,
@@ -19,13 +19,13 @@ pub(super) struct SupervisorSocket {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SupervisorState {
-    /// It has answered so often.
+    /// The number of answers so far.
     Running(u64),
     Exited,
 }
 
 impl SupervisorSocket {
-    /// Needs a tokio runtime.
+    /// Registers the socket with the tokio runtime of this thread.
     pub(super) fn new(socket: net::UnixStream) -> anyhow::Result<Self> {
         socket.set_nonblocking(true).context("ioctl(FIONBIO)")?;
         Ok(Self {
@@ -54,11 +54,11 @@ impl SupervisorSocket {
     async fn wait_answer(&self) {
         let mut state = self.state.subscribe();
         if self.socket.writable().await.is_ok() {
-            // A full buffer has requests enough.
+            // Fails if the buffer is full; then there are requests to answer.
             let _ = self.socket.try_write(b"?");
         }
-        let answered = state.changed().await.is_ok() && !self.has_exited();
-        if !answered {
+        let has_answered = state.changed().await.is_ok() && !self.has_exited();
+        if !has_answered {
             pending::<()>().await;
         }
     }
@@ -68,7 +68,7 @@ impl SupervisorSocket {
     }
 }
 
-/// The health of `exec` by the supervisor's.
+/// The health of `exec`, which is that of the supervisor.
 pub(super) struct ExecHealth(pub(super) Arc<SupervisorSocket>);
 
 impl Health for ExecHealth {

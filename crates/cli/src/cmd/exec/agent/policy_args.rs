@@ -39,6 +39,7 @@ pub(crate) fn policies(tables: &[Table<Policy>]) -> Result<Vec<AgentPolicy>, Usa
 }
 
 impl Policy {
+    /// The policy by these options; `names` are those of the policies before.
     fn policy(&self, names: &mut BTreeSet<String>) -> Result<AgentPolicy, Usage> {
         if !names.insert(self.name.clone()) {
             return Err(Usage(format!(

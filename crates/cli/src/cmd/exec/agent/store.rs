@@ -24,21 +24,21 @@ pub(super) struct Opened {
     pub(super) stored: Vec<StoredDescriptor>,
 }
 
-/// The socket of the holder that an agent with the socket at `path` starts.
-pub(super) fn holder_path(path: &Path) -> PathBuf {
-    let mut holder = OsString::from(path);
+/// The socket of the holder that an agent with the socket `listen` starts.
+pub(super) fn holder_path(listen: &Path) -> PathBuf {
+    let mut holder = OsString::from(listen);
     holder.push(".held");
     holder.into()
 }
 
-/// The same as [`open`], once there is a store.
+/// Waits until there is a store, and opens it as [`open`] does.
 pub(super) fn wait_open(args: &Serve) -> anyhow::Result<Opened> {
     let mut is_logged = false;
     loop {
         if let Some(opened) = open(args)? {
             return Ok(opened);
         }
-        if let (Some(holder), false) = (&args.holder, is_logged) {
+        if !is_logged && let Some(holder) = &args.holder {
             is_logged = true;
             let address = format!("unix:{}", holder.display());
             let command = quote(&address);
@@ -51,19 +51,18 @@ pub(super) fn wait_open(args: &Serve) -> anyhow::Result<Opened> {
 }
 
 /// Opens the store of the agent; `None` if there is none so far.
-///
-/// # Errors
-///
-/// It can't be opened.
 pub(super) fn open(args: &Serve) -> anyhow::Result<Option<Opened>> {
     if let Some(path) = &args.holder {
         return Ok(HolderClient::connect(path)?.map(Opened::from));
     }
     if service_manager::has_store() {
-        let inherited = listen_fds::receive_any()?.into_iter();
+        let stored = listen_fds::receive_any()?
+            .into_iter()
+            .filter_map(stored_by_manager)
+            .collect();
         return Ok(Some(Opened {
             store: Box::new(ServiceManager),
-            stored: inherited.filter_map(stored_by_manager).collect(),
+            stored,
         }));
     }
     let path = holder_path(&args.listen);
@@ -93,8 +92,6 @@ impl From<Connected> for Opened {
     }
 }
 
-const RETRY_INTERVAL: Duration = Duration::from_millis(100);
-
 /// The descriptor store of the service manager (systemd.service(5), FileDescriptorStoreMax=).
 #[derive(Debug)]
 struct ServiceManager;
@@ -116,3 +113,5 @@ impl DescriptorStore for ServiceManager {
         StoreEvent::Ended
     }
 }
+
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);

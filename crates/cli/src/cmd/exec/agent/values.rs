@@ -4,30 +4,32 @@ use std::path::PathBuf;
 
 use peername_exec::agent::is_policy_name;
 
-/// The value of an option that takes the path of a Unix socket, with or without `unix:`.
+/// Parses the path of a Unix socket, with or without `unix:`.
 ///
 /// # Errors
 ///
 /// The path is not absolute: runtimes have other working directories.
 pub(crate) fn socket_path(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text.strip_prefix("unix:").unwrap_or(text));
-    match path.is_absolute() {
-        true => Ok(path),
-        false => Err(format!("use an absolute path, such as unix:{SOCKET}")),
+    if path.is_absolute() {
+        Ok(path)
+    } else {
+        Err(format!("use an absolute path, such as unix:{SOCKET}"))
     }
 }
 
-/// The value of an option that takes the name of a policy.
+/// Parses the name of a policy.
 ///
 /// # Errors
 ///
-/// No container could name it.
+/// The agent would refuse a container that names the policy.
 pub(crate) fn policy_name(text: &str) -> Result<String, String> {
-    match is_policy_name(text) {
-        true => Ok(text.to_owned()),
-        false => Err("use at most 128 ASCII letters, digits and _+-.".to_owned()),
+    if is_policy_name(text) {
+        Ok(text.to_owned())
+    } else {
+        Err("use at most 128 ASCII letters, digits and _+-.".to_owned())
     }
 }
 
-/// Where agent and profile have the socket, unless they are told otherwise.
+/// The default of the agent's socket, and of the socket that a profile names.
 pub(super) const SOCKET: &str = "/run/peername-agent/agent.sock";
