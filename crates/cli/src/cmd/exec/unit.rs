@@ -36,7 +36,7 @@ pub(super) fn run(given: &Given<Args>, name: &str) -> anyhow::Result<ExitCode> {
     if args.unit.remove {
         return match unit {
             Ok(unit) => remove(&unit.name),
-            // The unit may have been removed before.
+            // The drop-in may have outlived its unit.
             Err(_) if exists_and_is_ours(&path_of(&name))? => remove(&name),
             Err(error) => Err(error.into()),
         };
@@ -54,11 +54,11 @@ pub(super) fn run(given: &Given<Args>, name: &str) -> anyhow::Result<ExitCode> {
     refuse_invalid_options(args)?;
     let text = DropIn::for_unit(&unit, &launcher(given)?)?.to_string();
     if hides_main_process(&unit) {
+        let name = &unit.name;
         eprintln!(
             "peername: {name}: Type=forking without PIDFile=: systemd does not find the main process beside the supervisor; \
              name the server's PID file by PIDFile= (systemctl edit {})",
-            quote(&unit.name),
-            name = unit.name
+            quote(name)
         );
     }
     if args.unit.print {
@@ -67,10 +67,10 @@ pub(super) fn run(given: &Given<Args>, name: &str) -> anyhow::Result<ExitCode> {
     }
     write(&path, &text)
         .map_err(|error| advise_on_permission(error, "run as root, or use --print"))?;
-    report(&unit.name, &path, "written")
+    reload_manager(&unit.name, &path, "written")
 }
 
-/// The full name of a service: systemctl(1) adds the suffix, too.
+/// The full name of a service. A missing suffix is added, as by systemctl(1).
 fn service_name(name: &str) -> Result<String, Usage> {
     match name.rsplit_once('.') {
         _ if name.contains('/') => Err(Usage(format!(
@@ -90,7 +90,7 @@ fn path_of(unit: &str) -> PathBuf {
         .join(FILE_NAME)
 }
 
-/// Each connection of a socket unit with `Accept=yes` starts an instance of a template.
+/// Refuses a template that a socket unit with `Accept=yes` starts: each instance gets a connection that systemd has accepted.
 fn refuse_accepting_socket(unit: &ServiceUnit) -> anyhow::Result<()> {
     let Some((prefix, _)) = unit.name.split_once('@') else {
         return Ok(());
@@ -113,7 +113,7 @@ fn hides_main_process(unit: &ServiceUnit) -> bool {
         && unit.last("GuessMainPID").and_then(parse_boolean) != Some(false)
 }
 
-/// Values that are invalid would keep the unit from starting.
+/// Refuses options that would keep the unit from starting.
 fn refuse_invalid_options(args: &Args) -> Result<(), Usage> {
     if args.mode == Mode::Netns {
         let text = "--unit goes with --mode auto, preload and notify: with netns, the server would reach no other unit";
@@ -125,6 +125,7 @@ fn refuse_invalid_options(args: &Args) -> Result<(), Usage> {
     Ok(())
 }
 
+/// The launcher with the options of this command line, files by absolute paths.
 fn launcher(given: &Given<Args>) -> anyhow::Result<Launcher> {
     let args = &given.options;
     let library = match args.mode {
@@ -145,9 +146,9 @@ fn launcher(given: &Given<Args>) -> anyhow::Result<Launcher> {
     })
 }
 
-/// Writes the drop-in in one step: the half of one could clear the unit's command.
+/// Writes the drop-in in one step: half of a drop-in could clear the unit's command. A file that `--unit` has not written stays.
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {
-    let _replaced = exists_and_is_ours(path)?;
+    exists_and_is_ours(path)?;
     let directory = path.parent().unwrap_or(path);
     fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
     publish(path, text.as_bytes())
@@ -180,7 +181,7 @@ fn remove(unit: &str) -> anyhow::Result<ExitCode> {
         .map_err(|error| advise_on_permission(error, "run as root"))?;
     // Fails while the directory has other drop-ins.
     let _ = fs::remove_dir(path.parent().unwrap_or(path));
-    report(unit, path, "removed")
+    reload_manager(unit, path, "removed")
 }
 
 /// Whether the drop-in exists.
@@ -200,20 +201,23 @@ fn exists_and_is_ours(path: &Path) -> anyhow::Result<bool> {
     }
 }
 
-/// Whether a file is a drop-in of `--unit`, or one that was printed.
+/// Whether a file is a drop-in that `--unit` has written, or printed with its path in front.
 fn has_mark(text: &str) -> bool {
     text.lines().take(2).any(|line| line.starts_with(MARK))
 }
 
 /// Reloads the manager, as `systemctl edit` does, and names the command that is left to the user: a restart ends connections.
-fn report(unit: &str, path: &Path, done: &str) -> anyhow::Result<ExitCode> {
+/// `done` is what was done to the drop-in.
+fn reload_manager(unit: &str, path: &Path, done: &str) -> anyhow::Result<ExitCode> {
     let out = &mut stdout();
     writeln!(out, "{}: {done}", path.display())?;
     // sd_booted(3)
     if Path::new("/run/systemd/system").is_dir() {
         let unit = quote(unit);
-        let status = Command::new("systemctl").arg("daemon-reload").status();
-        let status = status.context("systemctl")?;
+        let status = Command::new("systemctl")
+            .arg("daemon-reload")
+            .status()
+            .context("systemctl")?;
         if !status.success() {
             bail!(
                 "systemctl daemon-reload: {status}; {} is {done}: run `systemctl daemon-reload` again, and then `systemctl restart \
@@ -228,8 +232,8 @@ fn report(unit: &str, path: &Path, done: &str) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The options that are not copied as they were given: those of the drop-in itself, and those that name files, which are copied
-/// with absolute paths.
+/// The options that are not copied as they were given: those of the drop-in itself, and those that may name files, which get absolute
+/// paths.
 const NOT_COPIED: [&str; 8] = [
     "unit",
     "print",
@@ -240,7 +244,7 @@ const NOT_COPIED: [&str; 8] = [
     "deny_client",
     "health_checks_from",
 ];
-/// The types of units beside services.
+/// The types of units other than services.
 const OTHER_TYPES: [&str; 10] = [
     "socket",
     "target",

@@ -9,16 +9,16 @@ use peername_observe::shell::quote;
 
 use super::service_unit::ServiceUnit;
 
-/// A drop-in, which `Display` writes.
+/// A drop-in; `Display` writes its text.
 #[derive(Debug)]
 pub(crate) struct DropIn {
     unit: String,
     /// The special prefixes of the unit's command, the launcher and its options.
     launcher: String,
     has_options: bool,
-    /// The words of the unit's command.
+    /// The words of the unit's command, without its special prefixes.
     command: String,
-    /// The command as the unit has it.
+    /// The whole command of the unit, which the drop-in replaces.
     replaced: String,
     sandbox: Vec<SandboxSetting>,
 }
@@ -75,17 +75,18 @@ pub(crate) enum Unsuitable {
 }
 
 impl DropIn {
-    /// The drop-in of this unit, which is read without it.
+    /// Makes the drop-in for a unit, which has to be read without it.
     ///
     /// # Errors
     ///
     /// `peername exec` can't start the unit's server.
     pub(crate) fn for_unit(unit: &ServiceUnit, launcher: &Launcher) -> Result<Self, Unsuitable> {
         refuse_unsuitable(unit)?;
-        let command = command_of(unit)?;
-        let sandbox = match command.is_unconfined() {
-            true => Vec::new(),
-            false => sandbox_settings(unit, launcher),
+        let command = supported_command(unit)?;
+        let sandbox = if command.is_unconfined() {
+            Vec::new()
+        } else {
+            sandbox_settings(unit, launcher)
         };
         Ok(Self {
             unit: unit.name.clone(),
@@ -97,7 +98,7 @@ impl DropIn {
         })
     }
 
-    /// The lines of this drop-in that `text` lacks. Its options are compared only if this drop-in has some.
+    /// The lines of this drop-in that `text` lacks. The options of `peername exec` are compared only if this drop-in has some.
     pub(crate) fn lines_missing_in(&self, text: &str) -> Vec<String> {
         let mut missing = Vec::new();
         if !text.lines().any(|line| self.has_command(line)) {
@@ -117,15 +118,17 @@ impl DropIn {
         missing
     }
 
-    /// Whether a line of a drop-in has this command, and the options in whatever order, if there are some.
+    /// Whether a line has this drop-in's command, and its options, if there are some, in any order.
     fn has_command(&self, line: &str) -> bool {
         line.strip_prefix("ExecStart=")
             .and_then(|line| line.strip_suffix(&format!(" -- {}", self.command)))
-            .is_some_and(|launcher| !self.has_options || words(launcher) == words(&self.launcher))
+            .is_some_and(|launcher| {
+                !self.has_options || word_set(launcher) == word_set(&self.launcher)
+            })
     }
 }
 
-fn words(line: &str) -> BTreeSet<&str> {
+fn word_set(line: &str) -> BTreeSet<&str> {
     line.split(' ').collect()
 }
 
@@ -149,11 +152,12 @@ fn refuse_unsuitable(unit: &ServiceUnit) -> Result<(), Unsuitable> {
     Ok(())
 }
 
-fn command_of(unit: &ServiceUnit) -> Result<Command<'_>, Unsuitable> {
+/// The command line of a unit, if a launcher can be put in front of it.
+fn supported_command(unit: &ServiceUnit) -> Result<CommandLine<'_>, Unsuitable> {
     let (Some(line), Some(file)) = (unit.last("ExecStart"), unit.file_of("ExecStart")) else {
         return Err(Unsuitable::NoCommand(unit.name.clone()));
     };
-    let command = Command::parse(line);
+    let command = CommandLine::parse(line);
     if let Some(prefix) = command.unsupported_prefix() {
         return Err(Unsuitable::Prefix {
             unit: unit.name.clone(),
@@ -201,13 +205,13 @@ impl Display for DropIn {
 
 /// A command line of a unit (systemd.service(5), "Command lines").
 #[derive(Debug)]
-struct Command<'a> {
+struct CommandLine<'a> {
     /// The special prefixes of the executable.
     prefixes: &'a str,
     words: &'a str,
 }
 
-impl<'a> Command<'a> {
+impl<'a> CommandLine<'a> {
     fn parse(line: &'a str) -> Self {
         let words = line.trim_start_matches(['@', '-', ':', '+', '!', '|']);
         let prefixes = line.strip_suffix(words).unwrap_or_default();
@@ -225,33 +229,32 @@ impl<'a> Command<'a> {
         program.rsplit('/').next() == Some("peername") && words.next() == Some("exec")
     }
 
-    /// Whether it runs without the sandbox.
+    /// Whether the command runs without the unit's sandbox.
     fn is_unconfined(&self) -> bool {
         self.prefixes.contains('+')
     }
 
-    /// The new line up to the unit's own words. Those stay as they are: systemd replaces variables and specifiers at any
-    /// position.
+    /// The new line up to the unit's own words, which stay as they are: systemd replaces variables and specifiers at any position.
     fn launcher_line(&self, launcher: &Launcher) -> String {
+        // The prefix `:` switches variables off.
         let has_variables = !self.prefixes.contains(':');
         let binary = launcher.binary.display().to_string();
-        let mut line = format!("{}{}", self.prefixes, quoted(&binary, has_variables));
+        let mut line = format!("{}{}", self.prefixes, quote_word(&binary, has_variables));
         line.push_str(" exec");
         for option in &launcher.options {
             line.push(' ');
-            line.push_str(&quoted(option, has_variables));
+            line.push_str(&quote_word(option, has_variables));
         }
         line
     }
 }
 
-/// A word of a command line that systemd leaves as it is.
-pub(super) fn quoted(word: &str, has_variables: bool) -> String {
-    let word = word.replace('%', "%%");
-    let word = match has_variables {
-        true => word.replace('$', "$$"),
-        false => word,
-    };
+/// Quotes a word of a command line, in which systemd then replaces nothing: specifiers (`%`), variables (`$`) or escapes.
+pub(super) fn quote_word(word: &str, has_variables: bool) -> String {
+    let mut word = word.replace('%', "%%");
+    if has_variables {
+        word = word.replace('$', "$$");
+    }
     if word.contains([' ', '\t', '"', '\'', '\\', ';']) {
         let word = word.replace('\\', "\\\\").replace('"', "\\\"");
         return format!("\"{word}\"");
@@ -261,10 +264,8 @@ pub(super) fn quoted(word: &str, has_variables: bool) -> String {
 
 /// The settings that the unit's sandbox lacks.
 fn sandbox_settings(unit: &ServiceUnit, launcher: &Launcher) -> Vec<SandboxSetting> {
-    let executed: Vec<&Path> = std::iter::once(&launcher.binary)
-        .chain(&launcher.library)
-        .map(PathBuf::as_path)
-        .collect();
+    let mut executed = vec![launcher.binary.as_path()];
+    executed.extend(launcher.library.as_deref());
     let mut settings = vec![
         SandboxSetting {
             key: "SystemCallFilter",
@@ -299,17 +300,17 @@ fn sandbox_settings(unit: &ServiceUnit, launcher: &Launcher) -> Vec<SandboxSetti
 /// The system calls that the supervisor makes and the unit's filter denies.
 fn denied_calls(unit: &ServiceUnit) -> String {
     let filter = unit.list("SystemCallFilter");
-    let dropping_capabilities = has_sys_ptrace(unit).then_some(&CAPSET);
+    let capset = has_sys_ptrace(unit).then_some(&CAPSET);
     CALLS
         .iter()
-        .chain(dropping_capabilities)
+        .chain(capset)
         .filter(|call| !permits(&filter, |word| call.is_named(word)))
         .map(|call| call.name)
         .collect::<Vec<_>>()
         .join(" ")
 }
 
-/// Whether the supervisor starts with CAP_SYS_PTRACE, and then drops all other capabilities.
+/// Whether the supervisor starts with CAP_SYS_PTRACE: then it drops all other capabilities, by capset(2).
 fn has_sys_ptrace(unit: &ServiceUnit) -> bool {
     let is_root = matches!(unit.last("User"), None | Some("root" | "0"));
     is_root
@@ -318,8 +319,8 @@ fn has_sys_ptrace(unit: &ServiceUnit) -> bool {
         })
 }
 
-/// The address families of the supervisor that the unit denies. A wake-up connection has the family of its listener: where the unit
-/// permits one internet family, that one; where it permits none, systemd has opened the listener, and it may be of either.
+/// The address families of the supervisor that the unit denies. A wake-up connection has the family of its listener. Where the unit
+/// permits an internet family, the listener has that one; where it permits none, systemd has opened the listener, of either family.
 fn denied_families(unit: &ServiceUnit) -> String {
     let list = unit.list("RestrictAddressFamilies");
     let is_permitted = |family: &str| permits(&list, |word| word == family);
@@ -333,17 +334,19 @@ fn denied_families(unit: &ServiceUnit) -> String {
     denied.join(" ")
 }
 
-/// Whether a list of what is allowed, or with `~` denied, permits something. The first value decides on all that is not named,
-/// and the last that names it on the rest (systemd.exec(5), SystemCallFilter=).
+/// Whether a list, of what is allowed or with `~` denied, permits something. The last value that names it decides; if none does, it
+/// is permitted if the first value is one with `~` (systemd.exec(5), SystemCallFilter=).
 fn permits(list: &[&str], is_named: impl Fn(&str) -> bool) -> bool {
     let Some(first) = list.first() else {
         return true;
     };
     let mut permits = first.starts_with('~');
     for value in list {
-        let names = value.trim_start_matches('~').split_ascii_whitespace();
-        // An error number may follow a call.
-        let mut names = names.map(|name| name.split(':').next().unwrap_or_default());
+        let mut names = value
+            .trim_start_matches('~')
+            .split_ascii_whitespace()
+            // An error number may follow a call.
+            .map(|name| name.split(':').next().unwrap_or_default());
         if names.any(&is_named) {
             permits = !value.starts_with('~');
         }
@@ -361,14 +364,14 @@ fn uncovered_paths(
     let (restricted, permitted) = (unit.list(restricting), unit.list(permitting));
     paths
         .iter()
-        .filter(|path| depth_of_cover(&restricted, path) > depth_of_cover(&permitted, path))
+        .filter(|path| cover_depth(&restricted, path) > cover_depth(&permitted, path))
         .map(|path| path.display().to_string())
         .collect::<Vec<_>>()
         .join(" ")
 }
 
-/// The length of the longest path in these lists that `path` is below of; 0 without one.
-fn depth_of_cover(lists: &[&str], path: &Path) -> usize {
+/// The number of components of the longest path in these lists that `path` is below; 0 without one.
+fn cover_depth(lists: &[&str], path: &Path) -> usize {
     lists
         .iter()
         .flat_map(|list| list.split_ascii_whitespace())
@@ -392,7 +395,7 @@ impl SystemCall {
     }
 }
 
-/// As `peername_exec::interfaces` tries them.
+/// The system calls that `peername_exec::interfaces` tries.
 const CALLS: [SystemCall; 6] = [
     SystemCall {
         name: "seccomp",
@@ -426,5 +429,6 @@ const CAPSET: SystemCall = SystemCall {
 const INTERNET_FAMILIES: [&str; 2] = ["AF_INET", "AF_INET6"];
 /// The name of the drop-in's file.
 pub(crate) const FILE_NAME: &str = "peername.conf";
-/// The first line of each of our drop-ins, or the second below the path that `--print` writes. It tells them from others.
+/// How the first line of each drop-in of `--unit` begins, or the second line, below the path that `--print` writes. It tells these
+/// drop-ins from others.
 pub(crate) const MARK: &str = "# Made by `peername exec --unit";

@@ -1,7 +1,7 @@
-//! Service units as their files have them (systemd.unit(5), systemd.syntax(7)).
+//! Reads service units from their files (systemd.unit(5), systemd.syntax(7)).
 //!
-//! The files are read, and not the manager asked: `systemctl show` joins the words of a command line without their quotes, and
-//! an image that is being built has units, but no manager.
+//! The manager is not asked: `systemctl show` joins the words of a command line without their quotes, and an image that is
+//! being built has units, but no manager.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -17,12 +17,12 @@ use super::unit_name::UnitName;
 /// A service unit: the settings of its file and of its drop-ins, in the order in which systemd reads them.
 #[derive(Debug)]
 pub(crate) struct ServiceUnit {
-    /// The name of the unit itself, where an alias was given.
+    /// The unit's own name, also if it was read by an alias.
     pub(crate) name: String,
     settings: Vec<Setting>,
 }
 
-/// An assignment.
+/// An assignment in a file.
 #[derive(Debug)]
 struct Setting {
     file: PathBuf,
@@ -72,7 +72,7 @@ impl ServiceUnit {
         self.list_in("Service", key)
     }
 
-    /// The same in any section.
+    /// Like [`list`](Self::list), for any section.
     pub(crate) fn list_in(&self, section: &str, key: &str) -> Vec<&str> {
         let mut list = Vec::new();
         for setting in &self.settings {
@@ -117,14 +117,14 @@ impl Fragment {
         }
     }
 
-    /// Looks for the name, and for the names to which it leads as an alias.
+    /// Finds the file by the name, which may be an alias, or the first of several; `None` if the last one leads to no file.
     fn resolve(root: &Path, name: &str) -> Option<Self> {
-        let mut files: Vec<_> = iter::successors(look_up(root, name), |file| {
-            look_up(root, &target_of_alias(root, file)?)
+        let mut files: Vec<_> = iter::successors(find_file(root, name), |file| {
+            find_file(root, &alias_target(root, file)?)
         })
-        .take(LONGEST_CHAIN_OF_ALIASES + 1)
+        .take(MAX_ALIAS_CHAIN + 1)
         .collect();
-        if files.len() > LONGEST_CHAIN_OF_ALIASES {
+        if files.len() > MAX_ALIAS_CHAIN {
             return None;
         }
         let file = files.pop()?;
@@ -136,7 +136,7 @@ impl Fragment {
         })
     }
 
-    /// The unit's other names. The alias of a template is one of each instance, unless the instance has a file of its own.
+    /// The unit's other names. An alias of a template names each instance of the template, too, unless there is a file of that name.
     fn aliases(&self, root: &Path) -> BTreeSet<String> {
         SEARCH_PATH
             .iter()
@@ -156,14 +156,15 @@ impl Fragment {
     }
 }
 
-/// The name to which a symbolic link leads, if that is in the search path, too. A link to another place is no alias: it is the
-/// file of its own name, or masks it.
-fn target_of_alias(root: &Path, file: &Path) -> Option<String> {
+/// The name to which a symbolic link leads, if the target is in the search path, too. Any other link is no alias: its target is the
+/// file of the link's own name, or masks that name (/dev/null).
+fn alias_target(root: &Path, file: &Path) -> Option<String> {
     let target = file.parent()?.join(fs::read_link(file).ok()?);
     let directory = target.parent()?.canonicalize().ok()?;
     let is_in_search_path = SEARCH_PATH.iter().any(|parent| {
-        let parent = below(root, parent).canonicalize();
-        parent.is_ok_and(|parent| directory.starts_with(parent))
+        below(root, parent)
+            .canonicalize()
+            .is_ok_and(|parent| directory.starts_with(parent))
     });
     let name = target.file_name()?.to_str()?.to_owned();
     is_in_search_path.then_some(name)
@@ -179,7 +180,7 @@ pub(crate) fn parse_boolean(text: &str) -> Option<bool> {
 }
 
 /// The first file of this name, or else the first of its template.
-fn look_up(root: &Path, name: &str) -> Option<PathBuf> {
+fn find_file(root: &Path, name: &str) -> Option<PathBuf> {
     let unit = UnitName::parse(name);
     [Some(unit), unit.template()]
         .into_iter()
@@ -188,7 +189,8 @@ fn look_up(root: &Path, name: &str) -> Option<PathBuf> {
         .find(|file| file.symlink_metadata().is_ok())
 }
 
-/// The drop-ins of a unit by their names, which is the order in which they are read. Of those of one name the first counts.
+/// The drop-ins of a unit, in the order of their names, in which systemd reads them. Of several with one name, that in the first
+/// directory counts.
 fn drop_ins(root: &Path, unit: &Fragment) -> Result<BTreeMap<OsString, PathBuf>, ReadError> {
     let mut found = BTreeMap::new();
     for path in drop_in_directories(root, unit) {
@@ -210,20 +212,20 @@ fn drop_ins(root: &Path, unit: &Fragment) -> Result<BTreeMap<OsString, PathBuf>,
     Ok(found)
 }
 
-/// The directories of drop-ins, that of most weight first: those of the unit, of its aliases, and of all units of its type.
+/// The directories of drop-ins in the order of precedence: those of the unit, of its aliases, and of all units of its type.
 fn drop_in_directories(root: &Path, unit: &Fragment) -> Vec<PathBuf> {
     let name = UnitName::parse(&unit.name);
-    let mut directories = in_search_path(root, &name.names_of_drop_ins());
-    // The order among the aliases is by chance in systemd.
+    let mut directories = in_search_path(root, &name.drop_in_names());
+    // systemd reads the aliases in no defined order.
     for alias in unit.aliases(root) {
-        let names = UnitName::parse(&alias).names_of_drop_ins();
+        let names = UnitName::parse(&alias).drop_in_names();
         directories.extend(in_search_path(root, &names));
     }
     directories.extend(in_search_path(root, &[name.suffix.to_owned()]));
     directories
 }
 
-/// A directory of the search path has more weight than a specific name.
+/// The directories of the drop-ins of these names. The order of the search path has precedence over that of the names.
 fn in_search_path(root: &Path, names: &[String]) -> Vec<PathBuf> {
     let mut directories = Vec::new();
     for parent in SEARCH_PATH {
@@ -237,7 +239,7 @@ fn below(root: &Path, absolute: &str) -> PathBuf {
     root.join(absolute.trim_start_matches('/'))
 }
 
-/// The settings of a drop-in. A directory or a link to nothing has none, but replaces files of its name.
+/// The settings of a drop-in. A directory or a dangling link has no settings, but still replaces files of its name.
 fn read_drop_in(file: &Path) -> Result<Vec<Setting>, ReadError> {
     match read_settings(file) {
         Err(ReadError::Unreadable { source, .. }) if is_nothing_to_read(&source) => Ok(Vec::new()),
@@ -275,7 +277,7 @@ fn parse(file: &Path, text: &str) -> Vec<Setting> {
             section = name.to_owned();
         } else if let Some((key, value)) = line.split_once('=') {
             let value = value.trim();
-            // The blank that keeps the line from going on has to do so in a drop-in, too.
+            // A blank behind the last backslash keeps the line from going on; without the blank, a drop-in's line would go on.
             let end = if ends_in_escape(value) { " " } else { "" };
             settings.push(Setting {
                 file: file.to_owned(),
@@ -297,7 +299,7 @@ fn logical_lines(text: &str) -> Vec<String> {
             continue;
         }
         match line.strip_suffix('\\') {
-            Some(begun) if !ends_in_escape(begun) => joined.push_str(&format!("{begun} ")),
+            Some(start) if !ends_in_escape(start) => joined.push_str(&format!("{start} ")),
             _ => {
                 joined.push_str(line.trim_end());
                 lines.push(std::mem::take(&mut joined));
@@ -308,7 +310,7 @@ fn logical_lines(text: &str) -> Vec<String> {
     lines
 }
 
-/// Whether a backslash at the end is no escaped one itself, and so escapes what follows.
+/// Whether the text ends in an odd number of backslashes, of which the last escapes what follows.
 fn ends_in_escape(text: &str) -> bool {
     let backslashes = text.len() - text.trim_end_matches('\\').len();
     backslashes % 2 == 1
@@ -330,5 +332,5 @@ const SEARCH_PATH: [&str; 13] = [
     "/lib/systemd/system",
     "/run/systemd/generator.late",
 ];
-/// As in systemd, which takes longer ones for a loop.
-const LONGEST_CHAIN_OF_ALIASES: usize = 8;
+/// The files in a chain of aliases; systemd takes a longer chain for a loop.
+const MAX_ALIAS_CHAIN: usize = 8;

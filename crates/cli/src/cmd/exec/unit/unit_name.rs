@@ -21,15 +21,16 @@ impl<'a> UnitName<'a> {
         }
     }
 
-    /// `redis@.service` for `redis@a.service`.
+    /// The template of an instance: `redis@.service` for `redis@a.service`.
     pub(crate) fn template(self) -> Option<Self> {
-        self.instance_name().map(|_| Self {
+        self.nonempty_instance().map(|_| Self {
             instance: Some(""),
             ..self
         })
     }
 
-    /// `redis@a.service` for the template `redis@.service` and any instance `a`; another name as it is.
+    /// A template with the instance of another name: `redis@a.service` for `redis@.service` and `any@a.service`. Other names stay as
+    /// they are.
     pub(crate) fn with_instance_of(self, other: Self) -> Self {
         match (self.instance, other.instance) {
             (Some(""), Some(instance)) => Self {
@@ -40,28 +41,28 @@ impl<'a> UnitName<'a> {
         }
     }
 
-    /// The names by which the unit has drop-ins, the most specific one first: `a-b@c`, `a-b@`, `a-`, `a-@c`, `a-@`. That the
-    /// third comes before the fourth is systemd's order, too.
-    pub(crate) fn names_of_drop_ins(self) -> Vec<String> {
+    /// The names by which the unit has drop-ins, in systemd's order: for `a-b@c` these are `a-b@c`, `a-b@`, `a-`, `a-@c` and `a-@`.
+    /// Specific names come first, except that `a-` comes before `a-@c`.
+    pub(crate) fn drop_in_names(self) -> Vec<String> {
         let mut names = vec![self.to_string()];
         for wider in [self.template(), self.shortened()].into_iter().flatten() {
-            names.extend(wider.names_of_drop_ins());
+            names.extend(wider.drop_in_names());
         }
         names
     }
 
-    /// The name up to a dash: `a-@c` for `a-b@c`, and `a-` for `a-b` and for the template `a-b@`.
+    /// The name up to its last dash: `a-@c` for `a-b@c`, and `a-` for `a-b` and for the template `a-b@`.
     fn shortened(self) -> Option<Self> {
         let prefix = self.prefix.strip_suffix('-').unwrap_or(self.prefix);
         let dash = prefix.rfind('-').filter(|dash| *dash > 0)?;
         Some(Self {
             prefix: &prefix[..=dash],
-            instance: self.instance_name(),
+            instance: self.nonempty_instance(),
             ..self
         })
     }
 
-    fn instance_name(self) -> Option<&'a str> {
+    fn nonempty_instance(self) -> Option<&'a str> {
         self.instance.filter(|instance| !instance.is_empty())
     }
 }

@@ -1,53 +1,35 @@
-//! Which files of a unit are read, and how.
+//! How the files of a unit are found and read.
 
 use super::*;
 
-/// The names by which a unit has drop-ins, of those given, in their order.
-fn names_of_drop_ins(test: &str, file: &str, unit: &str, names: &[&str]) -> Vec<String> {
-    let directory = "lib/systemd/system";
-    let mut root = Root::new(test).with(&format!("{directory}/{file}"), "[Service]\n");
+/// Those of `names` whose drop-ins a unit has, in the order in which they are read.
+fn names_with_drop_ins(test: &str, file: &str, unit: &str, names: &[&str]) -> Vec<String> {
+    let mut root = Root::new(test).with_service("lib", file, "");
     for name in names {
-        root = root.with(
-            &format!("{directory}/{name}.d/{name}.conf"),
-            &format!("[Service]\nEnvironment={name}\n"),
-        );
+        let drop_in = format!("{name}.d/{name}.conf");
+        root = root.with_service("lib", &drop_in, &format!("Environment={name}"));
     }
     let unit = root.read(unit).unwrap();
-    let read = unit.list("Environment");
-    read.into_iter().map(str::to_owned).collect()
+    unit.list("Environment")
+        .into_iter()
+        .map(str::to_owned)
+        .collect()
 }
 
 #[test]
 fn drop_ins_are_read_in_the_order_of_their_names() {
     let root = Root::new("order")
-        .with(
-            "lib/systemd/system/a-b@.service",
-            "[Service]\nExecStart=/bin/a\nUser=a\n",
+        .with_service("lib", "a-b@.service", "ExecStart=/bin/a\nUser=a")
+        .with_service("etc", "a-.service.d/1.conf", "ExecStart=\nExecStart=/bin/1")
+        .with_service(
+            "run",
+            "a-b@.service.d/2.conf",
+            "ExecStart=\nExecStart=/bin/2",
         )
-        .with(
-            "etc/systemd/system/a-.service.d/1.conf",
-            "[Service]\nExecStart=\nExecStart=/bin/1\n",
-        )
-        .with(
-            "run/systemd/system/a-b@.service.d/2.conf",
-            "[Service]\nExecStart=\nExecStart=/bin/2\n",
-        )
-        .with(
-            "lib/systemd/system/a-b@c.service.d/1.conf",
-            "[Service]\nUser=b\n",
-        )
-        .with(
-            "etc/systemd/system/a-b@.service.d/3.conf",
-            "[Service]\nGroup=template\n",
-        )
-        .with(
-            "etc/systemd/system/a-b@c.service.d/3.conf",
-            "[Service]\nGroup=instance\n",
-        )
-        .with(
-            "etc/systemd/system/a-b@c.service.d/peername.conf",
-            "[Service]\nUser=c\n",
-        );
+        .with_service("lib", "a-b@c.service.d/1.conf", "User=b")
+        .with_service("etc", "a-b@.service.d/3.conf", "Group=template")
+        .with_service("etc", "a-b@c.service.d/3.conf", "Group=instance")
+        .with_service("etc", "a-b@c.service.d/peername.conf", "User=c");
     let unit = root.read("a-b@c.service").unwrap();
     // The 1.conf in /etc replaces the one in /lib, though that is the instance's own.
     assert_eq!(unit.last("User"), Some("a"));
@@ -55,9 +37,10 @@ fn drop_ins_are_read_in_the_order_of_their_names() {
     assert_eq!(unit.list("ExecStart"), ["/bin/2"]);
     let template = root.read("a-b@.service").unwrap();
     assert_eq!(template.last("User"), Some("a"));
-    let root = root.with(
-        "etc/systemd/system/a-b@c.service.d/z.conf",
-        "[Service]\nExecStart=\nExecStart=/bin/z\n",
+    let root = root.with_service(
+        "etc",
+        "a-b@c.service.d/z.conf",
+        "ExecStart=\nExecStart=/bin/z",
     );
     let refused = root.refusal("a-b@c.service");
     assert!(refused.contains("z.conf"), "{refused}");
@@ -93,37 +76,22 @@ fn prefixes_of_a_name_end_at_its_dashes() {
         ),
     ] {
         let names = [read, others].concat();
-        assert_eq!(names_of_drop_ins("prefixes", file, unit, &names), read);
+        assert_eq!(names_with_drop_ins("prefixes", file, unit, &names), read);
     }
 }
 
 #[test]
-fn alias_names_its_unit_and_has_drop_ins_of_less_weight() {
+fn alias_names_its_unit_and_has_drop_ins_of_lower_precedence() {
     let root = Root::new("alias")
-        .with(
-            "lib/systemd/system/ssh.service",
-            "[Service]\nExecStart=/usr/sbin/sshd -D\n",
-        )
+        .with_service("lib", "ssh.service", "ExecStart=/usr/sbin/sshd -D")
         .with_link(
             "etc/systemd/system/sshd.service",
             "../../../lib/systemd/system/ssh.service",
         )
-        .with(
-            "lib/systemd/system/ssh.service.d/1.conf",
-            "[Service]\nUser=own\n",
-        )
-        .with(
-            "etc/systemd/system/sshd.service.d/1.conf",
-            "[Service]\nUser=alias\n",
-        )
-        .with(
-            "lib/systemd/system/sshd.service.d/2.conf",
-            "[Service]\nGroup=alias\n",
-        )
-        .with(
-            "etc/systemd/system/service.d/2.conf",
-            "[Service]\nGroup=type\n",
-        );
+        .with_service("lib", "ssh.service.d/1.conf", "User=own")
+        .with_service("etc", "sshd.service.d/1.conf", "User=alias")
+        .with_service("lib", "sshd.service.d/2.conf", "Group=alias")
+        .with_service("etc", "service.d/2.conf", "Group=type");
     for name in ["ssh.service", "sshd.service"] {
         let unit = root.read(name).unwrap();
         assert_eq!(unit.name, "ssh.service");
@@ -133,11 +101,8 @@ fn alias_names_its_unit_and_has_drop_ins_of_less_weight() {
 }
 
 #[test]
-fn chain_of_too_many_aliases_leads_to_no_unit() {
-    let mut root = Root::new("chain").with(
-        "lib/systemd/system/0.service",
-        "[Service]\nExecStart=/bin/z\n",
-    );
+fn too_long_a_chain_of_aliases_leads_to_no_unit() {
+    let mut root = Root::new("chain").with_service("lib", "0.service", "ExecStart=/bin/z");
     for number in 1..=8 {
         let link = format!("lib/systemd/system/{number}.service");
         root = root.with_link(&link, &format!("{}.service", number - 1));
@@ -147,22 +112,13 @@ fn chain_of_too_many_aliases_leads_to_no_unit() {
 }
 
 #[test]
-fn alias_of_a_template_is_one_of_its_instances() {
+fn alias_of_a_template_is_an_alias_of_its_instances() {
     let root = Root::new("template")
-        .with("lib/systemd/system/al@.service", "[Service]\nUser=al\n")
+        .with_service("lib", "al@.service", "User=al")
         .with_link("lib/systemd/system/other@.service", "al@.service")
-        .with(
-            "lib/systemd/system/other@i.service.d/1.conf",
-            "[Service]\nGroup=i\n",
-        )
-        .with(
-            "lib/systemd/system/other@own.service",
-            "[Service]\nUser=own\n",
-        )
-        .with(
-            "lib/systemd/system/other@own.service.d/1.conf",
-            "[Service]\nGroup=own\n",
-        );
+        .with_service("lib", "other@i.service.d/1.conf", "Group=i")
+        .with_service("lib", "other@own.service", "User=own")
+        .with_service("lib", "other@own.service.d/1.conf", "Group=own");
     for name in ["other@i.service", "al@i.service"] {
         let unit = root.read(name).unwrap();
         assert_eq!(unit.name, "al@i.service");
@@ -197,7 +153,7 @@ fn unit_of_a_late_generator_is_found() {
 fn empty_file_masks_a_unit_as_dev_null_does() {
     let root = Root::new("masked")
         .with("etc/systemd/system/empty.service", "")
-        .with("lib/systemd/system/empty.service", "[Service]\nUser=a\n")
+        .with_service("lib", "empty.service", "User=a")
         .with_link("etc/systemd/system/null.service", "/dev/null");
     for (name, reason) in [
         ("null", "is masked"),
@@ -210,12 +166,12 @@ fn empty_file_masks_a_unit_as_dev_null_does() {
 }
 
 #[test]
-fn line_goes_on_after_a_backslash_that_is_last_and_not_escaped() {
+fn unescaped_backslash_at_the_end_continues_a_line() {
     for (end, command, user) in [
         (r"\", "/bin/a User=b", None),
         (r"\\", r"/bin/a\\", Some("b")),
         (r"\\\", r"/bin/a\\ User=b", None),
-        // With its blank, the last word can be written into a drop-in.
+        // The blank is kept, so that a drop-in can have the word, too.
         (r"\ ", r"/bin/a\ ", Some("b")),
     ] {
         let text = format!("[Service]\nExecStart=/bin/a{end}\nUser=b\n");
@@ -235,12 +191,12 @@ fn comment_need_not_be_utf_8() {
 }
 
 #[test]
-fn what_is_no_file_replaces_drop_ins_of_its_name_and_is_ignored() {
+fn directory_or_dangling_link_hides_drop_ins_of_its_name() {
     let drop_ins = "etc/systemd/system/a.service.d";
     let replaced = "lib/systemd/system/a.service.d";
     let text = "[Service]\nUser=replaced\n";
     let root = Root::new("no-file")
-        .with("lib/systemd/system/a.service", "[Service]\nUser=a\n")
+        .with_service("lib", "a.service", "User=a")
         .with("lib/systemd/system/service.d", "a file")
         .with(&format!("{drop_ins}/directory.conf/file"), "")
         .with_link(&format!("{drop_ins}/link.conf"), "absent")
