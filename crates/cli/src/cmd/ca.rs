@@ -82,9 +82,7 @@ struct NewAuthority {
     permit: Vec<Permitted>,
 }
 
-/// # Errors
-///
-/// The authority can't be created, read or written, or standard output failed.
+/// Performs the action.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     perform(&args.action).map_err(ca_dir::advise)?;
     Ok(ExitCode::SUCCESS)
@@ -93,11 +91,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 fn perform(action: &Action) -> anyhow::Result<()> {
     match action {
         Action::Init {
-            dir, if_missing, ..
-        } if *if_missing && exists(dir)? => {}
-        Action::Init {
-            dir, new_authority, ..
-        } => init(dir, new_authority)?,
+            dir,
+            new_authority,
+            if_missing,
+        } => {
+            if !(*if_missing && exists(dir)?) {
+                init(dir, new_authority)?;
+            }
+        }
         Action::Show { dir, json } => show(dir, *json)?,
         Action::Export { dir } => {
             let authority = Authority::open(&dir.path()?)?;
@@ -109,7 +110,7 @@ fn perform(action: &Action) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether there is a usable authority. An unusable one is an error.
+/// Whether there is an authority; one that can't be used is an error.
 fn exists(dir: &CaDir) -> anyhow::Result<bool> {
     match Authority::open(&dir.path()?) {
         Ok(_) => Ok(true),
@@ -158,11 +159,11 @@ fn show(dir: &CaDir, json: bool) -> anyhow::Result<()> {
     }
     let report = AuthorityReport {
         path: dir.path()?.display().to_string(),
-        certificate: Certificate::of(authority.facts()),
+        certificate: Certificate::new(authority.facts()),
         previous: authority
             .predecessors()
             .iter()
-            .map(Certificate::of)
+            .map(Certificate::new)
             .collect(),
     };
     writeln!(stdout(), "{}", serde_json::to_string(&report)?)?;
@@ -183,12 +184,12 @@ struct Certificate {
     sha256: String,
     not_before: String,
     not_after: String,
-    /// Empty: all hosts.
+    /// Empty if the authority is for all hosts.
     permitted: Vec<String>,
 }
 
 impl Certificate {
-    fn of(facts: &CertificateFacts) -> Self {
+    fn new(facts: &CertificateFacts) -> Self {
         Self {
             subject: facts.subject.clone(),
             sha256: fingerprint(facts),
@@ -201,10 +202,10 @@ impl Certificate {
 
 fn describe(dir: &CaDir, authority: &Authority) -> anyhow::Result<()> {
     let (path, out) = (dir.path()?, &mut stdout());
-    let certificate = Certificate::of(authority.facts());
+    let certificate = Certificate::new(authority.facts());
     let permitted = match &certificate.permitted[..] {
         [] => "all hosts".to_owned(),
-        some => some.join(", "),
+        permitted => permitted.join(", "),
     };
     writeln!(out, "authority  {}", path.display())?;
     // Escaped: the certificate may come from another authority.
@@ -216,11 +217,11 @@ fn describe(dir: &CaDir, authority: &Authority) -> anyhow::Result<()> {
         certificate.not_before, certificate.not_after
     )?;
     writeln!(out, "for        {}", permitted.escape_debug())?;
-    for old in authority.predecessors().iter().map(Certificate::of) {
+    for previous in authority.predecessors().iter().map(Certificate::new) {
         writeln!(
             out,
             "before it  SHA-256 {}, until {}",
-            old.sha256, old.not_after
+            previous.sha256, previous.not_after
         )?;
     }
     Ok(())
@@ -236,7 +237,7 @@ fn fingerprint(facts: &CertificateFacts) -> String {
     bytes.join(":")
 }
 
-/// Formats seconds since 1970 by RFC 3339.
+/// Formats a Unix time by RFC 3339.
 pub(crate) fn date(seconds: u64) -> String {
     format_rfc3339_seconds(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)).to_string()
 }
@@ -248,7 +249,9 @@ fn common_name(text: &str) -> Result<String, &'static str> {
         .ok_or("use 1 to 64 printable characters")
 }
 
+/// `peername on HOST`, or `peername` if the host has no name.
 pub(crate) fn default_common_name() -> String {
+    // With the words before it, at most the 64 characters of a common name.
     let host: String = peername_sys::host_name().chars().take(48).collect();
     format!("peername on {host}")
         .trim_end_matches(" on ")

@@ -1,6 +1,6 @@
 //! The directory of the authority.
 
-use std::env::var_os;
+use std::env::{self, var_os};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use peername_daemon::usage::Usage;
 use peername_intercept::ca::CaError;
 use peername_observe::shell::quote;
 
-/// `--ca`, also of `peername intercept`.
+/// The option `--ca`, which `peername intercept` has, too.
 #[derive(Debug, Clone, Default, PartialEq, clap::Args)]
 pub(crate) struct CaDir {
     /// The directory of the authority [default: $STATE_DIRECTORY/ca, else $XDG_STATE_HOME/peername/ca, else
@@ -35,8 +35,7 @@ impl CaDir {
     ///
     /// [`Usage`] if none is given and the environment names none either.
     pub(crate) fn path(&self) -> Result<PathBuf, Usage> {
-        let given = self.ca.clone();
-        given.or_else(default).ok_or_else(|| {
+        self.ca.clone().or_else(default_dir).ok_or_else(|| {
             Usage("HOME is not set: give --ca DIR, the directory of the authority".to_owned())
         })
     }
@@ -52,19 +51,24 @@ impl CaDir {
 
 /// The default directory: for a service the one that systemd created for it (systemd.exec(5), StateDirectory=), else one
 /// of the user's (XDG base directory specification: paths that are not absolute are ignored).
-fn default() -> Option<PathBuf> {
-    let set = |name| {
-        var_os(name)
-            .map(PathBuf::from)
-            .filter(|path| path.is_absolute())
-    };
-    let service_dir =
-        var_os("STATE_DIRECTORY").and_then(|list| std::env::split_paths(&list).next());
-    let service_dir = service_dir
+fn default_dir() -> Option<PathBuf> {
+    // A list, if the unit has several directories.
+    let state_dir = var_os("STATE_DIRECTORY")
+        .and_then(|list| env::split_paths(&list).next())
+        .filter(|dir| dir.is_absolute());
+    if let Some(state_dir) = state_dir {
+        return Some(state_dir.join("ca"));
+    }
+    let user_dir = absolute_path_in("XDG_STATE_HOME")
+        .or_else(|| Some(absolute_path_in("HOME")?.join(".local/state")))?;
+    Some(user_dir.join("peername/ca"))
+}
+
+/// The value of an environment variable, if it is an absolute path.
+fn absolute_path_in(variable: &str) -> Option<PathBuf> {
+    var_os(variable)
+        .map(PathBuf::from)
         .filter(|path| path.is_absolute())
-        .map(|dir| dir.join("ca"));
-    let user_dir = || set("XDG_STATE_HOME").or_else(|| Some(set("HOME")?.join(".local/state")));
-    service_dir.or_else(|| Some(user_dir()?.join("peername/ca")))
 }
 
 /// Adds the option to the error of a directory that may not be read or written.

@@ -1,7 +1,7 @@
 //! `peername ca env`: writes the files and prints the variables by which programs trust an authority.
 //!
-//! Most programs read one file instead of the host's roots, so that file has to contain both. Some read a file
-//! in addition to the roots. Java reads a keystore.
+//! Most programs read one file instead of the host's roots, so that file has to contain the roots and the authority. Some
+//! read a file in addition to the roots. Java reads a keystore.
 
 use std::io::{self, Write, stdout};
 use std::path::{Path, PathBuf};
@@ -23,9 +23,7 @@ pub(super) struct OutputDir {
     into: Option<PathBuf>,
 }
 
-/// # Errors
-///
-/// The authority can't be read, the files can't be written, or their paths are not UTF-8.
+/// Writes the files and prints the variables.
 pub(super) fn run(dir: &CaDir, output: &OutputDir) -> anyhow::Result<()> {
     let ca = dir.path()?;
     let authority = Authority::open(&ca)?;
@@ -33,12 +31,9 @@ pub(super) fn run(dir: &CaDir, output: &OutputDir) -> anyhow::Result<()> {
     let into = into
         .canonicalize()
         .map_err(|error| output_error(&into, &error))?;
-    let file = |name| into.join(name);
-    let (own, bundle, java) = (
-        file("certificates.pem"),
-        file("bundle.pem"),
-        file("truststore.p12"),
-    );
+    let own = into.join("certificates.pem");
+    let bundle = into.join("bundle.pem");
+    let java = into.join("truststore.p12");
     let store = TrustStore::merged(
         &authority.certificates(),
         &trust_store::host_roots(Some(&into)).certs,
@@ -47,7 +42,7 @@ pub(super) fn run(dir: &CaDir, output: &OutputDir) -> anyhow::Result<()> {
     publish(&own, &store.extra)?;
     publish(&bundle, &store.bundle)?;
     publish(&java, &store.java)?;
-    print(text(&own)?, text(&bundle)?, text(&java)?)
+    print_variables(as_utf8(&own)?, as_utf8(&bundle)?, as_utf8(&java)?)
 }
 
 /// The error of the output directory, which is not created here: its permissions are the user's decision.
@@ -63,7 +58,7 @@ fn output_error(into: &Path, error: &io::Error) -> anyhow::Error {
     }
 }
 
-fn print(own: &str, bundle: &str, java: &str) -> anyhow::Result<()> {
+fn print_variables(own: &str, bundle: &str, java: &str) -> anyhow::Result<()> {
     let mut out = stdout();
     for (names, path) in [(BUNDLE_VARIABLES, bundle), (EXTRA_CA_VARIABLES, own)] {
         for name in names {
@@ -84,7 +79,7 @@ fn print(own: &str, bundle: &str, java: &str) -> anyhow::Result<()> {
 }
 
 /// The path as text, for the variables.
-fn text(path: &Path) -> Result<&str, Usage> {
+fn as_utf8(path: &Path) -> Result<&str, Usage> {
     path.to_str().ok_or_else(|| {
         Usage(format!(
             "{}: use --into DIR, with a path in UTF-8",

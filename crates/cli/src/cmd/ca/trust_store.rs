@@ -14,36 +14,41 @@ use super::java_truststore;
 pub(crate) struct TrustStore {
     /// The authority's certificates, and those of the files that the environment names for [`EXTRA_CA_VARIABLES`] (PEM).
     pub(crate) extra: Vec<u8>,
-    /// These, those of the host, and those of the files that the environment names for [`BUNDLE_VARIABLES`].
+    /// The certificates of `extra`, those of the host, and those of the files that the environment names for
+    /// [`BUNDLE_VARIABLES`] (PEM).
     pub(crate) bundle: Vec<u8>,
-    /// The same as a keystore for Java.
+    /// The certificates of `bundle`, as a keystore for Java.
     pub(crate) java: Vec<u8>,
 }
 
 /// The authority's certificates (PEM), each by the name that OpenSSL looks it up by in a directory.
 pub(crate) fn hashed(certificates: &[CertificateDer<'_>]) -> Vec<(String, Vec<u8>)> {
-    let named = certificates.iter().filter_map(|one| {
-        let pem = to_pem(std::slice::from_ref(one)).into_bytes();
-        Some((subject_hash(one)?, pem))
-    });
-    named.collect()
+    certificates
+        .iter()
+        .filter_map(|certificate| {
+            let pem = to_pem(std::slice::from_ref(certificate)).into_bytes();
+            Some((subject_hash(certificate)?, pem))
+        })
+        .collect()
 }
 
 impl TrustStore {
     /// Merges an authority's certificates, those of the [`host_roots`], and those of the environment. `published` is the
-    /// directory where earlier files of this authority may be.
+    /// directory in which `peername ca env` may have published earlier files of this authority.
     pub(crate) fn merged(
         authority: &[CertificateDer<'static>],
         host: &[CertificateDer<'static>],
         published: Option<&Path>,
     ) -> Self {
-        let extras = named_by(EXTRA_CA_VARIABLES, published);
+        let extras = paths_in(EXTRA_CA_VARIABLES, published);
         let mut extra = authority.to_vec();
         add_missing(&mut extra, extras.iter().flat_map(|path| read(path)));
         let mut all = extra.clone();
         add_missing(&mut all, host.iter().cloned());
-        let bundles = named_by(BUNDLE_VARIABLES, published);
-        let unread = bundles.difference(&extras).filter(|path| !is_of_host(path));
+        let bundles = paths_in(BUNDLE_VARIABLES, published);
+        let unread = bundles
+            .difference(&extras)
+            .filter(|path| !is_host_bundle(path));
         add_missing(&mut all, unread.flat_map(|path| read(path)));
         Self {
             extra: to_pem(&extra).into_bytes(),
@@ -57,16 +62,16 @@ fn add_missing(
     all: &mut Vec<CertificateDer<'static>>,
     more: impl IntoIterator<Item = CertificateDer<'static>>,
 ) {
-    for one in more {
-        if !all.contains(&one) {
-            all.push(one);
+    for certificate in more {
+        if !all.contains(&certificate) {
+            all.push(certificate);
         }
     }
 }
 
-/// The files and directories that variables name, but for those that `peername ca env` has published: an authority
-/// that was trusted once would stay there for ever.
-fn named_by(variables: &[&str], published: Option<&Path>) -> BTreeSet<PathBuf> {
+/// The files and directories that variables name, without those that `peername ca env` has published: otherwise an authority
+/// that was published once would be in all later files.
+fn paths_in(variables: &[&str], published: Option<&Path>) -> BTreeSet<PathBuf> {
     variables
         .iter()
         .filter_map(|name| var_os(name).map(PathBuf::from))
@@ -74,17 +79,18 @@ fn named_by(variables: &[&str], published: Option<&Path>) -> BTreeSet<PathBuf> {
         .collect()
 }
 
-/// Whether it is a file that [`host_roots`] has read: many environments name one bundle by several variables.
-fn is_of_host(path: &Path) -> bool {
+/// Whether [`host_roots`] has read this file: many environments name one bundle by several variables.
+fn is_host_bundle(path: &Path) -> bool {
     var_os("SSL_CERT_FILE").is_some_and(|file| Path::new(&file) == path) && !path.is_dir()
 }
 
 fn read(path: &Path) -> Vec<CertificateDer<'static>> {
-    let found = match path.is_dir() {
-        true => load_certs_from_paths(None, Some(path)),
-        false => load_certs_from_paths(Some(path), None),
+    let found = if path.is_dir() {
+        load_certs_from_paths(None, Some(path))
+    } else {
+        load_certs_from_paths(Some(path), None)
     };
-    report(&found);
+    report_errors(&found);
     found.certs
 }
 
@@ -92,7 +98,7 @@ fn is_published(path: &Path, published: Option<&Path>) -> bool {
     published.is_some() && path.parent() == published
 }
 
-fn report(found: &CertificateResult) {
+fn report_errors(found: &CertificateResult) {
     for error in &found.errors {
         eprintln!("peername: left out of the bundle: {error}");
     }
@@ -106,8 +112,8 @@ pub(crate) fn java_options(keystore: &str) -> String {
     )
 }
 
-/// The authorities that this host trusts. In a shell that has evaluated peername's variables, SSL_CERT_FILE is the
-/// bundle. The system's directories are read then.
+/// The authorities that this host trusts. In a shell that has evaluated peername's variables, SSL_CERT_FILE names the
+/// published bundle; the system's directories are read instead.
 pub(crate) fn host_roots(published: Option<&Path>) -> CertificateResult {
     let is_bundle_set =
         var_os("SSL_CERT_FILE").is_some_and(|file| is_published(Path::new(&file), published));
@@ -116,11 +122,12 @@ pub(crate) fn host_roots(published: Option<&Path>) -> CertificateResult {
     } else {
         load_native_certs()
     };
-    match found.certs.is_empty() {
-        true => eprintln!(
+    if found.certs.is_empty() {
+        eprintln!(
             "peername: this host trusts no certificate authority: is ca-certificates installed?"
-        ),
-        false => report(&found),
+        );
+    } else {
+        report_errors(&found);
     }
     found
 }
@@ -150,12 +157,12 @@ pub(crate) const BUNDLE_VARIABLES: &[&str] = &[
     "BUNDLE_SSL_CA_CERT",
     "HEX_CACERTS_PATH",
     "JULIA_SSL_CA_ROOTS_PATH",
-    // Over `cafile` of .npmrc, beside which npm does not read NODE_EXTRA_CA_CERTS.
+    // Overrides `cafile` of .npmrc; with that option npm does not read NODE_EXTRA_CA_CERTS.
     "npm_config_cafile",
 ];
 
 /// Variables for a file that programs read in addition to the host's roots.
 pub(crate) const EXTRA_CA_VARIABLES: &[&str] = &["NODE_EXTRA_CA_CERTS", "DENO_CERT"];
 
-/// Debian, Alpine, Arch, SUSE; Fedora and its derivatives.
+/// Of Debian, Alpine, Arch and SUSE; of Fedora and its derivatives.
 const SYSTEM_CA_DIRS: [&str; 2] = ["/etc/ssl/certs", "/etc/pki/tls/certs"];
