@@ -43,14 +43,14 @@ pub(crate) struct Args {
 ///
 /// Standard input or output failed; a closed pipe is no error.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let format =
-        MessageFormat::new(args.dialect, args.transport).unwrap_or_else(|misuse| misuse.exit());
-    let format = format.with_strictness(args.strict_header);
+    let format = MessageFormat::new(args.dialect, args.transport)
+        .unwrap_or_else(|conflict| conflict.exit())
+        .with_strictness(args.strict_header);
     let (input, output) = (io::stdin().lock(), io::stdout().lock());
     let decoded = if args.hex {
-        decode_lines(input, output, format)
+        decode_hex_lines(input, output, format)
     } else {
-        decode_one(input, output, format)
+        decode_raw(input, output, format)
     };
     match decoded {
         Ok(true) => Ok(ExitCode::SUCCESS),
@@ -62,16 +62,16 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Decodes one message of raw bytes. Payload behind [`MAX_MESSAGE_LEN`] is not read.
-fn decode_one(input: impl Read, mut output: impl Write, format: MessageFormat) -> io::Result<bool> {
+fn decode_raw(input: impl Read, mut output: impl Write, format: MessageFormat) -> io::Result<bool> {
     let mut message = Vec::new();
     input
         .take(MAX_MESSAGE_LEN as u64)
         .read_to_end(&mut message)?;
-    Report::of(&message, format).print(&mut output)
+    Report::new(&message, format).print(&mut output)
 }
 
-/// Decodes one message of hex per line; an empty line is an empty message. The end of an overlong line is skipped.
-fn decode_lines(
+/// Decodes one message of hex per line; an empty line is an empty message. What a line has beyond [`MAX_LINE_LEN`] is skipped.
+fn decode_hex_lines(
     mut input: impl BufRead,
     mut output: impl Write,
     format: MessageFormat,
@@ -89,7 +89,7 @@ fn decode_lines(
         }
         let message = parse_hex(&line);
         let report = match &message {
-            Ok(message) => Report::of(message, format),
+            Ok(message) => Report::new(message, format),
             Err(error) => Report::reject(error.clone()),
         };
         all_accepted &= report.print(&mut output)?;
@@ -112,10 +112,9 @@ fn parse_hex(line: &[u8]) -> Result<Vec<u8>, String> {
         .map_err(|_| "not hex: an odd number of digits".to_owned())
 }
 
-/// Bytes of one message that are stored: the longest header, and one byte more, which shows that the header ended.
-/// With fewer, the longest headers could not be decoded.
+/// The bytes of a message that are read: those of the longest header, and one byte more, which shows that the header has ended.
 const MAX_MESSAGE_LEN: usize = V2_MAX_LEN + 1;
-/// Characters of a line of hex that are read: those of the longest message, and blanks before it.
+/// The characters of a line of hex that are read: those of the longest message, and 64 blanks before it.
 const MAX_LINE_LEN: usize = 2 * MAX_MESSAGE_LEN + 64;
 
 #[cfg(test)]

@@ -1,4 +1,6 @@
-//! Selects the parser of a message, by `--dialect` and `--transport`.
+//! The format of a message, by `--dialect`, `--transport` and `--strict-header`.
+
+use peername_proto::Carrier;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Transport {
@@ -15,21 +17,15 @@ pub(super) enum HeaderFormat {
 /// The format that messages are parsed as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MessageFormat {
-    Proxy(peername_proto::Carrier),
+    Proxy(Carrier),
     /// Without deviations from the specification.
-    StrictProxy(peername_proto::Carrier),
+    StrictProxy(Carrier),
     Spp,
 }
 
 impl MessageFormat {
-    /// The same format, and with `--strict-header` without deviations. The Simple Proxy Protocol allows none.
-    pub(super) fn with_strictness(self, is_strict: bool) -> Self {
-        match self {
-            Self::Proxy(carrier) if is_strict => Self::StrictProxy(carrier),
-            format => format,
-        }
-    }
-
+    /// The format of the options. Without `--transport`, the Simple Proxy Protocol is over UDP, and the PROXY protocol over TCP.
+    ///
     /// # Errors
     ///
     /// A conflict of arguments: the Simple Proxy Protocol over TCP.
@@ -37,7 +33,6 @@ impl MessageFormat {
         dialect: HeaderFormat,
         transport: Option<Transport>,
     ) -> Result<Self, clap::Error> {
-        use peername_proto::Carrier;
         match (dialect, transport) {
             (HeaderFormat::Proxy, None | Some(Transport::Tcp)) => Ok(Self::Proxy(Carrier::Stream)),
             (HeaderFormat::Proxy, Some(Transport::Udp)) => Ok(Self::Proxy(Carrier::Datagram)),
@@ -46,6 +41,14 @@ impl MessageFormat {
                 clap::error::ErrorKind::ArgumentConflict,
                 "--dialect spp exists over UDP only; leave --transport tcp out\n",
             )),
+        }
+    }
+
+    /// The same format, without deviations if `is_strict`. The Simple Proxy Protocol has none.
+    pub(super) fn with_strictness(self, is_strict: bool) -> Self {
+        match self {
+            Self::Proxy(carrier) if is_strict => Self::StrictProxy(carrier),
+            format => format,
         }
     }
 }

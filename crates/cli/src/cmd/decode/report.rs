@@ -44,7 +44,7 @@ struct Field<'a> {
 }
 
 impl<'a> Report<'a> {
-    pub(super) fn of(message: &'a [u8], format: MessageFormat) -> Self {
+    pub(super) fn new(message: &'a [u8], format: MessageFormat) -> Self {
         match format {
             MessageFormat::Proxy(carrier) => match parse(message, carrier) {
                 Ok(Parsed::Complete(header)) => Self::proxy(&header),
@@ -55,7 +55,7 @@ impl<'a> Report<'a> {
                 Ok(Parsed::Complete(header)) if let Some(deviation) = header.deviation() => {
                     Self::reject(HeaderRefusal::Deviation(deviation).to_string())
                 }
-                _ => Self::of(message, MessageFormat::Proxy(carrier)),
+                _ => Self::new(message, MessageFormat::Proxy(carrier)),
             },
             MessageFormat::Spp => match Spp::parse(message) {
                 Ok(header) => Self::spp(header),
@@ -117,10 +117,10 @@ impl<'a> Report<'a> {
     }
 
     fn invalid(invalid: &Invalid, message: &[u8]) -> Self {
-        let wrong_format = matches!(invalid, Invalid::NoHeader { .. } | Invalid::SppMagic(_));
-        let hint = guess_protocol(message).filter(|_| wrong_format);
-        let hint = hint
-            .map(|like| format!(" (it looks like {like})"))
+        let is_other_protocol = matches!(invalid, Invalid::NoHeader { .. } | Invalid::SppMagic(_));
+        let hint = guess_protocol(message)
+            .filter(|_| is_other_protocol)
+            .map(|guess| format!(" (it looks like {guess})"))
             .unwrap_or_default();
         Self::reject(format!("{invalid}{hint}"))
     }

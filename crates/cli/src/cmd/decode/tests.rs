@@ -8,38 +8,40 @@ use super::*;
 const STREAM: MessageFormat = MessageFormat::Proxy(Carrier::Stream);
 const DATAGRAM: MessageFormat = MessageFormat::Proxy(Carrier::Datagram);
 
-/// The corpus of the codec's tests, through the command: each message as hex, all of one kind at once.
+/// The codec's tests have the same corpus. Here the messages of one format are the lines of one input.
 #[test]
 fn corpus_is_decoded_as_expected() {
-    let rows: Vec<Value> = include_str!("../../../../proto/tests/proxy-protocol.jsonl")
+    let corpus: Vec<Value> = include_str!("../../../../proto/tests/proxy-protocol.jsonl")
         .lines()
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
-    let mut ran = 0;
+    let mut compared = 0;
     for (transport, mode, format) in [
         ("tcp", "pp", STREAM),
         ("udp", "pp", DATAGRAM),
         ("udp", "spp", MessageFormat::Spp),
     ] {
-        let rows = || {
-            rows.iter()
-                .filter(|row| row["transport"] == transport && row["mode"] == mode)
-        };
-        let input: String = rows()
+        let rows: Vec<_> = corpus
+            .iter()
+            .filter(|row| row["transport"] == transport && row["mode"] == mode)
+            .collect();
+        let input: String = rows
+            .iter()
             .map(|row| format!("{}\n", row["hex"].as_str().unwrap()))
             .collect();
-        let (output, all_accepted) = lines(&input, format);
+        let (output, all_accepted) = decoded_lines(&input, format);
         assert!(!all_accepted);
-        assert_eq!(output.len(), rows().count());
-        for (row, got) in rows().zip(&output) {
-            compare(row, got);
-            ran += 1;
+        assert_eq!(output.len(), rows.len());
+        for (row, got) in rows.iter().zip(&output) {
+            assert_report(row, got);
         }
+        compared += rows.len();
     }
-    assert_eq!(ran, 577);
+    assert_eq!(compared, corpus.len());
 }
 
-fn compare(row: &Value, got: &Value) {
+/// Compares a report with a row of the corpus.
+fn assert_report(row: &Value, got: &Value) {
     let id = &row["id"];
     for key in [
         "verdict",
@@ -52,13 +54,13 @@ fn compare(row: &Value, got: &Value) {
     ] {
         assert_eq!(row[key], got[key], "{id}: {key}");
     }
-    let pairs = got["tlvs"].as_array().map(|fields| {
+    let tlvs = got["tlvs"].as_array().map_or(Value::Null, |fields| {
         fields
             .iter()
             .map(|field| serde_json::json!([field["type"], field["hex"]]))
+            .collect()
     });
-    let pairs = pairs.map_or(Value::Null, |pairs| pairs.collect());
-    assert_eq!(row["tlvs"], pairs, "{id}: tlvs");
+    assert_eq!(row["tlvs"], tlvs, "{id}: tlvs");
     assert_eq!(
         got["error"].is_null(),
         row["verdict"] == "accept",
@@ -67,12 +69,11 @@ fn compare(row: &Value, got: &Value) {
 }
 
 #[test]
-fn keys_and_names_match_the_contract() {
+fn output_has_the_documented_keys_and_names() {
     let header = "0d0a0d0a000d0a515549540a2111001bc000020ac6336414dc0401bb\
                   0100026832ea000701767063652d31";
-    let header = header.replace(' ', "");
     assert_eq!(
-        text(&header, STREAM),
+        output_text(header, STREAM),
         concat!(
             r#"{"verdict":"accept","version":2,"command":"proxy","family":"tcp4","#,
             r#""src":"192.0.2.10:56324","dst":"198.51.100.20:443","header_len":43,"#,
@@ -84,8 +85,8 @@ fn keys_and_names_match_the_contract() {
 }
 
 #[test]
-fn a_header_alone_is_success() {
-    let (output, all_accepted) = raw(b"PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\nGET /", STREAM);
+fn payload_behind_the_header_is_ignored() {
+    let (output, all_accepted) = decoded(b"PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\nGET /", STREAM);
     assert!(all_accepted);
     assert_eq!(output["src"], "192.0.2.1:1");
     assert_eq!(output["header_len"], 36);
@@ -94,11 +95,11 @@ fn a_header_alone_is_success() {
 
 #[test]
 fn other_protocol_is_named() {
-    let (output, all_accepted) = raw(b"GET / HTTP/1.1\r\n", STREAM);
+    let (output, all_accepted) = decoded(b"GET / HTTP/1.1\r\n", STREAM);
     assert!(!all_accepted);
     let error = output["error"].as_str().unwrap();
     assert!(error.contains("byte 0") && error.ends_with("(it looks like an HTTP/1 request)"));
-    let (output, _) = raw(b"PROXY UNKNOWN\r\n", MessageFormat::Spp);
+    let (output, _) = decoded(b"PROXY UNKNOWN\r\n", MessageFormat::Spp);
     assert!(output["error"].as_str().unwrap().contains("version 1"));
 }
 
@@ -109,7 +110,7 @@ fn bad_hex_rejects_its_line_only() {
         "{good}\nzz\n5\n{good} {good}\n\n  {}\t\r\n{good}",
         good.to_uppercase()
     );
-    let (output, all_accepted) = lines(&input, STREAM);
+    let (output, all_accepted) = decoded_lines(&input, STREAM);
     let verdicts: Vec<_> = output
         .iter()
         .map(|line| line["verdict"].as_str().unwrap())
@@ -136,7 +137,7 @@ fn bad_hex_rejects_its_line_only() {
 
 #[test]
 fn empty_input_has_no_output() {
-    assert_eq!(lines("", STREAM), (vec![], true));
+    assert_eq!(decoded_lines("", STREAM), (vec![], true));
 }
 
 #[test]
@@ -147,12 +148,12 @@ fn endless_message_is_read_in_bounded_memory() {
             .chain_zeroes(1 << 24)
     };
     let mut output = Vec::new();
-    assert!(decode_lines(BufReader::new(endless()), &mut output, STREAM).unwrap());
+    assert!(decode_hex_lines(BufReader::new(endless()), &mut output, STREAM).unwrap());
     assert_eq!(output.iter().filter(|&&byte| byte == b'\n').count(), 1);
     let line = [b'0'; MAX_LINE_LEN];
     assert_eq!(parse_hex(&line).unwrap().len(), MAX_MESSAGE_LEN);
     let mut rest = b"PROXY UNKNOWN\r\n".to_vec().chain_zeroes(1 << 24);
-    assert!(decode_one(&mut rest, io::sink(), STREAM).unwrap());
+    assert!(decode_raw(&mut rest, io::sink(), STREAM).unwrap());
     assert_eq!(
         io::copy(&mut rest, &mut io::sink()).unwrap(),
         (1 << 24) + 15 - MAX_MESSAGE_LEN as u64
@@ -169,8 +170,8 @@ fn spp_exists_over_udp_only() {
         MessageFormat::new(HeaderFormat::Proxy, None),
         Ok(STREAM)
     ));
-    let misuse = MessageFormat::new(HeaderFormat::Spp, Some(Transport::Tcp)).unwrap_err();
-    assert_eq!(misuse.exit_code(), 2);
+    let conflict = MessageFormat::new(HeaderFormat::Spp, Some(Transport::Tcp)).unwrap_err();
+    assert_eq!(conflict.exit_code(), 2);
 }
 
 /// A reader that gives these bytes, then so many zeroes (`'0'` is a hex digit too).
@@ -184,11 +185,11 @@ impl ChainZeroes for Vec<u8> {
     }
 }
 
-fn lines(input: &str, format: MessageFormat) -> (Vec<Value>, bool) {
+fn decoded_lines(input: &str, format: MessageFormat) -> (Vec<Value>, bool) {
     let mut output = Vec::new();
     // A small buffer, so that lines come in pieces.
     let input = BufReader::with_capacity(7, input.as_bytes());
-    let all_accepted = decode_lines(input, &mut output, format).unwrap();
+    let all_accepted = decode_hex_lines(input, &mut output, format).unwrap();
     let output = String::from_utf8(output).unwrap();
     (
         output
@@ -199,15 +200,15 @@ fn lines(input: &str, format: MessageFormat) -> (Vec<Value>, bool) {
     )
 }
 
-fn raw(input: &[u8], format: MessageFormat) -> (Value, bool) {
+fn decoded(input: &[u8], format: MessageFormat) -> (Value, bool) {
     let mut output = Vec::new();
-    let all_accepted = decode_one(input, &mut output, format).unwrap();
+    let all_accepted = decode_raw(input, &mut output, format).unwrap();
     (serde_json::from_slice(&output).unwrap(), all_accepted)
 }
 
-fn text(hex: &str, format: MessageFormat) -> String {
+fn output_text(hex: &str, format: MessageFormat) -> String {
     let mut output = Vec::new();
-    decode_lines(hex.as_bytes(), &mut output, format).unwrap();
+    decode_hex_lines(hex.as_bytes(), &mut output, format).unwrap();
     String::from_utf8(output).unwrap()
 }
 
