@@ -10,27 +10,24 @@ use std::net::SocketAddr;
 use std::process::{Child, Command, ExitCode};
 
 use anyhow::{Context, ensure};
-use peername_proto::Transport;
+use peername_proto::{Transport, V2Writer, write_v1};
 use peername_proxy::backend::Backend;
-use peername_proxy::config::SendProxy;
-use peername_proxy::{forward, routes};
+use peername_proxy::routes;
 use peername_sys::netlink::Netlink;
 use peername_sys::process::caps::{CapabilitySet, is_effective};
 use peername_sys::process::kill_on_close::KillOnClose;
 use peername_sys::process::namespace::{NetworkNamespace, become_root_of_new_user_namespace};
 use peername_sys::process::pidfd::PidFd;
 
-use peers::{ask, ask_in_datagrams, serve, serve_datagrams};
+use peers::{ask, ask_in_datagram, serve, serve_datagrams};
 
 /// Options of `peername demo`: none.
 #[derive(Debug, clap::Args)]
 #[command(before_help = "Example:\n  peername demo")]
 pub(crate) struct Args {}
 
-/// # Errors
-///
-/// Namespaces can't be created, a socket or program fails, the backend saw another address than the client's, or a request
-/// left the jail that is not allowed.
+/// Runs the demonstration. It fails, too, if the backend sees another address than the client's, or a request leaves the jail
+/// that is not allowed.
 pub(crate) fn run(_args: &Args) -> anyhow::Result<ExitCode> {
     if !is_effective(CapabilitySet::SYS_ADMIN) {
         become_root_of_new_user_namespace().context(
@@ -49,7 +46,9 @@ pub(crate) fn run(_args: &Args) -> anyhow::Result<ExitCode> {
         out,
         "Who came in. In a network of its own: a backend, and a balancer that knows the client.\n"
     )?;
-    cases.iter().try_for_each(|case| case.show(out))?;
+    for case in &cases {
+        case.show(out)?;
+    }
     writeln!(
         out,
         "What may go out. In the same network: a server, and a program that would reach it.\n"
@@ -65,7 +64,7 @@ pub(crate) fn run(_args: &Args) -> anyhow::Result<ExitCode> {
 /// The demonstration for one address family.
 struct Case {
     client: SocketAddr,
-    /// The address the client connected to, at the balancer.
+    /// The balancer's address, to which the client has connected.
     service: SocketAddr,
     proxy: SocketAddr,
     backend: SocketAddr,
@@ -106,9 +105,9 @@ impl Proxy {
             .context("starting `peername proxy`")
     }
 
-    /// Kills the proxy also when a signal ends this process, which drops nothing.
+    /// Has the proxy killed also when a signal ends this process, so that nothing is dropped.
     fn kill_on_close(&self) -> anyhow::Result<KillOnClose> {
-        // Not reaped yet, so the id is its own.
+        // The id is still the proxy's, which is not reaped yet.
         let pid = self.0.id();
         Ok(KillOnClose::new(pid, &PidFd::open(pid)?)?)
     }
@@ -116,21 +115,21 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        // An error means that it has ended.
+        // Fails if the proxy has exited.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
 impl Case {
-    fn new(text: &Addresses) -> anyhow::Result<Self> {
-        let backend = serve(text.backend.parse()?)?;
+    /// Parses the addresses, and starts the backends.
+    fn new(addresses: &Addresses) -> anyhow::Result<Self> {
+        let backend = serve(addresses.backend.parse()?)?;
         serve_datagrams(backend)?;
-        let (client, service) = (text.client.parse()?, text.service.parse()?);
         Ok(Self {
-            client,
-            service,
-            proxy: text.proxy.parse()?,
+            client: addresses.client.parse()?,
+            service: addresses.service.parse()?,
+            proxy: addresses.proxy.parse()?,
             backend,
         })
     }
@@ -142,27 +141,24 @@ impl Case {
             proxy,
             backend,
         } = self;
-        let header =
-            forward::HeaderTemplate::v1(*client).header(Transport::Stream, *client, *service)?;
-        let line = String::from_utf8_lossy(&header);
-        let without = ask(*backend, b"")?;
-        let with = ask(*proxy, &header)?;
-        let in_datagrams = forward::HeaderTemplate {
-            version: Some(SendProxy::V2),
-            ..forward::HeaderTemplate::v1(*client)
-        };
-        let header = in_datagrams.header(Transport::Datagram, *client, *service)?;
-        let over_udp = ask_in_datagrams(*proxy, &header)?;
+        let mut v1_header = Vec::new();
+        write_v1(&mut v1_header, *client, *service);
+        let mut v2_header = Vec::new();
+        V2Writer::proxy(&mut v2_header, Transport::Datagram, *client, *service).finish()?;
+        let without_proxy = ask(*backend, b"")?;
+        let over_tcp = ask(*proxy, &v1_header)?;
+        let over_udp = ask_in_datagram(*proxy, &v2_header)?;
+        let line = String::from_utf8_lossy(&v1_header);
         writeln!(
             out,
             "The client is {client}. The balancer sends peername at {proxy} the header"
         )?;
         writeln!(out, "    {}", line.trim_end())?;
         writeln!(out, "and the backend at {backend} saw")?;
-        writeln!(out, "    without peername   {without}")?;
-        writeln!(out, "    with peername      {with}")?;
+        writeln!(out, "    without peername   {without_proxy}")?;
+        writeln!(out, "    with peername      {over_tcp}")?;
         writeln!(out, "    and over UDP       {over_udp}\n")?;
-        for seen in [with, over_udp] {
+        for seen in [over_tcp, over_udp] {
             ensure!(seen == *client, "the backend should have seen {client}");
         }
         Ok(())

@@ -25,7 +25,7 @@ fn answer(mut client: TcpStream) -> io::Result<()> {
     writeln!(client, "{seen}")
 }
 
-/// Starts a UDP backend that does the same.
+/// Starts a UDP backend that answers each datagram with its source address.
 pub(super) fn serve_datagrams(addr: SocketAddr) -> io::Result<()> {
     let socket = UdpSocket::bind(addr)?;
     thread::spawn(move || {
@@ -39,10 +39,6 @@ pub(super) fn serve_datagrams(addr: SocketAddr) -> io::Result<()> {
 
 /// Connects as a balancer does, sends its header and a client's request, and returns the address in the backend's
 /// answer.
-///
-/// # Errors
-///
-/// The connection failed, or the answer is not an address.
 pub(super) fn ask(to: SocketAddr, header: &[u8]) -> anyhow::Result<SocketAddr> {
     let mut socket = connect(to).with_context(|| format!("connecting to {to}"))?;
     socket.set_read_timeout(Some(ANSWER_TIMEOUT))?;
@@ -72,8 +68,8 @@ fn connect(to: SocketAddr) -> io::Result<TcpStream> {
     }
 }
 
-/// The same as [`ask`], in one datagram.
-pub(super) fn ask_in_datagrams(to: SocketAddr, header: &[u8]) -> anyhow::Result<SocketAddr> {
+/// Sends a balancer's header and a client's request in one datagram, and returns the address in the backend's answer.
+pub(super) fn ask_in_datagram(to: SocketAddr, header: &[u8]) -> anyhow::Result<SocketAddr> {
     let socket = UdpSocket::bind(SocketAddr::new(to.ip(), 0))?;
     socket.set_read_timeout(Some(ANSWER_TIMEOUT))?;
     socket.send_to(&[header, b"what is my address?"].concat(), to)?;
@@ -87,7 +83,7 @@ pub(super) fn ask_in_datagrams(to: SocketAddr, header: &[u8]) -> anyhow::Result<
         .with_context(|| format!("{to} answered {answer:?}"))
 }
 
-/// Limit of the time in which the proxy has to open its listeners.
+/// The time that the proxy has to open its listeners.
 const START_LIMIT: Duration = Duration::from_secs(5);
 const RETRY_PAUSE: Duration = Duration::from_millis(10);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
