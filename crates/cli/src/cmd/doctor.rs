@@ -198,7 +198,7 @@ impl CheckedConfig {
 
     fn from_options(args: &Args) -> Result<Self, Usage> {
         let listen = resolve_listeners("--listen", &args.listen)?;
-        // Clients whose connections TPROXY rules redirect connect to other ports than the listener's.
+        // With TPROXY rules, clients connect to other ports than the listener's.
         let client_ports: &[SocketAddr] = if tproxy::redirects_to(&listen) {
             &[]
         } else {

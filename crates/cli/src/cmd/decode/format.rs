@@ -24,7 +24,8 @@ pub(super) enum MessageFormat {
 }
 
 impl MessageFormat {
-    /// The format of the options. Without `--transport`, the Simple Proxy Protocol is over UDP, and the PROXY protocol over TCP.
+    /// The format of the options. Without `--transport`, the Simple Proxy Protocol is over UDP, and the PROXY protocol over
+    /// TCP.
     ///
     /// # Errors
     ///

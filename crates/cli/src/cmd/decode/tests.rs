@@ -1,5 +1,6 @@
 use std::io::{BufReader, Read};
 
+use data_encoding::HEXLOWER;
 use peername_proto::Carrier;
 use serde_json::Value;
 
@@ -94,7 +95,7 @@ fn payload_behind_the_header_is_ignored() {
 }
 
 #[test]
-fn other_protocol_is_named() {
+fn other_protocol_is_named_in_the_error() {
     let (output, all_accepted) = decoded(b"GET / HTTP/1.1\r\n", STREAM);
     assert!(!all_accepted);
     let error = output["error"].as_str().unwrap();
@@ -105,7 +106,7 @@ fn other_protocol_is_named() {
 
 #[test]
 fn bad_hex_rejects_its_line_only() {
-    let good = hex_of(b"PROXY UNKNOWN\r\n");
+    let good = HEXLOWER.encode(b"PROXY UNKNOWN\r\n");
     let input = format!(
         "{good}\nzz\n5\n{good} {good}\n\n  {}\t\r\n{good}",
         good.to_uppercase()
@@ -143,7 +144,8 @@ fn empty_input_has_no_output() {
 #[test]
 fn endless_message_is_read_in_bounded_memory() {
     let endless = || {
-        hex_of(b"PROXY UNKNOWN\r\n")
+        HEXLOWER
+            .encode(b"PROXY UNKNOWN\r\n")
             .into_bytes()
             .chain_zeroes(1 << 24)
     };
@@ -210,8 +212,4 @@ fn output_text(hex: &str, format: MessageFormat) -> String {
     let mut output = Vec::new();
     decode_hex_lines(hex.as_bytes(), &mut output, format).unwrap();
     String::from_utf8(output).unwrap()
-}
-
-fn hex_of(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

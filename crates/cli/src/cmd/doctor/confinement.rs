@@ -12,6 +12,7 @@ use peername_sys::process::caps::CapabilitySet;
 use peername_sys::process::confine::files::supported_version;
 
 use super::finding::Finding;
+use super::host::read_text;
 use super::intercept;
 
 /// Options of `peername doctor confinement`.
@@ -28,8 +29,8 @@ pub(super) struct Args {
 }
 
 impl Args {
-    /// The findings about the process, or about this host. A configuration file has to be read before: its files are reported as
-    /// those that this process has opened.
+    /// The findings about the process, or about this host. A configuration file has to be read before: its files are reported
+    /// as those that this process has opened.
     pub(super) fn findings(&self) -> Vec<Finding> {
         match self.pid {
             Some(pid) => process_findings(pid),
@@ -82,10 +83,15 @@ fn seccomp() -> Finding {
 
 /// AppArmor only adds to Landlock and seccomp, so its absence is no problem.
 fn apparmor() -> Finding {
-    match fs::read_to_string("/sys/module/apparmor/parameters/enabled").as_deref() {
-        Ok("Y\n") => Finding::ok(APPARMOR, "enabled in this kernel"),
-        _ => Finding::ok(APPARMOR, "not available: not enabled in this kernel"),
+    if is_apparmor_enabled() {
+        Finding::ok(APPARMOR, "enabled in this kernel")
+    } else {
+        Finding::ok(APPARMOR, "not available: not enabled in this kernel")
     }
+}
+
+pub(super) fn is_apparmor_enabled() -> bool {
+    read_text("/sys/module/apparmor/parameters/enabled").as_deref() == Some("Y")
 }
 
 fn swap() -> Finding {
@@ -266,7 +272,8 @@ fn names(capabilities: CapabilitySet) -> String {
     )
 }
 
-/// The thread names of the helper processes, with their descriptions. The process of `exec --admin` is not among them: it is confined.
+/// The thread names of the helper processes, with their descriptions. The process of `exec --admin` is not among them: it is
+/// confined.
 const HELPERS: [(&str, &str); 5] = [
     (
         "launcher",

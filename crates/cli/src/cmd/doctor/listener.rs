@@ -15,7 +15,7 @@ use super::finding::Finding;
 
 /// Binds the address and closes the socket again. A process of peername that runs `command` may listen there already.
 pub(super) fn check(address: SocketAddr, transport: Transport, command: &str) -> Finding {
-    let protocol = protocol_of(transport);
+    let protocol = protocol_name(transport);
     let opened = match transport {
         Transport::Tcp => listener::check_address_free(address),
         Transport::Udp => udp::check_address_free(address),
@@ -44,8 +44,8 @@ pub(super) fn check(address: SocketAddr, transport: Transport, command: &str) ->
 }
 
 fn in_use(address: SocketAddr, transport: Transport, command: &str) -> Finding {
-    let protocol = protocol_of(transport);
-    match socket_table::holder_of(address, transport) {
+    let protocol = protocol_name(transport);
+    match socket_table::find_holder(address, transport) {
         Some(holder)
             if holder.program == PROGRAM && !is_other_command(&holder.command, command) =>
         {
@@ -80,7 +80,7 @@ fn is_other_command(word: &str, command: &str) -> bool {
     listening.contains(&word) && word != command
 }
 
-fn protocol_of(transport: Transport) -> &'static str {
+fn protocol_name(transport: Transport) -> &'static str {
     match transport {
         Transport::Tcp => "TCP",
         Transport::Udp => "UDP",

@@ -105,7 +105,8 @@ fn masked(backend: Backend, client: IpAddr, seen: IpAddr, rule: &str) -> Finding
     )
 }
 
-/// The clients to try, of the target's family, each with the NAT rule that names its network; the rule is empty if there is none.
+/// The clients to try, of the target's family, each with the NAT rule that names its network; the rule is empty if there is
+/// none.
 async fn clients_to_try(
     netlink: &Netlink,
     target: IpAddr,
@@ -147,8 +148,8 @@ async fn is_on_other_host(netlink: &Netlink, target: SocketAddr) -> bool {
     matches!(location, Ok(BackendLocation::OtherHost))
 }
 
-/// Lists the rules of the packet filter, as far as the programs for that are installed. On most hosts iptables is a front end of
-/// nftables; its tables of its own, if any, are listed by the `legacy` programs.
+/// Lists the rules of the packet filter, as far as the programs for that are installed. On most hosts iptables is a front end
+/// of nftables; its tables of its own, if any, are listed by the `legacy` programs.
 fn list_rules() -> String {
     const LISTINGS: [&[&str]; 3] = [
         &["nft", "list", "ruleset"],
@@ -165,8 +166,8 @@ fn list_rules() -> String {
         .collect()
 }
 
-/// Every network in the text, with its line if that is a NAT rule; else with an empty text. A network that only a filter rule names
-/// costs one packet.
+/// Every network in the text, with its line if that is a NAT rule; else with an empty text. A network that only a filter rule
+/// names costs one packet.
 fn networks_in(rules: &str) -> impl Iterator<Item = (IpNet, String)> {
     rules.lines().flat_map(|line| {
         let lower = line.to_lowercase();
@@ -192,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn networks_of_both_programs_are_found() {
+    fn networks_are_found_in_rules_of_nft_and_iptables() {
         let rules = "
             ip saddr 172.17.0.0/16 oifname != \"docker0\" counter packets 0 bytes 0 masquerade
             elements = { 10.8.0.0/24, fd00::7 }

@@ -124,8 +124,8 @@ fn listen(args: &Serve) -> anyhow::Result<OpenedAgent> {
     })
 }
 
-/// Starts the process of the admin endpoint, if `--admin` is given. Retries while the address is in use: an earlier agent may have
-/// it for a moment more.
+/// Starts the process of the admin endpoint, if `--admin` is given. Retries while the address is in use: an earlier agent may
+/// have it for a moment more.
 fn start_admin(given: &Given<Serve>) -> anyhow::Result<Option<(OwnedFd, Table<'static>)>> {
     let totals = create_totals()?;
     let deadline = Instant::now() + ADMIN_RETRY_LIMIT;
@@ -241,7 +241,8 @@ fn socket_mode(args: &Serve) -> u32 {
     }
 }
 
-/// Sets the mode of the socket's file: a new file has another mode, and so may that of an earlier agent, which had other options.
+/// Sets the mode of the socket's file: a new file has another mode, and so may that of an earlier agent, which had other
+/// options.
 fn set_mode(path: &Path, mode: u32) -> anyhow::Result<()> {
     let shown = path.display();
     let found =

@@ -37,12 +37,12 @@ pub(super) fn run(given: &Given<Args>, name: &str) -> anyhow::Result<ExitCode> {
         return match unit {
             Ok(unit) => remove(&unit.name),
             // The drop-in may have outlived its unit.
-            Err(_) if exists_and_is_ours(&path_of(&name))? => remove(&name),
+            Err(_) if exists_and_is_ours(&drop_in_path(&name))? => remove(&name),
             Err(error) => Err(error.into()),
         };
     }
     let unit = unit?;
-    let path = path_of(&unit.name);
+    let path = drop_in_path(&unit.name);
     refuse_accepting_socket(&unit)?;
     if args.unit.check {
         let launcher = launcher(given)?;
@@ -84,7 +84,7 @@ fn service_name(name: &str) -> Result<String, Usage> {
     }
 }
 
-fn path_of(unit: &str) -> PathBuf {
+fn drop_in_path(unit: &str) -> PathBuf {
     Path::new("/etc/systemd/system")
         .join(format!("{unit}.d"))
         .join(FILE_NAME)
@@ -146,7 +146,8 @@ fn launcher(given: &Given<Args>) -> anyhow::Result<Launcher> {
     })
 }
 
-/// Writes the drop-in in one step: half of a drop-in could clear the unit's command. A file that `--unit` has not written stays.
+/// Writes the drop-in in one step: half of a drop-in could clear the unit's command. A file that `--unit` has not written
+/// stays.
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     exists_and_is_ours(path)?;
     let directory = path.parent().unwrap_or(path);
@@ -171,7 +172,7 @@ fn check(unit: &ServiceUnit, path: &Path, launcher: &Launcher) -> anyhow::Result
 }
 
 fn remove(unit: &str) -> anyhow::Result<ExitCode> {
-    let path = &path_of(unit);
+    let path = &drop_in_path(unit);
     if !exists_and_is_ours(path)? {
         writeln!(stdout(), "{}: no such drop-in", path.display())?;
         return Ok(ExitCode::SUCCESS);
@@ -232,8 +233,8 @@ fn reload_manager(unit: &str, path: &Path, done: &str) -> anyhow::Result<ExitCod
     Ok(ExitCode::SUCCESS)
 }
 
-/// The options that are not copied as they were given: those of the drop-in itself, and those that may name files, which get absolute
-/// paths.
+/// The options that are not copied as they were given: those of the drop-in itself, and those that may name files, which get
+/// absolute paths.
 const NOT_COPIED: [&str; 8] = [
     "unit",
     "print",

@@ -85,7 +85,7 @@ fn capture(
     }
 }
 
-/// Waits until one of these is readable; returns earlier after a signal.
+/// Waits until a descriptor is readable; returns earlier after a signal.
 fn wait_until<'a>(
     deadline: Instant,
     fds: impl IntoIterator<Item = BorrowedFd<'a>>,
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn endless_output_is_cut() {
+    fn long_output_is_truncated() {
         let script = "head -c 1000000 /dev/zero; head -c 1000000 /dev/zero >&2; exit 3";
         let output = run(script, Duration::from_secs(30)).unwrap();
         assert_eq!(

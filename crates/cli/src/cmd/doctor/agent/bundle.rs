@@ -68,8 +68,8 @@ impl Bundle {
         self.folder.join("root")
     }
 
-    /// The configuration of the container (config.md). Without a network namespace of its own, the container has that of the thread
-    /// that starts the runtime.
+    /// The configuration of the container (config.md). Without a network namespace of its own, the container has that of the
+    /// thread that starts the runtime.
     fn config(&self, program: &Path, arguments: &[&str], profile: &Profile) -> Value {
         // Not recursive (`rbind`): `ro` does not apply to file systems that are mounted below.
         let bind = |source: &Path, destination: &str| {

@@ -26,7 +26,7 @@ use crate::cmd::exec::agent::profile::Profile;
 /// The trial of a container: with this profile, a connection from the balancer, and a server on this port.
 pub(super) struct Trial<'a> {
     pub(super) profile: &'a Profile,
-    /// The source of the connection; 127.0.0.1 if the balancer is not known.
+    /// The source of the connection; 127.0.0.1 if none is given.
     pub(super) balancer: Option<IpAddr>,
     pub(super) port: u16,
 }
@@ -245,10 +245,11 @@ impl<'a> Container<'a> {
     fn start(runtime: &'a Runtime, bundle: Bundle) -> anyhow::Result<Self> {
         let mut command = runtime_command(runtime, &bundle);
         command.arg("run").arg("--bundle").arg(&bundle.folder);
-        let process = spawn(command.arg(&bundle.id));
+        let process = spawn(command.arg(&bundle.id))
+            .with_context(|| format!("starting {}", runtime.path.display()))?;
         Ok(Self {
             runtime,
-            process: process.with_context(|| format!("starting {}", runtime.path.display()))?,
+            process,
             bundle,
             printed: Vec::new(),
         })

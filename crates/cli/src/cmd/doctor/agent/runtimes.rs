@@ -161,8 +161,8 @@ fn find_version(output: &str) -> Option<String> {
         .map(str::to_owned)
 }
 
-/// The versions are from release notes; Docker: moby/moby#42604, podman: containers/common#945, containerd: the runtime-spec of its
-/// go.mod.
+/// The versions are from release notes; Docker: moby/moby#42604, podman: containers/common#945, containerd: the runtime-spec of
+/// its go.mod.
 static KINDS: [RuntimeKind; 7] = [
     RuntimeKind {
         name: "runc",

@@ -2,8 +2,9 @@
 
 use std::fs;
 
+use crate::cmd::doctor::confinement::is_apparmor_enabled;
 use crate::cmd::doctor::finding::Finding;
-use crate::cmd::doctor::host::{read_number, read_text};
+use crate::cmd::doctor::host::read_number;
 
 /// The findings, with the process id of the agent where it is known.
 pub(super) fn findings(agent: Option<u32>) -> Vec<Finding> {
@@ -12,7 +13,7 @@ pub(super) fn findings(agent: Option<u32>) -> Vec<Finding> {
 
 /// The profile of a container lets an unconfined process trace the container, but the profile of the agent may lack ptrace(2).
 fn apparmor(agent: Option<u32>) -> Finding {
-    if read_text("/sys/module/apparmor/parameters/enabled").as_deref() != Some("Y") {
+    if !is_apparmor_enabled() {
         return Finding::ok(APPARMOR, "not enabled in this kernel");
     }
     match label(agent, "attr/apparmor/current").or_else(|| label(agent, "attr/current")) {

@@ -42,7 +42,7 @@ pub(in crate::cmd::doctor) fn receivers_on(port: u16) -> Vec<SocketAddr> {
 
 /// A process that has a socket which keeps others from binding this address; `None` if no process has one, or this user may not
 /// see which.
-pub(in crate::cmd::doctor) fn holder_of(
+pub(in crate::cmd::doctor) fn find_holder(
     address: SocketAddr,
     transport: Transport,
 ) -> Option<Holder> {
@@ -164,10 +164,10 @@ mod tests {
             let socket = std::net::TcpListener::bind(address).unwrap();
             let address = socket.local_addr().unwrap();
             assert_eq!(listeners_on(address.port()), [address]);
-            let holder = holder_of(address, Transport::Tcp);
+            let holder = find_holder(address, Transport::Tcp);
             assert_eq!(holder.unwrap().pid, std::process::id());
             drop(socket);
-            assert_eq!(holder_of(address, Transport::Tcp), None);
+            assert_eq!(find_holder(address, Transport::Tcp), None);
         }
     }
 

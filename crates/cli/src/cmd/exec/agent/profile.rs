@@ -130,8 +130,8 @@ fn with_listener(mut profile: Profile, listener: &SeccompListener) -> anyhow::Re
         Some(name) => !is_replaced(name),
         None => !call_names(rule).is_empty(),
     });
-    // libseccomp applies the rules of socket(2) to socketcall(2), too. It sees only the first argument of that call, so it can't apply
-    // rules of several actions; but it leaves out all rules behind one without arguments.
+    // libseccomp applies the rules of socket(2) to socketcall(2), too. It sees only the first argument of that call, so it
+    // can't apply rules of several actions; but it leaves out all rules behind one without arguments.
     if actions_for(rules, "socket")
         .iter()
         .any(|action| !allows(action))
@@ -256,7 +256,8 @@ fn is_replaced(name: &str) -> bool {
 const NOTIFIED: [&str; 4] = ["accept", "accept4", "getpeername", "listen"];
 /// The calls that are denied: io_uring accepts connections past the filter.
 const DENIED: [&str; 1] = ["io_uring_setup"];
-/// The 32-bit call that multiplexes the socket calls. If it has no rule of its own, libseccomp applies the rules of the socket calls.
+/// The 32-bit call that multiplexes the socket calls. If it has no rule of its own, libseccomp applies the rules of the socket
+/// calls.
 const MULTIPLEXED: &str = "socketcall";
 /// The keys of a rule's conditions.
 const CONDITIONS: [&str; 3] = ["args", "includes", "excludes"];

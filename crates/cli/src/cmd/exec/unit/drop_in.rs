@@ -154,7 +154,7 @@ fn refuse_unsuitable(unit: &ServiceUnit) -> Result<(), Unsuitable> {
 
 /// The command line of a unit, if a launcher can be put in front of it.
 fn supported_command(unit: &ServiceUnit) -> Result<CommandLine<'_>, Unsuitable> {
-    let (Some(line), Some(file)) = (unit.last("ExecStart"), unit.file_of("ExecStart")) else {
+    let (Some(line), Some(file)) = (unit.last("ExecStart"), unit.last_file("ExecStart")) else {
         return Err(Unsuitable::NoCommand(unit.name.clone()));
     };
     let command = CommandLine::parse(line);
@@ -234,7 +234,8 @@ impl<'a> CommandLine<'a> {
         self.prefixes.contains('+')
     }
 
-    /// The new line up to the unit's own words, which stay as they are: systemd replaces variables and specifiers at any position.
+    /// The new line up to the unit's own words, which stay as they are: systemd replaces variables and specifiers at any
+    /// position.
     fn launcher_line(&self, launcher: &Launcher) -> String {
         // The prefix `:` switches variables off.
         let has_variables = !self.prefixes.contains(':');
@@ -319,8 +320,9 @@ fn has_sys_ptrace(unit: &ServiceUnit) -> bool {
         })
 }
 
-/// The address families of the supervisor that the unit denies. A wake-up connection has the family of its listener. Where the unit
-/// permits an internet family, the listener has that one; where it permits none, systemd has opened the listener, of either family.
+/// The address families of the supervisor that the unit denies. A wake-up connection has the family of its listener. Where the
+/// unit permits an internet family, the listener has that one; where it permits none, systemd has opened the listener, of
+/// either family.
 fn denied_families(unit: &ServiceUnit) -> String {
     let list = unit.list("RestrictAddressFamilies");
     let is_permitted = |family: &str| permits(&list, |word| word == family);
@@ -334,8 +336,8 @@ fn denied_families(unit: &ServiceUnit) -> String {
     denied.join(" ")
 }
 
-/// Whether a list, of what is allowed or with `~` denied, permits something. The last value that names it decides; if none does, it
-/// is permitted if the first value is one with `~` (systemd.exec(5), SystemCallFilter=).
+/// Whether a list, of what is allowed or with `~` denied, permits something. The last value that names it decides; if none
+/// does, it is permitted if the first value is one with `~` (systemd.exec(5), SystemCallFilter=).
 fn permits(list: &[&str], is_named: impl Fn(&str) -> bool) -> bool {
     let Some(first) = list.first() else {
         return true;
@@ -429,6 +431,6 @@ const CAPSET: SystemCall = SystemCall {
 const INTERNET_FAMILIES: [&str; 2] = ["AF_INET", "AF_INET6"];
 /// The name of the drop-in's file.
 pub(crate) const FILE_NAME: &str = "peername.conf";
-/// How the first line of each drop-in of `--unit` begins, or the second line, below the path that `--print` writes. It tells these
-/// drop-ins from others.
+/// How the first line of each drop-in of `--unit` begins, or the second line, below the path that `--print` writes. It tells
+/// these drop-ins from others.
 pub(crate) const MARK: &str = "# Made by `peername exec --unit";

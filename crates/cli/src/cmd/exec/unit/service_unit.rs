@@ -88,7 +88,7 @@ impl ServiceUnit {
     }
 
     /// The file that assigns a setting of `[Service]` last.
-    pub(crate) fn file_of(&self, key: &str) -> Option<&Path> {
+    pub(crate) fn last_file(&self, key: &str) -> Option<&Path> {
         self.settings
             .iter()
             .rfind(|setting| setting.section == "Service" && setting.key == key)
@@ -136,7 +136,8 @@ impl Fragment {
         })
     }
 
-    /// The unit's other names. An alias of a template names each instance of the template, too, unless there is a file of that name.
+    /// The unit's other names. An alias of a template names each instance of the template, too, unless there is a file of that
+    /// name.
     fn aliases(&self, root: &Path) -> BTreeSet<String> {
         SEARCH_PATH
             .iter()
@@ -156,8 +157,8 @@ impl Fragment {
     }
 }
 
-/// The name to which a symbolic link leads, if the target is in the search path, too. Any other link is no alias: its target is the
-/// file of the link's own name, or masks that name (/dev/null).
+/// The name to which a symbolic link leads, if the target is in the search path, too. Any other link is no alias: its target is
+/// the file of the link's own name, or masks that name (/dev/null).
 fn alias_target(root: &Path, file: &Path) -> Option<String> {
     let target = file.parent()?.join(fs::read_link(file).ok()?);
     let directory = target.parent()?.canonicalize().ok()?;
@@ -189,8 +190,8 @@ fn find_file(root: &Path, name: &str) -> Option<PathBuf> {
         .find(|file| file.symlink_metadata().is_ok())
 }
 
-/// The drop-ins of a unit, in the order of their names, in which systemd reads them. Of several with one name, that in the first
-/// directory counts.
+/// The drop-ins of a unit, in the order of their names, in which systemd reads them. Of several with one name, that in the
+/// first directory counts.
 fn drop_ins(root: &Path, unit: &Fragment) -> Result<BTreeMap<OsString, PathBuf>, ReadError> {
     let mut found = BTreeMap::new();
     for path in drop_in_directories(root, unit) {

@@ -29,8 +29,8 @@ impl<'a> UnitName<'a> {
         })
     }
 
-    /// A template with the instance of another name: `redis@a.service` for `redis@.service` and `any@a.service`. Other names stay as
-    /// they are.
+    /// A template with the instance of another name: `redis@a.service` for `redis@.service` and `any@a.service`. Other names
+    /// stay as they are.
     pub(crate) fn with_instance_of(self, other: Self) -> Self {
         match (self.instance, other.instance) {
             (Some(""), Some(instance)) => Self {
@@ -41,8 +41,8 @@ impl<'a> UnitName<'a> {
         }
     }
 
-    /// The names by which the unit has drop-ins, in systemd's order: for `a-b@c` these are `a-b@c`, `a-b@`, `a-`, `a-@c` and `a-@`.
-    /// Specific names come first, except that `a-` comes before `a-@c`.
+    /// The names by which the unit has drop-ins, in systemd's order: for `a-b@c` these are `a-b@c`, `a-b@`, `a-`, `a-@c` and
+    /// `a-@`. Specific names come first, except that `a-` comes before `a-@c`.
     pub(crate) fn drop_in_names(self) -> Vec<String> {
         let mut names = vec![self.to_string()];
         for wider in [self.template(), self.shortened()].into_iter().flatten() {
