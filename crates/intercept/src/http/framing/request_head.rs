@@ -128,6 +128,9 @@ impl RequestHead {
         if self.headers.is_chunked && is_http10 {
             return Err("Transfer-Encoding in HTTP/1.0".into());
         }
+        if self.encoded_len() > MAX_REQUEST_HEAD {
+            return Err(too_large("a head of more than 64 KiB"));
+        }
         let head = std::mem::take(self);
         let is_connect = head
             .request_line
@@ -137,9 +140,6 @@ impl RequestHead {
         if let Some((range, target)) = head.request_line.and_then(|line| line.encoded) {
             bytes.splice(range, target);
             is_as_read = false;
-        }
-        if bytes.len() > MAX_REQUEST_HEAD {
-            return Err(too_large("a head of more than 64 KiB"));
         }
         Ok(CompleteHead {
             body: if is_connect {
@@ -152,6 +152,17 @@ impl RequestHead {
             has_upgrade: head.headers.has_upgrade,
             bytes,
             is_as_read,
+        })
+    }
+
+    /// The length of the head with its target percent-encoded.
+    fn encoded_len(&self) -> usize {
+        let encoded = self
+            .request_line
+            .as_ref()
+            .and_then(|line| line.encoded.as_ref());
+        encoded.map_or(self.bytes.len(), |(range, target)| {
+            self.bytes.len() - range.len() + target.len()
         })
     }
 
@@ -170,7 +181,9 @@ impl RequestHead {
         let target = words.next().and_then(|target| {
             check_controls(target).ok()?;
             let target = encode_target(target).unwrap_or_else(|| target.to_vec());
-            let is_valid = !target.contains(&b'\t') && check_target(&target).is_ok();
+            let is_valid = target.len() < MAX_REQUEST_HEAD
+                && !target.contains(&b'\t')
+                && check_target(&target).is_ok();
             is_valid.then_some(target)
         });
         let (method, target) = match (method, target) {

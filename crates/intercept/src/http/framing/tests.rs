@@ -202,6 +202,17 @@ fn refused_head_is_replaced_by_one_that_can_be_answered() {
         pass(sent, sent.len()),
         "GET /a HTTP/1.1\r\nHost: a.test\r\nAccept: text/html\r\nConnection: close\r\n\r\n"
     );
+    // It is too long only once it is encoded.
+    let long = [
+        "GET /",
+        &"<".repeat(40_000),
+        " HTTP/1.1\r\nHost: a.test\r\n\r\n",
+    ]
+    .concat();
+    assert_eq!(
+        pass(long.as_bytes(), long.len()),
+        "GET / HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n"
+    );
     for garbage in [
         &b"\x16\x03\x01"[..],
         b"\x05\x01\0",
