@@ -125,11 +125,8 @@ fn with_listener(mut profile: Profile, listener: &SeccompListener) -> anyhow::Re
             names.retain(|name| !name.as_str().is_some_and(is_replaced));
         }
     }
-    // Rules of an older form have one `name`.
-    rules.retain(|rule| match rule.get("name").and_then(Value::as_str) {
-        Some(name) => !is_replaced(name),
-        None => !call_names(rule).is_empty(),
-    });
+    // Some have no name left, and one of the older form has its only `name` still.
+    rules.retain(|rule| call_names(rule).any(|name| !is_replaced(name)));
     // libseccomp applies the rules of socket(2) to socketcall(2), too. It sees only the first argument of that call, so it
     // can't apply rules of several actions; but it leaves out all rules behind one without arguments.
     if actions_for(rules, "socket")
@@ -215,11 +212,9 @@ fn actions_for<'r>(rules: &'r [Value], name: &str) -> Vec<&'r str> {
 
 /// The rules that name a call.
 fn rules_for<'r>(rules: &'r [Value], name: &str) -> impl Iterator<Item = &'r Value> {
-    rules.iter().filter(move |rule| {
-        call_names(rule)
-            .iter()
-            .any(|call| call.as_str() == Some(name))
-    })
+    rules
+        .iter()
+        .filter(move |rule| call_names(rule).any(|call| call == name))
 }
 
 /// Whether a rule of this call has conditions: arguments, capabilities, architectures.
@@ -237,10 +232,14 @@ fn is_filled(value: Option<&Value>) -> bool {
     }
 }
 
-fn call_names(rule: &Value) -> &[Value] {
-    rule.get("names")
-        .and_then(Value::as_array)
-        .map_or(&[], Vec::as_slice)
+/// The calls of a rule: its `names`, or the one `name` of the older form.
+fn call_names(rule: &Value) -> impl Iterator<Item = &str> {
+    let names = rule.get("names").and_then(Value::as_array);
+    names
+        .into_iter()
+        .flatten()
+        .chain(rule.get("name"))
+        .filter_map(Value::as_str)
 }
 
 fn allows(action: &str) -> bool {
@@ -273,3 +272,31 @@ const ARCHITECTURES: [&str; 1] = ["SCMP_ARCH_AARCH64"];
 const EXAMPLE: &str = "\
 Example: podman's default profile for containers of the policy mail
   peername agent profile --policy mail --output mail.json";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// libseccomp applies it beside the rule that notifies the agent.
+    #[test]
+    fn rule_of_the_older_form_is_replaced_and_is_a_fault() {
+        let listener = SeccompListener {
+            socket: "/run/agent.sock".into(),
+            policy: "default".to_owned(),
+        };
+        let rule = |name| json!({ "name": name, "action": "SCMP_ACT_ALLOW" });
+        let mut profile = Profile::new();
+        profile.insert(
+            "syscalls".to_owned(),
+            json!([rule("read"), rule("accept4")]),
+        );
+        let mut replaced = with_listener(profile, &listener).unwrap();
+        assert_eq!(replaced["syscalls"][0], rule("read"));
+        assert_eq!(faults(&replaced, &listener), Vec::<String>::new());
+        replaced["syscalls"]
+            .as_array_mut()
+            .unwrap()
+            .push(rule("accept4"));
+        assert_eq!(faults(&replaced, &listener).len(), 1);
+    }
+}
