@@ -216,10 +216,13 @@ pub(super) fn is_peername(pid: u32) -> Option<bool> {
 
 /// The profile of a process, such as `peername-service (enforce)`.
 fn apparmor_label(pid: u32) -> String {
-    match fs::read_to_string(format!("/proc/{pid}/attr/apparmor/current")) {
-        Ok(label) => label.trim_end().to_owned(),
-        Err(_) => "not available".to_owned(),
-    }
+    ["apparmor/current", "current"]
+        .into_iter()
+        .find_map(|file| fs::read_to_string(format!("/proc/{pid}/attr/{file}")).ok())
+        .map_or_else(
+            || "not available".to_owned(),
+            |label| label.trim_end().to_owned(),
+        )
 }
 
 /// The status of each thread that still runs.

@@ -106,8 +106,7 @@ impl Setup {
         let mut problems = Vec::new();
         let mut taken = HashSet::new();
         for group in &self.groups {
-            let duplicate = group.sockets.listeners().find(|key| !taken.insert(*key));
-            if let Some((_, addr)) = duplicate {
+            for (_, addr) in group.sockets.listeners().filter(|key| !taken.insert(*key)) {
                 let text = format!("--listen {addr} is given twice");
                 problems.push(group.origin.of(&text));
             }

@@ -1,5 +1,6 @@
 //! The whole configuration of one run of `peername intercept`, validated before anything is opened.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -123,10 +124,11 @@ impl Setup {
         errors.note(service.map_err(Usage::from_error));
         let explicit = errors.note(options.explicit());
         let transparent = errors.note(options.transparent());
-        let mut addrs: Vec<_> = explicit.iter().chain(&transparent).flatten().collect();
-        addrs.sort_unstable();
-        if let Some([addr, _]) = addrs.array_windows().find(|[a, b]| a == b) {
-            errors.push(format!("--listen {addr} is given twice"));
+        let mut taken = HashSet::new();
+        for (option, addrs) in [("--listen", &explicit), ("--transparent", &transparent)] {
+            for addr in addrs.iter().flatten().filter(|&addr| !taken.insert(addr)) {
+                errors.push(format!("{option} {addr} is listened on already"));
+            }
         }
         // `access` resolves the listeners, too, and would report the same error again.
         let access = explicit

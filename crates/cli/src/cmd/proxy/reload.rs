@@ -93,7 +93,7 @@ impl Control {
 }
 
 /// Whether the rules for the backends `routed` apply to `backend`, too: on loopback they apply to all addresses of a family,
-/// and port 0 stands for all ports of both transports.
+/// and those for port 0 or 65535 to all ports of both transports.
 fn has_rules(routed: &[Backend], backend: Backend) -> bool {
     let (ip, port) = (backend.address.ip(), backend.address.port());
     routed.iter().any(|&other| {
@@ -101,7 +101,7 @@ fn has_rules(routed: &[Backend], backend: Backend) -> bool {
         let are_loopback =
             ip.is_loopback() && other_ip.is_loopback() && ip.is_ipv4() == other_ip.is_ipv4();
         let is_same_port = other.transport == backend.transport && other.address.port() == port;
-        let is_any_port = other.address.port() == 0;
+        let is_any_port = matches!(other.address.port(), 0 | u16::MAX);
         other == backend || are_loopback && (is_same_port || is_any_port)
     })
 }
