@@ -1,6 +1,6 @@
-//! What moves the bytes of a connection, by name.
+//! The method that relays a connection at the moment, and its name in metrics.
 
-/// What moves the bytes of a connection at this moment.
+/// The method that moves the bytes of a connection at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ActiveMethod {
     /// read(2) and write(2).
@@ -10,7 +10,7 @@ pub enum ActiveMethod {
 }
 
 impl ActiveMethod {
-    /// All of them.
+    /// Every method, each at the index that is its discriminant.
     pub const ALL: [Self; 2] = [Self::Copy, Self::Splice];
 
     /// The name in metrics and listings.

@@ -16,14 +16,15 @@ use crate::Prefix;
 use crate::method::selector::MethodSelector;
 use crate::method::{Method, copy, splice};
 
-/// One direction.
+/// One direction of a connection.
 #[derive(Debug)]
 pub(crate) struct Direction {
     unsent: Unsent,
     selector: MethodSelector,
     state: DirectionState,
-    /// Whether the source is known to be readable, without an event.
+    /// Whether the next read need not wait for an event: the source is known to be readable.
     is_ready: bool,
+    /// Bytes that the sink accepted.
     moved: u64,
 }
 
@@ -58,10 +59,12 @@ enum Unsent {
 }
 
 impl Unsent {
-    fn bytes(bytes: Box<[u8]>, sent: usize) -> Self {
-        match bytes.len() - sent {
-            0 => Self::None,
-            _ => Self::Bytes { bytes, sent },
+    /// The bytes from offset `sent` on.
+    fn from_bytes(bytes: Box<[u8]>, sent: usize) -> Self {
+        if sent == bytes.len() {
+            Self::None
+        } else {
+            Self::Bytes { bytes, sent }
         }
     }
 }
@@ -69,7 +72,7 @@ impl Unsent {
 impl Direction {
     pub(crate) fn new(method: Method, prefix: Prefix) -> Self {
         Self {
-            unsent: Unsent::bytes(prefix.bytes, prefix.sent),
+            unsent: Unsent::from_bytes(prefix.bytes, prefix.sent),
             selector: MethodSelector::new(method),
             state: DirectionState::Open,
             is_ready: prefix.has_more,
@@ -81,12 +84,11 @@ impl Direction {
         self.state
     }
 
-    /// Bytes that the sink accepted.
     pub(crate) fn moved(&self) -> u64 {
         self.moved
     }
 
-    /// Bytes that are buffered here.
+    /// Bytes that are buffered here, in memory or in a pipe.
     pub(crate) fn unsent(&self) -> u64 {
         match &self.unsent {
             Unsent::None => 0,
@@ -95,7 +97,7 @@ impl Direction {
         }
     }
 
-    /// Whether the next read goes through a pipe, as far as there is one.
+    /// Whether the next read goes through a pipe, if one is available.
     pub(crate) fn is_splicing(&self) -> bool {
         self.selector.is_splicing()
     }
@@ -131,10 +133,7 @@ impl Direction {
         sink: &TcpStream,
         cx: &mut Context<'_>,
     ) -> Poll<()> {
-        while matches!(
-            self.state,
-            DirectionState::Open | DirectionState::SourceFinished
-        ) {
+        while !self.is_over() {
             if ready!(self.poll_flush(sink, cx)).is_err() {
                 self.state = DirectionState::SinkDead;
             } else if self.state == DirectionState::SourceFinished {
@@ -153,6 +152,8 @@ impl Direction {
         )
     }
 
+    /// Sends what is buffered, then forwards the end of the source, or receives. An error is the state in which the
+    /// direction ends.
     fn step(
         &mut self,
         source: &TcpStream,
@@ -225,9 +226,10 @@ impl Direction {
     /// One read into the thread's buffer and one write out of it; what a short write leaves is buffered.
     fn copy(&mut self, source: &TcpStream, sink: &TcpStream) -> Result<(), DirectionState> {
         copy::with_buffer(|buffer| {
-            let received = match is_read_closed(source) {
-                true => stream::recv_before_end(source, buffer),
-                false => stream::recv(source, buffer),
+            let received = if is_read_closed(source) {
+                stream::recv_before_end(source, buffer)
+            } else {
+                stream::recv(source, buffer)
             };
             let n = match received {
                 Ok(Received { len: 0, .. }) => {
@@ -242,7 +244,7 @@ impl Direction {
                     }
                     len
                 }
-                Err(error) => return source_error(source, &error),
+                Err(error) => return handle_recv_error(source, &error),
             };
             self.selector.record_read(n);
             let bytes = buffer.get(..n).unwrap_or_default();
@@ -262,14 +264,14 @@ impl Direction {
 
     fn buffer_unsent(&mut self, rest: &[u8]) {
         if !rest.is_empty() {
-            self.unsent = Unsent::bytes(rest.into(), 0);
+            self.unsent = Unsent::from_bytes(rest.into(), 0);
         }
     }
 
     /// Splices what fits from the source into the pipe. `poll_flush` empties it before the next call.
     ///
     /// splice(2) never passes the mark of urgent data: there it reports that nothing is left, or even
-    /// that the stream has ended. So both are confirmed by a read.
+    /// that the stream has ended. So a read has to confirm both.
     fn fill_pipe(&mut self, source: &TcpStream, sink: &TcpStream) -> Result<(), DirectionState> {
         let Unsent::Piped { pipe, len } = &mut self.unsent else {
             return Ok(());
@@ -280,21 +282,19 @@ impl Direction {
                 self.selector.record_read(n);
                 return Ok(());
             }
-            Err(error) if error.kind() == ErrorKind::InvalidInput => {
-                // The kernel can't splice from this socket.
-                self.selector.force_copy();
-            }
             Ok(0) => {}
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            // The kernel reports a reset once: a read would not see it any more.
-            Err(error) => return source_error(source, &error),
+            // The kernel can't splice from this socket.
+            Err(error) if error.kind() == ErrorKind::InvalidInput => self.selector.force_copy(),
+            // The kernel reports a reset once, so the read below would not see it any more.
+            Err(error) => return handle_recv_error(source, &error),
         }
         self.release_pipe();
         self.copy(source, sink)
     }
 
-    /// Acquires or releases the pipe as the selector demands. Returns whether this read goes through one. Without an
-    /// available pipe, bytes are copied.
+    /// Acquires or releases the pipe as the selector demands. Returns whether this read goes through a pipe: if
+    /// none is available, bytes are copied.
     fn prepare_splice(&mut self) -> bool {
         if !self.selector.is_splicing() {
             self.release_pipe();
@@ -308,6 +308,7 @@ impl Direction {
         matches!(self.unsent, Unsent::Piped { .. })
     }
 
+    /// Returns the pipe to the pool, if there is one and it is empty.
     fn release_pipe(&mut self) {
         if let Unsent::Piped { len: 0, .. } = self.unsent
             && let Unsent::Piped { pipe, .. } = mem::replace(&mut self.unsent, Unsent::None)
@@ -331,7 +332,8 @@ fn is_read_closed(source: &TcpStream) -> bool {
     matches!(ready, Some(Ok(ready)) if ready.is_read_closed())
 }
 
-fn source_error(source: &TcpStream, error: &io::Error) -> Result<(), DirectionState> {
+/// Handles a failed read: EAGAIN waits for the next event, EINTR reads again, any other error means that the source is dead.
+fn handle_recv_error(source: &TcpStream, error: &io::Error) -> Result<(), DirectionState> {
     match error.kind() {
         ErrorKind::WouldBlock => clear_ready(source, Interest::READABLE),
         ErrorKind::Interrupted => {}
@@ -340,5 +342,5 @@ fn source_error(source: &TcpStream, error: &io::Error) -> Result<(), DirectionSt
     Ok(())
 }
 
-/// Reads of a direction before it yields to the other connections of the event loop: 1 MiB when full.
+/// Reads of a direction before it yields to the other connections of the event loop: 1 MiB if each fills the buffer.
 const MAX_ROUNDS: u32 = 16;

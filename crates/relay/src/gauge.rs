@@ -9,23 +9,24 @@ use crate::active_method::ActiveMethod;
 pub fn connections_by_method() -> [(ActiveMethod, u64); ActiveMethod::ALL.len()] {
     let threads = THREADS.lock().unwrap_or_else(PoisonError::into_inner);
     ActiveMethod::ALL.map(|method| {
-        let counts = threads
+        let count = threads
             .iter()
-            .map(|thread| thread.0[method as usize].load(Relaxed));
-        (method, counts.sum())
+            .map(|thread| thread.0[method as usize].load(Relaxed))
+            .sum();
+        (method, count)
     })
 }
 
 /// Counts a connection of this thread as relayed by `new`, and no longer by `old`.
 pub(crate) fn change(old: Option<ActiveMethod>, new: Option<ActiveMethod>) {
-    // It fails only while the thread is being destroyed.
-    let _ = OWN.try_with(|own| {
-        let adjust = |method: ActiveMethod, by: u64| {
-            let count = &own.0[method as usize];
-            count.store(count.load(Relaxed).wrapping_add(by), Relaxed);
+    // `try_with` fails only while the thread is being destroyed.
+    let _ = OWN_COUNTS.try_with(|counts| {
+        let adjust = |method: ActiveMethod, by: i64| {
+            let count = &counts.0[method as usize];
+            count.store(count.load(Relaxed).wrapping_add_signed(by), Relaxed);
         };
         if let Some(old) = old {
-            adjust(old, u64::MAX);
+            adjust(old, -1);
         }
         if let Some(new) = new {
             adjust(new, 1);
@@ -49,5 +50,5 @@ impl ThreadCounts {
 static THREADS: Mutex<Vec<Arc<ThreadCounts>>> = Mutex::new(Vec::new());
 
 thread_local! {
-    static OWN: Arc<ThreadCounts> = ThreadCounts::register();
+    static OWN_COUNTS: Arc<ThreadCounts> = ThreadCounts::register();
 }

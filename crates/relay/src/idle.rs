@@ -30,7 +30,7 @@ impl IdleTimer {
         }));
     }
 
-    /// Records activity now.
+    /// Restarts the idle time.
     pub(crate) fn record_activity(&mut self) {
         if let Some(timer) = &mut self.0 {
             timer.last_activity = Instant::now();

@@ -49,22 +49,22 @@ pub struct Pair {
 /// the 64 KiB that the contract allows a direction.
 #[derive(Debug, Default)]
 pub struct Prefix {
-    /// The bytes. They are sent to upstream before anything else.
+    /// The bytes, which are sent to upstream before anything else.
     pub bytes: Box<[u8]>,
     /// How many of them were sent to upstream already; at most their length.
     pub sent: usize,
-    /// Whether more is known to be in the socket: it is read without waiting for an event.
+    /// Whether the socket is known to have more: the first read does not wait for an event.
     pub has_more: bool,
 }
 
-/// Idle timeouts.
+/// The timeouts of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Idle timeout: how long neither direction may move a byte. `None` leaves dead peers to TCP keepalive.
     pub idle: Option<Duration>,
     /// The idle timeout once one side has sent FIN (half-closed).
     pub half_closed: Duration,
-    /// After an RST: the surviving side is abandoned if it accepts no byte of the remaining data for so long.
+    /// Flush timeout after an RST: how long the surviving side may accept no byte of the remaining data.
     pub flush: Duration,
 }
 
@@ -103,7 +103,7 @@ impl Side {
 pub enum End {
     /// FIN in both directions; this side sent its FIN first.
     Finished(Side),
-    /// This side sent RST or vanished, and the other side was sent RST.
+    /// This side sent RST or vanished; RST was then sent to the other side.
     Reset(Side),
     /// An idle timeout of [`Limits`] expired.
     Idle,
@@ -118,7 +118,7 @@ pub fn relay(
     limits: Limits,
     stats: Arc<RelayStats>,
 ) -> impl Future<Output = End> + Send {
-    let flush = limits.flush;
+    let flush_timeout = limits.flush;
     let mut relay = PairRelay::new(pair, prefix, method, limits, stats);
     async move {
         match relay.run().await {
@@ -126,7 +126,7 @@ pub fn relay(
             Stop::Idle => End::Idle,
             Stop::Reset(side) => {
                 // Boxed, so that not every connection's future reserves space for it.
-                Box::pin(reset::deliver(&mut relay, side, flush)).await;
+                Box::pin(reset::deliver(&mut relay, side, flush_timeout)).await;
                 End::Reset(side)
             }
         }

@@ -72,14 +72,13 @@ impl PairRelay {
         poll_fn(|cx| self.poll_run(cx)).await
     }
 
-    /// Drains the dead side: sends what it had sent to the other one; ready when all of it has been accepted, or
-    /// can't be.
+    /// Drains the dead side: sends on to the other side what the dead one had sent. Ready when all of it has been
+    /// accepted, or can't be.
     pub(crate) fn poll_drain(&mut self, dead: Side, cx: &mut Context<'_>) -> Poll<()> {
         let (direction, source, sink) = self.direction_from(dead);
         direction.poll_drain(source, sink, cx)
     }
 
-    /// The socket of a side.
     pub(crate) fn socket(&self, side: Side) -> &TcpStream {
         match side {
             Side::Downstream => &self.sockets.downstream,
@@ -87,6 +86,7 @@ impl PairRelay {
         }
     }
 
+    /// Bytes moved in both directions.
     pub(crate) fn moved(&self) -> u64 {
         self.to_upstream.moved() + self.to_downstream.moved()
     }
@@ -108,24 +108,24 @@ impl PairRelay {
             }
         }
         if self.moved() != moved {
-            self.record_moved();
+            self.publish_stats();
             self.idle.record_activity();
         }
         self.idle.poll_expired(cx).map(|()| Stop::Idle)
     }
 
-    fn record_moved(&self) {
+    fn publish_stats(&self) {
         let (up, down) = (self.to_upstream.moved(), self.to_downstream.moved());
-        self.stats.store(up, down);
+        self.stats.record_moved(up, down);
         self.publish_method();
     }
 
-    /// Stores what moves the bytes.
     fn publish_method(&self) {
         let is_splicing = self.to_upstream.is_splicing() || self.to_downstream.is_splicing();
-        self.stats.set_method(match is_splicing {
-            true => ActiveMethod::Splice,
-            false => ActiveMethod::Copy,
+        self.stats.set_method(if is_splicing {
+            ActiveMethod::Splice
+        } else {
+            ActiveMethod::Copy
         });
     }
 
@@ -149,8 +149,8 @@ impl PairRelay {
             .all(|direction| direction.state() == DirectionState::Finished)
     }
 
-    /// Forwards this side's FIN (half-close); returns the other side if that is dead. The second FIN is sent by
-    /// close(2), which follows.
+    /// Forwards this side's FIN (half-close). Returns the other side if it turns out to be dead. The second FIN needs no
+    /// call here: close(2), which follows, sends it.
     fn forward_fin(&mut self, side: Side) -> Option<Side> {
         if self.first_finished.is_some() {
             return None;
@@ -158,10 +158,10 @@ impl PairRelay {
         self.first_finished = Some(side);
         self.stats.set_half_closed();
         self.idle.set_limit(self.limits.half_closed);
-        let across = side.other();
-        stream::shutdown_write(self.socket(across))
+        let receiver = side.other();
+        stream::shutdown_write(self.socket(receiver))
             .is_err()
-            .then_some(across)
+            .then_some(receiver)
     }
 
     /// Whether nothing is read from this side now: it has sent FIN, or the other side exerts backpressure.
@@ -170,10 +170,11 @@ impl PairRelay {
         direction.state() != DirectionState::Open || direction.unsent() > 0
     }
 
-    /// Checks whether a side that is not read from was reset, and registers `cx` for it. If nothing is written to
-    /// it either, the reset would go unnoticed, and the descriptors would leak.
+    /// Whether a side that is not read from was reset; registers `cx` for the reset. If nothing is written to that side
+    /// either, its reset would go unnoticed otherwise, and the descriptors would leak.
     fn check_hang_up(&self, side: Side, cx: &mut Context<'_>) -> bool {
         let socket = self.socket(side);
+        // Twice, because an event may arrive between the two calls.
         for _ in 0..2 {
             // Once cleared, writability is reported again only by an event: space in the send buffer, or
             // the hang-up.
@@ -188,7 +189,7 @@ impl PairRelay {
         false
     }
 
-    /// The direction that has `side` as its source, its source and its sink.
+    /// The direction that has `side` as its source, with the sockets of its source and its sink.
     fn direction_from(&mut self, side: Side) -> (&mut Direction, &TcpStream, &TcpStream) {
         let Pair {
             downstream,
@@ -205,7 +206,7 @@ impl PairRelay {
 /// was sent.
 impl Drop for PairRelay {
     fn drop(&mut self) {
-        self.record_moved();
+        self.publish_stats();
         let undelivered = self.to_upstream.unsent() + self.to_downstream.unsent();
         self.stats.set_undelivered(undelivered);
         self.stats.clear_method();

@@ -15,7 +15,7 @@ pub struct Tally {
     pub to_upstream: u64,
     /// Bytes accepted by the downstream socket.
     pub to_downstream: u64,
-    /// Bytes received here that could not be delivered because their receiver was closed. Known at the end only.
+    /// Bytes received here that were not delivered when the connection ended; 0 before.
     pub undelivered: u64,
 }
 
@@ -28,7 +28,7 @@ pub struct RelayStats {
     undelivered: AtomicU64,
     /// The coarse monotonic clock in milliseconds when a byte was last moved; 0 before the first.
     last_activity: AtomicU64,
-    /// An [`ActiveMethod`], as a number; 0 before the relay begins.
+    /// The number of the [`ActiveMethod`] plus one; 0 while nothing is relayed.
     method: AtomicU8,
     is_half_closed: AtomicBool,
 }
@@ -43,14 +43,13 @@ impl RelayStats {
         }
     }
 
-    /// How long no byte has been moved; `None` if none ever was.
+    /// How long no byte has been moved; `None` before the first byte.
     pub fn idle(&self) -> Option<Duration> {
         let last = self.last_activity.load(Relaxed);
-        let idle = || coarse_monotonic().saturating_sub(Duration::from_millis(last));
-        (last > 0).then(idle)
+        (last > 0).then(|| coarse_monotonic().saturating_sub(Duration::from_millis(last)))
     }
 
-    /// What moves the bytes now; `None` before the relay begins.
+    /// The method that moves the bytes now; `None` before the relay begins and after it has ended.
     pub fn method(&self) -> Option<ActiveMethod> {
         let index = usize::from(self.method.load(Relaxed)).checked_sub(1)?;
         ActiveMethod::ALL.get(index).copied()
@@ -69,7 +68,7 @@ impl RelayStats {
         }
     }
 
-    /// The relay has ended.
+    /// Clears the method, when the relay has ended.
     pub(crate) fn clear_method(&self) {
         gauge::change(self.method(), None);
         self.method.store(0, Relaxed);
@@ -83,8 +82,8 @@ impl RelayStats {
         self.undelivered.store(bytes, Relaxed);
     }
 
-    /// Stores the byte counts, after bytes were moved.
-    pub(crate) fn store(&self, to_upstream: u64, to_downstream: u64) {
+    /// Stores the byte counts and the time, after bytes were moved.
+    pub(crate) fn record_moved(&self, to_upstream: u64, to_downstream: u64) {
         self.to_upstream.store(to_upstream, Relaxed);
         self.to_downstream.store(to_downstream, Relaxed);
         self.last_activity.store(coarse_millis(), Relaxed);

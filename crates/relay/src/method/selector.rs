@@ -1,25 +1,25 @@
 //! Selects copy or splice for a direction by the sizes of its reads.
 //!
 //! Splicing saves two copies of every byte and costs a third system call and some work per page: it
-//! pays for bulk and not for messages. What a connection carries changes (a login, then a
-//! download), so every read is counted.
+//! pays for bulk and not for messages. A connection may carry both (a login, then a download), so
+//! every read is counted.
 
 use super::Method;
 
 /// Selects the method for one direction.
 #[derive(Debug)]
 pub(crate) struct MethodSelector {
-    splicing: bool,
-    /// Whether the caller fixed the method, whatever the sizes.
+    is_splicing: bool,
+    /// Whether the caller chose the method, so that the sizes of reads don't matter.
     is_fixed: bool,
-    /// Reads in favour of switching, minus those against it.
+    /// Reads in favour of switching minus reads against it; never below 0.
     votes: u8,
 }
 
 impl MethodSelector {
     pub(crate) fn new(method: Method) -> Self {
         Self {
-            splicing: method == Method::Splice,
+            is_splicing: method == Method::Splice,
             is_fixed: method != Method::Auto,
             votes: 0,
         }
@@ -27,7 +27,7 @@ impl MethodSelector {
 
     /// Whether the next read goes through a pipe.
     pub(crate) fn is_splicing(&self) -> bool {
-        self.splicing
+        self.is_splicing
     }
 
     /// Counts a read of `n` bytes.
@@ -35,18 +35,18 @@ impl MethodSelector {
         if self.is_fixed {
             return;
         }
-        let for_switch = if self.splicing {
+        let favours_switch = if self.is_splicing {
             n < SMALL_READ_BYTES
         } else {
             n >= BULK_READ_BYTES
         };
-        if !for_switch {
-            self.votes = self.votes.saturating_sub(1);
-            return;
-        }
-        self.votes += 1;
+        self.votes = if favours_switch {
+            self.votes + 1
+        } else {
+            self.votes.saturating_sub(1)
+        };
         if self.votes == VOTES_TO_SWITCH {
-            self.splicing = !self.splicing;
+            self.is_splicing = !self.is_splicing;
             self.votes = 0;
         }
     }
@@ -69,7 +69,7 @@ const VOTES_TO_SWITCH: u8 = 4;
 mod tests {
     use super::*;
 
-    fn after(method: Method, sizes: &[usize]) -> bool {
+    fn is_splicing_after(method: Method, sizes: &[usize]) -> bool {
         let mut selector = MethodSelector::new(method);
         sizes.iter().for_each(|&n| selector.record_read(n));
         selector.is_splicing()
@@ -77,18 +77,18 @@ mod tests {
 
     #[test]
     fn bulk_is_spliced_and_messages_are_copied() {
-        assert!(!after(Method::Auto, &[64; 100]));
-        assert!(!after(Method::Auto, &[65536; 3]));
-        assert!(after(Method::Auto, &[65536; 4]));
+        assert!(!is_splicing_after(Method::Auto, &[64; 100]));
+        assert!(!is_splicing_after(Method::Auto, &[65536; 3]));
+        assert!(is_splicing_after(Method::Auto, &[65536; 4]));
         assert!(
-            after(Method::Auto, &[65536, 65536, 64, 65536, 65536, 65536]),
+            is_splicing_after(Method::Auto, &[65536, 65536, 64, 65536, 65536, 65536]),
             "one small read"
         );
         assert!(
-            !after(Method::Auto, &[65536, 65536, 65536, 65536, 64, 64, 64, 64]),
+            !is_splicing_after(Method::Auto, &[65536, 65536, 65536, 65536, 64, 64, 64, 64]),
             "back again"
         );
-        assert!(after(
+        assert!(is_splicing_after(
             Method::Auto,
             &[65536, 65536, 65536, 65536, 4096, 4096, 4096, 4096]
         ));
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn a_fixed_method_ignores_sizes() {
-        assert!(!after(Method::Copy, &[65536; 100]));
-        assert!(after(Method::Splice, &[64; 100]));
+        assert!(!is_splicing_after(Method::Copy, &[65536; 100]));
+        assert!(is_splicing_after(Method::Splice, &[64; 100]));
     }
 }

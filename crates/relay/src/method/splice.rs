@@ -13,8 +13,7 @@ pub fn limit_pipes(max: usize) {
     POOL.with_borrow_mut(|pool| pool.max = max);
 }
 
-/// Acquires an empty pipe; `None` when the limit is reached or no descriptor is left: the caller copies
-/// instead.
+/// Acquires an empty pipe. `None` when the limit is reached or no descriptor is left; the caller copies then.
 pub(crate) fn acquire() -> Option<Pipe> {
     POOL.with_borrow_mut(|pool| {
         let pipe = match pool.idle.pop() {
@@ -27,7 +26,7 @@ pub(crate) fn acquire() -> Option<Pipe> {
     })
 }
 
-/// Returns a pipe to the pool. One that still holds bytes must not be used again and is closed.
+/// Returns a pipe to the pool. A pipe that still holds bytes must not be used again and is closed.
 pub(crate) fn release(pipe: Pipe, is_empty: bool) {
     POOL.with_borrow_mut(|pool| {
         pool.in_use -= 1;
@@ -47,7 +46,10 @@ struct PipePool {
 /// Idle pipes that a thread keeps: enough for bursts, few enough not to matter.
 const MAX_IDLE_PIPES: usize = 32;
 
+/// The limit until [`limit_pipes`] is called.
+const DEFAULT_MAX_PIPES: usize = 16;
+
 thread_local! {
     static POOL: RefCell<PipePool> =
-        const { RefCell::new(PipePool { idle: Vec::new(), in_use: 0, max: 16 }) };
+        const { RefCell::new(PipePool { idle: Vec::new(), in_use: 0, max: DEFAULT_MAX_PIPES }) };
 }

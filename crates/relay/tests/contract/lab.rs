@@ -18,11 +18,13 @@ pub(crate) struct Report {
     pub(crate) tally: Tally,
 }
 
-pub(crate) async fn report(pair: Pair, method: Method, limits: Limits) -> Report {
-    carry(pair, Prefix::default(), method, limits).await
-}
-
-async fn carry(pair: Pair, prefix: Prefix, method: Method, limits: Limits) -> Report {
+/// Relays until the connection has ended.
+pub(crate) async fn run_relay(
+    pair: Pair,
+    prefix: Prefix,
+    method: Method,
+    limits: Limits,
+) -> Report {
     let stats = Arc::<RelayStats>::default();
     let end = relay(pair, prefix, method, limits, Arc::clone(&stats)).await;
     let tally = stats.tally();
@@ -48,7 +50,9 @@ impl Lab {
             peername_sys::tcp::stream::tune(socket).unwrap();
         }
         let relay = thread::spawn(move || {
-            block_on(async move { carry(pair(downstream, upstream), prefix, method, limits).await })
+            block_on(
+                async move { run_relay(pair(downstream, upstream), prefix, method, limits).await },
+            )
         });
         Self {
             client,
@@ -67,13 +71,14 @@ impl Lab {
         (read_to_reset(&remaining), self.relay.join().unwrap())
     }
 
-    pub(crate) fn report(self) -> Report {
+    /// Closes both ends and waits for the end of the relay.
+    pub(crate) fn close(self) -> Report {
         drop((self.client, self.backend));
         self.relay.join().unwrap()
     }
 }
 
-/// With a short flush timeout for a remaining side that is stalled.
+/// The default limits, with a flush timeout that a test with a stalled side can wait for.
 pub(crate) fn short_flush_timeout() -> Limits {
     Limits {
         flush: Duration::from_millis(300),
@@ -100,12 +105,14 @@ pub(crate) fn pair(downstream: TcpStream, upstream: TcpStream) -> Pair {
     }
 }
 
+/// A connection on loopback: the end for the test, and the end for the relay.
 pub(crate) fn connected() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    near.set_read_timeout(Some(Duration::from_secs(20)))
+    let test_end = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    test_end
+        .set_read_timeout(Some(Duration::from_secs(20)))
         .unwrap();
-    (near, listener.accept().unwrap().0)
+    (test_end, listener.accept().unwrap().0)
 }
 
 /// Bytes that depend on the position, so that loss and reordering are detected.

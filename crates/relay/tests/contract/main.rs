@@ -14,7 +14,7 @@ mod lab;
 mod random_traffic;
 
 use lab::{
-    Lab, METHODS, block_on, connected, pair, pattern, read_to_end, read_to_reset, report, reset,
+    Lab, METHODS, block_on, connected, pair, pattern, read_to_end, read_to_reset, reset, run_relay,
     send_and_finish, short_flush_timeout,
 };
 
@@ -36,7 +36,7 @@ fn every_byte_arrives_in_order_and_half_closed_connections_continue() {
                 "{method:?}: downstream bytes differ"
             );
         });
-        let report = lab.report();
+        let report = lab.close();
         assert_eq!(report.end, End::Finished(Side::Downstream), "{method:?}");
         assert_eq!(
             (report.tally.to_upstream, report.tally.to_downstream),
@@ -50,18 +50,18 @@ fn every_byte_arrives_in_order_and_half_closed_connections_continue() {
 fn prefix_is_sent_first() {
     for method in METHODS {
         let all = pattern(4 << 20);
-        let (read, sent) = all.split_at(3 << 20);
+        let (already_read, rest) = all.split_at(3 << 20);
         let prefix = |bytes: &[u8], sent| Prefix {
             bytes: bytes.into(),
             sent,
             has_more: false,
         };
-        let lab = Lab::with_prefix(prefix(read, 0), method, Limits::default());
+        let lab = Lab::with_prefix(prefix(already_read, 0), method, Limits::default());
         thread::scope(|scope| {
-            scope.spawn(|| send_and_finish(&lab.client, sent));
+            scope.spawn(|| send_and_finish(&lab.client, rest));
             assert!(read_to_end(&lab.backend) == all, "{method:?}");
         });
-        let tally = lab.report().tally;
+        let tally = lab.close().tally;
         assert_eq!(
             (tally.to_upstream, tally.undelivered),
             (4 << 20, 0),
@@ -91,11 +91,7 @@ fn backend_that_half_closes_first_still_receives_everything() {
             scope.spawn(|| send_and_finish(&lab.client, &late));
             assert!(read_to_end(&lab.backend) == late, "{method:?}");
         });
-        assert_eq!(
-            lab.report().end,
-            End::Finished(Side::Upstream),
-            "{method:?}"
-        );
+        assert_eq!(lab.close().end, End::Finished(Side::Upstream), "{method:?}");
     }
 }
 
@@ -154,7 +150,8 @@ fn backpressure_of_a_stalled_reader_reaches_the_writer() {
     }
 }
 
-/// Writes until the socket accepts nothing for half a second, or until more is written than socket buffers can hold.
+/// Writes until the socket accepts nothing for half a second, or until more is written than socket buffers can hold. Returns
+/// the bytes written, and whether the socket stalled.
 fn fill(mut socket: &TcpStream) -> (usize, bool) {
     let (chunk, mut sent, mut tries) = ([7; 65536], 0, 0);
     while sent < 256 << 20 {
@@ -213,9 +210,9 @@ fn half_closed_connection_has_its_own_idle_timeout() {
 #[test]
 fn dropped_relay_resets_both_sides() {
     for method in METHODS {
-        for goes_on in [false, true] {
+        for runtime_continues in [false, true] {
             let ((client, downstream), (mut backend, upstream)) = (connected(), connected());
-            let cut = thread::spawn(move || {
+            let dropped = thread::spawn(move || {
                 block_on(async move {
                     let stats = Arc::<RelayStats>::default();
                     let pair = pair(downstream, upstream);
@@ -228,7 +225,7 @@ fn dropped_relay_resets_both_sides() {
                     );
                     let limit = tokio::time::sleep(Duration::from_millis(300));
                     tokio::select! { _ = relay => panic!("it ended by itself"), () = limit => {} }
-                    if goes_on {
+                    if runtime_continues {
                         tokio::time::sleep(Duration::from_millis(300)).await;
                     }
                     stats.tally()
@@ -237,7 +234,7 @@ fn dropped_relay_resets_both_sides() {
             backend.write_all(b"half an ans").unwrap();
             assert_eq!(read_to_reset(&client), b"half an ans", "{method:?}");
             assert_eq!(read_to_reset(&backend), b"", "{method:?}");
-            assert_eq!(cut.join().unwrap().to_downstream, 11, "{method:?}");
+            assert_eq!(dropped.join().unwrap().to_downstream, 11, "{method:?}");
         }
     }
 }
@@ -246,9 +243,9 @@ fn dropped_relay_resets_both_sides() {
 #[test]
 fn urgent_data_and_the_data_after_it_arrive_in_order() {
     for method in METHODS {
-        for before in [0, 2, 1 << 20] {
+        for head_len in [0, 2, 1 << 20] {
             let lab = Lab::new(method, Limits::default());
-            let (head, tail) = (pattern(before), pattern(300_000));
+            let (head, tail) = (pattern(head_len), pattern(300_000));
             let sent = [&head[..], b"!", &tail].concat();
             thread::scope(|scope| {
                 scope.spawn(|| {
@@ -262,7 +259,7 @@ fn urgent_data_and_the_data_after_it_arrive_in_order() {
                 let got = read_to_end(&lab.backend);
                 assert!(
                     got == sent,
-                    "{method:?}, {before}: {} of {}",
+                    "{method:?}, {head_len}: {} of {}",
                     got.len(),
                     sent.len()
                 );
@@ -281,9 +278,10 @@ fn data_queued_after_urgent_data_is_relayed() {
         client.write_all(b"tail").unwrap();
         peername_sys::tcp::stream::tune(&downstream).unwrap();
         thread::spawn(move || {
-            block_on(
-                async move { report(pair(downstream, upstream), method, Limits::default()).await },
-            )
+            block_on(async move {
+                let pair = pair(downstream, upstream);
+                run_relay(pair, Prefix::default(), method, Limits::default()).await
+            })
         });
         let mut got = [0; 7];
         backend.read_exact(&mut got).unwrap();

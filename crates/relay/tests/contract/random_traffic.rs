@@ -1,32 +1,34 @@
 //! Random traffic on many connections at once. `WAVES=500 cargo test random_traffic` runs for minutes.
 
 use std::io::{self, ErrorKind};
-use std::net::TcpStream as Blocking;
+use std::net;
 use std::thread;
 use std::time::Duration;
 
-use peername_relay::{End, Limits, Method};
+use peername_relay::{End, Limits, Method, Prefix};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::lab::{Report, block_on, connected, pair, report};
+use crate::lab::{Report, block_on, connected, pair, run_relay};
 
 #[test]
 fn random_traffic_arrives_and_ends_correctly() {
     peername_sys::process::limits::raise_open_files().unwrap();
     let waves = std::env::var("WAVES").map_or(1, |waves| waves.parse().unwrap());
     for wave in 0..waves {
-        let (outer, inner): (Vec<_>, Vec<_>) = (0..CONNECTIONS)
-            .map(|_| (connected(), connected()))
-            .map(|((client, down), (backend, up))| ((client, backend), (down, up)))
+        let (test_ends, relay_ends): (Vec<_>, Vec<_>) = (0..CONNECTIONS)
+            .map(|_| {
+                let ((client, downstream), (backend, upstream)) = (connected(), connected());
+                ((client, backend), (downstream, upstream))
+            })
             .unzip();
-        let relays = thread::spawn(move || relayed(inner));
+        let relays = thread::spawn(move || relay_all(relay_ends));
         let seed = wave * CONNECTIONS + 1;
         block_on(async move {
             let mut connections = JoinSet::new();
-            for (n, (client, backend)) in (seed..).zip(outer) {
-                connections.spawn(connection(n, client, backend));
+            for (n, (client, backend)) in (seed..).zip(test_ends) {
+                connections.spawn(check_connection(n, client, backend));
             }
             connections.join_all().await
         });
@@ -36,35 +38,44 @@ fn random_traffic_arrives_and_ends_correctly() {
     }
 }
 
-fn relayed(inner: Vec<(Blocking, Blocking)>) -> Vec<Report> {
+fn relay_all(connections: Vec<(net::TcpStream, net::TcpStream)>) -> Vec<Report> {
     block_on(async move {
         let mut relays = JoinSet::new();
-        for (down, up) in inner {
-            relays.spawn(report(pair(down, up), Method::Auto, Limits::default()));
+        for (downstream, upstream) in connections {
+            relays.spawn(run_relay(
+                pair(downstream, upstream),
+                Prefix::default(),
+                Method::Auto,
+                Limits::default(),
+            ));
         }
         relays.join_all().await
     })
 }
 
-async fn connection(seed: u64, client: Blocking, backend: Blocking) {
+/// Sends on both ends of a relayed connection and compares what one end sent with what the other one received.
+async fn check_connection(seed: u64, client: net::TcpStream, backend: net::TcpStream) {
     let [client, backend] = [client, backend].map(|socket| {
         socket.set_nodelay(true).unwrap();
         socket.set_nonblocking(true).unwrap();
         TcpStream::from_std(socket).unwrap()
     });
     let (up, down) = (seed * 2, seed * 2 + 1);
-    let both = async { tokio::join!(end(client, up, down), end(backend, down, up)) };
+    let both = async { tokio::join!(run_end(client, up, down), run_end(backend, down, up)) };
     let (client, backend) = timeout(Duration::from_secs(60), both)
         .await
         .unwrap_or_else(|_| panic!("connection {seed} hangs"));
-    for (here, there) in [(&client, &backend), (&backend, &client)] {
-        match (here.sent, there.received) {
+    for (sender, receiver) in [(&client, &backend), (&backend, &client)] {
+        match (sender.sent, receiver.received) {
             (SendEnd::Finished(sent), ReceiveEnd::Finished(got)) => {
                 assert_eq!(sent, got, "connection {seed}");
             }
             (SendEnd::Finished(_), ReceiveEnd::Reset) => {
-                let reset = [here.sent, there.sent].contains(&SendEnd::Reset);
-                assert!(reset, "connection {seed}: a reset that neither end sent");
+                let has_reset = [sender.sent, receiver.sent].contains(&SendEnd::Reset);
+                assert!(
+                    has_reset,
+                    "connection {seed}: a reset that neither end sent"
+                );
             }
             (SendEnd::Reset, received_end) => {
                 assert_eq!(
@@ -75,7 +86,7 @@ async fn connection(seed: u64, client: Blocking, backend: Blocking) {
             }
             (SendEnd::Interrupted, received_end) => {
                 assert_eq!(
-                    there.sent,
+                    receiver.sent,
                     SendEnd::Reset,
                     "connection {seed}: {received_end:?}, a reset that was not sent"
                 );
@@ -109,7 +120,8 @@ enum ReceiveEnd {
     Reset,
 }
 
-async fn end(socket: TcpStream, send_seed: u64, receive_seed: u64) -> Outcome {
+/// Sends and receives until both directions have ended, or until this end is to reset the connection.
+async fn run_end(socket: TcpStream, send_seed: u64, receive_seed: u64) -> Outcome {
     let (mut sent_end, mut received_end) = (None, None);
     {
         let mut sending = std::pin::pin!(send(&socket, send_seed));
@@ -140,7 +152,7 @@ async fn send(socket: &TcpStream, seed: u64) -> SendEnd {
     let mut rng = Rng(seed);
     let mut sent = 0;
     for _ in 0..rng.below(40) {
-        let (times, max_len, pause) = match rng.below(10) {
+        let (times, max_len, pause_millis) = match rng.below(10) {
             0 => (1, 300_000, 0),
             1 => (5, 4_000, 1),
             2 => (1, 1, 40),
@@ -154,7 +166,7 @@ async fn send(socket: &TcpStream, seed: u64) -> SendEnd {
             }
             sent += len;
             match rng.below(4) {
-                0 => sleep(Duration::from_millis(pause)).await,
+                0 => sleep(Duration::from_millis(pause_millis)).await,
                 _ => tokio::task::yield_now().await,
             }
         }
@@ -206,7 +218,7 @@ async fn receive(socket: &TcpStream, seed: u64) -> ReceiveEnd {
     }
 }
 
-/// The byte of a stream at an offset.
+/// The byte of a stream at an offset: depends on both, so that loss, reordering and mixed up streams are detected.
 fn byte_at(seed: u64, at: u64) -> u8 {
     ((at + seed * 7919).wrapping_mul(2_654_435_761) >> 11) as u8
 }
