@@ -13,14 +13,14 @@ use rustix::io::Errno;
 
 use crate::{NameCall, Result};
 
-/// Waits until one of `fds` is readable or hung up (poll(2)). Returns whether one is: `false` after the timeout
-/// `limit`, and after a signal.
+/// Waits until one of `fds` is readable or hung up (poll(2)). Returns `false` after the timeout `limit`,
+/// and after a signal.
 pub fn wait_readable<'a>(
     fds: impl IntoIterator<Item = BorrowedFd<'a>>,
     limit: Option<Duration>,
 ) -> Result<bool> {
-    let fds = fds.into_iter();
     let mut fds: Vec<_> = fds
+        .into_iter()
         .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
         .collect();
     let limit = limit.map(|limit| Timespec::try_from(limit).unwrap_or(FOR_EVER));
@@ -39,6 +39,7 @@ pub fn wait_writable(fd: BorrowedFd<'_>) -> Result<()> {
     }
 }
 
+/// For a limit that a `timespec` can't represent.
 const FOR_EVER: Timespec = Timespec {
     tv_sec: i64::MAX,
     tv_nsec: 0,

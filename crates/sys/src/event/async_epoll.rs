@@ -1,7 +1,7 @@
 //! An epoll instance nested in the runtime's: thousands of sockets behind one descriptor.
 //!
-//! An epoll instance can be waited for like any descriptor. So a worker adds all its sockets to one instance of
-//! its own, and the runtime watches a single descriptor, however many sockets there are.
+//! An epoll instance is itself a descriptor that can be waited for. So a worker adds all its sockets to one instance,
+//! and the runtime watches only that.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -80,7 +80,7 @@ impl AsyncEpoll {
     }
 }
 
-/// Events per call.
+/// Events per call of epoll_wait(2).
 const MAX_EVENTS: usize = 64;
 const NOW: Timespec = Timespec {
     tv_sec: 0,

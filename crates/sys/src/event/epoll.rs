@@ -1,11 +1,11 @@
 //! An epoll instance (epoll(7)), for code without a runtime.
 
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::io::Errno;
 
 use crate::{NameCall, Result};
 
@@ -24,7 +24,7 @@ pub enum Interest {
     Writable,
 }
 
-/// An event.
+/// An event of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Readiness {
     /// The token given to [`Epoll::add`].
@@ -82,7 +82,7 @@ impl Epoll {
     ///
     /// None in practice: epoll_wait(2) fails only for invalid arguments.
     pub fn wait(&self, limit: Option<Duration>, found: &mut Vec<Readiness>) -> Result<()> {
-        // None if it is too far away to be represented.
+        // No deadline if it is too far away to be represented.
         let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
         let mut events = [Event {
             flags: EventFlags::empty(),
@@ -91,21 +91,24 @@ impl Epoll {
         let n = loop {
             let left = deadline.map(timespec_until);
             match epoll::wait(&self.0, &mut events[..], left.as_ref()) {
-                Err(error) if io::Error::from(error).kind() == io::ErrorKind::Interrupted => {}
+                Err(Errno::INTR) => {}
                 waited => break waited.call("epoll_wait(2)")?,
             }
         };
-        let readiness = |event: &Event| {
-            let flags = event.flags;
-            Readiness {
-                token: event.data.u64(),
-                readable: flags.contains(EventFlags::IN),
-                read_closed: flags.contains(EventFlags::RDHUP),
-                hung_up: flags.intersects(EventFlags::HUP | EventFlags::ERR),
-            }
-        };
-        found.extend(events.iter().take(n).map(readiness));
+        found.extend(events.iter().take(n).map(Readiness::from));
         Ok(())
+    }
+}
+
+impl From<&Event> for Readiness {
+    fn from(event: &Event) -> Self {
+        let flags = event.flags;
+        Self {
+            token: event.data.u64(),
+            readable: flags.contains(EventFlags::IN),
+            read_closed: flags.contains(EventFlags::RDHUP),
+            hung_up: flags.intersects(EventFlags::HUP | EventFlags::ERR),
+        }
     }
 }
 
@@ -134,5 +137,5 @@ impl AsFd for Epoll {
     }
 }
 
-/// Events per call; the rest is returned by the next.
+/// Events per call of epoll_wait(2); the next call returns the rest.
 const MAX_EVENTS: usize = 64;

@@ -1,4 +1,4 @@
-//! tokio's readiness of a socket.
+//! Registers descriptors with the tokio runtime, and clears the readiness that it caches.
 
 use std::io::{self, ErrorKind};
 use std::net;
@@ -28,13 +28,14 @@ pub fn register_stream(socket: net::TcpStream) -> Result<TcpStream> {
 /// Of epoll_ctl(2): ENOMEM, ENOSPC (`fs.epoll.max_user_watches`), or EPERM for a file that can't be waited for.
 pub fn register_readable(fd: OwnedFd) -> Result<AsyncFd<OwnedFd>> {
     // SAFETY: an OwnedFd is open and the same for as long as it lives, and AsyncFd owns it.
-    let registered = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) };
-    let registered = registered.map_err(|error| error.into_parts().1);
-    registered.call("epoll_ctl(EPOLL_CTL_ADD)")
+    unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }
+        .map_err(|error| error.into_parts().1)
+        .call("epoll_ctl(EPOLL_CTL_ADD)")
 }
 
 /// Clears tokio's readiness of the socket, so that the next poll waits for a new event.
 pub fn clear_ready(socket: &TcpStream, interest: Interest) {
+    // An operation that returns WouldBlock makes tokio clear it.
     let _ = socket.try_io(interest, || -> io::Result<()> {
         Err(ErrorKind::WouldBlock.into())
     });

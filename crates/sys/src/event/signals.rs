@@ -8,12 +8,13 @@ use rustix::process::Signal;
 
 use crate::{NameCall, Result};
 
-/// Signals that are blocked, and read instead. Readable when one is pending.
+/// Signals that are read from a descriptor instead of being handled. Readable when one is pending.
 #[derive(Debug)]
 pub struct SignalFd(OwnedFd);
 
 impl SignalFd {
-    /// Blocks these signals in the calling thread, which must be the only one; processes that it forks inherit that.
+    /// Blocks these signals in the calling thread, which must be the only one, and opens the descriptor. Processes that the
+    /// thread forks inherit the mask.
     pub fn open(signals: &[Signal]) -> Result<Self> {
         // SAFETY: a sigset_t has no invalid bits, and each call gets one that lives across it.
         let fd = unsafe {
