@@ -1,4 +1,4 @@
-//! Files that an operator writes, mounts, and files that are opened to be compared.
+//! Files: the operator's text files, watched directories, mounts, and files as such, whatever their paths are.
 
 pub mod inotify;
 pub mod mounts;
@@ -18,8 +18,8 @@ use rustix::fs::{
 
 use crate::{NameCall, Result};
 
-/// A file as such, whatever its paths are: its file system and its number there (inode(7)). The number is given to another file
-/// once the file is gone: compare it while the file is open.
+/// The identity of a file, whatever its paths are: its file system and its number there (inode(7)). Compare it only while the
+/// file is open: once the file is deleted, another one may get the number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FileId {
     device: u64,
@@ -27,12 +27,8 @@ pub struct FileId {
 }
 
 impl FileId {
-    /// That of an open file (fstat(2)).
-    ///
-    /// # Errors
-    ///
-    /// Those of fstat(2): none for an open descriptor of a local file system.
-    pub fn of(file: impl AsFd) -> Result<Self> {
+    /// The identity of an open file (fstat(2)).
+    pub(crate) fn from_fd(file: impl AsFd) -> Result<Self> {
         let stat = fstat(file).call("fstat(2)")?;
         Ok(Self {
             device: stat.st_dev,
@@ -42,17 +38,17 @@ impl FileId {
 }
 
 impl From<&Metadata> for FileId {
-    fn from(about: &Metadata) -> Self {
+    fn from(metadata: &Metadata) -> Self {
         Self {
-            device: about.dev(),
-            inode: about.ino(),
+            device: metadata.dev(),
+            inode: metadata.ino(),
         }
     }
 }
 
 /// Opens a file for fstat(2), for *at(2) calls, and for its path in /proc/self/fd, following symbolic links (O_PATH): no
-/// permission over the file itself is needed, and nothing is done to it. A working directory of another process is such a
-/// path, too (/proc/PID/cwd).
+/// permission over the file itself is needed, and nothing is done to it. The path may lead to another process's working
+/// directory, too (/proc/PID/cwd).
 ///
 /// # Errors
 ///
@@ -62,11 +58,11 @@ pub fn open_path(path: &Path) -> io::Result<File> {
     Ok(openat(CWD, path, flags, Mode::empty())?.into())
 }
 
-/// The same for a path without symbolic links, also of directories (openat2(2), since Linux 5.6).
+/// As [`open_path`], for a path that has no symbolic link, not even as a directory (openat2(2), since Linux 5.6).
 ///
 /// # Errors
 ///
-/// ELOOP where one is a link; else those of [`open_path`].
+/// ELOOP where the path has a symbolic link; ENOSYS before Linux 5.6; else those of [`open_path`].
 pub fn open_path_without_links(path: &Path) -> io::Result<File> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let opened = openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS);
@@ -77,13 +73,13 @@ pub fn open_path_without_links(path: &Path) -> io::Result<File> {
 ///
 /// # Errors
 ///
-/// EINVAL where it is no symbolic link; EEXIST, EACCES, ENOENT.
+/// EINVAL where `name` is no symbolic link; EEXIST, EACCES, ENOENT.
 pub fn copy_symlink(from: &File, to: &File, name: &OsStr) -> io::Result<()> {
     let target = readlinkat(from, name, Vec::new())?;
     Ok(symlinkat(target, to, name)?)
 }
 
-/// Whether this process's real user may execute the file (access(2)): execvp(3) passes over others.
+/// Whether this process's real user may execute the file (access(2)): execvp(3) skips those that it may not.
 #[must_use]
 pub fn is_executable(path: &Path) -> bool {
     accessat(CWD, path, Access::EXEC_OK, AtFlags::empty()).is_ok() && path.is_file()

@@ -1,6 +1,5 @@
 //! Watches directories (inotify(7)).
 
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
@@ -13,39 +12,36 @@ use crate::{NameCall, Result};
 pub struct DirectoryWatch(OwnedFd);
 
 impl DirectoryWatch {
-    /// Watches none yet.
+    /// Opens an instance that watches no directory yet.
     ///
     /// # Errors
     ///
     /// EMFILE beyond `fs.inotify.max_user_instances`.
     pub fn new() -> Result<Self> {
         let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
-        let inotify = inotify::init(flags).map_err(io::Error::from);
-        inotify.call("inotify_init1(2)").map(Self)
+        inotify::init(flags).map(Self).call("inotify_init1(2)")
     }
 
-    /// Watches this one, too: for files that are created in it or renamed into it.
+    /// Watches a directory for files that are created in it or renamed into it.
     ///
     /// # Errors
     ///
     /// ENOENT, ENOTDIR or EACCES for the path; ENOSPC beyond `fs.inotify.max_user_watches`.
     pub fn add(&self, directory: &Path) -> Result<()> {
-        self.add_for(directory, WatchFlags::CREATE | WatchFlags::MOVED_TO)
+        self.add_watch(directory, WatchFlags::CREATE | WatchFlags::MOVED_TO)
     }
 
-    /// Watches this one, too: for each change of a file in it, and of its entries.
+    /// Watches a directory for each change of a file in it, and of its entries.
     pub fn add_for_changes(&self, directory: &Path) -> Result<()> {
         let entries = WatchFlags::CREATE | WatchFlags::DELETE | WatchFlags::MOVE;
         let files = WatchFlags::MODIFY | WatchFlags::ATTRIB;
-        self.add_for(directory, entries | files)
+        self.add_watch(directory, entries | files)
     }
 
-    fn add_for(&self, directory: &Path, events: WatchFlags) -> Result<()> {
-        let added = inotify::add_watch(&self.0, directory, events | WatchFlags::ONLYDIR);
-        added
-            .map_err(io::Error::from)
-            .call("inotify_add_watch(2)")?;
-        Ok(())
+    fn add_watch(&self, directory: &Path, events: WatchFlags) -> Result<()> {
+        inotify::add_watch(&self.0, directory, events | WatchFlags::ONLYDIR)
+            .map(drop)
+            .call("inotify_add_watch(2)")
     }
 
     /// Discards the events so far.

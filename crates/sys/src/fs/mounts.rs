@@ -1,5 +1,5 @@
-//! Mounts of the calling process's mount namespace (mount(2)), for a namespace of its own: what they cover stays as it is
-//! for every other process. All need CAP_SYS_ADMIN over the namespace.
+//! Mounts of the calling process's mount namespace (mount(2)), which has to be its own: other processes still see what the
+//! mounts cover. All functions need CAP_SYS_ADMIN over the namespace, and fail with EPERM without it.
 
 use std::ffi::CString;
 use std::io;
@@ -17,7 +17,7 @@ use crate::{NameCall, Result};
 /// # Errors
 ///
 /// ENOENT or EACCES where either does not exist or can't be reached, ENOTDIR where one is a directory and the other is not,
-/// EPERM without the capability, ENOSPC beyond `fs.mount-max`.
+/// ENOSPC beyond `fs.mount-max`.
 pub fn bind_over(target: &Path, source: &Path) -> Result<()> {
     mount_bind(source, target).call("mount(MS_BIND)")
 }
@@ -27,7 +27,7 @@ pub fn bind_recursively_over(target: &Path, source: &Path) -> Result<()> {
     mount_bind_recursive(source, target).call("mount(MS_BIND)")
 }
 
-/// Mounts an empty file system in memory, of `bytes` at most and with this mode, on the directory `target`.
+/// Mounts an empty tmpfs of at most `bytes` on the directory `target`, whose root has this mode.
 pub fn mount_tmpfs(target: &Path, mode: u32, bytes: usize) -> Result<()> {
     let options = CString::new(format!("mode={mode:o},size={bytes}"));
     let options = options.map_err(io::Error::other).call("mount(tmpfs)")?;
@@ -35,11 +35,7 @@ pub fn mount_tmpfs(target: &Path, mode: u32, bytes: usize) -> Result<()> {
     mount("tmpfs", target, "tmpfs", flags, options.as_c_str()).call("mount(tmpfs)")
 }
 
-/// Keeps mounts that are made or removed outside from this namespace (MS_PRIVATE).
-///
-/// # Errors
-///
-/// EPERM without the capability.
+/// Makes mounts and unmounts in other namespaces no longer reach this one (MS_PRIVATE).
 pub fn stop_propagation() -> Result<()> {
     let flags = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     mount_change("/", flags).call("mount(MS_PRIVATE)")
@@ -47,10 +43,6 @@ pub fn stop_propagation() -> Result<()> {
 
 /// Lets mounts that are made in this namespace from now on reach the namespaces that are copied from it into another user
 /// namespace (MS_SHARED; the copies are MS_SLAVE).
-///
-/// # Errors
-///
-/// EPERM without the capability.
 pub fn start_propagation() -> Result<()> {
     let flags = MountPropagationFlags::SHARED | MountPropagationFlags::REC;
     mount_change("/", flags).call("mount(MS_SHARED)")

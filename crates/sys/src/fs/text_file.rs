@@ -56,18 +56,18 @@ pub fn open(path: &Path) -> io::Result<File> {
 
 /// Adds the user of this process to EACCES: the file may be readable for the user who has written the command line.
 fn with_user(error: io::Error) -> io::Error {
-    match error.raw_os_error() {
-        Some(_) if error.kind() == io::ErrorKind::PermissionDenied => io::Error::new(
-            error.kind(),
-            format!("{error} for the user with id {}", effective_uid()),
-        ),
-        _ => error,
+    // An error without a number is explained already: its cause is confinement, not the user.
+    let is_from_kernel = error.raw_os_error().is_some();
+    if is_from_kernel && error.kind() == io::ErrorKind::PermissionDenied {
+        let why = format!("{error} for the user with id {}", effective_uid());
+        return io::Error::new(error.kind(), why);
     }
+    error
 }
 
 fn read_open(file: &File, max_len: u64) -> io::Result<String> {
     let mut text = String::new();
-    // It may grow while it is read.
+    // The file may grow while it is read, so its length is no bound.
     let len = file
         .take(max_len.saturating_add(1))
         .read_to_string(&mut text)?;
@@ -78,7 +78,7 @@ fn read_open(file: &File, max_len: u64) -> io::Result<String> {
     Ok(text)
 }
 
-/// A global list, so that an option which names a file can't be left out of it.
+/// A global list, so that no file that an option names can be missing in it.
 static OPENED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
 /// Maximum size in bytes: more than a list of a hundred thousand networks takes.

@@ -45,7 +45,7 @@ impl NetworkNamespace {
     /// Whether the calling thread is in this namespace.
     pub fn is_current(&self) -> Result<bool> {
         let current = Self::current()?;
-        Ok(FileId::of(&self.0)? == FileId::of(&current.0)?)
+        Ok(FileId::from_fd(&self.0)? == FileId::from_fd(&current.0)?)
     }
 
     /// The user namespace that it belongs to (NS_GET_USERNS, ioctl_nsfs(2), since Linux 4.9).
