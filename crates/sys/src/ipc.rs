@@ -1,4 +1,4 @@
-//! Communication between processes: passing descriptors, inherited listening sockets, shared memory, records.
+//! Communication between processes: Unix sockets, passing descriptors, inherited sockets, shared memory, records.
 
 pub mod fd_passing;
 pub mod foreign_fd;

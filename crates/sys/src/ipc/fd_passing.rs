@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
+use rustix::io::{Errno, FdFlags, fcntl_getfd, fcntl_setfd};
 use rustix::net::sockopt::socket_type;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -93,8 +93,8 @@ pub fn receive_message(socket: impl AsFd, bytes: &mut [u8]) -> Result<(usize, Ve
     receive_with_fds(socket, bytes, MAX_FDS)
 }
 
-/// The same from a process that is not trusted, for processes with a single thread, with room for `max_fds` descriptors. The
-/// kernel closes those without room, in bounded time as [`ForeignFd`] does.
+/// As [`receive_message`], from a process that is not trusted: accepts at most `max_fds` descriptors, which are closed in
+/// bounded time ([`ForeignFd`]); so are further ones, by the kernel. For processes with a single thread.
 pub fn receive_foreign_fds(
     socket: impl AsFd,
     bytes: &mut [u8],
@@ -110,24 +110,27 @@ fn receive_with_fds(
     max_fds: usize,
 ) -> Result<(usize, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
-    let wanted = rustix::cmsg_space!(ScmRights(max_fds)).min(space.len());
-    let (space, _) = space.split_at_mut(wanted);
+    // The kernel closes descriptors for which there is no space.
+    let len = rustix::cmsg_space!(ScmRights(max_fds)).min(space.len());
+    let (space, _) = space.split_at_mut(len);
     let mut control = RecvAncillaryBuffer::new(space);
     let received = loop {
         let slices = &mut [IoSliceMut::new(bytes)];
         match recvmsg(&socket, slices, &mut control, RecvFlags::CMSG_CLOEXEC) {
-            Err(error) if io::Error::from(error).kind() == io::ErrorKind::Interrupted => {}
+            Err(Errno::INTR) => {}
             received => break received.call("recvmsg(2)")?,
         }
     };
-    let fds = control.drain().flat_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(fds) => fds.collect(),
-        _ => Vec::new(),
-    });
-    Ok((received.bytes, fds.collect()))
+    let mut fds = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(passed) = message {
+            fds.extend(passed);
+        }
+    }
+    Ok((received.bytes, fds))
 }
 
-/// Sets how long sending and receiving may block (SO_SNDTIMEO, SO_RCVTIMEO); then they fail with EAGAIN.
+/// Limits how long sending and receiving may block (SO_SNDTIMEO, SO_RCVTIMEO). After that they fail with EAGAIN.
 pub fn set_time_limit(socket: impl AsFd, limit: Duration) -> Result<()> {
     let socket = SockRef::from(&socket);
     socket
@@ -145,19 +148,19 @@ pub fn take_inherited(number: RawFd) -> Option<OwnedFd> {
         return None;
     }
     // SAFETY: the descriptor is only borrowed, and only if it is open.
-    let there = unsafe { BorrowedFd::borrow_raw(number) };
-    fcntl_getfd(there).ok()?;
-    if socket_type(there).ok()? != SocketType::SEQPACKET {
+    let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
+    fcntl_getfd(borrowed).ok()?;
+    if socket_type(borrowed).ok()? != SocketType::SEQPACKET {
         return None;
     }
-    fcntl_setfd(there, FdFlags::CLOEXEC).ok()?;
+    fcntl_setfd(borrowed, FdFlags::CLOEXEC).ok()?;
     // SAFETY: the process that executed this one passed it for this purpose, and the caller takes it once.
     Some(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
-/// Makes the kernel refuse descriptors that are sent to a Unix socket, or to those that it accepts (SO_PASSRIGHTS, since Linux
-/// 6.16). A descriptor that is not received is closed by the thread that reads, which blocks where that socket lingers (SO_LINGER).
-/// Without the option, all are taken.
+/// Makes the kernel refuse descriptors that are sent to a Unix socket, or to sockets that it accepts (SO_PASSRIGHTS, since Linux
+/// 6.16; no effect before). Otherwise the thread that reads closes each descriptor that it does not receive, and blocks while a
+/// socket among them lingers (SO_LINGER).
 pub fn refuse_descriptors(socket: impl AsFd) {
     let _ = set_int(socket.as_fd(), libc::SOL_SOCKET, SO_PASSRIGHTS, 0);
 }
@@ -177,28 +180,28 @@ const SO_PASSRIGHTS: libc::c_int = 83;
 #[cfg(test)]
 mod tests {
     use std::fs::File;
-    use std::io::Read;
+    use std::io::{Read, Write};
 
     use super::*;
 
     #[test]
     fn a_descriptor_is_received_and_the_close_is_reported() {
-        let (here, there) = seqpacket_pair().unwrap();
-        let (reader, writer) = std::io::pipe().unwrap();
-        send_word(&here, 7, Some(writer.as_fd())).unwrap();
-        send_word(&here, 8, None).unwrap();
-        drop((here, writer));
-        let (word, fd) = receive_word(&there).unwrap().unwrap();
+        let (sender, receiver) = seqpacket_pair().unwrap();
+        let (reader, writer) = io::pipe().unwrap();
+        send_word(&sender, 7, Some(writer.as_fd())).unwrap();
+        send_word(&sender, 8, None).unwrap();
+        drop((sender, writer));
+        let (word, fd) = receive_word(&receiver).unwrap().unwrap();
         assert_eq!(word, 7);
         let mut copy = File::from(fd.unwrap());
-        io::Write::write_all(&mut copy, b"x").unwrap();
+        copy.write_all(b"x").unwrap();
         drop(copy);
         let mut text = String::new();
         File::from(OwnedFd::from(reader))
             .read_to_string(&mut text)
             .unwrap();
         assert_eq!(text, "x");
-        assert!(matches!(receive_word(&there), Ok(Some((8, None)))));
-        assert!(matches!(receive_word(&there), Ok(None)));
+        assert!(matches!(receive_word(&receiver), Ok(Some((8, None)))));
+        assert!(matches!(receive_word(&receiver), Ok(None)));
     }
 }

@@ -1,7 +1,7 @@
-//! A descriptor of a file that another program's processes have open, too, closed in bounded time.
+//! Descriptors of files that another program has open, too, and closing them in bounded time.
 //!
 //! Closing the last descriptor of a socket with SO_LINGER waits until its data is acknowledged (socket(7)), for as long as
-//! the program has chosen. The wait ends at a signal, so a timer sends one.
+//! the program has chosen. A signal ends the wait, so a timer sends one.
 
 use std::io::{self, ErrorKind};
 use std::mem::ManuallyDrop;
@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use crate::process::daemonize::thread_count;
 
-/// A descriptor that is closed within `LIMIT`, if it is a socket's.
+/// A descriptor, perhaps of a lingering socket, that is closed within `LIMIT`.
 ///
-/// For processes with a single thread, which then handles SIGALRM: the timer is the process's (setitimer(2)). With several
+/// Only in a process with a single thread, which then handles SIGALRM: a process has one timer (setitimer(2)). With several
 /// threads there is no limit.
 #[derive(Debug)]
 pub struct ForeignFd(ManuallyDrop<OwnedFd>);
@@ -27,7 +27,8 @@ impl From<OwnedFd> for ForeignFd {
 }
 
 impl ForeignFd {
-    /// Gives up the limit: for a socket that the program can't close meanwhile, or only to its own harm.
+    /// Gives up the limit: for a socket that the program keeps open, so that closing this descriptor does not wait, or for a
+    /// wait that harms only the program.
     #[must_use]
     pub fn into_owned(self) -> OwnedFd {
         let mut this = ManuallyDrop::new(self);
@@ -49,13 +50,13 @@ impl Drop for ForeignFd {
     }
 }
 
-/// Makes a system call on a file that other programs have open, too, or one that may close such files: a wait in it ends after
-/// `LIMIT`, with EINTR. So accept(2) and connect(2) don't wait for long where another process clears O_NONBLOCK meanwhile. The
-/// kernel closes descriptors on return from a call, when its result is known, so the timer's signal loses nothing that was received.
+/// Makes a system call on a file that other programs have open, too, or a call that may close such a file. If the call waits, it
+/// fails with EINTR after `LIMIT`: accept(2) and connect(2), too, would wait where another process clears O_NONBLOCK meanwhile.
+/// Nothing that was received is lost, because the kernel closes descriptors after the result of the call is known.
 ///
-/// The signal is blocked everywhere else: a signal that interrupts SECCOMP_IOCTL_NOTIF_ADDFD would make the program's call
-/// return 0. While it is pending the kernel stops the timer, so the timer need not be stopped after each call, which costs
-/// several times as much as to change the mask.
+/// Outside of such calls the signal is blocked: if it interrupted SECCOMP_IOCTL_NOTIF_ADDFD, the program's call would return 0.
+/// The kernel stops the timer while the signal is pending, so the timer is not stopped after each call, which would cost several
+/// times as much as a change of the mask.
 pub(crate) fn within_limit<T>(call: impl FnOnce() -> T) -> T {
     let has_timer = TIMER_RUNS.load(Ordering::Relaxed) || start_timer().is_ok();
     if has_timer {
@@ -72,7 +73,7 @@ pub(crate) fn within_limit<T>(call: impl FnOnce() -> T) -> T {
 ///
 /// # Errors
 ///
-/// The process has several threads: another one would handle the signal. Or there is no memory.
+/// `Unsupported` with several threads: another one would handle the signal. ENOMEM.
 fn start_timer() -> io::Result<()> {
     if thread_count().map_err(|error| error.source)? != 1 {
         return Err(ErrorKind::Unsupported.into());
@@ -95,7 +96,7 @@ fn start_timer() -> io::Result<()> {
     Ok(())
 }
 
-/// A child has no timer (fork(2)).
+/// Makes a child start its own timer: it does not inherit this one (fork(2)).
 fn forget_timer_in_children() -> io::Result<()> {
     extern "C" fn forget_timer() {
         TIMER_RUNS.store(false, Ordering::Relaxed);
@@ -111,7 +112,7 @@ fn forget_timer_in_children() -> io::Result<()> {
     }
 }
 
-/// Handles SIGALRM. Calls that it interrupts fail with EINTR: none is made again (SA_RESTART).
+/// Handles SIGALRM without SA_RESTART, so that the call which it interrupts fails with EINTR.
 fn handle_signal() -> io::Result<()> {
     extern "C" fn ignore(_: libc::c_int) {}
     // SAFETY: all-zero is a valid sigaction, the handler does nothing, and the struct lives across the call.
@@ -141,9 +142,9 @@ fn change_mask(how: libc::c_int) -> io::Result<()> {
     }
 }
 
-/// Whether this process has the timer, which sends SIGALRM after [`LIMIT`], and again after each further such time.
+/// Whether this process has the timer, which sends SIGALRM every [`LIMIT`].
 static TIMER_RUNS: AtomicBool = AtomicBool::new(false);
-/// How long a call may wait: far longer than one that has no reason to wait, and short for the clients that wait meanwhile.
+/// How long a call may wait: far longer than a call takes that does not wait, and short for the clients that wait meanwhile.
 const LIMIT: Duration = Duration::from_millis(1);
 
 #[cfg(test)]
@@ -156,21 +157,21 @@ mod tests {
 
     use super::*;
 
-    /// Also the second one, for which the timer runs already, and in a child, which does not inherit the timer.
+    /// The timer starts at the first close, runs already at the second, and is not inherited by a child.
     #[test]
     fn lingering_sockets_are_closed_at_once() {
-        let is_at_once = || time_to_close() < Duration::from_secs(5);
-        assert!(in_child(|| is_at_once()
-            && is_at_once()
-            && in_child(is_at_once)));
+        let closes_at_once = || time_to_close() < Duration::from_secs(5);
+        assert!(in_child(|| closes_at_once()
+            && closes_at_once()
+            && in_child(closes_at_once)));
     }
 
-    /// Its signal would interrupt calls of the others.
+    /// The timer's signal would interrupt calls of the other threads.
     #[test]
     fn timer_does_not_start_beside_other_threads() {
         assert!(in_child(|| {
-            let (_keep, kept) = std::sync::mpsc::channel::<()>();
-            std::thread::spawn(move || kept.recv());
+            let (_sender, receiver) = std::sync::mpsc::channel::<()>();
+            std::thread::spawn(move || receiver.recv());
             let before = blocked_signals();
             within_limit(|| ());
             !TIMER_RUNS.load(Ordering::Relaxed) && blocked_signals() == before
@@ -209,7 +210,7 @@ mod tests {
         }));
     }
 
-    /// Runs this in a process of its own: the timer's signal would be handled by another thread of the tests.
+    /// Runs `work` in a process of its own: the timer's signal would be handled by another thread of the tests.
     fn in_child(work: impl FnOnce() -> bool) -> bool {
         // SAFETY: the child makes no use of locks that other threads may have held, but the allocator's, which fork(3) resets.
         match unsafe { libc::fork() } {

@@ -41,17 +41,18 @@ pub struct NamedDescriptor {
 ///
 /// # Errors
 ///
-/// A descriptor is not open (EBADF), or is not a bound IPv4 or IPv6 socket: the service manager is misconfigured.
+/// A descriptor is not open (EBADF), or is no IPv4 or IPv6 socket: the service manager is misconfigured.
 pub fn receive() -> Result<Vec<InheritedSocket>> {
-    let all = receive_any()?.into_iter();
-    all.map(|NamedDescriptor { number, name, fd }| {
-        let label = match name.as_str() {
-            "" => number.to_string(),
-            name => format!("{number} ({name})"),
-        };
-        InheritedSocket::new(fd, label)
-    })
-    .collect()
+    receive_any()?
+        .into_iter()
+        .map(|NamedDescriptor { number, name, fd }| {
+            let label = match name.as_str() {
+                "" => number.to_string(),
+                name => format!("{number} ({name})"),
+            };
+            InheritedSocket::new(fd, label)
+        })
+        .collect()
 }
 
 /// Takes the descriptors of any kind that were passed to this process; none at the second call.
@@ -61,11 +62,11 @@ pub fn receive() -> Result<Vec<InheritedSocket>> {
 /// A descriptor is not open (EBADF): the service manager is misconfigured.
 pub fn receive_any() -> Result<Vec<NamedDescriptor>> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
-    let ours = variable("LISTEN_PID") == Some(u64::from(std::process::id()));
-    if !ours || TAKEN.swap(true, Relaxed) {
+    let is_for_us = env_number("LISTEN_PID") == Some(u64::from(std::process::id()));
+    if !is_for_us || TAKEN.swap(true, Relaxed) {
         return Ok(Vec::new());
     }
-    let count = variable("LISTEN_FDS").unwrap_or(0).min(MAX_FDS);
+    let count = env_number("LISTEN_FDS").unwrap_or(0).min(MAX_FDS);
     let names = env::var("LISTEN_FDNAMES").unwrap_or_default();
     let mut names = names.split(':');
     (FIRST_FD..FIRST_FD + count as i32)
@@ -73,8 +74,8 @@ pub fn receive_any() -> Result<Vec<NamedDescriptor>> {
             // SAFETY: only an open descriptor becomes an owned one. This process alone owns the number: the
             // service manager passed it by the environment, and it is taken once.
             let fd = unsafe {
-                let there = BorrowedFd::borrow_raw(number);
-                fcntl_getfd(there).call("LISTEN_FDS: fcntl(F_GETFD)")?;
+                let borrowed = BorrowedFd::borrow_raw(number);
+                fcntl_getfd(borrowed).call("LISTEN_FDS: fcntl(F_GETFD)")?;
                 OwnedFd::from_raw_fd(number)
             };
             fcntl_setfd(&fd, FdFlags::CLOEXEC).call("fcntl(FD_CLOEXEC)")?;
@@ -85,20 +86,24 @@ pub fn receive_any() -> Result<Vec<NamedDescriptor>> {
 }
 
 impl InheritedSocket {
-    /// A bound socket, close-on-exec from now on.
+    /// Reads the type and the address of a socket, and makes it close-on-exec.
     ///
     /// # Errors
     ///
-    /// It is no bound IPv4 or IPv6 socket.
+    /// ENOTSOCK for another kind of file; [`io::ErrorKind::Other`] for a socket that is neither IPv4 nor IPv6.
     pub fn new(socket: OwnedFd, label: String) -> Result<Self> {
         fcntl_setfd(&socket, FdFlags::CLOEXEC).call("fcntl(FD_CLOEXEC)")?;
-        let known = SockRef::from(&socket);
-        let is_stream = known.r#type().call("LISTEN_FDS: getsockopt(SO_TYPE)")? == Type::STREAM;
-        let addr = known.local_addr().call("LISTEN_FDS: getsockname(2)")?;
-        let addr = addr.as_socket();
-        let addr = addr.ok_or_else(|| io::Error::other("neither IPv4 nor IPv6"));
+        let options = SockRef::from(&socket);
+        let kind = options.r#type().call("LISTEN_FDS: getsockopt(SO_TYPE)")?;
+        let is_stream = kind == Type::STREAM;
+        let addr = options
+            .local_addr()
+            .call("LISTEN_FDS: getsockname(2)")?
+            .as_socket()
+            .ok_or_else(|| io::Error::other("neither IPv4 nor IPv6"))
+            .call("LISTEN_FDS: getsockname(2)")?;
         Ok(Self {
-            addr: addr.call("LISTEN_FDS: getsockname(2)")?,
+            addr,
             socket,
             is_stream,
             label,
@@ -129,33 +134,33 @@ impl AsFd for InheritedSocket {
 /// EBUSY when one of these descriptors is in use: it would be closed. EMFILE.
 pub fn pass_on_exec(sockets: Vec<OwnedFd>) -> Result<()> {
     let end = FIRST_FD + sockets.len() as RawFd;
-    // Duplicated above the range first: they may have each other's numbers.
-    let aside: Vec<_> = sockets
+    // Duplicated above the range first: a socket may have the number that another one is to get.
+    let duplicates: Vec<_> = sockets
         .iter()
         .map(|socket| fcntl_dupfd_cloexec(socket, end).call("fcntl(F_DUPFD_CLOEXEC)"))
         .collect::<Result<_>>()?;
     drop(sockets);
-    for (number, socket) in (FIRST_FD..end).zip(&aside) {
+    for (number, socket) in (FIRST_FD..end).zip(&duplicates) {
         // SAFETY: F_GETFD and F_DUPFD take integers. The number was checked to be free, so
         // no owned descriptor is replaced; this process has one thread at this point or
         // loses the race with an error below.
-        let put = unsafe {
+        let moved_to = unsafe {
             if libc::fcntl(number, libc::F_GETFD) >= 0 {
                 return Err(io::Error::from_raw_os_error(libc::EBUSY)).call("fcntl(F_GETFD)");
             }
             libc::fcntl(socket.as_raw_fd(), libc::F_DUPFD, number)
         };
-        if put < 0 {
+        if moved_to < 0 {
             return Err(io::Error::last_os_error()).call("fcntl(F_DUPFD)");
         }
-        if put != number {
+        if moved_to != number {
             return Err(io::Error::from_raw_os_error(libc::EBUSY)).call("fcntl(F_DUPFD)");
         }
     }
     Ok(())
 }
 
-fn variable(name: &str) -> Option<u64> {
+fn env_number(name: &str) -> Option<u64> {
     env::var(name).ok()?.parse().ok()
 }
 

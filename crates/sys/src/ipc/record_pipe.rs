@@ -14,22 +14,23 @@ use rustix::pipe::{PipeFlags, SpliceFlags, pipe_with, tee};
 
 use crate::{NameCall, Result};
 
-/// The process's own handle of the pipe.
+/// The pipe, in the process that writes its record.
 #[derive(Debug)]
 pub struct RecordPipe {
     reader: OwnedFd,
     writer: OwnedFd,
 }
 
-/// Another process's pipe. The record stays readable after that process has exited.
+/// The pipe of another process, in a process that reads its record. The record stays readable after the writer has exited.
 #[derive(Debug)]
 pub struct RecordReader {
     pipe: OwnedFd,
+    /// A pipe of the reader's own, into which tee(2) copies the record.
     copy: RecordPipe,
 }
 
 impl RecordPipe {
-    /// Opens an empty one, in packet mode (O_DIRECT, since Linux 3.4), by which [`RecordReader::of_process`] finds it.
+    /// Opens an empty pipe, in packet mode (O_DIRECT, since Linux 3.4), by which [`RecordReader::of_process`] finds it.
     ///
     /// # Errors
     ///
@@ -70,27 +71,26 @@ impl RecordPipe {
 }
 
 impl RecordReader {
-    /// Opens the pipes in packet mode of a process.
+    /// Opens every pipe in packet mode that a process has open.
     ///
     /// # Errors
     ///
     /// ENOENT where there is no such process, EACCES without permission.
     pub fn of_process(pid: u32) -> io::Result<Vec<Self>> {
-        let mut all = Vec::new();
-        for entry in fs::read_dir(format!("/proc/{pid}/fd"))? {
+        let process = Path::new("/proc").join(pid.to_string());
+        let mut readers = Vec::new();
+        for entry in fs::read_dir(process.join("fd"))? {
             let number = entry?.file_name();
-            let number = Path::new(&number);
-            if is_packet_pipe(pid, number) {
-                let path = Path::new("/proc").join(pid.to_string()).join("fd");
+            if is_packet_pipe(&process, Path::new(&number)) {
                 let mut options = OpenOptions::new();
                 options.read(true).custom_flags(libc::O_NONBLOCK);
-                all.push(Self {
-                    pipe: options.open(path.join(number))?.into(),
+                readers.push(Self {
+                    pipe: options.open(process.join("fd").join(&number))?.into(),
                     copy: RecordPipe::new().map_err(|error| error.source)?,
                 });
             }
         }
-        Ok(all)
+        Ok(readers)
     }
 
     /// Reads the record; `None` while the process replaces it.
@@ -108,8 +108,8 @@ impl RecordReader {
     }
 }
 
-fn is_packet_pipe(pid: u32, number: &Path) -> bool {
-    let process = Path::new("/proc").join(pid.to_string());
+/// Whether a descriptor of a process, whose directory in /proc is given, is a pipe in packet mode (O_DIRECT).
+fn is_packet_pipe(process: &Path, number: &Path) -> bool {
     let is_pipe = fs::read_link(process.join("fd").join(number))
         .is_ok_and(|link| link.to_string_lossy().starts_with("pipe:"));
     let flags = || {
@@ -120,7 +120,7 @@ fn is_packet_pipe(pid: u32, number: &Path) -> bool {
     is_pipe && flags().is_some_and(|flags| flags & libc::O_DIRECT != 0)
 }
 
-/// In bytes: the largest packet of a pipe (PIPE_BUF, pipe(7)).
+/// The largest packet of a pipe in bytes (PIPE_BUF, pipe(7)).
 pub const MAX_RECORD: usize = 4096;
 
 #[cfg(test)]

@@ -14,8 +14,8 @@ use rustix::net::{
 use crate::socket::get_option;
 use crate::{NameCall, Result};
 
-/// Listens at `path`. A socket that is there is replaced, so [`connect_to`] it before. The permissions of the
-/// directory decide which users may connect: check the peers ([`peer_user`]).
+/// Listens at `path`. A socket at that path is replaced, so check by [`connect_to`] that no process listens there. The
+/// permissions of the directory decide which users may connect: check the peers ([`peer_user`]).
 ///
 /// # Errors
 ///
@@ -62,4 +62,5 @@ fn open() -> Result<OwnedFd> {
     socket_with(unix, kind, SocketFlags::CLOEXEC, None).call("socket(2)")
 }
 
+/// Connections that may wait for accept(2).
 const BACKLOG: i32 = 16;

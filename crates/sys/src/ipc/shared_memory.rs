@@ -36,7 +36,7 @@ pub fn open(path: &Path) -> io::Result<File> {
 }
 
 /// Locks the file for shared use, waiting while another process holds it [exclusively](try_lock_exclusive). The lock
-/// belongs to the open file: it is held until that has no descriptor and no mapping any more, in any process (flock(2)).
+/// belongs to the open file: it is held until no process has a descriptor or a mapping of that file any more (flock(2)).
 ///
 /// # Errors
 ///
@@ -45,8 +45,8 @@ pub fn lock_shared(file: impl AsFd) -> Result<()> {
     flock(file, FlockOperation::LockShared).call("flock(2)")
 }
 
-/// Opens anonymous memory once more, and locks it exclusively, waiting while another process has it so. The lock lives as long as the
-/// returned file and its mappings: unlike duplicates of a descriptor, it is a file of its own (flock(2)).
+/// Opens anonymous memory once more, and locks it exclusively, waiting while another process holds the lock. The lock lives as
+/// long as the returned file and its mappings: unlike a duplicate descriptor, that file has locks of its own (flock(2)).
 ///
 /// # Errors
 ///

@@ -30,7 +30,7 @@ impl SocketPath {
         self.is_owner.store(true, Relaxed);
     }
 
-    /// Leaves the path to another process.
+    /// Leaves the path to another process: this one does not remove it.
     pub fn leave(&self) {
         self.is_owner.store(false, Relaxed);
     }
@@ -75,7 +75,7 @@ impl UnixSocketFile {
         })
     }
 
-    /// The listener of another process at this path, which that process owns.
+    /// Takes over the listener of another process at this path, which that process still removes.
     pub fn adopt(path: PathBuf, socket: OwnedFd) -> Self {
         Self {
             socket: socket.into(),
@@ -86,17 +86,17 @@ impl UnixSocketFile {
         }
     }
 
-    /// The listener.
+    /// The listening socket.
     pub fn socket(&self) -> &UnixListener {
         &self.socket
     }
 
-    /// The path.
+    /// The path, and whether this process removes it.
     pub fn path(&self) -> &Arc<SocketPath> {
         &self.path
     }
 
-    /// The socket; the path stays.
+    /// Returns the socket, and leaves the path.
     pub fn into_socket(self) -> io::Result<OwnedFd> {
         self.path.leave();
         self.socket.as_fd().try_clone_to_owned()
@@ -115,6 +115,7 @@ impl Drop for UnixSocketFile {
     }
 }
 
+/// Checks that nothing is at the path, or a socket on which no process listens.
 fn check_replaceable(path: &Path) -> io::Result<()> {
     let metadata = match fs::symlink_metadata(path) {
         Ok(metadata) => metadata,
