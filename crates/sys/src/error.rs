@@ -8,7 +8,7 @@ pub use rustix::io::Errno;
 /// A system call failed.
 ///
 /// Displayed as `setsockopt(IP_TRANSPARENT): Operation not permitted (os error 1)`: without the call,
-/// one text would stand for a dozen different failures.
+/// a dozen different failures would have the same text.
 #[derive(Debug)]
 pub struct SyscallError {
     /// The call, with the option or path where one call has many uses.
@@ -38,7 +38,7 @@ impl SyscallError {
         is_exhaustion(&self.source)
     }
 
-    /// Whether no port was left for a UDP socket, which connect(2) says by EAGAIN (`net.ipv4.ip_local_port_range`).
+    /// Whether no port was left for a UDP socket, which connect(2) reports as EAGAIN (`net.ipv4.ip_local_port_range`).
     pub fn is_udp_port_exhaustion(&self) -> bool {
         self.errno() == Some(libc::EAGAIN)
     }

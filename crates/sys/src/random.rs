@@ -17,7 +17,7 @@ pub fn words<const N: usize>() -> Result<[u64; N]> {
     let buffer = bytes.as_flattened_mut();
     let len =
         retry_on_intr(|| getrandom(&mut *buffer, GetRandomFlags::empty())).call("getrandom(2)")?;
-    // Up to 256 bytes come at once.
+    // The kernel returns fewer only beyond 256 bytes.
     if len < buffer.len() {
         return Err(io::Error::from(io::ErrorKind::UnexpectedEof)).call("getrandom(2)");
     }

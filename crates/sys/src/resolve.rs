@@ -18,21 +18,21 @@ pub enum ResolveError {
     Lookup(String),
 }
 
-/// Checks that this process may still resolve names: getaddrinfo(3) makes calls that kill a process which has given them
-/// up.
+/// Checks that this process may still resolve names. If it has given up the system calls for that, getaddrinfo(3) would make
+/// one that kills the process.
 ///
 /// # Errors
 ///
 /// [`io::ErrorKind::PermissionDenied`] if it has confined itself without names.
 pub fn check_allowed() -> io::Result<()> {
-    match files::are_names_denied() {
-        true => Err(io::Error::new(
+    if files::are_names_denied() {
+        return Err(io::Error::new(
             io::ErrorKind::PermissionDenied,
             "this process can't resolve names, because it did not need to at its start: restart it, or start it with \
              --no-sandbox",
-        )),
-        false => Ok(()),
+        ));
     }
+    Ok(())
 }
 
 /// Resolves a name to its addresses, in the order in which they should be tried (RFC 6724). Blocks for as long
@@ -60,33 +60,32 @@ pub fn lookup(name: &str) -> Result<Vec<IpAddr>, ResolveError> {
     let code =
         unsafe { libc::getaddrinfo(name.as_ptr(), ptr::null(), &raw const hints, &raw mut first) };
     if code != 0 {
-        return Err(unresolved(code));
+        return Err(lookup_error(code));
     }
-    let list = List(first);
-    let found: Vec<_> = list.iter().collect();
-    match found.is_empty() {
-        true => Err(ResolveError::NoSuchName),
-        false => Ok(found),
+    let found: Vec<_> = AddrInfoList(first).addresses().collect();
+    if found.is_empty() {
+        return Err(ResolveError::NoSuchName);
     }
+    Ok(found)
 }
 
-fn unresolved(code: libc::c_int) -> ResolveError {
+fn lookup_error(code: libc::c_int) -> ResolveError {
     if matches!(code, libc::EAI_NONAME | libc::EAI_NODATA) {
         return ResolveError::NoSuchName;
     }
     if code == libc::EAI_SYSTEM {
-        return ResolveError::Lookup(std::io::Error::last_os_error().to_string());
+        return ResolveError::Lookup(io::Error::last_os_error().to_string());
     }
-    // SAFETY: gai_strerror(3) answers a constant for any number.
+    // SAFETY: gai_strerror(3) returns a static string for any number.
     let text = unsafe { CStr::from_ptr(libc::gai_strerror(code)) };
     ResolveError::Lookup(text.to_string_lossy().into_owned())
 }
 
-/// What getaddrinfo(3) allocated.
-struct List(*mut libc::addrinfo);
+/// The linked list that getaddrinfo(3) allocated.
+struct AddrInfoList(*mut libc::addrinfo);
 
-impl List {
-    fn iter(&self) -> impl Iterator<Item = IpAddr> + '_ {
+impl AddrInfoList {
+    fn addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
         // SAFETY: the entries are alive until `self` is dropped; the last one's `ai_next` is null.
         let mut next = unsafe { self.0.as_ref() };
         std::iter::from_fn(move || {
@@ -115,9 +114,9 @@ fn address(entry: &libc::addrinfo) -> Option<IpAddr> {
     }
 }
 
-impl Drop for List {
+impl Drop for AddrInfoList {
     fn drop(&mut self) {
-        // SAFETY: it came from getaddrinfo(3) and is freed once.
+        // SAFETY: the list came from getaddrinfo(3) and is freed once.
         unsafe { libc::freeaddrinfo(self.0) }
     }
 }

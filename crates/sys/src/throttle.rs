@@ -1,4 +1,4 @@
-//! How often a line of the log repeats that could otherwise be written once per connection.
+//! Throttled log lines: a line that each connection could cause is written once per interval.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -10,34 +10,47 @@ pub const LOG_INTERVAL: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct Throttle {
     interval: Duration,
-    state: Mutex<(Option<Instant>, u64)>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// When the last line passed.
+    last: Option<Instant>,
+    suppressed: u64,
 }
 
 impl Throttle {
-    /// One line per [`LOG_INTERVAL`].
+    /// Lets one line through per [`LOG_INTERVAL`].
     pub const fn new() -> Self {
         Self::every(LOG_INTERVAL)
     }
 
-    /// One line per `interval`.
+    /// Lets one line through per `interval`.
     pub const fn every(interval: Duration) -> Self {
         Self {
             interval,
-            state: Mutex::new((None, 0)),
+            state: Mutex::new(State {
+                last: None,
+                suppressed: 0,
+            }),
         }
     }
 
-    /// `Some(n)` when the line may be logged now, `n` being the lines suppressed since the last one.
+    /// Returns how many lines were suppressed since the last one, if a line may be logged now; else counts this one as
+    /// suppressed and returns `None`.
     pub fn pass(&self) -> Option<u64> {
         let now = Instant::now();
         let mut state = self.state.lock().ok()?;
-        let (last, suppressed) = &mut *state;
-        if last.is_some_and(|last| now.duration_since(last) < self.interval) {
-            *suppressed += 1;
+        if state
+            .last
+            .is_some_and(|last| now.duration_since(last) < self.interval)
+        {
+            state.suppressed += 1;
             return None;
         }
-        *last = Some(now);
-        Some(std::mem::take(suppressed))
+        state.last = Some(now);
+        Some(std::mem::take(&mut state.suppressed))
     }
 }
 
