@@ -29,7 +29,7 @@ impl Netlink {
     /// The addresses of all interfaces of this network namespace, up or down. Needs no capability.
     pub async fn addresses(&self) -> Result<Vec<InterfaceAddress>> {
         let messages = collect_dump(self.handle.address().get().execute(), "RTM_GETADDR").await?;
-        Ok(messages.iter().filter_map(read).collect())
+        Ok(messages.iter().filter_map(interface_address).collect())
     }
 }
 
@@ -37,7 +37,7 @@ impl Netlink {
 /// capability.
 pub type AddressMonitor = Monitor<AddressChange>;
 
-/// A change.
+/// A change of this host's addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AddressChange {
     /// An interface gained this address.
@@ -56,26 +56,29 @@ impl AddressMonitor {
     ///
     /// EMFILE, ENFILE or ENOMEM; EPERM or EAFNOSUPPORT where a sandbox forbids netlink.
     pub fn subscribe() -> Result<Self> {
-        Self::subscribe_to(BIND, &GROUPS, change)
+        Self::subscribe_to(BIND_CALL, &GROUPS, change)
     }
 }
 
 /// `None` for a change that does not concern addresses: on a router other routes change all the time.
-fn change(message: &NetlinkMessage<RouteNetlinkMessage>) -> Option<AddressChange> {
-    let NetlinkPayload::InnerMessage(word) = &message.payload else {
+fn change(notification: &NetlinkMessage<RouteNetlinkMessage>) -> Option<AddressChange> {
+    let NetlinkPayload::InnerMessage(message) = &notification.payload else {
         return Some(AddressChange::Other);
     };
-    match word {
+    match message {
         RouteNetlinkMessage::NewAddress(address) => {
-            Some(read(address).map_or(AddressChange::Other, AddressChange::Address))
+            let address = interface_address(address);
+            Some(address.map_or(AddressChange::Other, AddressChange::Address))
         }
         RouteNetlinkMessage::NewRoute(route) => local_network(route).map(AddressChange::Network),
         RouteNetlinkMessage::DelRoute(route) => local_network(route).map(|_| AddressChange::Other),
+        // An address was removed.
         _ => Some(AddressChange::Other),
     }
 }
 
-fn read(message: &AddressMessage) -> Option<InterfaceAddress> {
+/// `None` for a message without an address.
+fn interface_address(message: &AddressMessage) -> Option<InterfaceAddress> {
     let (mut address, mut local, mut broadcast) = (None, None, None);
     for attribute in &message.attributes {
         match attribute {
@@ -95,7 +98,7 @@ fn read(message: &AddressMessage) -> Option<InterfaceAddress> {
     })
 }
 
-const BIND: &str = "bind(NETLINK_ROUTE, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV4_ROUTE, …)";
+const BIND_CALL: &str = "bind(NETLINK_ROUTE, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV4_ROUTE, …)";
 const GROUPS: [MulticastGroup; 4] = [
     MulticastGroup::Ipv4Ifaddr,
     MulticastGroup::Ipv6Ifaddr,

@@ -39,7 +39,7 @@ impl Egress {
 
 fn mtu(from: IpAddr, to: IpAddr) -> Result<u32> {
     let socket = UdpSocket::bind(SocketAddr::new(from, 0)).call("bind(2)")?;
-    // Nothing is sent; any port but 0 does.
+    // connect(2) sends nothing on UDP. Any port but 0 would do.
     socket.connect(SocketAddr::new(to, 9)).call("connect(2)")?;
     match to {
         IpAddr::V4(_) => ip_mtu(&socket).call("getsockopt(IP_MTU)"),
@@ -52,10 +52,13 @@ fn interface(from: IpAddr, to: IpAddr) -> Result<u32> {
     message.header.source_prefix_length = prefix_bits(from);
     message.attributes.push(RouteAttribute::Source(from.into()));
     let route = query_route(message)?;
-    let interface = route.attributes.iter().find_map(|about| match about {
-        RouteAttribute::Oif(index) => Some(*index),
-        _ => None,
-    });
+    let interface = route
+        .attributes
+        .iter()
+        .find_map(|attribute| match attribute {
+            RouteAttribute::Oif(index) => Some(*index),
+            _ => None,
+        });
     interface
         .ok_or(io::ErrorKind::InvalidData)
         .call("RTM_GETROUTE")
@@ -71,7 +74,7 @@ fn query_route(request: RouteMessage) -> Result<RouteMessage> {
     let mut bytes = vec![0; message.buffer_len()];
     message.serialize(&mut bytes);
     raw::send_request(&socket, &bytes).call("send(RTM_GETROUTE)")?;
-    let mut buffer = vec![0; 8 << 10];
+    let mut buffer = vec![0; MAX_ANSWER_BYTES];
     let answer = raw::receive(&socket, &mut buffer).call("recv(RTM_GETROUTE)")?;
     let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(answer);
     match answer.map(|answer| answer.payload) {
@@ -81,3 +84,6 @@ fn query_route(request: RouteMessage) -> Result<RouteMessage> {
     }
     .call("RTM_GETROUTE")
 }
+
+/// More than one route takes.
+const MAX_ANSWER_BYTES: usize = 8 << 10;

@@ -43,7 +43,7 @@ impl Drop for Netlink {
     }
 }
 
-/// The address families: the kernel has separate rules and tables for each.
+/// An address family. The kernel has rules and tables for each, which share only their numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Family {
     /// IPv4.
@@ -76,6 +76,7 @@ pub fn is_not_found(error: &SyscallError) -> bool {
 /// The loopback interface is the first of every network namespace (LOOPBACK_IFINDEX in the kernel).
 pub const LOOPBACK: u32 = 1;
 
+/// Turns an error of rtnetlink into one that names the request.
 pub(super) fn with_call<T>(result: std::result::Result<T, Error>, call: &'static str) -> Result<T> {
     result.map_err(into_io).call(call)
 }

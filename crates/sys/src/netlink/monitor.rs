@@ -20,7 +20,8 @@ pub struct Monitor<T> {
 }
 
 impl<T: Send + 'static> Monitor<T> {
-    /// Subscribes to these groups of rtnetlink(7), by `call`. `change` returns `None` for a message that does not matter.
+    /// Subscribes to these groups of rtnetlink(7). `call` is what errors name. `change` returns `None` for a message
+    /// that does not matter.
     ///
     /// # Errors
     ///
@@ -43,7 +44,7 @@ impl<T: Send + 'static> Monitor<T> {
         Ok(Self { changes, pump })
     }
 
-    /// Makes a subscription of what `pump` sends until the receiver is dropped.
+    /// Subscribes to what the task `pump` sends.
     pub(super) fn spawn<F>(pump: impl FnOnce(mpsc::Sender<T>) -> F) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
@@ -53,9 +54,7 @@ impl<T: Send + 'static> Monitor<T> {
         Self { changes, pump }
     }
 
-    /// Waits for the next change. Changes may be coalesced: read the whole state again once the queue is empty.
-    ///
-    /// Cancel-safe.
+    /// Waits for the next change. A full queue drops changes, so read the whole state again once it is empty. Cancel-safe.
     ///
     /// # Errors
     ///
@@ -68,7 +67,7 @@ impl<T: Send + 'static> Monitor<T> {
             .call("recv(AF_NETLINK)")
     }
 
-    /// Takes a change that was received already.
+    /// Takes a change that was received already, without waiting.
     pub fn try_next(&mut self) -> Option<T> {
         self.changes.try_recv().ok()
     }
@@ -80,8 +79,8 @@ impl<T> Drop for Monitor<T> {
     }
 }
 
-/// Queues a change; `false` once the subscription was dropped. A full queue may drop changes, because its reader reads the
-/// whole state again in any case.
+/// Queues a change, if there is one; returns `false` once the subscription was dropped. A full queue drops the change: its
+/// reader reads the whole state again in any case ([`Monitor::next`]).
 pub(super) fn queue<T>(sender: &mpsc::Sender<T>, change: Option<T>) -> bool {
     let Some(change) = change else {
         return true;

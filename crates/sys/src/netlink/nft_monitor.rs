@@ -47,44 +47,47 @@ impl NftMonitor {
 }
 
 async fn forward(socket: TokioSocket, sender: mpsc::Sender<NftRemoval>, prefix: &'static str) {
-    // The messages of one transaction may be spread over several datagrams; the last one names the process.
-    let mut is_hit = false;
+    let mut has_removal = false;
     loop {
-        let received = socket.recv_from_full().await;
-        let mut removal = None;
-        match received {
-            Ok((bytes, _)) => {
-                let mut rest = bytes.as_slice();
-                while let Some((message, after)) = split_first(rest) {
-                    is_hit |= is_removal(&message, prefix);
-                    if message.kind == NEW_GENERATION && std::mem::take(&mut is_hit) {
-                        removal = Some(NftRemoval {
-                            by: author(message.body),
-                        });
-                    }
-                    rest = after;
-                }
-            }
+        let removal = match socket.recv_from_full().await {
+            Ok((datagram, _)) => read_datagram(&datagram, prefix, &mut has_removal),
             Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
-                removal = Some(NftRemoval::default());
+                Some(NftRemoval::default())
             }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => None,
             Err(_) => return,
-        }
+        };
         if !monitor::queue(&sender, removal) {
             return;
         }
     }
 }
 
-fn is_removal(message: &Message<'_>, prefix: &str) -> bool {
-    // The first attribute of a table is its name, that of a chain or a rule the name of its table (NFTA_TABLE_NAME,
-    // NFTA_CHAIN_TABLE, NFTA_RULE_TABLE).
-    let name =
-        || attribute(message.body, 1).is_some_and(|name| name.starts_with(prefix.as_bytes()));
-    [DELETE_TABLE, DELETE_CHAIN, DELETE_RULE].contains(&message.kind) && name()
+/// Returns the removal of a transaction that ends in this datagram. A transaction may be spread over several datagrams, and its
+/// last message names the process; so `has_removal` keeps whether the messages so far have removed anything.
+fn read_datagram(datagram: &[u8], prefix: &str, has_removal: &mut bool) -> Option<NftRemoval> {
+    let mut removal = None;
+    let mut rest = datagram;
+    while let Some((message, after)) = split_first(rest) {
+        *has_removal |= is_removal(&message, prefix);
+        if message.kind == NEW_GENERATION && std::mem::take(has_removal) {
+            removal = Some(NftRemoval {
+                by: author(message.body),
+            });
+        }
+        rest = after;
+    }
+    removal
 }
 
+/// Whether a table whose name has the prefix is removed, or a chain or a rule in it.
+fn is_removal(message: &Message<'_>, prefix: &str) -> bool {
+    [DELETE_TABLE, DELETE_CHAIN, DELETE_RULE].contains(&message.kind)
+        && attribute(message.body, TABLE_NAME)
+            .is_some_and(|name| name.starts_with(prefix.as_bytes()))
+}
+
+/// The process in the message that ends a transaction.
 fn author(generation: &[u8]) -> Option<NftProcess> {
     let pid = attribute(generation, GENERATION_PID)?;
     let name = attribute(generation, GENERATION_NAME)?;
@@ -97,7 +100,7 @@ fn author(generation: &[u8]) -> Option<NftProcess> {
 
 /// The value of the first attribute of this kind, after `struct nfgenmsg`.
 fn attribute(body: &[u8], wanted: u16) -> Option<&[u8]> {
-    let mut rest = body.get(4..)?;
+    let mut rest = body.get(NFGENMSG_LEN..)?;
     loop {
         let (head, _) = rest.split_first_chunk::<4>()?;
         let [l0, l1, k0, k1] = *head;
@@ -109,6 +112,8 @@ fn attribute(body: &[u8], wanted: u16) -> Option<&[u8]> {
     }
 }
 
+/// Of `struct nfgenmsg` (linux/netfilter/nfnetlink.h).
+const NFGENMSG_LEN: usize = 4;
 /// NFNLGRP_NFTABLES is 7, and a mask has a bit for each group.
 const NFTABLES_GROUP: u32 = 1 << (7 - 1);
 /// NFNL_SUBSYS_NFTABLES, the upper byte of a message's type.
@@ -117,6 +122,8 @@ const DELETE_TABLE: u16 = NFTABLES | 2;
 const DELETE_CHAIN: u16 = NFTABLES | 5;
 const DELETE_RULE: u16 = NFTABLES | 8;
 const NEW_GENERATION: u16 = NFTABLES | 15;
+/// NFTA_TABLE_NAME, NFTA_CHAIN_TABLE and NFTA_RULE_TABLE: the name of the table, for all three kinds of objects.
+const TABLE_NAME: u16 = 1;
 /// NFTA_GEN_PROC_PID and NFTA_GEN_PROC_NAME.
 const GENERATION_PID: u16 = 2;
 const GENERATION_NAME: u16 = 3;

@@ -17,9 +17,9 @@ use crate::{Result, SyscallError, Transport};
 /// Displayed in the syntax of `ip route`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LocalRoute {
-    /// IPv4 or IPv6: the tables of the two share only their numbers.
+    /// The address family.
     pub family: Family,
-    /// Its table.
+    /// The routing table that it is in.
     pub table: u32,
     /// The origin of the route (`rtm_protocol`).
     pub protocol: u8,
@@ -84,12 +84,15 @@ impl Netlink {
             wanted.header.protocol = RouteProtocol::from(protocol);
             let dump = self.handle.route().get(wanted).execute();
             let messages = collect_dump(dump, "RTM_GETROUTE").await?;
-            // Without IPv6 the kernel answers a request for its routes with those of IPv4.
-            let of_family = messages
-                .into_iter()
-                .filter(|message| message.header.address_family == family);
-            found.extend(of_family.filter_map(|message| from_message(&message)));
+            found.extend(
+                messages
+                    .iter()
+                    // Without IPv6 the kernel answers a request for its routes with those of IPv4.
+                    .filter(|message| message.header.address_family == family)
+                    .filter_map(from_message),
+            );
         }
+        // A kernel without strict checking ignores the protocol of the request.
         found.retain(|route| route.protocol == protocol);
         Ok(found)
     }
@@ -166,7 +169,8 @@ impl Netlink {
             .attributes
             .extend(mark.map(|mark| RouteAttribute::Mark(mark.get())));
         match self.is_local(request).await {
-            // A route by another interface, which the kernel refuses to a loopback source; or a blackhole.
+            // The source is an address of this host, so the route is a blackhole, or leads a loopback source to another
+            // interface, which the kernel refuses.
             Err(error)
                 if error.errno() == Some(libc::EINVAL)
                     && (from.ip().is_loopback() || self.is_local_address(from.ip()).await?) =>
@@ -177,6 +181,8 @@ impl Netlink {
         }
     }
 
+    /// Whether the route that the kernel selects for the request is local.
+    ///
     /// # Errors
     ///
     /// EINVAL for a blackhole route, and for a source that is not an address of this host or not of the route's interface.
@@ -187,7 +193,7 @@ impl Netlink {
             Ok(routes) => Ok(routes
                 .first()
                 .is_some_and(|route| route.header.kind == RouteType::Local)),
-            // No route, or one of the type unreachable or prohibit: not local.
+            // There is no route, or its type is unreachable or prohibit.
             Err(error)
                 if matches!(
                     error.errno(),
@@ -201,6 +207,7 @@ impl Netlink {
     }
 }
 
+/// The request for the route to an address (`ip route get`).
 pub(super) fn route_request(to: IpAddr) -> RouteMessage {
     let mut message = RouteMessage::default();
     message.header.address_family = match to {
@@ -212,7 +219,7 @@ pub(super) fn route_request(to: IpAddr) -> RouteMessage {
     message
 }
 
-/// The answer to a request without a source, for which EINVAL means a route of the type blackhole.
+/// Turns EINVAL into "not local": for a request without a source, it means that the type of the route is blackhole.
 fn not_local_if_blackhole(error: SyscallError) -> Result<bool> {
     match error.errno() {
         Some(libc::EINVAL) => Ok(false),
@@ -220,6 +227,7 @@ fn not_local_if_blackhole(error: SyscallError) -> Result<bool> {
     }
 }
 
+/// The length of the prefix that is a single address.
 pub(super) fn prefix_bits(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
@@ -244,7 +252,7 @@ fn to_message(route: &LocalRoute) -> RouteMessage {
 /// `None` for a route that is not `local`, or is in another table than `local`.
 pub(super) fn local_network(message: &RouteMessage) -> Option<LocalNetwork> {
     let header = &message.header;
-    let is_own = header.kind == RouteType::Local && header.table == libc::RT_TABLE_LOCAL;
+    let is_in_table_local = header.kind == RouteType::Local && header.table == libc::RT_TABLE_LOCAL;
     let address = message
         .attributes
         .iter()
@@ -258,24 +266,24 @@ pub(super) fn local_network(message: &RouteMessage) -> Option<LocalNetwork> {
         AddressFamily::Inet6 => Ipv6Addr::UNSPECIFIED.into(),
         _ => Ipv4Addr::UNSPECIFIED.into(),
     });
-    is_own.then_some(LocalNetwork {
+    is_in_table_local.then_some(LocalNetwork {
         address,
         prefix: header.destination_prefix_length,
     })
 }
 
-/// `None` for a route that is not `local default dev lo`.
+/// `None` for a route that is not `local default`.
 pub(super) fn from_message(message: &RouteMessage) -> Option<LocalRoute> {
     let header = &message.header;
-    let everything = header.kind == RouteType::Local && header.destination_prefix_length == 0;
-    let table = message.attributes.iter().find_map(|attribute| {
-        if let RouteAttribute::Table(table) = attribute {
-            Some(*table)
-        } else {
-            None
-        }
-    })?;
-    everything.then_some(LocalRoute {
+    let is_local_default = header.kind == RouteType::Local && header.destination_prefix_length == 0;
+    let table = message
+        .attributes
+        .iter()
+        .find_map(|attribute| match attribute {
+            RouteAttribute::Table(table) => Some(*table),
+            _ => None,
+        })?;
+    is_local_default.then_some(LocalRoute {
         family: match header.address_family {
             AddressFamily::Inet6 => Family::V6,
             _ => Family::V4,

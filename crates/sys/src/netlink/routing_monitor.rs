@@ -18,7 +18,7 @@ pub type RoutingMonitor = Monitor<RoutingChange>;
 pub enum RoutingChange {
     /// A rule or a local default route was removed.
     Removed {
-        /// Its table.
+        /// The table that the rule looked up, or that the route was in.
         table: u32,
         /// The netlink port of the process that did it, usually its process id; 0 is the kernel's.
         port: u32,
@@ -35,30 +35,30 @@ impl RoutingMonitor {
     ///
     /// EMFILE, ENFILE or ENOMEM; EPERM or EAFNOSUPPORT where a sandbox forbids netlink.
     pub fn subscribe() -> Result<Self> {
-        Self::subscribe_to(BIND, &GROUPS, change)
+        Self::subscribe_to(BIND_CALL, &GROUPS, change)
     }
 }
 
 /// `None` for changes of other routes, which a router makes all the time, and of other interfaces.
-fn change(message: &NetlinkMessage<RouteNetlinkMessage>) -> Option<RoutingChange> {
-    let NetlinkPayload::InnerMessage(word) = &message.payload else {
+fn change(notification: &NetlinkMessage<RouteNetlinkMessage>) -> Option<RoutingChange> {
+    let NetlinkPayload::InnerMessage(message) = &notification.payload else {
         return Some(RoutingChange::Other);
     };
-    let removed = |table: Option<u32>| {
-        let port = message.header.port_number;
+    let removal_from = |table: Option<u32>| {
+        let port = notification.header.port_number;
         table.map_or(RoutingChange::Other, |table| RoutingChange::Removed {
             table,
             port,
         })
     };
-    match word {
-        RouteNetlinkMessage::DelRule(rule) => {
-            Some(removed(rule::from_message(rule).map(|rule| rule.table)))
-        }
+    match message {
+        RouteNetlinkMessage::DelRule(rule) => Some(removal_from(
+            rule::from_message(rule).map(|rule| rule.table),
+        )),
         RouteNetlinkMessage::NewRule(_) => Some(RoutingChange::Other),
         RouteNetlinkMessage::DelRoute(route) => {
             let table = route::from_message(route).map(|route| route.table);
-            (route.header.kind == RouteType::Local).then(|| removed(table))
+            (route.header.kind == RouteType::Local).then(|| removal_from(table))
         }
         RouteNetlinkMessage::NewRoute(route) => {
             (route.header.kind == RouteType::Local).then_some(RoutingChange::Other)
@@ -71,7 +71,7 @@ fn change(message: &NetlinkMessage<RouteNetlinkMessage>) -> Option<RoutingChange
     }
 }
 
-const BIND: &str = "bind(NETLINK_ROUTE, RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV4_RULE, …)";
+const BIND_CALL: &str = "bind(NETLINK_ROUTE, RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV4_RULE, …)";
 const GROUPS: [MulticastGroup; 5] = [
     MulticastGroup::Link,
     MulticastGroup::Ipv4Rule,

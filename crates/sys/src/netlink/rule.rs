@@ -31,11 +31,11 @@ pub struct Rule {
 pub enum Selector {
     /// Packets that this host sends from these addresses (`iif lo`), as opposed to forwarded ones.
     From {
-        /// Source addresses: `from/prefix`.
+        /// An address of the source network `from/prefix`.
         from: IpAddr,
         /// Length of the prefix, in bits.
         prefix: u8,
-        /// Which of these packets.
+        /// Which of these packets the rule selects.
         traffic: Traffic,
     },
     /// Packets with exactly this firewall mark.
@@ -47,14 +47,14 @@ pub enum Selector {
     },
 }
 
-/// Which packets of a source a rule selects. Since Linux 4.17 it can be limited.
+/// Which packets of a source a rule selects. Only since Linux 4.17 can it be other than [`Traffic::Any`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Traffic {
-    /// All.
+    /// All packets.
     Any,
-    /// Those of this protocol from this port, which is neither 0 nor 65535.
+    /// Packets of this protocol from this port, which is neither 0 nor 65535.
     Port(Transport, u16),
-    /// ICMP, or ICMPv6: a closed UDP port is reported by it.
+    /// ICMP or ICMPv6, by which a closed UDP port is reported.
     Icmp,
 }
 
@@ -112,9 +112,13 @@ impl Netlink {
         for (version, family) in FAMILIES {
             let dump = self.handle.rule().get(version).execute();
             let messages = collect_dump(dump, "RTM_GETRULE").await?;
-            // Without IPv6 the kernel answers a request for its rules with those of IPv4.
-            let of_family = messages.into_iter().filter(|m| m.header.family == family);
-            found.extend(of_family.filter_map(|message| from_message(&message)));
+            found.extend(
+                messages
+                    .iter()
+                    // Without IPv6 the kernel answers a request for its rules with those of IPv4.
+                    .filter(|message| message.header.family == family)
+                    .filter_map(from_message),
+            );
         }
         found.retain(|rule| rule.protocol == protocol);
         Ok(found)
@@ -170,17 +174,18 @@ fn to_message(rule: &Rule) -> RuleMessage {
                 RuleAttribute::Source(from),
                 RuleAttribute::Iifname("lo".to_owned()),
             ]);
-            message.attributes.extend(limits(traffic, from));
+            message.attributes.extend(traffic_attributes(traffic, from));
         }
         Selector::Mark { mark, .. } => message.attributes.extend([
             RuleAttribute::FwMark(mark),
-            RuleAttribute::FwMask(WHOLE_MARK),
+            RuleAttribute::FwMask(EVERY_BIT),
         ]),
     }
     message
 }
 
-fn limits(traffic: Traffic, from: IpAddr) -> Vec<RuleAttribute> {
+/// The attributes that limit a rule for the source `from` to this traffic.
+fn traffic_attributes(traffic: Traffic, from: IpAddr) -> Vec<RuleAttribute> {
     let icmp = if from.is_ipv4() {
         IpProtocol::Icmp
     } else {
@@ -205,18 +210,19 @@ fn limits(traffic: Traffic, from: IpAddr) -> Vec<RuleAttribute> {
 /// `None` for a rule that a [`Selector`] can't represent.
 pub(super) fn from_message(message: &RuleMessage) -> Option<Rule> {
     let header = &message.header;
-    let is_inverted = header.flags.contains(RuleFlags::Invert);
-    if is_inverted || header.dst_len > 0 || header.tos > 0 || header.action != RuleAction::ToTable {
+    let has_other_selector =
+        header.flags.contains(RuleFlags::Invert) || header.dst_len > 0 || header.tos > 0;
+    if has_other_selector || header.action != RuleAction::ToTable {
         return None;
     }
-    let given = Attributes::read(&message.attributes)?;
-    let selector = match (given.from, given.mark) {
-        (Some(from), None) if given.is_from_this_host => Selector::From {
+    let attributes = Attributes::read(&message.attributes)?;
+    let selector = match (attributes.from, attributes.mark) {
+        (Some(from), None) if attributes.is_from_this_host => Selector::From {
             from,
             prefix: header.src_len,
-            traffic: traffic(given.ip_protocol, given.port)?,
+            traffic: traffic(attributes.ip_protocol, attributes.port)?,
         },
-        (None, Some(mark)) if given.mask == Some(WHOLE_MARK) => Selector::Mark {
+        (None, Some(mark)) if attributes.mask == Some(EVERY_BIT) => Selector::Mark {
             family: match header.family {
                 AddressFamily::Inet6 => Family::V6,
                 _ => Family::V4,
@@ -227,13 +233,13 @@ pub(super) fn from_message(message: &RuleMessage) -> Option<Rule> {
     };
     Some(Rule {
         selector,
-        table: given.table?,
-        priority: given.priority?,
-        protocol: RouteProtocol::into(given.protocol?),
+        table: attributes.table?,
+        priority: attributes.priority?,
+        protocol: RouteProtocol::into(attributes.protocol?),
     })
 }
 
-/// What the attributes of a rule say.
+/// The attributes of a rule message that a [`Rule`] is made of.
 #[derive(Default)]
 struct Attributes {
     from: Option<IpAddr>,
@@ -248,20 +254,20 @@ struct Attributes {
 }
 
 impl Attributes {
-    /// `None` for a selector that no [`Selector`] has. What selects nothing is left out.
-    fn read(attributes: &[RuleAttribute]) -> Option<Self> {
-        let mut given = Self::default();
-        for attribute in attributes {
+    /// `None` if an attribute selects packets by what no [`Selector`] has. Attributes that select nothing are ignored.
+    fn read(message_attributes: &[RuleAttribute]) -> Option<Self> {
+        let mut read = Self::default();
+        for attribute in message_attributes {
             match attribute {
-                RuleAttribute::Source(address) => given.from = Some(*address),
-                RuleAttribute::Iifname(name) => given.is_from_this_host = name == "lo",
-                RuleAttribute::SourcePortRange(range) => given.port = Some(*range),
-                RuleAttribute::IpProtocol(number) => given.ip_protocol = Some(*number),
-                RuleAttribute::FwMark(number) => given.mark = Some(*number),
-                RuleAttribute::FwMask(number) => given.mask = Some(*number),
-                RuleAttribute::Table(number) => given.table = Some(*number),
-                RuleAttribute::Priority(number) => given.priority = Some(*number),
-                RuleAttribute::Protocol(by) => given.protocol = Some(*by),
+                RuleAttribute::Source(address) => read.from = Some(*address),
+                RuleAttribute::Iifname(name) => read.is_from_this_host = name == "lo",
+                RuleAttribute::SourcePortRange(range) => read.port = Some(*range),
+                RuleAttribute::IpProtocol(number) => read.ip_protocol = Some(*number),
+                RuleAttribute::FwMark(number) => read.mark = Some(*number),
+                RuleAttribute::FwMask(number) => read.mask = Some(*number),
+                RuleAttribute::Table(number) => read.table = Some(*number),
+                RuleAttribute::Priority(number) => read.priority = Some(*number),
+                RuleAttribute::Protocol(number) => read.protocol = Some(*number),
                 RuleAttribute::Destination(_)
                 | RuleAttribute::Oifname(_)
                 | RuleAttribute::DestinationPortRange(_)
@@ -271,7 +277,7 @@ impl Attributes {
                 _ => {}
             }
         }
-        Some(given)
+        Some(read)
     }
 }
 
@@ -289,8 +295,10 @@ fn traffic(protocol: Option<IpProtocol>, ports: Option<RulePortRange>) -> Option
         .map(|range| Traffic::Port(transport, range.start))
 }
 
+/// IPPROTO_ICMPV6.
 const ICMP_V6: IpProtocol = IpProtocol::Other(58);
-const WHOLE_MARK: u32 = u32::MAX;
+/// The mask of a rule that compares the whole firewall mark.
+const EVERY_BIT: u32 = u32::MAX;
 
 #[cfg(test)]
 mod tests {
@@ -310,7 +318,7 @@ mod tests {
     };
 
     #[test]
-    fn rules_that_select_by_more_are_not_ours() {
+    fn only_rules_that_a_selector_represents_are_read() {
         assert_eq!(
             from_message(&to_message(&FROM_LOOPBACK)),
             Some(FROM_LOOPBACK)

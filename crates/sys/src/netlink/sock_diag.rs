@@ -40,7 +40,7 @@ pub fn connected_sockets(protocol: StreamProtocol) -> Result<Vec<ListedSocket>> 
 
 /// `struct inet_diag_req_v2` (linux/inet_diag.h), and for MPTCP, whose number does not fit in it, INET_DIAG_REQ_PROTOCOL.
 fn request(family: AddressFamily, protocol: StreamProtocol) -> Vec<u8> {
-    let mut request = vec![0; 56];
+    let mut request = vec![0; REQUEST_LEN];
     request[0] = u8::try_from(family.as_raw()).unwrap_or_default();
     request[4..8].copy_from_slice(&CONNECTED.to_ne_bytes());
     match protocol {
@@ -63,7 +63,7 @@ fn receive_dump(diag: &OwnedFd, sockets: &mut Vec<ListedSocket>) -> io::Result<(
                 NLMSG_DONE => return Ok(()),
                 // A failed or interrupted dump may omit sockets, which would be taken for closed.
                 NLMSG_ERROR => return Err(message.error()),
-                _ if message.flags & INTERRUPTED != 0 => {
+                _ if message.flags & DUMP_INTERRUPTED != 0 => {
                     return Err(ErrorKind::Interrupted.into());
                 }
                 _ => sockets.extend(open_socket(message.body)),
@@ -73,21 +73,28 @@ fn receive_dump(diag: &OwnedFd, sockets: &mut Vec<ListedSocket>) -> io::Result<(
     }
 }
 
-/// The socket of `struct inet_diag_msg`, unless no process has it open any more: it has no inode then.
+/// The socket of `struct inet_diag_msg`; `None` if no process has it open any more, as then it has no inode.
 fn open_socket(body: &[u8]) -> Option<ListedSocket> {
-    let cookie = body.get(44..52)?.as_chunks::<4>().0;
-    let [low, high] = cookie else { return None };
-    let word = |bytes: &[u8; 4]| u64::from(u32::from_ne_bytes(*bytes));
-    let inode = word(body.get(68..)?.first_chunk()?);
-    (inode != 0).then(|| ListedSocket {
-        cookie: word(high) << 32 | word(low),
-        inode,
-    })
+    let word = |offset: usize| {
+        let bytes = body.get(offset..)?.first_chunk()?;
+        Some(u64::from(u32::from_ne_bytes(*bytes)))
+    };
+    let cookie = word(COOKIE_HIGH)? << 32 | word(COOKIE_LOW)?;
+    let inode = word(INODE)?;
+    (inode != 0).then_some(ListedSocket { cookie, inode })
 }
+
+/// Offsets in `struct inet_diag_msg` (linux/inet_diag.h).
+const COOKIE_LOW: usize = 44;
+const COOKIE_HIGH: usize = 48;
+const INODE: usize = 68;
+/// The length of `struct inet_diag_req_v2`.
+pub(super) const REQUEST_LEN: usize = 56;
 
 pub(super) const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const INET_DIAG_REQ_PROTOCOL: u16 = 3;
-const INTERRUPTED: u16 = 0x10;
+/// NLM_F_DUMP_INTR.
+const DUMP_INTERRUPTED: u16 = 0x10;
 pub(super) const IPPROTO_TCP: u8 = 6;
 const IPPROTO_MPTCP: u32 = 262;
 /// Every state but SYN_RECV (3), TIME_WAIT (6), LISTEN (10) and NEW_SYN_RECV (12).
@@ -102,7 +109,7 @@ mod tests {
     use super::*;
     use crate::tcp::socket_info::cookie;
 
-    fn listed() -> Vec<u64> {
+    fn listed_cookies() -> Vec<u64> {
         let sockets = connected_sockets(StreamProtocol::Tcp).unwrap();
         sockets.iter().map(|socket| socket.cookie).collect()
     }
@@ -114,14 +121,14 @@ mod tests {
         let client = TcpStream::connect(address).unwrap();
         let (server, _) = listener.accept().unwrap();
         let (kept, closed) = (cookie(&client).unwrap(), cookie(&server).unwrap());
-        let live = listed();
+        let live = listed_cookies();
         assert!(live.contains(&kept) && live.contains(&closed));
         assert!(!live.contains(&cookie(&listener).unwrap()));
         drop(server);
         // The child of a fork in another test has the socket open until it calls execve(2).
         let deadline = Instant::now() + Duration::from_secs(5);
         loop {
-            let live = listed();
+            let live = listed_cookies();
             assert!(live.contains(&kept));
             if !live.contains(&closed) {
                 break;

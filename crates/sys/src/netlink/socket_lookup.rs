@@ -8,7 +8,7 @@ use rustix::net::{AddressFamily, netlink};
 
 use super::handle::LOOPBACK;
 use super::raw::{self, NLMSG_ERROR};
-use super::sock_diag::{IPPROTO_TCP, SOCK_DIAG_BY_FAMILY};
+use super::sock_diag::{IPPROTO_TCP, REQUEST_LEN, SOCK_DIAG_BY_FAMILY};
 use crate::{NameCall, Result};
 
 /// A netlink socket for lookups, of the network namespace of the thread that opened it.
@@ -39,12 +39,13 @@ impl SocketLookup {
         Ok(Self(socket))
     }
 
-    /// Looks up the TCP socket that the stack would, in constant time. A socket of `[::]` is found by an IPv4 address, too.
+    /// Looks up the TCP socket as the kernel does for a segment, in constant time: by an IPv4 address, it finds a socket of
+    /// `[::]`, too.
     pub fn tcp(&self, local: SocketAddr, remote: SocketAddr) -> Result<TcpSocket> {
         let mut buffer = [0; 512];
         let request = exact_request(IPPROTO_TCP, local, remote);
-        let answer = self.ask(&request, &mut buffer)?;
-        judge(answer).call("recv(SOCK_DIAG_BY_FAMILY)")
+        let answer = self.query(&request, &mut buffer)?;
+        tcp_socket(answer).call("recv(SOCK_DIAG_BY_FAMILY)")
     }
 
     /// Whether a datagram to `local` from `remote` would be delivered to a socket that is bound to all addresses.
@@ -52,13 +53,13 @@ impl SocketLookup {
         let mut buffer = [0; 512];
         // Source and destination are swapped (`udp_dump_one` in the kernel's `net/ipv4/udp_diag.c`).
         let request = exact_request(IPPROTO_UDP, remote, local);
-        let answer = self.ask(&request, &mut buffer)?;
-        let found = found(answer).call("recv(SOCK_DIAG_BY_FAMILY)")?;
-        let bound = found.and_then(|socket| socket.get(8..24));
-        Ok(bound.is_some_and(|ip| ip.iter().all(|&byte| byte == 0)))
+        let answer = self.query(&request, &mut buffer)?;
+        let socket = found_socket(answer).call("recv(SOCK_DIAG_BY_FAMILY)")?;
+        let bound_ip = socket.and_then(|socket| socket.get(BOUND_IP));
+        Ok(bound_ip.is_some_and(|ip| ip.iter().all(|&byte| byte == 0)))
     }
 
-    fn ask<'b>(&self, request: &[u8; 56], answer: &'b mut [u8]) -> Result<&'b [u8]> {
+    fn query<'b>(&self, request: &[u8; REQUEST_LEN], answer: &'b mut [u8]) -> Result<&'b [u8]> {
         let request = raw::request(SOCK_DIAG_BY_FAMILY, request);
         raw::send_request(&self.0, &request).call("send(SOCK_DIAG_BY_FAMILY)")?;
         raw::receive(&self.0, answer).call("recv(SOCK_DIAG_BY_FAMILY)")
@@ -66,7 +67,7 @@ impl SocketLookup {
 }
 
 /// The socket in an answer, a `struct inet_diag_msg`; `None` if there is none.
-fn found(answer: &[u8]) -> io::Result<Option<&[u8]>> {
+fn found_socket(answer: &[u8]) -> io::Result<Option<&[u8]>> {
     let (message, _) = raw::split_first(answer).ok_or(ErrorKind::InvalidData)?;
     if message.kind != NLMSG_ERROR {
         return Ok(Some(message.body));
@@ -78,11 +79,11 @@ fn found(answer: &[u8]) -> io::Result<Option<&[u8]>> {
     }
 }
 
-fn judge(answer: &[u8]) -> io::Result<TcpSocket> {
-    let Some(socket) = found(answer)? else {
+fn tcp_socket(answer: &[u8]) -> io::Result<TcpSocket> {
+    let Some(socket) = found_socket(answer)? else {
         return Ok(TcpSocket::Missing);
     };
-    Ok(match socket.get(1) {
+    Ok(match socket.get(STATE) {
         Some(&LISTEN) => TcpSocket::Listener,
         Some(&TIME_WAIT) => TcpSocket::TimeWait,
         Some(_) => TcpSocket::Connection,
@@ -91,30 +92,30 @@ fn judge(answer: &[u8]) -> io::Result<TcpSocket> {
 }
 
 /// `struct inet_diag_req_v2` (linux/inet_diag.h) with a complete `struct inet_diag_sockid`.
-fn exact_request(protocol: u8, local: SocketAddr, remote: SocketAddr) -> [u8; 56] {
-    let mut request = [0; 56];
-    request[0] = family_of(local);
+fn exact_request(protocol: u8, local: SocketAddr, remote: SocketAddr) -> [u8; REQUEST_LEN] {
+    let mut request = [0; REQUEST_LEN];
+    request[0] = address_family(local);
     request[1] = protocol;
-    request[4..8].copy_from_slice(&u32::MAX.to_ne_bytes());
+    request[4..8].copy_from_slice(&u32::MAX.to_ne_bytes()); // every state
     request[8..10].copy_from_slice(&local.port().to_be_bytes());
     request[10..12].copy_from_slice(&remote.port().to_be_bytes());
-    request[12..28].copy_from_slice(&octets(local.ip()));
-    request[28..44].copy_from_slice(&octets(remote.ip()));
-    request[44..48].copy_from_slice(&interface_of(local).to_ne_bytes());
+    request[12..28].copy_from_slice(&padded_octets(local.ip()));
+    request[28..44].copy_from_slice(&padded_octets(remote.ip()));
+    request[44..48].copy_from_slice(&interface(local).to_ne_bytes());
     request[48..56].fill(0xff); // INET_DIAG_NOCOOKIE
     request
 }
 
-/// The interface of a connection within this host. A server that is bound to a device receives by loopback only, but the sockets of
-/// a link-local address belong to its interface.
-fn interface_of(local: SocketAddr) -> u32 {
+/// The interface by which a connection within this host arrives, which matters to servers that are bound to a device: loopback,
+/// or the interface of a link-local address.
+fn interface(local: SocketAddr) -> u32 {
     match local {
         SocketAddr::V6(local) if local.scope_id() != 0 => local.scope_id(),
         _ => LOOPBACK,
     }
 }
 
-fn family_of(address: SocketAddr) -> u8 {
+fn address_family(address: SocketAddr) -> u8 {
     let family = match address {
         SocketAddr::V4(_) => AddressFamily::INET,
         SocketAddr::V6(_) => AddressFamily::INET6,
@@ -122,7 +123,7 @@ fn family_of(address: SocketAddr) -> u8 {
     u8::try_from(family.as_raw()).unwrap_or_default()
 }
 
-fn octets(ip: IpAddr) -> [u8; 16] {
+fn padded_octets(ip: IpAddr) -> [u8; 16] {
     match ip {
         IpAddr::V4(ip) => {
             let mut padded = [0; 16];
@@ -134,6 +135,10 @@ fn octets(ip: IpAddr) -> [u8; 16] {
 }
 
 const IPPROTO_UDP: u8 = 17;
+/// Offsets in `struct inet_diag_msg` (linux/inet_diag.h): `idiag_state`, and `idiag_src`.
+const STATE: usize = 1;
+const BOUND_IP: std::ops::Range<usize> = 8..24;
+/// TCP_TIME_WAIT and TCP_LISTEN of `net/tcp_states.h`.
 const TIME_WAIT: u8 = 6;
 const LISTEN: u8 = 10;
 
@@ -158,14 +163,14 @@ mod tests {
             let client = TcpStream::connect(server).unwrap();
             let local = client.local_addr().unwrap();
             let find = |remote| lookup.tcp(server, remote).unwrap();
-            // In the queue, accepted, and closed by the server.
+            // First in the accept backlog, then accepted, then closed by the server.
             assert_eq!(find(local), TcpSocket::Connection, "{listen}");
             let (accepted, _) = listener.accept().unwrap();
             assert_eq!(find(local), TcpSocket::Connection, "{listen}");
             drop(accepted);
             assert_eq!(find(local), TcpSocket::Connection, "{listen}");
-            let stranger = SocketAddr::new(local.ip(), 9);
-            assert_eq!(find(stranger), TcpSocket::Listener, "{listen}");
+            let unconnected = SocketAddr::new(local.ip(), 9);
+            assert_eq!(find(unconnected), TcpSocket::Listener, "{listen}");
             let nothing = SocketAddr::new(server.ip(), 9);
             let found = lookup.tcp(nothing, local).unwrap();
             assert_eq!(found, TcpSocket::Missing, "{listen}");
@@ -173,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn udp_socket_of_all_addresses_is_told_from_one_that_is_bound() {
+    fn udp_socket_of_all_addresses_is_distinguished_from_one_of_a_single_address() {
         let lookup = SocketLookup::open().unwrap();
         for (bound, to, is_wildcard) in [
             ("127.0.0.1:0", "127.0.0.1", false),

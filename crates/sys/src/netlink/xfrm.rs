@@ -18,22 +18,20 @@ pub fn has_ipsec_policies() -> Result<bool> {
         Err(error) if error.raw_os_error() == Some(libc::EPROTONOSUPPORT) => return Ok(false),
         socket => socket.call("socket(NETLINK_XFRM)")?,
     };
-    // An empty `struct xfrm_userpolicy_id` (linux/xfrm.h): all of them.
-    let question = raw::dump_request(XFRM_MSG_GETPOLICY, &[0; 64]);
-    raw::send_request(&socket, &question).call("send(XFRM_MSG_GETPOLICY)")?;
+    // An empty `struct xfrm_userpolicy_id` (linux/xfrm.h) selects all of them.
+    let request = raw::dump_request(XFRM_MSG_GETPOLICY, &[0; 64]);
+    raw::send_request(&socket, &request).call("send(XFRM_MSG_GETPOLICY)")?;
     let mut buffer = vec![0; 32 << 10];
     let answer = raw::receive(&socket, &mut buffer).call("recv(XFRM_MSG_GETPOLICY)")?;
-    is_any(answer).call("XFRM_MSG_GETPOLICY")
+    has_policy(answer).call("XFRM_MSG_GETPOLICY")
 }
 
 /// Whether the dump contains a policy: its first message is not its end.
-fn is_any(answer: &[u8]) -> io::Result<bool> {
+fn has_policy(answer: &[u8]) -> io::Result<bool> {
     let (first, _) = raw::split_first(answer).ok_or(io::ErrorKind::InvalidData)?;
-    match (first.kind, first.body.first_chunk()) {
-        (NLMSG_DONE, _) => Ok(false),
-        (NLMSG_ERROR, Some(error)) => {
-            Err(io::Error::from_raw_os_error(-i32::from_ne_bytes(*error)))
-        }
+    match first.kind {
+        NLMSG_DONE => Ok(false),
+        NLMSG_ERROR => Err(first.error()),
         _ => Ok(true),
     }
 }
