@@ -2,7 +2,6 @@
 
 pub mod caps;
 pub mod confine;
-
 pub mod daemonize;
 pub mod descriptors;
 pub mod executable;

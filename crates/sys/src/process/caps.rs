@@ -10,24 +10,24 @@ pub fn is_effective(capabilities: CapabilitySet) -> bool {
     thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(capabilities))
 }
 
-/// Whether `capability` is in the calling thread's bounding set, so that exec may grant it.
+/// Whether `capability` is in the calling thread's bounding set, so that execve(2) may grant it.
 pub fn is_in_bounding_set(capability: CapabilitySet) -> bool {
     thread::capability_is_in_bounding_set(capability).unwrap_or(true)
 }
 
-/// Whether exec grants the calling thread no privileges (no_new_privs, prctl(2)).
+/// Whether execve(2) grants the calling thread no privileges (no_new_privs, prctl(2)).
 pub fn has_no_new_privs() -> bool {
     thread::no_new_privs().unwrap_or(false)
 }
 
-/// Sets the effective set to those of `these` that are permitted. The others stay permitted and can be made effective
-/// again: a trial of [`keep_only`].
+/// Makes those of `capabilities` effective that are permitted, and no other. The others stay permitted and can be made
+/// effective again, so this is a trial of [`keep_only`].
 ///
 /// # Errors
 ///
 /// EPERM where a sandbox forbids capget(2) or capset(2).
-pub fn set_effective(these: CapabilitySet) -> Result<()> {
-    change(|sets| sets.effective = sets.permitted & these)
+pub fn set_effective(capabilities: CapabilitySet) -> Result<()> {
+    edit_sets(|sets| sets.effective = sets.permitted & capabilities)
 }
 
 /// Sets no_new_privs: execve(2) grants the calling thread no privilege from now on.
@@ -52,61 +52,65 @@ pub fn set_no_new_privs() -> Result<()> {
 pub fn keep_only(keep: CapabilitySet) -> Result<()> {
     thread::clear_ambient_capability_set().call("prctl(PR_CAP_AMBIENT_CLEAR_ALL)")?;
     // Inheritable capabilities have no effect under `no_new_privs`: a failure is harmless.
-    let _ = change(|sets| sets.inheritable = CapabilitySet::empty());
-    drop_others(keep)
+    let _ = edit_sets(|sets| sets.inheritable = CapabilitySet::empty());
+    drop_all_but(keep)
 }
 
 /// As [`keep_only`], but the programs that this thread executes get those capabilities, too, as ambient ones (since Linux
 /// 4.3). Where those are forbidden, they get none.
 pub fn keep_only_and_pass(keep: CapabilitySet) -> Result<()> {
     match raise_ambient(keep) {
-        Ok(()) => drop_others(keep),
+        Ok(()) => drop_all_but(keep),
         Err(_) => keep_only(keep),
     }
 }
 
-fn drop_others(keep: CapabilitySet) -> Result<()> {
+/// Sets `no_new_privs`, and drops all but `keep` from the effective, permitted and, where possible, bounding set.
+fn drop_all_but(keep: CapabilitySet) -> Result<()> {
     set_no_new_privs()?;
-    change(|sets| sets.effective = sets.permitted)?;
+    edit_sets(|sets| sets.effective = sets.permitted)?;
     if is_effective(CapabilitySet::SETPCAP) {
         clear_bounding_set().call("prctl(PR_CAPBSET_DROP)")?;
     }
-    change(|sets| {
+    edit_sets(|sets| {
         sets.permitted &= keep;
         sets.effective = sets.permitted;
     })
 }
 
-/// Passes those of `these` that are permitted to the program that is executed next, even if that is not run by root (ambient
-/// capabilities, since Linux 4.3).
+/// Passes those of `capabilities` that are permitted to the program that is executed next, even if that is not run by root
+/// (ambient capabilities, since Linux 4.3).
 ///
 /// # Errors
 ///
 /// EPERM under a sandbox, or with SECBIT_NO_CAP_AMBIENT_RAISE.
-pub fn raise_ambient(these: CapabilitySet) -> Result<()> {
-    change(|sets| sets.inheritable = sets.permitted & these)?;
+pub fn raise_ambient(capabilities: CapabilitySet) -> Result<()> {
+    edit_sets(|sets| sets.inheritable = sets.permitted & capabilities)?;
     thread::clear_ambient_capability_set().call("prctl(PR_CAP_AMBIENT_CLEAR_ALL)")?;
     let permitted = thread::capabilities(None).call("capget(2)")?.permitted;
-    (permitted & these).iter().try_for_each(|one| {
-        thread::configure_capability_in_ambient_set(one, true).call("prctl(PR_CAP_AMBIENT_RAISE)")
-    })
+    for capability in permitted & capabilities {
+        thread::configure_capability_in_ambient_set(capability, true)
+            .call("prctl(PR_CAP_AMBIENT_RAISE)")?;
+    }
+    Ok(())
 }
 
-/// Makes no call where there is nothing to change: a sandbox may forbid capset(2) to a process that has what it needs.
-fn change(edit: impl FnOnce(&mut CapabilitySets)) -> Result<()> {
+/// Edits the calling thread's sets. Makes no system call where that changes nothing: a sandbox may forbid capset(2) to a
+/// process that has the right sets already.
+fn edit_sets(edit: impl FnOnce(&mut CapabilitySets)) -> Result<()> {
     let now = thread::capabilities(None).call("capget(2)")?;
     let mut wanted = now;
     edit(&mut wanted);
-    match wanted == now {
-        true => Ok(()),
-        false => thread::set_capabilities(None, wanted).call("capset(2)"),
+    if wanted == now {
+        return Ok(());
     }
+    thread::set_capabilities(None, wanted).call("capset(2)")
 }
 
-/// Drops every capability that the kernel knows, named here or not.
+/// Drops every capability that the kernel has, also those without a name in [`CapabilitySet`].
 fn clear_bounding_set() -> rustix::io::Result<()> {
     (0..u64::BITS)
         .map(|number| CapabilitySet::from_bits_retain(1 << number))
-        .filter(|&one| thread::capability_is_in_bounding_set(one).unwrap_or(false))
+        .filter(|&bit| thread::capability_is_in_bounding_set(bit).unwrap_or(false))
         .try_for_each(thread::remove_capability_from_bounding_set)
 }

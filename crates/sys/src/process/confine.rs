@@ -1,8 +1,8 @@
 //! Confinement of this process until its end: the files that it may open ([`files`], by Landlock) and the system calls that
 //! it may make ([`system_calls`], by seccomp).
 //!
-//! Both can be narrowed further, and never widened. They apply to the calling thread and to threads that it starts later, so
-//! [`require_single_thread`] first: other threads would stay unconfined.
+//! Both can be narrowed further, and never widened. They apply to the calling thread and to threads that it starts later: call
+//! [`require_single_thread`] first, as other threads would stay unconfined.
 
 mod denied_call;
 pub mod files;

@@ -1,4 +1,4 @@
-//! Forking helper processes: daemons that run beside a program without being its children, and children.
+//! Forking helper processes: children, and daemons that are no children of the program beside which they run.
 
 use std::ffi::CStr;
 use std::fs::{self, File};
@@ -14,12 +14,12 @@ use rustix::stdio::{dup2_stdin, dup2_stdout};
 use crate::process::pidfd::PidFd;
 use crate::{NameCall, Result, SyscallError};
 
-/// Runs `work` in a daemon (double fork): its parent is init or a subreaper, and this process need not reap it. It has a
-/// process group of its own, so the terminal's signals don't reach it, and blocks all signals that can be blocked: a
-/// service manager that signals the whole group means the program.
+/// Runs `work` in a daemon (double fork): its parent is init or a subreaper, and this process need not reap it. The daemon has
+/// a process group of its own, so the terminal's signals don't reach it, and blocks all signals that can be blocked: a
+/// service manager that signals all processes of a service means the program.
 ///
-/// It stays in the session. In another one, the scheduler would weigh its share of the CPUs against
-/// the program's (`kernel.sched_autogroup_enabled`, sched(7)), as if one service were two.
+/// The daemon stays in the session. In a session of its own, the scheduler would give it the same share of the CPUs as the
+/// program (`kernel.sched_autogroup_enabled`, sched(7)).
 ///
 /// `work` returns the exit code. The daemon inherits only standard error and the descriptors `keep`, which are passed to
 /// `work`: an inherited socket would stay open for as long as the daemon runs.
@@ -29,19 +29,19 @@ use crate::{NameCall, Result, SyscallError};
 /// EBUSY when this process has more than one thread: the others would be missing in the daemon, with the
 /// locks they hold. EAGAIN when the second fork failed. Else those of fork(2).
 pub fn spawn_detached<K: AsRef<[OwnedFd]>>(keep: K, work: impl FnOnce(K) -> u8) -> Result<()> {
-    let between = fork(|| {
+    let intermediate = fork(|| {
         let _ = setpgid(None, None);
         fork(|| {
             block_signals();
-            match close_all_except(keep.as_ref()) {
+            match detach_from_parent(keep.as_ref()) {
                 Ok(()) => work(keep),
                 Err(_) => 1,
             }
         })
         .map_or(1, |_| 0)
     })?;
-    let ended = waitpid(Some(between), WaitOptions::empty()).call("waitpid(2)")?;
-    match ended.and_then(|(_, status)| status.exit_status()) {
+    let exited = waitpid(Some(intermediate), WaitOptions::empty()).call("waitpid(2)")?;
+    match exited.and_then(|(_, status)| status.exit_status()) {
         Some(0) => Ok(()),
         _ => Err(io::Error::from(io::ErrorKind::WouldBlock)).call("fork(2)"),
     }
@@ -50,14 +50,14 @@ pub fn spawn_detached<K: AsRef<[OwnedFd]>>(keep: K, work: impl FnOnce(K) -> u8) 
 /// Runs `work` in a child in the same session, with the same signals blocked, and returns its process id. The child
 /// inherits descriptors as [`spawn_detached`] describes.
 pub fn fork_child<K: AsRef<[OwnedFd]>>(keep: K, work: impl FnOnce(K) -> u8) -> Result<u32> {
-    let pid = fork(|| match close_all_except(keep.as_ref()) {
+    let pid = fork(|| match detach_from_parent(keep.as_ref()) {
         Ok(()) => work(keep),
         Err(_) => 1,
     })?;
     Ok(pid.as_raw_pid().cast_unsigned())
 }
 
-/// A child of this process, by its descriptor. Dropping it neither ends nor reaps the child.
+/// A child of this process, with its process descriptor. Dropping this neither ends nor reaps the child.
 #[derive(Debug)]
 pub struct ChildProcess {
     id: u32,
@@ -69,7 +69,7 @@ impl ChildProcess {
     ///
     /// # Errors
     ///
-    /// Those of [`spawn_detached`], and of pidfd_open(2): the child is killed then.
+    /// Those of [`fork_to_exec`], and of pidfd_open(2): the child is killed then.
     pub fn fork<K: AsRef<[OwnedFd]>>(keep: K, work: impl FnOnce(K) -> u8) -> Result<Self> {
         let id = fork_child(keep, work)?;
         match PidFd::open(id) {
@@ -85,7 +85,7 @@ impl ChildProcess {
         }
     }
 
-    /// The descriptor.
+    /// The process descriptor.
     pub fn pidfd(&self) -> &PidFd {
         &self.process
     }
@@ -102,9 +102,9 @@ impl ChildProcess {
     }
 }
 
-/// Runs `work` in a child that executes programs for this process: it keeps the standard streams, the working directory and
-/// the environment. It blocks all signals that can be blocked: those to the whole process group mean this process. Of the
-/// descriptors it inherits `keep` only, which are passed to `work`. Returns the child's process id.
+/// Runs `work` in a child that executes programs for this process, and returns the child's process id. The child keeps the
+/// standard streams, the working directory, the environment, and of the other descriptors `keep` only, which are passed to
+/// `work`. It blocks all signals that can be blocked: signals to the whole process group mean this process.
 pub fn fork_launcher<K: AsRef<[OwnedFd]>>(keep: K, work: impl FnOnce(K) -> u8) -> Result<u32> {
     let pid = fork(|| {
         block_signals();
@@ -129,18 +129,18 @@ pub fn fork_to_exec(work: impl FnOnce() -> u8) -> Result<u32> {
 ///
 /// # Errors
 ///
-/// ECHILD: it is no child of this process.
+/// ECHILD where `child` is no child of this process.
 pub fn wait_exit(child: u32) -> Result<ExitStatus> {
     let pid = Pid::from_raw(child.cast_signed())
         .ok_or_else(|| io::Error::from_raw_os_error(libc::ECHILD))
         .call("waitpid(2)")?;
-    let ended = waitpid(Some(pid), WaitOptions::empty()).call("waitpid(2)")?;
-    let status = ended.map_or(0, |(_, status)| status.as_raw());
+    let exited = waitpid(Some(pid), WaitOptions::empty()).call("waitpid(2)")?;
+    let status = exited.map_or(0, |(_, status)| status.as_raw());
     Ok(ExitStatus::from_raw(status))
 }
 
-/// Sends this process a signal when its parent exits (PR_SET_PDEATHSIG, prctl(2)). The setting survives exec, unless that gains
-/// privileges; a change of credentials ends it.
+/// Makes the kernel send this process a signal when its parent exits (PR_SET_PDEATHSIG, prctl(2)). execve(2) keeps the setting,
+/// unless it gains privileges; a change of credentials clears it.
 ///
 /// # Errors
 ///
@@ -149,12 +149,12 @@ pub fn set_parent_death_signal(signal: Signal) -> Result<()> {
     rustix::process::set_parent_process_death_signal(Some(signal)).call("prctl(PR_SET_PDEATHSIG)")
 }
 
-/// Sets this thread's name, as ps(1) and /proc show it (at most 15 bytes; prctl(PR_SET_NAME)).
+/// Sets this thread's name, as ps(1) and /proc show it (at most 15 bytes; prctl(PR_SET_NAME)). A failure is ignored.
 pub fn set_thread_name(name: &CStr) {
-    // Informational only.
     let _ = rustix::thread::set_name(name);
 }
 
+/// Runs `work` in a child, whose exit code it returns.
 fn fork(work: impl FnOnce() -> u8) -> Result<Pid> {
     if thread_count()? != 1 {
         return Err(io::Error::from_raw_os_error(libc::EBUSY))
@@ -166,7 +166,7 @@ fn fork(work: impl FnOnce() -> u8) -> Result<Pid> {
         0 => {
             // Unwinding would continue into the parent's functions, in the child.
             let code = catch_unwind(AssertUnwindSafe(work)).unwrap_or(PANICKED);
-            // SAFETY: always sound; atexit(3) handlers are left to the parent.
+            // SAFETY: the call takes an integer. Handlers of atexit(3) are left to the parent.
             unsafe { libc::_exit(code.into()) }
         }
         pid => Pid::from_raw(pid.max(0)).ok_or_else(|| SyscallError {
@@ -176,12 +176,14 @@ fn fork(work: impl FnOnce() -> u8) -> Result<Pid> {
     }
 }
 
+/// Counts the threads of this process.
 pub(crate) fn thread_count() -> Result<usize> {
     let tasks = fs::read_dir("/proc/self/task").call("open(/proc/self/task)")?;
     Ok(tasks.count())
 }
 
-fn close_all_except(keep: &[OwnedFd]) -> Result<()> {
+/// Closes all descriptors but `keep` and standard error, and leaves the working directory.
+fn detach_from_parent(keep: &[OwnedFd]) -> Result<()> {
     close_above_stderr(keep)?;
     let null = File::options()
         .read(true)
@@ -191,7 +193,7 @@ fn close_all_except(keep: &[OwnedFd]) -> Result<()> {
     dup2_stdin(&null).call("dup2(2)")?;
     dup2_stdout(&null).call("dup2(2)")?;
     drop(null);
-    // So that the daemon keeps no file system busy.
+    // So that this process keeps no file system busy.
     std::env::set_current_dir("/").call("chdir(/)")
 }
 
@@ -203,11 +205,11 @@ fn close_above_stderr(keep: &[OwnedFd]) -> Result<()> {
         .collect();
     kept.sort_unstable();
     let mut first = FIRST_AFTER_STDERR;
-    for kept in kept.into_iter().chain([u32::MAX]) {
-        if first < kept {
-            close_range(first, kept - 1)?;
+    for next_kept in kept.into_iter().chain([u32::MAX]) {
+        if first < next_kept {
+            close_range(first, next_kept - 1)?;
         }
-        first = kept.saturating_add(1);
+        first = next_kept.saturating_add(1);
     }
     Ok(())
 }
@@ -222,22 +224,22 @@ fn close_range(first: u32, last: u32) -> Result<()> {
     }
 }
 
-/// Unblocks all signals, for a program that this process will execute: exec preserves the signal mask.
+/// Unblocks all signals, for a program that this process will execute: execve(2) preserves the signal mask.
 pub fn unblock_signals() {
-    // SAFETY: a sigset_t has no invalid bits, and both calls get one that lives across them.
-    unsafe {
-        let mut all = std::mem::zeroed();
-        libc::sigfillset(&raw mut all);
-        libc::sigprocmask(libc::SIG_UNBLOCK, &raw const all, std::ptr::null_mut());
-    }
+    mask_all_signals(libc::SIG_UNBLOCK);
 }
 
 fn block_signals() {
+    mask_all_signals(libc::SIG_BLOCK);
+}
+
+/// Blocks or unblocks all signals (sigprocmask(2)).
+fn mask_all_signals(how: libc::c_int) {
     // SAFETY: a sigset_t has no invalid bits, and both calls get one that lives across them.
     unsafe {
         let mut all = std::mem::zeroed();
         libc::sigfillset(&raw mut all);
-        libc::sigprocmask(libc::SIG_BLOCK, &raw const all, std::ptr::null_mut());
+        libc::sigprocmask(how, &raw const all, std::ptr::null_mut());
     }
 }
 

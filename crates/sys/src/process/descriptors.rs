@@ -4,12 +4,12 @@ use std::io;
 
 use crate::{NameCall, Result};
 
-/// Sets close-on-exec on every descriptor but the standard streams, those included that this process has inherited itself
+/// Sets close-on-exec on every descriptor but the standard streams, also on those that this process has inherited
 /// (close_range(2) with CLOSE_RANGE_CLOEXEC, since Linux 5.11).
 ///
 /// # Errors
 ///
-/// ENOSYS or EINVAL before Linux 5.11: descriptors might be inherited.
+/// ENOSYS or EINVAL before Linux 5.11: nothing was changed.
 pub fn close_on_exec_above_stderr() -> Result<()> {
     // SAFETY: with this flag the call closes nothing now; it takes integers only.
     let rc = unsafe {

@@ -1,4 +1,4 @@
-//! Program files: the one of this process, and privileges that one grants (set-user-ID, set-group-ID, file capabilities).
+//! Program files: this process's own, and the privileges that a file grants (set-user-ID, set-group-ID, file capabilities).
 
 use std::ffi::OsStr;
 use std::io;
@@ -22,9 +22,12 @@ use crate::{NameCall, Result};
 /// /proc/self/exe fails.
 pub fn path_executed() -> io::Result<PathBuf> {
     let path = Path::new(OsStr::from_bytes(linux_execfn().to_bytes()));
-    match path.starts_with("/proc") || path.starts_with("/dev") || path.as_os_str().is_empty() {
-        true => std::fs::read_link("/proc/self/exe"),
-        false => std::path::absolute(path),
+    let is_by_descriptor =
+        path.starts_with("/proc") || path.starts_with("/dev") || path.as_os_str().is_empty();
+    if is_by_descriptor {
+        std::fs::read_link("/proc/self/exe")
+    } else {
+        std::path::absolute(path)
     }
 }
 
@@ -49,7 +52,7 @@ pub enum PrivilegeGain {
 /// Those of stat(2) and getxattr(2): the file does not exist or is not accessible.
 pub fn privilege_gain(path: &Path) -> Result<PrivilegeGain> {
     let file = path.metadata().call("stat(2)")?;
-    // Without group execute permission, the bit once meant mandatory locking.
+    // Without group execute permission, the set-group-ID bit meant mandatory locking, before Linux 5.15.
     let group_bits = SET_GROUP_ID | GROUP_EXECUTES;
     if file.mode() & SET_USER_ID != 0 && file.uid() != geteuid().as_raw() {
         return Ok(PrivilegeGain::User);

@@ -1,12 +1,12 @@
 //! A dead man's switch: the kernel kills a process when the one that holds the switch has exited, even by SIGKILL.
 //!
-//! The switch holds the write end of a pipe. When that is closed, however its process exited, the kernel signals the owner of the
-//! read end (O_ASYNC, open(2)). Signal and owner can be chosen: here SIGKILL (F_SETSIG, fcntl(2)) and the target (F_SETOWN).
-//! Nothing is ever written to the pipe.
+//! The switch holds the write end of a pipe. When that is closed, however its process exited, the kernel signals the owner of
+//! the read end (O_ASYNC, open(2)). Signal and owner can be chosen: here SIGKILL (F_SETSIG, fcntl(2)) and the target
+//! (F_SETOWN). Nothing is ever written to the pipe.
 //!
 //! The read end must still be open at that moment, and the kernel guarantees no order in which it closes the descriptors of a
-//! killed process. So the read end is queued in a socket of the switch (SCM_RIGHTS, unix(7)). Queued file descriptors are closed
-//! after the process's own.
+//! killed process. So the read end is queued in a socket of the switch (SCM_RIGHTS, unix(7)). Queued file descriptors are
+//! closed after the process's own.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -27,7 +27,7 @@ pub struct KillOnClose {
 }
 
 impl KillOnClose {
-    /// Opens a switch for the process with this id. The id may have been reused, `process` not.
+    /// Opens a switch for the process with this id. The id may have been reused, which `process` reveals.
     ///
     /// # Errors
     ///
@@ -36,8 +36,8 @@ impl KillOnClose {
         let (read_end, pipe) = pipe_with(PipeFlags::CLOEXEC).call("pipe2(2)")?;
         let (to_queue, queue) = fd_passing::seqpacket_pair()?;
         fd_passing::send_word(&to_queue, 0, Some(read_end.as_fd()))?;
-        set(&read_end, F_SETSIG, libc::SIGKILL.cast_unsigned()).call("fcntl(F_SETSIG)")?;
-        set(&read_end, libc::F_SETOWN, pid).call("fcntl(F_SETOWN)")?;
+        fcntl_int(&read_end, F_SETSIG, libc::SIGKILL.cast_unsigned()).call("fcntl(F_SETSIG)")?;
+        fcntl_int(&read_end, libc::F_SETOWN, pid).call("fcntl(F_SETOWN)")?;
         if process.has_exited() {
             return Err(io::Error::from_raw_os_error(libc::ESRCH)).call("fcntl(F_SETOWN)");
         }
@@ -50,7 +50,7 @@ impl KillOnClose {
     }
 }
 
-fn set(fd: &OwnedFd, command: libc::c_int, value: u32) -> io::Result<()> {
+fn fcntl_int(fd: &OwnedFd, command: libc::c_int, value: u32) -> io::Result<()> {
     // SAFETY: these commands take an integer and touch no memory.
     match unsafe { libc::fcntl(fd.as_raw_fd(), command, value) } {
         0 => Ok(()),

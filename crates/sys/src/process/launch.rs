@@ -1,4 +1,4 @@
-//! Replaces this process by the program (execve(2)).
+//! Replaces this process by a program (execve(2)), and the exit codes where that fails.
 
 pub mod exit_code;
 
@@ -22,7 +22,7 @@ pub struct ExecError {
 /// not close-on-exec; so the program's exit code is that of this process. Returns only if execve(2) fails.
 pub fn become_program(mut command: Command) -> ExecError {
     let source = match command.exec() {
-        error if error.kind() == ErrorKind::PermissionDenied && is_in_no_folder(&command) => {
+        error if error.kind() == ErrorKind::PermissionDenied && is_missing_in_path(&command) => {
             ErrorKind::NotFound.into()
         }
         error => error,
@@ -33,23 +33,25 @@ pub fn become_program(mut command: Command) -> ExecError {
     }
 }
 
-/// Whether no folder of the search path has the program. execvp(3) fails with EACCES then if it may not search one of them.
-fn is_in_no_folder(command: &Command) -> bool {
+/// Whether the program is to be found by the search path, and no directory of the path has it. Then execvp(3) fails with EACCES
+/// rather than ENOENT if it may not search one of the directories.
+fn is_missing_in_path(command: &Command) -> bool {
     let name = command.get_program();
-    let set = command.get_envs().find(|(name, _)| *name == "PATH");
-    let search = match set {
+    if name.as_bytes().contains(&b'/') {
+        return false;
+    }
+    let path = match command.get_envs().find(|(name, _)| *name == "PATH") {
         Some((_, value)) => value.map(OsStr::to_owned),
         None => env::var_os("PATH"),
     };
-    let search = search.unwrap_or_else(|| DEFAULT_SEARCH.into());
-    !name.as_bytes().contains(&b'/')
-        && !env::split_paths(&search).any(|folder| folder.join(name).exists())
+    let path = path.unwrap_or_else(|| DEFAULT_PATH.into());
+    !env::split_paths(&path).any(|directory| directory.join(name).exists())
 }
 
 impl ExecError {
     fn why(&self) -> String {
         match self.source.kind() {
-            // Of a name without `/`, which execvp(3) searches, no path is known.
+            // execvp(3) searches for a name without `/`, and does not report which file it found.
             ErrorKind::NotFound if !self.name.as_bytes().contains(&b'/') => {
                 "not in PATH, or its interpreter is missing".to_owned()
             }
@@ -72,15 +74,15 @@ impl ExecError {
 }
 
 /// Where execvp(3) searches without PATH.
-const DEFAULT_SEARCH: &str = "/bin:/usr/bin";
+const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn missing_program_is_told_from_a_missing_interpreter() {
-        // A file in the current directory is not searched for.
+    fn missing_program_is_distinguished_from_a_missing_interpreter() {
+        // The current directory is not searched.
         assert!(Path::new("Cargo.toml").exists());
         let script = std::env::temp_dir().join(format!("launch-{}", std::process::id()));
         std::fs::write(&script, "#!/nonexistent\n").unwrap();
@@ -99,25 +101,22 @@ mod tests {
         std::fs::remove_file(script).unwrap();
     }
 
-    /// As a folder of the search path that may not be searched.
+    /// For such a program, execvp(3) fails with EACCES instead of ENOENT if it may not search one of the directories.
     #[test]
-    fn program_of_no_folder_is_missing() {
-        let command = |name: &str, search: &str| {
+    fn program_in_no_directory_of_the_path_is_missing() {
+        let is_missing = |name: &str, path: &str| {
             let mut command = Command::new(name);
-            command.env("PATH", search);
-            command
+            command.env("PATH", path);
+            is_missing_in_path(&command)
         };
-        assert!(is_in_no_folder(&command(
-            "no-such-program",
-            "/nonexistent:/bin"
-        )));
-        assert!(!is_in_no_folder(&command("sh", "/nonexistent:/bin")));
-        assert!(!is_in_no_folder(&command("/nonexistent", "/bin")));
+        assert!(is_missing("no-such-program", "/nonexistent:/bin"));
+        assert!(!is_missing("sh", "/nonexistent:/bin"));
+        assert!(!is_missing("/nonexistent", "/bin"));
         // Without PATH the current directory is not searched either.
-        for (name, is_missing) in [("sh", false), ("Cargo.toml", true)] {
+        for (name, expected) in [("sh", false), ("Cargo.toml", true)] {
             let mut command = Command::new(name);
             command.env_remove("PATH");
-            assert_eq!(is_in_no_folder(&command), is_missing, "{name}");
+            assert_eq!(is_missing_in_path(&command), expected, "{name}");
         }
     }
 }

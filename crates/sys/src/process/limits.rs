@@ -38,6 +38,6 @@ pub fn max_open_files() -> u64 {
 /// ENOENT without /proc; EMFILE, since counting takes a descriptor.
 pub fn count_open_files() -> Result<usize> {
     let entries = fs::read_dir("/proc/self/fd").call("open(/proc/self/fd)")?;
-    // Minus the one that lists them.
+    // Minus the descriptor that lists them.
     Ok(entries.count().saturating_sub(1))
 }

@@ -1,7 +1,7 @@
 //! Reading and writing another process's memory: the arguments of its system calls.
 //!
-//! Uses process_vm_readv(2) and process_vm_writev(2), which respect the protection of pages. A write through
-//! /proc/PID/mem does not: it would fill a read-only buffer, where a system call fails with EFAULT. Both need ptrace(2)
+//! Uses process_vm_readv(2) and process_vm_writev(2), which respect the protection of pages: a write to a read-only buffer
+//! fails with EFAULT, as the system call would. A write through /proc/PID/mem would succeed. Both calls need ptrace(2)
 //! permission over the process.
 
 use std::io;
@@ -11,7 +11,7 @@ use std::ptr;
 ///
 /// # Errors
 ///
-/// EFAULT where not all of it is readable, ESRCH where the thread has exited, EPERM without permission.
+/// EFAULT where not all of the memory is readable, ESRCH where the thread has exited, EPERM without permission.
 pub fn read(tid: u32, address: u64, into: &mut [u8]) -> io::Result<()> {
     let local = libc::iovec {
         iov_base: into.as_mut_ptr().cast(),
@@ -30,7 +30,7 @@ pub fn read(tid: u32, address: u64, into: &mut [u8]) -> io::Result<()> {
             0,
         )
     };
-    all(n, into.len())
+    check_complete(n, into.len())
 }
 
 /// Writes two pieces, each to its address in the process of thread `tid`, in this order.
@@ -49,7 +49,7 @@ pub fn write(tid: u32, pieces: [(u64, &[u8]); 2]) -> io::Result<()> {
     let n = unsafe {
         libc::process_vm_writev(tid.cast_signed(), local.as_ptr(), 2, remote.as_ptr(), 2, 0)
     };
-    all(n, a.len() + b.len())
+    check_complete(n, a.len() + b.len())
 }
 
 fn remote(address: u64, len: usize) -> io::Result<libc::iovec> {
@@ -60,7 +60,8 @@ fn remote(address: u64, len: usize) -> io::Result<libc::iovec> {
     })
 }
 
-fn all(n: isize, wanted: usize) -> io::Result<()> {
+/// Checks that a call has transferred all bytes: it stops at the first page that it can't access.
+fn check_complete(n: isize, wanted: usize) -> io::Result<()> {
     match usize::try_from(n) {
         Err(_) => Err(io::Error::last_os_error()),
         Ok(n) if n == wanted => Ok(()),
@@ -79,14 +80,14 @@ mod tests {
     #[test]
     fn mapped_memory_is_read_and_written_and_the_rest_is_efault() {
         let own = std::process::id();
-        let mut there = [1_u8, 2, 3, 4];
-        let address = there.as_mut_ptr().expose_provenance() as u64;
-        let mut seen = [0; 4];
-        read(own, address, &mut seen).unwrap();
-        assert_eq!(seen, [1, 2, 3, 4]);
+        let mut target = [1_u8, 2, 3, 4];
+        let address = target.as_mut_ptr().expose_provenance() as u64;
+        let mut copy = [0; 4];
+        read(own, address, &mut copy).unwrap();
+        assert_eq!(copy, [1, 2, 3, 4]);
         write(own, [(address, &[5]), (address + 1, &[6])]).unwrap();
-        assert_eq!(std::hint::black_box(there), [5, 6, 3, 4]);
-        let error = read(own, 8, &mut seen).unwrap_err();
+        assert_eq!(std::hint::black_box(target), [5, 6, 3, 4]);
+        let error = read(own, 8, &mut copy).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EFAULT));
         let text = c"constant".as_ptr().addr() as u64;
         let error = write(own, [(address, &[5]), (text, &[0])]).unwrap_err();

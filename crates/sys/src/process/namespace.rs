@@ -12,7 +12,6 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space,
 
 use super::caps::{CapabilitySet, is_effective};
 use super::daemonize::{fork_to_exec, set_parent_death_signal, wait_exit};
-
 use crate::fs::FileId;
 use crate::{NameCall, Result};
 
@@ -32,11 +31,12 @@ impl NetworkNamespace {
         Ok(Self(file.into()))
     }
 
-    /// Opens the namespace of a thread. Before this call the thread may have exited and its id been reused: check afterwards.
+    /// Opens the namespace of a thread. Check afterwards that the thread is still the same: it may have exited before this call
+    /// and its id been reused.
     ///
     /// # Errors
     ///
-    /// ENOENT once it has exited; EACCES without the rights of ptrace(2).
+    /// ENOENT once the thread has exited; EACCES without the rights of ptrace(2).
     pub fn of_thread(tid: u32) -> Result<Self> {
         let file = fs::File::open(format!("/proc/{tid}/ns/net"));
         Ok(Self(file.call("open(/proc/TID/ns/net)")?.into()))
@@ -48,11 +48,11 @@ impl NetworkNamespace {
         Ok(FileId::from_fd(&self.0)? == FileId::from_fd(&current.0)?)
     }
 
-    /// The user namespace that it belongs to (NS_GET_USERNS, ioctl_nsfs(2), since Linux 4.9).
+    /// The user namespace that owns this one (NS_GET_USERNS, ioctl_nsfs(2), since Linux 4.9).
     ///
     /// # Errors
     ///
-    /// EPERM where that is not below the caller's.
+    /// EPERM where the owner is neither the caller's user namespace nor below it.
     pub fn owner(&self) -> Result<UserNamespace> {
         // SAFETY: the command takes no argument.
         let fd = unsafe { libc::ioctl(self.0.as_raw_fd(), NS_GET_USERNS) };
@@ -96,10 +96,10 @@ pub fn become_root_of_new_user_namespace() -> Result<()> {
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
     // SAFETY: NEWUSER leaves the descriptor table alone.
     unsafe { unshare_unsafe(UnshareFlags::NEWUSER) }.call("unshare(CLONE_NEWUSER)")?;
-    write("/proc/self/uid_map", &format!("0 {} 1", uid.as_raw()))?;
-    // Since Linux 3.19 a group map may be written without privilege only after this.
-    write("/proc/self/setgroups", "deny")?;
-    write("/proc/self/gid_map", &format!("0 {} 1", gid.as_raw()))
+    map_ids(
+        &format!("0 {} 1", uid.as_raw()),
+        &format!("0 {} 1", gid.as_raw()),
+    )
 }
 
 /// Moves this process, which must have one thread only, into a new user namespace in which it is the same
@@ -109,7 +109,7 @@ pub fn become_capable_in_new_user_namespace() -> Result<()> {
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
     // SAFETY: NEWUSER leaves the descriptor table alone.
     unsafe { unshare_unsafe(UnshareFlags::NEWUSER) }.call("unshare(CLONE_NEWUSER)")?;
-    map_one(uid.as_raw(), gid.as_raw())
+    map_to_themselves(uid.as_raw(), gid.as_raw())
 }
 
 /// Lets any program of the calling thread's network namespace listen on ports below 1024
@@ -132,43 +132,49 @@ pub enum Unshared {
 }
 
 /// Moves this process, which must have one thread only, into a new user namespace and into namespaces that belong to it
-/// ([`Unshared`]), with every capability over them until it executes another program; as root, beyond that.
+/// ([`Unshared`]), with every capability over them until it executes another program; if it runs as root, also afterwards.
 ///
-/// Users and groups keep their numbers: all that are there where this process may map them (CAP_SETUID and CAP_SETGID),
-/// else its own only, and then setgroups(2) is denied. In the mount namespace, mounts of the old one can't be unmounted or
-/// uncovered (mount_namespaces(7), "locked"), and their changes still propagate to it, but not from it.
+/// Users and groups keep their numbers. With CAP_SETUID and CAP_SETGID, all that the old namespace has are mapped; else only
+/// those of this process, and then setgroups(2) is denied. In the new mount namespace, mounts of the old one can't be unmounted
+/// or uncovered (mount_namespaces(7), "locked"). Later mounts in the old one propagate to the new one, but not back.
 ///
 /// # Errors
 ///
 /// EBUSY or EINVAL with several threads; EPERM, EACCES or ENOSPC where user namespaces are not allowed.
-pub fn unshare_with_new_user_namespace(what: Unshared) -> Result<()> {
-    let others = match what {
+pub fn unshare_with_new_user_namespace(others: Unshared) -> Result<()> {
+    let flags = match others {
         Unshared::MountsAndIpc => UnshareFlags::NEWNS | UnshareFlags::NEWIPC,
         Unshared::MountsAndNetwork => UnshareFlags::NEWNS | UnshareFlags::NEWNET,
     };
     let unshare = || {
         // SAFETY: none of the flags affects the descriptor table.
-        unsafe { unshare_unsafe(UnshareFlags::NEWUSER | others) }.call("unshare(CLONE_NEWUSER)")
+        unsafe { unshare_unsafe(UnshareFlags::NEWUSER | flags) }.call("unshare(CLONE_NEWUSER)")
     };
     let (users, groups) = (IdMap::read("uid_map")?, IdMap::read("gid_map")?);
     let may_map_all = is_effective(CapabilitySet::SETUID | CapabilitySet::SETGID);
-    if may_map_all && (users.is_several() || groups.is_several()) {
-        return unshare_and_map(unshare, &users, &groups);
+    if may_map_all && (users.has_several_ids() || groups.has_several_ids()) {
+        return unshare_and_map_all(unshare, &users, &groups);
     }
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
     unshare()?;
-    map_one(uid.as_raw(), gid.as_raw())
+    map_to_themselves(uid.as_raw(), gid.as_raw())
 }
 
-fn map_one(uid: u32, gid: u32) -> Result<()> {
-    write("/proc/self/uid_map", &format!("{uid} {uid} 1"))?;
+/// Gives this process's user and group the same numbers in its new user namespace.
+fn map_to_themselves(uid: u32, gid: u32) -> Result<()> {
+    map_ids(&format!("{uid} {uid} 1"), &format!("{gid} {gid} 1"))
+}
+
+/// Writes the maps of this process's new user namespace, without privilege over the old one.
+fn map_ids(uid_map: &str, gid_map: &str) -> Result<()> {
+    write("/proc/self/uid_map", uid_map)?;
     // Since Linux 3.19 a group map may be written without privilege only after this.
     write("/proc/self/setgroups", "deny")?;
-    write("/proc/self/gid_map", &format!("{gid} {gid} 1"))
+    write("/proc/self/gid_map", gid_map)
 }
 
-/// Maps by a child that stays in the old namespace: only there is it privileged over the maps.
-fn unshare_and_map(
+/// Maps all users and groups, by a child that stays in the old namespace: only there does it have the privilege to.
+fn unshare_and_map_all(
     unshare: impl FnOnce() -> Result<()>,
     users: &IdMap,
     groups: &IdMap,
@@ -179,21 +185,20 @@ fn unshare_and_map(
         let waited = set_parent_death_signal(Signal::TERM)
             .map_err(|error| error.source)
             .and_then(|()| reader.read_exact(&mut [0]));
-        let maps = [("uid_map", users), ("gid_map", groups)];
-        let mut files = maps
-            .iter()
-            .map(|(file, map)| (format!("/proc/{process}/{file}"), &map.0));
-        let written = files.try_for_each(|(file, text)| fs::write(file, text));
+        let written = [("uid_map", users), ("gid_map", groups)]
+            .into_iter()
+            .try_for_each(|(file, map)| fs::write(format!("/proc/{process}/{file}"), &map.0));
         u8::from(waited.and(written).is_err())
     })?;
-    let outcome = unshare();
-    // The child holds a write end itself, so it waits for a byte rather than for the end.
-    let told = writer.write_all(&[0]).call("write(2)");
-    let mapped = wait_exit(child)?;
-    outcome.and(told)?;
-    match mapped.success() {
-        true => Ok(()),
-        false => Err(io::Error::from_raw_os_error(libc::EPERM)).call("write(/proc/PID/uid_map)"),
+    let unshared = unshare();
+    // A byte, because the child has the write end, too, and so would wait for ever for the end of the pipe.
+    let released = writer.write_all(&[0]).call("write(2)");
+    let exit = wait_exit(child)?;
+    unshared.and(released)?;
+    if exit.success() {
+        Ok(())
+    } else {
+        Err(io::Error::from_raw_os_error(libc::EPERM)).call("write(/proc/PID/uid_map)")
     }
 }
 
@@ -212,7 +217,7 @@ impl IdMap {
         Ok(Self(identity.collect()))
     }
 
-    fn is_several(&self) -> bool {
+    fn has_several_ids(&self) -> bool {
         self.0.lines().count() > 1 || !self.0.trim_end().ends_with(" 1")
     }
 }
@@ -238,48 +243,48 @@ impl UserNamespace {
     ///
     /// # Errors
     ///
-    /// EINVAL where the process is in it already, or has several threads; EPERM without CAP_SYS_ADMIN in it, as its owner in
-    /// the parent namespace has.
+    /// EINVAL where the process is in this namespace already, or has several threads; EPERM without CAP_SYS_ADMIN in it, which
+    /// its owner has in the parent namespace.
     pub fn enter(&self) -> Result<()> {
         move_into_link_name_space(self.0.as_fd(), Some(LinkNameSpaceType::User))
             .call("setns(CLONE_NEWUSER)")
     }
 
-    /// Whether this is that namespace, or below it (NS_GET_PARENT, ioctl_nsfs(2), since Linux 4.9).
+    /// Whether this is `ancestor` itself, or below it (NS_GET_PARENT, ioctl_nsfs(2), since Linux 4.9).
     #[must_use]
     pub fn is_within(self, ancestor: &Self) -> bool {
-        std::iter::successors(Some(self), Self::parent).any(|one| one.is_same(ancestor))
+        std::iter::successors(Some(self), Self::parent).any(|namespace| namespace.is_same(ancestor))
     }
 
-    /// This namespace, or the one that it is below, whose parent is `parent`; `None` where there is none.
+    /// The child of `parent` that is this namespace or above it; `None` if this one is not below `parent`.
     #[must_use]
     pub fn child_of(self, parent: &Self) -> Option<Self> {
-        let mut one = self;
+        let mut child = self;
         loop {
-            let above = one.parent()?;
+            let above = child.parent()?;
             if above.is_same(parent) {
-                return Some(one);
+                return Some(child);
             }
-            one = above;
+            child = above;
         }
     }
 
     /// Whether both are the same namespace.
     fn is_same(&self, other: &Self) -> bool {
         match (self.0.metadata(), other.0.metadata()) {
-            (Ok(one), Ok(other)) => FileId::from(&one) == FileId::from(&other),
+            (Ok(own), Ok(other)) => FileId::from(&own) == FileId::from(&other),
             _ => false,
         }
     }
 
-    /// Whether a process is in this namespace itself.
+    /// Whether a process is in this namespace itself, rather than in one below.
     pub fn has_process(&self, pid: u32) -> io::Result<bool> {
-        // One call: to open its namespace takes two more.
-        let its = fs::metadata(format!("/proc/{pid}/ns/user"))?;
-        Ok(FileId::from(&its) == FileId::from(&self.0.metadata()?))
+        // One system call for the process; to open its namespace would take two more.
+        let namespace = fs::metadata(format!("/proc/{pid}/ns/user"))?;
+        Ok(FileId::from(&namespace) == FileId::from(&self.0.metadata()?))
     }
 
-    /// `None` beyond the namespace of this process.
+    /// The parent; `None` where that is above the namespace of this process.
     fn parent(&self) -> Option<Self> {
         // SAFETY: the command takes no argument.
         let fd = unsafe { libc::ioctl(self.0.as_raw_fd(), NS_GET_PARENT) };

@@ -28,7 +28,7 @@ impl PidFd {
     ///
     /// ESRCH where there is none, EINVAL (before Linux 6.9) or ENOENT for a thread that is not its group's leader.
     pub fn open(pid: u32) -> Result<Self> {
-        Self::with(pid, PidfdFlags::empty())
+        Self::open_with(pid, PidfdFlags::empty())
     }
 
     /// Opens this process.
@@ -40,8 +40,8 @@ impl PidFd {
         Self::open(std::process::id())
     }
 
-    /// Opens the process that a thread belongs to. Before this call the thread may have exited and its id
-    /// been reused: check afterwards.
+    /// Opens the process that a thread belongs to. Check afterwards that the thread is still the same: it may have exited
+    /// before this call and its id been reused.
     ///
     /// # Errors
     ///
@@ -55,9 +55,9 @@ impl PidFd {
         }
     }
 
-    /// Verifies that /proc is that of this PID namespace. In another one the numbers that [`PidFd::of_thread`] and
-    /// [`thread_group_leader`] look up are those of other processes. Without any /proc the kernel itself has to find the process
-    /// of a thread (PIDFD_THREAD, since Linux 6.9).
+    /// Verifies that /proc is that of this PID namespace, or is not needed. In the /proc of another namespace,
+    /// [`PidFd::of_thread`] and [`thread_group_leader`] would find other processes. Without /proc, the kernel itself has to
+    /// find the process of a thread (PIDFD_THREAD, since Linux 6.9).
     ///
     /// # Errors
     ///
@@ -67,20 +67,20 @@ impl PidFd {
         let checked = match fs::read_link("/proc/self") {
             Ok(id) if id == Path::new(&own.to_string()) => Ok(()),
             Ok(_) => Err(io::Error::from_raw_os_error(libc::ESRCH)),
-            Err(_) if Self::with(own, PidfdFlags::from_bits_retain(PIDFD_THREAD)).is_ok() => Ok(()),
+            Err(_) if Self::open_with(own, PIDFD_THREAD).is_ok() => Ok(()),
             Err(error) => Err(error),
         };
         checked.call("readlink(/proc/self)")
     }
 
-    fn with(pid: u32, flags: PidfdFlags) -> Result<Self> {
+    fn open_with(pid: u32, flags: PidfdFlags) -> Result<Self> {
         let pid = Pid::from_raw(pid.cast_signed())
             .ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))
             .call("pidfd_open(2)")?;
         pidfd_open(pid, flags).map(Self).call("pidfd_open(2)")
     }
 
-    /// Duplicates descriptor `number` of that process into this one, close-on-exec (pidfd_getfd(2), since Linux 5.6). Needs
+    /// Duplicates descriptor `number` of the process into this one, close-on-exec (pidfd_getfd(2), since Linux 5.6). Needs
     /// ptrace(2) permission over the process.
     ///
     /// # Errors
@@ -94,7 +94,7 @@ impl PidFd {
         pidfd_getfd(&self.0, number, PidfdGetfdFlags::empty()).call("pidfd_getfd(2)")
     }
 
-    /// Whether it has exited.
+    /// Whether the process has exited.
     pub fn has_exited(&self) -> bool {
         wait_readable([self.as_fd()], Some(Duration::ZERO)).unwrap_or(false)
     }
@@ -118,7 +118,7 @@ impl PidFd {
     ///
     /// # Errors
     ///
-    /// ESRCH once it has exited; EPERM without permission (kill(2)).
+    /// ESRCH once the process has exited; EPERM without permission (kill(2)).
     pub fn signal(&self, signal: Signal) -> Result<()> {
         pidfd_send_signal(&self.0, signal).call("pidfd_send_signal(2)")
     }
@@ -138,7 +138,7 @@ impl ThreadFd {
     ///
     /// ESRCH once the thread has exited.
     pub fn open(tid: u32) -> Result<Self> {
-        let thread = PidFd::with(tid, PidfdFlags::from_bits_retain(PIDFD_THREAD));
+        let thread = PidFd::open_with(tid, PIDFD_THREAD);
         let is_of_thread = !matches!(&thread, Err(error) if error.errno() == Some(libc::EINVAL));
         let fd = match is_of_thread {
             true => thread?,
@@ -148,7 +148,7 @@ impl ThreadFd {
     }
 
     /// Whether the descriptor refers to the thread itself; else it refers to the process.
-    pub fn is_of_thread(&self) -> bool {
+    pub(crate) fn is_of_thread(&self) -> bool {
         self.is_of_thread
     }
 
@@ -156,7 +156,7 @@ impl ThreadFd {
     ///
     /// # Errors
     ///
-    /// As [`PidFd::get_fd`]; ESRCH once it has exited.
+    /// As [`PidFd::get_fd`]; ESRCH once the thread has exited.
     pub fn get_fd(&self, number: RawFd) -> Result<OwnedFd> {
         self.fd.get_fd(number)
     }
@@ -184,10 +184,15 @@ fn children(pid: u32) -> Vec<u32> {
     let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
         return Vec::new();
     };
-    let of_task = |task: fs::DirEntry| fs::read_to_string(task.path().join("children")).ok();
-    let lists: Vec<_> = tasks.flatten().filter_map(of_task).collect();
-    let pids = lists.iter().flat_map(|list| list.split_ascii_whitespace());
-    pids.filter_map(|pid| pid.parse().ok()).collect()
+    let mut pids = Vec::new();
+    for task in tasks.flatten() {
+        let list = fs::read_to_string(task.path().join("children")).unwrap_or_default();
+        pids.extend(
+            list.split_ascii_whitespace()
+                .filter_map(|pid| pid.parse::<u32>().ok()),
+        );
+    }
+    pids
 }
 
 impl AsFd for PidFd {
@@ -215,16 +220,15 @@ impl From<OwnedFd> for PidFd {
 ///
 /// ESRCH once the thread has exited.
 pub fn thread_group_leader(tid: u32) -> Result<u32> {
-    let gone = |error: io::Error| match error.kind() {
+    let status = TaskStatus::read(tid).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => io::Error::from_raw_os_error(libc::ESRCH),
         _ => error,
-    };
-    let status = TaskStatus::read(tid).map_err(gone);
+    });
     Ok(status.call("read(/proc/TID/status)")?.process)
 }
 
 /// From `linux/pidfd.h`; rustix does not have it yet.
-const PIDFD_THREAD: u32 = libc::O_EXCL.cast_unsigned();
+const PIDFD_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(libc::O_EXCL.cast_unsigned());
 
 #[cfg(test)]
 mod tests {
@@ -238,27 +242,27 @@ mod tests {
 
     #[test]
     fn a_thread_is_resolved_to_its_process() {
-        let (tell, told) = channel();
-        let (stay, stays) = channel::<()>();
+        let (tid_sender, tid_receiver) = channel();
+        let (end_sender, end_receiver) = channel::<()>();
         let thread = thread::spawn(move || {
-            tell.send(rustix::thread::gettid().as_raw_pid().cast_unsigned())
-                .unwrap();
-            let _ = stays.recv();
+            let tid = rustix::thread::gettid().as_raw_pid().cast_unsigned();
+            tid_sender.send(tid).unwrap();
+            let _ = end_receiver.recv();
         });
-        let tid = told.recv().unwrap();
+        let tid = tid_receiver.recv().unwrap();
         assert_eq!(thread_group_leader(tid).unwrap(), std::process::id());
         let (reader, _writer) = pipe().unwrap();
         let number = reader.as_raw_fd();
         PidFd::of_thread(tid).unwrap().get_fd(number).unwrap();
         ThreadFd::open(tid).unwrap().get_fd(number).unwrap();
-        drop(stay);
+        drop(end_sender);
         thread.join().unwrap();
         // The join returns a moment before the thread is reaped.
-        let gone = (0..10_000).find_map(|_| {
+        let error = (0..10_000).find_map(|_| {
             thread::sleep(Duration::from_millis(1));
             PidFd::of_thread(tid).err()
         });
-        assert_eq!(gone.unwrap().errno(), Some(libc::ESRCH));
+        assert_eq!(error.unwrap().errno(), Some(libc::ESRCH));
         assert_eq!(
             thread_group_leader(tid).unwrap_err().errno(),
             Some(libc::ESRCH)

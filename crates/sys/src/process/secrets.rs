@@ -18,8 +18,8 @@ pub fn disable_core_dumps() -> Result<()> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable).call("prctl(PR_SET_DUMPABLE)")
 }
 
-/// Masks user names and passwords of URLs among this process's arguments, as every user sees them in /proc/PID/cmdline. Values
-/// that were read from the arguments before are copies.
+/// Masks user names and passwords in URLs among this process's arguments, which every user could read in /proc/PID/cmdline.
+/// Values that were read from the arguments before are copies, and stay.
 ///
 /// # Errors
 ///
@@ -45,7 +45,7 @@ fn mask(arguments: &[u8]) -> io::Result<()> {
 /// Where the arguments begin in memory: `arg_start` of /proc/PID/stat (proc(5)).
 fn arguments_start() -> io::Result<u64> {
     let stat = fs::read("/proc/self/stat")?;
-    // The name, in parentheses, may have any characters; the field after it is the third one.
+    // The second field, the name in parentheses, may have any characters; so the fields are counted from the third.
     let name_end = stat.iter().rposition(|&byte| byte == b')');
     let fields = name_end.and_then(|end| std::str::from_utf8(stat.get(end + 1..)?).ok());
     let start =
@@ -53,7 +53,7 @@ fn arguments_start() -> io::Result<u64> {
     start.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// The places of what is between `://` and `@` in the authority of a URL (RFC 3986, section 3.2.1).
+/// The ranges of what is between `://` and `@` in the authority of a URL (RFC 3986, section 3.2.1).
 fn user_information(arguments: &[u8]) -> Vec<std::ops::Range<usize>> {
     let mut found = Vec::new();
     let mut at = 0;
@@ -62,18 +62,19 @@ fn user_information(arguments: &[u8]) -> Vec<std::ops::Range<usize>> {
             break;
         };
         let start = at + separator + 3;
-        let authority = arguments.get(start..).unwrap_or_default();
+        let rest = arguments.get(start..).unwrap_or_default();
         let is_end = |byte: &u8| b"\0/?#".contains(byte);
-        let end = authority.iter().position(is_end).unwrap_or(authority.len());
-        let user = authority.get(..end).unwrap_or_default();
-        if let Some(length) = user.iter().rposition(|&byte| byte == b'@') {
-            found.push(start..start + length);
+        let end = rest.iter().position(is_end).unwrap_or(rest.len());
+        let authority = rest.get(..end).unwrap_or_default();
+        if let Some(at_sign) = authority.iter().rposition(|&byte| byte == b'@') {
+            found.push(start..start + at_sign);
         }
         at = start + end;
     }
     found
 }
 
+/// The number of the field, counted from 1.
 const ARG_START: usize = 48;
 
 #[cfg(test)]

@@ -12,14 +12,15 @@ use rustix::stdio::dup2_stderr;
 
 use crate::{NameCall, Result};
 
-/// Has each line of this process name what it is about, such as `container web`: `peername: container web: …`.
+/// Prefixes each line of this process with its subject, such as `container web`: `peername: container web: …`.
 pub fn set_subject(subject: String) {
     let _ = SUBJECT.set(subject);
 }
 
 static SUBJECT: OnceLock<String> = OnceLock::new();
 
-/// Writes a line that begins with `peername: `, or drops it if standard error is not writable now: it may be a pipe without a reader.
+/// Writes a line that begins with `peername: `, or drops it if standard error is not writable now: it may be a pipe without a
+/// reader.
 ///
 /// Dropped lines and errors are not reported: there is no other channel.
 pub fn try_write_line(line: &str) {
@@ -27,28 +28,29 @@ pub fn try_write_line(line: &str) {
         (Some(subject), Some(rest)) => format!("{NAME}{subject}: {rest}"),
         _ => line.to_owned(),
     };
-    // A pipe takes so many bytes as a whole (pipe(7)).
+    // So many bytes are written to a pipe at once or not at all (pipe(7)).
     let end = line.floor_char_boundary(PIPE_BUF - 1);
     let line = format!("{}\n", line.get(..end).unwrap_or(&line));
     let stderr = io::stderr();
     if !is_stream(&stderr) || !write_without_waiting(&stderr, line.as_bytes()) {
-        // Terminals, files, FIFOs, and pipes before Linux 6.4. Another writer may fill one of these between the two calls, and
-        // then this blocks.
+        // Terminals, files, FIFOs, and pipes before Linux 6.4. If another writer fills it between the two calls, the write
+        // blocks.
         if is_writable(&stderr) {
             let _ = rustix::io::write(&stderr, line.as_bytes());
         }
     }
 }
 
-/// Whether it is a pipe or a socket. For files some file systems refuse RWF_NOWAIT although they need not wait for a reader
+/// Whether the file is a pipe or a socket. Regular files have no reader to wait for, and some file systems refuse RWF_NOWAIT
 /// (XFS: EAGAIN where the time of the last change has to be written).
 fn is_stream(file: impl AsFd) -> bool {
-    let kind = fstat(file).map(|about| FileType::from_raw_mode(about.st_mode));
+    let kind = fstat(file).map(|stat| FileType::from_raw_mode(stat.st_mode));
     matches!(kind, Ok(FileType::Fifo | FileType::Socket))
 }
 
-/// Writes the line, or drops it where that would wait: O_NONBLOCK would change the description, which other processes share.
-/// Returns whether the kernel knows how for this file (RWF_NOWAIT, pwritev2(2)).
+/// Writes the line, or drops it where the write would wait (RWF_NOWAIT, pwritev2(2)); O_NONBLOCK would apply to other
+/// processes, too, which share the open file. Returns `false` if the kernel does not support that for this file: nothing was
+/// done.
 fn write_without_waiting(file: impl AsFd, line: &[u8]) -> bool {
     let written = pwritev2(
         file,
@@ -76,5 +78,5 @@ pub fn replace(file: impl AsFd) -> Result<()> {
 
 const NAME: &str = "peername: ";
 const PIPE_BUF: usize = 4096;
-/// Of pwritev2(2): at the position of the file, as write(2).
+/// The offset by which pwritev2(2) writes at the position of the file, as write(2) does.
 const AT_POSITION: u64 = u64::MAX;

@@ -1,8 +1,8 @@
 //! Questions on the terminal that a program in the same session uses, too (termios(3), tcsetpgrp(3)).
 //!
-//! A process that reads the terminal has to be in its foreground process group, or gets SIGTTIN, or EIO if that is blocked. So the
-//! foreground is taken for the time of a question. The calls need SIGTTOU to be blocked, as in a daemon of
-//! [`spawn_detached`](crate::process::daemonize::spawn_detached), and the process in a process group of its own.
+//! A process that reads the terminal has to be in its foreground process group, or gets SIGTTIN, or EIO if that is blocked. So
+//! the foreground is taken for the time of a question. The process has to be in a process group of its own and to block
+//! SIGTTOU, as a daemon of [`spawn_detached`](crate::process::daemonize::spawn_detached) does.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -20,7 +20,7 @@ use crate::{NameCall, Result};
 
 /// Whether this process has a controlling terminal and is in its foreground: keys that send signals send them to it.
 pub fn is_foreground() -> bool {
-    Terminal::open().is_ok_and(|terminal| terminal.foreground() == Some(to_u32(getpgrp())))
+    Terminal::open().is_ok_and(|terminal| terminal.foreground() == Some(pid_number(getpgrp())))
 }
 
 /// The controlling terminal of this process.
@@ -41,10 +41,10 @@ impl Terminal {
 
     /// The process group in the foreground; `None` if there is none, or the terminal is no longer this session's.
     pub fn foreground(&self) -> Option<u32> {
-        tcgetpgrp(&self.0).ok().map(to_u32)
+        tcgetpgrp(&self.0).ok().map(pid_number)
     }
 
-    /// Takes the foreground from its process group, and discards what was typed before.
+    /// Takes the foreground from the process group that has it, and discards what was typed before.
     ///
     /// # Errors
     ///
@@ -59,8 +59,7 @@ impl Terminal {
             line_modes: line_modes(modes.clone()),
             modes,
         };
-        let set = tcsetattr(&guard.terminal, OptionalActions::Now, &guard.line_modes);
-        set.call("tcsetattr(3)")?;
+        tcsetattr(&guard.terminal, OptionalActions::Now, &guard.line_modes).call("tcsetattr(3)")?;
         tcflush(&guard.terminal, QueueSelector::IFlush).call("tcflush(3)")?;
         Ok(guard)
     }
@@ -83,10 +82,10 @@ impl From<Terminal> for OwnedFd {
 pub enum Typed {
     /// A line, without its end.
     Line(Vec<u8>),
-    /// Ctrl-C or Ctrl-Z, which mean the process group that had the foreground.
+    /// Ctrl-C or Ctrl-Z, for the process group that had the foreground.
     Signal(TypedSignal),
-    /// Nothing until the deadline, the end of the file, an error, or the other descriptor is readable; or another process has
-    /// changed the terminal's modes meanwhile.
+    /// Nothing, because of the deadline, the end of the file, an error, or the other descriptor, which is readable; or because
+    /// another process has changed the terminal's modes meanwhile.
     Nothing,
 }
 
@@ -99,14 +98,15 @@ pub enum TypedSignal {
     Stop,
 }
 
-/// The foreground, which its process group gets back on drop, with the terminal's modes.
+/// The foreground of the terminal. On drop, the process group that had it gets it back, with the terminal's modes.
 #[derive(Debug)]
 pub struct ForegroundGuard<'a> {
     terminal: &'a mut File,
+    /// The process group that had the foreground before.
     group: Pid,
-    /// Those of before.
+    /// The modes before.
     modes: Termios,
-    /// Those of the question.
+    /// The modes during the question.
     line_modes: Termios,
 }
 
@@ -116,18 +116,18 @@ impl ForegroundGuard<'_> {
         self.terminal.write_all(text.as_bytes())
     }
 
-    /// Waits for a line until the deadline, or until `other` is readable or closed.
+    /// Reads a line; waits for it until the deadline, or until `other` is readable or closed.
     pub fn read_line(&mut self, deadline: Instant, other: impl AsFd) -> Typed {
         let left = deadline.saturating_duration_since(Instant::now());
         if !wait_input(&self.terminal, other, left) {
             return Typed::Nothing;
         }
         let mut line = [0; MAX_LINE];
-        let length = self.terminal.read(&mut line).unwrap_or_default();
+        let len = self.terminal.read(&mut line).unwrap_or_default();
         if !self.has_line_modes() {
             return Typed::Nothing;
         }
-        match line.get(..length) {
+        match line.get(..len) {
             Some([line @ .., b'\n']) => Typed::Line(line.to_vec()),
             Some([.., INTERRUPT]) => Typed::Signal(TypedSignal::Interrupt),
             Some([.., STOP]) => Typed::Signal(TypedSignal::Stop),
@@ -135,7 +135,8 @@ impl ForegroundGuard<'_> {
         }
     }
 
-    /// Whether no other process, which may ignore SIGTTOU, has changed the modes since: what was typed may not be what was read.
+    /// Whether the terminal still has the modes of the question. A process that ignores SIGTTOU may change them, and then what
+    /// was read may not be what was typed.
     fn has_line_modes(&self) -> bool {
         tcgetattr(&self.terminal).is_ok_and(|now| {
             let wanted = &self.line_modes;
@@ -169,7 +170,7 @@ impl Drop for ForegroundGuard<'_> {
     }
 }
 
-/// Waits until the terminal is readable: `false` if `other` is, or has been closed, or after the timeout `limit`.
+/// Waits until the terminal is readable. Returns `false` if `other` is readable or closed, and after the timeout `limit`.
 fn wait_input(terminal: impl AsFd, other: impl AsFd, limit: Duration) -> bool {
     let mut fds = [
         PollFd::new(&terminal, PollFlags::IN),
@@ -181,8 +182,8 @@ fn wait_input(terminal: impl AsFd, other: impl AsFd, limit: Duration) -> bool {
     ready.is_ok() && has_input && !is_other_ready
 }
 
-/// The modes in which a line can be typed, whatever the program has set: all but the speed and the size of a character. Ctrl-C
-/// and Ctrl-Z end the line: as signals they would go to this process group.
+/// The modes in which a line can be typed, whatever modes the program has set; the speed and the size of a character stay.
+/// Ctrl-C and Ctrl-Z end the line instead of sending signals, which this process group would get.
 fn line_modes(mut modes: Termios) -> Termios {
     modes.input_modes = InputModes::ICRNL | InputModes::IUTF8;
     modes.output_modes = OutputModes::OPOST | OutputModes::ONLCR;
@@ -190,7 +191,7 @@ fn line_modes(mut modes: Termios) -> Termios {
         | LocalModes::ECHO
         | LocalModes::ECHOE
         | LocalModes::ECHOK
-        // For the second character that ends a line.
+        // Enables VEOL2.
         | LocalModes::IEXTEN;
     for (character, value) in SPECIAL_CHARACTERS {
         modes.special_codes[character] = value;
@@ -198,7 +199,7 @@ fn line_modes(mut modes: Termios) -> Termios {
     modes
 }
 
-fn to_u32(pid: Pid) -> u32 {
+fn pid_number(pid: Pid) -> u32 {
     pid.as_raw_pid().cast_unsigned()
 }
 

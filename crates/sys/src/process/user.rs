@@ -1,4 +1,4 @@
-//! The user this process acts as.
+//! The user that this process acts as, and acting as another.
 
 pub mod act_as;
 pub mod task_status;

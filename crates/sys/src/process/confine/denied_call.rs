@@ -1,4 +1,4 @@
-//! The end of a process that made a system call which its filter denies.
+//! Names the system call that the process made although its filter denies it, before the process is killed.
 //!
 //! SECCOMP_RET_KILL_PROCESS would leave no trace in the log. SECCOMP_RET_TRAP sends SIGSYS; the handler names the call on
 //! standard error and lets the signal kill the process.
@@ -59,14 +59,14 @@ extern "C" fn report(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c
 
 /// A line in a buffer on the stack: an allocation in a signal handler may deadlock.
 struct Line {
-    bytes: [u8; 320],
+    bytes: [u8; LINE_LEN],
     len: usize,
 }
 
 impl Default for Line {
     fn default() -> Self {
         Self {
-            bytes: [0; 320],
+            bytes: [0; LINE_LEN],
             len: 0,
         }
     }
@@ -106,6 +106,8 @@ struct SigSys {
     architecture: libc::c_uint,
 }
 
+/// More than the line is long, with any name and number.
+const LINE_LEN: usize = 320;
 /// From `asm-generic/siginfo.h`.
 const SYS_SECCOMP: libc::c_int = 1;
 

@@ -8,7 +8,6 @@ use landlock::{
     ABI, Access as _, AccessFs, BitFlags, PathBeneath, PathFd, Ruleset, RulesetAttr,
     RulesetCreated, RulesetCreatedAttr, RulesetError, Scope,
 };
-
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 
 use crate::{NameCall, Result};
@@ -16,15 +15,15 @@ use crate::{NameCall, Result};
 /// The files that may still be opened. Paths that do not exist are ignored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AllowedFiles {
-    /// May be read: files, and directories with everything beneath.
+    /// Files that may be read, and directories with everything beneath them.
     pub read: Vec<PathBuf>,
     /// Directories in which files may be removed.
     pub remove_in: Vec<PathBuf>,
-    /// Whether names may be resolved: whether `read` contains what getaddrinfo(3) needs.
+    /// Whether `read` has the files that getaddrinfo(3) needs, so that names can be resolved.
     pub names: bool,
 }
 
-/// Makes every attempt to open another file fail with EACCES, and any change to the file system. Open descriptors stay
+/// Makes every attempt to open another file, and any change to the file system, fail with EACCES. Open descriptors stay
 /// usable; stat(2) and readlink(2) are not restricted, nor is connect(2) to a Unix socket with a path. Since Linux 6.12 it
 /// also blocks signals to other processes and connections to their abstract Unix sockets.
 ///
@@ -82,8 +81,8 @@ pub fn supported_version() -> Option<u32> {
     u32::try_from(version).ok().filter(|&version| version > 0)
 }
 
-/// Whether this process has given up to resolve names.
-pub fn are_names_denied() -> bool {
+/// Whether this process has given up resolving names.
+pub(crate) fn are_names_denied() -> bool {
     CONFINED.get().is_some_and(|confined| !confined.names)
 }
 
@@ -99,16 +98,18 @@ pub(crate) fn explain(path: &Path, error: io::Error) -> io::Error {
     }
 }
 
-/// Opens the allowed files of procfs and sysfs. A rule belongs to an inode, and these make a new inode for a path that the
-/// kernel has evicted from its cache; it does not evict what is open.
+/// Opens the allowed files of procfs and sysfs, so that the kernel does not evict their inodes from its cache: a rule belongs
+/// to an inode, and these file systems would make a new one for the path.
 fn pin_kernel_files(allowed: &AllowedFiles) -> Vec<PathFd> {
-    let paths = allowed.read.iter();
-    let of_kernel = paths.filter(|path| path.starts_with("/proc") || path.starts_with("/sys"));
-    of_kernel
+    allowed
+        .read
+        .iter()
+        .filter(|path| path.starts_with("/proc") || path.starts_with("/sys"))
         .filter_map(|path| PathFd::new(path).ok())
         .collect()
 }
 
+/// What this process has confined itself to.
 struct Confined {
     names: bool,
     _pinned: Vec<PathFd>,
@@ -117,11 +118,11 @@ struct Confined {
 /// The confinement of this process, which it can't ask the kernel for.
 static CONFINED: OnceLock<Confined> = OnceLock::new();
 
-/// Why a file can't be read. For the text of errors.
+/// The text of an error whose cause is confinement.
 const OUTSIDE: &str = "outside of the directories that this process may read since its start: restart it to read \
     this one, or start it with --no-sandbox";
 
-/// Later versions restrict what is denied by other means or is not used here.
+/// The newest version whose restrictions matter here: later ones restrict what is denied otherwise, or is not used.
 const NEWEST_ABI: ABI = ABI::V7;
 /// From `linux/landlock.h`.
 const LANDLOCK_CREATE_RULESET_VERSION: libc::c_uint = 1;

@@ -4,28 +4,29 @@ use std::io;
 
 use landlock::{
     CompatLevel, Compatible, RestrictionStatus, Ruleset, RulesetAttr, RulesetCreatedAttr,
-    RulesetStatus, Scope,
+    RulesetError, RulesetStatus, Scope,
 };
 
 use crate::{NameCall, Result};
 
-/// Keeps this thread, and what it executes and starts, from sending signals to processes outside, and from abstract Unix
-/// sockets of theirs. Returns whether the kernel supports it. no_new_privs is not set.
+/// Keeps this thread, and what it executes and starts, from sending signals to processes outside, and from connecting to their
+/// abstract Unix sockets. Returns whether the kernel supports that. Does not set no_new_privs.
 ///
 /// # Errors
 ///
 /// EPERM without CAP_SYS_ADMIN over the thread's user namespace, or no_new_privs.
 pub fn isolate() -> Result<bool> {
-    let isolated = || -> std::result::Result<RestrictionStatus, landlock::RulesetError> {
-        Ruleset::default()
-            .set_compatibility(CompatLevel::BestEffort)
-            .scope(Scope::AbstractUnixSocket | Scope::Signal)?
-            .create()?
-            .no_new_privs(false)
-            .restrict_self()
-    };
-    let status = isolated()
+    let status = restrict_scopes()
         .map_err(io::Error::other)
         .call("landlock_restrict_self(2)")?;
     Ok(status.ruleset == RulesetStatus::FullyEnforced)
+}
+
+fn restrict_scopes() -> std::result::Result<RestrictionStatus, RulesetError> {
+    Ruleset::default()
+        .set_compatibility(CompatLevel::BestEffort)
+        .scope(Scope::AbstractUnixSocket | Scope::Signal)?
+        .create()?
+        .no_new_privs(false)
+        .restrict_self()
 }

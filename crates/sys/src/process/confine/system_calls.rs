@@ -22,11 +22,11 @@ pub use syscalls::Sysno;
 #[derive(Clone, Debug, Default)]
 pub struct AllowedCalls {
     allowed: Rules,
-    /// Among the allowed ones, those that fail with ENOSYS.
+    /// Those of the allowed calls that fail with ENOSYS.
     absent: Rules,
 }
 
-/// An empty list of rules allows the call whatever its arguments are.
+/// Conditions by the number of the call. With none, the call is allowed whatever its arguments are.
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
 /// The kinds of sockets that may be opened. Raw sockets and packet sockets are in none.
@@ -34,21 +34,20 @@ type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 pub enum SocketFamilies {
     /// TCP and UDP, over IPv4 and IPv6, and netlink.
     Network,
-    /// These, and Unix sockets.
+    /// The same, and Unix sockets.
     NetworkAndUnix,
 }
 
 impl AllowedCalls {
     /// Allows these calls, whatever their arguments are.
     pub fn allow(&mut self, calls: &[Sysno]) {
-        let numbers = calls.iter().map(|call| (number(*call), Vec::new()));
-        self.allowed.extend(numbers);
+        self.allowed
+            .extend(calls.iter().map(|&call| (number(call), Vec::new())));
     }
 
-    /// Makes these calls fail with ENOSYS, as in a kernel that lacks them: the caller has another way.
+    /// Makes these calls fail with ENOSYS, as in a kernel that lacks them, for callers that have a fallback.
     pub fn deny_as_absent(&mut self, calls: &[Sysno]) {
-        let numbers = calls.iter().map(|call| number(*call));
-        self.insert_absent(numbers.collect::<Vec<_>>());
+        self.insert_absent(calls.iter().map(|&call| number(call)));
     }
 
     /// Makes calls that are newer than the table of [`Sysno`] fail with ENOSYS: a newer C library tries such calls, and has
@@ -126,8 +125,8 @@ impl AllowedCalls {
         }
     }
 
-    /// Allows the ioctl(2) commands of sockets, pipes and terminals that report or set the state of this process's own
-    /// descriptors. TIOCSTI, which types into a terminal, is not among them.
+    /// Allows the ioctl(2) commands that report or set the state of this process's own sockets, pipes and terminals. TIOCSTI,
+    /// which types into a terminal, is not among them.
     pub fn allow_descriptor_ioctls(&mut self) {
         let commands = [
             libc::FIONBIO,
@@ -169,12 +168,11 @@ impl AllowedCalls {
 
     /// Allows a call if all checks of one of the alternatives hold.
     fn allow_if(&mut self, call: Sysno, alternatives: impl IntoIterator<Item = Vec<Check>>) {
-        let rule = |checks: Vec<Check>| {
+        let rules = alternatives.into_iter().filter_map(|checks| {
             let conditions = checks.into_iter().filter_map(Check::condition).collect();
-            // Errors are impossible: no rule is empty, and argument 6 does not occur.
+            // Never an error: no rule is empty, and no check is of argument 6.
             SeccompRule::new(conditions).ok()
-        };
-        let rules = alternatives.into_iter().filter_map(rule);
+        });
         self.allowed.entry(number(call)).or_default().extend(rules);
     }
 
@@ -208,7 +206,7 @@ impl CallFilter {
     /// Returns whether it did: a kernel may lack seccomp(2), or a sandbox deny it.
     pub fn enforce(&self) -> Result<bool> {
         denied_call::install_handler()?;
-        // Of two filters, the one that denies more decides. The list is installed last, because it denies seccomp(2).
+        // Of two filters, the stricter result counts. `allowed` is installed last, because it denies seccomp(2).
         Ok(apply_filter(&self.absent).is_ok() && apply_filter(&self.allowed).is_ok())
     }
 }
@@ -229,11 +227,10 @@ pub fn is_supported() -> bool {
 }
 
 fn compile(rules: Rules, otherwise: SeccompAction, listed: SeccompAction) -> Result<BpfProgram> {
-    let filter = std::env::consts::ARCH
+    std::env::consts::ARCH
         .try_into()
         .and_then(|arch| SeccompFilter::new(rules, otherwise, listed, arch))
-        .and_then(BpfProgram::try_from);
-    filter
+        .and_then(BpfProgram::try_from)
         .map_err(io::Error::other)
         .call("compiling the system call filter")
 }
@@ -242,7 +239,8 @@ fn number(call: Sysno) -> i64 {
     i64::from(call.id())
 }
 
-/// A check of an argument: its bits in `mask` have this value. Of an int, the kernel ignores the upper half.
+/// A check of an argument: its bits in `mask` have this value. Only the lower half of the argument is compared, because the
+/// kernel reads these arguments as ints.
 struct Check {
     argument: u8,
     mask: u32,
@@ -273,8 +271,8 @@ impl Check {
     }
 }
 
-/// Calls that a kernel may have beyond the table: some five years of new calls. Each makes the filter longer for calls that
-/// are allowed with a condition, such as socket(2).
+/// Calls that a kernel may have beyond the table: about those of five years. Each makes the filter longer, and so calls slower
+/// that are allowed with a condition, such as socket(2).
 const MAX_NEWER_CALLS: i64 = 32;
 /// From `linux/net.h`: the lower bits of a socket's type, without SOCK_NONBLOCK and SOCK_CLOEXEC.
 const SOCK_TYPE_MASK: i32 = 0xf;

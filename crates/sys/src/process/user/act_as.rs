@@ -15,21 +15,21 @@ use crate::{NameCall, SyscallError};
 pub struct ActError {
     /// The call that failed.
     pub source: SyscallError,
-    /// Whether this process has the other identity still.
+    /// Whether this process still has the other identity.
     pub is_lasting: bool,
 }
 
-/// Runs `work` with this user, group, groups, umask, and those of the capabilities that this process is permitted. Only for
-/// processes with a single thread that is permitted CAP_SETUID and CAP_SETGID, where the identity differs. The effective
-/// capabilities are others afterwards: set them.
+/// Runs `work` with the user, group, groups and umask of a thread, and with those of its capabilities that this process is
+/// permitted. Afterwards the effective capabilities are undefined: call [`set_effective`].
+///
+/// Only for processes with a single thread. If the identity differs, that has to be permitted CAP_SETUID and CAP_SETGID.
 ///
 /// # Errors
 ///
-/// EINVAL where an id is not mapped in this user namespace, EPERM without the capabilities. Nothing was run then, unless
-/// [`ActError::is_lasting`].
+/// EINVAL where an id is not mapped in this user namespace, EPERM without the capabilities. Unless [`ActError::is_lasting`],
+/// `work` has not run.
 pub fn act_as<T>(status: &TaskStatus, work: impl FnOnce() -> T) -> Result<T, ActError> {
-    let failed = |is_lasting| move |source| ActError { source, is_lasting };
-    let own = Identity::current().map_err(failed(false))?;
+    let own = Identity::current().map_err(ActError::transient)?;
     let wanted = Identity {
         user: status.user,
         group: status.group,
@@ -38,19 +38,31 @@ pub fn act_as<T>(status: &TaskStatus, work: impl FnOnce() -> T) -> Result<T, Act
     let umask = set_umask(status.umask);
     let result = wanted.assume(&own, status.capabilities).map(|()| work());
     set_umask(umask);
-    // The user first: root regains its capabilities by that.
-    own.resume(&wanted).map_err(failed(true))?;
-    result.map_err(failed(false))
+    own.resume(&wanted).map_err(|source| ActError {
+        source,
+        is_lasting: true,
+    })?;
+    result.map_err(ActError::transient)
 }
 
-/// Moves this process below this root directory, into this working directory, or into the root (chroot(2), fchdir(2)). Needs
-/// CAP_SYS_CHROOT.
+impl ActError {
+    fn transient(source: SyscallError) -> Self {
+        Self {
+            source,
+            is_lasting: false,
+        }
+    }
+}
+
+/// Changes the root directory of this process (chroot(2)), and its working directory to `working` (fchdir(2)), or else to the
+/// new root. Needs CAP_SYS_CHROOT.
 pub fn enter_directories(root: impl AsFd, working: Option<BorrowedFd<'_>>) -> crate::Result<()> {
     fchdir(root).call("fchdir(2)")?;
     chroot(".").call("chroot(2)")?;
     working.map_or(Ok(()), fchdir).call("fchdir(2)")
 }
 
+/// The effective user and group, and the supplementary groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Identity {
     user: u32,
@@ -71,6 +83,7 @@ impl Identity {
         })
     }
 
+    /// Changes from `own` to this identity, with these capabilities.
     fn assume(&self, own: &Self, capabilities: CapabilitySet) -> crate::Result<()> {
         if self != own {
             set_effective(CapabilitySet::all())?;
@@ -80,11 +93,13 @@ impl Identity {
         set_effective(capabilities)
     }
 
+    /// Changes from `assumed` back to this identity.
     fn resume(&self, assumed: &Self) -> crate::Result<()> {
         if self == assumed {
             return Ok(());
         }
         set_effective(CapabilitySet::all())?;
+        // The user first: root regains its capabilities by that.
         self.set_user(assumed)?;
         set_effective(CapabilitySet::all())?;
         self.set_groups(assumed)
@@ -113,7 +128,7 @@ impl Identity {
     }
 }
 
-/// Of this thread; the real and the saved id stay.
+/// Sets this thread's effective id by setresuid(2) or setresgid(2); the real and the saved one stay.
 fn set_effective_id(call: libc::c_long, id: u32) -> io::Result<()> {
     const UNCHANGED: u32 = u32::MAX;
     // SAFETY: the calls take integers and touch no memory.
@@ -124,6 +139,6 @@ fn set_effective_id(call: libc::c_long, id: u32) -> io::Result<()> {
 }
 
 fn set_umask(mask: u32) -> u32 {
-    // SAFETY: it takes an integer, and always succeeds.
+    // SAFETY: the call takes an integer, and always succeeds.
     unsafe { libc::umask(mask) }
 }

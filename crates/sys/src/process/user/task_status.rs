@@ -6,10 +6,10 @@ use std::str::FromStr;
 
 use crate::process::caps::CapabilitySet;
 
-/// What a thread may do, and what waits for it.
+/// The identity of a thread, and whether a signal is pending.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskStatus {
-    /// The thread group: its process.
+    /// The id of its process (the thread group).
     pub process: u32,
     /// The user id for files (setfsuid(2)): the effective one, unless the thread has set another.
     pub user: u32,
@@ -40,7 +40,7 @@ impl TaskStatus {
 
     fn parse(text: &str) -> Option<Self> {
         let mut lines = text.lines().filter_map(|line| line.split_once(':'));
-        // In the order of the lines: each search begins after the line that was found before.
+        // The fields have to be read in the order of the lines: each search begins after the line found before.
         let mut field = |name: &str| {
             let (_, value) = lines.find(|(found, _)| *found == name)?;
             Some(value.trim())
@@ -66,12 +66,12 @@ impl TaskStatus {
     }
 }
 
-/// The last of the real, the effective and the saved id, and that for files.
+/// The last of four ids: real, effective, saved, and for files.
 fn id_for_files(ids: &str) -> Option<u32> {
     ids.split_ascii_whitespace().nth(3)?.parse().ok()
 }
 
-/// Of the file, without many groups.
+/// A buffer in bytes that the file fits into, unless the thread has very many groups.
 const USUAL_SIZE: usize = 4096;
 
 #[cfg(test)]
