@@ -158,9 +158,9 @@ pub fn take_inherited(number: RawFd) -> Option<OwnedFd> {
     Some(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
-/// Makes the kernel refuse descriptors that are sent to a Unix socket, or to sockets that it accepts (SO_PASSRIGHTS, since Linux
-/// 6.16; no effect before). Otherwise the thread that reads closes each descriptor that it does not receive, and blocks while a
-/// socket among them lingers (SO_LINGER).
+/// Makes the kernel refuse descriptors that are sent to a Unix socket, or to sockets that it accepts (SO_PASSRIGHTS, since
+/// Linux 6.16; no effect before). Otherwise the thread that reads closes each descriptor that it does not receive, and blocks
+/// while a socket among them lingers (SO_LINGER).
 pub fn refuse_descriptors(socket: impl AsFd) {
     let _ = set_int(socket.as_fd(), libc::SOL_SOCKET, SO_PASSRIGHTS, 0);
 }

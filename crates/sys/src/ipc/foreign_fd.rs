@@ -50,13 +50,13 @@ impl Drop for ForeignFd {
     }
 }
 
-/// Makes a system call on a file that other programs have open, too, or a call that may close such a file. If the call waits, it
-/// fails with EINTR after `LIMIT`: accept(2) and connect(2), too, would wait where another process clears O_NONBLOCK meanwhile.
-/// Nothing that was received is lost, because the kernel closes descriptors after the result of the call is known.
+/// Makes a system call on a file that other programs have open, too, or a call that may close such a file. If the call waits,
+/// it fails with EINTR after `LIMIT`: accept(2) and connect(2), too, would wait where another process clears O_NONBLOCK
+/// meanwhile. Nothing that was received is lost, because the kernel closes descriptors after the result of the call is known.
 ///
 /// Outside of such calls the signal is blocked: if it interrupted SECCOMP_IOCTL_NOTIF_ADDFD, the program's call would return 0.
-/// The kernel stops the timer while the signal is pending, so the timer is not stopped after each call, which would cost several
-/// times as much as a change of the mask.
+/// The kernel stops the timer while the signal is pending, so the timer is not stopped after each call, which would cost
+/// several times as much as a change of the mask.
 pub(crate) fn within_limit<T>(call: impl FnOnce() -> T) -> T {
     let has_timer = TIMER_RUNS.load(Ordering::Relaxed) || start_timer().is_ok();
     if has_timer {
@@ -199,7 +199,8 @@ mod tests {
                 tv_sec: 0,
                 tv_nsec: 20 * libc::c_long::from(LIMIT.subsec_micros()) * 1000,
             };
-            // SAFETY: all-zero is a valid itimerval; the kernel reads one struct and writes another, which live across the calls.
+            // SAFETY: all-zero is a valid itimerval; the kernel reads one struct and writes another, which live across the
+            // calls.
             let (slept, timer) = unsafe {
                 let mut timer: libc::itimerval = std::mem::zeroed();
                 let slept = libc::nanosleep(&raw const time, ptr::null_mut());
