@@ -23,7 +23,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// Its name in lower case, as `ip rule` and labels of metrics have it.
+    /// The name in lower case, as in `ip rule` and in labels of metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
@@ -71,30 +71,30 @@ pub fn set_mark(socket: impl AsFd, mark: u32) -> Result<()> {
 ///
 /// ENOMEM, or EPERM where SO_LOCK_FILTER is set.
 pub fn accept_only_marked(socket: impl AsFd, mark: u32) -> Result<()> {
-    let instruction = |code: u32, k| SockFilter::new(code as u16, 0, 0, k);
+    const LOAD_WORD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+    const JUMP_IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
     let program = [
-        instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, PACKET_MARK),
-        SockFilter::new(
-            (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
-            1,
-            0,
-            mark,
-        ),
+        SockFilter::new(LOAD_WORD, 0, 0, PACKET_MARK),
+        // If equal, skips the next instruction.
+        SockFilter::new(JUMP_IF_EQUAL, 1, 0, mark),
         DISCARD_ALL,
-        instruction(libc::BPF_RET | libc::BPF_K, u32::MAX),
+        // Keeps the whole packet.
+        SockFilter::new(RETURN, 0, 0, u32::MAX),
     ];
     SockRef::from(&socket)
         .attach_filter(&program)
         .call("setsockopt(SO_ATTACH_FILTER)")
 }
 
+/// Sets a socket option whose value is an int (setsockopt(2)).
 pub(crate) fn set_int(
     socket: BorrowedFd<'_>,
     level: libc::c_int,
     option: libc::c_int,
     value: libc::c_int,
 ) -> io::Result<()> {
-    // SAFETY: the option's value is one int, which lives across the call.
+    // SAFETY: the kernel reads one int, which lives across the call.
     let rc = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),

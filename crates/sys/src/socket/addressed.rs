@@ -12,18 +12,18 @@ use rustix::net::{AddressFamily, SocketType, sockopt};
 use crate::ipc::foreign_fd::within_limit;
 use crate::{Errno, NameCall, Result};
 
-/// What became of a connection.
+/// The result of [`connect`].
 #[derive(Debug)]
 pub enum Connected {
-    /// The result of connect(2), also EINPROGRESS and EAGAIN of a non-blocking socket.
+    /// connect(2) has returned this; on a non-blocking socket also EINPROGRESS or EAGAIN.
     Now(io::Result<()>),
-    /// The socket is a blocking one, and the call would block.
+    /// connect(2) would block: the socket is a blocking one.
     Blocks,
 }
 
-/// Connects the socket without waiting, also if it is a blocking one: O_NONBLOCK is set for the call only, and not on a socket of
-/// datagrams, where connect(2) does not wait. If the program sets it meanwhile, that is lost. Where another process clears it, the wait is ended within a moment
-/// ([`ForeignFd`](crate::ipc::foreign_fd::ForeignFd)).
+/// Connects the socket without waiting, even if it is a blocking one. For that, O_NONBLOCK is set during the call, except on a
+/// datagram socket, where connect(2) never waits. If the program sets the flag meanwhile, that is lost; if it clears the flag,
+/// the wait ends in bounded time, as closing a [`ForeignFd`](crate::ipc::foreign_fd::ForeignFd) does.
 ///
 /// # Errors
 ///
@@ -32,24 +32,28 @@ pub fn connect(socket: impl AsFd, address: &[u8]) -> io::Result<Connected> {
     let flags = fcntl_getfl(&socket)?;
     if flags.contains(OFlags::NONBLOCK) || is_datagram(&socket) {
         let result = connect_once(&socket, address);
-        return Ok(match is_errno(&result, Errno::INTR) {
-            // It is a blocking one by now.
-            true => Connected::Blocks,
-            false => Connected::Now(result),
+        return Ok(if is_errno(&result, Errno::INTR) {
+            // Only a blocking socket waits: the program has cleared O_NONBLOCK.
+            Connected::Blocks
+        } else {
+            Connected::Now(result)
         });
     }
-    // Not fcntl(2), which would write back other flags that the program changes meanwhile.
+    // FIONBIO changes this flag alone. fcntl(2) would write back the others, which the program may change meanwhile.
     ioctl_fionbio(&socket, true)?;
     let mut result = connect_once(&socket, address);
     if is_errno(&result, Errno::INPROGRESS) {
-        // On loopback, TCP is connected by now: the answer came while the call held the socket.
+        // On loopback the answer has come while the first call held the socket, so TCP is connected by now.
         result = connect_once(&socket, address);
     }
     ioctl_fionbio(&socket, false)?;
-    let waits = [Errno::INPROGRESS, Errno::ALREADY, Errno::AGAIN, Errno::INTR];
-    Ok(match waits.iter().any(|&errno| is_errno(&result, errno)) {
-        true => Connected::Blocks,
-        false => Connected::Now(result),
+    let would_block = [Errno::INPROGRESS, Errno::ALREADY, Errno::AGAIN, Errno::INTR]
+        .iter()
+        .any(|&errno| is_errno(&result, errno));
+    Ok(if would_block {
+        Connected::Blocks
+    } else {
+        Connected::Now(result)
     })
 }
 
@@ -62,7 +66,7 @@ fn is_errno(result: &io::Result<()>, errno: Errno) -> bool {
     error.and_then(io::Error::raw_os_error) == Some(errno.raw_os_error())
 }
 
-/// Binds the socket.
+/// Binds the socket (bind(2)).
 pub fn bind(socket: impl AsFd, address: &[u8]) -> io::Result<()> {
     call_with_address(libc::bind, socket, address)
 }
@@ -81,25 +85,25 @@ fn call_with_address(call: AddressCall, socket: impl AsFd, address: &[u8]) -> io
     }
 }
 
-/// Binds the socket to a port that an earlier listener and its connections may be bound to (SO_REUSEADDR). Where that fails, the
-/// option is as before.
+/// Binds the socket, with SO_REUSEADDR: to a port that an earlier listener and its connections may be bound to. On failure, the
+/// option is restored.
 pub fn bind_reusing(socket: impl AsFd, address: &[u8]) -> io::Result<()> {
     let before = sockopt::socket_reuseaddr(&socket)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
     bind(&socket, address).inspect_err(|_| _ = sockopt::set_socket_reuseaddr(&socket, before))
 }
 
-/// Whether it is a datagram socket (SO_TYPE).
+/// Whether this is a datagram socket (SO_TYPE).
 fn is_datagram(socket: impl AsFd) -> bool {
     sockopt::socket_type(socket).is_ok_and(|kind| kind == SocketType::DGRAM)
 }
 
-/// Whether it is a stream socket (SO_TYPE).
+/// Whether this is a stream socket (SO_TYPE).
 pub fn is_stream(socket: impl AsFd) -> bool {
     sockopt::socket_type(socket).is_ok_and(|kind| kind == SocketType::STREAM)
 }
 
-/// Whether it is a Unix socket (SO_DOMAIN).
+/// Whether this is a Unix socket (SO_DOMAIN).
 pub fn is_unix(socket: impl AsFd) -> bool {
     sockopt::socket_domain(socket).is_ok_and(|domain| domain == AddressFamily::UNIX)
 }

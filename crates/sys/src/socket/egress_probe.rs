@@ -1,20 +1,20 @@
-//! Shows how a packet leaves this host, after the packet filter has translated its addresses.
+//! Reads the addresses with which a packet leaves this host, after the packet filter has translated them.
 //!
-//! The kernel returns a packet with its headers as the device was handed it, if a transmit timestamp is requested
-//! (SOF_TIMESTAMPING_TX_SOFTWARE): behind every NAT rule of this network namespace. The packet of a probe has a wrong checksum,
-//! so its receiver drops it before it looks for a socket. Connection tracking does not verify checksums of packets that
-//! leave: the addresses are translated as those of the connection's next packet will be.
+//! If a transmit timestamp is requested (SOF_TIMESTAMPING_TX_SOFTWARE), the kernel returns a copy of the packet as the device
+//! got it: behind every NAT rule of this network namespace. The probe has a wrong checksum, so that its receiver drops it
+//! before it looks up a socket. Connection tracking does not verify checksums of packets that leave, so the addresses are
+//! translated as those of the connection's next packet will be.
 
 use std::cell::Cell;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
 
 use rustix::net::{RecvFlags, recv};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::set_int;
-use crate::Transport;
-use crate::{NameCall, Result};
+use crate::{NameCall, Result, Transport};
 
 /// A raw socket that sends probes. It receives nothing, so it costs other packets nothing.
 #[derive(Debug)]
@@ -45,14 +45,14 @@ impl EgressProbe {
             IpAddr::V6(_) => Domain::IPV6,
         };
         let kind = Type::RAW.nonblocking().cloexec();
-        // Packets have their own IP header, and none is received (raw(7)).
-        let any = Protocol::from(libc::IPPROTO_RAW);
-        let socket = Socket::new(domain, kind, Some(any)).call("socket(SOCK_RAW)")?;
+        // With this protocol, packets are sent with their own IP header, and none is received (raw(7)).
+        let protocol = Protocol::from(libc::IPPROTO_RAW);
+        let socket = Socket::new(domain, kind, Some(protocol)).call("socket(SOCK_RAW)")?;
         if let Some(mark) = mark {
             socket.set_mark(mark).call("setsockopt(SO_MARK)")?;
         }
         let requested = libc::SOF_TIMESTAMPING_TX_SOFTWARE.cast_signed();
-        let fd = std::os::fd::AsFd::as_fd(&socket);
+        let fd = socket.as_fd();
         set_int(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPING, requested)
             .call("setsockopt(SO_TIMESTAMPING)")?;
         Ok(Self {
@@ -61,8 +61,8 @@ impl EgressProbe {
         })
     }
 
-    /// Sends a packet between two addresses of the socket's family, and returns how it left; `None` where its device does
-    /// not tell, or not at once.
+    /// Sends a packet between two addresses of the socket's family, and returns the addresses with which it left. `None` where
+    /// its device returns no copy, or not at once.
     ///
     /// # Errors
     ///
@@ -73,12 +73,12 @@ impl EgressProbe {
         from: SocketAddr,
         to: SocketAddr,
     ) -> Result<Option<Emitted>> {
-        // An error of an earlier packet.
+        // Clears an error of an earlier packet, which sendto(2) would return.
         let _ = self.socket.take_error();
         let serial = self.serial.get().wrapping_add(1);
         self.serial.set(serial);
         let packet = packet(transport, from, to, serial);
-        // For a raw socket the port is none; IPv6 takes none but 0.
+        // A raw socket has no ports; for IPv6 the field has to be 0.
         let destination = SocketAddr::new(to.ip(), 0);
         self.socket
             .send_to(&packet, &destination.into())
@@ -90,8 +90,9 @@ impl EgressProbe {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(error) => return Err(error).call("recv(MSG_ERRQUEUE)"),
             };
-            // A device may add a header in front. Other packets are copies of earlier probes that came late.
+            // A device may have put a header in front.
             let emitted = copy.get(len.saturating_sub(packet.len())..len);
+            // Else this is a late copy of an earlier probe.
             if let Some(emitted) = emitted.filter(|packet| packet.ends_with(&serial.to_be_bytes()))
             {
                 return Ok(parse(emitted, to));
@@ -109,7 +110,7 @@ impl EgressProbe {
     }
 }
 
-/// An IP packet with a UDP header, or a TCP header that has SYN, a wrong checksum, and the number as its payload.
+/// An IP packet with a UDP datagram or a TCP SYN, which has a wrong checksum and `serial` as its payload.
 fn packet(transport: Transport, from: SocketAddr, to: SocketAddr, serial: u64) -> Vec<u8> {
     let serial = serial.to_be_bytes();
     let (protocol, segment) = match transport {
@@ -119,13 +120,13 @@ fn packet(transport: Transport, from: SocketAddr, to: SocketAddr, serial: u64) -
     let len = u16::try_from(segment.len()).unwrap_or_default();
     let mut packet = match to {
         SocketAddr::V4(_) => {
-            let [high, low] = (V4_HEADER + len).to_be_bytes();
+            let [high, low] = (V4_HEADER_LEN + len).to_be_bytes();
             // The kernel fills in the identification and the header's checksum.
-            vec![0x45, 0, high, low, 0, 0, 0x40, 0, HOPS, protocol, 0, 0]
+            vec![V4_START, 0, high, low, 0, 0, DF, 0, TTL, protocol, 0, 0]
         }
         SocketAddr::V6(_) => {
             let [high, low] = len.to_be_bytes();
-            vec![0x60, 0, 0, 0, high, low, protocol, HOPS]
+            vec![V6_START, 0, 0, 0, high, low, protocol, TTL]
         }
     };
     packet.extend(octets(from.ip()));
@@ -136,7 +137,7 @@ fn packet(transport: Transport, from: SocketAddr, to: SocketAddr, serial: u64) -
 
 fn udp_datagram(from: SocketAddr, to: SocketAddr, payload: [u8; 8]) -> Vec<u8> {
     let mut datagram = ports(from, to);
-    datagram.extend([0, 16, 0, 0]); // its length
+    datagram.extend([0, 16, 0, 0]); // length, checksum
     datagram.extend(payload);
     spoil_checksum(&mut datagram, 6, UDP, from, to);
     datagram
@@ -145,7 +146,7 @@ fn udp_datagram(from: SocketAddr, to: SocketAddr, payload: [u8; 8]) -> Vec<u8> {
 fn tcp_segment(from: SocketAddr, to: SocketAddr, payload: [u8; 8]) -> Vec<u8> {
     let mut segment = ports(from, to);
     segment.extend([0; 8]); // sequence and acknowledgement number
-    segment.extend([5 << 4, SYN, 0xff, 0xff, 0, 0, 0, 0]);
+    segment.extend([5 << 4, SYN, 0xff, 0xff, 0, 0, 0, 0]); // header length, flags, window, checksum, urgent pointer
     segment.extend(payload);
     spoil_checksum(&mut segment, 16, TCP, from, to);
     segment
@@ -155,19 +156,20 @@ fn ports(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
     [from, to].map(|end| end.port().to_be_bytes()).concat()
 }
 
-/// Writes a checksum that differs from the right one, and is not 0, which stands for none.
+/// Writes a checksum at offset `at` that differs from the right one, and is not 0, which stands for none.
 fn spoil_checksum(segment: &mut [u8], at: usize, protocol: u8, from: SocketAddr, to: SocketAddr) {
     let len = u8::try_from(segment.len()).unwrap_or_default();
-    let mut summed = octets(from.ip());
-    summed.extend(octets(to.ip()));
-    summed.extend([0, protocol, 0, len]);
-    summed.extend(&*segment);
-    let (words, _) = summed.as_chunks::<2>();
+    let mut checksummed = octets(from.ip());
+    checksummed.extend(octets(to.ip()));
+    checksummed.extend([0, protocol, 0, len]);
+    checksummed.extend(&*segment);
+    let (words, _) = checksummed.as_chunks::<2>();
     let sum: u32 = words
         .iter()
         .map(|word| u32::from(u16::from_be_bytes(*word)))
         .sum();
     let wrong = match !fold(fold(sum)) & 0xffff {
+        // The rule below would make it 0.
         1 => 2,
         right => right ^ 1,
     };
@@ -177,6 +179,7 @@ fn spoil_checksum(segment: &mut [u8], at: usize, protocol: u8, from: SocketAddr,
     }
 }
 
+/// Adds the carries to the lower 16 bits (one's complement, RFC 1071).
 fn fold(sum: u32) -> u32 {
     (sum & 0xffff) + (sum >> 16)
 }
@@ -184,8 +187,8 @@ fn fold(sum: u32) -> u32 {
 /// The addresses in a packet of [`packet`]'s form; `None` if it has another.
 fn parse(packet: &[u8], to: SocketAddr) -> Option<Emitted> {
     let (first, addresses, ports) = match to {
-        SocketAddr::V4(_) => (0x45, packet.get(12..20)?, packet.get(20..24)?),
-        SocketAddr::V6(_) => (0x60, packet.get(8..40)?, packet.get(40..44)?),
+        SocketAddr::V4(_) => (V4_START, packet.get(12..20)?, packet.get(20..24)?),
+        SocketAddr::V6(_) => (V6_START, packet.get(8..40)?, packet.get(40..44)?),
     };
     if packet.first() != Some(&first) {
         return None;
@@ -217,8 +220,13 @@ fn octets(ip: IpAddr) -> Vec<u8> {
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 const SYN: u8 = 2;
-const HOPS: u8 = 64;
-const V4_HEADER: u16 = 20;
+const TTL: u8 = 64;
+/// The first byte: version 4 with a header of 5 words, and version 6.
+const V4_START: u8 = 0x45;
+const V6_START: u8 = 0x60;
+/// Don't fragment.
+const DF: u8 = 0x40;
+const V4_HEADER_LEN: u16 = 20;
 
 #[cfg(test)]
 mod tests {
@@ -227,7 +235,7 @@ mod tests {
 
     use super::*;
 
-    /// Needs CAP_NET_RAW. Nothing of it reaches the receiver, whose next datagram is the real one.
+    /// Needs CAP_NET_RAW. The receiver's next datagram is the real one, so no probe was received.
     #[test]
     fn probe_shows_both_addresses_and_is_not_received() {
         for ip in ["127.0.0.1", "::1"] {
@@ -238,7 +246,7 @@ mod tests {
                 .unwrap();
             let destination = receiver.local_addr().unwrap();
             let probe = EgressProbe::open(ip, None).unwrap();
-            // Ports that give each kind of checksum.
+            // Enough ports for each kind of checksum.
             for port in 1..=1000 {
                 let source = SocketAddr::new(ip, port);
                 for transport in [Transport::Udp, Transport::Tcp] {

@@ -6,8 +6,7 @@ use std::os::fd::AsFd;
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
-use crate::socket::discard_all;
-use crate::socket::set_int;
+use crate::socket::{discard_all, set_int};
 use crate::{NameCall, Result};
 
 /// Allows a socket to be bound to any address and to receive what TPROXY delivers (IP_TRANSPARENT since Linux
@@ -18,19 +17,13 @@ use crate::{NameCall, Result};
 ///
 /// EPERM without either capability.
 pub fn set_transparent(socket: impl AsFd, v6: bool) -> Result<()> {
-    let (level, option, call) = match v6 {
-        true => (
-            libc::SOL_IPV6,
-            libc::IPV6_TRANSPARENT,
-            "setsockopt(IPV6_TRANSPARENT)",
-        ),
-        false => (
-            libc::SOL_IP,
-            libc::IP_TRANSPARENT,
-            "setsockopt(IP_TRANSPARENT)",
-        ),
-    };
-    set_int(socket.as_fd(), level, option, 1).call(call)
+    let socket = socket.as_fd();
+    if v6 {
+        set_int(socket, libc::SOL_IPV6, libc::IPV6_TRANSPARENT, 1)
+            .call("setsockopt(IPV6_TRANSPARENT)")
+    } else {
+        set_int(socket, libc::SOL_IP, libc::IP_TRANSPARENT, 1).call("setsockopt(IP_TRANSPARENT)")
+    }
 }
 
 /// Whether a socket is transparent: both options are one flag in the kernel.

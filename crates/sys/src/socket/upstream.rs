@@ -8,16 +8,15 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
-use crate::socket::set_int;
-use crate::socket::transparent;
+use crate::socket::{set_int, transparent};
 use crate::{NameCall, Result, SyscallError};
 
-/// A socket that is to connect to a backend: opened, bound to a source, marked, then connected.
+/// A socket that is to connect to a backend. It is opened, marked, bound to a source, then connected.
 #[derive(Debug)]
 pub struct UpstreamSocket {
     socket: Socket,
     v6: bool,
-    /// Whether other sockets may be bound to the same port.
+    /// Whether other sockets may be bound to the same port (SO_REUSEADDR).
     shares_port: bool,
 }
 
@@ -28,33 +27,30 @@ impl UpstreamSocket {
     ///
     /// EMFILE, ENFILE or ENOMEM; EAFNOSUPPORT without IPv6.
     pub fn new_tcp(target: SocketAddr) -> Result<Self> {
-        let kind = Type::STREAM.nonblocking().cloexec();
-        let socket = Socket::new(Domain::for_address(target), kind, Some(Protocol::TCP))
-            .call("socket(2)")?;
         Ok(Self {
-            socket,
-            v6: target.is_ipv6(),
             shares_port: true,
+            ..Self::open(target, Type::STREAM, Protocol::TCP)?
         })
     }
 
-    /// Like [`UpstreamSocket::new_tcp`], but with a port that no other socket has at the same address.
+    /// Like [`UpstreamSocket::new_tcp`], for a port that no other socket may have at the same address.
     pub fn new_tcp_exclusive_port(target: SocketAddr) -> Result<Self> {
-        Self::new_tcp(target).map(|upstream| Self {
-            shares_port: false,
-            ..upstream
-        })
+        Self::open(target, Type::STREAM, Protocol::TCP)
     }
 
     /// Opens a non-blocking UDP socket of the target's family, for [`UpstreamSocket::connect_udp`].
     ///
-    /// It does not share its port: if two UDP sockets shared one (SO_REUSEADDR), they could have the same
+    /// The socket does not share its port: if two UDP sockets shared a port (SO_REUSEADDR), they could have the same
     /// 4-tuple, and one would get the other's datagrams. EADDRINUSE from [`UpstreamSocket::bind`] means that
     /// another socket has the port, at this address or at the wildcard address.
     pub fn new_udp(target: SocketAddr) -> Result<Self> {
-        let kind = Type::DGRAM.nonblocking().cloexec();
-        let socket = Socket::new(Domain::for_address(target), kind, Some(Protocol::UDP))
-            .call("socket(2)")?;
+        Self::open(target, Type::DGRAM, Protocol::UDP)
+    }
+
+    fn open(target: SocketAddr, kind: Type, protocol: Protocol) -> Result<Self> {
+        let kind = kind.nonblocking().cloexec();
+        let socket =
+            Socket::new(Domain::for_address(target), kind, Some(protocol)).call("socket(2)")?;
         Ok(Self {
             socket,
             v6: target.is_ipv6(),
@@ -83,8 +79,8 @@ impl UpstreamSocket {
     /// Binds to `source`, address and port. SO_REUSEADDR allows the port while an older connection with
     /// it is in TIME_WAIT. A port below 1024 needs CAP_NET_BIND_SERVICE.
     ///
-    /// While the socket is open, connect(2) chooses its port for no other socket of this network namespace,
-    /// whatever that one's addresses: see [`UpstreamSocket::bind_port_at_connect`].
+    /// While the socket is open, connect(2) does not choose this port for any other socket of the network namespace,
+    /// whatever the addresses are: see [`UpstreamSocket::bind_port_at_connect`].
     ///
     /// # Errors
     ///
@@ -124,12 +120,18 @@ impl UpstreamSocket {
     /// ENOPROTOOPT before Linux 6.3; those of [`UpstreamSocket::bind_any_port`].
     pub fn bind_port_at_connect(&self, source: SocketAddr) -> Result<()> {
         let port = libc::c_int::from(source.port());
-        let only = port | port << 16;
-        self.set_ip(IP_LOCAL_PORT_RANGE, only, "setsockopt(IP_LOCAL_PORT_RANGE)")?;
+        // The lowest port, and the highest one in the upper half.
+        let range = port | port << 16;
+        self.set_ip(
+            IP_LOCAL_PORT_RANGE,
+            range,
+            "setsockopt(IP_LOCAL_PORT_RANGE)",
+        )?;
         self.bind_any_port(source.ip())
     }
 
-    /// On every TCP socket: one without it would exclude the others from its port.
+    /// Sets SO_REUSEADDR if the socket shares its port. All those sockets need the option, because a socket without it excludes
+    /// the others from its port.
     fn reuse_address(&self) -> Result<()> {
         if !self.shares_port {
             return Ok(());

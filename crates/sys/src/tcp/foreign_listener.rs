@@ -12,6 +12,7 @@ use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::net::{SocketFlags, acceptfrom_with};
 use socket2::{SockRef, Type};
 
+use crate::Errno;
 use crate::event::wait_readable;
 use crate::ipc::foreign_fd::{ForeignFd, within_limit};
 use crate::socket::set_int;
@@ -25,26 +26,26 @@ pub struct ForeignListener {
     pub addr: SocketAddr,
     /// Whether accept(2) fails with EAGAIN rather than block (O_NONBLOCK).
     pub nonblocking: bool,
-    /// The network namespace cookie of all its connections ([`socket_info::netns_cookie`]). `None` if each connection
-    /// must be examined, because it may be TCP or not.
+    /// The network namespace cookie of all its connections ([`socket_info::netns_cookie`]). `None` for an MPTCP listener: a
+    /// connection of it may be TCP or MPTCP, so each has to be examined.
     pub netns_cookie: Option<u64>,
 }
 
 impl ForeignListener {
-    /// Examines a descriptor. `None` if it is anything but a listening TCP socket.
+    /// Examines a descriptor. `None` if it is anything but a listening TCP or MPTCP socket.
     pub fn from_fd(socket: ForeignFd) -> Option<Self> {
-        let known = SockRef::from(&socket);
-        let listens = known.is_listener().unwrap_or(false);
-        if !listens || known.r#type().ok()? != Type::STREAM {
+        let options = SockRef::from(&socket);
+        let is_listener = options.is_listener().unwrap_or(false);
+        if !is_listener || options.r#type().ok()? != Type::STREAM {
             return None;
         }
-        let tcp = socket_info::protocol(&socket)? == StreamProtocol::Tcp;
-        let netns_cookie = tcp.then(|| socket_info::netns_cookie(&socket));
+        let is_tcp = socket_info::protocol(&socket)? == StreamProtocol::Tcp;
+        let netns_cookie = is_tcp.then(|| socket_info::netns_cookie(&socket));
         Self::from_known_fd(socket, netns_cookie)
     }
 
-    /// Reads what can change of a socket that [`ForeignListener::from_fd`] has examined, with
-    /// the [`ForeignListener::netns_cookie`] of that time. `None` if it has no IP address.
+    /// Takes a socket that [`ForeignListener::from_fd`] has examined before, with its [`ForeignListener::netns_cookie`], and
+    /// reads only what may have changed. `None` if the socket has no IP address.
     pub fn from_known_fd(socket: ForeignFd, netns_cookie: Option<u64>) -> Option<Self> {
         let addr = SockRef::from(&socket).local_addr().ok()?.as_socket()?;
         let nonblocking = fcntl_getfl(&socket).ok()?.contains(OFlags::NONBLOCK);
@@ -56,29 +57,26 @@ impl ForeignListener {
         })
     }
 
-    /// Accepts the next connection, close-on-exec and blocking or not as requested, and its peer's address if that is an
-    /// IP address.
+    /// Accepts the next connection, close-on-exec and blocking or not as requested. Returns its peer's address, too, if that is
+    /// an IP address.
     ///
-    /// poll(2) checks first whether there is one: the listener may be a blocking one, or become one. If another process accepts the
-    /// connection in between, the wait for the next one is ended within a moment.
+    /// As the listener may be a blocking one, or become one, poll(2) checks first whether there is a connection. If another
+    /// process accepts that in between, the wait for the next one ends in bounded time, as closing a [`ForeignFd`] does.
     ///
     /// # Errors
     ///
     /// `WouldBlock` if there is none; else those of accept(2).
     pub fn accept(&self, nonblocking: bool) -> io::Result<(ForeignFd, Option<SocketAddr>)> {
-        let now = Some(Duration::ZERO);
-        if !wait_readable([self.as_fd()], now).unwrap_or(false) {
+        let has_connection = wait_readable([self.as_fd()], Some(Duration::ZERO)).unwrap_or(false);
+        if !has_connection {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        let wanted = match nonblocking {
-            true => SocketFlags::NONBLOCK,
-            false => SocketFlags::empty(),
-        };
-        let accepted =
-            within_limit(|| acceptfrom_with(&self.socket, SocketFlags::CLOEXEC | wanted));
-        let (socket, peer) = accepted.map_err(|error| match io::Error::from(error) {
-            error if error.kind() == io::ErrorKind::Interrupted => io::ErrorKind::WouldBlock.into(),
-            error => error,
+        let mut flags = SocketFlags::CLOEXEC;
+        flags.set(SocketFlags::NONBLOCK, nonblocking);
+        let accepted = within_limit(|| acceptfrom_with(&self.socket, flags));
+        let (socket, peer) = accepted.map_err(|error| match error {
+            Errno::INTR => io::ErrorKind::WouldBlock.into(),
+            error => io::Error::from(error),
         })?;
         Ok((socket.into(), peer.and_then(|peer| peer.try_into().ok())))
     }

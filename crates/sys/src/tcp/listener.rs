@@ -20,7 +20,7 @@ use crate::{NameCall, Result};
 ///
 /// EADDRINUSE, EADDRNOTAVAIL, EACCES for a privileged port; EMFILE or ENFILE.
 pub fn listen(addr: SocketAddr, options: BindOptions) -> Result<TcpListener> {
-    let socket = bound(addr, options)?;
+    let socket = bind(addr, options)?;
     socket.listen(i32::MAX).call("listen(2)")?;
     Ok(socket.into())
 }
@@ -32,14 +32,11 @@ pub fn listen(addr: SocketAddr, options: BindOptions) -> Result<TcpListener> {
 /// EADDRINUSE if one does; else those of [`listen`].
 pub fn check_address_free(addr: SocketAddr) -> Result<()> {
     // IPv4 may have a socket of its own beside `[::]`, so only IPv6 is checked.
-    bound(
-        addr,
-        BindOptions {
-            reuse_port: false,
-            v6_only: true,
-        },
-    )
-    .map(drop)
+    let alone = BindOptions {
+        reuse_port: false,
+        v6_only: true,
+    };
+    bind(addr, alone).map(drop)
 }
 
 /// Accepts the next connection, non-blocking, and returns it with its peer's address.
@@ -55,29 +52,20 @@ pub fn accept(listener: impl AsFd) -> io::Result<(TcpStream, SocketAddr)> {
     Ok((socket.into(), SocketAddr::try_from(peer)?))
 }
 
-/// Shrinks the accept backlog of a draining listener (listen(2) again, with the smallest backlog, which holds one
-/// connection). Queued connections stay. The kernel ignores further SYNs, so that clients retry until the socket is
-/// closed.
-///
-/// # Errors
-///
-/// Those of listen(2): the socket does not listen any more.
+/// Shrinks the accept backlog of a draining listener to a single connection: listen(2) again, with 0. Queued connections stay.
+/// The kernel ignores further SYNs, so that clients retry until the socket is closed.
 pub fn shrink_backlog(listener: impl AsFd) -> Result<()> {
-    rustix::net::listen(listener, 0)
-        .map_err(io::Error::from)
-        .call("listen(2)")
+    rustix::net::listen(listener, 0).call("listen(2)")
 }
 
-/// Makes the socket no listener any more, for every process that has it open (shutdown(2)). Connections in its accept backlog
-/// are reset, and the address is free for sockets with SO_REUSEADDR.
+/// Stops listening, in every process that has the socket open (shutdown(2)). Connections in its accept backlog are reset, and
+/// the address is free for sockets with SO_REUSEADDR.
 ///
 /// # Errors
 ///
-/// ENOTCONN: it does not listen.
+/// ENOTCONN: the socket does not listen.
 pub fn stop(listener: impl AsFd) -> Result<()> {
-    rustix::net::shutdown(listener, Shutdown::Read)
-        .map_err(io::Error::from)
-        .call("shutdown(2)")
+    rustix::net::shutdown(listener, Shutdown::Read).call("shutdown(2)")
 }
 
 /// The number of connections in the accept backlog (tcp(7), TCP_INFO).
@@ -88,7 +76,7 @@ pub fn accept_queue_len(listener: impl AsFd) -> Result<usize> {
         .call("getsockopt(TCP_INFO)")
 }
 
-fn bound(addr: SocketAddr, options: BindOptions) -> Result<Socket> {
+fn bind(addr: SocketAddr, options: BindOptions) -> Result<Socket> {
     let socket = Socket::new(
         Domain::for_address(addr),
         Type::STREAM.nonblocking().cloexec(),

@@ -9,10 +9,6 @@ use rustix::net::sockopt;
 
 /// The original destination of an accepted connection (SO_ORIGINAL_DST of nf_conntrack, since Linux 2.4;
 /// IP6T_SO_ORIGINAL_DST since 3.8); `None` where no rule has changed it, or connections are not tracked.
-///
-/// # Errors
-///
-/// Those of getsockopt(2) that have another cause.
 pub fn original_destination(socket: impl AsFd, v6: bool) -> io::Result<Option<SocketAddr>> {
     let found = if v6 {
         sockopt::ipv6_original_dst(socket).map(|mut addr| {

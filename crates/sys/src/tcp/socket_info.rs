@@ -13,8 +13,8 @@ use socket2::SockRef;
 use crate::socket::get_option;
 use crate::{NameCall, Result};
 
-/// The kernel's id of the socket (SO_COOKIE, since Linux 4.6): the same through every descriptor and process, and not
-/// reused until the next boot. An accepted MPTCP socket may have that of its listener.
+/// The kernel's id of the socket (SO_COOKIE, since Linux 4.6): the same by every descriptor and in every process, and not
+/// reused until the next boot. An accepted MPTCP socket may have the cookie of its listener.
 ///
 /// # Errors
 ///
@@ -34,17 +34,17 @@ pub fn borrow_open(number: RawFd) -> Option<BorrowedFd<'static>> {
     if number < 0 {
         return None;
     }
-    // SAFETY: the descriptor is only borrowed, and only if it is open; that it stays so is the caller's.
+    // SAFETY: the descriptor is borrowed, and only if it is open. The caller ensures that it stays open.
     let fd = unsafe { BorrowedFd::borrow_raw(number) };
     rustix::io::fcntl_getfd(fd).is_ok().then_some(fd)
 }
 
-/// Whether it is a socket. Asks no file system.
+/// Whether this is a socket. Unlike fstat(2), this never waits for a file system.
 pub fn is_socket(fd: impl AsFd) -> bool {
     sockopt::socket_type(fd).is_ok()
 }
 
-/// Whether it is a socket that listens (SO_ACCEPTCONN).
+/// Whether this is a socket that listens (SO_ACCEPTCONN).
 pub fn is_listener(socket: impl AsFd) -> bool {
     SockRef::from(&socket).is_listener().unwrap_or(false)
 }
@@ -74,7 +74,7 @@ pub fn peer_addr(socket: impl AsFd) -> io::Result<SocketAddr> {
     peer.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOTCONN))
 }
 
-/// Whether it is a TCP or MPTCP socket (SO_PROTOCOL), and which.
+/// The protocol of a TCP or MPTCP socket (SO_PROTOCOL); `None` for any other descriptor.
 pub fn protocol(socket: impl AsFd) -> Option<StreamProtocol> {
     match sockopt::socket_protocol(socket).ok()?? {
         rustix::net::ipproto::TCP => Some(StreamProtocol::Tcp),
@@ -83,9 +83,9 @@ pub fn protocol(socket: impl AsFd) -> Option<StreamProtocol> {
     }
 }
 
-/// How long TCP_DEFER_ACCEPT (tcp(7)) has kept a new connection that has sent nothing from accept(2); zero for one that
-/// has sent something. Derived from the retransmitted SYN-ACKs (TCP_INFO): the first after a second, each further one
-/// after twice the time.
+/// How long TCP_DEFER_ACCEPT (tcp(7)) has delayed the accept(2) of a connection that has sent nothing yet; zero for a
+/// connection that has sent something. Derived from the number of retransmitted SYN-ACKs (TCP_INFO): the first is sent after a
+/// second, each further one after twice the time of the one before.
 pub fn defer_accept_delay(socket: impl AsFd) -> Duration {
     let mut byte = [MaybeUninit::uninit()];
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
@@ -98,8 +98,8 @@ pub fn defer_accept_delay(socket: impl AsFd) -> Duration {
     })
 }
 
-/// Whether a TCP socket is closed (TCP_INFO): after a connect(2) that has returned EINPROGRESS, the peer has refused it. Leaves
-/// the error of the socket (SO_ERROR) to its owner.
+/// Whether a TCP socket is closed (TCP_INFO). After a connect(2) that has returned EINPROGRESS, this means that the peer has
+/// refused the connection. Leaves the error of the socket (SO_ERROR) to its owner.
 pub fn is_closed(socket: impl AsFd) -> bool {
     tcp_info(socket).is_ok_and(|info| info.tcpi_state == TCP_CLOSE)
 }

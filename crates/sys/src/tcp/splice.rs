@@ -6,7 +6,7 @@ use rustix::pipe::{PipeFlags, SpliceFlags, pipe_with, splice};
 
 use crate::{NameCall, Result};
 
-/// A non-blocking pipe, used by one direction of one connection while it moves bulk.
+/// A non-blocking pipe, for one direction of one connection at a time.
 #[derive(Debug)]
 pub struct Pipe {
     read: OwnedFd,
@@ -28,8 +28,8 @@ impl Pipe {
     ///
     /// # Errors
     ///
-    /// EAGAIN: the socket is empty *or* the pipe has no slot left; only a caller that knows the pipe to be empty can tell.
-    /// EINVAL where the kernel can't splice from the socket. ECONNRESET and ETIMEDOUT of the connection.
+    /// EAGAIN: the socket is empty *or* the pipe has no slot left, which only a caller that knows the pipe to be empty can rule
+    /// out. EINVAL where the kernel can't splice from the socket. ECONNRESET and ETIMEDOUT of the connection.
     pub fn fill_from(&self, socket: impl AsFd, limit: usize) -> std::io::Result<usize> {
         Ok(splice(socket, None, &self.write, None, limit, FLAGS)?)
     }

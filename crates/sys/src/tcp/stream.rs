@@ -22,13 +22,13 @@ use crate::{NameCall, Result};
 pub struct Received {
     /// Bytes in the buffer; 0 is the end of the stream.
     pub len: usize,
-    /// Whether another read now would bring something: more bytes, or the end of the stream.
+    /// Whether another read now would return something: more bytes, or the end of the stream.
     pub more: bool,
 }
 
 /// Reads at most `buffer.len()` bytes (recvmsg(2)) and reports in the same call whether more is queued.
 ///
-/// A short read alone does not mean that nothing is left: the kernel also stops at the mark of urgent data, with bytes
+/// A short read alone does not mean that nothing is left: the kernel also stops at the mark of urgent data, even with bytes
 /// behind it. [`tune`] enables the count of queued bytes (TCP_INQ, tcp(7), since Linux 4.18; it counts FIN). On
 /// a socket without it, `more` is true.
 ///
@@ -48,7 +48,7 @@ pub fn recv(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Received> {
     message.msg_control = (&raw mut control).cast();
     message.msg_controllen = size_of::<Control>() as _;
     let fd = socket.as_fd().as_raw_fd();
-    // The bare system call: recvmsg(3) is a cancellation point, for which glibc pays each time.
+    // The bare system call: glibc's recvmsg(3) is a cancellation point, which costs time in each call.
     // SAFETY: the message refers to `iov`, `control` and through `iov` to `buffer`, which all live
     // across the call, each with its true length.
     let n = unsafe { libc::syscall(libc::SYS_recvmsg, fd, &raw mut message, 0) };
@@ -59,8 +59,8 @@ pub fn recv(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Received> {
     })
 }
 
-/// Like [`recv`], where the peer is known to have sent FIN: then more is always queued, at least the end of the stream,
-/// and need not be queried (recv(2)).
+/// Like [`recv`], after FIN of the peer was reported: the end of the stream is always left to be read, so the length of the
+/// queue need not be queried (recv(2)).
 pub fn recv_before_end(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Received> {
     let len = rustix::net::recv(socket, buffer, RecvFlags::empty())?.0;
     Ok(Received { len, more: true })
@@ -72,6 +72,7 @@ struct Control([u8; CONTROL_SPACE]);
 /// 16 bytes of header, an int, padding (cmsg(3)); with some to spare.
 const CONTROL_SPACE: usize = 64;
 
+/// The bytes left in the queue (TCP_INQ); `None` if the kernel did not report them.
 fn left_in_queue(message: &libc::msghdr) -> Option<libc::c_int> {
     // SAFETY: the kernel filled `message`; CMSG_FIRSTHDR returns null or a header inside its control
     // buffer, which is still alive.
@@ -156,8 +157,8 @@ pub fn take_error(socket: impl AsFd) -> io::Result<Option<io::Error>> {
     SockRef::from(&socket).take_error()
 }
 
-/// Makes calls fail with EAGAIN rather than block, or block again (FIONBIO, ioctl(2)). A property of the open file, and so
-/// of all its descriptors.
+/// Makes calls fail with EAGAIN rather than block, or block again (FIONBIO, ioctl(2)). This applies to the open file, and so to
+/// all its descriptors.
 pub fn set_nonblocking(socket: impl AsFd, nonblocking: bool) -> io::Result<()> {
     Ok(ioctl_fionbio(socket, nonblocking)?)
 }
@@ -184,16 +185,15 @@ pub fn tune(socket: impl AsFd) -> Result<()> {
 
 /// Like [`tune`], for a socket that is to connect to `host`, or listens on it.
 ///
-/// A loopback peer can't vanish unnoticed, so keepalive is for others only. Nor can loopback be
-/// congested: of the algorithms that every process may choose (tcp(7), TCP_CONGESTION), Reno leaves the pace to the
-/// receiver's window. An algorithm that models a path mistakes the scheduler's delays for queues: BBR halved the rate of
-/// bulk and doubled its CPU time.
+/// A loopback peer can't vanish unnoticed, so it needs no keepalive. Nor can loopback be congested, so it gets Reno, which
+/// leaves the pace to the receiver's window, and which any process may choose (tcp(7), TCP_CONGESTION). An algorithm that
+/// models a path mistakes the scheduler's delays for queues: BBR halved the rate of bulk and doubled its CPU time.
 pub fn tune_for_peer(socket: impl AsFd, host: IpAddr) -> Result<()> {
     if !host.is_loopback() {
         return tune(socket);
     }
     tune_for_messages(socket.as_fd())?;
-    // Without it, the connection is only slower.
+    // A failure only makes the connection slower.
     let _ = SockRef::from(&socket).set_tcp_congestion(b"reno");
     Ok(())
 }
@@ -218,7 +218,7 @@ fn tune_for_messages(socket: BorrowedFd<'_>) -> Result<()> {
     set_int(socket, libc::SOL_TCP, libc::TCP_NODELAY, 1).call("setsockopt(TCP_NODELAY)")?;
     set_int(socket, libc::SOL_SOCKET, libc::SO_OOBINLINE, 1).call("setsockopt(SO_OOBINLINE)")?;
     match set_int(socket, libc::SOL_TCP, libc::TCP_INQ, 1) {
-        // Before Linux 4.18; reads then cost another call.
+        // Before Linux 4.18: reads cost another call.
         Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(()),
         result => result.call("setsockopt(TCP_INQ)"),
     }
