@@ -81,7 +81,7 @@ pub fn adopt(socket: OwnedFd, addr: SocketAddr) -> Result<UdpSocket> {
     Ok(socket.into())
 }
 
-/// Local addresses and drop counts.
+/// Makes received datagrams report their local address and the number of drops.
 fn enable_control_messages(socket: impl AsFd, addr: SocketAddr) -> Result<()> {
     let socket = socket.as_fd();
     if addr.is_ipv6() {
@@ -113,11 +113,8 @@ pub fn mark(socket: impl AsFd) -> Result<u32> {
 /// Requests receive and send buffers of `bytes`. The kernel caps them at `net.core.rmem_max` and
 /// `net.core.wmem_max` without an error: read [`receive_buffer_size`].
 pub fn set_buffer_sizes(socket: impl AsFd, bytes: usize) -> Result<()> {
-    let socket = SockRef::from(&socket);
-    socket
-        .set_recv_buffer_size(bytes)
-        .call("setsockopt(SO_RCVBUF)")?;
-    socket
+    set_receive_buffer(socket.as_fd(), bytes)?;
+    SockRef::from(&socket)
         .set_send_buffer_size(bytes)
         .call("setsockopt(SO_SNDBUF)")
 }

@@ -22,7 +22,7 @@ pub(super) struct Control([u8; CONTROL_BYTES]);
 
 /// The control messages of a received datagram.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Read {
+pub(super) struct ControlMessages {
     pub(super) local: Option<PktInfo>,
     pub(super) original: Option<SocketAddr>,
     pub(super) segment: Option<u16>,
@@ -70,8 +70,9 @@ impl Control {
         used
     }
 
+    /// Writes a control message at offset `at`; returns the offset after it.
     fn put(&mut self, at: usize, level: i32, kind: i32, data: &[u8]) -> usize {
-        let len = HEAD + data.len();
+        let len = HEADER_LEN + data.len();
         let end = at + aligned(len);
         let Some(space) = self.0.get_mut(at..end) else {
             unreachable!("CONTROL_BYTES holds all that `write` puts");
@@ -83,16 +84,17 @@ impl Control {
         field(offset_of!(libc::cmsghdr, cmsg_len), &len.to_ne_bytes());
         field(offset_of!(libc::cmsghdr, cmsg_level), &level.to_ne_bytes());
         field(offset_of!(libc::cmsghdr, cmsg_type), &kind.to_ne_bytes());
-        field(HEAD, data);
+        field(HEADER_LEN, data);
         end
     }
 
     /// Parses the first `len` bytes, which the kernel has written.
-    pub(super) fn read(&self, len: usize) -> Read {
-        let mut read = Read::default();
+    pub(super) fn read(&self, len: usize) -> ControlMessages {
+        let mut read = ControlMessages::default();
         let mut rest = self.0.get(..len).unwrap_or(&self.0);
-        while let Some((level, kind, data, next)) = first(rest) {
-            match (level, kind) {
+        while let Some((message, next)) = split_first(rest) {
+            let data = message.data;
+            match (message.level, message.kind) {
                 (libc::IPPROTO_IP, libc::IP_PKTINFO) => read.local = local_v4(data),
                 (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => read.local = local_v6(data),
                 (libc::IPPROTO_IP, libc::IP_ORIGDSTADDR) => read.original = sockaddr_v4(data),
@@ -110,30 +112,34 @@ impl Control {
     }
 }
 
+/// One control message: `struct cmsghdr`, and its data.
+struct ControlMessage<'a> {
+    level: i32,
+    kind: i32,
+    data: &'a [u8],
+}
+
 /// Splits off the first control message.
-fn first(bytes: &[u8]) -> Option<(i32, i32, &[u8], &[u8])> {
-    let field = |offset: usize| bytes.get(offset..)?.first_chunk();
-    let len = usize::from_ne_bytes(
-        *bytes
-            .get(offset_of!(libc::cmsghdr, cmsg_len)..)?
-            .first_chunk()?,
-    );
-    let level = i32::from_ne_bytes(*field(offset_of!(libc::cmsghdr, cmsg_level))?);
-    let kind = i32::from_ne_bytes(*field(offset_of!(libc::cmsghdr, cmsg_type))?);
-    let data = bytes.get(HEAD..len)?;
-    Some((
-        level,
-        kind,
-        data,
-        bytes.get(aligned(len)..).unwrap_or_default(),
-    ))
+fn split_first(bytes: &[u8]) -> Option<(ControlMessage<'_>, &[u8])> {
+    let word = |offset: usize| bytes.get(offset..)?.first_chunk();
+    let len = bytes
+        .get(offset_of!(libc::cmsghdr, cmsg_len)..)?
+        .first_chunk()?;
+    let len = usize::from_ne_bytes(*len);
+    let message = ControlMessage {
+        level: i32::from_ne_bytes(*word(offset_of!(libc::cmsghdr, cmsg_level))?),
+        kind: i32::from_ne_bytes(*word(offset_of!(libc::cmsghdr, cmsg_type))?),
+        data: bytes.get(HEADER_LEN..len)?,
+    };
+    Some((message, bytes.get(aligned(len)..).unwrap_or_default()))
 }
 
 fn int(data: &[u8]) -> Option<u32> {
     Some(u32::from_ne_bytes(*data.first_chunk()?))
 }
 
-/// The third field: the address in the datagram's header, not the one that the kernel would reply from.
+/// The third field of `struct in_pktinfo`: the destination in the datagram's header. The second is the address that the kernel
+/// would reply from.
 fn local_v4(data: &[u8]) -> Option<PktInfo> {
     Some(PktInfo {
         ip: Ipv4Addr::from(*data.get(8..)?.first_chunk::<4>()?).into(),
@@ -141,6 +147,7 @@ fn local_v4(data: &[u8]) -> Option<PktInfo> {
     })
 }
 
+/// The fields of `struct in6_pktinfo`.
 fn local_v6(data: &[u8]) -> Option<PktInfo> {
     Some(PktInfo {
         ip: Ipv6Addr::from(*data.first_chunk::<16>()?).into(),
@@ -168,10 +175,11 @@ const fn aligned(len: usize) -> usize {
 }
 
 /// Where the data of a control message begins (CMSG_DATA).
-const HEAD: usize = aligned(size_of::<libc::cmsghdr>());
+const HEADER_LEN: usize = aligned(size_of::<libc::cmsghdr>());
 /// The most that may come together: in6_pktinfo, in_pktinfo, sockaddr_in6, the segment size
 /// and the drop count. A smaller buffer would truncate the last ones (MSG_CTRUNC).
-const CONTROL_BYTES: usize = 5 * HEAD + aligned(20) + aligned(12) + aligned(28) + 2 * aligned(4);
+const CONTROL_BYTES: usize =
+    5 * HEADER_LEN + aligned(20) + aligned(12) + aligned(28) + 2 * aligned(4);
 
 #[cfg(test)]
 mod tests {
@@ -183,7 +191,8 @@ mod tests {
             let ip: IpAddr = ip.parse().unwrap();
             let mut control = Control::EMPTY;
             let used = control.write(Some(PktInfo { ip, interface: 7 }), Some(1200));
-            // Of an in_pktinfo, the kernel reads the second field on sending, and this parser the third.
+            // An in_pktinfo does not read as written: the kernel takes the source from its second field, the parser reads the
+            // third.
             if ip.is_ipv6() {
                 assert_eq!(control.read(used).local, Some(PktInfo { ip, interface: 7 }));
             }
@@ -214,15 +223,15 @@ mod tests {
         let ip = "2001:db8::1".parse().unwrap();
         let used = control.write(Some(PktInfo { ip, interface: 7 }), None);
         for len in 0..used - 4 {
-            assert_eq!(control.read(len), Read::default(), "{len}");
+            assert_eq!(control.read(len), ControlMessages::default(), "{len}");
         }
         assert_eq!(
             Control([0xff; CONTROL_BYTES]).read(CONTROL_BYTES),
-            Read::default()
+            ControlMessages::default()
         );
         assert_eq!(
             Control([0; CONTROL_BYTES]).read(CONTROL_BYTES),
-            Read::default()
+            ControlMessages::default()
         );
     }
 }

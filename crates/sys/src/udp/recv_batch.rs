@@ -7,14 +7,14 @@ use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
 
-use socket2::SockAddr;
+use socket2::{SockAddr, SockAddrStorage};
 
-use super::control::{Control, PktInfo, Read};
+use super::control::{Control, ControlMessages, PktInfo};
 
 /// Buffers for a batch of datagrams of any size.
 ///
-/// Memory that no datagram ever needed is never touched, and so not resident: a batch of small
-/// datagrams costs a page each.
+/// Memory that no datagram has needed yet is not resident, because it was never touched: a batch of small datagrams costs a
+/// page each.
 #[derive(Debug)]
 pub struct RecvBatch {
     bytes: Vec<u8>,
@@ -25,7 +25,7 @@ pub struct RecvBatch {
 struct Entry {
     name: libc::sockaddr_storage,
     control: Control,
-    arrived: Option<RecvMeta>,
+    received: Option<RecvMeta>,
 }
 
 /// One datagram, or several of one size from one sender.
@@ -46,7 +46,7 @@ pub struct RecvMeta {
     /// Datagrams that the kernel has dropped at this socket since it was opened, because the receive buffer was
     /// full (SO_RXQ_OVFL). `None` before the first.
     pub dropped: Option<u32>,
-    /// Whether it was truncated: longer than the buffer (MSG_TRUNC).
+    /// Whether the datagram was longer than the buffer, and so truncated (MSG_TRUNC).
     pub truncated: bool,
 }
 
@@ -57,7 +57,7 @@ impl RecvBatch {
             // SAFETY: sockaddr_storage is plain integers, for which zero is valid.
             name: unsafe { zeroed() },
             control: Control::EMPTY,
-            arrived: None,
+            received: None,
         };
         Self {
             bytes: vec![0; entries * MAX_DATAGRAM_LEN],
@@ -65,7 +65,7 @@ impl RecvBatch {
         }
     }
 
-    /// The number of datagrams that it can hold.
+    /// The number of entries.
     pub fn capacity(&self) -> usize {
         self.entries.len()
     }
@@ -127,26 +127,30 @@ impl RecvBatch {
 
     /// The datagram in an entry, from the last batch that filled the entry.
     pub fn get(&self, entry: usize) -> Option<(RecvMeta, &[u8])> {
-        let arrived = self.entries.get(entry)?.arrived?;
+        let meta = self.entries.get(entry)?.received?;
         let start = entry * MAX_DATAGRAM_LEN;
-        let bytes = self.bytes.get(start..start + arrived.len)?;
-        Some((arrived, bytes))
+        let bytes = self.bytes.get(start..start + meta.len)?;
+        Some((meta, bytes))
     }
 }
 
 impl Entry {
+    /// Stores the result of recvmmsg(2) for this entry.
     fn record(&mut self, header: &libc::mmsghdr) {
         let message = &header.msg_hdr;
+        let mut name = SockAddrStorage::zeroed();
+        // SAFETY: SockAddrStorage has the layout of sockaddr_storage, and every byte pattern of it is valid.
+        unsafe { *name.view_as::<libc::sockaddr_storage>() = self.name };
         // SAFETY: the kernel has written `msg_namelen` bytes of a socket address into the storage.
-        let name = unsafe { SockAddr::new(self.name.into_storage(), message.msg_namelen) };
-        let Read {
+        let name = unsafe { SockAddr::new(name, message.msg_namelen) };
+        let ControlMessages {
             local,
             original,
             segment,
             dropped,
         } = self.control.read(message.msg_controllen as _);
         let len = (header.msg_len as usize).min(MAX_DATAGRAM_LEN);
-        self.arrived = name.as_socket().map(|peer| RecvMeta {
+        self.received = name.as_socket().map(|peer| RecvMeta {
             len,
             peer,
             local,
@@ -155,19 +159,6 @@ impl Entry {
             dropped,
             truncated: message.msg_flags & libc::MSG_TRUNC != 0,
         });
-    }
-}
-
-trait IntoStorage {
-    fn into_storage(self) -> socket2::SockAddrStorage;
-}
-
-impl IntoStorage for libc::sockaddr_storage {
-    fn into_storage(self) -> socket2::SockAddrStorage {
-        let mut storage = socket2::SockAddrStorage::zeroed();
-        // SAFETY: SockAddrStorage has the layout of sockaddr_storage, and every byte pattern of it is valid.
-        unsafe { *storage.view_as::<Self>() = self };
-        storage
     }
 }
 

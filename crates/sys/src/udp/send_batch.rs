@@ -19,8 +19,8 @@ pub struct Transmit {
     pub to: Option<SocketAddr>,
     /// Local address to send from; `None` leaves the choice to the kernel.
     pub from: Option<PktInfo>,
-    /// Where set, it is several datagrams of this size, the last of which may be shorter
-    /// (UDP_SEGMENT, since Linux 4.18). At most [`Transmit::MAX_SEGMENTS`].
+    /// The size of the datagrams, if the bytes are several: at most [`Transmit::MAX_SEGMENTS`], of which the last may be
+    /// shorter (UDP_SEGMENT, since Linux 4.18).
     pub segment: Option<u16>,
 }
 
@@ -35,6 +35,7 @@ impl Transmit {
 #[derive(Debug, Default)]
 pub struct SendBatch {
     names: Vec<Option<SockAddr>>,
+    /// Control messages, with their length.
     controls: Vec<(Control, usize)>,
 }
 
@@ -43,9 +44,9 @@ impl SendBatch {
     ///
     /// # Errors
     ///
-    /// Nothing is sent where a message has parts that are not in `slices` (InvalidInput). Else the error of the first message, when none
-    /// was sent: EAGAIN, EMSGSIZE beyond the path MTU, EIO where a device
-    /// can't segment, ECONNREFUSED and other ICMP errors of a connected socket, ENOBUFS.
+    /// InvalidInput where a message has parts that are not in `slices`: nothing is sent. Else the error of the first message,
+    /// if no message was sent: EAGAIN, EMSGSIZE beyond the path MTU, EIO where a device can't segment, ECONNREFUSED and other
+    /// ICMP errors of a connected socket, ENOBUFS.
     pub fn send(
         &mut self,
         socket: impl AsFd,
@@ -57,17 +58,19 @@ impl SendBatch {
         self.controls.clear();
         for message in messages {
             let mut control = Control::EMPTY;
-            let used = control.write(message.from, message.segment);
+            let len = control.write(message.from, message.segment);
             self.names.push(message.to.map(SockAddr::from));
-            self.controls.push((control, used));
+            self.controls.push((control, len));
         }
         // Initialized as needed: clearing all of them would cost as much as the call.
         let mut headers = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; MAX_BATCH];
-        let filled = headers.iter_mut().zip(messages);
-        for (((header, message), name), (control, used)) in
-            filled.zip(&self.names).zip(&mut self.controls)
+        for (((header, message), name), (control, control_len)) in headers
+            .iter_mut()
+            .zip(messages)
+            .zip(&self.names)
+            .zip(&mut self.controls)
         {
-            // Without its bytes it would be an empty datagram, which means something to many protocols.
+            // A message without its bytes would be an empty datagram, which means something to many protocols.
             let parts = slices.get(message.parts.clone());
             let parts = parts.ok_or(io::ErrorKind::InvalidInput)?;
             let header = &mut header.write(EMPTY).msg_hdr;
@@ -78,9 +81,9 @@ impl SendBatch {
             // An IoSlice has the layout of an iovec, which std guarantees on Unix.
             header.msg_iov = parts.as_ptr().cast_mut().cast();
             header.msg_iovlen = parts.len() as _;
-            if *used > 0 {
+            if *control_len > 0 {
                 header.msg_control = control.as_mut_ptr().cast();
-                header.msg_controllen = *used as _;
+                header.msg_controllen = *control_len as _;
             }
         }
         // SAFETY: the first `messages.len()` headers were written; they point to names, slices and control messages of

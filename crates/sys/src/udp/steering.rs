@@ -1,10 +1,10 @@
 //! Steering: selects the worker's socket for a datagram by the client in its PROXY header.
 //!
-//! The kernel's own hash follows the balancer's address, so that one client behind two balancers,
+//! The kernel's own hash is of the balancer's address, so that one client behind two balancers,
 //! or behind one that changes its port, would reach two workers, and both would bind the client's
 //! address and port. A classic BPF program (SO_ATTACH_REUSEPORT_CBPF, since Linux 4.6)
-//! reads the client from the header instead. It sees the datagram from the first byte of its payload,
-//! and returns a worker's index, or an index that no worker has: then the kernel chooses.
+//! reads the client from the header instead. The program sees the datagram from the first byte of its payload,
+//! and returns the index of a worker, or an index that no worker has: then the kernel chooses by its own hash.
 
 use std::io;
 use std::mem::size_of_val;
@@ -22,7 +22,7 @@ pub fn steer_by_proxy_v2(socket: impl AsFd, workers: u32) -> Result<()> {
     attach(socket, &proxy_v2(workers))
 }
 
-/// Steers Simple Proxy Protocol datagrams likewise.
+/// As [`steer_by_proxy_v2`], for datagrams of the Simple Proxy Protocol.
 pub fn steer_by_spp(socket: impl AsFd, workers: u32) -> Result<()> {
     attach(socket, &spp(workers))
 }
@@ -50,6 +50,8 @@ fn attach(socket: impl AsFd, program: &[libc::sock_filter]) -> Result<()> {
     }
 }
 
+/// The program for PROXY v2: a header of 16 bytes, the client's address and the proxy's, then the ports.
+///
 /// A client has one hash, whether its address is IPv4 or IPv4-mapped IPv6: the four words of an
 /// IPv6 address are XORed, which for a mapped one yields its IPv4 address XOR 0xffff; an
 /// IPv4 address is XORed with 0xffff, too.
@@ -61,27 +63,29 @@ fn proxy_v2(workers: u32) -> Vec<libc::sock_filter> {
             op(STORE, 0),
             load_half(24),
         ][..],
-        &worker_of(workers),
+        &select_worker(workers),
     ]
     .concat();
     let v6 = [
         &[op(LOAD_LEN, 0)][..],
         &require(AT_LEAST, 52),
-        &xor_of_words(16),
+        &xor_words(16),
         &[load_half(48)],
-        &worker_of(workers),
+        &select_worker(workers),
     ]
     .concat();
     [
         &[op(LOAD_LEN, 0)][..],
         &require(AT_LEAST, 28),
+        // The start of the signature.
         &[load_word(0)],
         &require(EQUAL, 0x0d0a_0d0a),
         // LOCAL (0x20) names no client: its sessions are keyed by the balancer's address.
         &[load_byte(12)],
         &require(EQUAL, 0x21),
+        // The family: AF_INET6 skips the next check and `v4`.
         &[load_byte(13), op(AND_K, 0xf0)],
-        &[skip_if(EQUAL, 0x20, 2 + v4.len())],
+        &[skip_if(EQUAL, 0x20, CHECK_LEN + v4.len())],
         &require(EQUAL, 0x10),
         &v4,
         &v6,
@@ -89,45 +93,43 @@ fn proxy_v2(workers: u32) -> Vec<libc::sock_filter> {
     .concat()
 }
 
-/// Both families have one format: two bytes of magic, 16 of client, 16 of proxy, the ports.
+/// The program for the Simple Proxy Protocol, whose header is the same for both families: two bytes of magic, the addresses of
+/// client and proxy with 16 bytes each, the ports.
 fn spp(workers: u32) -> Vec<libc::sock_filter> {
     [
         &[op(LOAD_LEN, 0)][..],
         &require(AT_LEAST, 38),
         &[load_half(0)],
         &require(EQUAL, 0x56ec),
-        &xor_of_words(2),
+        &xor_words(2),
         &[load_half(34)],
-        &worker_of(workers),
+        &select_worker(workers),
     ]
     .concat()
 }
 
 /// Continues if the comparison of the accumulator with `value` holds, else leaves the choice to the kernel.
-fn require(comparison: u32, value: u32) -> [libc::sock_filter; 2] {
+fn require(comparison: u32, value: u32) -> [libc::sock_filter; CHECK_LEN] {
     [skip_if(comparison, value, 1), op(RETURN_K, KERNEL_CHOOSES)]
 }
 
-/// XORs the four words of the address at `offset` into scratch memory.
-fn xor_of_words(offset: u32) -> Vec<libc::sock_filter> {
-    let another = |word: u32| {
-        [
+/// XORs the four words of the IPv6 address at `offset` into scratch memory.
+fn xor_words(offset: u32) -> Vec<libc::sock_filter> {
+    let mut program = vec![load_word(offset)];
+    for word in 1..4 {
+        program.extend([
             op(STORE, 0),
             load_word(offset + 4 * word),
             op(LOAD_X, 0),
             op(XOR_X, 0),
-        ]
-    };
-    let others = (1..4).flat_map(another);
-    [load_word(offset)]
-        .into_iter()
-        .chain(others)
-        .chain([op(STORE, 0)])
-        .collect()
+        ]);
+    }
+    program.push(op(STORE, 0));
+    program
 }
 
-/// Hashes the port in the accumulator with the address in scratch memory, and returns the worker's index.
-fn worker_of(workers: u32) -> [libc::sock_filter; 6] {
+/// Hashes the port in the accumulator and the address in scratch memory, and returns the index of a worker.
+fn select_worker(workers: u32) -> [libc::sock_filter; 6] {
     [
         op(LOAD_X, 0),
         op(XOR_X, 0),
@@ -179,6 +181,8 @@ const RETURN_K: u32 = libc::BPF_RET | libc::BPF_K;
 const RETURN_A: u32 = libc::BPF_RET | libc::BPF_A;
 const AT_LEAST: u32 = libc::BPF_JGE;
 const EQUAL: u32 = libc::BPF_JEQ;
+/// The instructions of [`require`].
+const CHECK_LEN: usize = 2;
 /// No worker has this index, so the kernel chooses.
 const KERNEL_CHOOSES: u32 = u32::MAX;
 /// Fibonacci hashing, 2^32 divided by the golden ratio: spreads neighbouring values (Knuth, volume 3, 6.4).
