@@ -247,8 +247,8 @@ const fn failure(errno: i32) -> u32 {
     SECCOMP_RET_ERRNO | errno.cast_unsigned()
 }
 
-/// The families of sockets that may be opened beside Unix sockets: those that belong to a network namespace. AF_VSOCK does not, by
-/// which a virtual machine reaches its host, nor AF_ALG, which uses keys of the user; and a module may add others.
+/// The families of sockets that may be opened beside Unix sockets: those that belong to a network namespace. AF_VSOCK does not,
+/// by which a virtual machine reaches its host, nor AF_ALG, which uses keys of the user; and a module may add others.
 const FAMILIES: [i32; 5] = [
     libc::AF_INET,
     libc::AF_INET6,

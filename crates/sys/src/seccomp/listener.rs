@@ -84,8 +84,8 @@ impl Notification {
     /// The number of words of a [`NotificationRecord`].
     pub const WORDS: usize = size_of::<libc::seccomp_notif>() / size_of::<u64>();
 
-    /// The call in a record that [`NotificationListener::receive_into`] has filled, in this process or in one that has ended. `None` if
-    /// it is empty.
+    /// The call in a record that [`NotificationListener::receive_into`] has filled, in this process or in one that has ended.
+    /// `None` if it is empty.
     pub fn from_record(record: &NotificationRecord) -> Option<Self> {
         if Self::is_empty(record) {
             return None;
@@ -107,8 +107,8 @@ impl Notification {
         abi.load(Ordering::Relaxed) == 0
     }
 
-    /// Empties the record of a call that was answered, or is over. If this process is killed meanwhile, the record still has a call
-    /// that is over.
+    /// Empties the record of a call that was answered, or is over. If this process is killed meanwhile, the record still has a
+    /// call that is over.
     pub fn clear(record: &NotificationRecord) {
         let [id, tid, abi, rest @ ..] = record;
         for word in [id, tid].into_iter().chain(rest) {
@@ -189,17 +189,18 @@ impl NotificationListener {
         })
     }
 
-    /// Receives the next pending call into an empty record, which may be memory that outlives this process. Then no call is lost with
-    /// this process: if it is killed within the system call, the call is in the record, or the next one receives it
+    /// Receives the next pending call into an empty record, which may be memory that outlives this process. Then no call is
+    /// lost with this process: if it is killed within the system call, the call is in the record, or the next one receives it
     /// (`seccomp_notify_recv` in the kernel's `kernel/seccomp.c`). Blocks as [`NotificationListener::receive`].
     ///
     /// # Errors
     ///
-    /// ENOENT where the call was over before it was received; EINVAL for a record that is not zero, since Linux 5.5; EINTR; EFAULT
-    /// where the memory can't be had: the record may have a part of the call then, which the kernel has taken back.
+    /// ENOENT where the call was over before it was received; EINVAL for a record that is not zero, since Linux 5.5; EINTR;
+    /// EFAULT where the memory can't be had: the record may have a part of the call then, which the kernel has taken back.
     pub fn receive_into(&self, record: &NotificationRecord) -> io::Result<Notification> {
         let start = record.as_ptr().cast_mut();
-        // SAFETY: the record has the size of a seccomp_notif, and lies in atomic words, which may change behind a shared reference.
+        // SAFETY: the record has the size of a seccomp_notif, and lies in atomic words, which may change behind a shared
+        // reference.
         let rc = unsafe { libc::ioctl(self.0.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, start) };
         match rc {
             0 => Notification::from_record(record).ok_or_else(|| io::ErrorKind::InvalidData.into()),
@@ -207,8 +208,8 @@ impl NotificationListener {
         }
     }
 
-    /// Whether this call is still pending. If it is, its thread id still names the caller, so that what was read from the thread's
-    /// memory before was the caller's.
+    /// Whether this call is still pending. If it is, its thread id still names the caller, so that what was read from the
+    /// thread's memory before was the caller's.
     pub fn is_pending(&self, mut id: u64) -> bool {
         self.retry_ioctl(libc::SECCOMP_IOCTL_NOTIF_ID_VALID, &mut id)
             .is_ok()
