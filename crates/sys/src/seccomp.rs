@@ -28,23 +28,23 @@ pub use listener::{
 };
 pub use thread_cache::ThreadCache;
 
-/// Whether `no_new_privs` had to be set, so that the program can't gain privileges by exec.
+/// Whether `no_new_privs` had to be set, so that the program can't gain privileges by execve(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoNewPrivs {
-    /// It was not changed.
+    /// The flag was not changed.
     Unchanged,
-    /// It was set (prctl(2)).
+    /// The flag was set (prctl(2)).
     Set,
 }
 
 /// Installs the filter on this thread, irrevocably.
 ///
-/// Needs CAP_SYS_ADMIN or `no_new_privs`, which is set only without the capability. io_uring_setup(2)
+/// Needs CAP_SYS_ADMIN or `no_new_privs`; sets the latter only if the capability is missing. io_uring_setup(2)
 /// fails with ENOSYS from now on, because a connection accepted through a ring would bypass the filter.
 ///
 /// # Errors
 ///
-/// EBUSY when an inherited filter has a listener already, as of a container manager: there can be only one.
+/// EBUSY when an inherited filter, such as a container manager's, has a listener already: there can be only one.
 /// EINVAL before Linux 5.0.
 pub fn install(
     getsockname: Getsockname,
@@ -67,8 +67,9 @@ fn install_once(program: &[libc::sock_filter]) -> Result<NotificationListener> {
 }
 
 /// Allows `tracer`, which is not an ancestor, to access this process's memory and descriptors, as Yama requires
-/// (PR_SET_PTRACER; `kernel.yama.ptrace_scope` = 1). It survives exec, and is not inherited by children.
+/// (PR_SET_PTRACER; `kernel.yama.ptrace_scope` = 1). execve(2) keeps the permission; children don't inherit it.
 pub fn allow_ptrace_by(tracer: u32) {
-    // SAFETY: the call takes integers and touches no memory. EINVAL without Yama, where it is not needed.
+    // Fails only without Yama (EINVAL), where the permission is not needed.
+    // SAFETY: the call takes integers and touches no memory.
     let _ = unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::c_ulong::from(tracer)) };
 }

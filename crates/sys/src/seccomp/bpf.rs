@@ -35,7 +35,7 @@ pub(super) fn install(program: &[sock_filter], flags: c_ulong) -> io::Result<c_l
     }
 }
 
-/// Denies the calls of x32, which have numbers of their own from a bit on; the accumulator has the number.
+/// Denies calls of the x32 ABI, whose numbers have a bit of their own. The accumulator has the number.
 pub(super) fn deny_x32() -> Vec<sock_filter> {
     #[cfg(target_arch = "x86_64")]
     return vec![jump(libc::BPF_JGE, X32, 0, 1), ret(FAIL_ENOSYS)];
@@ -43,15 +43,15 @@ pub(super) fn deny_x32() -> Vec<sock_filter> {
     return Vec::new();
 }
 
-/// Runs `body` if the accumulator equals `value`; continues after it where it does not return.
+/// Runs `body` if the accumulator equals `value`. Continues after it if it has not returned.
 pub(super) fn if_equal(value: u32, body: &[sock_filter]) -> Vec<sock_filter> {
-    // The distance of a conditional jump has 8 bits, that of an unconditional one 32.
-    let mut all = vec![jump(BPF_JEQ, value, 1, 0), skip(body.len())];
-    all.extend_from_slice(body);
-    all
+    // Skipping the body takes an unconditional jump, whose distance has 32 bits: that of a conditional one has 8.
+    let mut program = vec![jump(BPF_JEQ, value, 1, 0), skip(body.len())];
+    program.extend_from_slice(body);
+    program
 }
 
-/// Fails with ENOSYS if the accumulator is in the range, which is not empty; else continues.
+/// Fails with ENOSYS if the accumulator is in the range, which must not be empty; else continues.
 pub(super) fn fail_within(range: std::ops::Range<u32>) -> [sock_filter; 3] {
     [
         jump(libc::BPF_JGE, range.end, 2, 0),
@@ -67,7 +67,7 @@ pub(super) fn mask(bits: u32) -> sock_filter {
 }
 
 /// Allows the call if this argument has none of these flags; else returns `denial`.
-pub(super) fn without_flags(argument: usize, flags: u32, denial: u32) -> Vec<sock_filter> {
+pub(super) fn allow_without_flags(argument: usize, flags: u32, denial: u32) -> Vec<sock_filter> {
     let mut checks = vec![load(argument), mask(flags)];
     checks.extend(if_equal(0, &[ret(SECCOMP_RET_ALLOW)]));
     checks.push(ret(denial));
@@ -79,21 +79,26 @@ fn skip(instructions: usize) -> sock_filter {
     unsafe { BPF_STMT((BPF_JMP | BPF_JA) as u16, instructions as u32) }
 }
 
-pub(super) fn returns(table: &[(u32, u32)]) -> impl Iterator<Item = sock_filter> {
-    let one = |&(value, action): &(u32, u32)| [jump(BPF_JEQ, value, 0, 1), ret(action)];
-    table.iter().flat_map(one)
+/// Returns the action of the entry whose value the accumulator equals; continues if there is none.
+pub(super) fn dispatch(actions: &[(u32, u32)]) -> impl Iterator<Item = sock_filter> {
+    actions
+        .iter()
+        .flat_map(|&(value, action)| [jump(BPF_JEQ, value, 0, 1), ret(action)])
 }
 
+/// Loads the word at this offset of `struct seccomp_data` into the accumulator.
 pub(super) fn load(offset: usize) -> sock_filter {
     // SAFETY: BPF_STMT only fills in a struct.
     unsafe { BPF_STMT((BPF_LD | BPF_W | BPF_ABS) as u16, offset as u32) }
 }
 
+/// Ends the filter with this action (SECCOMP_RET_*).
 pub(super) fn ret(action: u32) -> sock_filter {
     // SAFETY: BPF_STMT only fills in a struct.
     unsafe { BPF_STMT((BPF_RET | BPF_K) as u16, action) }
 }
 
+/// Compares the accumulator with a value, and skips `if_so` or `if_not` instructions.
 pub(super) fn jump(comparison: u32, value: u32, if_so: u8, if_not: u8) -> sock_filter {
     // SAFETY: BPF_JUMP only fills in a struct.
     unsafe { BPF_JUMP((BPF_JMP | comparison | BPF_K) as u16, value, if_so, if_not) }
@@ -101,15 +106,20 @@ pub(super) fn jump(comparison: u32, value: u32, if_so: u8, if_not: u8) -> sock_f
 
 pub(super) const ARCHITECTURE: usize = std::mem::offset_of!(seccomp_data, arch);
 pub(super) const NUMBER: usize = std::mem::offset_of!(seccomp_data, nr);
-/// The lower half of the first argument, on a little-endian machine.
-pub(super) const FIRST_ARGUMENT: usize = std::mem::offset_of!(seccomp_data, args);
+const FIRST_ARGUMENT: usize = std::mem::offset_of!(seccomp_data, args);
 
-/// The lower half of an argument, counted from zero: what the kernel reads of an int.
+/// The offset of an argument, counted from zero: of its lower half, as all supported machines are little-endian. The kernel
+/// reads only that half of an int.
 pub(super) const fn argument(index: usize) -> usize {
     FIRST_ARGUMENT + index * size_of::<u64>()
 }
 
-pub(super) const FAIL_ENOSYS: u32 = SECCOMP_RET_ERRNO | libc::ENOSYS.cast_unsigned();
+/// The action by which a call fails with this error number.
+pub(super) const fn failure(errno: i32) -> u32 {
+    SECCOMP_RET_ERRNO | errno.cast_unsigned()
+}
+
+pub(super) const FAIL_ENOSYS: u32 = failure(libc::ENOSYS);
 
 /// From `linux/audit.h`: the ELF machine number, with bits for 64-bit and little-endian.
 #[cfg(target_arch = "x86_64")]
@@ -130,13 +140,13 @@ pub(super) fn evaluate(
     number: u32,
     args: [u64; 6],
 ) -> u32 {
-    let (mut at, mut accumulator) = (0, 0);
+    let (mut next, mut accumulator) = (0, 0);
     loop {
-        let one = program[at];
-        at += 1;
-        let code = u32::from(one.code);
+        let instruction = program[next];
+        next += 1;
+        let code = u32::from(instruction.code);
         if code == BPF_LD | BPF_W | BPF_ABS {
-            accumulator = match one.k as usize {
+            accumulator = match instruction.k as usize {
                 NUMBER => number,
                 ARCHITECTURE => architecture,
                 argument => {
@@ -145,18 +155,22 @@ pub(super) fn evaluate(
                 }
             };
         } else if code == BPF_ALU | BPF_AND | BPF_K {
-            accumulator &= one.k;
+            accumulator &= instruction.k;
         } else if code == BPF_JMP | BPF_JA {
-            at += one.k as usize;
+            next += instruction.k as usize;
         } else if code == BPF_RET | BPF_K {
-            return one.k;
+            return instruction.k;
         } else {
             let holds = match code {
-                _ if code == BPF_JMP | BPF_JEQ | BPF_K => accumulator == one.k,
-                _ if code == BPF_JMP | libc::BPF_JGE | BPF_K => accumulator >= one.k,
+                _ if code == BPF_JMP | BPF_JEQ | BPF_K => accumulator == instruction.k,
+                _ if code == BPF_JMP | libc::BPF_JGE | BPF_K => accumulator >= instruction.k,
                 other => panic!("an unknown instruction, {other}"),
             };
-            at += usize::from(if holds { one.jt } else { one.jf });
+            next += usize::from(if holds {
+                instruction.jt
+            } else {
+                instruction.jf
+            });
         }
     }
 }

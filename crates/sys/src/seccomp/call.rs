@@ -48,8 +48,8 @@ pub enum Endpoint {
     Local,
 }
 
-/// A program's buffer for an address: a pointer to it, and one to an int that holds its
-/// size and receives the address's.
+/// A program's buffer for an address: a pointer to the buffer, and a pointer to an int that holds the size of the buffer and
+/// receives the size of the address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressBuffer {
     tid: u32,
@@ -100,14 +100,14 @@ impl Notification {
     /// Decodes socketcall(2): its arguments are in memory, 32 bits each.
     #[cfg(target_arch = "x86_64")]
     fn socketcall(&self, which: u32, arguments: u64) -> io::Result<NotifiedCall> {
-        let mut words = [0; 16];
+        // accept4(2) has four arguments, the other calls have at most three.
         let len = if which == i386::SYS_ACCEPT4 { 16 } else { 12 };
-        let (wanted, _) = words.split_at_mut(len);
-        memory::read(self.tid, arguments, wanted)?;
-        let (words, _) = words.as_chunks::<4>();
-        let word = |at: usize| {
+        let mut bytes = vec![0; len];
+        memory::read(self.tid, arguments, &mut bytes)?;
+        let (words, _) = bytes.as_chunks::<4>();
+        let word = |index: usize| {
             words
-                .get(at)
+                .get(index)
                 .map_or(0, |&word| u32::from_ne_bytes(word).into())
         };
         match which {
@@ -129,7 +129,7 @@ impl Notification {
         length: u64,
         flags: u64,
     ) -> io::Result<NotifiedCall> {
-        // An int: the kernel ignores the upper half.
+        // The kernel reads an int, so it ignores the upper half.
         let flags = flags as libc::c_int;
         if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
@@ -159,7 +159,7 @@ impl Notification {
     }
 }
 
-/// A call of another ABI, or one that the profile of a container names by mistake.
+/// The error for a call of another ABI, or one that the profile of a container names by mistake.
 fn unknown_call() -> io::Error {
     io::Error::from_raw_os_error(libc::ENOSYS)
 }

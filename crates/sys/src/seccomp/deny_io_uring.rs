@@ -2,7 +2,7 @@
 
 use libc::SECCOMP_RET_ALLOW;
 
-use super::bpf::{FAIL_ENOSYS, NUMBER, install, load, ret, returns};
+use super::bpf::{FAIL_ENOSYS, NUMBER, dispatch, install, load, ret};
 use crate::{NameCall, Result};
 
 /// Makes io_uring_setup(2) fail with ENOSYS in this process and its descendants, as before Linux
@@ -15,8 +15,9 @@ use crate::{NameCall, Result};
 pub fn deny_io_uring() -> Result<()> {
     // io_uring's calls have the same numbers on all architectures, so the architecture need not be checked.
     let mut program = vec![load(NUMBER)];
-    program.extend(returns(&[(libc::SYS_io_uring_setup as u32, FAIL_ENOSYS)]));
+    program.extend(dispatch(&[(libc::SYS_io_uring_setup as u32, FAIL_ENOSYS)]));
     program.push(ret(SECCOMP_RET_ALLOW));
-    let installed = install(&program, 0);
-    installed.map(drop).call("seccomp(SECCOMP_SET_MODE_FILTER)")
+    install(&program, 0)
+        .map(drop)
+        .call("seccomp(SECCOMP_SET_MODE_FILTER)")
 }

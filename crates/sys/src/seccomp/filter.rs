@@ -1,17 +1,13 @@
 //! The filter: selects the calls that are intercepted.
 //!
-//! A 64-bit kernel runs programs of other ABIs too, with other call numbers; calls of an unknown ABI fail rather than go
-//! unsupervised.
+//! A 64-bit kernel also runs programs of other ABIs, whose calls have other numbers. Calls of an unknown ABI fail, so that none
+//! is made unsupervised.
 
-use libc::{
-    BPF_JEQ, SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO, SECCOMP_RET_USER_NOTIF, seccomp_data,
-    sock_filter,
-};
+use libc::{BPF_JEQ, SECCOMP_RET_ALLOW, SECCOMP_RET_USER_NOTIF, sock_filter};
 
-#[cfg(target_arch = "x86_64")]
-use super::bpf::FIRST_ARGUMENT;
 use super::bpf::{
-    ARCHITECTURE, FAIL_ENOSYS, NATIVE, NUMBER, deny_x32, if_equal, jump, load, ret, returns,
+    ARCHITECTURE, FAIL_ENOSYS, NATIVE, NUMBER, argument, deny_x32, dispatch, failure, if_equal,
+    jump, load, ret,
 };
 #[cfg(target_arch = "x86_64")]
 use super::i386;
@@ -25,84 +21,79 @@ pub enum Getsockname {
     Allow,
 }
 
-/// Calls that bypass the supervisor: those of a preloaded library in the program, which does the supervisor's work itself.
-/// It marks its calls by secrets in the fifth and the sixth argument, which the kernel ignores.
+/// The marks of calls that bypass the supervisor: those of a preloaded library, which does the supervisor's work in the program
+/// itself. The marks are secrets in the fifth and the sixth argument, which the kernel ignores.
 ///
 /// Only for native system calls: those of 32-bit programs are always intercepted.
 #[derive(Clone, Copy, Debug)]
 pub struct Bypass {
-    /// Arguments by which accept4(2), listen(2), getpeername(2) and getsockname(2) go to the kernel.
+    /// With these arguments, accept4(2), listen(2), getpeername(2) and getsockname(2) go to the kernel.
     pub pass: [u64; 2],
-    /// Arguments by which getpeername(2) fails with `probe_errno`, so that a process without `pass` detects the
-    /// filter.
+    /// With these arguments, getpeername(2) fails with `probe_errno`: a process that does not know `pass` detects the filter
+    /// by that.
     pub probe: [u64; 2],
-    /// See `probe`.
+    /// The error number for `probe`.
     pub probe_errno: i32,
 }
 
 /// The program, for seccomp(2).
 pub(super) fn program(getsockname: Getsockname, bypass: Option<&Bypass>) -> Vec<sock_filter> {
     let mut program = vec![load(ARCHITECTURE)];
-    program.extend(if_equal(NATIVE, &native(getsockname, bypass)));
+    program.extend(if_equal(NATIVE, &native_filter(getsockname, bypass)));
     #[cfg(target_arch = "x86_64")]
-    program.extend(if_equal(i386::AUDIT_ARCH, &program_i386(getsockname)));
+    program.extend(if_equal(i386::AUDIT_ARCH, &i386_filter(getsockname)));
     program.push(ret(FAIL_ENOSYS));
     program
 }
 
-fn native(getsockname: Getsockname, bypass: Option<&Bypass>) -> Vec<sock_filter> {
-    let mut calls = vec![load(NUMBER)];
-    calls.extend(deny_x32());
-    let passes = || bypass.map_or_else(Vec::new, |by| if_arguments(by.pass, SECCOMP_RET_ALLOW));
-    let probe = |by: &Bypass| if_arguments(by.probe, failure(by.probe_errno));
-    let probes = bypass.map_or_else(Vec::new, probe);
-    let notify = || vec![ret(NOTIFY)];
-    calls.extend(if_equal(
-        libc::SYS_accept4 as u32,
-        &[passes(), notify()].concat(),
-    ));
-    calls.extend(if_equal(
+fn native_filter(getsockname: Getsockname, bypass: Option<&Bypass>) -> Vec<sock_filter> {
+    let (pass, probe) = match bypass {
+        Some(bypass) => (
+            if_arguments(bypass.pass, SECCOMP_RET_ALLOW),
+            if_arguments(bypass.probe, failure(bypass.probe_errno)),
+        ),
+        None => (Vec::new(), Vec::new()),
+    };
+    let pass_or_notify = [&pass[..], &[ret(NOTIFY)]].concat();
+    let mut filter = vec![load(NUMBER)];
+    filter.extend(deny_x32());
+    filter.extend(if_equal(libc::SYS_accept4 as u32, &pass_or_notify));
+    filter.extend(if_equal(
         libc::SYS_getpeername as u32,
-        &[passes(), probes, notify()].concat(),
+        &[&pass[..], &probe, &[ret(NOTIFY)]].concat(),
     ));
-    calls.extend(if_equal(
-        libc::SYS_listen as u32,
-        &[passes(), notify()].concat(),
-    ));
+    filter.extend(if_equal(libc::SYS_listen as u32, &pass_or_notify));
     if getsockname == Getsockname::Notify {
-        calls.extend(if_equal(
-            libc::SYS_getsockname as u32,
-            &[passes(), notify()].concat(),
-        ));
+        filter.extend(if_equal(libc::SYS_getsockname as u32, &pass_or_notify));
     }
-    calls.extend(returns(&[
+    filter.extend(dispatch(&[
         (libc::SYS_accept as u32, NOTIFY),
         (libc::SYS_io_uring_setup as u32, FAIL_ENOSYS),
     ]));
-    calls.push(ret(SECCOMP_RET_ALLOW));
-    calls
+    filter.push(ret(SECCOMP_RET_ALLOW));
+    filter
 }
 
 /// In the 32-bit ABI, socketcall(2) multiplexes the socket calls by its first argument.
 #[cfg(target_arch = "x86_64")]
-fn program_i386(getsockname: Getsockname) -> Vec<sock_filter> {
-    let mut which = vec![load(FIRST_ARGUMENT)];
-    which.extend(returns(
+fn i386_filter(getsockname: Getsockname) -> Vec<sock_filter> {
+    let mut multiplexed = vec![load(argument(0))];
+    multiplexed.extend(dispatch(
         &i386::SOCKETCALL_NOTIFIED.map(|call| (call, NOTIFY)),
     ));
-    which.extend(returns(&[(i386::SYS_GETSOCKNAME, getsockname.action())]));
-    which.push(ret(SECCOMP_RET_ALLOW));
-    let mut calls = vec![load(NUMBER)];
-    calls.extend(returns(&[
+    multiplexed.extend(dispatch(&[(i386::SYS_GETSOCKNAME, getsockname.action())]));
+    multiplexed.push(ret(SECCOMP_RET_ALLOW));
+    let mut filter = vec![load(NUMBER)];
+    filter.extend(dispatch(&[
         (i386::LISTEN, NOTIFY),
         (i386::ACCEPT4, NOTIFY),
         (i386::GETPEERNAME, NOTIFY),
         (i386::GETSOCKNAME, getsockname.action()),
         (i386::IO_URING_SETUP, FAIL_ENOSYS),
     ]));
-    calls.extend(if_equal(i386::SOCKETCALL, &which));
-    calls.push(ret(SECCOMP_RET_ALLOW));
-    calls
+    filter.extend(if_equal(i386::SOCKETCALL, &multiplexed));
+    filter.push(ret(SECCOMP_RET_ALLOW));
+    filter
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -117,24 +108,18 @@ impl Getsockname {
 
 /// Returns `action` for a call with these fifth and sixth arguments; else continues.
 fn if_arguments(pair: [u64; 2], action: u32) -> Vec<sock_filter> {
-    let words = pair.map(|word| [word as u32, (word >> 32) as u32]);
-    let words = words.as_flattened();
-    let compare = |(at, &word): (usize, &u32)| {
-        // Instructions to skip: two for each further word, and the return.
-        let rest = 2 * (words.len() - 1 - at) + 1;
-        let offset = FIFTH_ARGUMENT + at * size_of::<u32>();
-        [load(offset), jump(BPF_JEQ, word, 0, rest as u8)]
-    };
-    let mut all: Vec<_> = words.iter().enumerate().flat_map(compare).collect();
-    all.push(ret(action));
-    all
+    // The lower half is first in memory.
+    let halves = pair.map(|argument| [argument as u32, (argument >> 32) as u32]);
+    let halves = halves.as_flattened();
+    let mut program = Vec::new();
+    for (index, &half) in halves.iter().enumerate() {
+        // Another value skips two instructions for each further half, and the return.
+        let rest = 2 * (halves.len() - 1 - index) + 1;
+        let offset = argument(4) + index * size_of::<u32>();
+        program.extend([load(offset), jump(BPF_JEQ, half, 0, rest as u8)]);
+    }
+    program.push(ret(action));
+    program
 }
-
-fn failure(errno: i32) -> u32 {
-    SECCOMP_RET_ERRNO | errno.cast_unsigned()
-}
-
-/// Little-endian, as all supported machines: the lower half first. The sixth follows.
-const FIFTH_ARGUMENT: usize = std::mem::offset_of!(seccomp_data, args) + 4 * size_of::<u64>();
 
 const NOTIFY: u32 = SECCOMP_RET_USER_NOTIF;

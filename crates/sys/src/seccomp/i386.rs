@@ -1,4 +1,4 @@
-//! Numbers of 32-bit system calls, and of the calls that socketcall(2) stands for, from `linux/net.h`.
+//! Numbers of 32-bit system calls, and of the calls that socketcall(2) multiplexes (`SYS_*`, from `linux/net.h`).
 
 use syscalls::x86::Sysno;
 
@@ -13,6 +13,7 @@ pub(super) const SYS_ACCEPT: u32 = 5;
 pub(super) const SYS_GETSOCKNAME: u32 = 6;
 pub(super) const SYS_GETPEERNAME: u32 = 7;
 pub(super) const SYS_ACCEPT4: u32 = 18;
+/// The multiplexed calls that are always intercepted.
 pub(super) const SOCKETCALL_NOTIFIED: [u32; 4] =
     [SYS_LISTEN, SYS_ACCEPT, SYS_GETPEERNAME, SYS_ACCEPT4];
 

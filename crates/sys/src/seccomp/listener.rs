@@ -1,4 +1,4 @@
-//! The supervisor's end of a filter: pending calls, and their answers.
+//! The supervisor's end of a filter: receives pending calls and answers them.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -12,22 +12,22 @@ use super::bpf;
 use crate::process::pidfd::PidFd;
 use crate::{Errno, NameCall, Result};
 
-/// The supervisor's end. Once every copy of it is closed, the calls fail with ENOSYS. Readable when a call
-/// is pending; reports a hang-up once no process with the filter is left.
+/// The supervisor's end of a filter. Once every copy of it is closed, the intercepted calls fail with ENOSYS. Readable when a
+/// call is pending; reports a hang-up once no process with the filter is left.
 #[derive(Debug)]
 pub struct NotificationListener(OwnedFd);
 
 /// A pending system call.
 #[derive(Clone, Copy, Debug)]
 pub struct Notification {
-    /// Its id, never reused by this listener.
+    /// The id of the notification, never reused by this listener.
     pub id: u64,
-    /// The thread id in this process's pid namespace; 0 if the thread is outside of it.
+    /// The id of the calling thread in this process's PID namespace; 0 if the thread is outside of it.
     pub tid: u32,
     pub(super) data: libc::seccomp_data,
 }
 
-/// Shared memory for one call, as the kernel writes it (`struct seccomp_notif`). Empty if it is zero.
+/// Shared memory for one call, as the kernel writes it (`struct seccomp_notif`); zero while it has none.
 pub type NotificationRecord = [AtomicU64; Notification::WORDS];
 
 /// The result of returning a descriptor from a call.
@@ -44,31 +44,30 @@ pub enum AddFdOutcome {
 /// Why [`NotificationListener::wait`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitOutcome {
-    /// What is ready; nothing where the time is over, or a signal has come.
+    /// Something is ready; or neither, after the time limit or a signal.
     Ready {
         /// A call is pending.
         call: bool,
         /// The other descriptor is readable.
         other: bool,
     },
-    /// The process has exited, or none with the filter is left.
+    /// The process has exited, or no process with the filter is left.
     Exited,
 }
 
 /// Whether no process with the filter of this listener is left.
 pub fn is_over(listener: impl AsFd) -> bool {
     let now = Timespec::try_from(Duration::ZERO).ok();
-    let mut polled = [PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN)];
-    let ready = poll(&mut polled, now.as_ref());
-    let [calls] = polled;
-    ready.is_ok() && calls.revents().contains(PollFlags::HUP)
+    let mut fds = [PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN)];
+    let polled = poll(&mut fds, now.as_ref());
+    let [listener] = fds;
+    polled.is_ok() && listener.revents().contains(PollFlags::HUP)
 }
 
 /// Whether a descriptor is the listener of a filter.
 pub fn is_listener(fd: impl AsFd) -> bool {
     let link = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
-    let file = std::fs::read_link(link);
-    file.is_ok_and(|file| file == Path::new("anon_inode:seccomp notify"))
+    std::fs::read_link(link).is_ok_and(|file| file == Path::new("anon_inode:seccomp notify"))
 }
 
 /// The listener of a filter that was just installed with SECCOMP_FILTER_FLAG_NEW_LISTENER.
@@ -108,7 +107,7 @@ impl Notification {
     }
 
     /// Empties the record of a call that was answered, or is over. If this process is killed meanwhile, the record still has a
-    /// call that is over.
+    /// call, which is then known to be over.
     pub fn clear(record: &NotificationRecord) {
         let [id, tid, abi, rest @ ..] = record;
         for word in [id, tid].into_iter().chain(rest) {
@@ -141,7 +140,7 @@ impl NotificationListener {
         rc == 0
     }
 
-    /// Waits for a call, until this process has exited or `other` is readable, for this time at most; `None` without a limit.
+    /// Waits until a call is pending, `process` has exited or `other` is readable; at most for `limit`.
     pub fn wait(
         &self,
         process: &PidFd,
@@ -163,7 +162,8 @@ impl NotificationListener {
             ready => _ = ready.call("poll(2)")?,
         }
         let [calls, exit, other] = polled.map(|polled| polled.revents());
-        // Not at POLLERR: a signal has interrupted the poll (`seccomp_notify_poll` in the kernel's `kernel/seccomp.c`).
+        // POLLERR of the listener means only that a signal has interrupted the poll (`seccomp_notify_poll` in the kernel's
+        // `kernel/seccomp.c`).
         if !exit.is_empty() || calls.contains(PollFlags::HUP) {
             return Ok(WaitOutcome::Exited);
         }
@@ -189,9 +189,9 @@ impl NotificationListener {
         })
     }
 
-    /// Receives the next pending call into an empty record, which may be memory that outlives this process. Then no call is
-    /// lost with this process: if it is killed within the system call, the call is in the record, or the next one receives it
-    /// (`seccomp_notify_recv` in the kernel's `kernel/seccomp.c`). Blocks as [`NotificationListener::receive`].
+    /// Receives the next pending call into an empty record. If the record is memory that outlives this process, no call is lost
+    /// with the process: if it is killed within the system call, the call is in the record, or the next process receives it
+    /// (`seccomp_notify_recv` in the kernel's `kernel/seccomp.c`). Blocks as [`NotificationListener::receive`] does.
     ///
     /// # Errors
     ///
@@ -225,8 +225,8 @@ impl NotificationListener {
         self.answer(id, -error.raw_os_error().unwrap_or(libc::EIO), 0);
     }
 
-    /// Lets the kernel execute the call as if it had not been intercepted (SECCOMP_USER_NOTIF_FLAG_CONTINUE). Its arguments
-    /// may have changed by then (seccomp_unotify(2)), so this can't enforce a policy against the program.
+    /// Lets the kernel execute the call as if it had not been intercepted (SECCOMP_USER_NOTIF_FLAG_CONTINUE). Arguments in
+    /// memory may have changed by then (seccomp_unotify(2)), so no policy can rely on them.
     pub fn continue_syscall(&self, id: u64) {
         self.answer(id, 0, SECCOMP_USER_NOTIF_FLAG_CONTINUE);
     }
@@ -261,7 +261,7 @@ impl NotificationListener {
                 return AddFdOutcome::Installed;
             };
             return match error.raw_os_error() {
-                // Before the answer was given, or after it.
+                // The signal came before the call was answered, and else after it.
                 Some(libc::EINTR) if self.is_pending(id) => continue,
                 Some(libc::EINTR | libc::ENOENT) => AddFdOutcome::CallOver,
                 _ => AddFdOutcome::Rejected(error),

@@ -1,4 +1,4 @@
-//! Caches the program's threads that make calls, and gets copies of their descriptors (pidfd_getfd(2)).
+//! Caches the threads of the program that make calls, and copies their descriptors (pidfd_getfd(2)).
 
 use std::collections::HashMap;
 use std::os::fd::RawFd;
@@ -9,7 +9,7 @@ use crate::ipc::foreign_fd::ForeignFd;
 use crate::process::pidfd::ThreadFd;
 use crate::{Errno, Result};
 
-/// The threads that have called before: a thread is opened once, not at each call.
+/// The threads that have made calls before: a thread is opened once, not at each call.
 #[derive(Debug, Default)]
 pub struct ThreadCache(HashMap<u32, Rc<ThreadFd>>);
 
@@ -25,15 +25,15 @@ impl ThreadCache {
         call: &Notification,
         number: RawFd,
     ) -> Result<Option<(Rc<ThreadFd>, ForeignFd)>> {
-        if let Some(known) = self.0.get(&call.tid) {
-            match known.get_fd(number) {
+        if let Some(cached) = self.0.get(&call.tid) {
+            match cached.get_fd(number) {
                 // The cached thread has exited, and the caller has its id: no two live threads have the same.
                 Err(error) if error.errno() == Some(Errno::SRCH.raw_os_error()) => {}
-                found => return found.map(|fd| Some((Rc::clone(known), fd.into()))),
+                copied => return copied.map(|fd| Some((Rc::clone(cached), fd.into()))),
             }
         }
         let thread = match ThreadFd::open(call.tid) {
-            // Those that are cached have taken the descriptors.
+            // The cached threads have used up the descriptors of this process.
             Err(error) if error.errno() == Some(Errno::MFILE.raw_os_error()) => {
                 self.0.clear();
                 ThreadFd::open(call.tid)?
@@ -41,7 +41,7 @@ impl ThreadCache {
             opened => opened?,
         };
         let thread = Rc::new(thread);
-        let found = ForeignFd::from(thread.get_fd(number)?);
+        let copy = ForeignFd::from(thread.get_fd(number)?);
         // If the call is over, the caller may have exited, and this may be another thread with its id.
         if !calls.is_pending(call.id) {
             return Ok(None);
@@ -49,7 +49,7 @@ impl ThreadCache {
         if thread.is_of_thread() {
             self.insert(call.tid, &thread);
         }
-        Ok(Some((thread, found)))
+        Ok(Some((thread, copy)))
     }
 
     fn insert(&mut self, tid: u32, thread: &Rc<ThreadFd>) {
@@ -60,5 +60,5 @@ impl ThreadCache {
     }
 }
 
-/// The capacity of the cache: threads, a descriptor each.
+/// The capacity of the cache; each thread takes a descriptor of this process.
 const MAX_CACHED_THREADS: usize = 1024;

@@ -1,4 +1,4 @@
-//! Decoding a call for the mediator of a jail.
+//! Decodes a call for the mediator of a jail.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -8,16 +8,16 @@ use syscalls::Sysno;
 use super::super::listener::Notification;
 use crate::process::memory;
 
-/// A call that the mediator makes for the program, or judges.
+/// A call that the mediator makes for the program, or checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MediatedCall {
     /// connect(2).
     Connect(AddressArgument),
     /// bind(2).
     Bind(AddressArgument),
-    /// A change of another process or thread: of its limits, its priority, or the processors that it runs on.
+    /// A call that changes the limits, the priority or the CPU affinity of another process or thread.
     ChangeProcess {
-        /// Its id in the caller's PID namespace.
+        /// The id of the other one in the caller's PID namespace.
         process: i32,
     },
 }
@@ -25,7 +25,7 @@ pub enum MediatedCall {
 /// A socket and an address, as connect(2) and bind(2) take them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressArgument {
-    /// The descriptor, one of the program.
+    /// The descriptor of the socket, in the program.
     pub socket: RawFd,
     tid: u32,
     address: u64,
@@ -71,7 +71,7 @@ impl AddressArgument {
     ///
     /// # Errors
     ///
-    /// EINVAL for a length beyond that of a `sockaddr_storage`, as the kernel; EFAULT where it can't be read, ESRCH or EPERM.
+    /// EINVAL for an address longer than `sockaddr_storage`, as in the kernel; EFAULT, ESRCH or EPERM where it can't be read.
     pub fn read(&self) -> io::Result<Vec<u8>> {
         let length = usize::try_from(self.length).unwrap_or(usize::MAX);
         if length > size_of::<libc::sockaddr_storage>() {

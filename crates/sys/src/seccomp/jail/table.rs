@@ -1,19 +1,19 @@
-//! What becomes of each system call of a jailed program.
+//! The decision on each system call of a jailed program.
 //!
-//! A call that is in no group, such as one of a newer kernel, fails with ENOSYS: the tests compare the groups with the lists
-//! of the kernel's headers and of the crate `syscalls`, so that a new call is denied until it is decided. A group lists
-//! calls of all architectures; each takes those that it has.
+//! A call that is in no group, such as one of a newer kernel, fails with ENOSYS. The tests compare the groups with the lists
+//! of the kernel's headers and of the crate `syscalls`, so that a new call is noticed and decided. A group lists calls of all
+//! architectures; an architecture that lacks a call ignores it.
 //!
 //! Calls that the kernel itself refuses across a user namespace need no rule here: the program runs in one that owns neither
 //! its network nor its mounts, and that no process outside belongs to.
 
 use libc::{ENOSYS, EPERM};
 
-/// Calls that are treated alike.
+/// Calls with the same decision, for the same reason.
 #[derive(Debug)]
 pub(super) struct Group {
     pub(super) decision: Decision,
-    /// Why, for a reader of the table.
+    /// The reason of the decision.
     #[cfg_attr(
         not(test),
         allow(dead_code, reason = "read by people, and by the test of the table")
@@ -22,11 +22,11 @@ pub(super) struct Group {
     pub(super) calls: &'static [&'static str],
 }
 
-/// What becomes of a call.
+/// The decision on a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Decision {
     Allow,
-    /// Allowed with some arguments.
+    /// Depends on the arguments.
     Check(Check),
     /// Made by the mediator for the program ([`MediatedCall`](super::MediatedCall)).
     Mediate,
@@ -36,27 +36,27 @@ pub(super) enum Decision {
     Fail(i32),
 }
 
-/// What is compared.
+/// The arguments that decide on a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Check {
-    /// The family, and the type of a Unix socket.
+    /// Of socket(2): the family, and the type of a Unix socket.
     Socket,
-    /// The type of a Unix socket.
+    /// Of socketpair(2): the type of a Unix socket.
     SocketPair,
-    /// The command.
+    /// Of ioctl(2): the command.
     Ioctl,
-    /// The command of fcntl(2), and the owner of the signals of a descriptor.
+    /// Of fcntl(2): the command, and the owner of the signals of a descriptor.
     SignalOwner,
-    /// The flags.
+    /// Of clone(2) and unshare(2): the flags.
     Clone,
-    /// The flags: no listener.
+    /// Of seccomp(2): the flag that requests a listener.
     Filter,
-    /// The first argument is a process: the caller, or one for the mediator to check.
+    /// The process in the first argument: 0 is the caller, others are left to the mediator.
     Process,
-    /// The same, where the third argument, the new limit, is not null.
+    /// Of prlimit64(2): the same, if the third argument, the new limit, is not null.
     NewLimit,
-    /// The second argument is a process, if the first has this value; users and process groups, in which there may be
-    /// processes outside, are refused.
+    /// Of setpriority(2) and ioprio_set(2): the process in the second argument, if the first, `which`, has this value. Users
+    /// and process groups are refused, because they may have processes outside.
     Which(u32),
 }
 
@@ -325,9 +325,11 @@ mod tests {
     #[test]
     fn every_call_of_the_kernels_lists_is_decided() {
         let decided = decided();
-        let known = Sysno::iter().map(|call| call.name());
-        let known = known.chain(syscalls::x86::Sysno::iter().map(|call| call.name()));
-        let known: BTreeSet<_> = known.map(|name| name.trim_start_matches("r#")).collect();
+        let known: BTreeSet<_> = Sysno::iter()
+            .map(|call| call.name())
+            .chain(syscalls::x86::Sysno::iter().map(|call| call.name()))
+            .map(|name| name.trim_start_matches("r#"))
+            .collect();
         let missing: Vec<_> = known.difference(&decided).collect();
         assert!(missing.is_empty(), "undecided: {missing:?}");
     }

@@ -27,17 +27,17 @@ fn sockets_of_other_families_are_denied() {
     }
     let is_other = |family: &i32| *family != libc::AF_UNIX && !FAMILIES.contains(family);
     for family in (0..64).filter(is_other) {
-        let made = socket(STRICT, family, libc::SOCK_STREAM);
-        assert_eq!(made, failure(libc::EAFNOSUPPORT), "{family}");
+        let action = socket(STRICT, family, libc::SOCK_STREAM);
+        assert_eq!(action, failure(libc::EAFNOSUPPORT), "{family}");
     }
-    // The kernel reads an int.
+    // The kernel reads an int, so a bit of the upper half changes nothing.
     let padded = u64::from(libc::AF_VSOCK as u32) | 1 << 32;
-    let made = native_call(STRICT, libc::SYS_socket, &[padded, 1]);
-    assert_eq!(made, failure(libc::EAFNOSUPPORT));
+    let action = native_call(STRICT, libc::SYS_socket, &[padded, 1]);
+    assert_eq!(action, failure(libc::EAFNOSUPPORT));
 }
 
 #[test]
-fn unix_sockets_are_streams() {
+fn only_stream_and_seqpacket_unix_sockets_are_opened() {
     let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     for kind in [libc::SOCK_STREAM, libc::SOCK_SEQPACKET] {
         assert_eq!(
@@ -62,9 +62,9 @@ fn unix_sockets_are_streams() {
 
 #[test]
 fn typing_into_a_terminal_snapshots_and_owners_in_memory_are_denied() {
-    for command in DENIED_COMMANDS.concat() {
-        let made = native_call(STRICT, libc::SYS_ioctl, &[0, command.into()]);
-        assert_eq!(made, FAIL_EPERM);
+    for command in DENIED_IOCTLS {
+        let action = native_call(STRICT, libc::SYS_ioctl, &[0, command.into()]);
+        assert_eq!(action, FAIL_EPERM);
     }
     let other = native_call(STRICT, libc::SYS_ioctl, &[0, libc::TIOCGWINSZ]);
     assert_eq!(other, SECCOMP_RET_ALLOW);
@@ -98,8 +98,7 @@ fn children_of_the_parent_and_other_networks_are_denied() {
 
 #[test]
 fn calls_about_the_caller_are_allowed_and_others_are_mediated() {
-    let both = [(STRICT, SECCOMP_RET_USER_NOTIF), (NESTED, FAIL_EPERM)];
-    for (rules, other) in both {
+    for (rules, other) in [(STRICT, SECCOMP_RET_USER_NOTIF), (NESTED, FAIL_EPERM)] {
         let affinity = |pid| native_call(rules, libc::SYS_sched_setaffinity, &[pid, 8, 1]);
         assert_eq!([affinity(0), affinity(7)], [SECCOMP_RET_ALLOW, other]);
         let priority = |which, who| native_call(rules, libc::SYS_setpriority, &[which, who]);
