@@ -29,7 +29,7 @@ const CASES: &[Case] = &[
     ("files", only_allowed_files, Expected::Success),
     ("names", names_are_refused, Expected::Success),
     ("threads", a_second_thread_is_refused, Expected::Success),
-    ("server", what_a_server_does, Expected::Success),
+    ("server", a_server_runs, Expected::Success),
     ("uring", denied_calls_are_absent, Expected::Success),
     ("newer", newer_calls_are_absent, Expected::Success),
     ("execve", execve, Expected::Killed(Sysno::execve)),
@@ -55,8 +55,10 @@ const CASES: &[Case] = &[
 fn main() -> ExitCode {
     // The arguments of libtest are ignored.
     let argument = std::env::args().nth(1);
-    let named = |(name, ..): &&Case| Some(*name) == argument.as_deref();
-    if let Some((_, case, _)) = CASES.iter().find(named) {
+    if let Some((_, case, _)) = CASES
+        .iter()
+        .find(|(name, ..)| Some(*name) == argument.as_deref())
+    {
         case();
         return ExitCode::SUCCESS;
     }
@@ -64,13 +66,12 @@ fn main() -> ExitCode {
     for (name, _, expected) in CASES {
         let output = Command::new("/proc/self/exe").arg(name).output();
         let output = output.expect("this program starts itself");
-        let is_right = expected.is_met_by(&output);
-        let verdict = if is_right { "ok" } else { "FAILED" };
-        println!("confine {name} ... {verdict}");
-        if !is_right {
-            println!("{output:?}");
+        if expected.is_met_by(&output) {
+            println!("confine {name} ... ok");
+        } else {
+            println!("confine {name} ... FAILED\n{output:?}");
+            failed = true;
         }
-        failed |= !is_right;
     }
     ExitCode::from(u8::from(failed))
 }
@@ -132,7 +133,7 @@ fn confine_calls() {
 }
 
 fn only_allowed_files() {
-    // Confined, the process can't remove it: the next run does.
+    // The confined process can't remove the directory, so the next run does.
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("confine");
     let _ = fs::remove_dir_all(&dir);
     let (inside, outside) = (dir.join("inside"), dir.join("outside"));
@@ -189,7 +190,7 @@ fn a_second_thread_is_refused() {
     assert_eq!(refused.errno(), Some(libc::EBUSY));
 }
 
-fn what_a_server_does() {
+fn a_server_runs() {
     confine_calls();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
