@@ -39,8 +39,8 @@ pub fn set_no_new_privs() -> Result<()> {
     thread::set_no_new_privs(true).call("prctl(PR_SET_NO_NEW_PRIVS)")
 }
 
-/// Drops every capability of the calling thread except those of `keep` that it has, and the means to
-/// regain them: clears the bounding, inheritable and ambient sets and sets `no_new_privs`.
+/// Drops every capability of the calling thread that is not in `keep`, and the means to regain capabilities: clears the
+/// bounding, inheritable and ambient sets and sets `no_new_privs`.
 ///
 /// Capabilities belong to threads: call it before any other thread exists. Without CAP_SETPCAP the bounding set stays
 /// as it is, and in a sandbox that forbids capset(2) so does the inheritable set. Both are harmless under

@@ -1,4 +1,4 @@
-//! Forking helper processes: children, and daemons that are no children of the program beside which they run.
+//! Forks helper processes: children of this process, and daemons, which are reparented to init.
 
 use std::ffi::CStr;
 use std::fs::{self, File};
@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, setpgid, waitpid};
 use rustix::stdio::{dup2_stdin, dup2_stdout};
 
 use crate::process::pidfd::PidFd;
-use crate::{NameCall, Result, SyscallError};
+use crate::{NameCall, Result};
 
 /// Runs `work` in a daemon (double fork): its parent is init or a subreaper, and this process need not reap it. The daemon has
 /// a process group of its own, so the terminal's signals don't reach it, and blocks all signals that can be blocked: a
@@ -26,8 +26,8 @@ use crate::{NameCall, Result, SyscallError};
 ///
 /// # Errors
 ///
-/// EBUSY when this process has more than one thread: the others would be missing in the daemon, with the
-/// locks they hold. EAGAIN when the second fork failed. Else those of fork(2).
+/// EBUSY when this process has several threads: the daemon would lack the others, but not the locks that they hold. EAGAIN when
+/// the second fork failed. Else those of fork(2).
 pub fn spawn_detached<K: AsRef<[OwnedFd]>>(keep: K, work: impl FnOnce(K) -> u8) -> Result<()> {
     let intermediate = fork(|| {
         let _ = setpgid(None, None);
@@ -40,21 +40,20 @@ pub fn spawn_detached<K: AsRef<[OwnedFd]>>(keep: K, work: impl FnOnce(K) -> u8) 
         })
         .map_or(1, |_| 0)
     })?;
-    let exited = waitpid(Some(intermediate), WaitOptions::empty()).call("waitpid(2)")?;
-    match exited.and_then(|(_, status)| status.exit_status()) {
-        Some(0) => Ok(()),
-        _ => Err(io::Error::from(io::ErrorKind::WouldBlock)).call("fork(2)"),
+    if wait_exit(intermediate)?.success() {
+        Ok(())
+    } else {
+        Err(io::Error::from(io::ErrorKind::WouldBlock)).call("fork(2)")
     }
 }
 
 /// Runs `work` in a child in the same session, with the same signals blocked, and returns its process id. The child
 /// inherits descriptors as [`spawn_detached`] describes.
 pub fn fork_child<K: AsRef<[OwnedFd]>>(keep: K, work: impl FnOnce(K) -> u8) -> Result<u32> {
-    let pid = fork(|| match detach_from_parent(keep.as_ref()) {
+    fork(|| match detach_from_parent(keep.as_ref()) {
         Ok(()) => work(keep),
         Err(_) => 1,
-    })?;
-    Ok(pid.as_raw_pid().cast_unsigned())
+    })
 }
 
 /// A child of this process, with its process descriptor. Dropping this neither ends nor reaps the child.
@@ -75,7 +74,7 @@ impl ChildProcess {
         match PidFd::open(id) {
             Ok(process) => Ok(Self { id, process }),
             Err(error) => {
-                // The id is the child's until it is reaped.
+                // The id is not reused before the child is reaped.
                 if let Some(pid) = Pid::from_raw(id.cast_signed()) {
                     let _ = kill_process(pid, Signal::KILL);
                 }
@@ -106,14 +105,13 @@ impl ChildProcess {
 /// standard streams, the working directory, the environment, and of the other descriptors `keep` only, which are passed to
 /// `work`. It blocks all signals that can be blocked: signals to the whole process group mean this process.
 pub fn fork_launcher<K: AsRef<[OwnedFd]>>(keep: K, work: impl FnOnce(K) -> u8) -> Result<u32> {
-    let pid = fork(|| {
+    fork(|| {
         block_signals();
         match close_above_stderr(keep.as_ref()) {
             Ok(()) => work(keep),
             Err(_) => 1,
         }
-    })?;
-    Ok(pid.as_raw_pid().cast_unsigned())
+    })
 }
 
 /// Runs `work` in a child that inherits everything, for `work` to execute a program. Returns the child's process id.
@@ -122,7 +120,7 @@ pub fn fork_launcher<K: AsRef<[OwnedFd]>>(keep: K, work: impl FnOnce(K) -> u8) -
 ///
 /// EBUSY when this process has more than one thread; else those of fork(2).
 pub fn fork_to_exec(work: impl FnOnce() -> u8) -> Result<u32> {
-    Ok(fork(work)?.as_raw_pid().cast_unsigned())
+    fork(work)
 }
 
 /// Waits until a child has exited, and reaps it.
@@ -154,8 +152,8 @@ pub fn set_thread_name(name: &CStr) {
     let _ = rustix::thread::set_name(name);
 }
 
-/// Runs `work` in a child, whose exit code it returns.
-fn fork(work: impl FnOnce() -> u8) -> Result<Pid> {
+/// Runs `work` in a child, whose exit code `work` returns. Returns the child's process id.
+fn fork(work: impl FnOnce() -> u8) -> Result<u32> {
     if thread_count()? != 1 {
         return Err(io::Error::from_raw_os_error(libc::EBUSY))
             .call("fork(2), with several threads");
@@ -169,10 +167,8 @@ fn fork(work: impl FnOnce() -> u8) -> Result<Pid> {
             // SAFETY: the call takes an integer. Handlers of atexit(3) are left to the parent.
             unsafe { libc::_exit(code.into()) }
         }
-        pid => Pid::from_raw(pid.max(0)).ok_or_else(|| SyscallError {
-            call: "fork(2)",
-            source: io::Error::last_os_error(),
-        }),
+        pid @ 1.. => Ok(pid.cast_unsigned()),
+        _ => Err(io::Error::last_os_error()).call("fork(2)"),
     }
 }
 
@@ -216,8 +212,8 @@ fn close_above_stderr(keep: &[OwnedFd]) -> Result<()> {
 
 /// close_range(2), since Linux 5.9.
 fn close_range(first: u32, last: u32) -> Result<()> {
-    // SAFETY: this is a forked child that uses none of these any more: it ends by _exit(2), so that no value
-    // that owns one is dropped.
+    // SAFETY: this is a forked child that uses none of these descriptors any more. It ends by _exit(2), so no value that
+    // owns a closed descriptor is dropped.
     match unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()).call("close_range(2)"),

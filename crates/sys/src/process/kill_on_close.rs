@@ -1,4 +1,4 @@
-//! A dead man's switch: the kernel kills a process when the one that holds the switch has exited, even by SIGKILL.
+//! A dead man's switch: the kernel kills a process when the process that holds the switch has exited, even by SIGKILL.
 //!
 //! The switch holds the write end of a pipe. When that is closed, however its process exited, the kernel signals the owner of
 //! the read end (O_ASYNC, open(2)). Signal and owner can be chosen: here SIGKILL (F_SETSIG, fcntl(2)) and the target
@@ -78,7 +78,7 @@ mod tests {
         assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
     }
 
-    /// Another process may have the id of the one that has exited.
+    /// The id of a process that has exited may belong to another one by now.
     #[test]
     fn a_process_with_a_reused_id_is_not_killed() {
         let mut exited = Command::new("true").spawn().unwrap();

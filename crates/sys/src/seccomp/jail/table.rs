@@ -90,12 +90,12 @@ pub(super) const GROUPS: &[Group] = &[
     },
     Group {
         decision: Decision::Check(Check::Clone),
-        reason: "CLONE_PARENT makes children of the parent outside, which takes their exit for its own children's; on some kernels (Debian's 6.12.95) the owner of a network makes interfaces in every other one",
+        reason: "CLONE_PARENT makes children of the process outside that started the program, which takes their exit for its own child's; on some kernels (Debian's 6.12.95) the owner of a network namespace can make interfaces in any other one",
         calls: &["clone", "unshare"],
     },
     Group {
         decision: Decision::Check(Check::Filter),
-        reason: "once the mediator is gone, a listener of the program's own would be the one that the kernel asks, and could continue what the mediator has to make",
+        reason: "once the mediator has exited, the kernel would notify a listener of the program's own, which could continue the calls that only the mediator may make",
         calls: &["seccomp"],
     },
     Group {
@@ -125,7 +125,7 @@ pub(super) const GROUPS: &[Group] = &[
     },
     Group {
         decision: Decision::Mount,
-        reason: "uncovers what is covered: a file that is moved to where no mount covers it",
+        reason: "can uncover a file, by unmounting or by moving it to where no mount covers it",
         calls: &[
             "fsconfig", "fsmount", "fsopen", "fspick", "mount", "mount_setattr", "move_mount", "open_tree",
             "open_tree_attr", "pivot_root", "umount", "umount2",
@@ -158,7 +158,7 @@ pub(super) const GROUPS: &[Group] = &[
     },
     Group {
         decision: Decision::Fail(EPERM),
-        reason: "asks for no right over the process whose memory it frees",
+        reason: "needs no permission over the process whose memory it frees",
         calls: &["process_mrelease"],
     },
     Group {
@@ -192,7 +192,7 @@ pub(super) const GROUPS: &[Group] = &[
     },
     Group {
         decision: Decision::Allow,
-        reason: "sockets that are open, of the jail's network; those of Unix datagrams can't be opened",
+        reason: "uses open sockets, which are of the jail's network or Unix sockets of connections",
         calls: &[
             "accept", "accept4", "getpeername", "getsockname", "getsockopt", "listen", "recvfrom",
             "recvmmsg", "recvmmsg_time64", "recvmsg", "sendmmsg", "sendmsg", "sendto", "setsockopt",
@@ -243,7 +243,7 @@ pub(super) const GROUPS: &[Group] = &[
     },
     Group {
         decision: Decision::Allow,
-        reason: "the kernel asks for the rights of ptrace(2), which end at the user namespace",
+        reason: "needs the permission of ptrace(2), which ends at the user namespace",
         calls: &[
             "get_robust_list", "kcmp", "migrate_pages", "move_pages", "perf_event_open", "pidfd_getfd",
             "process_madvise", "process_vm_readv", "process_vm_writev", "ptrace",
@@ -259,7 +259,7 @@ pub(super) const GROUPS: &[Group] = &[
     },
     Group {
         decision: Decision::Allow,
-        reason: "reads about a process what /proc shows, too; setpgid(2) changes the caller and its children only",
+        reason: "reads what /proc shows, too; setpgid(2) changes the caller and its children only",
         calls: &[
             "getpgid", "getpriority", "getsid", "ioprio_get", "sched_getaffinity", "sched_getattr",
             "sched_getparam", "sched_getscheduler", "sched_rr_get_interval",
@@ -268,7 +268,7 @@ pub(super) const GROUPS: &[Group] = &[
     },
     Group {
         decision: Decision::Allow,
-        reason: "the kernel asks for a capability over the whole host, or over what the jail does not own",
+        reason: "needs a capability over the whole host, or over what the jail does not own",
         calls: &[
             "acct", "adjtimex", "clock_settime", "clock_settime64", "create_module", "delete_module",
             "finit_module", "init_module", "ioperm", "iopl", "kexec_file_load", "kexec_load",
