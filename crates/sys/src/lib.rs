@@ -1,8 +1,8 @@
-//! Every system call of the workspace, behind safe functions.
+//! The system calls of the workspace, behind safe functions.
 //!
-//! The rest of peername forbids `unsafe`; code that needs it is here, one file an idea, so that it can
-//! be audited in one sitting. Borrowed descriptors go in, owned ones come out, and every error names
-//! the call that failed ([`SyscallError`]). This crate contains no policy.
+//! Code that needs `unsafe` is here, one file per idea, so that it can be audited in one sitting; only the preloaded libraries
+//! have such code of their own. Borrowed descriptors go in, owned ones come out, and errors name the call that failed
+//! ([`SyscallError`]) where a caller can't know it. This crate contains no policy.
 
 mod error;
 
