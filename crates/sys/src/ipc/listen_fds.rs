@@ -141,9 +141,8 @@ pub fn pass_on_exec(sockets: Vec<OwnedFd>) -> Result<()> {
         .collect::<Result<_>>()?;
     drop(sockets);
     for (number, socket) in (FIRST_FD..end).zip(&duplicates) {
-        // SAFETY: F_GETFD and F_DUPFD take integers. The number was checked to be free, so
-        // no owned descriptor is replaced; this process has one thread at this point or
-        // loses the race with an error below.
+        // SAFETY: F_GETFD and F_DUPFD take integers. F_DUPFD replaces no descriptor: if another thread has taken the number
+        // since the check, it returns another one, which is an error below.
         let moved_to = unsafe {
             if libc::fcntl(number, libc::F_GETFD) >= 0 {
                 return Err(io::Error::from_raw_os_error(libc::EBUSY)).call("fcntl(F_GETFD)");

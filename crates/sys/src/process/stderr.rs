@@ -33,8 +33,8 @@ pub fn try_write_line(line: &str) {
     let line = format!("{}\n", line.get(..end).unwrap_or(&line));
     let stderr = io::stderr();
     if !is_stream(&stderr) || !write_without_waiting(&stderr, line.as_bytes()) {
-        // Terminals, files, FIFOs, and pipes before Linux 6.4. If another writer fills it between the two calls, the write
-        // blocks.
+        // Terminals, files, FIFOs, and pipes before Linux 6.4. If another writer fills one of these between the two calls,
+        // the write blocks.
         if is_writable(&stderr) {
             let _ = rustix::io::write(&stderr, line.as_bytes());
         }

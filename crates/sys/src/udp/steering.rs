@@ -80,7 +80,7 @@ fn proxy_v2(workers: u32) -> Vec<libc::sock_filter> {
         // The start of the signature.
         &[load_word(0)],
         &require(EQUAL, 0x0d0a_0d0a),
-        // LOCAL (0x20) names no client: its sessions are keyed by the balancer's address.
+        // Version 2, PROXY. LOCAL (0x20) has no client: its sessions are keyed by the balancer's address.
         &[load_byte(12)],
         &require(EQUAL, 0x21),
         // The family: AF_INET6 skips the next check and `v4`.
