@@ -48,7 +48,7 @@ use crate::connections::ConnectionSource;
 
 /// The health of a command, as `/healthz` and `/readyz` report it.
 pub trait Health: Send + Sync + 'static {
-    /// What is wrong while `check_liveness` does not return.
+    /// The reason that is reported while `check_liveness` does not return.
     const HANGS: &'static str = "a worker or the control thread hangs";
 
     /// Returns once every worker, or what serves in their stead, has answered; the endpoint sets the deadline.
@@ -61,7 +61,7 @@ pub trait Health: Send + Sync + 'static {
     /// Why not, in a line of text.
     fn check_readiness(&self) -> impl Future<Output = Result<(), String>> + Send;
 
-    /// What is wrong for some clients only, so that the others should still be sent here; `/readyz` has it behind `ready`.
+    /// A problem of some clients only, because of which the others should still be sent here: `/readyz` appends it to `ready`.
     fn warning(&self) -> Option<String> {
         None
     }
@@ -144,9 +144,9 @@ pub trait LogLevel: Send + Sync + 'static {
     fn set(&self, level: Level) -> Result<(), String>;
 }
 
-/// Names in Host and Origin that are answered, besides IP addresses and localhost. Without that check, a web page could
-/// make its own name resolve to this server, and read the answers (DNS rebinding). A browser reaches a Unix socket, too, once
-/// `ssh -L` forwards a port to it.
+/// The names that Host and Origin of a request may have, besides IP addresses and localhost. Were any name allowed, a web page
+/// could make its own name resolve to this server, and read the answers (DNS rebinding). A browser reaches a Unix socket, too,
+/// once `ssh -L` forwards a port to it.
 #[derive(Clone, Debug, Default)]
 pub struct AllowedHosts(pub Vec<String>);
 
@@ -179,7 +179,7 @@ impl<H: Health> AdminServer<H> {
 
     /// Returns once the control thread and the workers have answered.
     async fn check_liveness(&self) {
-        // Where the runtime has ended, the process ends.
+        // An error means that the runtime has ended, and the process ends with it.
         let _ = self.control.spawn(async {}).await;
         self.health.check_liveness().await;
     }
@@ -190,17 +190,19 @@ impl<H: Health> AdminServer<H> {
         let server = Arc::new(self);
         let events = Arc::clone(&server);
         tokio::spawn(async move { events.publish_events().await });
-        let serve = |listener: AdminListener| {
-            listener.own_path();
-            tokio::spawn(Arc::clone(&server).serve(listener)).abort_handle()
-        };
-        listeners.into_iter().map(serve).collect()
+        listeners
+            .into_iter()
+            .map(|listener| {
+                listener.own_path();
+                tokio::spawn(Arc::clone(&server).serve(listener)).abort_handle()
+            })
+            .collect()
     }
 
     async fn serve(self: Arc<Self>, listener: AdminListener) {
-        // Kept until the end: dropping it removes the socket's path.
         let served = match listener {
             AdminListener::Tcp(socket) => self.serve_tcp(socket).await,
+            // `file` is kept until the end: dropping it removes the socket's path.
             AdminListener::Unix(file) => self.serve_unix(&file).await,
         };
         if let Err(error) = served {
@@ -215,8 +217,7 @@ impl<H: Health> AdminServer<H> {
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => {
-                    let via = (Via::Network, streams.clone());
-                    open.insert(self.spawn_connection(stream, via));
+                    open.insert(self.spawn_connection(stream, Via::Network, streams.clone()));
                 }
                 Err(_) => sleep(ACCEPT_RETRY).await,
             }
@@ -231,8 +232,7 @@ impl<H: Health> AdminServer<H> {
             match listener.accept().await {
                 Ok((stream, _)) => {
                     let via = Via::UnixSocket(stream.peer_cred().ok());
-                    let via = (via, streams.clone());
-                    open.insert(self.spawn_connection(stream, via));
+                    open.insert(self.spawn_connection(stream, via, streams.clone()));
                 }
                 Err(_) => sleep(ACCEPT_RETRY).await,
             }
@@ -242,7 +242,8 @@ impl<H: Health> AdminServer<H> {
     fn spawn_connection<IO>(
         self: &Arc<Self>,
         stream: IO,
-        (via, streams): (Via, StreamPermits),
+        via: Via,
+        streams: StreamPermits,
     ) -> AbortHandle
     where
         IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -257,7 +258,7 @@ impl<H: Health> AdminServer<H> {
                 .timer(TokioTimer::new())
                 .header_read_timeout(HEAD_TIMEOUT)
                 .serve_connection(TokioIo::new(stream), service);
-            // An error means that the client is gone.
+            // An error means that the client has closed the connection.
             let _ = connection.await;
         });
         task.abort_handle()
@@ -282,15 +283,15 @@ impl OpenConnections {
 }
 
 impl AllowedHosts {
-    /// Whether Host and Origin, as far as they are there, are allowed.
+    /// Whether each Host and Origin of a request names an allowed host.
     fn admit(&self, headers: &HeaderMap) -> bool {
         let is_allowed = |value: &HeaderValue, prefix| {
-            let text = value
+            value
                 .to_str()
                 .ok()
-                .and_then(|text| text.strip_prefix(prefix));
-            let authority = text.and_then(|text| text.parse::<Authority>().ok());
-            authority.is_some_and(|authority| self.contains(authority.host()))
+                .and_then(|text| text.strip_prefix(prefix))
+                .and_then(|text| text.parse::<Authority>().ok())
+                .is_some_and(|authority| self.contains(authority.host()))
         };
         let mut hosts = headers.get_all(header::HOST).iter();
         let mut origins = headers.get_all(header::ORIGIN).iter();
@@ -309,7 +310,7 @@ impl AllowedHosts {
     }
 }
 
-/// Scrapers are few.
+/// Of one listener: scrapers, probes and open pages are few.
 const MAX_CONNECTIONS: usize = 32;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);

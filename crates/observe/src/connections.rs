@@ -22,7 +22,7 @@ pub struct ConnectionSnapshot {
     pub client: Option<SocketAddr>,
     /// The backend, once it is known.
     pub target: Option<SocketAddr>,
-    /// The host and port of the current or the last request, where requests are served.
+    /// `intercept`: the host and port of the current or the last request.
     pub host: Option<String>,
     /// How far it has come.
     pub state: ConnectionState,
@@ -41,8 +41,9 @@ pub struct ConnectionSnapshot {
 impl ConnectionSnapshot {
     /// The bytes in both directions, as far as they are counted.
     pub fn bytes(&self) -> u64 {
-        let counted = [self.bytes_in, self.bytes_out].into_iter().flatten();
-        counted.fold(0, u64::saturating_add)
+        self.bytes_in
+            .unwrap_or_default()
+            .saturating_add(self.bytes_out.unwrap_or_default())
     }
 }
 
@@ -60,23 +61,23 @@ pub enum Protocol {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ConnectionState {
-    /// Its PROXY header is awaited.
+    /// Its PROXY header is not complete yet.
     Header,
-    /// The backend is being connected to.
+    /// The connection to the backend is not made yet.
     Connecting,
     /// It is relayed.
     Open,
     /// One side has sent FIN.
     HalfClosed,
-    /// Of a connection that is served: its tunnel is open, and its TLS handshake is not complete.
+    /// `intercept`: its tunnel is open, and its TLS handshake is not complete.
     Handshake,
-    /// Of a connection that is served: no request is in flight.
+    /// `intercept`: no request is in flight.
     Idle,
-    /// Of a connection that is served: a request is in flight, or a tunnel is relayed.
+    /// `intercept`: a request is in flight, or a tunnel is relayed.
     InFlight,
-    /// Of a session: the backend has not answered yet.
+    /// A session whose backend has not answered yet.
     Unanswered,
-    /// Of a session: the backend has answered.
+    /// A session whose backend has answered.
     Answered,
 }
 
@@ -88,9 +89,9 @@ pub enum RelayMethod {
     Copy,
     /// splice(2).
     Splice,
-    /// Of a session: the worker's batches.
+    /// A session's worker, in batches.
     Userspace,
-    /// Of a session: the kernel data path.
+    /// The kernel data path, for a session.
     Kernel,
 }
 
@@ -99,10 +100,11 @@ pub type SnapshotStream = BoxStream<'static, Vec<ConnectionSnapshot>>;
 
 /// The connections or sessions of a running command.
 pub trait ConnectionSource: Send + Sync + 'static {
-    /// Takes snapshots of all that are open. Ones that begin or end meanwhile may or may not be included.
+    /// Takes snapshots of all that are open. Connections that begin or end meanwhile may or may not be included.
     fn snapshots(&self) -> SnapshotStream;
 
-    /// Ends one; returns what it was, if there was one with this id. `None` if this kind can't be ended from outside.
+    /// Ends the connection with this id. The future returns its last snapshot, or `None` if no connection has the id. There is no
+    /// future for sessions, which can't be ended from outside.
     fn end(&self, _id: u64) -> Option<BoxFuture<'static, Option<ConnectionSnapshot>>> {
         None
     }

@@ -3,8 +3,8 @@
 
 use std::fmt::Write;
 
-/// Appends `value`: printable ASCII as it is, other bytes as `%NN`, as in a URL. No log format escapes these characters
-/// a second time. After `max_bytes` the rest is cut, and `...(N_octets)` follows, where N is the whole length.
+/// Appends `value` with spaces, `"`, `\` and all that is not printable ASCII as `%NN`, as in a URL: no log format has to escape
+/// the result again. After `max_bytes` the rest is cut, and `...(N_octets)` follows, where N is the whole length.
 ///
 /// `also` lists further bytes to escape, such as separators of the surrounding format. With `%` among them the
 /// result is reversible, except for the part that is cut.

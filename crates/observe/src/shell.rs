@@ -8,14 +8,14 @@ use std::ffi::OsStr;
 pub fn quote<W: AsRef<OsStr> + ?Sized>(word: &W) -> Cow<'_, str> {
     let text = word.as_ref().to_string_lossy();
     // zsh replaces `=name` by the path of a command.
-    let is_plain = !text.is_empty() && !text.starts_with('=') && text.chars().all(is_plain);
+    let is_plain = !text.is_empty() && !text.starts_with('=') && text.chars().all(is_plain_char);
     if is_plain {
         return text;
     }
     Cow::Owned(format!("'{}'", text.replace('\'', r#"'"'"'"#)))
 }
 
-fn is_plain(c: char) -> bool {
+fn is_plain_char(c: char) -> bool {
     c.is_ascii_alphanumeric() || "-_./:,=@%+".contains(c)
 }
 

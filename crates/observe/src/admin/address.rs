@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Written as `127.0.0.1:9100` or `unix:/run/peername/admin.sock`.
+/// The address of the admin endpoint, written as `127.0.0.1:9100` or `unix:/run/peername/admin.sock`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AdminAddr {
     /// TCP. Anything that reaches the address may read the metrics.

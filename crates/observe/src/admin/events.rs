@@ -34,7 +34,7 @@ pub struct StatusEvent {
     pub is_draining: bool,
     /// The last reload; `None` before the first one.
     pub last_reload: Option<Attempt>,
-    /// The last upgrade, which was refused; `None` if there was none.
+    /// The last upgrade: the one by which this process began, or a later one that was refused.
     pub last_upgrade: Option<Attempt>,
     /// What `/metrics` has.
     pub metrics: Samples,
@@ -53,27 +53,30 @@ pub(super) struct EventFeed {
     subscribed: Notify,
 }
 
-/// The permits for streams of one listener, so that those of another one do not lock it out. Clones share them.
+/// The permits for streams of one listener. Each listener has its own, so that the clients of one can't exhaust those of another.
+/// Clones share them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct StreamPermits(Arc<Mutex<Vec<Weak<StreamPermit>>>>);
 
-/// The permit of an open stream. A stream whose client has stopped to read does not count.
+/// The permit of an open stream. A stream whose client has stopped reading does not count.
 #[derive(Debug)]
 struct StreamPermit {
-    /// When the connection took the last event. Where the client does not read, it takes events until its buffers are full.
+    /// When the connection took the last event. If the client does not read, the connection takes events until its buffers are
+    /// full.
     read_at: Mutex<Instant>,
 }
 
 impl StreamPermits {
-    /// `None` while there are too many streams.
+    /// Returns `None` while there are too many streams.
     fn acquire(&self) -> Option<Arc<StreamPermit>> {
         let mut all = self.0.lock();
         all.retain(|permit| permit.strong_count() > 0);
         let reading = all
             .iter()
             .filter_map(Weak::upgrade)
-            .filter(|permit| permit.is_reading());
-        if reading.count() >= MAX_STREAMS {
+            .filter(|permit| permit.is_reading())
+            .count();
+        if reading >= MAX_STREAMS {
             return None;
         }
         let permit = Arc::new(StreamPermit {
@@ -90,10 +93,11 @@ impl StreamPermit {
     }
 
     fn is_reading(&self) -> bool {
-        self.read_at.lock().elapsed() < STALLED
+        self.read_at.lock().elapsed() < STALL_TIMEOUT
     }
 }
 
+/// An event as it is sent.
 #[derive(Clone, Debug)]
 struct Published {
     bytes: Bytes,
@@ -128,11 +132,11 @@ impl EventFeed {
                 }
             }
         });
-        let retry = stream::once(ready(Bytes::from_static(RETRY)));
+        let retry = stream::once(ready(Bytes::from_static(RETRY_FIELD)));
         Some(retry.chain(events).boxed())
     }
 
-    /// Waits while there is no stream.
+    /// Waits until there is a stream.
     pub(super) async fn wait_subscribed(&self) {
         while self.latest.receiver_count() == 0 {
             self.latest.send_replace(None);
@@ -155,10 +159,10 @@ impl EventFeed {
 
 /// Of one listener: far fewer than it has connections.
 const MAX_STREAMS: usize = 8;
-/// Events come each second, so the connection of a client that reads has taken one by then.
-const STALLED: Duration = Duration::from_secs(10);
-/// How long a browser waits before it connects again.
-const RETRY: &[u8] = b"retry: 2000\n\n";
+/// Events come each second, so the connection of a client that reads has taken one within this time.
+const STALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// Tells a browser how long to wait before it connects again.
+const RETRY_FIELD: &[u8] = b"retry: 2000\n\n";
 
 /// The key of the advice while no connection is accepted.
 pub const ACCEPT_PAUSED: &str = "accept_paused";
@@ -168,7 +172,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn streams_whose_clients_have_stopped_to_read_do_not_count() {
+    async fn streams_of_clients_that_stopped_reading_do_not_count() {
         let (feed, permits) = (EventFeed::default(), StreamPermits::default());
         let mut open: Vec<_> = (0..MAX_STREAMS)
             .map(|_| feed.subscribe(&permits).expect("a permit"))
@@ -176,14 +180,14 @@ mod tests {
         assert!(feed.subscribe(&permits).is_none());
         for permit in &*permits.0.lock() {
             let permit = permit.upgrade().expect("an open stream");
-            *permit.read_at.lock() -= STALLED;
+            *permit.read_at.lock() -= STALL_TIMEOUT;
         }
         // The first one reads again.
         feed.latest.send_replace(Some(Published {
             bytes: Bytes::from_static(b"data: 1"),
             is_last: false,
         }));
-        assert_eq!(open[0].next().await.as_deref(), Some(RETRY));
+        assert_eq!(open[0].next().await.as_deref(), Some(RETRY_FIELD));
         assert_eq!(open[0].next().await.as_deref(), Some(&b"data: 1"[..]));
         for _ in 1..MAX_STREAMS {
             let stream = feed.subscribe(&permits);

@@ -19,8 +19,9 @@ pub(super) struct State {
     pub(super) applied_at: SystemTime,
     pub(super) upgrades_refused: u64,
     pub(super) last_upgrade: Option<Attempt>,
+    /// The last read of the lists of clients, if it failed.
     pub(super) stale_lists: Option<Attempt>,
-    /// Set by `PUT /readyz`: unready, and serving.
+    /// Set by `PUT /readyz`: the process is not ready, and serves.
     pub(super) in_maintenance: bool,
 }
 
@@ -60,7 +61,7 @@ impl Default for History {
 }
 
 impl History {
-    /// Adds a reload; an error is why it was refused.
+    /// Adds a reload; an error is the reason why it was refused.
     pub fn add_reload(&self, result: Result<(), String>) {
         let mut state = self.0.lock();
         match &result {
@@ -88,7 +89,7 @@ impl History {
         state.last_upgrade = Some(Attempt::now(Some(reason)));
     }
 
-    /// Sets the result of reading the lists of clients: why some are not read, and stay as they were before.
+    /// Sets the result of the last read of the lists of clients; an error is the reason why some stay as they were before.
     pub fn set_lists_read(&self, result: Result<(), String>) {
         self.0.lock().stale_lists = result.err().map(|reason| Attempt::now(Some(reason)));
     }
@@ -98,12 +99,12 @@ impl History {
         self.state().stale_lists
     }
 
-    /// Begins or ends maintenance, in which the process is not ready and serves; returns whether it was in maintenance.
+    /// Begins or ends maintenance; returns whether the process was in maintenance before.
     pub fn set_maintenance(&self, in_maintenance: bool) -> bool {
         std::mem::replace(&mut self.0.lock().in_maintenance, in_maintenance)
     }
 
-    /// Whether the process is in maintenance.
+    /// Whether the process is in maintenance: not ready, and serving.
     pub fn is_in_maintenance(&self) -> bool {
         self.state().in_maintenance
     }
@@ -130,9 +131,8 @@ impl History {
 
 impl Attempt {
     fn now(refused: Option<String>) -> Self {
-        let at = unix_seconds(SystemTime::now());
         Self {
-            at,
+            at: unix_seconds(SystemTime::now()),
             refused,
             replaced_pid: None,
         }

@@ -9,7 +9,7 @@ use peername_sys::ipc::unix_socket_file::{SocketPath, UnixSocketFile};
 
 use super::address::AdminAddr;
 
-/// An open socket from which nothing accepts yet.
+/// A listening socket from which nothing is accepted yet.
 #[derive(Debug)]
 pub enum AdminListener {
     /// Non-blocking.
@@ -26,7 +26,7 @@ pub struct AdminHandle {
 }
 
 impl AdminListener {
-    /// Adopts the listener of another process, on this address. It owns the path once it is served.
+    /// Adopts the listener of another process on this address. Once the listener is served, this process owns the path.
     pub fn adopt(addr: AdminAddr, socket: OwnedFd) -> Self {
         match addr {
             AdminAddr::Tcp(_) => Self::Tcp(socket.into()),
@@ -34,7 +34,7 @@ impl AdminListener {
         }
     }
 
-    /// A handle for later.
+    /// A handle by which the listener can be handed over while it is served.
     pub fn handle(&self) -> io::Result<AdminHandle> {
         let path = match self {
             Self::Tcp(_) => None,
@@ -69,7 +69,7 @@ impl AdminHandle {
         self.socket.try_clone()
     }
 
-    /// Leaves the path to the other process.
+    /// Leaves it to the other process to remove the path.
     pub fn leave(&self) {
         if let Some(path) = &self.path {
             path.leave();

@@ -63,8 +63,9 @@ impl ListQuery {
                 return Err(format!("{known} is given twice"));
             }
             seen.push(known);
-            let is_valid = parsed.set(known, &value);
-            is_valid.ok_or_else(|| format!("{known}={}: use {known}={form}", printable(&value)))?;
+            parsed
+                .set(known, &value)
+                .ok_or_else(|| format!("{known}={}: use {known}={form}", printable(&value)))?;
         }
         Ok(parsed)
     }
@@ -73,41 +74,44 @@ impl ListQuery {
     pub fn render(self, snapshots: SnapshotStream) -> BoxStream<'static, Bytes> {
         let limit = self.limit.unwrap_or(usize::MAX);
         let Some(order) = self.sort else {
-            let of_batches = snapshots.scan(limit, move |left, mut batch| {
-                if *left == 0 {
-                    return ready(None);
-                }
-                batch.retain(|one| self.matches(one));
-                batch.truncate(*left);
-                *left -= batch.len();
-                ready(Some(lines(&batch)))
-            });
-            return of_batches.filter(|lines| ready(!lines.is_empty())).boxed();
+            return snapshots
+                .scan(limit, move |left, mut batch| {
+                    if *left == 0 {
+                        return ready(None);
+                    }
+                    batch.retain(|snapshot| self.matches(snapshot));
+                    batch.truncate(*left);
+                    *left -= batch.len();
+                    ready(Some(json_lines(&batch)))
+                })
+                .filter(|lines| ready(!lines.is_empty()))
+                .boxed();
         };
         let sorted = async move {
             let mut snapshots = snapshots;
             let mut first = Vec::new();
             while let Some(batch) = snapshots.next().await {
-                first.extend(batch.into_iter().filter(|one| self.matches(one)));
+                first.extend(batch.into_iter().filter(|snapshot| self.matches(snapshot)));
                 if first.len() > limit.saturating_mul(2).max(SNAPSHOT_BATCH) {
-                    order.sort(&mut first, limit);
+                    order.keep_first(&mut first, limit);
                 }
             }
-            order.sort(&mut first, limit);
-            let batches: Vec<_> = first.chunks(SNAPSHOT_BATCH).map(lines).collect();
+            order.keep_first(&mut first, limit);
+            let batches: Vec<_> = first.chunks(SNAPSHOT_BATCH).map(json_lines).collect();
             stream::iter(batches)
         };
         stream::once(sorted).flatten().boxed()
     }
 
+    /// Sets a known parameter; `None` if its value is invalid.
     fn set(&mut self, key: &str, value: &str) -> Option<()> {
         match key {
             "client" => self.client = Some(parse_listed_network(value)?),
             "balancer" => self.balancer = Some(parse_listed_network(value)?),
             "listener" => self.listener = Some(value.parse().ok()?),
-            "state" => self.state = Some(state(value)?),
-            "min_age" => self.min_age = age(value)?,
-            "min_idle" => self.min_idle = age(value)?,
+            "state" => self.state = Some(parse_state(value)?),
+            "min_age" => self.min_age = parse_age(value)?,
+            "min_idle" => self.min_idle = parse_age(value)?,
             "sort" => {
                 self.sort = Some(match value {
                     "bytes" => Order::Bytes,
@@ -122,29 +126,34 @@ impl ListQuery {
         Some(())
     }
 
-    fn matches(&self, one: &ConnectionSnapshot) -> bool {
+    fn matches(&self, snapshot: &ConnectionSnapshot) -> bool {
+        self.matches_addresses(snapshot)
+            && self.state.is_none_or(|state| state == snapshot.state)
+            && snapshot.age_s >= self.min_age.as_secs_f64()
+            && snapshot.idle_s >= self.min_idle.as_secs_f64()
+    }
+
+    fn matches_addresses(&self, snapshot: &ConnectionSnapshot) -> bool {
         let contains =
-            |network: &IpNet, addr: SocketAddr| network.contains(&addr.ip().to_canonical());
-        let is_client =
-            |network: &IpNet| one.client.is_some_and(|client| contains(network, client));
-        self.client.as_ref().is_none_or(is_client)
-            && self
-                .balancer
-                .is_none_or(|network| contains(&network, one.balancer))
+            |network: IpNet, addr: SocketAddr| network.contains(&addr.ip().to_canonical());
+        self.client.is_none_or(|network| {
+            snapshot
+                .client
+                .is_some_and(|client| contains(network, client))
+        }) && self
+            .balancer
+            .is_none_or(|network| contains(network, snapshot.balancer))
             && self
                 .listener
-                .is_none_or(|listener| listener == one.listener)
-            && self.state.is_none_or(|state| state == one.state)
-            && one.age_s >= self.min_age.as_secs_f64()
-            && one.idle_s >= self.min_idle.as_secs_f64()
+                .is_none_or(|listener| listener == snapshot.listener)
     }
 }
 
 impl Order {
-    /// Sorts, and keeps the first `limit`.
-    pub(super) fn sort(self, snapshots: &mut Vec<ConnectionSnapshot>, limit: usize) {
+    /// Sorts the snapshots in this order, and keeps the first `limit`.
+    pub(super) fn keep_first(self, snapshots: &mut Vec<ConnectionSnapshot>, limit: usize) {
         match self {
-            Self::Bytes => snapshots.sort_by_key(|one| std::cmp::Reverse(one.bytes())),
+            Self::Bytes => snapshots.sort_by_key(|snapshot| std::cmp::Reverse(snapshot.bytes())),
             Self::Age => snapshots.sort_by(|a, b| b.age_s.total_cmp(&a.age_s)),
             Self::Idle => snapshots.sort_by(|a, b| b.idle_s.total_cmp(&a.idle_s)),
         }
@@ -152,28 +161,30 @@ impl Order {
     }
 }
 
-/// Text of the caller, as it can be repeated to a terminal.
+/// The caller's text, escaped so that an error can quote it on a terminal.
 fn printable(text: &str) -> String {
     let mut escaped = String::new();
-    escape_into(&mut escaped, text.as_bytes(), MAX_REPEATED, b"");
+    escape_into(&mut escaped, text.as_bytes(), MAX_QUOTED, b"");
     escaped
 }
 
-fn state(text: &str) -> Option<ConnectionState> {
+fn parse_state(text: &str) -> Option<ConnectionState> {
     ConnectionState::deserialize(StrDeserializer::<ValueError>::new(text)).ok()
 }
 
-/// `90` or `1m30s`.
-fn age(text: &str) -> Option<Duration> {
-    let seconds = || text.parse().ok().map(Duration::from_secs);
-    seconds().or_else(|| humantime::parse_duration(text).ok())
+/// Parses `90` or `1m30s`.
+fn parse_age(text: &str) -> Option<Duration> {
+    match text.parse() {
+        Ok(seconds) => Some(Duration::from_secs(seconds)),
+        Err(_) => humantime::parse_duration(text).ok(),
+    }
 }
 
-fn lines(snapshots: &[ConnectionSnapshot]) -> Bytes {
+fn json_lines(snapshots: &[ConnectionSnapshot]) -> Bytes {
     let mut out = Vec::new();
-    for one in snapshots {
+    for snapshot in snapshots {
         // It can't fail: the fields are numbers, addresses and names.
-        let _ = serde_json::to_writer(&mut out, one);
+        let _ = serde_json::to_writer(&mut out, snapshot);
         out.push(b'\n');
     }
     out.into()
@@ -193,7 +204,8 @@ const PARAMETERS: [(&str, &str); 8] = [
     ("sort", "bytes|age|idle"),
     ("limit", "N"),
 ];
-const MAX_REPEATED: usize = 100;
+/// Bytes of the caller's text that an error quotes.
+const MAX_QUOTED: usize = 100;
 
 #[cfg(test)]
 mod tests {
@@ -218,7 +230,7 @@ mod tests {
         }
     }
 
-    /// The ids that a query lists, of batches of two.
+    /// The ids of the connections that a query lists, of four in batches of two.
     async fn ids(query: &str) -> Vec<u64> {
         let all = [
             snapshot(1, "203.0.113.1:1", 5),

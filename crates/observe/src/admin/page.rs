@@ -3,9 +3,9 @@
 /// The page. It gets its content from `/events`.
 pub(super) const PAGE: &str = include_str!("page.html");
 
-/// Only the script and the style of this page are executed and applied, and the script can't turn text into markup. After
-/// a change of the page, Chromium's error in `tests/proxy/observe/page.rs` has the new hash.
-pub(super) const POLICY: &str = concat!(
+/// Lets a browser execute and apply only the script and the style of this page, and keeps the script from turning text into
+/// markup. After a change of the page, Chromium's error in `tests/proxy/observe/page.rs` has the new hash.
+pub(super) const CONTENT_SECURITY_POLICY: &str = concat!(
     "default-src 'none'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; ",
     "require-trusted-types-for 'script'; trusted-types 'none'; ",
     "script-src 'sha256-Tk4zd/HseaFkOF5stGHkT69aRJxS9foz4p+yPxNmsOU='; ",

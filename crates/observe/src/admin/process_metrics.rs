@@ -16,11 +16,11 @@ pub trait LimitGauge: Debug + Send + Sync + 'static {
     /// The most that may be open at once, by the limit of descriptors.
     fn limit(&self) -> u64;
 
-    /// Whether as many are open, so that further ones wait in the accept backlog.
+    /// Whether that many are open, so that further ones wait in the accept backlog.
     fn is_reached(&self) -> bool;
 }
 
-/// Collects them.
+/// Collects these metrics at each scrape.
 #[derive(Debug)]
 pub(super) struct ProcessCollector {
     pub(super) history: History,
@@ -65,6 +65,7 @@ impl Collector for ProcessCollector {
             "Upgrades that failed, after which this process went on",
             state.upgrades_refused,
         )?;
+        // `exec` accepts no connections itself, and has no lists of clients.
         let Some(limit) = &self.limit else {
             return Ok(());
         };

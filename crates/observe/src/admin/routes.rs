@@ -1,4 +1,4 @@
-//! The paths of the admin endpoint and their answers.
+//! The paths of the admin endpoint and their responses.
 
 use std::convert::Infallible;
 use std::fmt::Display;
@@ -18,11 +18,11 @@ use tracing::Level;
 
 use super::events::StreamPermits;
 use super::listing::ListQuery;
-use super::page::{PAGE, POLICY};
+use super::page::{CONTENT_SECURITY_POLICY, PAGE};
 use super::{AdminServer, Health, Via};
 use crate::connections::{ConnectionSnapshot, ConnectionSource};
 
-type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
+type AdminResponse = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
 impl<H: Health> AdminServer<H> {
     pub(super) async fn respond(
@@ -30,7 +30,7 @@ impl<H: Health> AdminServer<H> {
         request: Request<Incoming>,
         via: Via,
         streams: &StreamPermits,
-    ) -> Answer {
+    ) -> AdminResponse {
         if !self.hosts.admit(request.headers()) {
             return plain(StatusCode::MISDIRECTED_REQUEST, OTHER_HOST);
         }
@@ -45,56 +45,62 @@ impl<H: Health> AdminServer<H> {
         }
     }
 
-    async fn get(&self, request: &Request<Incoming>, streams: &StreamPermits) -> Answer {
+    async fn get(&self, request: &Request<Incoming>, streams: &StreamPermits) -> AdminResponse {
         let query = request.uri().query();
         let resources = &self.resources;
         match request.uri().path() {
             "/" => page(),
             "/events" => match self.feed.subscribe(streams) {
-                Some(events) => stream(EVENT_STREAM, events),
+                Some(events) => streaming_response(EVENT_STREAM, events),
                 None => plain(StatusCode::SERVICE_UNAVAILABLE, TOO_MANY_STREAMS),
             },
             "/metrics" => self.metrics().await,
-            "/healthz" => match timeout(LIVENESS_TIMEOUT, self.check_liveness()).await {
-                Ok(()) => plain(StatusCode::OK, "ok\n"),
-                Err(_) => {
-                    let text = format!("{}\n", H::HANGS);
-                    respond_with(StatusCode::SERVICE_UNAVAILABLE, TEXT, text)
-                }
-            },
-            "/readyz" => match self.check_readiness().await {
-                Ok(()) => match self.health.warning() {
-                    None => plain(StatusCode::OK, "ready\n"),
-                    Some(warning) => {
-                        respond_with(StatusCode::OK, TEXT, format!("ready; {warning}\n"))
-                    }
-                },
-                Err(reason) => respond_with(StatusCode::SERVICE_UNAVAILABLE, TEXT, reason + "\n"),
-            },
-            "/status" => respond_with(StatusCode::OK, JSON, self.status_json().await),
+            "/healthz" => self.get_liveness().await,
+            "/readyz" => self.get_readiness().await,
+            "/status" => full_response(StatusCode::OK, JSON, self.status_json().await),
             "/connections" => list(resources.connections.as_deref(), query),
             "/sessions" => list(resources.sessions.as_deref(), query),
             "/config" => match &resources.config {
                 Some(config) => {
-                    respond_with(StatusCode::OK, JSON, config.0.load().as_ref().clone())
+                    full_response(StatusCode::OK, JSON, config.0.load().as_ref().clone())
                 }
                 None => not_found(),
             },
             "/log-level" => match &resources.log_level {
-                Some(level) => respond_with(StatusCode::OK, TEXT, name(level.get()) + "\n"),
+                Some(level) => full_response(StatusCode::OK, TEXT, level_name(level.get()) + "\n"),
                 None => not_found(),
             },
             _ => not_found(),
         }
     }
 
-    async fn delete(&self, request: &Request<Incoming>, peer: Option<UCred>) -> Answer {
+    async fn get_liveness(&self) -> AdminResponse {
+        match timeout(LIVENESS_TIMEOUT, self.check_liveness()).await {
+            Ok(()) => plain(StatusCode::OK, "ok\n"),
+            Err(_) => {
+                let text = format!("{}\n", H::HANGS);
+                full_response(StatusCode::SERVICE_UNAVAILABLE, TEXT, text)
+            }
+        }
+    }
+
+    async fn get_readiness(&self) -> AdminResponse {
+        if let Err(reason) = self.check_readiness().await {
+            return full_response(StatusCode::SERVICE_UNAVAILABLE, TEXT, reason + "\n");
+        }
+        match self.health.warning() {
+            None => plain(StatusCode::OK, "ready\n"),
+            Some(warning) => full_response(StatusCode::OK, TEXT, format!("ready; {warning}\n")),
+        }
+    }
+
+    async fn delete(&self, request: &Request<Incoming>, peer: Option<UCred>) -> AdminResponse {
         let path = request.uri().path();
         let Some(id) = path.strip_prefix("/connections/") else {
-            return match path.starts_with("/sessions/") {
-                true => plain(StatusCode::NOT_FOUND, NO_SESSIONS),
-                false => not_found(),
-            };
+            if path.starts_with("/sessions/") {
+                return plain(StatusCode::NOT_FOUND, NO_SESSIONS);
+            }
+            return not_found();
         };
         let Ok(id) = id.parse::<u64>() else {
             return plain(
@@ -115,7 +121,7 @@ impl<H: Health> AdminServer<H> {
         }
     }
 
-    async fn put(&self, request: Request<Incoming>, peer: Option<UCred>) -> Answer {
+    async fn put(&self, request: Request<Incoming>, peer: Option<UCred>) -> AdminResponse {
         let path = request.uri().path().to_owned();
         let body = Limited::new(request.into_body(), MAX_BODY).collect();
         let Ok(Ok(body)) = timeout(BODY_TIMEOUT, body).await else {
@@ -130,8 +136,8 @@ impl<H: Health> AdminServer<H> {
         }
     }
 
-    fn put_readiness(&self, word: &str, peer: Option<UCred>) -> Answer {
-        let (in_maintenance, answer) = match word {
+    fn put_readiness(&self, word: &str, peer: Option<UCred>) -> AdminResponse {
+        let (in_maintenance, text) = match word {
             "maintenance" => (true, "maintenance\n"),
             "ready" => (false, "ready\n"),
             _ => return plain(StatusCode::BAD_REQUEST, "use maintenance or ready\n"),
@@ -139,10 +145,10 @@ impl<H: Health> AdminServer<H> {
         if self.resources.history.set_maintenance(in_maintenance) != in_maintenance {
             audit(peer, format_args!("readiness was set to {word}"));
         }
-        plain(StatusCode::OK, answer)
+        plain(StatusCode::OK, text)
     }
 
-    fn put_log_level(&self, word: &str, peer: Option<UCred>) -> Answer {
+    fn put_log_level(&self, word: &str, peer: Option<UCred>) -> AdminResponse {
         let Some(level) = &self.resources.log_level else {
             return not_found();
         };
@@ -152,25 +158,25 @@ impl<H: Health> AdminServer<H> {
                 "the level is error, warn, info, debug or trace\n",
             );
         };
-        // At the level that shows the line: the old one, or else the new one.
+        // The line is logged while a level is in force that shows it: before the change, or else after it.
         let is_shown = tracing::enabled!(Level::INFO);
-        let (from, to) = (name(level.get()), name(wanted));
+        let (from, to) = (level_name(level.get()), level_name(wanted));
         let changed = format_args!("the level of the log was changed from {from} to {to}");
         if is_shown {
             audit(peer, changed);
         }
         if let Err(reason) = level.set(wanted) {
-            return respond_with(StatusCode::INTERNAL_SERVER_ERROR, TEXT, reason + "\n");
+            return full_response(StatusCode::INTERNAL_SERVER_ERROR, TEXT, reason + "\n");
         }
         if !is_shown {
             audit(peer, changed);
         }
-        respond_with(StatusCode::OK, TEXT, to + "\n")
+        full_response(StatusCode::OK, TEXT, to + "\n")
     }
 
-    async fn metrics(&self) -> Answer {
+    async fn metrics(&self) -> AdminResponse {
         match self.scrape().await {
-            Ok(text) => respond_with(StatusCode::OK, OPEN_METRICS, text),
+            Ok(text) => full_response(StatusCode::OK, OPEN_METRICS, text),
             Err(_) => plain(
                 StatusCode::INTERNAL_SERVER_ERROR,
                 "metrics can't be written\n",
@@ -179,7 +185,7 @@ impl<H: Health> AdminServer<H> {
     }
 }
 
-fn name(level: Level) -> String {
+fn level_name(level: Level) -> String {
     level.as_str().to_ascii_lowercase()
 }
 
@@ -211,21 +217,21 @@ fn audit_ended(by: Option<UCred>, ended: &ConnectionSnapshot) {
     );
 }
 
-fn list(source: Option<&dyn ConnectionSource>, query: Option<&str>) -> Answer {
+fn list(source: Option<&dyn ConnectionSource>, query: Option<&str>) -> AdminResponse {
     let Some(source) = source else {
         return not_found();
     };
     match ListQuery::parse(query.unwrap_or_default()) {
-        Ok(query) => stream(JSON_LINES, query.render(source.snapshots())),
-        Err(reason) => respond_with(StatusCode::BAD_REQUEST, TEXT, reason + "\n"),
+        Ok(query) => streaming_response(JSON_LINES, query.render(source.snapshots())),
+        Err(reason) => full_response(StatusCode::BAD_REQUEST, TEXT, reason + "\n"),
     }
 }
 
-fn page() -> Answer {
-    let mut page = respond_with(StatusCode::OK, HTML, PAGE.to_owned());
+fn page() -> AdminResponse {
+    let mut page = full_response(StatusCode::OK, HTML, PAGE.to_owned());
     let headers = page.headers_mut();
     for (name, value) in [
-        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::CONTENT_SECURITY_POLICY, CONTENT_SECURITY_POLICY),
         (header::REFERRER_POLICY, "no-referrer"),
         (header::CACHE_CONTROL, "no-cache"),
     ] {
@@ -234,32 +240,35 @@ fn page() -> Answer {
     page
 }
 
-fn not_found() -> Answer {
+fn not_found() -> AdminResponse {
     plain(StatusCode::NOT_FOUND, PATHS)
 }
 
-fn plain(status: StatusCode, text: &'static str) -> Answer {
-    respond_with(status, TEXT, text.to_owned())
+fn plain(status: StatusCode, text: &'static str) -> AdminResponse {
+    full_response(status, TEXT, text.to_owned())
 }
 
-fn respond_with(status: StatusCode, content_type: &'static str, body: String) -> Answer {
-    answer(status, content_type, Full::from(body).boxed_unsync())
+fn full_response(status: StatusCode, content_type: &'static str, body: String) -> AdminResponse {
+    response(status, content_type, Full::from(body).boxed_unsync())
 }
 
-fn stream(content_type: &'static str, pieces: BoxStream<'static, Bytes>) -> Answer {
+fn streaming_response(
+    content_type: &'static str,
+    pieces: BoxStream<'static, Bytes>,
+) -> AdminResponse {
     let frames = pieces.map(|bytes| Ok(Frame::data(bytes)));
-    answer(
+    response(
         StatusCode::OK,
         content_type,
         StreamBody::new(frames).boxed_unsync(),
     )
 }
 
-fn answer(
+fn response(
     status: StatusCode,
     content_type: &'static str,
     body: UnsyncBoxBody<Bytes, Infallible>,
-) -> Answer {
+) -> AdminResponse {
     let mut response = Response::new(body);
     *response.status_mut() = status;
     let headers = response.headers_mut();
@@ -285,8 +294,8 @@ const TEXT: &str = "text/plain; charset=utf-8";
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const JSON: &str = "application/json";
 const JSON_LINES: &str = "application/jsonl; charset=utf-8";
-/// A worker that has not answered by then hangs.
+/// A worker that has not answered within this time hangs.
 const LIVENESS_TIMEOUT: Duration = Duration::from_secs(2);
-/// A log level is one word.
+/// The body of a PUT is one word.
 const MAX_BODY: usize = 64;
 const BODY_TIMEOUT: Duration = Duration::from_secs(5);

@@ -1,5 +1,5 @@
-//! The samples of a registry, read from its text: prometheus-client gives them out in no other form without protoc. So each
-//! metric has one encoding, and the page gets every metric.
+//! The samples of a registry, parsed from its text: without protoc, prometheus-client encodes them in no other form. So each
+//! metric is encoded in one place, and the page gets every metric.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ pub type Samples = BTreeMap<String, Vec<Sample>>;
 /// A value of a metric.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// Empty where a metric has none.
+    /// Empty if the metric has no labels.
     pub labels: BTreeMap<String, String>,
     /// A finite number.
     pub value: f64,
@@ -46,7 +46,7 @@ fn parse_line(line: &str) -> Option<(String, Sample)> {
     is_sample.then(|| (name.to_owned(), Sample { labels, value }))
 }
 
-/// The value up to its closing quote, and the text behind that.
+/// Returns the value up to its closing quote, and the text after the quote.
 fn unquote(text: &str) -> Option<(String, &str)> {
     let mut value = String::new();
     let mut chars = text.chars();
@@ -87,13 +87,12 @@ mod tests {
         encode(&mut text, &registry).expect("text");
 
         let samples = parse(&text);
-        let of = |name: &str| samples.get(name).map(Vec::as_slice);
         let sample = |labels: &[(String, String)], value| Sample {
             labels: labels.iter().cloned().collect(),
             value,
         };
-        assert_eq!(of("open"), Some(&[sample(&[], -3.0)][..]));
-        assert_eq!(of("refused_total"), Some(&[sample(&labels, 7.0)][..]));
+        assert_eq!(samples["open"], [sample(&[], -3.0)]);
+        assert_eq!(samples["refused_total"], [sample(&labels, 7.0)]);
         assert_eq!(samples.len(), 2, "{samples:?}");
     }
 

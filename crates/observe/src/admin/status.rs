@@ -1,4 +1,5 @@
-//! Makes the events: reads metrics, health and the open connections once a second, while a stream of events is open.
+//! The state of the process: its readiness, its metrics, `/status`, and the event that is published each second while a stream of
+//! events is open.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,8 +26,9 @@ impl<H: Health> AdminServer<H> {
 
     async fn status(&self) -> StatusEvent {
         let not_ready = self.not_ready().await;
-        let metrics = self.encode_metrics(not_ready.is_none());
-        let metrics = metrics.map_or_else(|_| Samples::new(), |text| samples::parse(&text));
+        let metrics = self
+            .encode_metrics(not_ready.is_none())
+            .map_or_else(|_| Samples::new(), |text| samples::parse(&text));
         StatusEvent {
             command: self.resources.command.to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -58,6 +60,7 @@ impl<H: Health> AdminServer<H> {
         format!("{status:#}\n")
     }
 
+    /// Returns why clients should not be sent here, or `None` if they should.
     async fn not_ready(&self) -> Option<String> {
         let liveness = timeout(ANSWER_TIMEOUT, self.check_liveness());
         if liveness.await.is_err() {
@@ -71,10 +74,10 @@ impl<H: Health> AdminServer<H> {
 
     /// The readiness of the command, unless `PUT /readyz` has set maintenance.
     pub(super) async fn check_readiness(&self) -> Result<(), String> {
-        match self.resources.history.is_in_maintenance() {
-            true => Err("maintenance: set by PUT /readyz".to_owned()),
-            false => self.health.check_readiness().await,
+        if self.resources.history.is_in_maintenance() {
+            return Err("maintenance: set by PUT /readyz".to_owned());
         }
+        self.health.check_readiness().await
     }
 
     /// The metrics as text, with the readiness of this moment.
@@ -91,26 +94,26 @@ impl<H: Health> AdminServer<H> {
     }
 
     fn advice_on(&self, metrics: &Samples) -> BTreeMap<String, String> {
+        let mut advice = self.advice_on_reasons(metrics);
         let limit = self.resources.limit.as_ref();
-        let paused = limit.is_some_and(|limit| limit.is_reached());
-        let paused = paused.then(|| (ACCEPT_PAUSED.to_owned(), RAISE_LIMIT.to_owned()));
-        paused
-            .into_iter()
-            .chain(self.advice_on_reasons(metrics))
-            .collect()
+        if limit.is_some_and(|limit| limit.is_reached()) {
+            advice.insert(ACCEPT_PAUSED.to_owned(), RAISE_LIMIT.to_owned());
+        }
+        advice
     }
 
     fn advice_on_reasons(&self, metrics: &Samples) -> BTreeMap<String, String> {
         let Some(advise) = self.resources.advise else {
             return BTreeMap::new();
         };
-        let all = metrics.values().flatten();
-        let reasons = all.flat_map(|sample| {
-            REASON_LABELS
-                .iter()
-                .filter_map(|&label| sample.labels.get(label))
-        });
-        reasons
+        metrics
+            .values()
+            .flatten()
+            .flat_map(|sample| {
+                REASON_LABELS
+                    .iter()
+                    .filter_map(|&label| sample.labels.get(label))
+            })
             .filter_map(|reason| Some((reason.clone(), advise(reason)?.to_owned())))
             .collect()
     }
@@ -122,7 +125,8 @@ async fn summarize(source: Option<&dyn ConnectionSource>) -> Option<Summary> {
 }
 
 const INTERVAL: Duration = Duration::from_secs(1);
-/// A worker that has not answered by then hangs.
+/// A worker that has not answered within this time hangs.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 const RAISE_LIMIT: &str = "As many connections are open as descriptors allow; others wait. Raise LimitNOFILE or `ulimit -n`.";
+/// The labels whose values are reasons.
 const REASON_LABELS: [&str; 3] = ["outcome", "reason", "code"];

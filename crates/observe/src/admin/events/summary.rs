@@ -25,9 +25,9 @@ pub struct Summary {
     pub states: BTreeMap<ConnectionState, u64>,
     /// How many are moved by each method.
     pub relays: BTreeMap<RelayMethod, u64>,
-    /// The clients with the most.
+    /// The clients that have the most open.
     pub clients: TopPeers,
-    /// The balancers with the most.
+    /// The balancers that have the most open.
     pub balancers: TopPeers,
     /// Those with the most bytes.
     pub largest: Vec<ConnectionSnapshot>,
@@ -35,7 +35,7 @@ pub struct Summary {
     pub oldest: Vec<ConnectionSnapshot>,
 }
 
-/// The first few peers.
+/// The peers that have the most open.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TopPeers {
     /// Most connections first.
@@ -56,7 +56,7 @@ pub struct Peer {
 }
 
 impl Summary {
-    /// Counts what is open, in batches, up to [`MAX_COUNTED`].
+    /// Counts what is open, batch by batch, until at least [`MAX_COUNTED`] are counted.
     pub(in crate::admin) async fn collect(mut snapshots: SnapshotStream) -> Self {
         let mut summary = Self::default();
         let mut clients = Peers::default();
@@ -66,34 +66,34 @@ impl Summary {
                 summary.is_partial = true;
                 break;
             }
-            for one in &batch {
-                summary.add(one);
-                let bytes = one.bytes();
-                balancers.add(one.balancer.ip(), bytes);
-                if let Some(client) = one.client {
+            for snapshot in &batch {
+                summary.add(snapshot);
+                let bytes = snapshot.bytes();
+                balancers.add(snapshot.balancer.ip(), bytes);
+                if let Some(client) = snapshot.client {
                     clients.add(client.ip(), bytes);
                 }
             }
             summary.largest.extend(batch.iter().cloned());
             summary.oldest.extend(batch);
-            Order::Bytes.sort(&mut summary.largest, LISTED);
-            Order::Age.sort(&mut summary.oldest, LISTED);
+            Order::Bytes.keep_first(&mut summary.largest, MAX_LISTED);
+            Order::Age.keep_first(&mut summary.oldest, MAX_LISTED);
         }
         summary.clients = clients.top();
         summary.balancers = balancers.top();
         summary
     }
 
-    fn add(&mut self, one: &ConnectionSnapshot) {
+    fn add(&mut self, snapshot: &ConnectionSnapshot) {
         self.counted += 1;
         self.bytes_in = self
             .bytes_in
-            .saturating_add(one.bytes_in.unwrap_or_default());
+            .saturating_add(snapshot.bytes_in.unwrap_or_default());
         self.bytes_out = self
             .bytes_out
-            .saturating_add(one.bytes_out.unwrap_or_default());
-        *self.states.entry(one.state).or_default() += 1;
-        if let Some(relay) = one.relay {
+            .saturating_add(snapshot.bytes_out.unwrap_or_default());
+        *self.states.entry(snapshot.state).or_default() += 1;
+        if let Some(relay) = snapshot.relay {
             *self.relays.entry(relay).or_default() += 1;
         }
     }
@@ -111,8 +111,9 @@ impl Peers {
     }
 
     fn top(self) -> TopPeers {
-        let all = self.0.into_iter();
-        let mut peers: Vec<_> = all
+        let mut peers: Vec<_> = self
+            .0
+            .into_iter()
             .map(|(address, (connections, bytes))| Peer {
                 address,
                 connections,
@@ -131,7 +132,7 @@ impl Peers {
     }
 }
 
-/// Counting as many takes the workers a few milliseconds in each second.
+/// Counting that many takes the workers a few milliseconds of each second.
 const MAX_COUNTED: u64 = 20_000;
 const TOP_PEERS: usize = 10;
-const LISTED: usize = 25;
+const MAX_LISTED: usize = 25;
