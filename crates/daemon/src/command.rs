@@ -20,7 +20,7 @@ use peername_server::workers::Workers;
 use peername_sys::ipc::listen_fds;
 
 use crate::admin::RunningAdmin;
-use crate::handover::{Inherited, Predecessor};
+use crate::handover::{Predecessor, PreviousState};
 use crate::listeners::ListenPlan;
 use crate::listeners::running::{Opened, RunningListeners};
 use crate::reload::file_watch::{FileWatch, Fingerprints};
@@ -157,22 +157,22 @@ async fn start<C: Command>(
     let checked = command.check(&setup, &mut files).await?;
     let process = setup.process().clone();
 
-    let mut given = InheritedSockets::new(listen_fds::receive()?).map_err(Usage::from_error)?;
-    let inherited = Inherited::of(previous.as_ref());
-    let admin = process.admin.open(&mut given, previous.as_mut())?;
+    let mut inherited = InheritedSockets::new(listen_fds::receive()?).map_err(Usage::from_error)?;
+    let previous_state = PreviousState::from_predecessor(previous.as_ref());
+    let admin = process.admin.open(&mut inherited, previous.as_mut())?;
     let plans = command.listen_plans(&setup, &checked);
-    let listeners = Opened::open(plans, process.workers(), given, previous)?;
+    let listeners = Opened::open(plans, process.workers(), inherited, previous)?;
     let privileged = command.open(&setup, checked, &listeners).await?;
 
     let confinement = process
         .sandbox
         .confine(command.needs(&setup, &listeners)?)?;
     let (_log, log_level) = process.logging.start();
-    inherited.set_log_level(&log_level);
+    previous_state.set_log_level(&log_level);
     confinement.log();
     log_warnings(&setup);
 
-    let history = inherited.history();
+    let history = previous_state.history();
     let config = ConfigInForce::new(setup.json());
     let watch = FileWatch::of_configuration(command.watches(&setup), files);
     let ready = Ready {

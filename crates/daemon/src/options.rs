@@ -7,11 +7,11 @@ mod file_path;
 mod given;
 pub mod heading;
 mod known_keys;
-mod place;
+mod origin;
 pub mod schema;
 mod table;
 
 pub use given::{Given, Merged, NotWithFile};
 pub use known_keys::Place;
-pub use place::{KeyPlace, Origin};
+pub use origin::{Origin, TableKey};
 pub use table::{Table, Tables};

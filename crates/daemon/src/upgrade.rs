@@ -18,18 +18,19 @@
 //! sessions, of which the new process has duplicates. The new process must be forked by one that still has the privileges
 //! of the start and is not confined: the launcher, which is forked before anything is opened.
 
+mod attempt;
 mod launcher;
 pub mod request;
 mod successor;
-mod upgradable;
 
 use peername_sys::process::limits::raise_open_files;
 
 use crate::handover::Predecessor;
 use crate::usage::Usage;
 use launcher::Launcher;
+
+pub use attempt::{Outcome, Upgrades};
 pub use successor::Upgrader;
-pub use upgradable::{Outcome, Upgrades};
 
 /// Begins a long-running command: forks the launcher, and receives the sockets of a previous process, if that has started
 /// this one. To be called first, before there are threads, open sockets or secrets.

@@ -19,18 +19,18 @@
 //! |---|---|
 //! | [`allowed`] | the sockets of `--allow-unix` |
 //! | `bound` | the sockets that the program has bound |
+//! | `call_error` | the error of a call, or of the mediator |
 //! | `caller` | the directories and the identity of a caller |
 //! | `covers` | covers files again that were replaced outside |
-//! | `connects` | connections, and those that wait |
-//! | `failed` | the error of a call, or of the mediator |
+//! | `pending_connects` | connections that the mediator makes, while their callers wait |
 //! | [`ports`] | the ports of the jail's listeners, which the program's own servers take |
 
 pub mod allowed;
 mod bound;
+mod call_error;
 mod caller;
-mod connects;
 mod covers;
-mod failed;
+mod pending_connects;
 pub mod ports;
 
 use std::fs;
@@ -57,10 +57,10 @@ use crate::JailError;
 use crate::files::Cover;
 use allowed::AllowedSockets;
 use bound::BoundSockets;
+use call_error::CallError;
 use caller::{Caller, CallerDirectories, Directories, UnixName};
-use connects::{Connecting, PendingConnects, Target};
 use covers::WatchedCovers;
-use failed::Failed;
+use pending_connects::{Connecting, PendingConnects, Target};
 use ports::ListenerPorts;
 
 /// The program's end of the channel to its mediator, which exits when this is closed and nothing was sent.
@@ -224,8 +224,8 @@ impl Mediator {
         match made {
             Ok(Made::Done) => self.calls.succeed(call.id),
             Ok(Made::Waits | Made::CallOver) => {}
-            Err(Failed::Call(error)) => self.calls.fail(call.id, &error),
-            Err(Failed::Mediator(error)) => return Err(error),
+            Err(CallError::Call(error)) => self.calls.fail(call.id, &error),
+            Err(CallError::Mediator(error)) => return Err(error),
         }
         Ok(())
     }
@@ -234,7 +234,7 @@ impl Mediator {
         &mut self,
         call: &Notification,
         argument: AddressArgument,
-    ) -> std::result::Result<Made, Failed> {
+    ) -> std::result::Result<Made, CallError> {
         let Some(Copied { address, socket }) = self.copy(call, argument)? else {
             return Ok(Made::CallOver);
         };
@@ -273,7 +273,7 @@ impl Mediator {
         call: &Notification,
         socket: ForeignFd,
         target: Target,
-    ) -> std::result::Result<Made, Failed> {
+    ) -> std::result::Result<Made, CallError> {
         // The caller, which waits, has the socket open: closing the duplicate before the answer takes no time.
         let mut connecting = Connecting::new(*call, socket.into_owned(), target);
         match connecting.attempt() {
@@ -294,7 +294,7 @@ impl Mediator {
         &mut self,
         call: &Notification,
         argument: AddressArgument,
-    ) -> std::result::Result<Made, Failed> {
+    ) -> std::result::Result<Made, CallError> {
         let Some(Copied { address, socket }) = self.copy(call, argument)? else {
             return Ok(Made::CallOver);
         };
@@ -324,7 +324,7 @@ impl Mediator {
         &mut self,
         call: &Notification,
         argument: AddressArgument,
-    ) -> std::result::Result<Option<Copied>, Failed> {
+    ) -> std::result::Result<Option<Copied>, CallError> {
         let address = argument.read()?;
         let found = self
             .threads

@@ -26,7 +26,12 @@ impl RunningListeners {
         };
         let shared = self.workers.share_listeners().await?;
         let mut all: Vec<_> = shared.into_iter().filter_map(share).collect();
-        for given in self.given.tcp.values().chain(self.given.udp.values()) {
+        for given in self
+            .inherited
+            .tcp
+            .values()
+            .chain(self.inherited.udp.values())
+        {
             let socket = given
                 .try_clone()
                 .context("a socket of the service manager")?;
@@ -95,7 +100,7 @@ impl RunningListeners {
     /// TCP listeners that this process has opened or taken over. A service manager's sockets are handed over as such.
     fn own_tcp(&self) -> impl Iterator<Item = (SocketAddr, ListenerId)> {
         self.ids.iter().filter_map(|(&(transport, addr), &id)| {
-            let is_own = transport == Transport::Tcp && !self.given.tcp.contains_key(&addr);
+            let is_own = transport == Transport::Tcp && !self.inherited.tcp.contains_key(&addr);
             is_own.then_some((addr, id))
         })
     }

@@ -38,7 +38,7 @@ pub struct RunningListeners {
     /// Those that leave IPv4 to others.
     ipv6_only: HashSet<ListenerKey>,
     /// Kept open across reloads: an inherited socket can't be opened again.
-    pub(super) given: InheritedSockets,
+    pub(super) inherited: InheritedSockets,
     pub(super) groups: Vec<RunningUdpGroup>,
 }
 
@@ -60,7 +60,7 @@ pub struct Opened {
     /// The open sockets.
     pub sockets: OpenedListeners,
     unused_ids: RangeFrom<u32>,
-    given: InheritedSockets,
+    inherited: InheritedSockets,
     /// The process to take over from at the start.
     pub previous: Option<Predecessor>,
 }
@@ -88,19 +88,19 @@ impl Opened {
     pub fn open(
         plans: Vec<ListenPlan>,
         worker_count: usize,
-        given: InheritedSockets,
+        inherited: InheritedSockets,
         mut previous: Option<Predecessor>,
     ) -> anyhow::Result<Self> {
-        let mut given = match &mut previous {
+        let mut inherited = match &mut previous {
             Some(previous) => previous.take_sockets(&plans)?,
-            None => given,
+            None => inherited,
         };
         let refs: Vec<_> = plans.iter().collect();
         let sockets: usize = refs.iter().map(|plan| plan.listeners().count()).sum();
         descriptors::require_descriptors(worker_count, sockets * worker_count)?;
         let has_tcp = refs.iter().any(|plan| !plan.tcp.is_empty());
         let for_udp = descriptors::session_fd_budget(worker_count, has_tcp)?;
-        check_inherited_sockets(&given, &refs)?;
+        check_inherited_sockets(&inherited, &refs)?;
         let mut unused_ids = 0..;
         let none = ListenerIds::new();
         let sockets = OpenedListeners::open_missing(
@@ -108,18 +108,18 @@ impl Opened {
             worker_count,
             &none,
             for_udp,
-            &mut given,
+            &mut inherited,
             &mut unused_ids,
         )?;
         // What is left of the previous process's sockets stays with it.
-        given.previous_tcp.clear();
-        given.previous_udp.clear();
+        inherited.previous_tcp.clear();
+        inherited.previous_udp.clear();
         Ok(Self {
             plans,
             worker_count,
             sockets,
             unused_ids,
-            given,
+            inherited,
             previous,
         })
     }
@@ -164,7 +164,7 @@ impl Opened {
             unused_ids: self.unused_ids,
             bound,
             ipv6_only,
-            given: self.given,
+            inherited: self.inherited,
             groups,
         })
     }
@@ -178,7 +178,7 @@ impl RunningListeners {
     /// An address can't be listened on; a change that needs a restart; or too few descriptors.
     pub fn prepare(&mut self, plans: Vec<ListenPlan>) -> anyhow::Result<Change> {
         let refs: Vec<_> = plans.iter().collect();
-        check_inherited_sockets(&self.given, &refs)?;
+        check_inherited_sockets(&self.inherited, &refs)?;
         self.check_transparent(&plans)?;
         self.check_groups(&plans)?;
         let wanted: HashSet<_> = plans.iter().flat_map(ListenPlan::listeners).collect();
@@ -188,7 +188,7 @@ impl RunningListeners {
             self.worker_count,
             &self.ids,
             self.workers.free_descriptors() / 2,
-            &mut self.given,
+            &mut self.inherited,
             &mut self.unused_ids,
         )?;
         let sockets = opened.numbers().len() * self.worker_count;

@@ -5,7 +5,7 @@ use toml::de::DeValue;
 
 use super::clap_error::similar_option;
 use super::given::command;
-use super::place::Mistake;
+use super::origin::Mistake;
 
 /// A table that a file may have, or its top.
 pub struct Place {

@@ -13,7 +13,7 @@ use super::clap_error::{is_about_value, missing_options, reason};
 use super::file_path::with_path_of;
 use super::given::{Given, Word, command, conflicts, option_word};
 use super::known_keys::{Place, find, is_table, options, unknown_key, unknown_table};
-use super::place::{KeyPlace, Mistake, Origin, line_of, split_name};
+use super::origin::{Mistake, Origin, TableKey, line_of, split_name};
 use crate::usage::Usage;
 
 /// The options of one table, or of a command line.
@@ -50,7 +50,7 @@ struct Unread(Vec<String>);
 struct Read<T> {
     given: Given<T>,
     unread: Unread,
-    keys: Vec<KeyPlace>,
+    keys: Vec<TableKey>,
 }
 
 /// A key with its option.
@@ -202,7 +202,7 @@ impl<'t> Tables<'t> {
         }
         let keys = entries
             .iter()
-            .map(|entry| KeyPlace {
+            .map(|entry| TableKey {
                 option: option(entry.arg),
                 key: entry.key.clone(),
                 line: line_of(self.text, entry.at),

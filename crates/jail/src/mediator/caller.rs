@@ -16,7 +16,7 @@ use peername_sys::seccomp::Notification;
 use peername_sys::socket::addressed;
 use peername_sys::{Result, SyscallError};
 
-use super::failed::Failed;
+use super::call_error::CallError;
 
 /// A thread whose call is pending: it neither changes nor exits meanwhile, unless the call is over.
 #[derive(Debug)]
@@ -82,9 +82,9 @@ impl Caller {
     pub(super) fn act<T>(
         &self,
         work: impl FnOnce() -> io::Result<T>,
-    ) -> std::result::Result<T, Failed> {
+    ) -> std::result::Result<T, CallError> {
         let result = self.assume_identity(work);
-        set_effective(IDLE).map_err(Failed::Mediator)?;
+        set_effective(IDLE).map_err(CallError::Mediator)?;
         result
     }
 
@@ -92,11 +92,11 @@ impl Caller {
     fn assume_identity<T>(
         &self,
         work: impl FnOnce() -> io::Result<T>,
-    ) -> std::result::Result<T, Failed> {
+    ) -> std::result::Result<T, CallError> {
         match act_as(&self.status, work) {
             Ok(made) => Ok(made?),
             // With another's identity the mediator must not go on.
-            Err(error) if error.is_lasting => Err(Failed::Mediator(error.source)),
+            Err(error) if error.is_lasting => Err(CallError::Mediator(error.source)),
             Err(error) => Err(error.source.into()),
         }
     }
@@ -124,7 +124,7 @@ impl Directories {
         caller: &Caller,
         directories: &CallerDirectories,
         path: &Path,
-    ) -> std::result::Result<File, Failed> {
+    ) -> std::result::Result<File, CallError> {
         self.within(caller, directories, || open_path(path))
     }
 
@@ -135,13 +135,13 @@ impl Directories {
         directories: &CallerDirectories,
         socket: impl AsFd,
         path: &Path,
-    ) -> std::result::Result<Option<File>, Failed> {
+    ) -> std::result::Result<Option<File>, CallError> {
         let address = unix_address(path)?;
         self.within(caller, directories, || addressed::bind(&socket, &address))?;
         // The socket is bound now, whatever comes.
-        set_effective(CapabilitySet::NET_ADMIN).map_err(Failed::Mediator)?;
+        set_effective(CapabilitySet::NET_ADMIN).map_err(CallError::Mediator)?;
         let file = addressed::bound_file(&socket);
-        set_effective(IDLE).map_err(Failed::Mediator)?;
+        set_effective(IDLE).map_err(CallError::Mediator)?;
         Ok(file.ok().map(File::from))
     }
 
@@ -151,17 +151,17 @@ impl Directories {
         caller: &Caller,
         directories: &CallerDirectories,
         work: impl FnOnce() -> io::Result<T>,
-    ) -> std::result::Result<T, Failed> {
+    ) -> std::result::Result<T, CallError> {
         let working = directories.working.as_ref().map(File::as_fd);
         // The caller is in these already, with or without the right to search them.
         set_effective(CapabilitySet::SYS_CHROOT | CapabilitySet::DAC_READ_SEARCH)?;
-        let entered = enter_directories(&directories.root, working).map_err(Failed::from);
+        let entered = enter_directories(&directories.root, working).map_err(CallError::from);
         let result = entered.and_then(|()| caller.assume_identity(work));
         // Without its own root, the mediator would take the caller's /proc for the kernel's.
         set_effective(CapabilitySet::SYS_CHROOT | CapabilitySet::DAC_READ_SEARCH)
             .and_then(|()| enter_directories(&self.root, None))
             .and_then(|()| set_effective(IDLE))
-            .map_err(Failed::Mediator)?;
+            .map_err(CallError::Mediator)?;
         result
     }
 }

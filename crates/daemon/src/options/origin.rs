@@ -16,13 +16,13 @@ pub enum Origin {
         /// As a file writes it: `[[listen]]`.
         name: &'static str,
         /// The keys of the table.
-        keys: Vec<KeyPlace>,
+        keys: Vec<TableKey>,
     },
 }
 
 /// A key of a table.
 #[derive(Clone, Debug)]
-pub struct KeyPlace {
+pub struct TableKey {
     /// The name of its option.
     pub(super) option: String,
     /// As the file writes it: an older name, maybe.
@@ -53,7 +53,7 @@ impl Origin {
             return format!("{}: {error}", place(*line));
         };
         match keys.iter().find(|key| key.option == option) {
-            Some(KeyPlace { key, line, .. }) => format!("{}: {key}{rest}", place(*line)),
+            Some(TableKey { key, line, .. }) => format!("{}: {key}{rest}", place(*line)),
             None => format!("{}: {option}{rest}", place(*line)),
         }
     }

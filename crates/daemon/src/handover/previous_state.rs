@@ -9,11 +9,11 @@ use crate::logging::LevelHandle;
 
 /// What was received of the previous process; empty where there is none.
 #[derive(Debug)]
-pub struct Inherited(Option<Inheritance>);
+pub struct PreviousState(Option<Inheritance>);
 
-impl Inherited {
+impl PreviousState {
     /// To be taken before the listeners consume `previous`.
-    pub fn of(previous: Option<&Predecessor>) -> Self {
+    pub fn from_predecessor(previous: Option<&Predecessor>) -> Self {
         Self(previous.map(|previous| previous.inheritance.clone()))
     }
 

@@ -12,8 +12,8 @@ use peername_sys::seccomp::{Notification, NotificationListener};
 use peername_sys::socket::addressed::{Connected, connect, connect_timeout};
 use peername_sys::tcp::socket_info::is_closed;
 
+use super::call_error::CallError;
 use super::caller::{Caller, unix_address};
-use super::failed::Failed;
 
 /// Where a connection leads.
 #[derive(Debug)]
@@ -52,10 +52,10 @@ impl Connecting {
     }
 
     /// Tries to connect. Returns the call's result, or `None` if the caller has to wait.
-    pub(super) fn attempt(&mut self) -> Option<Result<(), Failed>> {
+    pub(super) fn attempt(&mut self) -> Option<Result<(), CallError>> {
         match self.connect() {
             Ok(Connected::Blocks) => {}
-            Ok(Connected::Now(result)) => return Some(result.map_err(Failed::from)),
+            Ok(Connected::Now(result)) => return Some(result.map_err(CallError::from)),
             Err(error) => return Some(Err(error)),
         }
         let limit = connect_timeout(&self.socket);
@@ -66,11 +66,11 @@ impl Connecting {
 
     /// The address at which nothing listens, if this was the outcome of the first attempt. On loopback, where every connection
     /// of the jail is, the answer comes while the call holds the socket.
-    pub(super) fn refused(&self, outcome: &Result<(), Failed>) -> Option<(&OwnedFd, &[u8])> {
+    pub(super) fn refused(&self, outcome: &Result<(), CallError>) -> Option<(&OwnedFd, &[u8])> {
         let Target::Address(address) = &self.target else {
             return None;
         };
-        let Err(Failed::Call(error)) = outcome else {
+        let Err(CallError::Call(error)) = outcome else {
             return None;
         };
         let errno = error.raw_os_error();
@@ -80,12 +80,12 @@ impl Connecting {
     }
 
     /// Tries again; `None` if the caller still has to wait.
-    fn retry(&mut self) -> Option<Result<(), Failed>> {
+    fn retry(&mut self) -> Option<Result<(), CallError>> {
         match self.connect() {
             Ok(Connected::Blocks) => {}
             // By an earlier attempt.
             Ok(Connected::Now(Err(error))) if is_connected(&error) => return Some(Ok(())),
-            Ok(Connected::Now(result)) => return Some(result.map_err(Failed::from)),
+            Ok(Connected::Now(result)) => return Some(result.map_err(CallError::from)),
             Err(error) => return Some(Err(error)),
         }
         let now = Instant::now();
@@ -105,7 +105,7 @@ impl Connecting {
         None
     }
 
-    fn connect(&self) -> Result<Connected, Failed> {
+    fn connect(&self) -> Result<Connected, CallError> {
         match &self.target {
             Target::Address(address) => Ok(connect(&self.socket, address)?),
             Target::Abstract { address, caller } => caller.act(|| connect(&self.socket, address)),
@@ -152,8 +152,8 @@ impl PendingConnects {
             match connecting.retry() {
                 None => return true,
                 Some(Ok(())) => calls.succeed(id),
-                Some(Err(Failed::Call(error))) => calls.fail(id, &error),
-                Some(Err(Failed::Mediator(error))) => outcome = Err(error),
+                Some(Err(CallError::Call(error))) => calls.fail(id, &error),
+                Some(Err(CallError::Mediator(error))) => outcome = Err(error),
             }
             false
         });

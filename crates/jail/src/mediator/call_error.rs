@@ -5,26 +5,26 @@ use std::io;
 use peername_sys::{Errno, SyscallError};
 
 /// Why a call was not made.
-pub(super) enum Failed {
+pub(super) enum CallError {
     /// The call fails with this error.
     Call(io::Error),
     /// This process can't go on.
     Mediator(SyscallError),
 }
 
-impl From<io::Error> for Failed {
+impl From<io::Error> for CallError {
     fn from(error: io::Error) -> Self {
         Self::Call(error)
     }
 }
 
-impl From<Errno> for Failed {
+impl From<Errno> for CallError {
     fn from(error: Errno) -> Self {
         Self::Call(error.into())
     }
 }
 
-impl From<SyscallError> for Failed {
+impl From<SyscallError> for CallError {
     fn from(error: SyscallError) -> Self {
         Self::Call(error.source)
     }
