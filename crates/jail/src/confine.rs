@@ -10,7 +10,7 @@ use crate::JailError;
 use crate::mediator::MediatorChannel;
 
 /// Moves this process, which must have one thread only, into the user namespace in which the program runs, and restricts it
-/// for good. Execute the program next. `mounts`: whether it may change mounts in mount namespaces of its own.
+/// for good. Execute the program next. `may_mount`: whether it may change mounts in mount namespaces of its own.
 ///
 /// - The mounts that cover files are locked, and the network namespace belongs to another user namespace than the program's:
 ///   no capability that it has or gains applies to either.
@@ -19,8 +19,8 @@ use crate::mediator::MediatorChannel;
 /// - Of the system calls that would reach past its namespaces, it makes none, or its mediator makes them ([`confine_calls`]).
 /// - It inherits the descriptors 0, 1 and 2 only: a socket that was opened outside would stay connected to the outside.
 ///
-/// Returns what became of its Unix sockets: they are refused where a mediator exists already, of an outer jail or a container
-/// manager, because there can be only one.
+/// Returns whether Unix sockets are mediated or refused. They are refused if a mediator of an outer jail or of a container
+/// manager exists already, because there can be only one.
 ///
 /// no_new_privs is not set. An ordinary user's user namespace has no other user, so set-user-ID programs gain nothing there;
 /// root's has all users, and they go on to work.
@@ -28,17 +28,20 @@ use crate::mediator::MediatorChannel;
 /// # Errors
 ///
 /// [`JailError::Confine`], [`JailError::Mediator`].
-pub fn confine(mediator: MediatorChannel, mounts: bool) -> Result<UnixSockets, JailError> {
+pub fn confine(mediator: MediatorChannel, may_mount: bool) -> Result<UnixSockets, JailError> {
     unshare_with_new_user_namespace(Unshared::MountsAndIpc).map_err(JailError::Confine)?;
     scopes::isolate().map_err(JailError::Confine)?;
-    let unix_sockets = confine_to_mediator(mediator, mounts)?;
+    let unix_sockets = confine_to_mediator(mediator, may_mount)?;
     descriptors::close_on_exec_above_stderr().map_err(JailError::Confine)?;
     Ok(unix_sockets)
 }
 
-fn confine_to_mediator(mediator: MediatorChannel, mounts: bool) -> Result<UnixSockets, JailError> {
+fn confine_to_mediator(
+    mediator: MediatorChannel,
+    may_mount: bool,
+) -> Result<UnixSockets, JailError> {
     let mut rules = JailRules {
-        mounts,
+        mounts: may_mount,
         unix_sockets: UnixSockets::Mediated,
     };
     match confine_calls(rules) {

@@ -10,6 +10,7 @@ mod private_dir;
 mod ssh_config;
 mod trust_stores;
 
+use std::collections::BTreeSet;
 use std::env;
 use std::fs;
 use std::io::ErrorKind;
@@ -24,7 +25,7 @@ use mount_table::Mount;
 pub use cover::{Cover, TrustFiles};
 pub use private_dir::PrivateDir;
 
-/// What was found.
+/// The outcome of [`cover`].
 #[derive(Debug)]
 pub struct Covered {
     /// Whether a Java keystore was found and covered: Java needs no option to trust the interceptor.
@@ -33,13 +34,13 @@ pub struct Covered {
     pub files: Vec<Cover>,
 }
 
-/// Mounts the directory's file system, writes the files there, and covers the host's by them: bundles of trusted authorities,
-/// `/etc/resolv.conf`, `/etc/hosts`, what would act outside, and `hidden`, the files and directories that the program sees
-/// empty (`--hide`). To be called in the jail's mount namespace, which no mount outside reaches from then on.
+/// Mounts the private directory's file system, writes the jail's files there, and covers the host's files by them: bundles of
+/// trusted authorities, `/etc/resolv.conf`, `/etc/hosts`, what would act outside, and `hidden`, the files and directories that
+/// the program sees empty (`--hide`). To be called in the jail's mount namespace, which no mount outside reaches from then on.
 ///
-/// A cover stays while processes outside write to the file; where they replace it by another (rename(2), unlink(2)), the
-/// kernel removes the cover of a file, and keeps that of a directory above it. [`Covered::files`] can be covered again: mounts that
-/// are made in this namespace later reach the program's.
+/// A cover stays while processes outside write to the covered file. If they replace or remove the file (rename(2), unlink(2)),
+/// the kernel removes the cover; it keeps the cover of a directory. [`Covered::files`] can be covered again, because mounts
+/// that are made in this namespace later reach the program's.
 ///
 /// # Errors
 ///
@@ -57,42 +58,23 @@ pub fn cover(
     let mut covers = hashed_dirs::copy(dir, trust)?;
     covers.extend(browser_policies::copy(dir, trust)?);
     covers.extend(ssh_config::copy(dir)?);
-    // Before the jail's own mounts.
-    let all = mount_table::read()?;
-    let kernel_mounts = kernel_mounts::find(dir, &all)?;
+    // Before anything is covered.
+    let table = mount_table::read()?;
+    let kernel_mounts = kernel_mounts::find(dir, &table)?;
     write_names(dir)?;
-    // Before anything is bound: a bind mount takes over that its source is read-only.
+    // Before the bind mounts of the covers, which become read-only only if their source is.
     dir.make_read_only()?;
     covers.iter().try_for_each(Cover::mount)?;
-    let bundles = trust_stores::bundles().into_iter();
     let keystores = trust_stores::java();
-    let files: Vec<_> = bundles
-        .map(|bundle| Cover::new(bundle, dir.bundle()))
-        .chain(
-            keystores
-                .iter()
-                .map(|path| Cover::new(path, dir.truststore())),
-        )
-        .chain([
-            Cover::new("/etc/resolv.conf", dir.resolv_conf()),
-            Cover::new("/etc/hosts", dir.hosts()),
-        ])
-        // Resolve symbolic links: the mediator has to cover the same target again.
-        .map(|cover| {
-            Cover::new(
-                cover.original.canonicalize().unwrap_or(cover.original),
-                cover.copy,
-            )
-        })
-        .collect();
+    let files = needed_files(dir, &keystores);
     for file in &files {
         cover_existing(&file.original, &file.copy)?;
     }
     kernel_mounts
         .iter()
         .try_for_each(kernel_mounts::KernelMount::cover)?;
-    devices::protect(&dir.empty_file(), &all)?;
-    hide(dir, hidden, &all)?;
+    devices::protect(&dir.empty_file(), &table)?;
+    hide(dir, hidden, &table)?;
     dir.hide_copies()?;
     reenter_working_directory()?;
     mounts::start_propagation().map_err(|source| JailError::cover(Path::new("/"), source))?;
@@ -102,8 +84,25 @@ pub fn cover(
     })
 }
 
-/// Without a search list: names are completed outside, where the host's list applies. In the jail every completed name would
-/// resolve, to an address of its own.
+/// The covers of single files that programs need. Symbolic links are resolved, because the mediator has to cover the same file
+/// again.
+fn needed_files(dir: &PrivateDir, keystores: &BTreeSet<PathBuf>) -> Vec<Cover> {
+    let resolve = |path: &str| fs::canonicalize(path).unwrap_or_else(|_| path.into());
+    let mut covers = vec![
+        Cover::new(resolve("/etc/resolv.conf"), dir.resolv_conf()),
+        Cover::new(resolve("/etc/hosts"), dir.hosts()),
+    ];
+    for bundle in trust_stores::bundles() {
+        covers.push(Cover::new(bundle, dir.bundle()));
+    }
+    for keystore in keystores {
+        covers.push(Cover::new(keystore, dir.truststore()));
+    }
+    covers
+}
+
+/// Writes `resolv.conf` and `hosts`. There is no search list: names are completed outside, where the host's list applies. In
+/// the jail every completed name would resolve, to an address of its own.
 fn write_names(dir: &PrivateDir) -> Result<(), JailError> {
     dir.write(
         &dir.resolv_conf(),
@@ -114,31 +113,34 @@ fn write_names(dir: &PrivateDir) -> Result<(), JailError> {
     dir.write(&dir.hosts(), text.as_bytes())
 }
 
-fn hide(dir: &PrivateDir, hidden: &[PathBuf], all: &[Mount]) -> Result<(), JailError> {
-    // Before the first is covered: another may be below it at one of its mounts.
+fn hide(dir: &PrivateDir, hidden: &[PathBuf], table: &[Mount]) -> Result<(), JailError> {
+    // Before the first path is covered: another one may be below it.
     if let Some(path) = hidden.iter().find(|path| is_missing(path)) {
         return Err(JailError::NothingToHide(path.clone()));
     }
     for path in hidden {
-        // Other mounts of its file system that show the file: compared before it is covered.
-        let mut others = mount_table::other_paths(all, path);
+        // By other mounts of its file system. They are compared before the path is covered.
+        let mut others = mount_table::other_paths(table, path);
         others.retain(|other| is_same_file(path, other));
-        let parts = mount_table::points_of_parts(all, path).into_iter();
-        // One that this user can't reach shows the program nothing.
-        others.extend(parts.filter(|point| fs::metadata(point).is_ok()));
-        hide_one(dir, path)?;
-        others.iter().try_for_each(|other| hide_one(dir, other))?;
+        let mut parts = mount_table::mount_points_of_parts(table, path);
+        // A mount point that this user can't reach shows the program nothing.
+        parts.retain(|point| fs::metadata(point).is_ok());
+        hide_path(dir, path)?;
+        for other in others.iter().chain(&parts) {
+            hide_path(dir, other)?;
+        }
     }
     Ok(())
 }
 
-fn hide_one(dir: &PrivateDir, path: &Path) -> Result<(), JailError> {
-    let empty = match path.is_dir() {
-        true => dir.empty_dir(),
-        false => dir.empty_file(),
+fn hide_path(dir: &PrivateDir, path: &Path) -> Result<(), JailError> {
+    let empty = if path.is_dir() {
+        dir.empty_dir()
+    } else {
+        dir.empty_file()
     };
     match mounts::bind_over(path, &empty) {
-        // It is below what is covered already.
+        // The path is below one that is covered already.
         Err(error) if error.source.kind() == ErrorKind::NotFound => Ok(()),
         covered => covered.map_err(|source| JailError::cover(path, source)),
     }
@@ -155,14 +157,15 @@ fn is_same_file(one: &Path, other: &Path) -> bool {
     }
 }
 
-/// Enters the working directory by its path: this process is below the cover otherwise, if the directory is covered.
+/// Enters the working directory again by its path. Else this process would stay in the directory below the cover, if there is
+/// one.
 fn reenter_working_directory() -> Result<(), JailError> {
     let Ok(path) = env::current_dir() else {
-        // It was removed: nothing can be in it.
+        // The directory was removed: it is empty.
         return Ok(());
     };
     match env::set_current_dir(&path) {
-        // A directory above it can't be searched, so no path that is covered leads there.
+        // A directory above can't be searched, so no covered path leads there.
         Err(error) if error.kind() == ErrorKind::PermissionDenied => Ok(()),
         entered => entered.map_err(|failed| JailError::WorkingDirectory { path, failed }),
     }

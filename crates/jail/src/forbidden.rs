@@ -8,20 +8,20 @@ use peername_sys::process::user;
 
 use crate::JailError;
 
-/// The error for a call that made the namespaces: with the fix that the host's settings call for, if the host has refused it;
-/// in a jail it is that one.
-pub(crate) fn explain(failed: SyscallError, is_jailed: bool) -> JailError {
+/// Returns the error for a failed call that makes namespaces. If the host has refused the call, the error says what to do about
+/// the refusal: about the outer jail if `is_nested`, else about the host's settings.
+pub(crate) fn explain(failed: SyscallError, is_nested: bool) -> JailError {
     let fix = match failed.source.kind() {
-        StorageFull => limit(),
-        _ if failed.is_permission() && is_jailed => JAILED.to_owned(),
-        _ if failed.is_permission() => setting().to_owned(),
+        StorageFull => limit_fix(),
+        _ if failed.is_permission() && is_nested => JAILED.to_owned(),
+        _ if failed.is_permission() => permission_fix().to_owned(),
         _ => return JailError::Network(failed),
     };
     JailError::Forbidden { failed, fix }
 }
 
-/// user_namespaces(7), namespaces(7).
-fn limit() -> String {
+/// The fix for an exceeded limit (user_namespaces(7), namespaces(7)).
+fn limit_fix() -> String {
     let max = fs::read_to_string("/proc/sys/user/max_user_namespaces").unwrap_or_default();
     format!(
         "user.max_user_namespaces is {}: `sudo sysctl -w user.max_user_namespaces=10000` allows more; \
@@ -30,17 +30,18 @@ fn limit() -> String {
     )
 }
 
-fn setting() -> &'static str {
-    let is_set = |(file, value): &(&str, &str)| {
-        fs::read_to_string(file).is_ok_and(|text| text.trim() == *value)
-    };
-    // The settings concern users without privilege.
-    let settings = SETTINGS.iter().filter(|_| !user::is_root());
-    let mut settings = settings.filter(|(file, value, _)| is_set(&(file, value)));
-    settings.next().map_or(CONTAINER, |(_, _, fix)| fix)
+fn permission_fix() -> &'static str {
+    // The settings concern users without privilege only.
+    if user::is_root() {
+        return CONTAINER;
+    }
+    SETTINGS
+        .iter()
+        .find(|(file, value, _)| fs::read_to_string(file).is_ok_and(|text| text.trim() == *value))
+        .map_or(CONTAINER, |(_, _, fix)| fix)
 }
 
-/// Settings that forbid them: the file, its value, and what to do.
+/// Settings that forbid user namespaces: the file, the value, and the fix.
 const SETTINGS: [(&str, &str, &str); 2] = [
     (
         "/proc/sys/kernel/unprivileged_userns_clone",

@@ -3,17 +3,17 @@
 //! ```text
 //!   outside            │ jail                     │ program
 //!                      │ mediator ◀── listener ── │ connect(fd, "/run/x")
-//!                      │   opens /run/x as the program would, compares the file with those that it knows,
+//!                      │   opens /run/x as the program would, compares the file with the known ones,
 //!                      │   connects a duplicate of fd to that file, answers
 //! ```
 //!
 //! A socket that the program may connect to is known as a file, never by its path: what the program renames, links or mounts
-//! changes nothing. No call is continued after its arguments were looked at in memory: another thread could change them, or
-//! put another socket at the descriptor.
+//! changes nothing. No call is continued after its arguments were read from the program's memory: another thread could change
+//! them, or put another socket at the descriptor.
 //!
-//! It runs in the jail's first user namespace: it reaches no network outside, and the program, which is in the second, has no
-//! access to it. If it is killed, these calls fail with ENOSYS, and the program has no network. It exits with the program, as the
-//! interceptor does.
+//! The mediator runs in the jail's first user namespace: it reaches no network outside, and the program, which is in the
+//! second, has no access to it. If the mediator is killed, these calls fail with ENOSYS, and the program has no network. The
+//! mediator exits with the program, as the interceptor does.
 //!
 //! | module | |
 //! |---|---|
@@ -41,7 +41,7 @@ use std::path::Path;
 
 use peername_sys::ipc::fd_passing;
 use peername_sys::ipc::foreign_fd::ForeignFd;
-use peername_sys::process::caps::{CapabilitySet, set_effective};
+use peername_sys::process::caps::set_effective;
 use peername_sys::process::daemonize;
 use peername_sys::process::limits;
 use peername_sys::process::namespace::UserNamespace;
@@ -58,17 +58,17 @@ use crate::files::Cover;
 use allowed::AllowedSockets;
 use bound::BoundSockets;
 use call_error::CallError;
-use caller::{Caller, CallerDirectories, Directories, UnixName};
+use caller::{Caller, CallerDirectories, IDLE_CAPABILITIES, RootDirectory, UnixName};
 use covers::WatchedCovers;
 use pending_connects::{Connecting, PendingConnects, Target};
 use ports::ListenerPorts;
 
-/// The program's end of the channel to its mediator, which exits when this is closed and nothing was sent.
+/// The program's end of the channel to its mediator. The mediator exits if this is closed before a listener was sent.
 #[derive(Debug)]
 pub struct MediatorChannel(OwnedFd);
 
-/// Starts the mediator in this process's namespaces, which are the jail's, before the program has its own. `reports`: whether
-/// it writes a line to standard error for each connection that it refuses.
+/// Starts the mediator in this process's namespaces, which are the jail's, before the program has its own. With
+/// `log_refusals`, the mediator writes a line to standard error for each connection that it refuses.
 ///
 /// # Errors
 ///
@@ -77,42 +77,54 @@ pub fn spawn(
     allowed: AllowedSockets,
     ports: ListenerPorts,
     covers: Vec<Cover>,
-    reports: bool,
+    log_refusals: bool,
 ) -> std::result::Result<MediatorChannel, JailError> {
-    let spawned = || -> Result<OwnedFd> {
-        let (here, there) = fd_passing::seqpacket_pair()?;
-        let program = std::process::id();
-        let (pinned, watched) = allowed.into_parts();
-        let (to_interceptor, ports) = ports.into_parts();
-        let mut inherited = vec![there, PidFd::current()?.into(), to_interceptor];
-        inherited.extend(pinned);
-        daemonize::spawn_detached(inherited, |mut inherited| {
-            daemonize::set_thread_name(c"peername-jail");
-            let allowed = AllowedSockets::from_parts(inherited.split_off(3), watched);
-            let Ok([channel, exit, to_interceptor]) = <[OwnedFd; 3]>::try_from(inherited) else {
-                return 1;
-            };
-            match serve(
-                channel,
-                Program {
-                    id: program,
-                    exit: exit.into(),
-                },
-                (allowed, ports(to_interceptor), covers),
-                reports,
-            ) {
-                Ok(()) => 0,
-                Err(error) => {
-                    try_write_line(&format!(
-                        "peername: the program has no network any more: {error}"
-                    ));
-                    1
-                }
+    fork(allowed, ports, covers, log_refusals)
+        .map(MediatorChannel)
+        .map_err(JailError::Mediator)
+}
+
+/// Forks the mediator, and returns the program's end of the channel. The mediator keeps only the descriptors that it is given,
+/// so [`AllowedSockets`] and [`ListenerPorts`] are taken apart for the fork.
+fn fork(
+    allowed: AllowedSockets,
+    ports: ListenerPorts,
+    covers: Vec<Cover>,
+    log_refusals: bool,
+) -> Result<OwnedFd> {
+    let (program_end, mediator_end) = fd_passing::seqpacket_pair()?;
+    let program_id = std::process::id();
+    let (pinned, watched) = allowed.into_parts();
+    let (to_interceptor, ports) = ports.into_parts();
+    let mut kept = vec![mediator_end, PidFd::current()?.into(), to_interceptor];
+    kept.extend(pinned);
+    daemonize::spawn_detached(kept, |mut kept| {
+        daemonize::set_thread_name(c"peername-jail");
+        let allowed = AllowedSockets::from_parts(kept.split_off(3), watched);
+        let Ok([channel, exit, to_interceptor]) = <[OwnedFd; 3]>::try_from(kept) else {
+            return 1;
+        };
+        let program = Program {
+            id: program_id,
+            exit: exit.into(),
+        };
+        let config = MediatorConfig {
+            allowed,
+            ports: ports(to_interceptor),
+            covers,
+            log_refusals,
+        };
+        match serve(channel, program, config) {
+            Ok(()) => 0,
+            Err(error) => {
+                try_write_line(&format!(
+                    "peername: the program has no network any more: {error}"
+                ));
+                1
             }
-        })?;
-        Ok(here)
-    };
-    spawned().map(MediatorChannel).map_err(JailError::Mediator)
+        }
+    })?;
+    Ok(program_end)
 }
 
 impl MediatorChannel {
@@ -120,16 +132,13 @@ impl MediatorChannel {
     ///
     /// # Errors
     ///
-    /// [`JailError::Mediator`]: it has exited.
+    /// [`JailError::Mediator`]: a call failed. [`JailError::MediatorExited`].
     pub fn start(self, listener: &NotificationListener) -> std::result::Result<(), JailError> {
-        let started = || -> Result<bool> {
-            fd_passing::send_word(&self.0, LISTENER, Some(listener.as_fd()))?;
-            Ok(fd_passing::receive_word(&self.0)?.is_some())
-        };
-        match started().map_err(JailError::Mediator)? {
-            true => Ok(()),
-            false => Err(JailError::MediatorExited),
-        }
+        fd_passing::send_word(&self.0, LISTENER, Some(listener.as_fd()))
+            .and_then(|()| fd_passing::receive_word(&self.0))
+            .map_err(JailError::Mediator)?
+            .map(drop)
+            .ok_or(JailError::MediatorExited)
     }
 }
 
@@ -139,12 +148,15 @@ struct Program {
     exit: PidFd,
 }
 
-fn serve(
-    channel: OwnedFd,
-    program: Program,
-    (allowed, ports, covers): (AllowedSockets, ListenerPorts, Vec<Cover>),
-    reports: bool,
-) -> Result<()> {
+/// The parameters of [`spawn`].
+struct MediatorConfig {
+    allowed: AllowedSockets,
+    ports: ListenerPorts,
+    covers: Vec<Cover>,
+    log_refusals: bool,
+}
+
+fn serve(channel: OwnedFd, program: Program, config: MediatorConfig) -> Result<()> {
     secrets::disable_core_dumps()?;
     let max_files = limits::raise_open_files().unwrap_or(0);
     let Some((_, Some(listener))) = fd_passing::receive_word(&channel)? else {
@@ -156,17 +168,17 @@ fn serve(
         threads: ThreadCache::default(),
         namespace: UserNamespace::of_process(program.id)?,
         program: program.exit,
-        directories: Directories::current()?,
+        root: RootDirectory::current()?,
         bound: BoundSockets::new(max_files),
         pending: PendingConnects::default(),
-        allowed,
-        ports,
-        covers: WatchedCovers::new(covers),
-        reports,
+        allowed: config.allowed,
+        ports: config.ports,
+        covers: WatchedCovers::new(config.covers),
+        log_refusals: config.log_refusals,
     };
     mediator.calls.enable_sync_wakeup();
-    // What a call needs for a Unix socket is made effective for that call.
-    set_effective(CapabilitySet::SYS_PTRACE)?;
+    // The capabilities that a call for a Unix socket needs are made effective for that call.
+    set_effective(IDLE_CAPABILITIES)?;
     fd_passing::send_word(&channel, READY, None)?;
     drop(channel);
     mediator.run()
@@ -178,13 +190,13 @@ struct Mediator {
     program: PidFd,
     /// The program's user namespace.
     namespace: UserNamespace,
-    directories: Directories,
+    root: RootDirectory,
     bound: BoundSockets,
     allowed: AllowedSockets,
     pending: PendingConnects,
     ports: ListenerPorts,
     covers: Option<WatchedCovers>,
-    reports: bool,
+    log_refusals: bool,
 }
 
 impl Mediator {
@@ -199,7 +211,7 @@ impl Mediator {
                         self.covers.iter().try_for_each(WatchedCovers::restore)?;
                     }
                     if call {
-                        self.take()?;
+                        self.serve_call()?;
                     }
                 }
                 WaitOutcome::Exited => return Ok(()),
@@ -208,22 +220,22 @@ impl Mediator {
         }
     }
 
-    fn take(&mut self) -> Result<()> {
+    fn serve_call(&mut self) -> Result<()> {
         let Ok(call) = self.calls.receive() else {
-            // Over before it was received.
+            // The call was over before it was received.
             return Ok(());
         };
-        let made = match call.mediated_call() {
+        let outcome = match call.mediated_call() {
             MediatedCall::Connect(argument) => self.connect(&call, argument),
             MediatedCall::Bind(argument) => self.bind(&call, argument),
             MediatedCall::ChangeProcess { process } => {
-                self.judge_change(&call, process);
+                self.judge_process_change(&call, process);
                 return Ok(());
             }
         };
-        match made {
-            Ok(Made::Done) => self.calls.succeed(call.id),
-            Ok(Made::Waits | Made::CallOver) => {}
+        match outcome {
+            Ok(CallOutcome::Done) => self.calls.succeed(call.id),
+            Ok(CallOutcome::Pending | CallOutcome::Over) => {}
             Err(CallError::Call(error)) => self.calls.fail(call.id, &error),
             Err(CallError::Mediator(error)) => return Err(error),
         }
@@ -234,31 +246,31 @@ impl Mediator {
         &mut self,
         call: &Notification,
         argument: AddressArgument,
-    ) -> std::result::Result<Made, CallError> {
-        let Some(Copied { address, socket }) = self.copy(call, argument)? else {
-            return Ok(Made::CallOver);
+    ) -> std::result::Result<CallOutcome, CallError> {
+        let Some(CopiedArguments { address, socket }) = self.copy_arguments(call, argument)? else {
+            return Ok(CallOutcome::Over);
         };
-        let Some(name) = UnixName::of(&address, &socket) else {
+        let Some(name) = UnixName::from_address(&address, &socket) else {
             let address = self.ports.redirect(&socket, address)?;
             return self.attempt(call, socket, Target::Address(address));
         };
         let Some(caller) = self.caller(call)? else {
-            return Ok(Made::CallOver);
+            return Ok(CallOutcome::Over);
         };
         let target = match name {
             UnixName::Abstract => Target::Abstract { address, caller },
             UnixName::Path(path) => {
-                let path = caller.own_path(&path);
+                let path = caller.resolve_proc_self(&path);
                 let Some(directories) = self.directories_of(call, &path)? else {
-                    return Ok(Made::CallOver);
+                    return Ok(CallOutcome::Over);
                 };
-                let file = self.directories.open(&caller, &directories, &path)?;
-                let about = file.metadata()?;
-                if !about.file_type().is_socket() {
+                let file = self.root.open(&caller, &directories, &path)?;
+                let metadata = file.metadata()?;
+                if !metadata.file_type().is_socket() {
                     return Err(Errno::CONNREFUSED.into());
                 }
-                if !self.bound.has(&about) && !self.allowed.has(&about) {
-                    self.report(&path);
+                if !self.bound.contains(&metadata) && !self.allowed.contains(&metadata) {
+                    self.log_refusal(&path);
                     return Err(Errno::ACCESS.into());
                 }
                 Target::File { file, caller }
@@ -267,25 +279,25 @@ impl Mediator {
         self.attempt(call, socket, target)
     }
 
-    /// Connects the socket, or begins to.
+    /// Connects the socket. If the caller has to wait, further attempts follow.
     fn attempt(
         &mut self,
         call: &Notification,
         socket: ForeignFd,
         target: Target,
-    ) -> std::result::Result<Made, CallError> {
-        // The caller, which waits, has the socket open: closing the duplicate before the answer takes no time.
+    ) -> std::result::Result<CallOutcome, CallError> {
+        // Closing this duplicate takes no time: the caller waits for the answer, and has the socket open.
         let mut connecting = Connecting::new(*call, socket.into_owned(), target);
         match connecting.attempt() {
             Some(outcome) => {
-                if let Some((socket, address)) = connecting.refused(&outcome) {
+                if let Some((socket, address)) = connecting.refused_address(&outcome) {
                     self.ports.report_refused(socket, address);
                 }
-                Ok(outcome.map(|()| Made::Done)?)
+                Ok(outcome.map(|()| CallOutcome::Done)?)
             }
             None => {
                 self.pending.add(connecting);
-                Ok(Made::Waits)
+                Ok(CallOutcome::Pending)
             }
         }
     }
@@ -294,47 +306,48 @@ impl Mediator {
         &mut self,
         call: &Notification,
         argument: AddressArgument,
-    ) -> std::result::Result<Made, CallError> {
-        let Some(Copied { address, socket }) = self.copy(call, argument)? else {
-            return Ok(Made::CallOver);
+    ) -> std::result::Result<CallOutcome, CallError> {
+        let Some(CopiedArguments { address, socket }) = self.copy_arguments(call, argument)? else {
+            return Ok(CallOutcome::Over);
         };
-        let Some(UnixName::Path(path)) = UnixName::of(&address, &socket) else {
-            return Ok(self.ports.bind(&socket, &address).map(|()| Made::Done)?);
+        let Some(UnixName::Path(path)) = UnixName::from_address(&address, &socket) else {
+            return Ok(self
+                .ports
+                .bind(&socket, &address)
+                .map(|()| CallOutcome::Done)?);
         };
         let Some(caller) = self.caller(call)? else {
-            return Ok(Made::CallOver);
+            return Ok(CallOutcome::Over);
         };
-        let path = caller.own_path(&path);
+        let path = caller.resolve_proc_self(&path);
         let Some(directories) = self.directories_of(call, &path)? else {
-            return Ok(Made::CallOver);
+            return Ok(CallOutcome::Over);
         };
-        let file = self
-            .directories
-            .bind(&caller, &directories, &socket, &path)?;
+        let file = self.root.bind(&caller, &directories, &socket, &path)?;
         if !file.is_some_and(|file| self.bound.insert(file)) {
             try_write_line(
                 "peername: the program has too many Unix sockets: it can't connect to the next ones",
             );
         }
-        Ok(Made::Done)
+        Ok(CallOutcome::Done)
     }
 
-    /// Copies the address, and the descriptor of the socket. `None` if the call is over.
-    fn copy(
+    /// Copies the address, and duplicates the socket. `None` if the call is over.
+    fn copy_arguments(
         &mut self,
         call: &Notification,
         argument: AddressArgument,
-    ) -> std::result::Result<Option<Copied>, CallError> {
+    ) -> std::result::Result<Option<CopiedArguments>, CallError> {
         let address = argument.read()?;
         let found = self
             .threads
             .descriptor(&self.calls, call, argument.socket)?;
-        Ok(found.map(|(_, socket)| Copied { address, socket }))
+        Ok(found.map(|(_, socket)| CopiedArguments { address, socket }))
     }
 
     /// The thread that makes the call; `None` if the call is over.
     fn caller(&self, call: &Notification) -> io::Result<Option<Caller>> {
-        self.if_pending(call, Caller::of(call, &self.namespace))
+        self.if_pending(call, Caller::read(call, &self.namespace))
     }
 
     /// The caller's directories; `None` if the call is over.
@@ -343,27 +356,31 @@ impl Mediator {
         call: &Notification,
         path: &Path,
     ) -> io::Result<Option<CallerDirectories>> {
-        self.if_pending(call, CallerDirectories::of(call, path))
+        self.if_pending(call, CallerDirectories::open(call, path))
     }
 
-    /// What was found by the caller's thread id; `None` if the call is over, and the id may be another thread's.
+    /// Returns what was found by the caller's thread id; `None` if the call is over, as another thread may have the id then.
     fn if_pending<T>(&self, call: &Notification, found: io::Result<T>) -> io::Result<Option<T>> {
-        match self.calls.is_pending(call.id) {
-            true => found.map(Some),
-            false => Ok(None),
+        if self.calls.is_pending(call.id) {
+            found.map(Some)
+        } else {
+            Ok(None)
         }
     }
 
-    /// Lets the kernel make the call if the process belongs to the jail. Its arguments are in registers, where no other thread
-    /// changes them. The process may exit meanwhile, and one outside get its number, if all others were given out in that time.
-    fn judge_change(&self, call: &Notification, process: i32) {
-        // A PID namespace below has processes of the jail only, with numbers of its own; others name no process.
-        let is_own = match u32::try_from(process) {
-            Ok(process) if !has_own_numbers(call.tid) => UserNamespace::of_process(process)
-                .map(|namespace| namespace.is_within(&self.namespace)),
+    /// Lets the kernel make a call that changes a process, if the process belongs to the jail. The call's arguments are in
+    /// registers, where no other thread can change them. The process may exit before the kernel makes the call, and a process
+    /// outside may get its id, if all other ids were given out in that time.
+    fn judge_process_change(&self, call: &Notification, process: i32) {
+        // In a nested PID namespace, ids name processes of the jail only, or none.
+        let is_jailed = match u32::try_from(process) {
+            Ok(process) if !is_in_nested_pid_namespace(call.tid) => {
+                UserNamespace::of_process(process)
+                    .map(|namespace| namespace.is_within(&self.namespace))
+            }
             _ => Ok(true),
         };
-        match is_own {
+        match is_jailed {
             Ok(true) => self.calls.continue_syscall(call.id),
             Err(error) if error.source.kind() == io::ErrorKind::NotFound => {
                 self.calls.fail(call.id, &Errno::SRCH.into());
@@ -372,8 +389,8 @@ impl Mediator {
         }
     }
 
-    fn report(&self, path: &Path) {
-        if self.reports {
+    fn log_refusal(&self, path: &Path) {
+        if self.log_refusals {
             try_write_line(&format!(
                 "peername: refused: connecting to the Unix socket {path:?} (--allow-unix allows it)"
             ));
@@ -382,27 +399,29 @@ impl Mediator {
 }
 
 /// Whether the thread is in a PID namespace below this process's.
-fn has_own_numbers(tid: u32) -> bool {
+fn is_in_nested_pid_namespace(tid: u32) -> bool {
     let own = fs::read_link("/proc/self/ns/pid");
-    let its = fs::read_link(format!("/proc/{tid}/ns/pid"));
-    matches!((own, its), (Ok(own), Ok(its)) if own != its)
+    let other = fs::read_link(format!("/proc/{tid}/ns/pid"));
+    matches!((own, other), (Ok(own), Ok(other)) if own != other)
 }
 
-/// The arguments of a call, which the program can't change.
-struct Copied {
+/// The arguments of a call, copied so that the program can't change them.
+struct CopiedArguments {
     address: Vec<u8>,
     socket: ForeignFd,
 }
 
-/// What became of a call.
-enum Made {
+/// The outcome of a call.
+enum CallOutcome {
     /// It succeeds.
     Done,
     /// It is answered later.
-    Waits,
+    Pending,
     /// The caller has exited, or a signal has ended the call.
-    CallOver,
+    Over,
 }
 
+/// The program sends the listener of its filter.
 const LISTENER: u64 = 1;
+/// The mediator serves it.
 const READY: u64 = 2;

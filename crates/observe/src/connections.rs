@@ -103,8 +103,8 @@ pub trait ConnectionSource: Send + Sync + 'static {
     /// Takes snapshots of all that are open. Connections that begin or end meanwhile may or may not be included.
     fn snapshots(&self) -> SnapshotStream;
 
-    /// Ends the connection with this id. The future returns its last snapshot, or `None` if no connection has the id. There is no
-    /// future for sessions, which can't be ended from outside.
+    /// Ends the connection with this id. The future returns its last snapshot, or `None` if no connection has the id. There is
+    /// no future for sessions, which can't be ended from outside.
     fn end(&self, _id: u64) -> Option<BoxFuture<'static, Option<ConnectionSnapshot>>> {
         None
     }

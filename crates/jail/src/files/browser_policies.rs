@@ -1,7 +1,7 @@
-//! Policies of browsers, which read no bundle and no variable: they name further authorities.
+//! Policies that name the interceptor's authority to browsers, which read neither a bundle nor an environment variable.
 //!
-//! A browser reads them from a directory below /etc, which is covered by a copy with one more file. Where the directory is missing,
-//! nothing can be mounted there.
+//! A browser reads policies from a directory below /etc, which is covered by a copy with one more file. A missing directory
+//! can't be covered.
 
 use std::fs;
 use std::path::Path;
@@ -16,12 +16,12 @@ pub(super) fn copy(dir: &PrivateDir, trust: &TrustFiles) -> Result<Vec<Cover>, J
     for (number, browser) in BROWSERS.iter().enumerate() {
         let original = Path::new(browser.directory);
         if original.is_dir() {
-            let copy = dir.create_copy(&format!("browser-{number}"))?;
+            let copy = dir.create_copy_dir(&format!("browser-{number}"))?;
             copy_tree(dir, original, &copy, MAX_DEPTH)?;
             let policy = copy.join(browser.policy);
             if !policy.exists() {
                 create_parents(&policy)?;
-                dir.write(&policy, &browser.kind.policy(dir, trust))?;
+                dir.write(&policy, &browser.format.write_policy(dir, trust))?;
                 copies.push(Cover::new(original, copy));
             }
         }
@@ -37,7 +37,7 @@ fn copy_tree(dir: &PrivateDir, from: &Path, to: &Path, depth: usize) -> Result<(
             fs::create_dir(&copy).map_err(|source| JailError::write(&copy, source))?;
             copy_tree(dir, &original, &copy, depth - 1)?;
         } else if let Ok(content) = fs::read(&original)
-            && content.len() <= MAX_BYTES
+            && content.len() <= MAX_FILE_BYTES
         {
             dir.write(&copy, &content)?;
         }
@@ -52,27 +52,26 @@ fn create_parents(path: &Path) -> Result<(), JailError> {
 
 struct Browser {
     directory: &'static str,
-    /// The file that is added, below the directory.
+    /// The path of the added file, below the directory.
     policy: &'static str,
-    kind: Kind,
+    format: PolicyFormat,
 }
 
 #[derive(Clone, Copy)]
-enum Kind {
-    /// Since Chromium 133; what else is in `managed` applies, too.
+enum PolicyFormat {
+    /// Since Chromium 133. Other files in `managed` apply, too.
     Chromium,
     /// Since Firefox 64.
     Firefox,
 }
 
-impl Kind {
-    fn policy(self, dir: &PrivateDir, trust: &TrustFiles) -> Vec<u8> {
+impl PolicyFormat {
+    fn write_policy(self, dir: &PrivateDir, trust: &TrustFiles) -> Vec<u8> {
         match self {
             Self::Chromium => {
-                let certificates = base64_certificates(&trust.own);
-                let quoted: Vec<_> = certificates
+                let quoted: Vec<_> = base64_certificates(&trust.own)
                     .iter()
-                    .map(|one| format!("\"{one}\""))
+                    .map(|certificate| format!("\"{certificate}\""))
                     .collect();
                 format!("{{\"CACertificates\":[{}]}}\n", quoted.join(","))
             }
@@ -87,9 +86,9 @@ impl Kind {
 
 /// The certificates of a PEM file, each without its first and last line.
 fn base64_certificates(pem: &[u8]) -> Vec<String> {
-    let text = String::from_utf8_lossy(pem);
-    let certificates = text.split("-----BEGIN CERTIFICATE-----").skip(1);
-    certificates
+    String::from_utf8_lossy(pem)
+        .split("-----BEGIN CERTIFICATE-----")
+        .skip(1)
         .filter_map(|rest| rest.split("-----END").next())
         .map(|body| body.split_ascii_whitespace().collect())
         .collect()
@@ -102,7 +101,7 @@ const BROWSERS: [Browser; 4] = [
     Browser {
         directory: "/etc/firefox",
         policy: "policies/policies.json",
-        kind: Kind::Firefox,
+        format: PolicyFormat::Firefox,
     },
 ];
 
@@ -110,20 +109,19 @@ const fn chromium(directory: &'static str) -> Browser {
     Browser {
         directory,
         policy: "policies/managed/peername.json",
-        kind: Kind::Chromium,
+        format: PolicyFormat::Chromium,
     }
 }
 
 const MAX_DEPTH: usize = 4;
-/// Of one file.
-const MAX_BYTES: usize = 1 << 20;
+const MAX_FILE_BYTES: usize = 1 << 20;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn certificates_are_what_is_between_the_lines() {
+    fn certificates_are_read_without_their_delimiters() {
         let pem = b"-----BEGIN CERTIFICATE-----\nAB\nCD==\n-----END CERTIFICATE-----\n\
             -----BEGIN CERTIFICATE-----\nEF\n-----END CERTIFICATE-----\n";
         assert_eq!(base64_certificates(pem), ["ABCD==", "EF"]);

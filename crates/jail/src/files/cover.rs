@@ -1,4 +1,4 @@
-//! Files of the host that others cover.
+//! Covers: bind mounts of the jail's files over those of the host.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -12,11 +12,11 @@ use crate::JailError;
 pub struct TrustFiles {
     /// The interceptor's certificates (PEM).
     pub own: Vec<u8>,
-    /// These, and those of the host.
+    /// The certificates of the interceptor and of the host (PEM).
     pub bundle: Vec<u8>,
-    /// The same as a keystore for Java.
+    /// The certificates of the interceptor and of the host, as a keystore for Java.
     pub java: Vec<u8>,
-    /// The interceptor's certificates (PEM), each by the name that OpenSSL looks it up by.
+    /// The interceptor's certificates (PEM), each with the hash by which OpenSSL looks it up.
     pub hashed: Vec<(String, Vec<u8>)>,
 }
 

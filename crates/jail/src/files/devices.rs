@@ -1,5 +1,5 @@
-//! Files through which a user acts on the whole host at once. In a user namespace they stay as writable as they were, because
-//! their kernel code compares user ids and asks for no capability.
+//! Files through which a user acts on the whole host. They stay as writable in a user namespace as they were, because the
+//! kernel checks user ids for them, and no capability.
 
 use std::collections::BTreeSet;
 use std::fs::{self, DirEntry, FileType};
@@ -15,12 +15,17 @@ use super::cover::cover_existing;
 use super::mount_table::Mount;
 use crate::JailError;
 
-/// Covers disks, also those that a group of this user may open, and devices by which a program acts outside. Makes the file
-/// systems with settings of the kernel read-only at each of their mounts. Control groups may be the user's own, and end or stop
-/// every process in them; in proc, `kernel.core_pattern` names a program that the kernel starts outside of the jail, and only
-/// root can write it.
-pub(super) fn protect(empty: &Path, all: &[Mount]) -> Result<(), JailError> {
-    let settings: BTreeSet<_> = all.iter().flat_map(settings).collect();
+/// Makes settings of the kernel read-only, and covers devices by the empty file.
+pub(super) fn protect(empty: &Path, table: &[Mount]) -> Result<(), JailError> {
+    make_settings_read_only(table)?;
+    cover_devices(empty, table)
+}
+
+/// Makes the file systems with settings of the kernel read-only at each of their mounts. Two examples: a user may own a control
+/// group, which can stop and kill every process in it; and in proc, root can set `kernel.core_pattern`, the program that the
+/// kernel starts outside of the jail after a crash.
+fn make_settings_read_only(table: &[Mount]) -> Result<(), JailError> {
+    let settings: BTreeSet<_> = table.iter().flat_map(settings_paths).collect();
     // make_read_only includes the mounts below.
     let is_topmost = |path: &&PathBuf| {
         !path
@@ -35,7 +40,12 @@ pub(super) fn protect(empty: &Path, all: &[Mount]) -> Result<(), JailError> {
     {
         mounts::make_read_only(path).map_err(|source| JailError::cover(path, source))?;
     }
-    let directories: BTreeSet<_> = all
+    Ok(())
+}
+
+/// Covers disks, also those that only a group of this user may open, and devices by which a program acts outside.
+fn cover_devices(empty: &Path, table: &[Mount]) -> Result<(), JailError> {
+    let directories: BTreeSet<_> = table
         .iter()
         .filter(|mount| mount.is_one_of(&["devtmpfs"]) && mount.point.is_dir())
         .map(|mount| mount.point.as_path())
@@ -46,22 +56,24 @@ pub(super) fn protect(empty: &Path, all: &[Mount]) -> Result<(), JailError> {
             cover_existing(&device, empty)?;
         }
     }
-    all.iter()
+    table
+        .iter()
         .filter(|mount| is_covered_device_file(mount))
         .try_for_each(|mount| cover_existing(&mount.point, empty))
 }
 
-/// Whether the mount is that of a single device, which has its name where it is mounted from: containers are given devices so.
+/// Whether a single device that is to be covered is mounted here, as containers get devices. Its name is that of the mount's
+/// root.
 fn is_covered_device_file(mount: &Mount) -> bool {
-    // Nothing is asked of a network file system, which may hang.
+    // Other file systems are not asked: one in the network may hang.
     let may_be_device = mount.is_one_of(&["devtmpfs", "tmpfs"]) && mount.root != Path::new("/");
     may_be_device
         && fs::symlink_metadata(&mount.point)
-            .is_ok_and(|about| is_covered_device(about.file_type(), &mount.root))
+            .is_ok_and(|metadata| is_covered_device(metadata.file_type(), &mount.root))
 }
 
-/// What is read-only of a mount.
-fn settings(mount: &Mount) -> Vec<PathBuf> {
+/// The paths of a mount that are made read-only.
+fn settings_paths(mount: &Mount) -> Vec<PathBuf> {
     if mount.is_one_of(&SETTINGS) {
         vec![mount.point.clone()]
     } else if !mount.is_one_of(&["proc"]) || !user::is_root() {
@@ -77,7 +89,7 @@ fn settings(mount: &Mount) -> Vec<PathBuf> {
     }
 }
 
-/// What is covered in this directory and below it.
+/// Finds the devices to cover in this directory and below it.
 fn covered_devices(dir: &Path) -> Result<Vec<PathBuf>, JailError> {
     let entries = readable_entries(dir).map_err(|failed| JailError::cover(dir, failed))?;
     let mut found = Vec::new();
@@ -86,7 +98,7 @@ fn covered_devices(dir: &Path) -> Result<Vec<PathBuf>, JailError> {
         match entry.file_type() {
             Ok(kind) if kind.is_dir() => found.extend(covered_devices(&path)?),
             Ok(kind) if is_covered_device(kind, &path) => found.push(path),
-            // It is of no interest, or was removed meanwhile.
+            // Not a device to cover, or removed meanwhile.
             _ => {}
         }
     }
@@ -111,7 +123,7 @@ fn readable_entries(dir: &Path) -> Result<Vec<DirEntry>, SyscallError> {
     }
 }
 
-/// Whether it is a disk, or a character device, known by its name, by which a program acts outside of the jail.
+/// Whether this is a disk, or a character device whose name is one of those by which a program acts outside of the jail.
 fn is_covered_device(kind: FileType, path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let is_named = DEVICES.contains(&&*name)
@@ -138,7 +150,7 @@ const SETTINGS: [&str; 12] = [
     "binfmt_misc",
     "selinuxfs",
 ];
-/// The settings in proc; those of a process are in the directories of processes.
+/// Settings of the kernel in proc. The settings of single processes are elsewhere there, and stay writable.
 const PROC_SETTINGS: [&str; 13] = [
     "sys",
     "sysrq-trigger",

@@ -1,5 +1,5 @@
-//! Directories in which OpenSSL looks an authority up by a hash of its name: a program without the variables reads no bundle, but
-//! these.
+//! Directories in which OpenSSL looks an authority up by a hash of its name. A program that ignores the environment variables
+//! may read these instead of a bundle.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -13,15 +13,15 @@ use super::cover::{Cover, TrustFiles};
 use super::private_dir::PrivateDir;
 use crate::JailError;
 
-/// Copies each such directory, and adds the interceptor's authority. Symbolic links
-/// are copied as such, so that relative ones lead where they did.
+/// Copies each such directory, and adds the interceptor's authority. Symbolic links are copied as such, so that relative ones
+/// lead where they did.
 pub(super) fn copy(dir: &PrivateDir, trust: &TrustFiles) -> Result<Vec<Cover>, JailError> {
     let mut copies = Vec::new();
     for (number, original) in DIRECTORIES.iter().map(Path::new).enumerate() {
         if is_hashed(original) {
-            let copy = dir.create_copy(&format!("hashed-{number}"))?;
+            let copy = dir.create_copy_dir(&format!("hashed-{number}"))?;
             copy_entries(dir, original, &copy)?;
-            add(dir, &copy, &trust.hashed)?;
+            add_certificates(dir, &copy, &trust.hashed)?;
             copies.push(Cover::new(original, copy));
         }
     }
@@ -37,13 +37,13 @@ fn copy_entries(dir: &PrivateDir, from: &Path, to: &Path) -> Result<(), JailErro
             continue;
         };
         if kind.is_symlink() {
-            // By their names alone: most entries are links, several hundred in all.
-            let copied = copy_symlink(&from_dir, &to_dir, &entry.file_name());
-            copied.map_err(|source| JailError::write(&copy, source))?;
+            // Relative to the open directories, which is faster: most of several hundred entries are links.
+            copy_symlink(&from_dir, &to_dir, &entry.file_name())
+                .map_err(|source| JailError::write(&copy, source))?;
         } else if kind.is_dir() {
             fs::create_dir(&copy).map_err(|source| JailError::write(&copy, source))?;
-            let bound = mounts::bind_recursively_over(&copy, &original);
-            bound.map_err(|source| JailError::cover(&original, source))?;
+            mounts::bind_recursively_over(&copy, &original)
+                .map_err(|source| JailError::cover(&original, source))?;
         } else if kind.is_file() {
             match fs::read(&original) {
                 Ok(content) => dir.write(&copy, &content)?,
@@ -57,7 +57,11 @@ fn copy_entries(dir: &PrivateDir, from: &Path, to: &Path) -> Result<(), JailErro
 }
 
 /// Adds certificates, each by its hash and the next free number (c_rehash(1)).
-fn add(dir: &PrivateDir, to: &Path, hashed: &[(String, Vec<u8>)]) -> Result<(), JailError> {
+fn add_certificates(
+    dir: &PrivateDir,
+    to: &Path,
+    hashed: &[(String, Vec<u8>)],
+) -> Result<(), JailError> {
     for (hash, certificate) in hashed {
         let free = (0..MAX_COLLISIONS)
             .map(|number| to.join(format!("{hash}.{number}")))
@@ -69,10 +73,12 @@ fn add(dir: &PrivateDir, to: &Path, hashed: &[(String, Vec<u8>)]) -> Result<(), 
     Ok(())
 }
 
-/// Whether there is a file with such a name: `1a2b3c4d.0`.
+/// Whether the directory has a file whose name is a hash: `1a2b3c4d.0`.
 fn is_hashed(dir: &Path) -> bool {
-    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-    entries
+    fs::read_dir(dir)
+        .into_iter()
+        .flatten()
+        .flatten()
         .map(|entry| PathBuf::from(entry.file_name()))
         .any(|name| {
             let stem = name.file_stem().map(OsStr::as_bytes);
@@ -84,5 +90,5 @@ fn is_hashed(dir: &Path) -> bool {
 
 /// Debian, Alpine, Arch, SUSE; Fedora and its derivatives.
 const DIRECTORIES: [&str; 2] = ["/etc/ssl/certs", "/etc/pki/tls/certs"];
-/// Authorities of the same name.
+/// Authorities whose names have the same hash.
 const MAX_COLLISIONS: usize = 16;

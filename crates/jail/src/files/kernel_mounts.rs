@@ -1,5 +1,5 @@
-//! File systems in which a file is no file: a name that is looked up in autofs is mounted by a program outside, which may ask
-//! the network for it, as the kernel does in afs; and a file of mqueue is a message queue of the host.
+//! File systems whose files reach outside of the jail: a lookup in autofs makes a program outside mount something, maybe from
+//! the network; afs is a network file system of the kernel; and a file of mqueue is a message queue of the host.
 
 use std::fs;
 use std::io;
@@ -11,34 +11,36 @@ use super::mount_table::Mount;
 use super::private_dir::PrivateDir;
 use crate::JailError;
 
-/// A mount that is covered, by a directory with what is mounted below it already.
+/// A mount that is covered by a copy: an otherwise empty directory with the mounts that are below the original.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct KernelMount {
     point: PathBuf,
     copy: PathBuf,
-    /// Each with its place in the copy.
+    /// The mounts below, which are kept visible.
     below: Vec<MountBelow>,
 }
 
+/// A mount below a covered one, and the directory of the copy at which it is bound.
 #[derive(Debug, PartialEq, Eq)]
 struct MountBelow {
     point: PathBuf,
     copy: PathBuf,
 }
 
-/// Finds them, and makes the directories that will cover them. What is mounted over them entirely hides them already.
+/// Finds the mounts of these file systems, and creates the directories that will cover them. Mounts that another one hides
+/// entirely are left out.
 pub(super) fn find(dir: &PrivateDir, all: &[Mount]) -> Result<Vec<KernelMount>, JailError> {
     let mut found = Vec::new();
-    for (at, mount) in all
+    for (index, mount) in all
         .iter()
         .enumerate()
         .filter(|(_, mount)| mount.is_one_of(&COVERED))
     {
-        let later = all.iter().skip(at + 1).map(|later| &later.point);
+        let later = all.iter().skip(index + 1).map(|later| &later.point);
         if later.clone().any(|point| mount.point.starts_with(point)) {
             continue;
         }
-        let copy = dir.create_copy(&format!("mount-{at}"))?;
+        let copy = dir.create_copy_dir(&format!("mount-{index}"))?;
         let mut covered = KernelMount {
             point: mount.point.clone(),
             copy,
@@ -77,7 +79,7 @@ impl KernelMount {
                 .map_err(|source| JailError::cover(&below.point, source))?;
         }
         match mounts::bind_recursively_over(&self.point, &self.copy) {
-            // A directory above it can't be searched: the program does not reach it either.
+            // A directory above the mount can't be searched: the program does not reach the mount either.
             Err(error) if error.is_permission() && self.point.symlink_metadata().is_err() => Ok(()),
             covered => covered.map_err(|source| JailError::cover(&self.point, source)),
         }

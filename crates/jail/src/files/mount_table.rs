@@ -10,9 +10,9 @@ use crate::JailError;
 /// A mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mount {
-    /// The device: the same for each mount of a file system.
+    /// The device number, which all mounts of a file system share.
     pub(super) device: Vec<u8>,
-    /// The directory of the file system that is mounted.
+    /// The path in the file system that is mounted at the point.
     pub(super) root: PathBuf,
     pub(super) point: PathBuf,
     /// The type of the file system.
@@ -29,9 +29,9 @@ pub(super) fn read() -> Result<Vec<Mount>, JailError> {
         .collect())
 }
 
-/// The paths by which the file at this path, without symbolic links, is reached by other mounts of its file system.
+/// Returns the other paths of the file at this path, by other mounts of its file system. The path has no symbolic links.
 pub(super) fn other_paths(mounts: &[Mount], path: &Path) -> Vec<PathBuf> {
-    let Some(file) = FileLocation::of(mounts, path) else {
+    let Some(file) = FileLocation::find(mounts, path) else {
         return Vec::new();
     };
     file.mounts(mounts)
@@ -40,15 +40,15 @@ pub(super) fn other_paths(mounts: &[Mount], path: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The points, outside of the directory at this path, at which a part of what is below it is mounted and not covered by another mount.
-pub(super) fn points_of_parts(mounts: &[Mount], path: &Path) -> Vec<PathBuf> {
-    let Some(directory) = FileLocation::of(mounts, path) else {
+/// Returns the mount points outside of the directory at this path at which a part of the directory is mounted and visible.
+pub(super) fn mount_points_of_parts(mounts: &[Mount], path: &Path) -> Vec<PathBuf> {
+    let Some(directory) = FileLocation::find(mounts, path) else {
         return Vec::new();
     };
     directory
         .mounts(mounts)
         .filter(|mount| mount.root != directory.path && mount.root.starts_with(&directory.path))
-        .filter(|mount| mount.is_seen(mounts) && !mount.point.starts_with(path))
+        .filter(|mount| mount.is_visible(mounts) && !mount.point.starts_with(path))
         .map(|mount| mount.point.clone())
         .collect()
 }
@@ -60,8 +60,8 @@ struct FileLocation<'a> {
 }
 
 impl<'a> FileLocation<'a> {
-    fn of(mounts: &'a [Mount], path: &Path) -> Option<Self> {
-        // Of several mounts at one point, the last one covers the others, and is the last maximum.
+    fn find(mounts: &'a [Mount], path: &Path) -> Option<Self> {
+        // `max_by_key` returns the last of several mounts at one point, which covers the others.
         let own = mounts
             .iter()
             .filter(|mount| path.starts_with(&mount.point))
@@ -91,28 +91,30 @@ impl Mount {
         })
     }
 
-    /// The path, below this mount, of a file of its file system; `None` if the mount does not show it.
+    /// Returns the path of a file of the file system below this mount; `None` if the mount does not show the file.
     fn path_of(&self, in_file_system: &Path) -> Option<PathBuf> {
         let below = in_file_system.strip_prefix(&self.root).ok()?;
-        // A slash behind the name of a file would be an error.
-        Some(match below.as_os_str().is_empty() {
-            true => self.point.clone(),
-            false => self.point.join(below),
+        // Joining an empty path would append a slash, which is an error for a file.
+        Some(if below.as_os_str().is_empty() {
+            self.point.clone()
+        } else {
+            self.point.join(below)
         })
     }
 
-    /// Whether its point leads to it, and not to a mount that covers it.
-    fn is_seen(&self, mounts: &[Self]) -> bool {
-        FileLocation::of(mounts, &self.point)
-            .is_some_and(|seen| seen.device == self.device && seen.path == self.root)
+    /// Whether no other mount covers this one.
+    fn is_visible(&self, mounts: &[Self]) -> bool {
+        FileLocation::find(mounts, &self.point)
+            .is_some_and(|visible| visible.device == self.device && visible.path == self.root)
     }
 
+    /// Whether the file system is of one of these types.
     pub(super) fn is_one_of(&self, kinds: &[&str]) -> bool {
         kinds.iter().any(|kind| kind.as_bytes() == self.kind)
     }
 }
 
-/// Spaces and the like are written as a backslash and three octal digits.
+/// Decodes spaces and the like, which are written as a backslash and three octal digits.
 fn unescape(text: &[u8]) -> PathBuf {
     let mut bytes = Vec::new();
     let mut rest = text;
@@ -139,8 +141,10 @@ mod tests {
     use super::*;
 
     fn parse(lines: &[&str]) -> Vec<Mount> {
-        let lines = lines.iter().map(|line| Mount::parse(line.as_bytes()));
-        lines.collect::<Option<_>>().unwrap()
+        lines
+            .iter()
+            .map(|line| Mount::parse(line.as_bytes()).unwrap())
+            .collect()
     }
 
     #[test]
@@ -182,7 +186,7 @@ mod tests {
         );
         assert_eq!(others("/home/v"), [Path::new("/sysroot/v")]);
         assert!(others("/etc/x").is_empty());
-        // The file system over the automounter's; and a file that is mounted by itself.
+        // The file system that covers the automounter's; and a file that is mounted by itself, to which no slash is appended.
         assert_eq!(others("/auto/key"), [Path::new("/run/key")]);
         assert!(
             !others("/auto/key")[0]
@@ -190,12 +194,12 @@ mod tests {
                 .as_encoded_bytes()
                 .ends_with(b"/")
         );
-        let parts = |path| points_of_parts(&mounts, Path::new(path));
+        let parts = |path| mount_points_of_parts(&mounts, Path::new(path));
         let both = ["/work", "/work/q"].map(Path::new);
         assert_eq!(parts("/home/u"), both);
         assert_eq!(parts("/home"), both);
         assert_eq!(parts("/home/u/p"), [Path::new("/work/q")]);
-        // It is covered with what it is in.
+        // No part of `/` is mounted outside of it.
         assert!(parts("/").is_empty());
     }
 }

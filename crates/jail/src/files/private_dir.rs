@@ -9,14 +9,14 @@ use peername_sys::fs::mounts;
 
 use crate::JailError;
 
-/// The directory. It is left where it is when this is dropped: while the jail lasts it is in use, and [`PrivateDir::remove`] is
-/// for a process outside.
+/// The directory. Dropping this does not remove it: it is in use for as long as the jail is, and [`PrivateDir::remove`] is for
+/// a process outside.
 #[derive(Clone, Debug)]
 pub struct PrivateDir(PathBuf);
 
 impl PrivateDir {
-    /// Creates an empty directory in the system's directory for temporary files, for this user alone. `tag` tells it from
-    /// others.
+    /// Creates an empty directory in the system's directory for temporary files, which only this user can access. `tag` makes
+    /// its name unique.
     ///
     /// # Errors
     ///
@@ -28,8 +28,8 @@ impl PrivateDir {
         Ok(Self(path))
     }
 
-    /// Removes the directory, which is empty outside of the jail. To be called after the program's end: inside, the files
-    /// are gone then.
+    /// Removes the directory, which is empty outside of the jail. To be called after the program's end: in the jail the files
+    /// disappear with it.
     pub fn remove(&self) {
         let _ = fs::remove_dir(&self.0);
     }
@@ -40,13 +40,13 @@ impl PrivateDir {
         self.file("certificates.pem")
     }
 
-    /// All trusted authorities.
+    /// All trusted authorities (PEM).
     #[must_use]
     pub fn bundle(&self) -> PathBuf {
         self.file("bundle.pem")
     }
 
-    /// The same as a keystore for Java.
+    /// All trusted authorities, as a keystore for Java.
     #[must_use]
     pub fn truststore(&self) -> PathBuf {
         self.file("truststore.p12")
@@ -83,13 +83,13 @@ impl PrivateDir {
         self.create_dir(&self.copies())
     }
 
-    /// Covers the directory of the copies, once they are mounted: what is hidden where a copy is seen is not hidden there.
+    /// Covers the directory of the copies, once they are mounted: a path of `--hide` is hidden in the mounted copy only.
     pub(super) fn hide_copies(&self) -> Result<(), JailError> {
         let covered = mounts::bind_over(&self.copies(), &self.empty_dir());
         covered.map_err(|source| JailError::cover(&self.copies(), source))
     }
 
-    /// Makes it read-only where it is reached by its path, and in every bind mount of it that is made later.
+    /// Makes the file system read-only at its path and in every bind mount of it that is made later.
     pub(super) fn make_read_only(&self) -> Result<(), JailError> {
         mounts::make_read_only(&self.0).map_err(|source| JailError::cover(&self.0, source))
     }
@@ -103,14 +103,14 @@ impl PrivateDir {
         self.set_mode(path, 0o444)
     }
 
-    /// The place of a copy of one of the host's files.
-    pub(super) fn copy(&self, name: &str) -> PathBuf {
+    /// The path of a copy of one of the host's files.
+    pub(super) fn copy_path(&self, name: &str) -> PathBuf {
         self.copies().join(name)
     }
 
-    /// Creates the directory of a copy.
-    pub(super) fn create_copy(&self, name: &str) -> Result<PathBuf, JailError> {
-        let path = self.copy(name);
+    /// Creates the directory for copies of one of the host's directories.
+    pub(super) fn create_copy_dir(&self, name: &str) -> Result<PathBuf, JailError> {
+        let path = self.copy_path(name);
         self.create_dir(&path)?;
         Ok(path)
     }

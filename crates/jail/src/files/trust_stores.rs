@@ -3,30 +3,34 @@
 use std::collections::BTreeSet;
 use std::env;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-/// The bundles of this host (PEM): the files that the well-known names lead to.
+/// Finds the bundles of this host (PEM): the files that the well-known names lead to.
 pub(super) fn bundles() -> BTreeSet<PathBuf> {
     existing(BUNDLES.iter().map(PathBuf::from))
 }
 
-/// The keystores of this host: those that distributions make, and those of each Java that is found.
+/// Finds the keystores of this host: those that distributions make, and those of each Java.
 pub(super) fn java() -> BTreeSet<PathBuf> {
-    let of_distribution = JAVA.iter().map(PathBuf::from);
-    let user = env::var_os("HOME").map(PathBuf::from);
-    let of_user = user
-        .iter()
-        .flat_map(|home| USER_JAVAS.map(|javas| home.join(javas)));
-    let homes = of_user
-        .chain([PathBuf::from("/usr/lib/jvm")])
-        .flat_map(|javas| fs::read_dir(javas).into_iter().flatten())
+    let in_homes = java_homes()
+        .into_iter()
+        .flat_map(|home| JAVA_HOME_KEYSTORES.map(|keystore| home.join(keystore)));
+    existing(SYSTEM_KEYSTORES.iter().map(PathBuf::from).chain(in_homes))
+}
+
+/// Finds the home directory of each Java: installed by the system or the user, set by `JAVA_HOME`, or on the search path.
+fn java_homes() -> Vec<PathBuf> {
+    let mut parents = vec![PathBuf::from("/usr/lib/jvm")];
+    if let Some(home) = env::var_os("HOME").map(PathBuf::from) {
+        parents.extend(USER_JAVA_DIRS.map(|dir| home.join(dir)));
+    }
+    parents
+        .into_iter()
+        .flat_map(|parent| fs::read_dir(parent).into_iter().flatten())
         .filter_map(|entry| Some(entry.ok()?.path()))
         .chain(env::var_os("JAVA_HOME").map(PathBuf::from))
-        .chain(java_on_path());
-    let of_homes = homes.flat_map(|home| {
-        ["lib/security/cacerts", "jre/lib/security/cacerts"].map(|file| home.join(file))
-    });
-    existing(of_distribution.chain(of_homes))
+        .chain(java_on_path())
+        .collect()
 }
 
 /// The home of the Java that is on the search path: the parent of its `bin`.
@@ -37,8 +41,10 @@ fn java_on_path() -> Option<PathBuf> {
 }
 
 fn existing(paths: impl Iterator<Item = PathBuf>) -> BTreeSet<PathBuf> {
-    let files = paths.filter_map(|path| path.canonicalize().ok());
-    files.filter(|path| Path::is_file(path)).collect()
+    paths
+        .filter_map(|path| path.canonicalize().ok())
+        .filter(|path| path.is_file())
+        .collect()
 }
 
 const BUNDLES: [&str; 9] = [
@@ -57,14 +63,17 @@ const BUNDLES: [&str; 9] = [
     "/var/lib/ca-certificates/ca-bundle.pem",
 ];
 /// Where SDKMAN, IntelliJ, Gradle, asdf and mise install each Java, below the user's directory.
-const USER_JAVAS: [&str; 5] = [
+const USER_JAVA_DIRS: [&str; 5] = [
     ".sdkman/candidates/java",
     ".jdks",
     ".gradle/jdks",
     ".asdf/installs/java",
     ".local/share/mise/installs/java",
 ];
-const JAVA: [&str; 4] = [
+/// The keystore of a Java, below its home directory: since Java 9, and before.
+const JAVA_HOME_KEYSTORES: [&str; 2] = ["lib/security/cacerts", "jre/lib/security/cacerts"];
+/// The keystores that distributions make: Debian; Fedora, twice; SUSE.
+const SYSTEM_KEYSTORES: [&str; 4] = [
     "/etc/ssl/certs/java/cacerts",
     "/etc/pki/java/cacerts",
     "/etc/pki/ca-trust/extracted/java/cacerts",

@@ -12,18 +12,18 @@ use peername_sys::process::user;
 
 /// The sockets that exist now, by their inodes, and the paths at which services may bind new ones.
 ///
-/// New sockets are allowed only at paths that the program can't change: elsewhere it could rename to there any socket that its user
-/// may rename.
+/// New sockets are allowed only at paths that the program can't change: to others it could move any socket that its user may
+/// rename.
 #[derive(Debug)]
 pub struct AllowedSockets {
     pinned: HashSet<FileId>,
-    /// Held open: the number of a file that exists is not given to another one.
+    /// Held open: the inode number of an open file is not given to another one.
     files: Vec<OwnedFd>,
     watched: Vec<PathBuf>,
 }
 
 impl AllowedSockets {
-    /// Finds the sockets at these paths, and in these directories. To be called as the user that the program will be.
+    /// Finds the sockets at these paths, and in these directories. To be called as the user as which the program will run.
     ///
     /// # Errors
     ///
@@ -38,7 +38,7 @@ impl AllowedSockets {
             if !kind.is_dir() && !kind.is_socket() {
                 return Err(failed(io::Error::other("neither a socket nor a directory")));
             }
-            collect(&path, &mut |_, file| found.push(file.into()));
+            for_each_socket(&path, &mut |_, file| found.push(file.into()));
             if is_fixed(&path) {
                 watched.push(path);
             }
@@ -52,69 +52,70 @@ impl AllowedSockets {
     }
 
     pub(super) fn from_parts(files: Vec<OwnedFd>, watched: Vec<PathBuf>) -> Self {
-        let about = |file: &OwnedFd| File::from(file.try_clone().ok()?).metadata().ok();
         Self {
             pinned: files
                 .iter()
-                .filter_map(about)
-                .map(|about| FileId::from(&about))
+                .filter_map(|file| File::from(file.try_clone().ok()?).metadata().ok())
+                .map(|metadata| FileId::from(&metadata))
                 .collect(),
             files,
             watched,
         }
     }
 
-    pub(super) fn has(&self, about: &Metadata) -> bool {
-        self.pinned.contains(&FileId::from(about)) || self.has_appeared(about)
+    pub(super) fn contains(&self, metadata: &Metadata) -> bool {
+        let socket = FileId::from(metadata);
+        self.pinned.contains(&socket) || self.has_appeared(&socket)
     }
 
-    fn has_appeared(&self, wanted: &Metadata) -> bool {
+    /// Whether this socket was bound at one of the watched paths since.
+    fn has_appeared(&self, wanted: &FileId) -> bool {
         let mut is_found = false;
         for path in &self.watched {
-            collect(path, &mut |directory, file| {
-                let is_it = file
+            for_each_socket(path, &mut |directory, file| {
+                let is_wanted = file
                     .metadata()
-                    .is_ok_and(|about| FileId::from(&about) == FileId::from(wanted));
-                is_found |= is_it && is_fixed(directory);
+                    .is_ok_and(|metadata| FileId::from(&metadata) == *wanted);
+                is_found |= is_wanted && is_fixed(directory);
             });
         }
         is_found
     }
 }
 
-/// Opens each socket at this path or below it, with the directory that it is in.
-fn collect(path: &Path, take: &mut impl FnMut(&Path, File)) {
-    let mut left = vec![path.to_owned()];
+/// Calls `visit` with each socket at this path or below it, and with the directory that the socket is in.
+fn for_each_socket(path: &Path, visit: &mut impl FnMut(&Path, File)) {
+    let mut unvisited = vec![path.to_owned()];
     let mut budget = MAX_ENTRIES;
-    while let Some(path) = left.pop() {
-        let Ok(about) = path.symlink_metadata() else {
+    while let Some(path) = unvisited.pop() {
+        let Ok(metadata) = path.symlink_metadata() else {
             continue;
         };
-        if about.is_dir() {
+        if metadata.is_dir() {
             let entries = fs::read_dir(&path).into_iter().flatten().flatten();
-            let before = left.len();
-            left.extend(entries.take(budget).map(|entry| entry.path()));
-            budget -= left.len() - before;
-        } else if about.file_type().is_socket()
+            let before = unvisited.len();
+            unvisited.extend(entries.take(budget).map(|entry| entry.path()));
+            budget -= unvisited.len() - before;
+        } else if metadata.file_type().is_socket()
             && let Ok(file) = open_path(&path)
         {
-            take(path.parent().unwrap_or(&path), file);
+            visit(path.parent().unwrap_or(&path), file);
         }
     }
 }
 
-/// Whether the program's user may write neither to the path nor to a directory above it, and owns none of them, whose mode it could
-/// change.
+/// Whether the program's user can change neither what is at this path nor a directory above it.
 fn is_fixed(path: &Path) -> bool {
-    let is_own = |above: &Path| {
-        let about = above.metadata();
-        about.is_ok_and(|about| about.uid() == user::effective_uid())
-    };
-    let is_open = |above: &Path| above.is_dir() && (is_writable(above) || is_own(above));
-    !user::is_root() && !path.ancestors().any(is_open)
+    !user::is_root() && !path.ancestors().any(is_changeable_dir)
 }
 
-/// Of one directory of `--allow-unix`, with those below it.
+/// Whether this user may write to the directory, or owns it and so may change its mode.
+fn is_changeable_dir(path: &Path) -> bool {
+    let is_own = |metadata: Metadata| metadata.uid() == user::effective_uid();
+    path.is_dir() && (is_writable(path) || path.metadata().is_ok_and(is_own))
+}
+
+/// Entries that are visited below one path of `--allow-unix`.
 const MAX_ENTRIES: usize = 10_000;
 
 #[cfg(test)]
@@ -131,7 +132,7 @@ mod tests {
         let _inside = UnixListener::bind(shared.join("inside")).unwrap();
         let _outside = UnixListener::bind(dir.join("outside")).unwrap();
         let allowed = AllowedSockets::find(std::slice::from_ref(&shared)).unwrap();
-        let has = |path: &Path| allowed.has(&fs::metadata(path).unwrap());
+        let has = |path: &Path| allowed.contains(&fs::metadata(path).unwrap());
         assert!(has(&shared.join("inside")));
         assert!(!has(&dir.join("outside")));
         fs::rename(dir.join("outside"), shared.join("moved")).unwrap();

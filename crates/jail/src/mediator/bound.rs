@@ -6,11 +6,10 @@ use std::os::unix::fs::MetadataExt;
 
 use peername_sys::fs::FileId;
 
-/// The files, held open: the number of a file that exists is not given to another one.
+/// The files, held open: the inode number of an open file is not given to another one.
 #[derive(Debug)]
 pub(super) struct BoundSockets {
     files: HashMap<FileId, File>,
-    /// Each file takes a descriptor.
     max: usize,
 }
 
@@ -19,34 +18,36 @@ impl BoundSockets {
     pub(super) fn new(max_open: u64) -> Self {
         Self {
             files: HashMap::new(),
-            max: usize::try_from(max_open / 2).unwrap_or(MAX).min(MAX),
+            max: usize::try_from(max_open / 2)
+                .unwrap_or(MAX_FILES)
+                .min(MAX_FILES),
         }
     }
 
     /// Adds the file of a socket that was just bound. Returns `false` if there are too many.
     pub(super) fn insert(&mut self, file: File) -> bool {
         if self.files.len() >= self.max {
-            // No path leads to those that were removed.
+            // No path leads to files that were removed.
             self.files
-                .retain(|_, file| file.metadata().is_ok_and(|about| about.nlink() > 0));
+                .retain(|_, file| file.metadata().is_ok_and(|metadata| metadata.nlink() > 0));
         }
-        let Ok(about) = file.metadata() else {
+        let Ok(metadata) = file.metadata() else {
             return false;
         };
         let fits = self.files.len() < self.max;
         if fits {
-            self.files.insert(FileId::from(&about), file);
+            self.files.insert(FileId::from(&metadata), file);
         }
         fits
     }
 
-    pub(super) fn has(&self, about: &Metadata) -> bool {
-        self.files.contains_key(&FileId::from(about))
+    pub(super) fn contains(&self, metadata: &Metadata) -> bool {
+        self.files.contains_key(&FileId::from(metadata))
     }
 }
 
-/// Of files that exist.
-const MAX: usize = 8192;
+/// Each takes a descriptor of the mediator.
+const MAX_FILES: usize = 8192;
 
 #[cfg(test)]
 mod tests {
@@ -63,7 +64,7 @@ mod tests {
         let _other = UnixListener::bind(&other).unwrap();
         let mut bound = BoundSockets::new(1024);
         assert!(bound.insert(peername_sys::fs::open_path(&own).unwrap()));
-        let is_known = |bound: &BoundSockets| bound.has(&std::fs::metadata(&own).unwrap());
+        let is_known = |bound: &BoundSockets| bound.contains(&std::fs::metadata(&own).unwrap());
         assert!(is_known(&bound));
         std::fs::rename(&other, &own).unwrap();
         assert!(!is_known(&bound));

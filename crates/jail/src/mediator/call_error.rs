@@ -1,4 +1,4 @@
-//! The error of a call, or of the mediator itself.
+//! The error of a mediated call, or of the mediator itself.
 
 use std::io;
 
@@ -28,4 +28,9 @@ impl From<SyscallError> for CallError {
     fn from(error: SyscallError) -> Self {
         Self::Call(error.source)
     }
+}
+
+/// Whether the error is this one of the kernel's.
+pub(super) fn has_errno(error: &io::Error, errno: Errno) -> bool {
+    error.raw_os_error() == Some(errno.raw_os_error())
 }

@@ -29,25 +29,25 @@ pub(super) struct Caller {
 #[derive(Debug)]
 pub(super) struct CallerDirectories {
     root: File,
-    /// For a relative path. The working directory may not be searchable any more, and an absolute path does not need it.
+    /// For a relative path only: the working directory may not be searchable any more.
     working: Option<File>,
 }
 
 impl CallerDirectories {
-    /// Opens them by the thread's id, which another thread may have if the call is over: check afterwards.
-    pub(super) fn of(call: &Notification, path: &Path) -> io::Result<Self> {
-        let open = |name| open_path(Path::new(&format!("/proc/{}/{name}", call.tid)));
+    /// Opens the directories by the thread's id, which another thread may have if the call is over: check afterwards.
+    pub(super) fn open(call: &Notification, path: &Path) -> io::Result<Self> {
+        let open_link = |name| open_path(Path::new(&format!("/proc/{}/{name}", call.tid)));
         Ok(Self {
-            root: open("root")?,
-            working: path.is_relative().then(|| open("cwd")).transpose()?,
+            root: open_link("root")?,
+            working: path.is_relative().then(|| open_link("cwd")).transpose()?,
         })
     }
 }
 
 impl Caller {
-    /// Reads everything by the thread's id, which another thread may have if the call is over: check afterwards. Of its
-    /// capabilities those count that it has in the program's namespace: in one below, they are about fewer users.
-    pub(super) fn of(call: &Notification, program: &UserNamespace) -> io::Result<Self> {
+    /// Reads everything by the thread's id, which another thread may have if the call is over: check afterwards. Capabilities
+    /// in a user namespace below the program's do not count: they hold for fewer users.
+    pub(super) fn read(call: &Notification, program: &UserNamespace) -> io::Result<Self> {
         let mut status = TaskStatus::read(call.tid)?;
         if !program.has_process(call.tid)? {
             status.capabilities = CapabilitySet::empty();
@@ -63,39 +63,40 @@ impl Caller {
         TaskStatus::read(call.tid).is_ok_and(|status| status.is_signalled)
     }
 
-    /// The path, with the caller's number where it begins with `/proc/self` and the like, which is another process for the
-    /// mediator.
-    pub(super) fn own_path(&self, path: &Path) -> PathBuf {
+    /// Replaces `/proc/self` and the like at the beginning of a path by the directory with the caller's id: to the mediator
+    /// they mean the mediator.
+    pub(super) fn resolve_proc_self(&self, path: &Path) -> PathBuf {
         let process = PathBuf::from(format!("/proc/{}", self.status.process));
         let thread = process.join(format!("task/{}", self.tid));
-        let own = [
+        let replacements = [
             ("/proc/self", process.clone()),
             ("/proc/thread-self", thread),
             ("/dev/fd", process.join("fd")),
         ];
-        own.iter()
+        replacements
+            .iter()
             .find_map(|(prefix, own)| Some(own.join(path.strip_prefix(prefix).ok()?)))
             .unwrap_or_else(|| path.to_owned())
     }
 
     /// Runs `work` with the caller's identity.
-    pub(super) fn act<T>(
+    pub(super) fn run_as<T>(
         &self,
         work: impl FnOnce() -> io::Result<T>,
     ) -> std::result::Result<T, CallError> {
         let result = self.assume_identity(work);
-        set_effective(IDLE).map_err(CallError::Mediator)?;
+        set_effective(IDLE_CAPABILITIES).map_err(CallError::Mediator)?;
         result
     }
 
-    /// Runs `work` with the caller's identity. The effective capabilities are others afterwards.
+    /// As [`Caller::run_as`], but leaves the effective capabilities changed.
     fn assume_identity<T>(
         &self,
         work: impl FnOnce() -> io::Result<T>,
     ) -> std::result::Result<T, CallError> {
         match act_as(&self.status, work) {
-            Ok(made) => Ok(made?),
-            // With another's identity the mediator must not go on.
+            Ok(result) => Ok(result?),
+            // The mediator must not go on with the identity of another process.
             Err(error) if error.is_lasting => Err(CallError::Mediator(error.source)),
             Err(error) => Err(error.source.into()),
         }
@@ -104,11 +105,11 @@ impl Caller {
 
 /// This process's own root directory, to which it returns.
 #[derive(Debug)]
-pub(super) struct Directories {
+pub(super) struct RootDirectory {
     root: File,
 }
 
-impl Directories {
+impl RootDirectory {
     pub(super) fn current() -> Result<Self> {
         let root = open_path(Path::new("/")).map_err(|source| SyscallError {
             call: "open(/)",
@@ -125,7 +126,7 @@ impl Directories {
         directories: &CallerDirectories,
         path: &Path,
     ) -> std::result::Result<File, CallError> {
-        self.within(caller, directories, || open_path(path))
+        self.run_in_directories(caller, directories, || open_path(path))
     }
 
     /// Binds the socket as the caller would. Returns the file that it is bound to; `None` without a free descriptor.
@@ -137,30 +138,30 @@ impl Directories {
         path: &Path,
     ) -> std::result::Result<Option<File>, CallError> {
         let address = unix_address(path)?;
-        self.within(caller, directories, || addressed::bind(&socket, &address))?;
-        // The socket is bound now, whatever comes.
+        self.run_in_directories(caller, directories, || addressed::bind(&socket, &address))?;
+        // The socket is bound now, so a failure to find its file must not fail the call.
         set_effective(CapabilitySet::NET_ADMIN).map_err(CallError::Mediator)?;
         let file = addressed::bound_file(&socket);
-        set_effective(IDLE).map_err(CallError::Mediator)?;
+        set_effective(IDLE_CAPABILITIES).map_err(CallError::Mediator)?;
         Ok(file.ok().map(File::from))
     }
 
     /// Runs `work` in the caller's directories and with its identity.
-    fn within<T>(
+    fn run_in_directories<T>(
         &self,
         caller: &Caller,
         directories: &CallerDirectories,
         work: impl FnOnce() -> io::Result<T>,
     ) -> std::result::Result<T, CallError> {
         let working = directories.working.as_ref().map(File::as_fd);
-        // The caller is in these already, with or without the right to search them.
+        // The caller is in these directories already, with or without the right to search them.
         set_effective(CapabilitySet::SYS_CHROOT | CapabilitySet::DAC_READ_SEARCH)?;
         let entered = enter_directories(&directories.root, working).map_err(CallError::from);
         let result = entered.and_then(|()| caller.assume_identity(work));
         // Without its own root, the mediator would take the caller's /proc for the kernel's.
         set_effective(CapabilitySet::SYS_CHROOT | CapabilitySet::DAC_READ_SEARCH)
             .and_then(|()| enter_directories(&self.root, None))
-            .and_then(|()| set_effective(IDLE))
+            .and_then(|()| set_effective(IDLE_CAPABILITIES))
             .map_err(CallError::Mediator)?;
         result
     }
@@ -169,14 +170,15 @@ impl Directories {
 /// The address of a Unix socket (unix(7)).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum UnixName {
-    /// What begins with a zero, of the jail's network.
+    /// A name that begins with a zero byte: it belongs to the jail's network namespace.
     Abstract,
     Path(PathBuf),
 }
 
 impl UnixName {
-    /// `None` where the kernel takes no name from it, or the socket is of another family: it answers itself then.
-    pub(super) fn of(address: &[u8], socket: impl AsFd) -> Option<Self> {
+    /// Returns `None` if the address is not the name of a Unix socket, or the socket is of another family: the kernel judges
+    /// such an address.
+    pub(super) fn from_address(address: &[u8], socket: impl AsFd) -> Option<Self> {
         let name = Self::parse(address)?;
         addressed::is_unix(socket).then_some(name)
     }
@@ -196,20 +198,25 @@ impl UnixName {
     }
 }
 
-/// The address of a path, ENAMETOOLONG for one that does not fit.
+/// Builds the address of a path. ENAMETOOLONG if the path does not fit.
 pub(super) fn unix_address(path: &Path) -> io::Result<Vec<u8>> {
     let path = path.as_os_str().as_bytes();
     if path.len() > MAX_PATH {
         return Err(peername_sys::Errno::NAMETOOLONG.into());
     }
-    let family = (AF_UNIX as u16).to_ne_bytes();
-    Ok([&family, path, &[0][..usize::from(path.len() < MAX_PATH)]].concat())
+    let mut address = (AF_UNIX as u16).to_ne_bytes().to_vec();
+    address.extend(path);
+    // A path of the greatest length has no zero after it (unix(7)).
+    if path.len() < MAX_PATH {
+        address.push(0);
+    }
+    Ok(address)
 }
 
-/// What the mediator needs between calls: the descriptors and the memory of the program.
-pub(super) const IDLE: CapabilitySet = CapabilitySet::SYS_PTRACE;
+/// The mediator's effective capabilities between calls: they give access to the descriptors and the memory of the program.
+pub(super) const IDLE_CAPABILITIES: CapabilitySet = CapabilitySet::SYS_PTRACE;
 const AF_UNIX: i32 = 1;
-/// Of `sun_path` in `struct sockaddr_un`.
+/// Bytes of `sun_path` in `struct sockaddr_un`.
 const MAX_PATH: usize = 108;
 
 #[cfg(test)]
@@ -217,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_are_told_from_other_addresses() {
+    fn names_of_unix_sockets_are_told_from_other_addresses() {
         let path = |text: &str| Some(UnixName::Path(PathBuf::from(text)));
         assert_eq!(UnixName::parse(b"\x01\0/run/a\0b"), path("/run/a"));
         assert_eq!(UnixName::parse(b"\x01\0a"), path("a"));

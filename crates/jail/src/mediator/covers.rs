@@ -1,9 +1,8 @@
 //! Covers files again that are replaced outside: rename(2) over a file removes what is mounted on it, in every namespace.
 //!
-//! The program's mount namespace receives mounts of this one (MS_SLAVE). Until the cover is back, the program sees the new file:
-//! for files that a program needs, not for those that it must not see.
+//! The program's mount namespace receives mounts of this one (MS_SLAVE). Until the cover is back, the program sees the new
+//! file. So this is for files that a program needs, not for files that it must not see.
 
-use std::fs::Metadata;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 
@@ -13,7 +12,7 @@ use peername_sys::fs::mounts;
 use peername_sys::fs::{FileId, open_path, open_path_without_links};
 use peername_sys::process::caps::{CapabilitySet, set_effective};
 
-use super::caller::IDLE;
+use super::caller::IDLE_CAPABILITIES;
 use crate::files::Cover;
 
 /// Covered files, and their directories, which are watched.
@@ -24,7 +23,7 @@ pub(super) struct WatchedCovers {
 }
 
 impl WatchedCovers {
-    /// Watches the directories of these files. `None` beyond the limits of inotify(7): covers don't come back then.
+    /// Watches the directories of these files. Returns `None` beyond the limits of inotify(7): then covers don't come back.
     pub(super) fn new(mut covers: Vec<Cover>) -> Option<Self> {
         let directories = DirectoryWatch::new().ok()?;
         covers.retain(|cover| {
@@ -46,10 +45,10 @@ impl WatchedCovers {
         self.directories.drain();
         set_effective(CapabilitySet::SYS_ADMIN)?;
         for cover in &self.covers {
-            // The program may have replaced it by a file that can't be covered.
+            // The program may have put a file there that can't be covered.
             let _ = cover.restore();
         }
-        set_effective(IDLE)
+        set_effective(IDLE_CAPABILITIES)
     }
 }
 
@@ -62,18 +61,14 @@ impl AsFd for WatchedCovers {
 
 impl Cover {
     fn restore(&self) -> std::io::Result<()> {
-        // A link would cover what the program chooses.
+        // The program could make a link lead to any file, which would be covered then.
         let file = open_path_without_links(&self.original)?;
-        let (there, cover) = (file.metadata()?, open_path(&self.copy)?.metadata()?);
-        if there.is_file() && !is_same(&there, &cover) {
+        let (visible, copy) = (file.metadata()?, open_path(&self.copy)?.metadata()?);
+        let is_covered = FileId::from(&visible) == FileId::from(&copy);
+        if visible.is_file() && !is_covered {
             let target = format!("/proc/self/fd/{}", file.as_raw_fd());
-            let mounted = mounts::bind_over(Path::new(&target), &self.copy);
-            mounted.map_err(|error| error.source)?;
+            mounts::bind_over(Path::new(&target), &self.copy).map_err(|error| error.source)?;
         }
         Ok(())
     }
-}
-
-fn is_same(one: &Metadata, other: &Metadata) -> bool {
-    FileId::from(one) == FileId::from(other)
 }

@@ -1,8 +1,7 @@
-//! Connections that the mediator makes. On a blocking socket the caller waits, and the mediator does not: it tries again until
-//! the connection is made or refused.
+//! Connections that the mediator makes. On a blocking socket the caller waits, but the mediator must not: it repeats a
+//! non-blocking attempt until the connection is made or refused.
 
 use std::fs::File;
-use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -12,15 +11,15 @@ use peername_sys::seccomp::{Notification, NotificationListener};
 use peername_sys::socket::addressed::{Connected, connect, connect_timeout};
 use peername_sys::tcp::socket_info::is_closed;
 
-use super::call_error::CallError;
+use super::call_error::{CallError, has_errno};
 use super::caller::{Caller, unix_address};
 
 /// Where a connection leads.
 #[derive(Debug)]
 pub(super) enum Target {
-    /// An address of another family.
+    /// An address of another family than Unix.
     Address(Vec<u8>),
-    /// An abstract name of the jail's network: the server gets the caller's identity.
+    /// An abstract name of the jail's network. The caller's identity is what the server sees.
     Abstract { address: Vec<u8>, caller: Caller },
     /// The file that a Unix socket is bound to.
     File { file: File, caller: Caller },
@@ -33,8 +32,8 @@ pub(super) struct Connecting {
     socket: OwnedFd,
     target: Target,
     started: Instant,
-    next: Instant,
-    /// Of a blocking socket (SO_SNDTIMEO).
+    next_attempt: Instant,
+    /// When the caller of a blocking socket gives up (SO_SNDTIMEO); `None` if never.
     deadline: Option<Instant>,
 }
 
@@ -46,7 +45,7 @@ impl Connecting {
             socket,
             target,
             started: now,
-            next: now,
+            next_attempt: now,
             deadline: None,
         }
     }
@@ -58,24 +57,25 @@ impl Connecting {
             Ok(Connected::Now(result)) => return Some(result.map_err(CallError::from)),
             Err(error) => return Some(Err(error)),
         }
-        let limit = connect_timeout(&self.socket);
-        self.deadline = limit.map(|limit| self.started + limit);
-        self.next = Instant::now() + MIN_INTERVAL;
+        self.deadline = connect_timeout(&self.socket).map(|timeout| self.started + timeout);
+        self.next_attempt = Instant::now() + MIN_INTERVAL;
         None
     }
 
-    /// The address at which nothing listens, if this was the outcome of the first attempt. On loopback, where every connection
-    /// of the jail is, the answer comes while the call holds the socket.
-    pub(super) fn refused(&self, outcome: &Result<(), CallError>) -> Option<(&OwnedFd, &[u8])> {
+    /// The address, if the outcome of the first attempt is that nothing listens there. Every connection of the jail is on
+    /// loopback, where the answer comes within connect(2), so the outcome of a non-blocking socket is known, too.
+    pub(super) fn refused_address(
+        &self,
+        outcome: &Result<(), CallError>,
+    ) -> Option<(&OwnedFd, &[u8])> {
         let Target::Address(address) = &self.target else {
             return None;
         };
         let Err(CallError::Call(error)) = outcome else {
             return None;
         };
-        let errno = error.raw_os_error();
-        let is = |expected: Errno| errno == Some(expected.raw_os_error());
-        let is_refused = is(Errno::CONNREFUSED) || is(Errno::INPROGRESS) && is_closed(&self.socket);
+        let is_refused = has_errno(error, Errno::CONNREFUSED)
+            || has_errno(error, Errno::INPROGRESS) && is_closed(&self.socket);
         is_refused.then_some((&self.socket, address))
     }
 
@@ -83,36 +83,41 @@ impl Connecting {
     fn retry(&mut self) -> Option<Result<(), CallError>> {
         match self.connect() {
             Ok(Connected::Blocks) => {}
-            // By an earlier attempt.
-            Ok(Connected::Now(Err(error))) if is_connected(&error) => return Some(Ok(())),
+            // An earlier attempt has connected the socket.
+            Ok(Connected::Now(Err(error))) if has_errno(&error, Errno::ISCONN) => {
+                return Some(Ok(()));
+            }
             Ok(Connected::Now(result)) => return Some(result.map_err(CallError::from)),
             Err(error) => return Some(Err(error)),
         }
         let now = Instant::now();
         if self.deadline.is_some_and(|deadline| now >= deadline) {
-            // connect(2): the connection of TCP goes on.
-            let over = match self.target {
+            // As by connect(2): TCP goes on connecting in the background.
+            let errno = match self.target {
                 Target::Address(_) => Errno::INPROGRESS,
                 Target::Abstract { .. } | Target::File { .. } => Errno::AGAIN,
             };
-            return Some(Err(over.into()));
+            return Some(Err(errno.into()));
         }
-        let waited = now - self.started;
         if Caller::has_signal(&self.call) {
             return Some(Err(Errno::INTR.into()));
         }
-        self.next = now + (waited / 8).clamp(MIN_INTERVAL, MAX_INTERVAL);
+        // The longer the caller has waited, the less another eighth of that time matters.
+        let waited = now - self.started;
+        self.next_attempt = now + (waited / 8).clamp(MIN_INTERVAL, MAX_INTERVAL);
         None
     }
 
     fn connect(&self) -> Result<Connected, CallError> {
         match &self.target {
             Target::Address(address) => Ok(connect(&self.socket, address)?),
-            Target::Abstract { address, caller } => caller.act(|| connect(&self.socket, address)),
+            Target::Abstract { address, caller } => {
+                caller.run_as(|| connect(&self.socket, address))
+            }
             Target::File { file, caller } => {
                 let path = format!("/proc/self/fd/{}", file.as_raw_fd());
                 let address = unix_address(Path::new(&path))?;
-                caller.act(|| connect(&self.socket, &address))
+                caller.run_as(|| connect(&self.socket, &address))
             }
         }
     }
@@ -129,11 +134,15 @@ impl PendingConnects {
 
     /// The time until the next attempt; `None` if nothing waits.
     pub(super) fn next_attempt(&self) -> Option<Duration> {
-        let next = self.0.iter().map(|connecting| connecting.next).min()?;
+        let next = self
+            .0
+            .iter()
+            .map(|connecting| connecting.next_attempt)
+            .min()?;
         Some(next.saturating_duration_since(Instant::now()))
     }
 
-    /// Makes the attempts that are due, and answers those that are over.
+    /// Makes the attempts that are due, and answers the calls whose outcome is known.
     ///
     /// # Errors
     ///
@@ -142,7 +151,7 @@ impl PendingConnects {
         let now = Instant::now();
         let mut outcome = Ok(());
         self.0.retain_mut(|connecting| {
-            if connecting.next > now {
+            if connecting.next_attempt > now {
                 return true;
             }
             let id = connecting.call.id;
@@ -161,9 +170,6 @@ impl PendingConnects {
     }
 }
 
-fn is_connected(error: &io::Error) -> bool {
-    error.raw_os_error() == Some(Errno::ISCONN.raw_os_error())
-}
-
+/// Between two attempts.
 const MIN_INTERVAL: Duration = Duration::from_millis(1);
 const MAX_INTERVAL: Duration = Duration::from_millis(50);

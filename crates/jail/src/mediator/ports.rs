@@ -1,4 +1,4 @@
-//! The ports of the jail's listeners, each of which a server of the program gets when it binds it.
+//! The ports of the jail's listeners. A server of the program that binds one takes it from the interceptor.
 //!
 //! ```text
 //!   bind(0.0.0.0:443) ─▶ the interceptor closes its listeners on 443
@@ -6,8 +6,8 @@
 //!   connect(198.51.100.7:443) ─▶ 198.51.100.7, at the alternate port of 443 ─▶ interceptor
 //! ```
 //!
-//! The mediator tells the interceptor the port by a channel, because a listener that it held itself would outlive the
-//! interceptor, and connections to it would hang.
+//! The mediator holds no listeners itself: they would outlive the interceptor, and connections to them would hang. So it asks
+//! the interceptor by a channel to close those of a port.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -20,7 +20,8 @@ use peername_sys::tcp::listener;
 use peername_sys::tcp::socket_info::{current_netns_cookie, netns_cookie};
 use peername_sys::{Errno, NameCall, Result};
 
-use crate::network::{OWN, alternate_ports};
+use super::call_error::has_errno;
+use crate::network::{JAIL_ADDRESSES, alternate_ports};
 
 /// The ports of the jail's listeners, and which of them the program has taken.
 #[derive(Debug)]
@@ -29,14 +30,14 @@ pub struct ListenerPorts {
     channel: OwnedFd,
     alternates: BTreeMap<u16, u16>,
     taken: BTreeSet<u16>,
-    /// The ports of loopback at which a connection was refused: a server of the program may have been too late.
+    /// The ports of loopback at which a connection was refused, maybe because a server of the program was not started yet.
     refused: BTreeSet<u16>,
-    /// The jail's network namespace: what binds in another one is none of these ports.
+    /// The cookie of the jail's network namespace: ports of another one are not the jail's.
     network: u64,
 }
 
 impl ListenerPorts {
-    /// Those of listeners on `ports`. To be called in the jail's network.
+    /// The ports on which the jail listens, none of which is taken yet. To be called in the jail's network.
     #[must_use]
     pub fn new(channel: OwnedFd, ports: &BTreeSet<u16>) -> Self {
         Self {
@@ -48,7 +49,8 @@ impl ListenerPorts {
         }
     }
 
-    /// The parts, for a process that is forked.
+    /// Takes the channel out, whose descriptor a forked process gets back by itself; the function puts the ports together
+    /// again.
     pub(super) fn into_parts(self) -> (OwnedFd, impl FnOnce(OwnedFd) -> Self) {
         let (alternates, taken, network) = (self.alternates, self.taken, self.network);
         let build = move |channel| Self {
@@ -61,30 +63,32 @@ impl ListenerPorts {
         (self.channel, build)
     }
 
-    /// Binds the socket. Where a listener of the jail has the port, it is closed first.
+    /// Binds the socket. If a listener of the jail has the port, the listener is closed first.
     pub(super) fn bind(&mut self, socket: impl AsFd, address: &[u8]) -> io::Result<()> {
         let Some(addr) = inet_address(address) else {
             return addressed::bind(&socket, address);
         };
-        let is_in_use =
-            |error: &io::Error| error.raw_os_error() == Some(Errno::ADDRINUSE.raw_os_error());
         let bound = match addressed::bind(&socket, address) {
-            Err(error) if is_in_use(&error) && self.take(&socket, addr) => {
+            Err(error) if has_errno(&error, Errno::ADDRINUSE) && self.take_port(&socket, addr) => {
                 // The stopped listener and the connections that it has accepted are still bound to the port.
                 addressed::bind_reusing(&socket, address)
             }
             bound => bound,
         };
-        if bound.is_ok() && self.concerns(&socket) && self.refused.remove(&addr.port()) {
+        if bound.is_ok() && self.is_tcp_in_jail(&socket) && self.refused.remove(&addr.port()) {
             self.report(BOUND, addr);
         }
         bound
     }
 
-    /// Takes the port from the interceptor, unless it is taken already. `false` if it is no port of the jail's listeners.
-    fn take(&mut self, socket: impl AsFd, addr: SocketAddr) -> bool {
+    /// Takes the port from the interceptor, unless it is taken already. Returns `false` if the port is not one of the jail's
+    /// listeners, or if the interceptor does not answer.
+    fn take_port(&mut self, socket: impl AsFd, addr: SocketAddr) -> bool {
         let port = addr.port();
-        if !self.alternates.contains_key(&port) || !is_own(addr.ip()) || !self.concerns(socket) {
+        if !self.alternates.contains_key(&port)
+            || !is_jail_address(addr.ip())
+            || !self.is_tcp_in_jail(socket)
+        {
             return false;
         }
         self.taken.contains(&port) || {
@@ -104,13 +108,14 @@ impl ListenerPorts {
         let Some(addr) = inet_address(&address) else {
             return Ok(address);
         };
-        let is_alternate = || self.alternates.values().any(|&port| port == addr.port());
-        let is_elsewhere = self.taken.contains(&addr.port()) && !is_own(addr.ip());
-        if !(is_elsewhere || is_alternate()) || !self.concerns(socket) {
+        let is_alternate = self.alternates.values().any(|&port| port == addr.port());
+        let is_intercepted = self.taken.contains(&addr.port()) && !is_jail_address(addr.ip());
+        let is_changed = (is_alternate || is_intercepted) && self.is_tcp_in_jail(socket);
+        if !is_changed {
             return Ok(address);
         }
         match self.alternates.get(&addr.port()) {
-            Some(alternate) if is_elsewhere => {
+            Some(alternate) if is_intercepted => {
                 address[PORT].copy_from_slice(&alternate.to_be_bytes());
                 Ok(address)
             }
@@ -124,7 +129,7 @@ impl ListenerPorts {
             return;
         };
         let is_loopback = addr.ip().to_canonical().is_loopback();
-        if (is_loopback || !is_own(addr.ip())) && self.concerns(socket) {
+        if (is_loopback || !is_jail_address(addr.ip())) && self.is_tcp_in_jail(socket) {
             if is_loopback {
                 self.refused.insert(addr.port());
             }
@@ -132,19 +137,20 @@ impl ListenerPorts {
         }
     }
 
-    /// Tells the interceptor of an address. Dropped if that is too slow: the program may try any number of ports.
-    fn report(&self, what: &str, addr: SocketAddr) {
-        let message = format!("{what}{addr}");
+    /// Sends the interceptor a message about an address. The message is dropped if the channel is full: the program may try any
+    /// number of ports.
+    fn report(&self, kind: &str, addr: SocketAddr) {
+        let message = format!("{kind}{addr}");
         fd_passing::try_send_bytes(&self.channel, message.as_bytes());
     }
 
     /// Whether it is a TCP socket of the jail's network.
-    fn concerns(&self, socket: impl AsFd) -> bool {
+    fn is_tcp_in_jail(&self, socket: impl AsFd) -> bool {
         addressed::is_stream(&socket) && netns_cookie(socket) == self.network
     }
 }
 
-/// What the mediator has sent.
+/// A message of the mediator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FromMediator {
     /// The listeners of a port were to be closed, and are.
@@ -153,7 +159,7 @@ pub enum FromMediator {
     Refused(SocketAddr),
     /// The program has bound this address, after a connection to its port of loopback was refused.
     Bound(SocketAddr),
-    /// Nothing: the mediator has exited.
+    /// No message: the mediator has exited.
     Exited,
 }
 
@@ -171,10 +177,10 @@ pub fn receive(channel: impl AsFd, listeners: &[(u16, OwnedFd)]) -> Result<FromM
     }
     let Ok(word) = <[u8; 8]>::try_from(message).map(u64::from_ne_bytes) else {
         let text = std::str::from_utf8(message).unwrap_or_default();
-        let addr = |kind| text.strip_prefix(kind)?.parse().ok();
-        let refused = addr(REFUSED).map(FromMediator::Refused);
-        return refused
-            .or_else(|| addr(BOUND).map(FromMediator::Bound))
+        let parse_addr = |kind| text.strip_prefix(kind)?.parse().ok();
+        return parse_addr(REFUSED)
+            .map(FromMediator::Refused)
+            .or_else(|| parse_addr(BOUND).map(FromMediator::Bound))
             .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
             .call("recvmsg(2), from the mediator");
     };
@@ -188,11 +194,11 @@ pub fn receive(channel: impl AsFd, listeners: &[(u16, OwnedFd)]) -> Result<FromM
     Ok(FromMediator::Closed)
 }
 
-/// Whether servers of the program are reached at this address: every loopback address, those that the jail has, and the unspecified
-/// ones, which mean all.
-fn is_own(ip: IpAddr) -> bool {
+/// Whether servers of the program are reached at this address: every loopback address, those that the jail has, and the
+/// unspecified ones, which mean all.
+fn is_jail_address(ip: IpAddr) -> bool {
     let ip = ip.to_canonical();
-    ip.is_loopback() || ip.is_unspecified() || OWN.contains(&ip)
+    ip.is_loopback() || ip.is_unspecified() || JAIL_ADDRESSES.contains(&ip)
 }
 
 /// The address and port of a `struct sockaddr_in` or `sockaddr_in6`; `None` of another family.
@@ -207,12 +213,13 @@ fn inet_address(address: &[u8]) -> Option<SocketAddr> {
     Some(SocketAddr::new(ip, port))
 }
 
-/// The beginning of a message about a refused connection, which the address follows as text: longer than a word.
+/// Begins a message about a refused connection; the address follows as text. Longer than a word, by which the messages are told
+/// apart.
 const REFUSED: &str = "refused ";
-/// The same about a bound socket.
+/// Begins a message about a bound socket.
 const BOUND: &str = "bound by the program ";
 const MAX_MESSAGE: usize = 96;
-/// In both structs.
+/// The bytes of the port in both structs.
 const PORT: std::ops::Range<usize> = 2..4;
 const AF_INET: i32 = 2;
 const AF_INET6: i32 = 10;

@@ -53,8 +53,8 @@ pub(super) struct EventFeed {
     subscribed: Notify,
 }
 
-/// The permits for streams of one listener. Each listener has its own, so that the clients of one can't exhaust those of another.
-/// Clones share them.
+/// The permits for streams of one listener. Each listener has its own, so that the clients of one can't exhaust those of
+/// another. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct StreamPermits(Arc<Mutex<Vec<Weak<StreamPermit>>>>);
 

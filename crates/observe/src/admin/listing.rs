@@ -16,7 +16,8 @@ use serde::de::value::{Error as ValueError, StrDeserializer};
 use crate::connections::{ConnectionSnapshot, ConnectionState, SNAPSHOT_BATCH, SnapshotStream};
 use crate::escape::escape_into;
 
-/// The query of a listing: `?client=CIDR&balancer=CIDR&listener=ADDR:PORT&state=STATE&min_age=DURATION&min_idle=DURATION&sort=bytes|age|idle&limit=N`.
+/// The query of a listing:
+/// `?client=CIDR&balancer=CIDR&listener=ADDR:PORT&state=STATE&min_age=DURATION&min_idle=DURATION&sort=bytes|age|idle&limit=N`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListQuery {
     client: Option<IpNet>,

@@ -1,5 +1,5 @@
-//! The state of the process: its readiness, its metrics, `/status`, and the event that is published each second while a stream of
-//! events is open.
+//! The state of the process: its readiness, its metrics, `/status`, and the event that is published each second while a stream
+//! of events is open.
 
 use std::collections::BTreeMap;
 use std::fmt;
