@@ -1,6 +1,6 @@
-//! Options, by a command line or by a table of the configuration file. clap alone judges both: a table becomes words of a
-//! command line ([`Tables`]), so values, defaults and contradictions are declared once. Help texts list the options in the order
-//! of the code, each below its [`heading`].
+//! Options of a command line or of a table of the configuration file. clap alone parses both: a table becomes words of a
+//! command line ([`Tables`]), so values, defaults and contradictions are declared once. Help texts list the options in the
+//! order of the code, each below its [`heading`].
 
 mod clap_error;
 mod file_path;

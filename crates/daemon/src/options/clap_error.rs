@@ -1,4 +1,4 @@
-//! The reason of an error of clap, for a file: without the usage and the advice for a command line.
+//! Errors of clap for a file: the reason, without the usage and the advice for a command line.
 
 use std::error::Error as _;
 
@@ -37,23 +37,26 @@ pub(super) fn missing_options(error: &clap::Error) -> Vec<String> {
         Some(ContextValue::Strings(usages))
             if error.kind() == ErrorKind::MissingRequiredArgument =>
         {
-            usages.iter().filter_map(|usage| option_of(usage)).collect()
+            usages
+                .iter()
+                .filter_map(|usage| option_name(usage))
+                .collect()
         }
         _ => Vec::new(),
     }
 }
 
-/// The name of the option that an unknown one is similar to.
+/// The name of the option that clap suggests instead of an unknown one.
 pub(super) fn similar_option(error: &clap::Error) -> Option<String> {
     match error.get(ContextKind::SuggestedArg)? {
-        ContextValue::String(usage) => option_of(usage),
-        ContextValue::Strings(usages) => option_of(usages.first()?),
+        ContextValue::String(usage) => option_name(usage),
+        ContextValue::Strings(usages) => option_name(usages.first()?),
         _ => None,
     }
 }
 
-/// The name in `--name <VALUE>`.
-fn option_of(usage: &str) -> Option<String> {
+/// Returns `name` for `--name <VALUE>`.
+fn option_name(usage: &str) -> Option<String> {
     let name = usage.strip_prefix("--")?;
     let end = name.find([' ', '=', '<']).unwrap_or(name.len());
     name.get(..end).map(str::to_owned)

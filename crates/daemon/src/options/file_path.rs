@@ -1,13 +1,13 @@
-//! Relative paths in a configuration file are relative to its directory: the list that it names is the same wherever the command is
-//! run.
+//! Relative paths in a configuration file are relative to its directory, so that they name the same files wherever the command
+//! is run.
 
 use std::ffi::OsString;
 use std::path::Path;
 
 use clap::Arg;
 
-/// The value of an option in this file. A relative path in it begins with the directory of the file.
-pub(super) fn with_path_of(file: &Path, arg: &Arg, value: String) -> OsString {
+/// Returns the value of an option of this file, in which a relative path was joined to the file's directory.
+pub(super) fn resolve_relative_path(file: &Path, arg: &Arg, value: String) -> OsString {
     let directory = file.parent();
     match path_start(arg, &value).and_then(|start| value.split_at_checked(start)) {
         Some((before, path)) if !path.is_empty() => {
@@ -19,13 +19,14 @@ pub(super) fn with_path_of(file: &Path, arg: &Arg, value: String) -> OsString {
     }
 }
 
-/// The offset of the path in a value; `None` if it has none. Its form is that of the option's value name.
+/// Returns the offset of the path in a value, or `None` if the value has none. The option's value name tells the form of the
+/// value.
 fn path_start(arg: &Arg, value: &str) -> Option<usize> {
-    let named = arg.get_value_names().and_then(|names| names.first());
-    let rest = match named.map_or("", |name| name.as_str()) {
+    let value_name = arg.get_value_names().and_then(|names| names.first());
+    let path = match value_name.map_or("", |name| name.as_str()) {
         "FILE" | "PATH" | "DIR" => Some(value),
         "NETWORK" | "HOST:PORT|@FILE" => value.strip_prefix('@'),
-        // `allow @FILE`; the option `allow` has the rest only.
+        // `rules` has an action before the rule, as in `allow @FILE`; the option `allow` has the rule only.
         "RULE" if arg.get_id() == "rules" => {
             let (_, rule) = value.split_once(' ').unwrap_or_default();
             rule.trim_start().strip_prefix('@')
@@ -41,7 +42,7 @@ fn path_start(arg: &Arg, value: &str) -> Option<usize> {
         "ADDR|unix:PATH" => value.strip_prefix("unix:"),
         _ => None,
     };
-    rest.map(|rest| value.len() - rest.len())
+    path.map(|path| value.len() - path.len())
 }
 
 #[cfg(test)]
@@ -49,8 +50,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn relative_paths_are_below_the_directory_of_the_file() {
-        for (named, value, expected) in [
+    fn relative_path_is_joined_to_the_directory_of_the_file() {
+        for (value_name, value, expected) in [
             ("FILE", "a.log", "conf/a.log"),
             ("FILE", "../a.log", "conf/../a.log"),
             ("DIR", "/srv", "/srv"),
@@ -68,12 +69,12 @@ mod tests {
             ("ADDR|unix:PATH", "unix:", "unix:"),
             ("TEXT", "unix:a", "unix:a"),
         ] {
-            let arg = Arg::new("x").value_name(named);
-            let found = with_path_of(Path::new("conf/file.toml"), &arg, value.to_owned());
+            let arg = Arg::new("x").value_name(value_name);
+            let found = resolve_relative_path(Path::new("conf/file.toml"), &arg, value.to_owned());
             let found = found.into_string().unwrap();
-            assert!(found.ends_with(expected), "{named} {value}: {found}");
+            assert!(found.ends_with(expected), "{value_name} {value}: {found}");
             let prefix = found.strip_suffix(expected).unwrap();
-            assert!(value.starts_with(prefix), "{named} {value}: {found}");
+            assert!(value.starts_with(prefix), "{value_name} {value}: {found}");
         }
     }
 
@@ -84,7 +85,7 @@ mod tests {
             ("allow @hosts.txt", "allow @conf/hosts.txt"),
             ("allow npm.example/@scope/x", "allow npm.example/@scope/x"),
         ] {
-            let found = with_path_of(Path::new("conf/file.toml"), &arg, value.to_owned());
+            let found = resolve_relative_path(Path::new("conf/file.toml"), &arg, value.to_owned());
             assert_eq!(found, expected);
         }
     }

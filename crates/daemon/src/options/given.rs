@@ -33,11 +33,7 @@ pub(super) struct Word {
 }
 
 impl<T: clap::Args> Given<T> {
-    /// The options that these words give.
-    ///
-    /// # Errors
-    ///
-    /// As for a command line.
+    /// Parses words as a command line.
     pub(super) fn parse(words: Vec<Word>) -> Result<Self, clap::Error> {
         let texts = words.iter().map(|word| &word.text);
         let matches = command::<T>().try_get_matches_from(texts)?;
@@ -45,12 +41,8 @@ impl<T: clap::Args> Given<T> {
         Ok(Self { words, ..given })
     }
 
-    /// The options of a file with those of the command line, which replace them and what conflicts with them. The values of the
-    /// options `added`, by their ids, follow those of the file instead.
-    ///
-    /// # Errors
-    ///
-    /// None, where both are valid.
+    /// Merges the options of a file with those of the command line. These replace the same options of the file, and exclude
+    /// those that they conflict with. Only the values of the options `added`, by their ids, follow those of the file.
     pub fn with_command_line<U: clap::Args>(
         self,
         line: &Given<U>,
@@ -75,7 +67,7 @@ impl<T: clap::Args> Given<T> {
         })
     }
 
-    /// Shows a value that depends on more than the options, unless it was given.
+    /// Sets the shown value of an option that was not given, and whose default depends on more than the options.
     pub fn show_default(&mut self, key: &str, value: impl Into<Value>) {
         if !self.shown.contains_key(key) {
             self.shown.insert(key.to_owned(), value.into());
@@ -97,7 +89,7 @@ impl<T: clap::Args> Given<T> {
             .map(|word| &word.text)
     }
 
-    /// The options as JSON, defaults included, by the names of the options.
+    /// The options as JSON, by their names, defaults included.
     pub fn shown(&self) -> &Map<String, Value> {
         &self.shown
     }
@@ -111,6 +103,7 @@ impl<T: clap::Args> Default for Given<T> {
     }
 }
 
+/// The name of the option that a word gives.
 fn long_name(command: &Command, word: &Word) -> Option<String> {
     let arg = command
         .get_arguments()
@@ -118,7 +111,7 @@ fn long_name(command: &Command, word: &Word) -> Option<String> {
     arg.get_long().map(str::to_owned)
 }
 
-/// A command with these options and nothing else, whose first word is an option.
+/// Returns a command with these options and nothing else: the first word that it parses is an option.
 pub(super) fn command<T: clap::Args>() -> Command {
     let command = Command::new("peername")
         .no_binary_name(true)
@@ -155,13 +148,17 @@ impl<T: clap::Args> clap::Args for Given<T> {
 
 impl<T: clap::Args> FromArgMatches for Given<T> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let own = command::<T>();
-        let args = || own.get_arguments().filter(|arg| arg.get_long().is_some());
-        let shown = args().filter(|arg| !arg.is_hide_set());
+        let command = command::<T>();
+        let options = || {
+            command
+                .get_arguments()
+                .filter(|arg| arg.get_long().is_some())
+        };
         Ok(Self {
             options: T::from_arg_matches(matches)?,
-            words: words_of(args(), matches),
-            shown: shown
+            words: ordered_words(options(), matches),
+            shown: options()
+                .filter(|arg| !arg.is_hide_set())
                 .filter_map(|arg| Some((arg.get_long()?.to_owned(), show(arg, matches)?)))
                 .collect(),
         })
@@ -173,13 +170,14 @@ impl<T: clap::Args> FromArgMatches for Given<T> {
     }
 }
 
-/// The words of a command line, in its order: of rules the first match decides.
-fn words_of<'a>(args: impl Iterator<Item = &'a Arg>, matches: &ArgMatches) -> Vec<Word> {
+/// Returns the words of a command line in their order, which matters for rules: the first match decides.
+fn ordered_words<'a>(args: impl Iterator<Item = &'a Arg>, matches: &ArgMatches) -> Vec<Word> {
     let mut words: Vec<_> = args.flat_map(|arg| indexed_words(arg, matches)).collect();
     words.sort_by_key(|(index, _)| *index);
     words.into_iter().map(|(_, word)| word).collect()
 }
 
+/// Returns the words that give an option, each with its index. Flags have index 0, because their order does not matter.
 fn indexed_words(arg: &Arg, matches: &ArgMatches) -> Vec<(usize, Word)> {
     let id = arg.get_id().as_str();
     if matches.value_source(id) != Some(ValueSource::CommandLine) {
@@ -202,7 +200,7 @@ fn indexed_words(arg: &Arg, matches: &ArgMatches) -> Vec<(usize, Word)> {
     }
 }
 
-/// `--option`, or `--option=value`.
+/// Returns `--option`, or `--option=value`.
 pub(super) fn option_word(arg: &Arg, value: Option<OsString>) -> OsString {
     let mut word = OsString::from("--");
     word.push(arg.get_long().unwrap_or_default());
@@ -213,6 +211,7 @@ pub(super) fn option_word(arg: &Arg, value: Option<OsString>) -> OsString {
     word
 }
 
+/// The value of an option as JSON.
 fn show(arg: &Arg, matches: &ArgMatches) -> Option<Value> {
     let id = arg.get_id().as_str();
     let mut values = matches.get_raw(id).into_iter().flatten();
@@ -305,13 +304,13 @@ mod tests {
             let merged = file.clone().with_command_line(&given(line), added);
             merged.unwrap()
         };
-        let both = |line: &[&str]| merged(line, &[]).given.options;
-        assert_eq!(both(&[]).drain, "1s");
-        assert_eq!(both(&["--drain=2s"]).drain, "2s");
-        assert_eq!(both(&["--drain=2s"]).trust, ["a", "b"]);
-        assert_eq!(both(&["--trust=c"]).trust, ["c"]);
-        assert_eq!(both(&["-v"]).verbose, 1);
-        let quiet = both(&["--quiet"]);
+        let merged_options = |line: &[&str]| merged(line, &[]).given.options;
+        assert_eq!(merged_options(&[]).drain, "1s");
+        assert_eq!(merged_options(&["--drain=2s"]).drain, "2s");
+        assert_eq!(merged_options(&["--drain=2s"]).trust, ["a", "b"]);
+        assert_eq!(merged_options(&["--trust=c"]).trust, ["c"]);
+        assert_eq!(merged_options(&["-v"]).verbose, 1);
+        let quiet = merged_options(&["--quiet"]);
         assert!(quiet.quiet && quiet.verbose == 0);
         let added = merged(&["--trust=c", "--quiet"], &["trust"]);
         assert_eq!(added.given.options.trust, ["a", "b", "c"]);

@@ -1,4 +1,4 @@
-//! The tables that a file may have, for keys that are at the wrong place or unknown.
+//! The tables that a file may have, and errors about keys that are unknown or in the wrong table.
 
 use clap::{Arg, Command};
 use toml::de::DeValue;
@@ -7,11 +7,11 @@ use super::clap_error::similar_option;
 use super::given::command;
 use super::origin::Mistake;
 
-/// A table that a file may have, or its top.
+/// A table that a file may have, or the top of the file.
 pub struct Place {
-    /// Where it is, as in "belongs in `[[listen]]`".
+    /// Its location for an error, as in "belongs in `[[listen]]`".
     location: String,
-    /// Its name, as a file writes it; `None` of the top.
+    /// Its name, as a file writes it; `None` for the top.
     name: Option<&'static str>,
     command: Command,
 }
@@ -36,32 +36,30 @@ impl Place {
     }
 }
 
-/// The options that a file may have.
-pub(super) fn options(command: &Command) -> impl Iterator<Item = &Arg> {
+/// The options that a file may set.
+pub(super) fn file_options(command: &Command) -> impl Iterator<Item = &Arg> {
     command
         .get_arguments()
         .filter(|arg| arg.get_long().is_some() && !arg.is_hide_set())
 }
 
-/// The option of a key, by one of its names.
-pub(super) fn find<'c>(command: &'c Command, key: &str) -> Option<&'c Arg> {
-    options(command).find(|arg| {
+/// Finds an option by its name or an alias.
+pub(super) fn find_option<'c>(command: &'c Command, key: &str) -> Option<&'c Arg> {
+    file_options(command).find(|arg| {
         let aliases = arg.get_all_aliases().unwrap_or_default();
         arg.get_long() == Some(key) || aliases.contains(&key)
     })
 }
 
-/// The mistake of a key that the table with the options of `command` does not have: with the places that have it, or a similar
-/// key of this table.
+/// Returns the mistake of a key that the table with the options of `command` does not have. It names the tables that have the
+/// key, or else a similar key of this table.
 pub(super) fn unknown_key(at: usize, key: String, command: &Command, places: &[Place]) -> Mistake {
     let right_places: Vec<_> = places
         .iter()
-        .filter(|place| find(&place.command, &key).is_some())
+        .filter(|place| find_option(&place.command, &key).is_some())
         .map(|place| place.location.as_str())
         .collect();
-    let attempt = command.clone().try_get_matches_from([format!("--{key}")]);
-    let similar = attempt.err().and_then(|error| similar_option(&error));
-    let why = match (right_places.as_slice(), similar) {
+    let why = match (right_places.as_slice(), suggest(command.clone(), &key)) {
         ([], Some(name)) => format!("unknown key; did you mean `{name}`?"),
         ([], None) => "unknown key; `peername config schema` prints all".to_owned(),
         (locations, _) => format!("belongs {}", locations.join(" or ")),
@@ -73,14 +71,15 @@ pub(super) fn unknown_key(at: usize, key: String, command: &Command, places: &[P
     }
 }
 
-/// The mistake of a table that a file can't have: with one of a similar name, or with all.
+/// Returns the mistake of a table that a file can't have. It names a similar table, or else all.
 pub(super) fn unknown_table(at: usize, key: String, places: &[Place]) -> Mistake {
     let tables: Vec<_> = places.iter().filter_map(|place| place.name).collect();
     let keys = tables.iter().copied().map(key_of);
-    let command = Command::new("").args(keys.map(|key| Arg::new(key).long(key)));
-    let attempt = command.try_get_matches_from(["", &format!("--{key}")]);
-    let similar = attempt.err().and_then(|error| similar_option(&error));
-    let similar = similar.and_then(|key| tables.iter().find(|table| key_of(table) == key));
+    let command = Command::new("")
+        .no_binary_name(true)
+        .args(keys.map(|key| Arg::new(key).long(key)));
+    let similar = suggest(command, &key)
+        .and_then(|similar| tables.iter().find(|table| key_of(table) == similar));
     let why = match similar {
         Some(table) => format!("unknown table; did you mean {table}?"),
         None => format!("unknown table; there are {}", tables.join(", ")),
@@ -92,12 +91,20 @@ pub(super) fn unknown_table(at: usize, key: String, places: &[Place]) -> Mistake
     }
 }
 
-/// `listen` of `[[listen]]`.
+/// Lets clap suggest an option that is similar to an unknown one.
+fn suggest(command: Command, unknown: &str) -> Option<String> {
+    let error = command
+        .try_get_matches_from([format!("--{unknown}")])
+        .err()?;
+    similar_option(&error)
+}
+
+/// Returns the key of a table: `listen` for `[[listen]]`.
 fn key_of(table: &'static str) -> &'static str {
     table.trim_matches(['[', ']'])
 }
 
-/// Whether it is a table, or an array of tables.
+/// Whether a value is a table, or an array of tables.
 pub(super) fn is_table(value: &DeValue<'_>) -> bool {
     match value {
         DeValue::Table(_) => true,

@@ -1,8 +1,8 @@
-//! Where options were given, and what is wrong there.
+//! The origin of options, a command line or a table of a file, and errors with their position in a file.
 
 use std::path::{Path, PathBuf};
 
-/// Where options were given.
+/// The origin of options.
 #[derive(Clone, Debug)]
 pub enum Origin {
     /// On the command line.
@@ -23,21 +23,21 @@ pub enum Origin {
 /// A key of a table.
 #[derive(Clone, Debug)]
 pub struct TableKey {
-    /// The name of its option.
+    /// The name of the option that the key sets.
     pub(super) option: String,
-    /// As the file writes it: an older name, maybe.
+    /// The key as the file writes it: the option's name or an older one.
     pub(super) key: String,
     pub(super) line: usize,
 }
 
 impl Origin {
-    /// The name of the option that an error or a word of a command line begins with.
+    /// Returns the name of the option with which an error, or a word of a command line, begins.
     pub fn option_of(text: &str) -> Option<&str> {
         split_option(text).map(|(option, _)| option)
     }
 
-    /// An error that begins with the option that it is about, with its place: that of the key, or of the table where the key is
-    /// missing. In a file an option is a key.
+    /// Returns an error with its file and line. An option at the beginning of the error becomes a key, and the line is that of
+    /// the key if the table has it; else it is that of the table.
     pub fn of(&self, error: &str) -> String {
         let Self::Table {
             path,
@@ -48,23 +48,23 @@ impl Origin {
         else {
             return error.to_owned();
         };
-        let place = |line: usize| format!("{}, line {line}, {name}", path.display());
+        let position = |line: usize| format!("{}, line {line}, {name}", path.display());
         let Some((option, rest)) = split_option(error) else {
-            return format!("{}: {error}", place(*line));
+            return format!("{}: {error}", position(*line));
         };
         match keys.iter().find(|key| key.option == option) {
-            Some(TableKey { key, line, .. }) => format!("{}: {key}{rest}", place(*line)),
-            None => format!("{}: {option}{rest}", place(*line)),
+            Some(TableKey { key, line, .. }) => format!("{}: {key}{rest}", position(*line)),
+            None => format!("{}: {option}{rest}", position(*line)),
         }
     }
 }
 
-/// The name of the option that an error begins with, and the rest.
+/// Splits the name of an option, without dashes, from the error that begins with it.
 fn split_option(error: &str) -> Option<(&str, &str)> {
     error.strip_prefix("--").map(split_name)
 }
 
-/// The name of an option at the beginning of a text, and the rest.
+/// Splits the name of an option from the text that begins with it.
 pub(super) fn split_name(text: &str) -> (&str, &str) {
     let end = text.find(|c: char| !c.is_ascii_alphanumeric() && c != '-');
     text.split_at(end.unwrap_or(text.len()))
@@ -73,9 +73,9 @@ pub(super) fn split_name(text: &str) -> (&str, &str) {
 /// An error at a byte of a file.
 #[derive(Clone, Debug)]
 pub(super) struct Mistake {
-    /// The byte.
+    /// The offset of the byte.
     pub(super) at: usize,
-    /// The key, if it belongs to one.
+    /// The key that is wrong, or whose value is.
     pub(super) key: Option<String>,
     /// What is wrong.
     pub(super) why: String,
@@ -84,13 +84,15 @@ pub(super) struct Mistake {
 impl Mistake {
     /// An error of the parser.
     pub(super) fn of_syntax(error: &toml::de::Error) -> Self {
-        // What begins with a digit and is no number, such as an address, or with a letter of `true` or `false`.
+        // The parser takes unquoted text for a number or a time if it begins with a digit, as addresses do, and for a boolean
+        // if it begins as `true` or `false`.
         let is_unquoted = ["invalid float", "invalid time", "invalid boolean"]
             .iter()
             .any(|known| error.message().starts_with(known));
-        let advice = match is_unquoted {
-            true => "; text needs quotes, as in \"127.0.0.1:8443\"",
-            false => "",
+        let advice = if is_unquoted {
+            "; text needs quotes, as in \"127.0.0.1:8443\""
+        } else {
+            ""
         };
         Self {
             at: error.span().map_or(0, |span| span.start),
@@ -102,7 +104,7 @@ impl Mistake {
         }
     }
 
-    /// The error with file, line and key.
+    /// Returns the text of the error with file, line and key.
     pub(super) fn locate(&self, path: &Path, text: &str) -> String {
         let (path, why, line) = (path.display(), &self.why, line_of(text, self.at));
         match &self.key {
@@ -112,7 +114,7 @@ impl Mistake {
     }
 }
 
-/// The line of a byte, from 1.
+/// Returns the line of a byte, counted from 1.
 pub(super) fn line_of(text: &str, at: usize) -> usize {
     let before = text.as_bytes().get(..at).unwrap_or_default();
     1 + before.iter().filter(|&&byte| byte == b'\n').count()

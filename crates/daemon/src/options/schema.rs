@@ -1,4 +1,4 @@
-//! The JSON schema of a table, by its options.
+//! The JSON schema of a table, from its options.
 
 use clap::{Arg, ArgAction};
 use serde_json::{Map, Value, json};
@@ -7,17 +7,23 @@ use super::given::command;
 
 /// The properties of a table with these options.
 pub fn properties<T: clap::Args>() -> Map<String, Value> {
-    let command = command::<T>();
-    let options = command.get_arguments().filter(|arg| !arg.is_hide_set());
-    options.flat_map(of_option).collect()
+    command::<T>()
+        .get_arguments()
+        .filter(|arg| !arg.is_hide_set())
+        .flat_map(option_properties)
+        .collect()
 }
 
-/// The property, once for each name.
-fn of_option(arg: &Arg) -> impl Iterator<Item = (String, Value)> + use<> {
+/// The property of an option, once for each of its names.
+fn option_properties(arg: &Arg) -> impl Iterator<Item = (String, Value)> + use<> {
     let schema = schema(arg);
     let aliases = arg.get_all_aliases().unwrap_or_default();
-    let names = arg.get_long().into_iter().chain(aliases);
-    let names: Vec<_> = names.map(str::to_owned).collect();
+    let names: Vec<_> = arg
+        .get_long()
+        .into_iter()
+        .chain(aliases)
+        .map(str::to_owned)
+        .collect();
     names.into_iter().map(move |name| (name, schema.clone()))
 }
 
@@ -26,10 +32,10 @@ fn schema(arg: &Arg) -> Value {
         ArgAction::SetTrue => json!({ "type": "boolean" }),
         ArgAction::Count => json!({ "type": "integer", "minimum": 0, "maximum": 255 }),
         ArgAction::Append => {
-            let one = value(arg);
-            json!({ "anyOf": [one, { "type": "array", "items": one }] })
+            let item = value_schema(arg);
+            json!({ "anyOf": [item, { "type": "array", "items": item }] })
         }
-        _ => value(arg),
+        _ => value_schema(arg),
     };
     let default = match arg.get_action() {
         ArgAction::Set | ArgAction::Append => arg.get_default_values().first(),
@@ -46,14 +52,15 @@ fn schema(arg: &Arg) -> Value {
     schema
 }
 
-fn value(arg: &Arg) -> Value {
+fn value_schema(arg: &Arg) -> Value {
     let possible: Vec<_> = arg
         .get_possible_values()
         .iter()
         .map(|value| value.get_name().to_owned())
         .collect();
-    match possible.is_empty() {
-        true => json!({ "type": ["string", "integer"] }),
-        false => json!({ "enum": possible }),
+    if possible.is_empty() {
+        json!({ "type": ["string", "integer"] })
+    } else {
+        json!({ "enum": possible })
     }
 }

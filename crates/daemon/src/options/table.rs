@@ -1,4 +1,4 @@
-//! A table of the configuration file as words of a command line.
+//! Reads tables of the configuration file, each as words of a command line.
 
 use std::any::TypeId;
 use std::collections::BTreeMap;
@@ -10,9 +10,9 @@ use toml::Spanned;
 use toml::de::{DeInteger, DeTable, DeValue};
 
 use super::clap_error::{is_about_value, missing_options, reason};
-use super::file_path::with_path_of;
+use super::file_path::resolve_relative_path;
 use super::given::{Given, Word, command, conflicts, option_word};
-use super::known_keys::{Place, find, is_table, options, unknown_key, unknown_table};
+use super::known_keys::{Place, file_options, find_option, is_table, unknown_key, unknown_table};
 use super::origin::{Mistake, Origin, TableKey, line_of, split_name};
 use crate::usage::Usage;
 
@@ -42,18 +42,18 @@ struct OldName {
     option: String,
 }
 
-/// The options that could not be read, or may not have been: they have their defaults.
+/// The options that have their defaults because their key is invalid, or may be what an unknown key was meant to be.
 #[derive(Clone, Debug, Default)]
 struct Unread(Vec<String>);
 
-/// What was read of a table.
-struct Read<T> {
+/// The result of reading a table.
+struct ReadTable<T> {
     given: Given<T>,
     unread: Unread,
     keys: Vec<TableKey>,
 }
 
-/// A key with its option.
+/// A key of a table, its option, and the words that give the option.
 struct Entry<'c> {
     key: String,
     at: usize,
@@ -62,7 +62,7 @@ struct Entry<'c> {
 }
 
 impl<T> Table<T> {
-    /// The options of a command line.
+    /// Wraps the options of a command line.
     pub fn of_command_line(given: Given<T>) -> Self {
         Self {
             given,
@@ -81,7 +81,7 @@ impl<T> Table<T> {
         !self.unread.0.is_empty()
     }
 
-    /// The errors of the options with their place, without those that may follow from a key that could not be read.
+    /// Returns errors of the options with their position, but not those that may follow from a key that could not be read.
     pub fn located(&self, Usage(errors): &Usage) -> impl Iterator<Item = String> {
         errors
             .lines()
@@ -91,8 +91,8 @@ impl<T> Table<T> {
 }
 
 impl<'t> Tables<'t> {
-    /// Of this file, for its errors. `places` are all tables that it may have, and its top: a key at the wrong place is
-    /// reported with the right one.
+    /// Reads tables of this file. `places` are all tables that the file may have, and its top: the error about a key in the
+    /// wrong table names the right one.
     pub fn of_file(path: &'t Path, text: &'t str, places: Vec<Place>) -> Self {
         Self {
             path,
@@ -103,7 +103,7 @@ impl<'t> Tables<'t> {
         }
     }
 
-    /// A warning for each older name of a key, at its first place.
+    /// Returns a warning for each older name of a key, with the line of its first use.
     pub fn warnings(&self) -> impl Iterator<Item = String> {
         self.old_names.iter().map(|(OldName { key, option }, at)| {
             let (path, line) = (self.path.display(), line_of(self.text, *at));
@@ -111,20 +111,20 @@ impl<'t> Tables<'t> {
         })
     }
 
-    /// Parses the text. After an error of syntax nothing else is read: further errors may be consequences of it.
+    /// Parses the text. After a syntax error nothing else is read, because further errors may follow from it.
     pub fn parse(&mut self) -> DeTable<'t> {
         let (table, errors) = DeTable::parse_recoverable(self.text);
-        // A file of another format has one in each line.
+        // Of three errors or more, only the first is reported: a file of another format has one in each line.
         let reported = match errors.as_slice() {
             [first, .., _, _] => std::slice::from_ref(first),
             all => all,
         };
         self.mistakes
             .extend(reported.iter().map(Mistake::of_syntax));
-        match errors.is_empty() {
-            true => table.into_inner(),
-            false => DeTable::new(),
+        if !errors.is_empty() {
+            return DeTable::new();
         }
+        table.into_inner()
     }
 
     /// Reads the keys at the top.
@@ -143,21 +143,16 @@ impl<'t> Tables<'t> {
             self.refuse(at, format!("use {name}"));
             return None;
         };
-        let Read {
-            given,
-            unread,
-            keys,
-        } = self.read(at, table);
-        let origin = Origin::Table {
-            path: self.path.to_owned(),
-            line: line_of(self.text, at),
-            name,
-            keys,
-        };
+        let read = self.read(at, table);
         Some(Table {
-            given,
-            origin,
-            unread,
+            given: read.given,
+            origin: Origin::Table {
+                path: self.path.to_owned(),
+                line: line_of(self.text, at),
+                name,
+                keys: read.keys,
+            },
+            unread: read.unread,
         })
     }
 
@@ -178,22 +173,22 @@ impl<'t> Tables<'t> {
             .collect()
     }
 
-    /// Notes what is wrong at a byte.
+    /// Adds an error at a byte.
     pub fn refuse(&mut self, at: usize, why: String) {
         self.mistakes.push(Mistake { at, key: None, why });
     }
 
-    /// All that is wrong, in the order of the file.
+    /// Returns all errors, in the order of the file.
     pub fn errors(mut self) -> Vec<String> {
         self.mistakes.sort_by_key(|mistake| mistake.at);
         self.mistakes
             .iter()
-            .map(|one| one.locate(self.path, self.text))
+            .map(|mistake| mistake.locate(self.path, self.text))
             .collect()
     }
 
     /// Reads the options. Those with a mistake have their defaults.
-    fn read<T: clap::Args>(&mut self, at: usize, table: DeTable<'t>) -> Read<T> {
+    fn read<T: clap::Args>(&mut self, at: usize, table: DeTable<'t>) -> ReadTable<T> {
         let command = command::<T>();
         let (entries, mut unread) = self.read_keys(&command, table);
         for (entry, mistake) in contradictions(&command, &entries, &unread) {
@@ -223,11 +218,11 @@ impl<'t> Tables<'t> {
             .flat_map(|entry| entry.words)
             .collect();
         let given = Given::parse(words).unwrap_or_else(|error| {
-            // Beyond the values and the pairs that were looked at.
+            // An error that no value and no pair of options has by itself.
             self.refuse(at, reason(&error));
             Given::default()
         });
-        Read {
+        ReadTable {
             given,
             unread,
             keys,
@@ -247,10 +242,11 @@ impl<'t> Tables<'t> {
         let mut has_unknown = false;
         for (key, value) in keys {
             let (at, key) = (key.span().start, key.into_inner().into_owned());
-            let Some(arg) = find(command, &key) else {
-                self.mistakes.push(match is_table(value.get_ref()) {
-                    true => unknown_table(at, key, &self.places),
-                    false => unknown_key(at, key, command, &self.places),
+            let Some(arg) = find_option(command, &key) else {
+                self.mistakes.push(if is_table(value.get_ref()) {
+                    unknown_table(at, key, &self.places)
+                } else {
+                    unknown_key(at, key, command, &self.places)
                 });
                 has_unknown = true;
                 continue;
@@ -269,10 +265,11 @@ impl<'t> Tables<'t> {
             }
         }
         if has_unknown {
-            // Each that is absent may be what an unknown key was meant to be.
-            let is_given = |name: &String| entries.iter().any(|one| option(one.arg) == *name);
-            let absent = options(command).map(option);
-            unread.0.extend(absent.filter(|name| !is_given(name)));
+            // Each absent option may be what an unknown key was meant to be.
+            let is_absent = |name: &String| !entries.iter().any(|entry| option(entry.arg) == *name);
+            unread
+                .0
+                .extend(file_options(command).map(option).filter(is_absent));
         }
         (entries, unread)
     }
@@ -283,18 +280,21 @@ impl Unread {
         self.0.iter().any(|unread| unread == option)
     }
 
-    /// Whether an error may follow from an option that could not be read: it names one.
+    /// Whether an error names an option that could not be read, and so may follow from that.
     fn explains(&self, error: &str) -> bool {
-        let mut named = error.split("--").skip(1).map(|rest| split_name(rest).0);
-        named.any(|name| self.contains(name))
+        error
+            .split("--")
+            .skip(1)
+            .any(|rest| self.contains(split_name(rest).0))
     }
 }
 
+/// The name of an option.
 fn option(arg: &Arg) -> String {
     arg.get_long().unwrap_or_default().to_owned()
 }
 
-/// The words of a key, each of whose values is valid by itself.
+/// Returns the words that a key stands for, if each of its values is valid by itself.
 fn read_value(
     command: &Command,
     arg: &Arg,
@@ -325,7 +325,7 @@ fn read_value(
             };
         }
         (ArgAction::Count, _) => return Err(wrong("use a number")),
-        (ArgAction::Append, DeValue::Array(all)) if all.is_empty() && is_unlike_empty(arg) => {
+        (ArgAction::Append, DeValue::Array(all)) if all.is_empty() && is_empty_refused(arg) => {
             return Err(wrong("an empty list: name some, or leave the key out"));
         }
         (ArgAction::Append, DeValue::Array(all)) => all.into_iter().collect(),
@@ -339,25 +339,25 @@ fn read_value(
         let text = match scalar(value.get_ref()) {
             Some(text) if !is_path(arg) || value.get_ref().is_str() => text,
             _ => {
-                mistakes.push(mistake(at, wanted(arg).to_owned()));
+                mistakes.push(mistake(at, type_advice(arg).to_owned()));
                 continue;
             }
         };
-        let word = word(Some(with_path_of(file, arg, text)));
-        let alone = command.clone().try_get_matches_from([&word.text]);
-        match alone.err().filter(is_about_value) {
+        let word = word(Some(resolve_relative_path(file, arg, text)));
+        let parsed = command.clone().try_get_matches_from([&word.text]);
+        match parsed.err().filter(is_about_value) {
             Some(error) => mistakes.push(mistake(at, reason(&error))),
             None => words.push(word),
         }
     }
-    match mistakes.is_empty() {
-        true => Ok(words),
-        false => Err(mistakes),
+    if !mistakes.is_empty() {
+        return Err(mistakes);
     }
+    Ok(words)
 }
 
-/// What is wanted as a value, or as each of a list.
-fn wanted(arg: &Arg) -> &'static str {
+/// Says which type a value, or each value of a list, must have.
+fn type_advice(arg: &Arg) -> &'static str {
     match arg.get_action() {
         _ if is_path(arg) => "use a string",
         ArgAction::Append => "use a list of strings or numbers",
@@ -369,16 +369,16 @@ fn is_path(arg: &Arg) -> bool {
     arg.get_value_parser().type_id() == TypeId::of::<PathBuf>()
 }
 
-/// Whether a missing key means something else than an empty list: a default, or no restriction. Such a list may be what a template
-/// has made of nothing.
-fn is_unlike_empty(arg: &Arg) -> bool {
+/// Whether an empty list is refused, because a missing key would mean something else: a default, or no restriction. A template
+/// may have made the list empty by accident.
+fn is_empty_refused(arg: &Arg) -> bool {
     !arg.get_default_values().is_empty() || RESTRICTING.contains(&arg.get_id().as_str())
 }
 
-/// The ids of options without which nothing is restricted.
+/// The ids of options that restrict something, if they are given.
 const RESTRICTING: [&str; 5] = ["allow", "allow_client", "check", "require_tlv", "rules"];
 
-/// The text of a string or of an integer.
+/// Returns the text of a string or of an integer.
 fn scalar(value: &DeValue<'_>) -> Option<String> {
     match value {
         DeValue::String(text) => Some(text.clone().into_owned()),
@@ -391,7 +391,7 @@ fn integer(number: &DeInteger<'_>) -> Option<i64> {
     i64::from_str_radix(number.as_str(), number.radix()).ok()
 }
 
-/// The options that another excludes, or that have no effect without another, and why.
+/// Finds the options that another one excludes, or that have no effect without another one, and says why.
 fn contradictions<'e, 'c>(
     command: &Command,
     entries: &'e [Entry<'c>],
@@ -399,10 +399,9 @@ fn contradictions<'e, 'c>(
 ) -> Vec<(&'e Entry<'c>, Mistake)> {
     let mut found = Vec::new();
     let mut note = |entry: &'e Entry<'c>, why: String| {
-        let key = Some(entry.key.clone());
         let mistake = Mistake {
             at: entry.at,
-            key,
+            key: Some(entry.key.clone()),
             why,
         };
         found.push((entry, mistake));

@@ -1,6 +1,6 @@
 //! Addresses with ports: of listeners and backends.
 //!
-//! Each is stored as it was written, so that names can be resolved again at a reload.
+//! Each value is stored as it was written, so that its name can be resolved again at a reload.
 
 use std::borrow::Cow;
 use std::fmt::{self, Display, Formatter};
@@ -81,7 +81,7 @@ impl Target {
         self.targets_among(|_| true)
     }
 
-    /// The targets of the addresses that are wanted: others need not be valid.
+    /// The targets among the addresses that are wanted. The others need not be valid.
     fn targets_among(&self, is_wanted: fn(&SocketAddr) -> bool) -> Result<Targets, String> {
         let (endpoint, is_same) = split_same(&self.0);
         let mut found = addresses(&endpoint)?;
@@ -89,8 +89,8 @@ impl Target {
         let v4 = found.iter().find(|addr| addr.is_ipv4());
         let v6 = found.iter().find(|addr| addr.is_ipv6());
         Ok(Targets {
-            v4: v4.map(|addr| rule(*addr, is_same)).transpose()?,
-            v6: v6.map(|addr| rule(*addr, is_same)).transpose()?,
+            v4: v4.map(|addr| target_rule(*addr, is_same)).transpose()?,
+            v6: v6.map(|addr| target_rule(*addr, is_same)).transpose()?,
         })
     }
 
@@ -133,7 +133,7 @@ pub fn target_v6(text: &str) -> Result<Target, String> {
     Ok(target)
 }
 
-/// The address with its port, which is 0 where it is `same`, and whether it is.
+/// Returns the address with its port, and whether the port is `same`; the address has port 0 then.
 fn split_same(text: &str) -> (Cow<'_, str>, bool) {
     match text.strip_suffix(":same") {
         Some(host) => (format!("{host}:0").into(), true),
@@ -141,7 +141,7 @@ fn split_same(text: &str) -> (Cow<'_, str>, bool) {
     }
 }
 
-fn rule(addr: SocketAddr, is_same: bool) -> Result<TargetRule, String> {
+fn target_rule(addr: SocketAddr, is_same: bool) -> Result<TargetRule, String> {
     if addr.ip().is_unspecified() || !is_same && addr.port() == 0 {
         return Err("name the backend's address and port".to_owned());
     }
@@ -156,7 +156,8 @@ fn is_port_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-macro_rules! parsed_when_used {
+/// Implements parsing for values that store their text: the check finds what is wrong, and its result is dropped.
+macro_rules! checked_when_parsed {
     ($($name:ident: $check:ident;)*) => {$(
         impl FromStr for $name {
             type Err = String;
@@ -176,7 +177,7 @@ macro_rules! parsed_when_used {
     )*};
 }
 
-parsed_when_used! {
+checked_when_parsed! {
     Listen: range;
     Target: targets;
     Address: resolve;
@@ -192,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_of_ports() {
+    fn range_of_ports_is_expanded() {
         assert_eq!(listen("127.0.0.1:80").unwrap(), ["127.0.0.1:80"]);
         assert_eq!(listen("[::]:1-3").unwrap(), ["[::]:1", "[::]:2", "[::]:3"]);
         assert_eq!(listen("0.0.0.0:1-65535").unwrap().len(), 65_535);
@@ -210,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn target_may_have_the_same_port() {
+    fn port_of_a_target_may_be_same() {
         for text in ["127.0.0.1:same", "127.0.0.1:80"] {
             let targets = target_v4(text).unwrap().target_v4().unwrap();
             assert_eq!(targets.v4.unwrap().to_string(), text);
@@ -223,16 +224,16 @@ mod tests {
         ] {
             assert!(target_v4(wrong).is_err(), "{wrong}");
         }
-        let both = |text: &str| text.parse::<Target>()?.targets();
+        let targets_of = |text: &str| text.parse::<Target>()?.targets();
         for (text, is_ipv4) in [("127.0.0.1:80", true), ("[::1]:same", false)] {
-            let targets = both(text).unwrap();
+            let targets = targets_of(text).unwrap();
             assert_eq!(
                 (targets.v4.is_some(), targets.v6.is_some()),
                 (is_ipv4, !is_ipv4)
             );
         }
         assert_eq!(
-            both("[::1]").unwrap_err(),
+            targets_of("[::1]").unwrap_err(),
             "the port is missing, as in [::1]:443"
         );
         let targets = target_v6("[::1]:same").unwrap().target_v6().unwrap();

@@ -1,4 +1,4 @@
-//! Parsers of option values, from text to a type that knows nothing of options.
+//! Parsers of option values.
 //!
 //! # Errors
 //!
@@ -45,7 +45,7 @@ pub fn number(low: usize, high: usize) -> impl Fn(&str) -> Result<usize, String>
 /// The largest integer of TOML. As a bound it means that there is none.
 pub const MAX_INTEGER: usize = isize::MAX.unsigned_abs();
 
-/// The file of an `@FILE` in a list of networks.
+/// Returns the path of an `@FILE` in a list of networks.
 pub fn list_file(word: &str) -> Option<&Path> {
     word.strip_prefix('@').map(Path::new)
 }
@@ -69,7 +69,7 @@ pub fn address(text: &str) -> Result<SocketAddr, String> {
     addresses(text)?.into_iter().next().ok_or_else(no_address)
 }
 
-/// All addresses of the name, at least one, by one lookup.
+/// As [`address`], with all addresses of the name, at least one.
 pub(super) fn addresses(text: &str) -> Result<Vec<SocketAddr>, String> {
     if let Ok(addr) = text.parse() {
         return Ok(vec![addr]);
@@ -85,7 +85,7 @@ fn no_address() -> String {
     format!("the name has no address; {FORM}")
 }
 
-/// As [`resolve`], with advice on text that has only an address or a port.
+/// As [`resolve`], but text that is no `host:port` is refused with advice.
 fn resolve_with_advice(text: &str) -> Result<impl Iterator<Item = SocketAddr> + use<>, String> {
     if let Some((scheme, _)) = text.split_once("://") {
         return Err(format!(
@@ -119,8 +119,8 @@ pub(super) fn port_alone(text: &str) -> Option<u16> {
 const FORM: &str = "use 192.0.2.1:80, [2001:db8::1]:80 or host:80";
 const EXAMPLE_PORT: u16 = 443;
 
-/// Resolves `host:port`. Four numbers that are no address are not looked up: no later start would resolve them. A process that may
-/// not resolve names reports all text that can't be one as what it is.
+/// Resolves `host:port`. Four numbers that are no address are not looked up, because they never become a name. In a process
+/// that may not resolve names, text that can't be a name is reported as invalid, and only a name as forbidden.
 fn resolve(text: &str) -> io::Result<impl Iterator<Item = SocketAddr> + use<>> {
     let allowed = names::check_allowed();
     if allowed.is_err() || has_four_numbers(text) {
@@ -140,20 +140,20 @@ fn has_four_numbers(text: &str) -> bool {
             .all(|byte| byte.is_ascii_digit() || byte == b'.')
 }
 
-/// Checks host and port without a lookup. The standard library does not check the host. The last label of a name is not a number
-/// (RFC 1123, section 2.1).
+/// Checks host and port without a lookup. The standard library does not check the host. The last label of a name is not a
+/// number (RFC 1123, section 2.1).
 fn check_host_and_port(text: &str) -> io::Result<()> {
     let invalid = |why| io::Error::new(io::ErrorKind::InvalidInput, why);
-    let address = || invalid("invalid socket address");
-    let (host, port) = text.rsplit_once(':').ok_or_else(address)?;
+    let invalid_address = || invalid("invalid socket address");
+    let (host, port) = text.rsplit_once(':').ok_or_else(invalid_address)?;
     port.parse::<u16>()
         .map_err(|_| invalid("invalid port value"))?;
-    let last = host.rsplit('.').find(|label| !label.is_empty());
+    let last_label = host.rsplit('.').find(|label| !label.is_empty());
     let is_number = |label: &str| label.bytes().all(|byte| byte.is_ascii_digit());
-    match host.contains([':', '[']) || last.is_none_or(is_number) {
-        true => Err(address()),
-        false => Ok(()),
+    if host.contains([':', '[']) || last_label.is_none_or(is_number) {
+        return Err(invalid_address());
     }
+    Ok(())
 }
 
 /// Whether this process has resolved a name. A reload resolves it again.
@@ -168,7 +168,7 @@ pub fn is_name_unresolved() -> bool {
     NAME_UNRESOLVED.load(Ordering::Relaxed)
 }
 
-/// Records that a name did not resolve. The standard library reports text that can't be a name as invalid input.
+/// Records that a name did not resolve, but not text that can't be a name: the standard library reports that as invalid input.
 fn note_unresolved(error: &io::Error) {
     if error.kind() != io::ErrorKind::InvalidInput {
         NAME_UNRESOLVED.store(true, Ordering::Relaxed);
@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tlvs_by_name_number_text_and_hex() {
+    fn tlv_has_a_name_or_a_number_and_its_value_is_text_or_hex() {
         let tlv = |text: &str| text.parse::<Tlv>();
         assert_eq!(
             tlv("authority=a.example"),
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_alone_and_in_ranges() {
+    fn port_may_stand_alone_or_begin_a_range() {
         assert_eq!(ports(" 53"), Ok(53..=53));
         assert_eq!(ports("10000-20000"), ports("10000:20000"));
         for wrong in [
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_are_decimal_or_hex() {
+    fn mark_is_decimal_or_hex() {
         assert_eq!(
             (mark("123"), mark("0x7b"), mark("0")),
             (Ok(123), Ok(123), Ok(0))
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_need_a_unit() {
+    fn duration_needs_a_unit() {
         assert_eq!(duration("1m30s"), Ok(Duration::from_secs(90)));
         assert!(duration("5").is_err() && duration("500000000000y").is_err());
     }

@@ -1,15 +1,15 @@
-//! Texts of several values in one line: of log fields, of the status of the service manager, of reports.
+//! Joins several values to one line, for a log field, the status of the service manager, or a report.
 
 use std::fmt::Display;
 use std::net::SocketAddr;
 
-/// Joins several values for one field by spaces.
+/// Joins values by spaces.
 pub fn join(values: impl IntoIterator<Item = impl Display>) -> String {
     let texts: Vec<_> = values.into_iter().map(|value| value.to_string()).collect();
     texts.join(" ")
 }
 
-/// Joins addresses; those of one host with consecutive ports as a range.
+/// Joins addresses by spaces; consecutive ports of one host become a range.
 pub fn ranges(addrs: impl IntoIterator<Item = SocketAddr>) -> String {
     let mut runs: Vec<(SocketAddr, u16)> = Vec::new();
     for addr in addrs {
