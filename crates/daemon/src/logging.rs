@@ -62,15 +62,17 @@ impl Args {
     /// Starts logging to standard error, or to standard output in the format of go-mmproxy. Lines that are still queued are
     /// written when the guard is dropped. The handle changes the level. Needs a tokio runtime.
     pub fn start(self) -> (WorkerGuard, LevelHandle) {
-        let is_journal = self.log_format.is_none() && journal::native::connect();
-        let (writer, guard) = match self.log_format {
-            None if is_journal => queue(JournalWriter),
-            Some(Format::GoMmproxy) => queue(Batched::new(stdout())),
-            _ => queue(Batched::new(stderr())),
-        };
-        let lines = match self.log_format {
-            None if is_journal => JournalLayer::new(writer).boxed(),
-            format => self.lines(writer, format, stderr().is_terminal()),
+        let (lines, guard): (Lines, _) = if self.log_format.is_none() && journal::native::connect()
+        {
+            let (writer, guard) = queue(JournalWriter);
+            (JournalLayer::new(writer).boxed(), guard)
+        } else {
+            let (writer, guard) = match self.log_format {
+                Some(Format::GoMmproxy) => queue(Batched::new(stdout())),
+                _ => queue(Batched::new(stderr())),
+            };
+            let is_terminal = stderr().is_terminal();
+            (self.lines(writer, self.log_format, is_terminal), guard)
         };
         let (filter, level) = level::filter(self.level());
         tracing_subscriber::registry()
@@ -79,9 +81,10 @@ impl Args {
         (guard, level)
     }
 
-    /// Starts logging for a program's terminal: warnings and errors to standard error, as text, and with -v more, in the format
-    /// that is asked for. Lines of the target `audit` go to the file instead, as JSON unless text is asked for; without a file they
-    /// are written with -v only. Lines that are still queued are written when the guards are dropped. Needs a tokio runtime.
+    /// Starts logging beside a program that has the same terminal: warnings and errors to standard error, as text; with -v
+    /// more, in the format that is asked for. Lines of the target `audit` go to the file instead, as JSON unless text is asked
+    /// for; without a file they are written with -v only. Lines that are still queued are written when the guards are dropped.
+    /// Needs a tokio runtime.
     pub fn start_beside_program(self, audit: &str, file: Option<File>) -> Vec<WorkerGuard> {
         let is_terminal = stderr().is_terminal();
         let (level, format) = match self.verbose {
@@ -117,7 +120,7 @@ impl Args {
         guards
     }
 
-    /// Lines of a format; without one text on a terminal, else JSON.
+    /// Returns the layer that writes lines in a format: by default text on a terminal, else JSON.
     fn lines(self, writer: NonBlocking, format: Option<Format>, is_terminal: bool) -> Lines {
         match format {
             Some(Format::Text) => text(writer, is_terminal),
@@ -135,10 +138,11 @@ impl Args {
         self.log_format == Some(Format::GoMmproxy)
     }
 
-    /// The level in force, if it is not that of these options: `/log-level` has changed it.
+    /// The level in force, if `/log-level` has changed it from that of these options.
     pub fn changed_level(self) -> Option<Level> {
-        let now = LevelFilter::current().into_level();
-        now.filter(|&level| level != self.level())
+        LevelFilter::current()
+            .into_level()
+            .filter(|&level| level != self.level())
     }
 
     fn level(self) -> Level {
@@ -153,7 +157,7 @@ impl Args {
     }
 }
 
-/// A queue of lines for a writer, with a task that reports those that were dropped.
+/// Makes the queue of lines before a writer, and starts a task that reports dropped lines.
 fn queue<W: Write + Send + 'static>(writer: W) -> (NonBlocking, WorkerGuard) {
     let queue = NonBlockingBuilder::default().buffered_lines_limit(MAX_QUEUED_LINES);
     let (writer, guard) = queue.finish(writer);
@@ -161,30 +165,31 @@ fn queue<W: Write + Send + 'static>(writer: W) -> (NonBlocking, WorkerGuard) {
     (writer, guard)
 }
 
-fn text(writer: NonBlocking, colours: bool) -> Lines {
-    let wanted = journal::is_stderr_journal();
+fn text(writer: NonBlocking, is_terminal: bool) -> Lines {
+    let is_journal = journal::is_stderr_journal();
     fmt::layer()
         .with_writer(writer)
         .with_target(false)
-        .with_ansi(colours)
-        .map_event_format(|format| WithPriority { format, wanted })
+        .with_ansi(is_terminal)
+        .map_event_format(|format| WithPriority { format, is_journal })
         .boxed()
 }
 
 fn json(writer: NonBlocking) -> Lines {
-    let wanted = journal::is_stderr_journal();
+    let is_journal = journal::is_stderr_journal();
     fmt::layer()
         .with_writer(writer)
         .event_format(WithPriority {
             format: JsonFormat,
-            wanted,
+            is_journal,
         })
         .boxed()
 }
 
+/// A layer that writes log lines.
 type Lines = Box<dyn Layer<Registry> + Send + Sync>;
 
-/// Logs how many lines were dropped, once the queue has room again.
+/// Logs how many lines were dropped since the start, whenever the number has grown.
 async fn report_lost_lines(lost: ErrorCounter) {
     let mut reported = 0;
     loop {

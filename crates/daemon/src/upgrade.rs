@@ -40,15 +40,15 @@ pub use successor::Upgrader;
 /// The previous process runs another subcommand, speaks another version of the protocol, or has ended.
 pub fn begin(command: &'static str) -> anyhow::Result<(Upgrader, Option<Predecessor>)> {
     let upgrader = Upgrader::new(command, Launcher::fork());
-    // The kernel drops the sockets that don't fit.
+    // The kernel drops received sockets beyond the limit of descriptors.
     raise_open_files()?;
     let previous = Predecessor::receive()?;
-    match &previous {
-        Some(previous) if previous.command != command => Err(Usage(format!(
-            "the process to replace is `peername {}`, not `peername {command}`",
-            previous.command
-        ))
-        .into()),
-        _ => Ok((upgrader, previous)),
+    if let Some(Predecessor { command: other, .. }) = &previous
+        && other != command
+    {
+        let usage =
+            format!("the process to replace is `peername {other}`, not `peername {command}`");
+        return Err(Usage(usage).into());
     }
+    Ok((upgrader, previous))
 }

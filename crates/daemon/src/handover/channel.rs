@@ -8,11 +8,11 @@ use peername_sys::ipc::fd_passing;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// One end.
+/// One end of a channel.
 #[derive(Debug)]
 pub(crate) struct Channel(OwnedFd);
 
-/// No message.
+/// Why a message was not sent or received.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ChannelError {
     /// The other process has closed its end, or has exited.
@@ -30,7 +30,7 @@ pub(crate) enum ChannelError {
 }
 
 impl Channel {
-    /// Opens a channel: this process's end, and the other's.
+    /// Opens a channel; returns this process's end, and the other's.
     pub(crate) fn pair() -> Result<(Self, OwnedFd), ChannelError> {
         let (ours, theirs) = fd_passing::seqpacket_pair()?;
         Ok((Self(ours), theirs))
@@ -89,5 +89,5 @@ fn classify(failed: peername_sys::SyscallError) -> ChannelError {
     }
 }
 
-/// The kernel's default for a send buffer, which bounds what the other process can have sent, is smaller.
+/// Above the kernel's default for a send buffer, which limits the messages of the other process.
 const MAX_MESSAGE: usize = 256 << 10;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use peername_proxy::udp::WorkerState;
 use serde::{Deserialize, Serialize};
 
-/// To be raised with each change of a message, except for a new field that may be absent. A process of another version refuses the
-/// upgrade, and the old process goes on.
+/// The version of the protocol, to be raised with each change of a message, except for a new field that may be absent. A
+/// process of another version refuses the upgrade, and the old process goes on.
 pub(crate) const VERSION: u32 = 1;
 
 /// From the old process to the new one.
@@ -26,7 +26,7 @@ pub(crate) enum ToSuccessor {
     },
     /// Some sockets, each with its descriptor.
     Sockets(Vec<SocketInfo>),
-    /// There are no more.
+    /// All sockets were sent.
     AllSockets,
     /// UDP sessions of a worker, each with its socket's descriptor.
     Sessions {
@@ -35,14 +35,14 @@ pub(crate) enum ToSuccessor {
         worker: usize,
         state: WorkerState,
     },
-    /// All that was to be sent before [`ToPredecessor::Ready`] was sent.
+    /// All sessions were sent. [`ToPredecessor::Ready`] answers it.
     AllSessions,
     /// From now on the new process serves.
     Serve,
 }
 
 impl ToSuccessor {
-    /// [`ToSuccessor::Sessions`], to be sent only.
+    /// [`ToSuccessor::Sessions`] by reference: the same message, without a copy of the state.
     pub(crate) fn sessions(group: usize, worker: usize, state: &WorkerState) -> impl Serialize {
         #[derive(Serialize)]
         enum Borrowed<'a> {
@@ -65,7 +65,7 @@ impl ToSuccessor {
 pub(crate) enum ToPredecessor {
     /// These sockets were adopted.
     Adopted(Vec<SocketInfo>),
-    /// Everything that can fail was done.
+    /// Everything that can fail has succeeded.
     Prepared,
     /// All sessions were received.
     Ready,
@@ -78,16 +78,16 @@ pub(crate) enum ToPredecessor {
 pub(crate) enum ToLauncher {
     /// Start the new process, with the descriptor as its end of the channel.
     Launch,
-    /// Kill it, if it has not exited by itself after this time.
+    /// Kill the new process, if it has not exited by itself after this time.
     Stop(Duration),
 }
 
 /// From the launcher.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) enum FromLauncher {
-    /// Its process id.
+    /// The new process has started, with this process id.
     Started(u32),
-    /// How it ended.
+    /// The new process has ended, or was not started, for this reason.
     Ended(String),
 }
 
@@ -95,7 +95,7 @@ pub(crate) enum FromLauncher {
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
 pub(crate) struct Inheritance {
-    /// The old process.
+    /// The id of the old process.
     pub(crate) pid: Option<u32>,
     /// The level of the log, if it was changed while the process ran.
     pub(crate) log_level: Option<String>,
@@ -141,4 +141,4 @@ pub(crate) fn printable(text: &str) -> String {
 }
 
 /// The variable that names the new process and the descriptor of its channel, as `PID:FD`.
-pub(crate) const VARIABLE: &str = "PEERNAME_UPGRADE";
+pub(crate) const CHANNEL_VARIABLE: &str = "PEERNAME_UPGRADE";

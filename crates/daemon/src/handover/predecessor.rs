@@ -16,7 +16,9 @@ use peername_sys::ipc::listen_fds::InheritedSocket;
 use peername_sys::process::stderr;
 
 use super::channel::Channel;
-use super::message::{Inheritance, SocketInfo, ToPredecessor, ToSuccessor, VARIABLE, VERSION};
+use super::message::{
+    CHANNEL_VARIABLE, Inheritance, SocketInfo, ToPredecessor, ToSuccessor, VERSION,
+};
 use crate::listeners::ListenPlan;
 use crate::usage::error_text::with_causes;
 use crate::value::text::ranges;
@@ -32,12 +34,12 @@ pub struct Predecessor {
     received: Vec<SocketInfo>,
     tcp: HashMap<SocketAddr, Vec<TcpListener>>,
     udp: HashMap<SocketAddr, Vec<UdpSocket>>,
-    /// By the index of the previous process.
+    /// By their index in the previous process.
     groups: BTreeMap<usize, PreviousGroup>,
     given: Vec<InheritedSocket>,
-    /// The sockets of its `--admin`, until they are adopted.
+    /// The listeners of its `--admin`, until they are adopted.
     admin: Vec<PreviousAdmin>,
-    /// The addresses of those that were adopted.
+    /// The addresses of the listeners of `--admin` that were adopted.
     adopted_admin: HashSet<String>,
 }
 
@@ -68,8 +70,8 @@ impl Predecessor {
         else {
             bail!("{OTHER_VERSION}");
         };
-        let _ = FAILURES.set(channel.try_clone()?);
-        // Its launcher has read the errors until here.
+        let _ = FAILURE_CHANNEL.set(channel.try_clone()?);
+        // Until here, the launcher has read this process's standard error.
         for fd in fds {
             stderr::replace(fd)?;
         }
@@ -77,7 +79,7 @@ impl Predecessor {
             version == VERSION,
             "{OTHER_VERSION}: its protocol has version {version}, this one {VERSION}"
         );
-        let mut all = Self {
+        let mut predecessor = Self {
             channel,
             command,
             inheritance,
@@ -90,7 +92,7 @@ impl Predecessor {
             adopted_admin: HashSet::new(),
         };
         loop {
-            match receive(&all.channel)? {
+            match receive(&predecessor.channel)? {
                 (ToSuccessor::Sockets(infos), fds) => {
                     ensure!(
                         infos.len() == fds.len(),
@@ -98,10 +100,10 @@ impl Predecessor {
                          `ulimit -n`"
                     );
                     for (info, fd) in infos.into_iter().zip(fds) {
-                        all.add(info, fd)?;
+                        predecessor.add(info, fd)?;
                     }
                 }
-                (ToSuccessor::AllSockets, _) => return Ok(Some(all)),
+                (ToSuccessor::AllSockets, _) => return Ok(Some(predecessor)),
                 _ => bail!("{OTHER_VERSION}"),
             }
         }
@@ -138,7 +140,7 @@ impl Predecessor {
         Ok(())
     }
 
-    /// The sockets, for the listeners of these plans to take what they need.
+    /// Returns the sockets, of which the listeners of these plans take what they need.
     ///
     /// # Errors
     ///
@@ -158,7 +160,7 @@ impl Predecessor {
         })
     }
 
-    /// The listener of `--admin` on this address, if there was one.
+    /// Adopts the listener of `--admin` on this address, if there was one.
     pub fn adopt_admin(&mut self, wanted: &AdminAddr) -> Option<AdminListener> {
         let index = self
             .admin
@@ -195,14 +197,14 @@ impl Predecessor {
         &self,
         addresses: &[SocketAddr],
         dialect: Dialect,
-        transparent: bool,
+        is_transparent: bool,
     ) -> anyhow::Result<()> {
         let wanted: HashSet<_> = addresses.iter().collect();
         for group in self.groups.values() {
             let known: HashSet<_> = group.addresses.iter().collect();
             let is_same = known == wanted
                 && group.dialect == dialect.name()
-                && group.transparent == transparent;
+                && group.transparent == is_transparent;
             ensure!(
                 is_same || known.is_disjoint(&wanted),
                 "UDP at {}: its addresses, udp-header and listen-transparent can't change at an upgrade; it can only go as \
@@ -213,8 +215,8 @@ impl Predecessor {
         Ok(())
     }
 
-    /// Takes over: reports that everything is prepared, with the TCP addresses that are listened on, and waits until the
-    /// previous process has left its sessions and stops accepting.
+    /// Takes over: reports which sockets were adopted and that everything is prepared, and receives the sessions, until the
+    /// previous process stops accepting.
     ///
     /// # Errors
     ///
@@ -236,8 +238,8 @@ impl Predecessor {
         adopted.retain(is_adopted);
         let mut seen = HashSet::new();
         adopted.retain(|info| seen.insert(info.clone()));
-        for some in adopted.chunks(ADOPTED_PER_MESSAGE) {
-            send(&self.channel, &ToPredecessor::Adopted(some.to_vec()))?;
+        for chunk in adopted.chunks(ADOPTED_PER_MESSAGE) {
+            send(&self.channel, &ToPredecessor::Adopted(chunk.to_vec()))?;
         }
         send(&self.channel, &ToPredecessor::Prepared)?;
         loop {
@@ -278,25 +280,30 @@ impl PreviousGroup {
         received: ReceivedState,
         listeners: &mut [(Vec<SocketAddr>, &mut UdpListeners)],
     ) -> anyhow::Result<()> {
-        let first = self.addresses.first();
-        let mut listeners = listeners.iter_mut();
-        let found = listeners.find(|(addresses, _)| first.is_some_and(|it| addresses.contains(it)));
-        let (addresses, sockets) = found.context("sessions of unknown listeners")?;
-        let index = |addr: &SocketAddr| addresses.iter().position(|other| other == addr);
-        let new_index: Option<Vec<_>> = self.addresses.iter().map(index).collect();
-        let is_restored =
-            new_index.is_some_and(|new_index| sockets.restore(worker, received, &new_index));
+        let (addresses, sockets) = listeners
+            .iter_mut()
+            .find(|(addresses, _)| {
+                let first = self.addresses.first();
+                first.is_some_and(|first| addresses.contains(first))
+            })
+            .context("sessions of unknown listeners")?;
+        // The index of each of the group's listeners in this process.
+        let new_indices: Option<Vec<_>> = self
+            .addresses
+            .iter()
+            .map(|addr| addresses.iter().position(|other| other == addr))
+            .collect();
         ensure!(
-            is_restored,
+            new_indices.is_some_and(|indices| sockets.restore(worker, received, &indices)),
             "a UDP session came without its socket: raise LimitNOFILE"
         );
         Ok(())
     }
 }
 
-/// Reports to the previous process, if it waits, why this one can't replace it.
+/// Reports to the previous process, if it still waits, why this one can't replace it.
 pub fn report_failure(error: &anyhow::Error) {
-    if let Some(channel) = FAILURES.get() {
+    if let Some(channel) = FAILURE_CHANNEL.get() {
         // Once this process serves, nothing receives it.
         let _ = channel.send(&ToPredecessor::Failed(with_causes(error)), &[]);
     }
@@ -310,19 +317,21 @@ fn receive(channel: &Channel) -> anyhow::Result<(ToSuccessor, Vec<OwnedFd>)> {
     channel.receive().context(GIVEN_UP)
 }
 
-/// The channel that a launcher passed to this process, not one that it passed to an ancestor.
+/// Takes the channel that a launcher passed to this process. The variable may still name the channel of an ancestor.
 fn inherited_channel() -> Option<Channel> {
-    let value = env::var(VARIABLE).ok()?;
+    let value = env::var(CHANNEL_VARIABLE).ok()?;
     let (pid, number) = value.split_once(':')?;
-    let ours = pid.parse() == Ok(std::process::id());
-    let socket = ours.then(|| take_inherited(number.parse().ok()?))??;
-    Some(socket.into())
+    if pid.parse() != Ok(std::process::id()) {
+        return None;
+    }
+    take_inherited(number.parse().ok()?).map(Channel::from)
 }
 
-static FAILURES: OnceLock<Channel> = OnceLock::new();
+/// Set once a previous process has sent its first message.
+static FAILURE_CHANNEL: OnceLock<Channel> = OnceLock::new();
 const GIVEN_UP: &str = "the process that this one was to replace goes on";
 const OTHER_VERSION: &str = "the process that this one was to replace is of another version";
-/// The previous process ends the upgrade earlier.
+/// Longer than the default of `--upgrade-timeout`, after which the previous process ends the upgrade.
 const RECEIVE_LIMIT: Duration = Duration::from_secs(60);
-/// Keeps a message smaller than a socket's buffer.
+/// So many that a message stays smaller than a socket's buffer.
 const ADOPTED_PER_MESSAGE: usize = 256;

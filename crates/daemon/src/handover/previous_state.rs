@@ -1,4 +1,4 @@
-//! What a new process continues of the one that it replaces, beside sockets and sessions.
+//! The state that a new process continues, beside sockets and sessions: the level of the log, and maintenance.
 
 use peername_observe::admin::LogLevel;
 use peername_observe::admin::history::History;
@@ -7,17 +7,17 @@ use super::message::Inheritance;
 use super::predecessor::Predecessor;
 use crate::logging::LevelHandle;
 
-/// What was received of the previous process; empty where there is none.
+/// The state of the previous process, if there is one.
 #[derive(Debug)]
 pub struct PreviousState(Option<Inheritance>);
 
 impl PreviousState {
-    /// To be taken before the listeners consume `previous`.
+    /// Copies the state before the listeners consume `previous`.
     pub fn from_predecessor(previous: Option<&Predecessor>) -> Self {
         Self(previous.map(|previous| previous.inheritance.clone()))
     }
 
-    /// A history that begins with the upgrade, if there is one, and with the maintenance of the previous process.
+    /// Returns a history that begins with the upgrade, if there was one, and with the maintenance of the previous process.
     pub fn history(&self) -> History {
         let history = History::default();
         if let Self(Some(inheritance)) = self {
@@ -32,8 +32,11 @@ impl PreviousState {
 
     /// Sets the level of the log, where `/log-level` had changed it in the previous process.
     pub fn set_log_level(&self, handle: &LevelHandle) {
-        let level = self.0.as_ref().and_then(|it| it.log_level.as_ref());
-        let Some(level) = level.and_then(|level| level.parse().ok()) else {
+        let Some(level) = self
+            .0
+            .as_ref()
+            .and_then(|inheritance| inheritance.log_level.as_ref()?.parse().ok())
+        else {
             return;
         };
         match handle.set(level) {

@@ -1,4 +1,4 @@
-//! UDP sessions of the old process.
+//! Sends the UDP sessions of the old process to the new one.
 
 use std::io;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::message::ToSuccessor;
 pub(crate) struct SessionSender(pub(crate) Arc<Channel>);
 
 impl SessionSender {
-    /// Sends the sessions of a worker of this group.
+    /// Returns the sink for the sessions of one worker of a group.
     pub(crate) fn for_worker(&self, group: usize, worker: usize) -> StateSink {
         let channel = Arc::clone(&self.0);
         Box::new(move |state, fds| {

@@ -1,11 +1,11 @@
-//! Fewer system calls and wake-ups for many lines.
+//! Batches log lines, for fewer system calls and wake-ups.
 
 use std::io::{self, BufWriter, Write};
 use std::thread;
 use std::time::Duration;
 
-/// A writer for the thread that writes the queued lines, which flushes it whenever the queue is empty. A flush is followed by a
-/// pause, in which lines are queued without waking the thread: a line that comes alone is written at once, and many lines are
+/// A buffered writer for the thread that writes the queued lines, which flushes whenever the queue is empty. After each flush
+/// the thread pauses, and lines are queued without waking it. So a line that comes alone is written at once, and many lines are
 /// written together, two hundred times a second at most.
 #[derive(Debug)]
 pub(super) struct Batched<W: Write>(BufWriter<W>);

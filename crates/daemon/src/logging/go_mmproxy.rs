@@ -27,7 +27,7 @@ impl GoMmproxyFormat {
         Self { verbose }
     }
 
-    /// Translates an event into lines: the pairs of each, in order.
+    /// Translates an event into lines, each as its pairs in order.
     fn lines(self, mut fields: Fields) -> Vec<Pairs> {
         let message = fields.text("message");
         match message.as_str() {
@@ -47,14 +47,12 @@ impl GoMmproxyFormat {
     }
 
     fn connection(self, fields: &Fields) -> Option<Pairs> {
-        let error = error(&fields.text("outcome"), &fields.text("error"));
+        let error = error_phrase(&fields.text("outcome"), &fields.text("error"));
         if error.is_none() && self.verbose < 2 {
             return None;
         }
-        let protocol = match fields.0.contains_key("datagrams_to_upstream") {
-            true => "UDP",
-            false => "TCP",
-        };
+        let is_udp = fields.0.contains_key("datagrams_to_upstream");
+        let protocol = if is_udp { "UDP" } else { "TCP" };
         let message = match error {
             Some(_) => "dropping connection",
             None => "connection closing",
@@ -78,9 +76,9 @@ impl GoMmproxyFormat {
             ("targetAddr", fields.0.get("upstream").cloned()),
             ("error", error.map(|error| json!(error))),
         ];
-        let given = pairs.into_iter();
         Some(
-            given
+            pairs
+                .into_iter()
                 .filter_map(|(key, value)| Some((key.to_owned(), value?)))
                 .collect(),
         )
@@ -122,6 +120,10 @@ type Pairs = Vec<(String, Value)>;
 struct Fields(BTreeMap<String, Value>);
 
 impl Fields {
+    fn insert(&mut self, field: &Field, value: impl Into<Value>) {
+        self.0.insert(field.name().to_owned(), value.into());
+    }
+
     fn text(&self, name: &str) -> String {
         let value = self.0.get(name).and_then(Value::as_str);
         value.unwrap_or_default().to_owned()
@@ -130,28 +132,27 @@ impl Fields {
 
 impl Visit for Fields {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        let text = format!("{value:?}");
-        self.0.insert(field.name().to_owned(), json!(text));
+        self.insert(field, format!("{value:?}"));
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.0.insert(field.name().to_owned(), json!(value));
+        self.insert(field, value);
     }
 
     fn record_u64(&mut self, field: &Field, value: u64) {
-        self.0.insert(field.name().to_owned(), json!(value));
+        self.insert(field, value);
     }
 
     fn record_i64(&mut self, field: &Field, value: i64) {
-        self.0.insert(field.name().to_owned(), json!(value));
+        self.insert(field, value);
     }
 
     fn record_bool(&mut self, field: &Field, value: bool) {
-        self.0.insert(field.name().to_owned(), json!(value));
+        self.insert(field, value);
     }
 }
 
-/// One line for each listening socket: every worker has one on every address.
+/// A line for each listening socket: every worker has a socket on every address.
 fn listening(fields: &Fields) -> Vec<Pairs> {
     let workers = fields.0.get("workers").and_then(Value::as_u64).unwrap_or(1);
     let mut lines = Vec::new();
@@ -175,7 +176,7 @@ fn dropped(fields: &Fields) -> Pairs {
     let cause = message
         .strip_prefix("datagram dropped: ")
         .unwrap_or(&message);
-    let error = error(&fields.text("reason"), cause).unwrap_or_else(|| cause.to_owned());
+    let error = error_phrase(&fields.text("reason"), cause).unwrap_or_else(|| cause.to_owned());
     let mut pairs = vec![
         ("msg".to_owned(), json!("dropping datagram")),
         ("listenerNum".to_owned(), json!(listener_number())),
@@ -187,8 +188,9 @@ fn dropped(fields: &Fields) -> Pairs {
     pairs
 }
 
-/// Go-mmproxy's phrase for the outcome of a connection, followed by peername's error; `None` if it did not fail.
-fn error(outcome: &str, error: &str) -> Option<String> {
+/// Returns go-mmproxy's phrase for the outcome of a connection, followed by peername's error; `None` if the connection did not
+/// fail.
+fn error_phrase(outcome: &str, error: &str) -> Option<String> {
     let phrase = match outcome {
         "finished" | "idle" | "unanswered" | "evicted" | "stopped" | "cut" => return None,
         "reset" => return Some("connection broken: connection reset by peer".to_owned()),
@@ -253,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_for_each_listening_socket() {
+    fn each_listening_socket_has_a_line() {
         let event = [
             ("message", json!("listening")),
             ("tcp", json!("0.0.0.0:8443")),
@@ -269,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_at_level_1_and_everything_at_level_2() {
+    fn level_1_shows_errors_and_level_2_all_connections() {
         let event = |outcome: &str| {
             [
                 ("message", json!("connection ended")),
@@ -304,7 +306,10 @@ mod tests {
             ("source_multicast", "failed to establish backend connection"),
         ];
         for (outcome, phrase) in table {
-            assert!(error(outcome, "x").unwrap().contains(phrase), "{outcome}");
+            assert!(
+                error_phrase(outcome, "x").unwrap().contains(phrase),
+                "{outcome}"
+            );
         }
     }
 }

@@ -17,18 +17,20 @@ use tracing_subscriber::registry::LookupSpan;
 
 /// Whether standard error is connected to the journal: JOURNAL_STREAM names its device and inode (systemd.exec(5)).
 pub fn is_stderr_journal() -> bool {
-    let Some(journal) = env::var("JOURNAL_STREAM").ok() else {
+    let Ok(journal) = env::var("JOURNAL_STREAM") else {
         return false;
     };
-    let file = stderr().as_fd().try_clone_to_owned().map(File::from);
-    let metadata = file.and_then(|file| file.metadata());
-    metadata.is_ok_and(|stat| format!("{}:{}", stat.dev(), stat.ino()) == journal)
+    stderr()
+        .as_fd()
+        .try_clone_to_owned()
+        .and_then(|fd| File::from(fd).metadata())
+        .is_ok_and(|metadata| format!("{}:{}", metadata.dev(), metadata.ino()) == journal)
 }
 
-/// Formats an event by `format`, with the priority as prefix if `wanted`.
+/// Formats an event by `format`. In the journal, the priority precedes it.
 pub(super) struct WithPriority<F> {
     pub(super) format: F,
-    pub(super) wanted: bool,
+    pub(super) is_journal: bool,
 }
 
 impl<S, N, F> FormatEvent<S, N> for WithPriority<F>
@@ -43,7 +45,7 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        if self.wanted {
+        if self.is_journal {
             write!(writer, "<{}>", priority(*event.metadata().level()))?;
         }
         self.format.format_event(context, writer, event)

@@ -1,7 +1,7 @@
 //! A log line as JSON: one flat object with the fields of the event.
 //!
-//! The formatter of tracing-subscriber makes the same lines, by serde and with a check for UTF-8 of each piece; for `intercept`,
-//! which writes a line of thirty fields for each request, that was a tenth of a request's CPU time.
+//! The formatter of tracing-subscriber makes the same lines, by serde and with a check for UTF-8 of each piece; for
+//! `intercept`, which writes a line of thirty fields for each request, that was a tenth of a request's CPU time.
 
 use std::fmt::{self, Debug, Write as _};
 use std::time::SystemTime;
@@ -40,10 +40,10 @@ where
     }
 }
 
-/// Writes each field as a member of an object that has one already.
+/// Writes each field as a member of an object, after other members.
 struct JsonFields<'a> {
     writer: Writer<'a>,
-    /// The first error: the fields after it are left out.
+    /// The first error, after which no field is written.
     result: fmt::Result,
 }
 
@@ -131,7 +131,7 @@ impl fmt::Write for Escaped<'_, '_> {
     }
 }
 
-/// All of these are ASCII, so no character is split.
+/// Whether a byte is a character that JSON escapes. All of these are ASCII, so no character is split.
 fn is_escaped(byte: u8) -> bool {
     byte < b' ' || matches!(byte, b'"' | b'\\')
 }

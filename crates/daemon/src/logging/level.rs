@@ -15,14 +15,14 @@ pub struct LevelHandle {
     level: Mutex<Level>,
 }
 
-/// The filter of the log, and the handle that changes its level.
+/// Makes the filter of the log, and the handle that changes its level.
 pub(super) fn filter(level: Level) -> (reload::Layer<Targets, Registry>, LevelHandle) {
     let (layer, filter) = reload::Layer::new(targets(level));
     let level = Mutex::new(level);
     (layer, LevelHandle { filter, level })
 }
 
-/// Of other crates only warnings and errors are logged, whatever the level.
+/// Applies the level to this program's crates. Of others, only warnings and errors are logged.
 fn targets(level: Level) -> Targets {
     Targets::new()
         .with_default(level.min(Level::WARN))

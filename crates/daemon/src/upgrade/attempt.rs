@@ -26,13 +26,13 @@ pub enum Outcome {
     Refused(String),
     /// This process drains: another one serves.
     HandedOver,
-    /// A signal has asked to stop meanwhile.
+    /// A signal has asked to stop during the upgrade.
     Stopped,
 }
 
 impl Upgrades {
-    /// Upgrades: starts the new process, and hands over once it is ready. Logs the outcome, and reports it to `peername
-    /// upgrade`. `timeout` limits the start of the new process, and `summary` says what this one serves.
+    /// Starts the new process, and hands over once it is ready. Logs the outcome, and reports it to `peername upgrade`.
+    /// `timeout` limits the start of the new process; `summary` says what this one serves.
     ///
     /// # Errors
     ///
@@ -61,7 +61,7 @@ impl Upgrades {
         Ok(upgraded.map_or_else(Outcome::Refused, |_| Outcome::HandedOver))
     }
 
-    /// Returns the new process's id, or why there is none; `None` where a signal has asked to stop.
+    /// Returns the new process's id, or why there is none; `None` if a signal has asked to stop.
     async fn try_upgrade(
         &mut self,
         listeners: &mut RunningListeners,
@@ -72,9 +72,11 @@ impl Upgrades {
             Ok(sockets) => sockets,
             Err(error) => return Ok(Some(Err(error))),
         };
-        let starting = self.upgrader.start_successor(sockets, timeout);
-        let started = signals.run_until_stopped(&mut listeners.workers, starting);
-        let successor = match started.await? {
+        let start = self.upgrader.start_successor(sockets, timeout);
+        let started = signals
+            .run_until_stopped(&mut listeners.workers, start)
+            .await?;
+        let successor = match started {
             Some(Ok(successor)) => successor,
             Some(Err(error)) => return Ok(Some(Err(error))),
             None => return Ok(None),

@@ -1,8 +1,8 @@
 //! The launcher: a child that waits to start the new process of an upgrade.
 //!
-//! It was forked before the command opened, dropped or confined anything. It holds no socket but the one to its parent, and
-//! exits when the parent does. The new process is its child until the launcher exits, and then of init (or of a subreaper), as a
-//! service manager requires of a main process.
+//! The launcher is forked before the command opens, drops or confines anything. It holds no socket but the one to its parent,
+//! and exits when the parent does. The new process is its child until the launcher exits, and then of init (or of a subreaper),
+//! as a service manager requires of a main process.
 
 use std::env;
 use std::ffi::{CStr, OsString};
@@ -26,7 +26,7 @@ use peername_sys::process::pidfd::{PidFd, Signal};
 use peername_sys::process::stderr;
 
 use crate::handover::channel::{Channel, ChannelError};
-use crate::handover::message::{FromLauncher, ToLauncher, VARIABLE, printable};
+use crate::handover::message::{CHANNEL_VARIABLE, FromLauncher, ToLauncher, printable};
 use crate::usage::error_text::with_causes;
 
 /// The command's handle of its launcher.
@@ -37,7 +37,7 @@ pub(crate) struct Launcher {
 }
 
 impl Launcher {
-    /// Forks it.
+    /// Forks the launcher.
     pub(crate) fn fork() -> anyhow::Result<Self> {
         ensure!(
             std::process::id() != 1,
@@ -69,10 +69,10 @@ impl Launcher {
     }
 
     /// Ends the new process, unless it exits by itself in this time, and returns how it ended.
-    pub(crate) fn stop(&self, patience: Duration) -> String {
+    pub(crate) fn stop(&self, grace: Duration) -> String {
         let stop = || -> Result<String, ChannelError> {
-            self.channel.set_time_limit(patience + LAUNCHER_LIMIT)?;
-            self.channel.send(&ToLauncher::Stop(patience), &[])?;
+            self.channel.set_time_limit(grace + LAUNCHER_LIMIT)?;
+            self.channel.send(&ToLauncher::Stop(grace), &[])?;
             match self.channel.receive()? {
                 (FromLauncher::Ended(how), _) => Ok(how),
                 (FromLauncher::Started(_), _) => Ok(String::new()),
@@ -81,11 +81,11 @@ impl Launcher {
         stop().unwrap_or_else(|error| format!("the launcher: {error}"))
     }
 
-    /// Ends the launcher and leaves the new process to init: its own launcher starts the next one.
+    /// Ends the launcher, and leaves the new process to init. The new process has a launcher of its own for the next upgrade.
     pub(crate) fn release(self) {
         let Self { channel, pid } = self;
         drop(channel);
-        // Once it is reaped, the new process has its new parent.
+        // Once the launcher is reaped, the new process has its new parent.
         let _ = wait_exit(pid);
     }
 }
@@ -100,7 +100,7 @@ struct Program {
 struct Started {
     pid: u32,
     process: PidFd,
-    /// Its standard error until it has got the old process's own.
+    /// Its standard error, until it gets that of the old process.
     stderr: File,
     last_line: LastLine,
 }
@@ -108,7 +108,7 @@ struct Started {
 impl Program {
     /// The launcher's main function.
     fn serve(&self, parent: &Channel) {
-        // The parent has ended where nothing is received.
+        // Nothing is received once the parent has exited.
         while let Ok((message, fds)) = parent.receive() {
             let ToLauncher::Launch = message else {
                 continue;
@@ -147,18 +147,13 @@ impl Program {
         let _ = stderr::replace(stderr);
         unblock_signals();
         let channel = format!("{}:{}", std::process::id(), their_end.as_raw_fd());
-        let (name, args) = self
-            .args
-            .split_first()
-            .map_or((None, &[][..]), |(name, args)| (Some(name), args));
         let mut command = Command::new(&self.path);
-        if let Some(name) = name {
-            command.arg0(name);
+        if let [name, args @ ..] = self.args.as_slice() {
+            command.arg0(name).args(args);
         }
         let error = command
-            .args(args)
-            .env(VARIABLE, channel)
-            // They name the old process.
+            .env(CHANNEL_VARIABLE, channel)
+            // These variables name the old process.
             .env_remove("LISTEN_PID")
             .env_remove("LISTEN_FDS")
             .env_remove("LISTEN_FDNAMES")
@@ -186,14 +181,14 @@ impl Started {
                 while stderr_is_open && is_readable(&self.stderr) {
                     stderr_is_open = self.copy_stderr()?;
                 }
-                let ended = FromLauncher::Ended(self.last_line.after(wait_exit(self.pid)?));
+                let ended = FromLauncher::Ended(self.last_line.describe_exit(wait_exit(self.pid)?));
                 return parent.send(&ended, &[]);
             }
             if is_readable(parent) && kill_at.is_none() {
-                let (ToLauncher::Stop(patience), _) = parent.receive()? else {
+                let (ToLauncher::Stop(grace), _) = parent.receive()? else {
                     continue;
                 };
-                kill_at = Some(Instant::now() + patience);
+                kill_at = Some(Instant::now() + grace);
             }
             if kill_at.is_some_and(|at| at <= Instant::now()) {
                 let _ = self.process.signal(Signal::KILL);
@@ -215,7 +210,7 @@ impl Started {
     }
 }
 
-/// The end of what a process has printed.
+/// The last bytes that a process has printed, for its last line.
 #[derive(Default)]
 struct LastLine(Vec<u8>);
 
@@ -226,11 +221,11 @@ impl LastLine {
         self.0.drain(..excess);
     }
 
-    /// The exit status, and the error.
-    fn after(&self, status: ExitStatus) -> String {
+    /// Returns the exit status with the error that was printed, or else with the last line.
+    fn describe_exit(&self, status: ExitStatus) -> String {
         let text = String::from_utf8_lossy(&self.0);
         let mut last_first = text.lines().rev().filter(|line| !line.trim().is_empty());
-        // Wrong usage is reported with a hint after it.
+        // A hint may follow the error.
         let error = last_first.clone().find(|line| line.starts_with("error:"));
         match error.or_else(|| last_first.next()) {
             Some(line) => format!("{status}: {}", printable(line)),
@@ -243,7 +238,7 @@ fn is_readable(fd: &impl AsFd) -> bool {
     wait_readable([fd.as_fd()], Some(Duration::ZERO)).unwrap_or(false)
 }
 
-/// The name of its process.
+/// The name of the launcher's process.
 pub(crate) const NAME: &str = "launcher";
 const THREAD_NAME: &CStr = c"launcher";
 /// The launcher itself answers at once.

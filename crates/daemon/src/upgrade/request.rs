@@ -1,4 +1,4 @@
-//! Requests of `peername upgrade`: SIGUSR2, and the report of the process about what became of it.
+//! Requests of `peername upgrade`: SIGUSR2, and the report of the process about the outcome.
 //!
 //! There is no socket, so no other user can send this process anything: kill(2) decides who may request an upgrade, and
 //! ptrace(2) who may read the report (`sys/src/ipc/record_pipe.rs`).
@@ -20,7 +20,7 @@ use crate::handover::message::printable;
 /// Reports the upgrades of this process to those that have requested them.
 #[derive(Debug)]
 pub struct UpgradeReport {
-    /// `None` where it can't be opened: then only the log has the outcome.
+    /// `None` if it can't be opened: then only the log has the outcome.
     pipe: Option<RecordPipe>,
     report: Report,
 }
@@ -46,7 +46,7 @@ enum State {
 }
 
 impl UpgradeReport {
-    /// Opens it. From now on the process must handle SIGUSR2.
+    /// Opens the report. From now on the process must handle SIGUSR2.
     pub fn open() -> Self {
         let report = Self {
             pipe: RecordPipe::new().ok(),
@@ -72,7 +72,7 @@ impl UpgradeReport {
         self.publish();
     }
 
-    /// Reports that this process ends without another one in its stead.
+    /// Reports that this process ends, and that no other one replaces it.
     pub fn stop(&mut self) {
         self.report.state = State::Stopping;
         self.publish();
@@ -108,7 +108,7 @@ pub fn request(pid: u32) -> anyhow::Result<u32> {
         match report.map(|report| (report.refused, report.state)) {
             Some((_, State::Replaced(new))) => return Ok(new),
             Some((_, State::Stopping)) => bail!("process {pid} is stopping"),
-            // Of an upgrade that began after the report `before` was read.
+            // The refused upgrade began after the report `before` was read.
             Some((refused, State::Refused(why))) if refused > before.begun => {
                 bail!("process {pid} goes on: {}", printable(&why))
             }
@@ -134,13 +134,13 @@ fn find_report(pid: u32) -> anyhow::Result<(RecordReader, Report)> {
     )
 }
 
-/// `None` while it is replaced, and for a pipe that holds something else.
+/// Reads the report. Returns `None` while the report is being replaced, and for a pipe that holds something else.
 fn read(reader: &RecordReader) -> anyhow::Result<Option<Report>> {
     let record = reader.read()?;
     Ok(record.and_then(|record| serde_json::from_slice(&record).ok()))
 }
 
-/// Refuses the helper of a process, which `pgrep` lists, too.
+/// Refuses the launcher of a process, which `pgrep` lists, too.
 fn refuse_launcher(pid: u32) -> anyhow::Result<()> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"));
     let status = status.with_context(|| format!("process {pid}"))?;
@@ -152,6 +152,6 @@ fn refuse_launcher(pid: u32) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// In characters, of four bytes at most: the report has to fit into a record.
+/// In characters, each of four bytes at most, so that the report fits into a record.
 const MAX_REASON: usize = 1000;
 const POLL_INTERVAL: Duration = Duration::from_millis(10);

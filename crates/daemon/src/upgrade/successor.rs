@@ -25,11 +25,11 @@ pub struct Upgrader {
     /// The subcommand.
     command: &'static str,
     inheritance: Inheritance,
-    /// `Err` where there is none, with the reason.
+    /// `Err` with the reason if there is no launcher.
     launcher: Result<Launcher, String>,
 }
 
-/// A new process that is ready but for the sessions. Dropping this ends it.
+/// A new process that is prepared, and waits for the sessions. Dropping this ends it.
 #[derive(Debug)]
 pub(crate) struct Successor {
     launcher: Launcher,
@@ -44,7 +44,7 @@ pub(crate) struct Successor {
 type Refused = (Launcher, anyhow::Error);
 
 impl Successor {
-    /// To send sessions to it.
+    /// Returns a sender of sessions to this process.
     pub(crate) fn session_sender(&self) -> anyhow::Result<SessionSender> {
         self.channel.set_time_limit(SESSIONS_LIMIT)?;
         Ok(SessionSender(Arc::clone(&self.channel)))
@@ -182,7 +182,7 @@ fn start(
 
 /// Why a new process did not become ready.
 enum Failure {
-    /// As it reported.
+    /// The process has reported this reason.
     Reported(String),
     Channel(ChannelError),
 }
@@ -194,7 +194,7 @@ impl From<ChannelError> for Failure {
 }
 
 impl Failure {
-    /// Ends the process. Its exit status and last line are the reason where it has reported none.
+    /// Ends the process, and returns the reason: the reported one, or else the exit status and the last line of standard error.
     fn after_end(self, launcher: &Launcher, timeout: Duration) -> anyhow::Error {
         match self {
             Self::Reported(text) => {
@@ -222,21 +222,22 @@ fn prepare(
     sockets: &[SharedSocket],
     deadline: Instant,
 ) -> Result<Vec<SocketInfo>, Failure> {
-    let limit = || channel.set_time_limit(deadline.saturating_duration_since(Instant::now()));
-    limit()?;
+    let limit_next_call =
+        || channel.set_time_limit(deadline.saturating_duration_since(Instant::now()));
+    limit_next_call()?;
     channel.send(hello, &[io::stderr().as_fd()])?;
-    for some in sockets.chunks(MAX_FDS) {
-        let infos = some.iter().map(|(info, _)| info.clone()).collect();
-        let fds: Vec<_> = some.iter().map(|(_, fd)| fd.as_fd()).collect();
-        limit()?;
+    for chunk in sockets.chunks(MAX_FDS) {
+        let infos = chunk.iter().map(|(info, _)| info.clone()).collect();
+        let fds: Vec<_> = chunk.iter().map(|(_, fd)| fd.as_fd()).collect();
+        limit_next_call()?;
         channel.send(&ToSuccessor::Sockets(infos), &fds)?;
     }
     channel.send(&ToSuccessor::AllSockets, &[])?;
     let mut adopted = Vec::new();
     loop {
-        limit()?;
+        limit_next_call()?;
         match channel.receive()?.0 {
-            ToPredecessor::Adopted(some) => adopted.extend(some),
+            ToPredecessor::Adopted(sockets) => adopted.extend(sockets),
             ToPredecessor::Prepared => return Ok(adopted),
             ToPredecessor::Failed(why) => return Err(Failure::Reported(why)),
             other @ ToPredecessor::Ready => return Err(out_of_turn(&other)),
@@ -271,7 +272,7 @@ fn complete(successor: Successor) -> Result<(), Refused> {
     }
     launcher.release();
     service_manager::hand_over_to(pid);
-    // It was alive a moment ago. If it has died since, nothing listens; the service manager sees its main process end.
+    // If the new process has died since it was ready, nothing listens; the service manager sees its main process end.
     if let Err(error) = channel.send(&ToSuccessor::Serve, &[]) {
         tracing::error!(
             "the new process {pid} could not be told to serve ({error}): if it has ended, nothing listens"
@@ -280,7 +281,7 @@ fn complete(successor: Successor) -> Result<(), Refused> {
     Ok(())
 }
 
-/// A process that has reported an error exits at once.
+/// Time for a process to exit after it has reported an error, or after its channel was closed.
 const EXIT_LIMIT: Duration = Duration::from_secs(2);
-/// The handover of UDP sessions fails after this time, in which no datagram is relayed.
+/// The handover of UDP sessions fails after this time. Until then, no datagram is relayed.
 const SESSIONS_LIMIT: Duration = Duration::from_secs(5);

@@ -1,7 +1,7 @@
-//! Sends each event to journald as one entry with a field for each of the event's, by journald's native protocol.
+//! Sends each event to journald as one entry, which has a field for each field of the event, by journald's native protocol.
 //!
 //! tracing-journald sends from the thread that logs, so a slow journal would block the event loop; and it sends long entries by
-//! memfd_create(2), which the sandboxes of this process and of the units deny. Both are decided inside its layer.
+//! memfd_create(2), which the sandboxes of this process and of the units deny. Neither can be changed by its options.
 
 use std::env;
 use std::fmt::{self, Debug, Write as _};
@@ -46,7 +46,8 @@ pub struct JournalLayer {
 }
 
 impl JournalLayer {
-    /// With the name by which this program was called, which journald would have read from its standard error.
+    /// Makes the layer, with the name by which this program was called as SYSLOG_IDENTIFIER, as journald does for standard
+    /// error.
     pub fn new(queue: NonBlocking) -> Self {
         let called = env::args_os().next().unwrap_or_default();
         let name = Path::new(&called).file_name().unwrap_or_default();
@@ -63,13 +64,13 @@ impl<S: Subscriber> Layer<S> for JournalLayer {
         // Writing to a string does not fail.
         let _ = DefaultFields::new().format_fields(Writer::new(&mut text), event);
         let mut entry = Entry::default();
-        // First: `JournalWriter` reads it there.
+        // First, because `write_line` reads it there.
         entry.push("PRIORITY", &priority(*event.metadata().level()).to_string());
         entry.push("SYSLOG_IDENTIFIER", &self.identifier);
-        entry.push("SYSLOG_FACILITY", DAEMON);
+        entry.push("SYSLOG_FACILITY", FACILITY_DAEMON);
         entry.push("MESSAGE", cut(&text, MAX_MESSAGE));
         event.record(&mut entry);
-        // The queue counts entries that it drops, and reports no other error.
+        // The queue counts the entries that it drops, and has no other error.
         let _ = self.queue.clone().write_all(&entry.0);
     }
 }
@@ -97,7 +98,7 @@ impl Entry {
         self.0.push(b'\n');
     }
 
-    /// Only `A` to `Z`, digits and `_` are valid in a name.
+    /// Adds a field of the event. In a name only `A` to `Z`, digits and `_` are valid.
     fn push_field(&mut self, field: &Field, value: &str) {
         if field.name() == "message" {
             return;
@@ -119,19 +120,19 @@ impl Visit for Entry {
 
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         let mut text = String::new();
-        // An error is one of the value's own `fmt`; what it wrote is kept.
+        // An error comes from the value's own `fmt`; the text before it is kept.
         let _: fmt::Result = write!(text, "{value:?}");
         self.push_field(field, &text);
     }
 }
 
-/// The beginning of the text, of at most so many bytes.
+/// Cuts a text to at most `max` bytes.
 fn cut(text: &str, max: usize) -> &str {
     &text[..text.floor_char_boundary(max)]
 }
 
-/// Sends each entry that is written to it as one datagram. Blocks while journald does not read, or is not there: the queue
-/// before it takes the events meanwhile.
+/// Sends each entry that is written to it as one datagram. Blocks while journald does not read or is not running; the queue
+/// before the writer takes further entries meanwhile.
 pub struct JournalWriter;
 
 impl Write for JournalWriter {
@@ -140,7 +141,7 @@ impl Write for JournalWriter {
             return Ok(entry.len());
         };
         loop {
-            // By path each time, as a restart of journald's socket unit replaces the socket.
+            // The path is resolved each time, because a restart of journald's socket unit replaces the socket.
             match socket.send_to(entry, SOCKET_PATH) {
                 Ok(_) => return Ok(entry.len()),
                 Err(error) if is_full(&error) => {}
@@ -183,21 +184,21 @@ fn is_absent(error: &io::Error) -> bool {
     )
 }
 
-/// `None` without a journal. Open from its first use to the end.
+/// `None` without a journal. Stays open until the process exits.
 static SOCKET: OnceLock<Option<UnixDatagram>> = OnceLock::new();
 /// From systemd-journald.service(8).
 const SOCKET_PATH: &str = "/run/systemd/journal/socket";
-/// Precedes the names of fields, so that none is a field of systemd.journal-fields(7) (docs/logs.md).
+/// Precedes the names of fields, so that they do not clash with those of systemd.journal-fields(7) (docs/logs.md).
 const PREFIX: &str = "PEERNAME_";
 /// LOG_DAEMON of syslog(3), as journald assigns to standard error.
-const DAEMON: &str = "3";
-/// Below the kernel's default limit for a datagram, 212,992 bytes. The longest value is the list of listeners.
+const FACILITY_DAEMON: &str = "3";
+/// Below the kernel's default limit for a datagram, 212,992 bytes. Only a long list of listeners comes near.
 const MAX_ENTRY: usize = 192 * 1024;
-/// `MESSAGE` repeats all fields for people. It has the length to which journald truncates a line of standard error.
+/// `MESSAGE` repeats all fields for people. journald truncates a line of standard error to the same length.
 const MAX_MESSAGE: usize = 48 * 1024;
 /// Two newlines and the length of a value.
 const LENGTH_OVERHEAD: usize = 10;
-/// Only the start waits for it: it delays no event, as each send is repeated.
+/// How long the start waits for a journald that does not read. Later sends are repeated after this time.
 const SEND_TIMEOUT: Duration = Duration::from_secs(1);
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -215,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_has_a_limit() {
+    fn entry_never_exceeds_its_limit() {
         let mut entry = Entry::default();
         for name in ["A", "B", "C"] {
             entry.push(name, &"\n\u{e9}".repeat(MAX_ENTRY / 6));
