@@ -29,7 +29,7 @@ pub struct ListenPlan {
     pub transparent: bool,
     /// How datagrams are served.
     pub datagrams: UdpConfig,
-    /// By which headers datagrams are steered to workers; `None` if their sender is the client.
+    /// The dialect of the headers by which datagrams are steered to workers; `None` if the sender of a datagram is the client.
     pub steered_by: Option<Dialect>,
 }
 
@@ -42,7 +42,7 @@ impl ListenPlan {
         }
     }
 
-    /// All of them.
+    /// All listeners, each by its protocol and address.
     pub fn listeners(&self) -> impl Iterator<Item = ListenerKey> + '_ {
         TRANSPORTS.into_iter().flat_map(|transport| {
             let addrs = self.listen(transport).iter();
@@ -60,8 +60,9 @@ pub fn resolve_listeners(option: &str, all: &[Listen]) -> Result<Vec<SocketAddr>
     let mut errors = UsageErrors::default();
     let mut found = Vec::new();
     for written in all {
-        let resolved = written.addresses();
-        let resolved = resolved.map_err(|why| Usage(format!("{option} {written}: {why}")));
+        let resolved = written
+            .addresses()
+            .map_err(|why| Usage(format!("{option} {written}: {why}")));
         found.extend(errors.note(resolved).into_iter().flatten());
     }
     errors.into_result(Some(found))
@@ -69,15 +70,15 @@ pub fn resolve_listeners(option: &str, all: &[Listen]) -> Result<Vec<SocketAddr>
 
 /// A short summary for the service manager and `config check`.
 pub fn summary<'a>(plans: impl IntoIterator<Item = &'a ListenPlan> + Clone) -> String {
-    let named = [("tcp", Transport::Tcp), ("udp", Transport::Udp)].map(|(name, transport)| {
+    let mut protocols = Vec::new();
+    for (name, transport) in [("tcp", Transport::Tcp), ("udp", Transport::Udp)] {
         let plans = plans.clone().into_iter();
-        (
-            name,
-            ranges(plans.flat_map(|plan| plan.listen(transport)).copied()),
-        )
-    });
-    let listened = named.iter().filter(|(_, addrs)| !addrs.is_empty());
-    join(listened.map(|(name, addrs)| format!("{name} {addrs}")))
+        let addrs = ranges(plans.flat_map(|plan| plan.listen(transport)).copied());
+        if !addrs.is_empty() {
+            protocols.push(format!("{name} {addrs}"));
+        }
+    }
+    join(protocols)
 }
 
 /// Refuses an inherited socket that no listener uses: its clients would never be accepted.
@@ -86,8 +87,11 @@ pub fn check_inherited_sockets(
     plans: &[&ListenPlan],
 ) -> anyhow::Result<()> {
     let [tcp, udp] = TRANSPORTS.map(|transport| {
-        let all = plans.iter().flat_map(|plan| plan.listen(transport));
-        all.copied().collect::<Vec<_>>()
+        plans
+            .iter()
+            .flat_map(|plan| plan.listen(transport))
+            .copied()
+            .collect::<Vec<_>>()
     });
     if let Some(unwanted) = inherited.find_unwanted(&tcp, &udp) {
         let protocol = if unwanted.is_stream { "TCP" } else { "UDP" };
@@ -106,11 +110,11 @@ pub type ListenerKey = (Transport, SocketAddr);
 
 /// Open listening sockets that no worker serves yet.
 pub struct OpenedListeners {
-    /// Those of TCP.
+    /// The TCP listeners.
     pub tcp: Listeners,
-    /// Those of UDP.
+    /// The UDP listeners.
     pub groups: Vec<UdpGroup>,
-    /// The ids of the requested addresses.
+    /// The requested TCP addresses, with their ids.
     wanted_tcp: Vec<ListenAddr>,
 }
 
@@ -123,7 +127,7 @@ pub struct UdpGroup {
     pub datagrams: UdpConfig,
     /// The configuration as requested.
     pub requested: UdpConfig,
-    /// Descriptors for replies from other addresses than the listeners'.
+    /// Descriptors for sockets that reply from other addresses than the listeners'.
     reply_sockets: usize,
 }
 
@@ -134,13 +138,13 @@ pub type ListenerIds = HashMap<ListenerKey, ListenerId>;
 pub type BoundAddresses = HashMap<ListenerKey, SocketAddr>;
 
 impl OpenedListeners {
-    /// Opens the listeners that are configured and not open yet. UDP, its sessions included, gets a limited number of
-    /// descriptors. Ids are taken from `ids`, none of them twice.
+    /// Opens the listeners that are configured and not open yet. UDP, its sessions included, gets `udp_descriptors`. Ids are
+    /// taken from `ids`, each once.
     pub fn open_missing(
         plans: &[&ListenPlan],
         workers: usize,
         existing: &ListenerIds,
-        descriptors_of_udp: usize,
+        udp_descriptors: usize,
         inherited: &mut InheritedSockets,
         ids: &mut RangeFrom<u32>,
     ) -> anyhow::Result<Self> {
@@ -153,15 +157,16 @@ impl OpenedListeners {
                 wanted_udp.push((wanted, plan));
             }
         }
-        let all_udp = wanted_udp.iter().map(|(wanted, _)| wanted.len());
-        let addresses = wanted_tcp.len() + all_udp.sum::<usize>();
-        let existing_listeners = split_existing(existing, plans, Transport::Tcp);
-        let mut tcp = Listeners::open(&wanted_tcp, &existing_listeners, workers, inherited)?;
+        let udp_addresses: usize = wanted_udp.iter().map(|(wanted, _)| wanted.len()).sum();
+        let addresses = wanted_tcp.len() + udp_addresses;
+        let existing_tcp = split_existing(existing, plans, Transport::Tcp);
+        let mut tcp = Listeners::open(&wanted_tcp, &existing_tcp, workers, inherited)?;
         for plan in plans.iter().filter(|plan| plan.transparent) {
-            let ids = wanted_tcp
+            let ids: HashSet<_> = wanted_tcp
                 .iter()
-                .filter(|(_, addr)| plan.tcp.contains(addr));
-            let ids: HashSet<_> = ids.map(|&(id, _)| id).collect();
+                .filter(|(_, addr)| plan.tcp.contains(addr))
+                .map(|&(id, _)| id)
+                .collect();
             tcp = tcp.with_transparent(|id| ids.contains(&id))?;
         }
         let mut open = Self {
@@ -169,37 +174,28 @@ impl OpenedListeners {
             groups: Vec::new(),
             wanted_tcp,
         };
-        let share = descriptors_of_udp
+        let descriptors_per_group = udp_descriptors
             .saturating_sub(addresses * workers)
             .div_ceil(wanted_udp.len().max(1))
             .max(1);
-        let mut existing_listeners = split_existing(existing, plans, Transport::Udp);
+        let mut existing_udp = split_existing(existing, plans, Transport::Udp);
         for (wanted, plan) in wanted_udp {
-            let (requested, transparent) = (plan.datagrams, plan.transparent);
-            // For datagrams that TPROXY rules redirect, the kernel selects the socket by the sender's port, not by the
-            // header.
-            let workers = if transparent { 1 } else { workers };
-            let sockets = UdpListeners::open(
-                &wanted,
-                &existing_listeners,
+            let group = UdpGroup::open(
+                wanted,
+                plan,
+                &existing_udp,
                 workers,
-                plan.steered_by,
+                descriptors_per_group,
                 inherited,
             )?;
-            let group = match transparent {
-                true => {
-                    UdpGroup::transparent(wanted, sockets.into_transparent()?, requested, share)
-                }
-                false => UdpGroup::new(wanted, sockets, requested, share),
-            };
-            existing_listeners.staying.extend(group.addresses());
+            existing_udp.staying.extend(group.addresses());
             open.groups.push(group);
         }
         Ok(open)
     }
 
     /// The id of each listener.
-    pub fn numbers(&self) -> ListenerIds {
+    pub fn ids(&self) -> ListenerIds {
         let udp = self.groups.iter().flat_map(|group| &group.wanted);
         let tcp = self.wanted_tcp.iter();
         tcp.map(|&(id, addr)| ((Transport::Tcp, addr), id))
@@ -222,8 +218,8 @@ impl OpenedListeners {
     pub fn ipv6_only(&self) -> HashSet<ListenerKey> {
         let mut all = marked(Transport::Tcp, &self.wanted_tcp, self.tcp.ipv6_only());
         for group in &self.groups {
-            let is_only = group.sockets.ipv6_only();
-            all.extend(marked(Transport::Udp, &group.wanted, is_only));
+            let marks = group.sockets.ipv6_only();
+            all.extend(marked(Transport::Udp, &group.wanted, marks));
         }
         all
     }
@@ -241,7 +237,7 @@ impl OpenedListeners {
     }
 }
 
-/// The listeners at these addresses that are marked.
+/// Selects the listeners at those of the addresses that are marked.
 fn marked(transport: Transport, addrs: &[ListenAddr], marks: Vec<bool>) -> HashSet<ListenerKey> {
     addrs
         .iter()
@@ -251,6 +247,30 @@ fn marked(transport: Transport, addrs: &[ListenAddr], marks: Vec<bool>) -> HashS
 }
 
 impl UdpGroup {
+    /// Opens the UDP listeners of a plan on the wanted addresses.
+    fn open(
+        wanted: Vec<ListenAddr>,
+        plan: &ListenPlan,
+        existing: &ExistingListeners,
+        workers: usize,
+        descriptors: usize,
+        inherited: &mut InheritedSockets,
+    ) -> anyhow::Result<Self> {
+        // For datagrams that TPROXY rules redirect, the kernel selects the socket by the sender's port, not by the header.
+        let workers = if plan.transparent { 1 } else { workers };
+        let sockets = UdpListeners::open(&wanted, existing, workers, plan.steered_by, inherited)?;
+        if plan.transparent {
+            let sockets = sockets.into_transparent()?;
+            return Ok(Self::transparent(
+                wanted,
+                sockets,
+                plan.datagrams,
+                descriptors,
+            ));
+        }
+        Ok(Self::new(wanted, sockets, plan.datagrams, descriptors))
+    }
+
     fn new(
         wanted: Vec<ListenAddr>,
         sockets: UdpListeners,
@@ -270,7 +290,7 @@ impl UdpGroup {
         }
     }
 
-    /// A group that accepts traffic redirected by TPROXY rules; some descriptors are for replies from other addresses then.
+    /// A group that accepts traffic redirected by TPROXY rules. Some of its descriptors are for replies from other addresses.
     fn transparent(
         wanted: Vec<ListenAddr>,
         sockets: UdpListeners,
@@ -312,7 +332,7 @@ fn assign_ids(
         .collect()
 }
 
-/// Splits the existing listeners of a protocol: into those that stay, and those that the plans do not list any more.
+/// Splits the existing listeners of a protocol into those that stay, and those that the plans do not list any more.
 fn split_existing(
     existing: &ListenerIds,
     plans: &[&ListenPlan],
@@ -335,9 +355,9 @@ pub const TRANSPORTS: [Transport; 2] = [Transport::Tcp, Transport::Udp];
 mod tests {
     use super::*;
 
-    /// Descriptors that are reserved for replies are available neither to sessions nor to connections.
+    /// Neither sessions nor connections may use the descriptors that are reserved for replies.
     #[test]
-    fn sockets_for_answers_have_descriptors_of_their_own() {
+    fn reply_sockets_have_descriptors_of_their_own() {
         let wanted = vec![(ListenerId(0), SocketAddr::from(([127, 0, 0, 1], 0)))];
         let open = || {
             UdpListeners::open(

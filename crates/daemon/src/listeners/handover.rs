@@ -15,27 +15,27 @@ use crate::handover::{SharedSocket, SocketInfo};
 impl RunningListeners {
     /// Duplicates all listening sockets.
     pub async fn share(&self) -> anyhow::Result<Vec<SharedSocket>> {
-        let tcp: HashMap<_, _> = self.own_tcp().map(|(addr, id)| (id, addr)).collect();
-        let share = |(id, socket): (ListenerId, std::net::TcpListener)| {
-            let addr = *tcp.get(&id)?;
-            let info = SocketInfo::Tcp {
-                addr,
-                transparent: is_transparent(&self.plans, (Transport::Tcp, addr)) == Some(true),
-            };
-            Some((info, socket.into()))
-        };
-        let shared = self.workers.share_listeners().await?;
-        let mut all: Vec<_> = shared.into_iter().filter_map(share).collect();
-        for given in self
+        let own_tcp: HashMap<_, _> = self.own_tcp().map(|(addr, id)| (id, addr)).collect();
+        let mut all: Vec<SharedSocket> = Vec::new();
+        for (id, socket) in self.workers.share_listeners().await? {
+            if let Some(&addr) = own_tcp.get(&id) {
+                let info = SocketInfo::Tcp {
+                    addr,
+                    transparent: is_transparent(&self.plans, (Transport::Tcp, addr)) == Some(true),
+                };
+                all.push((info, socket.into()));
+            }
+        }
+        for socket in self
             .inherited
             .tcp
             .values()
             .chain(self.inherited.udp.values())
         {
-            let socket = given
+            let shared = socket
                 .try_clone()
                 .context("a socket of the service manager")?;
-            all.push((SocketInfo::Given(given.label.clone()), socket));
+            all.push((SocketInfo::Given(socket.label.clone()), shared));
         }
         all.extend(self.share_udp().await?);
         Ok(all)
@@ -44,8 +44,11 @@ impl RunningListeners {
     async fn share_udp(&self) -> anyhow::Result<Vec<SharedSocket>> {
         let mut all = Vec::new();
         for (number, group) in self.groups.iter().enumerate() {
-            let shared = group.workers.share_sockets().await;
-            let shared = shared.context("the UDP listeners")?;
+            let shared = group
+                .workers
+                .share_sockets()
+                .await
+                .context("the UDP listeners")?;
             for (worker, sockets) in shared.into_iter().enumerate() {
                 for (&addr, socket) in group.addresses.iter().zip(sockets) {
                     let key = (Transport::Udp, addr);
@@ -89,15 +92,19 @@ impl RunningListeners {
     /// Leaves the accept backlogs of adopted listeners to the process that has taken over.
     pub async fn leave_backlogs(&self, adopted: &[SocketInfo]) {
         let is_adopted = |wanted: &SocketAddr| {
-            let mut tcp = adopted.iter();
-            tcp.any(|info| matches!(info, SocketInfo::Tcp { addr, .. } if addr == wanted))
+            let mut adopted = adopted.iter();
+            adopted.any(|info| matches!(info, SocketInfo::Tcp { addr, .. } if addr == wanted))
         };
-        let ids = self.own_tcp().filter(|(addr, _)| is_adopted(addr));
-        let ids = ids.map(|(_, id)| id).collect();
+        let ids = self
+            .own_tcp()
+            .filter(|(addr, _)| is_adopted(addr))
+            .map(|(_, id)| id)
+            .collect();
         self.workers.leave_backlogs(ids).await;
     }
 
-    /// TCP listeners that this process has opened or taken over. A service manager's sockets are handed over as such.
+    /// The TCP listeners that this process has opened or taken over, without those of a service manager, which are handed over
+    /// separately.
     fn own_tcp(&self) -> impl Iterator<Item = (SocketAddr, ListenerId)> {
         self.ids.iter().filter_map(|(&(transport, addr), &id)| {
             let is_own = transport == Transport::Tcp && !self.inherited.tcp.contains_key(&addr);

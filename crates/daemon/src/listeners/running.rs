@@ -1,9 +1,9 @@
 //! The listeners of a running command, and how a reload changes them: everything that can fail is done before anything is
 //! changed.
 //!
-//! Listeners that stay keep their sockets, so that no connection in their accept backlogs is lost; listeners that are
-//! removed drain theirs before they close. UDP listeners that an overlapping address replaces, or whose clients one that
-//! stays gets, end instead: while they drained, they would get and refuse the other listener's clients.
+//! Listeners that stay keep their sockets, so that no connection in their accept backlogs is lost; removed listeners drain
+//! their backlogs before they close. A UDP listener ends at once if another listener overlaps its address, or gets its clients
+//! from now on: while draining, it would receive datagrams of the other listener's clients, and refuse them.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -35,7 +35,7 @@ pub struct RunningListeners {
     /// Unused ids for further listeners.
     unused_ids: RangeFrom<u32>,
     bound: BoundAddresses,
-    /// Those that leave IPv4 to others.
+    /// The listeners that leave IPv4 to others (IPV6_V6ONLY).
     ipv6_only: HashSet<ListenerKey>,
     /// Kept open across reloads: an inherited socket can't be opened again.
     pub(super) inherited: InheritedSockets,
@@ -53,7 +53,7 @@ pub(super) struct RunningUdpGroup {
     drain_guard: DrainGuard,
 }
 
-/// Listeners that are open and not served yet: those of a start.
+/// The listeners of a start, which are open and not served yet.
 pub struct Opened {
     plans: Vec<ListenPlan>,
     worker_count: usize,
@@ -68,14 +68,15 @@ pub struct Opened {
 /// The tasks of a UDP group, with handles of them.
 pub type UdpTasks = (Vec<WorkerTask>, UdpWorkers);
 
-/// A change of the listeners that nothing can refuse any more.
+/// A change of the listeners that can't fail any more.
 pub struct Change {
     plans: Vec<ListenPlan>,
     opened: OpenedListeners,
-    /// The id of each listener, those that stay included.
+    /// The id of each listener after the change.
     pub ids: ListenerIds,
-    /// The address that each is bound to.
+    /// The address that each listener is bound to.
     pub bound: BoundAddresses,
+    /// The listeners after the change.
     wanted: HashSet<ListenerKey>,
 }
 
@@ -99,19 +100,18 @@ impl Opened {
         let sockets: usize = refs.iter().map(|plan| plan.listeners().count()).sum();
         descriptors::require_descriptors(worker_count, sockets * worker_count)?;
         let has_tcp = refs.iter().any(|plan| !plan.tcp.is_empty());
-        let for_udp = descriptors::session_fd_budget(worker_count, has_tcp)?;
+        let udp_descriptors = descriptors::session_fd_budget(worker_count, has_tcp)?;
         check_inherited_sockets(&inherited, &refs)?;
         let mut unused_ids = 0..;
-        let none = ListenerIds::new();
         let sockets = OpenedListeners::open_missing(
             &refs,
             worker_count,
-            &none,
-            for_udp,
+            &ListenerIds::new(),
+            udp_descriptors,
             &mut inherited,
             &mut unused_ids,
         )?;
-        // What is left of the previous process's sockets stays with it.
+        // Sockets of the previous process that no plan needs stay with that process.
         inherited.previous_tcp.clear();
         inherited.previous_udp.clear();
         Ok(Self {
@@ -125,7 +125,7 @@ impl Opened {
     }
 
     /// Takes over from the previous process, if there is one, and starts the workers. To be called when nothing else can
-    /// fail. `tasks` are the tasks of a UDP group, `beside` further tasks of the workers.
+    /// fail. `udp_tasks` makes the tasks of a UDP group; the workers run `further_tasks`, too.
     ///
     /// # Errors
     ///
@@ -134,8 +134,8 @@ impl Opened {
         mut self,
         service: &Arc<S>,
         capacity: workers::Capacity,
-        beside: Vec<WorkerTask>,
-        tasks: impl Fn(UdpGroup) -> UdpTasks,
+        further_tasks: Vec<WorkerTask>,
+        udp_tasks: impl Fn(UdpGroup) -> UdpTasks,
     ) -> anyhow::Result<RunningListeners> {
         if let Some(previous) = self.previous.take() {
             let tcp = self.plans.iter().flat_map(|plan| &plan.tcp).copied();
@@ -145,14 +145,16 @@ impl Opened {
             });
             previous.take_over(tcp, udp.collect())?;
         }
-        let (ids, bound) = (self.sockets.numbers(), self.sockets.actual());
+        let (ids, bound) = (self.sockets.ids(), self.sockets.actual());
         let ipv6_only = self.sockets.ipv6_only();
-        let groups = self.sockets.groups.into_iter();
-        let (mut worker_tasks, groups): (Vec<_>, Vec<_>) = groups
-            .map(|group| RunningUdpGroup::begin(group, &tasks))
+        let (mut worker_tasks, groups): (Vec<_>, Vec<_>) = self
+            .sockets
+            .groups
+            .into_iter()
+            .map(|group| RunningUdpGroup::begin(group, &udp_tasks))
             .unzip();
-        if !beside.is_empty() {
-            worker_tasks.push(beside);
+        if !further_tasks.is_empty() {
+            worker_tasks.push(further_tasks);
         }
         let workers = workers::start(self.sockets.tcp, worker_tasks, service, capacity)
             .context("starting a worker thread")?;
@@ -171,7 +173,7 @@ impl Opened {
 }
 
 impl RunningListeners {
-    /// Opens the listeners that these plans have beside those that are open.
+    /// Opens the listeners of these plans that are not open yet.
     ///
     /// # Errors
     ///
@@ -191,7 +193,7 @@ impl RunningListeners {
             &mut self.inherited,
             &mut self.unused_ids,
         )?;
-        let sockets = opened.numbers().len() * self.worker_count;
+        let sockets = opened.ids().len() * self.worker_count;
         ensure!(
             sockets + opened.descriptors() <= self.workers.free_descriptors(),
             "too few descriptors are free for {sockets} more listening sockets: raise LimitNOFILE or \
@@ -199,7 +201,7 @@ impl RunningListeners {
         );
         let (mut ids, mut bound) = (self.ids.clone(), self.bound.clone());
         ids.retain(|key, _| wanted.contains(key));
-        ids.extend(opened.numbers());
+        ids.extend(opened.ids());
         bound.retain(|key, _| wanted.contains(key));
         bound.extend(opened.actual());
         Ok(Change {
@@ -211,13 +213,13 @@ impl RunningListeners {
         })
     }
 
-    /// Closes the listeners that are gone, calls `replace_services`, and serves the new ones. Returns the addresses opened
-    /// and closed.
+    /// Closes the listeners that the change removes, calls `replace_services`, and serves the new listeners. Returns the
+    /// addresses opened and closed.
     pub async fn apply(
         &mut self,
         change: Change,
         replace_services: impl FnOnce(),
-        tasks: impl Fn(UdpGroup) -> UdpTasks,
+        udp_tasks: impl Fn(UdpGroup) -> UdpTasks,
     ) -> (String, String) {
         let opened = ranges(change.opened.actual().into_values());
         self.ipv6_only.retain(|key| change.wanted.contains(key));
@@ -225,7 +227,7 @@ impl RunningListeners {
         let closed = ranges(self.close_all_but(&change).await);
         replace_services();
         for group in change.opened.groups {
-            let (worker_tasks, group) = RunningUdpGroup::begin(group, &tasks);
+            let (worker_tasks, group) = RunningUdpGroup::begin(group, &udp_tasks);
             self.workers.reserve_descriptors(group.descriptors);
             self.workers.spawn(worker_tasks);
             self.groups.push(group);
@@ -250,7 +252,8 @@ impl RunningListeners {
         }
     }
 
-    /// Checks that each `[::]` that stays and accepts IPv6 only keeps an address of IPv4 beside it: the option is set before bind(2).
+    /// Checks that each `[::]` that stays and was opened for IPv6 only keeps an IPv4 listener beside it: IPV6_V6ONLY can't be
+    /// cleared after bind(2).
     fn check_ipv6_only(&self, wanted: &HashSet<ListenerKey>) -> anyhow::Result<()> {
         let mut losing = self
             .ipv6_only
@@ -274,7 +277,7 @@ impl RunningListeners {
             ensure!(
                 plans
                     .iter()
-                    .all(|plan| group.is_apart_from(plan) || group.is_that_of(plan)),
+                    .all(|plan| group.is_disjoint_from(plan) || group.is_unchanged_in(plan)),
                 "UDP at {}: its addresses and udp-header can't change without a restart, close-after and max-sessions not without a \
                  restart or an upgrade; it can only go as a whole, and further addresses need a table of their own",
                 ranges(group.addresses.iter().copied())
@@ -285,20 +288,25 @@ impl RunningListeners {
 
     /// Closes and drains the listeners that the configuration no longer has, and returns their addresses.
     async fn close_all_but(&mut self, change: &Change) -> Vec<SocketAddr> {
-        let gone = |key: &ListenerKey| !change.wanted.contains(key);
-        let stale = self.ids.iter().filter(|(key, _)| gone(key));
-        let tcp = stale
-            .clone()
-            .filter(|((transport, _), _)| *transport == Transport::Tcp);
-        let ids = tcp.map(|(_, &id)| id).collect();
-        let closed = stale.map(|(&(_, addr), _)| addr).collect();
-        self.workers.close(ids).await;
-        let goes = |group: &mut RunningUdpGroup| {
-            let mut addresses = group.addresses.iter();
-            addresses.any(|&addr| gone(&(Transport::Udp, addr)))
-        };
-        let gone: Vec<_> = self.groups.extract_if(.., goes).collect();
-        for group in gone {
+        let is_removed = |key: &ListenerKey| !change.wanted.contains(key);
+        let mut closed = Vec::new();
+        let mut tcp_ids = Vec::new();
+        for (key, id) in self.ids.iter().filter(|(key, _)| is_removed(key)) {
+            let (transport, addr) = *key;
+            closed.push(addr);
+            if transport == Transport::Tcp {
+                tcp_ids.push(*id);
+            }
+        }
+        self.workers.close(tcp_ids).await;
+        let removed_groups: Vec<_> = self
+            .groups
+            .extract_if(.., |group| {
+                let mut addresses = group.addresses.iter();
+                addresses.any(|&addr| is_removed(&(Transport::Udp, addr)))
+            })
+            .collect();
+        for group in removed_groups {
             self.workers.release_descriptors(group.descriptors);
             let is_replaced = change.opened.groups.iter().any(|new| group.overlaps(new));
             if is_replaced || group.is_covered(&change.wanted) {
@@ -309,7 +317,7 @@ impl RunningListeners {
     }
 }
 
-/// Whether one of the listeners is of IPv4 and on the port of this one.
+/// Whether one of the listeners is an IPv4 one on the port of this listener.
 fn has_ipv4_beside<'a>(
     listeners: impl IntoIterator<Item = &'a ListenerKey>,
     (transport, addr): ListenerKey,
@@ -320,11 +328,11 @@ fn has_ipv4_beside<'a>(
 }
 
 impl RunningUdpGroup {
-    fn is_apart_from(&self, plan: &ListenPlan) -> bool {
+    fn is_disjoint_from(&self, plan: &ListenPlan) -> bool {
         !plan.udp.iter().any(|addr| self.addresses.contains(addr))
     }
 
-    fn is_that_of(&self, plan: &ListenPlan) -> bool {
+    fn is_unchanged_in(&self, plan: &ListenPlan) -> bool {
         let own: HashSet<_> = self.addresses.iter().collect();
         own == plan.udp.iter().collect() && plan.datagrams == self.requested
     }
@@ -336,7 +344,7 @@ impl RunningUdpGroup {
         pairs.any(|(old, new)| overlap(old, new))
     }
 
-    /// Whether one of these listeners gets the clients of this group.
+    /// Whether one of these listeners gets clients of this group.
     fn is_covered(&self, wanted: &HashSet<ListenerKey>) -> bool {
         wanted
             .iter()
@@ -344,13 +352,16 @@ impl RunningUdpGroup {
             .any(|&(_, wide)| self.addresses.iter().any(|&own| covers(wide, own)))
     }
 
-    /// The tasks that workers run for a group, and the group, which drains them when it is dropped.
-    fn begin(group: UdpGroup, tasks: &impl Fn(UdpGroup) -> UdpTasks) -> (Vec<WorkerTask>, Self) {
+    /// Makes the tasks that workers run for a group, and the running group, which drains them when it is dropped.
+    fn begin(
+        group: UdpGroup,
+        udp_tasks: &impl Fn(UdpGroup) -> UdpTasks,
+    ) -> (Vec<WorkerTask>, Self) {
         let addresses: Vec<_> = group.addresses().collect();
         let requested = group.requested;
         let sockets = addresses.len() * group.sockets.workers();
         let descriptors = group.descriptors() + sockets;
-        let (worker_tasks, workers) = tasks(group);
+        let (worker_tasks, workers) = udp_tasks(group);
         let (worker_tasks, drain_guard) = phases::with_drain_guard(worker_tasks);
         let group = Self {
             addresses,

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::iter;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// The one of these listeners that a connection to `target` would reach, by their addresses. `is_own` recognizes addresses
-/// of this host beside loopback.
+/// Returns the listener that a connection to `target` would reach, if there is one. `is_own` recognizes the addresses of this
+/// host beside loopback.
 pub fn reached_listener(
     listen: &HashSet<SocketAddr>,
     target: SocketAddr,
@@ -25,7 +25,7 @@ pub fn reached_listener(
         .find(|address| listen.contains(address))
 }
 
-/// `[::]` accepts IPv4 too.
+/// For a target of IPv4 both, as `[::]` accepts IPv4, too; for one of IPv6 only the second.
 const WILDCARDS: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::UNSPECIFIED),
     IpAddr::V6(Ipv6Addr::UNSPECIFIED),
