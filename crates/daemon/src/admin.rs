@@ -30,60 +30,55 @@ pub struct AdminArgs {
 }
 
 impl AdminArgs {
-    /// Opens each socket that `--admin` names, in their order, or takes it from those `given` to this process, or adopts
-    /// that of the previous process.
+    /// Opens the listeners that `--admin` names, in their order. One that the service manager has passed is taken from
+    /// `inherited`, and one of the previous process is adopted.
     ///
     /// # Errors
     ///
     /// An address or path can't be listened on, or is given twice.
     pub fn open(
         &self,
-        given: &mut InheritedSockets,
+        inherited: &mut InheritedSockets,
         mut previous: Option<&mut Predecessor>,
     ) -> anyhow::Result<Vec<AdminListener>> {
-        let open = |addr: &AdminAddr| {
-            if let AdminAddr::Tcp(addr) = addr
-                && let Some(given) = given.tcp.remove(addr)
-            {
-                let socket = given.try_clone().context("--admin")?;
-                return Ok(AdminListener::Tcp(socket.into()));
-            }
-            let previous = previous.as_deref_mut();
-            let adopted = previous.and_then(|previous| previous.adopt_admin(addr));
-            let opened = adopted.map_or_else(|| open_socket(addr), Ok)?;
-            if let AdminAddr::Unix(_) = addr {
-                refuse_descriptors(&opened);
-            }
-            Ok(opened)
-        };
-        self.admin.iter().map(open).collect()
+        self.admin
+            .iter()
+            .map(|addr| take_or_open(addr, inherited, previous.as_deref_mut()))
+            .collect()
     }
 
-    /// Opens each socket for a child process, which [adopts](Self::adopt) it.
+    /// Opens the sockets for a child process, which [adopts](Self::adopt) them.
     pub fn open_for_child(&self) -> anyhow::Result<Vec<OwnedFd>> {
-        let share = |listener: AdminListener| {
-            let handle = listener.handle().context("--admin")?;
-            // Dropping `listener` must not remove the path.
-            handle.leave();
-            handle.share().context("--admin")
-        };
         let listeners = self.open(&mut InheritedSockets::default(), None)?;
-        listeners.into_iter().map(share).collect()
+        listeners
+            .iter()
+            .map(|listener| {
+                let handle = listener.handle().context("--admin")?;
+                // Dropping the listener must not remove the path.
+                handle.leave();
+                handle.share().context("--admin")
+            })
+            .collect()
     }
 
-    /// The listeners of the sockets that another process has opened for these options, in their order.
+    /// Adopts the sockets that another process has opened for these options, in their order.
     pub fn adopt(&self, sockets: Vec<OwnedFd>) -> Vec<AdminListener> {
-        let adopt = |(addr, socket): (&AdminAddr, _)| AdminListener::adopt(addr.clone(), socket);
-        self.admin.iter().zip(sockets).map(adopt).collect()
+        self.admin
+            .iter()
+            .zip(sockets)
+            .map(|(addr, socket)| AdminListener::adopt(addr.clone(), socket))
+            .collect()
     }
 
     /// The files of Unix sockets, which are removed at the end.
     pub fn socket_files(&self) -> Vec<PathBuf> {
-        let file = |addr: &AdminAddr| match addr {
-            AdminAddr::Tcp(_) => None,
-            AdminAddr::Unix(path) => Some(path.clone()),
-        };
-        self.admin.iter().filter_map(file).collect()
+        self.admin
+            .iter()
+            .filter_map(|addr| match addr {
+                AdminAddr::Tcp(_) => None,
+                AdminAddr::Unix(path) => Some(path.clone()),
+            })
+            .collect()
     }
 
     /// The TCP ports, for destination rules that refuse this process's own ports.
@@ -121,7 +116,7 @@ struct ServedSocket {
 }
 
 impl RunningAdmin {
-    /// Serves on a thread of its own from now on: nothing that its clients do delays bans, signals or the watches of this host.
+    /// Serves on a thread of its own from now on, so that requests delay neither bans nor signals nor the watches of this host.
     ///
     /// # Errors
     ///
@@ -134,39 +129,41 @@ impl RunningAdmin {
         if listeners.is_empty() {
             return Ok(Self::default());
         }
-        let handles = listeners.iter().map(AdminListener::handle);
-        let handles: Vec<_> = handles.collect::<Result<_, _>>().context("--admin")?;
+        let handles: Vec<_> = listeners
+            .iter()
+            .map(AdminListener::handle)
+            .collect::<Result<_, _>>()
+            .context("--admin")?;
         let (thread, tasks) = start_thread(server, listeners).context("--admin")?;
-        let served = args.admin.iter().zip(handles).zip(tasks);
-        let served = served.map(|((addr, handle), task)| ServedSocket {
-            info: SocketInfo::Admin(addr.to_string()),
-            handle,
-            task,
-        });
+        let mut sockets = Vec::new();
+        for ((addr, handle), task) in args.admin.iter().zip(handles).zip(tasks) {
+            let info = SocketInfo::Admin(addr.to_string());
+            sockets.push(ServedSocket { info, handle, task });
+        }
         Ok(Self {
-            sockets: served.collect(),
+            sockets,
             _thread: Some(thread),
         })
     }
 
-    /// Duplicates of the sockets, for the process that takes over.
+    /// Duplicates the sockets for the process that takes over.
     pub fn share(&self) -> anyhow::Result<Vec<SharedSocket>> {
-        let share = |socket: &ServedSocket| {
-            let shared = socket.handle.share().context("--admin")?;
-            Ok((socket.info.clone(), shared))
-        };
-        self.sockets.iter().map(share).collect()
+        self.sockets
+            .iter()
+            .map(|socket| {
+                let shared = socket.handle.share().context("--admin")?;
+                Ok((socket.info.clone(), shared))
+            })
+            .collect()
     }
 
-    /// Accepts no more from sockets that the process that takes over has adopted.
+    /// Stops accepting from the sockets that the process that takes over has adopted, and leaves their paths to that process.
     pub fn leave(&self, adopted: &[SocketInfo]) {
-        let left = self
-            .sockets
-            .iter()
-            .filter(|socket| adopted.contains(&socket.info));
-        for socket in left {
-            socket.handle.leave();
-            socket.task.abort();
+        for socket in &self.sockets {
+            if adopted.contains(&socket.info) {
+                socket.handle.leave();
+                socket.task.abort();
+            }
         }
     }
 }
@@ -189,15 +186,37 @@ fn start_thread<H: Health>(
         let _entered = runtime.enter();
         server.start(listeners)
     };
-    let (keep_on, ended) = oneshot::channel();
+    let (running, stopped) = oneshot::channel();
     thread::Builder::new()
         .name("admin".to_owned())
         .spawn(move || {
-            // The sender is dropped without a message.
-            let _ = runtime.block_on(ended);
+            // `running` is dropped without a message.
+            let _ = runtime.block_on(stopped);
             runtime.shutdown_background();
         })?;
-    Ok((keep_on, tasks))
+    Ok((running, tasks))
+}
+
+/// Takes the listener from the service manager or the previous process, or else opens it.
+fn take_or_open(
+    addr: &AdminAddr,
+    inherited: &mut InheritedSockets,
+    previous: Option<&mut Predecessor>,
+) -> anyhow::Result<AdminListener> {
+    if let AdminAddr::Tcp(addr) = addr
+        && let Some(socket) = inherited.tcp.remove(addr)
+    {
+        let socket = socket.try_clone().context("--admin")?;
+        return Ok(AdminListener::Tcp(socket.into()));
+    }
+    let listener = match previous.and_then(|previous| previous.adopt_admin(addr)) {
+        Some(adopted) => adopted,
+        None => open_socket(addr)?,
+    };
+    if let AdminAddr::Unix(_) = addr {
+        refuse_descriptors(&listener);
+    }
+    Ok(listener)
 }
 
 fn open_socket(addr: &AdminAddr) -> anyhow::Result<AdminListener> {

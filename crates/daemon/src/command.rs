@@ -36,14 +36,14 @@ pub trait Command: Sized {
 
     /// The configuration, read and validated.
     type Setup: Setup;
-    /// What was read of this host before anything is opened.
+    /// The facts about this host that were read before anything is opened.
     type Checked;
-    /// What was opened with the privileges of the start, beside the listeners.
+    /// The resources that need the privileges of the start, beside the listeners.
     type Privileged;
     /// The running command.
     type Running: Running;
 
-    /// Why this process can't be replaced by an upgrade, if it can't.
+    /// Returns why this process can't be replaced by an upgrade, or `None` if it can.
     fn upgrade_refusal(&self) -> Option<&'static str> {
         None
     }
@@ -52,10 +52,10 @@ pub trait Command: Sized {
     ///
     /// # Errors
     ///
-    /// Those of the options and files, all in one.
+    /// All that is wrong with the options and files, in one error.
     fn load(&self, files: &mut Fingerprints) -> anyhow::Result<Self::Setup>;
 
-    /// Validates against what only this host knows.
+    /// Validates the configuration against this host, such as its addresses.
     ///
     /// # Errors
     ///
@@ -69,7 +69,7 @@ pub trait Command: Sized {
     /// The listeners to open.
     fn listen_plans(&self, setup: &Self::Setup, checked: &Self::Checked) -> Vec<ListenPlan>;
 
-    /// Opens what needs the privileges of the start, and drops all that are not needed later.
+    /// Opens what needs the privileges of the start, and drops the privileges that are not needed later.
     ///
     /// # Errors
     ///
@@ -81,7 +81,7 @@ pub trait Command: Sized {
         listeners: &Opened,
     ) -> impl Future<Output = anyhow::Result<Self::Privileged>>;
 
-    /// What the confined process needs.
+    /// Returns what the confined process still needs.
     ///
     /// # Errors
     ///
@@ -106,11 +106,11 @@ pub trait Command: Sized {
 pub struct Ready<C: Command> {
     /// The configuration.
     pub setup: C::Setup,
-    /// What was opened with privileges.
+    /// The resources that were opened with privileges.
     pub privileged: C::Privileged,
     /// The open listeners.
     pub listeners: Opened,
-    /// What became of reloads and upgrades.
+    /// The reloads and upgrades so far.
     pub history: History,
 }
 
@@ -119,7 +119,7 @@ pub trait Running: Reload {
     /// The health that the admin endpoint reports.
     type Health: Health;
 
-    /// Makes the admin endpoint of these workers. `resources` have what every command shows.
+    /// Makes the admin endpoint of these workers. `resources` are those that every command has.
     fn admin_server(&self, workers: &Workers, resources: Resources) -> AdminServer<Self::Health>;
 
     /// Waits until something fails without which no client can be served, and returns what. By default nothing does.
@@ -127,7 +127,7 @@ pub trait Running: Reload {
         Ok(std::future::pending())
     }
 
-    /// Ends what is left once all connections have ended.
+    /// Ends the remaining tasks, after all connections have ended.
     fn end(self, history: &History) -> impl Future<Output = ()>;
 }
 
@@ -221,7 +221,7 @@ pub fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Res
         .build()
         .context("starting the control runtime")?;
     let done = runtime.block_on(work);
-    // Dropping it would wait for lookups that are still in flight.
+    // Dropping the runtime would wait for lookups that are still in flight.
     runtime.shutdown_background();
     done
 }

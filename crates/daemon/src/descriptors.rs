@@ -1,15 +1,14 @@
-//! How many descriptors a process has, and how they are shared among listeners, connections, sessions and pipes.
+//! Divides the descriptors that a process may have among listeners, connections, sessions and pipes.
 
 use anyhow::ensure;
 use peername_server::workers::Capacity;
 use peername_sys::process::limits::{count_open_files, raise_open_files};
 
-/// Raises the limit of descriptors to the hard limit, and checks that this many listening sockets leave
-/// some for connections.
+/// Raises the limit of descriptors to the hard limit, and checks that this many listening sockets leave enough for connections.
 ///
 /// # Errors
 ///
-/// They leave fewer than connections need; or the limit can't be read or raised.
+/// They leave too few; or the limit can't be read or raised.
 pub fn require_descriptors(workers: usize, sockets: usize) -> anyhow::Result<()> {
     let limit = usize::try_from(raise_open_files()?)?;
     let own = count_open_files()? + workers * FDS_PER_RUNTIME + sockets + SPARE_FDS;
@@ -23,7 +22,7 @@ pub fn require_descriptors(workers: usize, sockets: usize) -> anyhow::Result<()>
     Ok(())
 }
 
-/// Computes the capacity for connections and pipes from the limit of descriptors, which it raises to the hard limit.
+/// Raises the limit of descriptors to the hard limit, and divides them between connections and pipes.
 ///
 /// `workers` are about to start, each with `worker_tasks` tasks; listeners are open already, and UDP may use `udp_fds`
 /// beside its listeners. Each connection needs two descriptors, each pipe two, and some are the process's own.
@@ -37,6 +36,7 @@ pub fn capacity(workers: usize, worker_tasks: usize, udp_fds: usize) -> anyhow::
     let fds_per_worker = FDS_PER_RUNTIME + 1 + worker_tasks;
     let own = count_open_files()? + workers * fds_per_worker + SPARE_FDS;
     let pairs = limit.saturating_sub(own) / 2;
+    // At most an eighth is for pipes: without one, a connection is relayed by copying.
     let pipes_per_worker = (pairs / 8 / workers).min(MAX_PIPES_PER_WORKER);
     let connections = (pairs - pipes_per_worker * workers).max(1);
     Ok(Capacity {
@@ -45,8 +45,8 @@ pub fn capacity(workers: usize, worker_tasks: usize, udp_fds: usize) -> anyhow::
     })
 }
 
-/// The descriptors that UDP sessions may have: all but the process's own, or half of those where TCP needs
-/// some too. Without a bound, a flood of UDP clients would take the descriptors of everything else.
+/// Returns how many descriptors UDP sessions may have: all that the process does not need itself, or half of them if TCP needs
+/// some, too. Without a bound, a flood of UDP clients would take the descriptors of everything else.
 ///
 /// # Errors
 ///
@@ -60,10 +60,10 @@ pub fn session_fd_budget(workers: usize, has_tcp: bool) -> anyhow::Result<usize>
 
 /// Descriptors of a tokio runtime: epoll twice, eventfd, the signal pipe; and a spare.
 const FDS_PER_RUNTIME: usize = 5;
-/// Descriptors for netlink, the reply path probe, the service manager, and the files that confinement and the admin endpoint keep
-/// open.
+/// Descriptors for netlink, the reply path probe, the service manager, and the files that confinement and the admin endpoint
+/// keep open.
 const SPARE_FDS: usize = 10;
 /// Descriptors of five connections; with fewer, a proxy that can serve no client would start.
 const MIN_CONNECTION_FDS: usize = 10;
-/// More pipes than this gain nothing over copying.
+/// More pipes are not faster than copying.
 const MAX_PIPES_PER_WORKER: usize = 256;

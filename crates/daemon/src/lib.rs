@@ -1,4 +1,5 @@
-//! What every long-running command of peername is: one ordered start, listeners, reload, upgrade, drain, log and admin endpoint.
+//! What every long-running command of peername is: one ordered start, listeners, reload, upgrade, drain, log and admin
+//! endpoint.
 #![forbid(unsafe_code)]
 
 pub mod admin;

@@ -38,7 +38,8 @@ pub struct Process {
     )]
     drain_delay: Duration,
     /// The time for which the old process of an upgrade keeps its open connections; SIGTERM shortens it to --drain
-    // The old process holds nothing up: long transfers end by themselves, and an idle connection does not keep it for days.
+    // Long, because the old process delays nothing and long transfers should end by themselves; finite, because an idle
+    // connection would keep it for days.
     #[arg(
         long,
         value_name = "DURATION",
@@ -48,7 +49,7 @@ pub struct Process {
     )]
     upgrade_drain: Duration,
     /// Time limit for the new process of an upgrade (SIGUSR2) to become ready
-    // Longer than a name server takes that does not answer at first.
+    // Longer than resolving a name takes if the name server does not answer at first.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = value::duration, help_heading = heading::TUNING)]
     pub(crate) upgrade_timeout: Duration,
     /// Event loops, each with sockets of its own [default: one per core; forward: 1]
@@ -73,16 +74,12 @@ impl Process {
         self.workers.get_or_insert_with(|| workers.min(MAX_WORKERS));
     }
 
-    /// Refuses what can't change while the process runs.
-    ///
-    /// # Errors
-    ///
-    /// The key.
+    /// Refuses changes of keys that can't change while the process runs.
     pub fn check_reload(&self, new: &Self) -> anyhow::Result<()> {
         refuse_changes(self.changes_of_fixed_keys(new))
     }
 
-    /// The keys that a reload can't change and that differ. Compared with the default, those that are set.
+    /// The keys that differ, although a reload can't change them. If `self` has the defaults, these are the keys that are set.
     pub fn changes_of_fixed_keys(&self, new: &Self) -> Vec<&'static str> {
         let fixed = [
             ("workers", new.workers == self.workers),
@@ -99,7 +96,7 @@ impl Process {
         changed(fixed)
     }
 
-    /// How long open connections may go on at the end of the process.
+    /// The time that open connections have at the end of the process.
     pub fn drain_limits(&self) -> DrainLimits {
         DrainLimits {
             delay: self.drain_delay,
@@ -109,7 +106,7 @@ impl Process {
     }
 }
 
-/// The default of `--workers`: one per core. It is determined once, because a confined process can't read its cgroup.
+/// The default of `--workers`: one per core. The number is read once, because a confined process can't read its cgroup.
 pub fn default_workers() -> usize {
     static CORES: OnceLock<usize> = OnceLock::new();
     *CORES.get_or_init(|| available_parallelism().map_or(1, NonZeroUsize::get))
@@ -117,15 +114,15 @@ pub fn default_workers() -> usize {
 
 const MAX_WORKERS: usize = 1024;
 
-/// The names of those that are not the same.
+/// Returns the keys that have changed; each comes with whether it is the same as before.
 pub fn changed<const N: usize>(keys: [(&'static str, bool); N]) -> Vec<&'static str> {
-    let differ = keys.into_iter().filter(|(_, is_same)| !is_same);
-    differ.map(|(key, _)| key).collect()
+    keys.into_iter()
+        .filter(|(_, is_same)| !is_same)
+        .map(|(key, _)| key)
+        .collect()
 }
 
-/// # Errors
-///
-/// The keys, if there are any.
+/// Refuses a reload that changes these keys, if there are any.
 pub fn refuse_changes(keys: Vec<&'static str>) -> anyhow::Result<()> {
     ensure!(
         keys.is_empty(),

@@ -25,7 +25,7 @@ use crate::usage::error_text::with_causes;
 use changed_keys::changed_keys;
 use file_watch::{FileWatch, Fingerprints};
 
-/// Where a long-running command has its configuration from.
+/// The options that name the configuration file, and watch it.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = heading::OPERATION)]
 #[group(skip)]
@@ -39,13 +39,14 @@ pub struct Source {
 }
 
 impl Source {
-    /// Whether files may be watched: those of the configuration, or lists of clients that the file may name at a reload.
+    /// Whether files may be watched at some time: those of the configuration, or lists of clients, which the file may name
+    /// after a reload.
     pub fn may_watch(&self) -> bool {
         self.watch || self.config.is_some()
     }
 }
 
-/// A running command; its configuration can be replaced.
+/// A running command whose configuration can be replaced.
 pub trait Reload {
     /// The configuration.
     type Setup: Setup;
@@ -84,7 +85,7 @@ pub trait Setup {
     /// What is served, for the service manager.
     fn summary(&self) -> String;
 
-    /// What is valid in the configuration, but not as it should be.
+    /// Warnings about the configuration, which is valid nevertheless.
     fn warnings(&self) -> &[String];
 }
 
@@ -95,7 +96,7 @@ pub(crate) fn log_warnings(setup: &impl Setup) {
     }
 }
 
-/// What every running command has.
+/// The parts that every running command has.
 pub struct Serving {
     /// The listeners and workers.
     pub listeners: RunningListeners,
@@ -103,11 +104,11 @@ pub struct Serving {
     pub signals: Signals,
     /// The files that reload it (`--watch`).
     pub watch: FileWatch,
-    /// What `/config` shows.
+    /// The configuration that `/config` shows.
     pub config: ConfigInForce,
     /// The means to replace the process.
     pub upgrades: Upgrades,
-    /// What became of reloads and upgrades.
+    /// The reloads and upgrades so far.
     pub history: History,
 }
 
@@ -116,81 +117,73 @@ pub struct Serving {
 /// # Errors
 ///
 /// A worker ended by itself: the process should be restarted rather than continue with fewer workers.
-pub async fn serve<R: Reload>(command: &mut R, serving: Serving) -> anyhow::Result<ExitCode> {
-    let Serving {
-        mut listeners,
-        mut signals,
-        mut watch,
-        config,
-        mut upgrades,
-        history,
-    } = serving;
+pub async fn serve<R: Reload>(command: &mut R, mut serving: Serving) -> anyhow::Result<ExitCode> {
     service_manager::ready(&command.setup().summary());
-    service_manager::keep_alive(listeners.workers.liveness());
-    watch.start();
+    service_manager::keep_alive(serving.listeners.workers.liveness());
+    serving.watch.start();
     let ending = loop {
         let event = tokio::select! {
-            event = signals.next(&mut listeners.workers) => event?,
-            () = watch.changed() => SignalEvent::Reload,
+            event = serving.signals.next(&mut serving.listeners.workers) => event?,
+            () = serving.watch.changed() => SignalEvent::Reload,
         };
-        match event {
-            SignalEvent::Stop => break Ending::Stopped,
-            SignalEvent::Reload => {}
-            SignalEvent::Upgrade => {
-                let changed_level = command.setup().process().logging.changed_level();
-                let in_maintenance = history.is_in_maintenance();
-                upgrades.upgrader.pass_on(changed_level, in_maintenance);
-                let (timeout, summary) = (
-                    command.setup().process().upgrade_timeout,
-                    command.setup().summary(),
-                );
-                let upgrade = upgrades.upgrade(&mut listeners, &mut signals, timeout, &summary);
-                match upgrade.await? {
-                    Outcome::Refused(reason) => {
-                        history.add_refused_upgrade(reason);
-                        continue;
-                    }
-                    Outcome::HandedOver => break Ending::Replaced,
-                    Outcome::Stopped => break Ending::Stopped,
-                }
-            }
+        let ending = match event {
+            SignalEvent::Stop => Some(Ending::Stopped),
+            SignalEvent::Reload => serving.reload(command).await?,
+            SignalEvent::Upgrade => serving.upgrade(command).await?,
+        };
+        if let Some(ending) = ending {
+            break ending;
         }
+    };
+    service_manager::stopping();
+    let limits = command.setup().process().drain_limits();
+    let Serving {
+        signals, listeners, ..
+    } = serving;
+    signals.end(listeners.workers, ending, limits).await
+}
+
+impl Serving {
+    /// Upgrades the process. Returns how this process ends, or `None` if it goes on.
+    async fn upgrade<R: Reload>(&mut self, command: &R) -> anyhow::Result<Option<Ending>> {
+        let process = command.setup().process();
+        let changed_level = process.logging.changed_level();
+        let in_maintenance = self.history.is_in_maintenance();
+        let upgrades = &mut self.upgrades;
+        upgrades.upgrader.pass_on(changed_level, in_maintenance);
+        let (timeout, summary) = (process.upgrade_timeout, command.setup().summary());
+        let upgrade = upgrades.upgrade(&mut self.listeners, &mut self.signals, timeout, &summary);
+        Ok(match upgrade.await? {
+            Outcome::Refused(reason) => {
+                self.history.add_refused_upgrade(reason);
+                None
+            }
+            Outcome::HandedOver => Some(Ending::Replaced),
+            Outcome::Stopped => Some(Ending::Stopped),
+        })
+    }
+
+    /// Reloads the configuration. Returns an ending if a signal has asked to stop before it was read.
+    async fn reload<R: Reload>(&mut self, command: &mut R) -> anyhow::Result<Option<Ending>> {
         service_manager::reloading();
-        // Resolving names may take long, and nothing is changed yet.
-        let read = command.reader();
-        let reading = reread(move || {
-            let mut files = Fingerprints::default();
-            let plan = read(&mut files);
-            Ok((files, plan))
-        });
-        let read = signals.run_until_stopped(&mut listeners.workers, reading);
-        let Some(read) = read.await? else {
-            break Ending::Stopped;
-        };
-        let plan = match read {
-            Ok((files, plan)) => {
-                watch.replace(files);
-                plan
-            }
-            Err(error) => {
-                watch.await_event();
-                Err(error)
-            }
+        let Some(plan) = self.read_plan(command).await? else {
+            return Ok(Some(Ending::Stopped));
         };
         let before = command.setup().json().to_owned();
         let applied = match plan {
-            Ok(plan) => command.apply(&mut listeners, plan).await,
+            Ok(plan) => command.apply(&mut self.listeners, plan).await,
             Err(error) => Err(error),
         };
         let applied = applied.map_err(|error| with_causes(&error));
-        history.add_reload(applied.as_ref().map(drop).map_err(Clone::clone));
+        self.history
+            .add_reload(applied.as_ref().map(drop).map_err(Clone::clone));
         let summary = command.setup().summary();
         match applied {
             Ok((opened, closed)) => {
                 let changed = changed_keys(&before, command.setup().json());
                 tracing::info!(opened, closed, changed, "reloaded");
                 log_warnings(command.setup());
-                config.set(command.setup().json());
+                self.config.set(command.setup().json());
                 service_manager::ready(&format!("reloaded; {summary}"));
             }
             Err(error) => {
@@ -198,18 +191,43 @@ pub async fn serve<R: Reload>(command: &mut R, serving: Serving) -> anyhow::Resu
                 service_manager::ready(&format!("last reload refused ({error}); {summary}"));
             }
         }
-    };
-    service_manager::stopping();
-    let limits = command.setup().process().drain_limits();
-    signals.end(listeners.workers, ending, limits).await
+        Ok(None)
+    }
+
+    /// Reads the new configuration, which may take long, because names are resolved. Returns `None` if a signal has asked to
+    /// stop.
+    async fn read_plan<R: Reload>(
+        &mut self,
+        command: &R,
+    ) -> anyhow::Result<Option<anyhow::Result<R::Plan>>> {
+        let read = command.reader();
+        let reading = reread(move || {
+            let mut files = Fingerprints::default();
+            let plan = read(&mut files);
+            Ok((files, plan))
+        });
+        let signals = &mut self.signals;
+        let read = signals.run_until_stopped(&mut self.listeners.workers, reading);
+        Ok(match read.await? {
+            Some(Ok((files, plan))) => {
+                self.watch.replace(files);
+                Some(plan)
+            }
+            Some(Err(error)) => {
+                self.watch.defer_to_next_event();
+                Some(Err(error))
+            }
+            None => None,
+        })
+    }
 }
 
-/// Reads files and names again for a reload, beside the control side. A thread that is stuck in a file system or a name
-/// server is left behind, and the next reload begins another.
+/// Reads files and names again for a reload, on a thread that does not block signals. A thread that a file system or a name
+/// server hangs is left behind, and the next reload starts another one.
 ///
 /// # Errors
 ///
-/// Those of `read`; or it took longer than `REREAD_TIMEOUT`.
+/// Those of `read`; or `read` took longer than `REREAD_TIMEOUT`.
 async fn reread<T: Send + 'static>(
     read: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
 ) -> anyhow::Result<T> {
@@ -218,5 +236,5 @@ async fn reread<T: Send + 'static>(
     read.with_context(|| format!("the files or their names took longer than {REREAD_TIMEOUT:?}"))??
 }
 
-/// The time that a slow name server takes with all retries.
+/// As long as a slow name server takes with all retries.
 const REREAD_TIMEOUT: Duration = Duration::from_secs(60);

@@ -1,5 +1,5 @@
-//! Notifies the service manager (sd_notify(3)), if there is one. A failed notification must not keep the process from serving, so
-//! errors are ignored.
+//! Notifies the service manager (sd_notify(3)), if there is one. Errors are ignored, because a failed notification must not
+//! keep the process from serving.
 
 use std::ffi::OsStr;
 use std::os::fd::BorrowedFd;
@@ -32,11 +32,11 @@ pub fn stopping() {
     notify(&[Stopping, Status("waiting for open connections")]);
 }
 
-/// Names another process as the main one, to which an upgrade has handed over. It reports from now on: messages of this one
-/// would be taken for its own.
+/// Names the process to which an upgrade has handed over as the main one. From now on this process sends nothing: its messages
+/// would be taken for those of the main process.
 pub fn hand_over_to(pid: u32) {
     let message = format!("MAINPID={pid}\n");
-    // Its messages count only after this one, so it must not be lost to a full queue.
+    // The new process's messages count only after this one, which must not be lost to a full queue.
     let _ = retry(|| send(message.as_bytes()));
     HANDED_OVER.store(true, Relaxed);
 }
@@ -57,14 +57,14 @@ pub fn keep_alive(liveness: Liveness) {
     });
 }
 
-/// Whether there is a service manager that keeps descriptors: FDSTORE is set by systemd 254, and by the unit for older ones.
+/// Whether the service manager keeps descriptors. FDSTORE is set by systemd since 254, and for older ones by the unit.
 pub fn has_store() -> bool {
     connect();
     matches!(SOCKET.get(), Some(Some(_))) && env::var_os("FDSTORE").is_some()
 }
 
-/// Has the manager keep a descriptor by this name (FDSTORE, sd_pid_notify_with_fds(3)), until it has ended or [`drop_stored`] is
-/// called. A unit needs FileDescriptorStoreMax=, or the manager closes it.
+/// Has the manager keep a descriptor by this name (FDSTORE, sd_pid_notify_with_fds(3)), until it has ended or [`drop_stored`]
+/// is called. A unit needs FileDescriptorStoreMax=, or the manager closes it.
 pub fn store(name: &str, fd: BorrowedFd<'_>) -> io::Result<()> {
     connect();
     let Some(Some(socket)) = SOCKET.get() else {
@@ -83,7 +83,7 @@ pub fn drop_stored(name: &str) {
     let _ = retry(|| send(message.as_bytes()));
 }
 
-/// Sends, again for a while where the manager's queue is full.
+/// Sends a message; repeats it for a while if the manager's queue is full.
 fn retry(mut send: impl FnMut() -> io::Result<()>) -> io::Result<()> {
     for _ in 0..TRIES {
         match send() {
@@ -130,7 +130,7 @@ fn open() -> io::Result<Option<UnixDatagram>> {
     Ok(Some(socket))
 }
 
-/// `None` without a manager. Open from its first use to the end.
+/// `None` without a manager. Stays open until the process exits.
 static SOCKET: OnceLock<Option<UnixDatagram>> = OnceLock::new();
 static HANDED_OVER: AtomicBool = AtomicBool::new(false);
 const TRIES: u32 = 100;

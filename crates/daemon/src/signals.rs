@@ -18,7 +18,7 @@ pub struct Signals {
     /// that reads it rotates the log.
     user1: Signal,
     user2: Signal,
-    /// What those that request an upgrade by `user2` wait for.
+    /// The report for which `peername upgrade` waits.
     pub upgrades: UpgradeReport,
 }
 
@@ -47,7 +47,7 @@ impl Signals {
         })
     }
 
-    /// Serves until a signal comes.
+    /// Waits for a signal.
     ///
     /// # Errors
     ///
@@ -59,7 +59,7 @@ impl Signals {
         }
     }
 
-    /// Serves until `work` is done, or until a signal asks to stop: then `None`. A further SIGHUP is left to the next call.
+    /// Runs `work`; returns `None` if a signal asks to stop meanwhile. Other signals are left to [`Signals::next`].
     pub async fn run_until_stopped<T>(
         &mut self,
         running: &mut Workers,

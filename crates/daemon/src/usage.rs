@@ -1,4 +1,4 @@
-//! Wrong usage that the parser of the options can't find: options that contradict each other, files and names; and how errors are
+//! Usage errors that the parser of the options can't find, such as contradictions, missing files and names; and how errors are
 //! printed.
 
 pub mod error_text;
@@ -30,7 +30,7 @@ impl UsageErrors {
         result.map_err(|Usage(text)| self.push(text)).ok()
     }
 
-    /// Returns what is made of the values that were noted: all are there if there is no error.
+    /// Builds a value from the noted ones, all of which are `Some` if there is no error.
     ///
     /// # Errors
     ///
@@ -39,7 +39,7 @@ impl UsageErrors {
         self.into_result(value())
     }
 
-    /// Returns the value, which is there if there is no error.
+    /// Returns the value, which is `Some` if there is no error.
     ///
     /// # Errors
     ///

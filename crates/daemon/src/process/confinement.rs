@@ -1,4 +1,4 @@
-//! Confinement of the long-running subcommands, and what the log says of it (docs/confinement.md).
+//! Confines the long-running subcommands, and logs how far they are confined (docs/confinement.md).
 
 use peername_server::confinement::{Confinement, Needs};
 use peername_sys::fs::text_file;
@@ -18,14 +18,14 @@ pub struct Args {
 
 impl Args {
     /// Confines this process, unless `--no-sandbox` is given. To be called after the privileges are dropped, and before
-    /// anything starts a thread. The files that were read so far, and names if some were resolved, stay allowed.
+    /// anything starts a thread. The files that were read so far stay readable, and names resolvable if one was resolved.
     ///
     /// # Errors
     ///
     /// The kernel refuses the rules, although it knows them.
-    pub fn confine(self, needs: Needs) -> anyhow::Result<Outcome> {
+    pub fn confine(self, needs: Needs) -> anyhow::Result<AppliedConfinement> {
         if self.no_sandbox {
-            return Ok(Outcome(None));
+            return Ok(AppliedConfinement(None));
         }
         service_manager::connect();
         logging::journal::native::connect();
@@ -34,16 +34,16 @@ impl Args {
             names: needs.names || value::are_names_resolved(),
             ..needs
         };
-        Ok(Outcome(Some(needs.confine()?)))
+        Ok(AppliedConfinement(Some(needs.confine()?)))
     }
 }
 
-/// The confinement in force. To be logged, which needs a thread, and so comes after it.
+/// The confinement in force; `None` with `--no-sandbox`. It is logged later, because the log needs a thread.
 #[must_use]
-pub struct Outcome(Option<Confinement>);
+pub struct AppliedConfinement(Option<Confinement>);
 
-impl Outcome {
-    /// Logs what is in force, and what is missing.
+impl AppliedConfinement {
+    /// Logs what the process is confined to, and which confinement is missing.
     pub fn log(&self) {
         let Some(confinement) = &self.0 else {
             tracing::warn!(

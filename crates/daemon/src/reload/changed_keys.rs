@@ -35,7 +35,7 @@ fn collect(before: &Value, after: &Value, key: String, keys: &mut Vec<String>) {
             }
         }
         (Value::Array(before), Value::Array(after))
-            if is_tables(before) && before.len() == after.len() =>
+            if are_tables(before) && before.len() == after.len() =>
         {
             for (before, after) in before.iter().zip(after) {
                 collect(before, after, key.clone(), keys);
@@ -45,7 +45,7 @@ fn collect(before: &Value, after: &Value, key: String, keys: &mut Vec<String>) {
     }
 }
 
-fn is_tables(values: &[Value]) -> bool {
+fn are_tables(values: &[Value]) -> bool {
     values.iter().all(Value::is_object)
 }
 

@@ -1,5 +1,5 @@
-//! Keeps the lists of clients in force: reads a file again when it changes, and ends the connections and sessions of clients that
-//! are denied then.
+//! Keeps the lists of clients in force: reads a file again when it changes, and ends the connections and sessions of clients
+//! that the new list denies.
 //!
 //! This is not a reload. A ban must not depend on the rest of the configuration, nor wait for a name server; and there may be a
 //! hundred of them an hour. It goes on while the process drains.
@@ -26,17 +26,17 @@ use crate::listeners::{BoundAddresses, ListenerKey};
 #[derive(Clone, Debug, Default)]
 pub struct ClientPolicies(HashMap<ListenerKey, Arc<ClientAccess>>);
 
-/// The policies in force. A reload replaces them.
+/// The policies in force, which a reload replaces, and their lists, which are read again when a file changes.
 pub struct ClientLists(watch::Sender<Policies>);
 
 #[derive(Clone, Debug, Default)]
 struct Policies {
     open: ClientPolicies,
-    /// Those of listeners that a reload has closed, for connections that are open.
+    /// The policies of listeners that a reload has closed, for connections that are still open.
     closed: ClientPolicies,
 }
 
-/// What the lists apply to.
+/// The open connections and sessions to which the lists apply.
 pub struct OpenClients {
     /// Connections over TCP.
     pub connections: OpenConnections,
@@ -62,7 +62,7 @@ impl ClientPolicies {
             .extend(addresses.map(|key| (key, Arc::clone(policy))));
     }
 
-    fn of_tcp(&self, listener: SocketAddr) -> Option<&ClientAccess> {
+    fn find_tcp(&self, listener: SocketAddr) -> Option<&ClientAccess> {
         self.0.get(&(Transport::Tcp, listener)).map(Arc::as_ref)
     }
 
@@ -87,9 +87,9 @@ impl Policies {
             .retain(|key, _| !self.open.0.contains_key(key));
     }
 
-    fn of_tcp(&self, listener: SocketAddr) -> Option<&ClientAccess> {
-        let closed = || self.closed.of_tcp(listener);
-        self.open.of_tcp(listener).or_else(closed)
+    fn find_tcp(&self, listener: SocketAddr) -> Option<&ClientAccess> {
+        let closed = || self.closed.find_tcp(listener);
+        self.open.find_tcp(listener).or_else(closed)
     }
 }
 
@@ -101,46 +101,52 @@ impl ClientLists {
             open: policies,
             closed: ClientPolicies::default(),
         });
-        tokio::spawn(keep(receiver, open, history));
+        tokio::spawn(keep_in_force(receiver, open, history));
         Self(sender)
     }
 
-    /// Replaces the policies after a reload. A listener that is closed keeps its own, for the connections that are open.
+    /// Replaces the policies after a reload. The policy of a closed listener stays in force for its open connections.
     pub fn replace(&self, policies: ClientPolicies) {
         self.0.send_modify(|all| all.replace_open(policies));
     }
 }
 
-/// Reads the lists at the start, after a reload and when a file changes: sessions of a previous process may be open that it did
-/// not deny, and a file may have changed since the options were read.
-async fn keep(mut policies: watch::Receiver<Policies>, open: OpenClients, history: History) {
+/// Reads the lists after a reload, when a file changes, and at the start: a file may have changed since the options were read,
+/// and sessions of a previous process may be open that its lists did not deny.
+async fn keep_in_force(
+    mut policies: watch::Receiver<Policies>,
+    open: OpenClients,
+    history: History,
+) {
     let mut watch = FileWatch::of_lists();
     let mut reader = ListReader::default();
-    let mut is_change = false;
+    let mut has_changed = false;
     loop {
         let current = policies.borrow_and_update().clone();
-        let with_lists = current.open.with_lists();
+        let in_use = current.open.with_lists();
         let closed = current.closed.with_lists();
-        if with_lists.is_empty() && closed.is_empty() {
-            // The old files would count as changed on every turn.
+        if in_use.is_empty() && closed.is_empty() {
+            // Else the old files would be watched, and count as changed again and again.
             watch.replace(Fingerprints::default());
             history.set_lists_read(Ok(()));
         } else {
             let mut files = Fingerprints::default();
-            let read = reader.read_again(&with_lists, &mut files).await;
-            // A listener that is gone needs its list no more.
+            let read = reader.read_again(&in_use, &mut files).await;
+            // An error in the list of a closed listener is not reported: no new client needs the list.
             let _ = reader.read_again(&closed, &mut files).await;
             watch.replace(files);
             let is_read = read.is_ok();
             history.set_lists_read(read);
             let [connections, sessions] = end_denied(current, &open).await;
-            let networks = |of: fn(&ClientAccess) -> usize| -> usize {
-                with_lists.iter().map(|policy| of(policy)).sum()
-            };
-            if (is_change && is_read) || connections + sessions > 0 {
+            let denied: usize = in_use.iter().map(|policy| policy.lists().denied()).sum();
+            let allowed: usize = in_use
+                .iter()
+                .map(|policy| policy.lists().allowed().unwrap_or(0))
+                .sum();
+            if (has_changed && is_read) || connections + sessions > 0 {
                 tracing::info!(
-                    denied = networks(|policy| policy.lists().denied()),
-                    allowed = networks(|policy| policy.lists().allowed().unwrap_or(0)),
+                    denied,
+                    allowed,
                     connections,
                     sessions,
                     "lists of clients read; connections and sessions of denied clients ended"
@@ -149,32 +155,32 @@ async fn keep(mut policies: watch::Receiver<Policies>, open: OpenClients, histor
         }
         tokio::select! {
             changed = policies.changed() => match changed {
-                Ok(()) => is_change = false,
+                Ok(()) => has_changed = false,
                 Err(_) => return,
             },
-            () = watch.changed() => is_change = true,
-            () = sleep(RETRY_INTERVAL), if reader.waits() => is_change = true,
+            () = watch.changed() => has_changed = true,
+            () = sleep(RETRY_INTERVAL), if reader.is_waiting() => has_changed = true,
         }
     }
 }
 
-/// Reads lists, each policy's on a thread of its own: one that hangs in a file system holds up the others for a moment
-/// only.
+/// Reads lists, each policy's on a thread of its own, so that a file system that hangs delays the other lists by
+/// [`READ_TIMEOUT`] at most.
 #[derive(Default)]
 struct ListReader {
     /// The policies whose lists have not been read in time, with their threads.
     hanging: Vec<(Arc<ClientAccess>, JoinHandle<PolicyRead>)>,
 }
 
-/// The files that were read, and what is wrong with them.
+/// The files of a policy as they were read, and what is wrong with its lists.
 type PolicyRead = (Fingerprints, Result<(), String>);
 
 impl ListReader {
-    /// Reads all lists of these policies again. A list that is invalid stays as it was, and is logged.
+    /// Reads all lists of these policies again. An invalid list is logged, and the one before stays in force.
     ///
     /// # Errors
     ///
-    /// What is wrong with each list that is invalid, or could not be read in time.
+    /// All reasons why a list is invalid, or was not read in time.
     async fn read_again(
         &mut self,
         policies: &[Arc<ClientAccess>],
@@ -184,9 +190,10 @@ impl ListReader {
         let mut errors = Vec::new();
         let mut reading = Vec::new();
         for policy in policies {
-            match self.hangs(policy) {
-                true => errors.push(hanging(policy)),
-                false => reading.push((Arc::clone(policy), begin_reading(policy))),
+            if self.is_hanging(policy) {
+                errors.push(hang_error(policy));
+            } else {
+                reading.push((Arc::clone(policy), begin_reading(policy)));
             }
         }
         let deadline = Instant::now() + READ_TIMEOUT;
@@ -196,10 +203,10 @@ impl ListReader {
                     files.extend(read);
                     errors.extend(result.err());
                 }
-                // It has panicked.
+                // The thread has panicked.
                 Ok(Err(_)) => {}
                 Err(_) => {
-                    let error = hanging(&policy);
+                    let error = hang_error(&policy);
                     tracing::warn!("{error}; the lists of before stay in force, whole");
                     errors.push(error);
                     self.hanging.push((policy, thread));
@@ -214,19 +221,19 @@ impl ListReader {
         }
     }
 
-    /// Whether a policy waits for its lists: its files are not watched meanwhile.
-    fn waits(&self) -> bool {
+    /// Whether a policy still waits for its lists. Its files are not watched then.
+    fn is_waiting(&self) -> bool {
         !self.hanging.is_empty()
     }
 
-    fn hangs(&self, policy: &Arc<ClientAccess>) -> bool {
+    fn is_hanging(&self, policy: &Arc<ClientAccess>) -> bool {
         let mut hanging = self.hanging.iter();
         hanging.any(|(hanging, _)| Arc::ptr_eq(hanging, policy))
     }
 }
 
-/// What is wrong with lists that have not been read in time.
-fn hanging(policy: &ClientAccess) -> String {
+/// The error about lists that have not been read in time.
+fn hang_error(policy: &ClientAccess) -> String {
     let files: Vec<_> = policy.files().map(Path::to_string_lossy).collect();
     let files = files.join(", ");
     format!("{files}: not read within {READ_TIMEOUT:?}: the file system hangs")
@@ -245,11 +252,11 @@ fn begin_reading(policy: &Arc<ClientAccess>) -> JoinHandle<PolicyRead> {
     })
 }
 
-/// Ends the connections and sessions of denied clients, and returns how many.
+/// Ends the connections and sessions of denied clients, and returns the number of each.
 async fn end_denied(policies: Policies, open: &OpenClients) -> [usize; 2] {
     let is_denied = Arc::clone(&open.is_denied);
     let is_denied = move |entry: &ConnectionEntry| {
-        let policy = policies.of_tcp(entry.listener().0);
+        let policy = policies.find_tcp(entry.listener().0);
         policy.is_some_and(|policy| is_denied(entry, policy))
     };
     [
@@ -260,5 +267,5 @@ async fn end_denied(policies: Policies, open: &OpenClients) -> [usize; 2] {
 
 /// A file system in the network answers within a second, or not at all.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
-/// Until a list that hung is read again.
+/// After this time, the lists are read again for a policy that still waits.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);

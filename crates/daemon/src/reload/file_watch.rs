@@ -17,24 +17,31 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout, timeout_at};
 
-/// The state of each file at the time it was read.
+/// The state of each file at the time it was read; `None` if it did not exist.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Fingerprints(BTreeMap<PathBuf, Option<Fingerprint>>);
 
-/// Device, inode, size and time of the last change of a file.
-type Fingerprint = (u64, u64, u64, i64, i64);
+/// Metadata of a file that differ after a change.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Fingerprint {
+    device: u64,
+    inode: u64,
+    size: u64,
+    /// Seconds and nanoseconds.
+    ctime: (i64, i64),
+}
 
 /// Reports changes of files; disabled, it never does.
 pub struct FileWatch {
-    /// What is watched, for the log.
-    what: &'static str,
+    /// The name of what is watched, for the log.
+    name: &'static str,
     is_enabled: bool,
-    /// A change is reported once no event has come for so long.
+    /// A change is reported once no event has come for this time.
     quiet: Duration,
-    /// A directory in which files change all the time must not put a report off for ever.
+    /// A change is reported after this time, even if events of its directory go on.
     max_delay: Duration,
     read: Fingerprints,
-    /// Whether what was read counts only once an event has come.
+    /// Whether files are compared only once an event has come.
     awaits_event: bool,
     watcher: Option<RecommendedWatcher>,
     directories: BTreeSet<PathBuf>,
@@ -85,10 +92,10 @@ impl FileWatch {
         Self::new("lists of clients", LISTS_QUIET, LISTS_MAX_DELAY)
     }
 
-    fn new(what: &'static str, quiet: Duration, max_delay: Duration) -> Self {
+    fn new(name: &'static str, quiet: Duration, max_delay: Duration) -> Self {
         let (sender, events) = unbounded_channel();
         Self {
-            what,
+            name,
             is_enabled: true,
             quiet,
             max_delay,
@@ -108,13 +115,13 @@ impl FileWatch {
         }
         let sender = self.sender.clone();
         let watcher = notify::recommended_watcher(move |_| {
-            // It fails once this process stops.
+            // Sending fails once this process stops.
             let _ = sender.send(());
         });
         match watcher {
             Ok(watcher) => self.watcher = Some(watcher),
             Err(error) => {
-                tracing::warn!("{}: can't watch files, use SIGHUP: {error}", self.what);
+                tracing::warn!("{}: can't watch files, use SIGHUP: {error}", self.name);
                 self.is_enabled = false;
             }
         }
@@ -131,9 +138,9 @@ impl FileWatch {
         }
     }
 
-    /// Tries again at the next event, not at once: a change could not be read. Where the file system hangs, each try leaves a thread
-    /// behind.
-    pub fn await_event(&mut self) {
+    /// Defers the next comparison to the next event, because the files could not be read: if a file system hangs, each attempt
+    /// leaves a thread behind.
+    pub fn defer_to_next_event(&mut self) {
         self.awaits_event = true;
     }
 
@@ -146,7 +153,7 @@ impl FileWatch {
             if !self.awaits_event {
                 match self.compare().await {
                     Comparison::Same => {}
-                    // To read them finds out which of them.
+                    // Reading the files finds out which of them hangs.
                     Comparison::Hangs => return,
                     Comparison::Changed => {
                         self.wait_quiet().await;
@@ -155,21 +162,22 @@ impl FileWatch {
                         }
                     }
                 }
-                if self.has_watched_others().await {
+                if self.follow_directories().await {
                     continue;
                 }
             }
-            // It can't fail: this holds a sender.
+            // Receiving can't fail: this holds a sender.
             let _ = self.events.recv().await;
             self.awaits_event = false;
             self.wait_quiet().await;
         }
     }
 
-    /// Watches other directories, if a missing one has appeared: a file in it may have changed before. Returns whether it did.
-    async fn has_watched_others(&mut self) -> bool {
+    /// Watches other directories if a missing one has appeared or one was replaced. Returns whether it did: then a file may
+    /// have changed before its directory was watched.
+    async fn follow_directories(&mut self) -> bool {
         let read = self.read.clone();
-        match on_a_thread(move || read.directories()).await {
+        match run_blocking(move || read.directories()).await {
             Some(wanted) if wanted != self.directories => {
                 self.watch_directories(wanted);
                 true
@@ -180,7 +188,7 @@ impl FileWatch {
 
     async fn compare(&self) -> Comparison {
         let read = self.read.clone();
-        match on_a_thread(move || read.are_current()).await {
+        match run_blocking(move || read.are_current()).await {
             Some(true) => Comparison::Same,
             Some(false) => Comparison::Changed,
             None => Comparison::Hangs,
@@ -197,25 +205,26 @@ impl FileWatch {
         let Some(watcher) = &mut self.watcher else {
             return;
         };
-        for gone in self.directories.difference(&wanted) {
-            // It may have been deleted.
-            let _ = watcher.unwatch(gone);
+        for unwanted in self.directories.difference(&wanted) {
+            // An error is ignored: the directory may have been deleted.
+            let _ = watcher.unwatch(unwanted);
         }
-        // Also those that are watched: another directory may be at the path by now, and a watch that failed may succeed.
+        // Watched directories are watched anew: another directory may be at the path by now, and a watch that failed may
+        // succeed.
         for path in &wanted {
-            // Or the end of the directory that was there ended the watch of its successor.
+            // Else the end of a replaced directory would end the watch of its successor.
             let _ = watcher.unwatch(path);
             let watched = watcher.watch(path, RecursiveMode::NonRecursive);
             if let (Err(error), false) = (watched, self.directories.contains(path)) {
-                let (what, directory) = (self.what, path.display());
-                tracing::warn!("{what}: can't watch {directory}, use SIGHUP: {error}");
+                let (name, directory) = (self.name, path.display());
+                tracing::warn!("{name}: can't watch {directory}, use SIGHUP: {error}");
             }
         }
         self.directories = wanted;
     }
 }
 
-/// Whether files are as they were read.
+/// The result of comparing files with their fingerprints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Comparison {
     Same,
@@ -224,23 +233,30 @@ enum Comparison {
     Hangs,
 }
 
-/// Looks at files on a thread of its own: a network file system may hang. `None` if it does.
-async fn on_a_thread<T: Send + 'static>(look: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-    timeout(LOOK_TIMEOUT, spawn_blocking(look)).await.ok()?.ok()
+/// Runs work that reads metadata of files on a thread of its own, because a network file system may hang. `None` if it does.
+async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    timeout(METADATA_TIMEOUT, spawn_blocking(work))
+        .await
+        .ok()?
+        .ok()
 }
 
 fn fingerprint(path: &Path) -> Option<Fingerprint> {
-    let about = fs::metadata(path).ok()?;
-    let changed = (about.ctime(), about.ctime_nsec());
-    Some((about.dev(), about.ino(), about.size(), changed.0, changed.1))
+    let metadata = fs::metadata(path).ok()?;
+    Some(Fingerprint {
+        device: metadata.dev(),
+        inode: metadata.ino(),
+        size: metadata.size(),
+        ctime: (metadata.ctime(), metadata.ctime_nsec()),
+    })
 }
 
-/// The directories in which a change of an entry may change the file: those of the file, and of each symbolic link on the
-/// way to it. Of a directory that is missing, that in which it would be.
+/// Finds the directories in which a change of an entry may change the file: that of the file, and that of each symbolic link on
+/// the way to it. If a directory is missing, it is the one in which the missing directory would be.
 fn directories(file: &Path) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
     let mut current = PathBuf::from("/");
-    let mut names = names(&absolute(file).unwrap_or_else(|_| file.to_owned()));
+    let mut names = split(&absolute(file).unwrap_or_else(|_| file.to_owned()));
     let mut links = 0;
     while let Some(name) = names.pop_front() {
         if name == ".." {
@@ -255,9 +271,9 @@ fn directories(file: &Path) -> BTreeSet<PathBuf> {
                 if target.is_absolute() {
                     current = PathBuf::from("/");
                 }
-                let mut rest = self::names(&target);
-                rest.append(&mut names);
-                names = rest;
+                let mut target = split(&target);
+                target.append(&mut names);
+                names = target;
             }
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 found.insert(current);
@@ -272,13 +288,15 @@ fn directories(file: &Path) -> BTreeSet<PathBuf> {
     found
 }
 
-fn names(path: &Path) -> VecDeque<OsString> {
-    let names = path.components().filter_map(|one| match one {
-        Component::Normal(name) => Some(name.to_owned()),
-        Component::ParentDir => Some(OsString::from("..")),
-        Component::RootDir | Component::CurDir | Component::Prefix(_) => None,
-    });
-    names.collect()
+/// Splits a path into the names of its components, `..` included.
+fn split(path: &Path) -> VecDeque<OsString> {
+    path.components()
+        .filter_map(|component| match component {
+            Component::Normal(name) => Some(name.to_owned()),
+            Component::ParentDir => Some(OsString::from("..")),
+            Component::RootDir | Component::CurDir | Component::Prefix(_) => None,
+        })
+        .collect()
 }
 
 /// Editors and ConfigMaps change several entries one after the other.
@@ -288,7 +306,7 @@ const MAX_DELAY: Duration = Duration::from_secs(3);
 const LISTS_QUIET: Duration = Duration::from_millis(50);
 const LISTS_MAX_DELAY: Duration = Duration::from_millis(300);
 /// A file system in the network answers within a second, or not at all.
-const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
+const METADATA_TIMEOUT: Duration = Duration::from_secs(5);
 /// As the kernel's limit (path_resolution(7)).
 const MAX_LINKS: usize = 40;
 
@@ -298,7 +316,7 @@ mod tests {
 
     use super::*;
 
-    /// A directory of its own, which is removed.
+    /// A new directory, which is removed at the end of a test.
     struct Scratch(PathBuf);
 
     impl Scratch {
@@ -322,7 +340,7 @@ mod tests {
         read
     }
 
-    /// Else a file that hangs is read again as soon as a try has ended.
+    /// Else a file whose file system hangs would be read again as soon as an attempt has ended.
     #[tokio::test]
     async fn change_that_could_not_be_read_waits_for_an_event() {
         let scratch = Scratch::new();
@@ -333,7 +351,7 @@ mod tests {
         let mut watch = FileWatch::of_configuration(true, read);
         watch.start();
         watch.changed().await;
-        watch.await_event();
+        watch.defer_to_next_event();
         assert!(timeout(QUIET * 3, watch.changed()).await.is_err());
         fs::write(&file, "changed again").unwrap();
         watch.changed().await;

@@ -8,14 +8,14 @@ use tokio::time::{Instant, interval_at, sleep};
 
 use crate::signals::Signals;
 
-/// How long open connections may go on.
+/// The time that open connections have at the end of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DrainLimits {
-    /// For how long a process that was asked to stop still accepts, so that balancers see its `/readyz` before.
+    /// The time for which a process that was asked to stop still accepts, so that balancers read `/readyz` first.
     pub delay: Duration,
-    /// After a signal to stop.
+    /// The limit after a signal to stop.
     pub stop: Duration,
-    /// Of a process that an upgrade has replaced: it holds nothing up.
+    /// The limit for a process that an upgrade has replaced.
     pub upgrade: Duration,
 }
 
@@ -29,8 +29,8 @@ pub enum Ending {
 }
 
 impl Signals {
-    /// Drains open connections within the limits. A signal closes them at once; the first one to a process that was replaced
-    /// shortens the time to that of a stop.
+    /// Drains open connections within the limits. A signal closes them at once; but the first signal to a process that was
+    /// replaced only shortens the limit to that of a stop.
     ///
     /// # Errors
     ///
@@ -44,7 +44,7 @@ impl Signals {
         if ending == Ending::Stopped {
             self.upgrades.stop();
         }
-        // `None`: at once.
+        // `None` if a signal has asked to close the connections at once.
         let limit = match ending {
             Ending::Stopped if limits.delay.is_zero() => Some(limits.stop),
             Ending::Stopped => {

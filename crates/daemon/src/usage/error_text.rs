@@ -5,8 +5,8 @@ use std::io;
 
 use peername_sys::SyscallError;
 
-/// The text of an error and of each cause that it does not include: the texts of most errors of the libraries end with
-/// their cause, or have it before the remedy. The alternate format of [`anyhow::Error`] would repeat it.
+/// Returns the text of an error, followed by each cause that the text does not include. Most errors of the libraries include
+/// their cause, at the end or before the remedy, and the alternate format of [`anyhow::Error`] would repeat it.
 pub fn with_causes(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
@@ -18,21 +18,22 @@ pub fn with_causes(error: &anyhow::Error) -> String {
     text
 }
 
-/// Whether a cause is a clause of this text, up to its end or the remedy: not a word that occurs elsewhere.
+/// Whether a cause is a whole clause of this text, and not a word that occurs in it by chance. A clause ends at the end of the
+/// text or before the remedy.
 fn includes(text: &str, cause: &str) -> bool {
     text.match_indices(cause).any(|(at, _)| {
         let (before, rest) = text.split_at(at);
         let after = rest.get(cause.len()..).unwrap_or_default();
-        let begins = before.is_empty() || before.ends_with([' ', '(']);
-        let ends = after.is_empty() || after.starts_with(')');
-        let goes_on = ["; ", ", ", ". "]
+        let is_at_start = before.is_empty() || before.ends_with([' ', '(']);
+        let is_at_end = after.is_empty() || after.starts_with(')');
+        let is_before_remedy = ["; ", ", ", ". "]
             .iter()
             .any(|mark| after.starts_with(mark));
-        begins && (ends || goes_on)
+        is_at_start && (is_at_end || is_before_remedy)
     })
 }
 
-/// Adds what to do to an error whose cause is a missing permission (EACCES, EPERM).
+/// Adds advice to an error whose cause is a missing permission (EACCES, EPERM).
 pub fn advise_on_permission(error: anyhow::Error, advice: &str) -> anyhow::Error {
     let is_denied = error.chain().any(|cause| {
         let io = cause.downcast_ref::<io::Error>();
@@ -40,10 +41,10 @@ pub fn advise_on_permission(error: anyhow::Error, advice: &str) -> anyhow::Error
         io.is_some_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
             || call.is_some_and(SyscallError::is_permission)
     });
-    match is_denied {
-        true => anyhow::anyhow!("{}; {advice}", with_causes(&error)),
-        false => error,
+    if !is_denied {
+        return error;
     }
+    anyhow::anyhow!("{}; {advice}", with_causes(&error))
 }
 
 #[cfg(test)]
