@@ -214,7 +214,7 @@ async fn start<C: Command>(
 ///
 /// # Errors
 ///
-/// Those of `work`; or the runtime can't be started.
+/// `work` failed, or the runtime can't be started.
 pub fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

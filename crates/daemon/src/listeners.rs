@@ -196,22 +196,28 @@ impl OpenedListeners {
 
     /// The id of each listener.
     pub fn ids(&self) -> ListenerIds {
-        let udp = self.groups.iter().flat_map(|group| &group.wanted);
-        let tcp = self.wanted_tcp.iter();
-        tcp.map(|&(id, addr)| ((Transport::Tcp, addr), id))
-            .chain(udp.map(|&(id, addr)| ((Transport::Udp, addr), id)))
-            .collect()
+        let mut ids = ListenerIds::new();
+        for &(id, addr) in &self.wanted_tcp {
+            ids.insert((Transport::Tcp, addr), id);
+        }
+        for &(id, addr) in self.groups.iter().flat_map(|group| &group.wanted) {
+            ids.insert((Transport::Udp, addr), id);
+        }
+        ids
     }
 
     /// The bound address of each listener, by its requested address: they differ where the kernel chose the port.
     pub fn actual(&self) -> BoundAddresses {
-        let key = |transport| move |&(_, addr): &ListenAddr| (transport, addr);
-        let udp = self.groups.iter().flat_map(|group| {
-            let wanted = group.wanted.iter().map(key(Transport::Udp));
-            wanted.zip(group.sockets.addrs())
-        });
-        let tcp = self.wanted_tcp.iter().map(key(Transport::Tcp));
-        tcp.zip(self.tcp.addrs()).chain(udp).collect()
+        let mut all = BoundAddresses::new();
+        for (&(_, addr), bound) in self.wanted_tcp.iter().zip(self.tcp.addrs()) {
+            all.insert((Transport::Tcp, addr), bound);
+        }
+        for group in &self.groups {
+            for (addr, bound) in group.addresses().zip(group.sockets.addrs()) {
+                all.insert((Transport::Udp, addr), bound);
+            }
+        }
+        all
     }
 
     /// The listeners that leave IPv4 to others (IPV6_V6ONLY).

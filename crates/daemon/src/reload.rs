@@ -227,7 +227,7 @@ impl Serving {
 ///
 /// # Errors
 ///
-/// Those of `read`; or `read` took longer than `REREAD_TIMEOUT`.
+/// `read` failed, or took longer than `REREAD_TIMEOUT`.
 async fn reread<T: Send + 'static>(
     read: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
 ) -> anyhow::Result<T> {

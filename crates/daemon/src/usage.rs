@@ -34,7 +34,7 @@ impl UsageErrors {
     ///
     /// # Errors
     ///
-    /// All that were added.
+    /// All errors that were added.
     pub fn build<T>(self, value: impl FnOnce() -> Option<T>) -> Result<T, Usage> {
         self.into_result(value())
     }
@@ -43,7 +43,7 @@ impl UsageErrors {
     ///
     /// # Errors
     ///
-    /// All that were added.
+    /// All errors that were added.
     pub fn into_result<T>(self, value: Option<T>) -> Result<T, Usage> {
         match value {
             Some(value) if self.0.is_empty() => Ok(value),

@@ -413,9 +413,9 @@ struct CopiedArguments {
 
 /// The outcome of a call.
 enum CallOutcome {
-    /// It succeeds.
+    /// The call succeeds.
     Done,
-    /// It is answered later.
+    /// The call is answered later: its caller has to wait.
     Pending,
     /// The caller has exited, or a signal has ended the call.
     Over,

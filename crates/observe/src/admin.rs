@@ -72,11 +72,11 @@ pub trait Health: Send + Sync + 'static {
     }
 }
 
-/// How a request arrived.
+/// The way by which a request arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Via {
     Network,
-    /// With the process at the other end (SO_PEERCRED), for the log. Behind a forwarded socket that is the forwarder.
+    /// With the process at the other end (SO_PEERCRED) for the log. If the socket is forwarded, that process is the forwarder.
     UnixSocket(Option<UCred>),
 }
 

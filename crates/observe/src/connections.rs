@@ -24,7 +24,7 @@ pub struct ConnectionSnapshot {
     pub target: Option<SocketAddr>,
     /// `intercept`: the host and port of the current or the last request.
     pub host: Option<String>,
-    /// How far it has come.
+    /// The stage that it has reached.
     pub state: ConnectionState,
     /// Seconds since its start.
     pub age_s: f64,
@@ -34,7 +34,7 @@ pub struct ConnectionSnapshot {
     pub bytes_in: Option<u64>,
     /// Bytes from the backend that the client accepted, likewise.
     pub bytes_out: Option<u64>,
-    /// What moves its bytes at this moment.
+    /// The method that moves its bytes at this moment.
     pub relay: Option<RelayMethod>,
 }
 
@@ -57,7 +57,7 @@ pub enum Protocol {
     Udp,
 }
 
-/// How far a connection or session has come.
+/// The stage that a connection or session has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ConnectionState {
@@ -65,7 +65,7 @@ pub enum ConnectionState {
     Header,
     /// The connection to the backend is not made yet.
     Connecting,
-    /// It is relayed.
+    /// Its bytes are relayed.
     Open,
     /// One side has sent FIN.
     HalfClosed,
@@ -81,7 +81,7 @@ pub enum ConnectionState {
     Answered,
 }
 
-/// What moves the bytes of a connection or session.
+/// The method that moves the bytes of a connection or session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RelayMethod {

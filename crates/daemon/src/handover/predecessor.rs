@@ -171,11 +171,7 @@ impl Predecessor {
         Some(AdminListener::adopt(addr, socket))
     }
 
-    /// Checks that a TCP listener on this address may become a transparent one, or an ordinary one.
-    ///
-    /// # Errors
-    ///
-    /// It is transparent, and can't be made an ordinary one.
+    /// Refuses to make a transparent TCP listener on this address an ordinary one.
     fn check_transparent(&self, wanted: SocketAddr, is_transparent: bool) -> anyhow::Result<()> {
         let was_transparent = self.received.iter().any(|info| match *info {
             SocketInfo::Tcp { addr, transparent } => addr == wanted && transparent,
@@ -188,11 +184,8 @@ impl Predecessor {
         Ok(())
     }
 
-    /// Checks that a group of UDP listeners is one that the previous process had, or has none of its addresses.
-    ///
-    /// # Errors
-    ///
-    /// The sessions of the previous process would not fit.
+    /// Checks that a group of UDP listeners is one that the previous process had, or has none of its addresses: else the
+    /// sessions of the previous process would not fit.
     fn check_udp(
         &self,
         addresses: &[SocketAddr],

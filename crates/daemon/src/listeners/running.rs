@@ -240,11 +240,11 @@ impl RunningListeners {
     }
 
     fn check_transparent(&self, plans: &[ListenPlan]) -> anyhow::Result<()> {
-        let changes = |key: &&ListenerKey| {
+        let is_changed = |key: &&ListenerKey| {
             let new = is_transparent(plans, **key);
             new.is_some() && new != is_transparent(&self.plans, **key)
         };
-        match self.ids.keys().find(changes) {
+        match self.ids.keys().find(is_changed) {
             Some((_, addr)) => {
                 bail!("listen-transparent of {addr} can't change without a restart")
             }

@@ -118,7 +118,7 @@ pub(super) fn command<T: clap::Args>() -> Command {
         .disable_help_flag(true)
         .disable_version_flag(true);
     let mut command = T::augment_args(command);
-    // What `get_arg_conflicts_with` needs.
+    // `get_arg_conflicts_with` needs a built command.
     command.build();
     command
 }

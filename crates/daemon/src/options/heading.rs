@@ -2,11 +2,11 @@
 
 /// Container runtimes, and what they announce.
 pub const CONTAINERS: &str = "Containers";
-/// Where connections are accepted.
+/// Listen addresses.
 pub const LISTENING: &str = "Listening";
-/// Where connections are forwarded to.
+/// The servers to which connections are forwarded.
 pub const BACKEND: &str = "Backend";
-/// Who may connect.
+/// Which clients may connect.
 pub const CLIENTS: &str = "Clients";
 /// The PROXY headers of balancers, and the clients that they name.
 pub const HEADERS: &str = "Headers and clients";
@@ -20,7 +20,7 @@ pub const CHECK: &str = "Check service";
 pub const TLS: &str = "TLS";
 /// Connections to origins.
 pub const ORIGINS: &str = "Origins";
-/// What a program may use beside the network.
+/// The files, sockets and system calls that a program may use beside the network.
 pub const CONFINEMENT: &str = "Confinement";
 /// Datagrams.
 pub const UDP: &str = "UDP";
@@ -32,5 +32,5 @@ pub const OPERATION: &str = "Operation";
 pub const UNIT: &str = "Unit of systemd";
 /// The log.
 pub const LOG: &str = "Log";
-/// What has a good default for nearly everyone. These options are hidden in `-h`.
+/// Options whose default suits nearly every host. They are hidden in `-h`.
 pub const TUNING: &str = "Tuning";

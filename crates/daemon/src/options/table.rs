@@ -21,7 +21,7 @@ use crate::usage::Usage;
 pub struct Table<T> {
     /// The options.
     pub given: Given<T>,
-    /// Where they were given.
+    /// The origin of the options, for errors.
     pub origin: Origin,
     unread: Unread,
 }

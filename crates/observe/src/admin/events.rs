@@ -36,9 +36,9 @@ pub struct StatusEvent {
     pub last_reload: Option<Attempt>,
     /// The last upgrade: the one by which this process began, or a later one that was refused.
     pub last_upgrade: Option<Attempt>,
-    /// What `/metrics` has.
+    /// The samples of `/metrics`.
     pub metrics: Samples,
-    /// What to do about each reason of the metrics, as far as there is something to do.
+    /// Advice by reason, for the reasons that occur in the metrics.
     pub advice: BTreeMap<String, String>,
     /// The open connections; `None` if this command does not list them, or a worker hangs.
     pub connections: Option<Summary>,
@@ -157,7 +157,7 @@ impl EventFeed {
     }
 }
 
-/// Of one listener: far fewer than it has connections.
+/// Of one listener, which accepts far more connections: the other paths stay reachable.
 const MAX_STREAMS: usize = 8;
 /// Events come each second, so the connection of a client that reads has taken one within this time.
 const STALL_TIMEOUT: Duration = Duration::from_secs(10);

@@ -1,5 +1,5 @@
-//! What happened to the process as a whole: its reloads and upgrades, lists of clients that can't be read, and maintenance, for
-//! `/status`, the page, the metrics and the next process.
+//! The history of the process: its reloads and upgrades, lists of clients that can't be read, and maintenance. It is shown by
+//! `/status`, the page and the metrics, and part of it is handed to the next process.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -25,12 +25,12 @@ pub(super) struct State {
     pub(super) in_maintenance: bool,
 }
 
-/// How many reloads there were.
+/// The number of reloads, by result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReloadCounts {
-    /// That took effect.
+    /// Reloads that took effect.
     pub applied: u64,
-    /// That were refused because of an error, and changed nothing.
+    /// Reloads that were refused because of an error, and changed nothing.
     pub refused: u64,
 }
 

@@ -13,7 +13,7 @@ use crate::connections::{ConnectionSnapshot, ConnectionState, RelayMethod, Snaps
 /// The open connections, or the open sessions, in numbers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
-    /// How many were counted here.
+    /// The number of connections or sessions that were counted.
     pub counted: u64,
     /// Whether there are more than were counted (`MAX_COUNTED`).
     pub is_partial: bool,
@@ -21,17 +21,17 @@ pub struct Summary {
     pub bytes_in: u64,
     /// Bytes from backends that clients accepted.
     pub bytes_out: u64,
-    /// How many are in each state.
+    /// The number in each state.
     pub states: BTreeMap<ConnectionState, u64>,
-    /// How many are moved by each method.
+    /// The number whose bytes each method moves.
     pub relays: BTreeMap<RelayMethod, u64>,
     /// The clients that have the most open.
     pub clients: TopPeers,
     /// The balancers that have the most open.
     pub balancers: TopPeers,
-    /// Those with the most bytes.
+    /// The connections or sessions with the most bytes.
     pub largest: Vec<ConnectionSnapshot>,
-    /// Those that are open for longest.
+    /// The oldest connections or sessions.
     pub oldest: Vec<ConnectionSnapshot>,
 }
 
@@ -44,7 +44,7 @@ pub struct TopPeers {
     pub by_bytes: Vec<Peer>,
 }
 
-/// What a peer has open.
+/// The open connections or sessions of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Peer {
     /// Its address.
