@@ -23,7 +23,7 @@ struct datagram {
 	/* Offset of the UDP header. */
 	__u32 udp_at;
 	struct udphdr udp;
-	/* Bytes. */
+	/* Length of the payload, in bytes. */
 	__u32 payload;
 };
 

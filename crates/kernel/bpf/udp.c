@@ -169,7 +169,7 @@ static __always_inline void copy_constant(struct rewrite *copy, const struct rew
 	__builtin_memcpy(copy, it, __builtin_offsetof(struct rewrite, header));
 }
 
-/* Offloads replies from the first offloaded request on. */
+/* Enables the offload of replies, at the first offloaded request. */
 static __always_inline void offload_replies(const struct address_pair *request)
 {
 	struct address_pair reply_addresses;
@@ -205,8 +205,8 @@ static __always_inline int request(struct __sk_buff *skb, struct datagram *it, _
 	if (!found)
 		return PASS;
 	copy_constant(rewrite, found);
-	/* A datagram of another device may be forged, which the stack checks; or it has yet to pass the right one
-	 * (bridges, bonds). */
+	/* A datagram from another device may be forged, which the stack checks; or that device is a port of a bridge
+	 * or bond, and the datagram arrives at the flow's interface later. */
 	if (rewrite->interface != skb->ifindex || !has_flow_header(skb, it, scratch, found))
 		return PASS;
 	/* The copy is this flow's only if the lookup still finds the same entry. */

@@ -1,4 +1,4 @@
-//! Source and destination of a datagram.
+//! The addresses of a datagram.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -17,7 +17,7 @@ impl Sum {
         self
     }
 
-    /// Subtracts: adds the complement of each word.
+    /// Subtracts bytes: adds the complement of each 16-bit word.
     pub(crate) fn subtract(mut self, bytes: &[u8]) -> Self {
         self.0 += words(bytes).map(|word| u64::from(!word)).sum::<u64>();
         self
@@ -46,7 +46,7 @@ impl Sum {
 /// What a rewrite adds to a packet's checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ChecksumDeltas {
-    /// Addresses and one length: the delta of the IPv4 header checksum, and that of the UDP pseudo header.
+    /// The delta of the IPv4 header checksum and of the UDP pseudo header: both sum the addresses and one length.
     pub(crate) addresses: u16,
     /// The delta of the UDP checksum.
     pub(crate) udp: u16,
@@ -105,20 +105,20 @@ mod tests {
 
     /// The example of RFC 1071, section 3.
     #[test]
-    fn example_of_the_rfc() {
+    fn sum_is_that_of_the_example_in_the_rfc() {
         let sum = Sum::default().add(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]);
         assert_eq!(sum.folded().to_ne_bytes(), [0xdd, 0xf2]);
     }
 
     #[test]
     fn subtracting_what_was_added_restores_the_sum() {
-        let of = |bytes: &[u8]| Sum::default().add(bytes);
-        let (rest, header) = (&[9, 8, 7, 6, 5][..], &[0xff, 0xfe, 0, 3][..]);
-        let whole = of(&[header, rest].concat());
-        assert_eq!(whole.subtract(header).folded(), of(rest).folded());
+        let (payload, header) = (&[9, 8, 7, 6, 5][..], &[0xff, 0xfe, 0, 3][..]);
+        let sum = Sum::default().add(payload);
+        let with_header = Sum::default().add(&[header, payload].concat());
+        assert_eq!(with_header.subtract(header).folded(), sum.folded());
         assert_eq!(
-            of(rest).add_number(700).subtract_number(700).folded(),
-            of(rest).folded()
+            sum.add_number(700).subtract_number(700).folded(),
+            sum.folded()
         );
     }
 }

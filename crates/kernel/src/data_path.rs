@@ -26,10 +26,10 @@ pub struct DataPath {
     maps: Mutex<Maps>,
     /// How often all flows were evicted.
     epoch: AtomicU64,
-    /// Whether the reverse path filter drops IPv4 requests that are redirected to loopback.
+    /// [`DataPath::is_filtered`], as of the last check.
     is_filtered: AtomicBool,
-    /// Owns program and links.
-    _program: Ebpf,
+    /// Owns the program and its links to devices.
+    _object: Ebpf,
 }
 
 /// A period in which decisions about sessions hold: it ends with [`DataPath::evict_all`].
@@ -48,11 +48,7 @@ impl fmt::Debug for DataPath {
 ///
 /// [`Error`]: the kernel is too old, or a capability is missing.
 pub fn try_load() -> Result<(), Error> {
-    let mut program = EbpfLoader::new()
-        .map_max_entries("requests", 1)
-        .map_max_entries("replies", 1)
-        .load(OBJECT)?;
-    load(&mut program).map(drop)
+    load(&mut open_object(1)?).map(drop)
 }
 
 impl DataPath {
@@ -67,25 +63,24 @@ impl DataPath {
     /// Since Linux 6.6 (TCX). Needs CAP_BPF and CAP_NET_ADMIN, but only here: open maps can be used without them
     /// (Linux 5.19).
     pub fn attach(devices: &[String], max_flows: u32) -> Result<Self, Error> {
-        let mut program = EbpfLoader::new()
-            .map_max_entries("requests", max_flows)
-            .map_max_entries("replies", max_flows)
-            .load(OBJECT)?;
-        attach(&mut program, devices)?;
+        let mut object = open_object(max_flows)?;
+        attach(&mut object, devices)?;
         sysctl::set_all()?;
-        let maps = Maps::new(&mut program)?;
+        let maps = Maps::new(&mut object)?;
         Ok(Self {
             maps: Mutex::new(maps),
             epoch: AtomicU64::new(0),
             is_filtered: AtomicBool::new(sysctl::is_filtered()),
-            _program: program,
+            _object: object,
         })
     }
 
-    /// Installs a flow: offloads a session's datagrams that match `flow` exactly.
+    /// Installs a flow: offloads a session's datagrams that match `flow` exactly. `epoch`: when user space decided about the
+    /// session.
     ///
-    /// `None` when the kernel can't carry it ([`Flow::is_offloadable`]), the reverse path filter would drop it, the maps
-    /// are full, it is installed already, or `epoch` is over: then a decision of that time may not hold any more.
+    /// `None` when the kernel can't carry the flow ([`Flow::is_offloadable`]), the reverse path filter would drop its requests,
+    /// the maps are full, or the flow is installed already; and when `epoch` is over, because the decision may not hold any
+    /// more.
     pub fn install(&self, flow: &Flow<'_>, epoch: Epoch) -> Option<InstalledFlow> {
         if !flow.is_offloadable() || self.is_filtered() && flow.is_redirected_to_loopback() {
             return None;
@@ -97,7 +92,7 @@ impl DataPath {
         maps.install(flow)
     }
 
-    /// The current epoch. To be read before anything is decided about a session.
+    /// The current epoch. Read it before anything is decided about a session.
     pub fn epoch(&self) -> Epoch {
         Epoch(self.epoch.load(Ordering::Acquire))
     }
@@ -113,8 +108,8 @@ impl DataPath {
     }
 
     /// How many flows are installed.
-    pub fn flows(&self) -> usize {
-        self.maps().installed()
+    pub fn flow_count(&self) -> usize {
+        self.maps().installed_count()
     }
 
     /// Whether a flow was evicted by [`DataPath::evict_all`].
@@ -130,13 +125,13 @@ impl DataPath {
         maps.evict_all();
     }
 
-    /// Whether the reverse path filter drops redirected IPv4 requests, so that those of other hosts stay in user space.
+    /// Whether the reverse path filter drops redirected IPv4 requests. Then IPv4 requests from other hosts stay in user space.
     pub fn is_filtered(&self) -> bool {
         self.is_filtered.load(Ordering::Relaxed)
     }
 
-    /// Reads the sysctls that [`DataPath::attach`] set, and evicts all flows when they begin to filter. To be called once
-    /// a second.
+    /// Reads again the sysctls that [`DataPath::attach`] set, and evicts all flows when the reverse path filter was turned on.
+    /// To be called once a second.
     pub fn check_sysctls(&self) {
         let is_filtered = sysctl::is_filtered();
         if !self.is_filtered.swap(is_filtered, Ordering::Relaxed) && is_filtered {
@@ -144,8 +139,8 @@ impl DataPath {
         }
     }
 
-    /// Takes what was counted since the last call that returned a value. `None` when it can't be read now: it is part of
-    /// the next value.
+    /// Takes the counts since the last call that returned a value. `None` when the maps can't be read now: the next value
+    /// includes these counts.
     pub fn take_totals(&self) -> Option<Totals> {
         self.maps().take_totals()
     }
@@ -153,6 +148,14 @@ impl DataPath {
     fn maps(&self) -> MutexGuard<'_, Maps> {
         self.maps.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Opens the compiled object and creates its maps.
+fn open_object(max_flows: u32) -> Result<Ebpf, Error> {
+    Ok(EbpfLoader::new()
+        .map_max_entries("requests", max_flows)
+        .map_max_entries("replies", max_flows)
+        .load(OBJECT)?)
 }
 
 /// Loads the program into the kernel, which verifies it.
@@ -167,15 +170,14 @@ fn load(object: &mut Ebpf) -> Result<&mut SchedClassifier, Error> {
 
 fn attach(object: &mut Ebpf, devices: &[String]) -> Result<(), Error> {
     let program = load(object)?;
-    let named = |device: &str| {
-        let device = device.to_owned();
-        move |error| Error::Attach { device, error }
-    };
     for device in devices {
         let before_others = TcAttachOptions::TcxOrder(LinkOrder::first());
         program
             .attach_with_options(device, TcAttachType::Ingress, before_others)
-            .map_err(named(device))?;
+            .map_err(|error| Error::Attach {
+                device: device.clone(),
+                error,
+            })?;
     }
     Ok(())
 }

@@ -45,25 +45,37 @@ pub(crate) struct EncodedFlow<'a> {
 }
 
 impl Flow<'_> {
-    /// Whether the kernel's program can carry this flow. It can't change the address family of a packet, bounds the
-    /// length of headers, and computes checksums of headers of even length only.
+    /// Whether the kernel's program can carry this flow: its addresses, its headers' lengths and its requests' header.
     pub fn is_offloadable(&self) -> bool {
-        let both = |is: fn(&AddressPair) -> bool| is(&self.downstream) && is(&self.upstream);
-        (both(AddressPair::is_v4) || both(AddressPair::is_v6))
-            && both(AddressPair::is_routable)
-            && [self.header, self.reply_header]
-                .iter()
-                .all(|header| header.len().is_multiple_of(2))
-            && self.header.len() <= layout::MAX_HEADER_BYTES
-            && self.reply_header.len() <= Spp::LEN
-            && match self.header_format() {
-                Some(HeaderFormat::ProxyV2) => self
-                    .header
-                    .get(13)
-                    .is_some_and(|family| *family == 0x12 || *family == 0x22),
-                Some(HeaderFormat::Spp) => self.header.len() == Spp::LEN,
-                None => false,
-            }
+        self.has_offloadable_addresses()
+            && self.has_offloadable_lengths()
+            && self.has_known_header()
+    }
+
+    /// Whether all addresses are routable, and of one family: the program can't change the family of a packet.
+    fn has_offloadable_addresses(&self) -> bool {
+        let pairs = [&self.downstream, &self.upstream];
+        let is_one_family =
+            pairs.iter().all(|pair| pair.is_v4()) || pairs.iter().all(|pair| pair.is_v6());
+        is_one_family && pairs.iter().all(|pair| pair.is_routable())
+    }
+
+    /// Whether both headers are short enough for the program, and of even length: it computes checksums of 16-bit words.
+    fn has_offloadable_lengths(&self) -> bool {
+        let (request, reply) = (self.header.len(), self.reply_header.len());
+        request <= layout::MAX_HEADER_BYTES
+            && reply <= Spp::LEN
+            && request.is_multiple_of(2)
+            && reply.is_multiple_of(2)
+    }
+
+    /// Whether the program knows the format of the requests' header. A PROXY v2 header must name UDP.
+    fn has_known_header(&self) -> bool {
+        match self.header_format() {
+            Some(HeaderFormat::ProxyV2) => matches!(self.family(), UDP_OVER_V4 | UDP_OVER_V6),
+            Some(HeaderFormat::Spp) => self.header.len() == Spp::LEN,
+            None => false,
+        }
     }
 
     /// Whether requests are IPv4 and are redirected from another device to loopback.
@@ -72,7 +84,8 @@ impl Flow<'_> {
     }
 
     pub(crate) fn encode(&self) -> EncodedFlow<'_> {
-        let (answer, back) = (self.upstream.reversed(), self.downstream.reversed());
+        let received_reply = self.upstream.reversed();
+        let sent_reply = self.downstream.reversed();
         let header_len = self.header.len() as u16;
         let stripped = HeaderChange::Stripped(self.header);
         let prepended = HeaderChange::Prepended(self.reply_header);
@@ -91,10 +104,10 @@ impl Flow<'_> {
                 path_mtu: 0,
                 header: self.header,
             },
-            reply_key: layout::address_pair(&answer),
+            reply_key: layout::address_pair(&received_reply),
             reply: layout::Rewrite {
-                new_addresses: back,
-                deltas: ChecksumDeltas::new(&answer, &back, prepended),
+                new_addresses: sent_reply,
+                deltas: ChecksumDeltas::new(&received_reply, &sent_reply, prepended),
                 interface: self.interface,
                 mark: 0,
                 path_mtu: self.path_mtu,
@@ -103,7 +116,7 @@ impl Flow<'_> {
         }
     }
 
-    /// The format of the requests' header, by its first bytes; `None` for one that the program does not know.
+    /// The format of the requests' header, by its first bytes; `None` for a format that the program does not know.
     pub(crate) fn header_format(&self) -> Option<HeaderFormat> {
         if self.header.starts_with(&V2_SIGNATURE) {
             Some(HeaderFormat::ProxyV2)
@@ -115,21 +128,31 @@ impl Flow<'_> {
     /// The family and transport byte of a PROXY v2 header; 0 for another format.
     fn family(&self) -> u8 {
         match self.header_format() {
-            Some(HeaderFormat::ProxyV2) => self.header.get(13).copied().unwrap_or_default(),
+            Some(HeaderFormat::ProxyV2) => self.header.get(V2_FAMILY).copied().unwrap_or_default(),
             Some(HeaderFormat::Spp) | None => 0,
         }
     }
 
     /// The addresses and ports in the header.
     fn header_addresses(&self) -> &[u8] {
-        let at = match (self.header_format(), self.header.get(13)) {
-            (Some(HeaderFormat::Spp), _) => 2..Spp::LEN,
-            (_, Some(0x12)) => 16..28,
-            (_, _) => 16..52,
+        let range = match (self.header_format(), self.family()) {
+            (Some(HeaderFormat::Spp), _) => SPP_MAGIC_BYTES..Spp::LEN,
+            (_, UDP_OVER_V4) => V2_ADDRESSES..V2_ADDRESSES + 12,
+            (_, _) => V2_ADDRESSES..V2_ADDRESSES + 36,
         };
-        self.header.get(at).unwrap_or_default()
+        self.header.get(range).unwrap_or_default()
     }
 }
+
+/// Offset of the family and transport byte in a PROXY v2 header.
+const V2_FAMILY: usize = 13;
+/// Offset of the addresses in a PROXY v2 header.
+const V2_ADDRESSES: usize = 16;
+/// Values of the family and transport byte.
+const UDP_OVER_V4: u8 = 0x12;
+const UDP_OVER_V6: u8 = 0x22;
+/// Length of the magic number, with which a Simple Proxy Protocol header begins.
+const SPP_MAGIC_BYTES: usize = 2;
 
 #[cfg(test)]
 mod tests {
@@ -161,28 +184,26 @@ mod tests {
     }
 
     /// The sums of the IPv4 header, of the pseudo header and of UDP, computed over a whole datagram.
-    fn sums(path: &AddressPair, payload: &[u8]) -> [u16; 3] {
-        let (len, ip_len) = (payload.len() as u16 + 8, payload.len() as u16 + 28);
-        let addresses = |sum: Sum| sum.add(&path.ip_bytes());
-        let pseudo = addresses(Sum::default().add_number(17).add_number(len));
+    fn sums(pair: &AddressPair, payload: &[u8]) -> [u16; 3] {
+        let (udp_len, ip_len) = (payload.len() as u16 + 8, payload.len() as u16 + 28);
+        let addresses = Sum::default().add(&pair.ip_bytes());
+        let pseudo = addresses.add_number(17).add_number(udp_len);
         let udp = pseudo
-            .add_number(path.from.port())
-            .add_number(path.to.port())
-            .add_number(len)
+            .add_number(pair.from.port())
+            .add_number(pair.to.port())
+            .add_number(udp_len)
             .add(payload);
-        let ip = addresses(
-            Sum::default()
-                .add(&[0x45, 0])
-                .add_number(ip_len)
-                .add(&[64, 17]),
-        );
+        let ip = addresses.add(&[0x45, 0]).add_number(ip_len).add(&[64, 17]);
         [ip, pseudo, udp].map(Sum::folded)
     }
 
+    /// Adds the deltas as the kernel's program does.
     fn apply([ip, pseudo, udp]: [u16; 3], deltas: ChecksumDeltas) -> [u16; 3] {
         let add = |sum: u16, delta: u16| {
-            let sum = Sum::default().add(&sum.to_ne_bytes());
-            sum.add(&delta.to_ne_bytes()).folded()
+            Sum::default()
+                .add(&sum.to_ne_bytes())
+                .add(&delta.to_ne_bytes())
+                .folded()
         };
         [
             add(ip, deltas.addresses),
@@ -205,14 +226,14 @@ mod tests {
         for (downstream, upstream) in [v4, v6, mapped] {
             for payload in [&b""[..], b"x", b"odd", &[0xff; 1001]] {
                 let flow = flow(downstream, upstream, &HEADER);
-                let written = flow.encode();
+                let encoded = flow.encode();
                 let request = [&HEADER, payload].concat();
                 assert_eq!(
-                    apply(sums(&downstream, &request), written.request.deltas),
+                    apply(sums(&downstream, &request), encoded.request.deltas),
                     sums(&upstream, payload)
                 );
                 assert_eq!(
-                    apply(sums(&upstream.reversed(), payload), written.reply.deltas),
+                    apply(sums(&upstream.reversed(), payload), encoded.reply.deltas),
                     sums(&downstream.reversed(), &request)
                 );
             }
@@ -220,14 +241,14 @@ mod tests {
     }
 
     #[test]
-    fn flows_that_cannot_be_offloaded() {
+    fn flow_is_offloadable_in_one_family_with_short_headers_of_even_length() {
         let v4 = pair("10.81.0.2:40000", "10.81.0.1:8443");
-        let client = pair("203.0.113.9:4660", "127.0.0.1:53");
-        assert!(flow(v4, client, &[]).is_offloadable());
+        let v4_client = pair("203.0.113.9:4660", "127.0.0.1:53");
+        assert!(flow(v4, v4_client, &[]).is_offloadable());
         let v6 = pair("[fd81::2]:40000", "[fd81::1]:8443");
-        assert!(!flow(v6, client, &[]).is_offloadable());
-        assert!(!flow(v4, client, &[0; 37]).is_offloadable());
-        assert!(!flow(v4, client, &[0; 40]).is_offloadable());
+        assert!(!flow(v6, v4_client, &[]).is_offloadable());
+        assert!(!flow(v4, v4_client, &[0; Spp::LEN - 1]).is_offloadable());
+        assert!(!flow(v4, v4_client, &[0; Spp::LEN + 2]).is_offloadable());
         let link_local = pair("[fe80::2]:40000", "[fd81::1]:8443");
         let v6_client = pair("[2001:db8::1]:1", "[::1]:53");
         assert!(flow(v6, v6_client, &[]).is_offloadable());
@@ -236,7 +257,7 @@ mod tests {
         for header in [&[][..], &HEADER[..13], &[0; 28], &long] {
             let flow = Flow {
                 header,
-                ..flow(v4, client, &[])
+                ..flow(v4, v4_client, &[])
             };
             assert!(!flow.is_offloadable(), "{header:?}");
         }

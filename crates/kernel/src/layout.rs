@@ -1,25 +1,22 @@
-//! Map keys and values as bytes: the structs of `bpf/udp.h`, which asserts the sizes and offsets that this relies on.
+//! Map keys and values as bytes: the constants and structs of `bpf/udp.h`, which asserts their sizes and offsets.
 
 use std::net::{IpAddr, SocketAddr};
 
 use crate::address_pair::AddressPair;
 use crate::checksum::ChecksumDeltas;
 
-/// `MAX_HEADER_BYTES`.
+/// The longest PROXY header that is compared.
 pub(crate) const MAX_HEADER_BYTES: usize = 256;
-/// Role of a local port: `PORT_PROXY_V2`.
+
+// Roles of a local port.
 pub(crate) const PORT_PROXY_V2: u8 = 1;
-/// `PORT_SPP`.
 pub(crate) const PORT_SPP: u8 = 2;
-/// `PORT_BACKEND`.
 pub(crate) const PORT_BACKEND: u8 = 4;
-/// Index of `totals`: `TOTAL_REQUESTS`.
+
+// Indices of the map `totals`.
 pub(crate) const TOTAL_REQUESTS: u32 = 0;
-/// `TOTAL_REPLIES`.
 pub(crate) const TOTAL_REPLIES: u32 = 1;
-/// `TOTAL_FAILED_REQUESTS`.
 pub(crate) const TOTAL_FAILED_REQUESTS: u32 = 2;
-/// `TOTAL_FAILED_REPLIES`.
 pub(crate) const TOTAL_FAILED_REPLIES: u32 = 3;
 
 /// `struct address_pair`.
@@ -52,11 +49,11 @@ pub(crate) struct FlowCounters {
 
 pub(crate) fn address_pair(pair: &AddressPair) -> AddressPairKey {
     let mut key = [0; 36];
-    let mut write = Writer(&mut key);
-    write.put(&mapped(pair.from));
-    write.put(&mapped(pair.to));
-    write.put(&pair.from.port().to_be_bytes());
-    write.put(&pair.to.port().to_be_bytes());
+    let mut writer = Writer(&mut key);
+    writer.put(&to_ipv6_bytes(pair.from));
+    writer.put(&to_ipv6_bytes(pair.to));
+    writer.put(&pair.from.port().to_be_bytes());
+    writer.put(&pair.to.port().to_be_bytes());
     key
 }
 
@@ -67,68 +64,75 @@ pub(crate) fn request_key(
     family: u8,
 ) -> RequestKey {
     let mut key = [0; 76];
-    let mut write = Writer(&mut key);
-    write.put(&address_pair(addresses));
+    let mut writer = Writer(&mut key);
+    writer.put(&address_pair(addresses));
     let mut padded = [0; 36];
     Writer(&mut padded).put(header_addresses);
-    write.put(&padded);
-    write.put(&header_len.to_ne_bytes());
-    write.put(&u16::from(family).to_ne_bytes());
+    writer.put(&padded);
+    writer.put(&header_len.to_ne_bytes());
+    writer.put(&u16::from(family).to_ne_bytes());
     key
 }
 
 impl Rewrite<'_> {
     pub(crate) fn encode(&self) -> RewriteValue {
         let mut value = [0; 336];
-        let mut write = Writer(&mut value);
-        write.put(&address_pair(&self.new_addresses));
+        let mut writer = Writer(&mut value);
+        writer.put(&address_pair(&self.new_addresses));
         for number in [
             self.deltas.addresses,
             self.deltas.udp,
             self.header.len() as u16,
             self.path_mtu,
         ] {
-            write.put(&number.to_ne_bytes());
+            writer.put(&number.to_ne_bytes());
         }
-        write.put(&self.interface.to_ne_bytes());
-        write.put(&self.mark.to_ne_bytes());
-        // `has_seen_request`: set by the first request.
-        write.put(&0_u32.to_ne_bytes());
-        write.put(self.header);
+        writer.put(&self.interface.to_ne_bytes());
+        writer.put(&self.mark.to_ne_bytes());
+        // `has_seen_request`: the kernel's program sets it at the first request.
+        writer.put(&0_u32.to_ne_bytes());
+        writer.put(self.header);
         value
     }
 }
 
 impl FlowCounters {
     pub(crate) fn decode(value: &RewriteValue) -> Self {
-        let number = |at: usize| {
-            let bytes = value.get(at..at + 8).and_then(|at| at.try_into().ok());
-            bytes.map_or(0, u64::from_ne_bytes)
+        let read = |offset: usize| {
+            let bytes = value.get(offset..offset + 8);
+            bytes
+                .and_then(|bytes| bytes.try_into().ok())
+                .map_or(0, u64::from_ne_bytes)
         };
         Self {
-            datagrams: number(312),
-            bytes: number(320),
-            last_used: number(328),
+            datagrams: read(COUNTERS_OFFSET),
+            bytes: read(COUNTERS_OFFSET + 8),
+            last_used: read(COUNTERS_OFFSET + 16),
         }
     }
 }
 
-fn mapped(addr: SocketAddr) -> [u8; 16] {
+/// Offset of the counters in `struct rewrite`: `datagrams`, `bytes` and `last_used`.
+const COUNTERS_OFFSET: usize = 312;
+
+/// The IPv6 address, or the IPv4-mapped IPv6 address.
+fn to_ipv6_bytes(addr: SocketAddr) -> [u8; 16] {
     match addr.ip() {
         IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
         IpAddr::V6(ip) => ip.octets(),
     }
 }
 
+/// Fills a buffer from its beginning.
 struct Writer<'a>(&'a mut [u8]);
 
 impl Writer<'_> {
-    /// Writes as much as fits.
+    /// Appends as many of the bytes as fit.
     fn put(&mut self, bytes: &[u8]) {
-        let room = std::mem::take(&mut self.0);
-        let len = bytes.len().min(room.len());
-        let (here, rest) = room.split_at_mut(len);
-        here.copy_from_slice(&bytes[..len]);
+        let free = std::mem::take(&mut self.0);
+        let len = bytes.len().min(free.len());
+        let (written, rest) = free.split_at_mut(len);
+        written.copy_from_slice(&bytes[..len]);
         self.0 = rest;
     }
 }

@@ -1,8 +1,8 @@
-//! What the kernel did for all flows.
+//! The kernel's counters over all flows.
 
 use crate::layout::{TOTAL_FAILED_REPLIES, TOTAL_FAILED_REQUESTS, TOTAL_REPLIES, TOTAL_REQUESTS};
 
-/// What the kernel did for all flows.
+/// The kernel's counters over all flows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Datagrams to backends.
@@ -16,13 +16,13 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// Reads all of them or none: a value that is missing must not count as zero.
-    pub(crate) fn read(total: impl Fn(u32) -> Option<u64>) -> Option<Self> {
+    /// Reads all counters by their index, or none: a missing value must not count as zero.
+    pub(crate) fn read(counter: impl Fn(u32) -> Option<u64>) -> Option<Self> {
         Some(Self {
-            requests: total(TOTAL_REQUESTS)?,
-            replies: total(TOTAL_REPLIES)?,
-            failed_requests: total(TOTAL_FAILED_REQUESTS)?,
-            failed_replies: total(TOTAL_FAILED_REPLIES)?,
+            requests: counter(TOTAL_REQUESTS)?,
+            replies: counter(TOTAL_REPLIES)?,
+            failed_requests: counter(TOTAL_FAILED_REQUESTS)?,
+            failed_replies: counter(TOTAL_FAILED_REPLIES)?,
         })
     }
 
@@ -45,11 +45,11 @@ mod tests {
     #[test]
     fn totals_that_could_not_be_read_are_in_the_next_report() {
         let mut reported = Totals::default();
-        let mut requests = |total: fn(u32) -> Option<u64>| {
-            Totals::read(total).map(|now| reported.advance_to(now).requests)
+        let mut new_requests = |counter: fn(u32) -> Option<u64>| {
+            Totals::read(counter).map(|now| reported.advance_to(now).requests)
         };
-        assert_eq!(requests(|_| Some(5)), Some(5));
-        assert_eq!(requests(|_| None), None);
-        assert_eq!(requests(|_| Some(7)), Some(2));
+        assert_eq!(new_requests(|_| Some(5)), Some(5));
+        assert_eq!(new_requests(|_| None), None);
+        assert_eq!(new_requests(|_| Some(7)), Some(2));
     }
 }

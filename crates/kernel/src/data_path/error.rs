@@ -34,11 +34,11 @@ pub enum Error {
         "writing {value} to {setting}, for the data path in the kernel; where it can't be written, set it from outside"
     )]
     Setting {
-        /// Its path.
+        /// The path of the sysctl.
         setting: &'static str,
         /// The required value.
         value: &'static str,
-        /// The cause.
+        /// The error of write(2).
         #[source]
         error: io::Error,
     },

@@ -14,7 +14,7 @@ use crate::layout::{
 use crate::totals::Totals;
 use crate::usage::Usage;
 
-/// A flow that was installed in the kernel.
+/// Identifies a flow that was installed in the kernel: its keys in both maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct InstalledFlow {
     request: RequestKey,
@@ -33,12 +33,12 @@ pub(super) struct Maps {
 }
 
 impl Maps {
-    pub(super) fn new(program: &mut Ebpf) -> Result<Self, Error> {
+    pub(super) fn new(object: &mut Ebpf) -> Result<Self, Error> {
         Ok(Self {
-            requests: take_map(program, "requests")?,
-            replies: take_map(program, "replies")?,
-            ports: take_map(program, "ports")?,
-            totals: take_map(program, "totals")?,
+            requests: take_map(object, "requests")?,
+            replies: take_map(object, "replies")?,
+            ports: take_map(object, "ports")?,
+            totals: take_map(object, "totals")?,
             reported: Totals::default(),
             flows: HashMap::new(),
         })
@@ -80,18 +80,14 @@ impl Maps {
         if let Some(Some(usage)) = self.flows.get(flow) {
             return *usage;
         }
-        let counters = |value: Result<RewriteValue, _>| match value {
-            Ok(value) => FlowCounters::decode(&value),
-            Err::<_, MapError>(_) => FlowCounters::default(),
-        };
-        let requests = counters(self.requests.get(&flow.request, 0));
-        let replies = counters(self.replies.get(&flow.reply, 0));
+        let requests = decode_counters(self.requests.get(&flow.request, 0));
+        let replies = decode_counters(self.replies.get(&flow.reply, 0));
         Usage {
             requests: requests.datagrams,
-            request_octets: requests.bytes,
+            request_bytes: requests.bytes,
             replies: replies.datagrams,
-            reply_octets: replies.bytes,
-            last: Duration::from_nanos(requests.last_used.max(replies.last_used)),
+            reply_bytes: replies.bytes,
+            last_used: Duration::from_nanos(requests.last_used.max(replies.last_used)),
         }
     }
 
@@ -109,14 +105,18 @@ impl Maps {
     }
 
     /// How many flows are installed and not evicted.
-    pub(super) fn installed(&self) -> usize {
+    pub(super) fn installed_count(&self) -> usize {
         self.flows.values().filter(|usage| usage.is_none()).count()
     }
 
     /// Evicts all flows from the kernel. The usage of each is kept until [`Maps::remove`].
     pub(super) fn evict_all(&mut self) {
-        let installed = self.flows.iter().filter(|(_, usage)| usage.is_none());
-        let installed: Vec<_> = installed.map(|(flow, _)| *flow).collect();
+        let installed: Vec<_> = self
+            .flows
+            .iter()
+            .filter(|(_, usage)| usage.is_none())
+            .map(|(flow, _)| *flow)
+            .collect();
         for flow in installed {
             let usage = self.usage(&flow);
             self.delete(&flow);
@@ -124,18 +124,14 @@ impl Maps {
         }
     }
 
-    /// The counts since the last call that returned a value; `None` when they can't be read now, and are then part of
-    /// the next value.
+    /// Takes the counts since the last call that returned a value. `None` when they can't be read now: the next value
+    /// includes them.
     pub(super) fn take_totals(&mut self) -> Option<Totals> {
-        let now = self.totals();
-        Some(self.reported.advance_to(now?))
-    }
-
-    fn totals(&self) -> Option<Totals> {
-        Totals::read(|index| {
-            let of_cpus = self.totals.get(&index, 0).ok()?;
-            Some(of_cpus.iter().sum())
-        })
+        let now = Totals::read(|index| {
+            let per_cpu = self.totals.get(&index, 0).ok()?;
+            Some(per_cpu.iter().sum())
+        })?;
+        Some(self.reported.advance_to(now))
     }
 
     /// Adds a role to a port. Roles are never removed: a marked port costs its datagrams one lookup.
@@ -145,17 +141,22 @@ impl Maps {
         self.ports.set(port, roles | role, 0)
     }
 
-    /// Deletes a flow's entries; those that are missing are no error.
+    /// Deletes a flow's entries. A missing entry is no error.
     fn delete(&mut self, flow: &InstalledFlow) {
         let _ = self.requests.remove(&flow.request);
         let _ = self.replies.remove(&flow.reply);
     }
 }
 
-fn take_map<T: TryFrom<aya::maps::Map>>(
-    program: &mut Ebpf,
-    name: &'static str,
-) -> Result<T, Error> {
-    let map = program.take_map(name).ok_or(Error::Missing(name))?;
+/// The counters of one direction of a flow; zero where the kernel has no entry.
+fn decode_counters(value: Result<RewriteValue, MapError>) -> FlowCounters {
+    value.map_or_else(
+        |_| FlowCounters::default(),
+        |value| FlowCounters::decode(&value),
+    )
+}
+
+fn take_map<T: TryFrom<aya::maps::Map>>(object: &mut Ebpf, name: &'static str) -> Result<T, Error> {
+    let map = object.take_map(name).ok_or(Error::Missing(name))?;
     T::try_from(map).map_err(|_| Error::Missing(name))
 }

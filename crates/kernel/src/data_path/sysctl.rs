@@ -1,28 +1,28 @@
-//! Settings of the loopback interface (ip-sysctl) that redirected requests need.
+//! Sysctls of the loopback interface that redirected requests need (ip-sysctl in the kernel's documentation).
 
 use std::fs;
 
 use super::error::Error;
 
-/// Sets all of them.
+/// Sets all the sysctls.
 ///
 /// # Errors
 ///
-/// [`Error::Setting`] where one has another value and can't be written.
+/// [`Error::Setting`] for one that has another value and can't be written.
 pub(super) fn set_all() -> Result<(), Error> {
     SETTINGS
         .into_iter()
         .try_for_each(|(setting, value)| set(setting, value))
 }
 
-/// Whether a setting drops IPv4 requests that are redirected to loopback, or can't be read. Of `rp_filter`, the larger of
-/// loopback's own and that for all devices applies.
+/// Whether a sysctl makes the kernel drop IPv4 requests that are redirected to loopback, or can't be read. The kernel applies
+/// the larger of loopback's `rp_filter` and that for all devices.
 pub(super) fn is_filtered() -> bool {
     let mut settings = SETTINGS.into_iter().chain([RP_FILTER_ALL]);
     !settings.all(has_value)
 }
 
-/// Does not write a value that is set already: /proc/sys may be read-only.
+/// Sets a sysctl unless it has the value already: /proc/sys may be read-only.
 fn set(setting: &'static str, value: &'static str) -> Result<(), Error> {
     if has_value((setting, value)) {
         return Ok(());
@@ -35,7 +35,7 @@ fn set(setting: &'static str, value: &'static str) -> Result<(), Error> {
 }
 
 fn has_value((setting, value): (&str, &str)) -> bool {
-    fs::read_to_string(setting).is_ok_and(|is| is.trim() == value)
+    fs::read_to_string(setting).is_ok_and(|current| current.trim() == value)
 }
 
 const SETTINGS: [(&str, &str); 3] = [

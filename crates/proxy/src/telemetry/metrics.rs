@@ -42,7 +42,7 @@ impl Collector for ProxyCollector {
         encode_methods(&mut encoder)?;
         encode_outages(&mut encoder)?;
         self.encode_workers(&mut encoder)?;
-        let offloaded = self.kernel.as_ref().map_or(0, |kernel| kernel.flows());
+        let offloaded = self.kernel.as_ref().map_or(0, |kernel| kernel.flow_count());
         gauge(
             &mut encoder,
             "peername_udp_offloaded_sessions",

@@ -113,8 +113,8 @@ impl Session {
 
     /// Counts what the kernel has carried.
     pub(crate) fn add_kernel_usage(&mut self, usage: &Usage) {
-        self.record.tally.to_upstream += usage.request_octets;
-        self.record.tally.to_downstream += usage.reply_octets;
+        self.record.tally.to_upstream += usage.request_bytes;
+        self.record.tally.to_downstream += usage.reply_bytes;
         self.record.datagrams.to_upstream += usage.requests;
         self.record.datagrams.to_downstream += usage.replies;
     }

@@ -89,7 +89,7 @@ impl<R: Role> SessionTable<R> {
             let candidate = self.table.get_mut(id)?.offload.as_mut()?;
             let usage = self.kernel.as_ref()?.usage(candidate.installed.as_ref()?);
             let is_new = usage != mem::replace(&mut candidate.last_usage, usage);
-            now.checked_sub(usage.idle()?).filter(|_| is_new)
+            now.checked_sub(usage.idle_time()?).filter(|_| is_new)
         };
         match (last(), self.table.last_used(id)) {
             (Some(last), Some(used)) if last + KERNEL_TICK > used => {

@@ -34,9 +34,11 @@ impl<R: Role> SessionTable<R> {
         let mut tally = record.tally;
         let mut idle = now.saturating_duration_since(used);
         if let Some(usage) = &usage {
-            tally.to_upstream += usage.request_octets;
-            tally.to_downstream += usage.reply_octets;
-            idle = usage.idle().map_or(idle, |in_kernel| idle.min(in_kernel));
+            tally.to_upstream += usage.request_bytes;
+            tally.to_downstream += usage.reply_bytes;
+            idle = usage
+                .idle_time()
+                .map_or(idle, |in_kernel| idle.min(in_kernel));
         }
         ConnectionSnapshot {
             id: record.id,
