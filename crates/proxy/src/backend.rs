@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use peername_sys::Transport;
 
-/// Written as `10.0.0.5:443` and, for UDP, `10.0.0.5:53/udp`.
+/// A backend: written as `10.0.0.5:443` and, for UDP, `10.0.0.5:53/udp`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Backend {
     /// The address.

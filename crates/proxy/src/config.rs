@@ -48,7 +48,7 @@ pub struct UpstreamConfig {
     pub targets: Targets,
     /// SO_MARK of every upstream socket, including those without a spoofed source.
     pub mark: Option<NonZeroU32>,
-    /// Whether an upstream connection has the client's port, too.
+    /// The source port of upstream connections.
     pub source_port: SourcePort,
     /// The collision policy: what happens when the client's address and port are taken.
     pub on_collision: OnCollision,
@@ -81,20 +81,20 @@ impl Targets {
         self.v4.into_iter().chain(self.v6)
     }
 
-    /// Sets the target of its family.
+    /// Sets the target of the address family of `target`.
     ///
     /// # Errors
     ///
-    /// The family has this target already.
+    /// The target that the family has already, which stays.
     pub fn insert(&mut self, target: TargetRule) -> Result<(), TargetRule> {
-        let family = match target.ip() {
+        let slot = match target.ip() {
             IpAddr::V4(_) => &mut self.v4,
             IpAddr::V6(_) => &mut self.v6,
         };
-        match *family {
+        match *slot {
             Some(earlier) => Err(earlier),
             None => {
-                *family = Some(target);
+                *slot = Some(target);
                 Ok(())
             }
         }
@@ -144,13 +144,13 @@ impl Display for TargetRule {
     }
 }
 
-/// Which source port a connection from the client's address has.
+/// The source port of an upstream connection from the client's address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SourcePort {
     /// The client's own.
     #[default]
     Keep,
-    /// One that the kernel chooses, for backends that use only the address. There are no collisions.
+    /// A port that the kernel chooses, for backends that use only the address. There are no collisions.
     Any,
 }
 

@@ -26,7 +26,7 @@ use crate::telemetry::counters::Counters;
 use crate::telemetry::outages;
 use crate::telemetry::record::connection::ConnectionRecord;
 
-/// What all TCP connections of a proxy share.
+/// The TCP side of a proxy: what all its connections share.
 #[derive(Debug)]
 pub struct TcpProxy {
     services: ServiceHandle,
@@ -60,24 +60,23 @@ impl Serve for TcpProxy {
         let opening = Box::pin(self.open(incoming, entry, context));
         async move {
             let (record, opened) = opening.await;
-            let outcome = carry(opened, record.stats()).await;
+            let outcome = relay_opened(opened, record.stats()).await;
             record.end(outcome);
         }
     }
 }
 
-/// What the relay needs of a connection.
+/// The arguments of [`relay`] that the stages before it determine.
 type RelayArgs = (Pair, Prefix, Method, Limits);
 
-/// Relays an opened connection. Not an async fn: its future would hold the arguments until the relay ends.
-fn carry(
+/// Relays an opened connection. Not an async fn, whose future would hold the arguments until the relay ends.
+fn relay_opened(
     opened: Result<RelayArgs, Failure>,
     stats: Arc<RelayStats>,
 ) -> impl Future<Output = Outcome> + Send {
     match opened {
         Ok((pair, prefix, method, limits)) => {
-            let relaying = relay(pair, prefix, method, limits, stats);
-            Either::Left(relaying.map(Outcome::Relayed))
+            Either::Left(relay(pair, prefix, method, limits, stats).map(Outcome::Relayed))
         }
         Err(failure) => Either::Right(ready(Outcome::Failed(failure))),
     }
@@ -125,7 +124,7 @@ impl TcpProxy {
             Some(in_force) => permit
                 .confirm(&claimed.claims, &in_force.rules)
                 .map_err(|failure| refuse(&claimed.stream, failure))?,
-            // The last lists of a listener that is gone hold.
+            // A reload has closed the listener meanwhile, so it has no newer lists.
             None => permit,
         };
         if permit.source().is_none() {

@@ -8,6 +8,7 @@ use std::io::{self, ErrorKind};
 use std::time::Duration;
 
 use peername_relay::Prefix;
+use peername_server::addr::Target;
 use peername_sys::socket::upstream::is_connected;
 use peername_sys::tcp::stream;
 use tokio::io::Interest;
@@ -18,12 +19,13 @@ pub use attempt::Connector;
 use attempt::{ConnectError, Connecting};
 use server_side::ServerSide;
 
+use crate::config::UpstreamConfig;
 use crate::conn::accept::refuse;
 use crate::conn::header::ClaimedConn;
 use crate::outcome::Failure;
 use crate::policy::permit::Permit;
 
-/// Both sockets of a connection, and the bytes already read from it: all that the relay needs.
+/// Both sockets of a connection, and the bytes already read from the client: all that the relay needs.
 #[derive(Debug)]
 pub struct ConnectedPair {
     pub(crate) downstream: TcpStream,
@@ -38,7 +40,7 @@ impl ConnectedPair {
     /// # Errors
     ///
     /// [`Failure::Connect`], [`Failure::ConnectTimeout`], [`Failure::PortTaken`], [`Failure::SourceRewritten`],
-    /// [`Failure::SourceTranslated`], and [`Failure::Local`] for other system calls, such as without a capability. The
+    /// [`Failure::SourceTranslated`], and [`Failure::Local`] for other system calls, for example for want of a capability. The
     /// downstream connection is reset.
     pub fn open(
         claimed: ClaimedConn,
@@ -77,36 +79,21 @@ async fn connect(
     };
     let started = Instant::now();
     let Connecting { upstream, client } = start_connect(permit, connector).await?;
-    let first = outbound_header.unwrap_or(&prefix.bytes);
     let server_side =
-        client.map(|client| ServerSide::of(target, client, permit.is_target_on_this_host()));
+        client.map(|client| ServerSide::new(target, client, permit.is_target_on_this_host()));
     let is_verified = match server_side {
-        Some(server_side) => server_side.is_seen(&upstream)?,
+        Some(server_side) => server_side.sees_client(&upstream)?,
         None => true,
     };
-    let sent_at_once = match is_verified {
-        true => try_send(&upstream, first).map_err(failed)?,
-        false => None,
+    let sent_at_once = if is_verified {
+        try_send(&upstream, outbound_header.unwrap_or(&prefix.bytes)).map_err(failed)?
+    } else {
+        None
     };
     let sent = match sent_at_once {
         Some(sent) => sent,
         None => {
-            let after = connector.config.connect_timeout;
-            let Ok(established) = timeout(after, wait_established(&upstream)).await else {
-                // Replies to an address that a NAT rule has put in the client's place may be lost.
-                if let Some(server_side) = server_side {
-                    server_side.verify_egress(connector.config.mark)?;
-                }
-                return Err(Failure::ConnectTimeout {
-                    upstream: target,
-                    after,
-                });
-            };
-            established.map_err(failed)?;
-            if let Some(server_side) = server_side {
-                let verified = server_side.verify(&upstream, connector.config.mark);
-                verified.inspect_err(|_| drop(stream::reset_on_close(&upstream)))?;
-            }
+            wait_verified(&upstream, target, server_side, &connector.config).await?;
             0
         }
     };
@@ -120,6 +107,36 @@ async fn connect(
         }
     }
     Ok(upstream)
+}
+
+/// Waits until the connection is established, and verifies that the backend sees the client.
+async fn wait_verified(
+    upstream: &TcpStream,
+    target: Target,
+    server_side: Option<ServerSide>,
+    config: &UpstreamConfig,
+) -> Result<(), Failure> {
+    let after = config.connect_timeout;
+    let Ok(established) = timeout(after, wait_established(upstream)).await else {
+        // Replies to an address that a NAT rule has put in the client's place may be lost.
+        if let Some(server_side) = server_side {
+            server_side.verify_egress(config.mark)?;
+        }
+        return Err(Failure::ConnectTimeout {
+            upstream: target,
+            after,
+        });
+    };
+    established.map_err(|error| Failure::Connect {
+        upstream: target,
+        error,
+    })?;
+    if let Some(server_side) = server_side {
+        server_side
+            .verify(upstream, config.mark)
+            .inspect_err(|_| drop(stream::reset_on_close(upstream)))?;
+    }
+    Ok(())
 }
 
 /// Sends the first bytes without waiting, and returns how many were sent; `None` while the connection is not
@@ -160,9 +177,9 @@ async fn start_connect(permit: &Permit, connector: &Connector) -> Result<Connect
             Err(ConnectError::Other(failure)) => return Err(failure),
         }
     };
-    let other = connector.resolve_collision(source, permit, taken)?;
+    let replacement = connector.resolve_collision(source, permit, taken)?;
     connector
-        .connect_from(other, target)
+        .connect_from(replacement, target)
         .map_err(ConnectError::into_failure)
 }
 
@@ -175,7 +192,7 @@ pub(crate) async fn wait_established(upstream: &TcpStream) -> io::Result<()> {
     }
 }
 
-/// Writes all of a header. Only for the few bytes before the relay begins.
+/// Writes all the bytes. Only for the few before the relay begins.
 pub(crate) async fn write_all(socket: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         let send = || stream::send(socket, bytes);
@@ -185,7 +202,7 @@ pub(crate) async fn write_all(socket: &TcpStream, mut bytes: &[u8]) -> io::Resul
     Ok(())
 }
 
-/// A connection that is closing frees its 4-tuple within a round trip or two; one that stays open doesn't.
+/// A closing connection frees its 4-tuple within a round trip or two. After this time, the 4-tuple's connection stays open.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(1);
 const RETRY_BACKOFF_MIN: Duration = Duration::from_millis(5);
 const RETRY_BACKOFF_MAX: Duration = Duration::from_millis(100);

@@ -8,7 +8,7 @@ use peername_proto::{Transport, V2Writer, WriteError, write_v1};
 use peername_relay::{Limits, Method, Pair, Prefix, RelayStats, relay};
 use peername_server::access::client_limit::ClientLimit;
 use peername_server::access::clients::ClientAccess;
-use peername_server::addr::{ClaimedSource, Target, canonical};
+use peername_server::addr::{ClaimedSource, PeerAddr, Target, canonical};
 use peername_server::listeners::ListenerId;
 use peername_server::workers::connections::ConnectionEntry;
 use peername_server::workers::services::ServiceHandle;
@@ -40,14 +40,14 @@ pub struct HeaderTemplate {
     pub crc32c: bool,
 }
 
-/// What the connections and datagrams of some listeners are forwarded by.
+/// The receiver, header, timeouts and clients of some listeners.
 #[derive(Debug)]
 pub struct ForwardService {
     /// The receiver.
     pub target: Target,
-    /// The header of each connection or session.
+    /// The header of each connection and datagram.
     pub header_template: HeaderTemplate,
-    /// From the first SYN to an established connection.
+    /// The connect timeout: from the first SYN to an established connection.
     pub connect_timeout: Duration,
     /// The idle timeout of connections.
     pub idle_timeout: Duration,
@@ -154,16 +154,8 @@ impl ForwardService {
             return Err(refuse(&stream, Failure::TooManyConnections));
         };
         let downstream = register_stream(stream).map_err(Failure::Local)?;
-        let opened = async {
-            let destination = local_addr(&downstream).map_err(Failure::Local)?;
-            let (client, destination) = (canonical(peer.0), canonical(destination));
-            let header = self
-                .header_template
-                .header(Transport::Stream, client, destination)
-                .map_err(Failure::OutboundHeader)?;
-            self.connect(&header, &forwarder.counters).await
-        };
-        let upstream = opened
+        let upstream = self
+            .open_upstream(&downstream, peer, &forwarder.counters)
             .await
             .map_err(|failure| refuse(&downstream, failure))?;
         outages::report_success(self.target.0.into());
@@ -180,29 +172,44 @@ impl ForwardService {
         Ok(Outcome::Relayed(end))
     }
 
+    /// Connects to the receiver and writes the header of `downstream`.
+    async fn open_upstream(
+        &self,
+        downstream: &TcpStream,
+        peer: PeerAddr,
+        counters: &Counters,
+    ) -> Result<TcpStream, Failure> {
+        let destination = local_addr(downstream).map_err(Failure::Local)?;
+        let header = self
+            .header_template
+            .header(Transport::Stream, canonical(peer.0), canonical(destination))
+            .map_err(Failure::OutboundHeader)?;
+        self.connect(&header, counters).await
+    }
+
     async fn connect(&self, header: &[u8], counters: &Counters) -> Result<TcpStream, Failure> {
         let target = self.target.0;
-        let failed = |error| Failure::Connect {
-            upstream: self.target,
-            error,
-        };
         let started = Instant::now();
         let socket = UpstreamSocket::new_tcp(target).map_err(Failure::Local)?;
         stream::tune_for_peer(&socket, target.ip()).map_err(Failure::Local)?;
-        let connecting = socket.connect(target);
-        let upstream = connecting.map_err(|error| Failure::of_tcp_connect(self.target, error))?;
+        let upstream = socket
+            .connect(target)
+            .map_err(|error| Failure::from_tcp_connect(self.target, error))?;
         let upstream = register_stream(upstream).map_err(Failure::Local)?;
-        let opening = async {
+        let handshake = async {
             wait_established(&upstream).await?;
             write_all(&upstream, header).await
         };
-        let after = self.connect_timeout;
-        let opened = timeout(after, opening).await;
-        let timed_out = |_| Failure::ConnectTimeout {
-            upstream: self.target,
-            after,
-        };
-        opened.map_err(timed_out)?.map_err(failed)?;
+        timeout(self.connect_timeout, handshake)
+            .await
+            .map_err(|_| Failure::ConnectTimeout {
+                upstream: self.target,
+                after: self.connect_timeout,
+            })?
+            .map_err(|error| Failure::Connect {
+                upstream: self.target,
+                error,
+            })?;
         counters.count_connected(started.elapsed());
         Ok(upstream)
     }

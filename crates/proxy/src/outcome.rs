@@ -25,7 +25,7 @@ pub enum Outcome {
     SessionEnded(SessionEnd),
     /// The connection was still open when the proxy stopped.
     Cut,
-    /// It was ended over the admin endpoint.
+    /// The connection was closed over the admin endpoint.
     ClosedByAdmin,
     /// A list of clients has changed, and denies its client now.
     AccessRevoked,
@@ -75,7 +75,7 @@ pub enum Failure {
         "this peer is not trusted to send headers; add it to --trust if it is a balancer of yours"
     )]
     Untrusted,
-    /// Its listener has no service any more: a reload has just closed it.
+    /// The listener has no service any more: a reload has just closed it.
     #[error("its listener was closed by a reload")]
     NoService,
     /// The header is missing, invalid or late, or too many connections wait for theirs.
@@ -84,19 +84,19 @@ pub enum Failure {
     /// The source policy refuses the claimed source.
     #[error("the header's source is {0}")]
     Source(#[from] SourceRefusal),
-    /// The client may not connect: a list of clients, or a TLV that its header lacks.
+    /// The client may not connect: a list of clients denies it, or its header lacks a required TLV.
     #[error(transparent)]
     Client(#[from] ClientRefusal),
-    /// Its client has its share of all connections already.
+    /// The client has its share of all connections already.
     #[error(
         "its open connections are more than twice the number still free; raise LimitNOFILE or `ulimit -n` if this is the normal load"
     )]
     TooManyConnections,
     /// The destination policy refuses the destination in the header.
-    #[error("the header's destination, {asked}, is {refusal}")]
+    #[error("the header's destination, {destination}, is {refusal}")]
     Destination {
         /// The destination in the header.
-        asked: SocketAddr,
+        destination: SocketAddr,
         /// Why it is refused.
         refusal: DestinationRefusal,
     },
@@ -181,31 +181,30 @@ pub enum Failure {
     },
 }
 
-/// The command that adds the rule by which the backend's replies come back.
 impl Failure {
-    /// connect(2) of a TCP socket failed whose port the kernel chooses: for want of one, or by what the backend's host and the network
-    /// said.
-    pub(crate) fn of_tcp_connect(upstream: Target, failed: SyscallError) -> Self {
-        match failed.is_address_unavailable() {
-            true => Self::NoPort {
+    /// Classifies an error of connect(2) on a TCP socket whose port the kernel chooses: no port was left, or the backend's host
+    /// or the network refused.
+    pub(crate) fn from_tcp_connect(upstream: Target, error: SyscallError) -> Self {
+        if error.is_address_unavailable() {
+            Self::NoPort { upstream, error }
+        } else {
+            Self::Connect {
                 upstream,
-                error: failed,
-            },
-            false => Self::Connect {
-                upstream,
-                error: failed.source,
-            },
+                error: error.source,
+            }
         }
     }
 
-    /// The same of a UDP socket. A session may be evicted for its port.
-    pub(crate) fn of_udp_connect(upstream: Target, failed: SyscallError) -> Self {
-        match failed.is_udp_port_exhaustion() {
-            true => Self::Local(failed),
-            false => Self::Connect {
+    /// Classifies an error of connect(2) on a UDP socket. [`Failure::Local`] where no port was left: the caller may then evict
+    /// a session for its port.
+    pub(crate) fn from_udp_connect(upstream: Target, error: SyscallError) -> Self {
+        if error.is_udp_port_exhaustion() {
+            Self::Local(error)
+        } else {
+            Self::Connect {
                 upstream,
-                error: failed.source,
-            },
+                error: error.source,
+            }
         }
     }
 

@@ -1,4 +1,4 @@
-//! The rules and the connector of each listener.
+//! The service of a listener: its rules, and the connector to its backend.
 
 use std::sync::Arc;
 
@@ -18,14 +18,18 @@ pub struct Service {
 /// The service of every listener.
 pub type Services = services::Services<Service>;
 
-/// Holds the services that new connections get.
+/// Shares the services that are in force: a reload replaces them.
 pub type ServiceHandle = services::ServiceHandle<Service>;
 
 /// [`ServiceHandle`] for a loop that loads often.
 pub(crate) type ServiceCache = services::ServiceCache<Service>;
 
 impl Service {
-    /// A service by these rules.
+    /// A service with these rules.
+    ///
+    /// # Errors
+    ///
+    /// The range of ephemeral ports can't be read.
     pub fn new(rules: Rules, counters: &Arc<Counters>) -> peername_sys::Result<Self> {
         let upstream = rules.config.upstream.clone();
         let connector = Connector::new(upstream, Arc::clone(counters))?;

@@ -12,8 +12,8 @@ pub use peername_sys::socket::egress_probe::Emitted;
 
 use crate::backend::Backend;
 
-/// Returns the addresses of packets from `client` to a backend as they leave this network namespace, behind its NAT rules;
-/// `None` where the device does not tell.
+/// Probes with which addresses packets from `client` to a backend leave this network namespace, behind its NAT rules. `None`
+/// where the device does not tell.
 ///
 /// Sends one packet, which the backend's kernel drops for its checksum. Needs CAP_NET_RAW.
 ///
@@ -37,16 +37,16 @@ pub fn emitted(
     })
 }
 
-/// A source for a probe from this address. Each probe has another port: connection tracking remembers how it translated the
-/// last one.
+/// A source for a probe from this address, with a port at random: connection tracking remembers how it translated the last
+/// port.
 pub fn fresh_source(ip: IpAddr) -> peername_sys::Result<SocketAddr> {
     let [word] = random::words()?;
     Ok(SocketAddr::new(ip, FIRST_PROBE_PORT | word as u16))
 }
 
-/// A port from here on is no service's.
+/// Probes come from this port or a higher one: services listen on lower ones.
 const FIRST_PROBE_PORT: u16 = 0x8000;
-/// The commands that list the rules.
+/// The commands that list NAT rules, for error texts.
 pub(crate) const LIST_RULES: &str =
     "`nft list ruleset`, `iptables -t nat -S POSTROUTING`, `ip6tables -t nat -S POSTROUTING`";
 

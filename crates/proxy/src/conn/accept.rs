@@ -1,4 +1,4 @@
-//! The first stage: is the peer trusted to send headers?
+//! The first stage: checks that the peer is trusted to send headers.
 
 use std::os::fd::AsFd;
 

@@ -31,8 +31,7 @@ pub struct ClaimedConn {
 }
 
 impl ClaimedConn {
-    /// Reads the header until its deadline, in however many pieces it arrives. A connection that waits for its header
-    /// counts as `pending`.
+    /// Reads the header until its deadline, in however many pieces it arrives. Until then the connection counts as `pending`.
     ///
     /// # Errors
     ///
@@ -63,8 +62,7 @@ impl ClaimedConn {
         }
     }
 
-    /// For a claim that the policy does not use: drops it, and replaces the header for the backend by one without a
-    /// client.
+    /// Drops a claim that the policy does not use, and replaces the header for the backend by one without a client.
     pub(crate) fn clear_claim(&mut self, config: &Config) {
         if self.claims.claim.take().is_some() {
             self.outbound_header = config
@@ -84,27 +82,26 @@ struct Retained {
 
 impl Retained {
     fn from_header(header: &Header<'_>, peer: PeerAddr, config: &Config) -> Result<Self, Failure> {
-        let is_dynamic = config.destination_policy.is_some();
-        let hops = if is_dynamic {
-            hop_count::read(header)
-        } else {
-            0
-        };
-        let counted = is_dynamic.then_some(hops);
-        let send = config.upstream.send_proxy;
-        let outbound_header = send.map(|version| outbound_header::write(header, version, counted));
+        let hops = config
+            .destination_policy
+            .as_ref()
+            .map(|_| hop_count::read(header));
+        let outbound_header = config
+            .upstream
+            .send_proxy
+            .map(|version| outbound_header::write(header, version, hops))
+            .transpose()
+            .map_err(Failure::OutboundHeader)?;
         Ok(Self {
             claims: Claims {
                 claim: header.source().map(ClaimedSource::canonical),
                 peer,
                 destination: header.destination().map(canonical),
-                hops,
+                hops: hops.unwrap_or(0),
                 tlv_refusal: config.clients.judge_tlvs(header).err(),
                 transport: Transport::Tcp,
             },
-            outbound_header: outbound_header
-                .transpose()
-                .map_err(Failure::OutboundHeader)?,
+            outbound_header,
             tlvs: render_tlvs(header, &config.log_tlvs),
         })
     }

@@ -35,7 +35,7 @@ pub(crate) fn write(
         SendProxy::V1 => write_v1(&mut out, source, destination),
         SendProxy::V2 => {
             let writer = V2Writer::proxy(&mut out, Transport::Stream, source, destination);
-            with_fields(writer, header, hops).finish()?;
+            with_tlvs(writer, header, hops).finish()?;
         }
     }
     Ok(out.into())
@@ -47,21 +47,21 @@ pub(crate) fn local_header(version: SendProxy) -> Box<[u8]> {
     match version {
         SendProxy::V1 => write_v1_unknown(&mut out),
         SendProxy::V2 => {
-            // It has no variable part, so writing it cannot fail.
+            // A LOCAL header has no variable part, so its length always fits.
             let _ = V2Writer::local(&mut out).finish();
         }
     }
     out.into()
 }
 
-/// Adds the TLVs. Padding and checksum belonged to the received header.
-fn with_fields<'v>(writer: V2Writer<'v>, header: &Header<'_>, hops: Option<u8>) -> V2Writer<'v> {
-    let fields = header
+/// Adds the TLVs of `header`, except padding and checksum, which belonged to the received bytes.
+fn with_tlvs<'v>(writer: V2Writer<'v>, header: &Header<'_>, hops: Option<u8>) -> V2Writer<'v> {
+    let mut writer = header
         .tlvs
         .iter()
         .filter(|tlv| !matches!(tlv.kind, kind::CRC32C | kind::NOOP))
-        .filter(|tlv| hops.is_none() || !hop_count::is_hop_count(*tlv));
-    let mut writer = fields.fold(writer, |writer, tlv| writer.tlv(tlv.kind, tlv.value));
+        .filter(|tlv| hops.is_none() || !hop_count::is_hop_count(*tlv))
+        .fold(writer, |writer, tlv| writer.tlv(tlv.kind, tlv.value));
     if let Some(hops) = hops {
         writer = writer.tlv(
             hop_count::TLV_TYPE,
@@ -100,21 +100,21 @@ mod tests {
 
     #[test]
     fn header_that_does_not_fit_is_an_error() {
-        let count = 3 + hop_count::value(0).len();
-        for room in 0..2 * count {
-            let value = vec![0; usize::from(u16::MAX) - ADDRESSES - 3 - room];
-            let came = header(|writer| writer.tlv(0xea, &value));
-            let goes = |hops| write(&read(&came), SendProxy::V2, hops);
-            assert_eq!(goes(None).as_deref(), Ok(came.as_slice()));
-            match goes(Some(0)) {
+        let max_len = usize::from(u16::MAX);
+        let hop_count_len = TLV_HEADER_BYTES + hop_count::value(0).len();
+        for free in 0..2 * hop_count_len {
+            let value = vec![0; max_len - ADDRESS_BYTES - TLV_HEADER_BYTES - free];
+            let received = header(|writer| writer.tlv(0xea, &value));
+            let write_again = |hops| write(&read(&received), SendProxy::V2, hops);
+            assert_eq!(write_again(None).as_deref(), Ok(received.as_slice()));
+            match write_again(Some(0)) {
                 Ok(written) => {
-                    assert!(room >= count, "{room}");
+                    assert!(free >= hop_count_len, "{free}");
                     assert_eq!(hop_count::read(&read(&written)), 1);
                 }
                 Err(error) => {
-                    assert!(room < count, "{room}");
-                    let most = usize::from(u16::MAX);
-                    assert_eq!(error, WriteError::TooLong(most - room + count));
+                    assert!(free < hop_count_len, "{free}");
+                    assert_eq!(error, WriteError::TooLong(max_len - free + hop_count_len));
                 }
             }
         }
@@ -123,16 +123,19 @@ mod tests {
     /// Reading a header verifies its checksum.
     #[test]
     fn checksum_is_computed_anew() {
-        let came = header(|writer| writer.crc32c().tlv(0xea, b"x"));
-        for (hops, fields) in [
+        let received = header(|writer| writer.crc32c().tlv(0xea, b"x"));
+        for (hops, expected_kinds) in [
             (None, [0xea, kind::CRC32C].as_slice()),
             (Some(0), &[0xea, hop_count::TLV_TYPE, kind::CRC32C]),
         ] {
-            let written = write(&read(&came), SendProxy::V2, hops).unwrap();
+            let written = write(&read(&received), SendProxy::V2, hops).unwrap();
             let kinds: Vec<_> = read(&written).tlvs.iter().map(|tlv| tlv.kind).collect();
-            assert_eq!(kinds, fields);
+            assert_eq!(kinds, expected_kinds);
         }
     }
 
-    const ADDRESSES: usize = 12;
+    /// Length of the addresses of a TCP over IPv4 header.
+    const ADDRESS_BYTES: usize = 12;
+    /// Length of the type and length in front of a TLV's value.
+    const TLV_HEADER_BYTES: usize = 3;
 }

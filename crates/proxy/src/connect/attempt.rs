@@ -32,7 +32,7 @@ pub struct Connector {
 #[derive(Debug)]
 pub(super) struct Connecting {
     pub(super) upstream: TcpStream,
-    /// The client's address and the port in use, as getsockname(2) has them; `None` for an address of this host.
+    /// The client's address, with the port in use, as getsockname(2) has them; `None` where the source is this host's own.
     pub(super) client: Option<SocketAddr>,
 }
 
@@ -43,7 +43,7 @@ pub(super) enum ConnectError {
     TupleTaken(SyscallError),
     /// Another program has the address and port (bind(2): EADDRINUSE): a retry is of no use.
     PortTaken(SyscallError),
-    /// Anything else.
+    /// The attempt failed for another reason.
     Other(Failure),
 }
 
@@ -64,8 +64,8 @@ impl Connector {
     /// Connects from an address of this host that the kernel chooses.
     pub(super) fn connect_unbound(&self, target: SocketAddr) -> Result<Connecting, ConnectError> {
         let socket = self.open_socket(target).map_err(ConnectError::local)?;
-        let upstream = socket.connect(target).map_err(|failed| {
-            ConnectError::Other(Failure::of_tcp_connect(Target(target), failed))
+        let upstream = socket.connect(target).map_err(|error| {
+            ConnectError::Other(Failure::from_tcp_connect(Target(target), error))
         })?;
         Ok(Connecting {
             upstream: register_stream(upstream).map_err(ConnectError::local)?,
@@ -89,7 +89,7 @@ impl Connector {
                 // The range of ephemeral ports has changed since it was read.
                 Err(ConnectError::Other(Failure::SourceRewritten { wanted, got }))
                     if wanted.ip() == got.ip() => {}
-                Err(ConnectError::Other(Failure::Local(failed))) if failed.is_unknown_option() => {}
+                Err(ConnectError::Other(Failure::Local(error))) if error.is_unknown_option() => {}
                 result => return result,
             }
         }
@@ -109,15 +109,12 @@ impl Connector {
     ) -> Result<Connecting, ConnectError> {
         let socket = self.open_socket(target).map_err(ConnectError::local)?;
         socket.set_transparent().map_err(ConnectError::local)?;
-        bind(&socket, source).map_err(|failed| match failed.source.kind() {
-            ErrorKind::AddrInUse => ConnectError::PortTaken(failed),
-            _ => ConnectError::local(failed),
-        })?;
+        bind(&socket, source).map_err(ConnectError::from_bind)?;
         let upstream = socket
             .connect(target)
-            .map_err(|failed| match failed.source.kind() {
-                ErrorKind::AddrNotAvailable => ConnectError::TupleTaken(failed),
-                _ => ConnectError::refused(target, failed),
+            .map_err(|error| match error.source.kind() {
+                ErrorKind::AddrNotAvailable => ConnectError::TupleTaken(error),
+                _ => ConnectError::refused(target, error),
             })?;
         let client = verify_source(&upstream, source).map_err(|failure| {
             let _ = stream::reset_on_close(&upstream);
@@ -143,7 +140,7 @@ impl Connector {
         }
     }
 
-    /// Applies the collision policy: the source to connect from instead of one that is taken.
+    /// Applies the collision policy. Returns the source to connect from instead of `source`, which is taken.
     pub(super) fn resolve_collision(
         &self,
         source: SocketAddr,
@@ -161,34 +158,42 @@ impl Connector {
 impl ConnectError {
     pub(super) fn into_failure(self) -> Failure {
         match self {
-            Self::TupleTaken(failed) | Self::PortTaken(failed) => Failure::PortTaken(failed),
+            Self::TupleTaken(error) | Self::PortTaken(error) => Failure::PortTaken(error),
             Self::Other(failure) => failure,
         }
     }
 
+    /// Classifies an error of bind(2).
+    pub(super) fn from_bind(error: SyscallError) -> Self {
+        match error.source.kind() {
+            ErrorKind::AddrInUse => Self::PortTaken(error),
+            _ => Self::local(error),
+        }
+    }
+
     /// The backend's host, or the network on the way to it, refused the connection.
-    pub(super) fn refused(target: SocketAddr, failed: SyscallError) -> Self {
+    fn refused(target: SocketAddr, error: SyscallError) -> Self {
         Self::Other(Failure::Connect {
             upstream: Target(target),
-            error: failed.source,
+            error: error.source,
         })
     }
 
     /// A system call failed on this host.
-    pub(super) fn local(failed: SyscallError) -> Self {
-        Self::Other(Failure::Local(failed))
+    pub(super) fn local(error: SyscallError) -> Self {
+        Self::Other(Failure::Local(error))
     }
 }
 
 /// Verifies that the socket has the requested address after connect(2): the kernel silently replaces addresses that it
-/// can't route from. Returns it with the port that was chosen.
+/// can't route from. Returns the address with the port that was chosen.
 pub(super) fn verify_source(
     upstream: impl AsFd,
     wanted: SocketAddr,
 ) -> Result<SocketAddr, Failure> {
     let got = local_addr(upstream).map_err(Failure::Local)?;
-    let same_port = wanted.port() == 0 || wanted.port() == got.port();
-    if got.ip() != wanted.ip() || !same_port {
+    let is_wanted_port = wanted.port() == 0 || wanted.port() == got.port();
+    if got.ip() != wanted.ip() || !is_wanted_port {
         return Err(Failure::SourceRewritten { wanted, got });
     }
     Ok(got)

@@ -1,6 +1,5 @@
 //! Opens the socket of a UDP session: connected to the backend, from the client's own address.
 
-use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 
 use peername_server::addr::Target;
@@ -32,8 +31,8 @@ impl Connector {
         };
         let opened = match self.open_udp_from(Some(source), target) {
             Err(ConnectError::PortTaken(taken)) => {
-                let other = self.resolve_collision(source, permit, taken)?;
-                self.open_udp_from(Some(other), target)
+                let replacement = self.resolve_collision(source, permit, taken)?;
+                self.open_udp_from(Some(replacement), target)
             }
             opened => opened,
         };
@@ -42,9 +41,9 @@ impl Connector {
         Ok(socket)
     }
 
-    /// Verifies that datagrams leave with the client's address, by a probe: the backend's UDP socket is not connected, so the kernel
-    /// does not show its peer. A session with another host is verified only if it has a mark: else each would cost a
-    /// packet more.
+    /// Verifies by a probe that datagrams leave with the client's address: the backend's UDP socket is not connected, so the
+    /// kernel does not show its peer. A session with a backend on another host is verified only if the proxy sets a mark;
+    /// without one, a packet more for each session would be too much.
     ///
     /// # Errors
     ///
@@ -78,7 +77,7 @@ impl Connector {
         }
         let socket = socket
             .connect_udp(target)
-            .map_err(|failed| Failure::of_udp_connect(Target(target), failed))
+            .map_err(|error| Failure::from_udp_connect(Target(target), error))
             .map_err(ConnectError::Other)?;
         if let Some(wanted) = source {
             verify_source(&socket, wanted).map_err(ConnectError::Other)?;
@@ -93,8 +92,5 @@ fn bind(socket: &UpstreamSocket, source: SocketAddr) -> Result<(), ConnectError>
         0 => socket.bind_any_port(source.ip()),
         _ => socket.bind(source),
     };
-    bound.map_err(|failed| match failed.source.kind() {
-        ErrorKind::AddrInUse => ConnectError::PortTaken(failed),
-        _ => ConnectError::local(failed),
-    })
+    bound.map_err(ConnectError::from_bind)
 }

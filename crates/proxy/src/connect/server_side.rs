@@ -1,9 +1,9 @@
 //! Verifies that a backend sees the client's address, as far as this host decides.
 //!
 //! NAT rules of this host apply to the proxy's own connections, too: `-s 172.17.0.0/16 ! -o docker0 -j MASQUERADE` replaces
-//! the source of a connection over loopback or to a container, and the proxy's own socket does not show it. So the socket of
-//! a backend on this host is looked up by the addresses that it must have, before a byte is sent. For a backend elsewhere, a
-//! packet of the connection shows with which source it leaves.
+//! the source of a connection over loopback or to a container, and the proxy's own socket does not show that. So before a byte
+//! is sent, the socket of a backend on this host is looked up by the addresses that it must have. For a backend elsewhere, a
+//! probe shows with which source packets leave.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -26,14 +26,14 @@ use crate::translation::emitted;
 pub(super) struct ServerSide {
     backend: SocketAddr,
     client: SocketAddr,
-    /// Whether the proxy's socket has the IPv4 addresses in their IPv6 form.
+    /// Whether the proxy's socket has IPv4-mapped IPv6 addresses.
     is_mapped: bool,
     /// Whether the backend is on this host, where its socket can be looked up.
     is_on_this_host: bool,
 }
 
 impl ServerSide {
-    pub(super) fn of(target: Target, client: SocketAddr, is_on_this_host: bool) -> Self {
+    pub(super) fn new(target: Target, client: SocketAddr, is_on_this_host: bool) -> Self {
         let backend = canonical(target.0);
         Self {
             backend,
@@ -43,15 +43,15 @@ impl ServerSide {
         }
     }
 
-    /// Whether the backend sees the client, as far as can be told at once: it can't while the accept backlog of a backend on
-    /// this host is full, nor where connection tracking may translate the way to a backend elsewhere.
+    /// Whether the backend is known to see the client, without a probe. Unknown while the accept backlog of a backend on this
+    /// host is full, and for a backend elsewhere if the connection is tracked.
     ///
-    /// NAT needs connection tracking, and asking whether a connection is tracked takes a third of the time of a lookup.
+    /// NAT needs connection tracking, and to check whether a connection is tracked takes a third of the time of a lookup.
     ///
     /// # Errors
     ///
     /// [`Failure::Local`]: the lookup failed.
-    pub(super) fn is_seen(self, upstream: &TcpStream) -> Result<bool, Failure> {
+    pub(super) fn sees_client(self, upstream: &TcpStream) -> Result<bool, Failure> {
         let tracked = original_destination(upstream, self.backend.is_ipv6());
         if !self.is_mapped && matches!(tracked, Ok(None)) {
             return Ok(true);
@@ -59,16 +59,16 @@ impl ServerSide {
         if !self.is_on_this_host {
             return Ok(false);
         }
-        let found = find(self.backend, self.client).map_err(Failure::Local)?;
+        let found = find_socket(self.backend, self.client).map_err(Failure::Local)?;
         Ok(found == TcpSocket::Connection)
     }
 
     /// Verifies the client's address of an established connection.
     ///
-    /// A listener instead of the connection is no proof: with SYN cookies and a full accept backlog, the backend's host has
-    /// no socket before the first data; and a rule may redirect the destination alone. So how a packet of the connection
-    /// leaves decides. Without a listener either, the connection ends in another network namespace, where it can't be seen, or
-    /// the kernel can't look up sockets: it is refused only if its packets are seen to leave with another source.
+    /// Where the lookup finds a listener instead of the connection, a probe must show the client's address: with SYN cookies and
+    /// a full accept backlog there is no socket before the first data, and a rule may redirect only the destination. Where it
+    /// finds neither, the connection ends in another network namespace, or the kernel can't look up sockets: then the
+    /// connection is refused only if the probe shows another source.
     ///
     /// # Errors
     ///
@@ -78,20 +78,20 @@ impl ServerSide {
         upstream: &TcpStream,
         mark: Option<NonZeroU32>,
     ) -> Result<(), Failure> {
-        if self.is_seen(upstream)? {
+        if self.sees_client(upstream)? {
             return Ok(());
         }
         if !self.is_on_this_host {
             return self.verify_egress(mark);
         }
         if upstream.peer_addr().is_err() {
-            // It was reset meanwhile.
+            // The connection was reset meanwhile.
             return Ok(());
         }
         let Self {
             backend, client, ..
         } = self;
-        if find(backend, client).map_err(Failure::Local)? == TcpSocket::Missing {
+        if find_socket(backend, client).map_err(Failure::Local)? == TcpSocket::Missing {
             return self.verify_egress(mark);
         }
         match emitted(Backend::new(backend, Transport::Tcp), mark, client) {
@@ -103,19 +103,15 @@ impl ServerSide {
         }
     }
 
-    /// Verifies that a packet of the connection leaves with the client's address, or that this can't be told.
-    ///
-    /// # Errors
-    ///
-    /// [`Failure::SourceTranslated`].
+    /// Verifies by a probe that packets leave with the client's address ([`verify_emitted`]).
     pub(super) fn verify_egress(self, mark: Option<NonZeroU32>) -> Result<(), Failure> {
         let backend = Backend::new(self.backend, Transport::Tcp);
         verify_emitted(backend, mark, self.client)
     }
 }
 
-/// Verifies that packets from `client` to a backend leave with that source, or that this can't be told, which is logged where a
-/// system call failed.
+/// Verifies by a probe that packets from `client` to a backend leave with that source. Succeeds where the probe can't tell; if
+/// a system call failed, that is logged.
 ///
 /// # Errors
 ///
@@ -132,7 +128,7 @@ pub(super) fn verify_emitted(
         }
         Ok(_) => Ok(()),
         Err(error) => {
-            if let Some(suppressed) = UNKNOWN.pass() {
+            if let Some(suppressed) = PROBE_FAILED_LOG.pass() {
                 tracing::warn!(
                     suppressed,
                     "can't tell whether NAT rules replace the address of {client} towards {target}: {error}"
@@ -143,7 +139,7 @@ pub(super) fn verify_emitted(
     }
 }
 
-fn find(local: SocketAddr, remote: SocketAddr) -> SysResult<TcpSocket> {
+fn find_socket(local: SocketAddr, remote: SocketAddr) -> SysResult<TcpSocket> {
     match with_lookup(|lookup| lookup.tcp(local, remote)) {
         // gVisor has no sock_diag(7), and no NAT rules of the host.
         Err(error) if error.is_unknown_protocol() => Ok(TcpSocket::Missing),
@@ -151,22 +147,22 @@ fn find(local: SocketAddr, remote: SocketAddr) -> SysResult<TcpSocket> {
     }
 }
 
-/// Uses this thread's socket. After an error it is opened again: an answer may still be queued there.
-fn with_lookup<T>(ask: impl FnOnce(&SocketLookup) -> SysResult<T>) -> SysResult<T> {
+/// Calls `query` with this thread's netlink socket. An error closes the socket, because an answer may still be queued there.
+fn with_lookup<T>(query: impl FnOnce(&SocketLookup) -> SysResult<T>) -> SysResult<T> {
     LOOKUP.with_borrow_mut(|slot| {
         let lookup = match slot.take() {
             Some(lookup) => lookup,
             None => SocketLookup::open()?,
         };
-        let answer = ask(&lookup)?;
+        let answer = query(&lookup)?;
         *slot = Some(lookup);
         Ok(answer)
     })
 }
 
 thread_local! {
-    /// A worker's socket, in its own network namespace.
+    /// A worker's netlink socket, in its own network namespace.
     static LOOKUP: RefCell<Option<SocketLookup>> = const { RefCell::new(None) };
 }
 
-static UNKNOWN: Throttle = Throttle::new();
+static PROBE_FAILED_LOG: Throttle = Throttle::new();

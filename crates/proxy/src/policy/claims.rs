@@ -1,4 +1,4 @@
-//! What the decision about a connection or datagram uses of its header.
+//! The claims of a header, by which a connection or datagram is decided about.
 
 use std::net::SocketAddr;
 
@@ -19,7 +19,7 @@ pub(crate) struct Claims {
     pub(crate) destination: Option<SocketAddr>,
     /// The hop count: the proxies that the connection has passed, according to the header.
     pub(crate) hops: u8,
-    /// Why the TLVs of the header refuse it (`--require-tlv`).
+    /// The refusal for the header's TLVs, if they are not the required ones (`--require-tlv`).
     pub(crate) tlv_refusal: Option<ClientRefusal>,
     /// The transport protocol, which is the same on both sides.
     pub(crate) transport: Transport,
@@ -36,7 +36,7 @@ impl Claims {
             claim,
             peer,
             destination,
-            // The proxy forwards datagrams without a header that could count hops.
+            // The proxy sends datagrams without a header, so nothing could count their hops.
             hops: 0,
             // A datagram without the required TLVs has been dropped.
             tlv_refusal: None,

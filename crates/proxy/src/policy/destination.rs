@@ -116,19 +116,19 @@ impl DestinationPolicy {
         (!allowed.is_empty()).then_some(Self(allowed))
     }
 
-    /// Decides about a destination. An IPv4-mapped address is treated as the IPv4 address, and other IPv6 forms that embed
-    /// an IPv4 address are refused if that is special.
+    /// Decides about a destination. An IPv4-mapped address is treated as the IPv4 address. Another IPv6 address that embeds an
+    /// IPv4 address is refused if that is special.
     pub fn admit(
         &self,
-        asked: SocketAddr,
+        destination: SocketAddr,
         context: DestinationContext<'_>,
     ) -> Result<(), DestinationRefusal> {
-        let (ip, port) = (asked.ip().to_canonical(), asked.port());
+        let (ip, port) = (destination.ip().to_canonical(), destination.port());
         if port == 0 {
             return Err(DestinationRefusal::NoPort);
         }
-        let purpose = special(ip);
-        match purpose {
+        let special = special(ip);
+        match special {
             Some(Special::Multicast) => return Err(DestinationRefusal::Multicast),
             Some(Special::Unspecified) => return Err(DestinationRefusal::Unspecified),
             Some(Special::Broadcast | Special::Reserved) => {
@@ -137,12 +137,12 @@ impl DestinationPolicy {
             Some(Special::LinkLocal) => return Err(DestinationRefusal::LinkLocal),
             _ => {}
         }
-        if embedded_ipv4(ip).is_some_and(|inner| !is_ordinary(inner.into(), context)) {
+        if embedded_ipv4(ip).is_some_and(|embedded| !is_ordinary(embedded.into(), context)) {
             return Err(DestinationRefusal::Embedded);
         }
         let is_listed = self.0.allows(ip, port);
-        let is_loopback = purpose == Some(Special::Loopback);
-        if purpose == Some(Special::Metadata) {
+        let is_loopback = special == Some(Special::Loopback);
+        if special == Some(Special::Metadata) {
             return is_listed.then_some(()).ok_or(DestinationRefusal::Metadata);
         }
         match (context.kind_of)(ip) {
@@ -152,10 +152,12 @@ impl DestinationPolicy {
             None if context.own_ports.transparent => context.admit_possible_loop()?,
             None => {}
         }
-        match is_listed {
-            true => Ok(()),
-            false if is_loopback => Err(DestinationRefusal::LoopbackNotListed),
-            false => Err(DestinationRefusal::NotListed),
+        if is_listed {
+            Ok(())
+        } else if is_loopback {
+            Err(DestinationRefusal::LoopbackNotListed)
+        } else {
+            Err(DestinationRefusal::NotListed)
         }
     }
 }
@@ -170,9 +172,10 @@ impl DestinationContext<'_> {
 
     /// Admits a destination that might lead back to this process, unless its payload could then be taken for a header.
     fn admit_possible_loop(&self) -> Result<(), DestinationRefusal> {
-        match self.source_is_trusted {
-            true => Err(DestinationRefusal::TrustedSource),
-            false => Ok(()),
+        if self.source_is_trusted {
+            Err(DestinationRefusal::TrustedSource)
+        } else {
+            Ok(())
         }
     }
 }
@@ -186,8 +189,8 @@ fn is_ordinary(ip: IpAddr, context: DestinationContext<'_>) -> bool {
     is_unrestricted && (context.kind_of)(ip).is_none()
 }
 
-/// Limit of the proxies that a connection has passed, by the hop count of its header. With a higher limit, a loop opens
-/// more connections before it ends. With a lower one, longer chains of proxies are impossible.
+/// Limit of the proxies that a connection has passed, by the hop count of its header. A higher limit lets a loop open more
+/// connections before it ends; a lower limit allows only shorter chains of proxies.
 pub const MAX_HOPS: u8 = 4;
 
 #[cfg(test)]

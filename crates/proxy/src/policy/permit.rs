@@ -1,4 +1,4 @@
-//! The third stage: decides whether this client may be connected, and to which target.
+//! The third stage: decides whether the client may connect, and to which target.
 
 use std::net::SocketAddr;
 
@@ -25,9 +25,9 @@ impl Permit {
     /// Applies the source policy, the lists of clients and the destination policy, and checks that replies to a spoofed
     /// connection would come back.
     ///
-    /// The target follows the client's family, not the balancer's: an IPv6 client behind an IPv4 balancer goes to the
-    /// IPv6 target. Without a claimed source the peer's family decides, if it has a target. Where headers may choose the destination, the one
-    /// that the header names is the target.
+    /// Where headers may choose the destination, the target is the one that the header names. Otherwise it is that of the
+    /// client's address family: an IPv6 client behind an IPv4 balancer goes to the IPv6 target. Without a claimed source it is
+    /// that of the peer's family, or the only one.
     ///
     /// # Errors
     ///
@@ -58,12 +58,13 @@ impl Permit {
             transport: claims.transport,
         };
         let is_local = rules.is_on_this_host(target.0.ip());
-        let is_sound = match named {
-            Some(_) if !is_local => true,
-            None if !is_local => rules.reply_path.is_sound(backend, rules.mark()),
-            // The monitor may not know a configured target of an address family that was not expected. It probes such a
-            // target from the first client on, as it does a target that a header names.
-            _ => rules.reply_path.is_sound_or_enqueue(backend, rules.mark()),
+        let is_sound = if is_local {
+            // A target that the monitor does not know is probed from its first client on: one that a header names, or a
+            // configured one of an address family that was not expected.
+            rules.reply_path.is_sound_or_enqueue(backend, rules.mark())
+        } else {
+            // Destinations on other hosts that headers name are not probed.
+            named.is_some() || rules.reply_path.is_sound(backend, rules.mark())
         };
         // Replies to an address of this host stay on it, whatever the routes.
         if !is_sound && !rules.is_on_this_host(client) {
@@ -94,7 +95,7 @@ impl Permit {
         Ok(self)
     }
 
-    /// To connect from an address of this host. A header without a claimed source names no destination either.
+    /// A permit to connect from an address of this host. A header without a claimed source names no destination either.
     fn without_source(peer: PeerAddr, listener: LocalAddr, rules: &Rules) -> Result<Self, Failure> {
         let target = rules
             .target_without_client(peer.ip())?
@@ -124,7 +125,7 @@ impl Permit {
     }
 
     /// The address to bind the upstream socket to; `None` to connect from an address of this host. Port 0 stands for any port,
-    /// also where the header claims it.
+    /// also if it is the port in the header.
     pub(crate) fn bind_to(&self) -> Option<SocketAddr> {
         let ClaimedSource(source) = self.source?;
         Some(match self.source_port {
@@ -133,7 +134,7 @@ impl Permit {
         })
     }
 
-    /// What to do when the source's port is taken.
+    /// The collision policy.
     pub(crate) fn on_collision(&self) -> OnCollision {
         self.on_collision
     }

@@ -31,8 +31,8 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Reports a connection or session that failed, to the monitor: an unanswered one from the client's address may have a
-    /// broken reply path, and NAT rules may replace that address.
+    /// Reports a failure to the reply path monitor where it may be due to the host's routes or NAT rules: no answer, or a
+    /// replaced client's address.
     pub(crate) fn report_failure(&self, target: Target, transport: Transport, failure: &Failure) {
         let backend = Backend::new(target.0, transport);
         match failure {
@@ -45,7 +45,7 @@ impl Rules {
         }
     }
 
-    /// The target of clients with an address of this family.
+    /// The target of clients of the address family of `client`.
     ///
     /// # Errors
     ///
@@ -57,8 +57,8 @@ impl Rules {
             .ok_or(Failure::NoTarget { client })
     }
 
-    /// The target of connections from this host itself, as after a balancer's health check: that of the balancer's family,
-    /// or the other one, because no client's address has to be kept.
+    /// The target of connections without a client, such as a balancer's health checks: that of the balancer's family if there is
+    /// one, else the other, because no client's address has to be kept.
     ///
     /// # Errors
     ///
@@ -111,7 +111,8 @@ impl Rules {
         claims: &Claims,
         client: IpAddr,
     ) -> Result<Option<Target>, Failure> {
-        let (Some(policy), Some(asked)) = (&self.config.destination_policy, claims.destination)
+        let (Some(policy), Some(destination)) =
+            (&self.config.destination_policy, claims.destination)
         else {
             return Ok(None);
         };
@@ -119,8 +120,11 @@ impl Rules {
         if claims.claim.is_some_and(|claim| claim.0.port() == 0) {
             return Err(SourceRefusal::NoPort.into());
         }
-        let refuse = |refusal| Failure::Destination { asked, refusal };
-        if asked.is_ipv4() != client.is_ipv4() {
+        let refuse = |refusal| Failure::Destination {
+            destination,
+            refusal,
+        };
+        if destination.is_ipv4() != client.is_ipv4() {
             return Err(refuse(DestinationRefusal::Family));
         }
         if claims.hops >= MAX_HOPS {
@@ -131,13 +135,13 @@ impl Rules {
             own_ports: &self.own_ports,
             source_is_trusted: self.config.trust.contains(client) && !self.trusts_all(client),
         };
-        policy.admit(asked, context).map_err(refuse)?;
-        Ok(Some(Target(asked)))
+        policy.admit(destination, context).map_err(refuse)?;
+        Ok(Some(Target(destination)))
     }
 
-    /// Whether every client of this family may send headers. A client gains nothing from a connection that loops back
-    /// here then: it could claim any source directly. Such a loop ends, because each pass removes a header that the
-    /// client sent, unless `--send-proxy` adds one each time.
+    /// Whether every client of this family may send headers, and loops end. Such a client could claim any source directly, so it
+    /// gains nothing from a connection that loops back here. A loop ends because each pass removes a header that the client
+    /// sent, unless `--send-proxy` adds one each time.
     fn trusts_all(&self, client: IpAddr) -> bool {
         self.config.trust.contains_family_of(client) && self.config.upstream.send_proxy.is_none()
     }

@@ -239,7 +239,7 @@ mod tests {
             HeaderError::TooManyTlvs { max: 8 }.into(),
             Failure::Source(SourceRefusal::Loopback),
             Failure::Destination {
-                asked: addr,
+                destination: addr,
                 refusal: DestinationRefusal::NotListed,
             },
             HeaderError::Refused(HeaderRefusal::WithoutClient).into(),

@@ -104,7 +104,7 @@ impl Role for ForwarderRole {
         let socket = UpstreamSocket::new_udp(upstream.0).map_err(Failure::Local)?;
         socket
             .connect_udp(upstream.0)
-            .map_err(|failed| Failure::of_udp_connect(upstream, failed))
+            .map_err(|error| Failure::from_udp_connect(upstream, error))
     }
 
     /// It connects from its own address.

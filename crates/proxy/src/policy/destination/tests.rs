@@ -2,7 +2,7 @@ use peername_server::destination_list::AllowedDestination;
 
 use super::*;
 
-fn host(ip: IpAddr) -> Option<HostAddress> {
+fn host_address(ip: IpAddr) -> Option<HostAddress> {
     match ip.to_string().as_str() {
         "10.0.0.1" | "2001:db8::1" | "127.0.0.1" | "::1" => Some(HostAddress::Own),
         "10.0.0.255" => Some(HostAddress::NetworkOrBroadcast),
@@ -10,7 +10,7 @@ fn host(ip: IpAddr) -> Option<HostAddress> {
     }
 }
 
-fn list(entries: &[&str]) -> DestinationPolicy {
+fn policy(entries: &[&str]) -> DestinationPolicy {
     let entries = entries
         .iter()
         .map(|entry| entry.parse::<AllowedDestination>().unwrap());
@@ -28,11 +28,11 @@ fn admit_from(
 ) -> Result<(), DestinationRefusal> {
     let own_ports = own_ports(false);
     let context = DestinationContext {
-        kind_of: &host,
+        kind_of: &host_address,
         own_ports: &own_ports,
         source_is_trusted,
     };
-    list(entries).admit(destination.parse().unwrap(), context)
+    policy(entries).admit(destination.parse().unwrap(), context)
 }
 
 fn own_ports(transparent: bool) -> OwnPorts {
@@ -135,15 +135,15 @@ fn own_listeners_are_refused_although_they_are_listed() {
 #[test]
 fn behind_tproxy_any_destination_may_loop() {
     let mut context = DestinationContext {
-        kind_of: &host,
+        kind_of: &host_address,
         own_ports: &own_ports(true),
         source_is_trusted: true,
     };
-    let (list, destination) = (list(&["10.9.0.0/16"]), "10.9.0.1:80".parse().unwrap());
+    let (policy, destination) = (policy(&["10.9.0.0/16"]), "10.9.0.1:80".parse().unwrap());
     assert_eq!(
-        list.admit(destination, context),
+        policy.admit(destination, context),
         Err(DestinationRefusal::TrustedSource)
     );
     context.source_is_trusted = false;
-    assert_eq!(list.admit(destination, context), Ok(()));
+    assert_eq!(policy.admit(destination, context), Ok(()));
 }
