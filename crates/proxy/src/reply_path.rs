@@ -1,7 +1,7 @@
 //! The reply path: the route by which a backend's replies to a spoofed client address come back to this host.
 //!
-//! [`probe`] tests it once. [`monitor`] tests it periodically while a proxy runs, and keeps the last result for new
-//! connections.
+//! [`probe`] tests a reply path once. [`monitor`] tests all of them periodically while a proxy runs, and keeps the last results
+//! for new connections.
 
 pub mod monitor;
 pub mod probe;

@@ -32,7 +32,7 @@ pub struct ReplyPathMonitor {
     /// A client whose address NAT rules replace.
     translated: Arc<TranslatedClient>,
     /// Wakes [`ReplyPathMonitor::probe_when_due`] for a new or suspect target.
-    new_target: Notify,
+    due_changed: Notify,
 }
 
 impl ReplyPathMonitor {
@@ -47,7 +47,7 @@ impl ReplyPathMonitor {
             configured,
             recent: RecentTargets::new(),
             translated: Arc::default(),
-            new_target: Notify::new(),
+            due_changed: Notify::new(),
         }
     }
 
@@ -97,34 +97,36 @@ impl ReplyPathMonitor {
             return state.is_sound();
         }
         self.recent.insert(key, ProbeState::new(target, true));
-        self.new_target.notify_one();
+        self.due_changed.notify_one();
         true
     }
 
-    /// Reports that a connection from a client's address to `target` timed out: maybe its replies do not come back any
-    /// more. The target is probed as soon as its last probe is a second ago; if that one fails, the path is broken.
+    /// Reports that a connection from a client's address to `target` timed out: maybe the target's replies do not come back any
+    /// more. The next probe is due a second after the last one; if it fails, the path counts as broken.
     pub(crate) fn report_timeout(&self, target: Backend, mark: Option<NonZeroU32>) {
+        for state in self.find_configured(target, mark) {
+            state.suspect();
+        }
         let named = ProbeTarget {
             mark,
             ..target.into()
         };
-        let named = self.recent.get(&named.key());
-        let states = self.find_configured(target, mark).cloned().chain(named);
-        states.for_each(|state| state.suspect());
-        self.new_target.notify_one();
+        if let Some(state) = self.recent.get(&named.key()) {
+            state.suspect();
+        }
+        self.due_changed.notify_one();
     }
 
-    /// Reports that rules or routes have changed: every target is probed as soon as [`ReplyPathMonitor::probe_when_due`] runs,
-    /// and one failure suffices.
+    /// Reports that rules or routes have changed: every target is due at once, and a path is broken if that probe fails.
     pub fn report_routing_change(&self) {
         for state in self.all_targets() {
             state.expire();
         }
-        self.new_target.notify_one();
+        self.due_changed.notify_one();
     }
 
-    /// Reports a client that was refused because NAT rules replace its address on the way to `target`. Its path is probed at
-    /// once, and until its address is kept again.
+    /// Reports a client that was refused because NAT rules replace its address on the way to `target`. The client's path is
+    /// probed at once, and then each second until its address is kept again.
     pub(crate) fn report_translated(
         &self,
         client: IpAddr,
@@ -132,7 +134,7 @@ impl ReplyPathMonitor {
         mark: Option<NonZeroU32>,
     ) {
         if self.translated.report(client, target, mark) {
-            self.new_target.notify_one();
+            self.due_changed.notify_one();
         }
     }
 
@@ -146,21 +148,21 @@ impl ReplyPathMonitor {
         probe_in_batches(&self.all_targets()).await;
     }
 
-    /// Waits until a target is due and probes it: a minute after its last probe, a second after one that failed, or at
-    /// once if it is new. To be called in a loop. Cancel-safe: a target is still due if its probe was cancelled.
+    /// Waits until a target is due and probes it: a minute after its last probe, a second after a failed one, and at once if it
+    /// is new. To be called in a loop. Cancel-safe: a target is still due if its probe was cancelled.
     pub async fn probe_when_due(&self) {
         self.translated.probe_when_due(Instant::now());
         let due = self.due_targets(Instant::now());
         if due.is_empty() {
             tokio::select! {
                 () = sleep_until(self.next_due()) => {}
-                () = self.new_target.notified() => {}
+                () = self.due_changed.notified() => {}
             }
         }
         probe_in_batches(&due).await;
     }
 
-    /// Takes up to one batch of the due targets, new ones first. So the slow probe of a broken path delays only its own
+    /// Returns up to one batch of the due targets, new ones first. So the slow probe of a broken path delays only its own
     /// batch.
     fn due_targets(&self, now: Instant) -> Vec<Arc<ProbeState>> {
         let mut due = self.all_targets();
@@ -171,9 +173,11 @@ impl ReplyPathMonitor {
     }
 
     fn next_due(&self) -> Instant {
-        let (all, now) = (self.all_targets(), Instant::now());
-        let due = all.iter().map(|state| state.due_at().unwrap_or(now));
-        due.chain(self.translated.due_at(now))
+        let now = Instant::now();
+        self.all_targets()
+            .iter()
+            .map(|state| state.due_at().unwrap_or(now))
+            .chain(self.translated.due_at(now))
             .min()
             .unwrap_or(now + PROBE_INTERVAL)
     }
@@ -184,13 +188,14 @@ impl ReplyPathMonitor {
         target: Backend,
         mark: Option<NonZeroU32>,
     ) -> impl Iterator<Item = &Arc<ProbeState>> {
-        let targets = [false, true].map(|any_port| ProbeTarget {
-            any_port,
-            mark,
-            ..target.into()
-        });
-        let targets = targets.into_iter();
-        targets.filter_map(|target| self.configured.get(&target.key()))
+        [false, true].into_iter().filter_map(move |any_port| {
+            let target = ProbeTarget {
+                any_port,
+                mark,
+                ..target.into()
+            };
+            self.configured.get(&target.key())
+        })
     }
 
     fn all_targets(&self) -> Vec<Arc<ProbeState>> {
@@ -200,13 +205,13 @@ impl ReplyPathMonitor {
     }
 }
 
-/// Probes targets in batches: each probe takes up to two descriptors, which clients need, too.
+/// Probes targets in batches: each probe takes up to two file descriptors, of which clients may need the last ones.
 async fn probe_in_batches(targets: &[Arc<ProbeState>]) {
     for batch in targets.chunks(PROBE_BATCH) {
         match Netlink::open() {
             Ok(netlink) => drop(join_all(batch.iter().map(|state| state.probe(&netlink))).await),
             Err(error) => {
-                if let Some(suppressed) = NO_NETLINK.pass() {
+                if let Some(suppressed) = NETLINK_LOG.pass() {
                     tracing::warn!(suppressed, "can't tell whether replies come back: {error}");
                 }
                 let now = Instant::now();
@@ -216,9 +221,9 @@ async fn probe_in_batches(targets: &[Arc<ProbeState>]) {
     }
 }
 
-/// Targets that are probed concurrently. The probe of a broken path takes half a second.
+/// The number of targets that are probed concurrently. The probe of a broken path takes half a second.
 const PROBE_BATCH: usize = 4;
-static NO_NETLINK: Throttle = Throttle::new();
+static NETLINK_LOG: Throttle = Throttle::new();
 
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,4 @@
-//! Probes a reply path: do a backend's replies to a foreign address come back to this host?
+//! Probes a reply path: whether a backend's replies to a foreign address come back to this host.
 //!
 //! If they don't, every connection hangs in its handshake, and the backend's SYN-ACKs leave for hosts that sent no SYN.
 //! So the path is probed before the first client is served, and again while the proxy runs: other programs may flush
@@ -28,7 +28,7 @@ use crate::translation::{Emitted, LIST_RULES, emitted, fresh_source};
 pub enum ProbeOutcome {
     /// A connection from a foreign address was established, over the routes that the backend's replies take.
     Connected,
-    /// By the routing tables the backend's replies stay on this host. No packet was sent: the backend itself has the
+    /// By the routing tables the backend's replies stay on this host. No packet was sent, because the backend itself has the
     /// port.
     RouteFound,
     /// The backend is on another host, and this host can't read the routes there.
@@ -37,7 +37,7 @@ pub enum ProbeOutcome {
     NoIpv6,
 }
 
-/// Why replies would not come back, with the command that fixes it.
+/// Why replies would not come back, with the command that mends it.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplyPathError {
     /// This process lacks the capability to bind to a foreign address.
@@ -46,7 +46,7 @@ pub enum ReplyPathError {
         advice = Advice::for_this_process()
     )]
     Permission(SyscallError),
-    /// The reply was not routed back: the handshake timed out.
+    /// The handshake timed out: the reply was not routed back.
     #[error(
         "no connection from {from} to {ip} within {}: replies to foreign addresses \
          leave this host; run {} as root, or let the proxy do it with `--setup-routes`",
@@ -72,7 +72,7 @@ pub enum ReplyPathError {
         /// The documentation address that was looked up.
         to: IpAddr,
     },
-    /// There is a rule of peername's for the backend, and yet replies are routed elsewhere.
+    /// Replies leave this host although peername has a rule for the backend.
     #[error(
         "what {target} sends to clients leaves this host, although there is a rule for it: either a rule with a smaller \
          priority takes these packets (`ip rule show`), or the table is empty (`peername routes show`)"
@@ -81,7 +81,7 @@ pub enum ReplyPathError {
         /// The backend.
         target: Backend,
     },
-    /// Replies were recognized by the mark, and are not any more.
+    /// Replies were recognized by the mark at an earlier probe, and are not any more.
     #[error(
         "replies of {target} are not recognized by mark {mark} any more: another program has removed the table \
          `peername_mark_{mark}` (`nft flush ruleset`) or its rule; run {} as root, or let the proxy do it with `--setup-routes`",
@@ -112,7 +112,7 @@ pub enum ReplyPathError {
 }
 
 impl ReplyPathError {
-    /// Whether a rule, a route or a table is missing.
+    /// Whether the error means that a rule, a route or a table is missing.
     pub(super) fn is_missing_rule(&self) -> bool {
         matches!(
             self,
@@ -159,26 +159,23 @@ pub(crate) async fn probe_with(
                 }
                 outcome => outcome,
             };
-            explain(netlink, backend, outcome).await
+            detect_overridden_rule(netlink, backend, outcome).await
         }
         BackendLocation::ThisHost(address) => {
             let backend = Backend { address, ..backend };
             let outcome = look_up_route(netlink, backend, mark).await;
-            explain(netlink, backend, outcome).await
+            detect_overridden_rule(netlink, backend, outcome).await
         }
         BackendLocation::OtherHost => match mark {
-            Some(_) => verify_emitted(backend, mark),
+            Some(_) => probe_egress(backend, mark),
             None => Ok(ProbeOutcome::OtherHost),
         },
     }
 }
 
-/// Verifies that a foreign address is kept on the way to a backend behind another interface of this host. Where the device
-/// or the packet filter does not tell, nothing is known.
-fn verify_emitted(
-    target: Backend,
-    mark: Option<NonZeroU32>,
-) -> Result<ProbeOutcome, ReplyPathError> {
+/// Verifies that NAT rules keep a foreign address on the way to a backend on another host. Succeeds where the device can't tell;
+/// where a packet filter drops the probe, the error is [`ReplyPathError::Syscall`].
+fn probe_egress(target: Backend, mark: Option<NonZeroU32>) -> Result<ProbeOutcome, ReplyPathError> {
     let from = fresh_source(foreign_addr(target.address.ip()))?;
     match emitted(target, mark, from) {
         Ok(Some(Emitted { source: seen, .. })) if seen.ip() != from.ip() => {
@@ -193,8 +190,8 @@ fn verify_emitted(
     }
 }
 
-/// Tells a rule that has no effect from one that is missing.
-async fn explain(
+/// Replaces an error about a missing rule by [`ReplyPathError::Overridden`] where there is a rule.
+async fn detect_overridden_rule(
     netlink: &Netlink,
     target: Backend,
     outcome: Result<ProbeOutcome, ReplyPathError>,
@@ -209,13 +206,14 @@ async fn explain(
 
 /// A foreign address of the same family that no client has: 192.0.2.1 from TEST-NET-1 (RFC 5737), or
 /// 2001:db8::1 from the documentation prefix (RFC 3849).
-pub fn foreign_addr(family_of: IpAddr) -> IpAddr {
-    match family_of {
+pub fn foreign_addr(same_family: IpAddr) -> IpAddr {
+    match same_family {
         IpAddr::V4(_) => Ipv4Addr::new(192, 0, 2, 1).into(),
         IpAddr::V6(_) => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
     }
 }
 
+/// Connects to a listener of our own. Only looks up the route where the backend's rules are limited to its port.
 async fn probe_loopback(
     netlink: &Netlink,
     target: Backend,
@@ -224,10 +222,10 @@ async fn probe_loopback(
     let ip = target.address.ip();
     let listener = listener::listen(SocketAddr::new(ip, 0), BindOptions::default())?;
     let address = upstream::local_addr(&listener)?;
+    // A rule for the backend's port alone does not apply to the listener.
     if look_up_route(netlink, address.into(), None).await.is_err()
         && let Ok(found) = look_up_route(netlink, target, None).await
     {
-        // A rule for the backend's port does not apply to the listener.
         return Ok(found);
     }
     let listener = TcpListener::from_std(listener).call("epoll_ctl(2)")?;
@@ -279,7 +277,7 @@ fn connect_from(
     })?;
     socket.bind_any_port(foreign)?;
     let connection = socket.connect(to)?;
-    // No data was sent on it, so it need not linger in TIME_WAIT.
+    // No data is sent on the connection, so it need not stay in TIME_WAIT.
     stream::reset_on_close(&connection).call("setsockopt(SO_LINGER)")?;
     Ok(connection)
 }
@@ -317,6 +315,7 @@ fn is_ipv6_missing(error: &SyscallError) -> bool {
     netlink::is_family_disabled(error) || error.is_address_unavailable()
 }
 
+/// Displays a duration in milliseconds.
 struct Milliseconds(Duration);
 
 impl std::fmt::Display for Milliseconds {
@@ -324,6 +323,7 @@ impl std::fmt::Display for Milliseconds {
         write!(f, "{} ms", self.0.as_millis())
     }
 }
-/// How long a handshake over loopback may take. It takes well under a millisecond; the rest is for a host that is busy
-/// while it boots.
+
+/// Timeout of a handshake over loopback, which takes well under a millisecond; the rest is for a host that is busy while it
+/// boots.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_millis(500);

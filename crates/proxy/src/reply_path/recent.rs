@@ -14,7 +14,7 @@ use super::target::ProbeKey;
 #[derive(Debug)]
 pub(super) struct RecentTargets {
     targets: RwLock<HashMap<ProbeKey, Arc<ProbeState>>>,
-    /// The start of the clock of last uses.
+    /// Times of last use are counted from here.
     epoch: Instant,
 }
 
@@ -39,7 +39,7 @@ impl RecentTargets {
         let mut targets = self.targets.write();
         if targets.len() >= MAX_RECENT {
             let oldest = targets.iter().min_by_key(|(_, state)| state.last_used_ms());
-            if let Some(oldest) = oldest.map(|(key, _)| *key) {
+            if let Some((&oldest, _)) = oldest {
                 targets.remove(&oldest);
             }
         }
@@ -64,6 +64,6 @@ impl Clone for RecentTargets {
     }
 }
 
-/// Limit of remembered destinations; each costs a loopback connection or a route lookup per minute. With a lower limit,
-/// a client that names many destinations could evict each before it is named again, and none would ever be refused.
+/// Limit of remembered destinations; each costs a loopback connection or a route lookup per minute. If it is too low, clients
+/// that name many destinations in turn evict each before it is named again, and none is ever refused.
 pub(super) const MAX_RECENT: usize = 256;

@@ -16,37 +16,34 @@ use tokio::time::timeout;
 
 use crate::routes::LOCAL_FWMARK;
 
-/// Whether replies to connections with this mark are marked for local delivery, and routed by that.
+/// Whether replies to connections with this mark get the mark for local delivery, and that mark is routed.
 pub(super) async fn is_delivered(netlink: &Netlink, mark: NonZeroU32, to: IpAddr) -> Result<bool> {
     Ok(is_reply_marked(mark).await? && netlink.is_mark_delivered_locally(to, LOCAL_FWMARK).await?)
 }
 
 async fn is_reply_marked(mark: NonZeroU32) -> Result<bool> {
-    let (asking, answering) = connected_pair().await.call("connect(2)")?;
-    set_mark(&asking, mark.get())?;
-    accept_only_marked(&asking, LOCAL_FWMARK)?;
+    let (client, server) = connected_pair().await.call("connect(2)")?;
+    set_mark(&client, mark.get())?;
+    accept_only_marked(&client, LOCAL_FWMARK)?;
     let exchange = async {
-        asking.send(&[0]).await?;
-        answering.recv(&mut [0]).await?;
-        answering.send(&[0]).await?;
-        asking.recv(&mut [0]).await.map(drop)
+        client.send(&[0]).await?;
+        server.recv(&mut [0]).await?;
+        server.send(&[0]).await?;
+        client.recv(&mut [0]).await.map(drop)
     };
-    match timeout(ROUND_TRIP, exchange).await {
+    match timeout(EXCHANGE_TIMEOUT, exchange).await {
         Ok(exchanged) => exchanged.call("sendto(2)").map(|()| true),
         Err(_) => Ok(false),
     }
 }
 
 async fn connected_pair() -> io::Result<(UdpSocket, UdpSocket)> {
-    let (asking, answering) = (bind().await?, bind().await?);
-    asking.connect(answering.local_addr()?).await?;
-    answering.connect(asking.local_addr()?).await?;
-    Ok((asking, answering))
+    let client = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+    let server = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+    client.connect(server.local_addr()?).await?;
+    server.connect(client.local_addr()?).await?;
+    Ok((client, server))
 }
 
-async fn bind() -> io::Result<UdpSocket> {
-    UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await
-}
-
-/// It takes well under a millisecond; the rest is for a busy host.
-const ROUND_TRIP: Duration = Duration::from_millis(200);
+/// Timeout of a round trip over loopback, which takes well under a millisecond; the rest is for a busy host.
+const EXCHANGE_TIMEOUT: Duration = Duration::from_millis(200);

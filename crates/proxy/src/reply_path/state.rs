@@ -21,24 +21,24 @@ use crate::backend::Backend;
 pub(super) struct ProbeState {
     target: Backend,
     mark: Option<NonZeroU32>,
-    /// Whether a keeper restores the rules for it.
+    /// Whether a keeper restores the rules for the target.
     is_kept: bool,
     /// Whether a header named the target. Peers decide how many such targets there are, so their warnings are
     /// throttled.
     is_named: bool,
     is_sound: AtomicBool,
-    /// Whether the last probe failed, or there was none yet. Only a suspect path becomes broken: one failure, maybe a
-    /// single lost segment, is no evidence against a path that passed its last probe.
+    /// Whether the last probe failed, or the path was not probed yet. Only a suspect path becomes broken: after a successful
+    /// probe, one failure may be due to a single lost segment.
     is_suspect: AtomicBool,
-    /// Whether replies were once recognized by peername's table for the mark. Changes of tables are not notified of without
-    /// CAP_NET_ADMIN, so the path is then probed each second.
-    sees_mark: AtomicBool,
+    /// Whether peername's table for the mark was seen to recognize replies. Then the path is probed each second, because the
+    /// kernel notifies of changed tables only with CAP_NET_ADMIN.
+    has_seen_mark: AtomicBool,
     /// Whether it was logged that the path can't be probed.
-    is_announced: AtomicBool,
+    has_logged_other_host: AtomicBool,
     /// Whether the server's UDP socket was bound to all addresses at the last probe.
     is_wildcard: AtomicBool,
     probed_at: Mutex<Option<Instant>>,
-    /// When a client last used the path, in milliseconds on the clock of the caller.
+    /// When a client last used the path, in milliseconds by the caller's clock.
     last_used_ms: AtomicU64,
 }
 
@@ -52,8 +52,8 @@ impl ProbeState {
             is_named,
             is_sound: AtomicBool::new(true),
             is_suspect: AtomicBool::new(true),
-            sees_mark: AtomicBool::new(false),
-            is_announced: AtomicBool::new(false),
+            has_seen_mark: AtomicBool::new(false),
+            has_logged_other_host: AtomicBool::new(false),
             is_wildcard: AtomicBool::new(false),
             probed_at: Mutex::default(),
             last_used_ms: AtomicU64::new(0),
@@ -66,13 +66,13 @@ impl ProbeState {
 
     /// When the next probe is due; `None` for at once, if the path has not been probed yet.
     pub(super) fn due_at(&self) -> Option<Instant> {
-        let is_frequent = self.is_suspect.load(Relaxed) || self.sees_mark.load(Relaxed);
-        let after = match is_frequent {
-            true => RETRY_INTERVAL,
-            false => PROBE_INTERVAL,
+        let interval = if self.is_suspect.load(Relaxed) || self.has_seen_mark.load(Relaxed) {
+            RETRY_INTERVAL
+        } else {
+            PROBE_INTERVAL
         };
         let probed_at = *self.probed_at.lock();
-        probed_at.map(|at| at + after)
+        probed_at.map(|at| at + interval)
     }
 
     /// Makes the path suspect: its next probe is due [`RETRY_INTERVAL`] after the last one.
@@ -94,7 +94,7 @@ impl ProbeState {
         self.last_used_ms.load(Relaxed)
     }
 
-    /// Notes a use. Writes only a changed time, because all workers share it.
+    /// Notes a use. Writes only a changed time, because all workers share the variable.
     pub(super) fn touch(&self, now_ms: u64) {
         if self.last_used_ms() != now_ms {
             self.last_used_ms.store(now_ms, Relaxed);
@@ -103,22 +103,22 @@ impl ProbeState {
 
     pub(super) async fn probe(&self, netlink: &Netlink) {
         let mut outcome = probe::probe_with(netlink, self.target, self.mark).await;
-        let is_here = !matches!(
+        let is_on_this_host = !matches!(
             outcome,
             Ok(ProbeOutcome::OtherHost) | Err(ReplyPathError::Syscall(_))
         );
         if let (Ok(ProbeOutcome::OtherHost), Some(mark)) = (&outcome, self.mark) {
             outcome = self.probe_mark(netlink, mark).await;
         }
-        if is_here && self.target.transport == Transport::Udp {
-            self.look_for_wildcard();
+        if is_on_this_host && self.target.transport == Transport::Udp {
+            self.check_wildcard();
         }
         self.update(outcome);
         self.set_probed_at(Instant::now());
     }
 
-    /// Tests whether replies from another host are recognized by the mark, as peername's table does it. Other means can't be
-    /// tested, so only a table that was there can be missing.
+    /// Tests whether peername's table recognizes replies from another host by the mark. They may be recognized by other means,
+    /// which can't be tested, so it is an error only if the table was there before.
     async fn probe_mark(
         &self,
         netlink: &Netlink,
@@ -127,9 +127,9 @@ impl ProbeState {
         let to = probe::foreign_addr(self.target.address.ip());
         let is_delivered = reply_mark::is_delivered(netlink, mark, to).await?;
         if is_delivered {
-            self.sees_mark.store(true, Relaxed);
-        } else if self.sees_mark.load(Relaxed) {
-            // No packet is lost on loopback: one failure suffices.
+            self.has_seen_mark.store(true, Relaxed);
+        } else if self.has_seen_mark.load(Relaxed) {
+            // No packet is lost on loopback, so one failure is enough to count the path as broken.
             self.suspect();
             return Err(ReplyPathError::MarkLost {
                 target: self.target,
@@ -139,9 +139,9 @@ impl ProbeState {
         Ok(ProbeOutcome::OtherHost)
     }
 
-    /// Logs that the server's socket has begun to be bound to all addresses. Whether its replies are lost can't be seen from
-    /// outside.
-    fn look_for_wildcard(&self) {
+    /// Warns if the server's socket is bound to all addresses, once until it no longer is. Whether its replies are really lost
+    /// can't be seen from outside.
+    fn check_wildcard(&self) {
         let target = self.target.address;
         let client = SocketAddr::new(probe::foreign_addr(target.ip()), DISCARD);
         let found = SocketLookup::open().and_then(|lookup| lookup.is_udp_wildcard(target, client));
@@ -149,7 +149,6 @@ impl ProbeState {
             Ok(true) if self.is_wildcard.load(Relaxed) => return,
             Ok(true) => {}
             Ok(false) => return self.is_wildcard.store(false, Relaxed),
-            // Nothing is known.
             Err(_) => return,
         }
         if let Some(suppressed) = self.may_warn() {
@@ -166,68 +165,76 @@ impl ProbeState {
 
     /// Stores the result of a probe, and logs a change.
     pub(super) fn update(&self, outcome: Result<ProbeOutcome, ReplyPathError>) {
-        let target = self.target;
         match outcome {
             // A failed system call says nothing about the path: a host that is short of descriptors or memory must not
             // refuse its clients.
             Err(ReplyPathError::Syscall(error)) => {
                 if let Some(suppressed) = self.may_warn() {
+                    let target = self.target;
                     tracing::warn!(upstream = %target, suppressed, "can't tell whether replies come back: {error}");
                 }
             }
-            Err(broken) => {
-                let restored = match broken.is_missing_rule() && self.is_kept {
-                    true => ". The process that `--setup-routes` has started restores the rules",
-                    false => "",
-                };
-                let was_suspect = self.is_suspect.swap(true, Relaxed);
-                if was_suspect
-                    && self.is_sound.swap(false, Relaxed)
-                    && let Some(suppressed) = self.may_warn()
-                {
-                    tracing::warn!(
-                        upstream = %target,
-                        suppressed,
-                        "replies do not come back: {broken}{restored}. Until they do, clients that would go \
-                         to {target} are refused"
-                    );
-                }
-            }
-            Ok(tested) => {
-                let was_suspect = self.is_suspect.swap(false, Relaxed);
-                if was_suspect
-                    && tested == ProbeOutcome::OtherHost
-                    && !self.is_named
-                    && !self.is_announced.swap(true, Relaxed)
-                {
-                    tracing::info!(
-                        upstream = %target,
-                        "the backend is on another host, so whether replies come back can't be told \
-                         without connecting to it: `peername doctor` does (docs/routes.md)"
-                    );
-                }
-                if !self.is_sound.swap(true, Relaxed) {
-                    tracing::info!(upstream = %target, "replies come back again");
-                }
-                tracing::debug!(upstream = %target, ?tested, "replies come back");
-            }
+            Err(error) => self.record_failure(&error),
+            Ok(tested) => self.record_success(tested),
         }
+    }
+
+    fn record_failure(&self, error: &ReplyPathError) {
+        let target = self.target;
+        let restored = if error.is_missing_rule() && self.is_kept {
+            ". The process that `--setup-routes` has started restores the rules"
+        } else {
+            ""
+        };
+        let was_suspect = self.is_suspect.swap(true, Relaxed);
+        if was_suspect
+            && self.is_sound.swap(false, Relaxed)
+            && let Some(suppressed) = self.may_warn()
+        {
+            tracing::warn!(
+                upstream = %target,
+                suppressed,
+                "replies do not come back: {error}{restored}. Until they do, clients that would go \
+                 to {target} are refused"
+            );
+        }
+    }
+
+    fn record_success(&self, tested: ProbeOutcome) {
+        let target = self.target;
+        let was_suspect = self.is_suspect.swap(false, Relaxed);
+        if was_suspect
+            && tested == ProbeOutcome::OtherHost
+            && !self.is_named
+            && !self.has_logged_other_host.swap(true, Relaxed)
+        {
+            tracing::info!(
+                upstream = %target,
+                "the backend is on another host, so whether replies come back can't be told \
+                 without connecting to it: `peername doctor` does (docs/routes.md)"
+            );
+        }
+        if !self.is_sound.swap(true, Relaxed) {
+            tracing::info!(upstream = %target, "replies come back again");
+        }
+        tracing::debug!(upstream = %target, ?tested, "replies come back");
     }
 
     /// `Some` when a warning may be logged, with the number of suppressed ones.
     fn may_warn(&self) -> Option<u64> {
-        match self.is_named {
-            true => NAMED_TARGETS.pass(),
-            false => Some(0),
+        if self.is_named {
+            NAMED_TARGETS_LOG.pass()
+        } else {
+            Some(0)
         }
     }
 }
 
-/// A header may name any of 16 million loopback addresses; one line for all of them shows what is wrong.
-static NAMED_TARGETS: Throttle = Throttle::new();
-/// The port of a client that no client has (RFC 863).
+/// Throttles all warnings about targets that headers name: they may be any of 16 million loopback addresses.
+static NAMED_TARGETS_LOG: Throttle = Throttle::new();
+/// The source port of a lookup for any client: the discard protocol's (RFC 863), which no client has.
 const DISCARD: u16 = 9;
-/// Routes change rarely; each probe costs one loopback connection.
+/// How often a sound path is probed. Routes change rarely; each probe costs one loopback connection.
 pub(super) const PROBE_INTERVAL: Duration = Duration::from_secs(60);
-/// Short, because rules are often added just after the start (systemd's ExecStartPost).
+/// How often a suspect path is probed. Short, because rules are often added just after the start (systemd's ExecStartPost).
 pub(super) const RETRY_INTERVAL: Duration = Duration::from_secs(1);

@@ -12,15 +12,15 @@ use crate::backend::Backend;
 pub struct ProbeTarget {
     /// The backend.
     pub backend: Backend,
-    /// Whether one probe covers every port of its address: a range of a thousand ports is probed once.
+    /// Whether one probe covers every port of the backend's address: a range of a thousand ports is probed once.
     pub any_port: bool,
-    /// The mark (SO_MARK) of connections to it: routing rules may select by it.
+    /// The mark (SO_MARK) of connections to the backend: routing rules may select by it.
     pub mark: Option<NonZeroU32>,
-    /// Whether a keeper restores the rules for it.
+    /// Whether a keeper restores the rules for the backend.
     pub is_kept: bool,
 }
 
-/// Targets with the same key share one probe.
+/// Identifies a probe: targets with the same key share one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct ProbeKey {
     ip: IpAddr,
@@ -30,7 +30,6 @@ pub(super) struct ProbeKey {
 }
 
 impl ProbeTarget {
-    /// The key.
     pub(super) fn key(&self) -> ProbeKey {
         let Backend { address, transport } = self.backend;
         ProbeKey {

@@ -1,6 +1,6 @@
-//! What an operator can do about each outcome of a connection or session and each reason of a dropped datagram, in a line.
+//! One line of advice for the operator on each outcome of a connection or session, and on each reason of a dropped datagram.
 
-/// The advice on an outcome or reason as the metrics name it; `None` where there is nothing to do.
+/// The advice on an outcome or drop reason, by its name in the metrics; `None` where there is nothing to do.
 pub fn advise(reason: &str) -> Option<&'static str> {
     Some(match reason {
         "untrusted_peer" => "If it is a balancer of yours, add its address to --trust.",
@@ -156,9 +156,10 @@ mod tests {
     fn first_column<'page>(page: &'page str, heading: &str) -> Vec<&'page str> {
         let (_, section) = page.split_once(heading).expect(heading);
         let (section, _) = section.split_once("\n#").unwrap_or((section, ""));
-        let rows = section.lines().filter_map(|line| line.strip_prefix("| `"));
-        let cells = rows.filter_map(|row| row.split(" | ").next());
-        cells
+        section
+            .lines()
+            .filter_map(|line| line.strip_prefix("| `"))
+            .filter_map(|row| row.split(" | ").next())
             .flat_map(|cell| cell.trim_end_matches('`').split("`, `"))
             .collect()
     }
@@ -178,7 +179,7 @@ mod tests {
             // Health checks, and clients that give up.
             "closed_without_header",
             "downstream_reset",
-            // Of single datagrams.
+            // Drops of single datagrams.
             "header_only",
             "stopping",
             "flow_changed",

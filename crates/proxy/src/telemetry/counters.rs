@@ -32,11 +32,11 @@ pub struct Counters {
     datagrams: DatagramCounters,
     /// Ends by outcome. Locked once per connection, at its end.
     outcomes: Mutex<BTreeMap<OutcomeLabels, u64>>,
-    /// From the beginning of connect(2) to an established connection.
+    /// Durations from the start of connect(2) to an established connection.
     pub(crate) connect_seconds: Histogram,
 }
 
-/// The labels by which ended connections and sessions are counted.
+/// The labels of the counter of ended connections and sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OutcomeLabels {
     /// The address that the listening socket is bound to.
@@ -52,9 +52,9 @@ pub struct OutcomeLabels {
 /// Why a connection was not relayed, as metrics distinguish it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Refusal {
-    /// There was no header to work with.
+    /// No valid header arrived in time.
     Header,
-    /// A rule of the operator's refused or ended it.
+    /// A rule of the operator's refused or ended the connection.
     Denied,
 }
 
@@ -202,7 +202,7 @@ impl Refusal {
     }
 }
 
-/// Bounds of the histogram, from loopback to the retries of a lost SYN, which come after 1 s and 3 s.
+/// Bounds of the histogram in seconds, from loopback to the retries of a lost SYN, which come after 1 s and 3 s.
 const CONNECT_SECONDS: [f64; 12] = [
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0, 2.5, 5.0,
 ];

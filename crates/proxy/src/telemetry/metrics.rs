@@ -14,7 +14,6 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::histogram::Histogram;
 
-use crate::backend::Backend;
 use crate::telemetry::counters::{Counters, Refusal, Snapshot};
 use crate::telemetry::outages::{self, FailedBackend};
 use crate::udp::OpenSessions;
@@ -54,24 +53,24 @@ impl Collector for ProxyCollector {
 }
 
 #[derive(Clone, Debug, EncodeLabelSet)]
-struct Ended {
+struct ConnectionLabels {
     listener: String,
     protocol: &'static str,
     outcome: &'static str,
 }
 
 #[derive(Clone, Debug, EncodeLabelSet)]
-struct Reason {
+struct ReasonLabel {
     reason: &'static str,
 }
 
 #[derive(Clone, Debug, EncodeLabelSet)]
-struct Direction {
+struct DirectionLabel {
     direction: &'static str,
 }
 
 #[derive(Clone, Debug, EncodeLabelSet)]
-struct Worker {
+struct WorkerLabel {
     worker: usize,
 }
 
@@ -81,22 +80,17 @@ struct MethodLabel {
 }
 
 #[derive(Clone, Debug, EncodeLabelSet)]
-struct BackendAddress {
+struct BackendLabel {
     backend: String,
 }
 
 impl ProxyCollector {
     fn encode_workers(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let by_worker = |counts: Vec<u64>| {
-            let counts = counts.into_iter().enumerate();
-            counts.map(|(worker, count)| (Worker { worker }, count))
-        };
-        let loads = |of: fn(&WorkerLoad) -> u64| self.workers.iter().map(|load| of(load)).collect();
         gauges(
             encoder,
             "peername_worker_connections",
             "TCP connections that are open now, by worker",
-            by_worker(loads(WorkerLoad::connections)),
+            by_worker(self.workers.iter().map(|worker| worker.connections())),
         )?;
         gauges(
             encoder,
@@ -108,9 +102,17 @@ impl ProxyCollector {
             encoder,
             "peername_worker_handoffs",
             "TCP connections that a worker accepted and handed off to one with fewer, by worker that accepted",
-            by_worker(loads(WorkerLoad::handed_off)),
+            by_worker(self.workers.iter().map(|worker| worker.handed_off())),
         )
     }
+}
+
+/// Labels each count with the index of its worker.
+fn by_worker(counts: impl IntoIterator<Item = u64>) -> impl Iterator<Item = (WorkerLabel, u64)> {
+    counts
+        .into_iter()
+        .enumerate()
+        .map(|(worker, count)| (WorkerLabel { worker }, count))
 }
 
 fn encode_methods(encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
@@ -127,33 +129,30 @@ fn encode_methods(encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error>
 }
 
 fn encode_outages(encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-    let states = outages::states();
-    let label = |backend: Backend| BackendAddress {
-        backend: backend.to_string(),
+    let backends = outages::failed_backends();
+    let by_backend = |value: fn(&FailedBackend) -> u64| {
+        backends.iter().map(move |failed| {
+            let backend = failed.backend.to_string();
+            (BackendLabel { backend }, value(failed))
+        })
     };
-    let is_up = |one: &FailedBackend| (label(one.backend), u64::from(one.down_for.is_none()));
     gauges(
         encoder,
         "peername_backend_up",
         "1 if the backend accepts connections; only backends that have failed are listed",
-        states.iter().map(is_up),
+        by_backend(|failed| u64::from(failed.down_for.is_none())),
     )?;
-    let down_for = |one: &FailedBackend| {
-        let down_for = one.down_for.unwrap_or_default();
-        (label(one.backend), down_for.as_secs())
-    };
     gauges(
         encoder,
         "peername_backend_down_seconds",
         "For how long a backend has accepted no client; 0 if it accepts them",
-        states.iter().map(down_for),
+        by_backend(|failed| failed.down_for.unwrap_or_default().as_secs()),
     )?;
-    let last_failure = |one: &FailedBackend| (label(one.backend), one.last_failure.as_secs());
     gauges(
         encoder,
         "peername_backend_last_failure_seconds",
         "The time since a backend last did not accept a client",
-        states.iter().map(last_failure),
+        by_backend(|failed| failed.last_failure.as_secs()),
     )
 }
 
@@ -169,7 +168,7 @@ fn encode_outcomes(
     let ended = ended
         .into_iter()
         .map(|((listener, transport, outcome), count)| {
-            let labels = Ended {
+            let labels = ConnectionLabels {
                 listener: listener.to_string(),
                 protocol: transport.name(),
                 outcome,
@@ -188,28 +187,33 @@ fn encode_refusals(
     encoder: &mut DescriptorEncoder<'_>,
     snapshot: &Snapshot,
 ) -> Result<(), fmt::Error> {
-    let of = |refusal| {
-        let mut reasons: BTreeMap<&'static str, u64> = BTreeMap::new();
-        let all = snapshot.outcomes.iter();
-        for (labels, count) in all.filter(|(labels, _)| labels.refusal == Some(refusal)) {
-            *reasons.entry(labels.outcome).or_default() += count;
-        }
-        reasons
-            .into_iter()
-            .map(|(reason, count)| (Reason { reason }, count))
-    };
     counters(
         encoder,
         "peername_header_errors",
         "Connections without a valid header in time, by reason",
-        of(Refusal::Header),
+        refusals_by_reason(snapshot, Refusal::Header),
     )?;
     counters(
         encoder,
         "peername_denied",
         "Connections and UDP sessions that a rule refused or ended, by reason",
-        of(Refusal::Denied),
+        refusals_by_reason(snapshot, Refusal::Denied),
     )
+}
+
+fn refusals_by_reason(
+    snapshot: &Snapshot,
+    refusal: Refusal,
+) -> impl Iterator<Item = (ReasonLabel, u64)> {
+    let mut reasons: BTreeMap<&'static str, u64> = BTreeMap::new();
+    for (labels, count) in &snapshot.outcomes {
+        if labels.refusal == Some(refusal) {
+            *reasons.entry(labels.outcome).or_default() += count;
+        }
+    }
+    reasons
+        .into_iter()
+        .map(|(reason, count)| (ReasonLabel { reason }, count))
 }
 
 fn encode_totals(
@@ -274,7 +278,7 @@ fn encode_udp(encoder: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> Resul
         "Datagrams dropped, by reason",
         udp.dropped
             .iter()
-            .map(|(&reason, &count)| (Reason { reason }, count)),
+            .map(|(&reason, &count)| (ReasonLabel { reason }, count)),
     )?;
     counters(
         encoder,
@@ -282,7 +286,7 @@ fn encode_udp(encoder: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> Resul
         "UDP sessions evicted for another one, by the limit that was reached",
         udp.evicted
             .iter()
-            .map(|(&reason, &count)| (Reason { reason }, count)),
+            .map(|(&reason, &count)| (ReasonLabel { reason }, count)),
     )
 }
 
@@ -299,10 +303,10 @@ fn encode_connect_time(
     histogram.encode(metric)
 }
 
-fn directions(to_upstream: u64, to_downstream: u64) -> [(Direction, u64); 2] {
+fn directions(to_upstream: u64, to_downstream: u64) -> [(DirectionLabel, u64); 2] {
     [
         ("to_upstream", to_upstream),
         ("to_downstream", to_downstream),
     ]
-    .map(|(direction, count)| (Direction { direction }, count))
+    .map(|(direction, count)| (DirectionLabel { direction }, count))
 }

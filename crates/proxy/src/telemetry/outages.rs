@@ -14,38 +14,38 @@ use peername_sys::throttle::LOG_INTERVAL;
 
 use crate::backend::Backend;
 
-/// The backends that failed last, of the whole process: a reload does not make one healthy.
+/// The backends that failed last. It is global: a reload does not make a backend healthy.
 #[derive(Debug)]
 struct Outages {
     /// The number of backends that are down. While it is 0, a success reads nothing else.
     down: AtomicUsize,
-    backends: Mutex<BTreeMap<Backend, State>>,
+    backends: Mutex<BTreeMap<Backend, BackendState>>,
 }
 
 /// The state of one backend.
 #[derive(Clone, Copy, Debug)]
-struct State {
+struct BackendState {
     /// When the outage began; `None` once the backend has accepted a client again.
     since: Option<Instant>,
-    /// When it last did not accept a client. It says how much `since` is worth: a backend is not probed, so one that no
-    /// client is sent to stays down however long it has been up again.
+    /// When the backend last did not accept a client. Backends are not probed, so one that gets no more clients counts as down
+    /// even if it is up again; the time of its last failure shows that.
     last_failure: Option<Instant>,
-    /// Clients it has not accepted since the outage began.
+    /// Clients that were not accepted since the outage began.
     failed: u64,
     /// When a warning was last logged.
-    logged: Option<Instant>,
+    logged_at: Option<Instant>,
     /// Whether this outage has been logged, so that its end is logged too.
     is_logged: bool,
 }
 
-/// What to log of a failure.
+/// The fields of a warning about a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Down {
     /// Clients not accepted since the outage began, this one included.
     failed: u64,
 }
 
-/// What to log of a recovery.
+/// The fields of a warning about a recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Up {
     failed: u64,
@@ -54,7 +54,7 @@ struct Up {
 
 /// Reports that a backend did not accept a client, because of `error`.
 pub(crate) fn report_failure(backend: Backend, kind: ErrorKind, error: impl Display) {
-    if let Some(Down { failed }) = OUTAGES.failed(backend, Instant::now()) {
+    if let Some(Down { failed }) = OUTAGES.record_failure(backend, Instant::now()) {
         let advice = advice(kind);
         tracing::warn!(
             failed,
@@ -63,7 +63,7 @@ pub(crate) fn report_failure(backend: Backend, kind: ErrorKind, error: impl Disp
     }
 }
 
-/// Whether a backend is down, as far as is known: one relaxed load.
+/// Whether any backend is known to be down. Costs one relaxed load.
 pub(crate) fn is_any_down() -> bool {
     OUTAGES.down.load(Relaxed) > 0
 }
@@ -72,22 +72,22 @@ pub(crate) fn is_any_down() -> bool {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FailedBackend {
     pub(crate) backend: Backend,
-    /// For how long it has accepted none; `None` if it accepts clients now.
+    /// How long the backend has accepted no client; `None` if it accepts clients now.
     pub(crate) down_for: Option<Duration>,
-    /// The time since the last client that it did not accept.
+    /// The time since a client was last not accepted.
     pub(crate) last_failure: Duration,
 }
 
 /// The backends that once did not accept a client, as far as they are remembered.
-pub(crate) fn states() -> Vec<FailedBackend> {
-    let elapsed = |at: Option<Instant>| at.map(|at| at.elapsed());
-    let backends = OUTAGES.backends.lock();
-    let states = backends.iter();
-    states
+pub(crate) fn failed_backends() -> Vec<FailedBackend> {
+    OUTAGES
+        .backends
+        .lock()
+        .iter()
         .map(|(&backend, state)| FailedBackend {
             backend,
-            down_for: elapsed(state.since),
-            last_failure: elapsed(state.last_failure).unwrap_or_default(),
+            down_for: state.since.map(|since| since.elapsed()),
+            last_failure: state.last_failure.map_or(Duration::ZERO, |at| at.elapsed()),
         })
         .collect()
 }
@@ -97,7 +97,7 @@ pub(crate) fn report_success(backend: Backend) {
     if !is_any_down() {
         return;
     }
-    if let Some(Up { failed, lasted }) = OUTAGES.accepted(backend, Instant::now()) {
+    if let Some(Up { failed, lasted }) = OUTAGES.record_success(backend, Instant::now()) {
         let seconds = lasted.as_secs();
         tracing::warn!(failed, "backend {backend} accepts again, after {seconds} s");
     }
@@ -111,58 +111,66 @@ impl Outages {
         }
     }
 
-    fn failed(&self, backend: Backend, now: Instant) -> Option<Down> {
+    /// Returns what to log, if a warning is due.
+    fn record_failure(&self, backend: Backend, now: Instant) -> Option<Down> {
         let mut backends = self.backends.lock();
         if !backends.contains_key(&backend) && backends.len() >= MAX_BACKENDS {
-            let stale = |state: &State| state.logged.is_none_or(|at| now - at >= LOG_INTERVAL);
-            backends.retain(|_, state| !stale(state));
+            backends.retain(|_, state| state.is_logged_recently(now));
+            if backends.len() >= MAX_BACKENDS {
+                return None;
+            }
         }
-        if !backends.contains_key(&backend) && backends.len() >= MAX_BACKENDS {
-            return None;
-        }
-        let state = backends.entry(backend).or_insert(State::UP);
-        let down = state.failed(now);
-        self.count(&backends);
+        let state = backends.entry(backend).or_insert(BackendState::UP);
+        let down = state.record_failure(now);
+        self.update_down(&backends);
         down
     }
 
-    fn accepted(&self, backend: Backend, now: Instant) -> Option<Up> {
+    /// Returns what to log, if an outage that was logged has ended.
+    fn record_success(&self, backend: Backend, now: Instant) -> Option<Up> {
         let mut backends = self.backends.lock();
-        let up = backends.get_mut(&backend)?.accepted(now);
-        self.count(&backends);
+        let up = backends.get_mut(&backend)?.record_success(now);
+        self.update_down(&backends);
         up
     }
 
-    fn count(&self, backends: &BTreeMap<Backend, State>) {
-        let down = backends.values().filter(|state| state.since.is_some());
-        self.down.store(down.count(), Relaxed);
+    fn update_down(&self, backends: &BTreeMap<Backend, BackendState>) {
+        let down = backends
+            .values()
+            .filter(|state| state.since.is_some())
+            .count();
+        self.down.store(down, Relaxed);
     }
 }
 
-impl State {
+impl BackendState {
     const UP: Self = Self {
         since: None,
         last_failure: None,
         failed: 0,
-        logged: None,
+        logged_at: None,
         is_logged: false,
     };
 
-    fn failed(&mut self, now: Instant) -> Option<Down> {
+    fn is_logged_recently(&self, now: Instant) -> bool {
+        self.logged_at.is_some_and(|at| now - at < LOG_INTERVAL)
+    }
+
+    fn record_failure(&mut self, now: Instant) -> Option<Down> {
         self.since.get_or_insert(now);
         self.last_failure = Some(now);
         self.failed += 1;
-        if self.logged.is_some_and(|at| now - at < LOG_INTERVAL) {
+        if self.is_logged_recently(now) {
             return None;
         }
-        self.logged = Some(now);
+        self.logged_at = Some(now);
         self.is_logged = true;
         Some(Down {
             failed: self.failed,
         })
     }
 
-    fn accepted(&mut self, now: Instant) -> Option<Up> {
+    fn record_success(&mut self, now: Instant) -> Option<Up> {
         let since = self.since.take()?;
         let failed = std::mem::take(&mut self.failed);
         std::mem::take(&mut self.is_logged).then(|| Up {
@@ -172,7 +180,7 @@ impl State {
     }
 }
 
-/// What to check first.
+/// Names what the operator should check first.
 fn advice(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::ConnectionRefused => {
@@ -189,7 +197,7 @@ fn advice(kind: ErrorKind) -> &'static str {
     }
 }
 
-/// Backends remembered, and so the most lines per interval.
+/// Limit of remembered backends, and so of lines per interval.
 const MAX_BACKENDS: usize = 16;
 static OUTAGES: Outages = Outages::new();
 
@@ -204,44 +212,44 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_is_logged_at_its_start_in_each_interval_and_at_its_end() {
+    fn outage_is_logged_at_its_start_in_each_interval_and_at_its_end() {
         let (outages, start) = (Outages::new(), Instant::now());
         let at = |seconds| start + Duration::from_secs(seconds);
         let down = |failed| Some(Down { failed });
-        assert_eq!(outages.accepted(backend(1), at(0)), None);
-        assert_eq!(outages.failed(backend(1), at(0)), down(1));
-        assert_eq!(outages.failed(backend(1), at(9)), None);
-        assert_eq!(outages.failed(backend(1), at(10)), down(3));
-        assert_eq!(outages.accepted(backend(2), at(11)), None);
+        assert_eq!(outages.record_success(backend(1), at(0)), None);
+        assert_eq!(outages.record_failure(backend(1), at(0)), down(1));
+        assert_eq!(outages.record_failure(backend(1), at(9)), None);
+        assert_eq!(outages.record_failure(backend(1), at(10)), down(3));
+        assert_eq!(outages.record_success(backend(2), at(11)), None);
         let up = Up {
             failed: 3,
             lasted: Duration::from_secs(12),
         };
-        assert_eq!(outages.accepted(backend(1), at(12)), Some(up));
-        assert_eq!(outages.accepted(backend(1), at(12)), None);
+        assert_eq!(outages.record_success(backend(1), at(12)), Some(up));
+        assert_eq!(outages.record_success(backend(1), at(12)), None);
         assert_eq!(outages.down.load(Relaxed), 0);
     }
 
     /// A backend that accepts every other client must not write two lines for each of them.
     #[test]
-    fn an_outage_soon_after_another_waits_for_its_turn() {
+    fn backend_that_fails_again_and_again_is_logged_twice_an_interval() {
         let (outages, start) = (Outages::new(), Instant::now());
         let mut lines = 0;
         for second in 0..100 {
             let now = start + Duration::from_secs(second);
-            lines += usize::from(outages.failed(backend(1), now).is_some());
-            lines += usize::from(outages.accepted(backend(1), now).is_some());
+            lines += usize::from(outages.record_failure(backend(1), now).is_some());
+            lines += usize::from(outages.record_success(backend(1), now).is_some());
         }
         assert_eq!(lines, 20);
     }
 
     #[test]
-    fn headers_that_choose_backends_fill_neither_the_log_nor_the_memory() {
+    fn number_of_remembered_and_logged_backends_is_bounded() {
         let (outages, now) = (Outages::new(), Instant::now());
-        let lines = (1..=1000).filter(|&port| outages.failed(backend(port), now).is_some());
+        let lines = (1..=1000).filter(|&port| outages.record_failure(backend(port), now).is_some());
         assert_eq!(lines.count(), MAX_BACKENDS);
         let later = now + LOG_INTERVAL;
-        assert!(outages.failed(backend(2000), later).is_some());
+        assert!(outages.record_failure(backend(2000), later).is_some());
         assert_eq!(outages.backends.lock().len(), 1);
         assert_eq!(outages.down.load(Relaxed), 1);
     }

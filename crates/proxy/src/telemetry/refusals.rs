@@ -23,7 +23,8 @@ use crate::outcome::{Failure, Outcome, SessionEnd};
 use crate::telemetry::{advice, outages};
 use crate::udp::drop_reason::{DatagramOrigin, DropReason};
 
-/// Reports how a connection or session ended. `client`: what the header of a trusted peer names.
+/// Warns of an ended connection or session if its end concerns more than one client. `client`: the claimed source of a trusted
+/// peer's header.
 pub(crate) fn report(peer: PeerAddr, client: Option<ClaimedSource>, outcome: &Outcome) {
     match outcome {
         Outcome::Failed(failure) => {
@@ -31,10 +32,10 @@ pub(crate) fn report(peer: PeerAddr, client: Option<ClaimedSource>, outcome: &Ou
         }
         Outcome::SessionEnded(SessionEnd::Unwatched) => {
             let error = outcome.error().unwrap_or_default();
-            warn("connections cut", outcome.label(), peer, &error);
+            warn_about_peer("connections cut", outcome.label(), peer, &error);
         }
         Outcome::SessionEnded(SessionEnd::Evicted) => {
-            warn("UDP sessions ended", outcome.label(), peer, EVICTED_ADVICE);
+            warn_about_peer("UDP sessions ended", outcome.label(), peer, EVICTED_ADVICE);
         }
         Outcome::Relayed(End::Finished(_) | End::Reset(_) | End::Idle)
         | Outcome::SessionEnded(
@@ -50,7 +51,7 @@ pub(crate) fn report(peer: PeerAddr, client: Option<ClaimedSource>, outcome: &Ou
     }
 }
 
-/// Reports that a datagram was dropped on its way to a backend.
+/// Warns of a datagram that was dropped on its way to a backend, if the reason concerns more than one client.
 pub(crate) fn report_datagram(origin: DatagramOrigin, dropped: &DropReason) {
     let DatagramOrigin { peer, client } = origin;
     match dropped {
@@ -59,7 +60,7 @@ pub(crate) fn report_datagram(origin: DatagramOrigin, dropped: &DropReason) {
         }
         DropReason::StreamTransport | DropReason::Unsendable(_) | DropReason::HeaderMissing => {
             let advice = dropped.to_string();
-            warn("datagrams dropped", dropped.reason(), peer, &advice);
+            warn_about_peer("datagrams dropped", dropped.reason(), peer, &advice);
         }
         // Already reported: as an outage of the backend, and at the eviction of the session.
         DropReason::Unreachable(_) | DropReason::Evicted => {}
@@ -87,29 +88,29 @@ fn report_failure(
             outages::report_failure(backend(*upstream), error.kind(), error);
         }
         Failure::ConnectTimeout { upstream, after } => {
-            let silence = format_args!("no answer within {after:?}");
-            outages::report_failure(backend(*upstream), ErrorKind::TimedOut, silence);
+            let error = format_args!("no answer within {after:?}");
+            outages::report_failure(backend(*upstream), ErrorKind::TimedOut, error);
         }
         _ => {
-            if let Some(advice) = advise(transport, failure) {
+            if let Some(advice) = warning_text(transport, failure) {
                 let what = format!("{what} refused");
                 let example = match client {
                     Some(client) => format!("client {} through {}", client.0.ip(), peer.ip()),
                     None => format!("from {}", peer.ip()),
                 };
-                warn_of(&what, failure.reason(), &example, &advice);
+                warn(&what, failure.reason(), &example, &advice);
             }
         }
     }
 }
 
-fn warn(what: &str, reason: &'static str, peer: PeerAddr, advice: &str) {
-    let peer = peer.ip();
-    warn_of(what, reason, &format!("from {peer}"), advice);
+fn warn_about_peer(what: &str, reason: &'static str, peer: PeerAddr, advice: &str) {
+    warn(what, reason, &format!("from {}", peer.ip()), advice);
 }
 
-fn warn_of(what: &str, reason: &'static str, example: &str, advice: &str) {
-    if let Some(suppressed) = pass(reason) {
+fn warn(what: &str, reason: &'static str, example: &str, advice: &str) {
+    let suppressed = THROTTLES.lock().entry(reason).or_default().pass();
+    if let Some(suppressed) = suppressed {
         tracing::warn!(
             suppressed,
             "{what}: {reason}, for example {example}; {advice}"
@@ -117,27 +118,22 @@ fn warn_of(what: &str, reason: &'static str, example: &str, advice: &str) {
     }
 }
 
-/// `Some(n)` when a warning with this reason may be logged now, `n` being the warnings suppressed since the last one.
-fn pass(reason: &'static str) -> Option<u64> {
-    THROTTLES.lock().entry(reason).or_default().pass()
-}
-
-/// The advice in the warning of a failure. The match has no wildcard: each new failure must decide here whether it is
-/// silent.
-fn advise(transport: Transport, failure: &Failure) -> Option<String> {
+/// The text of the warning about a failure: what is wrong, and what to do. `None` where the failure is not warned of. The match
+/// has no wildcard, so each new failure must be decided about here.
+fn warning_text(transport: Transport, failure: &Failure) -> Option<String> {
     Some(match failure {
         // Logged as outages.
         Failure::Connect { .. } | Failure::ConnectTimeout { .. } => return None,
         // A reload closes a listener once.
         Failure::NoService => return None,
-        Failure::Header(error) => return advise_on_header(transport, error),
+        Failure::Header(error) => return header_warning_text(transport, error),
         Failure::Source(_)
         | Failure::Client(
             ClientRefusal::NotAllowed
             | ClientRefusal::TlvMissing { .. }
             | ClientRefusal::TlvMismatch { .. },
         ) => with_advice(failure, failure.reason()),
-        // The advice does not name the address: the peer chooses it.
+        // The text does not name the destination, which the peer chooses.
         Failure::Destination { refusal, .. } => format!("the header's destination is {refusal}"),
         Failure::Untrusted
         | Failure::Client(ClientRefusal::Denied { .. })
@@ -153,7 +149,7 @@ fn advise(transport: Transport, failure: &Failure) -> Option<String> {
     })
 }
 
-fn advise_on_header(transport: Transport, error: &HeaderError) -> Option<String> {
+fn header_warning_text(transport: Transport, error: &HeaderError) -> Option<String> {
     Some(match error {
         HeaderError::Invalid {
             invalid: Invalid::V1OnDatagram,
@@ -185,7 +181,7 @@ fn with_advice(error: impl Display, reason: &str) -> String {
     format!("{error}. {advice}")
 }
 
-/// One throttle for each reason code: a condition that repeats does not suppress the warning about another one.
+/// A throttle for each reason code, so that a condition that repeats does not suppress the warning about another.
 static THROTTLES: Mutex<BTreeMap<&'static str, Throttle>> = Mutex::new(BTreeMap::new());
 const NO_HEADER_ADVICE: &str = "the data does not begin with a PROXY protocol header; turn it on at the \
     balancer, or is this a client that bypasses it? (`-v` shows each)";
@@ -209,7 +205,6 @@ mod tests {
     use crate::outcome::Fault;
     use crate::policy::destination::DestinationRefusal;
 
-    /// The promise: a condition that can refuse every client is logged without `-v`.
     #[test]
     fn every_condition_that_can_refuse_all_clients_is_logged() {
         let addr = SocketAddr::from(([192, 0, 2, 1], 80));
@@ -269,7 +264,10 @@ mod tests {
             },
         ];
         for failure in &logged {
-            assert!(advise(Transport::Tcp, failure).is_some(), "{failure:?}");
+            assert!(
+                warning_text(Transport::Tcp, failure).is_some(),
+                "{failure:?}"
+            );
         }
         let upstream = Target(addr);
         let outages = [
@@ -288,7 +286,10 @@ mod tests {
             Failure::NoService,
         ];
         for failure in outages.iter().chain(&silent) {
-            assert!(advise(Transport::Tcp, failure).is_none(), "{failure:?}");
+            assert!(
+                warning_text(Transport::Tcp, failure).is_none(),
+                "{failure:?}"
+            );
         }
         assert!(
             outages

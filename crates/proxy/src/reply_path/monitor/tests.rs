@@ -3,6 +3,7 @@ use std::time::Duration;
 use super::super::recent::MAX_RECENT;
 use super::*;
 use crate::reply_path::probe::{ProbeOutcome, ReplyPathError};
+use crate::reply_path::state::RETRY_INTERVAL;
 
 fn backend(text: &str) -> Backend {
     text.parse().unwrap()
@@ -36,20 +37,23 @@ fn probe_result_holds_for_its_ports_and_no_others() {
         ..backend("10.0.0.5:0").into()
     };
     let monitor = ReplyPathMonitor::new([probe, backend("10.0.0.6:1").into()]);
-    monitor
-        .configured
-        .values()
-        .for_each(|path| fail_probe(path));
-    for (target, sound) in [
+    for state in monitor.configured.values() {
+        fail_probe(state);
+    }
+    for (target, is_sound) in [
         ("10.0.0.5:9", false),
         ("10.0.0.5:9/udp", true),
         ("10.0.0.6:1", false),
         ("10.0.0.6:2", true),
     ] {
-        assert_eq!(monitor.is_sound(backend(target), None), sound, "{target}");
+        assert_eq!(
+            monitor.is_sound(backend(target), None),
+            is_sound,
+            "{target}"
+        );
         assert_eq!(
             monitor.is_sound_or_enqueue(backend(target), None),
-            sound,
+            is_sound,
             "{target}"
         );
     }
@@ -76,11 +80,11 @@ fn each_target_has_its_own_due_time() {
         probe_due(after(second), ProbeOutcome::RouteFound);
     }
     let due = monitor.due_targets(after(60));
-    let [path] = due.as_slice() else {
+    let [state] = due.as_slice() else {
         panic!("{due:?}");
     };
     assert!(Arc::ptr_eq(
-        path,
+        state,
         monitor.configured.values().next().unwrap()
     ));
 }
@@ -88,16 +92,16 @@ fn each_target_has_its_own_due_time() {
 #[test]
 fn suspect_target_is_retried_soon_and_new_ones_come_first() {
     let monitor = ReplyPathMonitor::new((1..10).map(|last| backend(&format!("10.0.0.{last}:1"))));
-    let (now, soon) = (Instant::now(), Duration::from_secs(1));
-    for path in monitor.configured.values() {
-        path.update(Ok(ProbeOutcome::RouteFound));
-        path.set_probed_at(now);
+    let now = Instant::now();
+    for state in monitor.configured.values() {
+        state.update(Ok(ProbeOutcome::RouteFound));
+        state.set_probed_at(now);
     }
     let suspect = &monitor.configured[&ProbeTarget::from(backend("10.0.0.7:1")).key()];
     fail_probe(suspect);
     assert!(suspect.is_sound(), "one failure is no evidence");
     assert!(monitor.due_targets(now).is_empty());
-    assert_eq!(monitor.due_targets(now + soon).len(), 1);
+    assert_eq!(monitor.due_targets(now + RETRY_INTERVAL).len(), 1);
     fail_probe(suspect);
     assert!(!suspect.is_sound());
     monitor.is_sound_or_enqueue(backend("10.0.0.99:1"), None);
@@ -111,8 +115,9 @@ fn recently_used_target_is_not_evicted() {
     let monitor = ReplyPathMonitor::new::<Backend>([]);
     let kept = backend("10.0.0.5:1");
     monitor.is_sound_or_enqueue(kept, None);
-    let [path] = monitor.recent.all().try_into().unwrap();
-    (0..2).for_each(|_| fail_probe(&path));
+    let [state] = monitor.recent.all().try_into().unwrap();
+    fail_probe(&state);
+    fail_probe(&state);
     for number in 0..2 * MAX_RECENT {
         // Uses are ordered by milliseconds.
         std::thread::sleep(Duration::from_millis(2));

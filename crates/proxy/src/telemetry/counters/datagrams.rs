@@ -18,7 +18,7 @@ pub(super) struct DatagramCounters {
     evicted: Mutex<BTreeMap<&'static str, u64>>,
 }
 
-/// What one worker has counted since it last flushed its tally.
+/// The counts of one worker since it last flushed them.
 #[derive(Debug, Default)]
 pub(crate) struct DatagramTally {
     pub(crate) received: u64,

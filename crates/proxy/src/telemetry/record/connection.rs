@@ -13,8 +13,8 @@ use crate::telemetry::counters::Counters;
 use crate::telemetry::record::line::{Line, LoggedTlvs, is_logged};
 use crate::telemetry::refusals;
 
-/// The record of a connection: its entry in the worker's table, and what only the log line has. It is counted and logged
-/// once, when it is dropped: at any end, and also when the proxy stops first.
+/// The record of a connection: its entry in the worker's table, and the fields that only the log line has. Dropping the record
+/// counts and logs the connection, once: at any end, and also when the proxy stops first.
 #[derive(Debug)]
 pub(crate) struct ConnectionRecord {
     counters: Arc<Counters>,
@@ -35,14 +35,14 @@ impl ConnectionRecord {
         entry: Arc<ConnectionEntry>,
     ) -> Self {
         counters.count_accepted();
-        let local = is_logged().then(|| local_addr(&incoming.stream).ok());
+        let local = is_logged()
+            .then(|| local_addr(&incoming.stream).ok())
+            .flatten();
         Self {
             counters: Arc::clone(counters),
             entry,
             is_redirected: incoming.listener != incoming.bound_to,
-            local: local
-                .flatten()
-                .map(|local| Box::new(LocalAddr::canonical(local))),
+            local: local.map(|local| Box::new(LocalAddr::canonical(local))),
             client: None,
             tlvs: None,
             outcome: Outcome::Cut,

@@ -23,7 +23,7 @@ pub(crate) struct DatagramCounts {
     pub(crate) to_downstream: u64,
 }
 
-/// The fields of a line.
+/// The fields of a log line.
 pub(super) struct Line<'a> {
     /// The address that the listening socket is bound to.
     pub(super) listener: LocalAddr,
@@ -38,7 +38,7 @@ pub(super) struct Line<'a> {
     pub(super) target: Option<Target>,
     pub(super) tlvs: Option<&'a LoggedTlvs>,
     pub(super) tally: Tally,
-    /// Of a session.
+    /// `None` for a TCP connection.
     pub(super) datagrams: Option<DatagramCounts>,
     pub(super) outcome: &'a Outcome,
 }
@@ -72,7 +72,7 @@ impl Line<'_> {
     }
 }
 
-/// Whether connections are logged.
+/// Whether ended connections and sessions are logged.
 pub(super) fn is_logged() -> bool {
     tracing::enabled!(target: LOG_TARGET, tracing::Level::DEBUG)
 }

@@ -14,12 +14,11 @@ use crate::telemetry::counters::Counters;
 use crate::telemetry::record::line::{DatagramCounts, Line, is_logged};
 use crate::telemetry::refusals;
 
-/// The record of a session. It is counted and logged once, when it is dropped: at any end, and also when the proxy stops
-/// first.
+/// The record of a session. Dropping it counts and logs the session, once: at any end, and also when the proxy stops first.
 #[derive(Debug)]
 pub(crate) struct SessionRecord {
     counters: Arc<Counters>,
-    /// Its number since the start.
+    /// The number of the session since the start of the process.
     pub(crate) id: u64,
     pub(crate) listener: LocalAddr,
     is_redirected: bool,
@@ -32,11 +31,11 @@ pub(crate) struct SessionRecord {
     pub(crate) tally: Tally,
     pub(crate) datagrams: DatagramCounts,
     outcome: Outcome,
-    /// Whether another process counts and logs it.
+    /// Whether another process counts and logs the session.
     is_handed_over: bool,
 }
 
-/// What a session's record begins with, beside its counters.
+/// The fields of a new session's record.
 pub(crate) struct SessionStart {
     pub(crate) listener: LocalAddr,
     /// Whether a TPROXY rule redirected the first datagram.
@@ -48,13 +47,14 @@ pub(crate) struct SessionStart {
     pub(crate) target: Target,
 }
 
-/// What the record of a session that goes on in another process begins with.
+/// The state of a record that is handed over to another process.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub(crate) struct RecordState {
     local: Option<SocketAddr>,
     age: Duration,
-    /// To upstream and downstream.
+    /// Bytes to upstream and downstream.
     bytes: [u64; 2],
+    /// Datagrams to upstream and downstream.
     datagrams: [u64; 2],
 }
 
@@ -82,7 +82,7 @@ impl SessionRecord {
         self.since.elapsed()
     }
 
-    /// What another process needs to go on with the record.
+    /// The state with which another process continues the record.
     pub(crate) fn state(&self) -> RecordState {
         RecordState {
             local: self.local.as_ref().map(|local| local.0),
@@ -92,7 +92,7 @@ impl SessionRecord {
         }
     }
 
-    /// Goes on with the record of a session that another process has begun.
+    /// Continues the record of a session that another process has begun.
     pub(crate) fn resume(&mut self, state: &RecordState) {
         let local = state.local.filter(|_| is_logged());
         self.local = local.map(|local| Box::new(LocalAddr(local)));
