@@ -44,8 +44,8 @@ use install::InstalledRoutes;
 use inventory::Inventory;
 use table_slot::TableSlot;
 
-/// Installs the administrator's rules and routes for these backends. They stay until [`remove`] or the next boot; existing
-/// ones are kept.
+/// Installs the administrator's rules and routes for these backends, unless they exist. They stay until [`remove`] or the next
+/// boot.
 ///
 /// Returns the backends that were skipped because this host has no IPv6. Needs CAP_NET_ADMIN.
 ///
@@ -56,7 +56,7 @@ pub async fn add<B: Into<Backend> + Copy>(targets: &[B]) -> Result<Vec<SocketAdd
     let netlink = Netlink::open()?;
     let backends: Vec<Backend> = targets.iter().map(|&target| target.into()).collect();
     let rules = rules_for(&netlink, &backends, false).await?;
-    let slot = TableSlot::PERSISTENT;
+    let slot = TableSlot::ADMINISTRATOR;
     let installed = InstalledRoutes::install_missing(&netlink, slot, &rules).await?;
     Ok(installed.skipped)
 }
@@ -68,7 +68,7 @@ pub async fn add<B: Into<Backend> + Copy>(targets: &[B]) -> Result<Vec<SocketAdd
 ///
 /// [`Error`]: nft(8) is missing or fails.
 pub async fn add_untracked() -> Result<(), Error> {
-    let owner = TableSlot::PERSISTENT.table();
+    let owner = TableSlot::ADMINISTRATOR.table();
     let mut rules = Netlink::open()?.rules(PROTOCOL).await?;
     rules.retain(|rule| rule.table == owner);
     match FilterRules::untracked(rules, owner) {
@@ -93,8 +93,8 @@ pub async fn local_backends(backends: Vec<Backend>) -> Result<Vec<Backend>, Erro
     Ok(local)
 }
 
-/// Installs a packet filter table of the administrator's, with the rules and routes that it needs. A table for the same
-/// listener or mark is replaced. Needs CAP_NET_ADMIN and nft(8).
+/// Installs a packet filter table of the administrator's, with the rules and routes that it needs. Replaces a table for the
+/// same listener or mark. Needs CAP_NET_ADMIN and nft(8).
 ///
 /// # Errors
 ///
@@ -102,7 +102,8 @@ pub async fn local_backends(backends: Vec<Backend>) -> Result<Vec<Backend>, Erro
 pub async fn add_filter(rules: &FilterRules) -> Result<(), Error> {
     if rules.needs_fwmark() {
         let mut installed = InstalledRoutes::default();
-        fwmark::install_rules(&Netlink::open()?, TableSlot::PERSISTENT, &mut installed).await?;
+        let slot = TableSlot::ADMINISTRATOR;
+        fwmark::install_rules(&Netlink::open()?, slot, &mut installed).await?;
     }
     rules.install()
 }
@@ -113,37 +114,37 @@ pub async fn add_filter(rules: &FilterRules) -> Result<(), Error> {
 ///
 /// [`Error::NftPermission`] where tables can't be listed.
 pub fn list_filters() -> Result<Vec<RoutingEntry>, Error> {
-    Ok(Inventory::of_filters()?.found)
+    Ok(Inventory::find_filters()?.found)
 }
 
 /// Lists the rules and routes of this host that carry [`PROTOCOL`], with their owners. Needs no capability.
 pub async fn list() -> SysResult<Vec<RoutingEntry>> {
-    Ok(Inventory::of_routing(&Netlink::open()?).await?.found)
+    Ok(Inventory::find_routing(&Netlink::open()?).await?.found)
 }
 
-/// Removes the administrator's rules and routes, and those left behind by a [`Keeper`] that was killed. With `Scope::All`
-/// also those of running proxies: their clients then hang. Returns what was removed. Needs CAP_NET_ADMIN.
+/// Removes the administrator's rules and routes, and those left behind by a [`Keeper`] that was killed, and returns them. With
+/// [`Scope::All`] also those of running proxies, whose clients then hang. Needs CAP_NET_ADMIN.
 ///
 /// # Errors
 ///
 /// [`Error`]: the kernel refuses.
 pub async fn remove(scope: Scope) -> Result<Vec<RoutingEntry>, Error> {
     let netlink = Netlink::open()?;
-    let inventory = Inventory::of_routing(&netlink).await?;
+    let inventory = Inventory::find_routing(&netlink).await?;
     inventory.remove(scope, &netlink).await
 }
 
-/// Removes peername's packet filter tables but, with [`Scope::Idle`], those of running proxies, and returns them.
+/// Removes peername's packet filter tables and returns them. With [`Scope::Idle`], those of running proxies stay.
 ///
 /// # Errors
 ///
 /// [`Error::NftPermission`] where tables can't be listed.
 pub async fn remove_filters(scope: Scope) -> Result<Vec<RoutingEntry>, Error> {
     let netlink = Netlink::open()?;
-    Inventory::of_filters()?.remove(scope, &netlink).await
+    Inventory::find_filters()?.remove(scope, &netlink).await
 }
 
-/// The command that installs what `target` needs, by this mark if there is one, for error texts.
+/// The command that installs the rules for `target`, with `--mark` if there is a mark, for error texts.
 pub fn add_command(target: impl Into<Backend>, mark: Option<NonZeroU32>) -> String {
     let Backend { address, transport } = target.into();
     let mark = mark.map_or_else(String::new, |mark| format!(" --mark {mark}"));
@@ -151,14 +152,14 @@ pub fn add_command(target: impl Into<Backend>, mark: Option<NonZeroU32>) -> Stri
         Transport::Tcp => "",
         Transport::Udp => " --protocol udp",
     };
-    let mut shown = address.to_string();
-    // Port 0 stands for all ports.
+    let mut target = address.to_string();
+    // Port 0 stands for all ports, for which the option has `same`.
     if address.port() == 0 {
-        shown.pop();
-        shown.push_str("same");
+        target.pop();
+        target.push_str("same");
     }
     format!(
         "`peername routes add{mark} --target {}{protocol}`",
-        quote(&shown)
+        quote(&target)
     )
 }

@@ -65,9 +65,9 @@ impl ServerSide {
 
     /// Verifies the client's address of an established connection.
     ///
-    /// Where the lookup finds a listener instead of the connection, a probe must show the client's address: with SYN cookies and
-    /// a full accept backlog there is no socket before the first data, and a rule may redirect only the destination. Where it
-    /// finds neither, the connection ends in another network namespace, or the kernel can't look up sockets: then the
+    /// Where the lookup finds a listener instead of the connection, a probe must show the client's address: with SYN cookies
+    /// and a full accept backlog there is no socket before the first data, and a rule may redirect only the destination. Where
+    /// it finds neither, the connection ends in another network namespace, or the kernel can't look up sockets: then the
     /// connection is refused only if the probe shows another source.
     ///
     /// # Errors

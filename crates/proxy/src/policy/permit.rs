@@ -83,8 +83,8 @@ impl Permit {
         })
     }
 
-    /// Applies the lists of clients of the rules that are in force now: they may have changed while the header was awaited. To be
-    /// called once the client is on record, so that a later change finds the connection and ends it.
+    /// Applies the lists of clients of the rules that are in force now, which may have changed while the header was awaited. To
+    /// be called once the client is on record, so that a later change finds the connection and ends it.
     ///
     /// # Errors
     ///

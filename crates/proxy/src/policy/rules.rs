@@ -57,8 +57,8 @@ impl Rules {
             .ok_or(Failure::NoTarget { client })
     }
 
-    /// The target of connections without a client, such as a balancer's health checks: that of the balancer's family if there is
-    /// one, else the other, because no client's address has to be kept.
+    /// The target of connections without a client, such as a balancer's health checks: that of the balancer's family if there
+    /// is one, else the other, because no client's address has to be kept.
     ///
     /// # Errors
     ///
@@ -139,8 +139,8 @@ impl Rules {
         Ok(Some(Target(destination)))
     }
 
-    /// Whether every client of this family may send headers, and loops end. Such a client could claim any source directly, so it
-    /// gains nothing from a connection that loops back here. A loop ends because each pass removes a header that the client
+    /// Whether every client of this family may send headers, and loops end. Such a client could claim any source directly, so
+    /// it gains nothing from a connection that loops back here. A loop ends because each pass removes a header that the client
     /// sent, unless `--send-proxy` adds one each time.
     fn trusts_all(&self, client: IpAddr) -> bool {
         self.config.trust.contains_family_of(client) && self.config.upstream.send_proxy.is_none()

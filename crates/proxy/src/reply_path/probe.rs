@@ -173,8 +173,8 @@ pub(crate) async fn probe_with(
     }
 }
 
-/// Verifies that NAT rules keep a foreign address on the way to a backend on another host. Succeeds where the device can't tell;
-/// where a packet filter drops the probe, the error is [`ReplyPathError::Syscall`].
+/// Verifies that NAT rules keep a foreign address on the way to a backend on another host. Succeeds where the device can't
+/// tell; where a packet filter drops the probe, the error is [`ReplyPathError::Syscall`].
 fn probe_egress(target: Backend, mark: Option<NonZeroU32>) -> Result<ProbeOutcome, ReplyPathError> {
     let from = fresh_source(foreign_addr(target.address.ip()))?;
     match emitted(target, mark, from) {

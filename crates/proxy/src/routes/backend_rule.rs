@@ -20,9 +20,9 @@ pub(super) struct BackendRule {
 }
 
 impl BackendRule {
-    /// The rules for a backend at this location: none on another host, where no rule here helps.
+    /// The rules for a backend at this location. For a backend on another host there are none, because no rule here would help.
     ///
-    /// On loopback, port 0 stands for all ports. 65535 does, too, because the kernel refuses it in a rule.
+    /// On loopback, port 0 stands for all ports, and so does 65535, because the kernel refuses that port in a rule.
     pub(super) fn for_backend(backend: Backend, location: BackendLocation) -> Vec<Self> {
         let rule = |from: IpAddr, prefix, traffic| Self {
             target: backend.address,
@@ -41,7 +41,7 @@ impl BackendRule {
                 let traffic: &[Traffic] = match (backend.address.port(), backend.transport) {
                     (0 | u16::MAX, _) => &[Traffic::Any],
                     (port, Transport::Tcp) => &[Traffic::Port(Transport::Tcp, port)],
-                    // That the port is closed is reported by ICMP, and not from the port.
+                    // An ICMP error that reports a closed port has no source port.
                     (port, Transport::Udp) => &[Traffic::Port(Transport::Udp, port), Traffic::Icmp],
                 };
                 traffic
@@ -109,13 +109,14 @@ fn covers(selector: Selector, backend: Backend) -> bool {
         return false;
     };
     let Backend { address, transport } = backend;
-    let is_in = IpNet::new(from, prefix).is_ok_and(|network| network.contains(&address.ip()));
-    is_in
-        && match traffic {
-            Traffic::Any => true,
-            Traffic::Port(of, port) => of == transport && port == address.port(),
-            Traffic::Icmp => false,
-        }
+    let is_address_covered =
+        IpNet::new(from, prefix).is_ok_and(|network| network.contains(&address.ip()));
+    let is_traffic_covered = match traffic {
+        Traffic::Any => true,
+        Traffic::Port(of_rule, port) => of_rule == transport && port == address.port(),
+        Traffic::Icmp => false,
+    };
+    is_address_covered && is_traffic_covered
 }
 
 #[cfg(test)]
@@ -125,7 +126,7 @@ mod tests {
     fn rules(target: &str, location: BackendLocation) -> Vec<String> {
         BackendRule::for_backend(target.parse().unwrap(), location)
             .iter()
-            .map(|rule| rule.in_slot(TableSlot::PERSISTENT).to_string())
+            .map(|rule| rule.in_slot(TableSlot::ADMINISTRATOR).to_string())
             .collect()
     }
 
@@ -193,17 +194,17 @@ mod tests {
             let rules = BackendRule::for_backend(target.parse().unwrap(), location);
             rules.first().expect("a rule").selector
         };
-        let narrow = selector("127.0.0.1:80", loopback("127.0.0.1"));
-        let wide = selector("127.0.0.1:0", loopback("127.0.0.1"));
-        for (backend, by_narrow) in [
+        let of_port = selector("127.0.0.1:80", loopback("127.0.0.1"));
+        let of_all_ports = selector("127.0.0.1:0", loopback("127.0.0.1"));
+        for (backend, is_covered) in [
             ("127.0.0.9:80", true),
             ("127.0.0.1:81", false),
             ("127.0.0.1:80/udp", false),
         ] {
             let backend = backend.parse().unwrap();
-            assert_eq!(covers(narrow, backend), by_narrow, "{backend}");
-            assert!(covers(wide, backend), "{backend}");
+            assert_eq!(covers(of_port, backend), is_covered, "{backend}");
+            assert!(covers(of_all_ports, backend), "{backend}");
         }
-        assert!(!covers(wide, "10.0.0.1:80".parse().unwrap()));
+        assert!(!covers(of_all_ports, "10.0.0.1:80".parse().unwrap()));
     }
 }

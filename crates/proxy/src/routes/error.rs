@@ -48,7 +48,7 @@ pub enum Error {
     /// The keeper can't be started, or the pipe to it fails.
     #[error("starting the keeper of the routes: {0}")]
     Start(io::Error),
-    /// The reason that the keeper reports.
+    /// The keeper failed; the reason that it reports.
     #[error("{0}")]
     Keeper(String),
 }

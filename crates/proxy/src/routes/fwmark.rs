@@ -1,7 +1,7 @@
 //! Routing by firewall mark: packets with peername's mark are delivered locally, whatever their destination.
 //!
-//! A packet filter ([`super::nftables`]) sets the mark on an incoming packet; the rule sends it to the table in which every
-//! address is local.
+//! A packet filter ([`super::nftables`]) sets the mark on an incoming packet; the rule selects the table in which every address
+//! is local.
 
 use peername_sys::netlink::{self, Family, Netlink, Rule, Selector};
 
@@ -15,8 +15,7 @@ use super::table_slot::{PROTOCOL, TableSlot};
 /// Kubernetes (0x4000, 0x8000) use, so none of their rules matches it.
 pub const LOCAL_FWMARK: u32 = 0x0000_2110;
 
-/// Installs the rules and routes for marked packets; existing ones are kept. On a host without IPv6, only IPv4 ones are
-/// installed.
+/// Installs the rules and routes for marked packets, unless they exist. On a host without IPv6, installs only those of IPv4.
 pub(super) async fn install_rules(
     netlink: &Netlink,
     slot: TableSlot,

@@ -1,4 +1,4 @@
-//! Installs the rules and routes of one slot, and removes exactly those again.
+//! Installs the rules and routes of one slot, and removes exactly these again.
 
 use std::net::SocketAddr;
 
@@ -19,7 +19,7 @@ pub(super) struct InstalledRoutes {
 }
 
 impl InstalledRoutes {
-    /// Installs the rules and their routes that do not exist yet.
+    /// Installs those of the rules and their routes that do not exist yet.
     pub(super) async fn install_missing(
         netlink: &Netlink,
         slot: TableSlot,
@@ -32,7 +32,7 @@ impl InstalledRoutes {
     ///
     /// # Errors
     ///
-    /// [`Error::Syscall`] with EEXIST where the slot is not empty. After any error nothing is left of the attempt.
+    /// [`Error::Syscall`] with EEXIST where the slot is not empty. An error undoes what was installed before.
     pub(super) async fn install_new(
         netlink: &Netlink,
         slot: TableSlot,
@@ -53,7 +53,7 @@ impl InstalledRoutes {
         rules
     }
 
-    /// Adds what was removed meanwhile, and returns it in the syntax of ip(8).
+    /// Adds rules and routes that were removed meanwhile, and returns them in the syntax of ip(8).
     pub(super) async fn restore(&self, netlink: &Netlink) -> SysResult<Vec<String>> {
         let (rules, routes) = (
             netlink.rules(PROTOCOL).await?,
@@ -97,13 +97,13 @@ impl InstalledRoutes {
             match installed.add(netlink, rule.in_slot(slot), conflict).await {
                 Ok(()) => {}
                 Err(error) if rule.target.is_ipv6() && netlink::is_family_disabled(&error) => {
-                    // A backend has a rule for each of its protocols.
+                    // A backend may have several rules.
                     if !installed.skipped.contains(&rule.target) {
                         installed.skipped.push(rule.target);
                     }
                 }
                 Err(error) => {
-                    // The first error says more than one of the removal would.
+                    // The installation's error says more than one of the removal would.
                     let _ = installed.undo(netlink).await;
                     return Err(error.into());
                 }
@@ -141,7 +141,7 @@ enum OnConflict {
 }
 
 impl OnConflict {
-    /// Whether something was added.
+    /// Whether the call added a rule or route.
     fn added(self, outcome: SysResult<()>) -> SysResult<bool> {
         match outcome {
             Ok(()) => Ok(true),
@@ -151,7 +151,7 @@ impl OnConflict {
     }
 }
 
-/// Whether something was added. IPv6 may have been disabled meanwhile: then there are no packets to route either.
+/// Whether the call added a rule or route. IPv6 may have been disabled meanwhile; then there are no packets to route either.
 fn added_unless_disabled(outcome: SysResult<()>, family: Family) -> SysResult<bool> {
     match outcome {
         Err(error) if family == Family::V6 && netlink::is_family_disabled(&error) => Ok(false),

@@ -16,7 +16,7 @@ use super::table_slot::{PROTOCOL, SlotLock, TableSlot};
 /// `ip route` or `nft`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RoutingEntry {
-    /// Its owner.
+    /// The owner of the entry.
     pub owner: EntryOwner,
     kind: EntryKind,
 }
@@ -27,7 +27,7 @@ enum EntryKind {
     Filter(NftTable),
 }
 
-/// The owner of a rule or route.
+/// The owner of a rule, route or table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EntryOwner {
     /// The administrator, with `peername routes add`.
@@ -39,7 +39,7 @@ pub enum EntryOwner {
 }
 
 impl RoutingEntry {
-    /// The listener's port; only a table for TPROXY has one.
+    /// The listener's port, of a packet filter table for TPROXY.
     pub fn tproxy_port(&self) -> Option<u16> {
         match &self.kind {
             EntryKind::Filter(table) => table.tproxy_port(),
@@ -47,7 +47,7 @@ impl RoutingEntry {
         }
     }
 
-    /// The mark by which the table recognizes replies; only a table for backends on other hosts has one.
+    /// The mark by which a packet filter table recognizes replies of backends on other hosts.
     pub fn reply_mark(&self) -> Option<NonZeroU32> {
         match &self.kind {
             EntryKind::Filter(table) => table.reply_mark(),
@@ -66,10 +66,10 @@ impl RoutingEntry {
             if matches!(rule.selector, Selector::Mark { .. }))
     }
 
-    /// Removes it. That it does not exist any more is no error.
+    /// Removes the entry, if it still exists.
     pub(super) async fn delete(&self, netlink: &Netlink) -> Result<(), Error> {
         match &self.kind {
-            EntryKind::Routing(what) => Ok(what.delete(netlink).await?),
+            EntryKind::Routing(entry) => Ok(entry.delete(netlink).await?),
             EntryKind::Filter(table) => table.delete(),
         }
     }
@@ -79,7 +79,7 @@ impl EntryKind {
     /// The routing table of its owner; `None` for a packet filter table of the administrator.
     fn owner_table(&self) -> Option<u32> {
         match self {
-            Self::Routing(what) => Some(what.table()),
+            Self::Routing(entry) => Some(entry.table()),
             Self::Filter(table) => table.owner(),
         }
     }
@@ -105,16 +105,16 @@ impl fmt::Display for EntryOwner {
     }
 }
 
-/// What is removed.
+/// Which entries are removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// What no running proxy needs.
+    /// Those that no running proxy needs.
     Idle,
-    /// Everything of peername's.
+    /// All of peername's.
     All,
 }
 
-/// What was found of peername's, with its owners.
+/// The entries of peername's on this host, with their owners.
 #[derive(Debug)]
 pub(super) struct Inventory {
     pub(super) found: Vec<RoutingEntry>,
@@ -123,23 +123,23 @@ pub(super) struct Inventory {
 }
 
 impl Inventory {
-    /// All rules and routes that carry [`PROTOCOL`].
-    pub(super) async fn of_routing(netlink: &Netlink) -> SysResult<Self> {
-        let found = find_entries(netlink).await?;
+    /// Finds all rules and routes that carry [`PROTOCOL`].
+    pub(super) async fn find_routing(netlink: &Netlink) -> SysResult<Self> {
+        let found = find_rules_and_routes(netlink).await?;
         Ok(Self::new(found.into_iter().map(EntryKind::Routing)))
     }
 
-    /// All packet filter tables of peername's.
+    /// Finds all packet filter tables of peername's.
     ///
     /// # Errors
     ///
     /// [`Error::NftPermission`] where tables can't be listed.
-    pub(super) fn of_filters() -> Result<Self, Error> {
+    pub(super) fn find_filters() -> Result<Self, Error> {
         let found = nftables::find()?;
         Ok(Self::new(found.into_iter().map(EntryKind::Filter)))
     }
 
-    /// Removes what this scope has, and returns it.
+    /// Removes the entries in this scope, and returns them.
     pub(super) async fn remove(
         mut self,
         scope: Scope,
@@ -155,24 +155,27 @@ impl Inventory {
 
     fn new(found: impl Iterator<Item = EntryKind>) -> Self {
         let mut owners = BTreeMap::new();
+        let mut owner_of = |kind: &EntryKind| match kind.owner_table() {
+            Some(table) => {
+                owners
+                    .entry(table)
+                    .or_insert_with(|| SlotOwner::find(table))
+                    .owner
+            }
+            None => EntryOwner::Administrator,
+        };
         let found = found
             .map(|kind| RoutingEntry {
-                owner: match kind.owner_table() {
-                    Some(table) => {
-                        owners
-                            .entry(table)
-                            .or_insert_with(|| SlotOwner::of(table))
-                            .owner
-                    }
-                    None => EntryOwner::Administrator,
-                },
+                owner: owner_of(&kind),
                 kind,
             })
             .collect();
-        let locks = owners.into_values().filter_map(|owner| owner.lock);
         Self {
             found,
-            _locks: locks.collect(),
+            _locks: owners
+                .into_values()
+                .filter_map(|owner| owner.lock)
+                .collect(),
         }
     }
 }
@@ -184,11 +187,11 @@ struct SlotOwner {
 }
 
 impl SlotOwner {
-    /// In doubt (a slot of another version, a lock that can't be tried) the owner counts as running: its entries can still be
-    /// removed later.
-    fn of(table: u32) -> Self {
+    /// Finds the owner of a table. In doubt (a slot of another version, a lock that can't be tried) the owner counts as
+    /// running: its entries can still be removed later.
+    fn find(table: u32) -> Self {
         let slot = TableSlot::of_table(table);
-        if slot == Some(TableSlot::PERSISTENT) {
+        if slot == Some(TableSlot::ADMINISTRATOR) {
             return Self {
                 owner: EntryOwner::Administrator,
                 lock: None,
@@ -203,21 +206,20 @@ impl SlotOwner {
     }
 }
 
-/// Removes the rules and routes that an owner that has exited left in `slot`. The caller holds the slot's lock, so it has no
-/// other owner.
+/// Removes the rules and routes in `slot`. The caller holds the slot's lock, so their owner has exited.
 pub(super) async fn remove_leftovers(netlink: &Netlink, slot: TableSlot) -> SysResult<()> {
-    let mut left = find_entries(netlink).await?;
-    left.retain(|what| what.table() == slot.table());
-    for what in left {
-        what.delete(netlink).await?;
+    for entry in find_rules_and_routes(netlink).await? {
+        if entry.table() == slot.table() {
+            entry.delete(netlink).await?;
+        }
     }
     Ok(())
 }
 
 /// Whether `slot` has rules or routes.
 pub(super) async fn is_occupied(netlink: &Netlink, slot: TableSlot) -> SysResult<bool> {
-    let found = find_entries(netlink).await?;
-    Ok(found.iter().any(|what| what.table() == slot.table()))
+    let found = find_rules_and_routes(netlink).await?;
+    Ok(found.iter().any(|entry| entry.table() == slot.table()))
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -242,18 +244,14 @@ impl RuleOrRoute {
     }
 }
 
-/// Finds everything that carries [`PROTOCOL`]: rules before routes, so that removal in this order never leaves a rule
+/// Finds all rules and routes that carry [`PROTOCOL`]. The rules come first, so that removal in this order never leaves a rule
 /// without its table.
-async fn find_entries(netlink: &Netlink) -> SysResult<Vec<RuleOrRoute>> {
-    let rules = netlink
-        .rules(PROTOCOL)
-        .await?
-        .into_iter()
-        .map(RuleOrRoute::Rule);
+async fn find_rules_and_routes(netlink: &Netlink) -> SysResult<Vec<RuleOrRoute>> {
+    let rules = netlink.rules(PROTOCOL).await?;
     let routes = netlink.local_routes(PROTOCOL).await?;
-    Ok(rules
-        .chain(routes.into_iter().map(RuleOrRoute::Route))
-        .collect())
+    let rules = rules.into_iter().map(RuleOrRoute::Rule);
+    let routes = routes.into_iter().map(RuleOrRoute::Route);
+    Ok(rules.chain(routes).collect())
 }
 
 #[cfg(test)]
@@ -262,10 +260,10 @@ mod tests {
 
     /// A new proxy that took the slot would have its own rules removed.
     #[test]
-    fn slots_of_exited_proxies_are_locked_while_their_entries_are_at_hand() {
+    fn slots_of_exited_proxies_are_locked_as_long_as_the_inventory_lives() {
         let slot = TableSlot::running().nth(61).expect("a slot");
-        let left = NftTable::untracked_of(slot.table());
-        let inventory = Inventory::new([EntryKind::Filter(left)].into_iter());
+        let table = NftTable::untracked(slot.table());
+        let inventory = Inventory::new([EntryKind::Filter(table)].into_iter());
         assert_eq!(inventory.found[0].owner, EntryOwner::ExitedProxy);
         assert!(slot.try_lock().unwrap().is_none());
         drop(inventory);

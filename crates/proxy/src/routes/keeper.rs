@@ -2,8 +2,8 @@
 //!
 //! The proxy gives up CAP_NET_ADMIN before it accepts its first client, so it can't remove its rules when it exits, and a
 //! killed process removes nothing at all. The keeper holds that capability and nothing else, and has no network traffic.
-//! It restores what other programs remove, and reports that on its standard output. EOF on its standard input tells it that
-//! the proxy has exited, for whatever cause.
+//! It restores rules and routes that other programs remove, and reports that on its standard output. EOF on its standard input
+//! means that the proxy has exited, for whatever cause.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::num::NonZeroU32;
@@ -20,8 +20,7 @@ use super::kept_routes::KeptRoutes;
 use super::watch::{self, Monitors};
 use crate::backend::Backend;
 
-/// The proxy's handle of its keeper. The rules and routes are installed until this value is dropped or the process exits
-/// in any other way.
+/// The proxy's handle of its keeper. The rules and routes are installed until this value is dropped or the process exits.
 #[derive(Debug)]
 pub struct Keeper {
     process: Child,
@@ -32,9 +31,9 @@ pub struct Keeper {
 impl Keeper {
     /// Starts the keeper and returns when the rules and routes are installed.
     ///
-    /// Executes this very binary again, as `peername routes keep`, so only the `peername` binary may call it. Call it
-    /// before this process gives up its capabilities: the keeper acquires them in the same way as this process did. The
-    /// pipe between the two is close-on-exec, so no other child keeps it open.
+    /// Executes this binary again, as `peername routes keep`, so only the `peername` binary may call this function. It must be
+    /// called before this process gives up its capabilities: the keeper acquires them in the same way as this process did.
+    /// The pipe between the two is close-on-exec, so no other child keeps it open.
     ///
     /// With `marks`, backends may be on other hosts: replies to connections with these marks are delivered here.
     ///
@@ -59,8 +58,8 @@ impl Keeper {
             .spawn()
             .map_err(Error::Start)?;
         let mut stdout = child.stdout.take();
-        let answer = first_line(stdout.as_mut());
-        // Constructed before the answer is checked, so that an error drops it: a drop waits until a failed keeper has
+        let answer = read_first_line(stdout.as_mut());
+        // Constructed before the answer is checked, so that an error drops the value, which waits until a failed keeper has
         // exited.
         let keeper = Self {
             process: child,
@@ -112,17 +111,17 @@ impl Drop for Keeper {
     }
 }
 
-fn first_line(stdout: Option<&mut ChildStdout>) -> io::Result<String> {
+fn read_first_line(stdout: Option<&mut ChildStdout>) -> io::Result<String> {
     let mut line = String::new();
     if let Some(stdout) = stdout {
-        // Without a buffer: what follows is read elsewhere.
-        BufReader::with_capacity(1, stdout.take(MAX_ANSWER_LEN)).read_line(&mut line)?;
+        // A buffer of one byte: [`KeeperReports`] reads the lines that follow.
+        BufReader::with_capacity(1, stdout.take(MAX_ANSWER_BYTES)).read_line(&mut line)?;
     }
     Ok(line)
 }
 
-/// Why the rules can't be made, for the user of `proxy --setup-routes`.
-fn reason(error: &Error) -> String {
+/// The reason why the rules can't be installed, for the user of `proxy --setup-routes`.
+fn failure_text(error: &Error) -> String {
     match error {
         Error::Permission(_) => format!(
             "{error}; run this as root. Or run `peername routes add` once as root, then start the proxy with CAP_NET_RAW and \
@@ -151,45 +150,45 @@ pub fn run_keeper(targets: &[Backend], marks: &[NonZeroU32]) -> Result<ExitCode,
         ignore_signals().map_err(Error::Start)?;
         let stdin = open_stdin().map_err(Error::Start)?;
         match KeptRoutes::install(targets, marks).await {
-            Ok(held) => {
+            Ok(kept) => {
                 print_line(READY);
-                hold(held, stdin).await?;
+                keep(kept, stdin).await?;
                 Ok(ExitCode::SUCCESS)
             }
             Err(error) => {
-                print_line(&reason(&error));
+                print_line(&failure_text(&error));
                 Ok(ExitCode::FAILURE)
             }
         }
     })
 }
 
-/// The proxy's end of standard input, which is a pipe.
+/// Opens standard input, which is a pipe from the proxy.
 fn open_stdin() -> io::Result<pipe::Receiver> {
     let stdin = io::stdin().as_fd().try_clone_to_owned()?;
     pipe::Receiver::from_owned_fd(stdin)
 }
 
-/// Restores what is lost until EOF on standard input, then removes everything.
-async fn hold(mut held: KeptRoutes, stdin: pipe::Receiver) -> Result<(), Error> {
-    if let Some(note) = held.take_note() {
+/// Restores lost rules, routes and tables until EOF on standard input, then removes all.
+async fn keep(mut kept: KeptRoutes, stdin: pipe::Receiver) -> Result<(), Error> {
+    if let Some(note) = kept.take_note() {
         print_line(&note);
     }
-    let monitors = Monitors::subscribe(held.table(), print_line);
+    let monitors = Monitors::subscribe(kept.table(), print_line);
     tokio::select! {
-        () = eof(stdin) => {}
-        () = watch::restore_lost(&held, monitors, print_line) => {}
+        () = wait_eof(stdin) => {}
+        () = watch::restore_lost(&kept, monitors, print_line) => {}
     }
-    held.release().await
+    kept.release().await
 }
 
-/// Input is discarded; an error counts as EOF.
-async fn eof(mut input: pipe::Receiver) {
+/// Waits for EOF. Discards the input; an error counts as EOF.
+async fn wait_eof(mut input: pipe::Receiver) {
     while matches!(input.read(&mut [0; 64]).await, Ok(1..)) {}
 }
 
-/// Ignores signals to the process group: once tokio has a handler for one, the default action is off until the process
-/// exits.
+/// Ignores signals to the process group: once tokio has installed a handler, the signal has no effect until the process exits,
+/// even if the receiver is dropped.
 fn ignore_signals() -> io::Result<()> {
     for kind in [
         SignalKind::interrupt(),
@@ -207,7 +206,8 @@ fn print_line(text: &str) {
     let _ = writeln!(io::stdout(), "{line}");
 }
 
+/// The first line of a keeper that has installed the rules and routes.
 const READY: &str = "ready";
 
-/// In bytes: longer than any error text, and a bound on what a broken keeper can make the proxy read.
-const MAX_ANSWER_LEN: u64 = 4096;
+/// Longer than any error text; bounds what the proxy reads of a broken keeper.
+const MAX_ANSWER_BYTES: u64 = 4096;

@@ -1,4 +1,4 @@
-//! What a keeper has installed: rules and routes in a slot of their own, and packet filter tables.
+//! The rules and routes that a keeper has installed in a slot of their own, and its packet filter tables.
 
 use std::num::NonZeroU32;
 
@@ -20,7 +20,7 @@ pub(super) struct KeptRoutes {
     slot: TableSlot,
     installed: InstalledRoutes,
     tables: Vec<KeptTable>,
-    /// What could not be installed, and is not necessary.
+    /// A note for the log about a table that could not be installed, and is not necessary.
     note: Option<String>,
     /// Dropped last: until everything is removed, the slot must not look free.
     _lock: SlotLock,
@@ -51,7 +51,7 @@ impl KeptRoutes {
         match kept.install_tables(marks).await {
             Ok(()) => Ok(kept),
             Err(error) => {
-                // The first error says more than one of the removal would.
+                // The installation's error says more than one of the removal would.
                 let _ = kept.release().await;
                 Err(error)
             }
@@ -60,8 +60,8 @@ impl KeptRoutes {
 
     async fn install_tables(&mut self, marks: &[NonZeroU32]) -> Result<(), Error> {
         let owner = self.slot.table();
-        // What an owner that was killed has left. Where that fails, installing fails, too.
-        let _ = nftables::remove_of(owner);
+        // Removes tables that a killed keeper has left. If that fails, so does the installation of tables.
+        let _ = nftables::remove_owned(owner);
         if !marks.is_empty() {
             fwmark::install_rules(&self.netlink, self.slot, &mut self.installed).await?;
         }
@@ -85,7 +85,7 @@ impl KeptRoutes {
         Ok(())
     }
 
-    /// Takes the note about what could not be installed, for the log.
+    /// Takes the note for the log, if there is one.
     pub(super) fn take_note(&mut self) -> Option<String> {
         self.note.take()
     }
@@ -95,7 +95,7 @@ impl KeptRoutes {
         self.slot.table()
     }
 
-    /// Installs again what is missing, and returns it in the syntax of ip(8) and nft(8).
+    /// Installs missing rules, routes and tables again, and returns them in the syntax of ip(8) and nft(8).
     pub(super) async fn restore(&self) -> Result<Vec<String>, Error> {
         let mut restored = self.installed.restore(&self.netlink).await?;
         for table in &self.tables {
@@ -106,14 +106,19 @@ impl KeptRoutes {
 
     /// Removes everything. Continues after an error and returns the first.
     pub(super) async fn release(self) -> Result<(), Error> {
-        let removed = self.installed.undo(&self.netlink).await;
-        let deleted = self.tables.iter().map(KeptTable::delete);
-        let deleted = deleted.fold(Ok(()), Result::and);
-        removed.map_err(Error::from).and(deleted)
+        let mut outcome = self
+            .installed
+            .undo(&self.netlink)
+            .await
+            .map_err(Error::from);
+        for table in &self.tables {
+            outcome = outcome.and(table.delete());
+        }
+        outcome
     }
 }
 
-/// A slot with the rules that were installed in it.
+/// A locked slot with the rules that were installed in it.
 struct TakenSlot {
     slot: TableSlot,
     installed: InstalledRoutes,
@@ -121,6 +126,7 @@ struct TakenSlot {
 }
 
 impl TakenSlot {
+    /// Locks a free slot and installs the rules in it.
     async fn take(netlink: &Netlink, rules: &[BackendRule]) -> Result<Self, Error> {
         for slot in TableSlot::running() {
             let Some(lock) = slot.try_lock().call("bind(AF_UNIX)")? else {
@@ -131,7 +137,7 @@ impl TakenSlot {
                 return Ok(taken);
             }
         }
-        // A slot that is empty, although another process has its name.
+        // Another process may have bound the name of a slot that is empty.
         for slot in TableSlot::running() {
             let Some(lock) = slot.try_lock_file() else {
                 continue;
@@ -146,7 +152,7 @@ impl TakenSlot {
         Err(Error::NoFreeSlot)
     }
 
-    /// `None` where the slot's numbers are used by another program.
+    /// Installs the rules in a locked slot. `None` where another program uses the slot's numbers.
     async fn install(
         netlink: &Netlink,
         slot: TableSlot,

@@ -1,4 +1,4 @@
-//! The location of a backend, seen from this host.
+//! Finds where a backend is: on loopback, on another address of this host, or on another host.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -8,7 +8,7 @@ use peername_sys::netlink::Netlink;
 /// The location of a backend, seen from this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BackendLocation {
-    /// On this loopback address. Nothing but backends sends from there, so a rule may match all of it.
+    /// On this loopback address. Only backends send from loopback addresses, so a rule may match the whole network.
     Loopback(IpAddr),
     /// On another address of this host. The rule must name the port, and also captures replies to clients that connect
     /// to the backend directly.

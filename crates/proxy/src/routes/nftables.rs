@@ -1,5 +1,5 @@
-//! nftables rules, installed by nft(8): they bring packets to the proxy that are addressed to none of its sockets. The
-//! rules are in peername's own tables; each table is replaced and removed as a whole.
+//! nftables rules, installed by nft(8): they bring packets to the proxy that are addressed to none of its sockets, or keep its
+//! connections untracked. The rules are in peername's own tables; each table is replaced and removed as a whole.
 
 use std::fmt::{self, Display, Formatter};
 use std::io::{self, ErrorKind, Write};
@@ -15,7 +15,7 @@ use peername_sys::netlink::{Rule, Selector, Traffic};
 use super::error::Error;
 use super::fwmark::LOCAL_FWMARK;
 
-/// The rules of one nftables table: which packets go to a proxy, besides the replies of backends on this host.
+/// The rules of one nftables table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FilterRules {
     /// Packets from other hosts to these ports go to one listener (TPROXY).
@@ -55,7 +55,7 @@ impl FilterRules {
         (!rules.is_empty()).then_some(Self::Untracked { rules, owner })
     }
 
-    /// Whether it sets the firewall mark, and so needs the rules of [`super::fwmark`].
+    /// Whether the table sets the firewall mark, and so needs the rules of [`super::fwmark`].
     pub(super) fn needs_fwmark(&self) -> bool {
         match self {
             Self::Ports { networks, .. } => !networks.is_empty(),
@@ -71,12 +71,9 @@ impl FilterRules {
     /// [`Error::NoNft`], [`Error::NftPermission`] or [`Error::Nft`].
     pub(super) fn install(&self) -> Result<(), Error> {
         let name = self.name();
-        let anew = deletion(&name);
-        nft(
-            &["-f", "-"],
-            &format!("{anew}table inet {name} {{\n{self}}}\n"),
-        )
-        .map(drop)
+        let delete = delete_commands(&name);
+        let create = format!("table inet {name} {{\n{self}}}\n");
+        nft(&["-f", "-"], &(delete + &create)).map(drop)
     }
 
     fn name(&self) -> String {
@@ -104,25 +101,7 @@ impl Display for FilterRules {
             } => {
                 writeln!(f, "chain prerouting {{\n{PREROUTING}")?;
                 for transport in transports {
-                    let select = format!("{} dport {}", transport.name(), PortSet(ports));
-                    // The chain also sees packets from this host to itself, such as the proxy's own connections.
-                    let select = format!("iifname != \"lo\" {select}");
-                    if *transport == Transport::Udp {
-                        writeln!(f, "{select} {OWN_ANSWERS} accept")?;
-                    }
-                    writeln!(f, "{select} fib daddr type local tproxy to :{to} accept")?;
-                    for network in networks {
-                        let family = if network.addr().is_ipv4() {
-                            "ip"
-                        } else {
-                            "ip6"
-                        };
-                        let there = format!("{family} daddr {network}");
-                        let then = format!(
-                            "tproxy {family} to :{to} meta mark set {LOCAL_FWMARK:#x} accept"
-                        );
-                        writeln!(f, "{select} {there} {then}")?;
-                    }
+                    write_tproxy(f, ports, *to, *transport, networks)?;
                 }
                 writeln!(f, "}}")
             }
@@ -144,8 +123,36 @@ impl Display for FilterRules {
     }
 }
 
+/// Writes the rules that redirect one protocol to a listener.
+fn write_tproxy(
+    f: &mut Formatter<'_>,
+    ports: &[RangeInclusive<u16>],
+    to: u16,
+    transport: Transport,
+    networks: &[IpNet],
+) -> fmt::Result {
+    let protocol = transport.name();
+    // The chain also sees packets from this host to itself, such as those of the proxy's own connections.
+    let select = format!("iifname != \"lo\" {protocol} dport {}", port_set(ports));
+    if transport == Transport::Udp {
+        writeln!(f, "{select} {REPLIES_TO_THIS_HOST} accept")?;
+    }
+    writeln!(f, "{select} fib daddr type local tproxy to :{to} accept")?;
+    for network in networks {
+        let family = match network {
+            IpNet::V4(_) => "ip",
+            IpNet::V6(_) => "ip6",
+        };
+        writeln!(
+            f,
+            "{select} {family} daddr {network} tproxy {family} to :{to} meta mark set {LOCAL_FWMARK:#x} accept"
+        )?;
+    }
+    Ok(())
+}
+
 /// Writes the rules for the backends of one routing rule, in both directions. Connections from the backends' own addresses
-/// stay tracked: health checks, and local clients, whose connections a published port of a container (DNAT) may redirect.
+/// stay tracked: health checks, and those of local clients, which a published port of a container (DNAT) may redirect.
 fn write_untracked(f: &mut Formatter<'_>, selector: Selector) -> fmt::Result {
     let Selector::From {
         from,
@@ -169,22 +176,21 @@ fn write_untracked(f: &mut Formatter<'_>, selector: Selector) -> fmt::Result {
             writeln!(f, "{to} {name} dport {port} notrack")?;
             writeln!(f, "{back} {name} sport {port} notrack")
         }
-        // An error about an untracked packet would be invalid to connection tracking.
+        // Connection tracking would classify an ICMP error about an untracked packet as invalid.
         Traffic::Icmp => writeln!(f, "{back} meta l4proto {icmp} notrack"),
     }
 }
 
-struct PortSet<'a>(&'a [RangeInclusive<u16>]);
-
-impl Display for PortSet<'_> {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let range = |range: &RangeInclusive<u16>| match (range.start(), range.end()) {
+/// Port ranges as an anonymous set of nft(8).
+fn port_set(ports: &[RangeInclusive<u16>]) -> String {
+    let ranges: Vec<String> = ports
+        .iter()
+        .map(|range| match (range.start(), range.end()) {
             (first, last) if first == last => first.to_string(),
             (first, last) => format!("{first}-{last}"),
-        };
-        let ranges: Vec<String> = self.0.iter().map(range).collect();
-        write!(f, "{{ {} }}", ranges.join(", "))
-    }
+        })
+        .collect();
+    format!("{{ {} }}", ranges.join(", "))
 }
 
 /// A table of peername's, found on this host.
@@ -196,7 +202,7 @@ pub(super) struct NftTable {
 
 impl NftTable {
     #[cfg(test)]
-    pub(super) fn untracked_of(owner: u32) -> Self {
+    pub(super) fn untracked(owner: u32) -> Self {
         Self {
             name: format!("{TABLE_PREFIX}{UNTRACKED}{owner}"),
             rules: Vec::new(),
@@ -258,7 +264,7 @@ impl KeptTable {
         Ok(Self { rules, listing })
     }
 
-    /// Installs the table again unless it is as it was. Returns its name if it was not.
+    /// Installs the table again if its listing has changed, and returns its name then.
     pub(super) fn restore(&self) -> Result<Option<String>, Error> {
         let name = self.rules.name();
         if list(&name).is_ok_and(|listing| listing == self.listing) {
@@ -276,11 +282,11 @@ impl KeptTable {
 
 /// Deletes a table, if it exists.
 fn delete(name: &str) -> Result<(), Error> {
-    nft(&["-f", "-"], &deletion(name)).map(drop)
+    nft(&["-f", "-"], &delete_commands(name)).map(drop)
 }
 
-/// The commands for that. `add` first, because `delete` fails where there is no table.
-fn deletion(name: &str) -> String {
+/// The commands that delete a table. `add` comes first, because `delete` fails where there is no table.
+fn delete_commands(name: &str) -> String {
     format!("add table inet {name}\ndelete table inet {name}\n")
 }
 
@@ -296,38 +302,41 @@ fn list(name: &str) -> Result<String, Error> {
 pub(super) fn find() -> Result<Vec<NftTable>, Error> {
     let tables = match nft(&["list", "tables", "inet"], "") {
         Err(Error::NoNft) => return Ok(Vec::new()),
-        Err(Error::Nft(said)) if said.contains(NO_NF_TABLES) => return Ok(Vec::new()),
+        Err(Error::Nft(stderr)) if stderr.contains(NO_NF_TABLES) => return Ok(Vec::new()),
         listed => listed?,
     };
-    let ours = tables
+    let mut found = Vec::new();
+    for name in tables
         .lines()
         .filter_map(|line| line.strip_prefix("table inet "))
-        .filter(|name| name.starts_with(TABLE_PREFIX));
-    ours.filter_map(|name| match list(name) {
-        Ok(listing) => Some(Ok(NftTable {
-            name: name.to_owned(),
-            rules: rules(&listing).map(str::to_owned).collect(),
-        })),
-        // Its owner has removed it meanwhile.
-        Err(Error::Nft(said)) if said.contains(NO_TABLE) => None,
-        Err(error) => Some(Err(error)),
-    })
-    .collect()
+        .filter(|name| name.starts_with(TABLE_PREFIX))
+    {
+        match list(name) {
+            Ok(listing) => found.push(NftTable {
+                name: name.to_owned(),
+                rules: rules(&listing).map(str::to_owned).collect(),
+            }),
+            // The owner has removed the table meanwhile.
+            Err(Error::Nft(stderr)) if stderr.contains(NO_TABLE) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(found)
 }
 
 /// Deletes the tables of this owner.
-pub(super) fn remove_of(owner: u32) -> Result<(), Error> {
+pub(super) fn remove_owned(owner: u32) -> Result<(), Error> {
     find()?
         .iter()
         .filter(|table| table.owner() == Some(owner))
         .try_for_each(NftTable::delete)
 }
 
-/// The rules in a listing: lines that are neither braces nor the head of a chain.
+/// The rules in a listing: lines that are neither braces nor the declaration of a chain (`type filter hook …`).
 fn rules(listing: &str) -> impl Iterator<Item = &str> {
     let is_rule = |line: &&str| {
-        let frame = line.is_empty() || line.ends_with('{') || *line == "}";
-        !frame && !line.starts_with("type ")
+        let is_brace = line.ends_with('{') || *line == "}";
+        !line.is_empty() && !is_brace && !line.starts_with("type ")
     };
     listing.lines().map(str::trim).filter(is_rule)
 }
@@ -341,15 +350,15 @@ fn nft(args: &[&str], input: &str) -> Result<String, Error> {
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    if said.contains(NOT_PERMITTED) {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    if stderr.contains(NOT_PERMITTED) {
         return Err(Error::NftPermission);
     }
-    Err(Error::Nft(said.trim().replace('\n', " ")))
+    Err(Error::Nft(stderr.trim().replace('\n', " ")))
 }
 
-/// Runs nft of the system's directories, with nothing of this process's environment. It may have a capability that the user
-/// has not (the binary may have it as a file capability), and the user chooses PATH and LD_PRELOAD.
+/// Runs nft from the system's directories, without this process's environment: nft may inherit a capability that the user
+/// lacks (a file capability of this binary), and the user chooses PATH and LD_PRELOAD.
 fn run_nft(args: &[&str], input: &str) -> io::Result<Output> {
     let mut child = Command::new("nft")
         .args(args)
@@ -367,7 +376,7 @@ fn run_nft(args: &[&str], input: &str) -> io::Result<Output> {
     child.wait_with_output()
 }
 
-/// The last directory is NixOS's.
+/// Where nft(8) is searched. The last directory is NixOS's.
 const SYSTEM_PATH: &str =
     "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin:/run/current-system/sw/bin";
 /// The prefix of the names of peername's tables: `show` and `remove` find them by it alone.
@@ -377,17 +386,16 @@ const REPLIES: &str = "mark_";
 const UNTRACKED: &str = "untracked_";
 /// EOPNOTSUPP or EPROTONOSUPPORT, as nft(8) prints them.
 const NO_NF_TABLES: &str = "not supported";
-/// Matches replies to what an unconnected socket of this host has sent: `tproxy` alone finds connected sockets only.
-/// `ct direction reply` alone would match too much. Once the conntrack entry of a balancer's request has expired, the
-/// proxy's reply counts as the first packet of a flow, and the balancer's next request as a reply. `socket transparent
-/// 0` excludes such requests: the proxy's reply socket is transparent, and if it is closed, there is no socket to
-/// match.
-const OWN_ANSWERS: &str = "ct direction reply socket transparent 0";
+/// Matches replies to this host's unconnected sockets, which `tproxy` would redirect: by itself it finds only connected
+/// sockets. `ct direction reply` alone would match too much: once the conntrack entry of a balancer's request has expired,
+/// the proxy's reply counts as the first packet of a flow, and the balancer's next request as a reply. `socket transparent
+/// 0` excludes such requests: the proxy's reply socket is transparent, and once it is closed, no socket matches.
+const REPLIES_TO_THIS_HOST: &str = "ct direction reply socket transparent 0";
 /// ENOENT, as nft(8) prints it.
 const NO_TABLE: &str = "No such file or directory";
 /// EPERM, as nft(8) prints it.
 const NOT_PERMITTED: &str = "Operation not permitted";
-/// After connection tracking, before the routing decision.
+/// The declarations of the chains. This one is after connection tracking and before the routing decision.
 const PREROUTING: &str = "type filter hook prerouting priority mangle; policy accept;";
 const OUTPUT: &str = "type filter hook output priority mangle; policy accept;";
 /// Before connection tracking.
@@ -405,14 +413,14 @@ mod tests {
             transports: vec![Transport::Udp],
             networks: vec!["192.0.2.0/24".parse().unwrap()],
         };
-        let own = "iifname != \"lo\" udp dport { 53, 5060-5061 } ct direction reply \
+        let replies = "iifname != \"lo\" udp dport { 53, 5060-5061 } ct direction reply \
             socket transparent 0 accept";
         let local = "iifname != \"lo\" udp dport { 53, 5060-5061 } fib daddr type local \
             tproxy to :8443 accept";
         let routed = "iifname != \"lo\" udp dport { 53, 5060-5061 } ip daddr 192.0.2.0/24 \
             tproxy ip to :8443 meta mark set 0x2110 accept";
         let text = filter.to_string();
-        assert_eq!(rules(&text).collect::<Vec<_>>(), [own, local, routed]);
+        assert_eq!(rules(&text).collect::<Vec<_>>(), [replies, local, routed]);
         assert!(filter.needs_fwmark());
         assert_eq!(filter.name(), "peername_tproxy_8443");
     }

@@ -7,7 +7,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::Path;
 
-/// The numbers of one owner. Slot 0 is the administrator's, the others are for running proxies.
+/// The table number and rule priority of one owner. Slot 0 is the administrator's, the others are for running proxies.
 ///
 /// Priorities: below 32766, where the main table ends the search, and below Tailscale's (5210 and
 /// up): its catch-all rule would capture the replies when an exit node is used. Above the kernel's
@@ -18,8 +18,8 @@ use std::path::Path;
 pub(super) struct TableSlot(u32);
 
 impl TableSlot {
-    /// The administrator's.
-    pub(super) const PERSISTENT: Self = Self(0);
+    /// The slot of `peername routes add`.
+    pub(super) const ADMINISTRATOR: Self = Self(0);
 
     /// The slots of running proxies, in the order in which they are tried.
     pub(super) fn running() -> impl Iterator<Item = Self> {
@@ -44,10 +44,10 @@ impl TableSlot {
 
     /// Locks the slot for as long as the returned value lives. `None` where another process has locked it.
     ///
-    /// The lock is the name of an abstract UNIX socket: the kernel gives a name to one socket only, releases it with the
-    /// process however that exits, and keeps one set of names for each network namespace, exactly as it does with rules. A
-    /// process id would fail on all three counts: it is reused, it must be looked up, and in another container it means
-    /// another process. A file is locked too, where this process is root: see [`TableSlot::try_lock_file`].
+    /// The lock is the name of an abstract UNIX socket. Only one socket at a time can have a name, the kernel releases the name
+    /// however the process exits, and each network namespace has names of its own, as it has rules of its own. A process id
+    /// has none of these properties: it is reused, it must be looked up, and in another container it means another process.
+    /// If this process is root, it also locks a file: see [`TableSlot::try_lock_file`].
     ///
     /// # Errors
     ///
@@ -73,12 +73,12 @@ impl TableSlot {
         })
     }
 
-    /// Locks the slot without its name, for when no name is free: any local user can bind all of them. Only root can lock the
-    /// file, and only for the network namespace that it is in. `None` where another process has locked it, or this process
+    /// Locks the slot by its file alone, for when no name is free: any local user can bind all names, but only root can lock a
+    /// file. Each network namespace has files of its own. `None` where another process has locked the file, or this process
     /// can't.
     ///
-    /// Processes with another /run, in a container that shares the network namespace, do not see this lock. So the slot may
-    /// be used only if it is empty, and nothing in it may be removed.
+    /// A container that shares the network namespace, but has its own /run, does not see this lock. So the slot may be used
+    /// only if it is empty, and nothing in it may be removed.
     pub(super) fn try_lock_file(self) -> Option<SlotLock> {
         match self.lock_file() {
             FileLock::Locked(file) => Some(SlotLock {
@@ -91,12 +91,12 @@ impl TableSlot {
 
     fn lock_file(self) -> FileLock {
         let open = || {
-            match DirBuilder::new().mode(0o700).create(LOCKS) {
+            match DirBuilder::new().mode(0o700).create(LOCK_DIR) {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
                 _ => {}
             }
             let network = fs::metadata("/proc/self/ns/net")?.ino();
-            let path = Path::new(LOCKS).join(format!("{network}-{}", self.0));
+            let path = Path::new(LOCK_DIR).join(format!("{network}-{}", self.0));
             let mut options = File::options();
             options.write(true).create(true).truncate(false).mode(0o600);
             options.open(path)
@@ -105,7 +105,7 @@ impl TableSlot {
             return FileLock::Unavailable;
         };
         match file.try_lock() {
-            // [`remove_unused_locks`] of another process was faster.
+            // Another process has removed the file in [`remove_unused_locks`].
             Ok(()) if is_removed(&file) => FileLock::Busy,
             Ok(()) => FileLock::Locked(file),
             Err(TryLockError::WouldBlock) => FileLock::Busy,
@@ -117,12 +117,11 @@ impl TableSlot {
 /// Removes the lock files that no process holds: those of network namespaces that do not exist any more, and of keepers that
 /// have exited. Each is removed while it is locked.
 pub(super) fn remove_unused_locks() {
-    for path in fs::read_dir(LOCKS)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|entry| entry.path())
-    {
+    let Ok(entries) = fs::read_dir(LOCK_DIR) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let path = entry.path();
         if let Ok(file) = File::options().write(true).open(&path)
             && file.try_lock().is_ok()
         {
@@ -132,7 +131,7 @@ pub(super) fn remove_unused_locks() {
 }
 
 fn is_removed(file: &File) -> bool {
-    file.metadata().is_ok_and(|about| about.nlink() == 0)
+    file.metadata().is_ok_and(|metadata| metadata.nlink() == 0)
 }
 
 /// Holds the lock of a slot.
@@ -150,17 +149,17 @@ enum FileLock {
 }
 
 /// The directory of the lock files, which only root can enter.
-const LOCKS: &str = "/run/peername-routes";
+const LOCK_DIR: &str = "/run/peername-routes";
 
 /// The number that marks rules and routes as peername's (`rtm_protocol`, FRA_PROTOCOL).
 ///
-/// Not used by the kernel's own list (`linux/rtnetlink.h` ends at 192, EIGRP) nor by FRR, which
-/// continues it up to 198. `show` and `remove` find peername's entries by this number alone: with another
-/// number, what an older peername left behind would be overlooked.
+/// It is neither in the kernel's list (`linux/rtnetlink.h` ends at 192, EIGRP) nor in FRR's, which continues that up to 198.
+/// `show` and `remove` find peername's entries by this number alone: with another, they would overlook those of an older
+/// peername.
 pub const PROTOCOL: u8 = 211;
 
-/// Limit of proxies that have rules at once: more than run on one host, and few enough to try one by one. With a larger
-/// number the last priorities would reach those of other programs.
+/// Limit of proxies that have rules at once: more than run on one host, and few enough to be tried one by one. With thousands,
+/// the last priorities would reach those of other programs.
 pub(super) const RUNNING_SLOTS: u32 = 63;
 
 const FIRST_PRIORITY: u32 = 2110;
@@ -173,11 +172,11 @@ mod tests {
     #[test]
     fn no_two_slots_share_a_number() {
         let mut all: Vec<_> = TableSlot::running()
-            .chain([TableSlot::PERSISTENT])
+            .chain([TableSlot::ADMINISTRATOR])
             .collect();
         all.sort();
         all.dedup();
-        assert_eq!(all.len(), 64);
+        assert_eq!(all.len(), RUNNING_SLOTS as usize + 1);
         for slot in all {
             assert!(slot.priority() < 5210 && slot.priority() > 1536);
             assert_eq!(TableSlot::of_table(slot.table()), Some(slot));

@@ -1,4 +1,4 @@
-//! Watches what a keeper has installed, and restores what another program removes.
+//! Watches the rules, routes and tables of a keeper, and restores those that another program removes.
 
 use std::fs;
 use std::future::pending;
@@ -10,49 +10,49 @@ use tokio::time::{Instant, sleep, timeout};
 use super::kept_routes::KeptRoutes;
 use super::nftables::TABLE_PREFIX;
 
-/// Restores for ever what is lost, and reports it, a line each time.
+/// Restores for ever what is lost, and reports each restoration in a line.
 ///
-/// It is restored at once. If it is lost again and again, another program fights for it: then ever more time passes before it
-/// is restored, up to a minute.
+/// The first losses are restored at once. If losses go on, another program removes the rules on purpose: then each restoration
+/// waits twice as long as the one before, up to a minute.
 pub(super) async fn restore_lost(kept: &KeptRoutes, mut monitors: Monitors, report: impl Fn(&str)) {
     let mut backoff = Backoff::default();
-    let mut failure = Failure::default();
-    // Something may have been removed before the subscription.
+    let mut retry = RetryState::default();
     let mut by = None;
+    // The first round is at once: something may have been removed before the subscription.
     loop {
         by = monitors.drain().or(by);
         match kept.restore().await {
             Ok(restored) => {
-                failure = Failure::default();
+                retry = RetryState::default();
                 if !restored.is_empty() {
                     backoff.note_restored(Instant::now());
                     report(&describe(&restored, by.take(), backoff.delay));
                 }
             }
             Err(error) => {
-                if failure.is_new(&error.to_string()) {
+                if retry.note_failure(&error.to_string()) {
                     report(&format!(
                         "rules or routes for replies were lost and can't be restored; trying again: {error}"
                     ));
                 }
             }
         }
-        by = failure.wait_retry(monitors.next()).await;
-        sleep(backoff.delay.max(SETTLE)).await;
+        by = retry.wait(monitors.next()).await;
+        sleep(backoff.delay.max(SETTLE_TIME)).await;
     }
 }
 
 fn describe(restored: &[String], by: Option<String>, delay: Duration) -> String {
     let what = restored.join("`, `");
     let by = by.map_or_else(String::new, |by| format!(" by {by}"));
-    let fight = match delay {
+    let repetition = match delay {
         Duration::ZERO => String::new(),
         delay => format!(
             ". It happens again and again: the next time they are restored after {delay:?}; \
              docs/routes.md names the settings of programs that remove foreign rules"
         ),
     };
-    format!("what replies need was removed{by}, and is restored: `{what}`{fight}")
+    format!("what replies need was removed{by}, and is restored: `{what}`{repetition}")
 }
 
 /// The subscriptions to changes.
@@ -64,7 +64,7 @@ pub(super) struct Monitors {
 }
 
 impl Monitors {
-    /// Subscribes to the changes that the keeper of this routing table needs, and reports what can't be watched.
+    /// Subscribes to changes for the keeper of this routing table. Reports an error if rules and routes can't be watched.
     pub(super) fn subscribe(table: u32, report: impl Fn(&str)) -> Self {
         let note = |error| {
             report(&format!(
@@ -73,7 +73,7 @@ impl Monitors {
         };
         Self {
             routing: RoutingMonitor::subscribe().map_err(note).ok(),
-            // Where there is no nf_tables, there is no table of this keeper's either.
+            // Without nf_tables in the kernel, this keeper has no tables either.
             tables: NftMonitor::subscribe(TABLE_PREFIX).ok(),
             table,
         }
@@ -83,25 +83,26 @@ impl Monitors {
     async fn next(&mut self) -> Option<String> {
         let (routing, tables) = (&mut self.routing, &mut self.tables);
         tokio::select! {
-            change = next_routing(routing) => author_of_routing(change, self.table),
-            removal = next_removal(tables) => author_of_removal(removal),
+            change = next_routing_change(routing) => routing_change_author(change, self.table),
+            removal = next_nft_removal(tables) => table_removal_author(removal),
         }
     }
 
-    /// Takes all changes that were received, and returns the process that made the last one of the keeper's.
+    /// Takes all changes that were received, and returns the process that made the last known one.
     fn drain(&mut self) -> Option<String> {
         let mut by = None;
         while let Some(change) = self.routing.as_mut().and_then(RoutingMonitor::try_next) {
-            by = author_of_routing(change, self.table).or(by);
+            by = routing_change_author(change, self.table).or(by);
         }
         while let Some(removal) = self.tables.as_mut().and_then(NftMonitor::try_next) {
-            by = author_of_removal(removal).or(by);
+            by = table_removal_author(removal).or(by);
         }
         by
     }
 }
 
-async fn next_routing(monitor: &mut Option<RoutingMonitor>) -> RoutingChange {
+/// Waits for a change. Without a monitor, or once it has failed, waits for ever.
+async fn next_routing_change(monitor: &mut Option<RoutingMonitor>) -> RoutingChange {
     if let Some(open) = monitor
         && let Ok(change) = open.next().await
     {
@@ -111,7 +112,8 @@ async fn next_routing(monitor: &mut Option<RoutingMonitor>) -> RoutingChange {
     pending().await
 }
 
-async fn next_removal(monitor: &mut Option<NftMonitor>) -> NftRemoval {
+/// As [`next_routing_change`], for packet filter tables.
+async fn next_nft_removal(monitor: &mut Option<NftMonitor>) -> NftRemoval {
     if let Some(open) = monitor
         && let Ok(removal) = open.next().await
     {
@@ -121,8 +123,9 @@ async fn next_removal(monitor: &mut Option<NftMonitor>) -> NftRemoval {
     pending().await
 }
 
-/// The port of a netlink socket is the id of its process, if it is that process's first one.
-fn author_of_routing(change: RoutingChange, own_table: u32) -> Option<String> {
+/// The process that removed a rule or route of the keeper's. The port of a netlink socket is the id of its process, if the
+/// socket is the process's first one.
+fn routing_change_author(change: RoutingChange, own_table: u32) -> Option<String> {
     match change {
         RoutingChange::Removed { table, port } if table == own_table && port != 0 => {
             Some(match fs::read_to_string(format!("/proc/{port}/comm")) {
@@ -134,27 +137,27 @@ fn author_of_routing(change: RoutingChange, own_table: u32) -> Option<String> {
     }
 }
 
-fn author_of_removal(removal: NftRemoval) -> Option<String> {
+fn table_removal_author(removal: NftRemoval) -> Option<String> {
     let by = removal.by?;
     Some(format!("process {} ({})", by.pid, by.name.escape_debug()))
 }
 
-/// How long to wait before the next restoration.
+/// The delay of the next restoration.
 #[derive(Debug, Default)]
 struct Backoff {
     delay: Duration,
     restored_at: Option<Instant>,
-    /// How often it was lost soon after it was restored.
-    losses: u32,
+    /// Successive losses, each soon after the restoration before.
+    quick_losses: u32,
 }
 
 impl Backoff {
     fn note_restored(&mut self, now: Instant) {
         let is_again = self
             .restored_at
-            .is_some_and(|at| now.duration_since(at) < self.delay + FIGHT);
-        self.losses = if is_again { self.losses + 1 } else { 0 };
-        self.delay = match self.losses.checked_sub(QUICK_RESTORATIONS) {
+            .is_some_and(|at| now.duration_since(at) < self.delay + QUICK_LOSS_TIME);
+        self.quick_losses = if is_again { self.quick_losses + 1 } else { 0 };
+        self.delay = match self.quick_losses.checked_sub(UNDELAYED_RESTORATIONS) {
             Some(excess) => MIN_DELAY
                 .saturating_mul(2_u32.saturating_pow(excess))
                 .min(MAX_DELAY),
@@ -164,25 +167,26 @@ impl Backoff {
     }
 }
 
-/// The last restoration failed: when to try again, and what was reported.
+/// The retries of a failed restoration.
 #[derive(Debug, Default)]
-struct Failure {
-    text: Option<String>,
+struct RetryState {
+    /// The last error; `None` if the last restoration succeeded.
+    error: Option<String>,
     retry_after: Duration,
 }
 
-impl Failure {
-    /// Whether the failure was not reported yet.
-    fn is_new(&mut self, text: &str) -> bool {
+impl RetryState {
+    /// Notes a failure, and returns whether its error differs from the last one.
+    fn note_failure(&mut self, error: &str) -> bool {
         self.retry_after = (self.retry_after * 2).clamp(MIN_DELAY, MAX_DELAY);
-        let is_new = self.text.as_deref() != Some(text);
-        self.text = Some(text.to_owned());
+        let is_new = self.error.as_deref() != Some(error);
+        self.error = Some(error.to_owned());
         is_new
     }
 
-    /// Waits for a change, or until the next attempt is due.
-    async fn wait_retry(&self, change: impl Future<Output = Option<String>>) -> Option<String> {
-        match self.text {
+    /// Waits for a change, and after a failure at most until the next attempt is due.
+    async fn wait(&self, change: impl Future<Output = Option<String>>) -> Option<String> {
+        match self.error {
             None => change.await,
             Some(_) => timeout(self.retry_after, change).await.ok().flatten(),
         }
@@ -190,13 +194,13 @@ impl Failure {
 }
 
 /// A program that removes several rules does so within milliseconds: they are restored, and reported, together.
-const SETTLE: Duration = Duration::from_millis(20);
-/// A restart of the network and a reload of the firewall may follow each other.
-const QUICK_RESTORATIONS: u32 = 4;
-/// What is lost again within this time is fought for.
-const FIGHT: Duration = Duration::from_secs(10);
+const SETTLE_TIME: Duration = Duration::from_millis(20);
+/// Quick losses that are restored without a delay: a restart of the network and a reload of the firewall may follow each other.
+const UNDELAYED_RESTORATIONS: u32 = 4;
+/// A loss within this time after a restoration counts as quick.
+const QUICK_LOSS_TIME: Duration = Duration::from_secs(10);
 const MIN_DELAY: Duration = Duration::from_millis(250);
-/// So that a fight costs nothing, and at most one line of the log a minute.
+/// Bounds the cost of restorations, and the log to one line a minute.
 const MAX_DELAY: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
@@ -204,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fight_backs_off_up_to_a_minute_and_ends() {
+    fn repeated_losses_are_restored_with_a_growing_delay() {
         let mut backoff = Backoff::default();
         let mut now = Instant::now();
         let mut delays = Vec::new();
@@ -218,7 +222,7 @@ mod tests {
             [0, 0, 0, 0, 250, 500, 1000].map(Duration::from_millis)
         );
         assert_eq!(delays.last(), Some(&MAX_DELAY));
-        backoff.note_restored(now + MAX_DELAY + FIGHT);
+        backoff.note_restored(now + MAX_DELAY + QUICK_LOSS_TIME);
         assert_eq!(backoff.delay, Duration::ZERO);
     }
 }
