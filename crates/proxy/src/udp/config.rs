@@ -1,10 +1,10 @@
-//! The configuration of UDP.
+//! The UDP settings of a proxy or forwarder.
 
 use std::time::Duration;
 
 use super::dialect::Dialect;
 
-/// How UDP is served.
+/// The UDP settings of a proxy or forwarder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdpConfig {
     /// Which datagrams have a header, and in which format.

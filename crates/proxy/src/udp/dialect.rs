@@ -1,9 +1,9 @@
 //! UDP dialects: which datagrams have a header, and in which format.
 //!
-//! A receiver can't tell dialects apart, so the dialect is configured. This module holds what differs between dialects:
-//! the name, the steering of datagrams to workers, the headers of requests and replies. [`header`] parses a header;
-//! [`reader`] finds the header of each datagram, or that of its flow. To add a dialect, add a variant and follow the
-//! compiler; docs/udp.md has a table of them.
+//! A receiver can't tell dialects apart, so the dialect is configured. This module has all that differs between dialects: the
+//! name, the steering of datagrams to workers, the headers of requests and replies. [`header`] parses a header; [`reader`]
+//! finds the header of each datagram, or that of its flow. To add a dialect, add a variant and follow the compiler;
+//! docs/udp.md has a table of the dialects.
 
 pub(super) mod header;
 pub(super) mod reader;
@@ -26,15 +26,15 @@ pub enum Dialect {
     /// PROXY v2 on every datagram, as the specification has it.
     #[default]
     Each,
-    /// PROXY v2, or v1 as nginx sends it, on the first datagram of a flow; afterwards the balancer's address and port identify the
-    /// client. Sent as v2.
+    /// PROXY v2, or v1 as nginx sends it, on the first datagram of a flow; afterwards the balancer's address and port identify
+    /// the client. The forwarder sends v2.
     First,
     /// Simple Proxy Protocol on every datagram, both ways.
     Spp,
 }
 
 impl Dialect {
-    /// All of them, in the order of the documentation.
+    /// All dialects, in the order of the documentation.
     pub const ALL: [Self; 3] = [Self::Each, Self::First, Self::Spp];
 
     /// The names of [`Dialect::ALL`], as [`Dialect::from_str`] takes them.
@@ -43,7 +43,7 @@ impl Dialect {
         [a.name(), b.name(), c.name()]
     };
 
-    /// Its name on the command line and in the configuration file.
+    /// The name on the command line and in the configuration file.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Each => "each",
@@ -61,18 +61,18 @@ impl Dialect {
         }
     }
 
-    /// Whether every datagram names its client. Only then can datagrams be steered among workers by client, and
-    /// sessions be offloaded to the kernel: without a header on each, the next header changes the client of the
-    /// datagrams after it, and the kernel's table could not be updated in time.
-    pub(super) fn is_self_contained(self) -> bool {
+    /// Whether every datagram names its client. Only then can datagrams be steered among workers by client, and sessions be
+    /// offloaded to the kernel: otherwise each header changes the client of the datagrams after it, and the kernel's table
+    /// could not be updated in time.
+    pub(super) fn has_header_on_each(self) -> bool {
         match self {
             Self::Each | Self::Spp => true,
             Self::First => false,
         }
     }
 
-    /// Steers datagrams among the workers' sockets that share this one's address, by the client in their header.
-    /// Without effect where datagrams don't name their client.
+    /// Steers datagrams by the client in their header among the workers' sockets that share the address of `socket`. Has no
+    /// effect where datagrams don't name their client.
     ///
     /// # Errors
     ///
@@ -120,7 +120,7 @@ impl Display for Dialect {
     }
 }
 
-/// No dialect has this name.
+/// The error for a name that no dialect has.
 #[derive(Debug, thiserror::Error)]
 #[error("not a dialect; they are {}", Dialect::NAMES.join(", "))]
 pub struct UnknownDialect;
@@ -129,7 +129,9 @@ impl FromStr for Dialect {
     type Err = UnknownDialect;
 
     fn from_str(name: &str) -> Result<Self, UnknownDialect> {
-        let found = Self::ALL.into_iter().find(|dialect| dialect.name() == name);
-        found.ok_or(UnknownDialect)
+        Self::ALL
+            .into_iter()
+            .find(|dialect| dialect.name() == name)
+            .ok_or(UnknownDialect)
     }
 }

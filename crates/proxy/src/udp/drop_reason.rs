@@ -1,9 +1,8 @@
-//! Why a datagram is dropped.
+//! The reasons why datagrams are dropped.
 
 use std::io::{self, ErrorKind};
 
 use peername_proto::Invalid;
-
 use peername_server::addr::{ClaimedSource, PeerAddr};
 use peername_server::header_error::HeaderError;
 
@@ -13,7 +12,7 @@ use crate::outcome::Failure;
 #[derive(Debug)]
 pub(crate) struct DroppedRequest {
     pub(crate) reason: DropReason,
-    /// The client that its header names, if that was read.
+    /// The client that the request's header names, if that was read.
     pub(crate) client: Option<ClaimedSource>,
 }
 
@@ -26,39 +25,39 @@ impl From<DropReason> for DroppedRequest {
     }
 }
 
-/// Where a request comes from.
+/// The sender of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DatagramOrigin {
     pub(crate) peer: PeerAddr,
-    /// The client that its header names, if that was read.
+    /// The client that the request's header names, if that was read.
     pub(crate) client: Option<ClaimedSource>,
 }
 
 /// Why a datagram is dropped. Every drop is counted by its reason.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DropReason {
-    /// It is refused for a reason that a connection may have too.
+    /// The datagram is refused for a reason that also applies to connections.
     #[error(transparent)]
     Refused(#[from] Failure),
-    /// Its header is for TCP.
+    /// The header is for TCP.
     #[error("the header is that of a TCP connection")]
     StreamTransport,
-    /// It is nothing but the header that opens a flow.
+    /// The datagram is nothing but the header that opens a flow.
     #[error("a header alone: it opens the flow and is not forwarded")]
     HeaderOnly,
-    /// It is longer than any UDP datagram.
+    /// The datagram is longer than the receive buffer, which takes any UDP datagram.
     #[error("longer than the buffer")]
     Truncated,
     /// The proxy is draining, and the session would be new.
     #[error("no new sessions: the proxy is stopping")]
     Stopping,
-    /// Its session was evicted before it could be sent.
+    /// The session was evicted before the datagram could be sent.
     #[error("its session was evicted for another")]
     Evicted,
-    /// A reply that is not from the backend.
+    /// A reply from another sender than the backend.
     #[error("not from the backend")]
     Stranger,
-    /// A reply to a client that only the balancer's address and port identify; these belong to another client by now.
+    /// A reply to a client that only the balancer's address and port identify, which stand for another client by now.
     #[error("its balancer's address and port stand for another client by now")]
     FlowChanged,
     /// A reply without its request's header.
@@ -67,16 +66,16 @@ pub(crate) enum DropReason {
     /// The socket's send buffer is full.
     #[error("send buffer full")]
     SendBufferFull,
-    /// With its header it is longer than a datagram may be, or than the path takes.
+    /// With its header the datagram is longer than a datagram may be, or than the path MTU allows.
     #[error("too large with its header")]
     TooLarge,
     /// An ICMP error of the receiver's host (port unreachable), or no route to it.
     #[error("unreachable: {0}")]
     Unreachable(io::Error),
-    /// Its session's socket was destroyed from outside.
+    /// The session's socket was destroyed from outside.
     #[error("its session's socket was destroyed: {0}")]
     SocketDestroyed(io::Error),
-    /// The kernel refused it.
+    /// The kernel refused to send the datagram.
     #[error("sendmmsg(2): {0}")]
     Unsendable(io::Error),
 }
@@ -103,7 +102,7 @@ impl DropReason {
     }
 
     /// Classifies an error of sendmmsg(2) or recvmmsg(2).
-    pub(crate) fn by_kernel(error: io::Error) -> Self {
+    pub(crate) fn from_kernel(error: io::Error) -> Self {
         match error.kind() {
             ErrorKind::WouldBlock => Self::SendBufferFull,
             ErrorKind::ConnectionRefused

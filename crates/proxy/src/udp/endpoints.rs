@@ -1,4 +1,4 @@
-//! Addresses of a session as plain data: its key, and where its replies go.
+//! Addresses of a session as plain data: the key of the session, and the path of its replies.
 
 use std::net::SocketAddr;
 
@@ -6,24 +6,24 @@ use peername_server::addr::PeerAddr;
 use peername_sys::udp::PktInfo;
 use serde::{Deserialize, Serialize};
 
-/// Identifies a session: two datagrams with an equal key belong to the same one.
+/// Identifies a session: datagrams with equal keys belong to the same session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
 pub(crate) struct SessionKey {
     /// Index of the listener.
     pub(crate) listener: usize,
-    /// The original destination, where a TPROXY rule redirected the datagram to the listener. Each port there counts as
-    /// a listener of its own.
+    /// The original destination, where a TPROXY rule redirected the datagram to the listener. Each original destination counts
+    /// as a listener of its own.
     pub(crate) original_destination: Option<SocketAddr>,
-    /// The balancer. Its port is 0 where a header names the client and its port: a balancer may change its port.
+    /// The balancer. The port is 0 where a header names the client and its port, because a balancer may change its own port.
     pub(crate) from: SocketAddr,
-    /// The client, by the header.
+    /// The client that the header names.
     pub(crate) client: Option<SocketAddr>,
-    /// The address that the client sent to, by the header: a reply from one of the balancer's addresses must not reach a
-    /// client that sent to another.
+    /// The destination that the header names: a reply from one of the balancer's addresses must not reach a client that sent to
+    /// another.
     pub(crate) destination: Option<SocketAddr>,
 }
 
-/// A client and the address it sent to, through whichever balancer.
+/// Identifies a client and the address that it sent to, regardless of the balancer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ClientKey {
     listener: usize,
@@ -33,8 +33,8 @@ pub(crate) struct ClientKey {
 }
 
 impl ClientKey {
-    /// `None` where no header names the client and its port.
-    pub(crate) fn of(key: &SessionKey) -> Option<Self> {
+    /// The client of a session. `None` where no header names the client and its port.
+    pub(crate) fn from_session(key: &SessionKey) -> Option<Self> {
         let client = key.client.filter(|client| client.port() != 0)?;
         Some(Self {
             listener: key.listener,
@@ -45,15 +45,19 @@ impl ClientKey {
     }
 }
 
-/// The addresses on the path of a datagram. Replies of its session take the same path back to the balancer.
+/// Identifies a flow, to which datagrams without a header belong: index of the listener, original destination (TPROXY),
+/// balancer's address and port.
+pub(crate) type FlowKey = (usize, Option<SocketAddr>, SocketAddr);
+
+/// The addresses on the path of a request. Replies of its session take the same path back to the balancer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReplyTo {
     /// Index of the listener.
     pub(crate) listener: usize,
     /// The balancer.
     pub(crate) peer: PeerAddr,
-    /// The local address it arrived at.
+    /// The local address that the request arrived at.
     pub(crate) local: Option<PktInfo>,
-    /// The address it was sent to, where a TPROXY rule redirected it.
+    /// The address that the request was sent to, where a TPROXY rule redirected it.
     pub(crate) original_destination: Option<SocketAddr>,
 }

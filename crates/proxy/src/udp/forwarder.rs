@@ -35,12 +35,12 @@ pub struct UdpForwarder {
     pub config: UdpConfig,
     /// Counters of the process.
     pub counters: Arc<Counters>,
-    /// The list of its sessions.
+    /// Lists the forwarder's sessions.
     pub sessions: OpenSessions,
 }
 
 impl UdpForwarder {
-    /// The tasks that serve these sockets, one for each worker that has some, and handles of them.
+    /// Makes the tasks that serve these sockets, one for each worker that has some, and the handles of these workers.
     pub fn worker_tasks(&self, sockets: UdpListeners) -> (Vec<WorkerTask>, UdpWorkers) {
         let limits = worker::limits(&self.config, sockets.workers());
         let listeners: Arc<[_]> = sockets.listeners.clone().into();
@@ -72,12 +72,12 @@ impl Role for ForwarderRole {
     ) -> Result<AdmittedDatagram, DropReason> {
         let listener = self.listeners.get(reply_to.listener);
         let listener = listener.map(|(_, address)| address.0);
-        // A client may send to several addresses of a listener on all addresses; each must send its own replies.
+        // A client may send to several addresses of a listener on all addresses, and each must send its own replies.
         let destination = listener.map(|listener| {
-            let asked = reply_to
+            let ip = reply_to
                 .local
                 .map_or_else(|| listener.ip(), |local| local.ip);
-            SocketAddr::new(asked.to_canonical(), listener.port())
+            SocketAddr::new(ip.to_canonical(), listener.port())
         });
         Ok(AdmittedDatagram {
             key: SessionKey {
@@ -107,12 +107,12 @@ impl Role for ForwarderRole {
             .map_err(|error| Failure::from_udp_connect(upstream, error))
     }
 
-    /// It connects from its own address.
+    /// Not needed: the forwarder connects from its own address.
     fn verify_source(&self, _session: &Session) -> Result<(), Failure> {
         Ok(())
     }
 
-    /// None: no header names a client here, so sessions don't fail over.
+    /// `None`: no header names a client here, so sessions don't fail over.
     fn target(&self, _admitted: &AdmittedDatagram) -> Result<Option<SocketAddr>, Failure> {
         Ok(None)
     }

@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::dialect::SessionHeaders;
 use super::dialect::header::DatagramHeader;
-use super::endpoints::{ReplyTo, SessionKey};
+use super::endpoints::{FlowKey, ReplyTo, SessionKey};
 use crate::policy::claims::Claims;
 use crate::telemetry::record::session::RecordState;
 
@@ -25,17 +25,17 @@ use crate::telemetry::record::session::RecordState;
 pub struct WorkerState {
     pub(super) sessions: Vec<SessionState>,
     pub(super) flows: Vec<FlowState>,
-    /// Of each listener: how many datagrams the kernel had dropped. Empty in all parts but one.
+    /// The kernel's count of dropped datagrams of each listener. Empty in all parts but one.
     pub(super) overflows: Vec<u32>,
 }
 
-/// A part of the state, with the sockets.
+/// A part of the state of one worker, with the sockets of its sessions.
 pub type ReceivedState = (WorkerState, Vec<OwnedFd>);
 
 /// Sends a part of a worker's state to the new process.
 pub type StateSink = Box<dyn FnMut(&WorkerState, &[BorrowedFd<'_>]) -> io::Result<()> + Send>;
 
-/// A session.
+/// The state of a [`Session`](super::session::Session).
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct SessionState {
     pub(super) key: SessionKey,
@@ -43,17 +43,19 @@ pub(crate) struct SessionState {
     pub(super) reply_to: ReplyToState,
     pub(super) upstream: SocketAddr,
     pub(super) headers: HeadersState,
-    /// How long it has been idle, and how long ago the last request was.
+    /// The time since the last datagram.
     pub(super) idle: Duration,
+    /// The time since the last request.
     pub(super) since_request: Duration,
     pub(super) is_answered: bool,
-    /// Whether it has the client's own port.
+    /// Whether the session has the client's own port.
     pub(super) has_client_port: bool,
+    /// The kernel's count of dropped replies.
     pub(super) overflow: u32,
     pub(super) record: RecordState,
 }
 
-/// [`ReplyTo`].
+/// The state of a [`ReplyTo`].
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub(crate) struct ReplyToState {
     listener: usize,
@@ -62,7 +64,7 @@ pub(crate) struct ReplyToState {
     original_destination: Option<SocketAddr>,
 }
 
-/// [`SessionHeaders`].
+/// The state of [`SessionHeaders`], in base64.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct HeadersState {
     request: String,
@@ -83,16 +85,16 @@ pub(crate) struct FlowState {
     pub(super) is_answered: bool,
 }
 
-/// A request to a worker.
+/// A command to a worker.
 pub(super) enum HandoverCommand {
-    /// Duplicate the listening sockets.
+    /// Duplicates the listening sockets.
     Share(oneshot::Sender<io::Result<Vec<UdpSocket>>>),
-    /// Stop reading and send the state.
+    /// Stops reading, and sends the state.
     Freeze {
         sink: StateSink,
-        /// Whether the state was sent.
+        /// Receives the result of sending the state.
         sent: oneshot::Sender<io::Result<()>>,
-        /// A message when the new process serves; if it is dropped, the worker goes on.
+        /// Gets a message when the new process serves. If the sender is dropped instead, the worker goes on.
         verdict: oneshot::Receiver<()>,
     },
 }
@@ -101,7 +103,7 @@ pub(super) enum HandoverCommand {
 #[derive(Clone, Debug, Default)]
 pub struct UdpWorkers(pub(super) Vec<mpsc::UnboundedSender<HandoverCommand>>);
 
-/// Frozen workers: they go on when this is dropped.
+/// Frozen workers. When this value is dropped, they go on.
 #[derive(Debug, Default)]
 pub struct FrozenWorkers(Vec<oneshot::Sender<()>>);
 
@@ -112,28 +114,27 @@ impl UdpWorkers {
     ///
     /// EMFILE, or a worker has ended.
     pub async fn share_sockets(&self) -> io::Result<Vec<Vec<UdpSocket>>> {
-        let mut all = Vec::new();
+        let mut by_worker = Vec::new();
         for worker in &self.0 {
             let (reply, answer) = oneshot::channel();
             let _ = worker.send(HandoverCommand::Share(reply));
-            all.push(answer.await.map_err(io::Error::other)??);
+            by_worker.push(answer.await.map_err(io::Error::other)??);
         }
-        Ok(all)
+        Ok(by_worker)
     }
 
-    /// Stops reading, and sends the state of each worker by its `sink`.
+    /// Makes all workers stop reading and send their state to the sink that `sink_for` makes for each.
     ///
     /// # Errors
     ///
-    /// A sink's; then all go on.
-    pub async fn freeze(&self, sink: impl Fn(usize) -> StateSink) -> io::Result<FrozenWorkers> {
+    /// The error of a sink. Then all workers go on.
+    pub async fn freeze(&self, sink_for: impl Fn(usize) -> StateSink) -> io::Result<FrozenWorkers> {
         let mut frozen = FrozenWorkers::default();
         let mut answers = Vec::new();
         for (number, worker) in self.0.iter().enumerate() {
             let ((sent, answer), (approve, verdict)) = (oneshot::channel(), oneshot::channel());
-            let sink = sink(number);
             let _ = worker.send(HandoverCommand::Freeze {
-                sink,
+                sink: sink_for(number),
                 sent,
                 verdict,
             });
@@ -148,12 +149,12 @@ impl UdpWorkers {
 }
 
 impl FrozenWorkers {
-    /// Adds those of another group.
+    /// Adds the frozen workers of another group of listeners.
     pub fn extend(&mut self, others: Self) {
         self.0.extend(others.0);
     }
 
-    /// Ends the workers without closing the sessions: the new process serves.
+    /// Ends the workers without closing their sessions, which the new process serves.
     pub fn hand_over(self) {
         for worker in self.0 {
             let _ = worker.send(());
@@ -162,12 +163,12 @@ impl FrozenWorkers {
 }
 
 impl WorkerState {
-    /// How many sockets accompany it.
+    /// The number of sockets that accompany the state.
     pub fn sockets(&self) -> usize {
         self.sessions.len()
     }
 
-    /// Translates the indices of listeners; `None` where one is unknown.
+    /// Replaces the indices of the previous process's listeners by this process's. `None` where an index is unknown.
     pub(super) fn renumber(&mut self, new_index: &[usize]) -> Option<()> {
         let translate = |index: &mut usize| {
             *index = *new_index.get(*index)?;
@@ -189,7 +190,7 @@ impl WorkerState {
     }
 }
 
-/// Sends sessions and flows in parts that fit into a message.
+/// Sends sessions and flows in parts that each fit into a message.
 pub(super) fn send_in_parts(
     sessions: Vec<(SessionState, BorrowedFd<'_>)>,
     flows: Vec<FlowState>,
@@ -218,7 +219,7 @@ pub(super) fn send_in_parts(
     sink(&part, &fds)
 }
 
-/// The moment `ago`, or now where the clock does not reach so far back.
+/// The time `ago` before `now`, or `now` where the clock does not reach so far back.
 pub(crate) fn before(now: Instant, ago: Duration) -> Instant {
     now.checked_sub(ago).unwrap_or(now)
 }
@@ -257,7 +258,7 @@ impl From<&SessionHeaders> for HeadersState {
 }
 
 impl HeadersState {
-    /// `None` where it is not base64.
+    /// The headers. `None` where a text is not base64.
     pub(crate) fn decode(&self) -> Option<SessionHeaders> {
         let decode = |text: &str| {
             BASE64_NOPAD
@@ -276,7 +277,7 @@ impl HeadersState {
 
 impl FlowState {
     pub(crate) fn new(
-        (listener, original_destination, peer): (usize, Option<SocketAddr>, SocketAddr),
+        (listener, original_destination, peer): FlowKey,
         header: &DatagramHeader,
         idle: Duration,
         is_answered: bool,
@@ -296,7 +297,7 @@ impl FlowState {
         PeerAddr(self.peer)
     }
 
-    pub(crate) fn key(&self) -> (usize, Option<SocketAddr>, SocketAddr) {
+    pub(crate) fn key(&self) -> FlowKey {
         (self.listener, self.original_destination, self.peer)
     }
 
@@ -313,10 +314,10 @@ impl FlowState {
     }
 }
 
-/// As many descriptors as a message may have.
+/// The number of file descriptors that a message may have.
 const SESSIONS_PER_PART: usize = peername_sys::ipc::fd_passing::MAX_FDS;
 const FLOWS_PER_PART: usize = 128;
-/// A message must fit into a socket's send buffer, of 208 KiB by default.
+/// A part with that many bytes is complete. A message must fit into a socket's send buffer, of 208 KiB by default.
 const PART_BYTES: usize = 48 << 10;
-/// A session's state without its headers, at most.
+/// Upper limit of a session's state without its headers.
 const SESSION_BYTES: usize = 1024;

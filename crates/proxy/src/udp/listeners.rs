@@ -13,10 +13,9 @@ use peername_sys::{NameCall, SyscallError};
 use super::dialect::Dialect;
 use super::handover::ReceivedState;
 use peername_server::addr::LocalAddr;
-use peername_server::listeners::ListenerId;
 use peername_server::listeners::{
-    BindError, ExistingListeners, InheritedSockets, ListenAddr, OpenRequest, SocketOpener,
-    open_per_worker,
+    BindError, ExistingListeners, InheritedSockets, ListenAddr, ListenerId, OpenRequest,
+    SocketOpener, open_per_worker,
 };
 
 /// The listening sockets of each worker, in the order of the listeners.
@@ -24,29 +23,28 @@ use peername_server::listeners::{
 pub struct UdpListeners {
     pub(super) listeners: Vec<(ListenerId, LocalAddr)>,
     pub(super) by_worker: Vec<Vec<UdpSocket>>,
-    /// Of a previous process: the state of each worker.
+    /// The state of each worker of a previous process.
     pub(super) restored: Vec<Vec<ReceivedState>>,
 }
 
 impl UdpListeners {
-    /// Opens every socket of every worker and steers datagrams among them by client. A client's datagrams must always
-    /// reach the same worker, because its address and port can have one upstream socket only.
+    /// Opens every socket of every worker and steers datagrams among the workers by client. A client's datagrams must always
+    /// reach the same worker, because its address and port can have only one upstream socket. A `dialect` of `None` means that
+    /// the sender is the client. Without an address there are no sockets.
     ///
-    /// Without an address there are no sockets. A `dialect` of `None` means that the sender is the client. One worker
-    /// serves all where most datagrams do not name their client ([`Dialect::First`]). One worker also serves all where
-    /// one of the sockets is `given`: datagrams can't be steered among workers that share a socket. Sockets of a previous
-    /// process are taken as they are, with its number of workers: another number would steer clients to workers that do
-    /// not have their sessions.
+    /// One worker serves all where most datagrams do not name their client ([`Dialect::First`]), and where one of the sockets
+    /// is inherited: datagrams can't be steered among workers that share a socket. Sockets of a previous process are taken as
+    /// they are, with its number of workers: another number would steer clients to workers that do not have their sessions.
     ///
     /// # Errors
     ///
     /// [`BindError`]: the address that failed, with what to do about it.
     pub fn open(
         wanted: &[ListenAddr],
-        beside: &ExistingListeners,
+        existing: &ExistingListeners,
         workers: usize,
         dialect: Option<Dialect>,
-        given: &mut InheritedSockets,
+        inherited: &mut InheritedSockets,
     ) -> Result<Self, BindError> {
         if wanted.is_empty() {
             return Ok(Self {
@@ -55,63 +53,65 @@ impl UdpListeners {
                 restored: Vec::new(),
             });
         }
-        if let Some(previous) = Self::adopt(wanted, given) {
+        if let Some(previous) = Self::take_previous(wanted, inherited) {
             return Ok(previous);
         }
-        let given = &*given;
-        let is_given = |(_, addr): &ListenAddr| given.udp.contains_key(addr);
-        let workers = match dialect {
-            _ if wanted.iter().any(is_given) => 1,
-            Some(dialect) if !dialect.is_self_contained() => 1,
-            Some(_) | None => workers.max(1),
-        };
+        let inherited = &inherited.udp;
+        let is_single_worker = wanted.iter().any(|(_, addr)| inherited.contains_key(addr))
+            || dialect.is_some_and(|dialect| !dialect.has_header_on_each());
+        let workers = if is_single_worker { 1 } else { workers.max(1) };
         let request = OpenRequest {
             listen: wanted.iter().map(|&(_, addr)| addr).collect(),
-            existing: beside,
+            existing,
             workers,
         };
-        let mut opener = UdpOpener {
-            given: &given.udp,
-            workers,
-        };
+        let mut opener = UdpOpener { inherited, workers };
         let by_worker = open_per_worker(&request, &mut opener)?;
-        let first = by_worker.first().into_iter().flatten();
-        let chosen: Vec<_> = first.filter_map(|s| s.local_addr().ok()).collect();
-        let groups = by_worker.first().into_iter().flatten().zip(&chosen);
-        for (socket, &addr) in groups {
-            steer(socket, workers, dialect).map_err(|failed| BindError::new(addr, failed))?;
+        let first_worker = by_worker.first().map(Vec::as_slice).unwrap_or_default();
+        let addrs: Vec<_> = first_worker
+            .iter()
+            .filter_map(|socket| socket.local_addr().ok())
+            .collect();
+        for (socket, &addr) in first_worker.iter().zip(&addrs) {
+            steer(socket, workers, dialect).map_err(|error| BindError::new(addr, error))?;
         }
         // Sockets receive only now that all are bound: a client would have two sessions if its first datagram reached one
         // worker before the others' sockets were bound, and its second reached another.
-        let all = by_worker
-            .iter()
-            .flat_map(|sockets| sockets.iter().zip(&chosen));
-        for (socket, &addr) in all.filter(|(_, addr)| !given.udp.contains_key(addr)) {
-            udp::start_receiving(socket).map_err(|failed| BindError::new(addr, failed))?;
+        for sockets in &by_worker {
+            for (socket, &addr) in sockets.iter().zip(&addrs) {
+                if !inherited.contains_key(&addr) {
+                    udp::start_receiving(socket).map_err(|error| BindError::new(addr, error))?;
+                }
+            }
         }
-        let listeners = wanted.iter().zip(chosen);
-        let listeners = listeners.map(|(&(id, _), addr)| (id, LocalAddr(addr)));
+        let listeners = wanted
+            .iter()
+            .zip(addrs)
+            .map(|(&(id, _), addr)| (id, LocalAddr(addr)))
+            .collect();
         Ok(Self {
-            listeners: listeners.collect(),
+            listeners,
             by_worker,
             restored: Vec::new(),
         })
     }
 
-    /// Takes the sockets of a previous process. `None` where it does not have all of them.
-    fn adopt(wanted: &[ListenAddr], given: &mut InheritedSockets) -> Option<Self> {
-        let workers = given.previous_udp.get(&wanted.first()?.1)?.len();
-        let has_all = |(_, addr): &ListenAddr| {
-            let sockets = given.previous_udp.get(addr);
-            sockets.is_some_and(|sockets| sockets.len() == workers)
-        };
-        if workers == 0 || !wanted.iter().all(has_all) {
+    /// Takes the sockets of a previous process. `None` if it did not have a socket for each of the addresses and workers.
+    fn take_previous(wanted: &[ListenAddr], inherited: &mut InheritedSockets) -> Option<Self> {
+        let previous = &mut inherited.previous_udp;
+        let workers = previous.get(&wanted.first()?.1)?.len();
+        let has_all = wanted.iter().all(|(_, addr)| {
+            previous
+                .get(addr)
+                .is_some_and(|sockets| sockets.len() == workers)
+        });
+        if workers == 0 || !has_all {
             return None;
         }
         let mut listeners = Vec::new();
         let mut by_worker: Vec<Vec<_>> = (0..workers).map(|_| Vec::new()).collect();
         for &(id, addr) in wanted {
-            let sockets = given.previous_udp.remove(&addr)?;
+            let sockets = previous.remove(&addr)?;
             let bound_to = sockets.first().and_then(|socket| socket.local_addr().ok());
             listeners.push((id, LocalAddr(bound_to.unwrap_or(addr))));
             for (worker, socket) in by_worker.iter_mut().zip(sockets) {
@@ -125,9 +125,9 @@ impl UdpListeners {
         })
     }
 
-    /// Adds the state of a worker of a previous process. `new_index` has the index of each listener that it had.
+    /// Adds the state of a worker of a previous process. `new_index` has the new index of each of that process's listeners.
     ///
-    /// Returns `false` where that does not fit these listeners.
+    /// Returns `false` where the state does not fit these listeners.
     pub fn restore(
         &mut self,
         worker: usize,
@@ -145,23 +145,23 @@ impl UdpListeners {
         true
     }
 
-    /// Sets IP_TRANSPARENT on the sockets, so that they receive what a TPROXY rule redirects, and reports each datagram's
-    /// original destination. Open them for one worker: the kernel then chooses among sockets by the sender's port, and a
-    /// client's datagrams would reach several.
+    /// Sets IP_TRANSPARENT on the sockets, so that they receive datagrams that a TPROXY rule redirects, with their original
+    /// destination. The sockets must be opened for one worker: among several, the kernel would choose by the sender's port, and
+    /// a client's datagrams would reach several workers.
     ///
     /// # Errors
     ///
     /// [`BindError`]: the address where IP_TRANSPARENT is not permitted.
     pub fn into_transparent(self) -> Result<Self, BindError> {
         let addrs = self.addrs();
-        let named = self
-            .by_worker
-            .iter()
-            .flat_map(|sockets| sockets.iter().zip(&addrs));
-        for (socket, &addr) in named {
-            let set = transparent::set_transparent(socket, addr.is_ipv6())
-                .and_then(|()| transparent::receive_original_destination(socket, addr.is_ipv6()));
-            set.map_err(|failed| BindError::not_transparent(addr, failed))?;
+        for sockets in &self.by_worker {
+            for (socket, &addr) in sockets.iter().zip(&addrs) {
+                transparent::set_transparent(socket, addr.is_ipv6())
+                    .and_then(|()| {
+                        transparent::receive_original_destination(socket, addr.is_ipv6())
+                    })
+                    .map_err(|error| BindError::not_transparent(addr, error))?;
+            }
         }
         Ok(self)
     }
@@ -173,8 +173,12 @@ impl UdpListeners {
 
     /// Whether each of these addresses leaves IPv4 to others (IPV6_V6ONLY).
     pub fn ipv6_only(&self) -> Vec<bool> {
-        let first = self.by_worker.first().into_iter().flatten();
-        first.map(is_ipv6_only).collect()
+        self.by_worker
+            .first()
+            .into_iter()
+            .flatten()
+            .map(is_ipv6_only)
+            .collect()
     }
 
     /// Logs which kernel features for speed are missing, and a receive buffer that is too small. To be called once the
@@ -204,9 +208,9 @@ impl UdpListeners {
     }
 }
 
-/// Opens UDP sockets, or takes those of a service manager.
+/// Opens UDP sockets, or takes those that a service manager has passed.
 struct UdpOpener<'a> {
-    given: &'a HashMap<SocketAddr, InheritedSocket>,
+    inherited: &'a HashMap<SocketAddr, InheritedSocket>,
     workers: usize,
 }
 
@@ -221,17 +225,17 @@ impl SocketOpener for UdpOpener<'_> {
     }
 
     fn is_given(&self, addr: SocketAddr) -> bool {
-        self.given.contains_key(&addr)
+        self.inherited.contains_key(&addr)
     }
 
     fn open(&mut self, addr: SocketAddr, options: BindOptions) -> peername_sys::Result<UdpSocket> {
-        let socket = match self.given.get(&addr) {
-            Some(given) => udp::adopt(given.try_clone()?, addr)?,
+        let socket = match self.inherited.get(&addr) {
+            Some(inherited) => udp::adopt(inherited.try_clone()?, addr)?,
             None => udp::listen(addr, options)?,
         };
         udp::set_buffer_sizes(&socket, BUFFER_BYTES)?;
-        // A merged datagram (UDP_GRO) is steered by its first part alone, and the others may be of clients of
-        // another worker.
+        // With several workers, a merged datagram (UDP_GRO) would be steered by its first part alone, and its other parts may
+        // be of clients of another worker.
         if self.workers == 1 {
             let _ = udp::enable_gro(&socket);
         }
@@ -248,12 +252,11 @@ fn steer(socket: &UdpSocket, workers: usize, dialect: Option<Dialect>) -> Result
         .map_err(std::io::Error::other)
         .call("so many workers")?;
     match dialect {
-        _ if workers == 1 => Ok(()),
-        Some(dialect) => dialect.steer(socket, workers),
-        None => Ok(()),
+        Some(dialect) if workers > 1 => dialect.steer(socket, workers),
+        _ => Ok(()),
     }
 }
 
-/// Socket buffer size in bytes. While a worker is busy with something else for 10 ms, no datagram must be lost: 100 000
-/// small ones a second take about 0.8 KiB of buffer each.
+/// Socket buffer size in bytes. No datagram must be lost while a worker is busy with something else for 10 ms, at 100 000 small
+/// datagrams a second, which take about 0.8 KiB of buffer each.
 const BUFFER_BYTES: usize = 4 << 20;

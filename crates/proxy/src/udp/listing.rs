@@ -1,20 +1,20 @@
 //! The open sessions of all workers, for listings and for revocation.
 //!
-//! A session belongs to its worker, so the control side asks each worker for a batch at a time.
+//! A session belongs to its worker, so the control side sends commands to each worker, for a batch of sessions each.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use futures_util::{StreamExt, stream};
+use futures_util::{Stream, StreamExt, stream};
 use parking_lot::Mutex;
 use peername_observe::connections::{ConnectionSnapshot, ConnectionSource, SnapshotStream};
 use tokio::sync::{mpsc, oneshot};
 
-/// The workers to ask. Clones share them.
+/// Lists and revokes the sessions of all workers. Clones share the workers.
 #[derive(Clone, Debug, Default)]
 pub struct OpenSessions(Arc<Mutex<Vec<ListedWorker>>>);
 
-/// A worker's task: of each group of listeners, each worker has one.
+/// A task of a worker. A worker has one for each group of listeners.
 #[derive(Clone, Debug)]
 struct ListedWorker {
     /// The index of the worker.
@@ -23,7 +23,7 @@ struct ListedWorker {
     sessions: Arc<SessionGauge>,
 }
 
-/// The number of sessions of a task, which alone stores it.
+/// The number of open sessions of a task. Only the task sets it.
 #[derive(Debug, Default)]
 pub(crate) struct SessionGauge(AtomicU64);
 
@@ -33,24 +33,24 @@ impl SessionGauge {
     }
 }
 
-/// A command about a batch of sessions. `from` is the slot that the batch begins at.
+/// A command about a batch of sessions. `from`: the first slot of the batch.
 #[derive(Debug)]
 pub(crate) enum SessionCommand {
-    /// Copy them.
+    /// Copies the sessions.
     List {
         from: usize,
         reply: oneshot::Sender<SessionBatch>,
     },
-    /// Close those of denied clients.
+    /// Closes the sessions of denied clients.
     Revoke {
         from: usize,
         reply: oneshot::Sender<RevokedBatch>,
     },
 }
 
-/// Snapshots, and the slot to go on from; `None` at the end.
+/// Snapshots, and the first slot of the next batch; `None` at the end.
 pub(crate) type SessionBatch = (Vec<ConnectionSnapshot>, Option<usize>);
-/// How many sessions were closed, and the slot to go on from; `None` at the end.
+/// The number of closed sessions, and the first slot of the next batch; `None` at the end.
 pub(crate) type RevokedBatch = (usize, Option<usize>);
 
 impl OpenSessions {
@@ -62,7 +62,7 @@ impl OpenSessions {
     ) -> mpsc::UnboundedReceiver<SessionCommand> {
         let (commands, receiver) = mpsc::unbounded_channel();
         let mut workers = self.0.lock();
-        workers.retain(|one| !one.commands.is_closed());
+        workers.retain(|listed| !listed.commands.is_closed());
         workers.push(ListedWorker {
             worker,
             commands,
@@ -74,12 +74,12 @@ impl OpenSessions {
     /// The number of open sessions of each worker.
     pub fn by_worker(&self) -> Vec<u64> {
         let mut sums = Vec::new();
-        for one in self.workers() {
-            if sums.len() <= one.worker {
-                sums.resize(one.worker + 1, 0);
+        for listed in self.workers() {
+            if sums.len() <= listed.worker {
+                sums.resize(listed.worker + 1, 0);
             }
-            if let (Some(sum), false) = (sums.get_mut(one.worker), one.commands.is_closed()) {
-                *sum += one.sessions.0.load(Relaxed);
+            if !listed.commands.is_closed() {
+                sums[listed.worker] += listed.sessions.0.load(Relaxed);
             }
         }
         sums
@@ -103,25 +103,30 @@ impl OpenSessions {
     }
 
     fn workers(&self) -> Vec<ListedWorker> {
-        let workers = self.0.lock();
-        workers.clone()
+        self.0.lock().clone()
     }
 }
 
 impl ConnectionSource for OpenSessions {
     fn snapshots(&self) -> SnapshotStream {
-        let of_worker = |listed: ListedWorker| {
-            stream::unfold(Some(0), move |from| {
-                let worker = listed.commands.clone();
-                async move {
-                    let (reply, answer) = oneshot::channel();
-                    let from = from?;
-                    // A worker that has ended has no sessions.
-                    worker.send(SessionCommand::List { from, reply }).ok()?;
-                    answer.await.ok()
-                }
-            })
-        };
-        stream::iter(self.workers()).flat_map(of_worker).boxed()
+        stream::iter(self.workers())
+            .flat_map(|listed| list_sessions(listed.commands))
+            .boxed()
     }
+}
+
+/// The snapshots of one worker's sessions, batch by batch.
+fn list_sessions(
+    commands: mpsc::UnboundedSender<SessionCommand>,
+) -> impl Stream<Item = Vec<ConnectionSnapshot>> + Send {
+    stream::unfold(Some(0), move |from| {
+        let commands = commands.clone();
+        async move {
+            let (reply, answer) = oneshot::channel();
+            let from = from?;
+            // A worker that has ended has no sessions.
+            commands.send(SessionCommand::List { from, reply }).ok()?;
+            answer.await.ok()
+        }
+    })
 }

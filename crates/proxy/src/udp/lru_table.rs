@@ -1,10 +1,9 @@
 //! A bounded LRU table: eviction candidates and idle timeouts in constant time, however full it is.
 //!
-//! A flood of clients that are never answered must not evict clients that are answered. Nor may idle answered clients
-//! keep new ones from getting a first answer. So unanswered and answered entries have separate LRU queues, and each
-//! balancer has two such queues for its own entries, too. At a limit, the least recently used unanswered entry is
-//! evicted if at least 1/[`UNANSWERED_FRACTION`] of all entries are unanswered, else the least recently used answered
-//! one.
+//! A flood of clients that the backend never answers must not evict clients that it answers, and idle answered clients must
+//! leave room for new ones. So unanswered and answered entries have separate LRU queues, and each balancer has two such queues
+//! for its own entries, too. At a limit, the least recently used unanswered entry is evicted if at least
+//! 1/[`UNANSWERED_FRACTION`] of all entries are unanswered, else the least recently used answered entry.
 //!
 //! The table knows neither sockets nor datagrams.
 
@@ -28,12 +27,12 @@ pub(crate) struct LruTable<K, T> {
     all: Queues,
     balancers: HashMap<IpAddr, Balancer>,
     /// The links of the queues in `all`, by slot.
-    among_all: Links,
+    all_links: Links,
     /// The links of the queues of balancers, by slot.
-    among_balancers: Links,
+    balancer_links: Links,
 }
 
-/// Limits of a table: how many entries, and for how long.
+/// Limits of a table: the number of entries, and their idle timeouts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TableLimits {
     /// Limit of all entries.
@@ -46,7 +45,7 @@ pub(crate) struct TableLimits {
     pub(crate) unanswered: Duration,
 }
 
-/// Identifies an entry until it is removed: a slot that is used again has another generation.
+/// Identifies an entry until it is removed: when its slot is used again, that has another generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct EntryId {
     slot: u32,
@@ -64,7 +63,7 @@ struct Entry<K, T> {
     key: K,
     balancer: IpAddr,
     used: Instant,
-    answered: bool,
+    is_answered: bool,
     value: T,
 }
 
@@ -115,8 +114,8 @@ impl<K: Copy + Eq + Hash, T> LruTable<K, T> {
             free: Vec::new(),
             all: Queues::default(),
             balancers: HashMap::new(),
-            among_all: Links::default(),
-            among_balancers: Links::default(),
+            all_links: Links::default(),
+            balancer_links: Links::default(),
         }
     }
 
@@ -145,35 +144,35 @@ impl<K: Copy + Eq + Hash, T> LruTable<K, T> {
         (slot.generation == id.generation).then_some(&entry.value)
     }
 
-    /// How many slots there are, used or free.
-    pub(crate) fn slots(&self) -> usize {
+    /// The number of slots, used or free.
+    pub(crate) fn slot_count(&self) -> usize {
         self.slots.len()
     }
 
-    /// Makes room for another entry of `balancer`: evicts an entry if a limit is reached, and returns its value.
+    /// Evicts an entry if a limit leaves no room for another one of `balancer`. Returns its value.
     pub(crate) fn evict_for(&mut self, balancer: IpAddr) -> Option<T> {
-        let victim = self.eviction_candidate_for(balancer)?;
-        self.remove(victim)
+        let candidate = self.eviction_candidate_for(balancer)?;
+        self.remove(candidate)
     }
 
-    /// The entry to evict before `balancer` may have another. A balancer at its own limit loses one of its own entries;
-    /// at the limit of all entries, any balancer may lose one. `None` where there is room.
+    /// The entry to evict before `balancer` may have another: one of its own at the balancer's limit, one of any balancer at
+    /// the limit of all entries. `None` where there is room.
     pub(crate) fn eviction_candidate_for(&self, balancer: IpAddr) -> Option<EntryId> {
-        let of_balancer = self.balancers.get(&balancer);
-        let victim = match of_balancer {
+        let slot = match self.balancers.get(&balancer) {
             Some(balancer) if balancer.entries >= self.limits.per_balancer => {
                 balancer.queues.next_victim()
             }
             _ if self.len() >= self.limits.entries => self.all.next_victim(),
             _ => None,
         }?;
-        self.id_of(victim)
+        self.id_of(slot)
     }
 
-    /// Whether a balancer has as many entries as it may.
+    /// Whether a balancer has as many entries as it may have.
     pub(crate) fn is_balancer_at_limit(&self, balancer: IpAddr) -> bool {
-        let of_balancer = self.balancers.get(&balancer);
-        of_balancer.is_some_and(|balancer| balancer.entries >= self.limits.per_balancer)
+        self.balancers
+            .get(&balancer)
+            .is_some_and(|balancer| balancer.entries >= self.limits.per_balancer)
     }
 
     /// Removes an entry.
@@ -212,7 +211,7 @@ impl<K: Copy + Eq + Hash, T> LruTable<K, T> {
                 key: &entry.key,
                 balancer: entry.balancer,
                 used: entry.used,
-                is_answered: entry.answered,
+                is_answered: entry.is_answered,
                 value: &entry.value,
             })
         })
@@ -228,17 +227,17 @@ impl<K: Copy + Eq + Hash, T> LruTable<K, T> {
             });
             (self.slots.len() - 1) as u32
         });
-        let cell = &mut self.slots[slot as usize];
-        cell.entry = Some(Entry {
+        let free = &mut self.slots[slot as usize];
+        free.entry = Some(Entry {
             key,
             balancer,
             used: now,
-            answered: false,
+            is_answered: false,
             value,
         });
         let id = EntryId {
             slot,
-            generation: cell.generation,
+            generation: free.generation,
         };
         self.ids.insert(key, slot);
         self.balancers.entry(balancer).or_default().entries += 1;
@@ -246,72 +245,75 @@ impl<K: Copy + Eq + Hash, T> LruTable<K, T> {
         id
     }
 
-    /// Marks an entry as just used; with `answered`, as answered too.
-    pub(crate) fn touch(&mut self, id: EntryId, now: Instant, answered: bool) {
+    /// Marks an entry as just used; with `is_answered`, also as answered.
+    pub(crate) fn touch(&mut self, id: EntryId, now: Instant, is_answered: bool) {
         if self.get(id).is_none() {
             return;
         }
         self.unlink(id.slot);
         if let Some(entry) = self.slots[id.slot as usize].entry.as_mut() {
             entry.used = now;
-            entry.answered |= answered;
+            entry.is_answered |= is_answered;
         }
         self.enqueue(id.slot);
     }
 
-    /// Removes one entry that has expired, if there is one.
+    /// Removes one expired entry, if there is one.
     pub(crate) fn remove_expired(&mut self, now: Instant) -> Option<T> {
-        let victim = self.find_expired(now)?;
-        self.remove(victim)
+        let expired = self.find_expired(now)?;
+        self.remove(expired)
     }
 
-    /// One entry that has expired, if there is one.
+    /// Finds one expired entry, if there is one.
     pub(crate) fn find_expired(&self, now: Instant) -> Option<EntryId> {
-        let over = |head: Option<u32>, limit: Duration| {
-            let slot = head?;
+        let find_in = |queue: &Queue, idle_timeout: Duration| {
+            let slot = queue.head()?;
             let entry = self.slots.get(slot as usize)?.entry.as_ref()?;
-            (now.saturating_duration_since(entry.used) >= limit).then_some(slot)
+            (now.saturating_duration_since(entry.used) >= idle_timeout).then_some(slot)
         };
-        let victim = over(self.all.unanswered.head(), self.limits.unanswered)
-            .or_else(|| over(self.all.answered.head(), self.limits.idle))?;
-        self.id_of(victim)
+        let expired = find_in(&self.all.unanswered, self.limits.unanswered)
+            .or_else(|| find_in(&self.all.answered, self.limits.idle))?;
+        self.id_of(expired)
     }
 
     /// Appends a slot to its two queues, as the most recently used.
     fn enqueue(&mut self, slot: u32) {
-        let Some((balancer, answered)) = self.balancer_and_state(slot) else {
-            return;
-        };
-        self.all.queue_mut(answered).push(&mut self.among_all, slot);
-        let queues = &mut self.balancers.entry(balancer).or_default().queues;
-        queues
-            .queue_mut(answered)
-            .push(&mut self.among_balancers, slot);
-    }
-
-    fn unlink(&mut self, slot: u32) {
-        let Some((balancer, answered)) = self.balancer_and_state(slot) else {
+        let Some((balancer, is_answered)) = self.balancer_and_state(slot) else {
             return;
         };
         self.all
-            .queue_mut(answered)
-            .remove(&mut self.among_all, slot);
+            .queue_mut(is_answered)
+            .push(&mut self.all_links, slot);
+        let queues = &mut self.balancers.entry(balancer).or_default().queues;
+        queues
+            .queue_mut(is_answered)
+            .push(&mut self.balancer_links, slot);
+    }
+
+    /// Removes a slot from its two queues.
+    fn unlink(&mut self, slot: u32) {
+        let Some((balancer, is_answered)) = self.balancer_and_state(slot) else {
+            return;
+        };
+        self.all
+            .queue_mut(is_answered)
+            .remove(&mut self.all_links, slot);
         if let Some(balancer) = self.balancers.get_mut(&balancer) {
-            let queue = balancer.queues.queue_mut(answered);
-            queue.remove(&mut self.among_balancers, slot);
+            let queue = balancer.queues.queue_mut(is_answered);
+            queue.remove(&mut self.balancer_links, slot);
         }
     }
 
     fn balancer_and_state(&self, slot: u32) -> Option<(IpAddr, bool)> {
         let entry = self.slots.get(slot as usize)?.entry.as_ref()?;
-        Some((entry.balancer, entry.answered))
+        Some((entry.balancer, entry.is_answered))
     }
 
     fn remove_slot(&mut self, slot: u32) -> Option<T> {
         self.unlink(slot);
-        let cell = self.slots.get_mut(slot as usize)?;
-        let entry = cell.entry.take()?;
-        cell.generation = cell.generation.wrapping_add(1);
+        let freed = self.slots.get_mut(slot as usize)?;
+        let entry = freed.entry.take()?;
+        freed.generation = freed.generation.wrapping_add(1);
         self.free.push(slot);
         self.ids.remove(&entry.key);
         if let Some(balancer) = self.balancers.get_mut(&entry.balancer) {
@@ -325,8 +327,8 @@ impl<K: Copy + Eq + Hash, T> LruTable<K, T> {
 }
 
 impl Queues {
-    fn queue_mut(&mut self, answered: bool) -> &mut Queue {
-        if answered {
+    fn queue_mut(&mut self, is_answered: bool) -> &mut Queue {
+        if is_answered {
             &mut self.answered
         } else {
             &mut self.unanswered
@@ -336,15 +338,16 @@ impl Queues {
     /// The slot to evict first.
     fn next_victim(&self) -> Option<u32> {
         let all = self.unanswered.len() + self.answered.len();
-        let (first, then) = match self.unanswered.len() >= (all / UNANSWERED_FRACTION).max(1) {
-            true => (self.unanswered, self.answered),
-            false => (self.answered, self.unanswered),
+        let (preferred, other) = if self.unanswered.len() >= (all / UNANSWERED_FRACTION).max(1) {
+            (self.unanswered, self.answered)
+        } else {
+            (self.answered, self.unanswered)
         };
-        first.head().or_else(|| then.head())
+        preferred.head().or_else(|| other.head())
     }
 }
 
-/// An eighth of a full table is left to unanswered entries, so that new clients live to see their first answer.
+/// An eighth of a full table is left to unanswered entries, so that new clients are not evicted before their first answer.
 const UNANSWERED_FRACTION: usize = 8;
 
 #[cfg(test)]

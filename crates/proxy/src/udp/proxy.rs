@@ -40,10 +40,10 @@ pub struct UdpProxy {
 }
 
 impl UdpProxy {
-    /// A proxy that serves each session by its listener's service at the time it began. Trust is checked for each
+    /// A proxy that serves each session by the service that its listener had when the session began. Trust is checked for each
     /// datagram, by the current service.
     ///
-    /// Steady sessions are offloaded to `kernel`, if there is one. All of them are listed in `sessions`.
+    /// Steady sessions are offloaded to `kernel`, if there is one. All sessions are listed in `sessions`.
     pub fn new(
         services: ServiceHandle,
         counters: Arc<Counters>,
@@ -60,7 +60,7 @@ impl UdpProxy {
         }
     }
 
-    /// The tasks that serve these sockets, one for each worker that has some, and handles of them.
+    /// Makes the tasks that serve these sockets, one for each worker that has some, and the handles of these workers.
     pub fn worker_tasks(&self, sockets: UdpListeners) -> (Vec<WorkerTask>, UdpWorkers) {
         let limits = worker::limits(&self.config, sockets.workers());
         let listeners: Arc<[_]> = sockets.listeners.clone().into();
@@ -97,7 +97,7 @@ struct ProxyRole {
     headers: HeaderReader,
 }
 
-/// The services of the listeners, as far as this worker knows them.
+/// The services of the listeners that this worker has seen.
 struct KnownServices {
     cache: ServiceCache,
     listeners: Arc<[(ListenerId, LocalAddr)]>,
@@ -125,7 +125,7 @@ impl Role for ProxyRole {
             original_destination: reply_to.original_destination,
             from: match header.claims.claim {
                 Some(claim) if claim.0.port() != 0 => SocketAddr::new(peer.ip(), 0),
-                // Clients of one address without ports can't be told apart otherwise.
+                // The balancer's port tells clients apart whose port no header names.
                 Some(_) | None => peer.0,
             },
             client: header.claims.claim.map(|claim| claim.0),
@@ -141,10 +141,10 @@ impl Role for ProxyRole {
 
     fn open_socket(&self, admitted: &AdmittedDatagram) -> Result<UdpSocket, Failure> {
         let (service, permit) = self.permit(admitted)?;
-        let opened = service.connector.open_udp(&permit);
-        opened.inspect_err(|failure| {
-            let rules = &service.rules;
-            rules.report_failure(permit.target(), Transport::Udp, failure);
+        service.connector.open_udp(&permit).inspect_err(|failure| {
+            service
+                .rules
+                .report_failure(permit.target(), Transport::Udp, failure);
         })
     }
 
@@ -181,17 +181,18 @@ impl Role for ProxyRole {
         self.headers.accept_reply(reply_to, key, now)
     }
 
-    /// Allowed for a client that a header names, with a backend on this host.
+    /// `Some` for a client that a header names, with a backend on this host.
     fn offload_port(&self, session: &Session) -> Option<u16> {
-        if !self.dialect.is_self_contained() {
+        if !self.dialect.has_header_on_each() {
             return None;
         }
         let (id, listener) = self.known.listener(session.reply_to.listener).ok()?;
         let services = self.services.load();
         let rules = &services.get(id)?.rules;
-        let is_plain =
-            session.key.client.is_some() && session.reply_to.original_destination.is_none();
-        (is_plain && rules.is_on_this_host(session.upstream.ip())).then(|| listener.0.port())
+        let is_offloadable = session.key.client.is_some()
+            && session.reply_to.original_destination.is_none()
+            && rules.is_on_this_host(session.upstream.ip());
+        is_offloadable.then(|| listener.0.port())
     }
 
     fn unclaimed_client(&self, _session: &Session) -> Option<SocketAddr> {
@@ -200,9 +201,12 @@ impl Role for ProxyRole {
 
     fn is_denied(&self, session: &Session) -> bool {
         let services = self.services.load();
-        let service = self.known.listener(session.key.listener).ok();
-        let service = service.and_then(|(id, _)| services.get(id));
-        let service = service.or_else(|| self.known.last(session.key.listener));
+        let service = self
+            .known
+            .listener(session.key.listener)
+            .ok()
+            .and_then(|(id, _)| services.get(id))
+            .or_else(|| self.known.last(session.key.listener));
         let claim = session.key.client.map(ClaimedSource);
         let client = HeaderClient::of_read_header(claim, session.reply_to.peer);
         service.is_some_and(|service| service.rules.admit_client(client).is_err())
@@ -222,7 +226,7 @@ impl Role for ProxyRole {
 }
 
 impl ProxyRole {
-    /// Decides by the rules of its listener's current service.
+    /// Decides by the rules of the current service of the datagram's listener.
     ///
     /// # Errors
     ///
@@ -231,7 +235,7 @@ impl ProxyRole {
         let (id, listener) = self.known.listener(admitted.key.listener)?;
         let services = self.services.load();
         let service = services.get(id).ok_or(Failure::NoService)?;
-        // As for TCP, where getsockname(2) returns the original destination.
+        // The original destination counts as the listener, as for TCP, where getsockname(2) returns it.
         let listener = admitted
             .key
             .original_destination
@@ -247,10 +251,10 @@ impl KnownServices {
     fn current(&mut self, number: usize) -> Result<&Service, Failure> {
         let (id, _) = self.listener(number)?;
         let last = self.last.get_mut(number).ok_or(Failure::NoService)?;
-        if let Some(now) = self.cache.load().get(id)
-            && last.as_ref().is_none_or(|last| !Arc::ptr_eq(last, now))
+        if let Some(current) = self.cache.load().get(id)
+            && last.as_ref().is_none_or(|last| !Arc::ptr_eq(last, current))
         {
-            *last = Some(Arc::clone(now));
+            *last = Some(Arc::clone(current));
         }
         last.as_deref().ok_or(Failure::NoService)
     }

@@ -10,9 +10,8 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use peername_sys::socket::transparent;
-use peername_sys::{Result, SyscallError};
-
 use peername_sys::throttle::Throttle;
+use peername_sys::{Result, SyscallError};
 
 /// The reply sockets of one worker, by the address and port that they send from.
 #[derive(Debug)]
@@ -36,21 +35,21 @@ impl ReplySockets {
         }
     }
 
-    /// The socket that sends from `original`, opened where there is none. At [`MAX_REPLY_SOCKETS`], the least recently used
-    /// one is evicted; when file descriptors are exhausted, all are.
+    /// Returns the socket that sends from `source`, and opens it if necessary. At [`MAX_REPLY_SOCKETS`], the least recently
+    /// used socket is evicted; when file descriptors are exhausted, all are.
     ///
     /// # Errors
     ///
-    /// A system call that fails: EADDRINUSE where another socket of this host has the port.
-    pub(crate) fn socket_for(&mut self, original: SocketAddr, now: Instant) -> Result<&UdpSocket> {
-        let socket = match self.sockets.remove(&original) {
+    /// A system call fails: EADDRINUSE where another socket of this host has the port.
+    pub(crate) fn socket_for(&mut self, source: SocketAddr, now: Instant) -> Result<&UdpSocket> {
+        let socket = match self.sockets.remove(&source) {
             Some(reply_socket) => reply_socket.socket,
-            None => self.open(original)?,
+            None => self.open(source)?,
         };
         let reply_socket = ReplySocket { socket, used: now };
         Ok(&self
             .sockets
-            .entry(original)
+            .entry(source)
             .insert_entry(reply_socket)
             .into_mut()
             .socket)
@@ -63,23 +62,23 @@ impl ReplySockets {
             .retain(|_, reply_socket| now.saturating_duration_since(reply_socket.used) < idle);
     }
 
-    /// Closes all: another process is about to open its own.
+    /// Closes all sockets: another process is about to open its own.
     pub(crate) fn close_all(&mut self) {
         self.sockets.clear();
     }
 
-    fn open(&mut self, original: SocketAddr) -> Result<UdpSocket> {
-        let opened = match transparent::send_only_udp(original) {
-            Err(failed) if failed.is_exhaustion() => {
+    fn open(&mut self, source: SocketAddr) -> Result<UdpSocket> {
+        let opened = match transparent::send_only_udp(source) {
+            Err(error) if error.is_exhaustion() => {
                 self.sockets.clear();
-                transparent::send_only_udp(original)
+                transparent::send_only_udp(source)
             }
             opened => opened,
         };
         match &opened {
             Ok(_) if self.sockets.len() >= MAX_REPLY_SOCKETS => self.evict_one(),
-            Err(failed) if failed.source.kind() == ErrorKind::AddrInUse => {
-                warn_of_taken_port(original, failed);
+            Err(error) if error.source.kind() == ErrorKind::AddrInUse => {
+                warn_of_taken_port(source, error);
             }
             _ => {}
         }
@@ -92,17 +91,17 @@ impl ReplySockets {
             .sockets
             .iter()
             .min_by_key(|(_, reply_socket)| reply_socket.used);
-        if let Some(oldest) = oldest.map(|(&original, _)| original) {
-            self.sockets.remove(&oldest);
+        if let Some((&source, _)) = oldest {
+            self.sockets.remove(&source);
         }
     }
 }
 
-fn warn_of_taken_port(original: SocketAddr, failed: &SyscallError) {
+fn warn_of_taken_port(source: SocketAddr, error: &SyscallError) {
     if let Some(suppressed) = PORT_TAKEN_LOG.pass() {
         tracing::warn!(
             suppressed,
-            "replies can't be sent from {original}: {failed}. Another socket of this host has the port, on \
+            "replies can't be sent from {source}: {error}. Another socket of this host has the port, on \
              that address or on all (0.0.0.0, [::]): bind its program to 127.0.0.1 or ::1, or leave the \
              port out of --tproxy-ports"
         );
@@ -128,8 +127,10 @@ mod tests {
             used: start + Duration::from_secs(second),
         };
         let addr = |port| SocketAddr::from(([192, 0, 2, 1], port));
-        for (port, used) in [(1, 9), (2, 3), (3, 5)] {
-            reply_sockets.sockets.insert(addr(port), reply_socket(used));
+        for (port, used_at_second) in [(1, 9), (2, 3), (3, 5)] {
+            reply_sockets
+                .sockets
+                .insert(addr(port), reply_socket(used_at_second));
         }
         reply_sockets.evict_one();
         assert!(!reply_sockets.sockets.contains_key(&addr(2)) && reply_sockets.sockets.len() == 2);

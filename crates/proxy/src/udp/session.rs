@@ -27,9 +27,9 @@ use crate::telemetry::record::session::SessionRecord;
 pub(crate) struct Session {
     pub(crate) key: SessionKey,
     pub(crate) reply_to: ReplyTo,
-    /// When the last request was received here; those that the kernel carries are not seen.
+    /// When the last request was received in user space; requests that the kernel carries are not seen.
     pub(crate) last_request: Instant,
-    /// When the backend was last known to see the client.
+    /// When the backend was last verified to see the client.
     verified_at: Instant,
     /// The upstream socket, connected to the backend from the client's address.
     pub(crate) socket: UdpSocket,
@@ -37,12 +37,12 @@ pub(crate) struct Session {
     pub(crate) upstream: SocketAddr,
     /// The headers of requests and replies.
     pub(crate) headers: SessionHeaders,
-    /// How many replies are received in the next call.
+    /// Limit of replies that the next call receives.
     pub(crate) reply_batch: usize,
     /// Replies that the kernel has dropped.
     pub(crate) overflow: OverflowCounter,
     record: Box<SessionRecord>,
-    /// Its state as a candidate for kernel offload; `None` before the first answer and without such a data path.
+    /// The state of kernel offload; `None` before the first answer, and without a kernel data path.
     pub(crate) offload: Option<Box<OffloadCandidate>>,
 }
 
@@ -51,10 +51,10 @@ pub(crate) struct Session {
 pub(crate) struct OverflowCounter(pub(super) u32);
 
 impl OverflowCounter {
-    /// How many were dropped since the last call.
-    pub(crate) fn take_new(&mut self, arrived: &RecvMeta) -> u32 {
-        let lost = arrived.dropped.unwrap_or(self.0);
-        lost.wrapping_sub(std::mem::replace(&mut self.0, lost))
+    /// Returns how many datagrams were dropped since the last call.
+    pub(crate) fn take_new(&mut self, meta: &RecvMeta) -> u32 {
+        let dropped = meta.dropped.unwrap_or(self.0);
+        dropped.wrapping_sub(std::mem::replace(&mut self.0, dropped))
     }
 }
 
@@ -83,8 +83,8 @@ impl Session {
         }
     }
 
-    /// The header of the next request. With `first_only`, every request has it until one was sent: any of a batch may
-    /// turn out to be the first.
+    /// The header of the next request. With `first_only`, every request has it until one was sent: any request of a batch may
+    /// be the first that can be sent.
     pub(crate) fn request_header(&self) -> &[u8] {
         let is_first = self.record.datagrams.to_upstream == 0;
         if self.headers.first_only && !is_first {
@@ -99,19 +99,19 @@ impl Session {
         self.record.datagrams.to_downstream > 0
     }
 
-    /// Counts a request that was sent, with so many bytes of payload.
+    /// Counts a request that was sent. `bytes`: of payload.
     pub(crate) fn count_request(&mut self, bytes: usize) {
         self.record.tally.to_upstream += bytes as u64;
         self.record.datagrams.to_upstream += 1;
     }
 
-    /// Counts a reply that was sent, with so many bytes of payload.
+    /// Counts a reply that was sent. `bytes`: of payload.
     pub(crate) fn count_reply(&mut self, bytes: usize) {
         self.record.tally.to_downstream += bytes as u64;
         self.record.datagrams.to_downstream += 1;
     }
 
-    /// Counts what the kernel has carried.
+    /// Counts the datagrams that the kernel has carried.
     pub(crate) fn add_kernel_usage(&mut self, usage: &Usage) {
         self.record.tally.to_upstream += usage.request_bytes;
         self.record.tally.to_downstream += usage.reply_bytes;

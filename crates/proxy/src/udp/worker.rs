@@ -1,9 +1,8 @@
 //! The UDP worker: an event loop that receives batches of datagrams and sends batches on.
 //!
-//! All sockets, those of listeners and those of sessions, are in one epoll instance of the worker's own, which the
-//! runtime polls. So one wakeup returns every ready socket, a session takes no task and no registration in the runtime,
-//! and a round takes few system calls however many sessions it serves. After some rounds the worker yields to its TCP
-//! connections.
+//! All sockets, of listeners and of sessions, are in an epoll instance of the worker, which the runtime polls. So one wakeup
+//! returns every ready socket, a session takes no task and no registration in the runtime, and a round takes few system
+//! calls however many sessions it serves. After some rounds the worker yields to its TCP connections.
 
 mod batch_item;
 pub(super) mod batch_sender;
@@ -40,7 +39,7 @@ use peername_server::workers::phases::Phases;
 
 /// One worker's share of the limits.
 pub(crate) fn limits(config: &UdpConfig, workers: usize) -> TableLimits {
-    let share = |of: usize| of.div_ceil(workers.max(1)).max(1);
+    let share = |limit: usize| limit.div_ceil(workers.max(1)).max(1);
     TableLimits {
         entries: share(config.sessions),
         per_balancer: share(config.sessions_per_balancer),
@@ -49,14 +48,14 @@ pub(crate) fn limits(config: &UdpConfig, workers: usize) -> TableLimits {
     }
 }
 
-/// What all workers share.
+/// The state that all workers share.
 pub(crate) struct Shared {
     pub(crate) counters: Arc<Counters>,
     pub(crate) kernel: KernelDataPath,
     pub(crate) sessions: OpenSessions,
 }
 
-/// The tasks of UDP workers, one for each worker that has sockets, and handles of them.
+/// Makes the tasks of UDP workers, one for each worker that has sockets, and the handles of these workers.
 pub(crate) fn worker_tasks<R: Role + Send + 'static>(
     mut sockets: UdpListeners,
     limits: TableLimits,
@@ -64,27 +63,30 @@ pub(crate) fn worker_tasks<R: Role + Send + 'static>(
     role: impl Fn() -> R,
 ) -> (Vec<WorkerTask>, UdpWorkers) {
     let mut restored = std::mem::take(&mut sockets.restored).into_iter();
-    let task = |(index, sockets): (usize, Vec<UdpSocket>)| -> (WorkerTask, _) {
+    let mut tasks = Vec::new();
+    let mut handover_senders = Vec::new();
+    for (index, sockets) in sockets.by_worker.into_iter().enumerate() {
         let gauge = Arc::<SessionGauge>::default();
-        let about_sessions = shared.sessions.add_worker(index, Arc::clone(&gauge));
+        let session_commands = shared.sessions.add_worker(index, Arc::clone(&gauge));
+        let (handover_sender, handover_commands) = mpsc::unbounded_channel();
         let role = role();
         let (counters, kernel) = (Arc::clone(&shared.counters), shared.kernel.clone());
         let restored = restored.next().unwrap_or_default();
-        let (commands, received) = mpsc::unbounded_channel();
         let task: WorkerTask = Box::new(move |phases| {
             Box::pin(async move {
                 let poller = AsyncEpoll::new().map_err(io::Error::other)?;
                 let mut worker =
                     Worker::new(role, limits, (counters, gauge), kernel, sockets, &poller)?;
                 worker.restore(restored, &poller);
-                worker.run(&poller, phases, about_sessions, received).await
+                worker
+                    .run(&poller, phases, session_commands, handover_commands)
+                    .await
             })
         });
-        (task, commands)
-    };
-    let sockets = sockets.by_worker.into_iter().enumerate();
-    let (tasks, commands) = sockets.map(task).unzip();
-    (tasks, UdpWorkers(commands))
+        tasks.push(task);
+        handover_senders.push(handover_sender);
+    }
+    (tasks, UdpWorkers(handover_senders))
 }
 
 /// The state of one worker.
@@ -96,7 +98,7 @@ struct Worker<R> {
     reply_sockets: ReplySockets,
     /// Tokens of ready sockets, kept for their allocation.
     ready: Vec<u64>,
-    /// Buffers of the inbox that hold replies not yet sent.
+    /// The number of buffers of the inbox that hold replies not yet sent.
     reply_buffers_used: usize,
     /// The datagrams of the batch that are to be sent.
     items: Vec<BatchItem>,
@@ -148,9 +150,9 @@ impl<R: Role> Worker<R> {
 
     /// Serves until the process stops.
     ///
-    /// While draining, it ends by itself as soon as no datagram has been received for [`DRAIN_QUIET`]: an idle session has
-    /// nothing to wait for. Before sessions expire, the sockets are drained once, because the process may have been
-    /// suspended; only once, because a flood would put off expiry for ever.
+    /// While draining, the worker ends once no datagram has been received for [`DRAIN_QUIET`]: idle sessions have nothing to
+    /// wait for. Before sessions expire, the sockets are drained once, because the process may have been suspended; only once,
+    /// because a flood would put off expiry for ever.
     ///
     /// # Errors
     ///
@@ -159,34 +161,34 @@ impl<R: Role> Worker<R> {
         mut self,
         poller: &AsyncEpoll,
         mut phases: Phases,
-        mut about_sessions: UnboundedReceiver<SessionCommand>,
-        mut commands: mpsc::UnboundedReceiver<HandoverCommand>,
+        mut session_commands: UnboundedReceiver<SessionCommand>,
+        mut handover_commands: UnboundedReceiver<HandoverCommand>,
     ) -> io::Result<()> {
         let mut draining = phases.clone();
         let mut tick = interval(EXPIRY_INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        while !(self.sessions.draining && self.sessions.table.len() == 0) {
+        while !(self.sessions.is_draining && self.sessions.table.len() == 0) {
             let quiet_at = self.last_activity + DRAIN_QUIET;
             tokio::select! {
                 () = phases.wait_end() => {
-                    // Datagrams that were received before.
+                    // Serves the datagrams that were received before.
                     self.poll_rounds(poller)?;
                     break;
                 }
-                () = draining.wait_draining(), if !self.sessions.draining => {
-                    // Datagrams that were received before the signal.
+                () = draining.wait_draining(), if !self.sessions.is_draining => {
+                    // Serves the datagrams that were received before the signal.
                     self.poll_rounds(poller)?;
                     self.sessions.begin_draining();
                     self.last_activity = Instant::now();
                 }
-                () = sleep_until(quiet_at.into()), if self.sessions.draining => {
+                () = sleep_until(quiet_at.into()), if self.sessions.is_draining => {
                     let now = Instant::now();
                     self.poll_rounds(poller)?;
                     if now.saturating_duration_since(self.last_activity) >= DRAIN_QUIET {
                         break;
                     }
                 }
-                Some(command) = commands.recv() => match command {
+                Some(command) = handover_commands.recv() => match command {
                     HandoverCommand::Share(reply) => drop(reply.send(self.share_sockets())),
                     HandoverCommand::Freeze { sink, sent, verdict } => {
                         let _ = sent.send(self.freeze(sink));
@@ -201,7 +203,7 @@ impl<R: Role> Worker<R> {
                     self.poll_rounds(poller)?;
                     self.tick(now);
                 }
-                Some(command) = about_sessions.recv() => self.sessions.execute(command),
+                Some(command) = session_commands.recv() => self.sessions.execute(command),
                 ready = poller.readable() => {
                     let mut ready = ready?;
                     if self.poll_rounds(poller)? {
@@ -255,8 +257,8 @@ fn token_of_listener(number: usize) -> u64 {
     u64::MAX - number as u64
 }
 
-/// The listener of a token. A session's token ends with its slot, and no session table has as many slots as it would
-/// take to equal a listener's token.
+/// The listener of a token; `None` for a session's. The low half of a session's token is its slot, and no session table has so
+/// many slots that a token could equal a listener's.
 fn listener_of_token(token: u64) -> Option<usize> {
     let number = u64::MAX - token;
     (number < MAX_LISTENERS).then_some(number as usize)
@@ -269,7 +271,7 @@ const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
 /// While draining, the worker ends when no datagram has been received for so long: a backend that has not answered by
 /// then will not.
 const DRAIN_QUIET: Duration = Duration::from_secs(1);
-/// Idle timeout of sessions that were never answered: they may be part of a flood.
+/// Upper limit of the idle timeout of sessions that were never answered, which may be part of a flood.
 const UNANSWERED_TIMEOUT: Duration = Duration::from_secs(30);
-/// More than a process has file descriptors (`fs.nr_open` is 2^20 by default).
+/// Upper limit of listeners: more than a process has file descriptors (`fs.nr_open` is 2^20 by default).
 const MAX_LISTENERS: u64 = 1 << 24;

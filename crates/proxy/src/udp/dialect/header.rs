@@ -16,7 +16,7 @@ use peername_server::header_error::HeaderError;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DatagramHeader {
     pub(crate) claims: Claims,
-    /// Bytes of header in front of the payload.
+    /// Length of the header in front of the payload; 0 where the datagram has none.
     pub(crate) len: usize,
     /// The Simple Proxy Protocol header, with which every reply begins.
     pub(crate) spp: Option<Spp>,
@@ -27,8 +27,8 @@ impl DatagramHeader {
     ///
     /// # Errors
     ///
-    /// [`DropReason::Refused`] where it is no valid header of version 2, over the limits, or a client's that lacks a
-    /// required TLV; [`DropReason::StreamTransport`] where it is the header of a TCP connection.
+    /// [`DropReason::Refused`] where the header is not a valid one of version 2, exceeds the limits, or lacks a required TLV;
+    /// [`DropReason::StreamTransport`] where it is that of a TCP connection.
     pub(crate) fn parse_proxy_v2(
         bytes: &[u8],
         peer: PeerAddr,
@@ -42,11 +42,12 @@ impl DatagramHeader {
         Self::judge(&header, peer, rules)
     }
 
-    /// Parses the header of a flow: version 2, or version 1, which nginx sends over UDP. It can't name UDP, and names TCP.
+    /// Parses the header of a flow: version 2, or version 1, which nginx sends over UDP. Version 1 has no name for UDP, so such
+    /// a header names TCP.
     ///
     /// # Errors
     ///
-    /// As [`DatagramHeader::parse_proxy_v2`]; version 1 is refused as there with `--strict-header`.
+    /// As [`DatagramHeader::parse_proxy_v2`], which also refuses version 1 with `--strict-header`.
     pub(crate) fn parse_flow_header(
         bytes: &[u8],
         peer: PeerAddr,
@@ -69,7 +70,7 @@ impl DatagramHeader {
     fn judge(header: &Header<'_>, peer: PeerAddr, rules: &Rules) -> Result<Self, DropReason> {
         let config = &rules.config;
         let claim = header.source().map(ClaimedSource::canonical);
-        // Each datagram has TLVs of its own. Without required TLVs, a client is judged once a session (`Permit::decide`).
+        // Each datagram has TLVs of its own. Without required TLVs, the client is judged once per session (`Permit::decide`).
         if config.clients.requires_tlvs() {
             let tlvs = config.clients.judge_tlvs(header);
             let client = HeaderClient { claim, peer, tlvs };
@@ -86,7 +87,7 @@ impl DatagramHeader {
     ///
     /// # Errors
     ///
-    /// [`DropReason::Refused`] where it is none.
+    /// [`DropReason::Refused`] where the datagram does not begin with such a header.
     pub(crate) fn parse_spp(bytes: &[u8], peer: PeerAddr) -> Result<Self, DropReason> {
         let header = Spp::parse(bytes)?;
         Ok(Self {
@@ -100,7 +101,7 @@ impl DatagramHeader {
         })
     }
 
-    /// The header that replies carry: with the Simple Proxy Protocol a copy of the request's, otherwise empty.
+    /// The header of replies: with the Simple Proxy Protocol a copy of the request's, otherwise empty.
     pub(crate) fn reply_header(&self) -> Box<[u8]> {
         self.spp
             .map(|spp| spp.to_bytes().into())
@@ -108,7 +109,7 @@ impl DatagramHeader {
     }
 }
 
-/// Parses a header that must be whole. Where there is none, the error has a guess at what the datagram begins with.
+/// Parses a header that must be complete. Without a header, the error has a guess at the protocol of the datagram.
 fn parse_whole(bytes: &[u8], carrier: Carrier) -> Result<Header<'_>, HeaderError> {
     let invalid = match parse(bytes, carrier) {
         Ok(Parsed::Complete(header)) => return Ok(header),

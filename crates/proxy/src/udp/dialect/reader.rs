@@ -1,6 +1,5 @@
-//! Reads the header of each datagram; under [`Dialect::First`], remembers it for the datagrams that follow.
+//! Reads the header of each datagram. With [`Dialect::First`], remembers it for the datagrams of the flow that follow.
 
-use std::net::SocketAddr;
 use std::time::Instant;
 
 use peername_proto::begins_like_header;
@@ -9,9 +8,9 @@ use super::Dialect;
 use super::header::DatagramHeader;
 use crate::policy::rules::Rules;
 use crate::udp::drop_reason::DropReason;
-use crate::udp::endpoints::{ReplyTo, SessionKey};
+use crate::udp::endpoints::{FlowKey, ReplyTo, SessionKey};
 use crate::udp::handover::{FlowState, before};
-use crate::udp::lru_table::{EntryRef, LruTable, TableLimits};
+use crate::udp::lru_table::{LruTable, TableLimits};
 
 /// The header reader of one worker.
 pub(crate) struct HeaderReader {
@@ -19,9 +18,6 @@ pub(crate) struct HeaderReader {
     /// With [`Dialect::First`]: the last header of each flow.
     flows: LruTable<FlowKey, DatagramHeader>,
 }
-
-/// Identifies a flow: index of the listener, original destination (TPROXY), balancer's address and port.
-type FlowKey = (usize, Option<SocketAddr>, SocketAddr);
 
 impl HeaderReader {
     /// A reader that remembers flows within these limits.
@@ -36,7 +32,7 @@ impl HeaderReader {
     ///
     /// # Errors
     ///
-    /// [`DropReason`]: it has no valid header, or is nothing but the header of a flow.
+    /// [`DropReason`]: the datagram has no valid header, or is nothing but the header of a flow.
     pub(crate) fn read(
         &mut self,
         bytes: &[u8],
@@ -51,9 +47,8 @@ impl HeaderReader {
         }
     }
 
-    /// Whether a reply by this path still reaches the client of `key`. Under [`Dialect::First`] the balancer's address
-    /// and port may belong to another client by now, or to none. A flow is marked as answered, as its session is:
-    /// answered entries are evicted last.
+    /// Whether a reply by this path still reaches the client of `key`. With [`Dialect::First`] the balancer's address and port
+    /// may belong to another client by now, or to none. Marks the flow as answered, as its session is: so it is evicted late.
     pub(crate) fn accept_reply(
         &mut self,
         reply_to: &ReplyTo,
@@ -80,11 +75,13 @@ impl HeaderReader {
     pub(crate) fn flows(&self, now: Instant) -> Vec<FlowState> {
         let mut entries: Vec<_> = self.flows.entries().collect();
         entries.sort_by_key(|entry| entry.used);
-        let state = |entry: EntryRef<'_, FlowKey, DatagramHeader>| {
-            let idle = now.saturating_duration_since(entry.used);
-            FlowState::new(*entry.key, entry.value, idle, entry.is_answered)
-        };
-        entries.into_iter().map(state).collect()
+        entries
+            .into_iter()
+            .map(|entry| {
+                let idle = now.saturating_duration_since(entry.used);
+                FlowState::new(*entry.key, entry.value, idle, entry.is_answered)
+            })
+            .collect()
     }
 
     /// Adds a flow of a previous process.
@@ -96,21 +93,20 @@ impl HeaderReader {
         self.flows.touch(id, used, flow.is_answered);
     }
 
-    /// Forgets flows that have been idle for too long.
+    /// Forgets flows after their idle timeout.
     pub(crate) fn expire(&mut self, now: Instant) {
         while self.flows.remove_expired(now).is_some() {}
     }
 
-    /// Ends the flow of a peer from which no header is accepted now: a header of it that is refused unread could name another
-    /// client.
+    /// Ends the flow of a peer whose headers are refused unread: such a header could name another client.
     pub(crate) fn end_flow(&mut self, reply_to: &ReplyTo) {
         if let Some(id) = self.flows.find(&flow_key(reply_to)) {
             self.flows.remove(id);
         }
     }
 
-    /// A header opens a flow, or changes the client of one; a datagram without a header belongs to the flow of its
-    /// sender. A refused header ends the flow: what follows belongs to the refused client, and not to the one before it.
+    /// A header opens a flow, or changes the client of the flow; a datagram without a header belongs to the flow of its sender.
+    /// A refused header ends the flow: the datagrams that follow belong to the refused client, not to the client before it.
     fn read_flow(
         &mut self,
         bytes: &[u8],
@@ -119,8 +115,8 @@ impl HeaderReader {
         rules: &Rules,
     ) -> Result<DatagramHeader, DropReason> {
         let key = flow_key(reply_to);
-        let known = self.flows.find(&key);
-        if let Some(id) = known
+        let existing = self.flows.find(&key);
+        if let Some(id) = existing
             && !begins_like_header(bytes)
         {
             self.flows.touch(id, now, false);
@@ -130,11 +126,11 @@ impl HeaderReader {
         let header = DatagramHeader::parse_flow_header(bytes, reply_to.peer, rules)
             .inspect_err(|_| self.end_flow(reply_to))?;
         let flow = DatagramHeader { len: 0, ..header };
-        match known {
+        match existing {
             Some(id) => {
                 self.flows.touch(id, now, false);
-                if let Some(known) = self.flows.get_mut(id) {
-                    *known = flow;
+                if let Some(previous) = self.flows.get_mut(id) {
+                    *previous = flow;
                 }
             }
             None => {

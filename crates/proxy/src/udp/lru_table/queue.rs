@@ -1,7 +1,6 @@
-//! Doubly linked queues of slot numbers. The links are in a table beside the slots, so any member is removed in
-//! constant time.
+//! Doubly linked queues of slot numbers. The links are in a table by slot number, so any slot is removed in constant time.
 
-/// Each slot's neighbours in the one queue that it is in.
+/// The neighbours of each slot in its queue.
 #[derive(Debug, Default)]
 pub(super) struct Links(Vec<Link>);
 
@@ -20,7 +19,7 @@ struct Link {
 }
 
 impl Queue {
-    /// The member that was pushed first.
+    /// The slot that was pushed first.
     pub(super) fn head(&self) -> Option<u32> {
         self.head
     }

@@ -29,15 +29,16 @@ impl Fixture {
     }
 
     /// Inserts an entry and returns the one that was evicted for it.
-    fn add(&mut self, key: u32, of: u8, second: u64) -> Option<u32> {
-        let gone = self.table.evict_for(balancer(of));
-        self.table.insert(key, balancer(of), self.at(second), key);
-        gone
+    fn add(&mut self, key: u32, of_balancer: u8, second: u64) -> Option<u32> {
+        let evicted = self.table.evict_for(balancer(of_balancer));
+        self.table
+            .insert(key, balancer(of_balancer), self.at(second), key);
+        evicted
     }
 
-    fn touch(&mut self, key: u32, second: u64, answered: bool) {
+    fn touch(&mut self, key: u32, second: u64, is_answered: bool) {
         let id = self.table.find(&key).unwrap();
-        self.table.touch(id, self.at(second), answered);
+        self.table.touch(id, self.at(second), is_answered);
     }
 }
 
@@ -68,19 +69,22 @@ fn unanswered_entries_keep_an_eighth_of_the_table() {
     });
     let start = Instant::now();
     let mut add = |key: u32| {
-        let gone = table.evict_for(balancer(1));
+        let evicted = table.evict_for(balancer(1));
         let id = table.insert(key, balancer(1), start, key);
         if key < 40 {
             table.touch(id, start, true);
         }
-        gone
+        evicted
     };
-    assert!((0..40).all(|key| add(key).is_none()));
-    assert!((40..45).eq((0..5).map(|gone| 40 + add(gone + 40).expect("one goes"))));
-    assert!(
-        (45..60).all(|key| add(key) == Some(key - 5)),
-        "the oldest of the five"
-    );
+    for key in 0..40 {
+        assert_eq!(add(key), None);
+    }
+    for key in 40..45 {
+        assert_eq!(add(key), Some(key - 40), "the oldest answered one");
+    }
+    for key in 45..60 {
+        assert_eq!(add(key), Some(key - 5), "the oldest of the five");
+    }
 }
 
 #[test]
@@ -131,43 +135,64 @@ fn stale_id_does_not_refer_to_the_slots_next_entry() {
     assert_eq!(fixture.table.remove_expired(fixture.at(61)), Some(2));
 }
 
+/// An entry of the plain list, in which the most recently used entry is the last.
+struct ListEntry {
+    key: u32,
+    of_balancer: u8,
+    is_answered: bool,
+}
+
+/// The first unanswered entry, else the first.
+fn next_victim(entries: &[&ListEntry]) -> Option<u32> {
+    entries
+        .iter()
+        .find(|entry| !entry.is_answered)
+        .or_else(|| entries.first())
+        .map(|entry| entry.key)
+}
+
 /// Model test against a plain list that is searched: after each operation both hold the same entries.
 #[test]
 fn table_evicts_as_a_plain_list_does() {
     let mut fixture = Fixture::new();
-    let mut list: Vec<(u32, u8, u64, bool)> = Vec::new();
+    let mut list: Vec<ListEntry> = Vec::new();
     let mut random = 12345_u32;
     let mut next = |below: u32| {
         random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         (random >> 16) % below
     };
     for second in 0..20_000 {
-        let (key, answered) = (next(12), next(2) == 0);
-        if let Some(at) = list.iter().position(|entry| entry.0 == key) {
-            let (key, of, _, before) = list.remove(at);
-            list.push((key, of, second, before || answered));
-            fixture.touch(key, second, answered);
+        let (key, is_answered) = (next(12), next(2) == 0);
+        if let Some(index) = list.iter().position(|entry| entry.key == key) {
+            let mut entry = list.remove(index);
+            entry.is_answered |= is_answered;
+            list.push(entry);
+            fixture.touch(key, second, is_answered);
         } else {
-            let of = (key % 2) as u8;
-            let full_of = list.iter().filter(|entry| entry.1 == of).count() >= 3;
-            let victim = |of_one: bool| {
-                let mine = |entry: &&(u32, u8, u64, bool)| !of_one || entry.1 == of;
-                let unanswered = list.iter().filter(mine).find(|entry| !entry.3);
-                unanswered.or_else(|| list.iter().find(mine)).map(|e| e.0)
+            let of_balancer = (key % 2) as u8;
+            let own: Vec<_> = list
+                .iter()
+                .filter(|entry| entry.of_balancer == of_balancer)
+                .collect();
+            let evicted = if own.len() >= LIMITS.per_balancer {
+                next_victim(&own)
+            } else if list.len() >= LIMITS.entries {
+                next_victim(&list.iter().collect::<Vec<_>>())
+            } else {
+                None
             };
-            let gone = match (full_of, list.len() >= 4) {
-                (true, _) => victim(true),
-                (false, true) => victim(false),
-                _ => None,
-            };
-            list.retain(|entry| Some(entry.0) != gone);
-            assert_eq!(fixture.add(key, of, second), gone);
-            list.push((key, of, second, false));
+            list.retain(|entry| Some(entry.key) != evicted);
+            assert_eq!(fixture.add(key, of_balancer, second), evicted);
+            list.push(ListEntry {
+                key,
+                of_balancer,
+                is_answered: false,
+            });
         }
-        let mut there: Vec<u32> = fixture.table.ids.keys().copied().collect();
-        let mut expected: Vec<u32> = list.iter().map(|entry| entry.0).collect();
-        there.sort_unstable();
+        let mut keys: Vec<u32> = fixture.table.ids.keys().copied().collect();
+        let mut expected: Vec<u32> = list.iter().map(|entry| entry.key).collect();
+        keys.sort_unstable();
         expected.sort_unstable();
-        assert_eq!(there, expected);
+        assert_eq!(keys, expected);
     }
 }

@@ -1,34 +1,34 @@
-//! How steady a session is: whether it is worth offloading.
+//! Decides whether a session is steady enough to be offloaded.
 
 use peername_kernel::data_path::InstalledFlow;
 use peername_kernel::usage::Usage;
 
 use crate::udp::endpoints::ReplyTo;
 
-/// A session as a candidate for offload: how many requests in a row came by the same path with the same header.
+/// A session as a candidate for offload: the number of requests in a row that came by the same path with the same header.
 #[derive(Debug)]
 pub(crate) struct OffloadCandidate {
-    /// The header of its last request.
+    /// The header of the last request.
     pub(crate) header: Box<[u8]>,
-    /// The addresses of its last request.
+    /// The addresses of the last request.
     pub(crate) reply_to: ReplyTo,
     pub(crate) equal_in_a_row: u32,
     /// How often a request differed from the one before.
     pub(crate) changes: u32,
-    /// Set while its flow is installed in the kernel.
+    /// The session's flow, while that is installed in the kernel.
     pub(crate) installed: Option<InstalledFlow>,
     /// The kernel's counts at the last check.
     pub(crate) last_usage: Usage,
 }
 
 impl OffloadCandidate {
-    /// Whether the session should be offloaded now. If the installation fails, as with a full table, it is retried after
-    /// twice as many requests.
+    /// Whether the session should be offloaded now. If the installation fails, for example because a map is full, it is retried
+    /// after twice as many requests.
     pub(crate) fn should_install(&self) -> bool {
         self.equal_in_a_row >= MIN_EQUAL_REQUESTS && self.equal_in_a_row.is_power_of_two()
     }
 
-    /// Whether it has changed too often to be offloaded ever again.
+    /// Whether the session has changed too often to be offloaded ever again.
     pub(crate) fn is_excluded(&self) -> bool {
         self.changes > MAX_CHANGES
     }
@@ -46,7 +46,7 @@ impl OffloadCandidate {
     }
 }
 
-/// Equal requests in a row that make a session steady: one installation pays off over many datagrams.
+/// Equal requests in a row that make a session steady: an installation pays off only over many datagrams.
 const MIN_EQUAL_REQUESTS: u32 = 4;
-/// Above this a session stays in user space: an installation costs more than some datagrams.
+/// After more changes a session stays in user space: an installation for a few datagrams costs more than it saves.
 const MAX_CHANGES: u32 = 16;

@@ -1,5 +1,4 @@
-//! The egress of replies: the device, and the largest packet it sends. Offload depends on both, so changes are
-//! detected.
+//! The egress of replies: the device, and the largest packet that it sends. Offload depends on both, so changes are detected.
 
 use std::collections::HashMap;
 use std::mem;
@@ -9,14 +8,14 @@ use std::time::{Duration, Instant};
 use peername_sys::netlink::{Egress, LOOPBACK};
 use peername_sys::udp::PktInfo;
 
-/// The egress from an address of this host to a balancer, for all pairs in use.
+/// The egress for each pair of an address of this host and a balancer.
 #[derive(Debug, Default)]
 pub(crate) struct EgressCache {
     known: HashMap<(IpAddr, IpAddr), Egress>,
-    /// When the pairs were last forgotten for want of space. Some may be in use.
-    cleared: Option<Instant>,
-    /// Whether that was since the last refresh.
-    has_forgotten: bool,
+    /// When the full cache was last cleared.
+    cleared_at: Option<Instant>,
+    /// Whether the cache was cleared since the last refresh.
+    is_cleared: bool,
 }
 
 impl EgressCache {
@@ -36,14 +35,14 @@ impl EgressCache {
         (egress.interface == local.interface).then_some(max_packet)
     }
 
-    /// Looks up all again and forgets those that have changed. Returns whether any was forgotten since the last call: a
-    /// change of its route would not be seen.
+    /// Looks up all pairs again and forgets those whose egress has changed. Returns whether any pair was forgotten since the
+    /// last call: offloaded sessions may depend on it, and a change of its route would not be seen.
     pub(crate) fn refresh(&mut self) -> bool {
         let before = self.known.len();
         self.known.retain(|(local, balancer), egress| {
             Egress::lookup(*local, *balancer).ok() == Some(*egress)
         });
-        mem::take(&mut self.has_forgotten) || self.known.len() < before
+        mem::take(&mut self.is_cleared) || self.known.len() < before
     }
 
     fn find(&mut self, local: IpAddr, balancer: IpAddr, now: Instant) -> Option<Egress> {
@@ -52,12 +51,12 @@ impl EgressCache {
             return Some(*known);
         }
         if self.known.len() >= MAX_EGRESSES {
-            if self.cleared.is_some_and(|at| now < at + CLEAR_INTERVAL) {
+            if self.cleared_at.is_some_and(|at| now < at + CLEAR_INTERVAL) {
                 return None;
             }
-            // Which pairs are in use is not known. The sessions that are offloaded again bring those back.
+            // It is not known which pairs are in use. Sessions that are offloaded again add theirs again.
             self.known.clear();
-            (self.cleared, self.has_forgotten) = (Some(now), true);
+            (self.cleared_at, self.is_cleared) = (Some(now), true);
         }
         let egress = Egress::lookup(key.0, key.1).ok()?;
         self.known.insert(key, egress);
@@ -65,9 +64,9 @@ impl EgressCache {
     }
 }
 
-/// Each is looked up again every second, which takes some 20 us.
+/// Limit of cached pairs. Each is looked up again every second, which takes some 20 us.
 const MAX_EGRESSES: usize = 256;
-/// Where more pairs are in use, all sessions are taken back from the kernel this often.
+/// If more pairs are in use, the cache is cleared this often, and all sessions are reclaimed from the kernel.
 const CLEAR_INTERVAL: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
@@ -77,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pairs_that_are_no_longer_used_make_room() {
+    fn full_cache_is_cleared_once_an_interval() {
         let (mut cache, start) = (EgressCache::default(), Instant::now());
         let balancer = |number: u32| IpAddr::from(Ipv4Addr::from_bits(0x7f01_0000 + number));
         let mut find = |number, now| {
@@ -87,7 +86,7 @@ mod tests {
         for number in 0..256_u32 {
             assert_eq!(find(number, start), (true, false));
         }
-        assert_eq!(find(256, start), (true, true));
+        assert_eq!(find(256, start), (true, true), "cleared");
         for number in 257..512 {
             assert_eq!(find(number, start), (true, false));
         }

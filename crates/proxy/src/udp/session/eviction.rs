@@ -1,4 +1,4 @@
-//! Eviction: closes a session where a limit or the file descriptors are exhausted.
+//! Eviction: closes a session at a limit of sessions, or when file descriptors or ports are exhausted.
 
 use std::net::IpAddr;
 use std::time::Instant;
@@ -17,9 +17,10 @@ impl<R: Role> SessionTable<R> {
     ///
     /// Offloaded sessions look idle here, so a candidate that the kernel still uses is marked as used and skipped.
     pub(super) fn evict_for(&mut self, balancer: IpAddr, now: Instant) {
-        let reason = match self.table.is_balancer_at_limit(balancer) {
-            true => "balancer_limit",
-            false => "session_limit",
+        let reason = if self.table.is_balancer_at_limit(balancer) {
+            "balancer_limit"
+        } else {
+            "session_limit"
         };
         for _ in 0..MAX_BUSY_SKIPS {
             match self.table.eviction_candidate_for(balancer) {
@@ -33,18 +34,19 @@ impl<R: Role> SessionTable<R> {
         }
     }
 
-    /// Evicts the next eviction candidate of all sessions, because file descriptors or this host's ports are exhausted. Evicts
-    /// none if the kernel uses all candidates.
-    pub(super) fn evict_for_socket(&mut self, failed: &SyscallError, now: Instant) {
-        let reason = match failed.is_udp_port_exhaustion() {
-            true => "ports",
-            false => "descriptors",
+    /// Evicts the next eviction candidate of all sessions, because `error` reports that file descriptors or this host's ports
+    /// are exhausted. Evicts none if the kernel uses all candidates.
+    pub(super) fn evict_for_socket(&mut self, error: &SyscallError, now: Instant) {
+        let reason = if error.is_udp_port_exhaustion() {
+            "ports"
+        } else {
+            "descriptors"
         };
         for _ in 0..MAX_BUSY_SKIPS {
             match self.table.eviction_candidate() {
                 Some(id) if self.touch_if_used_by_kernel(id, now) => {}
                 Some(id) => {
-                    warn_of_exhaustion(failed);
+                    warn_of_exhaustion(error);
                     return self.evict(id, reason);
                 }
                 None => return,
@@ -58,20 +60,21 @@ impl<R: Role> SessionTable<R> {
     }
 }
 
-fn warn_of_exhaustion(failed: &SyscallError) {
+fn warn_of_exhaustion(error: &SyscallError) {
     if let Some(suppressed) = EXHAUSTION_LOG.pass() {
-        let remedy = match failed.is_udp_port_exhaustion() {
-            true => "no port is left to the backend: widen net.ipv4.ip_local_port_range",
-            false => "raise LimitNOFILE or `ulimit -n`",
+        let remedy = if error.is_udp_port_exhaustion() {
+            "no port is left to the backend: widen net.ipv4.ip_local_port_range"
+        } else {
+            "raise LimitNOFILE or `ulimit -n`"
         };
         tracing::warn!(
             suppressed,
-            "{failed}: a UDP session is evicted for a new one; {remedy}, or lower --max-sessions"
+            "{error}: a UDP session is evicted for a new one; {remedy}, or lower --max-sessions"
         );
     }
 }
 
-/// Eviction candidates that are skipped because the kernel still uses them. Bounds the work of one eviction.
+/// Limit of eviction candidates that are skipped because the kernel still uses them. Bounds the work of one eviction.
 const MAX_BUSY_SKIPS: usize = 16;
 
 static EXHAUSTION_LOG: Throttle = Throttle::new();

@@ -12,17 +12,17 @@ use crate::udp::endpoints::ClientKey;
 use crate::udp::lru_table::EntryId;
 
 impl<R: Role> SessionTable<R> {
-    /// The session to fail over: that of the same client through another balancer, from which nothing has come for
-    /// [`FAILOVER_AFTER`]. It holds the client's port, which a second session could not have.
+    /// The session to fail over: that of the same client through another balancer, which has sent nothing for
+    /// [`FAILOVER_AFTER`]. The session holds the client's port, which a second session could not have.
     ///
-    /// `None` where there is none, where another session would be evicted for it, and where the current rules send the
+    /// `None` where there is no such session, where another one would have to be evicted, and where the current rules send the
     /// client to another backend.
     pub(super) fn failover_candidate(
         &mut self,
         admitted: &AdmittedDatagram,
         now: Instant,
     ) -> Result<Option<EntryId>, Failure> {
-        let client = ClientKey::of(&admitted.key);
+        let client = ClientKey::from_session(&admitted.key);
         let Some(&id) = client.and_then(|client| self.clients.get(&client)) else {
             return Ok(None);
         };
@@ -36,12 +36,8 @@ impl<R: Role> SessionTable<R> {
         };
         let is_idle = now.duration_since(last_request) >= FAILOVER_AFTER
             && !self.touch_if_used_by_kernel(id, now);
-        if !is_idle
-            || self
-                .table
-                .eviction_candidate_for(admitted.balancer)
-                .is_some()
-        {
+        let candidate = self.table.eviction_candidate_for(admitted.balancer);
+        if !is_idle || candidate.is_some() {
             return Ok(None);
         }
         let target = self.role.target(admitted)?;
@@ -68,6 +64,6 @@ impl<R: Role> SessionTable<R> {
     }
 }
 
-/// How long nothing must have come from a client's balancer before its session fails over to another. Two balancers
-/// that share a client's datagrams keep a session each.
+/// The time without a request through one balancer after which the session fails over to another. If two balancers share a
+/// client's datagrams, each keeps a session of its own.
 const FAILOVER_AFTER: Duration = Duration::from_secs(3);

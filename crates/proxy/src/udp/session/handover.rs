@@ -1,4 +1,4 @@
-//! Handover of a worker's sessions: their state, and sessions made of it.
+//! Handover of a worker's sessions: copies their state for a new process, and restores sessions of a previous one.
 
 use std::net::UdpSocket;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,7 +16,7 @@ use crate::udp::handover::{FlowState, SessionState, before};
 use crate::udp::lru_table::EntryRef;
 
 impl<R: Role> SessionTable<R> {
-    /// Takes all sessions back from the kernel, with its counts: from now on every datagram waits in a socket.
+    /// Reclaims all sessions from the kernel, with its counts: from now on every datagram waits in a socket.
     pub(crate) fn freeze(&mut self, now: Instant) {
         let Some(kernel) = self.kernel.clone() else {
             return;
@@ -37,24 +37,27 @@ impl<R: Role> SessionTable<R> {
         self.report();
     }
 
-    /// The state of all sessions with their sockets, and of all flows; the least recently used ones first.
+    /// The state of all sessions with their sockets, and of all flows; both begin with the least recently used.
     pub(crate) fn states(
         &self,
         now: Instant,
     ) -> (Vec<(SessionState, BorrowedFd<'_>)>, Vec<FlowState>) {
         let mut entries: Vec<_> = self.table.entries().collect();
         entries.sort_by_key(|entry| entry.used);
-        let sessions = entries.into_iter().map(|entry| {
-            let client = ClientKey::of(entry.key);
-            let first = client.and_then(|client| self.clients.get(&client));
-            let state = entry.value.state(&entry, first == Some(&entry.id), now);
-            (state, entry.value.socket.as_fd())
-        });
-        let sessions = sessions.collect();
+        let sessions = entries
+            .into_iter()
+            .map(|entry| {
+                let client = ClientKey::from_session(entry.key);
+                let port_holder = client.and_then(|client| self.clients.get(&client));
+                let has_client_port = port_holder == Some(&entry.id);
+                let state = entry.value.state(&entry, has_client_port, now);
+                (state, entry.value.socket.as_fd())
+            })
+            .collect();
         (sessions, self.role.flows(now))
     }
 
-    /// Adds a session of the previous process. Where that can't be, as with lower limits, it is closed.
+    /// Adds a session of the previous process. If that is impossible, the session's socket is closed.
     pub(crate) fn restore(
         &mut self,
         state: &SessionState,
@@ -92,7 +95,7 @@ impl<R: Role> SessionTable<R> {
             return;
         };
         self.table.touch(id, used, state.is_answered);
-        if let Some(client) = ClientKey::of(&key)
+        if let Some(client) = ClientKey::from_session(&key)
             && state.has_client_port
         {
             self.clients.insert(client, id);

@@ -1,4 +1,4 @@
-//! Kernel offload of a worker's sessions: hands them to the kernel, takes them back, counts what it carried.
+//! Kernel offload of a worker's sessions: installs and removes their flows, and counts the datagrams that the kernel carried.
 
 use std::mem;
 use std::net::SocketAddr;
@@ -19,14 +19,20 @@ use crate::udp::offload::candidate::OffloadCandidate;
 impl<R: Role> SessionTable<R> {
     /// Notes a request with this header, and offloads the session once it is steady ([`OffloadCandidate`]).
     ///
-    /// A request that differs from those before takes an offloaded session back; so does the first one after all flows
-    /// were cleared. The session then starts over as a candidate.
-    pub(super) fn observe(&mut self, id: EntryId, header: &[u8], reply_to: &ReplyTo, epoch: Epoch) {
+    /// Reclaims an offloaded session if the request differs from those before, or the session's flow was evicted. The session
+    /// then starts over as a candidate.
+    pub(super) fn note_request(
+        &mut self,
+        id: EntryId,
+        header: &[u8],
+        reply_to: &ReplyTo,
+        epoch: Epoch,
+    ) {
         let Some(kernel) = &self.kernel else { return };
         let Some(session) = self.table.get_mut(id) else {
             return;
         };
-        if self.draining || !session.is_answered() {
+        if self.is_draining || !session.is_answered() {
             return;
         }
         let candidate = session
@@ -37,7 +43,7 @@ impl<R: Role> SessionTable<R> {
         }
         let is_equal = *candidate.header == *header && candidate.reply_to == *reply_to;
         let usage = match &candidate.installed {
-            // Too large for the egress device, or a fragment: user space sends this one, and the session stays offloaded.
+            // The kernel passes large or fragmented requests to user space. The session stays offloaded.
             Some(installed) if is_equal && !kernel.is_evicted(installed) => return,
             Some(installed) => Some(kernel.remove(installed)),
             None => None,
@@ -45,7 +51,7 @@ impl<R: Role> SessionTable<R> {
         if is_equal && usage.is_none() {
             candidate.equal_in_a_row = candidate.equal_in_a_row.saturating_add(1);
         } else {
-            // A flow that was evicted is no change of the session.
+            // The eviction of a flow does not count as a change of the session.
             let changes = candidate.changes + u32::from(!is_equal);
             **candidate = OffloadCandidate {
                 changes,
@@ -61,7 +67,7 @@ impl<R: Role> SessionTable<R> {
         }
     }
 
-    /// Installs a session's flow in the kernel, if the role allows it and the kernel takes it.
+    /// Installs a session's flow in the kernel, if the role allows that and the kernel can carry the flow.
     fn offload(&mut self, id: EntryId, epoch: Epoch) {
         let Some(kernel) = &self.kernel else { return };
         let Some(session) = self.table.get(id) else {
@@ -69,10 +75,10 @@ impl<R: Role> SessionTable<R> {
         };
         let installed = self.role.offload_port(session).and_then(|port| {
             let local = session.reply_to.local?;
-            let max_reply =
+            let path_mtu =
                 self.egress_cache
                     .max_packet(&local, session.reply_to.peer.ip(), Instant::now())?;
-            kernel.install(&session.flow(port, max_reply)?, epoch)
+            kernel.install(&session.flow(port, path_mtu)?, epoch)
         });
         let session = self.table.get_mut(id);
         if let Some(candidate) = session.and_then(|session| session.offload.as_mut()) {
@@ -82,25 +88,28 @@ impl<R: Role> SessionTable<R> {
 
     /// Marks a session as used if the kernel has carried datagrams of it since the last call. Returns whether it has.
     ///
-    /// The kernel's counts decide. The time of the last datagram alone would not do: it is exact to a tick only, within
-    /// which a session may be checked and used again.
+    /// The kernel's counts decide, because its time of the last datagram is exact only to a tick, within which a session may be
+    /// checked and used again.
     pub(super) fn touch_if_used_by_kernel(&mut self, id: EntryId, now: Instant) -> bool {
-        let mut last = || {
-            let candidate = self.table.get_mut(id)?.offload.as_mut()?;
-            let usage = self.kernel.as_ref()?.usage(candidate.installed.as_ref()?);
-            let is_new = usage != mem::replace(&mut candidate.last_usage, usage);
-            now.checked_sub(usage.idle_time()?).filter(|_| is_new)
-        };
-        match (last(), self.table.last_used(id)) {
-            (Some(last), Some(used)) if last + KERNEL_TICK > used => {
-                self.table.touch(id, last.max(used), true);
+        match (self.take_kernel_use(id, now), self.table.last_used(id)) {
+            (Some(in_kernel), Some(used)) if in_kernel + KERNEL_TICK > used => {
+                self.table.touch(id, in_kernel.max(used), true);
                 true
             }
             _ => false,
         }
     }
 
-    /// Takes a session back from the kernel for good, because it is closed or moved, and counts what the kernel did.
+    /// When the kernel last carried a datagram of the session; `None` if it has carried none since the last call.
+    fn take_kernel_use(&mut self, id: EntryId, now: Instant) -> Option<Instant> {
+        let candidate = self.table.get_mut(id)?.offload.as_mut()?;
+        let usage = self.kernel.as_ref()?.usage(candidate.installed.as_ref()?);
+        let is_new = usage != mem::replace(&mut candidate.last_usage, usage);
+        now.checked_sub(usage.idle_time()?).filter(|_| is_new)
+    }
+
+    /// Reclaims a session from the kernel for good, because it is closed or moved, and counts the datagrams that the kernel
+    /// carried.
     pub(super) fn reclaim_from_kernel(&self, session: &mut Session) {
         let installed = session
             .offload
@@ -111,23 +120,23 @@ impl<R: Role> SessionTable<R> {
         }
     }
 
-    /// Adds what the kernel carried to the tally. Takes all sessions back where a setting or a route has changed, because
-    /// the kernel would send elsewhere than user space.
+    /// Adds the kernel's counts to the tally. Evicts all flows if a sysctl or a route has changed, because the kernel would
+    /// send elsewhere than user space.
     pub(super) fn collect_kernel_totals(&mut self) {
         let Some(kernel) = &self.kernel else { return };
         kernel.check_sysctls();
         if self.egress_cache.refresh() {
             kernel.evict_all();
         }
-        let Some(news) = kernel.take_totals() else {
+        let Some(totals) = kernel.take_totals() else {
             return;
         };
-        self.tally.received += news.requests + news.failed_requests;
-        self.tally.to_upstream += news.requests;
-        self.tally.replies += news.replies + news.failed_replies;
-        self.tally.to_downstream += news.replies;
-        self.tally.in_kernel += news.requests + news.replies;
-        let failed = news.failed_requests + news.failed_replies;
+        self.tally.received += totals.requests + totals.failed_requests;
+        self.tally.to_upstream += totals.requests;
+        self.tally.replies += totals.replies + totals.failed_replies;
+        self.tally.to_downstream += totals.replies;
+        self.tally.in_kernel += totals.requests + totals.replies;
+        let failed = totals.failed_requests + totals.failed_replies;
         if failed > 0 {
             self.tally.count_dropped("kernel", failed);
         }
@@ -135,8 +144,8 @@ impl<R: Role> SessionTable<R> {
 }
 
 impl Session {
-    /// The flow as the kernel's program needs it. `None` where a call about the socket fails.
-    fn flow(&self, port: u16, max_reply: u16) -> Option<Flow<'_>> {
+    /// The session's flow. `port`: the listener's; `path_mtu`: of replies. `None` where a call about the socket fails.
+    fn flow(&self, port: u16, path_mtu: u16) -> Option<Flow<'_>> {
         let (peer, local) = (self.reply_to.peer.0, self.reply_to.local?);
         Some(Flow {
             downstream: AddressPair {
@@ -150,7 +159,7 @@ impl Session {
             },
             reply_header: &self.headers.reply,
             interface: local.interface,
-            path_mtu: max_reply,
+            path_mtu,
             mark: udp::mark(&self.socket).ok()?,
         })
     }

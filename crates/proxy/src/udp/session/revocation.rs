@@ -1,4 +1,4 @@
-//! Revocation: closes the sessions of clients that a changed list denies.
+//! Commands of the control side, among them revocation: closes the sessions of clients that a changed list denies.
 
 use super::role::Role;
 use super::table::SessionTable;
@@ -9,7 +9,7 @@ use peername_observe::connections::SNAPSHOT_BATCH;
 impl<R: Role> SessionTable<R> {
     /// Executes a command of the control side.
     pub(crate) fn execute(&mut self, command: SessionCommand) {
-        // The other side may have stopped waiting.
+        // The control side may have stopped waiting.
         let _ = match command {
             SessionCommand::List { from, reply } => reply.send(self.snapshots(from)).is_ok(),
             SessionCommand::Revoke { from, reply } => reply.send(self.revoke(from)).is_ok(),
@@ -19,13 +19,16 @@ impl<R: Role> SessionTable<R> {
     /// Closes the sessions of denied clients in a batch that begins at slot `from`.
     fn revoke(&mut self, from: usize) -> RevokedBatch {
         let to = from + SNAPSHOT_BATCH;
-        let sessions = self.table.in_slots(from..to);
-        let denied = sessions.filter(|session| self.role.is_denied(session.value));
-        let denied: Vec<_> = denied.map(|session| session.id).collect();
+        let denied: Vec<_> = self
+            .table
+            .in_slots(from..to)
+            .filter(|session| self.role.is_denied(session.value))
+            .map(|session| session.id)
+            .collect();
         for &id in &denied {
             self.close(id, SessionEnd::AccessRevoked);
         }
         self.report();
-        (denied.len(), (to < self.table.slots()).then_some(to))
+        (denied.len(), (to < self.table.slot_count()).then_some(to))
     }
 }

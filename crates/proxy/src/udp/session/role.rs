@@ -1,4 +1,4 @@
-//! The decisions that differ between proxy and forwarder, as a trait: the worker is generic over it.
+//! The decisions that differ between proxy and forwarder, as a trait over which the worker is generic.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Instant;
@@ -17,7 +17,7 @@ pub(crate) trait Role {
     ///
     /// # Errors
     ///
-    /// [`DropReason`]: it belongs to none.
+    /// [`DropReason`]: the datagram is refused.
     fn admit(
         &mut self,
         bytes: &[u8],
@@ -39,11 +39,11 @@ pub(crate) trait Role {
     /// address as source.
     fn target(&self, admitted: &AdmittedDatagram) -> Result<Option<SocketAddr>, Failure>;
 
-    /// The headers of its requests and replies.
+    /// The headers of a new session's requests and replies.
     ///
     /// # Errors
     ///
-    /// [`Failure::Header`]: TLVs don't fit.
+    /// [`Failure::OutboundHeader`]: the TLVs don't fit. [`Failure::NoService`]: a reload has removed the listener.
     fn headers(&self, admitted: &AdmittedDatagram) -> Result<SessionHeaders, Failure>;
 
     /// Whether a reply by this path still reaches the client of `key`. Marks the client's flow as answered.
@@ -55,28 +55,28 @@ pub(crate) trait Role {
     /// The client of a session without a claim, where that is not the balancer itself.
     fn unclaimed_client(&self, session: &Session) -> Option<SocketAddr>;
 
-    /// Whether a list of clients denies the session's client. It may have changed since the session began.
+    /// Whether a list of clients denies the session's client. The lists may have changed since the session began.
     fn is_denied(&self, session: &Session) -> bool;
 
-    /// The headers that datagrams without one belong to, the least recently used ones first.
+    /// The flows, to which datagrams without a header belong; the least recently used ones first.
     fn flows(&self, now: Instant) -> Vec<FlowState>;
 
     /// Adds a flow of a previous process.
     fn restore_flow(&mut self, flow: &FlowState, now: Instant);
 
-    /// Expires state of its own; called once a second.
+    /// Expires the role's own state. Called once a second.
     fn tick(&mut self, now: Instant);
 }
 
-/// A datagram that is admitted, with its header.
+/// An admitted datagram, with its header.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AdmittedDatagram {
-    /// The key of its session.
+    /// The key of the datagram's session.
     pub(crate) key: SessionKey,
-    /// The balancer: the session counts against the balancer's limit of sessions.
+    /// The balancer, against whose limit the session counts.
     pub(crate) balancer: IpAddr,
     /// Offset of the payload.
     pub(crate) payload: usize,
-    /// Its header; for the forwarder, an empty one.
+    /// The header; for the forwarder, an empty one.
     pub(crate) header: DatagramHeader,
 }

@@ -12,13 +12,16 @@ use super::table::SessionTable;
 use crate::udp::listing::SessionBatch;
 
 impl<R: Role> SessionTable<R> {
-    /// Copies a batch that begins at slot `from`.
+    /// Copies the sessions of a batch that begins at slot `from`.
     pub(super) fn snapshots(&self, from: usize) -> SessionBatch {
         let now = Instant::now();
         let to = from + SNAPSHOT_BATCH;
-        let sessions = self.table.in_slots(from..to);
-        let batch = sessions.map(|session| self.snapshot(session.value, session.used, now));
-        (batch.collect(), (to < self.table.slots()).then_some(to))
+        let batch = self
+            .table
+            .in_slots(from..to)
+            .map(|session| self.snapshot(session.value, session.used, now))
+            .collect();
+        (batch, (to < self.table.slot_count()).then_some(to))
     }
 
     fn snapshot(&self, session: &Session, used: Instant, now: Instant) -> ConnectionSnapshot {
@@ -48,9 +51,10 @@ impl<R: Role> SessionTable<R> {
             client: client.or_else(|| self.role.unclaimed_client(session)),
             target: Some(session.upstream),
             host: None,
-            state: match tally.to_downstream > 0 || session.is_answered() {
-                true => ConnectionState::Answered,
-                false => ConnectionState::Unanswered,
+            state: if tally.to_downstream > 0 || session.is_answered() {
+                ConnectionState::Answered
+            } else {
+                ConnectionState::Unanswered
             },
             age_s: seconds(record.age()),
             idle_s: seconds(idle),

@@ -1,8 +1,8 @@
 //! The session table of one worker: looks up the session of a datagram, opens sessions and closes them.
 //!
-//! [`super::eviction`] makes room at a limit, [`super::failover`] moves a session to another balancer,
-//! [`super::offloaded`] hands one to the kernel, [`super::revocation`] closes those of denied clients, [`super::verification`]
-//! watches whether backends still see the clients.
+//! [`super::eviction`] closes sessions at a limit, [`super::failover`] moves a session to another balancer,
+//! [`super::offloaded`] offloads sessions to the kernel, [`super::revocation`] closes those of denied clients, and
+//! [`super::verification`] checks whether backends still see the clients.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -18,7 +18,7 @@ use peername_sys::udp;
 
 use super::Session;
 use super::role::{AdmittedDatagram, Role};
-use super::verification::{TRIED_PER_SECOND, Verification};
+use super::verification::{SLOTS_PER_SECOND, Verification};
 use crate::backend::Backend;
 use crate::outcome::{Failure, SessionEnd};
 use crate::telemetry::counters::{Counters, DatagramTally};
@@ -36,14 +36,14 @@ use crate::udp::offload::egress_cache::EgressCache;
 pub(crate) struct SessionTable<R> {
     pub(super) role: R,
     pub(crate) table: LruTable<SessionKey, Session>,
-    /// The session that holds a client's own address and port, through whichever balancer.
+    /// The session that holds a client's own address and port, through any balancer.
     pub(super) clients: HashMap<ClientKey, EntryId>,
     pub(crate) tally: DatagramTally,
     pub(super) counters: Arc<Counters>,
     gauge: Arc<SessionGauge>,
     listeners: Vec<LocalAddr>,
     /// Whether new sessions are refused, because the process is stopping.
-    pub(crate) draining: bool,
+    pub(crate) is_draining: bool,
     pub(super) kernel: KernelDataPath,
     pub(super) egress_cache: EgressCache,
     pub(super) verification: Verification,
@@ -65,16 +65,16 @@ impl<R: Role> SessionTable<R> {
             counters,
             gauge,
             listeners,
-            draining: false,
+            is_draining: false,
             kernel,
             egress_cache: EgressCache::default(),
             verification: Verification::default(),
         }
     }
 
-    /// Finds the session of a datagram or opens one. Returns it with the offset of the payload.
+    /// Finds the session of a datagram or opens one. Returns the session with the offset of the payload.
     ///
-    /// Calls `flush` before a session is evicted for it, to send the datagrams that are received and not yet sent.
+    /// Calls `flush` before another session is evicted or moved, to send the datagrams that are received and not yet sent.
     ///
     /// # Errors
     ///
@@ -89,14 +89,15 @@ impl<R: Role> SessionTable<R> {
     ) -> Result<(EntryId, usize), DroppedRequest> {
         let epoch = self.kernel.as_ref().map(|kernel| kernel.epoch());
         let admitted = self.role.admit(bytes, reply_to, now)?;
-        let id = self.find_or_begin_admitted(&admitted, reply_to, now, poller, flush);
-        let id = id.map_err(|reason| DroppedRequest {
-            reason,
-            client: admitted.header.claims.claim,
-        })?;
+        let id = self
+            .find_or_begin_admitted(&admitted, reply_to, now, poller, flush)
+            .map_err(|reason| DroppedRequest {
+                reason,
+                client: admitted.header.claims.claim,
+            })?;
         if let Some(epoch) = epoch {
             let header = bytes.get(..admitted.payload).unwrap_or_default();
-            self.observe(id, header, reply_to, epoch);
+            self.note_request(id, header, reply_to, epoch);
         }
         self.table.touch(id, now, false);
         Ok((id, admitted.payload))
@@ -112,7 +113,7 @@ impl<R: Role> SessionTable<R> {
     ) -> Result<EntryId, DropReason> {
         let id = match self.table.find(&admitted.key) {
             Some(id) => id,
-            None if self.draining => return Err(DropReason::Stopping),
+            None if self.is_draining => return Err(DropReason::Stopping),
             None => match self.failover_candidate(admitted, now)? {
                 Some(id) => {
                     flush(self);
@@ -148,7 +149,7 @@ impl<R: Role> SessionTable<R> {
         }
     }
 
-    /// Counts a dropped datagram and logs it, rate limited to one line a second. `origin`: of a request.
+    /// Counts a dropped datagram and logs it, at most one a second. `origin`: the sender of a request; `None` for a reply.
     pub(crate) fn count_dropped(&mut self, dropped: &DropReason, origin: Option<DatagramOrigin>) {
         self.tally.count_dropped(dropped.reason(), 1);
         if let Some(origin) = origin {
@@ -187,7 +188,7 @@ impl<R: Role> SessionTable<R> {
         self.count_dropped(dropped, origin);
     }
 
-    /// Notes that the backend of this session has answered: the session is no longer an early eviction candidate, and the
+    /// Notes that the backend of this session has answered: the session is evicted later than unanswered ones, and the
     /// backend is up.
     pub(crate) fn note_answered(&mut self, id: EntryId, now: Instant) {
         if outages::is_any_down()
@@ -201,7 +202,7 @@ impl<R: Role> SessionTable<R> {
     /// Expires idle sessions and reports the counters. Called once a second.
     pub(crate) fn tick(&mut self, now: Instant) {
         self.role.tick(now);
-        self.verify_some(now);
+        self.verify_batch(now);
         while let Some(id) = self.table.find_expired(now) {
             if !self.touch_if_used_by_kernel(id, now) {
                 self.close(id, SessionEnd::Idle);
@@ -211,11 +212,11 @@ impl<R: Role> SessionTable<R> {
         self.report();
     }
 
-    /// Tries a few of the sessions that have had a request since they were last verified, in turn. Called once a second, so that
-    /// of a few sessions each is tried each second. What the kernel carries passes no NAT rule.
-    fn verify_some(&mut self, now: Instant) {
+    /// Verifies the sessions of the next few slots that have had a request since they were last verified. Called once a second.
+    /// Requests that the kernel carries don't count, because they pass no NAT rule.
+    fn verify_batch(&mut self, now: Instant) {
         let from = self.verification.next_slot;
-        let to = from + TRIED_PER_SECOND;
+        let to = from + SLOTS_PER_SECOND;
         let used: Vec<_> = self
             .table
             .in_slots(from..to)
@@ -230,19 +231,18 @@ impl<R: Role> SessionTable<R> {
                 }
             }
         }
-        self.verification.next_slot = if to < self.table.slots() { to } else { 0 };
+        self.verification.next_slot = if to < self.table.slot_count() { to } else { 0 };
     }
 
-    /// Adds this worker's counts to the process's.
+    /// Adds this worker's counts to those of the process.
     pub(crate) fn report(&mut self) {
         self.counters.flush_tally(&mut self.tally);
         self.gauge.set(self.table.len());
     }
 
-    /// Drains: refuses new sessions, and takes offloaded ones back from the kernel, so that their datagrams are noticed
-    /// here.
+    /// Drains: refuses new sessions, and evicts all flows from the kernel, so that user space sees the sessions' datagrams.
     pub(crate) fn begin_draining(&mut self) {
-        self.draining = true;
+        self.is_draining = true;
         if let Some(kernel) = &self.kernel {
             kernel.evict_all();
         }
@@ -267,26 +267,26 @@ impl<R: Role> SessionTable<R> {
         poller: &AsyncEpoll,
     ) -> Result<EntryId, Failure> {
         let id = self.table.insert(key, balancer, now, session);
-        if let Some(client) = ClientKey::of(&key) {
-            let first = self.clients.get(&client).copied();
-            // A session opened while the first is there has another port.
-            if first.is_none_or(|first| self.table.get(first).is_none()) {
+        if let Some(client) = ClientKey::from_session(&key) {
+            let port_holder = self.clients.get(&client).copied();
+            // If another session holds the client's port, this one has another port.
+            if port_holder.is_none_or(|id| self.table.get(id).is_none()) {
                 self.clients.insert(client, id);
             }
         }
-        let watched = match self.table.get(id) {
+        let registered = match self.table.get(id) {
             Some(session) => poller.add(&session.socket, id.to_u64()),
             None => Ok(()),
         };
-        if let Err(failed) = watched {
-            // Its replies would never be received.
+        if let Err(error) = registered {
+            // The session's replies would never be received.
             self.close(id, SessionEnd::Unwatched);
-            return Err(Failure::Local(failed));
+            return Err(Failure::Local(error));
         }
         Ok(id)
     }
 
-    /// Opens a session: its socket, its log record and its entry. At a limit, evicts another first.
+    /// Opens a session: its socket, its log record and its entry. At a limit, evicts another session first.
     fn begin(
         &mut self,
         admitted: &AdmittedDatagram,
@@ -297,11 +297,11 @@ impl<R: Role> SessionTable<R> {
     ) -> Result<EntryId, Failure> {
         let headers = self.role.headers(admitted)?;
         let (socket, upstream) = match self.open_socket(admitted) {
-            Err(Failure::Local(failed))
-                if failed.is_exhaustion() || failed.is_udp_port_exhaustion() =>
+            Err(Failure::Local(error))
+                if error.is_exhaustion() || error.is_udp_port_exhaustion() =>
             {
                 flush(self);
-                self.evict_for_socket(&failed, now);
+                self.evict_for_socket(&error, now);
                 self.open_socket(admitted)?
             }
             opened => opened?,
@@ -345,8 +345,10 @@ impl<R: Role> SessionTable<R> {
 
     /// The address of the listener of a session.
     pub(super) fn listener_address(&self, key: &SessionKey) -> LocalAddr {
-        let listener = self.listeners.get(key.listener).copied();
-        listener.unwrap_or(LocalAddr(key.from))
+        self.listeners
+            .get(key.listener)
+            .copied()
+            .unwrap_or(LocalAddr(key.from))
     }
 
     /// Opens the upstream socket and returns it with the backend's address.
@@ -357,9 +359,9 @@ impl<R: Role> SessionTable<R> {
             .call("getpeername(2)")
             .map_err(Failure::Local)?;
         udp::enable_drop_count(&socket).map_err(Failure::Local)?;
-        // With the kernel's default, a backend that sends at 20 Mbit/s overruns it in 50 ms.
-        let _ = udp::set_receive_buffer(&socket, REPLY_BUFFER);
-        // UDP_GRO, where the kernel has it: a backend that sends with UDP_SEGMENT is received merged.
+        // A backend that sends at 20 Mbit/s overruns the kernel's default buffer in 50 ms.
+        let _ = udp::set_receive_buffer(&socket, REPLY_BUFFER_BYTES);
+        // With UDP_GRO, where the kernel has it, replies that the backend sends with UDP_SEGMENT are received merged.
         let _ = udp::enable_gro(&socket);
         Ok((socket, upstream))
     }
@@ -369,10 +371,10 @@ impl<R: Role> SessionTable<R> {
         self.close(id, SessionEnd::SocketDestroyed);
     }
 
-    /// Closes a session: takes it back from the kernel, counts and logs it.
+    /// Closes a session: reclaims it from the kernel, counts and logs it.
     pub(super) fn close(&mut self, id: EntryId, end: SessionEnd) {
         if let Some(mut session) = self.table.remove(id) {
-            if let Some(client) = ClientKey::of(&session.key)
+            if let Some(client) = ClientKey::from_session(&session.key)
                 && self.clients.get(&client) == Some(&id)
             {
                 self.clients.remove(&client);
@@ -385,6 +387,6 @@ impl<R: Role> SessionTable<R> {
 
 /// Receive buffer of an upstream socket in bytes, for replies while the worker does not run: 0.4 s of 20 Mbit/s. The
 /// kernel caps it at `net.core.rmem_max` and then doubles it, and takes memory only for what is queued.
-const REPLY_BUFFER: usize = 1 << 20;
+const REPLY_BUFFER_BYTES: usize = 1 << 20;
 
 static DROP_LOG: Throttle = Throttle::every(Duration::from_secs(1));

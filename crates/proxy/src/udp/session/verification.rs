@@ -1,7 +1,7 @@
 //! Verification of open sessions: whether their backends still see the clients.
 //!
-//! NAT rules that are added do not apply to what connection tracking knows already. But it may have begun only with them, it
-//! forgets a session that is idle, and a table that kept a session from it may be removed.
+//! A NAT rule does not apply to a session that connection tracking knew before the rule was added. But connection tracking may
+//! begin only with the rule, it forgets idle sessions, and the table that kept a session untracked may be removed.
 
 use std::time::{Duration, Instant};
 
@@ -10,24 +10,25 @@ use super::Session;
 /// Which sessions are verified next.
 #[derive(Debug, Default)]
 pub(super) struct Verification {
-    /// When a session was last found of which the address is replaced: each session that was last verified before is verified at
-    /// its next datagram.
+    /// When a session was last found whose client's address is replaced. Sessions that were not verified since are verified
+    /// before their next datagram is sent.
     pub(super) suspect_since: Option<Instant>,
-    /// The slot from which the next sessions are tried.
+    /// The first slot of the next batch.
     pub(super) next_slot: usize,
 }
 
 impl Verification {
     /// Whether the session has to be verified before its next datagram is sent.
     pub(super) fn is_due(&self, session: &Session, now: Instant) -> bool {
-        now.duration_since(session.last_request) >= TRACKED_FOR
+        now.duration_since(session.last_request) >= TRACKING_TIMEOUT
             || self
                 .suspect_since
                 .is_some_and(|since| session.verified_at <= since)
     }
 }
 
-/// Connection tracking keeps a translation for 30 s at least without a datagram (`nf_conntrack_udp_timeout`).
-const TRACKED_FOR: Duration = Duration::from_secs(20);
-/// Each takes about 10 us, in which the worker serves no datagram.
-pub(super) const TRIED_PER_SECOND: usize = 64;
+/// An idle session counts as tracked for this long. Connection tracking keeps a translation for 30 s at least without a
+/// datagram (`nf_conntrack_udp_timeout`).
+const TRACKING_TIMEOUT: Duration = Duration::from_secs(20);
+/// Slots whose sessions are verified in a second. Each takes about 10 us, in which the worker serves no datagram.
+pub(super) const SLOTS_PER_SECOND: usize = 64;

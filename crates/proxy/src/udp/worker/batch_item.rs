@@ -1,4 +1,4 @@
-//! Datagrams of a received batch: where each begins and ends, and its session.
+//! Datagrams of a received batch: the offsets and the session of each.
 
 use std::ops::Range;
 
@@ -19,35 +19,36 @@ pub(super) struct BatchItem {
 
 /// The payload of a datagram.
 pub(super) fn payload<'a>(inbox: &'a RecvBatch, item: &BatchItem) -> &'a [u8] {
-    let bytes = inbox.get(item.buffer).map(|(_, bytes)| bytes);
-    bytes
-        .and_then(|bytes| bytes.get(item.payload.clone()))
+    inbox
+        .get(item.buffer)
+        .and_then(|(_, bytes)| bytes.get(item.payload.clone()))
         .unwrap_or_default()
 }
 
 /// The ranges of the datagrams in a buffer: several where the kernel has merged them (UDP_GRO).
-pub(super) fn split_merged(arrived: &RecvMeta) -> impl Iterator<Item = Range<usize>> + use<> {
-    let len = arrived.len;
-    let size = arrived.segment.map_or(len, usize::from).max(1);
+pub(super) fn split_merged(meta: &RecvMeta) -> impl Iterator<Item = Range<usize>> + use<> {
+    let len = meta.len;
+    let size = meta.segment.map_or(len, usize::from).max(1);
     // A buffer of length 0 holds one empty datagram.
     (0..len.max(1))
         .step_by(size)
         .map(move |start| start..(start + size).min(len))
 }
 
-/// Calls `note` for each datagram that was sent.
+/// Calls `count` for each datagram that was sent.
 pub(super) fn for_each_sent(
     items: &[BatchItem],
     failed: &SendFailures,
-    mut note: impl FnMut(&BatchItem),
+    mut count: impl FnMut(&BatchItem),
 ) {
-    let mut failed = failed.iter().map(|(at, _)| *at).peekable();
-    for (at, item) in items.iter().enumerate() {
-        if failed.next_if_eq(&at).is_none() {
-            note(item);
+    let mut failed = failed.iter().map(|(index, _)| *index).peekable();
+    for (index, item) in items.iter().enumerate() {
+        if failed.next_if_eq(&index).is_none() {
+            count(item);
         }
     }
 }
 
-/// Buffers of the inbox, received into at once. Each is 64 KiB of address space, of which only used pages take memory.
+/// The number of buffers of the inbox, which one call fills. Each is 64 KiB of address space, of which only used pages take
+/// memory.
 pub(super) const BATCH_SIZE: usize = 32;

@@ -38,26 +38,24 @@ impl BatchSender {
         }
     }
 
-    /// Sends all of them in order, and returns those that failed.
+    /// Sends all datagrams in order, and returns those that failed.
     pub(crate) fn send(
         &mut self,
         socket: impl AsFd,
         datagrams: &[OutgoingDatagram<'_>],
     ) -> SendFailures {
         if let [only] = datagrams {
-            let result = self.send_one(socket.as_fd(), only);
-            return result
-                .err()
-                .map(|dropped| (0, dropped))
-                .into_iter()
-                .collect();
+            return match self.send_one(socket.as_fd(), only) {
+                Ok(()) => Vec::new(),
+                Err(reason) => vec![(0, reason)],
+            };
         }
         let mut failed = Vec::new();
         self.send_runs(socket.as_fd(), datagrams, 0, self.merge, &mut failed);
         failed
     }
 
-    /// Sends one datagram, which is the usual case towards backends: one client has sent one.
+    /// Sends a single datagram. Towards backends this is the usual case: a batch has one datagram of each client.
     fn send_one(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -76,8 +74,9 @@ impl BatchSender {
             segment: None,
         };
         retry(message.to, || {
-            let sent = self.send_batch.send(socket, &slices, from_ref(&message));
-            sent.map(drop)
+            self.send_batch
+                .send(socket, &slices, from_ref(&message))
+                .map(drop)
         })
     }
 
@@ -108,17 +107,18 @@ impl BatchSender {
             }
             if run.datagrams.len() > 1 {
                 self.disable_merging_on_device_error(&error);
-                let alone = datagrams.get(run.datagrams.clone()).unwrap_or_default();
-                self.send_runs(socket, alone, offset + run.datagrams.start, false, failed);
+                let run_datagrams = datagrams.get(run.datagrams.clone()).unwrap_or_default();
+                let offset = offset + run.datagrams.start;
+                self.send_runs(socket, run_datagrams, offset, false, failed);
             } else {
-                failed.push((offset + run.datagrams.start, DropReason::by_kernel(error)));
+                failed.push((offset + run.datagrams.start, DropReason::from_kernel(error)));
             }
             (done, retries) = (done + 1, 0);
         }
     }
 
-    /// Stops merging where the device can't compute checksums (EIO, udp(7)). Other errors may concern this run only, for
-    /// example that it is too large for the path.
+    /// Stops merging where the device can't compute checksums (EIO, udp(7)). Other errors may concern only this run, for
+    /// example if it is too large for the path.
     fn disable_merging_on_device_error(&mut self, error: &io::Error) {
         if self.merge && peername_sys::is_device_error(error) {
             self.merge = false;
@@ -148,14 +148,17 @@ impl<'a> MessageBatch<'a> {
             messages: Vec::with_capacity(datagrams.len()),
             runs: Vec::with_capacity(datagrams.len()),
         };
-        let mut at = 0;
-        while let Some(rest @ [first, ..]) = datagrams.get(at..) {
+        let mut index = 0;
+        while let Some(rest @ [first, ..]) = datagrams.get(index..) {
             let len = if merge { run_length(rest) } else { 1 };
             let start = batch.slices.len();
             for datagram in rest.iter().take(len) {
-                let parts = [datagram.header, datagram.payload];
-                let there = parts.into_iter().filter(|part| !part.is_empty());
-                batch.slices.extend(there.map(IoSlice::new));
+                batch.slices.extend(
+                    [datagram.header, datagram.payload]
+                        .into_iter()
+                        .filter(|part| !part.is_empty())
+                        .map(IoSlice::new),
+                );
             }
             batch.messages.push(Transmit {
                 parts: start..batch.slices.len(),
@@ -164,10 +167,10 @@ impl<'a> MessageBatch<'a> {
                 segment: (len > 1).then(|| u16::try_from(first.len()).unwrap_or(u16::MAX)),
             });
             batch.runs.push(Run {
-                datagrams: at..at + len,
+                datagrams: index..index + len,
                 to: first.to,
             });
-            at += len;
+            index += len;
         }
         batch
     }
@@ -179,8 +182,8 @@ impl OutgoingDatagram<'_> {
     }
 }
 
-/// How many datagrams from the first on can be sent as one: to the same address, of the same size. The last
-/// may be shorter. An empty datagram is sent alone.
+/// The number of datagrams at the beginning that can be sent as one: to the same address, and of the same size except for the
+/// last, which may be shorter. An empty datagram is sent alone.
 fn run_length(datagrams: &[OutgoingDatagram<'_>]) -> usize {
     let Some(first) = datagrams.first() else {
         return 0;
@@ -216,7 +219,7 @@ fn retry(
             Err(error) if is_pending_error(&error, to) && retries < MAX_SEND_RETRIES => {
                 retries += 1;
             }
-            Err(error) => return Err(DropReason::by_kernel(error)),
+            Err(error) => return Err(DropReason::from_kernel(error)),
         }
     }
 }
@@ -238,7 +241,7 @@ const MAX_SEND_RETRIES: usize = 2;
 mod tests {
     use super::*;
 
-    fn lengths(sizes: &[usize]) -> Vec<usize> {
+    fn run_lengths(sizes: &[usize]) -> Vec<usize> {
         let payload = vec![0; 65_535];
         let datagrams: Vec<_> = sizes
             .iter()
@@ -255,12 +258,12 @@ mod tests {
 
     #[test]
     fn run_has_one_size_but_for_its_last_datagram() {
-        assert_eq!(lengths(&[5, 5, 5]), [3]);
-        assert_eq!(lengths(&[5, 5, 3, 5, 5]), [3, 2]);
-        assert_eq!(lengths(&[5, 6, 6]), [1, 2]);
-        assert_eq!(lengths(&[100; 130]), [64, 64, 2]);
-        assert_eq!(lengths(&[40_000, 40_000]), [1, 1]);
-        assert_eq!(lengths(&[]), [0; 0]);
+        assert_eq!(run_lengths(&[5, 5, 5]), [3]);
+        assert_eq!(run_lengths(&[5, 5, 3, 5, 5]), [3, 2]);
+        assert_eq!(run_lengths(&[5, 6, 6]), [1, 2]);
+        assert_eq!(run_lengths(&[100; 130]), [64, 64, 2]);
+        assert_eq!(run_lengths(&[40_000, 40_000]), [1, 1]);
+        assert_eq!(run_lengths(&[]), [0; 0]);
     }
 
     #[test]
@@ -280,13 +283,13 @@ mod tests {
 
     #[test]
     fn empty_datagram_is_sent_alone() {
-        let of = |payload| OutgoingDatagram {
+        let datagram = |payload| OutgoingDatagram {
             header: &[],
             payload,
             to: None,
             from: None,
         };
-        let datagrams = [of(&[]), of(&[]), of(b"x"), of(&[])];
+        let datagrams = [datagram(&[]), datagram(&[]), datagram(b"x"), datagram(&[])];
         let batch = MessageBatch::new(&datagrams, true);
         assert!(batch.runs.iter().all(|run| run.datagrams.len() == 1));
     }

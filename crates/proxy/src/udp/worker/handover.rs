@@ -1,4 +1,4 @@
-//! Handover: a worker's sockets and state for a new process, or of a previous one.
+//! Handover of a worker's sockets and state: to a new process, and from a previous one.
 
 use std::io;
 use std::net::UdpSocket;
@@ -14,18 +14,24 @@ use crate::udp::session::role::Role;
 impl<R: Role> Worker<R> {
     /// Duplicates the listening sockets.
     pub(super) fn share_sockets(&self) -> io::Result<Vec<UdpSocket>> {
-        let all = self.listeners.iter();
-        all.map(|listener| listener.socket.try_clone()).collect()
+        self.listeners
+            .iter()
+            .map(|listener| listener.socket.try_clone())
+            .collect()
     }
 
-    /// Prepares the sessions for a new process and sends their state. Nothing may be read until the outcome is known.
+    /// Prepares the sessions for a new process and sends their state. The worker must read nothing until the new process serves
+    /// or has failed.
     pub(super) fn freeze(&mut self, mut sink: StateSink) -> io::Result<()> {
         let now = Instant::now();
         self.sessions.freeze(now);
-        // The new process opens its own at the same addresses.
+        // The new process opens reply sockets of its own at the same addresses.
         self.reply_sockets.close_all();
-        let overflows = self.listeners.iter().map(|listener| listener.overflow.0);
-        let overflows = overflows.collect();
+        let overflows = self
+            .listeners
+            .iter()
+            .map(|listener| listener.overflow.0)
+            .collect();
         let (sessions, flows) = self.sessions.states(now);
         send_in_parts(sessions, flows, overflows, &mut sink)
     }

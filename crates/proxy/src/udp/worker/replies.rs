@@ -29,70 +29,72 @@ impl<R: Role> Worker<R> {
         let buffers = self.reply_buffers_used
             ..(self.reply_buffers_used + session.reply_batch).min(BATCH_SIZE);
         let wanted = buffers.len();
-        let came = match self.inbox.receive(&session.socket, buffers.clone()) {
-            Ok(came) => came,
+        let received = match self.inbox.receive(&session.socket, buffers.clone()) {
+            Ok(received) => received,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
             Err(error) if is_destroyed(&error) => {
                 self.sessions.close_destroyed(id);
                 return false;
             }
-            // An ICMP error for an earlier request. The session goes on: a backend that is restarted answers again.
+            // An ICMP error about an earlier request. The session goes on, because a backend that restarts answers again.
             Err(error) => {
                 self.sessions
-                    .count_unsent(id, &DropReason::by_kernel(error));
+                    .count_unsent(id, &DropReason::from_kernel(error));
                 return true;
             }
         };
-        self.reply_buffers_used += came;
+        self.reply_buffers_used += received;
         self.last_activity = now;
-        let mut accepted = false;
-        for buffer in buffers.take(came) {
-            let Some((arrived, bytes)) = self.inbox.get(buffer) else {
+        let mut is_any_accepted = false;
+        for buffer in buffers.take(received) {
+            let Some((meta, bytes)) = self.inbox.get(buffer) else {
                 continue;
             };
             if let Some(session) = self.sessions.table.get_mut(id) {
-                let lost = session.overflow.take_new(&arrived);
+                let lost = session.overflow.take_new(&meta);
                 self.sessions.count_lost(lost);
             }
-            for item in split_merged(&arrived) {
+            for range in split_merged(&meta) {
                 self.sessions.tally.replies += 1;
-                let datagram = bytes.get(item.clone()).unwrap_or_default();
-                let session = self.sessions.table.get(id);
-                let header = session
+                let datagram = bytes.get(range.clone()).unwrap_or_default();
+                let header_len = self
+                    .sessions
+                    .table
+                    .get(id)
                     .ok_or(DropReason::Evicted)
-                    .and_then(|session| reply_header_len(session, &arrived, datagram));
-                match header {
+                    .and_then(|session| reply_header_len(session, &meta, datagram));
+                match header_len {
                     Ok(_) if !self.sessions.accept_reply(id, now) => {
                         self.sessions.count_dropped(&DropReason::FlowChanged, None);
                     }
-                    Ok(header) => {
-                        accepted = true;
+                    Ok(header_len) => {
+                        is_any_accepted = true;
                         self.items.push(BatchItem {
                             session: id,
                             buffer,
-                            payload: item.start + header..item.end,
+                            payload: range.start + header_len..range.end,
                         });
                     }
-                    Err(dropped) => self.sessions.count_dropped(&dropped, None),
+                    Err(reason) => self.sessions.count_dropped(&reason, None),
                 }
             }
         }
-        if accepted {
+        if is_any_accepted {
             self.sessions.note_answered(id, now);
         }
-        let more = came == wanted;
+        let is_full = received == wanted;
         if let Some(session) = self.sessions.table.get_mut(id) {
-            // A call that finds no second datagram costs as much as another wakeup for it.
-            session.reply_batch = if more { REPLY_BATCH } else { 1 };
+            // To look for a second datagram in vain costs as much as a wakeup for it.
+            session.reply_batch = if is_full { REPLY_BATCH } else { 1 };
         }
-        more
+        is_full
     }
 
     /// Sends the received replies to the balancers, each along the path of its session's last request.
     pub(super) fn send_replies(&mut self) {
         self.reply_buffers_used = 0;
         let mut items = std::mem::take(&mut self.items);
-        // Usually all leave by one socket, and looking up a session is not free.
+        // Sorted only if necessary: usually all replies leave by one socket.
         let first = items.first().map(|item| self.route_of(item));
         if items.iter().any(|item| Some(self.route_of(item)) != first) {
             items.sort_by_cached_key(|item| self.route_of(item));
@@ -100,10 +102,10 @@ impl<R: Role> Worker<R> {
         let mut rest = &items[..];
         while let Some(first) = rest.first() {
             let route = self.route_of(first);
-            let others = rest.iter().position(|item| self.route_of(item) != route);
-            let (same_route, behind) = rest.split_at(others.unwrap_or(rest.len()));
-            self.send_replies_from(route, same_route);
-            rest = behind;
+            let end = rest.iter().position(|item| self.route_of(item) != route);
+            let (same_route, others) = rest.split_at(end.unwrap_or(rest.len()));
+            self.send_replies_by(route, same_route);
+            rest = others;
         }
         items.clear();
         self.items = items;
@@ -122,31 +124,28 @@ impl<R: Role> Worker<R> {
         })
     }
 
-    fn send_replies_from(&mut self, route: Option<ReplyRoute>, items: &[BatchItem]) {
-        let session_of = |item: &BatchItem| self.sessions.table.get(item.session);
+    /// Sends replies by one socket.
+    fn send_replies_by(&mut self, route: Option<ReplyRoute>, items: &[BatchItem]) {
         let listener = route.and_then(|route| self.listeners.get(route.listener));
         let datagrams: Option<Vec<_>> = items
             .iter()
-            .map(|item| Some(reply(session_of(item)?, payload(&self.inbox, item))))
+            .map(|item| {
+                let session = self.sessions.table.get(item.session)?;
+                Some(outgoing_reply(session, payload(&self.inbox, item)))
+            })
             .collect();
         let (Some(listener), Some(datagrams)) = (listener, datagrams) else {
-            let evicted = |_| self.sessions.count_dropped(&DropReason::Evicted, None);
-            return items.iter().for_each(evicted);
+            return self.count_all_dropped(items, &DropReason::Evicted);
         };
-        let original_destination = route.and_then(|route| route.original_destination);
-        let socket = match original_destination.map(|original_destination| {
-            self.reply_sockets
-                .socket_for(original_destination, self.last_activity)
-        }) {
+        let socket = match route.and_then(|route| route.original_destination) {
             None => &listener.socket,
-            Some(Ok(reply_socket)) => reply_socket,
-            Some(Err(failed)) => {
-                let dropped = DropReason::from(Failure::Local(failed));
-                let sessions = &mut self.sessions;
-                return items
-                    .iter()
-                    .for_each(|_| sessions.count_dropped(&dropped, None));
-            }
+            Some(source) => match self.reply_sockets.socket_for(source, self.last_activity) {
+                Ok(socket) => socket,
+                Err(error) => {
+                    let reason = DropReason::from(Failure::Local(error));
+                    return self.count_all_dropped(items, &reason);
+                }
+            },
         };
         let failed = self.sender.send(socket, &datagrams);
         let sessions = &mut self.sessions;
@@ -156,8 +155,14 @@ impl<R: Role> Worker<R> {
                 session.count_reply(item.payload.len());
             }
         });
-        for (_, dropped) in &failed {
-            sessions.count_dropped(dropped, None);
+        for (_, reason) in &failed {
+            sessions.count_dropped(reason, None);
+        }
+    }
+
+    fn count_all_dropped(&mut self, items: &[BatchItem], reason: &DropReason) {
+        for _ in items {
+            self.sessions.count_dropped(reason, None);
         }
     }
 }
@@ -166,7 +171,7 @@ impl<R: Role> Worker<R> {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct ReplyRoute {
     listener: usize,
-    /// Where a TPROXY rule redirected the request: the address that the reply is sent from.
+    /// The address that the reply is sent from, where a TPROXY rule redirected the request.
     original_destination: Option<SocketAddr>,
 }
 
@@ -177,12 +182,11 @@ struct ReplyRoute {
 /// The reply is not from the backend, or lacks the header that it must have.
 fn reply_header_len(
     session: &Session,
-    arrived: &RecvMeta,
+    meta: &RecvMeta,
     datagram: &[u8],
 ) -> Result<usize, DropReason> {
-    // Before it was connected, the socket received from any address.
-    if (arrived.peer.ip(), arrived.peer.port()) != (session.upstream.ip(), session.upstream.port())
-    {
+    // Before connect(2), the socket received from any address.
+    if (meta.peer.ip(), meta.peer.port()) != (session.upstream.ip(), session.upstream.port()) {
         return Err(DropReason::Stranger);
     }
     if !session.headers.expected_on_replies {
@@ -196,7 +200,8 @@ fn reply_header_len(
     }
 }
 
-fn reply<'a>(session: &'a Session, payload: &'a [u8]) -> OutgoingDatagram<'a> {
+/// The reply as it is sent along the path of its session's last request.
+fn outgoing_reply<'a>(session: &'a Session, payload: &'a [u8]) -> OutgoingDatagram<'a> {
     let ReplyTo {
         peer,
         local,
@@ -219,8 +224,8 @@ fn reply<'a>(session: &'a Session, payload: &'a [u8]) -> OutgoingDatagram<'a> {
     }
 }
 
-/// The interface to send by: only link-local addresses need theirs. For others the routing tables decide: on a host
-/// with two uplinks, egress and ingress may differ.
+/// The interface to send by. Only link-local addresses need one; for others the routing tables decide, because on a host with
+/// two uplinks, egress and ingress may differ.
 fn interface_for(peer: SocketAddr, interface: u32) -> u32 {
     match peer.ip() {
         IpAddr::V6(ip) if ip.is_unicast_link_local() => interface,
@@ -228,5 +233,5 @@ fn interface_for(peer: SocketAddr, interface: u32) -> u32 {
     }
 }
 
-/// Replies received at once from one session, so that others are not kept waiting.
+/// Limit of replies that are received at once for one session, so that other sessions do not wait long.
 const REPLY_BATCH: usize = 16;

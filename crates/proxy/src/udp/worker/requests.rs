@@ -32,44 +32,44 @@ impl<R: Role> Worker<R> {
         let Some(listener) = self.listeners.get_mut(number) else {
             return Ok(false);
         };
-        let came = match self.inbox.receive(&listener.socket, 0..BATCH_SIZE) {
-            Ok(came) => came,
+        let received = match self.inbox.receive(&listener.socket, 0..BATCH_SIZE) {
+            Ok(received) => received,
             Err(error) if is_destroyed(&error) => return Err(error),
             Err(error) => return Ok(error.kind() != io::ErrorKind::WouldBlock),
         };
         let (inbox, sender, unsent) = (&self.inbox, &mut self.sender, &mut self.items);
-        for buffer in 0..came {
-            let Some((arrived, bytes)) = inbox.get(buffer) else {
+        for buffer in 0..received {
+            let Some((meta, bytes)) = inbox.get(buffer) else {
                 continue;
             };
-            let lost = listener.overflow.take_new(&arrived);
+            let lost = listener.overflow.take_new(&meta);
             self.sessions.count_lost(lost);
             let reply_to = ReplyTo {
                 listener: number,
-                peer: PeerAddr(arrived.peer),
-                local: arrived.local,
+                peer: PeerAddr(meta.peer),
+                local: meta.local,
                 // Replies from the listener's own port leave by the listener's socket.
-                original_destination: arrived
+                original_destination: meta
                     .original
                     .filter(|original| original.port() != listener.port),
             };
-            for item in split_merged(&arrived) {
+            for range in split_merged(&meta) {
                 self.sessions.tally.received += 1;
-                let datagram = bytes.get(item.clone()).unwrap_or_default();
-                let received = if arrived.truncated {
+                let datagram = bytes.get(range.clone()).unwrap_or_default();
+                let found = if meta.truncated {
                     Err(DropReason::Truncated.into())
                 } else {
                     let flush = |sessions: &mut _| send_requests(sessions, inbox, sender, unsent);
                     self.sessions
                         .find_or_begin(datagram, &reply_to, now, poller, flush)
                 };
-                match received {
+                match found {
                     Ok((session, payload)) => {
                         self.last_activity = now;
                         unsent.push(BatchItem {
                             session,
                             buffer,
-                            payload: item.start + payload..item.end,
+                            payload: range.start + payload..range.end,
                         });
                     }
                     Err(DroppedRequest { reason, client }) => {
@@ -81,7 +81,7 @@ impl<R: Role> Worker<R> {
             }
         }
         send_requests(&mut self.sessions, inbox, sender, unsent);
-        Ok(came == BATCH_SIZE)
+        Ok(received == BATCH_SIZE)
     }
 }
 
@@ -94,12 +94,13 @@ fn send_requests<R: Role>(
 ) {
     unsent.sort_by_key(|item| item.session);
     for same_session in unsent.chunk_by(|a, b| a.session == b.session) {
-        send_requests_of(sessions, inbox, sender, same_session);
+        send_session_requests(sessions, inbox, sender, same_session);
     }
     unsent.clear();
 }
 
-fn send_requests_of<R: Role>(
+/// Sends requests of one session.
+fn send_session_requests<R: Role>(
     sessions: &mut SessionTable<R>,
     inbox: &RecvBatch,
     sender: &mut BatchSender,
@@ -109,9 +110,9 @@ fn send_requests_of<R: Role>(
         return;
     };
     let Some(session) = sessions.table.get(id) else {
-        items
-            .iter()
-            .for_each(|_| sessions.count_dropped(&DropReason::Evicted, None));
+        for _ in items {
+            sessions.count_dropped(&DropReason::Evicted, None);
+        }
         return;
     };
     let datagrams: Vec<_> = items
@@ -130,12 +131,14 @@ fn send_requests_of<R: Role>(
             session.count_request(item.payload.len());
         }
     });
-    for (_, dropped) in &failed {
-        sessions.count_unsent(id, dropped);
+    for (_, reason) in &failed {
+        sessions.count_unsent(id, reason);
     }
-    // A destroyed socket may never become ready again, and the client's next datagram needs another.
-    let destroyed = |(_, dropped): &(_, _)| matches!(dropped, DropReason::SocketDestroyed(_));
-    if failed.iter().any(destroyed) {
+    // A destroyed socket may never become ready again, and the client's next datagram needs a new socket.
+    if failed
+        .iter()
+        .any(|(_, reason)| matches!(reason, DropReason::SocketDestroyed(_)))
+    {
         sessions.close_destroyed(id);
     }
 }
