@@ -1,6 +1,6 @@
 //! Rules, routes and addresses against the real kernel, each test in a network namespace of its own.
 //!
-//! Needs root and the `ip` binary, which verifies the result independently.
+//! Needs root, and the `ip` binary, by which results are verified independently.
 
 mod own_addresses;
 mod reply_path;
@@ -54,7 +54,7 @@ async fn add_address(address: &str, prefix: &str) -> Result<()> {
     .await?
 }
 
-/// All rules and all routes, as `ip` prints them.
+/// Returns all rules and routes, as `ip` prints them.
 fn rules_and_routes() -> Result<String> {
     let mut all = String::new();
     for words in [

@@ -16,7 +16,7 @@ fn kind(own: &OwnAddresses, address: &str) -> Option<HostAddress> {
     own.kind_of(address)
 }
 
-fn has(own: &OwnAddresses, address: &str) -> bool {
+fn is_known(own: &OwnAddresses, address: &str) -> bool {
     kind(own, address).is_some()
 }
 
@@ -63,14 +63,14 @@ fn addresses_and_both_ends_of_their_networks_are_recognized() -> Result<()> {
             "fd01::6",
             "192.0.2.1",
         ] {
-            assert!(!has(&own, address), "{address} in {own:?}");
+            assert!(!is_known(&own, address), "{address} in {own:?}");
         }
         Ok(())
     })
 }
 
 #[test]
-fn watched_set_follows_the_interfaces() -> Result<()> {
+fn added_and_removed_interface_addresses_are_followed() -> Result<()> {
     in_namespace(async || {
         let own = OwnAddresses::read().await?;
         let watched = own.clone();
@@ -78,20 +78,24 @@ fn watched_set_follows_the_interfaces() -> Result<()> {
         for _ in 0..3 {
             ip("address add 10.1.2.3/24 dev lo")?;
             ip("address add fd01::5/64 dev lo nodad")?;
-            wait_until(|| has(&own, "10.1.2.3") && has(&own, "10.1.2.255") && has(&own, "fd01::5"))
-                .await?;
+            wait_until(|| {
+                is_known(&own, "10.1.2.3")
+                    && is_known(&own, "10.1.2.255")
+                    && is_known(&own, "fd01::5")
+            })
+            .await?;
             ip("address del 10.1.2.3/24 dev lo")?;
-            wait_until(|| !has(&own, "10.1.2.3") && !has(&own, "10.1.2.255")).await?;
+            wait_until(|| !is_known(&own, "10.1.2.3") && !is_known(&own, "10.1.2.255")).await?;
             ip("address del fd01::5/64 dev lo")?;
-            wait_until(|| !has(&own, "fd01::5")).await?;
+            wait_until(|| !is_known(&own, "fd01::5")).await?;
         }
         ensure!(!watcher.is_finished(), "{:?}", watcher.await);
         Ok(())
     })
 }
 
-/// Without an interface that has the address (AnyIP). A table that a rule selects only for some packets is ignored:
-/// peername's own rules have one that makes all addresses local.
+/// No interface has these addresses (AnyIP). A table that a rule selects only for some packets is ignored: such a table of
+/// peername's own makes all addresses local.
 #[test]
 fn address_with_a_local_route_is_own() -> Result<()> {
     in_namespace(async || {
@@ -113,7 +117,7 @@ fn address_with_a_local_route_is_own() -> Result<()> {
             assert_eq!(kind(&own, address), Some(HostAddress::Own), "{address}");
         }
         for address in ["198.51.101.7", "192.0.2.1", "2001:db8:2::7"] {
-            assert!(!has(&own, address), "{address} in {own:?}");
+            assert!(!is_known(&own, address), "{address} in {own:?}");
         }
         Ok(())
     })
@@ -131,12 +135,16 @@ fn added_and_removed_local_routes_are_followed() -> Result<()> {
             "2001:db8:1::/48",
             "2001:db8:1::7",
         ] {
-            let one = ["198.51.100.7", "2001:db8:1::7"][usize::from(network.contains(':'))];
-            assert!(!has(&own, one));
+            let address = if network.contains(':') {
+                "2001:db8:1::7"
+            } else {
+                "198.51.100.7"
+            };
+            assert!(!is_known(&own, address));
             ip(&format!("route add local {network} dev lo"))?;
-            wait_until(|| kind(&own, one) == Some(HostAddress::Own)).await?;
+            wait_until(|| kind(&own, address) == Some(HostAddress::Own)).await?;
             ip(&format!("route del local {network} dev lo"))?;
-            wait_until(|| !has(&own, one)).await?;
+            wait_until(|| !is_known(&own, address)).await?;
         }
         ensure!(!watcher.is_finished(), "{:?}", watcher.await);
         Ok(())
@@ -148,10 +156,10 @@ fn change_between_reading_and_watching_is_not_missed() -> Result<()> {
     in_namespace(async || {
         let own = OwnAddresses::read().await?;
         ip("address add 10.1.2.3/24 dev lo")?;
-        assert!(!has(&own, "10.1.2.3"));
+        assert!(!is_known(&own, "10.1.2.3"));
         let watched = own.clone();
         tokio::spawn(async move { watched.watch().await });
-        wait_until(|| has(&own, "10.1.2.3")).await
+        wait_until(|| is_known(&own, "10.1.2.3")).await
     })
 }
 
@@ -176,7 +184,7 @@ fn new_address_among_thousands_is_known_at_once() -> Result<()> {
             let address = format!("10.8.0.{last}");
             ip(&format!("address add {address}/32 dev lo"))?;
             let start = Instant::now();
-            while !has(&own, &address) {
+            while !is_known(&own, &address) {
                 tokio::task::yield_now().await;
             }
             let known = start.elapsed();

@@ -1,4 +1,4 @@
-//! The reply-path self-test, with a working path and with a broken one.
+//! Probes of reply paths, working and broken.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -23,7 +23,7 @@ fn address(text: &str) -> SocketAddr {
 }
 
 #[test]
-fn loopback_fails_without_routes_and_passes_with_them() -> Result<()> {
+fn loopback_probe_fails_without_routes_and_succeeds_with_them() -> Result<()> {
     in_namespace(async || {
         for (target, all_ports) in [(V4, ANY_V4), ("127.0.0.9:1", ANY_V4), (V6, "[::1]:0")] {
             let target = address(target);
@@ -45,7 +45,7 @@ fn loopback_fails_without_routes_and_passes_with_them() -> Result<()> {
 }
 
 #[test]
-fn hint_is_the_command_that_fixes_it() -> Result<()> {
+fn error_names_the_command_that_adds_the_rule() -> Result<()> {
     in_namespace(async || {
         for (target, command) in [
             (V4, "`peername routes add --target 127.0.0.1:443`"),
@@ -60,7 +60,7 @@ fn hint_is_the_command_that_fixes_it() -> Result<()> {
 }
 
 #[test]
-fn rule_without_its_route_fails() -> Result<()> {
+fn rule_without_its_route_is_reported_as_overridden() -> Result<()> {
     in_namespace(async || {
         routes::add(&[address(V4)]).await?;
         ip("-4 route flush table 21100")?;
@@ -74,7 +74,7 @@ fn rule_without_its_route_fails() -> Result<()> {
 }
 
 #[test]
-fn net_raw_is_sufficient() -> Result<()> {
+fn probe_needs_only_net_raw() -> Result<()> {
     in_namespace(async || {
         add_address("10.9.0.1", "24").await?;
         routes::add(&[address(V4), address("10.9.0.1:443")]).await?;
@@ -89,7 +89,7 @@ fn net_raw_is_sufficient() -> Result<()> {
 }
 
 #[test]
-fn missing_net_raw_is_named() -> Result<()> {
+fn error_names_missing_net_raw() -> Result<()> {
     in_namespace(async || {
         caps::keep_only(CapabilitySet::empty())?;
         let broken = probe(address(V4)).await.unwrap_err();
@@ -123,9 +123,9 @@ fn route_of_another_local_address_is_looked_up_with_its_port() -> Result<()> {
     })
 }
 
-/// Hosts that discard bogons have such a route for the address that stands for any client: the replies are lost all the same.
+/// Hosts that discard bogons have such a route for the documentation address, which stands for all clients.
 #[test]
-fn blackhole_route_is_no_way_back() -> Result<()> {
+fn blackhole_route_counts_as_no_reply_path() -> Result<()> {
     in_namespace(async || {
         add_address("10.9.0.1", "24").await?;
         add_address("fd09::1", "64").await?;
@@ -195,7 +195,7 @@ fn rewritten_source_is_detected() -> Result<()> {
 }
 
 #[test]
-fn backend_on_another_host_is_not_tested() -> Result<()> {
+fn backend_on_another_host_is_not_probed() -> Result<()> {
     in_namespace(async || {
         assert_eq!(
             probe(address("10.9.0.1:80")).await?,
@@ -206,7 +206,7 @@ fn backend_on_another_host_is_not_tested() -> Result<()> {
 }
 
 #[test]
-fn disabled_ipv6_is_not_a_fault() -> Result<()> {
+fn probe_of_ipv6_backend_succeeds_without_ipv6() -> Result<()> {
     in_namespace(async || {
         disable_ipv6()?;
         assert_eq!(probe(address(V6)).await?, ProbeOutcome::NoIpv6);

@@ -9,6 +9,7 @@ use crate::{add_address, disable_ipv6, in_namespace, ip, rules_and_routes};
 
 const LOOPBACK: [&str; 2] = ["127.0.0.1:443", "[::1]:443"];
 
+/// Adds rules for these backends. Returns the skipped ones.
 async fn add(targets: &[&str]) -> Result<Vec<String>, Error> {
     let targets: Vec<_> = targets
         .iter()
@@ -18,13 +19,15 @@ async fn add(targets: &[&str]) -> Result<Vec<String>, Error> {
     Ok(skipped.iter().map(ToString::to_string).collect())
 }
 
-async fn shown() -> Result<Vec<String>> {
-    let ours = routes::list().await?;
+/// Lists peername's entries, all of which must be the administrator's.
+async fn list_entries() -> Result<Vec<String>> {
+    let entries = routes::list().await?;
     assert!(
-        ours.iter()
-            .all(|one| one.owner == EntryOwner::Administrator)
+        entries
+            .iter()
+            .all(|entry| entry.owner == EntryOwner::Administrator)
     );
-    Ok(ours.iter().map(ToString::to_string).collect())
+    Ok(entries.iter().map(ToString::to_string).collect())
 }
 
 #[test]
@@ -53,12 +56,12 @@ fn add_creates_the_documented_rules_and_routes() -> Result<()> {
 fn add_restores_missing_entries() -> Result<()> {
     in_namespace(async || {
         add(&LOOPBACK).await?;
-        let once = rules_and_routes()?;
+        let complete = rules_and_routes()?;
         ip("-4 route flush table 21100")?;
         ip("-6 rule del pref 2110")?;
-        assert_ne!(rules_and_routes()?, once);
+        assert_ne!(rules_and_routes()?, complete);
         add(&LOOPBACK).await?;
-        assert_eq!(rules_and_routes()?, once);
+        assert_eq!(rules_and_routes()?, complete);
         Ok(())
     })
 }
@@ -92,9 +95,9 @@ fn only_the_port_of_another_address_of_this_host_is_routed() -> Result<()> {
         let v6 = ip("-6 rule")?;
         let rule = "from fd09::1 iif lo ipproto tcp sport 8080 lookup 21100";
         assert!(v6.contains(rule), "{v6}");
-        assert_eq!(shown().await?.len(), 4);
+        assert_eq!(list_entries().await?.len(), 4);
         routes::remove(Scope::Idle).await?;
-        assert_eq!(shown().await?, [""; 0]);
+        assert_eq!(list_entries().await?, [""; 0]);
         Ok(())
     })
 }
@@ -128,7 +131,7 @@ fn ipv4_entries_are_added_without_ipv6() -> Result<()> {
     in_namespace(async || {
         disable_ipv6()?;
         assert_eq!(add(&LOOPBACK).await?, ["[::1]:443"]);
-        assert_eq!(shown().await?.len(), 2);
+        assert_eq!(list_entries().await?.len(), 2);
         let error = add(&["[::1]:443"]).await.unwrap_err();
         assert!(matches!(error, Error::NoIpv6), "{error}");
         Ok(())
