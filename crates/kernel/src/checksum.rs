@@ -43,7 +43,7 @@ impl Sum {
     }
 }
 
-/// What a rewrite adds to a packet's checksums.
+/// The deltas that a rewrite adds to a packet's checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ChecksumDeltas {
     /// The delta of the IPv4 header checksum and of the UDP pseudo header: both sum the addresses and one length.
@@ -52,7 +52,7 @@ pub(crate) struct ChecksumDeltas {
     pub(crate) udp: u16,
 }
 
-/// How a rewrite changes the payload.
+/// The change of the payload by a rewrite.
 pub(crate) enum HeaderChange<'a> {
     /// This header is stripped.
     Stripped(&'a [u8]),

@@ -24,7 +24,7 @@ pub use maps::InstalledFlow;
 /// detached.
 pub struct DataPath {
     maps: Mutex<Maps>,
-    /// How often all flows were evicted.
+    /// The number of times that all flows were evicted.
     epoch: AtomicU64,
     /// [`DataPath::is_filtered`], as of the last check.
     is_filtered: AtomicBool,
@@ -97,17 +97,17 @@ impl DataPath {
         Epoch(self.epoch.load(Ordering::Acquire))
     }
 
-    /// What the kernel has done for a flow so far.
+    /// The kernel's counters of a flow.
     pub fn usage(&self, flow: &InstalledFlow) -> Usage {
         self.maps().usage(flow)
     }
 
-    /// Removes a flow: its datagrams go to user space from now on. Returns what the kernel did for it.
+    /// Removes a flow, and returns its final counters. Its datagrams go to user space from now on.
     pub fn remove(&self, flow: &InstalledFlow) -> Usage {
         self.maps().remove(flow)
     }
 
-    /// How many flows are installed.
+    /// The number of installed flows.
     pub fn flow_count(&self) -> usize {
         self.maps().installed_count()
     }

@@ -1,4 +1,4 @@
-//! One session's datagrams as the kernel is to carry them: an offloaded flow.
+//! An offloaded flow: the decision about one session, by which the kernel carries its datagrams.
 
 use peername_proto::{Spp, V2_SIGNATURE};
 use peername_sys::netlink::LOOPBACK;

@@ -38,7 +38,7 @@ pub(crate) struct Rewrite<'a> {
     pub(crate) header: &'a [u8],
 }
 
-/// What the kernel counts for one direction of a flow.
+/// The kernel's counters of one direction of a flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FlowCounters {
     pub(crate) datagrams: u64,

@@ -20,7 +20,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// How long ago the kernel last carried a datagram of the flow; `None` if it never did.
+    /// The time since the kernel last carried a datagram of the flow; `None` if it never did.
     pub fn idle_time(&self) -> Option<Duration> {
         (!self.last_used.is_zero())
             .then(|| clock::coarse_monotonic().saturating_sub(self.last_used))

@@ -24,14 +24,14 @@ pub struct Config {
     pub trust: NetworkSet,
     /// Bounds on the header.
     pub header: HeaderLimits,
-    /// Which clients may connect.
+    /// The clients that may connect.
     pub clients: Arc<ClientAccess>,
-    /// Which claimed sources are allowed.
+    /// The policy for claimed sources.
     pub source_policy: SourcePolicy,
-    /// Which destinations headers may name; `None`: headers can't choose the destination, every client goes to the
-    /// fixed targets.
+    /// The destinations that headers may name; `None` where headers can't choose the destination, and every client goes to
+    /// the fixed targets.
     pub destination_policy: Option<DestinationPolicy>,
-    /// How the backend is reached.
+    /// The settings of connections to the backend.
     pub upstream: UpstreamConfig,
     /// The relay method: how bytes are moved.
     pub relay: Method,
@@ -41,7 +41,7 @@ pub struct Config {
     pub log_tlvs: Vec<u8>,
 }
 
-/// How the backend is reached.
+/// The settings of connections to the backend.
 #[derive(Clone, Debug)]
 pub struct UpstreamConfig {
     /// The targets.

@@ -16,7 +16,7 @@ use crate::policy::destination::DestinationRefusal;
 use crate::routes::add_command;
 use crate::translation::LIST_RULES;
 
-/// How a connection or session ended. The log line, the counters and the tests all read this value.
+/// The end of a connection or session. The log line, the counters and the tests all read this value.
 #[derive(Debug)]
 pub enum Outcome {
     /// The connection was relayed until its end.
@@ -27,28 +27,28 @@ pub enum Outcome {
     Cut,
     /// The connection was closed over the admin endpoint.
     ClosedByAdmin,
-    /// A list of clients has changed, and denies its client now.
+    /// A list of clients has changed, and denies the client now.
     AccessRevoked,
     /// The connection was refused or failed before a byte was relayed.
     Failed(Failure),
 }
 
-/// Why a UDP session ended.
+/// The reason why a UDP session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SessionEnd {
     /// Idle timeout: no datagram in either direction for `--close-after`.
     Idle,
     /// Idle timeout, and the backend has never answered.
     Unanswered,
-    /// It was evicted for another session.
+    /// The session was evicted for another one.
     Evicted,
-    /// Another process has destroyed its socket (`ss --kill`).
+    /// Another process has destroyed the session's socket (`ss --kill`).
     SocketDestroyed,
-    /// epoll_ctl(2) could not register its socket.
+    /// epoll_ctl(2) could not register the session's socket.
     Unwatched,
     /// The proxy stopped.
     Stopped,
-    /// A list of clients has changed, and denies its client now.
+    /// A list of clients has changed, and denies the client now.
     AccessRevoked,
 }
 
@@ -67,7 +67,7 @@ pub enum Fault {
     Local,
 }
 
-/// Why a connection, session or datagram was refused or failed.
+/// The reason why a connection, session or datagram was refused or failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// The peer is not trusted to send headers.
@@ -97,7 +97,7 @@ pub enum Failure {
     Destination {
         /// The destination in the header.
         destination: SocketAddr,
-        /// Why it is refused.
+        /// The reason why the destination is refused.
         refusal: DestinationRefusal,
     },
     /// No target is configured for clients of this one's address family.
@@ -305,7 +305,7 @@ impl Outcome {
         }
     }
 
-    /// What went wrong, as text.
+    /// The error text; `None` for an end that is no error.
     pub fn error(&self) -> Option<String> {
         match self {
             Self::Failed(failure) => Some(failure.to_string()),

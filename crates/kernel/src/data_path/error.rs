@@ -1,11 +1,11 @@
-//! Why the kernel cannot carry flows.
+//! Errors of loading and attaching the kernel's program.
 
 use std::io;
 
 use aya::EbpfError;
 use aya::programs::ProgramError;
 
-/// Why the kernel cannot carry flows.
+/// The reason why the kernel can't carry flows.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The object or its maps could not be loaded.

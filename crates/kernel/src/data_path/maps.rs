@@ -104,7 +104,7 @@ impl Maps {
         matches!(self.flows.get(flow), Some(None))
     }
 
-    /// How many flows are installed and not evicted.
+    /// The number of flows that are installed and not evicted.
     pub(super) fn installed_count(&self) -> usize {
         self.flows.values().filter(|usage| usage.is_none()).count()
     }

@@ -36,7 +36,7 @@ pub(super) struct Connecting {
     pub(super) client: Option<SocketAddr>,
 }
 
-/// Why an attempt failed.
+/// The reason why an attempt failed.
 #[derive(Debug)]
 pub(super) enum ConnectError {
     /// A connection of ours has the 4-tuple (connect(2): EADDRNOTAVAIL), maybe only for a moment: retry.

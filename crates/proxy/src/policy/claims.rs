@@ -27,7 +27,7 @@ pub(crate) struct Claims {
 
 impl Claims {
     /// The claims of a datagram's header.
-    pub(crate) fn of_datagram(
+    pub(crate) fn from_datagram(
         claim: Option<ClaimedSource>,
         peer: PeerAddr,
         destination: Option<SocketAddr>,

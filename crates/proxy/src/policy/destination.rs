@@ -14,7 +14,7 @@ use peername_server::destination_list::DestinationList;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DestinationPolicy(DestinationList);
 
-/// What a decision depends on besides the destination.
+/// The facts that a decision depends on, besides the destination.
 #[derive(Clone, Copy)]
 pub struct DestinationContext<'a> {
     /// Looks up whether an address is special on this host.
@@ -34,7 +34,7 @@ pub struct OwnPorts {
     pub transparent: bool,
 }
 
-/// Why a destination is refused.
+/// The reason why a destination is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum DestinationRefusal {
     /// No entry of the list covers it.

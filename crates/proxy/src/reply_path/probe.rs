@@ -23,7 +23,7 @@ use crate::backend::Backend;
 use crate::routes::{BackendLocation, add_command, has_rule, locate_backend};
 use crate::translation::{Emitted, LIST_RULES, emitted, fresh_source};
 
-/// What a successful probe has shown.
+/// The finding of a successful probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProbeOutcome {
     /// A connection from a foreign address was established, over the routes that the backend's replies take.
@@ -37,7 +37,7 @@ pub enum ProbeOutcome {
     NoIpv6,
 }
 
-/// Why replies would not come back, with the command that mends it.
+/// The reason why replies would not come back, with the command that makes them come back.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplyPathError {
     /// This process lacks the capability to bind to a foreign address.

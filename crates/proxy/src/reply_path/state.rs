@@ -234,7 +234,8 @@ impl ProbeState {
 static NAMED_TARGETS_LOG: Throttle = Throttle::new();
 /// The source port of a lookup for any client: the discard protocol's (RFC 863), which no client has.
 const DISCARD: u16 = 9;
-/// How often a sound path is probed. Routes change rarely; each probe costs one loopback connection.
+/// The probe interval of a sound path. Routes change rarely; each probe costs one loopback connection.
 pub(super) const PROBE_INTERVAL: Duration = Duration::from_secs(60);
-/// How often a suspect path is probed. Short, because rules are often added just after the start (systemd's ExecStartPost).
+/// The probe interval of a suspect path. It is short, because rules are often added just after the start (systemd's
+/// ExecStartPost).
 pub(super) const RETRY_INTERVAL: Duration = Duration::from_secs(1);

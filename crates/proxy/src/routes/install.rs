@@ -133,7 +133,7 @@ impl InstalledRoutes {
     }
 }
 
-/// What to do where a rule or route exists already.
+/// The policy for a rule or route that exists already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OnConflict {
     Keep,

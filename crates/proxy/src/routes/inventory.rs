@@ -190,7 +190,7 @@ impl SlotOwner {
     /// Finds the owner of a table. In doubt (a slot of another version, a lock that can't be tried) the owner counts as
     /// running: its entries can still be removed later.
     fn find(table: u32) -> Self {
-        let slot = TableSlot::of_table(table);
+        let slot = TableSlot::from_table(table);
         if slot == Some(TableSlot::ADMINISTRATOR) {
             return Self {
                 owner: EntryOwner::Administrator,

@@ -80,7 +80,7 @@ impl Keeper {
     ///
     /// # Errors
     ///
-    /// It was called before, or the runtime can't register the pipe.
+    /// The reports were taken before, or the runtime can't register the pipe.
     pub fn reports(&mut self) -> io::Result<KeeperReports> {
         let stdout = self.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
         let stdout = pipe::Receiver::from_owned_fd(stdout.into())?;

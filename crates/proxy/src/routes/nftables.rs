@@ -376,7 +376,7 @@ fn run_nft(args: &[&str], input: &str) -> io::Result<Output> {
     child.wait_with_output()
 }
 
-/// Where nft(8) is searched. The last directory is NixOS's.
+/// The directories in which nft(8) is searched. The last is NixOS's.
 const SYSTEM_PATH: &str =
     "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin:/run/current-system/sw/bin";
 /// The prefix of the names of peername's tables: `show` and `remove` find them by it alone.

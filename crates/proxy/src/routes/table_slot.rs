@@ -37,7 +37,7 @@ impl TableSlot {
     }
 
     /// The slot of a table number.
-    pub(super) fn of_table(table: u32) -> Option<Self> {
+    pub(super) fn from_table(table: u32) -> Option<Self> {
         let number = table.checked_sub(FIRST_TABLE)?;
         (number <= RUNNING_SLOTS).then_some(Self(number))
     }
@@ -179,10 +179,10 @@ mod tests {
         assert_eq!(all.len(), RUNNING_SLOTS as usize + 1);
         for slot in all {
             assert!(slot.priority() < 5210 && slot.priority() > 1536);
-            assert_eq!(TableSlot::of_table(slot.table()), Some(slot));
+            assert_eq!(TableSlot::from_table(slot.table()), Some(slot));
         }
-        assert_eq!(TableSlot::of_table(FIRST_TABLE - 1), None);
-        assert_eq!(TableSlot::of_table(FIRST_TABLE + RUNNING_SLOTS + 1), None);
+        assert_eq!(TableSlot::from_table(FIRST_TABLE - 1), None);
+        assert_eq!(TableSlot::from_table(FIRST_TABLE + RUNNING_SLOTS + 1), None);
     }
 
     #[test]

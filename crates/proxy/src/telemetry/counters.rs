@@ -49,7 +49,7 @@ pub struct OutcomeLabels {
     pub refusal: Option<Refusal>,
 }
 
-/// Why a connection was not relayed, as metrics distinguish it.
+/// The kinds of refusals that the metrics distinguish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Refusal {
     /// No valid header arrived in time.

@@ -33,7 +33,7 @@ pub(crate) struct DatagramOrigin {
     pub(crate) client: Option<ClaimedSource>,
 }
 
-/// Why a datagram is dropped. Every drop is counted by its reason.
+/// The reason why a datagram is dropped. Every drop is counted by its reason.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DropReason {
     /// The datagram is refused for a reason that also applies to connections.

@@ -90,7 +90,7 @@ impl Role for ForwarderRole {
             balancer: reply_to.peer.ip(),
             payload: 0,
             header: DatagramHeader {
-                claims: Claims::of_datagram(None, reply_to.peer, destination),
+                claims: Claims::from_datagram(None, reply_to.peer, destination),
                 len: 0,
                 spp: None,
             },

@@ -92,7 +92,7 @@ pub(super) enum HandoverCommand {
     /// Stops reading, and sends the state.
     Freeze {
         sink: StateSink,
-        /// Receives the result of sending the state.
+        /// Reports the result of sending the state.
         sent: oneshot::Sender<io::Result<()>>,
         /// Gets a message when the new process serves. If the sender is dropped instead, the worker goes on.
         verdict: oneshot::Receiver<()>,
@@ -303,7 +303,7 @@ impl FlowState {
 
     pub(crate) fn header(&self) -> DatagramHeader {
         DatagramHeader {
-            claims: Claims::of_datagram(
+            claims: Claims::from_datagram(
                 self.claim.map(ClaimedSource),
                 PeerAddr(self.peer),
                 self.destination,

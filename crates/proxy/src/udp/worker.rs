@@ -266,7 +266,7 @@ fn listener_of_token(token: u64) -> Option<usize> {
 
 /// Rounds before the worker yields to its TCP connections.
 const ROUNDS_PER_TURN: usize = 8;
-/// How often sessions are expired: idle timeouts are late by this at most.
+/// The interval at which sessions are expired. Idle timeouts are late by this at most.
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
 /// While draining, the worker ends when no datagram has been received for so long: a backend that has not answered by
 /// then will not.

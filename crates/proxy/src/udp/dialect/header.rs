@@ -77,7 +77,7 @@ impl DatagramHeader {
             rules.admit_client(client).map_err(Failure::from)?;
         }
         Ok(Self {
-            claims: Claims::of_datagram(claim, peer, header.destination().map(canonical)),
+            claims: Claims::from_datagram(claim, peer, header.destination().map(canonical)),
             len: header.len,
             spp: None,
         })
@@ -91,7 +91,7 @@ impl DatagramHeader {
     pub(crate) fn parse_spp(bytes: &[u8], peer: PeerAddr) -> Result<Self, DropReason> {
         let header = Spp::parse(bytes)?;
         Ok(Self {
-            claims: Claims::of_datagram(
+            claims: Claims::from_datagram(
                 Some(ClaimedSource::canonical(header.client)),
                 peer,
                 Some(canonical(header.proxy)),

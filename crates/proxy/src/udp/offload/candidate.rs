@@ -13,7 +13,7 @@ pub(crate) struct OffloadCandidate {
     /// The addresses of the last request.
     pub(crate) reply_to: ReplyTo,
     pub(crate) equal_in_a_row: u32,
-    /// How often a request differed from the one before.
+    /// The number of requests that differed from the one before.
     pub(crate) changes: u32,
     /// The session's flow, while that is installed in the kernel.
     pub(crate) installed: Option<InstalledFlow>,
