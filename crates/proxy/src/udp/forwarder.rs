@@ -16,7 +16,7 @@ use super::listeners::UdpListeners;
 use super::listing::OpenSessions;
 use super::session::Session;
 use super::session::role::{AdmittedDatagram, Role};
-use super::worker::{self, Shared};
+use super::worker::{self, SharedState};
 use crate::forward::ForwardService;
 use crate::outcome::Failure;
 use crate::policy::claims::Claims;
@@ -48,7 +48,7 @@ impl UdpForwarder {
             forwarder: self.clone(),
             listeners: Arc::clone(&listeners),
         };
-        let shared = Shared {
+        let shared = SharedState {
             counters: Arc::clone(&self.counters),
             kernel: None,
             sessions: self.sessions.clone(),

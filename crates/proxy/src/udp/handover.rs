@@ -220,7 +220,7 @@ pub(super) fn send_in_parts(
 }
 
 /// The time `ago` before `now`, or `now` where the clock does not reach so far back.
-pub(crate) fn before(now: Instant, ago: Duration) -> Instant {
+pub(crate) fn instant_before(now: Instant, ago: Duration) -> Instant {
     now.checked_sub(ago).unwrap_or(now)
 }
 

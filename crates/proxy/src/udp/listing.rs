@@ -73,7 +73,7 @@ impl OpenSessions {
 
     /// The number of open sessions of each worker.
     pub fn by_worker(&self) -> Vec<u64> {
-        let mut sums = Vec::new();
+        let mut sums: Vec<u64> = Vec::new();
         for listed in self.workers() {
             if sums.len() <= listed.worker {
                 sums.resize(listed.worker + 1, 0);

@@ -62,7 +62,7 @@ struct Slot<K, T> {
 struct Entry<K, T> {
     key: K,
     balancer: IpAddr,
-    used: Instant,
+    used_at: Instant,
     is_answered: bool,
     value: T,
 }
@@ -73,7 +73,7 @@ pub(crate) struct EntryRef<'a, K, T> {
     pub(crate) id: EntryId,
     pub(crate) key: &'a K,
     pub(crate) balancer: IpAddr,
-    pub(crate) used: Instant,
+    pub(crate) used_at: Instant,
     pub(crate) is_answered: bool,
     pub(crate) value: &'a T,
 }
@@ -190,7 +190,7 @@ impl<K: Copy + Eq + Hash, T> LruTable<K, T> {
     pub(crate) fn last_used(&self, id: EntryId) -> Option<Instant> {
         self.get(id)?;
         let slot = self.slots.get(id.slot as usize)?;
-        Some(slot.entry.as_ref()?.used)
+        Some(slot.entry.as_ref()?.used_at)
     }
 
     /// All entries, in no order.
@@ -210,7 +210,7 @@ impl<K: Copy + Eq + Hash, T> LruTable<K, T> {
                 id: EntryId { slot, generation },
                 key: &entry.key,
                 balancer: entry.balancer,
-                used: entry.used,
+                used_at: entry.used_at,
                 is_answered: entry.is_answered,
                 value: &entry.value,
             })
@@ -231,7 +231,7 @@ impl<K: Copy + Eq + Hash, T> LruTable<K, T> {
         free.entry = Some(Entry {
             key,
             balancer,
-            used: now,
+            used_at: now,
             is_answered: false,
             value,
         });
@@ -252,7 +252,7 @@ impl<K: Copy + Eq + Hash, T> LruTable<K, T> {
         }
         self.unlink(id.slot);
         if let Some(entry) = self.slots[id.slot as usize].entry.as_mut() {
-            entry.used = now;
+            entry.used_at = now;
             entry.is_answered |= is_answered;
         }
         self.enqueue(id.slot);
@@ -269,7 +269,7 @@ impl<K: Copy + Eq + Hash, T> LruTable<K, T> {
         let find_in = |queue: &Queue, idle_timeout: Duration| {
             let slot = queue.head()?;
             let entry = self.slots.get(slot as usize)?.entry.as_ref()?;
-            (now.saturating_duration_since(entry.used) >= idle_timeout).then_some(slot)
+            (now.saturating_duration_since(entry.used_at) >= idle_timeout).then_some(slot)
         };
         let expired = find_in(&self.all.unanswered, self.limits.unanswered)
             .or_else(|| find_in(&self.all.answered, self.limits.idle))?;

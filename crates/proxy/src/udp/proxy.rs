@@ -18,7 +18,7 @@ use super::lru_table::TableLimits;
 use super::offload::KernelDataPath;
 use super::session::Session;
 use super::session::role::{AdmittedDatagram, Role};
-use super::worker::{self, Shared};
+use super::worker::{self, SharedState};
 use crate::outcome::Failure;
 use crate::policy::permit::Permit;
 use crate::service::{Service, ServiceCache, ServiceHandle};
@@ -80,7 +80,7 @@ impl UdpProxy {
                 },
             ),
         };
-        let shared = Shared {
+        let shared = SharedState {
             counters: Arc::clone(&self.counters),
             kernel: self.kernel.clone(),
             sessions: self.sessions.clone(),

@@ -24,7 +24,7 @@ pub(crate) struct ReplySockets {
 #[derive(Debug)]
 struct ReplySocket {
     socket: UdpSocket,
-    used: Instant,
+    used_at: Instant,
 }
 
 impl ReplySockets {
@@ -46,7 +46,10 @@ impl ReplySockets {
             Some(reply_socket) => reply_socket.socket,
             None => self.open(source)?,
         };
-        let reply_socket = ReplySocket { socket, used: now };
+        let reply_socket = ReplySocket {
+            socket,
+            used_at: now,
+        };
         Ok(&self
             .sockets
             .entry(source)
@@ -59,7 +62,7 @@ impl ReplySockets {
     pub(crate) fn close_idle(&mut self, now: Instant) {
         let idle = self.idle;
         self.sockets
-            .retain(|_, reply_socket| now.saturating_duration_since(reply_socket.used) < idle);
+            .retain(|_, reply_socket| now.saturating_duration_since(reply_socket.used_at) < idle);
     }
 
     /// Closes all sockets: another process is about to open its own.
@@ -90,7 +93,7 @@ impl ReplySockets {
         let oldest = self
             .sockets
             .iter()
-            .min_by_key(|(_, reply_socket)| reply_socket.used);
+            .min_by_key(|(_, reply_socket)| reply_socket.used_at);
         if let Some((&source, _)) = oldest {
             self.sockets.remove(&source);
         }
@@ -124,7 +127,7 @@ mod tests {
         let mut reply_sockets = ReplySockets::new(Duration::from_secs(60));
         let reply_socket = |second| ReplySocket {
             socket: UdpSocket::bind("127.0.0.1:0").unwrap(),
-            used: start + Duration::from_secs(second),
+            used_at: start + Duration::from_secs(second),
         };
         let addr = |port| SocketAddr::from(([192, 0, 2, 1], port));
         for (port, used_at_second) in [(1, 9), (2, 3), (3, 5)] {

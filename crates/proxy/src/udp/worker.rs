@@ -49,7 +49,7 @@ pub(crate) fn limits(config: &UdpConfig, workers: usize) -> TableLimits {
 }
 
 /// The state that all workers share.
-pub(crate) struct Shared {
+pub(crate) struct SharedState {
     pub(crate) counters: Arc<Counters>,
     pub(crate) kernel: KernelDataPath,
     pub(crate) sessions: OpenSessions,
@@ -59,7 +59,7 @@ pub(crate) struct Shared {
 pub(crate) fn worker_tasks<R: Role + Send + 'static>(
     mut sockets: UdpListeners,
     limits: TableLimits,
-    shared: &Shared,
+    shared: &SharedState,
     role: impl Fn() -> R,
 ) -> (Vec<WorkerTask>, UdpWorkers) {
     let mut restored = std::mem::take(&mut sockets.restored).into_iter();

@@ -9,7 +9,7 @@ use super::header::DatagramHeader;
 use crate::policy::rules::Rules;
 use crate::udp::drop_reason::DropReason;
 use crate::udp::endpoints::{FlowKey, ReplyTo, SessionKey};
-use crate::udp::handover::{FlowState, before};
+use crate::udp::handover::{FlowState, instant_before};
 use crate::udp::lru_table::{LruTable, TableLimits};
 
 /// The header reader of one worker.
@@ -74,11 +74,11 @@ impl HeaderReader {
     /// The flows, the least recently used ones first.
     pub(crate) fn flows(&self, now: Instant) -> Vec<FlowState> {
         let mut entries: Vec<_> = self.flows.entries().collect();
-        entries.sort_by_key(|entry| entry.used);
+        entries.sort_by_key(|entry| entry.used_at);
         entries
             .into_iter()
             .map(|entry| {
-                let idle = now.saturating_duration_since(entry.used);
+                let idle = now.saturating_duration_since(entry.used_at);
                 FlowState::new(*entry.key, entry.value, idle, entry.is_answered)
             })
             .collect()
@@ -87,10 +87,12 @@ impl HeaderReader {
     /// Adds a flow of a previous process.
     pub(crate) fn restore(&mut self, flow: &FlowState, now: Instant) {
         let balancer = flow.peer().ip();
-        let used = before(now, flow.idle);
+        let used_at = instant_before(now, flow.idle);
         let _ = self.flows.evict_for(balancer);
-        let id = self.flows.insert(flow.key(), balancer, used, flow.header());
-        self.flows.touch(id, used, flow.is_answered);
+        let id = self
+            .flows
+            .insert(flow.key(), balancer, used_at, flow.header());
+        self.flows.touch(id, used_at, flow.is_answered);
     }
 
     /// Forgets flows after their idle timeout.

@@ -12,7 +12,7 @@ use super::table::SessionTable;
 use super::{OverflowCounter, Session};
 use crate::telemetry::record::session::{SessionRecord, SessionStart};
 use crate::udp::endpoints::{ClientKey, ReplyTo, SessionKey};
-use crate::udp::handover::{FlowState, SessionState, before};
+use crate::udp::handover::{FlowState, SessionState, instant_before};
 use crate::udp::lru_table::EntryRef;
 
 impl<R: Role> SessionTable<R> {
@@ -43,7 +43,7 @@ impl<R: Role> SessionTable<R> {
         now: Instant,
     ) -> (Vec<(SessionState, BorrowedFd<'_>)>, Vec<FlowState>) {
         let mut entries: Vec<_> = self.table.entries().collect();
-        entries.sort_by_key(|entry| entry.used);
+        entries.sort_by_key(|entry| entry.used_at);
         let sessions = entries
             .into_iter()
             .map(|entry| {
@@ -82,7 +82,7 @@ impl<R: Role> SessionTable<R> {
         let mut session = Session::new(
             key,
             reply_to,
-            before(now, state.since_request),
+            instant_before(now, state.since_request),
             UdpSocket::from(socket),
             state.upstream,
             headers,
@@ -90,11 +90,11 @@ impl<R: Role> SessionTable<R> {
         );
         session.overflow = OverflowCounter(state.overflow);
         self.evict_for(state.balancer, now);
-        let used = before(now, state.idle);
-        let Ok(id) = self.insert(key, state.balancer, used, session, poller) else {
+        let used_at = instant_before(now, state.idle);
+        let Ok(id) = self.insert(key, state.balancer, used_at, session, poller) else {
             return;
         };
-        self.table.touch(id, used, state.is_answered);
+        self.table.touch(id, used_at, state.is_answered);
         if let Some(client) = ClientKey::from_session(&key)
             && state.has_client_port
         {
@@ -132,7 +132,7 @@ impl Session {
             reply_to: (&self.reply_to).into(),
             upstream: self.upstream,
             headers: (&self.headers).into(),
-            idle: since(entry.used),
+            idle: since(entry.used_at),
             since_request: since(self.last_request),
             is_answered: entry.is_answered,
             has_client_port,

@@ -19,12 +19,12 @@ impl<R: Role> SessionTable<R> {
         let batch = self
             .table
             .in_slots(from..to)
-            .map(|session| self.snapshot(session.value, session.used, now))
+            .map(|session| self.snapshot(session.value, session.used_at, now))
             .collect();
         (batch, (to < self.table.slot_count()).then_some(to))
     }
 
-    fn snapshot(&self, session: &Session, used: Instant, now: Instant) -> ConnectionSnapshot {
+    fn snapshot(&self, session: &Session, used_at: Instant, now: Instant) -> ConnectionSnapshot {
         let record = &session.record;
         let client = record.client.map(|client| client.0);
         let installed = session
@@ -35,7 +35,7 @@ impl<R: Role> SessionTable<R> {
             .zip(self.kernel.as_ref())
             .map(|(flow, kernel)| kernel.usage(flow));
         let mut tally = record.tally;
-        let mut idle = now.saturating_duration_since(used);
+        let mut idle = now.saturating_duration_since(used_at);
         if let Some(usage) = &usage {
             tally.to_upstream += usage.request_bytes;
             tally.to_downstream += usage.reply_bytes;
