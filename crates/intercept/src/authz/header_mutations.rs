@@ -9,7 +9,7 @@ pub struct HeaderMutations {
     request: Vec<HeaderMutation>,
     response: Vec<HeaderMutation>,
     refused: usize,
-    /// Whether the request would keep a value of the client's that the service wants changed.
+    /// Whether a change of a request header was refused, so that the client's own value would remain.
     is_incomplete: bool,
 }
 
@@ -48,7 +48,9 @@ pub(crate) enum MessageKind {
 impl HeaderMutations {
     /// Changes the headers of the request to the origin.
     pub fn apply_to_request(&self, headers: &mut HeaderMap) {
-        self.request.iter().for_each(|change| change.apply(headers));
+        for change in &self.request {
+            change.apply(headers);
+        }
     }
 
     /// Changes the headers of the response to the client.
@@ -63,7 +65,7 @@ impl HeaderMutations {
         self.refused
     }
 
-    /// Whether the request must not be sent with these: a change of it has an invalid value, or there are too many.
+    /// Whether the request must not be sent: a change of its headers has an invalid value, or there are too many changes.
     pub(crate) fn is_incomplete(&self) -> bool {
         self.is_incomplete
     }
@@ -124,17 +126,19 @@ impl HeaderMutation {
     fn apply(&self, headers: &mut HeaderMap) {
         let name = self.name.clone();
         match &self.operation {
-            Operation::Remove => remove_spellings(headers, &name),
+            Operation::Remove => remove_cgi_aliases(headers, &name),
             Operation::Set(value) => {
-                remove_spellings(headers, &name);
+                remove_cgi_aliases(headers, &name);
                 headers.insert(name, value.clone());
             }
             Operation::Append(value) => drop(headers.append(name, value.clone())),
             Operation::SetIfAbsent(value) => {
                 headers.entry(name).or_insert_with(|| value.clone());
             }
-            Operation::SetIfPresent(value) if headers.keys().any(|one| is_spelling(one, &name)) => {
-                remove_spellings(headers, &name);
+            Operation::SetIfPresent(value)
+                if headers.keys().any(|other| is_cgi_alias(other, &name)) =>
+            {
+                remove_cgi_aliases(headers, &name);
                 headers.insert(name, value.clone());
             }
             Operation::SetIfPresent(_) => {}
@@ -163,25 +167,30 @@ impl Operation {
     }
 }
 
-/// Whether a header may be changed: not one of the connection (RFC 9110 §7.6.1), the framing or the destination, in any spelling.
+/// Whether a header may be changed: headers of the connection (RFC 9110 §7.6.1), the framing and the destination may not, nor their
+/// [aliases](is_cgi_alias).
 pub(crate) fn is_mutable(name: &HeaderName) -> bool {
-    !IMMUTABLE.iter().any(|one| is_spelling(one, name))
+    !IMMUTABLE
+        .iter()
+        .any(|immutable| is_cgi_alias(immutable, name))
 }
 
-/// Removes the headers that a CGI program could not tell from this one: in the names of variables each character that is no letter or
-/// digit is an underscore (RFC 3875, section 4.1.18). Of two such headers the client's could be the one that counts.
-pub(super) fn remove_spellings(headers: &mut HeaderMap, name: &HeaderName) {
-    let spellings: Vec<_> = headers
+/// Removes a header and its [aliases](is_cgi_alias). Otherwise a CGI program could read the client's header instead of the one
+/// that is set.
+pub(super) fn remove_cgi_aliases(headers: &mut HeaderMap, name: &HeaderName) {
+    let aliases: Vec<_> = headers
         .keys()
-        .filter(|other| is_spelling(other, name))
+        .filter(|other| is_cgi_alias(other, name))
         .cloned()
         .collect();
-    for spelling in spellings {
-        headers.remove(spelling);
+    for alias in aliases {
+        headers.remove(alias);
     }
 }
 
-pub(super) fn is_spelling(one: &HeaderName, other: &HeaderName) -> bool {
+/// Whether a CGI program gets both headers as one variable, as `X-User`, `X_User` and `X.User`: characters that are no letters
+/// or digits become underscores (RFC 3875, section 4.1.18).
+pub(super) fn is_cgi_alias(one: &HeaderName, other: &HeaderName) -> bool {
     let (one, other) = (one.as_str().bytes(), other.as_str().bytes());
     one.len() == other.len()
         && one
@@ -206,7 +215,8 @@ const IMMUTABLE: [HeaderName; 14] = [
     HeaderName::from_static("proxy-authentication-info"),
 ];
 
-/// Changes of one message. A response of bounded size could still hold thousands, and the origin has to process each header.
+/// The maximum number of changes of one message. A response of bounded size could hold thousands, and the origin has to process
+/// each header.
 pub(crate) const MAX_MUTATIONS: usize = 64;
 
 #[cfg(test)]
@@ -214,15 +224,15 @@ mod tests {
     use super::*;
 
     fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
-        let pair = |(name, value): &(&'static str, &'static str)| {
-            let name = HeaderName::from_static(name);
-            (name, HeaderValue::from_static(value))
-        };
-        pairs.iter().map(pair).collect()
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            headers.append(*name, HeaderValue::from_static(value));
+        }
+        headers
     }
 
     #[test]
-    fn each_mode_does_what_it_says() {
+    fn header_is_set_appended_added_if_absent_or_set_if_present() {
         let mut changes = HeaderMutations::default();
         changes.add(MessageKind::Request, b"A", b"new", MutationMode::Set);
         changes.add(MessageKind::Request, b"b", b"new", MutationMode::Append);
@@ -240,23 +250,15 @@ mod tests {
             ("h", ""),
         ]);
         changes.apply_to_request(&mut request);
-        let expected = [
+        let expected = headers(&[
             ("a", "new"),
             ("b", "old"),
             ("b", "new"),
             ("c", "old"),
             ("d", "new"),
             ("e", "new"),
-        ];
-        assert_eq!(
-            request,
-            expected
-                .iter()
-                .fold(HeaderMap::new(), |mut all, (name, value)| {
-                    all.append(*name, HeaderValue::from_static(value));
-                    all
-                })
-        );
+        ]);
+        assert_eq!(request, expected);
         let mut response = HeaderMap::new();
         changes.apply_to_response(&mut response);
         assert_eq!(response, headers(&[("g", "new")]));
@@ -266,11 +268,11 @@ mod tests {
     #[test]
     fn framing_destination_and_connection_can_not_be_changed() {
         let mut changes = HeaderMutations::default();
-        let immutable = IMMUTABLE;
-        let immutable = immutable.iter().map(HeaderName::as_str);
+        let aliases = ["Content_Length", "transfer.encoding"];
         let invalid = ["HOST", ":authority", ":path", "a b", "", "a\r\nb"];
-        let spellings = ["Content_Length", "transfer.encoding"];
-        for name in immutable.chain(spellings).chain(invalid) {
+        let immutable = IMMUTABLE;
+        let names = immutable.iter().map(HeaderName::as_str);
+        for name in names.chain(aliases).chain(invalid) {
             changes.add(
                 MessageKind::Request,
                 name.as_bytes(),
@@ -279,7 +281,8 @@ mod tests {
             );
             changes.remove(name.as_bytes());
         }
-        assert_eq!(changes.refused(), 2 * (14 + 2 + 6));
+        let names = IMMUTABLE.len() + aliases.len() + invalid.len();
+        assert_eq!(changes.refused(), 2 * names);
         assert!(!changes.is_incomplete());
         let mut untouched = headers(&[("host", "a.test"), ("content-length", "3")]);
         changes.apply_to_request(&mut untouched);
@@ -319,9 +322,8 @@ mod tests {
         }
     }
 
-    /// The variables of a CGI program don't tell them apart.
     #[test]
-    fn other_spellings_of_a_header_go_with_it() {
+    fn removing_or_setting_a_header_removes_its_cgi_aliases() {
         let mut changes = HeaderMutations::default();
         changes.remove(b"x-user");
         changes.add(MessageKind::Request, b"x-role", b"none", MutationMode::Set);

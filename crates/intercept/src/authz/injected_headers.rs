@@ -1,8 +1,8 @@
 //! Secrets that the proxy adds to requests (`--inject`), so that clients never hold them.
 //!
-//! A secret is for one host and port, and for one scheme. It is added to a request whose connection is for exactly that: the name
-//! on which CONNECT, SNI and Host agree, which the origin's certificate is verified for. A redirection leads the client to
-//! another request, which is compared again.
+//! A secret is for one scheme, host and port, and is added to requests for exactly these. CONNECT, SNI and Host agree on the
+//! host of such a request, and the origin's certificate is verified for it. When the client follows a redirection, its new
+//! request is compared again.
 
 use std::fmt::{self, Display, Formatter};
 use std::fs;
@@ -14,7 +14,7 @@ use std::str::FromStr;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use peername_sys::fs::text_file;
 
-use super::header_mutations::{is_mutable, is_spelling, remove_spellings};
+use super::header_mutations::{is_cgi_alias, is_mutable, remove_cgi_aliases};
 use super::rules::{AccessRules, Subject};
 use crate::host::{HostPort, ParseHostError};
 use crate::request::target::RequestTarget;
@@ -38,7 +38,7 @@ pub struct Injection {
 /// Requests with this scheme, host and port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Destination {
-    /// `https` or `http`.
+    /// Whether the scheme is `https`, not `http`.
     tls: bool,
     to: HostPort,
 }
@@ -54,13 +54,13 @@ struct InjectedHeader {
 /// Why a text is not an [`Injection`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseInjectionError {
-    /// Another form.
+    /// Not `HOST=HEADER@FILE`.
     #[error("use HOST=HEADER@FILE, such as api.example.com=Authorization@/etc/peername/token")]
     Form,
-    /// The host is none.
+    /// The host or its port is not valid.
     #[error(transparent)]
     Host(#[from] ParseHostError),
-    /// A name that no header has, or of a header that can't be added.
+    /// Not a header name, or one of a header that can't be added.
     #[error(
         "not the name of a header that can be added: not Host, and none of the framing or the connection"
     )]
@@ -78,7 +78,7 @@ pub enum InjectionError {
         /// The error.
         source: io::Error,
     },
-    /// The value is empty, or no value of a header.
+    /// The file is empty, or not a valid header value.
     #[error("--inject {}: the file has to be one line, the value of the header", path.display())]
     Value {
         /// The file.
@@ -92,30 +92,29 @@ pub enum InjectionError {
 impl InjectedHeaders {
     /// Reads the values.
     pub fn read(injections: &[Injection]) -> Result<Self, InjectionError> {
-        let mut all = Self::default();
+        let mut read = Self::default();
         for injection in injections {
             let Injection {
                 destination,
                 name,
                 file,
             } = injection;
-            let is_given = all
-                .headers
-                .iter()
-                .any(|one| one.destination == *destination && is_spelling(&one.name, name));
-            if is_given {
+            let is_duplicate = read.headers.iter().any(|header| {
+                header.destination == *destination && is_cgi_alias(&header.name, name)
+            });
+            if is_duplicate {
                 return Err(InjectionError::Twice(injection.clone()));
             }
             if is_exposed(file) {
-                all.exposed.push(file.clone());
+                read.exposed.push(file.clone());
             }
-            all.headers.push(InjectedHeader {
+            read.headers.push(InjectedHeader {
                 destination: destination.clone(),
                 name: name.clone(),
                 value: read_value(file)?,
             });
         }
-        Ok(all)
+        Ok(read)
     }
 
     /// Files with secrets that other users of this host may read.
@@ -123,17 +122,17 @@ impl InjectedHeaders {
         &self.exposed
     }
 
-    /// The destinations to which these rules allow no request: the headers for them are never added.
+    /// The destinations of headers that are never added, because these rules allow no request to them.
     pub fn denied_by<'a>(&'a self, rules: &'a AccessRules) -> impl Iterator<Item = &'a HostPort> {
         self.headers
             .iter()
-            .map(|one| &one.destination.to)
+            .map(|header| &header.destination.to)
             .filter(|to| rules.decide(to, Subject::OpenedTunnel).is_err())
     }
 
-    /// Adds the headers for this destination, in place of the client's own of these names in each spelling. Returns their names.
+    /// Adds the headers for this destination, and removes the client's own of the same names. Returns the names that were added.
     ///
-    /// A method that returns the request to the client gets none.
+    /// Adds none if the origin may return the request to the client, by its method.
     pub(crate) fn add_to(
         &self,
         headers: &mut HeaderMap,
@@ -144,13 +143,17 @@ impl InjectedHeaders {
             return None;
         }
         let mut names = Vec::new();
-        for one in &self.headers {
-            if one.destination.tls != target.tls || one.destination.to != target.to {
-                continue;
+        for InjectedHeader {
+            destination,
+            name,
+            value,
+        } in &self.headers
+        {
+            if destination.tls == target.tls && destination.to == target.to {
+                remove_cgi_aliases(headers, name);
+                headers.insert(name.clone(), value.clone());
+                names.push(name.as_str());
             }
-            remove_spellings(headers, &one.name);
-            headers.insert(one.name.clone(), one.value.clone());
-            names.push(one.name.as_str());
         }
         (!names.is_empty()).then(|| names.join(","))
     }
@@ -195,8 +198,8 @@ impl Display for Injection {
     }
 }
 
-/// Whether an origin may answer with the request as it came: to a TRACE (RFC 9110, section 9.3.8), IIS to a TRACK. Methods have a case,
-/// but some servers ignore it.
+/// Whether the response to this method may contain the request: that to TRACE (RFC 9110, section 9.3.8), and to TRACK of IIS.
+/// Methods are case-sensitive, but some servers ignore case.
 fn is_echoed(method: &Method) -> bool {
     ["TRACE", "TRACK"]
         .iter()
@@ -209,18 +212,19 @@ fn read_value(path: &Path) -> Result<HeaderValue, InjectionError> {
         source,
     })?;
     let line = text.trim_end_matches(['\r', '\n']);
-    let value = HeaderValue::from_str(line).ok();
-    let value = value.filter(|value| !value.as_bytes().trim_ascii().is_empty());
-    let mut value = value.ok_or_else(|| InjectionError::Value {
-        path: path.to_owned(),
-    })?;
+    let mut value = HeaderValue::from_str(line)
+        .ok()
+        .filter(|value| !value.as_bytes().trim_ascii().is_empty())
+        .ok_or_else(|| InjectionError::Value {
+            path: path.to_owned(),
+        })?;
     value.set_sensitive(true);
     Ok(value)
 }
 
 /// Whether group or others may read the file.
 fn is_exposed(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|about| about.mode() & 0o044 != 0)
+    fs::metadata(path).is_ok_and(|metadata| metadata.mode() & 0o044 != 0)
 }
 
 #[cfg(test)]
@@ -228,13 +232,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spellings_of_one_header_are_refused() {
-        let given = [
+    fn two_injections_of_one_cgi_variable_are_refused() {
+        let injections = [
             "a.test=X-Key@/proc/self/comm",
             "a.test=X_Key@/proc/self/comm",
-        ];
-        let given = given.map(|text| text.parse::<Injection>().unwrap());
-        let read = InjectedHeaders::read(&given);
+        ]
+        .map(|text| text.parse::<Injection>().unwrap());
+        let read = InjectedHeaders::read(&injections);
         assert!(matches!(read, Err(InjectionError::Twice(_))), "{read:?}");
     }
 
@@ -252,18 +256,21 @@ mod tests {
         ] {
             assert_eq!(text.parse::<Injection>().unwrap().to_string(), shown);
         }
-        let host = |why| Err(ParseInjectionError::Host(why));
+    }
+
+    #[test]
+    fn text_that_is_no_injection_is_refused() {
         for (text, error) in [
-            ("a.test", Err(ParseInjectionError::Form)),
-            ("a.test=x-key", Err(ParseInjectionError::Form)),
-            ("a.test=x-key@", Err(ParseInjectionError::Form)),
-            ("a.test=host@f", Err(ParseInjectionError::Header)),
-            ("a.test=content-length@f", Err(ParseInjectionError::Header)),
-            ("a.test=a b@f", Err(ParseInjectionError::Header)),
-            ("*.a.test=x-key@f", host(ParseHostError::Character)),
-            ("=x-key@f", host(ParseHostError::Empty)),
+            ("a.test", ParseInjectionError::Form),
+            ("a.test=x-key", ParseInjectionError::Form),
+            ("a.test=x-key@", ParseInjectionError::Form),
+            ("a.test=host@f", ParseInjectionError::Header),
+            ("a.test=content-length@f", ParseInjectionError::Header),
+            ("a.test=a b@f", ParseInjectionError::Header),
+            ("*.a.test=x-key@f", ParseHostError::Character.into()),
+            ("=x-key@f", ParseHostError::Empty.into()),
         ] {
-            assert_eq!(text.parse::<Injection>(), error, "{text}");
+            assert_eq!(text.parse::<Injection>(), Err(error), "{text}");
         }
     }
 }
