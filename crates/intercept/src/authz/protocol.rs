@@ -26,7 +26,7 @@ pub(crate) struct Protocol {
     pub(crate) scheme: &'static str,
     /// The scheme of its URLs with TLS.
     pub(crate) tls_scheme: &'static str,
-    /// The form of its URLs, for error texts.
+    /// The form of its URLs without TLS, for error texts.
     pub(crate) url_form: &'static str,
     /// Whether its URLs need a port.
     pub(crate) needs_port: bool,
@@ -54,12 +54,12 @@ type PrepareFn = for<'a> fn(
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EncodeConfig<'a> {
     pub(crate) sent: &'a SentHeaders,
-    /// Headers that the request takes from the response.
+    /// Headers that the request takes from a forwardAuth service's response.
     pub(crate) take: &'a [HeaderName],
 }
 
-/// A check that is ready to be made. The deadline: a service is only told it, and the caller enforces it; a policy's evaluation is
-/// stopped at it.
+/// Makes an encoded check by a deadline. A check over the network does not enforce the deadline, which the caller has to do; the
+/// evaluation of a policy ends at it.
 pub(crate) type PreparedCheck<'a> = Box<dyn FnOnce(Instant) -> ResponseFuture<'a> + Send + 'a>;
 
 type ResponseFuture<'a> =

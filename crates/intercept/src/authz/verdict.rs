@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use super::header_mutations::{HeaderMutations, MAX_MUTATIONS, is_mutable};
 use crate::http_client::error::{HttpClientError, printable};
 
-/// The outcome of a check. Every check has one: a service that fails leads to a decision too.
+/// The outcome of a check. Every check has one: if the service fails, the failure mode decides.
 #[derive(Clone, Debug)]
 pub struct Verdict {
     /// Whether the request is allowed.
@@ -63,12 +63,13 @@ pub struct Denial {
 }
 
 impl Denial {
-    /// A denial without headers and body, with this status if it can't be taken for the origin's, else 403.
+    /// Creates a denial without headers and body. The status is 403 if `status` could be taken for the origin's.
     pub(crate) fn new(status: StatusCode, reason: &str) -> Self {
         Self {
-            status: match is_denial(status) {
-                true => status,
-                false => StatusCode::FORBIDDEN,
+            status: if is_denial(status) {
+                status
+            } else {
+                StatusCode::FORBIDDEN
             },
             headers: HeaderMap::new(),
             body: Bytes::new(),
@@ -76,8 +77,8 @@ impl Denial {
         }
     }
 
-    /// Adds a header, if it is not one of the connection or the framing.
-    pub(crate) fn add(&mut self, name: &[u8], value: &[u8]) {
+    /// Adds a header. One of the connection or the framing, and one that is not valid, is left out.
+    pub(crate) fn add_header(&mut self, name: &[u8], value: &[u8]) {
         let name = HeaderName::from_bytes(name).ok().filter(is_mutable);
         let value = HeaderValue::from_bytes(value).ok();
         if let (Some(name), Some(value), true) = (name, value, self.headers.len() < MAX_MUTATIONS) {
@@ -113,7 +114,7 @@ fn is_denial(status: StatusCode) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AuthzError {
     /// No complete response within the timeout.
-    #[error("the check service gave no whole answer within {}", humantime(*.0))]
+    #[error("the check service gave no whole answer within {0:?}")]
     Timeout(Duration),
     /// The connection was refused, or the name doesn't resolve.
     #[error("connecting to the check service failed: {0}; is it running?")]
@@ -133,7 +134,7 @@ pub enum AuthzError {
     /// The response is too long.
     #[error("the check service's answer is longer than {0} bytes")]
     TooLong(usize),
-    /// The response is complete and makes no sense.
+    /// The response is complete, but not valid in its protocol.
     #[error("the check service's answer makes no sense: {0}")]
     Malformed(&'static str),
     /// The limit of checks in flight was reached for the whole timeout.
@@ -145,7 +146,7 @@ pub enum AuthzError {
 }
 
 impl AuthzError {
-    /// Whether the service could not be reached, so that another one may be asked.
+    /// Whether another service may be asked, because this one could not be reached.
     pub(crate) fn is_unreachable(&self) -> bool {
         matches!(
             self,
@@ -153,7 +154,7 @@ impl AuthzError {
         )
     }
 
-    /// The failure in words for the client, without addresses and causes, which are in the log.
+    /// Describes the failure to the client, without addresses and causes, which only the log has.
     fn for_client(&self) -> String {
         let what = match self {
             Self::Timeout(_) => "did not answer in time",
@@ -194,10 +195,6 @@ impl From<HttpClientError> for AuthzError {
     }
 }
 
-fn humantime(duration: Duration) -> String {
-    format!("{duration:?}")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -229,7 +226,7 @@ mod tests {
 
     #[test]
     fn a_denial_can_not_be_taken_for_the_origins_content() {
-        for (given, sent) in [
+        for (service_status, client_status) in [
             (200, 403),
             (204, 403),
             (304, 403),
@@ -240,8 +237,9 @@ mod tests {
             (500, 500),
             (999, 403),
         ] {
-            let status = StatusCode::from_u16(given).unwrap();
-            assert_eq!(Denial::new(status, "").status.as_u16(), sent, "{given}");
+            let status = StatusCode::from_u16(service_status).unwrap();
+            let denial = Denial::new(status, "");
+            assert_eq!(denial.status.as_u16(), client_status, "{service_status}");
         }
     }
 }

@@ -1,23 +1,19 @@
-//! The attributes of a request that ext_authz and OPA share. Both have UTF-8 and maps, where HTTP has bytes and lists.
+//! The attributes of a request as ext_authz and OPA have them: HTTP's bytes as UTF-8, and its list of headers as a map.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use http::Version;
-use http::header::{self, HeaderMap, HeaderValue};
+use http::header::{self, HeaderMap, HeaderName};
 
 use crate::authz::config::sent_headers::SentHeaders;
 use crate::authz::request::AuthzRequest;
 
-/// Headers by lower-case name, as Envoy sends them: several of one name joined, the pseudo-headers among them.
+/// Headers by lower-case name, as Envoy sends them: with the pseudo-headers, and the values of one name joined.
 pub(crate) fn headers(request: &AuthzRequest<'_>, sent: &SentHeaders) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     for name in request.headers.keys().filter(|name| sent.includes(name)) {
-        let between = if name == header::COOKIE { "; " } else { "," };
-        all.insert(
-            name.as_str().to_owned(),
-            joined(request.headers, name, between),
-        );
+        all.insert(name.as_str().to_owned(), join_values(request.headers, name));
     }
     let pseudo = [
         (":authority", request.host()),
@@ -36,13 +32,17 @@ pub(crate) fn headers(request: &AuthzRequest<'_>, sent: &SentHeaders) -> BTreeMa
     all
 }
 
-fn joined(headers: &HeaderMap, name: &header::HeaderName, between: &str) -> String {
-    let values = headers.get_all(name).iter().map(HeaderValue::as_bytes);
-    values.map(text).collect::<Vec<_>>().join(between)
+fn join_values(headers: &HeaderMap, name: &HeaderName) -> String {
+    headers
+        .get_all(name)
+        .iter()
+        .map(|value| text(value.as_bytes()))
+        .collect::<Vec<_>>()
+        .join(if name == header::COOKIE { "; " } else { "," })
 }
 
-/// Bytes as text: UTF-8, or else each byte as the character of its number (ISO 8859-1). Nothing is left out, and the message
-/// stays valid: no client may make its check fail by what it sends.
+/// Decodes bytes as UTF-8, or if they are not valid, as ISO 8859-1. So every byte is sent, and no client can make its own check
+/// fail with bytes that a message can't hold.
 pub(crate) fn text(bytes: &[u8]) -> Cow<'_, str> {
     match std::str::from_utf8(bytes) {
         Ok(text) => text.into(),
@@ -50,17 +50,20 @@ pub(crate) fn text(bytes: &[u8]) -> Cow<'_, str> {
     }
 }
 
-/// Attributes without a field of their own, as `context_extensions`.
+/// Attributes for which Envoy's messages have no field, sent as `context_extensions`.
 pub(crate) fn extensions(request: &AuthzRequest<'_>) -> BTreeMap<&'static str, String> {
-    let connect = request.connect.map(|connect| connect.to_string());
-    let all = [
+    let extensions = [
         ("mode", Some(request.kind.name().to_owned())),
-        ("connect", connect),
+        (
+            "connect",
+            request.connect.map(|connect| connect.to_string()),
+        ),
         ("alpn", request.alpn.map(str::to_owned)),
         ("sni", request.sni.map(str::to_owned)),
         ("peer", Some(request.peer.to_string())),
     ];
-    all.into_iter()
+    extensions
+        .into_iter()
         .filter_map(|(name, value)| Some((name, value?)))
         .collect()
 }
@@ -74,10 +77,12 @@ pub(crate) fn protocol(request: &AuthzRequest<'_>) -> &'static str {
     }
 }
 
-/// Bytes of the body, -1 if that is not known.
+/// The length of the body in bytes; -1 if it is not known.
 pub(crate) fn size(request: &AuthzRequest<'_>) -> i64 {
-    let size = request.body_size.map(i64::try_from);
-    size.map_or(-1, |size| size.unwrap_or(i64::MAX))
+    match request.body_size {
+        Some(size) => i64::try_from(size).unwrap_or(i64::MAX),
+        None => -1,
+    }
 }
 
 /// Envoy's header that tells whether a body was truncated.

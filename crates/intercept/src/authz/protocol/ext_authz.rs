@@ -69,13 +69,13 @@ fn prepare<'a>(
         Box::pin(async move {
             let (_, pool) = client.pool();
             let timeout = deadline.saturating_duration_since(Instant::now());
-            let call = |request| {
+            let send = |request| {
                 let metadata = MetadataMap::from_headers(metadata.clone());
                 call(&pool, uri, metadata, request, timeout)
             };
-            let reply = match call(request.clone()).await {
-                // The service may have closed an idle connection as this was written to it: one retry.
-                Err(AuthzError::Broken(_)) => call(request).await,
+            let reply = match send(request.clone()).await {
+                // The service may have closed an idle connection while the request was written to it: one retry.
+                Err(AuthzError::Broken(_)) => send(request).await,
                 result => result,
             };
             decode(reply?)
@@ -87,8 +87,8 @@ fn prepare<'a>(
 ///
 /// # Errors
 ///
-/// [`AuthzError::Connect`], [`AuthzError::Broken`], [`AuthzError::Status`] for any gRPC status but OK: a denial is a
-/// response with status OK; and [`AuthzError::Malformed`] for anything but one message and one status behind it.
+/// [`AuthzError::Connect`] or [`AuthzError::Broken`] for a failed connection, [`AuthzError::Status`] for a gRPC status other
+/// than OK (a denial is a response with status OK), [`AuthzError::Malformed`] unless there is one message and one status.
 async fn call(
     pool: &Pool,
     origin: &Uri,
@@ -106,24 +106,32 @@ async fn call(
         .await
         .map_err(|error| HttpClientError::new(&error))?;
     let path = PathAndQuery::from_static("/envoy.service.auth.v3.Authorization/Check");
-    // Not as a unary call, which takes the first message of several.
-    let called = client.server_streaming(request, path, ProstCodec::default());
-    let (head, mut messages, _) = called.await.map_err(error_from_status)?.into_parts();
-    let mut next = async || messages.message().await.map_err(error_from_status);
-    let reply = next().await?.ok_or(AuthzError::Malformed("no message"))?;
-    if next().await?.is_some() {
+    // A unary call would ignore messages after the first.
+    let response = client
+        .server_streaming(request, path, ProstCodec::default())
+        .await
+        .map_err(error_from_status)?;
+    let (head, mut messages, _) = response.into_parts();
+    let mut next_message = async || messages.message().await.map_err(error_from_status);
+    let reply = next_message()
+        .await?
+        .ok_or(AuthzError::Malformed("no message"))?;
+    if next_message().await?.is_some() {
         return Err(AuthzError::Malformed("more than one message"));
     }
     let trailers = messages.trailers().await.map_err(error_from_status)?;
-    let all = [Some(head), trailers].into_iter().flatten();
-    let statuses = all.map(|metadata| metadata.get_all("grpc-status").iter().count());
-    match statuses.sum() {
+    let statuses: usize = [Some(head), trailers]
+        .iter()
+        .flatten()
+        .map(|metadata| metadata.get_all("grpc-status").iter().count())
+        .sum();
+    match statuses {
         1 => Ok(reply),
         _ => Err(AuthzError::Malformed("not one status of gRPC")),
     }
 }
 
-/// The error for a status: one that represents an error of the connection, or one that the service has sent.
+/// Converts a gRPC status. To tonic an error of the connection is a status too, with that error as its source.
 fn error_from_status(status: Status) -> AuthzError {
     match status.source() {
         Some(source) => HttpClientError::new(source).into(),
@@ -140,8 +148,6 @@ fn error_from_status(status: Status) -> AuthzError {
 fn check_request(request: &AuthzRequest<'_>, sent: &SentHeaders) -> CheckRequest {
     let source = peer(request.client);
     let destination = peer_at(request.to.host.to_owned(), request.to.port);
-    let sni = request.sni.map(str::to_owned);
-    let extensions = attributes::extensions(request).into_iter();
     CheckRequest {
         attributes: Some(AttributeContext {
             source: Some(source),
@@ -149,8 +155,11 @@ fn check_request(request: &AuthzRequest<'_>, sent: &SentHeaders) -> CheckRequest
             request: Some(messages::Request {
                 http: Some(http_attributes(request, sent)),
             }),
-            tls_session: sni.map(|sni| TlsSession { sni }),
-            context_extensions: extensions
+            tls_session: request.sni.map(|sni| TlsSession {
+                sni: sni.to_owned(),
+            }),
+            context_extensions: attributes::extensions(request)
+                .into_iter()
                 .map(|(name, value)| (name.to_owned(), value))
                 .collect(),
         }),

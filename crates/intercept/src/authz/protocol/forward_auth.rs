@@ -55,41 +55,35 @@ fn prepare<'a>(
     }))
 }
 
-/// Encodes the request.
-///
-/// # Errors
-///
-/// [`AuthzError::Malformed`] if something of the request can't be written in a header.
+/// Encodes the request. The error is [`AuthzError::Malformed`], if a header can't hold a part of the description.
 fn encode(
     uri: &Uri,
     request: &AuthzRequest<'_>,
     sent: &SentHeaders,
 ) -> Result<Request<Bytes>, AuthzError> {
-    let mut encoded = Request::get(uri.clone()).body(Bytes::new());
-    let encoded = encoded.as_mut().map_err(|_| NOT_ENCODABLE)?;
+    let mut encoded = Request::new(Bytes::new());
+    *encoded.uri_mut() = uri.clone();
     let headers = encoded.headers_mut();
+    let is_sent = |name: &HeaderName| sent.includes(name) && is_mutable(name) && !is_reserved(name);
     for (name, value) in request.headers {
-        let names = [name, &dashed(name)];
-        if names
-            .into_iter()
-            .all(|name| sent.includes(name) && is_mutable(name) && !is_reserved(name))
-        {
+        if is_sent(name) && is_sent(&dashed(name)) {
             headers.append(name, value.clone());
         }
     }
     if let Some(trace) = request.trace() {
         trace.write(headers);
     }
-    for (name, value) in description(request) {
+    for (name, value) in describe(request) {
         let value = HeaderValue::from_bytes(value.as_bytes()).map_err(|_| NOT_ENCODABLE)?;
         headers.insert(name, value);
     }
-    Ok(std::mem::take(encoded))
+    Ok(encoded)
 }
 
-fn description(request: &AuthzRequest<'_>) -> Vec<(HeaderName, String)> {
+/// The headers that describe the request.
+fn describe(request: &AuthzRequest<'_>) -> Vec<(HeaderName, String)> {
     let connect = request.connect.map(|connect| connect.to_string());
-    let all = [
+    let headers = [
         ("x-forwarded-method", Some(request.method.to_string())),
         ("x-forwarded-proto", non_empty(request.scheme)),
         ("x-forwarded-host", Some(request.host())),
@@ -101,28 +95,26 @@ fn description(request: &AuthzRequest<'_>) -> Vec<(HeaderName, String)> {
         ("x-peername-connect", connect),
         ("x-peername-sni", request.sni.map(str::to_owned)),
     ];
-    let present = all.into_iter().filter_map(|(name, value)| {
-        let name = HeaderName::from_static(name);
-        value.map(|value| (name, value))
-    });
-    present.collect()
+    headers
+        .into_iter()
+        .filter_map(|(name, value)| Some((HeaderName::from_static(name), value?)))
+        .collect()
 }
 
 fn non_empty(text: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-/// The name with dashes: a service behind CGI, WSGI or PHP can't tell `X_A` from `X-A`, which become the same variable.
+/// The name with dashes instead of underscores: to a service behind CGI, WSGI or PHP, `X_A` and `X-A` are one variable.
 fn dashed(name: &HeaderName) -> HeaderName {
     let dashed = name.as_str().replace('_', "-");
     dashed.parse().unwrap_or_else(|_| name.clone())
 }
 
-/// Whether a client's header is not sent to the service. Some names are reserved because only the proxy sets them. The
-/// headers of conditional requests and ranges are reserved because they are about the origin's resource: the service
-/// would answer them with 304, or with a part.
+/// Whether a client's header is not sent to the service, because only the proxy may set it, or because it is conditional: the
+/// condition or range is about the origin's resource, and the service would respond with 304 or a part of its own.
 fn is_reserved(name: &HeaderName) -> bool {
-    let conditional = [
+    let reserved = [
         header::IF_MATCH,
         header::IF_NONE_MATCH,
         header::IF_MODIFIED_SINCE,
@@ -131,18 +123,18 @@ fn is_reserved(name: &HeaderName) -> bool {
         header::RANGE,
         header::FORWARDED,
     ];
-    let name_text = name.as_str();
-    conditional.contains(name)
-        || name_text.starts_with("x-forwarded-")
-        || name_text.starts_with("x-peername-")
-        || ["x-request-id", "x-real-ip"].contains(&name_text)
+    let text = name.as_str();
+    reserved.contains(name)
+        || text.starts_with("x-forwarded-")
+        || text.starts_with("x-peername-")
+        || ["x-request-id", "x-real-ip"].contains(&text)
 }
 
-/// Decodes a response. `take` are the headers that an allowed request takes from it.
+/// Decodes a response. An allowed request takes the headers `take` from it.
 ///
 /// # Errors
 ///
-/// [`AuthzError::Status`] for 5xx: the service has failed and not decided.
+/// [`AuthzError::Status`] for 5xx: the service failed to decide.
 pub fn decode(
     status: StatusCode,
     headers: &HeaderMap,
@@ -159,12 +151,16 @@ pub fn decode(
         true => AuthzResponse::allow(take_headers(headers, take))?,
         false => AuthzResponse::deny(denial(status, headers, body)),
     };
-    let fields = headers.get_all(header::CACHE_CONTROL).iter();
-    let fields = fields.map(|value| value.to_str().unwrap_or("no-store"));
-    Ok(response.with_lifetime(CacheLifetime::parse(&fields.collect::<Vec<_>>().join(","))))
+    let cache_control = headers
+        .get_all(header::CACHE_CONTROL)
+        .iter()
+        .map(|value| value.to_str().unwrap_or("no-store"))
+        .collect::<Vec<_>>()
+        .join(",");
+    Ok(response.with_lifetime(CacheLifetime::parse(&cache_control)))
 }
 
-/// Sets the headers `take` from the service's response, and removes the client's own headers of these names, in which a
+/// Replaces the request's headers `take` by those of the service's response. One that the response lacks is removed: with it a
 /// client could claim what the service did not state.
 fn take_headers(headers: &HeaderMap, take: &[HeaderName]) -> HeaderMutations {
     let mut changes = HeaderMutations::default();
@@ -185,7 +181,7 @@ fn take_headers(headers: &HeaderMap, take: &[HeaderName]) -> HeaderMutations {
 fn denial(status: StatusCode, headers: &HeaderMap, body: Bytes) -> Denial {
     let mut denial = Denial::new(status, "");
     for (name, value) in headers {
-        denial.add(name.as_str().as_bytes(), value.as_bytes());
+        denial.add_header(name.as_str().as_bytes(), value.as_bytes());
     }
     denial.body = body;
     denial
@@ -198,7 +194,7 @@ const NOT_ENCODABLE: AuthzError =
 mod tests {
     use super::*;
 
-    /// The request would be sent with the client's own header.
+    /// Without the error, the request would be sent with the client's own header.
     #[test]
     fn response_with_more_headers_than_are_taken_is_malformed() {
         let take = ["x-groups", "x-user"].map(HeaderName::from_static);

@@ -110,7 +110,7 @@ struct Reply {
     result: Option<Value>,
 }
 
-/// The result of a policy that is an object. A field of another type does not allow.
+/// A policy's result that is an object. A field of another type than here denies the request.
 #[derive(Deserialize)]
 struct Ruling {
     #[serde(alias = "allowed")]
@@ -163,8 +163,8 @@ fn parse_reply(body: &[u8]) -> serde_json::Result<Reply> {
 ///
 /// # Errors
 ///
-/// [`AuthzError::Status`] for anything but 200, [`AuthzError::Malformed`] for anything but JSON with or without a
-/// result, for one that says something twice, and for one that allows another query than the one that would be sent.
+/// [`AuthzError::Status`] unless the status is 200; [`AuthzError::Malformed`]: the body is not a JSON object, has a name twice,
+/// or asks for another query.
 pub fn decode(status: StatusCode, body: &[u8]) -> Result<AuthzResponse, AuthzError> {
     if status != StatusCode::OK {
         return Err(AuthzError::Status(printable(&format!(
@@ -204,8 +204,9 @@ pub(super) fn denied(reason: &str) -> AuthzResponse {
 
 impl Ruling {
     fn into_response(self) -> Result<AuthzResponse, AuthzError> {
-        let cache_control = self.cache_control.as_ref();
-        let lifetime = cache_control
+        let lifetime = self
+            .cache_control
+            .as_ref()
             .or(self.dynamic_metadata.cache_control.as_ref())
             .map(|directives| CacheLifetime::parse(directives))
             .unwrap_or_default();
@@ -262,7 +263,7 @@ impl Ruling {
         let reason = self.reason.as_deref().unwrap_or(default_reason);
         let mut denial = Denial::new(status.unwrap_or(StatusCode::FORBIDDEN), reason);
         for Header { name, value } in self.headers.iter() {
-            denial.add(name.as_bytes(), value.as_bytes());
+            denial.add_header(name.as_bytes(), value.as_bytes());
         }
         denial.body = self.body.unwrap_or_default().into();
         denial
@@ -297,7 +298,7 @@ impl Default for Headers {
     }
 }
 
-/// JSON in which no object has a name twice. Of two a map keeps the last, and another reader may keep the first.
+/// JSON in which no object has a name twice. Of two values a map keeps the last, and another program may read the first.
 struct UniqueNames;
 
 impl<'de> Deserialize<'de> for UniqueNames {

@@ -44,7 +44,7 @@ pub(super) struct Address {
 pub(super) struct SocketAddress {
     #[prost(string, tag = "2")]
     pub(super) address: String,
-    /// Of a oneof: it is sent even if it is 0.
+    /// Optional because it is part of a oneof: 0 is sent, too.
     #[prost(uint32, optional, tag = "3")]
     pub(super) port_value: Option<u32>,
 }

@@ -9,7 +9,7 @@ use crate::authz::header_mutations::{HeaderMutations, MessageKind, MutationMode}
 use crate::authz::response::{AuthzResponse, CacheLifetime};
 use crate::authz::verdict::{AuthzError, Denial};
 
-/// What is changed in the request, or returned to the client.
+/// The HTTP part of a response: changes of an allowed request, or the client's response to a denied one.
 enum HttpResponse {
     Denied(DeniedHttpResponse),
     Ok(OkHttpResponse),
@@ -17,13 +17,13 @@ enum HttpResponse {
 
 /// Decodes a response.
 ///
-/// Stricter than Envoy where a response is empty or contradicts itself: to Envoy an empty message allows, because 0 is OK. Of a
-/// field that occurs twice, as of two results, a decoder of protobuf takes the last.
+/// Stricter than Envoy: an empty message allows a request in Envoy, because status 0 is OK, and of a field that occurs twice a
+/// protobuf decoder takes the last. Here both are errors.
 ///
 /// # Errors
 ///
-/// [`AuthzError::Malformed`] for such responses, for one that the service itself calls an error, and for one that
-/// allows another query than the one that would be sent.
+/// [`AuthzError::Malformed`]: the response is empty, contradicts itself, has a field or result twice, is an error response, or asks
+/// for another query.
 pub fn decode(reply: CheckResponse) -> Result<AuthzResponse, AuthzError> {
     let metadata = reply.dynamic_metadata;
     let (code, reason) = match at_most_one(reply.status)? {
@@ -42,7 +42,9 @@ pub fn decode(reply: CheckResponse) -> Result<AuthzResponse, AuthzError> {
             Err(AuthzError::Malformed("status OK with a denied response"))
         }
         (Some(0), None) => AuthzResponse::allow(HeaderMutations::default()),
-        (Some(0) | None, Some(HttpResponse::Ok(ok))) => changes(ok).and_then(AuthzResponse::allow),
+        (Some(0) | None, Some(HttpResponse::Ok(ok))) => {
+            header_mutations(ok).and_then(AuthzResponse::allow)
+        }
         (_, Some(HttpResponse::Denied(denied))) => Ok(AuthzResponse::deny(denial(denied, &reason))),
         (_, _) => Ok(AuthzResponse::deny(Denial::new(
             StatusCode::FORBIDDEN,
@@ -52,16 +54,16 @@ pub fn decode(reply: CheckResponse) -> Result<AuthzResponse, AuthzError> {
     Ok(response.with_lifetime(cache_lifetime(metadata.as_ref())))
 }
 
-fn at_most_one<T>(mut all: Vec<T>) -> Result<Option<T>, AuthzError> {
-    match all.len() {
-        0 | 1 => Ok(all.pop()),
+fn at_most_one<T>(mut occurrences: Vec<T>) -> Result<Option<T>, AuthzError> {
+    match occurrences.len() {
+        0 | 1 => Ok(occurrences.pop()),
         _ => Err(AuthzError::Malformed(
             "a status or a result that occurs twice",
         )),
     }
 }
 
-fn changes(ok: OkHttpResponse) -> Result<HeaderMutations, AuthzError> {
+fn header_mutations(ok: OkHttpResponse) -> Result<HeaderMutations, AuthzError> {
     if !ok.query_parameters_to_set.is_empty() || !ok.query_parameters_to_remove.is_empty() {
         return Err(AuthzError::Malformed(
             "an OK for a changed query, and queries are not changed here",
@@ -71,26 +73,28 @@ fn changes(ok: OkHttpResponse) -> Result<HeaderMutations, AuthzError> {
     for name in &ok.headers_to_remove {
         changes.remove(name.as_bytes());
     }
-    for (of, options) in [
+    for (message, options) in [
         (MessageKind::Request, &ok.headers),
         (MessageKind::Response, &ok.response_headers_to_add),
     ] {
         for option in options {
             let (name, value) = header(option);
-            changes.add(of, name, value, mode(option, of));
+            changes.add(message, name, value, mode(option, message));
         }
     }
     Ok(changes)
 }
 
-/// The mode as Envoy reads it: `append` is older than the action, and the action's default can't be told from its absence.
-/// On a request the default means to set, on a response to add.
-fn mode(option: &HeaderValueOption, kind: MessageKind) -> MutationMode {
+/// The mode as Envoy reads it from `append`, which is older, and `append_action`. The action's default is not distinguishable
+/// from its absence: it replaces a request header, and appends a response header.
+fn mode(option: &HeaderValueOption, message: MessageKind) -> MutationMode {
     match option.append_action() {
         _ if option.append == Some(true) => MutationMode::Append,
         AppendAction::AddIfAbsent => MutationMode::IfAbsent,
         AppendAction::OverwriteIfExists => MutationMode::IfPresent,
-        AppendAction::AppendIfExistsOrAdd if kind == MessageKind::Response => MutationMode::Append,
+        AppendAction::AppendIfExistsOrAdd if message == MessageKind::Response => {
+            MutationMode::Append
+        }
         AppendAction::AppendIfExistsOrAdd | AppendAction::OverwriteIfExistsOrAdd => {
             MutationMode::Set
         }
@@ -115,7 +119,7 @@ fn denial(denied: DeniedHttpResponse, reason: &str) -> Denial {
     let mut denial = Denial::new(status.unwrap_or(StatusCode::FORBIDDEN), reason);
     for option in &denied.headers {
         let (name, value) = header(option);
-        denial.add(name, value);
+        denial.add_header(name, value);
     }
     denial.body = denied.body.into();
     denial

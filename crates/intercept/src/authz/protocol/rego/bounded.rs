@@ -1,28 +1,24 @@
-//! Built-in functions of Rego whose cost is not bounded by the size of their arguments.
+//! Bounds for the built-in functions of Rego whose cost does not depend on the size of their arguments alone.
 //!
-//! The deadline ends an evaluation between two of its steps, and a call of a built-in function is one step. An argument that a
-//! client chooses (a number, a width, the length of a prefix) could make it allocate without end, and an allocation that fails ends
-//! the process, as a panic does. So the cost of a call is computed before it is made, and beyond a limit it is an error of the
-//! policy.
+//! The deadline ends an evaluation between two steps, and a call of a built-in function is one step. An argument that a client
+//! chooses (a number, a width, the length of a prefix) could make the call allocate without end, and a failed allocation aborts
+//! the process, as a panic does. So the cost of a call is computed before it is made, and a call beyond the limit is an error
+//! of the policy.
 
 use anyhow::{Result, bail};
 use regorus::{Engine, Value};
 
-/// A function, and what computes the cost of a call.
+/// A bounded function.
 struct Bounded {
     name: &'static str,
     arity: u8,
-    /// Returns about how many bytes the result takes; `None` if the call is undefined for such arguments.
+    /// Estimates the result's size in bytes; `None` if the call is undefined for such arguments.
     cost: fn(&[Value]) -> Option<usize>,
 }
 
-/// Puts bounded functions in place of the engine's own.
-///
-/// # Errors
-///
-/// None, unless the engine lacks one of them.
+/// Replaces the engine's own functions by bounded ones. The error is that the engine lacks one of them.
 pub(super) fn replace_builtins(engine: &mut Engine) -> Result<()> {
-    // Nothing else calls the engine's own functions from outside.
+    // The only way to call an engine's own functions is from a policy: this engine has one with a rule for each function.
     let mut caller = Engine::new();
     caller.set_strict_builtin_errors(false);
     let rules = BOUNDED.iter().map(|function| {
@@ -32,7 +28,7 @@ pub(super) fn replace_builtins(engine: &mut Engine) -> Result<()> {
     });
     let module = format!("package bounded\n{}", rules.collect::<String>());
     caller.add_policy("bounded.rego".to_owned(), module)?;
-    // Compiles it, for all clones.
+    // Compiles the rules once, for all clones.
     caller.eval_query("true".to_owned(), false)?;
     for function in &BOUNDED {
         let Bounded { name, arity, cost } = *function;
@@ -70,7 +66,7 @@ const BOUNDED: [Bounded; 18] = [
     Bounded {
         name: "to_number",
         arity: 1,
-        // Of a text it is what JSON makes of it.
+        // Strings are parsed as JSON; other arguments cost nothing.
         cost: |args| Some(json_cost(args).unwrap_or(0)),
     },
     Bounded {
@@ -93,7 +89,7 @@ const BOUNDED: [Bounded; 18] = [
         arity: 2,
         cost: |args| {
             let shift = args.get(1)?.as_u64().ok()?;
-            Some(within(shift, MAX_DIGITS))
+            Some(free_up_to(MAX_DIGITS, shift))
         },
     },
     Bounded {
@@ -155,7 +151,7 @@ const BOUNDED: [Bounded; 18] = [
     Bounded {
         name: "glob.match",
         arity: 3,
-        cost: |args| Some(within(text(args, 0)?.len() as u64, MAX_PATTERN)),
+        cost: |args| Some(free_up_to(MAX_PATTERN, text(args, 0)?.len() as u64)),
     },
     Bounded {
         name: "strings.any_prefix_match",
@@ -173,29 +169,30 @@ fn text(args: &[Value], index: usize) -> Option<&str> {
     Some(args.get(index)?.as_string().ok()?)
 }
 
-/// The cost of something that is not allocated by its size, but would take too long beyond a limit.
-fn within(value: u64, max: u64) -> usize {
-    if value > max { usize::MAX } else { 0 }
+/// The cost of a call that allocates little, but would take too long beyond a limit.
+fn free_up_to(max: u64, value: u64) -> usize {
+    if value > max { TOO_COSTLY } else { 0 }
 }
 
 fn range_cost(args: &[Value], step: i64) -> Option<usize> {
     let [from, to] = [args.first()?.as_i64().ok()?, args.get(1)?.as_i64().ok()?];
     let elements = from.abs_diff(to) / u64::try_from(step).ok().filter(|step| *step > 0)?;
-    Some(cost_of(elements.saturating_add(1)))
+    Some(elements_cost(elements.saturating_add(1)))
 }
 
 fn cidr_cost(args: &[Value]) -> Option<usize> {
     let (address, len) = text(args, 0)?.split_once('/')?;
     let bits: u32 = if address.contains(':') { 128 } else { 32 };
-    let free = bits.checked_sub(len.parse().ok()?)?;
-    Some(cost_of(1_u64.checked_shl(free).unwrap_or(u64::MAX)))
+    let host_bits = bits.checked_sub(len.parse().ok()?)?;
+    let addresses = 1_u64.checked_shl(host_bits).unwrap_or(u64::MAX);
+    Some(elements_cost(addresses))
 }
 
-fn cost_of(elements: u64) -> usize {
-    usize::try_from(elements).map_or(usize::MAX, |count| count.saturating_mul(ELEMENT))
+fn elements_cost(elements: u64) -> usize {
+    usize::try_from(elements).map_or(TOO_COSTLY, |count| count.saturating_mul(ELEMENT))
 }
 
-/// The cost of a number with an exponent, which is computed digit by digit.
+/// The cost of a number with an exponent: the engine computes the number digit by digit.
 fn exponent_cost(args: &[Value]) -> Option<usize> {
     // The library ignores underscores.
     let number = text(args, 0)?.replace('_', "");
@@ -204,15 +201,15 @@ fn exponent_cost(args: &[Value]) -> Option<usize> {
         .skip(1)
         .map(|text| leading_number(text.trim_start_matches(['+', '-'])))
         .max();
-    Some(within(largest.unwrap_or_default(), MAX_DIGITS))
+    Some(free_up_to(MAX_DIGITS, largest.unwrap_or_default()))
 }
 
-/// The cost of a JSON text: none, but for objects that the engine reads as a number of any exponent, by the key that serde_json
-/// uses for numbers.
+/// The cost of a JSON text: none, unless it has an object with the key that serde_json uses for numbers. The engine reads such
+/// an object as a number, of any exponent.
 fn json_cost(args: &[Value]) -> Option<usize> {
     let json = serde_json::from_str(text(args, 0)?);
     Some(match json.is_ok_and(|json| has_number_object(&json)) {
-        true => usize::MAX,
+        true => TOO_COSTLY,
         false => 0,
     })
 }
@@ -228,36 +225,36 @@ fn has_number_object(json: &serde_json::Value) -> bool {
     }
 }
 
-/// The widths and precisions in a format.
+/// The cost of the widths and precisions in a format.
 fn format_cost(args: &[Value]) -> Option<usize> {
     let format = text(args, 0)?.replace("%%", "");
     let widths = format.split('%').skip(1).map(|directive| {
         let directive = directive.strip_prefix('.').unwrap_or(directive);
-        let digits = directive.trim_start_matches(|c: char| c.is_ascii_digit());
-        // The library panics at other digits than these.
-        match digits.starts_with(char::is_numeric) {
-            true => usize::MAX,
-            false => within(leading_number(directive), MAX_DIGITS),
+        let after_digits = directive.trim_start_matches(|c: char| c.is_ascii_digit());
+        // The library panics at digits that are not ASCII.
+        match after_digits.starts_with(char::is_numeric) {
+            true => TOO_COSTLY,
+            false => free_up_to(MAX_DIGITS, leading_number(directive)),
         }
     });
     Some(widths.fold(0, usize::saturating_add))
 }
 
-/// The length of the text while one pair after another is replaced.
+/// The length of the text after all replacements, which are made one after another.
 fn replacements_cost(args: &[Value]) -> Option<usize> {
     let (pairs, mut replaced) = (args.first()?.as_object().ok()?, text(args, 1)?.to_owned());
     for (old, new) in pairs.iter_sorted() {
         let (old, new) = (old.as_string().ok()?, new.as_string().ok()?);
         let matches = replaced.matches(&**old).count();
         if matches.saturating_mul(new.len()) > MAX_COST {
-            return Some(usize::MAX);
+            return Some(TOO_COSTLY);
         }
         replaced = replaced.replace(&**old, new);
     }
     Some(replaced.len())
 }
 
-/// The indentation of each line of a JSON text.
+/// The cost of the indentation of all lines of a JSON text.
 fn indented_cost(args: &[Value]) -> Option<usize> {
     let json = args.first()?.to_json_str().ok()?;
     let lines = json.matches([',', '{', '[']).count() * 2 + 1;
@@ -278,18 +275,18 @@ fn indented_cost(args: &[Value]) -> Option<usize> {
     Some(lines.saturating_mul(indent.saturating_mul(depth.max()? + 1)))
 }
 
-/// Each of the first texts is compared with each of the second.
+/// The cost of comparing each string of the first argument with each of the second.
 fn comparisons_cost(args: &[Value]) -> Option<usize> {
     let comparisons = text_count(args.first()?)?.saturating_mul(text_count(args.get(1)?)?);
-    Some(within(comparisons, MAX_COMPARISONS))
+    Some(free_up_to(MAX_COMPARISONS, comparisons))
 }
 
-/// A text, or several.
+/// The number of strings in an argument that is a string, or an array or set of strings.
 fn text_count(value: &Value) -> Option<u64> {
     match value {
         Value::String(_) => Some(1),
-        Value::Array(all) => Some(all.len() as u64),
-        Value::Set(all) => Some(all.len() as u64),
+        Value::Array(texts) => Some(texts.len() as u64),
+        Value::Set(texts) => Some(texts.len() as u64),
         _ => None,
     }
 }
@@ -305,13 +302,15 @@ fn leading_number(text: &str) -> u64 {
         })
 }
 
-/// Bytes of a result: much more than a request has, and few for each CPU.
+/// The maximum size of a result in bytes: much more than a request has, and affordable with one evaluation per CPU.
 const MAX_COST: usize = 16 << 20;
-/// Bytes of an element of an array or set, with its text: about 100,000 are within [`MAX_COST`].
+/// The cost of a call that is always refused.
+const TOO_COSTLY: usize = usize::MAX;
+/// The bytes of an element of an array or set, with its text: [`MAX_COST`] is about 100,000 elements.
 const ELEMENT: usize = 160;
-/// Bytes of a glob pattern, whose translation takes time that grows with their square.
+/// The maximum number of bytes of a glob pattern. The time to translate one grows with the square of its length.
 const MAX_PATTERN: u64 = 4096;
-/// Comparisons of two texts: some tenths of a second.
+/// The maximum number of comparisons of two strings: some tenths of a second.
 const MAX_COMPARISONS: u64 = 10_000_000;
-/// Digits of a number, binary or decimal.
+/// The maximum number of digits of a number, binary or decimal.
 const MAX_DIGITS: u64 = 4096;

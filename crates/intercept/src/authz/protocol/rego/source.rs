@@ -1,6 +1,7 @@
 //! The files of a policy.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -9,17 +10,17 @@ use serde_json::{Value, json};
 
 use crate::authz::config::error::ConfigError;
 
-/// Where a policy is, and its rule: `FILE`, `DIR`, or either with `#PACKAGE/RULE`.
+/// The location of a policy and its rule: `FILE` or `DIR`, with `#PACKAGE/RULE` if not the only package is meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PolicyPath {
     path: PathBuf,
     pub(super) rule: Option<String>,
 }
 
-/// The content of its files.
+/// The content of a policy's files.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Source {
-    /// Files in Rego.
+    /// The files in Rego.
     pub(super) modules: Vec<(PathBuf, String)>,
     /// The `data.json` of each directory, with the names of the directories above it.
     data: Vec<(Vec<String>, Value)>,
@@ -67,26 +68,21 @@ impl Source {
         }
     }
 
-    /// Reads all `*.rego` but tests, and `data.json`, as OPA reads a bundle. Names that begin with a dot are left out: a
-    /// Kubernetes ConfigMap has its files a second time there.
+    /// Reads `*.rego` except tests, and `data.json`, as OPA reads a bundle. Names that begin with a dot are skipped: in a
+    /// Kubernetes ConfigMap they are a second copy of its files.
     fn read_directory(&mut self, path: &Path, names: &mut Vec<String>) -> Result<(), ConfigError> {
-        let list = || -> std::io::Result<Vec<PathBuf>> {
-            let entries = fs::read_dir(path)?.map(|entry| Ok(entry?.path()));
-            entries.collect()
-        };
-        let mut entries = list().map_err(|error| refuse(path, &error))?;
-        entries.sort_unstable();
+        let entries = sorted_entries(path).map_err(|error| refuse(path, &error))?;
         for entry in entries {
-            let name = entry.file_name().and_then(|name| name.to_str());
-            let Some(name) = name
+            let Some(name) = entry
+                .file_name()
+                .and_then(|name| name.to_str())
                 .filter(|name| !name.starts_with('.'))
-                .map(str::to_owned)
             else {
                 continue;
             };
-            // Not through a link, which may lead upwards.
-            if fs::symlink_metadata(&entry).is_ok_and(|about| about.is_dir()) {
-                names.push(name);
+            // A symbolic link to a directory is not followed: it may lead to a parent directory.
+            if fs::symlink_metadata(&entry).is_ok_and(|metadata| metadata.is_dir()) {
+                names.push(name.to_owned());
                 self.read_directory(&entry, names)?;
                 names.pop();
             } else if name.ends_with(".rego") && !name.ends_with("_test.rego") {
@@ -118,23 +114,30 @@ impl Source {
         Ok(())
     }
 
-    /// Each document below the names of its directories.
+    /// The data documents, each nested in objects that are named as its directories.
     pub(super) fn data_documents(&self) -> impl Iterator<Item = Value> {
-        let nested = |(names, data): &(Vec<String>, Value)| {
+        self.data.iter().map(|(names, data)| {
             names
                 .iter()
                 .rev()
                 .fold(data.clone(), |inner, name| json!({ name: inner }))
-        };
-        self.data.iter().map(nested)
+        })
     }
+}
+
+fn sorted_entries(path: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut entries = fs::read_dir(path)?
+        .map(|entry| Ok(entry?.path()))
+        .collect::<io::Result<Vec<_>>>()?;
+    entries.sort_unstable();
+    Ok(entries)
 }
 
 fn refuse(path: &Path, why: &dyn std::fmt::Display) -> ConfigError {
     ConfigError::Policy(format!("{}: {why}", path.display()))
 }
 
-/// An error in one line: file, line, column, and what is wrong. The library shows the line of the policy between them:
+/// Formats an error as one line, with file, line, column, and message. The library writes several lines:
 ///
 /// ```text
 /// --> FILE:LINE:COLUMN
@@ -143,22 +146,22 @@ fn refuse(path: &Path, why: &dyn std::fmt::Display) -> ConfigError {
 ///   |     ^
 /// error: what is wrong
 /// ```
-pub(super) fn located(error: &anyhow::Error) -> String {
+pub(super) fn format_error(error: &anyhow::Error) -> String {
     let text = error.to_string();
     let mut position = None;
-    let mut what = Vec::new();
+    let mut messages = Vec::new();
     for line in text.lines().map(str::trim) {
-        if let Some(at) = line.strip_prefix("--> ") {
-            position = position.or(Some(at));
-        } else if let Some(error) = line.strip_prefix("error: ") {
-            what.push(error);
+        if let Some(found) = line.strip_prefix("--> ") {
+            position = position.or(Some(found));
+        } else if let Some(message) = line.strip_prefix("error: ") {
+            messages.push(message);
         }
     }
-    match (position, what.is_empty()) {
-        (Some(position), false) => format!("{position}: {}", what.join("; ")),
+    match (position, messages.is_empty()) {
+        (Some(position), false) => format!("{position}: {}", messages.join("; ")),
         _ => text,
     }
 }
 
-/// Files of one policy.
+/// The maximum number of files of one policy.
 const MAX_FILES: usize = 1000;
