@@ -1,4 +1,4 @@
-//! What the operator allows: clients, hosts with TLS that is not terminated, destinations.
+//! Policies of the operator: for clients, destinations, hosts whose TLS is not terminated, and timeouts of single hosts.
 
 pub mod access;
 pub mod destination;

@@ -1,7 +1,7 @@
 //! Access lists (`--allow`, `--deny`): the first rule that matches a request decides, before any check service is asked.
 //!
-//! A tunnel that the proxy will open is decided by host and port: each request inside it is decided again, with its method and
-//! path. A tunnel that is relayed unopened shows neither, so a rule with a method or a path can't allow it.
+//! A tunnel that the proxy opens is decided by host and port; then each request in it is decided by its method and path, too. The
+//! requests in a tunnel that is relayed unopened are not visible, so a rule with a method or a path can't allow the tunnel.
 
 mod lookalike;
 mod methods;
@@ -25,7 +25,7 @@ pub struct AccessRules(Vec<Rule>);
 /// Why a list of rules is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AccessRulesError {
-    /// Nothing could be allowed.
+    /// No rule allows anything.
     #[error(
         "--deny without --allow denies every request, because what no rule allows is denied; add --allow HOST, or --allow '*' \
          for everything else"
@@ -33,45 +33,45 @@ pub enum AccessRulesError {
     NothingAllowed,
 }
 
-/// What is decided on.
+/// What a decision is about.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Subject<'a> {
-    /// A tunnel with requests that are decided on one by one.
+    /// A tunnel whose requests are then decided on one by one.
     OpenedTunnel,
-    /// A tunnel with bytes that are relayed as they are.
+    /// A tunnel that is relayed unopened.
     RelayedTunnel,
-    /// One request, by its method and its path without the query.
+    /// One request; the path is without the query.
     Request { method: &'a str, path: &'a str },
 }
 
-/// What of a destination is named by rules that allow requests to it, not only included.
+/// How exactly the rules that allow a destination name it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Naming {
-    /// Its host: one name or address, no domain or network.
-    pub(crate) host: bool,
-    /// Its port.
-    pub(crate) port: bool,
-    /// Both, by one rule.
-    pub(crate) host_and_port: bool,
+    /// A rule names the host itself, not a domain or a network.
+    pub(crate) names_host: bool,
+    /// A rule names the port.
+    pub(crate) names_port: bool,
+    /// One rule names both.
+    pub(crate) names_both: bool,
 }
 
 impl Naming {
-    /// What either of two lists names.
+    /// Combines the naming of two lists.
     pub(crate) fn or(self, other: Self) -> Self {
         Self {
-            host: self.host || other.host,
-            port: self.port || other.port,
-            host_and_port: self.host_and_port || other.host_and_port,
+            names_host: self.names_host || other.names_host,
+            names_port: self.names_port || other.names_port,
+            names_both: self.names_both || other.names_both,
         }
     }
 }
 
-/// A rule that denies nothing.
+/// A rule that denies nothing, because a rule before it allows the same requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Overruled<'a> {
-    /// The rule.
+    /// The rule that denies nothing.
     pub denial: &'a Rule,
-    /// The rule before it that allows what it is for.
+    /// The rule before it.
     pub by: &'a Rule,
 }
 
@@ -81,12 +81,12 @@ pub(crate) enum DeniedBy<'a> {
     Rule(&'a Rule),
     /// No rule matches.
     Default,
-    /// No rule matches, and one that allows a path might, if it were known how the origin reads the request's.
+    /// No rule matches, because servers may read the path in different ways, and a rule allows some paths of this destination.
     AmbiguousPath,
 }
 
 impl AccessRules {
-    /// A list of these rules; `None` for no rules, which decide nothing.
+    /// Creates a list of these rules; `None` if there are none.
     pub fn new(rules: Vec<Rule>) -> Result<Option<Self>, AccessRulesError> {
         match rules.iter().any(Rule::allows) {
             true => Ok(Some(Self(rules))),
@@ -95,13 +95,13 @@ impl AccessRules {
         }
     }
 
-    /// A list that denies everything but these rules.
+    /// Creates a list that denies everything that these rules do not allow, also if there are none.
     #[must_use]
     pub fn deny_others(rules: Vec<Rule>) -> Self {
         Self(rules)
     }
 
-    /// The rules that deny nothing, because one before them allows it.
+    /// Finds the rules that deny nothing.
     pub fn overruled(&self) -> impl Iterator<Item = Overruled<'_>> {
         let last_allowing = self.0.iter().rposition(Rule::allows);
         let mut allowing: Vec<&Rule> = Vec::new();
@@ -110,28 +110,29 @@ impl AccessRules {
                 allowing.push(rule);
                 return None;
             }
-            let is_last_word = last_allowing.is_none_or(|last| last < index);
+            let is_after_last_allow = last_allowing.is_none_or(|last| last < index);
             let by = allowing
                 .iter()
-                .find(|by| by.overrules(rule, is_last_word))?;
+                .find(|by| by.overrules(rule, is_after_last_allow))?;
             Some(Overruled { denial: rule, by })
         })
     }
 
-    /// The ports that rules name whose connections are opened as TLS and HTTP: HTTP's usual ones ([`HTTP_PORTS`]), and those of
-    /// rules that need to see the requests.
+    /// The ports in rules whose connections are opened as TLS and HTTP: HTTP's usual ports ([`HTTP_PORTS`]), and those of rules
+    /// that need to see the requests.
     #[must_use]
     pub fn opened_ports(&self) -> BTreeSet<u16> {
         self.0
             .iter()
             .filter_map(|rule| {
-                rule.port()
-                    .filter(|port| rule.is_partial() || rule.allows() && HTTP_PORTS.contains(port))
+                let port = rule.port()?;
+                let is_http = rule.allows() && HTTP_PORTS.contains(&port);
+                (is_http || rule.is_partial()).then_some(port)
             })
             .collect()
     }
 
-    /// The other ports that rules allow by name, whose connections are relayed unopened.
+    /// The other ports in rules that allow, whose connections are relayed unopened.
     #[must_use]
     pub fn relayed_ports(&self) -> BTreeSet<u16> {
         let opened = self.opened_ports();
@@ -143,98 +144,102 @@ impl AccessRules {
             .collect()
     }
 
-    /// Whether a rule names this destination as one whose connections are relayed unopened. Whether it is allowed is another
-    /// question ([`Subject::RelayedTunnel`]).
+    /// Whether connections to this destination are relayed unopened, because a rule names its port. Whether the tunnel is
+    /// allowed is decided separately ([`Subject::RelayedTunnel`]).
     pub(crate) fn relays(&self, to: &HostPort) -> bool {
+        let needs_requests = |rule: &Rule| rule.is_partial() && rule.port() == Some(to.port);
         !HTTP_PORTS.contains(&to.port)
-            && self.names(to, |rule| rule.port().is_some())
-            && !self
-                .0
-                .iter()
-                .any(|rule| rule.is_partial() && rule.port() == Some(to.port))
+            && self.allowing_rules(to).any(|rule| rule.port().is_some())
+            && !self.0.iter().any(needs_requests)
     }
 
-    /// How a rule that allows requests to this destination names it. A rule for some methods or paths counts only where no other
-    /// one allows further requests: what it names would be open for those, too.
+    /// How exactly the rules that allow this destination name it. A rule for some methods or paths counts only if all others
+    /// name it as exactly: otherwise the destination would also be open to the requests that the others allow.
     pub(crate) fn naming(&self, to: &HostPort) -> Naming {
-        let allowing: Vec<_> = self
-            .0
-            .iter()
-            .filter(|rule| rule.allows() && rule.matches_host_and_port(to))
-            .collect();
-        let is_named = |how: fn(&Rule) -> bool| {
-            allowing.iter().any(|rule| !rule.is_partial() && how(rule))
-                || !allowing.is_empty() && allowing.iter().all(|rule| how(rule))
+        let allowing: Vec<_> = self.allowing_rules(to).collect();
+        let is_named = |names: fn(&Rule) -> bool| {
+            allowing
+                .iter()
+                .any(|rule| !rule.is_partial() && names(rule))
+                || !allowing.is_empty() && allowing.iter().all(|rule| names(rule))
         };
         Naming {
-            host: is_named(Rule::names_one_host),
-            port: is_named(|rule| rule.port().is_some()),
-            host_and_port: is_named(|rule| rule.names_one_host() && rule.port().is_some()),
+            names_host: is_named(Rule::names_one_host),
+            names_port: is_named(|rule| rule.port().is_some()),
+            names_both: is_named(|rule| rule.names_one_host() && rule.port().is_some()),
         }
+    }
+
+    /// The rules that allow requests to this destination, or some of them.
+    fn allowing_rules(&self, to: &HostPort) -> impl Iterator<Item = &Rule> {
+        self.0
+            .iter()
+            .filter(move |rule| rule.allows() && rule.matches_host_and_port(to))
     }
 
     /// Whether a rule that allows this destination names its host and its port, not only a domain, a network or every host.
     #[must_use]
     pub fn names_exactly(&self, to: &HostPort) -> bool {
-        self.naming(to).host_and_port
+        self.naming(to).names_both
     }
 
-    /// The rule that would allow what no rule decides on. It is for the method and the path of the request where others are allowed
-    /// by theirs; `None` where no rule can be for this one.
+    /// Suggests a rule for a subject that no rule matches. If the rules for this destination have methods or paths, the
+    /// suggestion has those of the request; `None` if it can't have them.
     pub(crate) fn missing_rule(&self, to: &HostPort, subject: Subject<'_>) -> Option<String> {
         let host = rule_for(to);
         let Subject::Request { method, path } = subject else {
             return Some(host);
         };
-        let rule = match self.names(to, Rule::has_path) && path.len() > 1 {
-            // One for the host would allow all that the others do not.
-            true if !is_advisable(path) => return None,
-            // An address with a number behind its slash would be a network.
-            true if to.host.as_ip().is_some() => format!("{to}{path}"),
-            true => format!("{host}{path}"),
-            false => host,
-        };
-        match self.names(to, Rule::has_methods) {
-            true => Methods::are_known(method).then(|| format!("{method} {rule}")),
-            false => Some(rule),
+        let needs_path = path.len() > 1 && self.allowing_rules(to).any(Rule::has_path);
+        let needs_method = self.allowing_rules(to).any(Rule::has_methods);
+        let is_expressible =
+            (!needs_path || is_advisable(path)) && (!needs_method || Methods::is_known(method));
+        // A rule without the path or the method would allow what the present rules do not.
+        if !is_expressible {
+            return None;
         }
+        let rule = match (needs_path, to.host.as_ip()) {
+            (false, _) => host,
+            (true, None) => format!("{host}{path}"),
+            // With the port: an address with a slash and a number would be a network.
+            (true, Some(_)) => format!("{to}{path}"),
+        };
+        Some(match needs_method {
+            true => format!("{method} {rule}"),
+            false => rule,
+        })
     }
 
-    fn names(&self, to: &HostPort, how: impl Fn(&Rule) -> bool) -> bool {
-        self.0
-            .iter()
-            .any(|rule| rule.allows() && rule.matches_host_and_port(to) && how(rule))
-    }
-
-    /// Returns the rule that allows it.
+    /// Decides by the first rule that matches. Returns the rule that allows the subject.
     pub(crate) fn decide(
         &self,
         to: &HostPort,
         subject: Subject<'_>,
     ) -> Result<&Rule, DeniedBy<'_>> {
-        let found = match subject {
+        let mut rules = self.0.iter();
+        let first_match = match subject {
             Subject::Request { method, path } => {
                 let path = RequestPath::parse(path);
-                let mut rules = self.0.iter();
                 rules.find(|rule| rule.matches_request(to, method, &path))
             }
-            Subject::OpenedTunnel => self.0.iter().find(|rule| rule.matches_opened_tunnel(to)),
-            Subject::RelayedTunnel => self.0.iter().find(|rule| rule.matches_relayed_tunnel(to)),
+            Subject::OpenedTunnel => rules.find(|rule| rule.matches_opened_tunnel(to)),
+            Subject::RelayedTunnel => rules.find(|rule| rule.matches_relayed_tunnel(to)),
         };
-        match found {
+        match first_match {
             Some(rule) if rule.allows() => Ok(rule),
             Some(rule) => Err(DeniedBy::Rule(rule)),
-            None if self.may_be_of_another_path(to, subject) => Err(DeniedBy::AmbiguousPath),
+            None if self.is_path_ambiguous(to, subject) => Err(DeniedBy::AmbiguousPath),
             None => Err(DeniedBy::Default),
         }
     }
 
-    /// Whether a rule may be for this path, but servers may read it as different ones.
-    fn may_be_of_another_path(&self, to: &HostPort, subject: Subject<'_>) -> bool {
+    /// Whether the path is the reason that no rule matches: see [`DeniedBy::AmbiguousPath`].
+    fn is_path_ambiguous(&self, to: &HostPort, subject: Subject<'_>) -> bool {
         let Subject::Request { path, .. } = subject else {
             return false;
         };
-        matches!(RequestPath::parse(path), RequestPath::Ambiguous) && self.names(to, Rule::has_path)
+        matches!(RequestPath::parse(path), RequestPath::Ambiguous)
+            && self.allowing_rules(to).any(Rule::has_path)
     }
 }
 
@@ -258,15 +263,15 @@ impl DeniedBy<'_> {
     }
 }
 
-/// The shortest rule that allows requests to this destination, as `--allow` and a list have it.
+/// The shortest rule that allows this destination, as `--allow` takes it.
 #[must_use]
 pub fn rule_for(to: &HostPort) -> String {
     match to.port {
-        // The name is both addresses of the host's loopback; a server may listen on one only.
+        // `localhost` includes 127.0.0.1 and ::1: the server may listen on either.
         port if to.host.is_loopback() => format!("localhost:{port}"),
         80 | 443 => {
             let host = to.host.to_string();
-            // Its end might be a port.
+            // The end of an IPv6 address could be read as a port.
             match parse_unbracketed(&host) {
                 Some(_) => format!("[{host}]"),
                 None => host,
@@ -276,7 +281,7 @@ pub fn rule_for(to: &HostPort) -> String {
     }
 }
 
-/// The ports that are taken for HTTP's: their connections are opened, never relayed because a rule names the port.
+/// The usual ports of HTTP. Their connections are opened, also if a rule names the port.
 pub const HTTP_PORTS: [u16; 5] = [80, 443, 8000, 8080, 8443];
 
 #[cfg(test)]

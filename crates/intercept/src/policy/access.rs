@@ -18,14 +18,14 @@ use tokio::task::spawn_blocking;
 use super::hash_queue::HashQueue;
 use crate::request::refusal::Refusal;
 
-/// The clients that may use the proxy; all by default.
+/// The clients that may use the proxy. By default all may.
 #[derive(Debug, Default)]
 pub struct Access {
-    /// Networks of allowed clients (`--allow-client`).
+    /// The networks of allowed clients (`--allow-client`); `None` for all.
     pub clients: Option<NetworkSet>,
-    /// Networks of peers that begin their connections with a PROXY header (`--accept-proxy`).
+    /// The networks of peers that begin their connections with a PROXY header (`--accept-proxy`).
     pub accept_proxy: Option<NetworkSet>,
-    /// Names and passwords (`--proxy-auth`), which clients of an explicit listener send with each CONNECT and each request
+    /// Names and passwords (`--proxy-auth`). Clients of an explicit listener send them with each CONNECT, and with each request
     /// outside of a tunnel.
     pub users: Option<Users>,
 }
@@ -33,8 +33,8 @@ pub struct Access {
 /// User names, and the bcrypt hashes of their passwords.
 pub struct Users {
     hashes: HashMap<String, Arc<str>>,
-    /// Verified credentials, by a keyed digest: bcrypt is slow on purpose, and clients send them with each request. Equal ones
-    /// at the same time are hashed once (single flight).
+    /// The names of verified credentials, by a keyed digest of these: bcrypt is slow on purpose, and clients send credentials
+    /// with each request. Single flight: concurrent equal credentials are hashed once.
     verified: Cache<Digest, Arc<str>>,
     key: hmac::Key,
     queue: HashQueue,
@@ -42,10 +42,10 @@ pub struct Users {
 
 /// Why credentials are not accepted.
 #[derive(Clone, Copy, Debug)]
-enum Unverified {
-    /// They are missing or wrong.
+enum AuthenticationError {
+    /// The credentials are missing or wrong.
     Wrong,
-    /// Too many others of this client wait to be verified.
+    /// Too many other credentials of this client wait to be verified.
     Busy,
 }
 
@@ -60,7 +60,7 @@ pub enum UsersError {
         /// The error.
         source: std::io::Error,
     },
-    /// A line has another form.
+    /// A line is not `NAME:HASH`.
     #[error(
         "--proxy-auth {}, line {number}: not NAME:HASH with a bcrypt hash ($2y$…), as `htpasswd -B` writes it",
         path.display()
@@ -77,7 +77,7 @@ pub enum UsersError {
         /// The file.
         path: PathBuf,
     },
-    /// The host has no random numbers for the key of the digests.
+    /// The host provides no random numbers for the key of the digests.
     #[error("--proxy-auth: this host gives no random numbers")]
     Random,
 }
@@ -87,22 +87,24 @@ type Digest = [u8; 32];
 impl Access {
     /// Whether a connection of this peer begins with a PROXY header.
     pub(crate) fn expects_header(&self, peer: IpAddr) -> bool {
-        let trusted = self.accept_proxy.as_ref();
-        trusted.is_some_and(|trusted| trusted.contains(peer))
+        self.accept_proxy
+            .as_ref()
+            .is_some_and(|trusted| trusted.contains(peer))
     }
 
     /// Whether a client at this address may use the proxy.
     pub(crate) fn admits(&self, client: IpAddr) -> bool {
-        let clients = self.clients.as_ref();
-        clients.is_none_or(|clients| clients.contains(client))
+        self.clients
+            .as_ref()
+            .is_none_or(|clients| clients.contains(client))
     }
 
-    /// Authenticates a request to the proxy itself, and returns the user; `None` where no authentication is required.
+    /// Authenticates a request to the proxy itself, and returns the user; `None` if no authentication is required.
     ///
     /// # Errors
     ///
-    /// The refusal (407) that asks for name and password, if these are missing or wrong; 429 if too many of this client wait to be
-    /// verified.
+    /// Status 407, which asks for name and password, if these are missing or wrong; 429 if too many credentials of this client
+    /// wait to be verified.
     pub(crate) async fn authenticate(
         &self,
         headers: &HeaderMap,
@@ -111,24 +113,24 @@ impl Access {
         let Some(users) = &self.users else {
             return Ok(None);
         };
-        let given = match headers.get(header::PROXY_AUTHORIZATION) {
+        let user = match headers.get(header::PROXY_AUTHORIZATION) {
             Some(value) => users.verify(value, client).await,
-            None => Err(Unverified::Wrong),
+            None => Err(AuthenticationError::Wrong),
         };
-        given.map(Some).map_err(Refusal::from)
+        user.map(Some).map_err(Refusal::from)
     }
 }
 
-impl From<Unverified> for Refusal {
-    fn from(why: Unverified) -> Self {
-        match why {
-            Unverified::Wrong => {
+impl From<AuthenticationError> for Refusal {
+    fn from(error: AuthenticationError) -> Self {
+        match error {
+            AuthenticationError::Wrong => {
                 let status = StatusCode::PROXY_AUTHENTICATION_REQUIRED;
                 let detail =
                     "this proxy wants a name and a password, by Proxy-Authorization: Basic";
                 Self::new(status, "proxy_auth_required", detail)
             }
-            Unverified::Busy => {
+            AuthenticationError::Busy => {
                 let status = StatusCode::TOO_MANY_REQUESTS;
                 let detail = "too many passwords of this client wait to be verified";
                 Self::new(status, "too_many_passwords", detail)
@@ -138,11 +140,7 @@ impl From<Unverified> for Refusal {
 }
 
 impl Users {
-    /// Reads lines of `NAME:HASH`; blank lines and those that begin with `#` are skipped.
-    ///
-    /// # Errors
-    ///
-    /// [`UsersError`]; one invalid line refuses the file.
+    /// Reads lines of `NAME:HASH`. Blank lines and those that begin with `#` are skipped; one invalid line refuses the file.
     pub fn read(path: &Path) -> Result<Self, UsersError> {
         let text = text_file::read(path).map_err(|source| UsersError::File {
             path: path.to_owned(),
@@ -154,14 +152,13 @@ impl Users {
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
-            let entry = line.split_once(':').filter(|(name, hash)| {
-                let is_hash = hash.parse::<bcrypt::HashParts>().is_ok();
-                !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic()) && is_hash
-            });
-            let (name, hash) = entry.ok_or_else(|| UsersError::Line {
-                path: path.to_owned(),
-                number,
-            })?;
+            let (name, hash) = line
+                .split_once(':')
+                .filter(|(name, hash)| is_user_name(name) && is_bcrypt_hash(hash))
+                .ok_or_else(|| UsersError::Line {
+                    path: path.to_owned(),
+                    number,
+                })?;
             hashes.insert(name.to_owned(), hash.into());
         }
         if hashes.is_empty() {
@@ -169,50 +166,77 @@ impl Users {
                 path: path.to_owned(),
             });
         }
-        let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new());
+        let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new())
+            .map_err(|_| UsersError::Random)?;
         Ok(Self {
             hashes,
             verified: Cache::builder()
                 .max_capacity(MAX_VERIFIED)
                 .time_to_live(VERIFIED_LIFETIME)
                 .build(),
-            key: key.map_err(|_| UsersError::Random)?,
+            key,
             queue: HashQueue::new(),
         })
     }
 
-    /// Returns the name if the password is right. A wrong password and an unknown name take the same time.
-    async fn verify(&self, value: &HeaderValue, client: IpAddr) -> Result<Arc<str>, Unverified> {
-        let credentials = decode_basic(value).ok_or(Unverified::Wrong)?;
+    /// Verifies the value of Proxy-Authorization, and returns the name. A wrong password and an unknown name take the same time.
+    async fn verify(
+        &self,
+        value: &HeaderValue,
+        client: IpAddr,
+    ) -> Result<Arc<str>, AuthenticationError> {
+        let credentials = decode_basic(value).ok_or(AuthenticationError::Wrong)?;
         let digest = hmac::sign(&self.key, &credentials);
-        let digest = Digest::try_from(digest.as_ref()).map_err(|_| Unverified::Wrong)?;
-        let verified = self.hash(&credentials, client);
-        let name = self.verified.try_get_with(digest, verified).await;
-        name.map_err(|why| *why)
+        let digest = Digest::try_from(digest.as_ref()).map_err(|_| AuthenticationError::Wrong)?;
+        self.verified
+            .try_get_with(digest, self.verify_by_hash(&credentials, client))
+            .await
+            .map_err(|error| *error)
     }
 
-    /// Verifies `NAME:PASSWORD` in the client's turn.
-    async fn hash(&self, credentials: &[u8], client: IpAddr) -> Result<Arc<str>, Unverified> {
-        let (name, password) = split_credentials(credentials).ok_or(Unverified::Wrong)?;
-        let known = self.hashes.get(name);
-        let hash = known.or_else(|| self.hashes.values().next()).cloned();
-        let hash = hash.ok_or(Unverified::Wrong)?;
+    /// Verifies `NAME:PASSWORD` when it is the client's turn in the queue.
+    async fn verify_by_hash(
+        &self,
+        credentials: &[u8],
+        client: IpAddr,
+    ) -> Result<Arc<str>, AuthenticationError> {
+        let (name, password) = split_credentials(credentials).ok_or(AuthenticationError::Wrong)?;
+        let user_hash = self.hashes.get(name);
+        // For an unknown name another user's hash is computed, to take the same time.
+        let hash = user_hash
+            .or_else(|| self.hashes.values().next())
+            .cloned()
+            .ok_or(AuthenticationError::Wrong)?;
         let password = password.to_vec();
-        let permit = self.queue.acquire(client).await.ok_or(Unverified::Busy)?;
-        // The permit is held until it is hashed, even if the client is gone by then.
+        let permit = self
+            .queue
+            .acquire(client)
+            .await
+            .ok_or(AuthenticationError::Busy)?;
         let is_right = spawn_blocking(move || {
             let is_right = bcrypt::verify(password, &hash).unwrap_or(false);
+            // Released only here, even if the client has closed its connection: the thread is busy until now.
             drop(permit);
             is_right
-        });
-        match is_right.await.is_ok_and(|is_right| is_right) && known.is_some() {
+        })
+        .await
+        .unwrap_or(false);
+        match is_right && user_hash.is_some() {
             true => Ok(name.into()),
-            false => Err(Unverified::Wrong),
+            false => Err(AuthenticationError::Wrong),
         }
     }
 }
 
-/// The credentials of the scheme Basic.
+fn is_user_name(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+fn is_bcrypt_hash(hash: &str) -> bool {
+    hash.parse::<bcrypt::HashParts>().is_ok()
+}
+
+/// Decodes `NAME:PASSWORD` from credentials of the scheme Basic.
 fn decode_basic(value: &HeaderValue) -> Option<Vec<u8>> {
     let (scheme, encoded) = value.to_str().ok()?.split_once(' ')?;
     let credentials = BASE64.decode(encoded.trim().as_bytes()).ok()?;
@@ -232,8 +256,9 @@ impl std::fmt::Debug for Users {
     }
 }
 
-/// Bytes of a name and a password. bcrypt reads 72 of the latter.
+/// The maximum number of bytes of a name and a password. bcrypt reads 72 bytes of a password.
 const MAX_CREDENTIALS: usize = 1024;
-/// Credentials that need not be hashed again, and for how long.
+/// The maximum number of verified credentials that are kept.
 const MAX_VERIFIED: u64 = 4096;
+/// The time after which credentials are hashed again.
 const VERIFIED_LIFETIME: Duration = Duration::from_secs(600);

@@ -1,7 +1,7 @@
-//! The policy for destinations, which decides on the address that will be connected to.
+//! The policy for destinations, which decides on addresses.
 //!
-//! The name alone can't decide: its owner chooses what it resolves to. So a destination is admitted after resolution, and
-//! the connection is made to exactly the address that was admitted.
+//! The policy can't decide on a name: its owner chooses the addresses that it resolves to. So a destination is admitted after
+//! resolution, and the proxy connects to exactly the address that was admitted.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -23,11 +23,12 @@ pub struct Destinations {
     pub allowed: DestinationList,
     /// Ports of public addresses that are allowed beside 80 and 443.
     pub ports: Vec<u16>,
-    /// The access lists: a rule that allows one host by its name or address also admits it as a destination.
+    /// The access lists. A rule that allows one host by its name or address also admits that host as a destination.
     pub rules: SharedRules,
-    /// What a jail relays unopened beside what the access lists name (`--allow-tcp`): admitted like what they name.
+    /// The rules for what a jail relays unopened (`--allow-tcp`). They admit destinations as those of the access lists do.
     pub relayed: AccessRules,
-    /// Whether a request for one loopback address may go to the other one: where neither rules nor a check have decided on it.
+    /// Whether a request for one loopback address may go to the other one. Only without rules and checks: these may have
+    /// decided on one address only.
     pub treats_loopback_as_one: bool,
     /// This host's addresses.
     pub own: OwnAddresses,
@@ -35,12 +36,12 @@ pub struct Destinations {
     pub listening: Vec<u16>,
 }
 
-/// The access lists in force, if there are any. Clones share them.
+/// The current access lists, if there are any. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct SharedRules(Arc<ArcSwapOption<AccessRules>>);
 
 impl SharedRules {
-    /// Lists that a reload may replace.
+    /// Creates lists that a reload can replace.
     pub fn new(rules: Option<Arc<AccessRules>>) -> Self {
         Self(Arc::new(ArcSwapOption::new(rules)))
     }
@@ -50,14 +51,14 @@ impl SharedRules {
     }
 }
 
-/// The destination that a request names, whose address is decided on.
+/// The destination of a request, of whose addresses one is decided on.
 #[derive(Clone, Copy, Debug)]
 pub struct Requested<'a> {
-    /// Its host and port.
+    /// The host and port.
     pub to: &'a HostPort,
-    /// Whether the origin has to prove its name by a certificate before it gets the request.
+    /// Whether the origin has to prove its name by a certificate before the request is sent.
     pub is_verified: bool,
-    /// Whether the address is the host's own, or what its name resolves to here; `false` where the client chose it.
+    /// Whether the host is the address, or the proxy has resolved its name to it; `false` if the client chose the address.
     pub is_resolved: bool,
 }
 
@@ -67,7 +68,7 @@ pub enum DestinationDenied {
     /// A listener of this process.
     #[error("a listener of this proxy itself: the request would loop")]
     OwnListener,
-    /// Multicast, broadcast, unspecified or reserved: no server has such an address.
+    /// A multicast, broadcast, unspecified or reserved address, which no server has.
     #[error("no address of a server")]
     NotAServer,
     /// A cloud's metadata service, which gives secrets to any request from this host.
@@ -97,14 +98,14 @@ impl DestinationDenied {
         }
     }
 
-    /// The option that would allow a request for `to` that leads to this address; `None` where none would. Where there are no rules,
-    /// a first one would deny everything else, and `--learn` takes none.
+    /// The option that would allow a request for `to` that leads to this address; `None` if no option would. Without rules it
+    /// is not a rule: the first rule would deny everything else, and `--learn` accepts none.
     pub(crate) fn remedy(self, to: &HostPort, addr: SocketAddr, has_rules: bool) -> Option<Remedy> {
         let is_address = to.host.as_ip().is_some();
         let is_localhost = to.host.is_loopback() || to.host.is_localhost();
         match self {
             Self::OwnListener | Self::NotAServer => None,
-            // `localhost` is both loopback addresses, and a server may listen on one only.
+            // `localhost` includes both loopback addresses: a server may listen on one only.
             Self::ThisHost if is_localhost => Some(match has_rules {
                 true => Remedy::Allow(format!("localhost:{}", to.port)),
                 false => Remedy::AllowLoopback(to.port),
@@ -112,14 +113,14 @@ impl DestinationDenied {
             _ if !has_rules => Some(Remedy::AllowDestination(addr)),
             Self::NotPublic | Self::Port => Some(Remedy::Allow(to.to_string())),
             Self::Metadata | Self::ThisHost if is_address => Some(Remedy::Allow(to.to_string())),
-            // No rule for the name opens it.
+            // No rule for a name opens such an address.
             Self::Metadata | Self::ThisHost => Some(Remedy::AllowDestination(addr)),
         }
     }
 }
 
 impl Destinations {
-    /// Decides on an address of a requested destination, an IPv4 address inside an IPv6 one included.
+    /// Decides on an address of a requested destination, and on the IPv4 address that an IPv6 address may embed.
     pub fn admit(
         &self,
         addr: SocketAddr,
@@ -132,40 +133,47 @@ impl Destinations {
         }
         let naming = self.naming(requested.to);
         meanings(ip).try_for_each(|meaning| {
-            match naming.host && self.is_opened_by_name(ip, meaning, requested, naming) {
-                true => Ok(()),
-                false => self.deny_unless_listed(meaning),
+            if naming.names_host && self.is_opened_by_rule(ip, meaning, requested, naming) {
+                Ok(())
+            } else {
+                self.deny_special(meaning)
             }
         })?;
         match port {
             80 | 443 => Ok(()),
-            _ if naming.port || self.ports.contains(&port) => Ok(()),
+            _ if naming.names_port || self.ports.contains(&port) => Ok(()),
             _ => Err(DestinationDenied::Port),
         }
     }
 
-    /// Whether both loopback addresses may be tried for a request for one of them, which would go to this address.
+    /// Whether a request for one loopback address, which leads to `ip`, may go to the other loopback address, too.
     pub(crate) fn may_try_both_loopbacks(&self, to: &HostPort, ip: IpAddr) -> bool {
-        let is_either =
-            to.host.is_loopback() && self.treats_loopback_as_one || self.opens_localhost(to);
-        ip.is_loopback() && is_either
+        ip.is_loopback()
+            && to.host.is_loopback()
+            && (self.treats_loopback_as_one || self.opens_localhost(to))
     }
 
     /// Whether this is a loopback address, and a rule opens `localhost` at this port.
     fn opens_localhost(&self, to: &HostPort) -> bool {
-        to.host.is_loopback() && self.naming(&to.at_localhost()).host
+        to.host.is_loopback() && self.naming(&to.at_localhost()).names_host
     }
 
+    /// How exactly the rules name a destination.
     fn naming(&self, to: &HostPort) -> Naming {
-        let rules = self.rules.0.load();
-        let by_rules = rules.as_ref().map(|rules| rules.naming(to));
-        by_rules.unwrap_or_default().or(self.relayed.naming(to))
+        let relayed = self.relayed.naming(to);
+        match &*self.rules.0.load() {
+            Some(rules) => rules.naming(to).or(relayed),
+            None => relayed,
+        }
     }
 
-    /// Whether a rule that names one host opens this address, or what it stands for. An address is what the rule says. A name is
-    /// what its owner makes of it (DNS rebinding): it opens private addresses where the origin has to prove the name, or the rule
-    /// names the port as well; and this host, link-local addresses and metadata services never, but for `localhost`.
-    fn is_opened_by_name(
+    /// Whether a rule that names the requested host opens `ip`, of which `meaning` is the address itself or the one that it embeds.
+    ///
+    /// A rule for an address opens this address. A rule for a name does not open each address that the name's owner makes it
+    /// resolve to (DNS rebinding). It opens private addresses if the origin has to prove the name, or if the rule names the
+    /// port as well. It never opens this host, link-local addresses and metadata services, except that `localhost` opens
+    /// loopback addresses.
+    fn is_opened_by_rule(
         &self,
         ip: IpAddr,
         meaning: IpAddr,
@@ -182,7 +190,7 @@ impl Destinations {
                 !host.is_localhost()
                     && requested.is_resolved
                     && self.own.kind_of(meaning).is_none()
-                    && (requested.is_verified || naming.host_and_port)
+                    && (requested.is_verified || naming.names_both)
             }
             _ => false,
         }
@@ -190,30 +198,30 @@ impl Destinations {
 
     /// Whether the proxy itself listens there.
     pub(crate) fn is_own_listener(&self, ip: IpAddr, port: u16) -> bool {
-        let is_here = self.own.kind_of(ip) == Some(HostAddress::Own) || ip.is_loopback();
-        is_here && self.listening.contains(&port)
+        let is_own_address = ip.is_loopback() || self.own.kind_of(ip) == Some(HostAddress::Own);
+        is_own_address && self.listening.contains(&port)
     }
 
-    /// Denies what no entry of `allowed` can allow.
+    /// Denies the addresses that even an entry of `allowed` can't allow.
     fn deny_always(&self, ip: IpAddr, port: u16) -> Result<(), DestinationDenied> {
         if self.is_own_listener(ip, port) {
             return Err(DestinationDenied::OwnListener);
         }
-        let kind = self.own.kind_of(ip);
-        let is_no_server = matches!(
+        let is_not_a_server = matches!(
             special(ip),
             Some(
                 Special::Unspecified | Special::Broadcast | Special::Multicast | Special::Reserved
             )
         );
-        match is_no_server || kind == Some(HostAddress::NetworkOrBroadcast) || port == 0 {
-            true => Err(DestinationDenied::NotAServer),
-            false => Ok(()),
+        let is_network_or_broadcast = self.own.kind_of(ip) == Some(HostAddress::NetworkOrBroadcast);
+        if is_not_a_server || is_network_or_broadcast || port == 0 {
+            return Err(DestinationDenied::NotAServer);
         }
+        Ok(())
     }
 
-    /// Denies what only an entry of `allowed` can allow.
-    fn deny_unless_listed(&self, ip: IpAddr) -> Result<(), DestinationDenied> {
+    /// Denies the addresses that only a rule or an entry of `allowed` can allow.
+    fn deny_special(&self, ip: IpAddr) -> Result<(), DestinationDenied> {
         match special(ip) {
             Some(Special::Metadata) => Err(DestinationDenied::Metadata),
             Some(Special::Loopback) => Err(DestinationDenied::ThisHost),
@@ -232,12 +240,15 @@ mod tests {
     use crate::authz::Rule;
 
     fn destinations(rules: &[&str]) -> Destinations {
-        let rules = rules.iter().map(|rule| Rule::allow(rule).unwrap());
+        let rules = rules
+            .iter()
+            .map(|rule| Rule::allow(rule).unwrap())
+            .collect();
         let own = "10.0.0.9".parse().unwrap();
         Destinations {
             allowed: DestinationList::default(),
             ports: Vec::new(),
-            rules: SharedRules::new(AccessRules::new(rules.collect()).unwrap().map(Arc::new)),
+            rules: SharedRules::new(AccessRules::new(rules).unwrap().map(Arc::new)),
             relayed: AccessRules::deny_others(Vec::new()),
             treats_loopback_as_one: false,
             own: OwnAddresses::fixed([(own, HostAddress::Own)]),
@@ -250,9 +261,8 @@ mod tests {
         let to = HostPort::parse(to).unwrap();
         let addr = SocketAddr::new(ip.parse().unwrap(), to.port);
         [true, false].map(|is_verified| {
-            let to = &to;
             let requested = Requested {
-                to,
+                to: &to,
                 is_verified,
                 is_resolved: true,
             };
@@ -279,7 +289,7 @@ mod tests {
         ] {
             assert_eq!(verdicts(&listed, to, ip), expected, "{to} {ip}");
         }
-        // DNS rebinding: no name leads to these.
+        // DNS rebinding: no rule for a name opens these.
         for ip in [
             "127.0.0.1",
             "::1",
@@ -342,7 +352,7 @@ mod tests {
         }
     }
 
-    /// A redirected client chooses the address, and the name.
+    /// A client that is redirected to the proxy chooses both the address and the name.
     #[test]
     fn address_that_the_client_chose_is_not_opened_by_a_name() {
         let listed = destinations(&["wiki.test:443"]);
@@ -387,9 +397,8 @@ mod tests {
         assert_eq!(verdicts(&own, "127.0.0.1:3128", "127.0.0.1"), [false; 2]);
     }
 
-    /// A rule or a check may have decided on one address only.
     #[test]
-    fn address_of_loopback_is_not_the_other_one_where_rules_decide() {
+    fn both_loopback_addresses_are_tried_if_a_rule_opens_localhost() {
         let destinations = destinations(&["any", "localhost:8081"]);
         for (to, ip, is_both) in [
             ("[::1]:8081", "::1", true),

@@ -1,7 +1,7 @@
-//! The queue of clients whose passwords are hashed: fair, and bounded for each of them.
+//! A fair queue for hashing passwords, with a bound for each client.
 //!
-//! A client has one password hashed at a time, and its others wait behind that in a line of its own. So a new client waits for
-//! one hash of each client before it, however long their lines are.
+//! One password of a client is hashed at a time, and its other passwords wait in a line of the client's own. So a new client
+//! waits for one hash of each client before it, however long their lines are.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -20,17 +20,18 @@ pub(super) struct HashQueue {
 
 type Lines = HashMap<IpAddr, Line>;
 
-/// The passwords of one client that are hashed or wait.
+/// The passwords of one client that wait or are being hashed.
 #[derive(Debug)]
 struct Line {
+    /// Has one permit, for the password at the head of the line.
     turn: Arc<Semaphore>,
     len: usize,
 }
 
-/// The permit for one hash, until it is dropped.
+/// A permit to hash one password.
 #[derive(Debug)]
 pub(super) struct HashPermit {
-    // Dropped in this order: the next of this client queues behind those of others.
+    // Fields are dropped in this order: the client's next password then queues behind those of other clients.
     _permit: OwnedSemaphorePermit,
     _turn: OwnedSemaphorePermit,
     _position: Position,
@@ -51,7 +52,7 @@ impl HashQueue {
         }
     }
 
-    /// Waits for this client's turn; `None` if [`MAX_WAITING`] of its passwords wait already. Cancel-safe.
+    /// Acquires a permit in this client's turn; `None` if [`MAX_WAITING`] of its passwords wait already. Cancel-safe.
     pub(super) async fn acquire(&self, client: IpAddr) -> Option<HashPermit> {
         let (position, turn) = self.enter(client_prefix(client))?;
         // Neither semaphore is ever closed.
@@ -64,6 +65,7 @@ impl HashQueue {
         })
     }
 
+    /// Enters the line of a client, unless it is full.
     fn enter(&self, client: IpAddr) -> Option<(Position, Arc<Semaphore>)> {
         let mut lines = self.lines.lock();
         let line = lines.entry(client).or_insert_with(|| Line {
@@ -94,9 +96,9 @@ impl Drop for Position {
     }
 }
 
-/// Passwords that are hashed at a time: a flood of wrong ones takes two threads and no more.
+/// The maximum number of passwords that are hashed at a time, so that a flood of wrong passwords takes two threads only.
 const MAX_HASHING: usize = 2;
-/// Passwords of one client that wait while another one is hashed.
+/// The maximum number of a client's passwords that wait while another one is hashed.
 const MAX_WAITING: usize = 32;
 
 #[cfg(test)]

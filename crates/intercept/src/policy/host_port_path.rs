@@ -1,4 +1,4 @@
-//! The syntax of what an operator writes for destinations: `HOST[:PORT][/PATH]`, where HOST may be a network.
+//! The syntax of destinations in options and rules: `HOST[:PORT][/PATH]`, where HOST may be a network.
 
 use std::net::IpAddr;
 
@@ -9,18 +9,14 @@ use crate::host::{HostPort, ParseHostError};
 
 /// The parts of `HOST[:PORT][/PATH]`.
 pub(crate) struct Parts<'a> {
-    /// Without brackets if it is a network.
+    /// The host; a network is without brackets.
     pub(crate) host: String,
     pub(crate) port: Option<u16>,
     pub(crate) path: Option<&'a str>,
 }
 
 impl<'a> Parts<'a> {
-    /// Splits a text. Only the port is parsed.
-    ///
-    /// # Errors
-    ///
-    /// The port is none, or may be a part of the address.
+    /// Splits a text. Only the port is parsed; the error is that it is not valid, or may be a part of the address.
     pub(crate) fn split(text: &'a str) -> Result<Self, ParseHostError> {
         if let Some((network, rest)) = split_network(text) {
             let (port, path) = split_at_slash(rest);
@@ -28,12 +24,15 @@ impl<'a> Parts<'a> {
                 "" => None,
                 port => Some(parse_port(port.strip_prefix(':').unwrap_or_default())?),
             };
-            let host = network;
-            return Ok(Self { host, port, path });
+            return Ok(Self {
+                host: network,
+                port,
+                path,
+            });
         }
         let (authority, path) = split_at_slash(text);
-        if let Some(meant) = parse_unbracketed(authority) {
-            return Err(ParseHostError::Unbracketed(meant));
+        if let Some(suggestion) = parse_unbracketed(authority) {
+            return Err(ParseHostError::Unbracketed(suggestion));
         }
         let is_address = authority.parse::<IpAddr>().is_ok();
         let (host, port) = match authority.rsplit_once(':') {
@@ -49,7 +48,7 @@ impl<'a> Parts<'a> {
 
 /// Splits off a network: an address, a slash and a number.
 fn split_network(text: &str) -> Option<(String, &str)> {
-    // As `--allow-destination` has it: `[2001:db8::/32]:443`.
+    // The form of `--allow-destination`: `[2001:db8::/32]:443`.
     if let Some((inside, rest)) = text.strip_prefix('[').and_then(|text| text.split_once(']'))
         && inside.parse::<IpNet>().is_ok()
     {
@@ -65,8 +64,8 @@ fn split_network(text: &str) -> Option<(String, &str)> {
         .find(|c: char| !c.is_ascii_digit())
         .unwrap_or(rest.len());
     let (length, rest) = rest.split_at_checked(end)?;
-    let is_network = !length.is_empty() && (rest.is_empty() || rest.starts_with([':', '/']));
-    is_network.then(|| (format!("{address}/{length}"), rest))
+    let is_prefix_length = !length.is_empty() && (rest.is_empty() || rest.starts_with([':', '/']));
+    is_prefix_length.then(|| (format!("{address}/{length}"), rest))
 }
 
 fn split_at_slash(text: &str) -> (&str, Option<&str>) {
@@ -79,6 +78,6 @@ fn split_at_slash(text: &str) -> (&str, Option<&str>) {
 }
 
 fn parse_port(digits: &str) -> Result<u16, ParseHostError> {
-    // The parser of CONNECT's target: a name, and digits.
+    // The parser of CONNECT's target accepts the same ports; any name will do.
     HostPort::parse(&format!("port.invalid:{digits}")).map(|parsed| parsed.port)
 }

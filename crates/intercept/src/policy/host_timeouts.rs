@@ -10,28 +10,30 @@ use crate::host::Host;
 pub struct HostTimeout {
     /// The hosts.
     pub hosts: HostPattern,
-    /// Their timeout.
+    /// The timeout for these hosts.
     pub limit: Duration,
 }
 
-/// A list of timeouts, of which the first one applies.
+/// A list of timeouts. For a host, the first whose pattern includes it applies.
 #[derive(Clone, Debug, Default)]
 pub struct HostTimeouts(Vec<HostTimeout>);
 
 impl HostTimeouts {
-    /// A list in this order.
+    /// Creates a list of these timeouts, in this order.
     pub fn new(timeouts: Vec<HostTimeout>) -> Self {
         Self(timeouts)
     }
 
-    /// The timeout of this host; `None` if no pattern is for it.
+    /// The timeout for this host; `None` if no pattern includes it.
     #[must_use]
     pub fn get(&self, host: &Host) -> Option<Duration> {
-        let timeout = self.0.iter().find(|timeout| timeout.hosts.includes(host));
-        timeout.map(|timeout| timeout.limit)
+        self.0
+            .iter()
+            .find(|timeout| timeout.hosts.includes(host))
+            .map(|timeout| timeout.limit)
     }
 
-    /// The shortest one.
+    /// The shortest timeout.
     pub(crate) fn shortest(&self) -> Option<Duration> {
         self.0.iter().map(|timeout| timeout.limit).min()
     }

@@ -1,4 +1,4 @@
-//! Hosts with TLS that is passed through unopened (`--passthrough`).
+//! Hosts whose TLS is passed through unopened (`--passthrough`), and the patterns for hosts.
 
 use std::str::FromStr;
 
@@ -7,18 +7,18 @@ use peername_proto::{ParseNetworkError, parse_network};
 
 use crate::host::Host;
 
-/// A list of hosts.
+/// The hosts whose TLS is passed through unopened.
 #[derive(Clone, Debug, Default)]
 pub struct Passthrough(Vec<HostPattern>);
 
-/// One host, a domain with all below it, or a network.
+/// A pattern for hosts: one host, the names below a domain, or a network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostPattern {
-    /// `example.com`: that name and no other.
+    /// `example.com`: this name or address.
     Host(Host),
-    /// `.example.com` or `*.example.com`: every name below it, not itself.
+    /// `.example.com` or `*.example.com`: every name below `example.com`, but not `example.com`.
     Below(Host),
-    /// `192.0.2.0/24`: addresses that a client connects to as such, not those that a name resolves to.
+    /// `192.0.2.0/24`: the addresses of this network, if the client names an address. A name that resolves to one is not included.
     Network(IpNet),
 }
 
@@ -28,7 +28,7 @@ pub enum ParseHostPatternError {
     /// The syntax is wrong.
     #[error("use a host (example.com), a domain (*.example.com) or a network (192.0.2.0/24)")]
     Form,
-    /// Bits behind the prefix length of a network are set.
+    /// A network whose bits after the prefix length are not all zero.
     #[error(transparent)]
     HostBits(ParseNetworkError),
 }
@@ -55,7 +55,7 @@ impl FromStr for HostPattern {
 }
 
 impl Passthrough {
-    /// A list of these patterns.
+    /// Creates a list of these patterns.
     pub fn new(patterns: Vec<HostPattern>) -> Self {
         Self(patterns)
     }
@@ -67,18 +67,16 @@ impl Passthrough {
 }
 
 impl HostPattern {
-    /// Whether it is for this host.
+    /// Whether this host matches the pattern.
     pub fn includes(&self, host: &Host) -> bool {
         match self {
-            Self::Host(one) => one == host,
+            Self::Host(included) => included == host,
             Self::Below(domain) => is_below(host, domain),
             Self::Network(network) => host.as_ip().is_some_and(|ip| network.contains(&ip)),
         }
     }
-}
 
-impl HostPattern {
-    /// Whether it is for every host that the other one is for.
+    /// Whether every host that matches `other` also matches this pattern.
     pub fn covers(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Network(network), Self::Network(other)) => network.contains(other),
@@ -106,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_a_domain_and_a_network() {
+    fn pattern_includes_its_host_the_names_below_its_domain_or_its_network() {
         assert!(includes("a.test", "A.test."));
         assert!(!includes("a.test", "b.a.test"));
         for domain in ["*.a.test", ".a.test"] {
@@ -120,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_errors() {
+    fn text_that_is_no_pattern_is_refused() {
         for wrong in ["", "*", "*.192.0.2.1", "a test", "*.*.test", "192.0.2.0/33"] {
             assert!(wrong.parse::<HostPattern>().is_err(), "{wrong}");
         }

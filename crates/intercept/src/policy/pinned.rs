@@ -1,8 +1,8 @@
 //! Clients with pinned certificates, which never accept the proxy's (`--auto-passthrough`).
 //!
-//! A client that refuses the proxy's certificate for a host three times in a row gets that host unopened from then on, for a
-//! day. Only an alert about the certificate counts, not a connection that merely breaks. Any client can send such alerts,
-//! which is why this can't be combined with a check.
+//! After a client has refused the proxy's certificate for a host three times in a row, its TLS with this host is passed through
+//! for a day. Only an alert about the certificate counts as a refusal, not a connection that merely breaks. Any client can send
+//! such alerts, to avoid a check: so this can't be combined with one.
 
 use std::io;
 use std::net::IpAddr;
@@ -33,39 +33,43 @@ impl Default for PinnedClients {
 }
 
 impl PinnedClients {
-    /// Whether this client gets this host unopened.
+    /// Whether this client's TLS with this host is passed through.
     pub(crate) fn includes(&self, client: IpAddr, host: &Host) -> bool {
         self.passed_through.contains_key(&(client, host.clone()))
     }
 
-    /// Notes that the client has accepted the proxy's certificate: it pins none.
+    /// Records that the client has accepted the proxy's certificate, so that it does not pin another one.
     pub(crate) fn note_accepted(&self, client: IpAddr, host: &Host) {
         self.refusals.invalidate(&(client, host.clone()));
     }
 
-    /// Notes a failed handshake. Returns whether the next one is passed through for it.
+    /// Records a failed handshake. Returns whether the next handshake is passed through because of this one.
     pub(crate) fn note_failed(&self, client: IpAddr, host: &Host, error: &io::Error) -> bool {
         if !is_certificate_alert(error) {
             return false;
         }
         let key = (client, host.clone());
-        let mut enough = false;
+        let mut is_pinned = false;
         self.refusals.entry(key.clone()).and_compute_with(|before| {
             let count = before.map_or(0, |entry| entry.into_value()) + 1;
-            enough = count >= MAX_REFUSALS;
-            if enough { Op::Remove } else { Op::Put(count) }
+            is_pinned = count >= MAX_REFUSALS;
+            if is_pinned {
+                Op::Remove
+            } else {
+                Op::Put(count)
+            }
         });
-        if enough {
+        if is_pinned {
             self.passed_through.insert(key, ());
         }
-        enough
+        is_pinned
     }
 }
 
-fn expiring_cache<T: Clone + Send + Sync + 'static>(time: Duration) -> Cache<ClientAndHost, T> {
+fn expiring_cache<T: Clone + Send + Sync + 'static>(lifetime: Duration) -> Cache<ClientAndHost, T> {
     Cache::builder()
         .max_capacity(MAX_PAIRS)
-        .time_to_live(time)
+        .time_to_live(lifetime)
         .build()
 }
 
@@ -84,10 +88,10 @@ fn is_certificate_alert(error: &io::Error) -> bool {
 }
 
 const MAX_REFUSALS: u8 = 3;
-/// The longest time between two refusals that count as in a row.
+/// The longest time between two refusals that count as consecutive.
 const REFUSAL_WINDOW: Duration = Duration::from_secs(60);
 const PASSTHROUGH_LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
-/// Pairs of client and host.
+/// The maximum number of pairs of client and host.
 const MAX_PAIRS: u64 = 16_384;
 
 #[cfg(test)]
@@ -102,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn three_refusals_in_a_row_are_enough() {
+    fn host_is_passed_through_after_three_consecutive_refusals() {
         let (pinned, host) = (PinnedClients::default(), Host::parse("a.test").unwrap());
         let client = IpAddr::from([192, 0, 2, 1]);
         let refuse = || pinned.note_failed(client, &host, &alert(AlertDescription::UnknownCA));

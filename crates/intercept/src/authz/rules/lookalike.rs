@@ -2,15 +2,16 @@
 
 use std::ops::RangeInclusive;
 
-/// Whether a server may read this character as one or several of ASCII, or leave it out: because it normalizes names to their
+/// Whether a server may read this character as ASCII characters, or leave it out: because the server normalizes names to their
 /// compatibility form (NFKC: `\u{24d0}` is `a`, `\u{fe30}` is `..`), ignores the case of letters (the Kelvin sign is `k`), drops
 /// invisible characters, or converts slashes to a code page.
 pub(super) fn is_lookalike(c: char) -> bool {
     !c.is_ascii() && LOOKALIKES.iter().any(|range| range.contains(&c))
 }
 
-/// Each character of Unicode 15 with an ASCII form, with one in the other case, or in Default_Ignorable_Code_Point; and the slashes of
-/// mathematics. Ranges are wider where they have few others: symbols, and code points without a character.
+/// The characters of Unicode 15 that have an ASCII form in NFKC or in the other case, or the property
+/// Default_Ignorable_Code_Point; and the slashes of mathematics. Some ranges include a few other characters: symbols, and code
+/// points that are not assigned.
 const LOOKALIKES: [RangeInclusive<char>; 48] = [
     '\u{a0}'..='\u{a0}',
     '\u{aa}'..='\u{aa}',

@@ -5,7 +5,7 @@
 pub(super) struct Methods(Vec<&'static str>);
 
 impl Methods {
-    /// Parses names that commas separate, in any case; `None` if one of them is no method.
+    /// Parses names that are separated by commas, in any case; `None` if one of them is not a known method.
     pub(super) fn parse(text: &str) -> Option<Self> {
         text.split(',')
             .map(|name| {
@@ -18,23 +18,23 @@ impl Methods {
     }
 
     /// Whether a rule can name the method.
-    pub(super) fn are_known(method: &str) -> bool {
+    pub(super) fn is_known(method: &str) -> bool {
         METHODS.contains(&method)
     }
 
-    /// Whether a request certainly has one of them: methods are case-sensitive (RFC 9110, section 9.1).
+    /// Whether this method is one of them. Methods are case-sensitive (RFC 9110, section 9.1).
     pub(super) fn include(&self, method: &str) -> bool {
         self.0.contains(&method)
     }
 
-    /// Whether a server may take a request's method for one of them; some ignore case.
+    /// Whether a server may take this method for one of them: some servers ignore case.
     pub(super) fn may_include(&self, method: &str) -> bool {
-        self.0.iter().any(|one| one.eq_ignore_ascii_case(method))
+        self.0.iter().any(|name| name.eq_ignore_ascii_case(method))
     }
 }
 
-/// IANA's registry of methods, without CONNECT and PRI, which are no requests to an origin, and PURGE of caches. A closed list, so that a misspelt
-/// method is an error instead of a rule that never matches.
+/// IANA's registry of methods without CONNECT and PRI, which are no requests to an origin; and PURGE, for caches. The list is
+/// closed, so that a misspelt method is an error instead of a rule that never matches.
 const METHODS: [&str; 39] = [
     "ACL",
     "BASELINE-CONTROL",

@@ -13,7 +13,7 @@ use super::lookalike::is_lookalike;
 /// A path prefix of a rule, on the borders of segments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PathPrefix {
-    /// Decoded, without a final slash: empty for `/`, which every path has.
+    /// Decoded, without a final slash; empty for `/`, which includes every path.
     path: String,
     lowercase: String,
 }
@@ -21,9 +21,9 @@ pub(super) struct PathPrefix {
 /// The path of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum RequestPath<'a> {
-    /// Every server reads it as this.
+    /// Every server reads the path as this one, which is decoded.
     Plain(Cow<'a, str>),
-    /// Servers may read it as different paths.
+    /// Servers may read the path in different ways.
     Ambiguous,
 }
 
@@ -44,7 +44,7 @@ impl PathPrefix {
         Some(Self { path, lowercase })
     }
 
-    /// Whether a request certainly is for this path or one below.
+    /// Whether every server takes a request for one for this path or one below.
     pub(super) fn covers(&self, path: &RequestPath<'_>) -> bool {
         match path {
             _ if self.path.is_empty() => true,
@@ -53,7 +53,7 @@ impl PathPrefix {
         }
     }
 
-    /// Whether a server may take a request as one for this path or one below; some ignore the case of letters.
+    /// Whether some server may take a request for one for this path or one below: some servers ignore case.
     pub(super) fn may_cover(&self, path: &RequestPath<'_>) -> bool {
         match path {
             RequestPath::Plain(path) => is_below(&path.to_lowercase(), &self.lowercase),
@@ -62,7 +62,8 @@ impl PathPrefix {
     }
 }
 
-/// Whether a rule for this path of a request can be advised: it would match, is not for every path, and means the same to a shell.
+/// Whether a rule with this path of a request can be suggested: it matches the request, not every other, and needs no quotes in
+/// a shell.
 pub(super) fn is_advisable(path: &str) -> bool {
     let is_literal = |c: char| c.is_ascii_alphanumeric() || "/-._~@%+".contains(c);
     path != "/" && path.chars().all(is_literal) && decode_plain(path).is_some()
@@ -75,26 +76,27 @@ fn is_below(path: &str, prefix: &str) -> bool {
 
 /// Decodes a path that has one reading.
 fn decode_plain(path: &str) -> Option<Cow<'_, str>> {
-    let inside = path.strip_prefix('/')?;
+    let relative = path.strip_prefix('/')?;
     let decoded = percent_decode_str(path).decode_utf8().ok()?;
-    // One that decodes again would be another path for a server that decodes twice.
-    let is_decodable_once = are_escapes_valid(path) && !has_escape(&decoded);
-    // Of the segments as they came: a slash that was escaped is inside one.
-    let mut segments = inside.split('/').peekable();
-    while let Some(segment) = segments.next() {
-        let is_last = segments.peek().is_none();
-        let segment = percent_decode_str(segment).decode_utf8().ok()?;
-        let is_final_slash = segment.is_empty() && is_last;
-        if !is_final_slash && !is_plain_segment(&segment) {
-            return None;
-        }
+    // A path with escapes after decoding is another path for a server that decodes twice.
+    if !are_escapes_valid(path) || has_escape(&decoded) {
+        return None;
     }
-    is_decodable_once.then_some(decoded)
+    // Split before decoding: an escaped slash is inside a segment.
+    let segments = relative.strip_suffix('/').unwrap_or(relative);
+    let is_root = relative.is_empty();
+    let is_plain = is_root
+        || segments.split('/').all(|segment| {
+            percent_decode_str(segment)
+                .decode_utf8()
+                .is_ok_and(|segment| is_plain_segment(&segment))
+        });
+    is_plain.then_some(decoded)
 }
 
-/// Whether no server reads this decoded segment as something else: as `.` or `..`, as several segments, as one with
-/// parameters (`;`), or as the end of the path. Windows drops dots and spaces at the end of a name, and the name of a stream that each
-/// file or directory has (`::$DATA`, `:$I30:$INDEX_ALLOCATION`).
+/// Whether no server reads this decoded segment as something else: as `.` or `..`, as several segments, as one with parameters
+/// (`;`), or as the end of the path. Windows drops dots and spaces at the end of a name, and the stream that each file or
+/// directory has by default (`::$DATA`, `:$I30:$INDEX_ALLOCATION`).
 fn is_plain_segment(segment: &str) -> bool {
     let is_special = |c: char| c.is_control() || "/\\;?#".contains(c) || is_lookalike(c);
     !segment.is_empty()
@@ -105,17 +107,18 @@ fn is_plain_segment(segment: &str) -> bool {
 
 /// Whether each `%` is followed by two hexadecimal digits.
 fn are_escapes_valid(path: &str) -> bool {
-    path.split('%').skip(1).all(is_after_escape)
+    path.split('%').skip(1).all(starts_with_hex_digits)
 }
 
-/// Whether there is an escape left.
+/// Whether an escape is left after decoding.
 fn has_escape(decoded: &str) -> bool {
-    decoded.split('%').skip(1).any(is_after_escape)
+    decoded.split('%').skip(1).any(starts_with_hex_digits)
 }
 
-fn is_after_escape(text: &str) -> bool {
-    let digits = text.as_bytes().get(..2);
-    digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+fn starts_with_hex_digits(text: &str) -> bool {
+    text.as_bytes()
+        .get(..2)
+        .is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
 }
 
 #[cfg(test)]
@@ -141,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ambiguous_path_matches_what_denies_and_nothing_that_allows() {
+    fn ambiguous_path_matches_rules_that_deny_and_none_that_allows() {
         let prefix = PathPrefix::parse("/admin").unwrap();
         for path in [
             "/x/../admin",

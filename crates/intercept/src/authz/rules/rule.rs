@@ -14,10 +14,10 @@ use crate::policy::passthrough::{HostPattern, ParseHostPatternError};
 
 /// A rule: `allow [METHOD[,METHOD] ]HOST[:PORT][/PATH]`, or the same with `deny`.
 ///
-/// `HOST` is a name, `*.example.com` for every name below it, an address, a network, or `*` or `any` for every host. Without
-/// methods it matches every method, without a port every port, without a path every path. `localhost` is 127.0.0.1 and `::1`, too.
-/// An address with a slash and a number behind it is a network; `192.0.2.1:443/24` is an address with a path. An IPv6 address
-/// needs brackets if a port follows.
+/// `HOST` is a name, `*.example.com` for every name below `example.com`, an address, a network, or `*` or `any` for every host.
+/// A rule without methods matches every method, without a port every port, without a path every path. `localhost` includes
+/// 127.0.0.1 and `::1`. An address followed by a slash and a number is a network; `192.0.2.1:443/24` is an address with a path.
+/// An IPv6 address needs brackets if a port follows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     action: Action,
@@ -43,7 +43,7 @@ pub enum ParseRuleError {
         "use \"allow [METHOD[,METHOD] ]HOST[:PORT][/PATH]\" or \"deny [METHOD[,METHOD] ]HOST[:PORT][/PATH]\""
     )]
     Action,
-    /// The word before the host is no method.
+    /// The word before the host is not a method.
     #[error(
         "the word before the host is no HTTP method; write GET example.com, or GET,HEAD example.com for several"
     )]
@@ -62,18 +62,18 @@ pub enum ParseRuleError {
         "a rule has no scheme: write example.com/path; a port tells HTTP from HTTPS, example.com:443"
     )]
     Scheme,
-    /// `git@github.com:org/repo`, `user@host:22`.
+    /// A user name: `git@github.com:org/repo`, `user@host:22`.
     #[error("a rule has no user name: for ssh write github.com:22")]
     User,
-    /// Hosts or ports with commas between.
+    /// Several hosts or ports, separated by commas.
     #[error(
         "a rule has one host and one port at most: write one rule for each, repeating --allow or --deny"
     )]
     Several,
-    /// The host is none.
+    /// The host is not valid.
     #[error(transparent)]
     Host(#[from] ParseHostPatternError),
-    /// The port is none.
+    /// The port is not valid.
     #[error(transparent)]
     Port(ParseHostError),
     /// Servers may interpret the path in different ways.
@@ -98,7 +98,7 @@ impl Rule {
         Self::parse(Action::Deny, text)
     }
 
-    /// The rule that allows this port of every host.
+    /// Creates a rule that allows this port of every host.
     pub(crate) fn allow_port(port: u16) -> Self {
         Self {
             action: Action::Allow,
@@ -112,7 +112,7 @@ impl Rule {
 
     fn parse(action: Action, text: &str) -> Result<Self, ParseRuleError> {
         let (methods, destination) = split_methods(text)?;
-        refuse_other_syntax(destination)?;
+        refuse_foreign_syntax(destination)?;
         let Parts { host, port, path } = Parts::split(destination).map_err(ParseRuleError::Port)?;
         let host = match host.as_str() {
             "*" | "any" => None,
@@ -129,32 +129,30 @@ impl Rule {
         })
     }
 
-    /// The port, if it is for one port only.
+    /// The port; `None` for every port.
     pub fn port(&self) -> Option<u16> {
         self.port
     }
 
-    /// Whether it allows every request to this host and port, whatever its path.
+    /// Whether the rule allows every request to this host and port.
     pub fn allows_tunnel(&self, to: &HostPort) -> bool {
         self.allows() && self.matches_relayed_tunnel(to)
     }
 
-    /// Whether it is for some requests to its hosts only, which takes their methods or paths to decide.
+    /// Whether the rule is for some methods or paths only, so that the requests have to be read.
     pub(crate) fn is_partial(&self) -> bool {
         self.path.is_some() || self.methods.is_some()
     }
 
-    /// Whether it is for some methods only.
     pub(super) fn has_methods(&self) -> bool {
         self.methods.is_some()
     }
 
-    /// Whether it is for some paths only.
     pub(super) fn has_path(&self) -> bool {
         self.path.is_some()
     }
 
-    /// Whether its host is one name or address.
+    /// Whether the host is one name or address.
     pub(super) fn names_one_host(&self) -> bool {
         matches!(self.host, Some(HostPattern::Host(_)))
     }
@@ -168,15 +166,17 @@ impl Rule {
         Arc::clone(&self.text)
     }
 
-    /// Whether this rule, which allows and comes first, makes `denial` useless. A denial of an IPv4 address is also for its IPv6 forms,
-    /// which this rule does not allow: so it still has an effect, unless no rule behind it allows anything (`is_last_word`).
-    pub(super) fn overrules(&self, denial: &Self, is_last_word: bool) -> bool {
+    /// Whether this rule, which allows and comes before `denial`, leaves nothing for it to deny.
+    ///
+    /// To deny an IPv4 address also denies the IPv6 addresses that embed it, which this rule does not allow. So such a denial
+    /// has an effect, unless no rule after it allows anything (`is_after_last_allow`).
+    pub(super) fn overrules(&self, denial: &Self, is_after_last_allow: bool) -> bool {
         !self.is_partial()
             && self.port.is_none_or(|port| denial.port == Some(port))
-            && self.covers_hosts_of(denial, is_last_word)
+            && self.covers_hosts_of(denial, is_after_last_allow)
     }
 
-    fn covers_hosts_of(&self, denial: &Self, is_last_word: bool) -> bool {
+    fn covers_hosts_of(&self, denial: &Self, is_after_last_allow: bool) -> bool {
         match (&self.host, &denial.host) {
             (None, _) => true,
             (Some(_), None) => false,
@@ -186,7 +186,7 @@ impl Rule {
                     HostPattern::Below(_) => true,
                     HostPattern::Network(_) => false,
                 };
-                (is_name || is_last_word) && host.covers(denied)
+                (is_name || is_after_last_allow) && host.covers(denied)
             }
         }
     }
@@ -197,28 +197,33 @@ impl Rule {
         method: &str,
         path: &RequestPath<'_>,
     ) -> bool {
-        self.matches_host_and_port(to)
-            && self
-                .methods
-                .as_ref()
-                .is_none_or(|methods| match self.action {
-                    Action::Allow => methods.include(method),
-                    Action::Deny => methods.may_include(method),
-                })
-            && self.path.as_ref().is_none_or(|prefix| match self.action {
-                Action::Allow => prefix.covers(path),
-                Action::Deny => prefix.may_cover(path),
-            })
+        self.matches_host_and_port(to) && self.matches_method(method) && self.matches_path(path)
     }
 
-    /// Whether it decides on a CONNECT whose requests are decided on later, one by one. A rule for some requests allows the CONNECT,
-    /// because one of them may come; it does not deny it, because others may.
+    fn matches_method(&self, method: &str) -> bool {
+        match (&self.methods, self.action) {
+            (None, _) => true,
+            (Some(methods), Action::Allow) => methods.include(method),
+            (Some(methods), Action::Deny) => methods.may_include(method),
+        }
+    }
+
+    fn matches_path(&self, path: &RequestPath<'_>) -> bool {
+        match (&self.path, self.action) {
+            (None, _) => true,
+            (Some(prefix), Action::Allow) => prefix.covers(path),
+            (Some(prefix), Action::Deny) => prefix.may_cover(path),
+        }
+    }
+
+    /// Whether the rule decides on a CONNECT whose requests are decided on later, one by one. A rule for some requests allows the
+    /// CONNECT, because these requests may follow, and does not deny it, because others may follow.
     pub(super) fn matches_opened_tunnel(&self, to: &HostPort) -> bool {
         self.matches_host_and_port(to) && (!self.is_partial() || self.action == Action::Allow)
     }
 
-    /// Whether it decides on a tunnel that is relayed unopened. A rule for some requests denies it, because one of them may come; it
-    /// does not allow it, because others may.
+    /// Whether the rule decides on a tunnel that is relayed unopened. A rule for some requests denies the tunnel, because these
+    /// requests may follow, and does not allow it, because others may follow.
     pub(super) fn matches_relayed_tunnel(&self, to: &HostPort) -> bool {
         self.matches_host_and_port(to) && (!self.is_partial() || self.action == Action::Deny)
     }
@@ -231,24 +236,25 @@ impl Rule {
                 .is_none_or(|host| self.matches_host(host, &to.host))
     }
 
-    /// An IPv6 address with an IPv4 address inside may lead there; so it is denied with that, and allowed by itself only. In the
-    /// same way a rule for 127.0.0.1 denies `localhost` and does not allow it, while one for `localhost` is for its addresses, too.
+    /// A rule that denies an IPv4 address also denies the IPv6 addresses that embed it (NAT64, 6to4), because they may lead
+    /// there; a rule that allows it does not allow these. Likewise `deny 127.0.0.1` also denies `localhost`, and `allow
+    /// localhost` also allows its addresses, but `allow 127.0.0.1` does not allow `localhost`.
     fn matches_host(&self, pattern: &HostPattern, host: &Host) -> bool {
         match (self.action, pattern, host.as_ip()) {
-            (Action::Allow, HostPattern::Host(one), Some(_)) if one.is_localhost() => {
+            (Action::Allow, HostPattern::Host(allowed), Some(_)) if allowed.is_localhost() => {
                 host.is_loopback()
             }
-            (Action::Deny, HostPattern::Host(one), _) if one.is_same_as(host) => true,
+            (Action::Deny, HostPattern::Host(denied), _) if denied.is_same_as(host) => true,
             (Action::Deny, _, Some(ip)) => meanings(ip).any(|ip| pattern.includes(&ip.into())),
             _ => pattern.includes(host),
         }
     }
 }
 
-/// Splits off the methods before the first space.
+/// Splits a rule into the methods before its first space, and its destination.
 fn split_methods(text: &str) -> Result<(Option<Methods>, &str), ParseRuleError> {
     let Some((methods, destination)) = text.split_once(char::is_whitespace) else {
-        // In lower case it may be a host.
+        // In lower case the text may be a host.
         let is_method = text == text.to_ascii_uppercase() && Methods::parse(text).is_some();
         return match is_method {
             true => Err(ParseRuleError::MethodAlone),
@@ -264,8 +270,8 @@ fn split_methods(text: &str) -> Result<(Option<Methods>, &str), ParseRuleError> 
     }
 }
 
-/// Refuses what a destination is in other programs, where the error of a part would not say what to write.
-fn refuse_other_syntax(destination: &str) -> Result<(), ParseRuleError> {
+/// Refuses the syntax of URLs, ssh, lists and wildcards, with an error that tells what to write instead.
+fn refuse_foreign_syntax(destination: &str) -> Result<(), ParseRuleError> {
     if destination.contains("://") {
         return Err(ParseRuleError::Scheme);
     }

@@ -3,9 +3,9 @@ mod advice;
 use super::*;
 use crate::host::ParseHostError;
 
-fn rules(all: &[&str]) -> AccessRules {
-    let all = all.iter().map(|text| text.parse().unwrap());
-    AccessRules::new(all.collect()).unwrap().unwrap()
+fn rules(texts: &[&str]) -> AccessRules {
+    let rules = texts.iter().map(|text| text.parse().unwrap()).collect();
+    AccessRules::new(rules).unwrap().unwrap()
 }
 
 fn to(text: &str) -> HostPort {
@@ -55,23 +55,17 @@ fn the_first_match_decides_and_the_default_denies() {
     ] {
         assert_eq!(allows_request(&rules, host, path), allowed, "{host}{path}");
     }
-    let denied = rules.decide(
-        &to("a.test:1"),
-        Subject::Request {
+    for (host, reason) in [
+        ("a.test:1", "denied by the rule deny a.test/private"),
+        ("c.test:1", "no rule allows it"),
+    ] {
+        let request = Subject::Request {
             method: "GET",
             path: "/private",
-        },
-    );
-    let reason = denied.unwrap_err().reason();
-    assert_eq!(reason, "denied by the rule deny a.test/private");
-    let denied = rules.decide(
-        &to("c.test:1"),
-        Subject::Request {
-            method: "GET",
-            path: "/",
-        },
-    );
-    assert_eq!(denied.unwrap_err().reason(), "no rule allows it");
+        };
+        let denied = rules.decide(&to(host), request).unwrap_err();
+        assert_eq!(denied.reason(), reason);
+    }
 }
 
 #[test]
@@ -105,7 +99,7 @@ fn methods_decide_on_requests_and_not_on_opened_tunnels() {
 }
 
 #[test]
-fn named_port_is_relayed_unless_it_is_https_or_a_rule_needs_the_requests() {
+fn named_port_is_relayed_unless_it_is_one_of_http_or_a_rule_needs_the_requests() {
     let rules = rules(&[
         "allow git.test:22",
         "allow *.db.test:5432",
@@ -137,7 +131,7 @@ fn named_port_is_relayed_unless_it_is_https_or_a_rule_needs_the_requests() {
 }
 
 #[test]
-fn localhost_is_its_addresses_and_no_address_is_localhost() {
+fn rule_for_localhost_includes_its_addresses_and_not_vice_versa() {
     let allowing = rules(&["allow localhost:8081"]);
     for (host, allowed) in [
         ("localhost:8081", true),
@@ -152,14 +146,16 @@ fn localhost_is_its_addresses_and_no_address_is_localhost() {
             "{host}"
         );
     }
-    let by_number = rules(&["allow 127.0.0.1:8081"]);
-    assert!(!allows(
-        &by_number,
-        "localhost:8081",
-        Subject::RelayedTunnel
-    ));
-    let denying = rules(&["deny 127.0.0.1", "allow *"]);
-    assert!(!allows(&denying, "localhost:80", Subject::RelayedTunnel));
+    for by_address in [
+        rules(&["allow 127.0.0.1:8081"]),
+        rules(&["deny 127.0.0.1", "allow *"]),
+    ] {
+        assert!(!allows(
+            &by_address,
+            "localhost:8081",
+            Subject::RelayedTunnel
+        ));
+    }
 }
 
 #[test]
@@ -192,9 +188,9 @@ fn a_tunnel_is_decided_by_host_and_port() {
     }
 }
 
-/// NAT64, 6to4 and the like lead to the address inside.
+/// NAT64, 6to4 and the like lead to the embedded address.
 #[test]
-fn an_embedded_address_is_denied_and_not_allowed() {
+fn ipv6_address_is_denied_with_the_embedded_ipv4_address_and_not_allowed_with_it() {
     let rules = rules(&["deny 192.0.2.0/24", "deny 198.51.100.1", "allow *"]);
     for host in [
         "192.0.2.1:80",
@@ -258,7 +254,7 @@ const fn names(port: bool, path: bool) -> Names {
 }
 
 #[test]
-fn what_is_no_rule_is_an_error() {
+fn text_that_is_no_rule_is_refused() {
     for wrong in [
         "",
         "/x",
@@ -304,7 +300,7 @@ fn what_is_no_rule_is_an_error() {
 }
 
 #[test]
-fn rules_that_could_never_match_are_refused() {
+fn syntax_of_other_programs_is_refused_with_advice() {
     for (text, expected) in [
         ("a.test/*", ParseRuleError::Wildcard),
         ("GET a.test/pub/*", ParseRuleError::Wildcard),
@@ -327,17 +323,17 @@ fn rules_that_could_never_match_are_refused() {
 
 #[test]
 fn ipv6_address_that_could_have_a_port_needs_brackets() {
-    for (text, meant) in [
+    for (text, suggestion) in [
         ("::1:22", "[::1]:22"),
         ("2001:db8::1:22", "[2001:db8::1]:22"),
         ("GET 2001:db8::1:22/x", "[2001:db8::1]:22"),
     ] {
         let error = Rule::allow(text).unwrap_err();
-        let meant = meant.parse().unwrap();
-        let expected = ParseRuleError::Port(ParseHostError::Unbracketed(meant));
+        let suggestion = suggestion.parse().unwrap();
+        let expected = ParseRuleError::Port(ParseHostError::Unbracketed(suggestion));
         assert_eq!(error, expected, "{text}");
     }
-    for clear in [
+    for unambiguous in [
         "::1",
         "2001:db8::1",
         "2001:db8::1:ff",
@@ -345,7 +341,7 @@ fn ipv6_address_that_could_have_a_port_needs_brackets() {
         "[::1]:22",
         "2001:db8::/32",
     ] {
-        assert!(Rule::allow(clear).is_ok(), "{clear}");
+        assert!(Rule::allow(unambiguous).is_ok(), "{unambiguous}");
     }
     for to in [
         "[2001:db8::1]:443",
@@ -382,9 +378,7 @@ fn rule_that_denies_nothing_is_found() {
         (&["allow *.test", "deny any"], false),
         (&["allow 192.0.2.0/25", "deny 192.0.2.0/24"], false),
     ] {
-        let parsed = rules.iter().map(|rule| rule.parse().unwrap()).collect();
-        let list = AccessRules::new(parsed).unwrap().unwrap();
-        let found = list.overruled().next().is_some();
+        let found = self::rules(rules).overruled().next().is_some();
         assert_eq!(found, denies_nothing, "{rules:?}");
     }
 }

@@ -1,9 +1,9 @@
-//! Which rule is advised for what none allows.
+//! The rule that is suggested for a request that none allows, and the reason of the denial.
 
 use super::*;
 
 #[test]
-fn missing_rule_is_for_the_path_where_others_are_allowed_by_theirs() {
+fn missing_rule_has_the_path_if_other_rules_of_the_host_have_paths() {
     let rules = rules(&[
         "allow a.test/pub",
         "allow GET b.test/v1",
@@ -32,7 +32,7 @@ fn missing_rule_is_for_the_path_where_others_are_allowed_by_theirs() {
     }
 }
 
-/// A rule can't name these paths, or a shell would read them as more than a word; and no rule can name this method.
+/// A rule can't have these paths and this method, or a shell would not read the path as a word.
 #[test]
 fn rule_that_would_allow_more_than_others_do_is_not_advised() {
     let rules = rules(&[
@@ -52,7 +52,7 @@ fn rule_that_would_allow_more_than_others_do_is_not_advised() {
 }
 
 #[test]
-fn path_that_servers_may_read_in_two_ways_is_the_reason() {
+fn ambiguous_path_is_the_reason_only_if_a_rule_of_the_host_has_a_path() {
     let rules = rules(&["allow a.test/pub", "allow b.test"]);
     for (host, path, is_reason) in [
         ("a.test:443", "/pub/@a%2fb", true),
@@ -70,7 +70,7 @@ fn path_that_servers_may_read_in_two_ways_is_the_reason() {
 }
 
 #[test]
-fn missing_rule_is_for_the_method_where_others_are_allowed_by_theirs() {
+fn missing_rule_has_the_method_if_other_rules_of_the_host_have_methods() {
     let rules = rules(&[
         "allow GET,HEAD a.test",
         "allow b.test:8443",
