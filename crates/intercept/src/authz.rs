@@ -4,13 +4,13 @@
 //! AuthzRequest ─▶ cache ─▶ circuit breaker ─▶ protocol ─▶ AuthzResponse ─▶ Verdict
 //! ```
 //!
-//! Of several services each has a circuit breaker of its own, and the next one is asked where one can't be reached.
+//! The access lists ([`AccessRules`]) decide first: a service is asked only about requests that they allow.
 //!
-//! Access lists ([`AccessRules`]) are tried before: a service is asked only about what they allow.
+//! With several services, each has its own circuit breaker, and the next service is asked if one can't be reached.
 //!
-//! There is always a [`Verdict`], and always within the deadline: a faulty or missing service is a denial. Decoding a
-//! response is apart from receiving it: [`ext_authz_reply`], [`forward_auth_reply`] and [`opa_reply`] are functions of the
-//! bytes that came.
+//! A check always ends with a [`Verdict`] within the deadline: if the service fails, the failure mode decides. Decoding a
+//! response is separate from receiving it, for tests and fuzzing: see [`ext_authz_reply`], [`forward_auth_reply`] and
+//! [`opa_reply`].
 
 mod approval;
 pub(crate) mod authorize;
@@ -106,8 +106,8 @@ impl CheckService {
         Self::with_metrics(config, CheckMetrics::default())
     }
 
-    /// The service after a reload: this one, with its cache, where the configuration is the same; else another one with the
-    /// same metrics.
+    /// Returns the service after a reload: this one, with its cache, if the configuration has not changed; otherwise a new one
+    /// with the same metrics.
     pub fn successor(&self, config: CheckConfig) -> Result<Self, ConfigError> {
         if config == self.shared.config {
             return Ok(self.clone());
@@ -115,9 +115,9 @@ impl CheckService {
         Self::with_metrics(config, self.shared.metrics.clone())
     }
 
-    /// Sets the metric of suspended services, which the service before may have set, too.
-    pub(crate) fn count_suspended(&self) {
-        self.shared.count_suspended();
+    /// Sets the metric of suspended services, which still has the value of the service before the reload.
+    pub(crate) fn update_suspended_metric(&self) {
+        self.shared.update_suspended_metric();
     }
 
     fn with_metrics(config: CheckConfig, metrics: CheckMetrics) -> Result<Self, ConfigError> {
@@ -142,9 +142,9 @@ impl CheckService {
     /// A client for one worker, to be used on its runtime alone. All clients share cache, circuit breaker and metrics.
     pub fn client(&self) -> CheckClient {
         let config = &self.shared.config;
-        // Where nothing answers at an address, the others have a turn within the deadline.
-        let turns = u32::try_from(config.services.len()).unwrap_or(u32::MAX);
-        let connect_timeout = config.timeout / turns.max(1);
+        // If an address does not answer, enough of the deadline is left to connect to the other services.
+        let services = u32::try_from(config.services.len()).unwrap_or(u32::MAX);
+        let connect_timeout = config.timeout / services.max(1);
         CheckClient {
             shared: Arc::clone(&self.shared),
             links: config
@@ -155,8 +155,8 @@ impl CheckService {
         }
     }
 
-    /// Whether a client is one of this service.
-    pub(crate) fn is_of(&self, client: &CheckClient) -> bool {
+    /// Whether this service made the client.
+    pub(crate) fn has_client(&self, client: &CheckClient) -> bool {
         Arc::ptr_eq(&self.shared, &client.shared)
     }
 
@@ -176,7 +176,7 @@ impl CheckService {
         first.map_or(Ok(()), Err)
     }
 
-    /// Starts a task for each service that waits until it can be asked, and logs a warning if it can't be at once.
+    /// Spawns a task for each service. If the service can't be asked, the task logs a warning, and waits until it can.
     ///
     /// # Panics
     ///
@@ -199,14 +199,19 @@ impl CheckService {
 }
 
 impl CheckClient {
-    /// What the service is to see of the body of a request with these headers.
+    /// How much the service is sent of the body of a request with these headers.
     pub(crate) fn checked_body(&self, headers: &HeaderMap) -> CheckedBody {
         let CheckConfig {
             body, body_exempt, ..
         } = &self.shared.config;
         match body {
             0 => CheckedBody::None,
-            _ if body_exempt.iter().any(|kind| kind.is_of(headers)) => CheckedBody::Exempt,
+            _ if body_exempt
+                .iter()
+                .any(|media_type| media_type.matches(headers)) =>
+            {
+                CheckedBody::Exempt
+            }
             max => CheckedBody::Prefix(*max),
         }
     }
@@ -216,8 +221,7 @@ impl CheckClient {
         let started = Instant::now();
         let deadline = started + self.shared.config.timeout;
         let (decision, decided_by) = match self.decide(request, deadline).await {
-            Ok((decision, true)) => (decision, DecidedBy::Cache),
-            Ok((decision, false)) => (decision, DecidedBy::Service),
+            Ok(decided) => decided,
             Err(error) => self.shared.decide_failure(error),
         };
         let verdict = Verdict {
@@ -229,28 +233,27 @@ impl CheckClient {
         verdict
     }
 
-    /// The service's decision, and whether it comes from the cache.
+    /// Gets the service's decision, from the cache if it has one.
     async fn decide(
         &self,
         request: &AuthzRequest<'_>,
         deadline: Instant,
-    ) -> Result<(Decision, bool), AuthzError> {
+    ) -> Result<(Decision, DecidedBy), AuthzError> {
         let config = &self.shared.config;
-        let key = || CacheKey::new(request, &config.sent);
-        let cached = self
-            .shared
-            .cache
-            .as_ref()
-            .and_then(|cache| Some((cache, key()?)));
-        let Some((cache, key)) = cached else {
-            return Ok((self.fetch(request, deadline).await?.decision, false));
-        };
-        // The request that is in flight for this key may be on a worker that is busy.
-        let result = timeout_at(deadline, cache.get(key, || self.fetch(request, deadline))).await;
-        result.unwrap_or(Err(AuthzError::Timeout(config.timeout)))
+        if let Some(cache) = &self.shared.cache
+            && let Some(key) = CacheKey::new(request, &config.sent)
+        {
+            // The check may already be in flight on another worker. If that worker is busy, the check's own timeout comes late.
+            let cached = cache.get(key, || self.fetch(request, deadline));
+            return timeout_at(deadline, cached)
+                .await
+                .unwrap_or(Err(AuthzError::Timeout(config.timeout)));
+        }
+        let response = self.fetch(request, deadline).await?;
+        Ok((response.decision, DecidedBy::Service))
     }
 
-    /// Asks the services themselves: the next one where one can't be reached.
+    /// Asks the services in turn, until one can be reached.
     async fn fetch(
         &self,
         request: &AuthzRequest<'_>,
@@ -258,9 +261,11 @@ impl CheckClient {
     ) -> Result<AuthzResponse, AuthzError> {
         let mut failure = AuthzError::Suspended;
         for (link, (service, breaker)) in self.links.iter().zip(self.shared.services()) {
-            let fetched = self.fetch_from(link, service, breaker, request, deadline);
-            match fetched.await {
-                // The reason why another service failed tells more.
+            let result = self
+                .fetch_from(link, service, breaker, request, deadline)
+                .await;
+            match result {
+                // The error of another service, if there is one, is more specific.
                 Err(AuthzError::Suspended) => {}
                 Err(error) if error.is_unreachable() => failure = error,
                 result => return result,
@@ -317,22 +322,22 @@ impl Shared {
     }
 
     async fn await_service(&self, service: &Service, breaker: &CircuitBreaker) {
-        let Err(why) = reach(service, breaker).await else {
+        let Err(error) = reach(service, breaker).await else {
             return;
         };
-        let then = match (self.config.services.len(), self.config.on_failure) {
+        let consequence = match (self.config.services.len(), self.config.on_failure) {
             (2.., _) => "the others are asked",
             (_, FailureMode::Allow) => "requests go on unchecked until it can",
             (_, FailureMode::Deny) => "requests are denied until it can",
         };
-        warn!("the check service at {service} can't be asked: {why}; {then}");
+        warn!("the check service at {service} can't be asked: {error}; {consequence}");
         while reach(service, breaker).await.is_err() {
             sleep(PROBE_INTERVAL).await;
         }
         info!("the check service at {service} can be asked now");
     }
 
-    /// Acquires a permit for one more check in flight. Waits for it, unless the circuit breaker is open.
+    /// Acquires a permit for one check in flight. Waits until the deadline, but not at all while the circuit breaker is open.
     async fn acquire_permit(
         &self,
         breaker: &CircuitBreaker,
@@ -341,12 +346,13 @@ impl Shared {
         if breaker.is_open(Instant::now()) {
             return Err(AuthzError::Suspended);
         }
-        let busy = || AuthzError::Busy(self.config.concurrency.get());
-        let permit = timeout_at(deadline, self.in_flight.acquire()).await;
-        permit.map_err(|_| busy())?.map_err(|_| busy())
+        match timeout_at(deadline, self.in_flight.acquire()).await {
+            Ok(Ok(permit)) => Ok(permit),
+            _ => Err(AuthzError::Busy(self.config.concurrency.get())),
+        }
     }
 
-    /// The decision when the service gave none, by the configured failure mode.
+    /// Decides by the configured failure mode, after the check failed.
     fn decide_failure(&self, error: AuthzError) -> (Decision, DecidedBy) {
         let allows = self.config.on_failure == FailureMode::Allow;
         if let Some(suppressed) = self.failure_warnings.pass() {
@@ -374,14 +380,14 @@ impl Shared {
             ),
             Transition::Closed => info!(%service, "the check service answers again"),
         }
-        self.count_suspended();
+        self.update_suspended_metric();
     }
 
-    fn count_suspended(&self) {
+    fn update_suspended_metric(&self) {
         let suspended = self
             .breakers
             .iter()
-            .filter(|one| one.is_suspended())
+            .filter(|breaker| breaker.is_suspended())
             .count();
         self.metrics.set_suspended(suspended);
     }
@@ -419,4 +425,5 @@ async fn reach(service: &Service, breaker: &CircuitBreaker) -> Result<(), AuthzE
 
 /// The timeout of a probe, which connects to the service outside of a check.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+/// The time between two probes of a service that can't be asked yet.
 const PROBE_INTERVAL: Duration = Duration::from_secs(2);

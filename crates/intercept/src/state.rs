@@ -240,7 +240,7 @@ impl InterceptState {
         self.mint.renew(reload.epoch);
         upstream.destinations.rules = self.upstream.replace_rules(reload.lists.rules.clone());
         if let Some(check) = &check {
-            check.count_suspended();
+            check.update_suspended_metric();
         }
         let lists = reload.lists;
         self.policy.store(Arc::new(Policy { lists, check }));
@@ -389,7 +389,7 @@ impl InterceptState {
 /// This worker's client of the check service.
 fn client_of(check: &CheckService) -> CheckClient {
     CHECK_CLIENT.with_borrow_mut(|known| {
-        let current = known.take().filter(|client| check.is_of(client));
+        let current = known.take().filter(|client| check.has_client(client));
         known
             .insert(current.unwrap_or_else(|| check.client()))
             .clone()

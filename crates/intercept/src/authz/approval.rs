@@ -1,21 +1,20 @@
-//! Approval of requests on which no access rule decides, by something other than a check service: a person at a terminal, or a
-//! list that is being written.
+//! Approval of requests that no access rule matches, by a person at a terminal (`--ask`) or by a run that learns rules (`--learn`).
 
 use std::fmt::Debug;
 use std::pin::Pin;
 
 use crate::host::HostPort;
 
-/// Decides on what no access rule matches, before any check service is asked.
+/// Decides on requests that no access rule matches, before a check service is asked.
 pub trait Approver: Debug + Send + Sync {
-    /// Decides on one tunnel or request. Dropping the future withdraws it.
+    /// Decides on one tunnel or request. Dropping the future withdraws the request.
     fn approve<'a>(&'a self, request: ApprovalRequest<'a>) -> ApprovalFuture<'a>;
 }
 
-/// The approval, when there is one.
+/// Resolves to the decision.
 pub type ApprovalFuture<'a> = Pin<Box<dyn Future<Output = Approval> + Send + 'a>>;
 
-/// What is to be approved.
+/// A tunnel or a request that needs approval.
 #[derive(Clone, Copy, Debug)]
 pub struct ApprovalRequest<'a> {
     /// The destination.
@@ -29,8 +28,8 @@ pub struct ApprovalRequest<'a> {
 /// The decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Approval {
-    /// Why it is denied, for the client and the log; `None` if it is allowed.
+    /// The reason of a denial, for the client and the log; `None` if the request is allowed.
     pub denied: Option<&'static str>,
-    /// What decided, for the log.
+    /// How it was decided, for the log.
     pub how: &'static str,
 }

@@ -1,5 +1,5 @@
-//! Authorization of a tunnel and of each request: by the access lists, and then by the check service, where these are configured.
-//! Only this module makes an [`Allowed`] and an [`AllowedTunnel`].
+//! Authorization of a tunnel and of each request: by the access lists, then by the check service, if they are configured. Only this
+//! module constructs [`Allowed`] and [`AllowedTunnel`].
 
 pub(crate) mod stages;
 
@@ -12,8 +12,8 @@ use crate::audit::admission::{AdmissionLog, AdmittedRequest};
 use crate::audit::{ASKED, AuditRecord, FinalDecision};
 use crate::authz::rules::{AccessRules, DeniedBy, Subject};
 use crate::authz::{
-    self, ApprovalRequest, Approver, AuthzRequest, BodyPrefix, CheckedBody, DecidedBy, Decision,
-    Denial, HeaderMutations, HostPortRef, InjectedHeaders, RequestKind, Verdict,
+    ApprovalRequest, Approver, AuthzRequest, BodyPrefix, CheckClient, CheckedBody, DecidedBy,
+    Decision, Denial, HeaderMutations, HostPortRef, InjectedHeaders, RequestKind, Verdict,
 };
 use crate::request::buffered_body::BufferedPrefix;
 use crate::request::client_info::ClientInfo;
@@ -22,17 +22,17 @@ use crate::request::remedy::Remedy;
 use crate::request::target::RequestTarget;
 use stages::{Allowed, AllowedTunnel, Prepared};
 
-/// A denial.
+/// The result of a denied authorization.
 #[derive(Clone, Debug)]
 pub(crate) struct Denied {
     /// The client's response.
     pub(crate) denial: Arc<Denial>,
-    /// Whether it is denied only because the check failed.
+    /// Whether the request is denied only because the check failed.
     pub(crate) failed: bool,
 }
 
 impl Denied {
-    /// Turns it into a response to CONNECT: clients follow no redirection for a tunnel.
+    /// Converts a redirection to 403: clients follow none that answers a CONNECT.
     pub(crate) fn for_tunnel(mut self) -> Self {
         if self.denial.status.is_redirection() {
             Arc::make_mut(&mut self.denial).status = StatusCode::FORBIDDEN;
@@ -40,7 +40,7 @@ impl Denied {
         self
     }
 
-    /// The denial in the proxy's words.
+    /// The denial as an error response of the proxy, without the headers and the body of the service.
     pub(crate) fn to_refusal(&self) -> Refusal {
         let Self { denial, failed } = self;
         let detail = match &*denial.reason {
@@ -55,52 +55,54 @@ impl Denied {
     }
 }
 
-/// What is known of a request's body.
+/// The body of a request, as far as it is known before the check.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BodyInfo<'a> {
-    /// Bytes; `None` where the length is not known beforehand.
+    /// The length in bytes; `None` if the request does not declare it.
     pub(crate) size: Option<u64>,
-    /// The beginning, as far as the check service wants to see it.
+    /// The first bytes, if the check service is sent them.
     pub(crate) prefix: Option<&'a BufferedPrefix>,
 }
 
-/// No body.
 const NO_BODY: BodyInfo<'static> = BodyInfo {
     size: Some(0),
     prefix: None,
 };
 
-/// Asks for the authorization of one client's requests to one target.
+/// Authorizes one request or tunnel of a client to a target.
 pub(crate) struct Authorizer<'a> {
-    /// `None` where no access list is configured.
+    /// `None` if no access list is configured.
     pub(crate) rules: Option<Arc<AccessRules>>,
     /// Secrets for the requests that are allowed.
     pub(crate) injected: Arc<InjectedHeaders>,
-    /// What decides where no rule matches; `None` where that is a denial.
+    /// Decides on requests that no rule matches; without one, they are denied.
     pub(crate) approver: Option<Arc<dyn Approver>>,
-    /// Where an allowed request is recorded before it is sent, if anywhere.
+    /// Records each allowed request before it is sent.
     pub(crate) admissions: Option<Arc<dyn AdmissionLog>>,
-    /// `None` where no check service is configured.
-    pub(crate) check: Option<authz::CheckClient>,
-    /// Whether the request is for a tunnel that is relayed unopened, so that no request in it is decided on.
+    /// `None` if no check service is configured.
+    pub(crate) check: Option<CheckClient>,
+    /// Whether the tunnel is relayed unopened, so that the requests in it are not decided on.
     pub(crate) relays_tunnel: bool,
     pub(crate) client: &'a ClientInfo,
     pub(crate) target: &'a Arc<RequestTarget>,
 }
 
 impl Authorizer<'_> {
-    /// What the check service is to see of the body of a request with these headers.
+    /// How much the check service is sent of the body of a request with these headers.
     pub(crate) fn checked_body(&self, headers: &HeaderMap) -> CheckedBody {
-        let check = self.check.as_ref();
-        check.map_or(CheckedBody::None, |check| check.checked_body(headers))
+        match &self.check {
+            Some(check) => check.checked_body(headers),
+            None => CheckedBody::None,
+        }
     }
 
-    /// Authorizes a request. The service is not asked about what the access lists deny: both have to allow it.
+    /// Authorizes a request. The access lists and the check service both have to allow it; what the lists deny, the service is not
+    /// asked about.
     ///
     /// # Errors
     ///
-    /// [`Denied`]: a rule or the service denied it, the service gave no answer and `--on-check-failure` denies, or it can't be
-    /// recorded.
+    /// [`Denied`]: a rule or the service denied the request, the check failed and `--on-check-failure` denies, or the request can't
+    /// be recorded.
     pub(crate) async fn authorize(
         self,
         request: Prepared,
@@ -109,8 +111,9 @@ impl Authorizer<'_> {
     ) -> Result<Allowed, Denied> {
         let (target, client) = (self.target, self.client.addr);
         let injected = Arc::clone(&self.injected);
-        let decided = self.decide(RequestKind::Request, &request.head, body, record);
-        let changes = decided.await?;
+        let changes = self
+            .decide(RequestKind::Request, &request.head, body, record)
+            .await?;
         let mut allowed = Allowed::new(target, client, request, changes);
         record.injected = allowed.add_secrets(&injected);
         Ok(allowed)
@@ -123,13 +126,13 @@ impl Authorizer<'_> {
         record: &mut AuditRecord,
     ) -> Result<AllowedTunnel, Denied> {
         let (target, client, is_relayed) = (self.target, self.client.addr, self.relays_tunnel);
-        let decided = self.decide(RequestKind::Connect, connect, NO_BODY, record);
-        decided.await?;
+        self.decide(RequestKind::Connect, connect, NO_BODY, record)
+            .await?;
         Ok(AllowedTunnel::new(target, client, is_relayed))
     }
 
-    /// Decides, and records what is admitted. Returns the header changes that the check service wants made; `None` where no check
-    /// service is configured.
+    /// Decides, and logs the admission. Returns the header changes that the check service asks for; `None` if no check service is
+    /// configured.
     async fn decide(
         self,
         kind: RequestKind,
@@ -139,16 +142,19 @@ impl Authorizer<'_> {
     ) -> Result<Option<Arc<HeaderMutations>>, Denied> {
         let (admissions, target) = (self.admissions.clone(), self.target);
         let changes = self.apply_policy(kind, parts, body, record).await?;
-        let Some(admissions) = admissions else {
-            return Ok(changes);
-        };
-        let admitted = AdmittedRequest::new(&record.id, kind, target, &parts.method, &record.path);
-        match admissions.record(&admitted) {
-            Ok(()) => Ok(changes),
-            Err(_) => Err(deny_unrecorded(record)),
+        if let Some(admissions) = admissions {
+            let admitted =
+                AdmittedRequest::new(&record.id, kind, target, &parts.method, &record.path);
+            if admissions.record(&admitted).is_err() {
+                let reason = "the audit log is not writable";
+                let denial = Denial::new(StatusCode::SERVICE_UNAVAILABLE, reason);
+                return Err(deny(denial, "audit_failed", record));
+            }
         }
+        Ok(changes)
     }
 
+    /// Applies the access lists, then asks the check service.
     async fn apply_policy(
         self,
         kind: RequestKind,
@@ -157,13 +163,27 @@ impl Authorizer<'_> {
         record: &mut AuditRecord,
     ) -> Result<Option<Arc<HeaderMutations>>, Denied> {
         let allowed_by = self.apply_rules(kind, parts, record).await?;
-        let Some(check) = self.check else {
-            match allowed_by {
-                Some(how) => record.set_decision(FinalDecision::Allowed, how),
-                None => record.set_decision(FinalDecision::Unchecked, "no_check"),
-            }
-            return Ok(None);
-        };
+        if let Some(check) = &self.check {
+            return self
+                .ask_service(check, kind, parts, body, record)
+                .await
+                .map(Some);
+        }
+        match allowed_by {
+            Some(how) => record.set_decision(FinalDecision::Allowed, how),
+            None => record.set_decision(FinalDecision::Unchecked, "no_check"),
+        }
+        Ok(None)
+    }
+
+    async fn ask_service(
+        &self,
+        check: &CheckClient,
+        kind: RequestKind,
+        parts: &Parts,
+        body: BodyInfo<'_>,
+        record: &mut AuditRecord,
+    ) -> Result<Arc<HeaderMutations>, Denied> {
         let target = self.target;
         let (scheme, path) = match kind {
             RequestKind::Connect => ("", String::new()),
@@ -172,9 +192,11 @@ impl Authorizer<'_> {
         let id = record.id.to_string();
         let traceparent = record.traceparent();
         let sni = target.sni.as_ref().map(ToString::to_string);
-        let connect = target.connect.as_ref();
-        let connect = connect.map(|connect| (connect.host.to_string(), connect.port));
-        // Boxed, as it is large, and requests without a check would allocate memory for it too.
+        let connect = target
+            .connect
+            .as_ref()
+            .map(|connect| (connect.host.to_string(), connect.port));
+        // The future of a check is large. Boxed, it takes no memory in the futures of requests that are not checked.
         let verdict = Box::pin(
             check.ask(&AuthzRequest {
                 kind,
@@ -204,20 +226,18 @@ impl Authorizer<'_> {
             }),
         )
         .await;
-        note_verdict(&verdict, record);
+        record_verdict(&verdict, record);
         match verdict.decision {
-            Decision::Allow(mutations) => Ok(Some(mutations)),
+            Decision::Allow(mutations) => Ok(mutations),
             Decision::Deny(denial) => Err(Denied {
                 denial,
                 failed: matches!(verdict.decided_by, DecidedBy::Failure(_)),
             }),
         }
     }
-}
 
-impl Authorizer<'_> {
-    /// Denies what the access lists deny, and what they don't decide on unless it is approved. Returns what has allowed it; `None`
-    /// where nothing is configured.
+    /// Applies the access lists, and asks the approver about what no rule matches. Returns what allowed the request, for the log;
+    /// `None` if neither is configured.
     async fn apply_rules(
         &self,
         kind: RequestKind,
@@ -243,7 +263,8 @@ impl Authorizer<'_> {
                 return Ok(Some(LIST));
             }
             (Err(DeniedBy::Default | DeniedBy::AmbiguousPath), Some(approver)) => {
-                let approval = approver.approve(self.to_be_approved(subject, parts)).await;
+                let request = self.approval_request(subject, parts);
+                let approval = approver.approve(request).await;
                 match approval.denied {
                     None => return Ok(Some(approval.how)),
                     Some(reason) => (reason.to_owned(), approval.how),
@@ -261,15 +282,14 @@ impl Authorizer<'_> {
             }
         };
         let denial = Denial::new(StatusCode::FORBIDDEN, &reason);
-        record.set_decision(FinalDecision::Denied, how);
-        record.set_denial_reason(&denial.reason);
-        Err(Denied {
-            denial: Arc::new(denial),
-            failed: false,
-        })
+        Err(deny(denial, how, record))
     }
 
-    fn to_be_approved<'a>(&'a self, subject: Subject<'a>, parts: &'a Parts) -> ApprovalRequest<'a> {
+    fn approval_request<'a>(
+        &'a self,
+        subject: Subject<'a>,
+        parts: &'a Parts,
+    ) -> ApprovalRequest<'a> {
         ApprovalRequest {
             to: &self.target.to,
             method: parts.method.as_str(),
@@ -281,10 +301,9 @@ impl Authorizer<'_> {
     }
 }
 
-fn deny_unrecorded(record: &mut AuditRecord) -> Denied {
-    let reason = "the audit log is not writable";
-    let denial = Denial::new(StatusCode::SERVICE_UNAVAILABLE, reason);
-    record.set_decision(FinalDecision::Denied, "audit_failed");
+/// Records a denial that is not the check service's, and `how` it was decided.
+fn deny(denial: Denial, how: &'static str, record: &mut AuditRecord) -> Denied {
+    record.set_decision(FinalDecision::Denied, how);
     record.set_denial_reason(&denial.reason);
     Denied {
         denial: Arc::new(denial),
@@ -292,18 +311,18 @@ fn deny_unrecorded(record: &mut AuditRecord) -> Denied {
     }
 }
 
-/// What has decided, in the audit line: the access lists.
+/// How it was decided, in the audit line: by the access lists.
 const LIST: &str = "list";
 
-fn note_verdict(verdict: &Verdict, record: &mut AuditRecord) {
+fn record_verdict(verdict: &Verdict, record: &mut AuditRecord) {
     record.check_took = Some(verdict.took);
-    let answered = match verdict.decision.allows() {
-        true => FinalDecision::Allowed,
-        false => FinalDecision::Denied,
+    let service_decision = match &verdict.decision {
+        Decision::Allow(_) => FinalDecision::Allowed,
+        Decision::Deny(_) => FinalDecision::Denied,
     };
     let (decision, how) = match &verdict.decided_by {
-        DecidedBy::Service => (answered, ASKED),
-        DecidedBy::Cache => (answered, "cached"),
+        DecidedBy::Service => (service_decision, ASKED),
+        DecidedBy::Cache => (service_decision, "cached"),
         DecidedBy::Failure(failure) => (FinalDecision::CheckFailed, failure.code()),
         DecidedBy::FailOpen(failure) => (FinalDecision::FailedOpen, failure.code()),
     };
@@ -313,15 +332,17 @@ fn note_verdict(verdict: &Verdict, record: &mut AuditRecord) {
     }
 }
 
-/// The head of a CONNECT, as far as the check service sees it.
+/// Builds the head of a CONNECT from what the check service is sent of it.
 pub(crate) fn connect_head(version: Version, headers: HeaderMap) -> Parts {
     let (mut connect, ()) = Request::new(()).into_parts();
     (connect.method, connect.version, connect.headers) = (Method::CONNECT, version, headers);
     connect
 }
 
-/// Path and query as they are written to the origin: an absolute URL may have a query and no path.
+/// Path and query as they are written to the origin, with the slash that an absolute URL may lack.
 fn path_and_query(parts: &Parts) -> String {
-    let path = parts.uri.path_and_query();
-    path.map_or_else(|| "/".to_owned(), ToString::to_string)
+    match parts.uri.path_and_query() {
+        Some(path) => path.to_string(),
+        None => "/".to_owned(),
+    }
 }

@@ -9,19 +9,19 @@ use moka::Expiry;
 use super::config::sent_headers::SentHeaders;
 use super::request::{AuthzRequest, BodyPrefix};
 use super::response::AuthzResponse;
-use super::verdict::{AuthzError, Decision};
+use super::verdict::{AuthzError, DecidedBy, Decision};
 use crate::request::trace_context::is_trace_header;
 
-/// Responses by request, of all workers together. Single flight: equal requests at the same time are sent once.
+/// The service's decisions by request, for all workers together. Single flight: of concurrent equal requests, one is sent.
 #[derive(Debug)]
 pub(crate) struct Cache {
-    answers: moka::future::Cache<CacheKey, CachedDecision>,
+    decisions: moka::future::Cache<CacheKey, CachedDecision>,
     allow_for: Duration,
     deny_for: Duration,
 }
 
-/// The cache key: everything that the service is sent and could decide by, byte for byte. It leaves out the request id,
-/// the trace context, and the ports of client and balancer, which differ between requests that are otherwise equal.
+/// The cache key: everything that the service is sent, byte for byte, except the request id, the trace context, and the ports
+/// of client and balancer, which differ between requests that are otherwise equal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct CacheKey(Box<[u8]>);
 
@@ -31,9 +31,10 @@ struct CachedDecision {
     lifetime: Duration,
 }
 
-/// Why a result is not cached. Errors never are.
+/// A result that is not cached.
 #[derive(Debug)]
 enum NotCached {
+    /// The service forbids caching its decision.
     Uncacheable(Decision),
     Failed(AuthzError),
 }
@@ -41,46 +42,51 @@ enum NotCached {
 impl Cache {
     /// Caches an allowed request for `allow_for`, and a denial for a shorter time.
     pub(crate) fn new(allow_for: Duration) -> Self {
-        let answers = moka::future::Cache::builder()
+        let decisions = moka::future::Cache::builder()
             .max_capacity(MAX_MEMORY)
             .weigher(|key: &CacheKey, cached: &CachedDecision| weight(key, &cached.decision))
-            .expire_after(OwnLifetime)
+            .expire_after(PerEntryExpiry)
             .build();
         Self {
-            answers,
+            decisions,
             allow_for,
             deny_for: allow_for.min(MAX_DENIAL_LIFETIME),
         }
     }
 
-    /// The decision for `key`, from `ask` if none is cached, and whether it was cached (or in flight).
+    /// Gets the decision for `key`: the cached one, or that of an equal request in flight, or else that of `ask`.
     ///
     /// # Errors
     ///
-    /// Those of `ask`, for all callers that waited for it.
+    /// The error of `ask`, for each caller that waited for it.
     pub(crate) async fn get<A>(
         &self,
         key: CacheKey,
         ask: impl Fn() -> A,
-    ) -> Result<(Decision, bool), AuthzError>
+    ) -> Result<(Decision, DecidedBy), AuthzError>
     where
         A: Future<Output = Result<AuthzResponse, AuthzError>>,
     {
-        let mut asked = false;
+        let mut decided_by = DecidedBy::Cache;
         let init = async {
-            asked = true;
+            decided_by = DecidedBy::Service;
             match ask().await {
-                Ok(answer) => self.to_cached(answer),
-                Err(failure) => Err(NotCached::Failed(failure)),
+                Ok(response) => self.to_cached(response),
+                Err(error) => Err(NotCached::Failed(error)),
             }
         };
-        let result = self.answers.try_get_with(key, init).await;
-        match result.as_ref().map_err(Arc::as_ref) {
-            Ok(cached) => Ok((cached.decision.clone(), !asked)),
-            Err(NotCached::Failed(failure)) => Err(failure.clone()),
-            Err(NotCached::Uncacheable(decision)) if asked => Ok((decision.clone(), false)),
-            // The response was for that one request alone.
-            Err(NotCached::Uncacheable(_)) => ask().await.map(|answer| (answer.decision, false)),
+        let result = self.decisions.try_get_with(key, init).await;
+        match (result.as_ref().map_err(Arc::as_ref), decided_by) {
+            (Ok(cached), decided_by) => Ok((cached.decision.clone(), decided_by)),
+            (Err(NotCached::Failed(error)), _) => Err(error.clone()),
+            // The decision is for another request only, which was in flight.
+            (Err(NotCached::Uncacheable(_)), DecidedBy::Cache) => {
+                let response = ask().await?;
+                Ok((response.decision, DecidedBy::Service))
+            }
+            (Err(NotCached::Uncacheable(decision)), decided_by) => {
+                Ok((decision.clone(), decided_by))
+            }
         }
     }
 
@@ -89,16 +95,17 @@ impl Cache {
             Decision::Allow(_) => self.allow_for,
             Decision::Deny(_) => self.deny_for,
         };
-        let (decision, lifetime) = (response.decision, response.lifetime.within(max));
-        match lifetime.is_zero() {
-            true => Err(NotCached::Uncacheable(decision)),
-            false => Ok(CachedDecision { decision, lifetime }),
+        let (decision, lifetime) = (response.decision, response.lifetime.in_cache(max));
+        if lifetime.is_zero() {
+            return Err(NotCached::Uncacheable(decision));
         }
+        Ok(CachedDecision { decision, lifetime })
     }
 }
 
 impl CacheKey {
-    /// `None` if the request has a body, though nothing of it has come so far: it would be let through unseen.
+    /// Returns `None` if the service is sent a body, even one of which no byte has been read yet: a cached decision would let it
+    /// through unseen.
     pub(crate) fn new(request: &AuthzRequest<'_>, sent: &SentHeaders) -> Option<Self> {
         let has_body = |body: BodyPrefix<'_>| !body.bytes.is_empty() || body.truncated;
         if request.body.is_some_and(has_body) {
@@ -151,10 +158,10 @@ impl CacheKey {
     }
 }
 
-/// Expires each entry after its own lifetime.
-struct OwnLifetime;
+/// Expires each entry after the lifetime of its decision.
+struct PerEntryExpiry;
 
-impl Expiry<CacheKey, CachedDecision> for OwnLifetime {
+impl Expiry<CacheKey, CachedDecision> for PerEntryExpiry {
     fn expire_after_create(
         &self,
         _: &CacheKey,
@@ -166,16 +173,17 @@ impl Expiry<CacheKey, CachedDecision> for OwnLifetime {
 }
 
 fn weight(CacheKey(key): &CacheKey, decision: &Decision) -> u32 {
-    let answer = match decision {
+    let decision = match decision {
         Decision::Allow(changes) => changes.weight(),
         Decision::Deny(denial) => denial.weight(),
     };
-    u32::try_from(key.len() + answer + OVERHEAD).unwrap_or(u32::MAX)
+    u32::try_from(key.len() + decision + ENTRY_OVERHEAD).unwrap_or(u32::MAX)
 }
 
-/// Bytes of all entries. Clients choose what is in a request, so a limit on the number of entries bounds no memory.
+/// The maximum number of bytes of all entries. A maximum number of entries would not bound memory: clients choose the size of a
+/// key.
 const MAX_MEMORY: u64 = 16 << 20;
-/// Approximate bytes that an entry takes beside its key and response.
-const OVERHEAD: usize = 512;
+/// Approximate bytes of an entry beside its key and decision.
+const ENTRY_OVERHEAD: usize = 512;
 /// The longest lifetime of a cached denial. It is short, because people wait for a denial to be lifted.
 const MAX_DENIAL_LIFETIME: Duration = Duration::from_secs(5);

@@ -1,6 +1,5 @@
-//! A circuit breaker: a service that keeps failing is not asked for a while.
-//!
-//! Each check of such a service would wait for the whole timeout, hold memory meanwhile, and keep the service from recovering.
+//! A circuit breaker: a service that keeps failing is not asked for a while. Each check would wait for the whole timeout, hold
+//! memory meanwhile, and keep the service from recovering.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -8,9 +7,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// Opens after [`FAILURES`] in a row within [`WINDOW`]; [`PAUSE`] later one request probes the service.
+/// Opens after [`FAILURES`] consecutive failures within [`WINDOW`]; after [`PAUSE`], one request probes the service.
 ///
-/// In a row: a service that answers most requests is never suspended, however many others fail.
+/// Because the failures have to be consecutive, a service that answers most requests is never suspended.
 #[derive(Debug, Default)]
 pub(crate) struct CircuitBreaker {
     state: Mutex<State>,
@@ -22,22 +21,18 @@ struct State {
     failures: VecDeque<Instant>,
     /// When the pause ends; `None` while the breaker is closed.
     open_until: Option<Instant>,
-    /// Whether a probe is in flight.
-    probing: bool,
+    is_probing: bool,
 }
 
-/// What a result did to the breaker.
+/// The effect of a check on the breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transition {
-    /// Its state is as before.
     Unchanged,
-    /// It has opened.
     Opened,
-    /// It has closed again.
     Closed,
 }
 
-/// A permit to ask once. Dropped without a result (the client has closed its connection), it does not count.
+/// A permit for one check. Dropping it without a result, as when the client closes its connection, changes nothing.
 #[derive(Debug)]
 pub(crate) struct BreakerPermit<'a> {
     breaker: &'a CircuitBreaker,
@@ -45,36 +40,36 @@ pub(crate) struct BreakerPermit<'a> {
 }
 
 impl CircuitBreaker {
-    /// Acquires a permit to ask; `None` while the breaker is open.
+    /// Acquires a permit for a check; `None` while the breaker is open.
     pub(crate) fn acquire(&self, now: Instant) -> Option<BreakerPermit<'_>> {
         let mut state = self.state.lock();
         if state.is_open(now) {
             return None;
         }
         let is_probe = state.open_until.is_some();
-        state.probing |= is_probe;
+        state.is_probing |= is_probe;
         Some(BreakerPermit {
             breaker: self,
             is_probe,
         })
     }
 
-    /// Whether it has opened and not closed again.
+    /// Whether the breaker has opened and not closed again, also when the next request may probe the service.
     pub(crate) fn is_suspended(&self) -> bool {
         self.state.lock().open_until.is_some()
     }
 
-    /// Whether [`CircuitBreaker::acquire`] would return none.
+    /// Whether [`CircuitBreaker::acquire`] would return `None`.
     pub(crate) fn is_open(&self, now: Instant) -> bool {
         self.state.lock().is_open(now)
     }
 }
 
 impl BreakerPermit<'_> {
-    /// Notes that the service answered.
+    /// Records that the service responded.
     pub(crate) fn succeeded(self) -> Transition {
         let mut state = self.breaker.state.lock();
-        // A request from before it opened tells nothing about the service now.
+        // A check from before the breaker opened tells nothing about the service now.
         if state.open_until.is_some() && !self.is_probe {
             return Transition::Unchanged;
         }
@@ -85,13 +80,13 @@ impl BreakerPermit<'_> {
         }
     }
 
-    /// Notes that the service failed.
+    /// Records that the service failed.
     pub(crate) fn failed(self, now: Instant) -> Transition {
         let mut state = self.breaker.state.lock();
         let was_open = state.open_until.is_some();
         let opens = match was_open {
             true => self.is_probe,
-            false => state.has_failed_enough(now),
+            false => state.add_failure(now),
         };
         if opens {
             state.open_until = Some(now + PAUSE);
@@ -106,18 +101,19 @@ impl BreakerPermit<'_> {
 impl Drop for BreakerPermit<'_> {
     fn drop(&mut self) {
         if self.is_probe {
-            self.breaker.state.lock().probing = false;
+            self.breaker.state.lock().is_probing = false;
         }
     }
 }
 
 impl State {
     fn is_open(&self, now: Instant) -> bool {
-        let until = self.open_until;
-        until.is_some_and(|until| self.probing || now < until)
+        self.open_until
+            .is_some_and(|until| self.is_probing || now < until)
     }
 
-    fn has_failed_enough(&mut self, now: Instant) -> bool {
+    /// Adds a failure. Returns whether the breaker has to open.
+    fn add_failure(&mut self, now: Instant) -> bool {
         self.failures.push_back(now);
         if self.failures.len() > FAILURES {
             self.failures.pop_front();
@@ -127,10 +123,11 @@ impl State {
     }
 }
 
-/// The failures in a row that open the breaker. With fewer, a restart of the service would open it.
+/// The number of consecutive failures that open the breaker. If it were smaller, a restart of the service could open the breaker.
 const FAILURES: usize = 10;
+/// The longest time from the first of these failures to the last.
 const WINDOW: Duration = Duration::from_secs(5);
-/// The time from opening the breaker to the next probe, the first request that can find the service recovered.
+/// The time from the opening of the breaker to the request that probes the service.
 const PAUSE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
@@ -138,12 +135,13 @@ mod tests {
     use super::*;
 
     fn fail(breaker: &CircuitBreaker, times: usize, now: Instant) -> Vec<Transition> {
-        let each = (0..times).map(|_| breaker.acquire(now).unwrap().failed(now));
-        each.collect()
+        (0..times)
+            .map(|_| breaker.acquire(now).unwrap().failed(now))
+            .collect()
     }
 
     #[test]
-    fn ten_failures_in_a_row_open_it_and_a_success_closes_it() {
+    fn consecutive_failures_open_it_and_a_successful_probe_closes_it() {
         let (breaker, start) = (CircuitBreaker::default(), Instant::now());
         let nine = [Transition::Unchanged; FAILURES - 1];
         assert_eq!(fail(&breaker, FAILURES - 1, start), nine);
@@ -178,6 +176,7 @@ mod tests {
         }
         for _ in 0..100 {
             assert_eq!(fail(&breaker, 1, now), [Transition::Unchanged]);
+            // The nine intervals between ten failures are longer than the window.
             now += WINDOW / 9 + Duration::from_millis(1);
         }
     }

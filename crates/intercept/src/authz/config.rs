@@ -20,7 +20,7 @@ use service::{Backend, Service};
 /// Check services, and how they are asked.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CheckConfig {
-    /// The services: the next one is asked where one can't be reached.
+    /// The services; if one can't be reached, the next is asked.
     pub services: Vec<Service>,
     /// The deadline, from the request to the end of the response, whatever happens in between.
     pub timeout: Duration,
@@ -36,7 +36,7 @@ pub struct CheckConfig {
     pub body: usize,
     /// Media types of bodies that the service does not see: streams.
     pub body_exempt: Vec<MediaType>,
-    /// Headers that the request takes from a forwardAuth service's response (and loses, if they are not in it).
+    /// Headers that the request takes from a forwardAuth service's response. One that is not in the response is removed.
     pub take: Vec<HeaderName>,
 }
 
@@ -56,9 +56,7 @@ impl CheckConfig {
         }
     }
 
-    /// # Errors
-    ///
-    /// A setting that the service's protocol does not support, or that would have no effect.
+    /// Refuses a setting that a service's protocol does not support, or that would have no effect.
     pub(crate) fn validate(&self) -> Result<(), ConfigError> {
         if self.services.is_empty() {
             return Err(ConfigError::NoService);
@@ -69,12 +67,11 @@ impl CheckConfig {
         if self.body > 0 && !self.services.iter().all(Service::sends_body) {
             return Err(ConfigError::Body);
         }
-        let takes = Service::takes_response_headers;
-        if !self.take.is_empty() && !self.services.iter().all(takes) {
+        if !self.take.is_empty() && !self.services.iter().all(Service::takes_response_headers) {
             return Err(ConfigError::ResponseHeaders);
         }
         match self.take.iter().find(|name| !is_mutable(name)) {
-            Some(kept) => Err(ConfigError::ImmutableHeader(kept.clone())),
+            Some(name) => Err(ConfigError::ImmutableHeader(name.clone())),
             None => Ok(()),
         }
     }
@@ -98,13 +95,14 @@ impl Service {
     }
 }
 
-/// What a check service is to see of a request's body.
+/// How much a check service is sent of a request's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CheckedBody {
+    /// Nothing, because the configuration asks for no bodies.
     None,
     /// Nothing, because of its media type.
     Exempt,
-    /// At most so many bytes.
+    /// Its first bytes, at most this many.
     Prefix(usize),
 }
 
@@ -130,8 +128,8 @@ mod tests {
     }
 
     #[test]
-    fn only_headers_that_a_request_may_take_can_be_configured() {
-        let taking = |name: &'static str| CheckConfig {
+    fn header_of_the_framing_or_connection_can_not_be_taken() {
+        let config_taking = |name: &'static str| CheckConfig {
             take: vec![header::AUTHORIZATION, HeaderName::from_static(name)],
             ..CheckConfig::new(vec![service("http://auth.test/verify")])
         };
@@ -148,9 +146,9 @@ mod tests {
             "expect",
             "proxy-authorization",
         ] {
-            let kept = ConfigError::ImmutableHeader(HeaderName::from_static(name));
-            assert_eq!(taking(name).validate(), Err(kept));
+            let error = ConfigError::ImmutableHeader(HeaderName::from_static(name));
+            assert_eq!(config_taking(name).validate(), Err(error));
         }
-        assert_eq!(taking("x-user").validate(), Ok(()));
+        assert_eq!(config_taking("x-user").validate(), Ok(()));
     }
 }

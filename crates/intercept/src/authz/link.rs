@@ -1,4 +1,4 @@
-//! One worker's access to one check service.
+//! One worker's client of one check service.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use super::request::AuthzRequest;
 use super::verdict::AuthzError;
 use crate::http_client::{Generation, HttpClient};
 
-/// A service as one worker reaches it.
+/// One worker's client of one check service.
 #[derive(Clone, Debug)]
 pub(crate) enum Link {
-    /// Connections to another process.
+    /// A service in another process.
     Remote(Remote, Arc<HttpClient>),
-    /// A policy in this process.
+    /// A policy that is evaluated in this process.
     Policy(Arc<Policy>),
 }
 

@@ -22,6 +22,7 @@ impl Default for CheckMetrics {
     fn default() -> Self {
         Self {
             outcomes: Family::default(),
+            // From 250 µs to 1 s.
             seconds: Histogram::new(exponential_buckets(0.000_25, 2.0, 13)),
             suspended: Gauge::default(),
         }
@@ -62,12 +63,11 @@ impl CheckMetrics {
         self.outcomes.get_or_create(&[("outcome", outcome)]).inc();
     }
 
-    /// Observes how long the service took, with or without a response.
+    /// Observes the duration of a request to a service, also of one that failed.
     pub(crate) fn observe_duration(&self, duration: Duration) {
         self.seconds.observe(duration.as_secs_f64());
     }
 
-    /// Notes how many services are suspended.
     pub(crate) fn set_suspended(&self, services: usize) {
         self.suspended
             .set(i64::try_from(services).unwrap_or(i64::MAX));

@@ -9,8 +9,7 @@ use crate::host::write_authority;
 use crate::request::kind::RequestKind;
 use crate::request::trace_context::TraceContext;
 
-/// All that a check service may see of a request. Plain data, borrowed for one [`ask`](super::CheckClient::ask); every name is
-/// canonical.
+/// The attributes of a request, for one [`ask`](super::CheckClient::ask). Every host name is canonical.
 #[derive(Clone, Copy, Debug)]
 pub struct AuthzRequest<'a> {
     /// A tunnel or a request.
@@ -21,11 +20,11 @@ pub struct AuthzRequest<'a> {
     pub client: SocketAddr,
     /// The other end of the socket: the client, or the balancer that sent a PROXY header for it.
     pub peer: SocketAddr,
-    /// The target of the CONNECT of this request's tunnel; `None` outside of one.
+    /// The target of the CONNECT that opened this request's tunnel; `None` outside of a tunnel.
     pub connect: Option<HostPortRef<'a>>,
     /// The server name in the client's TLS handshake with the proxy.
     pub sni: Option<&'a str>,
-    /// The protocol that this handshake selected.
+    /// The protocol that ALPN selected in this handshake.
     pub alpn: Option<&'a str>,
     /// The HTTP version of the client's request.
     pub version: Version,
@@ -33,15 +32,15 @@ pub struct AuthzRequest<'a> {
     pub method: &'a Method,
     /// `http` or `https`; empty for [`RequestKind::Connect`], which has none.
     pub scheme: &'a str,
-    /// The destination. The proxy connects to the destination that was checked, and to no other.
+    /// The destination, and the only one to which the proxy sends this request.
     pub to: HostPortRef<'a>,
     /// Path and query, from the first slash; empty for [`RequestKind::Connect`].
     pub path_and_query: &'a str,
-    /// All headers. Which of them are sent is up to [`SentHeaders`](super::SentHeaders).
+    /// All headers; [`SentHeaders`](super::SentHeaders) selects those that are sent.
     pub headers: &'a HeaderMap,
-    /// The `traceparent` of the request to the service, in place of that of the headers: the span of this request.
+    /// The `traceparent` of the request's own span, which the service is sent instead of the client's.
     pub traceparent: Option<&'a HeaderValue>,
-    /// Bytes of the body; `None` if its length is not known beforehand.
+    /// The length of the body in bytes; `None` if the request does not declare it.
     pub body_size: Option<u64>,
     /// The beginning of the body, if the configuration asks for it.
     pub body: Option<BodyPrefix<'a>>,
@@ -50,18 +49,18 @@ pub struct AuthzRequest<'a> {
 /// A host, without brackets, and a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostPortRef<'a> {
-    /// Lower-case name or address.
+    /// The name, in lower case, or the address.
     pub host: &'a str,
-    /// Always present.
+    /// The port, also if it is the scheme's default.
     pub port: u16,
 }
 
 /// The beginning of a body.
 #[derive(Clone, Copy, Debug)]
 pub struct BodyPrefix<'a> {
-    /// At most as many as [`CheckConfig::body`](super::CheckConfig::body).
+    /// The bytes, at most [`CheckConfig::body`](super::CheckConfig::body) of them.
     pub bytes: &'a Bytes,
-    /// Whether there is more.
+    /// Whether the body is longer.
     pub truncated: bool,
 }
 
@@ -75,7 +74,7 @@ impl std::fmt::Display for HostPortRef<'_> {
 }
 
 impl AuthzRequest<'_> {
-    /// The trace context of the request to the service.
+    /// The trace context that the service is sent.
     pub(crate) fn trace(&self) -> Option<TraceContext> {
         match self.traceparent {
             Some(parent) => TraceContext::with_parent(parent.clone(), self.headers),

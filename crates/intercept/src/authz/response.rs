@@ -16,11 +16,8 @@ pub struct AuthzResponse {
 }
 
 impl AuthzResponse {
-    /// Allows the request, changed so.
-    ///
-    /// # Errors
-    ///
-    /// [`AuthzError::Malformed`]: not all of the changes can be made.
+    /// Allows the request with these changes of its headers. The error is [`AuthzError::Malformed`], if not all of them can be
+    /// made.
     pub(crate) fn allow(changes: HeaderMutations) -> Result<Self, AuthzError> {
         if changes.is_incomplete() {
             return Err(AuthzError::Malformed(
@@ -48,16 +45,16 @@ impl AuthzResponse {
 /// How long a service allows its response to be cached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CacheLifetime {
-    /// The service does not say.
+    /// The service does not limit it.
     #[default]
     AsConfigured,
-    /// At most for so long; not at all for zero.
+    /// At most this long; zero forbids caching.
     AtMost(Duration),
 }
 
 impl CacheLifetime {
-    /// Parses the value of a Cache-Control field (RFC 9111 §5.2.2). Of two directives the stricter one holds, and an invalid
-    /// value of a known directive forbids caching.
+    /// Parses a Cache-Control field (RFC 9111 §5.2.2). The strictest directive counts, and an invalid value of a known
+    /// directive forbids caching.
     pub(crate) fn parse(cache_control: &str) -> Self {
         cache_control
             .split(',')
@@ -65,26 +62,25 @@ impl CacheLifetime {
             .fold(Self::AsConfigured, |lifetime, directive| {
                 let (name, value) = directive.split_once('=').unwrap_or((directive, ""));
                 match name.trim().to_ascii_lowercase().as_str() {
-                    "no-store" | "no-cache" | "private" => lifetime.min(Duration::ZERO),
+                    "no-store" | "no-cache" | "private" => lifetime.limit(Duration::ZERO),
                     "max-age" => {
                         let seconds = value.trim().trim_matches('"').parse();
-                        lifetime.min(Duration::from_secs(u64::from(seconds.unwrap_or(0_u32))))
+                        lifetime.limit(Duration::from_secs(u64::from(seconds.unwrap_or(0_u32))))
                     }
                     _ => lifetime,
                 }
             })
     }
 
-    /// The stricter of the two.
-    pub(crate) fn min(self, max: Duration) -> Self {
+    fn limit(self, max: Duration) -> Self {
         match self {
             Self::AsConfigured => Self::AtMost(max),
             Self::AtMost(other) => Self::AtMost(other.min(max)),
         }
     }
 
-    /// The lifetime in a cache that is configured for `configured` at most.
-    pub(crate) fn within(self, configured: Duration) -> Duration {
+    /// The lifetime in a cache whose configured lifetime is `configured`.
+    pub(crate) fn in_cache(self, configured: Duration) -> Duration {
         match self {
             Self::AsConfigured => configured,
             Self::AtMost(max) => max.min(configured),
@@ -97,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cache_control_bounds_and_forbids() {
+    fn strictest_cache_control_directive_counts() {
         let seconds = |seconds| CacheLifetime::AtMost(Duration::from_secs(seconds));
         for (written, lifetime) in [
             ("", CacheLifetime::AsConfigured),
@@ -113,9 +109,7 @@ mod tests {
         ] {
             assert_eq!(CacheLifetime::parse(written), lifetime, "{written}");
         }
-        assert_eq!(
-            seconds(9).within(Duration::from_secs(3)),
-            Duration::from_secs(3)
-        );
+        let configured = Duration::from_secs(3);
+        assert_eq!(seconds(9).in_cache(configured), configured);
     }
 }

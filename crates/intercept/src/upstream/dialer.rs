@@ -88,7 +88,7 @@ impl Dialer {
             generation: self.generation.load(Acquire),
             to: target.to.clone(),
             tls: target.tls,
-            http2: request.http2() && target.tls,
+            http2: request.allows_http2() && target.tls,
             via: target.via,
             announced_client: self.config.send_proxy.then_some(request.client()),
             private_to: None,

@@ -1,6 +1,6 @@
-//! The stages of a request before it is sent: [`Prepared`], then [`Allowed`]; and an [`AllowedTunnel`].
+//! The stages of a request before it is sent, [`Prepared`] and [`Allowed`], and an [`AllowedTunnel`].
 //!
-//! The constructors of what is allowed are visible to [`authorize`](super) only.
+//! Only [`authorize`](super) can call the constructors of the last two.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,17 +12,17 @@ use crate::authz::header_mutations::HeaderMutations;
 use crate::authz::injected_headers::InjectedHeaders;
 use crate::request::target::RequestTarget;
 
-/// A request as the origin will get it, which the access lists and the check service have not decided on yet.
+/// A request that is ready to be sent, but not authorized yet.
 #[derive(Debug)]
 pub struct Prepared {
     pub(super) head: Parts,
-    http2: bool,
+    allows_http2: bool,
 }
 
 impl Prepared {
-    /// `http2` tells whether the origin may get it over HTTP/2.
-    pub(crate) fn new(head: Parts, http2: bool) -> Self {
-        Self { head, http2 }
+    /// `allows_http2` tells whether the request may be sent to the origin over HTTP/2.
+    pub(crate) fn new(head: Parts, allows_http2: bool) -> Self {
+        Self { head, allows_http2 }
     }
 
     pub(crate) fn headers(&self) -> &HeaderMap {
@@ -56,7 +56,7 @@ impl Prepared {
 /// }
 /// ```
 ///
-/// Nothing but `authorize` makes one. Expected error: private fields (E0451).
+/// Only `authorize` constructs one. Expected error: private fields (E0451).
 ///
 /// ```compile_fail,E0451
 /// use peername_intercept::authz::Allowed;
@@ -74,7 +74,7 @@ pub struct Allowed {
 }
 
 impl Allowed {
-    /// Makes the changes that the check service wants made.
+    /// Applies the header changes that the check service asks for.
     pub(super) fn new(
         target: &Arc<RequestTarget>,
         client: SocketAddr,
@@ -92,7 +92,8 @@ impl Allowed {
         }
     }
 
-    /// Adds what only the origin may see: after the check, and after the changes that it asked for. Returns the names.
+    /// Adds the headers with secrets. This comes after the check and its header changes, because only the origin may see them.
+    /// Returns their names.
     pub(super) fn add_secrets(&mut self, injected: &InjectedHeaders) -> Option<String> {
         let Parts {
             headers, method, ..
@@ -100,7 +101,7 @@ impl Allowed {
         injected.add_to(headers, method, &self.target)
     }
 
-    /// The changes that the check service wants made to request and response; `None` where no check service is configured.
+    /// The header changes that the check service asks for, also those of the response; `None` if no check service is configured.
     pub(crate) fn changes(&self) -> Option<Arc<HeaderMutations>> {
         self.changes.clone()
     }
@@ -113,9 +114,9 @@ impl Allowed {
         self.client
     }
 
-    /// Whether the origin may get it over HTTP/2.
-    pub(crate) fn http2(&self) -> bool {
-        self.request.http2
+    /// Whether the request may be sent to the origin over HTTP/2.
+    pub(crate) fn allows_http2(&self) -> bool {
+        self.request.allows_http2
     }
 
     pub(crate) fn into_request<B>(self, body: B) -> Request<B> {
@@ -134,7 +135,7 @@ impl Allowed {
 /// }
 /// ```
 ///
-/// That a request is allowed opens no tunnel. Expected error: mismatched types (E0308), at `&tunnel`.
+/// An allowed request is no permission for a tunnel. Expected error: mismatched types (E0308), at `&tunnel`.
 ///
 /// ```compile_fail,E0308
 /// use peername_intercept::authz::Allowed;
@@ -145,7 +146,7 @@ impl Allowed {
 /// }
 /// ```
 ///
-/// Nothing but `authorize` makes one. Expected error: private fields (E0451).
+/// Only `authorize` constructs one. Expected error: private fields (E0451).
 ///
 /// ```compile_fail,E0451
 /// use peername_intercept::authz::AllowedTunnel;
@@ -170,7 +171,7 @@ impl AllowedTunnel {
         }
     }
 
-    /// Whether it was decided on as one that is relayed unopened, not by the rules for requests in it.
+    /// Whether the tunnel was authorized to be relayed unopened: the requests in it are not decided on.
     pub(crate) fn is_relayed(&self) -> bool {
         self.is_relayed
     }

@@ -27,7 +27,7 @@ pub enum ConfigError {
     /// A URL without a port, of a protocol that has no default port.
     #[error("the check URL has no port; write {0}")]
     Port(&'static str),
-    /// A URL that the protocol does not accept, and why.
+    /// The protocol does not accept the URL, for this reason.
     #[error("{0}")]
     Url(&'static str),
     /// A body for a protocol that sends none.
@@ -35,7 +35,7 @@ pub enum ConfigError {
         "a forwardAuth service is not sent bodies; ask over grpc, opa+http or rego, or leave the body out"
     )]
     Body,
-    /// Headers to take from the response, in a protocol that names the headers to change in its responses.
+    /// Headers to take from the response, for a protocol whose responses name the headers to change.
     #[error(
         "headers to take from the answer are for forwardAuth; grpc and opa+http services and policies name them in the answer"
     )]
@@ -46,10 +46,10 @@ pub enum ConfigError {
          stays as it was checked"
     )]
     ImmutableHeader(HeaderName),
-    /// The files of a policy, and what is wrong, with file and line.
+    /// The files of a policy are not valid; the text has file and line.
     #[error("the policy of --check rego: {0}")]
     Policy(String),
-    /// The files for TLS, and what is wrong.
+    /// The files for TLS can't be used; the text has the option and the file.
     #[error("{0}")]
     Tls(String),
     /// A service that uses TLS, without trust anchors.

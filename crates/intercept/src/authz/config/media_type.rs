@@ -1,10 +1,10 @@
-//! A media type of an option (`--check-body-exempt`).
+//! The media type in an option (`--check-body-exempt`).
 
 use std::str::FromStr;
 
 use http::{HeaderMap, header};
 
-/// A media type without parameters, such as `application/grpc`, with those of its suffixes (`application/grpc+proto`).
+/// A media type without parameters, such as `application/grpc`. It includes those with a suffix (`application/grpc+proto`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MediaType(String);
 
@@ -18,7 +18,7 @@ impl FromStr for MediaType {
 
     fn from_str(text: &str) -> Result<Self, ParseMediaTypeError> {
         match text.split_once('/') {
-            Some((kind, subtype)) if is_token(kind) && is_token(subtype) => {
+            Some((top_level, subtype)) if is_token(top_level) && is_token(subtype) => {
                 Ok(Self(text.to_ascii_lowercase()))
             }
             _ => Err(ParseMediaTypeError),
@@ -27,19 +27,20 @@ impl FromStr for MediaType {
 }
 
 impl MediaType {
-    /// Whether the body of a message with these headers has this type. One with two types has none.
-    pub(crate) fn is_of(&self, headers: &HeaderMap) -> bool {
-        let mut types = headers.get_all(header::CONTENT_TYPE).iter();
-        let (Some(kind), None) = (types.next(), types.next()) else {
+    /// Whether a message with these headers has a body of this type. No type matches if the headers name several.
+    pub(crate) fn matches(&self, headers: &HeaderMap) -> bool {
+        let mut values = headers.get_all(header::CONTENT_TYPE).iter();
+        let (Some(value), None) = (values.next(), values.next()) else {
             return false;
         };
-        let kind = kind.to_str().unwrap_or_default().to_ascii_lowercase();
-        if kind.contains(',') {
+        let value = value.to_str().unwrap_or_default().to_ascii_lowercase();
+        if value.contains(',') {
             return false;
         }
-        let kind = kind.split(';').next().unwrap_or_default().trim();
-        let suffix = kind.strip_prefix(&*self.0);
-        suffix.is_some_and(|suffix| suffix.is_empty() || suffix.starts_with('+'))
+        let media_type = value.split(';').next().unwrap_or_default().trim();
+        media_type
+            .strip_prefix(&*self.0)
+            .is_some_and(|suffix| suffix.is_empty() || suffix.starts_with('+'))
     }
 }
 
@@ -57,9 +58,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn type_covers_its_suffixes() {
+    fn type_matches_its_suffixes_and_no_list_of_types() {
         let exempt: MediaType = "application/Grpc".parse().unwrap();
-        for (kind, is_exempt) in [
+        for (content_type, is_exempt) in [
             ("application/grpc", true),
             ("Application/gRPC+proto; x=y", true),
             ("application/grpc-web", false),
@@ -68,12 +69,9 @@ mod tests {
             ("text/plain", false),
             ("", false),
         ] {
-            let headers = [(header::CONTENT_TYPE, HeaderValue::from_static(kind))];
-            assert_eq!(
-                exempt.is_of(&HeaderMap::from_iter(headers)),
-                is_exempt,
-                "{kind}"
-            );
+            let value = HeaderValue::from_static(content_type);
+            let headers = HeaderMap::from_iter([(header::CONTENT_TYPE, value)]);
+            assert_eq!(exempt.matches(&headers), is_exempt, "{content_type}");
         }
         for wrong in ["", "application", "application/", "a/b;c", "a/b/c", "*/*"] {
             assert!(wrong.parse::<MediaType>().is_err(), "{wrong}");

@@ -5,8 +5,8 @@ use http::header::{self, HeaderName};
 /// The headers of a request that are sent to the check service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum SentHeaders {
-    /// All but Authorization, Proxy-Authorization and Cookie: these are secrets between the client and the origin or the
-    /// proxy, and the service is neither.
+    /// All but Authorization, Proxy-Authorization and Cookie: the client's secrets are for the origin or the proxy, not for the
+    /// service.
     #[default]
     AllButCredentials,
     /// All headers.

@@ -13,7 +13,7 @@ use crate::http_client::tls::{ClientTls, Credentials};
 /// The files of a [`ClientTls`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CheckTlsFiles<'a> {
-    /// PEM files of authorities (`--check-ca`); without any, those that this host trusts.
+    /// PEM files of authorities (`--check-ca`); if there are none, the authorities that this host trusts.
     pub ca: &'a [PathBuf],
     /// PEM files of a certificate with its chain (`--check-cert`), and of its key (`--check-key`).
     pub identity: Option<(&'a Path, &'a Path)>,
@@ -50,22 +50,20 @@ impl CheckTlsFiles<'_> {
 
 fn certificates(option: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, ConfigError> {
     let text = read(option, path)?;
-    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text.as_bytes()).collect();
-    match all {
-        Ok(all) if all.is_empty() => Err(refuse(
-            option,
-            path,
-            &"no certificate in it; it has to be PEM",
-        )),
-        Ok(all) => Ok(all),
-        Err(error) => Err(refuse(option, path, &error)),
+    let certificates: Vec<_> = CertificateDer::pem_slice_iter(text.as_bytes())
+        .collect::<Result<_, _>>()
+        .map_err(|error| refuse(option, path, &error))?;
+    if certificates.is_empty() {
+        let why = "no certificate in it; it has to be PEM";
+        return Err(refuse(option, path, &why));
     }
+    Ok(certificates)
 }
 
 fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, ConfigError> {
     let option = "--check-key";
     let text = read(option, path)?;
-    // The parser's error may quote what it has read.
+    // The parser's error may quote the file, and so the key.
     let why = "no private key in it; it has to be PEM, without a password";
     PrivateKeyDer::from_pem_slice(text.as_bytes()).map_err(|_| refuse(option, path, &why))
 }
