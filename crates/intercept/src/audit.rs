@@ -1,7 +1,7 @@
-//! The audit log: one line per request, at its end.
+//! The audit log: one line per request, written at the end of the request.
 //!
-//! Plain data: the stages fill in an [`AuditRecord`], which is written once the request is over. Text from a peer is escaped
-//! and capped; a query, which often carries secrets, is left out, as are all headers and bodies.
+//! The stages of a request fill in its [`AuditRecord`]. Text from a peer is escaped and capped. Queries are left out, because
+//! they often carry secrets, as are all headers and bodies.
 
 pub mod admission;
 pub mod denials;
@@ -29,7 +29,7 @@ use crate::request::remedy::Remedy;
 use crate::request::target::RequestTarget;
 use crate::request::trace_context::{SpanContext, TraceContext, TraceId};
 
-/// What is known of a request so far.
+/// The record of a request, as far as the request has come.
 #[derive(Debug)]
 pub(crate) struct AuditRecord {
     pub(crate) id: Id,
@@ -45,18 +45,18 @@ pub(crate) struct AuditRecord {
     pub(crate) path: String,
     pub(crate) has_query: bool,
     pub(crate) decision: FinalDecision,
-    /// What has decided.
+    /// How the decision was made: by the access lists, the check service, its cache, or why it could not be made.
     pub(crate) how: &'static str,
-    /// The reason that the check service gave for a denial.
+    /// The reason of a denial by the access lists, the approver or the check service.
     pub(crate) reason: Option<Arc<str>>,
     /// The rule of the access lists that matches; `None` if none does.
     pub(crate) rule: Option<Arc<str>>,
-    /// The option that would allow what is denied.
+    /// The option that would allow the denied request.
     pub(crate) remedy: Option<Remedy>,
     /// The names of the headers that the proxy adds.
     pub(crate) injected: Option<String>,
     pub(crate) check_took: Option<Duration>,
-    /// How much of the body the check service has seen.
+    /// How much of the body the check service was sent: `partial`, `whole`, or `exempt` for nothing because of its type.
     pub(crate) checked_body: Option<&'static str>,
     pub(crate) status: Option<StatusCode>,
     /// The code of the proxy's own error response.
@@ -66,7 +66,7 @@ pub(crate) struct AuditRecord {
     pub(crate) hint: &'static str,
     /// The bytes of the request's body that were sent to the origin.
     pub(crate) sent: Arc<BodyProgress>,
-    /// Bytes of the response's body that the client was sent.
+    /// The bytes of the response's body that were sent to the client.
     pub(crate) received: AtomicU64,
     pub(crate) upstream: Option<UpstreamFields>,
     pub(crate) origin: OriginContact,
@@ -74,7 +74,7 @@ pub(crate) struct AuditRecord {
     pub(crate) tried: Option<SocketAddr>,
     /// Whether the request was sent twice.
     pub(crate) retried: bool,
-    /// Whether only the end of the connection ended the response, and the origin did not confirm it.
+    /// Whether the response ended with its connection, and without close_notify: it may be truncated.
     pub(crate) lacks_close_notify: bool,
     pub(crate) time_to_response: Option<Duration>,
     pub(crate) end: ExchangeEnd,
@@ -83,15 +83,15 @@ pub(crate) struct AuditRecord {
 /// How an exchange ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExchangeEnd {
-    /// By the client, or within this proxy.
+    /// The client or this proxy ended it early.
     Cut,
-    /// As its protocol says.
+    /// It ended as its protocol demands.
     Complete,
     CutByOrigin,
     ClosedByAdmin,
-    /// By an idle timeout.
+    /// An idle timeout ended it.
     Idle,
-    /// A tunnel through which no request came.
+    /// It was a tunnel, through which no request came.
     Unused,
 }
 
@@ -109,14 +109,14 @@ impl ExchangeEnd {
     }
 }
 
-/// How far a request came to its origin.
+/// Whether a request reached its origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OriginContact {
-    /// It was not sent, or this proxy itself could open no connection.
+    /// No: the request was not to be sent, or this proxy itself could not open a connection.
     NotTried,
-    /// No connection to the origin was ready for it: its name or address, its TLS, or the upstream proxy before it failed.
+    /// No: the origin's name, address or TLS failed, or the upstream proxy on the path.
     NotReached,
-    /// It was sent on a connection to the origin, with or without a response.
+    /// Yes: the request was sent on a connection to the origin, with or without a response.
     Reached,
 }
 
@@ -124,7 +124,7 @@ pub(crate) enum OriginContact {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UpstreamFields {
     pub(crate) addr: SocketAddr,
-    /// The protocol version, where it is TLS.
+    /// The protocol version of TLS; `None` without TLS.
     pub(crate) tls: Option<&'static str>,
     /// Whether the connection had been used before.
     pub(crate) reused: bool,
@@ -134,24 +134,24 @@ pub(crate) struct UpstreamFields {
 #[derive(Debug, Default)]
 pub(crate) struct BodyProgress {
     pub(crate) bytes: AtomicU64,
-    /// Whether the next byte is the client's to send.
+    /// Whether the proxy waits for the client's next byte.
     pub(crate) awaits_client: AtomicBool,
 }
 
 /// The final decision on a request, as `peername_intercept_requests_total` counts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum FinalDecision {
-    /// The access lists and the check service allowed it, as far as they are configured.
+    /// The access lists and the check service allowed the request, as far as they are configured.
     Allowed,
     /// Neither access lists nor a check service are configured.
     Unchecked,
-    /// A rule of the access lists denied it, no rule allowed it, or the check service denied it.
+    /// A rule of the access lists denied the request, no rule allowed it, or the check service denied it.
     Denied,
-    /// The check service gave no answer, which denies.
+    /// The check failed, which denies the request.
     CheckFailed,
-    /// The check service gave no answer, and `--on-check-failure allow` lets the request pass.
+    /// The check failed, and `--on-check-failure allow` lets the request pass.
     FailedOpen,
-    /// A rule of the proxy refused it, before or after the check.
+    /// A rule of the proxy itself refused the request, before or after the check.
     Refused,
     /// The client closed the connection before there was a decision.
     Left,
@@ -218,13 +218,13 @@ impl AuditRecord {
         self.has_query = uri.query().is_some();
     }
 
-    /// Gives the request a span, in a trace of its own until its head names one.
+    /// Begins a span, in a new trace. [`set_head`](Self::set_head) moves the span to the trace that the request names.
     pub(crate) fn begin_span(&mut self) {
         self.span = SpanContext::new_root();
         self.trace_id = self.span.map(|span| span.trace_id);
     }
 
-    /// Notes the head of the request, with the trace that it belongs to, if its headers name one.
+    /// Records the head of the request, and the trace that its headers name.
     pub(crate) fn set_head(&mut self, head: &Parts) {
         self.set_uri(&head.uri);
         self.version = Some(head.version);
@@ -234,12 +234,12 @@ impl AuditRecord {
         }
     }
 
-    /// The `traceparent` of requests that are made for this one, if it has a span.
+    /// The `traceparent` for requests that the proxy makes because of this one, if this one has a span.
     pub(crate) fn traceparent(&self) -> Option<HeaderValue> {
         self.span.and_then(SpanContext::to_traceparent)
     }
 
-    /// Whether the check service itself has decided, which may have spans below this request's.
+    /// Whether the check service itself has decided. It may have spans below that of this request.
     pub(crate) fn is_asked(&self) -> bool {
         self.how == ASKED
     }
@@ -248,7 +248,7 @@ impl AuditRecord {
         self.method == http::Method::HEAD.as_str()
     }
 
-    /// Notes that nothing decides on requests.
+    /// Records that neither access lists nor a check service are configured.
     pub(crate) fn set_unchecked(&mut self) {
         self.set_decision(FinalDecision::Unchecked, "no_check");
     }
@@ -257,21 +257,21 @@ impl AuditRecord {
         (self.decision, self.how) = (decision, how);
     }
 
-    /// Notes the reason that the check service gave for a denial; empty where it gave none.
+    /// Records the reason of a denial; empty if there is none.
     pub(crate) fn set_denial_reason(&mut self, reason: &Arc<str>) {
         self.reason = Some(Arc::clone(reason)).filter(|reason| !reason.is_empty());
     }
 
-    /// Notes that the check denied the tunnel that this request came through.
-    pub(crate) fn set_tunnel_denied(&mut self, failed: bool) {
-        let denied = match failed {
+    /// Records that the tunnel of this request was denied, or that its check failed.
+    pub(crate) fn set_tunnel_denied(&mut self, check_failed: bool) {
+        let decision = match check_failed {
             true => FinalDecision::CheckFailed,
             false => FinalDecision::Denied,
         };
-        self.set_decision(denied, "connect");
+        self.set_decision(decision, "connect");
     }
 
-    /// Notes that the client gets this refusal instead of a response.
+    /// Records that the client gets this refusal as its response.
     pub(crate) fn set_refused(&mut self, refusal: &Refusal) {
         if self.decision == FinalDecision::Left {
             self.set_overruled();
@@ -282,8 +282,9 @@ impl AuditRecord {
         self.hint = refusal.hint;
     }
 
-    /// Notes that the connection is closed without a response. `refusal` is for the log alone, with its hint.
+    /// Records that the connection is closed without a response. `refusal` is for the log only, with its hint.
     pub(crate) fn set_unanswered(&mut self, refusal: &Refusal) {
+        // The limit of certificates refuses a tunnel that the check has allowed.
         if self.decision == FinalDecision::Left || refusal.code == "too_many_certificates" {
             self.set_overruled();
         }
@@ -292,7 +293,7 @@ impl AuditRecord {
         self.hint = refusal.hint;
     }
 
-    /// The error as it is logged: with its hint where no response has told the client.
+    /// The error for the log. The hint is added only if the client got no response, which would have it.
     fn logged_error(&self) -> Option<Cow<'_, str>> {
         match self.status {
             Some(_) => self.error.as_deref().map(Cow::Borrowed),
@@ -308,12 +309,12 @@ impl AuditRecord {
         })
     }
 
-    /// Notes that a rule of the proxy refuses the request, even if the check allowed it.
+    /// Records that a rule of the proxy refuses the request, even if the check allowed it.
     pub(crate) fn set_overruled(&mut self) {
         self.set_decision(FinalDecision::Refused, "rule");
     }
 
-    /// Notes that bytes are relayed to this address as they are.
+    /// Records that the tunnel is relayed unopened to this address.
     pub(crate) fn set_tunnelled(&mut self, addr: SocketAddr, tls: Option<&'static str>) {
         self.set_upstream(UpstreamFields {
             addr,
@@ -323,18 +324,18 @@ impl AuditRecord {
         (self.time_to_response, self.how) = (Some(self.started.elapsed()), "passthrough");
     }
 
-    /// Notes the connection on which the request reached the origin.
+    /// Records the connection on which the request reached the origin.
     pub(crate) fn set_upstream(&mut self, upstream: UpstreamFields) {
         (self.upstream, self.origin) = (Some(upstream), OriginContact::Reached);
     }
 
-    /// Notes the head of the response.
+    /// Records the status and the time of the response.
     pub(crate) fn set_status(&mut self, status: StatusCode) {
         self.status = Some(status);
         self.time_to_response = Some(self.started.elapsed());
     }
 
-    /// Notes that the exchange was ended over the admin endpoint, unless it was over, with what its relay had moved.
+    /// Records that the admin endpoint ended the exchange, and the bytes of its relay, unless the exchange was over before.
     pub(crate) fn mark_closed_by_admin(&mut self, relayed: Tally) {
         if self.end == ExchangeEnd::Cut {
             self.end = ExchangeEnd::ClosedByAdmin;
@@ -342,19 +343,19 @@ impl AuditRecord {
         }
     }
 
-    /// Adds what a relay has moved.
+    /// Adds the bytes of a relay.
     pub(crate) fn add_relayed(&self, relayed: Tally) {
         self.sent.bytes.fetch_add(relayed.to_upstream, Relaxed);
         self.received.fetch_add(relayed.to_downstream, Relaxed);
     }
 
-    /// Bytes of bodies moved so far, in both directions.
+    /// The bytes of both bodies so far.
     pub(crate) fn bytes_moved(&self) -> u64 {
         self.sent.bytes.load(Relaxed) + self.received.load(Relaxed)
     }
 }
 
-/// Escapes what a peer sent for the line, and cuts it off behind `max_bytes`.
+/// Escapes a peer's text for the audit line, and caps it at `max_bytes`.
 fn escape(text: &str, max_bytes: usize) -> String {
     let mut out = String::new();
     escape_into(&mut out, text.as_bytes(), max_bytes, b"");
@@ -372,9 +373,9 @@ pub(crate) fn tls_version(version: ProtocolVersion) -> &'static str {
 
 /// The tracing target of audit lines and no others.
 pub const TARGET: &str = "peername::audit";
-/// What has decided: the check service.
+/// How the decision was made: by asking the check service.
 pub(crate) const ASKED: &str = "asked";
-/// Bytes of a method in the line.
+/// The maximum number of bytes of a method in the line.
 const MAX_METHOD: usize = 32;
-/// Bytes of a path in the line.
+/// The maximum number of bytes of a path in the line.
 const MAX_PATH: usize = 1024;

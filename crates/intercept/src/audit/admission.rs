@@ -1,4 +1,4 @@
-//! A record of each request before it is sent: without one it is denied.
+//! The log of admitted requests: each is recorded before it is sent, and denied if it can't be.
 
 use std::fmt::Debug;
 use std::io;
@@ -12,9 +12,9 @@ use crate::request::target::RequestTarget;
 /// An allowed request that is about to be sent, or a tunnel that is about to be relayed. Text is escaped for a log.
 #[derive(Clone, Debug)]
 pub struct AdmittedRequest<'a> {
-    /// The id of its audit line.
+    /// The id in the audit line.
     pub id: String,
-    /// What it is.
+    /// Whether it is a request or a tunnel.
     pub kind: RequestKind,
     /// The destination's name or address.
     pub host: String,
@@ -22,17 +22,13 @@ pub struct AdmittedRequest<'a> {
     pub port: u16,
     /// The method.
     pub method: &'a Method,
-    /// The path without the query, as in its audit line; empty for a tunnel.
+    /// The path without the query, as in the audit line; empty for a tunnel.
     pub path: &'a str,
 }
 
-/// Where admitted requests are recorded.
+/// A log of admitted requests.
 pub trait AdmissionLog: Debug + Send + Sync {
-    /// Writes the record; returns once the kernel has it.
-    ///
-    /// # Errors
-    ///
-    /// Those of write(2), such as ENOSPC. The request is denied then.
+    /// Writes the record, and returns once the kernel has it. An error of write(2), such as ENOSPC, denies the request.
     fn record(&self, request: &AdmittedRequest<'_>) -> io::Result<()>;
 }
 

@@ -8,35 +8,36 @@ use super::{AuditRecord, FinalDecision};
 use crate::host::HostPort;
 use crate::request::remedy::Remedy;
 
-/// The denied destinations of a process, with their number of denials. Bounded: the client chooses them.
+/// The denied destinations of a process, with the number of denials of each. Bounded, because the client chooses the destinations.
 #[derive(Debug, Default)]
 pub struct Denials(Mutex<Counts>);
 
 #[derive(Debug, Default)]
 struct Counts {
     by_destination: BTreeMap<(HostPort, Option<Remedy>), DeniedDestination>,
-    /// Connections to ports of the host's loopback that the kernel refused.
+    /// The ports of the host's loopback to which connections were refused.
     refused: BTreeMap<u16, DeniedDestination>,
     /// Denials of destinations beyond [`MAX_DESTINATIONS`].
     others: u64,
 }
 
-/// A destination that was denied, or some of its requests that other options would allow than the rest.
+/// A denied destination, and the option that would allow it. If different options would allow its requests, it is listed once
+/// for each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeniedDestination {
     /// The destination.
     pub to: HostPort,
     /// The number of denials.
     pub count: u64,
-    /// The option that would allow it; `None` where no option would.
+    /// The option that would allow these requests; `None` if no option would.
     pub remedy: Option<Remedy>,
     /// The reason of the first denial.
     pub reason: String,
 }
 
 impl DeniedDestination {
-    /// The destination of a denied record, which is not counted yet.
-    fn of(to: &HostPort, record: &AuditRecord) -> Self {
+    /// Creates the entry of a denied request, which is not counted yet.
+    fn new(to: &HostPort, record: &AuditRecord) -> Self {
         Self {
             to: to.clone(),
             count: 0,
@@ -47,38 +48,38 @@ impl DeniedDestination {
 }
 
 impl Denials {
-    /// Counts the denial of a record, if it is one of a destination and not the fault of the request itself.
+    /// Counts a denied request, unless the request itself and not its destination is the reason.
     pub(crate) fn count(&self, record: &AuditRecord) {
         let Some(to) = record.denied_destination() else {
             return;
         };
         let mut counts = self.0.lock();
         let key = (to.clone(), record.remedy.clone());
-        let known = if record.code == Some("port_not_allowed") && to.host.is_localhost() {
+        let denied = if record.code == Some("port_not_allowed") && to.host.is_localhost() {
             counts
                 .refused
                 .entry(to.port)
-                .or_insert_with(|| DeniedDestination::of(to, record))
+                .or_insert_with(|| DeniedDestination::new(to, record))
         } else if counts.by_destination.len() < MAX_DESTINATIONS
             || counts.by_destination.contains_key(&key)
         {
             counts
                 .by_destination
                 .entry(key)
-                .or_insert_with(|| DeniedDestination::of(to, record))
+                .or_insert_with(|| DeniedDestination::new(to, record))
         } else {
             counts.others += 1;
             return;
         };
-        known.count += 1;
+        denied.count += 1;
     }
 
-    /// Forgets that the kernel refused connections to this port of the host's loopback.
+    /// Forgets the refused connections to this port of the host's loopback.
     pub(crate) fn forget_refused(&self, port: u16) {
         self.0.lock().refused.remove(&port);
     }
 
-    /// The denied destinations in the order of their names, and the number of denials of those beyond the limit.
+    /// The denied destinations, sorted, and the number of denials of destinations beyond the limit.
     pub fn list(&self) -> (Vec<DeniedDestination>, u64) {
         let counts = self.0.lock();
         (
@@ -94,17 +95,21 @@ impl Denials {
 }
 
 impl AuditRecord {
+    /// The destination, if it is the reason of a denial.
     fn denied_destination(&self) -> Option<&HostPort> {
         let is_denied = match self.decision {
             FinalDecision::Denied | FinalDecision::CheckFailed => true,
             FinalDecision::Refused => {
-                let codes = [
+                let destination_codes = [
                     "name_mismatch",
                     "unknown_name",
                     "port_not_allowed",
                     "tcp_not_allowed",
                 ];
-                self.remedy.is_some() || self.code.is_some_and(|code| codes.contains(&code))
+                self.remedy.is_some()
+                    || self
+                        .code
+                        .is_some_and(|code| destination_codes.contains(&code))
             }
             _ => false,
         };
@@ -123,5 +128,5 @@ impl AuditRecord {
     }
 }
 
-/// The destinations that are told apart.
+/// The maximum number of destinations that are listed.
 const MAX_DESTINATIONS: usize = 1000;

@@ -1,4 +1,4 @@
-//! The origins that could not be reached, for a summary at the end of a run: a program often shows no more of it than a status.
+//! The origins that could not be reached, for a summary at the end of a run: the program itself often shows only a status code.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,8 @@ use parking_lot::Mutex;
 use super::{AuditRecord, OriginContact};
 use crate::host::HostPort;
 
-/// The destinations of a process whose last request was allowed, and reached no origin. Bounded: the client chooses them.
+/// The destinations of a process whose last request was allowed but did not reach its origin. Bounded, because the client
+/// chooses the destinations.
 #[derive(Debug, Default)]
 pub struct Failures(Mutex<Counts>);
 
@@ -23,14 +24,14 @@ struct Counts {
 pub struct FailedDestination {
     /// The destination.
     pub to: HostPort,
-    /// The number of requests that failed since the last one that did not.
+    /// The number of failed requests since one reached the origin.
     pub count: u64,
-    /// What happened at the last one, and what to do about it.
+    /// The error of the last request, and what to do about it.
     pub error: String,
 }
 
 impl Failures {
-    /// Counts the request of a record, if it was to reach an origin and did not; a request that reached it ends the failure.
+    /// Counts a request that did not reach its origin. One that did removes the destination from the list.
     pub(crate) fn count(&self, record: &AuditRecord) {
         let Some(target) = &record.target else {
             return;
@@ -62,7 +63,7 @@ impl Failures {
         }
     }
 
-    /// The destinations in the order of their names, and the number of failures of those beyond the limit.
+    /// The destinations, sorted, and the number of failures of destinations beyond the limit.
     pub fn list(&self) -> (Vec<FailedDestination>, u64) {
         let counts = self.0.lock();
         (
@@ -72,7 +73,7 @@ impl Failures {
     }
 }
 
-/// The destinations that are told apart.
+/// The maximum number of destinations that are listed.
 const MAX_DESTINATIONS: usize = 1000;
 
 #[cfg(test)]
@@ -90,7 +91,7 @@ mod tests {
     use crate::upstream::{FailedAttempt, UpstreamError};
 
     /// The record of a request to this port of `a.test` that failed.
-    fn failed(port: u16, error: UpstreamError) -> AuditRecord {
+    fn failed_record(port: u16, error: UpstreamError) -> AuditRecord {
         let client = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let client = ClientInfo::new(Id::next(), PeerAddr(client), client);
         let mut record = AuditRecord::new(Arc::new(client), "GET");
@@ -102,9 +103,9 @@ mod tests {
         record
     }
 
-    fn refused(port: u16) -> AuditRecord {
+    fn refused_record(port: u16) -> AuditRecord {
         let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        failed(port, UpstreamError::ConnectRefused(addr))
+        failed_record(port, UpstreamError::ConnectRefused(addr))
     }
 
     #[test]
@@ -115,9 +116,9 @@ mod tests {
             UpstreamError::ResponseTimeout(Duration::ZERO),
             UpstreamError::BadResponse(String::new()),
         ] {
-            failures.count(&refused(80));
-            failures.count(&refused(80));
-            failures.count(&failed(80, UpstreamError::Full(1)));
+            failures.count(&refused_record(80));
+            failures.count(&refused_record(80));
+            failures.count(&failed_record(80, UpstreamError::Full(1)));
             let (listed, _) = failures.list();
             assert_eq!(listed.len(), 1, "{listed:?}");
             assert_eq!(listed[0].count, 2);
@@ -126,7 +127,7 @@ mod tests {
                     .error
                     .ends_with("; nothing listens there, or a firewall rejects it")
             );
-            failures.count(&failed(80, error));
+            failures.count(&failed_record(80, error));
             assert_eq!(failures.list(), (Vec::new(), 0));
         }
     }
@@ -134,8 +135,8 @@ mod tests {
     #[test]
     fn destinations_beyond_the_limit_are_counted_together() {
         let failures = Failures::default();
-        for port in 1..=1002 {
-            failures.count(&refused(port));
+        for port in 1..=u16::try_from(MAX_DESTINATIONS + 2).unwrap() {
+            failures.count(&refused_record(port));
         }
         let (listed, others) = failures.list();
         assert_eq!((listed.len(), others), (MAX_DESTINATIONS, 2));

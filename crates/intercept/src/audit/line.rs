@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{AuditRecord, TARGET};
 use crate::request::target::RequestTarget;
 
-/// Emits the line at a level that tracing has to know when it is compiled.
+/// Emits the line at a level. This is a macro because the level of a tracing event has to be a constant.
 macro_rules! line {
     ($record:ident, $level:ident) => {{
         let (client, target) = (&$record.client, $record.target.as_deref());
@@ -66,7 +66,7 @@ impl AuditRecord {
     }
 }
 
-/// Rounded to 10 µs, a precision that means something.
+/// Milliseconds, rounded to 10 µs: further digits are noise.
 pub(super) fn milliseconds(duration: Duration) -> f64 {
     (duration.as_secs_f64() * 100_000.0).round() / 100.0
 }

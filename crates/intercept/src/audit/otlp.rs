@@ -1,7 +1,7 @@
 //! Exports a span for each request by the OpenTelemetry protocol: OTLP over HTTP, in its binary encoding.
 //!
-//! Spans are queued by the workers, and sent in batches by one task of the control side. The queue is bounded: a collector that
-//! is slow or can't be reached delays no request, and costs spans, which are counted.
+//! The workers queue spans, and one task outside of the workers sends them in batches. The queue is bounded: a collector that
+//! is slow or can't be reached does not delay requests, but spans are dropped, and counted.
 
 mod collector;
 mod collector_url;

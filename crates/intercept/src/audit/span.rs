@@ -46,92 +46,93 @@ impl AuditRecord {
     }
 
     fn attributes(&self, method: Option<&'static str>, error_type: Option<&str>) -> Vec<KeyValue> {
-        let mut all = Attributes(Vec::new());
-        self.add_conventional(&mut all, method, error_type);
-        self.add_own(&mut all);
-        all.0
+        let mut attributes = Attributes(Vec::new());
+        self.add_conventional(&mut attributes, method, error_type);
+        self.add_own(&mut attributes);
+        attributes.0
     }
 
+    /// Adds the attributes of the semantic conventions.
     fn add_conventional(
         &self,
-        all: &mut Attributes,
+        attributes: &mut Attributes,
         method: Option<&'static str>,
         error_type: Option<&str>,
     ) {
         let (client, target) = (&self.client, self.target.as_deref());
-        all.text("http.request.method", Some(method.unwrap_or("_OTHER")));
+        attributes.text("http.request.method", Some(method.unwrap_or("_OTHER")));
         let original = Some(&*self.method).filter(|text| method.is_none() && !text.is_empty());
-        all.text("http.request.method_original", original);
-        all.text("url.scheme", target.map(RequestTarget::scheme));
-        all.text(
+        attributes.text("http.request.method_original", original);
+        attributes.text("url.scheme", target.map(RequestTarget::scheme));
+        attributes.text(
             "url.path",
             Some(&*self.path).filter(|path| !path.is_empty()),
         );
-        all.text("server.address", target.map(|target| &*target.host));
-        all.int("server.port", target.map(|target| target.to.port));
-        all.int(
+        attributes.text("server.address", target.map(|target| &*target.host));
+        attributes.int("server.port", target.map(|target| target.to.port));
+        attributes.int(
             "http.response.status_code",
             self.status.map(|status| status.as_u16()),
         );
-        all.text("client.address", Some(client.addr.ip()));
-        all.int("client.port", Some(client.addr.port()));
-        all.text("network.peer.address", Some(client.peer.0.ip()));
-        all.int("network.peer.port", Some(client.peer.0.port()));
-        all.text("network.protocol.version", self.version.and_then(version));
-        all.text("error.type", error_type);
+        attributes.text("client.address", Some(client.addr.ip()));
+        attributes.int("client.port", Some(client.addr.port()));
+        attributes.text("network.peer.address", Some(client.peer.0.ip()));
+        attributes.int("network.peer.port", Some(client.peer.0.port()));
+        attributes.text("network.protocol.version", self.version.and_then(version));
+        attributes.text("error.type", error_type);
     }
 
-    /// The names are those of the audit line.
-    fn add_own(&self, all: &mut Attributes) {
+    /// Adds the fields of the audit line that the conventions have no attributes for, by the names of the line.
+    fn add_own(&self, attributes: &mut Attributes) {
         let (client, target) = (&self.client, self.target.as_deref());
         let upstream = self.upstream;
-        all.text("peername.id", Some(self.id));
-        all.text("peername.connection", Some(&*client.text.id));
-        all.text("peername.user", client.user());
-        all.text(
+        attributes.text("peername.id", Some(self.id));
+        attributes.text("peername.connection", Some(&*client.text.id));
+        attributes.text("peername.user", client.user());
+        attributes.text(
             "peername.connect",
             target.and_then(|target| target.connect.as_ref()),
         );
-        all.text(
+        attributes.text(
             "peername.sni",
             target.and_then(|target| target.sni.as_ref()),
         );
-        all.text("peername.alpn", target.and_then(|target| target.alpn));
-        all.text("peername.tls", target.and_then(|target| target.tls_version));
-        all.flag("peername.query", Some(self.has_query));
-        all.text("peername.decision", Some(self.decision.label()));
-        all.text("peername.how", Some(self.how));
-        all.text("peername.rule", self.rule.as_deref());
-        all.text("peername.reason", self.reason.as_deref());
-        all.text("peername.injected", self.injected.as_deref());
-        all.time("peername.check_ms", self.check_took);
-        all.text("peername.check_body", self.checked_body);
-        all.text("peername.code", self.code);
-        all.text("peername.error", self.logged_error());
-        all.int(
+        attributes.text("peername.alpn", target.and_then(|target| target.alpn));
+        attributes.text("peername.tls", target.and_then(|target| target.tls_version));
+        attributes.flag("peername.query", Some(self.has_query));
+        attributes.text("peername.decision", Some(self.decision.label()));
+        attributes.text("peername.how", Some(self.how));
+        attributes.text("peername.rule", self.rule.as_deref());
+        attributes.text("peername.reason", self.reason.as_deref());
+        attributes.text("peername.injected", self.injected.as_deref());
+        attributes.time("peername.check_ms", self.check_took);
+        attributes.text("peername.check_body", self.checked_body);
+        attributes.text("peername.code", self.code);
+        attributes.text("peername.error", self.logged_error());
+        attributes.int(
             "peername.bytes_to_upstream",
             i64::try_from(self.sent.bytes.load(Relaxed)).ok(),
         );
         let received = self.received.load(Relaxed);
-        all.int("peername.bytes_to_downstream", i64::try_from(received).ok());
+        attributes.int("peername.bytes_to_downstream", i64::try_from(received).ok());
         let addr = upstream.map(|upstream| upstream.addr).or(self.tried);
-        all.text("peername.upstream", addr);
-        all.text(
+        attributes.text("peername.upstream", addr);
+        attributes.text(
             "peername.upstream_tls",
             upstream.and_then(|upstream| upstream.tls),
         );
-        all.flag("peername.reused", upstream.map(|upstream| upstream.reused));
-        all.flag("peername.retried", self.retried.then_some(true));
-        all.time("peername.answer_ms", self.time_to_response);
-        all.text("peername.end", Some(self.end.label()));
-        all.flag(
+        attributes.flag("peername.reused", upstream.map(|upstream| upstream.reused));
+        attributes.flag("peername.retried", self.retried.then_some(true));
+        attributes.time("peername.answer_ms", self.time_to_response);
+        attributes.text("peername.end", Some(self.end.label()));
+        attributes.flag(
             "peername.close_notify",
             self.lacks_close_notify.then_some(false),
         );
     }
 
-    /// Why the request is an error of this side: no response, a 5xx, or one that broke off; `None` if it is none. A denial is
-    /// none: the proxy did what it is for.
+    /// The error of the proxy or the origin: no response, a 5xx, or a response that broke off. A denial is not an error,
+    /// because the proxy did its task.
     fn error_type(&self) -> Option<String> {
         match self.status {
             Some(status) if status.is_server_error() => {
@@ -171,7 +172,7 @@ impl Attributes {
     }
 }
 
-/// The method, if it is one of those that the conventions allow in a span's name (RFC 9110 and RFC 5789).
+/// The method, if the conventions allow it in a span's name (RFC 9110 and RFC 5789).
 fn known_method(method: &str) -> Option<&'static str> {
     METHODS.into_iter().find(|known| *known == method)
 }
@@ -186,8 +187,8 @@ fn version(version: Version) -> Option<&'static str> {
 }
 
 fn unix_nanoseconds(time: SystemTime) -> u64 {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+    let since_epoch = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX)
 }
 
 const METHODS: [&str; 9] = [
@@ -198,7 +199,7 @@ const METHODS: [&str; 9] = [
 mod tests {
     use std::collections::BTreeSet;
 
-    /// Of the audit line: those that the conventions name, and those that a span is made of.
+    /// Fields of the audit line that are conventional attributes, or other parts of a span.
     const CONVENTIONAL: [&str; 11] = [
         "client",
         "duration_ms",
@@ -215,18 +216,21 @@ mod tests {
 
     #[test]
     fn span_has_every_field_of_the_audit_line() {
-        let line = include_str!("line.rs").lines();
-        let fields: BTreeSet<_> = line
+        let fields: BTreeSet<_> = include_str!("line.rs")
+            .lines()
             .filter_map(|line| line.strip_prefix("            ")?.split_once(" = "))
             .map(|(field, _)| field)
             .filter(|field| !field.contains(' '))
             .collect();
-        let (span, _) = include_str!("span.rs")
+        let (code, _) = include_str!("span.rs")
             .split_once("#[cfg(test)]")
             .expect("these tests");
-        let span = span.split("\"peername.").skip(1);
-        let own = span.filter_map(|text| Some(text.split_once('"')?.0));
-        let exported: BTreeSet<_> = own.chain(CONVENTIONAL).collect();
+        let exported: BTreeSet<_> = code
+            .split("\"peername.")
+            .skip(1)
+            .filter_map(|text| Some(text.split_once('"')?.0))
+            .chain(CONVENTIONAL)
+            .collect();
         assert!(fields.len() > 30, "{fields:?}");
         assert_eq!(fields, exported);
     }

@@ -25,16 +25,16 @@ pub(super) struct Collector {
     client: HttpClient,
 }
 
-/// Why a batch was not taken.
+/// Why a batch was not exported.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Failure {
+pub(super) struct SendError {
     pub(super) cause: Arc<str>,
-    /// Whether the same batch may be taken later.
+    /// Whether the batch may be sent again.
     pub(super) is_temporary: bool,
 }
 
 impl Collector {
-    /// Reads the environment, and the trusted roots of this host if the URL is one of https. Connects to nothing.
+    /// Reads the environment, and for https the trusted roots of this host. Nothing is connected yet.
     pub(super) fn new(url: &CollectorUrl) -> Result<Self, ExporterError> {
         let tls = url
             .is_https()
@@ -56,30 +56,30 @@ impl Collector {
         })
     }
 
-    /// The URL of requests.
     pub(super) fn uri(&self) -> &Uri {
         &self.uri
     }
 
-    /// Sends an encoded batch. Returns what the collector has rejected of it.
-    pub(super) async fn send(&self, batch: Bytes) -> Result<ExportTracePartialSuccess, Failure> {
+    /// Sends an encoded batch. Returns how many of its spans the collector has rejected.
+    pub(super) async fn send(&self, batch: Bytes) -> Result<ExportTracePartialSuccess, SendError> {
         let mut request = Request::new(batch);
         *request.method_mut() = Method::POST;
         *request.uri_mut() = self.uri.clone();
         *request.headers_mut() = self.headers.clone();
-        let sent = timeout(TIMEOUT, self.client.exchange(&request)).await;
-        let sent = sent.unwrap_or(Err(HttpClientError::Timeout(TIMEOUT)));
-        let (head, body) = sent.map_err(|error| Failure::from_error(&error))?;
+        let (head, body) = timeout(TIMEOUT, self.client.exchange(&request))
+            .await
+            .unwrap_or(Err(HttpClientError::Timeout(TIMEOUT)))
+            .map_err(|error| SendError::from_error(&error))?;
         if !head.status.is_success() {
-            return Err(Failure::from_status(head.status));
+            return Err(SendError::from_status(head.status));
         }
-        // A collector that has accepted all may answer with anything.
+        // With a status of success, a response that can't be decoded rejects nothing.
         let response = ExportTraceServiceResponse::decode(body).unwrap_or_default();
         Ok(response.partial_success.unwrap_or_default())
     }
 }
 
-impl Failure {
+impl SendError {
     fn from_error(error: &HttpClientError) -> Self {
         let cause = match error {
             HttpClientError::Connect(cause)
@@ -94,7 +94,7 @@ impl Failure {
         }
     }
 
-    /// The statuses after which a request may be repeated are those of the OTLP specification.
+    /// The OTLP specification lists the statuses after which a request may be repeated.
     fn from_status(status: StatusCode) -> Self {
         Self {
             cause: format!("it answers {status}").into(),
@@ -103,5 +103,5 @@ impl Failure {
     }
 }
 
-/// For connecting, and for a request with its response. OpenTelemetry's default (OTEL_EXPORTER_OTLP_TIMEOUT).
+/// The timeout for connecting, and for a request with its response: OpenTelemetry's default (OTEL_EXPORTER_OTLP_TIMEOUT).
 const TIMEOUT: Duration = Duration::from_secs(10);

@@ -9,26 +9,26 @@ use http::uri::{PathAndQuery, Scheme};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CollectorUrl(Uri);
 
-/// Why a text is no URL of a collector.
+/// Why a text is not the URL of a collector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CollectorUrlError {
-    /// It is none at all, or of another scheme.
+    /// Not a URL, or not one of http or https.
     #[error(
         "not the URL of a collector: write http://HOST:4318, or https://HOST:4318 (OTLP over HTTP)"
     )]
     NotAUrl,
-    /// Credentials in a URL are shown in lists of processes.
+    /// A URL with credentials, which other users would see in the list of processes.
     #[error(
         "a URL with a password is shown to other users: put the header into OTEL_EXPORTER_OTLP_HEADERS"
     )]
     UserInfo,
-    /// A path is completed, so it can't have a query.
+    /// A URL with a query: the path is completed, which a query would not survive.
     #[error("the URL of a collector has no query")]
     Query,
 }
 
 impl CollectorUrl {
-    /// The URL of requests.
+    /// The URL to which spans are sent, with the complete path.
     pub(super) fn uri(&self) -> &Uri {
         &self.0
     }
@@ -41,7 +41,7 @@ impl CollectorUrl {
 impl FromStr for CollectorUrl {
     type Err = CollectorUrlError;
 
-    /// Takes the base URL, as OTEL_EXPORTER_OTLP_ENDPOINT has it, and the URL of requests.
+    /// Parses a base URL, as in OTEL_EXPORTER_OTLP_ENDPOINT, or a URL with the complete path.
     fn from_str(text: &str) -> Result<Self, CollectorUrlError> {
         let base: Uri = text.parse().map_err(|_| CollectorUrlError::NotAUrl)?;
         let mut parts = base.into_parts();
@@ -49,8 +49,11 @@ impl FromStr for CollectorUrl {
             .scheme
             .as_ref()
             .is_some_and(|scheme| *scheme == Scheme::HTTP || *scheme == Scheme::HTTPS);
-        let authority = parts.authority.as_ref().filter(|_| is_http);
-        let authority = authority.ok_or(CollectorUrlError::NotAUrl)?;
+        let authority = parts
+            .authority
+            .as_ref()
+            .filter(|_| is_http)
+            .ok_or(CollectorUrlError::NotAUrl)?;
         if authority.as_str().contains('@') {
             return Err(CollectorUrlError::UserInfo);
         }
@@ -67,7 +70,7 @@ impl FromStr for CollectorUrl {
     }
 }
 
-/// The path of requests with spans.
+/// The path to which spans are sent.
 const TRACES: &str = "/v1/traces";
 
 #[cfg(test)]
@@ -75,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn base_url_is_completed_by_the_path_of_traces() {
+    fn path_for_spans_is_appended_to_a_base_url() {
         for (text, expected) in [
             ("http://127.0.0.1:4318", "http://127.0.0.1:4318/v1/traces"),
             ("http://[::1]:4318/", "http://[::1]:4318/v1/traces"),
@@ -89,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn other_urls_are_refused() {
+    fn url_with_credentials_or_query_or_another_scheme_is_refused() {
         for (text, error) in [
             ("", CollectorUrlError::NotAUrl),
             ("127.0.0.1:4318", CollectorUrlError::NotAUrl),

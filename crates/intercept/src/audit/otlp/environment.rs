@@ -1,4 +1,4 @@
-//! The environment variables of OpenTelemetry that are honoured, and the resource and headers that they make.
+//! The resource of the spans and the headers of requests to the collector, from OpenTelemetry's environment variables.
 
 use std::env::{self, VarError};
 
@@ -10,7 +10,7 @@ use super::messages::{KeyValue, Resource, Value};
 /// Why the exporter could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum ExporterError {
-    /// An environment variable is not of its format. Its value may be a secret, and is not quoted.
+    /// An environment variable is not a list of pairs. The value may be a secret, so the error does not quote it.
     #[error("{0} has to be NAME=VALUE,NAME=VALUE, percent-encoded")]
     Variable(&'static str),
     /// An environment variable is not UTF-8.
@@ -23,13 +23,13 @@ pub enum ExporterError {
 
 /// The resource of all spans: this service, with the attributes of OTEL_RESOURCE_ATTRIBUTES, and the name of OTEL_SERVICE_NAME.
 pub(super) fn resource() -> Result<Resource, ExporterError> {
-    let given = pairs(RESOURCE, &variable(RESOURCE)?)?;
-    Ok(resource_of(given, &variable(SERVICE_NAME)?))
+    let attributes = parse_pairs(RESOURCE, &variable(RESOURCE)?)?;
+    Ok(build_resource(attributes, &variable(SERVICE_NAME)?))
 }
 
-/// The further headers of requests to the collector.
+/// The additional headers of requests to the collector, from OTEL_EXPORTER_OTLP_HEADERS.
 pub(super) fn headers() -> Result<HeaderMap, ExporterError> {
-    headers_of(&variable(HEADERS)?)
+    parse_headers(&variable(HEADERS)?)
 }
 
 fn variable(name: &'static str) -> Result<String, ExporterError> {
@@ -40,7 +40,7 @@ fn variable(name: &'static str) -> Result<String, ExporterError> {
     }
 }
 
-fn resource_of(mut attributes: Vec<(String, String)>, service: &str) -> Resource {
+fn build_resource(mut attributes: Vec<(String, String)>, service: &str) -> Resource {
     if !service.is_empty() {
         attributes.retain(|(key, _)| key != "service.name");
         attributes.push(("service.name".to_owned(), service.to_owned()));
@@ -49,7 +49,7 @@ fn resource_of(mut attributes: Vec<(String, String)>, service: &str) -> Resource
         ("service.name", "peername"),
         ("service.version", env!("CARGO_PKG_VERSION")),
     ] {
-        if !attributes.iter().any(|(given, _)| given == key) {
+        if !attributes.iter().any(|(present, _)| present == key) {
             attributes.push((key.to_owned(), value.to_owned()));
         }
     }
@@ -61,9 +61,9 @@ fn resource_of(mut attributes: Vec<(String, String)>, service: &str) -> Resource
     }
 }
 
-fn headers_of(text: &str) -> Result<HeaderMap, ExporterError> {
+fn parse_headers(text: &str) -> Result<HeaderMap, ExporterError> {
     let mut headers = HeaderMap::new();
-    for (name, value) in pairs(HEADERS, text)? {
+    for (name, value) in parse_pairs(HEADERS, text)? {
         let name: HeaderName = name.parse().map_err(|_| ExporterError::Variable(HEADERS))?;
         let mut value =
             HeaderValue::try_from(value).map_err(|_| ExporterError::Variable(HEADERS))?;
@@ -73,20 +73,22 @@ fn headers_of(text: &str) -> Result<HeaderMap, ExporterError> {
     Ok(headers)
 }
 
-/// Parses a list in the format of W3C Baggage, without properties.
-fn pairs(name: &'static str, text: &str) -> Result<Vec<(String, String)>, ExporterError> {
-    let pair = |entry: &str| {
-        let (key, value) = entry.split_once('=')?;
-        let decode = |part: &str| {
-            let decoded = percent_decode_str(part.trim()).decode_utf8().ok()?;
-            Some(decoded.into_owned())
-        };
-        Some((decode(key)?, decode(value)?)).filter(|(key, _)| !key.is_empty())
-    };
+/// Parses the list in an environment variable, in the format of W3C Baggage without properties.
+fn parse_pairs(variable: &'static str, text: &str) -> Result<Vec<(String, String)>, ExporterError> {
     text.split(',')
         .filter(|entry| !entry.trim().is_empty())
-        .map(|entry| pair(entry).ok_or(ExporterError::Variable(name)))
+        .map(|entry| parse_pair(entry).ok_or(ExporterError::Variable(variable)))
         .collect()
+}
+
+fn parse_pair(entry: &str) -> Option<(String, String)> {
+    let (key, value) = entry.split_once('=')?;
+    Some((percent_decode(key)?, percent_decode(value)?)).filter(|(key, _)| !key.is_empty())
+}
+
+fn percent_decode(text: &str) -> Option<String> {
+    let decoded = percent_decode_str(text.trim()).decode_utf8().ok()?;
+    Some(decoded.into_owned())
 }
 
 const HEADERS: &str = "OTEL_EXPORTER_OTLP_HEADERS";
@@ -97,41 +99,44 @@ const SERVICE_NAME: &str = "OTEL_SERVICE_NAME";
 mod tests {
     use super::*;
 
-    fn attributes(given: &str, service: &str) -> Vec<(String, String)> {
-        let resource = resource_of(pairs(RESOURCE, given).unwrap(), service);
-        let attributes = resource.attributes.into_iter();
-        let text = attributes.map(|one| match one.value.and_then(|any| any.value) {
-            Some(Value::String(text)) => (one.key, text),
-            other => panic!("{other:?}"),
-        });
-        text.collect()
+    fn attributes(variable: &str, service: &str) -> Vec<(String, String)> {
+        build_resource(parse_pairs(RESOURCE, variable).unwrap(), service)
+            .attributes
+            .into_iter()
+            .map(
+                |attribute| match attribute.value.and_then(|any| any.value) {
+                    Some(Value::String(text)) => (attribute.key, text),
+                    other => panic!("{other:?}"),
+                },
+            )
+            .collect()
     }
 
     #[test]
-    fn resource_is_this_service_with_the_attributes_that_are_given() {
+    fn resource_has_the_attributes_of_the_environment_and_the_name_of_the_service() {
         let version = (
             "service.version".to_owned(),
             env!("CARGO_PKG_VERSION").to_owned(),
         );
         let name = |name: &str| ("service.name".to_owned(), name.to_owned());
         assert_eq!(attributes("", ""), [name("peername"), version.clone()]);
-        let given = "deployment.environment.name=a%2Cb, service.name=given";
+        let variable = "deployment.environment.name=a%2Cb, service.name=other";
         let stage = ("deployment.environment.name".to_owned(), "a,b".to_owned());
         assert_eq!(
-            attributes(given, ""),
-            [stage.clone(), name("given"), version.clone()]
+            attributes(variable, ""),
+            [stage.clone(), name("other"), version.clone()]
         );
-        assert_eq!(attributes(given, "mine"), [stage, name("mine"), version]);
+        assert_eq!(attributes(variable, "mine"), [stage, name("mine"), version]);
     }
 
     #[test]
     fn headers_are_percent_decoded_and_not_quoted_in_errors() {
-        let headers = headers_of("authorization=Basic%20c2VjcmV0,x-tenant=one,").unwrap();
+        let headers = parse_headers("authorization=Basic%20c2VjcmV0,x-tenant=one,").unwrap();
         assert_eq!(headers["authorization"], "Basic c2VjcmV0");
         assert_eq!(headers["x-tenant"], "one");
         assert!(!format!("{headers:?}").contains("c2VjcmV0"));
         for text in ["secret", "=secret", "a b=secret", "a=secret%0A"] {
-            let error = headers_of(text).unwrap_err().to_string();
+            let error = parse_headers(text).unwrap_err().to_string();
             assert!(
                 error.contains(HEADERS) && !error.contains("secret"),
                 "{error}"

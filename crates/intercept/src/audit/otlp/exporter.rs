@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::collector::{Collector, Failure};
+use super::collector::{Collector, SendError};
 use super::collector_url::CollectorUrl;
 use super::environment::{self, ExporterError};
 use super::messages::{
@@ -19,11 +19,12 @@ use super::messages::{
 };
 use super::queue::{Counters, SpanQueue};
 
-/// The exporter: a task of the runtime on which it was started.
+/// The handle of the export task, which runs on the runtime on which it was started.
 #[derive(Debug)]
 pub struct SpanExporter {
     queue: SpanQueue,
-    end: watch::Sender<Option<Instant>>,
+    /// Stops the task. The value is the deadline of the last batch.
+    stop: watch::Sender<Option<Instant>>,
     task: JoinHandle<()>,
 }
 
@@ -37,42 +38,41 @@ impl SpanExporter {
     pub fn start(url: &CollectorUrl) -> Result<Self, ExporterError> {
         let (collector, resource) = (Collector::new(url)?, environment::resource()?);
         let (queue, receiver) = SpanQueue::new();
-        let (end, ending) = watch::channel(None);
-        let batches = BatchTask {
+        let (stop, stopped) = watch::channel(None);
+        let export = ExportTask {
             collector,
             resource,
             receiver,
             counters: queue.counters.clone(),
-            ending,
+            stopped,
         };
-        let task = tokio::spawn(batches.run());
-        Ok(Self { queue, end, task })
+        let task = tokio::spawn(export.run());
+        Ok(Self { queue, stop, task })
     }
 
-    /// Where requests leave their spans.
+    /// The queue to which requests add their spans.
     pub fn queue(&self) -> SpanQueue {
         self.queue.clone()
     }
 
-    /// Sends what is queued, within two seconds, and ends. Spans that come later are dropped, as are those that the collector
-    /// has not taken by then.
+    /// Sends the queued spans, within two seconds, and ends the task. Spans that are queued later or not sent by then are dropped.
     pub async fn stop(self) {
-        self.end.send_replace(Some(Instant::now() + FLUSH_LIMIT));
+        self.stop.send_replace(Some(Instant::now() + FLUSH_LIMIT));
         // It can't fail: a panic ends the process.
         let _ = self.task.await;
     }
 }
 
-struct BatchTask {
+struct ExportTask {
     collector: Collector,
     resource: Resource,
     receiver: Receiver<Span>,
     counters: Counters,
-    /// When the process ends.
-    ending: watch::Receiver<Option<Instant>>,
+    /// The deadline of the last batch, once the exporter is stopped.
+    stopped: watch::Receiver<Option<Instant>>,
 }
 
-impl BatchTask {
+impl ExportTask {
     /// Sends batches until the exporter is stopped and the queue is empty.
     async fn run(mut self) {
         loop {
@@ -82,78 +82,70 @@ impl BatchTask {
             }
             let spans = batch.len();
             match self.deliver(batch).await {
-                Ok(partial) => self.count_taken(spans, &partial),
-                Err(failure) => {
+                Ok(partial) => self.count_delivered(spans, &partial),
+                Err(error) => {
                     self.counters.count_dropped(spans);
-                    self.warn(&failure, "spans dropped");
+                    self.warn(&error, "spans dropped");
                 }
             }
         }
     }
 
-    /// Waits for a span, and then for [`BATCH_DELAY`] or until the batch is full. Empty once the queue is closed and empty.
+    /// Waits for a span, and then for [`BATCH_DELAY`] or until the batch is full. Returns an empty batch once the queue is
+    /// closed and drained.
     async fn next_batch(&mut self) -> Vec<Span> {
         let mut batch = Vec::new();
-        let mut until = None;
+        let mut deadline = None;
         while batch.len() < MAX_BATCH {
-            let room = MAX_BATCH - batch.len();
+            let missing = MAX_BATCH - batch.len();
             tokio::select! {
-                // Cancel-safe: it has taken no span where it has not returned.
-                received = self.receiver.recv_many(&mut batch, room) => {
+                // Cancel-safe: if another branch completes first, no span was received.
+                received = self.receiver.recv_many(&mut batch, missing) => {
                     if received == 0 {
                         break;
                     }
                 }
-                () = sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => break,
-                () = wait_stopped(&mut self.ending), if !self.receiver.is_closed() => {
+                () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => break,
+                () = wait_stopped(&mut self.stopped), if !self.receiver.is_closed() => {
                     self.receiver.close();
                 }
             }
-            until.get_or_insert_with(|| Instant::now() + BATCH_DELAY);
+            deadline.get_or_insert_with(|| Instant::now() + BATCH_DELAY);
         }
         batch
     }
 
-    /// Sends a batch, again if it may be taken later.
-    ///
-    /// # Errors
-    ///
-    /// The last [`Failure`].
-    async fn deliver(&mut self, batch: Vec<Span>) -> Result<ExportTracePartialSuccess, Failure> {
+    /// Sends a batch, and retries after temporary errors. Returns the last error.
+    async fn deliver(&mut self, batch: Vec<Span>) -> Result<ExportTracePartialSuccess, SendError> {
         let encoded = self.encode(batch);
         let mut delays = RETRY_DELAYS.into_iter();
         loop {
-            let failure = match self.send(encoded.clone()).await {
+            let error = match self.send(encoded.clone()).await {
                 Ok(partial) => return Ok(partial),
-                Err(failure) => failure,
+                Err(error) => error,
             };
-            let is_stopped = self.ending.borrow().is_some();
-            match delays
-                .next()
-                .filter(|_| failure.is_temporary && !is_stopped)
-            {
-                None => return Err(failure),
-                Some(delay) => {
-                    self.warn(&failure, "spans can't be exported, and are sent again");
-                    tokio::select! {
-                        () = sleep(delay) => {}
-                        () = wait_stopped(&mut self.ending) => {}
-                    }
-                }
+            let may_retry = error.is_temporary && self.stopped.borrow().is_none();
+            let Some(delay) = delays.next().filter(|_| may_retry) else {
+                return Err(error);
+            };
+            self.warn(&error, "spans can't be exported, and are sent again");
+            tokio::select! {
+                () = sleep(delay) => {}
+                () = wait_stopped(&mut self.stopped) => {}
             }
         }
     }
 
-    /// Sends a batch once, until the process ends at the latest.
-    async fn send(&mut self, batch: Bytes) -> Result<ExportTracePartialSuccess, Failure> {
-        let ended = async {
-            wait_stopped(&mut self.ending).await;
-            let end = *self.ending.borrow();
-            sleep_until(end.unwrap_or_else(Instant::now)).await;
+    /// Sends a batch once. Once the exporter is stopped, the attempt ends at the deadline.
+    async fn send(&mut self, batch: Bytes) -> Result<ExportTracePartialSuccess, SendError> {
+        let deadline_passed = async {
+            wait_stopped(&mut self.stopped).await;
+            let deadline = *self.stopped.borrow();
+            sleep_until(deadline.unwrap_or_else(Instant::now)).await;
         };
         tokio::select! {
-            sent = self.collector.send(batch) => sent,
-            () = ended => Err(Failure {
+            result = self.collector.send(batch) => result,
+            () = deadline_passed => Err(SendError {
                 cause: "no response before the end of this process".into(),
                 is_temporary: false,
             }),
@@ -177,25 +169,30 @@ impl BatchTask {
         request.encode_to_vec().into()
     }
 
-    fn count_taken(&self, spans: usize, partial: &ExportTracePartialSuccess) {
-        let rejected = usize::try_from(partial.rejected_spans).unwrap_or_default();
-        let rejected = rejected.min(spans);
+    fn count_delivered(&self, spans: usize, partial: &ExportTracePartialSuccess) {
+        let rejected = usize::try_from(partial.rejected_spans)
+            .unwrap_or_default()
+            .min(spans);
         self.counters.count_exported(spans - rejected);
         if rejected > 0 {
             self.counters.count_dropped(rejected);
-            let why = partial.error_message.chars().take(MAX_REASON);
-            let why: String = why.flat_map(char::escape_debug).collect();
-            let failure = Failure {
-                cause: format!("it rejects some of them: {why}").into(),
+            let reason: String = partial
+                .error_message
+                .chars()
+                .take(MAX_REASON)
+                .flat_map(char::escape_debug)
+                .collect();
+            let error = SendError {
+                cause: format!("it rejects some of them: {reason}").into(),
                 is_temporary: false,
             };
-            self.warn(&failure, "spans dropped");
+            self.warn(&error, "spans dropped");
         }
     }
 
-    fn warn(&self, failure: &Failure, what: &str) {
-        if let Some(suppressed) = FAILED.pass() {
-            let (uri, cause) = (self.collector.uri(), &failure.cause);
+    fn warn(&self, error: &SendError, what: &str) {
+        if let Some(suppressed) = FAILURE_WARNINGS.pass() {
+            let (uri, cause) = (self.collector.uri(), &error.cause);
             tracing::warn!(
                 suppressed,
                 "{what}: the collector at {uri}: {cause}; does --otlp name its receiver of OTLP over HTTP, and is it running?"
@@ -204,29 +201,29 @@ impl BatchTask {
     }
 }
 
-async fn wait_stopped(ending: &mut watch::Receiver<Option<Instant>>) {
-    // Where the exporter is gone without being stopped, nothing ends the task but its queue.
-    if ending.wait_for(Option::is_some).await.is_err() {
+async fn wait_stopped(stopped: &mut watch::Receiver<Option<Instant>>) {
+    // If the exporter was dropped without being stopped, the task ends only with its queue.
+    if stopped.wait_for(Option::is_some).await.is_err() {
         std::future::pending::<()>().await;
     }
 }
 
-static FAILED: Throttle = Throttle::new();
+static FAILURE_WARNINGS: Throttle = Throttle::new();
 
 /// The default of OpenTelemetry's SDKs (OTEL_BSP_MAX_EXPORT_BATCH_SIZE).
 const MAX_BATCH: usize = 512;
-/// Shorter than the 5 s of OpenTelemetry's SDKs (OTEL_BSP_SCHEDULE_DELAY): a request is seen soon, and one connection for a
-/// request in a second costs nothing.
+/// The time from the first span of a batch to its sending. It is shorter than the 5 s of OpenTelemetry's SDKs
+/// (OTEL_BSP_SCHEDULE_DELAY): requests are visible soon, and one request to the collector per second costs little.
 const BATCH_DELAY: Duration = Duration::from_secs(1);
-/// A collector that restarts is back within these.
+/// The delays before retries: together long enough for a collector to restart.
 const RETRY_DELAYS: [Duration; 3] = [
     Duration::from_secs(1),
     Duration::from_secs(2),
     Duration::from_secs(4),
 ];
-/// The end of the process waits no longer for the collector.
+/// The longest time that the end of the process waits for the collector.
 const FLUSH_LIMIT: Duration = Duration::from_secs(2);
-/// Characters of a collector's reason in the log.
+/// The maximum number of characters of a collector's error message in the log.
 const MAX_REASON: usize = 256;
 
 #[cfg(test)]
@@ -237,7 +234,7 @@ mod tests {
     use super::*;
     use crate::audit::otlp::messages::ExportTraceServiceResponse;
 
-    /// Starts the exporter to a collector that answers its requests in this way, and the last of them not at all.
+    /// Starts the exporter to a collector that sends these responses, and then none.
     async fn start(responses: Vec<(u16, Vec<u8>)>) -> SpanExporter {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -262,7 +259,9 @@ mod tests {
     }
 
     fn push(queue: &SpanQueue, spans: usize) {
-        (0..spans).for_each(|_| queue.push(Span::default()));
+        for _ in 0..spans {
+            queue.push(Span::default());
+        }
     }
 
     async fn wait_totals(queue: &SpanQueue, expected: [u64; 2]) {
@@ -275,15 +274,14 @@ mod tests {
 
     #[tokio::test]
     async fn batch_is_sent_again_after_a_temporary_failure_and_rejected_spans_are_counted() {
-        let partial_success = ExportTracePartialSuccess {
-            rejected_spans: 2,
-            error_message: "too old".to_owned(),
-        };
         let partial = ExportTraceServiceResponse {
-            partial_success: Some(partial_success),
+            partial_success: Some(ExportTracePartialSuccess {
+                rejected_spans: 2,
+                error_message: "too old".to_owned(),
+            }),
         };
-        let answers = vec![(503, Vec::new()), (200, partial.encode_to_vec())];
-        let exporter = start(answers).await;
+        let responses = vec![(503, Vec::new()), (200, partial.encode_to_vec())];
+        let exporter = start(responses).await;
         push(&exporter.queue, 5);
         wait_totals(&exporter.queue, [3, 2]).await;
     }

@@ -1,8 +1,8 @@
-//! The messages of OTLP that requests with spans consist of, with the fields that are sent or read.
+//! The messages of OTLP for spans, with the fields that are sent or read.
 //!
 //! Names and numbers are those of `opentelemetry/proto/collector/trace/v1/trace_service.proto`, `trace/v1/trace.proto`,
 //! `resource/v1/resource.proto` and `common/v1/common.proto`, which are stable since version 1.0. The crate
-//! opentelemetry-proto has them, too, with the SDK as its dependency.
+//! opentelemetry-proto also has these messages, but depends on the SDK.
 
 use prost::{Message, Oneof};
 

@@ -1,4 +1,4 @@
-//! The queue of spans that have not been sent, and their counters.
+//! The queue of spans for the exporter, and the counters of exported and dropped spans.
 
 use peername_sys::throttle::Throttle;
 use prometheus_client::metrics::counter::Counter;
@@ -8,19 +8,19 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use super::messages::Span;
 
-/// Where requests leave their spans. Clones share it.
+/// The sending side of the queue. Clones share it.
 #[derive(Clone, Debug)]
 pub struct SpanQueue {
     sender: Sender<Span>,
     pub(super) counters: Counters,
 }
 
-/// How many spans were exported, and how many were dropped.
+/// Counts exported and dropped spans.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Counters(Family<[(&'static str, &'static str); 1], Counter>);
 
 impl SpanQueue {
-    /// A queue, and its end to receive from.
+    /// Creates a queue, and its receiving side.
     pub(super) fn new() -> (Self, Receiver<Span>) {
         let (sender, receiver) = channel(CAPACITY);
         let counters = Counters::default();
@@ -31,7 +31,7 @@ impl SpanQueue {
     pub(crate) fn push(&self, span: Span) {
         if self.sender.try_send(span).is_err() {
             self.counters.count_dropped(1);
-            if let Some(suppressed) = FULL.pass() {
+            if let Some(suppressed) = FULL_WARNINGS.pass() {
                 tracing::warn!(
                     suppressed,
                     "spans dropped: {CAPACITY} wait for the collector of --otlp already; it takes fewer than there are"
@@ -69,9 +69,9 @@ impl Counters {
     }
 }
 
-static FULL: Throttle = Throttle::new();
+static FULL_WARNINGS: Throttle = Throttle::new();
 
-/// The default of OpenTelemetry's SDKs (OTEL_BSP_MAX_QUEUE_SIZE). A span takes two kilobytes.
+/// The default of OpenTelemetry's SDKs (OTEL_BSP_MAX_QUEUE_SIZE). A span takes two kilobytes, so a full queue takes 4 MiB.
 pub(super) const CAPACITY: usize = 2048;
 
 #[cfg(test)]
