@@ -8,7 +8,7 @@ use peername_server::workers::phases::Phases;
 
 use crate::listener::CurrentState;
 
-/// Liveness of the workers, and whether clients should be sent here.
+/// Liveness of the workers, and readiness for new clients.
 pub struct InterceptHealth {
     state: CurrentState,
     liveness: Liveness,
@@ -16,7 +16,7 @@ pub struct InterceptHealth {
 }
 
 impl InterceptHealth {
-    /// The health of a running command.
+    /// Creates the health of a running command.
     pub fn new(state: CurrentState, liveness: Liveness, phases: Phases) -> Self {
         Self {
             state,
@@ -35,8 +35,11 @@ impl Health for InterceptHealth {
         if self.phases.is_drain_announced() {
             return Err("draining".to_owned());
         }
-        let probed = self.state.get().probe_check().await;
-        probed.map_err(|why| format!("the check service can't be asked: {why}"))
+        self.state
+            .get()
+            .probe_check()
+            .await
+            .map_err(|error| format!("the check service can't be asked: {error}"))
     }
 
     fn is_draining(&self) -> bool {

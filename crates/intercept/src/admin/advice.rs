@@ -1,6 +1,6 @@
-//! What an operator can do about each code of an error response, and each reason of a connection without a request, in a line.
+//! Advice for operators: a sentence for each code of an error response, and for each reason of a failed connection.
 
-/// The advice on a code or reason as the metrics name it; `None` where there is nothing to do.
+/// The advice on a code or reason, as the metrics name it; `None` if there is nothing to do.
 pub fn advise(reason: &str) -> Option<&'static str> {
     Some(match reason {
         "check_failed" => {
@@ -104,9 +104,9 @@ mod tests {
     #[test]
     fn every_documented_code_has_advice() {
         let nothing_to_do = [
-            // What the check is for.
+            // The intended effect of a check.
             "denied",
-            // Clients that give up, and what they send.
+            // Faults of clients.
             "bad_request",
             "client_cut",
             "client_idle",
@@ -115,16 +115,17 @@ mod tests {
             .split_once("## Answers of the proxy's own")
             .expect("the table");
         let (section, _) = section.split_once("\n## ").expect("its end");
-        let rows = section.lines().filter_map(|line| line.strip_prefix("| `"));
-        let cells = rows.filter_map(|row| row.split(" | ").next());
-        let codes = cells.flat_map(|cell| cell.trim_end_matches('`').split("`, `"));
-        let codes: Vec<_> = codes
+        let codes: Vec<_> = section
+            .lines()
+            .filter_map(|line| line.strip_prefix("| `"))
+            .filter_map(|row| row.split(" | ").next())
+            .flat_map(|first_cell| first_cell.trim_end_matches('`').split("`, `"))
             .map(|code| code.replace('…', "upstream_tls"))
             .collect();
         assert!(codes.len() > 30, "{codes:?}");
         for code in codes {
-            let is_silent = nothing_to_do.contains(&&*code);
-            assert_eq!(advise(&code).is_none(), is_silent, "{code}");
+            let has_advice = !nothing_to_do.contains(&&*code);
+            assert_eq!(advise(&code).is_some(), has_advice, "{code}");
         }
     }
 }
