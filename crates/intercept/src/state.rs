@@ -1,4 +1,4 @@
-//! The state that all connections share.
+//! The state that all client connections share, and its reload.
 
 pub mod metrics;
 pub(crate) mod record_sinks;
@@ -49,34 +49,39 @@ pub struct Rules {
     pub passthrough: Passthrough,
     /// Clients that have refused the proxy's certificate for a host (`--auto-passthrough`).
     pub pinned: Option<PinnedClients>,
-    /// From accept(2) to a PROXY header; then to a complete ClientHello or the head of a request. Each head has as long from its
-    /// first byte to its last.
+    /// The timeout from accept(2) to the PROXY header, then to a complete ClientHello or head of a request; and for each
+    /// further head from its first byte to its last.
     pub opening_timeout: Duration,
     /// The timeout between two requests, and for clients that don't read the response.
     pub idle_timeout: Duration,
-    /// How long a response that has begun may pause; no limit for hosts that are not listed.
+    /// The timeout for a pause within a response; hosts that are not listed have none.
     pub silent_responses: HostTimeouts,
     /// The timeout for tunnels on which no byte moves, and for clients that don't read a stream.
     pub tunnel_timeout: Duration,
-    /// A line for the pages and problem details of refusals: who decides (`--contact`).
+    /// The contact in the pages and problem details of refusals (`--contact`).
     pub contact: Option<Arc<str>>,
 }
 
 impl Rules {
     /// The shortest time after which an exchange may be aborted.
     pub(crate) fn shortest_stall(&self) -> Duration {
-        let shortest = self.silent_responses.shortest();
-        shortest.map_or(self.idle_timeout, |limit| limit.min(self.idle_timeout))
+        match self.silent_responses.shortest() {
+            Some(limit) => limit.min(self.idle_timeout),
+            None => self.idle_timeout,
+        }
     }
 
     /// Whether this client's TLS to this host is relayed unopened.
     pub(crate) fn passes_through(&self, ip: IpAddr, host: &Host) -> bool {
-        let is_pinned = |pinned: &PinnedClients| pinned.includes(ip, host);
-        self.passthrough.includes(host) || self.pinned.as_ref().is_some_and(is_pinned)
+        self.passthrough.includes(host)
+            || self
+                .pinned
+                .as_ref()
+                .is_some_and(|pinned| pinned.includes(ip, host))
     }
 }
 
-/// Lists that apply to open connections, too: after a reload the next request on each is decided by the new ones.
+/// Lists that apply to open connections, too: after a reload, the new lists decide on the next request of each.
 #[derive(Debug, Default)]
 pub struct LiveLists {
     /// The clients that may use the proxy.
@@ -87,10 +92,10 @@ pub struct LiveLists {
     pub injected: Arc<InjectedHeaders>,
 }
 
-/// What decides on requests. One value, so that no request is decided by the lists of one configuration and the check of
-/// another.
+/// The lists and the check that decide on requests. A reload swaps them as one value, so that no request is decided by the
+/// lists of one configuration and the check of another.
 #[derive(Debug)]
-struct Policy {
+struct RequestPolicy {
     lists: Arc<LiveLists>,
     check: Option<CheckService>,
 }
@@ -120,16 +125,16 @@ pub enum CheckChangeError {
     /// A setting that the service's protocol does not support.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A request is checked, or not, for as long as the process runs.
+    /// The reload would add or remove the check.
     #[error("check can't be added or removed without a restart")]
     NeedsRestart,
 }
 
-/// The proxy without its connections, by one configuration. A connection keeps the state it began with. The state after a reload
-/// is another value, which shares the mint, the policy, the limits and the metrics.
+/// The proxy without its connections, for one configuration. A reload creates a new state, which shares the mint, the policy,
+/// the limits and the metrics; each connection keeps the state with which it began.
 #[derive(Debug)]
 pub struct InterceptState {
-    policy: Arc<ArcSwap<Policy>>,
+    policy: Arc<ArcSwap<RequestPolicy>>,
     pub(crate) rules: Rules,
     pub(crate) mint: Arc<Mint>,
     pub(crate) upstream: Upstream,
@@ -141,7 +146,7 @@ pub struct InterceptState {
 }
 
 impl InterceptState {
-    /// Assembles the state, for at most `connections` client connections.
+    /// Creates the state, for at most `connections` client connections.
     pub fn new(
         lists: Arc<LiveLists>,
         rules: Rules,
@@ -152,7 +157,7 @@ impl InterceptState {
     ) -> Self {
         let (draining, _) = watch::channel(false);
         Self {
-            policy: Arc::new(ArcSwap::from_pointee(Policy { lists, check })),
+            policy: Arc::new(ArcSwap::from_pointee(RequestPolicy { lists, check })),
             rules,
             mint: Arc::new(mint),
             upstream,
@@ -164,26 +169,26 @@ impl InterceptState {
         }
     }
 
-    /// The same, with an approver for what no access rule matches.
+    /// Sets the approver of requests that no access rule matches.
     #[must_use]
     pub fn with_approver(self, approver: Option<Arc<dyn Approver>>) -> Self {
         Self { approver, ..self }
     }
 
-    /// The same, with a log without whose record no request is sent.
+    /// Sets the log in which each request has to be recorded before it is sent.
     #[must_use]
     pub fn with_admission_log(self, admissions: Option<Arc<dyn AdmissionLog>>) -> Self {
         Self { admissions, ..self }
     }
 
-    /// The same, with a queue for the spans of requests.
+    /// Sets the queue for the spans of requests.
     #[must_use]
     pub fn with_spans(mut self, spans: Option<SpanQueue>) -> Self {
         self.sinks.spans = spans;
         self
     }
 
-    /// The same, with denials and failures summed up here.
+    /// Sets the summaries of denials and failures.
     #[must_use]
     pub fn with_summary(mut self, denials: Arc<Denials>, failures: Arc<Failures>) -> Self {
         self.sinks.denials = Some(denials);
@@ -191,12 +196,8 @@ impl InterceptState {
         self
     }
 
-    /// Prepares a reload: reads the trusted roots of origins again, and makes a leaf key. May take long, and changes
-    /// nothing.
-    ///
-    /// # Errors
-    ///
-    /// The authority is not valid, or there is no trusted root to verify an origin by.
+    /// Prepares a reload: reads the trusted roots of origins again, and creates a leaf key. This may take long, and does not
+    /// change the state.
     pub fn prepare_reload(
         &self,
         lists: Arc<LiveLists>,
@@ -210,11 +211,7 @@ impl InterceptState {
         })
     }
 
-    /// The check service of a reload.
-    ///
-    /// # Errors
-    ///
-    /// The configuration is not valid, or the check would begin or end.
+    /// Returns the check service after a reload.
     pub fn next_check(
         &self,
         config: Option<CheckConfig>,
@@ -226,9 +223,8 @@ impl InterceptState {
         }
     }
 
-    /// The state after a reload, for connections that are accepted from now on. Certificates are signed by the new
-    /// authority, clients are admitted by the new lists, and requests are decided by the new lists and check, for connections
-    /// that are open, too.
+    /// Applies a reload, and returns the state for connections that are accepted from now on. The new authority, lists and
+    /// check also apply to open connections.
     #[must_use]
     pub fn successor(
         &self,
@@ -243,7 +239,7 @@ impl InterceptState {
             check.update_suspended_metric();
         }
         let lists = reload.lists;
-        self.policy.store(Arc::new(Policy { lists, check }));
+        self.policy.store(Arc::new(RequestPolicy { lists, check }));
         if let (Some(next), Some(pinned)) = (&mut rules.pinned, &self.rules.pinned) {
             *next = pinned.clone();
         }
@@ -260,13 +256,13 @@ impl InterceptState {
         }
     }
 
-    /// Counts and logs a connection of this peer that ended before its first request, or within the head of a further one.
+    /// Counts and logs a connection that ended before its first request, or within the head of a later one.
     pub(crate) fn count_failed_connection(&self, peer: PeerAddr, reason: &'static str) {
         self.sinks.metrics.count_failed_connection(reason);
         tracing::debug!(%peer, reason, "connection ended before a request was complete");
     }
 
-    /// The lists that are in force now.
+    /// The current lists.
     pub(crate) fn lists(&self) -> Arc<LiveLists> {
         Arc::clone(&self.policy.load().lists)
     }
@@ -284,7 +280,7 @@ impl InterceptState {
         }
     }
 
-    /// How long connections to origins may be idle.
+    /// The timeout of idle connections to origins.
     pub(crate) fn idle_timeout(&self) -> Duration {
         self.rules.idle_timeout
     }
@@ -294,7 +290,7 @@ impl InterceptState {
         *self.draining.borrow()
     }
 
-    /// What authorizes the requests of this client to this target, by the lists that are in force now.
+    /// Creates the authorizer of one request of this client to this target, by the current lists and check.
     pub(crate) fn authorizer<'a>(
         &self,
         client: &'a ClientInfo,
@@ -306,18 +302,14 @@ impl InterceptState {
             injected: Arc::clone(&policy.lists.injected),
             approver: self.approver.clone(),
             admissions: self.admissions.clone(),
-            check: policy.check.as_ref().map(client_of),
+            check: policy.check.as_ref().map(worker_client),
             relays_tunnel: false,
             client,
             target,
         }
     }
 
-    /// Probes the check service, if one is configured.
-    ///
-    /// # Errors
-    ///
-    /// Why it can't be asked now.
+    /// Probes the check service, if one is configured. The error tells why it can't be asked.
     pub(crate) async fn probe_check(&self) -> Result<(), authz::AuthzError> {
         match &self.policy.load_full().check {
             Some(check) => check.reach().await,
@@ -325,14 +317,14 @@ impl InterceptState {
         }
     }
 
-    /// Whether a rule names this destination as one whose connections are relayed unopened.
+    /// Whether connections to this destination are relayed unopened, because a rule names its port.
     pub(crate) fn relays(&self, to: &HostPort) -> bool {
         let rules = &self.policy.load().lists.rules;
         rules.as_ref().is_some_and(|rules| rules.relays(to))
     }
 
-    /// What would open this port of the host; `None` where a rule denies it. Where there are no rules, a first one would deny
-    /// everything else, and `--learn` takes none. `to` has `localhost` in place of its addresses.
+    /// The option that would open a port of `localhost`, which `to` names; `None` if a rule denies the port. Without rules it
+    /// is not a rule: the first rule would deny everything else, and `--learn` accepts none.
     pub(crate) fn port_remedy(&self, to: &HostPort) -> Option<Remedy> {
         let policy = self.policy.load();
         let Some(rules) = &policy.lists.rules else {
@@ -348,14 +340,14 @@ impl InterceptState {
         (!is_denied).then(|| Remedy::Allow(to.to_string()))
     }
 
-    /// Forgets that connections to this port of the host's loopback were refused: a server of the jail was meant.
+    /// Forgets the refused connections to this port of the host's loopback: they were for a server in the jail.
     pub fn forget_refused(&self, port: u16) {
         if let Some(denials) = &self.sinks.denials {
             denials.forget_refused(port);
         }
     }
 
-    /// Whether a check service or an approver decides on each request, so that the client may not choose to show none.
+    /// Whether a check service or an approver decides on each request, so that tunnels must not be relayed unopened.
     pub(crate) fn inspects_requests(&self) -> bool {
         self.policy.load().check.is_some() || self.approver.is_some()
     }
@@ -386,11 +378,11 @@ impl InterceptState {
     }
 }
 
-/// This worker's client of the check service.
-fn client_of(check: &CheckService) -> CheckClient {
-    CHECK_CLIENT.with_borrow_mut(|known| {
-        let current = known.take().filter(|client| check.has_client(client));
-        known
+/// This worker's client of the check service. Replaced after a reload that has replaced the service.
+fn worker_client(check: &CheckService) -> CheckClient {
+    CHECK_CLIENT.with_borrow_mut(|stored| {
+        let current = stored.take().filter(|client| check.has_client(client));
+        stored
             .insert(current.unwrap_or_else(|| check.client()))
             .clone()
     })

@@ -11,9 +11,9 @@ use crate::audit::AuditRecord;
 #[derive(Debug, Default)]
 pub struct Metrics {
     requests: Family<Label, Counter>,
-    unopened: Family<Label, Counter>,
+    failed_connections: Family<Label, Counter>,
     refused: Family<Label, Counter>,
-    upstream: Family<Label, Counter>,
+    upstream_requests: Family<Label, Counter>,
     retries: Counter,
     pub(crate) connections: Counter,
     pub(crate) active: Gauge,
@@ -23,7 +23,7 @@ pub struct Metrics {
 type Label = [(&'static str, &'static str); 1];
 
 impl Metrics {
-    /// Registers them all.
+    /// Registers all counters.
     pub fn register(&self, registry: &mut Registry) {
         registry.register(
             "peername_intercept_requests",
@@ -43,7 +43,7 @@ impl Metrics {
         registry.register(
             "peername_intercept_connections_failed",
             "Connections that ended before a request was complete, by reason",
-            self.unopened.clone(),
+            self.failed_connections.clone(),
         );
         registry.register(
             "peername_intercept_refused",
@@ -53,7 +53,7 @@ impl Metrics {
         registry.register(
             "peername_intercept_upstream_requests",
             "Requests that an origin answered, by whether the connection to it was new or reused",
-            self.upstream.clone(),
+            self.upstream_requests.clone(),
         );
         registry.register(
             "peername_intercept_upstream_retries",
@@ -62,7 +62,7 @@ impl Metrics {
         );
     }
 
-    /// Counts a request that is over.
+    /// Counts a finished request.
     pub(crate) fn count_request(&self, record: &AuditRecord) {
         self.requests
             .get_or_create(&[("decision", record.decision.label())])
@@ -72,7 +72,7 @@ impl Metrics {
         }
         if let Some(upstream) = record.upstream {
             let connection = if upstream.reused { "reused" } else { "new" };
-            self.upstream
+            self.upstream_requests
                 .get_or_create(&[("connection", connection)])
                 .inc();
         }
@@ -82,6 +82,8 @@ impl Metrics {
     }
 
     pub(crate) fn count_failed_connection(&self, reason: &'static str) {
-        self.unopened.get_or_create(&[("reason", reason)]).inc();
+        self.failed_connections
+            .get_or_create(&[("reason", reason)])
+            .inc();
     }
 }

@@ -1,4 +1,4 @@
-//! Where the records of requests go once these are over.
+//! The consumers of the records of finished requests.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::audit::denials::Denials;
 use crate::audit::failures::Failures;
 use crate::audit::otlp::SpanQueue;
 
-/// The metrics and the audit log, and as far as they are kept the denials, the failures and the spans. Clones share them.
+/// The metrics, and optionally the spans and the summaries of denials and failures. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RecordSinks {
     pub(crate) metrics: Arc<Metrics>,
@@ -28,7 +28,7 @@ impl RecordSinks {
         }
     }
 
-    /// Counts a request that is over, and writes its audit line.
+    /// Counts a finished request, and writes its audit line.
     pub(crate) fn finish(&self, record: &AuditRecord) {
         self.metrics.count_request(record);
         record.write();
