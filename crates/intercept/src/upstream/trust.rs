@@ -1,4 +1,4 @@
-//! The trusted roots of origins: the host's own and those that the operator adds, never the proxy's own authority.
+//! The trusted roots of origins: the roots of this host and those that the operator adds, but never the proxy's own authority.
 
 mod signature_cache;
 pub(super) mod tls_diagnosis;
@@ -21,7 +21,7 @@ use verifier::{OriginVerifier, OwnCaKeys};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TrustError {
-    /// A file of `--extra-ca`.
+    /// A file of `--extra-ca` can't be used.
     #[error("--extra-ca {}: {why}", path.display())]
     ExtraCa {
         /// The file.
@@ -41,10 +41,14 @@ pub enum TrustError {
 }
 
 impl TrustError {
-    /// There is no trusted root, for these reasons.
+    /// Creates [`Self::NoRoots`], with the errors of reading this host's roots.
     pub fn no_roots(native: &CertificateResult) -> Self {
-        let errors = native.errors.iter().map(|error| format!("; {error}"));
-        Self::NoRoots(errors.collect())
+        let errors = native
+            .errors
+            .iter()
+            .map(|error| format!("; {error}"))
+            .collect();
+        Self::NoRoots(errors)
     }
 }
 
@@ -53,13 +57,13 @@ impl TrustError {
 pub(crate) struct OriginTls {
     /// Offers HTTP/2 and HTTP/1.1, for requests that came over HTTP/2.
     pub(crate) http2: Arc<ClientConfig>,
-    /// Offers HTTP/1.1 only, for other requests and for what needs HTTP/1.1.
+    /// Offers only HTTP/1.1, for all other requests.
     pub(crate) http1: Arc<ClientConfig>,
 }
 
 impl OriginTls {
-    /// Trusts the roots `native` of the host and those in the files `extra`, but not `own_ca`: an origin with a certificate of the
-    /// proxy's own authority is a loop or an attack, even if another authority has certified the key too.
+    /// Trusts the roots `native` of this host and those in the files `extra`, but not `own_ca`. An origin with a certificate by the
+    /// proxy's own authority is a loop or an attack, even if another authority has certified the key, too.
     pub(crate) fn new(
         native: &CertificateResult,
         extra: &[PathBuf],
@@ -67,15 +71,20 @@ impl OriginTls {
     ) -> Result<Self, TrustError> {
         let mut roots = RootCertStore::empty();
         let own_keys = OwnCaKeys::new(own_ca);
-        let foreign = native.certs.iter().filter(|one| !own_keys.certify(one));
-        roots.add_parsable_certificates(foreign.map(|one| CertificateDer::from(one.as_ref())));
+        roots.add_parsable_certificates(
+            native
+                .certs
+                .iter()
+                .filter(|root| !own_keys.include_key_of(root))
+                .map(|root| CertificateDer::from(root.as_ref())),
+        );
         for path in extra {
             add_roots(&mut roots, path, &own_keys)?;
         }
         if roots.is_empty() {
             return Err(TrustError::no_roots(native));
         }
-        let tls = |error: &dyn std::fmt::Display| TrustError::Tls(error.to_string());
+        let refused = |error: &dyn std::fmt::Display| TrustError::Tls(error.to_string());
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let verifying = Arc::new(CryptoProvider {
             signature_verification_algorithms: signature_cache::algorithms(),
@@ -83,10 +92,10 @@ impl OriginTls {
         });
         let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), verifying)
             .build()
-            .map_err(|error| tls(&error))?;
+            .map_err(|error| refused(&error))?;
         let mut http2 = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
-            .map_err(|error| tls(&error))?
+            .map_err(|error| refused(&error))?
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(OriginVerifier::new(verifier, own_keys)))
             .with_no_client_auth();
@@ -115,7 +124,7 @@ fn add_roots(
     let mut added = 0;
     for certificate in CertificateDer::pem_slice_iter(text.as_bytes()) {
         let certificate = certificate.map_err(|error| refuse(error.to_string()))?;
-        if own_keys.certify(&certificate) {
+        if own_keys.include_key_of(&certificate) {
             let why = "this is the proxy's own authority, which no origin may be certified by";
             return Err(refuse(why.to_owned()));
         }
@@ -130,5 +139,6 @@ fn add_roots(
     }
 }
 
-/// Sessions for resumption, which saves half of the client's part of a handshake; the library's default is 256 servers.
+/// The maximum number of sessions for resumption, which saves half of the client's part of a handshake. The library's default
+/// is 256 servers.
 const MAX_SESSIONS: usize = 8192;

@@ -1,8 +1,9 @@
 //! Diagnosis of a TLS handshake that an origin refused.
 //!
-//! An origin that has no cipher suite in common, or wants a client certificate, mostly says "handshake failure" and no more. So a second
-//! connection offers what the proxy does not support, by a ClientHello of TLS 1.2: what the origin selects, or asks for, is the cause.
-//! The connection is closed after the origin's first flight, and nothing is verified: the result is a text.
+//! An origin without a common cipher suite, or one that requests a client certificate, mostly sends only the alert "handshake
+//! failure". So a second connection offers what the proxy does not support, by a ClientHello of TLS 1.2: what the origin then
+//! selects or requests is the cause. The connection is closed after the origin's first flight. Nothing of it is verified,
+//! because it only makes an error text.
 
 use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
@@ -12,18 +13,18 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// Why an origin and the proxy can't agree.
+/// What an origin demands and the proxy does not support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Incompatibility {
-    /// It selects TLS 1.0, 1.1 or SSL 3.
+    /// TLS 1.0, 1.1 or SSL 3.
     OldVersion,
-    /// It selects a cipher suite with RSA key exchange.
+    /// A cipher suite with RSA key exchange.
     RsaKeyExchange,
-    /// It selects one with Diffie-Hellman over a finite field.
+    /// A cipher suite with Diffie-Hellman over a finite field.
     FiniteFieldDh,
-    /// It selects one in CBC mode.
+    /// A cipher suite in CBC mode.
     Cbc,
-    /// It asks for a client certificate.
+    /// A client certificate.
     ClientCertificate,
 }
 
@@ -43,7 +44,7 @@ impl Display for Incompatibility {
     }
 }
 
-/// Whether an origin's alert is about the certificate that it wanted (RFC 8446, section 6.2). With TLS 1.3 it comes after the handshake.
+/// Whether an origin's alert is about a client certificate (RFC 8446, section 6.2). In TLS 1.3 the alert comes after the handshake.
 pub(crate) fn wants_client_certificate(error: &rustls::Error) -> bool {
     use rustls::AlertDescription as Alert;
     matches!(
@@ -58,7 +59,7 @@ pub(crate) fn wants_client_certificate(error: &rustls::Error) -> bool {
     )
 }
 
-/// Asks the origin at the other end of a fresh connection. `None` if it gives no valid answer in time, or the cause is another.
+/// Diagnoses an origin on a new connection; `None` if it sends no valid response in time, or the cause is another one.
 pub(crate) async fn diagnose(
     mut socket: TcpStream,
     name: &ServerName<'_>,
@@ -82,14 +83,14 @@ pub(crate) async fn diagnose(
     timeout(TIME_LIMIT, exchange).await.ok()?
 }
 
-/// Records that the origin has sent.
+/// The records that the origin has sent so far.
 #[derive(Debug, Default)]
 struct Flight {
     bytes: Vec<u8>,
 }
 
 impl Flight {
-    /// The handshake messages so far (RFC 5246, section 7.4), which may be split over records: type and body.
+    /// The type and body of each complete handshake message (RFC 5246, section 7.4). A message may be split over records.
     fn messages(&self) -> Vec<(u8, Vec<u8>)> {
         let mut handshake = Vec::new();
         let mut records = self.bytes.as_slice();
@@ -114,8 +115,11 @@ impl Flight {
 
     fn is_complete(&self) -> bool {
         let is_alert = self.bytes.first().is_some_and(|kind| *kind != HANDSHAKE);
-        let mut messages = self.messages().into_iter();
-        is_alert || messages.any(|(kind, _)| kind == SERVER_HELLO_DONE)
+        is_alert
+            || self
+                .messages()
+                .iter()
+                .any(|(kind, _)| *kind == SERVER_HELLO_DONE)
     }
 
     fn incompatibility(&self) -> Option<Incompatibility> {
@@ -133,20 +137,21 @@ impl Flight {
         }
         match offered.lacking {
             Some(lacking) => Some(lacking),
-            None => {
-                let mut kinds = messages.iter().map(|(kind, _)| *kind);
-                kinds
-                    .any(|kind| kind == CERTIFICATE_REQUEST)
-                    .then_some(Incompatibility::ClientCertificate)
-            }
+            None => messages
+                .iter()
+                .any(|(kind, _)| *kind == CERTIFICATE_REQUEST)
+                .then_some(Incompatibility::ClientCertificate),
         }
     }
 }
 
 /// A ClientHello of TLS 1.2 (RFC 5246, section 7.4.1.2) in a record.
 fn client_hello(name: &ServerName<'_>) -> Vec<u8> {
-    let suites = OFFERED.iter().flat_map(|offered| offered.suites);
-    let suites: Vec<u8> = suites.flat_map(|suite| suite.to_be_bytes()).collect();
+    let suites: Vec<u8> = OFFERED
+        .iter()
+        .flat_map(|offered| offered.suites)
+        .flat_map(|suite| suite.to_be_bytes())
+        .collect();
     let mut extensions = Vec::new();
     if let ServerName::DnsName(name) = name {
         let name = [&[0][..], &with_len16(name.as_ref().as_bytes())].concat();
@@ -164,7 +169,7 @@ fn client_hello(name: &ServerName<'_>) -> Vec<u8> {
     push_extension(&mut extensions, RENEGOTIATION_INFO, &[0]);
     let body = [
         &TLS12.to_be_bytes()[..],
-        // Nothing is derived from it.
+        // The random, which need not be random here: no key is derived from it.
         &[0x70; RANDOM_LEN],
         &[0],
         &with_len16(&suites),
@@ -181,19 +186,19 @@ fn push_extension(extensions: &mut Vec<u8>, kind: u16, body: &[u8]) {
     extensions.extend_from_slice(&with_len16(body));
 }
 
-/// The bytes behind their length. All that are given here are short.
+/// The bytes after their length in two bytes. All arguments are shorter than 64 KiB.
 fn with_len16(bytes: &[u8]) -> Vec<u8> {
     let len = u16::try_from(bytes.len()).unwrap_or(u16::MAX);
     [&len.to_be_bytes()[..], bytes].concat()
 }
 
-/// Cipher suites, and why the proxy does not support them; `None` for its own.
+/// Cipher suites, and what the origin demands if it selects one of them; `None` for those that the proxy supports.
 struct Offered {
     suites: &'static [u16],
     lacking: Option<Incompatibility>,
 }
 
-/// In the order of preference (the names are those of IANA's registry).
+/// The offered cipher suites (IANA's registry), in the order of preference.
 const OFFERED: [Offered; 4] = [
     Offered {
         // ECDHE with AES-GCM or ChaCha20-Poly1305.
@@ -237,10 +242,11 @@ const SUPPORTED_GROUPS: u16 = 10;
 const EC_POINT_FORMATS: u16 = 11;
 const SIGNATURE_ALGORITHMS: u16 = 13;
 const RENEGOTIATION_INFO: u16 = 0xff01;
-/// Bytes of the origin's flight: its certificates, and the names of authorities for the client's.
+/// The maximum number of bytes of the origin's flight, with its certificates, and the names of authorities for client certificates.
 const MAX_FLIGHT: usize = 128 * 1024;
-/// The origin chooses how its flight is split, and all of it is parsed again after each read.
+/// The maximum number of reads. The whole flight is parsed after each read, and the origin chooses how the flight is split.
 const MAX_READS: usize = 256;
+/// The time limit of a diagnosis.
 const TIME_LIMIT: Duration = Duration::from_secs(3);
 
 #[cfg(test)]
@@ -253,21 +259,21 @@ mod tests {
 
     fn server_hello(version: u16, suite: u16) -> Vec<u8> {
         let (version, suite) = (version.to_be_bytes(), suite.to_be_bytes());
-        let id = [2, 7, 7];
-        let all = [&version[..], &[1; RANDOM_LEN], &id, &suite, &[0]].concat();
-        message(SERVER_HELLO, &all)
+        let session_id = [2, 7, 7];
+        let body = [&version[..], &[1; RANDOM_LEN], &session_id, &suite, &[0]].concat();
+        message(SERVER_HELLO, &body)
     }
 
     fn records(handshake: &[u8], len: usize) -> Vec<u8> {
-        let records = handshake
+        handshake
             .chunks(len)
-            .map(|part| [&[HANDSHAKE, 3, 3][..], &with_len16(part)].concat());
-        records.collect::<Vec<_>>().concat()
+            .flat_map(|part| [&[HANDSHAKE, 3, 3][..], &with_len16(part)].concat())
+            .collect()
     }
 
     #[test]
-    fn what_the_origin_selects_is_the_cause() {
-        for (version, suite, asks, cause) in [
+    fn version_cipher_suite_or_certificate_request_of_the_origin_is_the_cause() {
+        for (version, suite, requests_certificate, cause) in [
             (TLS12, 0xc02f, false, None),
             (
                 TLS12,
@@ -282,21 +288,21 @@ mod tests {
             (TLS12, 0x1301, false, None),
         ] {
             let certificate = message(11, &[1; 3000]);
-            let request = if asks {
+            let request = if requests_certificate {
                 message(CERTIFICATE_REQUEST, &[])
             } else {
                 Vec::new()
             };
             let done = message(SERVER_HELLO_DONE, &[]);
-            let all = [server_hello(version, suite), certificate, request, done].concat();
+            let handshake = [server_hello(version, suite), certificate, request, done].concat();
             for len in [1, 7, 100, 4000] {
-                let bytes = records(&all, len);
+                let bytes = records(&handshake, len);
                 let flight = Flight {
                     bytes: bytes.clone(),
                 };
                 assert!(flight.is_complete());
                 assert_eq!(flight.incompatibility(), cause, "{version:x} {suite:x}");
-                // Whatever comes, and wherever it breaks off.
+                // A truncated flight causes no panic.
                 for end in (0..bytes.len()).step_by(11) {
                     let flight = Flight {
                         bytes: bytes[..end].to_vec(),

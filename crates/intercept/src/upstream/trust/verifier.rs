@@ -1,6 +1,5 @@
-//! Verification of origins' certificates, with errors that an operator can act on.
-//!
-//! rustls decides; the error adds what is in the certificate, because "unknown issuer" alone does not help.
+//! Verification of origins' certificates by rustls. Errors describe the certificate, because "unknown issuer" alone does not
+//! help an operator.
 
 use std::fmt::{self, Display, Formatter};
 use std::iter;
@@ -13,32 +12,34 @@ use rustls::{CertificateError, DigitallySignedStruct, Error, OtherError, Signatu
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 use x509_parser::public_key::PublicKey;
 
-/// A certificate that was not accepted, and what is in it.
+/// A certificate that was not accepted.
 #[derive(Clone, Debug)]
 pub(crate) struct BadCertificate {
-    why: Why,
-    seen: String,
+    fault: Fault,
+    /// The content of the certificate.
+    description: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Why {
+enum Fault {
     Expired,
     NotYetValid,
     WrongName,
     Untrusted,
     SelfSigned,
     Revoked,
-    /// An authority's own, as `openssl req -x509` makes them by default. No trust makes it a server's.
+    /// The certificate is that of an authority, as `openssl req -x509` creates them by default. Trusting it does not make it a
+    /// server's.
     CaAsServer,
-    /// A key of the chain is too short: an RSA key of so many bits.
+    /// The chain has an RSA key of this many bits, which is too short.
     WeakKey(usize),
-    /// The origin's chain has a certificate of the proxy's own authority.
+    /// The chain has a certificate of the proxy's own authority.
     OwnAuthority,
     Invalid(String),
 }
 
 impl BadCertificate {
-    /// The certificate's fault in a failed handshake; `None` if the handshake failed of something else.
+    /// Returns the certificate that made a handshake fail; `None` if the handshake failed for another reason.
     pub(crate) fn from_tls_error(error: &Error) -> Option<Self> {
         match error {
             Error::InvalidCertificate(CertificateError::Other(OtherError(inner))) => {
@@ -53,43 +54,43 @@ impl BadCertificate {
         certificate: &CertificateDer<'_>,
         issuers: &[CertificateDer<'_>],
     ) -> Self {
-        let parsed = parse(certificate);
-        let is_self_signed = parsed
-            .as_ref()
-            .is_some_and(|seen| seen.subject() == seen.issuer());
-        let why = match error {
-            CertificateError::Expired | CertificateError::ExpiredContext { .. } => Why::Expired,
+        let is_self_signed =
+            parse(certificate).is_some_and(|parsed| parsed.subject() == parsed.issuer());
+        let fault = match error {
+            CertificateError::Expired | CertificateError::ExpiredContext { .. } => Fault::Expired,
             CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
-                Why::NotYetValid
+                Fault::NotYetValid
             }
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-                Why::WrongName
+                Fault::WrongName
             }
-            CertificateError::UnknownIssuer if is_self_signed => Why::SelfSigned,
-            CertificateError::UnknownIssuer => Why::Untrusted,
-            CertificateError::Revoked => Why::Revoked,
+            CertificateError::UnknownIssuer if is_self_signed => Fault::SelfSigned,
+            CertificateError::UnknownIssuer => Fault::Untrusted,
+            CertificateError::Revoked => Fault::Revoked,
             CertificateError::Other(OtherError(why)) if why.to_string() == CA_AS_SERVER => {
-                Why::CaAsServer
+                Fault::CaAsServer
             }
-            CertificateError::Other(_) if is_self_signed => Why::SelfSigned,
+            CertificateError::Other(_) if is_self_signed => Fault::SelfSigned,
             other => {
                 let mut chain = iter::once(certificate).chain(issuers);
                 match (chain.find_map(weak_key), other) {
-                    (Some(bits), _) => Why::WeakKey(bits),
+                    (Some(bits), _) => Fault::WeakKey(bits),
                     (None, CertificateError::Other(OtherError(why))) => {
-                        Why::Invalid(why.to_string())
+                        Fault::Invalid(why.to_string())
                     }
-                    (None, other) => Why::Invalid(other.to_string()),
+                    (None, other) => Fault::Invalid(other.to_string()),
                 }
             }
         };
-        Self::describe(why, certificate)
+        Self::with_fault(fault, certificate)
     }
 
-    fn describe(why: Why, certificate: &CertificateDer<'_>) -> Self {
-        let parsed = parse(certificate);
-        let seen = parsed.map_or_else(|| "can't be read".to_owned(), |parsed| describe(&parsed));
-        Self { why, seen }
+    fn with_fault(fault: Fault, certificate: &CertificateDer<'_>) -> Self {
+        let description = match parse(certificate) {
+            Some(parsed) => describe(&parsed),
+            None => "can't be read".to_owned(),
+        };
+        Self { fault, description }
     }
 
     fn into_error(self) -> Error {
@@ -97,70 +98,78 @@ impl BadCertificate {
     }
 
     pub(crate) fn code(&self) -> &'static str {
-        match self.why {
-            Why::Expired => "upstream_tls_expired",
-            Why::NotYetValid => "upstream_tls_not_yet_valid",
-            Why::WrongName => "upstream_tls_wrong_name",
-            Why::Untrusted => "upstream_tls_untrusted",
-            Why::SelfSigned => "upstream_tls_self_signed",
-            Why::Revoked => "upstream_tls_revoked",
-            Why::CaAsServer => "upstream_tls_ca_certificate",
-            Why::WeakKey(_) => "upstream_tls_weak_key",
-            Why::OwnAuthority => "upstream_tls_own_authority",
-            Why::Invalid(_) => "upstream_tls_invalid",
+        match self.fault {
+            Fault::Expired => "upstream_tls_expired",
+            Fault::NotYetValid => "upstream_tls_not_yet_valid",
+            Fault::WrongName => "upstream_tls_wrong_name",
+            Fault::Untrusted => "upstream_tls_untrusted",
+            Fault::SelfSigned => "upstream_tls_self_signed",
+            Fault::Revoked => "upstream_tls_revoked",
+            Fault::CaAsServer => "upstream_tls_ca_certificate",
+            Fault::WeakKey(_) => "upstream_tls_weak_key",
+            Fault::OwnAuthority => "upstream_tls_own_authority",
+            Fault::Invalid(_) => "upstream_tls_invalid",
         }
     }
 
     pub(crate) fn hint(&self) -> &'static str {
-        match self.why {
-            Why::Expired => "the origin has to renew it; is the clock of the proxy's host right?",
-            Why::NotYetValid => "is the clock of the proxy's host right?",
-            Why::WrongName => "another server answered, or the origin lacks this name",
-            Why::SelfSigned => "if it is your own: --extra-ca FILE",
-            Why::CaAsServer => {
+        match self.fault {
+            Fault::Expired => "the origin has to renew it; is the clock of the proxy's host right?",
+            Fault::NotYetValid => "is the clock of the proxy's host right?",
+            Fault::WrongName => "another server answered, or the origin lacks this name",
+            Fault::SelfSigned => "if it is your own: --extra-ca FILE",
+            Fault::CaAsServer => {
                 "--extra-ca does not help: have this authority sign a certificate for the server and trust the authority, or \
                  make the server's with `openssl req -x509 -addext basicConstraints=critical,CA:FALSE` and trust that"
             }
-            Why::Untrusted => {
+            Fault::Untrusted => {
                 "if the issuer is your own: --extra-ca FILE; an origin that sends no intermediate \
                  certificate has to be fixed there"
             }
-            Why::Revoked => "the origin has to replace it",
-            Why::WeakKey(_) => {
+            Fault::Revoked => "the origin has to replace it",
+            Fault::WeakKey(_) => {
                 "the origin has to replace it; --passthrough this host leaves it to the client"
             }
-            Why::OwnAuthority => {
+            Fault::OwnAuthority => {
                 "does the name lead back to a proxy with this key? If not, the key was stolen: \
                  peername ca rotate"
             }
-            Why::Invalid(_) => "",
+            Fault::Invalid(_) => "",
         }
     }
 }
 
 impl Display for BadCertificate {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let why = match &self.why {
-            Why::Expired => "has expired",
-            Why::NotYetValid => "is not valid yet",
-            Why::WrongName => "is for another name",
-            Why::Untrusted => "has an issuer that is not trusted here",
-            Why::SelfSigned => "is self-signed and not trusted here",
-            Why::Revoked => "is revoked",
-            Why::CaAsServer => "is an authority's (CA:TRUE), which is accepted for no server",
-            Why::WeakKey(bits) => {
+        let fault = match &self.fault {
+            Fault::Expired => "has expired",
+            Fault::NotYetValid => "is not valid yet",
+            Fault::WrongName => "is for another name",
+            Fault::Untrusted => "has an issuer that is not trusted here",
+            Fault::SelfSigned => "is self-signed and not trusted here",
+            Fault::Revoked => "is revoked",
+            Fault::CaAsServer => "is an authority's (CA:TRUE), which is accepted for no server",
+            Fault::WeakKey(bits) => {
                 return write!(
                     f,
                     "the origin's certificate or an issuer has an RSA key of {bits} bits, and {MIN_RSA_BITS} are the least; it {}",
-                    self.seen
+                    self.description
                 );
             }
-            Why::OwnAuthority => "comes with one of this proxy's own authority",
-            Why::Invalid(why) => {
-                return write!(f, "the origin's certificate: {why}; it {}", self.seen);
+            Fault::OwnAuthority => "comes with one of this proxy's own authority",
+            Fault::Invalid(why) => {
+                return write!(
+                    f,
+                    "the origin's certificate: {why}; it {}",
+                    self.description
+                );
             }
         };
-        write!(f, "the origin's certificate {why}; it {}", self.seen)
+        write!(
+            f,
+            "the origin's certificate {fault}; it {}",
+            self.description
+        )
     }
 }
 
@@ -175,41 +184,43 @@ impl OwnCaKeys {
         Self(
             certificates
                 .iter()
-                .filter_map(|one| Some(public_key(&parse(one)?)))
+                .filter_map(|certificate| Some(public_key(&parse(certificate)?)))
                 .collect(),
         )
     }
 
-    /// Whether a certificate is for one of these keys, whatever else is in it: it may be cross-signed.
-    pub(crate) fn certify(&self, certificate: &CertificateDer<'_>) -> bool {
-        // Searches the bytes first: nearly no certificate has the key, and parsing one takes many times as long. Comparing
+    /// Whether these include the key of a certificate, which another authority may have signed.
+    pub(crate) fn include_key_of(&self, certificate: &CertificateDer<'_>) -> bool {
+        // Searches for the bytes first: parsing a certificate takes many times as long, and hardly any has the key. Comparing
         // the first byte saves a call of memcmp(3) at nearly each position.
-        let may_be = |own: &[u8]| {
+        let contains_bytes = |key: &[u8]| {
             certificate
-                .windows(own.len().max(1))
-                .any(|part| part.first() == own.first() && part == own)
+                .windows(key.len().max(1))
+                .any(|window| window.first() == key.first() && window == key)
         };
-        self.0.iter().any(|own| may_be(own))
-            && parse(certificate).is_some_and(|theirs| self.0.contains(&public_key(&theirs)))
+        self.0.iter().any(|key| contains_bytes(key))
+            && parse(certificate).is_some_and(|parsed| self.0.contains(&public_key(&parsed)))
     }
 }
 
-/// The bytes that identify a key. A point of an elliptic curve may be written with one coordinate or with both (RFC 5480,
-/// section 2.2), and verifiers accept either: the first coordinate identifies it.
+/// The bytes that identify a key. Of an elliptic curve's point these are the first coordinate: the point may be written with one
+/// coordinate or with both (RFC 5480, section 2.2), and verifiers accept either form.
 fn public_key(certificate: &X509Certificate<'_>) -> Box<[u8]> {
     let key = certificate.public_key();
     let bytes = key.subject_public_key.as_ref();
     match key.parsed() {
         Ok(PublicKey::EC(_)) => match bytes {
-            [UNCOMPRESSED, both @ ..] => both.split_at(both.len() / 2).0.into(),
-            [_, first @ ..] => first.into(),
+            [UNCOMPRESSED, coordinates @ ..] => {
+                coordinates.split_at(coordinates.len() / 2).0.into()
+            }
+            [_, first_coordinate @ ..] => first_coordinate.into(),
             [] => Box::default(),
         },
         _ => bytes.into(),
     }
 }
 
-/// Verifies as rustls does, and refuses chains with the proxy's own authority: where a trusted authority has certified its
+/// Verifies as rustls does, and refuses chains with the proxy's own authority. If a trusted authority had certified the proxy's
 /// key, rustls would accept the certificates that the proxy mints.
 #[derive(Debug)]
 pub(crate) struct OriginVerifier {
@@ -232,18 +243,13 @@ impl ServerCertVerifier for OriginVerifier {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let mut shown = iter::once(end_entity).chain(intermediates);
-        if shown.any(|one| self.own_keys.certify(one)) {
-            return Err(BadCertificate::describe(Why::OwnAuthority, end_entity).into_error());
+        let mut chain = iter::once(end_entity).chain(intermediates);
+        if chain.any(|certificate| self.own_keys.include_key_of(certificate)) {
+            return Err(BadCertificate::with_fault(Fault::OwnAuthority, end_entity).into_error());
         }
-        let verified = self.inner.verify_server_cert(
-            end_entity,
-            intermediates,
-            server_name,
-            ocsp_response,
-            now,
-        );
-        verified.map_err(|error| explain(error, end_entity, intermediates))
+        self.inner
+            .verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
+            .map_err(|error| explain(error, end_entity, intermediates))
     }
 
     fn verify_tls12_signature(
@@ -252,8 +258,9 @@ impl ServerCertVerifier for OriginVerifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        let verified = self.inner.verify_tls12_signature(message, cert, dss);
-        verified.map_err(|error| explain(error, cert, &[]))
+        self.inner
+            .verify_tls12_signature(message, cert, dss)
+            .map_err(|error| explain(error, cert, &[]))
     }
 
     fn verify_tls13_signature(
@@ -262,8 +269,9 @@ impl ServerCertVerifier for OriginVerifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        let verified = self.inner.verify_tls13_signature(message, cert, dss);
-        verified.map_err(|error| explain(error, cert, &[]))
+        self.inner
+            .verify_tls13_signature(message, cert, dss)
+            .map_err(|error| explain(error, cert, &[]))
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
@@ -271,16 +279,16 @@ impl ServerCertVerifier for OriginVerifier {
     }
 }
 
-/// Adds what is in the certificate, where the error is about the certificate: a key that is too short is noticed by its
-/// signature.
+/// Adds the description of the certificate to an error about it. Errors of signatures are among these: rustls refuses a key
+/// that is too short when it verifies its signature.
 fn explain(
     error: Error,
     certificate: &CertificateDer<'_>,
     issuers: &[CertificateDer<'_>],
 ) -> Error {
     match error {
-        Error::InvalidCertificate(why) => {
-            BadCertificate::new(&why, certificate, issuers).into_error()
+        Error::InvalidCertificate(error) => {
+            BadCertificate::new(&error, certificate, issuers).into_error()
         }
         other => other,
     }
@@ -302,9 +310,10 @@ fn parse<'a>(certificate: &'a CertificateDer<'_>) -> Option<X509Certificate<'a>>
 
 /// Describes a certificate in printable ASCII and bounded length: the origin wrote it.
 fn describe(certificate: &X509Certificate<'_>) -> String {
-    let names = certificate.subject_alternative_name().ok().flatten();
-    let names = names.iter().flat_map(|names| &names.value.general_names);
-    let names: Vec<_> = names
+    let alternative_names = certificate.subject_alternative_name().ok().flatten();
+    let names: Vec<_> = alternative_names
+        .iter()
+        .flat_map(|extension| &extension.value.general_names)
         .filter_map(|name| match name {
             GeneralName::DNSName(name) => Some(*name),
             _ => None,
@@ -320,21 +329,25 @@ fn describe(certificate: &X509Certificate<'_>) -> String {
         validity.not_before,
         validity.not_after,
     );
-    let printable = |c: char| {
-        if c.is_ascii() && !c.is_ascii_control() {
-            c
-        } else {
-            '?'
-        }
-    };
-    text.chars().map(printable).take(MAX_DESCRIPTION).collect()
+    text.chars()
+        .map(|c| {
+            if c.is_ascii() && !c.is_ascii_control() {
+                c
+            } else {
+                '?'
+            }
+        })
+        .take(MAX_DESCRIPTION)
+        .collect()
 }
 
-/// The least bits of an RSA key that webpki verifies signatures with.
+/// The minimum length of an RSA key that webpki accepts.
 const MIN_RSA_BITS: usize = 2048;
-/// webpki's error for the certificate of an authority as that of a server.
+/// webpki's error for a server that uses the certificate of an authority.
 const CA_AS_SERVER: &str = "CaUsedAsEndEntity";
 /// The first byte of a point with both coordinates (SEC 1, section 2.3.3).
 const UNCOMPRESSED: u8 = 4;
+/// The maximum number of names in a description.
 const MAX_NAMES: usize = 8;
+/// The maximum number of characters of a description.
 const MAX_DESCRIPTION: usize = 600;
