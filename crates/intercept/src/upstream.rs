@@ -1,4 +1,4 @@
-//! Requests to origins: sends one that is [`Allowed`], and returns the head of its response.
+//! Requests to origins: sends an [`Allowed`] request, and returns the head of its response.
 
 mod client_leases;
 pub mod config;
@@ -55,13 +55,13 @@ use trust::{OriginTls, TrustError};
 #[derive(Debug)]
 pub struct Upstream {
     dialer: Dialer,
-    /// Whether an origin chose HTTP/2 when both protocols were offered. The address of a redirected connection is part of
-    /// the key: the client chose it, and it may be another server's.
+    /// Whether an origin chose HTTP/2 when both protocols were offered. The key has the address of a redirected connection,
+    /// which the client chose: another server may have it.
     speaks_http2: Cache<(HostPort, Option<IpAddr>), bool>,
     retries: RetryBudgets,
 }
 
-/// The head of a response, and the connection that it came through.
+/// The head of a response, and the connection on which it came.
 #[derive(Debug)]
 pub struct Sent {
     pub(crate) response: Response<Incoming>,
@@ -85,12 +85,8 @@ impl From<FailedAttempt> for FailedExchange {
 }
 
 impl Upstream {
-    /// `native` are the roots of this host, and `own_ca` the certificates of the proxy's own authority, which no origin may be
-    /// certified by.
-    ///
-    /// # Errors
-    ///
-    /// [`TrustError`]: there is no trusted root, or a file of `--extra-ca` is unusable.
+    /// Creates the client side. Origins are verified by the roots `native` of this host and those of `config`, and never by the
+    /// certificates `own_ca` of the proxy's own authority.
     pub fn new(
         config: UpstreamConfig,
         native: &CertificateResult,
@@ -100,8 +96,8 @@ impl Upstream {
         Ok(Self::with_dialer(Dialer::new(config, tls)))
     }
 
-    /// Replaces the access lists by which destinations are admitted, for connections of clients that are open, too: connections to
-    /// origins, which the old lists have admitted, take no further request. Returns the lists for the successor, which shares them.
+    /// Replaces the access lists that admit destinations. Connections that the old lists have admitted take no further
+    /// requests, also of clients that are connected now. Returns the lists for the successor, which shares them.
     pub(crate) fn replace_rules(&self, rules: Option<Arc<AccessRules>>) -> SharedRules {
         let shared = &self.config().destinations.rules;
         shared.store(rules);
@@ -109,13 +105,14 @@ impl Upstream {
         shared.clone()
     }
 
-    /// Whether the proxy itself listens there.
+    /// Whether the proxy itself listens at this address.
     pub(crate) fn is_own_listener(&self, addr: SocketAddr) -> bool {
-        let destinations = &self.config().destinations;
-        destinations.is_own_listener(addr.ip(), addr.port())
+        self.config()
+            .destinations
+            .is_own_listener(addr.ip(), addr.port())
     }
 
-    /// The client side after a reload. It shares the connection cap, and reuses no connection of this one.
+    /// The client side after a reload. It shares the connection cap, and does not reuse the connections of this one.
     pub(crate) fn successor(&self, config: UpstreamConfig, tls: OriginTls) -> Self {
         Self::with_dialer(self.dialer.successor(config, tls))
     }
@@ -131,7 +128,7 @@ impl Upstream {
         }
     }
 
-    /// Registers the gauges of the connections to origins, which are shared by all values after reloads.
+    /// Registers the gauges of the connections to origins, which all successors share.
     pub(crate) fn register(&self, registry: &mut Registry) {
         self.dialer.register(registry);
     }
@@ -141,7 +138,7 @@ impl Upstream {
         self.speaks_http2.get(&(origin.clone(), via)) == Some(false)
     }
 
-    /// The leases, none so far, of a client connection that is served on this thread.
+    /// Creates the leases, none so far, of a client connection that is served on this thread.
     pub(crate) fn new_leases(id: Id, client: IpAddr) -> Arc<ClientLeases> {
         Arc::new(ClientLeases::new(id, client, POOL.with(Arc::clone)))
     }
@@ -179,11 +176,10 @@ impl Upstream {
         let started = Instant::now();
         let lease = match Lease::reuse(leases, &key) {
             Some(lease) => lease,
-            // Boxed, as it is large and rare: each request would allocate the memory for a TLS handshake.
+            // The future of a TLS handshake is large, and rarely needed. Boxed, it takes no memory in the future of each request.
             None => Box::pin(self.open_lease(leases, &key)).await?,
         };
-        let exchange = self.exchange(lease, &key, request, progress, started);
-        let failed = match exchange.await {
+        let failed = match self.exchange(lease, &key, request, progress, started).await {
             Ok(sent) => return Ok(sent),
             Err(failed) => failed,
         };
@@ -210,12 +206,13 @@ impl Upstream {
         progress: &BodyProgress,
         started: Instant,
     ) -> Result<Sent, FailedAttempt> {
-        let sent = async {
+        let second_attempt = async {
             let lease = self.open_lease(leases, key).await?;
-            let exchange = self.exchange(lease, key, request, progress, started);
-            exchange.await.map_err(|failed| failed.cause)
+            self.exchange(lease, key, request, progress, started)
+                .await
+                .map_err(|failed| failed.cause)
         };
-        match sent.await {
+        match second_attempt.await {
             Ok(sent) => Ok(Sent {
                 retried: true,
                 ..sent
@@ -227,7 +224,7 @@ impl Upstream {
         }
     }
 
-    /// Sends a request on a leased connection; it waits for its response since `started`.
+    /// Sends a request on a leased connection, and waits for its response. The timeout counts from `started`.
     async fn exchange(
         &self,
         mut lease: Lease,
@@ -238,19 +235,7 @@ impl Upstream {
     ) -> Result<Sent, FailedExchange> {
         let reused = lease.is_reused();
         let about = Arc::clone(lease.about());
-        if request.body().awaits_continue() {
-            let expectation = HeaderValue::from_static("100-continue");
-            request.headers_mut().insert(header::EXPECT, expectation);
-            let continue_now = request.body().continue_handle();
-            hyper::ext::on_informational(&mut request, move |interim| {
-                if interim.status() == StatusCode::CONTINUE {
-                    continue_now();
-                }
-            });
-        } else {
-            // An attempt before may have met it.
-            request.headers_mut().remove(header::EXPECT);
-        }
+        set_expectation(&mut request);
         if authenticates_connection(request.headers(), &header::AUTHORIZATION) {
             lease.make_private();
         }
@@ -265,17 +250,22 @@ impl Upstream {
             proxy.sign(request.headers_mut());
         }
         let copy = (reused || lease.is_http2()).then(|| RetryCopy::new(&request));
-        let limit = self.config().response_timeouts.get(&key.to.host);
-        let limit = limit.unwrap_or_else(|| self.config().response_timeout);
-        let waited = self.wait_response(&mut lease, request, progress, started, limit);
-        let response = match waited.await {
+        let limit = self
+            .config()
+            .response_timeouts
+            .get(&key.to.host)
+            .unwrap_or_else(|| self.config().response_timeout);
+        let response = match self
+            .wait_response(&mut lease, request, progress, started, limit)
+            .await
+        {
             Ok(response) => response,
             Err((error, unsent)) => {
                 if matches!(error, UpstreamError::Unprocessed(_)) {
                     lease.retire();
                 }
-                // The origin closed the connection in the moment of its reuse, or may have done so. A copy begins a new
-                // attempt, after which the request that was not sent could not read the body.
+                // The origin has closed the idle connection before the request was written: it is sent again as it is. The
+                // copy is not used, because it would begin a new attempt, whose body supersedes that of the unsent request.
                 let retry = match unsent.filter(|_| reused) {
                     Some(unsent) => {
                         copy.into_iter().for_each(RetryCopy::discard);
@@ -312,51 +302,49 @@ impl Upstream {
         })
     }
 
-    /// Leases a new connection, or one that another request has opened meanwhile.
+    /// Leases a new connection, or one that another request of this client has opened meanwhile.
     async fn open_lease(
         &self,
         leases: &Arc<ClientLeases>,
         key: &PoolKey,
     ) -> Result<Lease, FailedAttempt> {
-        let asked = Instant::now();
+        let started = Instant::now();
         if !key.http2 || self.is_http1_only(&key.to, key.via) {
             let connection = self.dialer.connect(key, leases.client).await?;
             return Ok(Lease::new(leases, key, connection));
         }
-        // Single flight: of requests that come together one dials, and the others then have its connection or its error.
-        // If it turns out that each needs a connection of its own, they dial at the same time.
+        // Single flight: one of several concurrent requests dials, and the others get its connection or its error.
         let mut last_failure = leases.dialling.lock().await;
-        if let Some(lease) = Lease::reuse_opened_since(leases, key, asked) {
+        if let Some(lease) = Lease::reuse_opened_since(leases, key, started) {
             return Ok(lease);
         }
-        if let Some((_, failed)) = last_failure.as_ref().filter(|(at, _)| *at > asked) {
+        if let Some((_, failed)) = last_failure.as_ref().filter(|(at, _)| *at > started) {
             return Err(failed.clone());
         }
-        let connected = match self.is_http1_only(&key.to, key.via) {
-            true => {
-                drop(last_failure);
-                self.dialer.connect(key, leases.client).await?
-            }
-            false => {
-                let connected = self.dialer.connect(key, leases.client).await;
-                *last_failure = connected
-                    .as_ref()
-                    .err()
-                    .map(|failed| (Instant::now(), failed.clone()));
-                let connection = connected?;
-                self.speaks_http2
-                    .insert((key.to.clone(), key.via), connection.is_http2());
-                connection
-            }
+        let connection = if self.is_http1_only(&key.to, key.via) {
+            // Over HTTP/1.1 each request needs a connection of its own, so they dial concurrently.
+            drop(last_failure);
+            self.dialer.connect(key, leases.client).await?
+        } else {
+            let connected = self.dialer.connect(key, leases.client).await;
+            *last_failure = connected
+                .as_ref()
+                .err()
+                .map(|failed| (Instant::now(), failed.clone()));
+            let connection = connected?;
+            self.speaks_http2
+                .insert((key.to.clone(), key.via), connection.is_http2());
+            connection
         };
         let key = PoolKey {
-            http2: connected.is_http2(),
+            http2: connection.is_http2(),
             ..key.clone()
         };
-        Ok(Lease::new(leases, &key, connected))
+        Ok(Lease::new(leases, &key, connection))
     }
 
-    /// Sends the request, and waits for its response until the limit has passed since `started`, or since the body last moved.
+    /// Sends the request, and waits for its response until the limit has passed since `started`, or since the body last moved. An
+    /// error comes with the request, if nothing of it was sent.
     async fn wait_response(
         &self,
         lease: &mut Lease,
@@ -371,13 +359,13 @@ impl Upstream {
         let continue_now = request.body().continue_handle();
         let sent = Instant::now();
         let mut response = pin!(lease.send(request));
-        let (mut before, mut since) = (progress.bytes.load(Relaxed), started);
-        let mut next_check = since + idle.min(limit);
+        let (mut bytes_seen, mut last_progress) = (progress.bytes.load(Relaxed), started);
+        let mut next_check = last_progress + idle.min(limit);
         loop {
             tokio::select! {
                 response = &mut response => return response.map_err(|mut error| {
                     let unsent = error.take_message().map(Box::new);
-                    (UpstreamError::exchange(error.error()), unsent)
+                    (UpstreamError::from_exchange(error.error()), unsent)
                 }),
                 () = sleep_until(sent + CONTINUE_TIMEOUT), if awaits_continue => {
                     continue_now();
@@ -387,21 +375,20 @@ impl Upstream {
                 () = sleep_until(next_check) => {}
             }
             // While the body moves, the response is not due.
-            let now = progress.bytes.load(Relaxed);
-            next_check = since + limit;
-            if now != before {
-                (before, since) = (now, Instant::now());
-                next_check = since + idle.min(limit);
+            let bytes = progress.bytes.load(Relaxed);
+            next_check = last_progress + limit;
+            if bytes != bytes_seen {
+                (bytes_seen, last_progress) = (bytes, Instant::now());
+                next_check = last_progress + idle.min(limit);
             } else if progress.awaits_client.load(Relaxed) && !may_be_silent {
                 return Err((UpstreamError::RequestIdle(idle.min(limit)), None));
-            } else if since.elapsed() >= limit {
+            } else if last_progress.elapsed() >= limit {
                 return Err((UpstreamError::ResponseTimeout(limit), None));
             }
         }
     }
 
-    /// Closes connections that were idle for the idle timeout that is in force, again and again. Runs once for each worker,
-    /// on its thread.
+    /// Evicts expired idle connections periodically, by the current idle timeout. Runs once for each worker, on its thread.
     pub(crate) async fn run_idle_sweep(&self, idle_timeout: impl Fn() -> Duration) {
         let pool = POOL.with(Arc::clone);
         self.dialer.add_pool(&pool);
@@ -421,15 +408,32 @@ impl Upstream {
     }
 }
 
+/// Sets or removes `Expect: 100-continue`: it is sent while the client waits for the origin's 100 (Continue).
+fn set_expectation(request: &mut Request<RequestBody>) {
+    if !request.body().awaits_continue() {
+        // A first attempt may have set the header, and met the expectation.
+        request.headers_mut().remove(header::EXPECT);
+        return;
+    }
+    let expectation = HeaderValue::from_static("100-continue");
+    request.headers_mut().insert(header::EXPECT, expectation);
+    let continue_now = request.body().continue_handle();
+    hyper::ext::on_informational(request, move |interim| {
+        if interim.status() == StatusCode::CONTINUE {
+            continue_now();
+        }
+    });
+}
+
 thread_local! {
     static POOL: Arc<IdlePool> = Arc::default();
 }
 
-/// Origins with a remembered protocol, in some 60 bytes each.
+/// The maximum number of origins whose protocol and retry budget are remembered. A protocol takes some 60 bytes.
 const MAX_REMEMBERED_ORIGINS: u64 = 16_384;
-/// How long an origin has for its 100 (Continue). Many don't send it, and many clients don't wait for longer, either.
+/// The timeout for an origin's 100 (Continue). Many origins don't send it, and many clients don't wait longer, either.
 const CONTINUE_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long the protocol of an origin is remembered: a server may gain HTTP/2, and a load balancer may have servers
-/// with and without it.
+/// The time for which the protocol of an origin is remembered. It may change: a server may gain HTTP/2, and a load balancer may
+/// have servers with and without it.
 const PROTOCOL_LIFETIME: Duration = Duration::from_secs(600);
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);

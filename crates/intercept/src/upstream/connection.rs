@@ -33,15 +33,33 @@ pub(super) enum Sender {
 #[derive(Debug)]
 pub(crate) struct ConnectionInfo {
     pub(crate) addr: SocketAddr,
-    /// The protocol version, where it is TLS.
+    /// The protocol version of TLS; `None` without TLS.
     pub(crate) tls: Option<&'static str>,
     pub(crate) opened: Instant,
     /// Whether requests have to be in absolute form, because an upstream proxy is at the other end.
     pub(crate) absolute_form: bool,
-    /// Whether its TLS has ended without close_notify.
+    /// Whether the connection's TLS has ended without close_notify.
     pub(crate) lacks_close_notify: Arc<AtomicBool>,
     /// Counts the connection against the connection cap.
-    pub(crate) _permit: ConnectionPermit,
+    _permit: ConnectionPermit,
+}
+
+impl ConnectionInfo {
+    pub(super) fn new(
+        addr: SocketAddr,
+        tls: Option<&'static str>,
+        absolute_form: bool,
+        permit: ConnectionPermit,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            addr,
+            tls,
+            opened: Instant::now(),
+            absolute_form,
+            lacks_close_notify: Arc::default(),
+            _permit: permit,
+        })
+    }
 }
 
 /// A tunnel to an origin, which counts against the connection cap until `about` is dropped.
@@ -76,8 +94,7 @@ pub(super) type TlsConnection = TlsStream<CorkedStream<OriginSocket>>;
 /// The task of an HTTP/2 connection, which is always inside TLS.
 pub(super) type Driver = http2::Connection<TokioIo<TlsConnection>, RequestBody, TokioExecutor>;
 
-/// How many streams the origin allows at a time (SETTINGS_MAX_CONCURRENT_STREAMS), which only the connection's driver
-/// knows.
+/// The maximum number of concurrent streams (SETTINGS_MAX_CONCURRENT_STREAMS), which only the connection's driver knows.
 #[derive(Clone, Debug)]
 pub(super) struct StreamLimit(Weak<Mutex<Driver>>);
 
@@ -87,6 +104,7 @@ impl StreamLimit {
         let driver = Arc::new(Mutex::new(driver));
         let limit = Self(Arc::downgrade(&driver));
         tokio::spawn(std::future::poll_fn(move |cx| {
+            // The connection counts against the cap until its driver ends.
             let _counted = &about;
             let mut driver = driver.lock();
             std::pin::Pin::new(&mut *driver).poll(cx).map(drop)

@@ -17,7 +17,7 @@ use peername_proto::{Transport, V2Writer, kind};
 use prometheus_client::registry::Registry;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use super::config::UpstreamConfig;
@@ -40,18 +40,18 @@ use crate::policy::destination::Requested;
 use crate::stream::corked::CorkedStream;
 use crate::stream::origin_socket::{OriginSocket, UnnotifiedEnd};
 
-/// Makes new connections to origins, under the connection cap.
+/// Opens connections to origins, under the connection cap.
 #[derive(Debug)]
 pub(super) struct Dialer {
     config: UpstreamConfig,
     tls: OriginTls,
-    /// Connections of another one are not reused.
+    /// Connections of another generation are not reused.
     generation: AtomicU64,
-    /// The last number given, of this value or of those after reloads.
-    generations: Arc<AtomicU64>,
+    /// The last generation of this dialer and its successors.
+    last_generation: Arc<AtomicU64>,
     cap: Arc<ConnectionCap>,
     resolver: Arc<Resolver>,
-    /// Why handshakes with an origin failed recently, by the origin and the address that a redirected client has chosen for it.
+    /// Recent diagnoses by origin, and by the address that a redirected client has chosen for it.
     diagnoses: Cache<(HostPort, Option<IpAddr>), Diagnosis>,
 }
 
@@ -62,22 +62,22 @@ impl Dialer {
             cap: Arc::new(ConnectionCap::new(config.max_connections)),
             resolver: Arc::default(),
             generation: AtomicU64::new(0),
-            generations: Arc::default(),
+            last_generation: Arc::default(),
             config,
-            diagnoses: diagnoses(),
+            diagnoses: diagnosis_cache(),
         }
     }
 
-    /// The dialer after a reload: the cap and the limits of lookups are shared.
+    /// The dialer after a reload, which shares the cap and the limits of lookups.
     pub(super) fn successor(&self, config: UpstreamConfig, tls: OriginTls) -> Self {
         Self {
             tls,
             cap: Arc::clone(&self.cap),
             resolver: Arc::clone(&self.resolver),
             generation: AtomicU64::new(self.next_generation()),
-            generations: Arc::clone(&self.generations),
+            last_generation: Arc::clone(&self.last_generation),
             config,
-            diagnoses: diagnoses(),
+            diagnoses: diagnosis_cache(),
         }
     }
 
@@ -95,7 +95,7 @@ impl Dialer {
         }
     }
 
-    /// The key of a connection for this tunnel, which is in no pool.
+    /// The key of a connection for this tunnel. Tunnels are never in a pool.
     fn tunnel_key(&self, tunnel: &AllowedTunnel) -> PoolKey {
         PoolKey {
             generation: self.generation.load(Acquire),
@@ -117,24 +117,23 @@ impl Dialer {
         registry.register_collector(Box::new(PoolCollector(Arc::clone(&self.cap))));
     }
 
-    /// Reuses no connection that exists: idle ones are closed, and those in use are not taken again.
+    /// Closes idle connections, and keeps those in use from being reused.
     pub(super) fn renew_connections(&self) {
-        // After the new lists, by which what it opens is admitted.
+        // Releases the store of the new access lists: they admit each connection of the new generation.
         self.generation.store(self.next_generation(), Release);
         self.cap.close_idle();
     }
 
-    /// A new number.
     fn next_generation(&self) -> u64 {
-        1 + self.generations.fetch_add(1, Relaxed)
+        1 + self.last_generation.fetch_add(1, Relaxed)
     }
 
-    /// Adds a pool: its idle connections may be evicted for new ones.
+    /// Adds a pool whose idle connections may be evicted for new ones.
     pub(super) fn add_pool(&self, pool: &Arc<IdlePool>) {
         self.cap.add_pool(pool);
     }
 
-    /// Makes a connection that is ready for a request.
+    /// Opens a connection that is ready for a request.
     ///
     /// # Errors
     ///
@@ -155,35 +154,34 @@ impl Dialer {
         }
     }
 
-    /// The cause of a failed handshake, found by a second connection to the origin; `why` where it is not found.
+    /// Finds the cause of a failed handshake by a second connection to the origin. If it is not found, the error tells `why`.
     async fn diagnose(&self, key: &PoolKey, client: IpAddr, why: String) -> UpstreamError {
-        let diagnose = self.diagnose_afresh(key, client);
-        // An origin that could not be asked is asked the next time.
-        let found = self
+        // `None` is not cached: an origin that can't be diagnosed now is diagnosed the next time.
+        let diagnosis = self
             .diagnoses
-            .optionally_get_with((key.to.clone(), key.via), diagnose)
+            .optionally_get_with((key.to.clone(), key.via), self.run_diagnosis(key, client))
             .await;
-        match found {
+        match diagnosis {
             Some(Diagnosis(Some(cause))) => UpstreamError::Incompatible(cause),
             Some(Diagnosis(None)) | None => UpstreamError::Handshake(why),
         }
     }
 
-    /// `None` if the origin can't be asked now.
-    async fn diagnose_afresh(&self, key: &PoolKey, client: IpAddr) -> Option<Diagnosis> {
+    /// Diagnoses an origin; `None` if it can't be reached now.
+    async fn run_diagnosis(&self, key: &PoolKey, client: IpAddr) -> Option<Diagnosis> {
         let _permit = self.cap.acquire().ok()?;
-        let connected = self.connect_socket(key, client, key.tls).await;
-        let (mut socket, addr) = connected.ok()?;
+        let (mut socket, addr) = self.connect_socket(key, client, key.tls).await.ok()?;
         if let Some(client) = key.announced_client {
-            let announced = send_proxy_header(&mut socket, client, addr, key).await;
-            announced.ok()?;
+            send_proxy_header(&mut socket, client, addr, key)
+                .await
+                .ok()?;
         }
         let name = key.to.host.to_server_name();
         Some(Diagnosis(tls_diagnosis::diagnose(socket, &name).await))
     }
 
-    /// Connects a socket to the origin, or to the upstream proxy and through it. `is_verified`: whether the origin's certificate
-    /// will be verified before it gets anything.
+    /// Connects a socket to the origin, or through the upstream proxy. `is_verified` tells whether the origin's certificate is
+    /// verified before anything is sent.
     async fn connect_socket(
         &self,
         key: &PoolKey,
@@ -203,10 +201,10 @@ impl Dialer {
         if !key.tls {
             return Ok((socket, addr));
         }
-        let tunnel = proxy.open_tunnel(socket, &key.to).await;
-        tunnel
-            .map(|socket| (socket, addr))
-            .map_err(|error| error.at(addr))
+        match proxy.open_tunnel(socket, &key.to).await {
+            Ok(socket) => Ok((socket, addr)),
+            Err(error) => Err(error.at(addr)),
+        }
     }
 
     async fn handshake(
@@ -219,48 +217,50 @@ impl Dialer {
         if let Some(client) = key.announced_client {
             send_proxy_header(&mut socket, client, addr, key).await?;
         }
-        let absolute_form = !key.tls && self.config.proxy.is_some();
-        let about = |tls| {
-            Arc::new(ConnectionInfo {
-                addr,
-                tls,
-                opened: Instant::now(),
-                absolute_form,
-                lacks_close_notify: Arc::default(),
-                _permit: permit,
-            })
-        };
         let socket = OriginSocket::new(socket);
         if !key.tls {
-            return http1_handshake(socket, about(None)).await;
+            let absolute_form = self.config.proxy.is_some();
+            let about = ConnectionInfo::new(addr, None, absolute_form, permit);
+            return http1_handshake(socket, about).await;
         }
-        let (config, limit) = (self.tls_config(key), self.config.handshake_timeout);
-        let name = key.to.host.to_server_name();
-        let connector = TlsConnector::from(config);
-        let connecting = connector
-            .connect(name, CorkedStream::new(socket))
-            .into_fallible();
-        let stream = match timeout(limit, connecting).await {
-            Ok(Ok(mut stream)) => {
-                // The last flight goes with the request, for which the origin waits.
-                stream.get_mut().0.handshake_done(false);
-                stream
-            }
-            Ok(Err((error, socket))) => {
-                socket.handshake_failed().await;
-                return Err(UpstreamError::from_tls(&error));
-            }
-            Err(_) => return Err(UpstreamError::HandshakeTimeout(limit)),
-        };
+        let stream = self.tls_handshake(key, socket).await?;
         let (_, session) = stream.get_ref();
         let version = session.protocol_version().map(tls_version);
+        let about = ConnectionInfo::new(addr, version, false, permit);
         match session.alpn_protocol() {
-            Some(b"h2") => http2_handshake(stream, about(version)).await,
+            Some(b"h2") => http2_handshake(stream, about).await,
             _ => {
-                let about = about(version);
                 let stream = UnnotifiedEnd::new(stream, Arc::clone(&about.lacks_close_notify));
                 http1_handshake(stream, about).await
             }
+        }
+    }
+
+    async fn tls_handshake(
+        &self,
+        key: &PoolKey,
+        socket: OriginSocket,
+    ) -> Result<TlsConnection, UpstreamError> {
+        let limit = self.config.handshake_timeout;
+        let config = if key.http2 {
+            &self.tls.http2
+        } else {
+            &self.tls.http1
+        };
+        let connecting = TlsConnector::from(Arc::clone(config))
+            .connect(key.to.host.to_server_name(), CorkedStream::new(socket))
+            .into_fallible();
+        match timeout(limit, connecting).await {
+            Ok(Ok(mut stream)) => {
+                // Not flushed: the last flight is sent with the request, for which the origin waits.
+                stream.get_mut().0.handshake_done(false);
+                Ok(stream)
+            }
+            Ok(Err((error, socket))) => {
+                socket.handshake_failed().await;
+                Err(UpstreamError::from_tls(&error))
+            }
+            Err(_) => Err(UpstreamError::HandshakeTimeout(limit)),
         }
     }
 
@@ -271,27 +271,17 @@ impl Dialer {
     ) -> Result<OpenTunnel, FailedAttempt> {
         let permit = self.cap.acquire()?;
         let key = self.tunnel_key(tunnel);
-        // The client itself verifies the origin's certificate, if there is one.
-        let connecting = self.connect_socket(&key, tunnel.client().ip(), false);
-        let (mut socket, addr) = connecting.await?;
+        // In a tunnel the client verifies the origin's certificate, if there is one.
+        let (mut socket, addr) = self
+            .connect_socket(&key, tunnel.client().ip(), false)
+            .await?;
         if let Some(client) = key.announced_client {
-            let announced = send_proxy_header(&mut socket, client, addr, &key).await;
-            announced.map_err(|error| error.at(addr))?;
+            send_proxy_header(&mut socket, client, addr, &key)
+                .await
+                .map_err(|error| error.at(addr))?;
         }
-        let about = Arc::new(ConnectionInfo {
-            addr,
-            tls: None,
-            opened: Instant::now(),
-            absolute_form: false,
-            lacks_close_notify: Arc::default(),
-            _permit: permit,
-        });
+        let about = ConnectionInfo::new(addr, None, false, permit);
         Ok(OpenTunnel { socket, about })
-    }
-
-    fn tls_config(&self, key: &PoolKey) -> Arc<rustls::ClientConfig> {
-        let tls = &self.tls;
-        Arc::clone(if key.http2 { &tls.http2 } else { &tls.http1 })
     }
 
     async fn connect_to_origin(
@@ -302,15 +292,15 @@ impl Dialer {
     ) -> Result<(TcpStream, SocketAddr), FailedAttempt> {
         let (to, limit) = (requested.to, self.config.connect_timeout);
         let destinations = &self.config.destinations;
-        let found = match via.or_else(|| to.host.as_ip()) {
-            // Programs in a jail resolve `localhost` by themselves, and would try its other address if this one refused.
+        let ips = match via.or_else(|| to.host.as_ip()) {
+            // A program in a jail resolves `localhost` itself, and expects that the other address is tried if this one refuses.
             Some(ip) if destinations.may_try_both_loopbacks(to, ip) => with_other_loopback(ip),
             Some(ip) => vec![ip],
             None => self.resolver.resolve(&to.host, client, limit).await?,
         };
         let mut refused = None;
         let mut admitted = Vec::new();
-        for ip in found {
+        for ip in ips {
             let addr = SocketAddr::new(ip, to.port);
             match destinations.admit(addr, requested) {
                 Ok(()) => admitted.push(addr),
@@ -323,25 +313,26 @@ impl Dialer {
         }
     }
 
-    /// Connects to the upstream proxy, to which no destination rule applies: the operator named it.
+    /// Connects to the upstream proxy. No destination policy applies to it, because the operator has named it.
     async fn connect_to_proxy(
         &self,
         proxy: &UpstreamProxy,
         client: IpAddr,
     ) -> Result<(TcpStream, SocketAddr), FailedAttempt> {
-        let (at, limit) = (proxy.at(), self.config.connect_timeout);
-        let found = match at.host.as_ip() {
+        let (to, limit) = (proxy.host_port(), self.config.connect_timeout);
+        let ips = match to.host.as_ip() {
             Some(ip) => vec![ip],
-            None => {
-                let found = self.resolver.resolve(&at.host, client, limit).await;
-                found.map_err(|error| error.in_proxy())?
-            }
+            None => self
+                .resolver
+                .resolve(&to.host, client, limit)
+                .await
+                .map_err(|error| error.in_proxy())?,
         };
-        let all: Vec<_> = found
+        let addrs: Vec<_> = ips
             .into_iter()
-            .map(|ip| SocketAddr::new(ip, at.port))
+            .map(|ip| SocketAddr::new(ip, to.port))
             .collect();
-        happy_eyeballs::connect(&all, limit)
+        happy_eyeballs::connect(&addrs, limit)
             .await
             .map_err(|error| FailedAttempt {
                 error: error.in_proxy(),
@@ -349,24 +340,26 @@ impl Dialer {
             })
     }
 
-    /// Admits an address as destination. Names pass: the upstream proxy resolves them.
+    /// Decides on a destination that is an address. The upstream proxy resolves names, so these are not decided on.
     fn admit_unresolved(&self, requested: Requested<'_>) -> Result<(), UpstreamError> {
         let Some(ip) = requested.to.host.as_ip() else {
             return Ok(());
         };
         let addr = SocketAddr::new(ip, requested.to.port);
-        let admitted = self.config.destinations.admit(addr, requested);
-        admitted.map_err(|why| UpstreamError::Destination(addr, why))
+        self.config
+            .destinations
+            .admit(addr, requested)
+            .map_err(|why| UpstreamError::Destination(addr, why))
     }
 }
 
-/// This address of `localhost`, and then the other one.
+/// The loopback addresses, this one first.
 fn with_other_loopback(ip: IpAddr) -> Vec<IpAddr> {
     let others = LOOPBACK.into_iter().filter(|other| *other != ip);
     std::iter::once(ip).chain(others).collect()
 }
 
-/// Sends a PROXY header of version 2 (PROXY protocol, section 2.2) with the requested host as authority TLV.
+/// Sends a PROXY header of version 2 (PROXY protocol, section 2.2), with the requested host as its authority TLV.
 async fn send_proxy_header(
     socket: &mut TcpStream,
     client: SocketAddr,
@@ -375,31 +368,33 @@ async fn send_proxy_header(
 ) -> Result<(), UpstreamError> {
     let mut header = Vec::new();
     let host = key.to.host.to_string();
-    let written = V2Writer::proxy(&mut header, Transport::Stream, client, to)
+    V2Writer::proxy(&mut header, Transport::Stream, client, to)
         .tlv(kind::AUTHORITY, host.as_bytes())
-        .finish();
-    written.map_err(|error| UpstreamError::Handshake(error.to_string()))?;
-    let sent = socket.write_all(&header).await;
-    sent.map_err(|error| UpstreamError::connect(to, &error))
+        .finish()
+        .map_err(|error| UpstreamError::Handshake(error.to_string()))?;
+    socket
+        .write_all(&header)
+        .await
+        .map_err(|error| UpstreamError::from_connect(to, &error))
 }
 
 async fn http1_handshake<T>(io: T, about: Arc<ConnectionInfo>) -> Result<Connection, UpstreamError>
 where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let handshake = http1::Builder::new()
+    let (sender, driver) = http1::Builder::new()
         .max_header_size(MAX_RESPONSE_HEAD)
         .max_headers(MAX_RESPONSE_HEADERS)
         .preserve_header_case(true)
         .handshake(TokioIo::new(io))
-        .await;
-    let (sender, driver) =
-        handshake.map_err(|error| UpstreamError::BadResponse(error.to_string()))?;
-    // The driver's errors reach the request that waits for a response. An async block would hold the driver twice: before
-    // it is awaited, and while it is.
+        .await
+        .map_err(|error| UpstreamError::BadResponse(error.to_string()))?;
     let counted = Arc::clone(&about);
     let mut driver = driver.with_upgrades();
+    // The driver's errors reach the request that waits for a response. The future is not an async block, which would have room
+    // for the driver twice: as a captured variable, and as the future that is awaited.
     tokio::spawn(poll_fn(move |cx| {
+        // The connection counts against the cap until its driver ends.
         let _counted = &counted;
         Pin::new(&mut driver).poll(cx).map(drop)
     }));
@@ -413,38 +408,38 @@ async fn http2_handshake(
     io: TlsConnection,
     about: Arc<ConnectionInfo>,
 ) -> Result<Connection, UpstreamError> {
-    let handshake = http2::Builder::new(TokioExecutor::new())
+    let (sender, driver) = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .keep_alive_interval(PING_INTERVAL)
         .max_header_list_size(MAX_RESPONSE_HEAD as u32)
         .handshake(TokioIo::new(io))
-        .await;
-    let (sender, driver) =
-        handshake.map_err(|error| UpstreamError::BadResponse(error.to_string()))?;
+        .await
+        .map_err(|error| UpstreamError::BadResponse(error.to_string()))?;
     Ok(Connection {
         sender: Sender::Http2(sender, StreamLimit::spawn(driver, Arc::clone(&about))),
         about,
     })
 }
 
-/// The cause of an origin's failed handshakes; `None` where it is another than those that are known.
+/// The cause of an origin's failed handshakes; `None` if it is unknown.
 #[derive(Clone, Debug)]
 struct Diagnosis(Option<Incompatibility>);
 
-fn diagnoses() -> Cache<(HostPort, Option<IpAddr>), Diagnosis> {
+fn diagnosis_cache() -> Cache<(HostPort, Option<IpAddr>), Diagnosis> {
     Cache::builder()
         .max_capacity(MAX_DIAGNOSES)
         .time_to_live(DIAGNOSIS_LIFETIME)
         .build()
 }
 
-/// Bytes of a response's head.
+/// The maximum number of bytes of a response's head.
 const MAX_RESPONSE_HEAD: usize = 128 * 1024;
-/// Header lines of a response: more than hyper's 100, for cookies and policies of large sites. hyper initializes 64 bytes for
-/// each of them with each response.
+/// The maximum number of header lines of a response: more than hyper's 100, for cookies and policies of large sites. For each
+/// response hyper initializes 64 bytes for each of them.
 const MAX_RESPONSE_HEADERS: usize = 250;
-/// Finds out that a shared connection is dead before many requests have waited for it.
+/// The time between HTTP/2 PINGs, so that a dead connection is detected before many requests wait for it.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
-/// Origins whose diagnosis is remembered, and for how long: a client that tries again and again causes one in this time.
+/// The maximum number of origins whose diagnosis is remembered.
 const MAX_DIAGNOSES: u64 = 1024;
+/// The time for which a diagnosis is remembered: a client that repeats its request causes one diagnosis in this time.
 const DIAGNOSIS_LIFETIME: Duration = Duration::from_secs(60);

@@ -1,4 +1,4 @@
-//! Failures between the proxy and the origin, each with a stable code and a hint what to do about it.
+//! Failures between the proxy and the origin, each with a stable code, and a hint about what to do.
 
 use std::error::Error as _;
 use std::io;
@@ -14,7 +14,7 @@ use crate::audit::{AuditRecord, OriginContact};
 use crate::policy::destination::DestinationDenied;
 use crate::request::refusal::Refusal;
 
-/// Why the origin gave no response.
+/// Why there is no response of the origin.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum UpstreamError {
     #[error("the name does not exist")]
@@ -91,8 +91,8 @@ impl From<UpstreamError> for FailedAttempt {
 }
 
 impl FailedAttempt {
-    /// Notes the failure in the audit record. A destination that is not allowed is a decision of the proxy; any other
-    /// failure is the origin's or the path's. `has_rules`: whether access lists are configured.
+    /// Records the failure. A destination that is not allowed counts as a refusal by the proxy. `has_rules` tells whether
+    /// access lists are configured.
     pub(crate) fn note_in(&self, record: &mut AuditRecord, has_rules: bool) {
         record.tried = self.tried;
         record.retried = self.retried;
@@ -109,12 +109,12 @@ impl FailedAttempt {
 }
 
 impl UpstreamError {
-    /// The same about the upstream proxy, not the origin.
+    /// Converts an error about the origin to the same error about the upstream proxy.
     pub(super) fn in_proxy(&self) -> Self {
         Self::Proxy(self.to_string())
     }
 
-    /// The error of a TLS handshake with an origin.
+    /// Converts the error of a TLS handshake with an origin.
     pub(super) fn from_tls(error: &io::Error) -> Self {
         let inner: Option<&rustls::Error> = error.get_ref().and_then(|inner| inner.downcast_ref());
         let bad_certificate = inner.and_then(BadCertificate::from_tls_error);
@@ -127,7 +127,7 @@ impl UpstreamError {
         }
     }
 
-    /// The error with the address of the connection.
+    /// Adds the address of the connection.
     pub(super) fn at(self, addr: SocketAddr) -> FailedAttempt {
         FailedAttempt {
             error: self,
@@ -136,9 +136,9 @@ impl UpstreamError {
         }
     }
 
-    /// The error of an exchange. HTTP/2 tells whether the request was processed (RFC 9113, section 8.7); of GOAWAY, h2 reports
-    /// an error to the streams above its last one only.
-    pub(super) fn exchange(error: &hyper::Error) -> Self {
+    /// Converts the error of an exchange. HTTP/2 tells whether the origin has processed the request (RFC 9113, section 8.7):
+    /// after a GOAWAY, h2 reports an error only to streams above the last one that the GOAWAY names.
+    pub(super) fn from_exchange(error: &hyper::Error) -> Self {
         if error.is_user() {
             return Self::RequestCut;
         }
@@ -148,9 +148,12 @@ impl UpstreamError {
         if let Some(error) = Self::tls_alert(error) {
             return error;
         }
-        let source = error.source().and_then(|source| source.downcast_ref());
-        let from_origin = source.filter(|error: &&h2::Error| error.is_remote());
-        match from_origin.and_then(|error| Some((error, error.reason()?))) {
+        let sent_by_origin = error
+            .source()
+            .and_then(|source| source.downcast_ref::<h2::Error>())
+            .filter(|error| error.is_remote())
+            .and_then(|error| Some((error, error.reason()?)));
+        match sent_by_origin {
             Some((error, reason)) if error.is_go_away() => Self::Unprocessed(reason),
             Some((_, reason @ (h2::Reason::REFUSED_STREAM | h2::Reason::HTTP_1_1_REQUIRED))) => {
                 Self::Unprocessed(reason)
@@ -160,7 +163,7 @@ impl UpstreamError {
         }
     }
 
-    /// The error of an exchange that an alert of TLS ended. h2 keeps its text only.
+    /// Converts the error of an exchange that a TLS alert ended; `None` for other errors. Of an alert, h2 keeps only the text.
     fn tls_alert(error: &hyper::Error) -> Option<Self> {
         let source = error.source()?;
         if let Some(error) = source.downcast_ref().and_then(h2::Error::get_io) {
@@ -177,8 +180,8 @@ impl UpstreamError {
         })
     }
 
-    /// The error of a failed connect(2).
-    pub(super) fn connect(addr: SocketAddr, error: &io::Error) -> Self {
+    /// Converts the error of connect(2).
+    pub(super) fn from_connect(addr: SocketAddr, error: &io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::ConnectionRefused => Self::ConnectRefused(addr),
             io::ErrorKind::AddrNotAvailable => Self::Exhausted(addr, error.to_string()),
@@ -192,7 +195,7 @@ impl UpstreamError {
             Self::NoSuchName => "dns_nxdomain",
             Self::Lookup(_) => "dns_failed",
             Self::LookupTimeout(_) => "dns_timeout",
-            Self::Destination(_, refused) => refused.code(),
+            Self::Destination(_, why) => why.code(),
             Self::ConnectTimeout(..) => "connect_timeout",
             Self::ConnectRefused(_) => "connect_refused",
             Self::Unreachable(..) => "connect_unreachable",
@@ -216,7 +219,7 @@ impl UpstreamError {
         }
     }
 
-    /// How far the request came: once it had a connection, it counts as one that reached the origin.
+    /// Whether the request reached the origin. It did, once a connection was ready for it.
     fn origin_contact(&self) -> OriginContact {
         match self {
             Self::Destination(..) | Self::Exhausted(..) | Self::Full(_) => OriginContact::NotTried,

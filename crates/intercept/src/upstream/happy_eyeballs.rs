@@ -1,4 +1,4 @@
-//! Connects to the first of an origin's addresses that answers (Happy Eyeballs, RFC 8305).
+//! Connects to the address of an origin that answers first (Happy Eyeballs, RFC 8305).
 
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -13,14 +13,13 @@ use super::error::UpstreamError;
 
 /// Connects to one of these addresses, which are in the resolver's order (RFC 6724), within `limit`.
 ///
-/// Families alternate. The next attempt begins when the last one fails, or [`ATTEMPT_DELAY`] after it; all go on until
-/// the first connection is established, and are cancelled then. So an address that does not answer costs that delay, and a
-/// slow one is not given up for the next.
+/// Families alternate. The next attempt begins when the last one fails, or [`ATTEMPT_DELAY`] after it began. All attempts run
+/// until one has succeeded. So an address that does not answer costs only the delay, and a slow address keeps its chance.
 ///
 /// # Errors
 ///
 /// The error of the attempt that failed last; [`UpstreamError::ConnectTimeout`] with the address that was tried first;
-/// [`UpstreamError::NoSuchName`] without an address.
+/// [`UpstreamError::NoSuchName`] if `addrs` is empty.
 pub(super) async fn connect(
     addrs: &[SocketAddr],
     limit: Duration,
@@ -28,64 +27,64 @@ pub(super) async fn connect(
     let (socket, addr) = match *addrs {
         [] => return Err(UpstreamError::NoSuchName),
         [addr] => {
-            let connecting = timeout(limit, TcpStream::connect(addr)).await;
-            let connected = connecting.map_err(|_| UpstreamError::ConnectTimeout(addr, limit))?;
-            (
-                connected.map_err(|error| UpstreamError::connect(addr, &error))?,
-                addr,
-            )
+            let socket = timeout(limit, TcpStream::connect(addr))
+                .await
+                .map_err(|_| UpstreamError::ConnectTimeout(addr, limit))?
+                .map_err(|error| UpstreamError::from_connect(addr, &error))?;
+            (socket, addr)
         }
-        [first, ..] => {
-            let connecting = timeout(limit, connect_staggered(addrs)).await;
-            connecting.map_err(|_| UpstreamError::ConnectTimeout(first, limit))??
-        }
+        [first, ..] => timeout(limit, connect_staggered(addrs))
+            .await
+            .map_err(|_| UpstreamError::ConnectTimeout(first, limit))??,
     };
-    // Without the socket options the connection is slower, but works.
+    // If the socket options can't be set, the connection is slower, but works.
     let _ = stream::tune_for_peer(&socket, addr.ip());
     Ok((socket, addr))
 }
 
 async fn connect_staggered(addrs: &[SocketAddr]) -> Result<(TcpStream, SocketAddr), UpstreamError> {
     let mut attempts = JoinSet::new();
-    let mut last = UpstreamError::NoSuchName;
+    let mut last_error = UpstreamError::NoSuchName;
     for addr in alternate_families(addrs).into_iter().take(MAX_ATTEMPTS) {
         attempts.spawn(async move { (addr, TcpStream::connect(addr).await) });
         let delay = pin!(sleep(ATTEMPT_DELAY));
         tokio::select! {
-            Some(Ok((addr, ended))) = attempts.join_next() => match ended {
+            Some(Ok((addr, connected))) = attempts.join_next() => match connected {
                 Ok(socket) => return Ok((socket, addr)),
-                Err(error) => last = UpstreamError::connect(addr, &error),
+                Err(error) => last_error = UpstreamError::from_connect(addr, &error),
             },
             () = delay => {}
         }
     }
-    while let Some(Ok((addr, ended))) = attempts.join_next().await {
-        match ended {
+    while let Some(Ok((addr, connected))) = attempts.join_next().await {
+        match connected {
             Ok(socket) => return Ok((socket, addr)),
-            Err(error) => last = UpstreamError::connect(addr, &error),
+            Err(error) => last_error = UpstreamError::from_connect(addr, &error),
         }
     }
-    Err(last)
+    Err(last_error)
 }
 
-/// Takes addresses of both families in turns, beginning with that of the first one (RFC 8305, section 4).
+/// Orders addresses so that families alternate, beginning with the family of the first address (RFC 8305, section 4).
 fn alternate_families(addrs: &[SocketAddr]) -> Vec<SocketAddr> {
     let begins_with_v4 = addrs.first().is_some_and(SocketAddr::is_ipv4);
-    let (first, second): (Vec<_>, Vec<_>) = addrs
+    let (first, second): (Vec<SocketAddr>, Vec<SocketAddr>) = addrs
         .iter()
         .partition(|addr| addr.is_ipv4() == begins_with_v4);
-    let both = first.len().min(second.len());
-    let rest = first[both..].iter().chain(&second[both..]);
+    let pairs = first.len().min(second.len());
     first
         .iter()
         .zip(&second)
-        .flat_map(|(one, other)| [*one, *other])
-        .chain(rest.copied())
+        .flat_map(|(first, second)| [first, second])
+        .chain(&first[pairs..])
+        .chain(&second[pairs..])
+        .copied()
         .collect()
 }
 
-/// RFC 8305, section 5: "Connection Attempt Delay", its recommended value.
+/// The time between two attempts: the recommended value of the "Connection Attempt Delay" (RFC 8305, section 5).
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
+/// The maximum number of addresses that are tried.
 const MAX_ATTEMPTS: usize = 6;
 
 #[cfg(test)]
@@ -94,11 +93,12 @@ mod tests {
 
     #[test]
     fn families_alternate_in_the_resolvers_order() {
-        let addr = |text: &str| SocketAddr::new(text.parse().unwrap(), 443);
-        let alternated = |all: &[&str]| -> Vec<String> {
-            let all: Vec<_> = all.iter().copied().map(addr).collect();
-            let alternated = alternate_families(&all);
-            alternated
+        let alternated = |ips: &[&str]| -> Vec<String> {
+            let addrs: Vec<_> = ips
+                .iter()
+                .map(|ip| SocketAddr::new(ip.parse().unwrap(), 443))
+                .collect();
+            alternate_families(&addrs)
                 .iter()
                 .map(|addr| addr.ip().to_string())
                 .collect()

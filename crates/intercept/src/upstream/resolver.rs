@@ -1,4 +1,4 @@
-//! DNS lookups, with a limit for each client, so that slow name servers of one don't take the threads of all.
+//! DNS lookups, with a limit for each client, so that the slow name servers of one client's hosts don't take all threads.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -18,9 +18,9 @@ use crate::host::Host;
 /// The resolver, with its lookups in flight.
 #[derive(Debug, Default)]
 pub(super) struct Resolver {
-    /// The permits of each client, or network of one (IPv6), that has a lookup in flight.
+    /// The permits of each client with a lookup in flight. An IPv6 client is its network.
     client_permits: Mutex<HashMap<IpAddr, Weak<Semaphore>>>,
-    /// Single flight: lookups of one name at the same time share one result.
+    /// Single flight: concurrent lookups of one name share one result.
     in_flight: Arc<Mutex<InFlight>>,
 }
 
@@ -29,16 +29,12 @@ type LookupResult = Result<Vec<IpAddr>, ResolveError>;
 type PendingLookup = watch::Receiver<Option<LookupResult>>;
 
 impl Resolver {
-    /// Resolves a name with the C library, on a thread: only the C library supports all that nsswitch.conf(5) may configure.
-    /// A resolver on the event loop (hickory 0.26) took as much CPU time for a name, 0.14 ms: two sockets and their
-    /// registrations cost what the threads do.
+    /// Resolves a name by the C library, on a thread: only the C library supports all that nsswitch.conf(5) may configure. A
+    /// resolver on the event loop (hickory 0.26) took as much CPU time per name, 0.14 ms, for its two sockets and their
+    /// registrations.
     ///
-    /// A lookup on a thread can't be cancelled. So a client has [`MAX_LOOKUPS_PER_CLIENT`] at a time, and further ones wait
-    /// for these, within `limit` in all.
-    ///
-    /// # Errors
-    ///
-    /// [`UpstreamError::NoSuchName`], [`UpstreamError::Lookup`], [`UpstreamError::LookupTimeout`].
+    /// A lookup on a thread can't be cancelled. So a client may have [`MAX_LOOKUPS_PER_CLIENT`] in flight, and others wait for
+    /// these. Waiting and lookup together may take `limit`.
     pub(super) async fn resolve(
         &self,
         host: &Host,
@@ -46,9 +42,9 @@ impl Resolver {
         limit: Duration,
     ) -> Result<Vec<IpAddr>, UpstreamError> {
         let name = host.as_name().unwrap_or_default();
-        let found = async {
-            let begun = find_pending(&self.in_flight.lock(), name);
-            let mut pending = match begun {
+        let lookup = async {
+            let in_flight = find_pending(&self.in_flight.lock(), name);
+            let mut pending = match in_flight {
                 Some(pending) => pending,
                 None => {
                     // The semaphore is never closed.
@@ -56,11 +52,11 @@ impl Resolver {
                     self.start_lookup(name, permit)
                 }
             };
-            let found = pending.wait_for(Option::is_some).await;
-            found.ok().and_then(|found| found.clone())
+            let result = pending.wait_for(Option::is_some).await;
+            result.ok().and_then(|result| result.clone())
         };
-        match timeout(limit, found).await {
-            Ok(Some(Ok(found))) => Ok(found),
+        match timeout(limit, lookup).await {
+            Ok(Some(Ok(ips))) => Ok(ips),
             Ok(Some(Err(ResolveError::NoSuchName))) => Err(UpstreamError::NoSuchName),
             Ok(Some(Err(ResolveError::Lookup(why)))) => Err(UpstreamError::Lookup(why)),
             Ok(None) => Err(UpstreamError::Lookup(
@@ -70,7 +66,7 @@ impl Resolver {
         }
     }
 
-    /// Starts a lookup, unless another request did while this one waited for its permit.
+    /// Starts a lookup, unless another request has started one while this request waited for its permit.
     fn start_lookup(&self, name: &str, permit: Option<OwnedSemaphorePermit>) -> PendingLookup {
         let mut in_flight = self.in_flight.lock();
         if let Some(pending) = find_pending(&in_flight, name) {
@@ -80,35 +76,35 @@ impl Resolver {
         in_flight.insert(name.to_owned(), pending.clone());
         let (name, in_flight) = (name.to_owned(), Arc::clone(&self.in_flight));
         spawn_blocking(move || {
-            let found = resolve::lookup(&name);
-            // Removed before it is sent: a later request needs a new lookup, and must not get this result.
+            let ips = resolve::lookup(&name);
+            // Removed before the result is sent: a later request has to start a new lookup.
             in_flight.lock().remove(&name);
             drop(permit);
-            result.send_replace(Some(found));
+            result.send_replace(Some(ips));
         });
         pending
     }
 
     fn permits(&self, client: IpAddr) -> Arc<Semaphore> {
         let client = client_prefix(client);
-        let mut all = self.client_permits.lock();
-        if let Some(permits) = all.get(&client).and_then(Weak::upgrade) {
+        let mut client_permits = self.client_permits.lock();
+        if let Some(permits) = client_permits.get(&client).and_then(Weak::upgrade) {
             return permits;
         }
-        all.retain(|_, permits| permits.strong_count() > 0);
+        client_permits.retain(|_, permits| permits.strong_count() > 0);
         let permits = Arc::new(Semaphore::new(MAX_LOOKUPS_PER_CLIENT));
-        all.insert(client, Arc::downgrade(&permits));
+        client_permits.insert(client, Arc::downgrade(&permits));
         permits
     }
 }
 
-/// The lookup of this name that is in flight, if its thread has not ended.
+/// Finds the lookup of this name that is in flight. One that has ended without a result, together with its worker, is ignored.
 fn find_pending(in_flight: &InFlight, name: &str) -> Option<PendingLookup> {
     let pending = in_flight.get(name)?;
     pending.has_changed().is_ok().then(|| pending.clone())
 }
 
-/// The most lookups of one client at a time, of the 512 threads that each worker has for blocking calls. A browser
+/// The maximum number of lookups of one client in flight, of the 512 threads that each worker has for blocking calls. A browser
 /// needs fewer for a page.
 const MAX_LOOKUPS_PER_CLIENT: usize = 32;
 
@@ -128,9 +124,9 @@ mod tests {
         assert!(!resolver.client_permits.lock().contains_key(&client));
     }
 
-    /// One host has all addresses of its network.
+    /// An IPv6 host may use all addresses of its network.
     #[test]
-    fn permits_are_those_of_an_ipv6_network() {
+    fn clients_of_one_ipv6_network_share_permits() {
         let resolver = Resolver::default();
         let [one, other, stranger] = ["2001:db8::1", "2001:db8::ffff:2", "2001:db8:0:1::1"]
             .map(|client| resolver.permits(client.parse().unwrap()));

@@ -16,10 +16,10 @@ use super::error::UpstreamError;
 use crate::host::HostPort;
 use crate::request::id;
 
-/// An HTTP proxy that is asked for tunnels by CONNECT, and for `http:` in absolute form.
+/// An HTTP proxy. It is sent a CONNECT for each connection with TLS, and requests in absolute form for `http`.
 #[derive(Clone)]
 pub struct UpstreamProxy {
-    at: HostPort,
+    host_port: HostPort,
     /// The value of Proxy-Authorization.
     authorization: Option<HeaderValue>,
 }
@@ -38,23 +38,25 @@ impl FromStr for UpstreamProxy {
             return Err(ParseUpstreamProxyError);
         }
         let authority = uri.authority().ok_or(ParseUpstreamProxyError)?.as_str();
-        let (user, at) = match authority.rsplit_once('@') {
-            Some((user, at)) => (Some(user), at),
+        let (user_info, host_port) = match authority.rsplit_once('@') {
+            Some((user_info, host_port)) => (Some(user_info), host_port),
             None => (None, authority),
         };
-        let at = HostPort::parse_or(at, 80).map_err(|_| ParseUpstreamProxyError)?;
-        let authorization = match user {
-            Some(user) => Some(basic_credentials(user).ok_or(ParseUpstreamProxyError)?),
+        let authorization = match user_info {
+            Some(user_info) => Some(basic_credentials(user_info).ok_or(ParseUpstreamProxyError)?),
             None => None,
         };
-        Ok(Self { at, authorization })
+        Ok(Self {
+            host_port: HostPort::parse_or(host_port, 80).map_err(|_| ParseUpstreamProxyError)?,
+            authorization,
+        })
     }
 }
 
-/// The value of Proxy-Authorization for a user and password, which may be percent-encoded as in any URL.
-fn basic_credentials(user: &str) -> Option<HeaderValue> {
+/// The value of Proxy-Authorization for `USER:PASSWORD`, percent-encoded as in any URL.
+fn basic_credentials(user_info: &str) -> Option<HeaderValue> {
     let mut bytes = Vec::new();
-    let mut rest = user.bytes();
+    let mut rest = user_info.bytes();
     while let Some(byte) = rest.next() {
         bytes.push(match byte {
             b'%' => {
@@ -69,20 +71,20 @@ fn basic_credentials(user: &str) -> Option<HeaderValue> {
     Some(value)
 }
 
-/// Leaves the password out.
+/// Leaves out user name and password.
 impl std::fmt::Debug for UpstreamProxy {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "http://{}", self.at)
+        write!(f, "http://{}", self.host_port)
     }
 }
 
 impl UpstreamProxy {
-    pub(super) fn at(&self) -> &HostPort {
-        &self.at
+    pub(super) fn host_port(&self) -> &HostPort {
+        &self.host_port
     }
 
-    /// Adds to a request what is for the upstream proxy: credentials, and Via, by which two proxies that forward requests to
-    /// each other detect the loop.
+    /// Adds the headers for the upstream proxy: credentials, and Via, by which proxies that forward requests to each other
+    /// detect the loop.
     pub(super) fn sign(&self, headers: &mut HeaderMap) {
         headers.insert(header::VIA, HeaderValue::from_static(id::via()));
         if let Some(value) = &self.authorization {
@@ -90,11 +92,7 @@ impl UpstreamProxy {
         }
     }
 
-    /// Opens a tunnel with CONNECT.
-    ///
-    /// # Errors
-    ///
-    /// [`UpstreamError::ProxyRefused`]; [`UpstreamError::Proxy`] if there is no valid response within [`CONNECT_TIMEOUT`].
+    /// Opens a tunnel with CONNECT, within [`CONNECT_TIMEOUT`].
     pub(super) async fn open_tunnel(
         &self,
         socket: TcpStream,
@@ -105,38 +103,44 @@ impl UpstreamProxy {
             .body(Empty::<Bytes>::new())
             .map_err(|error| UpstreamError::Proxy(error.to_string()))?;
         self.sign(request.headers_mut());
-        let failed = |error: hyper::Error| UpstreamError::Proxy(format!("gave no answer: {error}"));
-        let asked = async {
-            let (mut sender, connection) = http1::handshake(TokioIo::new(socket))
-                .await
-                .map_err(failed)?;
-            let answer = async {
-                let answer = sender.send_request(request).await.map_err(failed)?;
-                match answer.status() {
-                    status if status.is_success() => Ok(()),
-                    status => Err(UpstreamError::ProxyRefused(status.as_u16())),
-                }
-            };
-            // hyper gives the connection back once the tunnel is open.
-            let connection = async { connection.without_shutdown().await.map_err(failed) };
-            let ((), parts) = tokio::try_join!(answer, connection)?;
-            match parts.read_buf.is_empty() {
-                true => Ok(parts.io.into_inner()),
-                false => Err(UpstreamError::Proxy(
-                    "sent data before the tunnel was used".to_owned(),
-                )),
-            }
-        };
-        let asked = timeout(CONNECT_TIMEOUT, asked).await;
-        asked.unwrap_or_else(|_| {
-            Err(UpstreamError::Proxy(format!(
-                "gave no answer within {CONNECT_TIMEOUT:?}"
-            )))
-        })
+        timeout(CONNECT_TIMEOUT, send_connect(socket, request))
+            .await
+            .unwrap_or_else(|_| {
+                Err(UpstreamError::Proxy(format!(
+                    "gave no answer within {CONNECT_TIMEOUT:?}"
+                )))
+            })
     }
 }
 
-/// The upstream proxy has to connect to the origin before it answers.
+/// Sends a CONNECT, and returns the socket after a successful response.
+async fn send_connect(
+    socket: TcpStream,
+    request: Request<Empty<Bytes>>,
+) -> Result<TcpStream, UpstreamError> {
+    let failed = |error: hyper::Error| UpstreamError::Proxy(format!("gave no answer: {error}"));
+    let (mut sender, connection) = http1::handshake(TokioIo::new(socket))
+        .await
+        .map_err(failed)?;
+    let exchange = async {
+        let response = sender.send_request(request).await.map_err(failed)?;
+        match response.status() {
+            status if status.is_success() => Ok(()),
+            status => Err(UpstreamError::ProxyRefused(status.as_u16())),
+        }
+    };
+    // hyper returns the socket once the tunnel is open.
+    let connection = async { connection.without_shutdown().await.map_err(failed) };
+    let ((), parts) = tokio::try_join!(exchange, connection)?;
+    if !parts.read_buf.is_empty() {
+        return Err(UpstreamError::Proxy(
+            "sent data before the tunnel was used".to_owned(),
+        ));
+    }
+    Ok(parts.io.into_inner())
+}
+
+/// The timeout for the response to a CONNECT, before which the upstream proxy has to connect to the origin.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 
 #[cfg(test)]
@@ -144,16 +148,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_of_a_proxy_with_and_without_a_user() {
+    fn url_may_have_credentials_and_debug_leaves_them_out() {
         let proxy: UpstreamProxy = "http://proxy.test:3128".parse().unwrap();
         assert_eq!(format!("{proxy:?}"), "http://proxy.test:3128");
         assert!(proxy.authorization.is_none());
         let proxy: UpstreamProxy = "http://us%65r:p%40ss@192.0.2.1:3128".parse().unwrap();
-        assert_eq!(
-            format!("{proxy:?}"),
-            "http://192.0.2.1:3128",
-            "no password in it"
-        );
+        assert_eq!(format!("{proxy:?}"), "http://192.0.2.1:3128");
         // printf 'user:p@ss' | base64
         assert_eq!(proxy.authorization.unwrap(), "Basic dXNlcjpwQHNz");
         for wrong in [
