@@ -1,12 +1,12 @@
-//! Leases: the connections to origins that one client connection uses, exclusively while it uses them.
+//! Leases of connections to origins. A connection is leased to one client connection at a time.
 //!
-//! HTTP/2 would let many clients share a connection. But a client that keeps its streams open would leave none for the
-//! others, and one that does not read its responses would fill the window of the whole connection (RFC 9113, section
-//! 5.2.1). So a connection in use is leased to one client; idle, any client may lease it.
+//! HTTP/2 would let several clients share a connection. But a client that keeps its streams open would leave none for the
+//! others, and a client that does not read its responses would fill the window of the whole connection (RFC 9113, section
+//! 5.2.1).
 //!
-//! A connection that NTLM or Negotiate may have authenticated stays private to the client even when it is idle: these
-//! authenticate a connection rather than a request (RFC 4559, section 6). It is in the idle pool then, so that it expires
-//! and can be evicted, but under a key that no other client connection has.
+//! An idle connection may be leased to any client, unless NTLM or Negotiate may have authenticated it: these authenticate a
+//! connection rather than a request (RFC 4559, section 6). Such a connection stays private to its client. It is in the idle
+//! pool, so that it expires and can be evicted, but under a key that no other client connection has.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -31,16 +31,16 @@ pub struct ClientLeases {
     pub(super) client: IpAddr,
     /// The pool to which connections return.
     pool: Arc<IdlePool>,
-    /// Leased HTTP/2 connections, which take more than one request at a time.
+    /// The leased HTTP/2 connections, which take concurrent requests.
     http2: Mutex<Vec<Weak<Http2Lease>>>,
     /// Whether the pool may hold connections that are private to this client connection.
     has_private: AtomicBool,
-    /// Held while a request dials; the last attempt, if it failed.
+    /// Locked while a request dials. Contains the last failure, with its time.
     pub(super) dialling: tokio::sync::Mutex<Option<(Instant, FailedAttempt)>>,
 }
 
 impl ClientLeases {
-    /// No leases, for the client connection `id`.
+    /// Creates the leases, none so far, of the client connection `id`.
     pub(super) fn new(id: Id, client: IpAddr, pool: Arc<IdlePool>) -> Self {
         Self {
             id,
@@ -52,31 +52,28 @@ impl ClientLeases {
         }
     }
 
-    /// A leased HTTP/2 connection that takes another request, and was opened at this time or later.
+    /// Finds a leased HTTP/2 connection that takes another request, and was opened at this time or later.
     fn find_http2(&self, key: &PoolKey, since: Option<Instant>) -> Option<Arc<Http2Lease>> {
-        let mut all = self.http2.lock();
-        all.retain(|one| one.strong_count() > 0);
-        let mut all = all.iter().filter_map(Weak::upgrade);
-        // The reference that `find` holds counts as the new request's.
-        all.find(|one| {
-            one.return_to.key == *key
-                && since.is_none_or(|since| one.about.opened >= since)
-                && !one.is_retired.load(Relaxed)
-                && !one.sender.is_closed()
-                && Arc::strong_count(one) <= one.limit.max_streams()
+        let mut leases = self.http2.lock();
+        leases.retain(|lease| lease.strong_count() > 0);
+        leases.iter().filter_map(Weak::upgrade).find(|lease| {
+            lease.return_to.key == *key
+                && since.is_none_or(|since| lease.about.opened >= since)
+                && lease.takes_another_request()
         })
     }
 
     fn add_http2(&self, lease: Http2Lease) -> Arc<Http2Lease> {
         let lease = Arc::new(lease);
-        let mut all = self.http2.lock();
-        all.push(Arc::downgrade(&lease));
+        self.http2.lock().push(Arc::downgrade(&lease));
         lease
     }
 
     fn take_private(&self, key: &PoolKey) -> Option<Connection> {
-        let has_private = self.has_private.load(Relaxed);
-        has_private.then(|| self.pool.take(&key.private_to(self.id)))?
+        if !self.has_private.load(Relaxed) {
+            return None;
+        }
+        self.pool.take(&key.private_to(self.id))
     }
 
     fn put_private(&self, key: &PoolKey, connection: Connection) {
@@ -85,7 +82,7 @@ impl ClientLeases {
     }
 }
 
-/// Closes private connections, which no other client connection can use.
+/// Closes the private connections, which no other client connection can use.
 impl Drop for ClientLeases {
     fn drop(&mut self) {
         if self.has_private.load(Relaxed) {
@@ -118,8 +115,19 @@ pub(crate) struct Http2Lease {
     limit: StreamLimit,
     about: Arc<ConnectionInfo>,
     return_to: ReturnTo,
-    /// Set once the origin has refused a request here: the connection takes no further ones, and ends after those that it has.
+    /// Set once the origin has refused a request on this connection. It takes no further requests, and is closed after those in
+    /// flight.
     is_retired: AtomicBool,
+}
+
+impl Http2Lease {
+    /// Whether the connection takes another request. Each request holds a reference; that of the caller counts as the new
+    /// request's.
+    fn takes_another_request(self: &Arc<Self>) -> bool {
+        !self.is_retired.load(Relaxed)
+            && !self.sender.is_closed()
+            && Arc::strong_count(self) <= self.limit.max_streams()
+    }
 }
 
 impl Drop for Http2Lease {
@@ -151,7 +159,7 @@ enum LeaseKind {
 }
 
 impl Lease {
-    /// Leases a connection that is open already; `None` if there is none for this key.
+    /// Leases an open connection; `None` if there is none for this key.
     pub(super) fn reuse(leases: &Arc<ClientLeases>, key: &PoolKey) -> Option<Self> {
         if let Some(connection) = leases.take_private(key) {
             let lease = Self::begin(leases, key, connection, true);
@@ -171,7 +179,7 @@ impl Lease {
         }
     }
 
-    /// Leases a connection of this client that another request has opened at this time or later.
+    /// Shares a leased HTTP/2 connection of this client that was opened at this time or later.
     pub(super) fn reuse_opened_since(
         leases: &ClientLeases,
         key: &PoolKey,
@@ -188,7 +196,7 @@ impl Lease {
         }
     }
 
-    /// Leases a connection that is not in use.
+    /// Leases a new connection, or one of the pool.
     pub(super) fn new(leases: &Arc<ClientLeases>, key: &PoolKey, connection: Connection) -> Self {
         Self::begin(leases, key, connection, false)
     }
@@ -231,7 +239,7 @@ impl Lease {
         return_to.is_private.store(true, Relaxed);
     }
 
-    /// Keeps further requests off the connection.
+    /// Keeps further requests off an HTTP/2 connection.
     pub(super) fn retire(&self) {
         if let LeaseKind::Http2(lease) = &self.kind {
             lease.is_retired.store(true, Relaxed);
@@ -254,7 +262,7 @@ impl Lease {
     ///
     /// # Errors
     ///
-    /// hyper's, with the request if nothing of it was sent.
+    /// hyper's error, with the request if nothing of it was sent.
     pub(super) async fn send(
         &mut self,
         request: Request<RequestBody>,
@@ -265,7 +273,7 @@ impl Lease {
         }
     }
 
-    /// Returns the connection after a complete exchange. Without this, an HTTP/1 connection is closed.
+    /// Returns the connection to the pool after a complete exchange. Without this call, an HTTP/1 connection is closed.
     pub(crate) fn give_back(self) {
         if let LeaseKind::Http1(sender, return_to) = self.kind {
             let sender = Sender::Http1(sender);

@@ -7,14 +7,14 @@ use super::upstream_proxy::UpstreamProxy;
 use crate::policy::destination::Destinations;
 use crate::policy::host_timeouts::HostTimeouts;
 
-/// How origins are reached.
+/// The configuration of connections to origins.
 #[derive(Debug)]
 pub struct UpstreamConfig {
-    /// The addresses that may be connected to.
+    /// The policy for destinations.
     pub destinations: Destinations,
     /// Authorities to trust beside the host's own (`--extra-ca`).
     pub extra_ca: Vec<PathBuf>,
-    /// A proxy to go through (`--upstream-proxy`).
+    /// The proxy on the path to all origins (`--upstream-proxy`).
     pub proxy: Option<UpstreamProxy>,
     /// Whether each connection begins with a PROXY header of version 2 that names the client.
     pub send_proxy: bool,
@@ -22,13 +22,12 @@ pub struct UpstreamConfig {
     pub connect_timeout: Duration,
     /// The timeout for a TLS handshake.
     pub handshake_timeout: Duration,
-    /// The timeout from the end of the request to the head of the response, or from the last byte of the request that
-    /// was sent.
+    /// The timeout from the last byte of the request that was sent to the head of the response.
     pub response_timeout: Duration,
-    /// The same for hosts with another one.
+    /// The response timeouts of single hosts, in place of `response_timeout`.
     pub response_timeouts: HostTimeouts,
-    /// How long a connection stays in the idle pool, and how long a client may send nothing of its request.
+    /// The timeout of connections in the idle pool, and of requests whose client sends nothing.
     pub idle_timeout: Duration,
-    /// The connection cap: how many connections there may be at a time, idle ones included.
+    /// The connection cap: the maximum number of connections, idle ones included.
     pub max_connections: usize,
 }

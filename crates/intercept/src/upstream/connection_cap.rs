@@ -1,4 +1,4 @@
-//! The cap on connections to origins, of all workers together: each takes a descriptor. And its gauges, for `/metrics`.
+//! The cap on connections to origins, for all workers together, and its gauges. Each connection takes a file descriptor.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -13,21 +13,21 @@ use super::connection_permit::ConnectionPermit;
 use super::error::UpstreamError;
 use super::idle_pool::IdlePool;
 
-/// Grants a permit for each connection, and evicts idle ones to do so.
+/// Grants a permit for each connection. Evicts an idle connection for a new one if the cap is reached.
 #[derive(Debug)]
 pub(super) struct ConnectionCap {
     max: usize,
     connections: Arc<AtomicUsize>,
-    /// The workers' idle pools: their connections may be evicted for others.
+    /// The workers' idle pools, whose connections may be evicted.
     pools: Mutex<Vec<Weak<IdlePool>>>,
 }
 
-/// Connections to origins.
+/// The numbers of connections to origins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PoolUsage {
-    /// Those in the pools.
+    /// The connections in the pools.
     pub(super) idle: usize,
-    /// All others, those that are being made included.
+    /// All others, also those that are being opened.
     pub(super) in_use: usize,
 }
 
@@ -40,26 +40,22 @@ impl ConnectionCap {
         }
     }
 
-    /// Adds a pool: its idle connections may be evicted.
+    /// Adds a pool whose idle connections may be evicted.
     pub(super) fn add_pool(&self, pool: &Arc<IdlePool>) {
         self.pools.lock().push(Arc::downgrade(pool));
     }
 
-    /// Acquires a permit for a connection.
-    ///
-    /// # Errors
-    ///
-    /// [`UpstreamError::Full`]: the cap is reached by connections that are in use.
+    /// Acquires a permit for a connection. The error is [`UpstreamError::Full`], if the cap is reached by connections in use.
     pub(super) fn acquire(&self) -> Result<ConnectionPermit, UpstreamError> {
         let (permit, before) = ConnectionPermit::count(&self.connections);
-        // An evicted connection is closed in a moment: until then there is one more than the cap.
+        // An evicted connection is closed asynchronously: until then there is one connection more than the cap.
         if before < self.max || self.evict_idle() {
             return Ok(permit);
         }
         Err(UpstreamError::Full(self.max))
     }
 
-    /// Counts the connections that are idle, and those that are in use. The two are not of one moment.
+    /// Counts the connections. The two numbers are not read atomically.
     pub(super) fn usage(&self) -> PoolUsage {
         let pools = self.pools.lock();
         let idle = pools
@@ -91,7 +87,7 @@ impl ConnectionCap {
     }
 }
 
-/// Collects what the cap and the pools count themselves.
+/// Collects the gauges of the cap and the pools.
 #[derive(Debug)]
 pub(super) struct PoolCollector(pub(super) Arc<ConnectionCap>);
 

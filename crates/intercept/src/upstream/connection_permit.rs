@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// The permit of one connection, until it is dropped.
+/// A permit for one connection. It counts against the cap until it is dropped.
 #[derive(Debug)]
 pub(crate) struct ConnectionPermit(Arc<AtomicUsize>);
 

@@ -1,7 +1,6 @@
 //! The idle pool: connections to origins that are not in use, kept for the next request to the same origin.
 //!
-//! Each worker has a pool, so that no connection crosses threads. The [`PoolKey`] decides which requests may share a
-//! connection: it holds whatever makes a difference to the origin.
+//! Each worker has a pool, so that no connection crosses threads. Requests with the same [`PoolKey`] may use the same connection.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
@@ -13,25 +12,27 @@ use super::connection::Connection;
 use crate::host::HostPort;
 use crate::request::id::Id;
 
-/// The requests that a connection may be used for. The dialer makes it of an allowed request or tunnel.
+/// Identifies the requests that may use a connection: they need the same origin, reached and verified in the same way. The dialer
+/// derives it from an allowed request or tunnel.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct PoolKey {
-    /// Of the configuration and its access lists: others may verify or reach origins in another way, or not at all.
+    /// The generation of configuration and access lists, which determine how an origin is reached and verified, and whether it
+    /// may be.
     pub(super) generation: u64,
     pub(super) to: HostPort,
     pub(super) tls: bool,
     /// Whether HTTP/2 is offered.
     pub(super) http2: bool,
-    /// The original destination of a redirected connection: the client chose the address.
+    /// The original destination of a redirected connection, which the client chose.
     pub(super) via: Option<IpAddr>,
     /// The client that the PROXY header names, if one is sent. Two clients then never share a connection.
     pub(super) announced_client: Option<SocketAddr>,
-    /// The only client connection that may use it, because it may be authenticated as one user.
+    /// The only client connection that may use the connection, because the connection may be authenticated as one user.
     pub(super) private_to: Option<Id>,
 }
 
 impl PoolKey {
-    /// The same key, for this client connection only.
+    /// This key for connections that are private to a client connection.
     pub(super) fn private_to(&self, client: Id) -> Self {
         Self {
             private_to: Some(client),
@@ -46,11 +47,11 @@ pub(crate) struct IdlePool(Mutex<Idle>);
 
 #[derive(Debug, Default)]
 struct Idle {
-    /// Last in, first out, so that surplus connections expire.
+    /// Connections with their sequence numbers. Last in, first out, so that surplus connections expire.
     by_key: HashMap<PoolKey, Vec<(u64, Connection)>>,
-    /// Each under its sequence number, with the time of its last use.
+    /// The time of last use and the key of each connection, by sequence number.
     by_age: BTreeMap<u64, (Instant, PoolKey)>,
-    next: u64,
+    next_number: u64,
 }
 
 impl IdlePool {
@@ -58,12 +59,14 @@ impl IdlePool {
     pub(super) fn take(&self, key: &PoolKey) -> Option<Connection> {
         let mut idle = self.0.lock();
         let Idle { by_key, by_age, .. } = &mut *idle;
-        let kept = by_key.get_mut(key)?;
-        remove_closed(kept, by_age);
-        // A connection is left for later if its driver has not seen the end of the last exchange yet.
-        let ready = kept.iter().rposition(|(_, one)| one.is_ready());
-        let taken = ready.map(|at| kept.remove(at));
-        if kept.is_empty() {
+        let connections = by_key.get_mut(key)?;
+        remove_closed(connections, by_age);
+        // A connection is not ready until its driver has seen the end of the last exchange.
+        let taken = connections
+            .iter()
+            .rposition(|(_, connection)| connection.is_ready())
+            .map(|index| connections.remove(index));
+        if connections.is_empty() {
             by_key.remove(key);
         }
         let (number, connection) = taken?;
@@ -71,7 +74,7 @@ impl IdlePool {
         Some(connection)
     }
 
-    /// Puts a connection after its last exchange into the pool; evicts the oldest if the pool is full.
+    /// Adds a connection that is not in use. Evicts the oldest one if the pool is full.
     pub(super) fn put(&self, key: &PoolKey, connection: Connection) {
         if connection.is_closed() {
             return;
@@ -80,37 +83,37 @@ impl IdlePool {
         if idle.by_age.len() >= MAX_IDLE {
             idle.evict_oldest();
         }
-        let number = idle.next;
-        idle.next += 1;
-        let kept = idle.by_key.entry(key.clone()).or_default();
-        if kept.len() < MAX_IDLE_PER_KEY {
-            kept.push((number, connection));
+        let number = idle.next_number;
+        idle.next_number += 1;
+        let connections = idle.by_key.entry(key.clone()).or_default();
+        if connections.len() < MAX_IDLE_PER_KEY {
+            connections.push((number, connection));
             idle.by_age.insert(number, (Instant::now(), key.clone()));
         }
     }
 
-    /// Evicts connections that were idle for so long.
+    /// Evicts connections that were idle for `idle_timeout`, and those that are closed.
     pub(crate) fn evict_expired(&self, idle_timeout: Duration) {
         let now = Instant::now();
         let mut idle = self.0.lock();
-        while let Some((_, (last, _))) = idle.by_age.first_key_value()
-            && now.duration_since(*last) >= idle_timeout
+        while let Some((_, (last_used, _))) = idle.by_age.first_key_value()
+            && now.duration_since(*last_used) >= idle_timeout
         {
             idle.evict_oldest();
         }
         let Idle { by_key, by_age, .. } = &mut *idle;
-        by_key.retain(|_, kept| {
-            remove_closed(kept, by_age);
-            !kept.is_empty()
+        by_key.retain(|_, connections| {
+            remove_closed(connections, by_age);
+            !connections.is_empty()
         });
     }
 
-    /// How many connections are idle.
+    /// The number of idle connections.
     pub(super) fn len(&self) -> usize {
         self.0.lock().by_age.len()
     }
 
-    /// Evicts the connection that was idle longest; false if there is none.
+    /// Evicts the connection that was idle longest. Returns `false` if there is none.
     pub(super) fn evict_oldest(&self) -> bool {
         self.0.lock().evict_oldest()
     }
@@ -119,12 +122,12 @@ impl IdlePool {
     pub(super) fn evict_private(&self, client: Id) {
         let mut idle = self.0.lock();
         let Idle { by_key, by_age, .. } = &mut *idle;
-        by_key.retain(|key, kept| {
+        by_key.retain(|key, connections| {
             let is_private = key.private_to == Some(client);
             if is_private {
-                kept.iter().for_each(|(number, _)| {
+                for (number, _) in connections.iter() {
                     by_age.remove(number);
-                });
+                }
             }
             !is_private
         });
@@ -141,9 +144,9 @@ impl Idle {
         let Some((number, (_, key))) = self.by_age.pop_first() else {
             return false;
         };
-        if let Some(kept) = self.by_key.get_mut(&key) {
-            kept.retain(|(one, _)| *one != number);
-            if kept.is_empty() {
+        if let Some(connections) = self.by_key.get_mut(&key) {
+            connections.retain(|(other, _)| *other != number);
+            if connections.is_empty() {
                 self.by_key.remove(&key);
             }
         }
@@ -152,10 +155,10 @@ impl Idle {
 }
 
 fn remove_closed(
-    kept: &mut Vec<(u64, Connection)>,
+    connections: &mut Vec<(u64, Connection)>,
     by_age: &mut BTreeMap<u64, (Instant, PoolKey)>,
 ) {
-    kept.retain(|(number, connection)| {
+    connections.retain(|(number, connection)| {
         let is_closed = connection.is_closed();
         if is_closed {
             by_age.remove(number);
@@ -164,7 +167,7 @@ fn remove_closed(
     });
 }
 
-/// Idle connections to one origin: a burst of requests leaves no more than this behind.
+/// The maximum number of idle connections of one key, which a burst of requests leaves behind.
 const MAX_IDLE_PER_KEY: usize = 256;
-/// Idle connections to all origins.
+/// The maximum number of idle connections of all keys.
 const MAX_IDLE: usize = 2048;

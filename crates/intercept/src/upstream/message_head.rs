@@ -1,4 +1,5 @@
-//! Heads of requests as a connection needs them, and what heads of requests and responses say about the connection.
+//! The heads of messages: writes a request's target in the form that its connection needs, and reads the headers of requests and
+//! responses that concern the connection.
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::uri::{Authority, Parts, PathAndQuery, Scheme};
@@ -7,7 +8,7 @@ use hyper::body::Body;
 
 use super::idle_pool::PoolKey;
 
-/// The form of request that a connection needs.
+/// The form of a request's target that a connection needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RequestForm {
     pub(super) http2: bool,
@@ -15,8 +16,7 @@ pub(super) struct RequestForm {
     pub(super) absolute: bool,
 }
 
-/// Writes the target of a request into its head: HTTP/1.1 has the path in the request line and a Host header, HTTP/2 has
-/// all of it in the URI.
+/// Writes the target of a request into its head: the path and a Host header for HTTP/1.1, the whole URI for HTTP/2.
 pub(super) fn write_target<B: Body>(request: &mut Request<B>, key: &PoolKey, form: RequestForm) {
     let path = request.uri().path_and_query().cloned();
     let authority = key.to.to_authority(key.tls);
@@ -33,16 +33,16 @@ pub(super) fn write_target<B: Body>(request: &mut Request<B>, key: &PoolKey, for
     if form.http2 {
         *request.version_mut() = Version::HTTP_2;
         request.headers_mut().remove(header::HOST);
-        // A first attempt over HTTP/1.1 may have set it.
+        // A first attempt over HTTP/1.1 may have set this header.
         request.headers_mut().remove(header::TRANSFER_ENCODING);
     } else {
         *request.version_mut() = Version::HTTP_11;
         join_cookies(request.headers_mut());
-        // A host has no byte that is not allowed in a header.
+        // Each byte of a host is allowed in a header: this can't fail.
         if let Ok(host) = HeaderValue::try_from(authority) {
             request.headers_mut().insert(header::HOST, host);
         }
-        // hyper would take a GET without a length for one without a body.
+        // Without a length, hyper sends no body with a GET.
         let is_unsized = request.body().size_hint().exact().is_none();
         if is_unsized && !request.headers().contains_key(header::CONTENT_LENGTH) {
             let chunked = HeaderValue::from_static("chunked");
@@ -54,48 +54,49 @@ pub(super) fn write_target<B: Body>(request: &mut Request<B>, key: &PoolKey, for
 
 /// Joins Cookie headers: HTTP/2 may have one for each cookie, HTTP/1.1 has one for all (RFC 9113, section 8.2.3).
 fn join_cookies(headers: &mut HeaderMap) {
-    let mut all = headers.get_all(header::COOKIE).iter();
-    let (Some(first), Some(_)) = (all.next(), all.next()) else {
+    let cookies: Vec<_> = headers
+        .get_all(header::COOKIE)
+        .iter()
+        .map(HeaderValue::as_bytes)
+        .collect();
+    if cookies.len() < 2 {
         return;
-    };
-    let mut joined = first.as_bytes().to_vec();
-    for cookie in headers.get_all(header::COOKIE).iter().skip(1) {
-        joined.extend_from_slice(b"; ");
-        joined.extend_from_slice(cookie.as_bytes());
     }
+    let joined = cookies.join(&b"; "[..]);
     // Valid header values joined by semicolons are a valid header value: this can't fail.
     if let Ok(cookies) = HeaderValue::from_bytes(&joined) {
         headers.insert(header::COOKIE, cookies);
     }
 }
 
-/// Whether a message is a stream of events or messages, which may be far between.
+/// Whether the body is a stream of events or messages, with pauses of any length.
 pub(crate) fn is_streaming(headers: &HeaderMap) -> bool {
-    let kind = headers.get(header::CONTENT_TYPE);
-    kind.is_some_and(|kind| {
-        let kind = kind.as_bytes().to_ascii_lowercase();
-        STREAMING_TYPES.iter().any(|one| kind.starts_with(one))
+    headers.get(header::CONTENT_TYPE).is_some_and(|value| {
+        let media_type = value.as_bytes().to_ascii_lowercase();
+        STREAMING_TYPES
+            .iter()
+            .any(|streaming| media_type.starts_with(streaming))
     })
 }
 
 /// Whether this header, a challenge or credentials, names a scheme that authenticates the whole connection (RFC 4559,
 /// section 6).
 pub(super) fn authenticates_connection(headers: &HeaderMap, name: &HeaderName) -> bool {
-    // A comma may also be inside a challenge. To take its parts for challenges does no harm.
+    // A comma may also be inside a challenge. Taking the parts of a challenge for challenges only makes more connections private.
     headers
         .get_all(name)
         .iter()
         .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
-        .filter_map(|one| one.trim_ascii().split(|byte| *byte == b' ').next())
+        .filter_map(|challenge| challenge.trim_ascii().split(|byte| *byte == b' ').next())
         .any(|scheme| {
             CONNECTION_SCHEMES
                 .iter()
-                .any(|one| scheme.eq_ignore_ascii_case(one))
+                .any(|name| scheme.eq_ignore_ascii_case(name))
         })
 }
 
-/// What makes the length of a response's body ambiguous (RFC 9112, section 6.3). hyper reads such a response by its
-/// Transfer-Encoding, and would forward the Content-Length too.
+/// Why the length of a response's body is ambiguous (RFC 9112, section 6.3); `None` if it is not. hyper reads such a body by its
+/// Transfer-Encoding, and would forward Content-Length, too.
 pub(super) fn framing_error(headers: &HeaderMap) -> Option<&'static str> {
     let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
     match (codings.next(), codings.next()) {
@@ -103,7 +104,7 @@ pub(super) fn framing_error(headers: &HeaderMap) -> Option<&'static str> {
         (Some(_), _) if headers.contains_key(header::CONTENT_LENGTH) => {
             Some("an answer with Transfer-Encoding and Content-Length")
         }
-        (Some(one), None) if one.as_bytes().eq_ignore_ascii_case(b"chunked") => None,
+        (Some(coding), None) if coding.as_bytes().eq_ignore_ascii_case(b"chunked") => None,
         _ => Some("an answer with a Transfer-Encoding other than chunked"),
     }
 }
@@ -121,12 +122,12 @@ const CONNECTION_SCHEMES: [&[u8]; 2] = [b"NTLM", b"Negotiate"];
 mod tests {
     use super::*;
 
-    fn headers(all: &[(&'static str, &'static str)]) -> HeaderMap {
-        let pairs = all.iter().map(|(name, value)| {
-            let name = HeaderName::from_static(name);
-            (name, HeaderValue::from_static(value))
-        });
-        pairs.collect()
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            headers.append(*name, HeaderValue::from_static(value));
+        }
+        headers
     }
 
     #[test]

@@ -11,7 +11,7 @@ use hyper::body::{Body, Frame, SizeHint};
 use crate::audit::BodyProgress;
 use crate::request::buffered_body::BufferedBody;
 
-/// A request's body, counted frame by frame and never collected: the origin's backpressure reaches the client.
+/// A request's body, which is streamed and counted frame by frame, so that the origin's backpressure reaches the client.
 #[derive(Debug)]
 pub struct RequestBody {
     body: Option<BufferedBody>,
@@ -29,12 +29,12 @@ impl RequestBody {
         }
     }
 
-    /// How much of it was sent.
+    /// How much of the body was sent.
     pub(super) fn progress(&self) -> &Arc<BodyProgress> {
         &self.progress
     }
 
-    /// The same body for a retry: what is sent from now on is kept.
+    /// Returns the body for a retry. The bytes that are sent from now on are kept for it.
     pub(super) fn keep_for_retry(&self) -> Self {
         if let Some(body) = &self.body {
             body.keep_for_retry();
@@ -53,7 +53,7 @@ impl RequestBody {
             .is_some_and(|body| body.lock().awaits_continue())
     }
 
-    /// What lets the client send the body.
+    /// Returns a function that sends 100 (Continue) to the client.
     pub(super) fn continue_handle(&self) -> impl Fn() + Send + Sync + 'static {
         let body = self.body.clone();
         move || {
@@ -63,14 +63,14 @@ impl RequestBody {
         }
     }
 
-    /// Frees what was kept.
+    /// Frees the bytes that are kept for a retry.
     pub(super) fn discard_kept(&self) {
         if let Some(body) = &self.body {
             body.discard_kept();
         }
     }
 
-    /// Begins a new attempt with the whole body. Returns whether it is still whole.
+    /// Begins a new attempt from the first byte of the body. Returns whether all bytes that were sent are kept.
     pub(super) fn rewind(&mut self) -> bool {
         let Some(body) = &self.body else {
             return true;
@@ -81,13 +81,13 @@ impl RequestBody {
     }
 }
 
-/// Why a request's body has no end. The origin must not take it for a complete one.
+/// Why a request's body is incomplete. The error keeps the origin from taking it for a complete body.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestBodyError {
-    /// The client has not sent all of it.
+    /// The client has not sent the whole body.
     #[error(transparent)]
     Client(#[from] hyper::Error),
-    /// A later attempt sends it, or none.
+    /// A later attempt sends the body, or no attempt does.
     #[error("another attempt sends the body, or it is given up")]
     Superseded,
 }

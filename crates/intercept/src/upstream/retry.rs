@@ -1,7 +1,7 @@
-//! Retries: which requests are sent again, and the budget of their origin.
+//! Retries: which requests are sent again, and the retry budget of each origin.
 //!
-//! A request is sent twice at most. That alone would double the load of an origin that refuses everything, so each origin has
-//! a budget for retries beside (as Finagle's and Envoy's retry budgets).
+//! A request is sent twice at most. This alone would double the load of an origin that refuses everything, so each origin also
+//! has a retry budget, as in Finagle and Envoy.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,16 +14,18 @@ use super::error::UpstreamError;
 use super::request_body::RequestBody;
 use crate::host::HostPort;
 
-/// The budgets of the origins that were asked recently.
+/// The budgets of the origins to which requests were sent recently.
 #[derive(Debug)]
 pub(super) struct RetryBudgets(Cache<HostPort, Arc<TpsBudget>>);
 
 impl RetryBudgets {
     pub(super) fn new(max_origins: u64) -> Self {
-        let budgets = Cache::builder()
-            .max_capacity(max_origins)
-            .time_to_idle(BUDGET_WINDOW);
-        Self(budgets.build())
+        Self(
+            Cache::builder()
+                .max_capacity(max_origins)
+                .time_to_idle(BUDGET_WINDOW)
+                .build(),
+        )
     }
 
     /// Counts a request to this origin, which adds to its budget.
@@ -31,7 +33,7 @@ impl RetryBudgets {
         self.get(origin).deposit();
     }
 
-    /// Takes a retry from the budget of this origin. False if it is used up.
+    /// Takes a retry from the budget of this origin. Returns `false` if the budget is used up.
     pub(super) fn withdraw(&self, origin: &HostPort) -> bool {
         self.get(origin).withdraw()
     }
@@ -47,7 +49,7 @@ impl RetryBudgets {
     }
 }
 
-/// A copy of a request that is being sent: its head, and what is sent of its body.
+/// A copy of a request that is being sent: its head, and the bytes of its body that are sent.
 #[derive(Debug)]
 pub(super) struct RetryCopy(Request<RequestBody>);
 
@@ -58,21 +60,21 @@ impl RetryCopy {
         *copy.uri_mut() = request.uri().clone();
         *copy.version_mut() = request.version();
         *copy.headers_mut() = request.headers().clone();
-        // How the client spells the names of headers.
+        // The extensions have the client's spelling of header names.
         *copy.extensions_mut() = request.extensions().clone();
         Self(copy)
     }
 
-    /// Frees the copy: the origin has answered.
+    /// Frees the copy, after which there can be no retry.
     pub(super) fn discard(self) {
         self.0.body().discard_kept();
     }
 
-    /// The request for a retry. `None` if it may have been processed, or if more of its body was sent than is kept.
+    /// Returns the request for a retry; `None` if the origin may have processed it, or if more of its body was sent than is kept.
     ///
-    /// `reused` tells whether the connection had been used before. An origin may close an idle connection at any time; then
-    /// only HTTP/2 can tell whether it processed the request, and a proxy must not repeat it unless its method is
-    /// idempotent (RFC 9110, section 9.2.2).
+    /// `reused` tells whether the connection had been used before. An origin may close an idle connection at any time. Without
+    /// HTTP/2 the proxy then does not know whether the request was processed, and may repeat only idempotent methods (RFC 9110,
+    /// section 9.2.2).
     pub(super) fn after(self, error: &UpstreamError, reused: bool) -> Option<Request<RequestBody>> {
         let Self(mut request) = self;
         let may_repeat = match error {
@@ -84,9 +86,9 @@ impl RetryCopy {
     }
 }
 
-/// How long a request adds to the budget of its origin.
+/// The time for which a request adds to the budget of its origin.
 const BUDGET_WINDOW: Duration = Duration::from_secs(10);
-/// Retries to an origin that is asked rarely: a client that asks one thing after another has each of them retried.
+/// The retries that are always allowed, so that the sequential requests of a single client can all be retried.
 const MIN_RETRIES_PER_SECOND: u32 = 10;
-/// Retries beside these, as a share of the requests: an origin that refuses everything gets this much more load.
+/// Further retries, as a share of the requests: the additional load of an origin that refuses everything.
 const MAX_RETRY_RATIO: f32 = 0.2;
