@@ -79,7 +79,7 @@ impl Denials {
         self.0.lock().refused.remove(&port);
     }
 
-    /// The denied destinations, sorted, and the number of denials of destinations beyond the limit.
+    /// The denied destinations and then the refused ports, each sorted, and the number of denials of destinations beyond the limit.
     pub fn list(&self) -> (Vec<DeniedDestination>, u64) {
         let counts = self.0.lock();
         (

@@ -14,7 +14,7 @@ use crate::audit::{AuditRecord, OriginContact};
 use crate::policy::destination::DestinationDenied;
 use crate::request::refusal::Refusal;
 
-/// Why there is no response of the origin.
+/// The error of a request that got no response from its origin.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum UpstreamError {
     #[error("the name does not exist")]

@@ -20,7 +20,7 @@ use crate::http_client::tls::ClientTls;
 /// The protocols of services in other processes. A new protocol is its file and an entry here.
 static PROTOCOLS: [&Protocol; 3] = [&EXT_AUTHZ, &FORWARD_AUTH, &OPA];
 
-/// A check service as it is written (`--check`): a URL, or the files of a policy.
+/// The argument of `--check`: the URL of a check service, or the path of a policy.
 #[derive(Clone, Debug)]
 pub struct ServiceUrl {
     text: Arc<str>,
@@ -33,24 +33,26 @@ enum Kind {
     Policy(PolicyPath),
 }
 
-/// A service in another process.
+/// A check service in another process.
 #[derive(Clone, Debug)]
 pub(crate) struct Remote {
     pub(crate) protocol: &'static Protocol,
     pub(crate) endpoint: Endpoint,
 }
 
-/// A check service: where it is, and its protocol.
+/// A check service that is ready to be asked.
 #[derive(Clone, Debug)]
 pub struct Service {
     text: Arc<str>,
     pub(crate) backend: Backend,
 }
 
-/// What answers checks.
+/// The backend of a check service.
 #[derive(Clone, Debug)]
 pub(crate) enum Backend {
+    /// Another process.
     Remote(Remote),
+    /// A policy that is evaluated in this process.
     Policy(Arc<Policy>),
 }
 
@@ -68,11 +70,12 @@ impl ServiceUrl {
         }
     }
 
-    /// The service: with `tls` for its connections, if it uses TLS, or with its policy read and compiled. Nothing is connected.
+    /// Creates the service. A policy is read and compiled; a service in another process is not connected yet, and gets `tls` if
+    /// it uses TLS.
     ///
     /// # Errors
     ///
-    /// [`ConfigError::Policy`]; [`ConfigError::NoTrustAnchors`] if `tls` is missing.
+    /// [`ConfigError::Policy`] for an invalid policy, [`ConfigError::NoTrustAnchors`] if `tls` is missing.
     pub fn open(&self, tls: Option<&ClientTls>) -> Result<Service, ConfigError> {
         let backend = match &self.kind {
             Kind::Remote(remote) => {
@@ -152,7 +155,7 @@ impl Remote {
         })
     }
 
-    /// `SOCKET` or `SOCKET:/PATH`, as nginx writes it.
+    /// Parses `SOCKET` or `SOCKET:/PATH`, the syntax of nginx.
     fn on_socket(
         protocol: &'static Protocol,
         scheme: Scheme,
@@ -168,9 +171,8 @@ impl Remote {
             .scheme(scheme)
             .authority(Authority::from_static("localhost"))
             .path_and_query(path)
-            .build();
-        let uri =
-            uri.map_err(|_| ConfigError::Url("a path follows the Unix socket: unix:SOCKET:/PATH"))?;
+            .build()
+            .map_err(|_| ConfigError::Url("a path follows the Unix socket: unix:SOCKET:/PATH"))?;
         (protocol.check_url)(&uri)?;
         Ok(Self {
             protocol,
@@ -204,14 +206,14 @@ impl PartialEq for ServiceUrl {
 /// Whether checks would be answered by the same service in the same way.
 impl PartialEq for Service {
     fn eq(&self, other: &Self) -> bool {
-        let is_same = match (&self.backend, &other.backend) {
-            (Backend::Remote(one), Backend::Remote(other)) => {
-                one.endpoint.tls == other.endpoint.tls
+        let is_same_backend = match (&self.backend, &other.backend) {
+            (Backend::Remote(remote), Backend::Remote(other)) => {
+                remote.endpoint.tls == other.endpoint.tls
             }
-            (Backend::Policy(one), Backend::Policy(other)) => one == other,
+            (Backend::Policy(policy), Backend::Policy(other)) => policy == other,
             _ => false,
         };
-        self.text == other.text && is_same
+        self.text == other.text && is_same_backend
     }
 }
 
@@ -221,7 +223,7 @@ impl Display for Service {
     }
 }
 
-/// The URL forms of all protocols, as an enumeration.
+/// The URL forms of all protocols, for error texts.
 fn url_forms() -> String {
     let forms = PROTOCOLS.map(|protocol| protocol.url_form).join(", ");
     let secured = PROTOCOLS.map(|protocol| protocol.tls_scheme).join(", ");

@@ -11,9 +11,9 @@ use crate::authz::request::AuthzRequest;
 
 /// Headers by lower-case name, as Envoy sends them: with the pseudo-headers, and the values of one name joined.
 pub(crate) fn headers(request: &AuthzRequest<'_>, sent: &SentHeaders) -> BTreeMap<String, String> {
-    let mut all = BTreeMap::new();
+    let mut headers = BTreeMap::new();
     for name in request.headers.keys().filter(|name| sent.includes(name)) {
-        all.insert(name.as_str().to_owned(), join_values(request.headers, name));
+        headers.insert(name.as_str().to_owned(), join_values(request.headers, name));
     }
     let pseudo = [
         (":authority", request.host()),
@@ -23,13 +23,13 @@ pub(crate) fn headers(request: &AuthzRequest<'_>, sent: &SentHeaders) -> BTreeMa
     ];
     for (name, value) in pseudo {
         if !value.is_empty() {
-            all.insert(name.to_owned(), value);
+            headers.insert(name.to_owned(), value);
         }
     }
     if let Some(body) = request.body {
-        all.insert(PARTIAL_BODY.to_owned(), body.truncated.to_string());
+        headers.insert(PARTIAL_BODY.to_owned(), body.truncated.to_string());
     }
-    all
+    headers
 }
 
 fn join_values(headers: &HeaderMap, name: &HeaderName) -> String {

@@ -237,7 +237,7 @@ fn hosts_ports_and_paths_are_told_apart() {
     }
 }
 
-/// What a rule names beside the host.
+/// The parts that a rule has beside the host.
 #[derive(Clone, Copy)]
 struct Names {
     port: bool,
