@@ -91,7 +91,7 @@ impl Command for Args {
         } = ready;
         let counters = Arc::<Counters>::default();
         let sessions = OpenSessions::default();
-        let services = ServiceHandle::new(setup.services(&opened.sockets.numbers()));
+        let services = ServiceHandle::new(setup.services(&opened.sockets.ids()));
         let groups = &opened.sockets.groups;
         let workers = setup.process.workers();
         let capacity = descriptors::capacity(workers, groups.len(), opened.sockets.descriptors())?;

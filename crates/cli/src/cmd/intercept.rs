@@ -168,7 +168,7 @@ impl Command for Args {
             check.await_services();
         }
         let state = Arc::new(prepared.state);
-        let services = ServiceHandle::new(setup.services(&opened.sockets.numbers(), &state));
+        let services = ServiceHandle::new(setup.services(&opened.sockets.ids(), &state));
         let current = CurrentState::new(state);
         let intercept = Arc::new(Intercept::new(services.clone(), current.clone()));
         let tasks = intercept.worker_tasks(setup.process.workers());

@@ -91,7 +91,7 @@ impl Control {
         let reply_path = Arc::new(ReplyPathMonitor::new(setup.probes()));
         reply_path.probe_all().await;
         let bound = opened.sockets.actual();
-        let ids = opened.sockets.numbers();
+        let ids = opened.sockets.ids();
         let services = ServiceHandle::new(shared.services(&setup, &ids, &bound, &reply_path)?);
         let listeners = shared.run(&setup, opened, &services)?;
         for plan in &setup.services {

@@ -276,7 +276,7 @@ impl Interceptor {
             Arc::clone(&state),
             host_sockets,
         )?;
-        let services = ServiceHandle::new(setup.services(&opened.sockets.numbers(), &state));
+        let services = ServiceHandle::new(setup.services(&opened.sockets.ids(), &state));
         let intercept = Arc::new(Intercept::new(services, CurrentState::new(state)));
         let tasks = intercept.worker_tasks(workers);
         let listeners = opened.start(&intercept, capacity, tasks, |_| UdpTasks::default())?;
