@@ -8,8 +8,8 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use peername_identity::{
-    Counter, Ends, HeaderCheck, Identity, NotStored, Peeked, Refusal, SocketQueries as _, Step,
-    Table,
+    Counter, HeaderAddresses, HeaderCheck, Identity, NotStored, Peeked, Refusal,
+    SocketQueries as _, Step, Table,
 };
 use peername_sys::socket::upstream::local_addr;
 use peername_sys::tcp::{socket_info, stream};
@@ -160,7 +160,7 @@ fn store_client(
     table: Table<'_>,
     connection: BorrowedFd<'_>,
     from: ConnectionOrigin,
-    (client, destination): Ends,
+    (client, destination): HeaderAddresses,
 ) -> Result<(), NotStored> {
     let identity = Identity {
         client,
@@ -182,6 +182,6 @@ fn refused(
 ) -> PeekOutcome {
     let port = local_addr(connection).map_or(0, |own| own.port());
     // No wake-up: this is the supervisor's thread, which reads refusals after each round of its loop.
-    let _ = table.settings().refused(Refusal { why, peer, port });
+    let _ = table.settings().record_refusal(Refusal { why, peer, port });
     PeekOutcome::Refused
 }

@@ -240,7 +240,7 @@ impl HeaderWaiter {
             }
         }
         closed.iter().for_each(|slot| self.table.remove(*slot));
-        self.table.settings().swept();
+        self.table.settings().schedule_sweep();
     }
 
     /// Sweeps if the table has no room for this connection: the sweep that was due when half of the free slots were occupied
@@ -253,7 +253,7 @@ impl HeaderWaiter {
         }
         let socket = ProgramSocket(connection);
         let listing = settings.policy().listing;
-        let key = listing.key_of(&socket, socket.is_multipath());
+        let key = listing.key(&socket, socket.is_multipath());
         if key.is_some_and(|key| self.table.needs_sweep_for(key)) {
             self.sweep();
         }

@@ -29,7 +29,7 @@ mod supervisor_monitor;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process;
 
-use peername_identity::{PROBE, PROBE_ERRNO};
+use peername_identity::{FILTER_PROBE, FILTER_PROBE_ERRNO};
 use peername_sys::ipc::fd_passing;
 use peername_sys::process::caps::{CapabilitySet, is_effective, keep_only, set_no_new_privs};
 use peername_sys::process::pidfd::PidFd;
@@ -121,8 +121,8 @@ pub fn start(mut config: SupervisorConfig) -> Result<NoNewPrivs, NotifyError> {
     };
     let bypass = has_library.then_some(Bypass {
         pass: settings.pass(),
-        probe: PROBE,
-        probe_errno: PROBE_ERRNO,
+        probe: FILTER_PROBE,
+        probe_errno: FILTER_PROBE_ERRNO,
     });
     let installed = seccomp::install(own_names, bypass.as_ref());
     let (listener, gaining) = installed.map_err(NotifyError::Filter)?;

@@ -35,7 +35,7 @@ pub(crate) fn find_listing() -> Result<SocketListing> {
 pub(crate) fn open_keys(listing: SocketListing) -> Result<HashSet<SocketKey>> {
     if listing == SocketListing::Proc {
         let inodes = proc_inodes()?.into_iter();
-        return Ok(inodes.filter_map(SocketKey::of_inode).collect());
+        return Ok(inodes.filter_map(SocketKey::from_inode).collect());
     }
     let mut sockets = connected_sockets(StreamProtocol::Tcp)?;
     if listing == SocketListing::Diag {
@@ -43,8 +43,8 @@ pub(crate) fn open_keys(listing: SocketListing) -> Result<HashSet<SocketKey>> {
     }
     let keys = sockets.iter().flat_map(|socket| {
         [
-            SocketKey::of_cookie(socket.cookie),
-            SocketKey::of_inode(socket.inode),
+            SocketKey::from_cookie(socket.cookie),
+            SocketKey::from_inode(socket.inode),
         ]
     });
     Ok(keys.flatten().collect())

@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::gauge::Gauge;
 use crate::layout::FIXED_WORDS;
-use crate::settings::{Counter, Settings};
+use crate::settings::{Counter, Settings, USED};
 
 /// The values of the counters and gauges of a table, or of several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,34 +17,34 @@ impl Counts {
     /// All zero.
     pub const NONE: Self = Self([0; FIXED_WORDS]);
 
-    /// Those in the first bytes of a table's memory, without its other words.
+    /// Reads them from the first bytes of a table's memory, and leaves out the settings that are there, too.
     pub fn from_bytes(bytes: &[u8; Self::SIZE]) -> Self {
         let (words, _) = bytes.as_chunks();
-        let mut all = Self([0; FIXED_WORDS]);
-        for (value, word) in all.0.iter_mut().zip(words) {
+        let mut fixed_words = Self::NONE;
+        for (value, word) in fixed_words.0.iter_mut().zip(words) {
             *value = u64::from_ne_bytes(*word);
         }
         let mut counts = Self::NONE;
-        counts.add_counters(&all);
-        counts.add_gauges(&all);
+        counts.add_counters(&fixed_words);
+        counts.add_gauges(&fixed_words);
         counts
     }
 
     /// Adds the counters of a table.
     pub fn add_counters(&mut self, other: &Self) {
-        let counters = Counter::ALL.into_iter().map(Settings::place_of_counter);
+        let counters = Counter::ALL.into_iter().map(Settings::counter_index);
         self.add(other, counters);
     }
 
     /// Adds the gauges of a table, and the number of its entries.
     pub fn add_gauges(&mut self, other: &Self) {
-        let gauges = Gauge::ALL.into_iter().map(Settings::place_of_gauge);
-        self.add(other, gauges.chain([Settings::PLACE_OF_USED]));
+        let gauges = Gauge::ALL.into_iter().map(Settings::gauge_index);
+        self.add(other, gauges.chain([USED]));
     }
 
-    fn add(&mut self, other: &Self, places: impl Iterator<Item = usize>) {
-        for place in places {
-            if let (Some(sum), Some(value)) = (self.0.get_mut(place), other.0.get(place)) {
+    fn add(&mut self, other: &Self, indices: impl Iterator<Item = usize>) {
+        for index in indices {
+            if let (Some(sum), Some(value)) = (self.0.get_mut(index), other.0.get(index)) {
                 *sum = sum.saturating_add(*value);
             }
         }
@@ -54,11 +54,11 @@ impl Counts {
 impl Settings<'_> {
     /// Stores these values in place of the table's own.
     pub fn store_counts(self, counts: &Counts) {
-        let counters = Counter::ALL.into_iter().map(Self::place_of_counter);
-        let gauges = Gauge::ALL.into_iter().map(Self::place_of_gauge);
-        for place in counters.chain(gauges).chain([Self::PLACE_OF_USED]) {
-            let word: Option<&AtomicU64> = self.0.fixed.get(place);
-            if let (Some(word), Some(value)) = (word, counts.0.get(place)) {
+        let counters = Counter::ALL.into_iter().map(Self::counter_index);
+        let gauges = Gauge::ALL.into_iter().map(Self::gauge_index);
+        for index in counters.chain(gauges).chain([USED]) {
+            let word: Option<&AtomicU64> = self.0.fixed.get(index);
+            if let (Some(word), Some(value)) = (word, counts.0.get(index)) {
                 word.store(*value, Ordering::Relaxed);
             }
         }
@@ -70,20 +70,15 @@ mod tests {
     use std::vec::Vec;
 
     use super::*;
-    use crate::Table;
-
-    fn memory() -> Vec<AtomicU64> {
-        let words = 0..Table::size(64) / 8;
-        words.map(|_| AtomicU64::new(0)).collect()
-    }
+    use crate::{Table, zeroed_memory};
 
     #[test]
-    fn sum_has_the_counters_of_all_and_nothing_else() {
-        let (one, sum) = (memory(), memory());
-        let settings = Table::new(&one).unwrap().settings();
+    fn sum_has_the_counters_and_gauges_and_nothing_else() {
+        let (memory, sum) = (zeroed_memory(64), zeroed_memory(64));
+        let settings = Table::new(&memory).unwrap().settings();
         settings.count(Counter::Accepted);
         settings.set_gauge(Gauge::PendingHeaders, 3);
-        let bytes: Vec<u8> = one
+        let bytes: Vec<u8> = memory
             .iter()
             .flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes())
             .collect();

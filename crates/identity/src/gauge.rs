@@ -1,10 +1,10 @@
-//! What the supervisor holds at this moment, and what it is to log: words that it shares with the admin endpoint.
+//! The supervisor's gauges and the verbosity of its refusal log: words that it shares with the admin endpoint.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::settings::Settings;
 
-/// A number that the supervisor stores.
+/// A number that the supervisor stores, with its offset from the first gauge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gauge {
     /// Connections that wait at the header waiter for the rest of their header.
@@ -13,7 +13,7 @@ pub enum Gauge {
     ReadyConnections,
     /// Calls of accept(2) that wait at the supervisor for a connection.
     PendingAccepts,
-    /// Containers of the agent. Between it and the others there are words of other kinds.
+    /// Containers of the agent. The words 3 to 5 are the refusal verbosity and two settings.
     Containers = 6,
 }
 
@@ -27,7 +27,7 @@ impl Gauge {
     ];
 }
 
-/// Which refusals the supervisor logs.
+/// The refusals that the supervisor logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalVerbosity {
     /// None.
@@ -69,34 +69,29 @@ impl<'m> Settings<'m> {
         }
     }
 
-    /// The place of a gauge among the first words.
-    pub(crate) fn place_of_gauge(gauge: Gauge) -> usize {
-        GAUGES.saturating_add(gauge as usize)
+    /// The index of a gauge among the fixed words.
+    pub(crate) fn gauge_index(gauge: Gauge) -> usize {
+        FIRST_GAUGE.saturating_add(gauge as usize)
     }
 
-    fn shared_word(self, number: usize) -> Option<&'m AtomicU64> {
-        self.0.fixed.get(GAUGES.saturating_add(number))
+    fn shared_word(self, offset: usize) -> Option<&'m AtomicU64> {
+        self.0.fixed.get(FIRST_GAUGE.saturating_add(offset))
     }
 }
 
-/// The first word behind the counters.
-const GAUGES: usize = 36;
-/// The word behind the last gauge.
+/// The index of the first gauge among the fixed words: behind the counters.
+const FIRST_GAUGE: usize = 36;
+/// The offset of the refusal verbosity from the first gauge.
 const VERBOSITY: usize = 3;
 
 #[cfg(test)]
 mod tests {
-    use std::vec::Vec;
-
     use super::*;
-    use crate::{Counter, Table};
+    use crate::{Counter, Table, zeroed_memory};
 
-    /// Each has a word of its own, which no counter has.
     #[test]
     fn gauges_and_counters_do_not_overlap() {
-        let memory: Vec<AtomicU64> = (0..Table::size(64) / 8)
-            .map(|_| AtomicU64::new(0))
-            .collect();
+        let memory = zeroed_memory(64);
         let settings = Table::new(&memory).unwrap().settings();
         let gauges = Gauge::ALL;
         for (value, gauge) in (10..).zip(gauges) {

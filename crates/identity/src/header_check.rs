@@ -33,8 +33,8 @@ pub enum Step {
     Store {
         /// Bytes of the header.
         len: usize,
-        /// Client and destination; `None` if the header names none (LOCAL, UNKNOWN), or only its sender.
-        named: Option<Ends>,
+        /// The addresses to store; `None` if the header names none (LOCAL, UNKNOWN), or only its sender.
+        named: Option<HeaderAddresses>,
     },
     /// Discard so many bytes of the socket, and report: [`HeaderCheck::discarded`].
     Discard(usize),
@@ -57,8 +57,8 @@ pub enum Peeked<'b> {
     Closed,
 }
 
-/// Client and destination.
-pub type Ends = (SocketAddr, SocketAddr);
+/// The client and the destination that a header names.
+pub type HeaderAddresses = (SocketAddr, SocketAddr);
 
 /// The header check of one connection.
 #[derive(Clone, Copy, Debug)]
@@ -68,14 +68,15 @@ pub struct HeaderCheck {
 }
 
 impl HeaderCheck {
-    /// Starts the check of a connection from `peer`, also after it has waited for more of its header. Nothing is read from
-    /// an untrusted peer.
+    /// Starts the check of a connection from `peer`, or starts it again after a wait for more of the header. Nothing is read
+    /// from an untrusted peer.
     pub fn start(settings: Settings<'_>, peer: SocketAddr) -> (Self, Step) {
         let policy = settings.policy();
         let check = Self { policy, peer };
-        let step = match settings.trusts(peer.ip()) {
-            true => Step::Peek,
-            false => check.policy.without_header(Counter::Untrusted),
+        let step = if settings.trusts(peer.ip()) {
+            Step::Peek
+        } else {
+            check.without_header(Counter::Untrusted)
         };
         (check, step)
     }
@@ -100,15 +101,20 @@ impl HeaderCheck {
 
     /// Reports the result of [`Step::Discard`]: whether the whole header was discarded.
     pub fn discarded(self, complete: bool) -> Step {
-        match complete {
-            true => Step::Admit,
-            false => Step::Refuse(Counter::Closed),
+        if complete {
+            Step::Admit
+        } else {
+            Step::Refuse(Counter::Closed)
         }
     }
 
-    /// The next step of a connection without a header.
+    /// The next step of a connection without a header, or from an untrusted peer.
     pub fn without_header(self, why: Counter) -> Step {
-        self.policy.without_header(why)
+        if self.policy.header_required {
+            Step::Refuse(why)
+        } else {
+            Step::PassThrough
+        }
     }
 
     fn check_bytes(self, bytes: &[u8]) -> Step {
@@ -121,7 +127,7 @@ impl HeaderCheck {
             Ok(Parsed::Complete(header)) if header.transport() == Some(Transport::Datagram) => {
                 Step::Refuse(Counter::NotAHeader)
             }
-            // Also where headers are optional, as for an inadmissible source: a header was sent.
+            // Even where headers are optional: a header was sent. The same holds for an inadmissible source below.
             Ok(Parsed::Complete(header)) if self.policy.headers.admit(&header).is_err() => {
                 Step::Refuse(Counter::HeaderRefused)
             }
@@ -135,33 +141,26 @@ impl HeaderCheck {
             Ok(Parsed::NeedMore(len)) if too_long(len) => Step::Refuse(Counter::NotAHeader),
             Ok(Parsed::NeedMore(len)) => Step::Wait(len),
             Err(_) if begins_like_header(bytes) => Step::Refuse(Counter::NotAHeader),
-            Err(_) => self.policy.without_header(Counter::NotAHeader),
+            Err(_) => self.without_header(Counter::NotAHeader),
         }
     }
 
     /// Applies the source policy to the claimed client. Of this host's addresses only loopback is recognized: the others
     /// would take a query to the kernel.
-    fn admit(self, named: Option<Ends>) -> Result<Option<Ends>, SourceRefusal> {
+    fn admit(
+        self,
+        named: Option<HeaderAddresses>,
+    ) -> Result<Option<HeaderAddresses>, SourceRefusal> {
         let Some((client, _)) = named else {
             return Ok(None);
         };
         let sources = self.policy.sources;
         match sources.admit(client.ip(), |_| None) {
             Ok(()) => Ok(named),
-            // A balancer on this host that names its own end of the connection: a health check in version 1 has no other
-            // way to say LOCAL.
+            // A balancer on this host that names its own end of the connection: version 1 has no LOCAL command, which a
+            // health check would send in version 2.
             Err(SourceRefusal::Loopback) if canonical(client) == canonical(self.peer) => Ok(None),
             Err(refusal) => Err(refusal),
-        }
-    }
-}
-
-impl Policy {
-    /// The next step of a connection without a header, or from an untrusted peer.
-    fn without_header(self, why: Counter) -> Step {
-        match self.header_required {
-            true => Step::Refuse(why),
-            false => Step::PassThrough,
         }
     }
 }

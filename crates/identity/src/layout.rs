@@ -2,11 +2,11 @@
 //!
 //! ```text
 //! settings   FIXED_WORDS words, ports, wake-up ports, networks, refusals
-//! keys       one word a slot: 0 free, BUSY while written, else the socket's key ([`crate::SocketKey`])
-//! values     VALUE_WORDS words a slot
+//! keys       one word per slot: 0 free, BUSY while written, else the socket's key ([`crate::SocketKey`])
+//! values     VALUE_WORDS words per slot
 //! ```
 //!
-//! The keys are contiguous, so that an unsuccessful lookup reads a few cache lines and not one a slot.
+//! The keys are contiguous, so that an unsuccessful lookup reads a few cache lines and not one per slot.
 
 use core::sync::atomic::AtomicU64;
 
@@ -27,7 +27,7 @@ pub(crate) struct Parts<'m> {
 impl<'m> Parts<'m> {
     /// `None` if the memory does not have the size of a table, or the number of slots is not a power of two.
     pub(crate) fn new(words: &'m [AtomicU64]) -> Option<Self> {
-        let (settings, rest) = words.split_at_checked(SETTINGS)?;
+        let (settings, rest) = words.split_at_checked(SETTINGS_WORDS)?;
         let (fixed, settings) = settings.split_first_chunk()?;
         let (ports, settings) = settings.split_first_chunk()?;
         let (wakeup_ports, settings) = settings.split_first_chunk()?;
@@ -36,8 +36,8 @@ impl<'m> Parts<'m> {
         let (refusals, _) = refusals.as_chunks();
         let slots = rest.len().checked_div(SLOT_WORDS)?;
         let (keys, values) = rest.split_at_checked(slots)?;
-        let (values, left) = values.as_chunks();
-        let fits = slots.is_power_of_two() && slots >= WINDOW && left.is_empty();
+        let (values, remainder) = values.as_chunks();
+        let fits = slots.is_power_of_two() && slots >= WINDOW && remainder.is_empty();
         fits.then_some(Self {
             fixed,
             ports,
@@ -52,16 +52,16 @@ impl<'m> Parts<'m> {
 
 /// The number of words of a table with so many slots.
 pub(crate) const fn words(slots: usize) -> usize {
-    SETTINGS.saturating_add(slots.saturating_mul(SLOT_WORDS))
+    SETTINGS_WORDS.saturating_add(slots.saturating_mul(SLOT_WORDS))
 }
 
-/// Words reserved for the settings' single words.
+/// Words of the fixed part: the settings, counters and gauges that are single words.
 pub(crate) const FIXED_WORDS: usize = 48;
 /// Words of a slot's value: client, destination, their ports, the namespace, the real peer's digest, and the last sweep that
 /// found the socket open. One cache line, so that no value spans two.
 pub(crate) const VALUE_WORDS: usize = 8;
 /// Slots of the probe window: how far a key may be from its home slot. A larger window would let the table get fuller
-/// before it refuses, and make every lookup of a socket that is not in it slower.
+/// before an insert is refused, and make every unsuccessful lookup slower.
 pub(crate) const WINDOW: usize = 64;
 /// Maximum number of trusted networks.
 pub(crate) const MAX_NETWORKS: usize = 1024;
@@ -69,8 +69,8 @@ pub(crate) const MAX_NETWORKS: usize = 1024;
 pub(crate) const NETWORK_WORDS: usize = 3;
 /// Words of a refusal.
 pub(crate) const REFUSAL_WORDS: usize = 4;
-/// Records of the ring of refusals, which are kept until they are read: a power of two.
+/// Records of the ring of refusals: a power of two, as the number of a refusal is masked to get its index.
 pub(crate) const MAX_REFUSALS: usize = 256;
-const SETTINGS: usize =
+const SETTINGS_WORDS: usize =
     FIXED_WORDS + 2 * PortSet::WORDS + NETWORK_WORDS * MAX_NETWORKS + MAX_REFUSALS * REFUSAL_WORDS;
 const SLOT_WORDS: usize = 1 + VALUE_WORDS;

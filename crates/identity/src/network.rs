@@ -12,7 +12,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// `prefix` counts bits of the address's own family. `None` if that has fewer bits.
+    /// Creates a network. `prefix` is a number of bits of the address's own family; `None` if that has fewer bits.
     pub fn new(address: IpAddr, prefix: u8) -> Option<Self> {
         let (bits, mapped) = match address {
             IpAddr::V4(_) => (32, MAPPED_PREFIX),
@@ -25,16 +25,16 @@ impl Network {
         })
     }
 
-    /// Whether the network contains the address. A network of IPv6 contains no IPv4 address.
+    /// Whether the network contains the address. An IPv6 network contains no IPv4 address, mapped or not.
     pub fn contains(self, address: IpAddr) -> bool {
         let is_ipv4 = self.prefix >= MAPPED_PREFIX && is_mapped(self.address);
         if is_ipv4 != is_mapped(to_bits(address)) {
             return false;
         }
-        let differ = self.address ^ to_bits(address);
+        let difference = self.address ^ to_bits(address);
         // A prefix of 0 shifts by all 128 bits, which is `None`: every address matches.
         let host_bits = 128_u32.saturating_sub(self.prefix);
-        differ.checked_shr(host_bits).unwrap_or_default() == 0
+        difference.checked_shr(host_bits).unwrap_or_default() == 0
     }
 
     pub(crate) fn load([high, low, prefix]: &[AtomicU64; 3]) -> Self {
@@ -46,13 +46,14 @@ impl Network {
     }
 
     pub(crate) fn store(self, [high, low, prefix]: &[AtomicU64; 3]) {
-        let (h, l) = split(self.address);
-        high.store(h, Ordering::Relaxed);
-        low.store(l, Ordering::Relaxed);
+        let (high_bits, low_bits) = split(self.address);
+        high.store(high_bits, Ordering::Relaxed);
+        low.store(low_bits, Ordering::Relaxed);
         prefix.store(self.prefix.into(), Ordering::Relaxed);
     }
 }
 
+/// Converts an address to bits; IPv4 is mapped into IPv6.
 pub(crate) fn to_bits(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
@@ -93,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn networks_of_either_family() {
+    fn network_contains_the_addresses_of_its_family_and_prefix() {
         let ten = network("10.0.0.0", 8);
         assert!(ten.contains("10.200.0.1".parse().unwrap()));
         assert!(ten.contains("::ffff:10.200.0.1".parse().unwrap()));

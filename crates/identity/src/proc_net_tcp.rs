@@ -1,7 +1,7 @@
-//! /proc/net/tcp and tcp6 (proc_pid_net(5)): a list of TCP sockets where there is no netlink(7).
+//! Parses /proc/net/tcp and tcp6 (proc_pid_net(5)), which list the TCP sockets where netlink(7) is not available.
 
-/// The inode number in a line, if it is that of a connection that a process has open. Listening sockets and those in
-/// TIME_WAIT are left out.
+/// Returns the inode number in a line, if the line is about a connection that a process has open: not a listening socket,
+/// and not one in SYN_RECV or TIME_WAIT.
 pub fn connected_inode(line: &[u8]) -> Option<u64> {
     let mut words = line
         .split(u8::is_ascii_whitespace)
@@ -9,10 +9,11 @@ pub fn connected_inode(line: &[u8]) -> Option<u64> {
     // sl, local_address, rem_address, st, the queues, tr:tm->when, retrnsmt, uid, timeout, inode
     let state = words.nth(3)?;
     let inode = core::str::from_utf8(words.nth(5)?).ok()?.parse().ok()?;
-    let left_out: [&[u8]; 3] = [SYN_RECV, TIME_WAIT, LISTEN];
-    (inode != 0 && !left_out.contains(&state)).then_some(inode)
+    let is_connected = ![SYN_RECV, TIME_WAIT, LISTEN].contains(&state);
+    (inode != 0 && is_connected).then_some(inode)
 }
 
+/// States in hexadecimal (`include/net/tcp_states.h` of the kernel).
 const SYN_RECV: &[u8] = b"03";
 const TIME_WAIT: &[u8] = b"06";
 const LISTEN: &[u8] = b"0A";
@@ -22,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn open_connections_alone_have_an_inode_number() {
+    fn only_open_connections_have_an_inode_number() {
         let line = |state: &str, inode: u64| {
             std::format!(
                 "   1: 0100007F:1FAF 0100007F:C444 {state} 00000000:00000000 00:00000000 00000000     0        0 {inode} 2 \

@@ -33,38 +33,38 @@ pub struct RefusalReader {
 
 impl Settings<'_> {
     /// Counts a refusal and records it for the reader. Returns whether the reader must be woken.
-    pub fn refused(self, refusal: Refusal) -> bool {
+    pub fn record_refusal(self, refusal: Refusal) -> bool {
         self.count(refusal.why);
-        let number = self.refusals().fetch_add(1, Ordering::Relaxed);
-        if let Some(record) = self.0.refusals.get(index(number)) {
+        let number = self.refusal_count().fetch_add(1, Ordering::Relaxed);
+        if let Some(record) = self.0.refusals.get(record_index(number)) {
             refusal.store(record, number);
         }
-        self.unread().swap(1, Ordering::AcqRel) == 0
+        self.unread_flag().swap(1, Ordering::AcqRel) == 0
     }
 
-    /// Whether a refusal was recorded since [`Settings::expect_refusals`].
-    pub fn has_refusals(self) -> bool {
-        self.unread().load(Ordering::Relaxed) != 0
+    /// Whether a refusal was recorded since [`Settings::arm_refusal_wakeup`].
+    pub fn has_unread_refusals(self) -> bool {
+        self.unread_flag().load(Ordering::Relaxed) != 0
     }
 
     /// Arms the wake-up: the next refusal wakes the reader. Call it before reading, since refusals recorded earlier wake no
     /// reader.
-    pub fn expect_refusals(self) {
-        self.unread().swap(0, Ordering::AcqRel);
+    pub fn arm_refusal_wakeup(self) {
+        self.unread_flag().swap(0, Ordering::AcqRel);
     }
 }
 
 impl RefusalReader {
-    /// Reads the next refusal. Those that were overwritten before they were read are skipped; they are still
-    /// [counted](Settings::counted).
+    /// Reads the next refusal. Refusals that were overwritten before they were read are skipped; their counters
+    /// ([`Settings::counted`]) include them.
     pub fn next(&mut self, settings: Settings<'_>) -> Option<Refusal> {
         loop {
-            let written = settings.refusals().load(Ordering::Acquire);
+            let written = settings.refusal_count().load(Ordering::Acquire);
             if self.next >= written {
                 return None;
             }
             self.next = self.next.max(written.saturating_sub(MAX_REFUSALS as u64));
-            let record = settings.0.refusals.get(index(self.next))?;
+            let record = settings.0.refusals.get(record_index(self.next))?;
             match Refusal::load(record, self.next) {
                 // The record is being written. If it is unfinished at two reads, it is skipped: its writer was killed.
                 None if !self.stalled => {
@@ -84,34 +84,44 @@ impl RefusalReader {
 }
 
 impl Refusal {
-    fn store(self, [sequence, what, high, low]: &[AtomicU64; REFUSAL_WORDS], number: u64) {
+    fn store(
+        self,
+        [sequence, reason_and_ports, high, low]: &[AtomicU64; REFUSAL_WORDS],
+        number: u64,
+    ) {
         sequence.store(UNFINISHED, Ordering::Relaxed);
         fence(Ordering::Release);
         let ports = u64::from(self.peer.port()) << 16 | u64::from(self.port);
-        what.store((self.why as u64) << 32 | ports, Ordering::Relaxed);
-        let (h, l) = split(to_bits(self.peer.ip()));
-        high.store(h, Ordering::Relaxed);
-        low.store(l, Ordering::Relaxed);
+        reason_and_ports.store((self.why as u64) << 32 | ports, Ordering::Relaxed);
+        let (high_bits, low_bits) = split(to_bits(self.peer.ip()));
+        high.store(high_bits, Ordering::Relaxed);
+        low.store(low_bits, Ordering::Relaxed);
         sequence.store(number.wrapping_add(1), Ordering::Release);
     }
 
-    /// Loads the record; `None` if it has another number, or is unfinished.
-    fn load([sequence, what, high, low]: &[AtomicU64; REFUSAL_WORDS], number: u64) -> Option<Self> {
-        let is_this = |order| sequence.load(order) == number.wrapping_add(1);
-        let words = is_this(Ordering::Acquire)
-            .then(|| [what, high, low].map(|word| word.load(Ordering::Relaxed)));
+    /// Loads the record of this number; `None` if the record has another one by now, or is unfinished.
+    fn load([sequence, data @ ..]: &[AtomicU64; REFUSAL_WORDS], number: u64) -> Option<Self> {
+        let is_finished = |order| sequence.load(order) == number.wrapping_add(1);
+        if !is_finished(Ordering::Acquire) {
+            return None;
+        }
+        let [reason_and_ports, high, low] =
+            data.each_ref().map(|word| word.load(Ordering::Relaxed));
         fence(Ordering::Acquire);
-        let [what, high, low] = words.filter(|_| is_this(Ordering::Relaxed))?;
-        let port = |shift: u32| u16::try_from(what >> shift & 0xffff).unwrap_or_default();
+        if !is_finished(Ordering::Relaxed) {
+            return None;
+        }
+        let port =
+            |shift: u32| u16::try_from(reason_and_ports >> shift & 0xffff).unwrap_or_default();
         Some(Self {
-            why: Counter::from_number(what >> 32)?,
+            why: Counter::from_number(reason_and_ports >> 32)?,
             peer: SocketAddr::new(from_bits(join(high, low)), port(16)),
             port: port(0),
         })
     }
 }
 
-fn index(number: u64) -> usize {
+fn record_index(number: u64) -> usize {
     usize::try_from(number).unwrap_or_default() & (MAX_REFUSALS - 1)
 }
 
@@ -120,15 +130,10 @@ const UNFINISHED: u64 = 0;
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::Table;
     use std::vec::Vec;
 
-    fn memory() -> Vec<AtomicU64> {
-        (0..Table::size(64) / 8)
-            .map(|_| AtomicU64::new(0))
-            .collect()
-    }
+    use super::*;
+    use crate::{Table, zeroed_memory};
 
     fn refusal(port: u16) -> Refusal {
         Refusal {
@@ -140,33 +145,33 @@ mod tests {
 
     #[test]
     fn first_refusal_wakes_the_reader_and_all_are_read() {
-        let memory = memory();
+        let memory = zeroed_memory(64);
         let settings = Table::new(&memory).unwrap().settings();
         let mut reader = RefusalReader::default();
         assert_eq!(
-            (reader.next(settings), settings.has_refusals()),
+            (reader.next(settings), settings.has_unread_refusals()),
             (None, false)
         );
-        assert!(settings.refused(refusal(1)));
-        assert!(!settings.refused(refusal(2)));
-        assert!(settings.has_refusals());
-        settings.expect_refusals();
+        assert!(settings.record_refusal(refusal(1)));
+        assert!(!settings.record_refusal(refusal(2)));
+        assert!(settings.has_unread_refusals());
+        settings.arm_refusal_wakeup();
         assert_eq!(reader.next(settings), Some(refusal(1)));
         assert_eq!(reader.next(settings), Some(refusal(2)));
         assert_eq!(
-            (reader.next(settings), settings.has_refusals()),
+            (reader.next(settings), settings.has_unread_refusals()),
             (None, false)
         );
-        assert!(settings.refused(refusal(3)));
+        assert!(settings.record_refusal(refusal(3)));
         assert_eq!(settings.counted(Counter::Source), 3);
     }
 
     #[test]
     fn late_reader_gets_the_latest_refusals() {
-        let memory = memory();
+        let memory = zeroed_memory(64);
         let settings = Table::new(&memory).unwrap().settings();
         let written = MAX_REFUSALS as u16 + 5;
-        (0..written).for_each(|port| _ = settings.refused(refusal(port)));
+        (0..written).for_each(|port| _ = settings.record_refusal(refusal(port)));
         let mut reader = RefusalReader::default();
         let read: Vec<_> = core::iter::from_fn(|| reader.next(settings)).collect();
         assert_eq!(read, (5..written).map(refusal).collect::<Vec<_>>());
@@ -175,10 +180,10 @@ mod tests {
     /// A process may be killed between the two stores of the sequence.
     #[test]
     fn unfinished_record_is_skipped_at_the_second_read() {
-        let memory = memory();
+        let memory = zeroed_memory(64);
         let settings = Table::new(&memory).unwrap().settings();
-        settings.refusals().fetch_add(1, Ordering::Relaxed);
-        settings.refused(refusal(2));
+        settings.refusal_count().fetch_add(1, Ordering::Relaxed);
+        settings.record_refusal(refusal(2));
         let mut reader = RefusalReader::default();
         assert_eq!(reader.next(settings), None);
         assert_eq!(reader.next(settings), Some(refusal(2)));

@@ -1,4 +1,4 @@
-//! The table's settings: trusted networks, ports, policy, the pass and counters.
+//! The table's settings: trusted networks, ports, policy, the secret system call arguments, and counters.
 //!
 //! The launcher writes them once, before another process has the table; only the counters and the ports of wake-up
 //! connections change later. They are in the table and not in environment variables, which any program passes on, prints
@@ -21,7 +21,8 @@ pub struct Settings<'m>(pub(crate) Parts<'m>);
 /// The rules for connections: which need a header, which sources a header may name, and limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// Whether connections without a header, and from untrusted peers, are refused. Otherwise they go through as they are.
+    /// Whether connections without a header, and from untrusted peers, are refused. Otherwise the program gets them as they
+    /// are.
     pub header_required: bool,
     /// Whether the policy applies to every listener, and not only to the listed ports.
     pub all_ports: bool,
@@ -41,17 +42,17 @@ pub struct Policy {
     pub listing: SocketListing,
 }
 
-/// The fifth and sixth argument of a system call that takes fewer.
+/// The fifth and sixth argument of a system call that takes fewer: the kernel ignores them, a seccomp filter can check them.
 pub type SpareArguments = [u64; 2];
 
 /// The fifth and sixth argument of a getpeername(2) that probes for the filter: with the filter it fails with
-/// [`PROBE_ERRNO`].
-pub const PROBE: SpareArguments = [
+/// [`FILTER_PROBE_ERRNO`].
+pub const FILTER_PROBE: SpareArguments = [
     u64::from_be_bytes(*b"peername"),
     u64::from_be_bytes(*b"is there"),
 ];
 /// EREMCHG, which getpeername(2) itself never returns.
-pub const PROBE_ERRNO: i32 = 78;
+pub const FILTER_PROBE_ERRNO: i32 = 78;
 
 /// The counters, over all processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +74,7 @@ pub enum Counter {
     Late,
     /// Refused: the source policy does not admit the client that the header names ([`Policy::sources`]).
     Source,
-    /// Refused: the client is on the deny list. For this and the next three, the record names the client, not its peer.
+    /// Refused: the client is on the deny list. The record of this and the next three reasons names the client, not the peer.
     ClientDenied,
     /// Refused: there is an allow list, and the client is not on it.
     ClientNotAllowed,
@@ -93,7 +94,7 @@ pub enum Counter {
     KeyInUse,
     /// Refused: the kernel gives the socket no key.
     NoKey,
-    /// Refused: the wake-up connection to its listener was refused, though it listens.
+    /// Refused: the wake-up connection to its listener was refused, although the listener listens.
     ListenerUnreachable,
 }
 
@@ -141,27 +142,26 @@ impl<'m> Settings<'m> {
     /// The maximum number of networks for [`Settings::write`].
     pub const MAX_NETWORKS: usize = MAX_NETWORKS;
 
-    /// Writes the settings. Networks beyond [`Settings::MAX_NETWORKS`] are dropped: check the number before. `pass` is
-    /// zero where there is no filter ([`Settings::pass`]).
+    /// Writes the settings. Networks beyond [`Settings::MAX_NETWORKS`] are dropped, so check their number before. Where there
+    /// is no filter, `pass` is zero ([`Settings::pass`]).
     pub fn write(self, policy: Policy, networks: &[Network], pass: SpareArguments) {
         let flags = [
-            policy.header_required,
-            policy.all_ports,
-            policy.show_destination,
-            policy.judged_by_waiter,
-            policy.headers.strict,
-            policy.headers.require_client,
+            (HEADER_REQUIRED, policy.header_required),
+            (ALL_PORTS, policy.all_ports),
+            (SHOW_DESTINATION, policy.show_destination),
+            (JUDGED_BY_WAITER, policy.judged_by_waiter),
+            (STRICT_HEADERS, policy.headers.strict),
+            (REQUIRE_CLIENT, policy.headers.require_client),
         ];
-        let flags = flags
-            .iter()
-            .rev()
-            .fold(0, |bits, &flag| bits << 1 | u64::from(flag));
-        self.set(FLAGS, flags);
+        let flags = flags.map(|(flag, is_set)| if is_set { flag } else { 0 });
+        self.set(FLAGS, flags.iter().fold(0, |flags, flag| flags | flag));
         self.set(SOURCES, policy_to_word(policy.sources));
         self.set(MAX_HEADER, policy.max_header as u64);
         self.set(NAMESPACE, policy.namespace);
         self.set(LISTING, policy.listing.to_word());
-        self.set_pair(PASS, pass);
+        let [fifth, sixth] = pass;
+        self.set(PASS_FIFTH, fifth);
+        self.set(PASS_SIXTH, sixth);
         for (words, network) in self.0.networks.iter().zip(networks) {
             network.store(words);
         }
@@ -170,8 +170,8 @@ impl<'m> Settings<'m> {
         self.word(MAGIC).store(MAGIC_VALUE, Ordering::Release);
     }
 
-    /// Whether the settings have been written, by this version.
-    pub(crate) fn are_ours(self) -> bool {
+    /// Whether the settings have been written by this version.
+    pub(crate) fn are_of_this_version(self) -> bool {
         self.word(MAGIC).load(Ordering::Acquire) == MAGIC_VALUE
     }
 
@@ -181,15 +181,14 @@ impl<'m> Settings<'m> {
 
     /// The rules for connections.
     pub fn policy(self) -> Policy {
-        let flags = self.get(FLAGS);
         Policy {
-            header_required: flags & 1 != 0,
-            all_ports: flags & 2 != 0,
-            show_destination: flags & 4 != 0,
-            judged_by_waiter: flags & 8 != 0,
+            header_required: self.has(HEADER_REQUIRED),
+            all_ports: self.has(ALL_PORTS),
+            show_destination: self.has(SHOW_DESTINATION),
+            judged_by_waiter: self.has(JUDGED_BY_WAITER),
             headers: HeaderPolicy {
-                strict: flags & 16 != 0,
-                require_client: flags & 32 != 0,
+                strict: self.has(STRICT_HEADERS),
+                require_client: self.has(REQUIRE_CLIENT),
             },
             sources: policy_from_word(self.get(SOURCES)),
             max_header: usize::try_from(self.get(MAX_HEADER)).unwrap_or(usize::MAX),
@@ -203,8 +202,8 @@ impl<'m> Settings<'m> {
         SocketListing::from_word(self.get(LISTING))
     }
 
-    /// 1 once the client of an MPTCP socket has been stored: lookups of TCP sockets need not ask for the protocol before.
-    pub(crate) fn multipath(self) -> &'m AtomicU64 {
+    /// 1 once the client of an MPTCP socket has been stored: as long as it is 0, a lookup need not query the socket's protocol.
+    pub(crate) fn multipath_flag(self) -> &'m AtomicU64 {
         self.word(MULTIPATH)
     }
 
@@ -229,14 +228,14 @@ impl<'m> Settings<'m> {
 
     /// Whether a listener on this port expects headers.
     pub fn covers(self, port: u16) -> bool {
-        self.get(FLAGS) & 2 != 0 || self.ports().contains(port)
+        self.has(ALL_PORTS) || self.ports().contains(port)
     }
 
-    /// The fifth and sixth argument of the system calls that the library makes, random bits that only the table's user can
-    /// read. The kernel ignores both; the seccomp filter of `peername exec` allows a call with them, and sends every other
-    /// one to the supervisor. So a process without the library can't accept by itself.
+    /// The fifth and sixth argument of the system calls that the library makes: random bits that only the table's user can
+    /// read. The seccomp filter of `peername exec` allows a call with these arguments, and sends every other call to the
+    /// supervisor. So a process without the library can't accept by itself.
     pub fn pass(self) -> SpareArguments {
-        self.pair(PASS)
+        [self.get(PASS_FIFTH), self.get(PASS_SIXTH)]
     }
 
     /// Increments a counter.
@@ -261,22 +260,23 @@ impl<'m> Settings<'m> {
         self.word(USED)
     }
 
-    pub(crate) fn sweep(self) -> &'m AtomicU64 {
+    /// The number of sweeps that have begun ([`crate::Table::begin_sweep`]).
+    pub(crate) fn sweep_number(self) -> &'m AtomicU64 {
         self.word(SWEEP)
     }
 
     /// The number of refusals recorded so far.
-    pub(crate) fn refusals(self) -> &'m AtomicU64 {
+    pub(crate) fn refusal_count(self) -> &'m AtomicU64 {
         self.word(REFUSALS)
     }
 
     /// 1 if the reader of refusals was woken since it last armed the wake-up.
-    pub(crate) fn unread(self) -> &'m AtomicU64 {
+    pub(crate) fn unread_flag(self) -> &'m AtomicU64 {
         self.word(UNREAD)
     }
 
-    /// Claims the sweep that is due: true for one caller only.
-    pub fn claims_sweep(self) -> bool {
+    /// Claims the sweep, if one is due. Returns true to one caller only.
+    pub fn claim_sweep(self) -> bool {
         let at = self.get(SWEEP_AT);
         self.get(USED) >= at
             && self
@@ -285,47 +285,39 @@ impl<'m> Settings<'m> {
                 .is_ok()
     }
 
-    /// Schedules the next sweep, at the end of one: it is due when half of the slots that are free now are occupied.
-    pub fn swept(self) {
+    /// Schedules the next sweep, at the end of one. It is due when half of the slots that are free now are occupied.
+    pub fn schedule_sweep(self) {
         let slots = self.0.keys.len() as u64;
         let used = self.get(USED).min(slots);
         let free = slots.saturating_sub(used);
         self.set(SWEEP_AT, used.saturating_add((free >> 1).max(1)));
     }
 
-    /// The place of a counter among the first words.
-    pub(crate) fn place_of_counter(counter: Counter) -> usize {
-        COUNTERS.saturating_add(counter as usize)
+    /// The index of a counter among the fixed words.
+    pub(crate) fn counter_index(counter: Counter) -> usize {
+        FIRST_COUNTER.saturating_add(counter as usize)
     }
-
-    /// The place of the number of occupied slots among the first words.
-    pub(crate) const PLACE_OF_USED: usize = USED;
 
     fn counter_word(self, counter: Counter) -> Option<&'m AtomicU64> {
-        self.0.fixed.get(Self::place_of_counter(counter))
+        self.0.fixed.get(Self::counter_index(counter))
     }
 
-    fn pair(self, at: usize) -> SpareArguments {
-        [self.get(at), self.get(at.saturating_add(1))]
+    fn has(self, flag: u64) -> bool {
+        self.get(FLAGS) & flag != 0
     }
 
-    fn set_pair(self, at: usize, [first, second]: SpareArguments) {
-        self.set(at, first);
-        self.set(at.saturating_add(1), second);
+    fn get(self, index: usize) -> u64 {
+        self.word(index).load(Ordering::Relaxed)
     }
 
-    fn get(self, at: usize) -> u64 {
-        self.word(at).load(Ordering::Relaxed)
+    fn set(self, index: usize, value: u64) {
+        self.word(index).store(value, Ordering::Relaxed);
     }
 
-    fn set(self, at: usize, value: u64) {
-        self.word(at).store(value, Ordering::Relaxed);
-    }
-
-    /// The index is one of the constants below.
-    fn word(self, at: usize) -> &'m AtomicU64 {
+    /// `index` is one of the constants below. The fallback is never used: it is there because nothing may panic.
+    fn word(self, index: usize) -> &'m AtomicU64 {
         let [first, ..] = self.0.fixed;
-        self.0.fixed.get(at).unwrap_or(first)
+        self.0.fixed.get(index).unwrap_or(first)
     }
 }
 
@@ -351,22 +343,32 @@ fn policy_from_word(word: u64) -> SourcePolicy {
 /// `peernam`, then the version of the layout: a library of another version does not use the table.
 const MAGIC_VALUE: u64 = u64::from_be_bytes(*b"peernam\x08");
 
+// The indices of the fixed words. The counters follow UNREAD, and the gauges (`crate::gauge`) the counters and MULTIPATH.
 const MAGIC: usize = 0;
 const FLAGS: usize = 1;
-const USED: usize = 2;
+pub(crate) const USED: usize = 2;
 const SWEEP_AT: usize = 3;
 const MAX_HEADER: usize = 4;
 const NAMESPACE: usize = 5;
 const TRUSTED: usize = 6;
 const SWEEP: usize = 7;
 const SOURCES: usize = 8;
-const PASS: usize = 9;
+const PASS_FIFTH: usize = 9;
+const PASS_SIXTH: usize = 10;
 const REFUSALS: usize = 11;
 const UNREAD: usize = 12;
 const LISTING: usize = 40;
 const MULTIPATH: usize = 41;
 /// The first counter; one word each, up to the first gauge ([`crate::gauge`]).
-const COUNTERS: usize = 13;
+const FIRST_COUNTER: usize = 13;
+
+// The bits of the word FLAGS.
+const HEADER_REQUIRED: u64 = 1;
+const ALL_PORTS: u64 = 1 << 1;
+const SHOW_DESTINATION: u64 = 1 << 2;
+const JUDGED_BY_WAITER: u64 = 1 << 3;
+const STRICT_HEADERS: u64 = 1 << 4;
+const REQUIRE_CLIENT: u64 = 1 << 5;
 
 #[cfg(test)]
 mod tests {

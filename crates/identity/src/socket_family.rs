@@ -2,9 +2,9 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
-/// Converts a client's address to the form that a socket of IPv6 (`v6`) or IPv4 can show.
+/// Converts a client's address to the family of the program's socket: IPv6 (`v6`) or IPv4.
 ///
-/// On an IPv6 socket an IPv4 client is mapped, as the kernel does it. On an IPv4 socket an IPv6 client can't be
+/// On an IPv6 socket an IPv4 client is mapped, as the kernel maps it. On an IPv4 socket an IPv6 client can't be
 /// represented: it is shown as [`pseudo_v4`], never as the proxy, because programs may trust the proxy's address.
 pub fn as_socket_family(client: SocketAddr, v6: bool) -> SocketAddr {
     let port = client.port();
@@ -25,7 +25,7 @@ pub fn pseudo_v4(ip: Ipv6Addr) -> Ipv4Addr {
     let hash = network.iter().fold(FNV_OFFSET, |hash, &byte| {
         (hash ^ u32::from(byte)).wrapping_mul(FNV_PRIME)
     });
-    // 28 bits, with the other four folded in; all ones would be the broadcast address.
+    // The lower 28 bits, with the upper four folded in; all ones would be the broadcast address.
     let folded = (hash ^ (hash >> 28)) & 0x0fff_ffff;
     Ipv4Addr::from_bits(0xf000_0000 | folded.min(0x0fff_fffe))
 }
@@ -53,9 +53,9 @@ mod tests {
 
     #[test]
     fn ipv6_client_of_an_ipv4_socket_has_an_address_of_its_own() {
-        let one = pseudo_v4("2001:db8::1".parse().unwrap());
-        assert_eq!(one, pseudo_v4("2001:db8::2".parse().unwrap()));
-        assert_ne!(one, pseudo_v4("2001:db8:1::1".parse().unwrap()));
-        assert!(one.octets()[0] >= 240 && !one.is_broadcast());
+        let pseudo = pseudo_v4("2001:db8::1".parse().unwrap());
+        assert_eq!(pseudo, pseudo_v4("2001:db8::2".parse().unwrap()));
+        assert_ne!(pseudo, pseudo_v4("2001:db8:1::1".parse().unwrap()));
+        assert!(pseudo.octets()[0] >= 240 && !pseudo.is_broadcast());
     }
 }

@@ -1,5 +1,5 @@
-//! A request to the header waiter: one message on a new socket. The process gets the socket by a system call with the arguments
-//! [`OPEN_CHANNEL`], to which the supervisor answers with a descriptor.
+//! A request to the header waiter: one message on a new socket. A process gets the socket by a system call with the
+//! arguments [`OPEN_CHANNEL`], which the supervisor answers with a descriptor.
 //!
 //! A request has no identifiers: it passes its sockets (SCM_RIGHTS), and the header waiter queries the kernel about them.
 
@@ -22,14 +22,14 @@ pub enum WaiterRequest {
 }
 
 /// The fifth and sixth argument of a getpeername(2) without a socket, by which a process asks the supervisor for a channel
-/// to the header waiter. No secret: only processes with the seccomp filter can ask.
+/// to the header waiter. These need not be secret: only a process with the seccomp filter reaches the supervisor by them.
 pub const OPEN_CHANNEL: SpareArguments = [
     u64::from_be_bytes(*b"peername"),
     u64::from_be_bytes(*b"channel?"),
 ];
 
 impl WaiterRequest {
-    /// The most descriptors that a request has.
+    /// The maximum number of descriptors of a request.
     pub const MAX_DESCRIPTORS: usize = 2;
 
     /// Encodes the request.

@@ -4,8 +4,8 @@ use core::ffi::c_int;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use peername_identity::{
-    Counter, Ends, HeaderCheck, Identity, NotStored, Peeked, Refusal, Settings, SocketQueries,
-    Step, Table, WaiterRequest, as_socket_family,
+    Counter, HeaderAddresses, HeaderCheck, Identity, NotStored, Peeked, Refusal, Settings,
+    SocketQueries, Step, Table, WaiterRequest, as_socket_family,
 };
 use peername_preload_common::address::RawAddress;
 use peername_preload_common::kernel::{self, End, Errno, Result};
@@ -192,7 +192,7 @@ impl Arrival {
         from: ConnectionOrigin,
         check: HeaderCheck,
         buffer: &mut [u8],
-        (len, named): (usize, Option<Ends>),
+        (len, named): (usize, Option<HeaderAddresses>),
     ) -> Result<Option<(Socket, RawAddress)>> {
         let settings = table.settings();
         let stored = self.store(table, from, named);
@@ -253,7 +253,7 @@ impl Arrival {
         &self,
         table: Table<'_>,
         from: ConnectionOrigin,
-        named: Option<Ends>,
+        named: Option<HeaderAddresses>,
     ) -> core::result::Result<RawAddress, NotStored> {
         let settings = table.settings();
         let Some((client, destination)) = named else {
@@ -275,7 +275,7 @@ impl Arrival {
             }
             inserted => inserted?,
         }
-        match settings.claims_sweep() {
+        match settings.claim_sweep() {
             true if standalone::is_standalone() => sweep::sweep(table),
             true => waiter_client::notify(WaiterRequest::Sweep),
             false => {}
@@ -309,7 +309,7 @@ impl Arrival {
         debug::say("dropping connection\n");
         let port = self.socket.local().map_or(0, |own| own.port());
         self.socket.refuse();
-        if settings.refused(Refusal { why, peer, port }) && !standalone::is_standalone() {
+        if settings.record_refusal(Refusal { why, peer, port }) && !standalone::is_standalone() {
             waiter_client::notify(WaiterRequest::Log);
         }
         None

@@ -16,7 +16,7 @@ pub(crate) fn sweep(table: Table<'_>) {
             table.remove_unmarked(sweep, policy.namespace);
         }
     }
-    table.settings().swept();
+    table.settings().schedule_sweep();
 }
 
 /// The first way to list sockets that is available, tried with a list of no state: each process does so at its start.
@@ -109,8 +109,8 @@ fn open_keys(body: &[u8]) -> Option<[Option<SocketKey>; 2]> {
     let (high, _) = rest.split_first_chunk()?;
     let (inode, _) = body.get(68..)?.split_first_chunk()?;
     let word = |bytes: &[u8; 4]| u64::from(u32::from_ne_bytes(*bytes));
-    let inode = SocketKey::of_inode(word(inode))?;
-    let cookie = SocketKey::of_cookie(word(high) << 32 | word(low));
+    let inode = SocketKey::from_inode(word(inode))?;
+    let cookie = SocketKey::from_cookie(word(high) << 32 | word(low));
     Some([cookie, Some(inode)])
 }
 
@@ -133,7 +133,7 @@ fn read_lines(path: &CStr, found: &mut impl FnMut(SocketKey)) -> kernel::Result<
             .unwrap_or_default()
             .split(|&byte| byte == b'\n')
             .filter_map(connected_inode)
-            .filter_map(SocketKey::of_inode)
+            .filter_map(SocketKey::from_inode)
             .for_each(&mut *found);
         // Always so; without the comparison the compiler would keep a panic.
         if whole <= n && n <= buffer.len() {

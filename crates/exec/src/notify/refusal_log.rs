@@ -36,7 +36,7 @@ impl RefusalLog {
 
     /// When [`RefusalLog::write`] must be called; `None` without new refusals.
     pub(super) fn next_deadline(&self, settings: Settings<'_>) -> Option<Instant> {
-        settings.has_refusals().then_some(self.next_read)
+        settings.has_unread_refusals().then_some(self.next_read)
     }
 
     /// Logs the recorded refusals, if the deadline has passed.
@@ -50,7 +50,7 @@ impl RefusalLog {
     }
 
     fn lines(&mut self, settings: Settings<'_>, now: Instant) -> Vec<String> {
-        settings.expect_refusals();
+        settings.arm_refusal_wakeup();
         let mut lines = Vec::new();
         while let Some(refusal) = self.reader.next(settings) {
             lines.extend(self.line(settings, refusal, now));
@@ -205,7 +205,7 @@ mod tests {
         let mut after = |seconds, reasons: &[Counter]| {
             reasons
                 .iter()
-                .for_each(|&why| _ = settings.refused(refusal(why)));
+                .for_each(|&why| _ = settings.record_refusal(refusal(why)));
             log.lines(settings, start + Duration::from_secs(seconds))
         };
         let first = after(0, &[Counter::Untrusted, Counter::Untrusted, Counter::Late]);
@@ -227,7 +227,7 @@ mod tests {
             (RefusalVerbosity::Each, 2),
         ] {
             settings.set_refusal_verbosity(verbosity);
-            settings.refused(refusal(Counter::Closed));
+            settings.record_refusal(refusal(Counter::Closed));
             let logged = RefusalLog::new().lines(settings, Instant::now());
             assert_eq!(logged.len(), lines, "{verbosity:?}: {logged:?}");
         }

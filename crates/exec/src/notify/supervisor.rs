@@ -196,7 +196,7 @@ impl Supervisor {
             if is_due(self.waiter.next_deadline()) {
                 self.run_waiter()?;
             }
-            if self.table.settings().claims_sweep() {
+            if self.table.settings().claim_sweep() {
                 self.waiter.sweep();
             }
             self.refusals.write(self.table.settings());

@@ -1,14 +1,7 @@
 use super::*;
-use crate::{HeaderPolicy, Policy, Settings, SocketListing, SourcePolicy};
+use crate::{HeaderPolicy, Policy, Settings, SocketListing, SourcePolicy, zeroed_memory};
 use std::net::{IpAddr, Ipv4Addr};
 use std::thread;
-use std::vec::Vec;
-
-fn memory(slots: usize) -> Vec<AtomicU64> {
-    (0..Table::size(slots) / 8)
-        .map(|_| AtomicU64::new(0))
-        .collect()
-}
 
 fn identity(number: u64) -> Identity {
     let ip = |net: u32| {
@@ -25,7 +18,7 @@ fn identity(number: u64) -> Identity {
 }
 
 fn key(cookie: u64) -> SocketKey {
-    SocketKey::of_cookie(cookie).unwrap()
+    SocketKey::from_cookie(cookie).unwrap()
 }
 
 fn peer(port: u16) -> SocketAddr {
@@ -44,7 +37,7 @@ impl Table<'_> {
 
 #[test]
 fn inserted_identities_are_found_and_no_others() {
-    let memory = memory(1024);
+    let memory = zeroed_memory(1024);
     let table = Table::new(&memory).unwrap();
     for cookie in 1..=600 {
         table.put(cookie).unwrap();
@@ -54,17 +47,17 @@ fn inserted_identities_are_found_and_no_others() {
     }
     assert_eq!(table.get(601), None);
     assert_eq!(table.settings().used(), 600);
-    let odd = table
+    table
         .occupied_slots()
-        .filter(|slot| slot.key.word() % 2 == 1);
-    odd.for_each(|slot| table.remove(slot));
+        .filter(|slot| slot.key.word() % 2 == 1)
+        .for_each(|slot| table.remove(slot));
     assert_eq!((table.get(3), table.get(4)), (None, Some(identity(4))));
     assert_eq!(table.settings().used(), 300);
 }
 
 #[test]
 fn full_table_refuses_and_a_late_remove_spares_the_successor() {
-    let memory = memory(64);
+    let memory = zeroed_memory(64);
     let table = Table::new(&memory).unwrap();
     for cookie in 1..=64 {
         table.put(cookie).unwrap();
@@ -82,8 +75,8 @@ fn full_table_refuses_and_a_late_remove_spares_the_successor() {
 }
 
 #[test]
-fn second_socket_with_one_key_is_not_stored() {
-    let memory = memory(64);
+fn second_socket_with_the_same_key_is_not_stored() {
+    let memory = zeroed_memory(64);
     let table = Table::new(&memory).unwrap();
     table.put(7).unwrap();
     let second = table.insert(key(7), peer(2), &identity(8));
@@ -95,12 +88,13 @@ fn second_socket_with_one_key_is_not_stored() {
     assert_eq!(table.settings().used(), 1);
 }
 
-/// Two writers with one key: at most one identity is stored, and it is that of a writer to which that was reported.
+/// If one identity is stored, it is that of the writer whose insert succeeded.
 #[test]
-fn of_two_writers_with_one_key_at_most_one_succeeds() {
-    let memory = memory(64);
+fn at_most_one_of_two_writers_with_the_same_key_succeeds() {
+    let memory = zeroed_memory(64);
     let table = Table::new(&memory).unwrap();
-    for _ in 0..if cfg!(miri) { 3 } else { 3_000 } {
+    let rounds = if cfg!(miri) { 3 } else { 3_000 };
+    for _ in 0..rounds {
         let store = |port| {
             table
                 .insert(key(7), peer(port), &identity(port.into()))
@@ -121,7 +115,7 @@ fn of_two_writers_with_one_key_at_most_one_succeeds() {
 
 #[test]
 fn sweep_is_claimed_once_and_then_when_half_of_the_free_slots_are_occupied() {
-    let memory = memory(64);
+    let memory = zeroed_memory(64);
     let table = Table::new(&memory).unwrap();
     let policy = Policy {
         judged_by_waiter: true,
@@ -139,22 +133,22 @@ fn sweep_is_claimed_once_and_then_when_half_of_the_free_slots_are_occupied() {
     let settings: Settings<'_> = Table::open(&memory).unwrap().settings();
     assert_eq!(settings.policy(), policy);
     assert_eq!(settings.pass(), [5, 6]);
-    let fill = |to: std::ops::RangeInclusive<u64>| {
-        to.for_each(|cookie| table.put(cookie).unwrap());
+    let fill = |cookies: std::ops::RangeInclusive<u64>| {
+        cookies.for_each(|cookie| table.put(cookie).unwrap());
     };
     fill(1..=31);
-    assert!(!settings.claims_sweep());
+    assert!(!settings.claim_sweep());
     fill(32..=32);
-    assert!(settings.claims_sweep() && !settings.claims_sweep());
-    settings.swept();
-    assert!(!settings.claims_sweep());
+    assert!(settings.claim_sweep() && !settings.claim_sweep());
+    settings.schedule_sweep();
+    assert!(!settings.claim_sweep());
     fill(33..=48);
-    assert!(settings.claims_sweep());
+    assert!(settings.claim_sweep());
 }
 
 #[test]
 fn mark_and_sweep_spares_entries_inserted_meanwhile() {
-    let memory = memory(64);
+    let memory = zeroed_memory(64);
     let table = Table::new(&memory).unwrap();
     let insert = |cookie| table.put(cookie).unwrap();
     insert(1);
@@ -178,7 +172,7 @@ fn mark_and_sweep_spares_entries_inserted_meanwhile() {
 
 #[test]
 fn memory_of_another_size_is_no_table() {
-    let memory = memory(1024);
+    let memory = zeroed_memory(1024);
     assert!(Table::new(&memory[..memory.len() - 1]).is_none());
     assert!(Table::new(&memory[..100]).is_none());
 }
@@ -186,7 +180,7 @@ fn memory_of_another_size_is_no_table() {
 /// Readers among writers that free and fill the same few slots never see a mixture.
 #[test]
 fn readers_see_whole_identities_or_none() {
-    let memory = memory(64);
+    let memory = zeroed_memory(64);
     let table = Table::new(&memory).unwrap();
     thread::scope(|scope| {
         for writer in 0..2 {
@@ -215,7 +209,7 @@ fn readers_see_whole_identities_or_none() {
 /// that is allowed.
 #[test]
 fn reader_never_sees_a_mixture_in_a_reused_slot() {
-    let memory = memory(64);
+    let memory = zeroed_memory(64);
     let table = Table::new(&memory).unwrap();
     for cookie in 1..=63 {
         table.put(cookie).unwrap();
