@@ -8,7 +8,7 @@ use peername_identity::{
     SocketQueries, Step, Table, WaiterRequest, as_socket_family,
 };
 use peername_preload_common::address::RawAddress;
-use peername_preload_common::kernel::{self, End, Errno, Result};
+use peername_preload_common::kernel::{self, Endpoint, Errno, Result};
 use peername_preload_common::socket::{Protocol, Socket};
 
 use crate::{debug, imports, listener_cache, standalone, sweep, waiter_client};
@@ -38,8 +38,8 @@ pub(crate) fn accept(
 /// Returns the peer address of a connected socket, in the socket's address family: the client's if the connection's header
 /// named one.
 pub(crate) fn peer_of(table: Table<'_>, socket: Socket) -> Result<RawAddress> {
-    let real = kernel::name_of(socket.0, End::Peer)?;
-    let peer = real.internet();
+    let real = kernel::socket_name(socket.0, Endpoint::Peer)?;
+    let peer = real.socket_addr();
     Ok(as_shown(table, socket, peer, real, |identity| {
         identity.client
     }))
@@ -54,7 +54,7 @@ pub(crate) fn client_of(table: Table<'_>, socket: Socket) -> Option<RawAddress> 
 
 /// Returns the socket's own address: the header's destination if it named one.
 pub(crate) fn own_of(table: Table<'_>, socket: Socket) -> Result<RawAddress> {
-    let real = kernel::name_of(socket.0, End::Own)?;
+    let real = kernel::socket_name(socket.0, Endpoint::Local)?;
     let peer = socket.peer();
     Ok(as_shown(table, socket, peer, real, |identity| {
         identity.destination
@@ -70,7 +70,10 @@ fn as_shown(
     end: impl Fn(&Identity) -> SocketAddr,
 ) -> RawAddress {
     let identity = || table.look_up(&Queried(socket), peer);
-    match real.internet().and_then(|real| Some((real, identity()?))) {
+    match real
+        .socket_addr()
+        .and_then(|real| Some((real, identity()?)))
+    {
         Some((real, identity)) => RawAddress::new(as_socket_family(end(&identity), real.is_ipv6())),
         None => real,
     }
@@ -112,7 +115,7 @@ impl Arrival {
         flags: c_int,
     ) -> Result<Option<(Socket, RawAddress)>> {
         let settings = table.settings();
-        let peer = self.address.internet();
+        let peer = self.address.socket_addr();
         let Some(from) = peer.and_then(|peer| self.origin(settings, listener, peer)) else {
             return Ok(Some((self.socket, self.address)));
         };
@@ -198,7 +201,7 @@ impl Arrival {
         let stored = self.store(table, from, named);
         let mut step = check.stored(len, stored.map(drop));
         if let Step::Discard(len) = step {
-            step = check.discarded(self.socket.take(buffer, len));
+            step = check.discarded(self.socket.discard(buffer, len));
         }
         match (step, stored) {
             (Step::Admit, Ok(shown)) => {
@@ -229,7 +232,7 @@ impl Arrival {
             let Step::Wait(bytes) = step else {
                 return step;
             };
-            self.socket.wait_for(bytes, milliseconds);
+            self.socket.wait_received(bytes, milliseconds);
             step = self.peek(check, buffer);
         }
         match step {
@@ -308,7 +311,7 @@ impl Arrival {
     ) -> Option<(Socket, RawAddress)> {
         debug::say("dropping connection\n");
         let port = self.socket.local().map_or(0, |own| own.port());
-        self.socket.refuse();
+        self.socket.reset();
         if settings.record_refusal(Refusal { why, peer, port }) && !standalone::is_standalone() {
             waiter_client::notify(WaiterRequest::Log);
         }
@@ -345,7 +348,7 @@ fn ready_peer(table: Table<'_>, socket: Socket) -> RawAddress {
         Some(SocketAddr::V6(_)) => Ipv6Addr::UNSPECIFIED.into(),
         _ => Ipv4Addr::UNSPECIFIED.into(),
     };
-    let real = kernel::name_of(socket.0, End::Peer)
+    let real = kernel::socket_name(socket.0, Endpoint::Peer)
         .unwrap_or_else(|_| RawAddress::new(SocketAddr::new(unspecified, 0)));
     as_shown(table, socket, socket.peer(), real, |identity| {
         identity.client

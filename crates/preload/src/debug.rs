@@ -10,7 +10,7 @@ use crate::standalone;
 /// Writes a line, with LIBPROXYPROTO_DEBUG.
 pub(crate) fn say(line: &str) {
     if standalone::is_verbose() {
-        kernel::complain(line);
+        kernel::write_stderr(line);
     }
 }
 
@@ -35,7 +35,7 @@ fn say_address(what: &str, address: SocketAddr) {
         *to = *from;
         len = len.saturating_add(1);
     }
-    kernel::complain(
+    kernel::write_stderr(
         line.get(..len)
             .and_then(|line| core::str::from_utf8(line).ok())
             .unwrap_or_default(),

@@ -11,7 +11,7 @@ mod exec;
 use core::ffi::{c_int, c_void};
 
 use peername_preload_common::address::RawAddress;
-use peername_preload_common::imports::answer;
+use peername_preload_common::imports::syscall_ret;
 use peername_preload_common::kernel::{self, Errno, Result, SOL_SOCKET, Sysno};
 use peername_preload_common::pass;
 use peername_preload_common::socket::Socket;
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn accept4(
         let written = unsafe { write_out(&peer, address, len) };
         written.map(|()| socket.0).inspect_err(|_| socket.close())
     });
-    answer(shown)
+    syscall_ret(shown)
 }
 
 /// getpeername(2).
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn getpeername(fd: c_int, address: *mut c_void, len: *mut 
             // SAFETY: the caller's pointers, for what getpeername(2) writes to them.
             let written = accepting::peer_of(table, Socket(fd))
                 .and_then(|peer| unsafe { write_out(&peer, address, len) });
-            answer(written.map(|()| 0))
+            syscall_ret(written.map(|()| 0))
         }
         // SAFETY: as the caller made it.
         _ => unsafe {
@@ -110,7 +110,7 @@ pub unsafe extern "C" fn getsockname(fd: c_int, address: *mut c_void, len: *mut 
             // SAFETY: the caller's pointers, for what getsockname(2) writes to them.
             let written = accepting::own_of(table, Socket(fd))
                 .and_then(|own| unsafe { write_out(&own, address, len) });
-            answer(written.map(|()| 0))
+            syscall_ret(written.map(|()| 0))
         }
         // SAFETY: as the caller made it.
         _ => unsafe {
@@ -143,12 +143,12 @@ pub extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
             }
         }
         State::Broken if socket.protocol().is_some() => {
-            kernel::complain(
+            kernel::write_stderr(
                 "peername: the table of clients can't be opened by this process: start `peername \
                  exec` as the user that the program runs as. It may not listen, because it would \
                  take its proxy for its client.\n",
             );
-            return answer(Err(Errno::EACCES));
+            return syscall_ret(Err(Errno::EACCES));
         }
         State::Broken => {}
     }
@@ -193,7 +193,7 @@ pub unsafe extern "C" fn getsockopt(
         // SAFETY: at most as many bytes as the kernel has written.
         unsafe { core::ptr::copy_nonoverlapping(client.bytes.as_ptr(), value.cast(), room) };
     }
-    answer(result.map(|_| 0))
+    syscall_ret(result.map(|_| 0))
 }
 
 /// Copies an address to the caller as the kernel does: truncated to the caller's buffer, with the full length.
@@ -221,7 +221,7 @@ unsafe fn pass_on(call: Sysno, [a, b, c]: [usize; 3]) -> c_int {
     let [fifth, sixth] = pass::current().map(|word| word as usize);
     // SAFETY: the caller's; the kernel ignores what is added.
     let result = unsafe { kernel::pass_on(call, [a, b, c, 0, fifth, sixth]) };
-    answer(result.map(|value| c_int::try_from(value).unwrap_or(0)))
+    syscall_ret(result.map(|value| c_int::try_from(value).unwrap_or(0)))
 }
 
 /// The option that returns the peer's address, as getpeername(2) does.

@@ -8,7 +8,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 use peername_preload_common::address::RawAddress;
-use peername_preload_common::imports::{answer, next_function};
+use peername_preload_common::imports::{next_function, syscall_ret};
 use peername_preload_common::kernel::{self, Errno, Result, Sysno};
 use peername_preload_common::next_functions;
 
@@ -61,10 +61,10 @@ next_functions! { find_exec_functions:
     execve = c"execve"(path: Text, args: List, environment: List) -> c_int => {
         let args = [path as usize, args as usize, environment as usize, 0, 0, 0];
         // SAFETY: as the caller made it.
-        answer(unsafe { kernel::pass_on(Sysno::execve, args) }.map(|_| 0))
+        syscall_ret(unsafe { kernel::pass_on(Sysno::execve, args) }.map(|_| 0))
     };
     /// execvpe(3). Every C library with dlsym(3) has it.
-    execvpe = c"execvpe"(file: Text, args: List, environment: List) -> c_int => answer(Err(Errno::ENOSYS));
+    execvpe = c"execvpe"(file: Text, args: List, environment: List) -> c_int => syscall_ret(Err(Errno::ENOSYS));
     /// posix_spawn(3). As above.
     posix_spawn = c"posix_spawn"(pid: *mut c_int, path: Text, actions: *const c_void, attributes: *const c_void,
         args: List, environment: List) -> c_int => Errno::ENOSYS.into_raw();

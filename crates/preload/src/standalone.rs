@@ -70,7 +70,7 @@ pub(crate) fn believes(header: &[u8]) -> bool {
 /// LIBPROXYPROTO_VERSION: 1, 2 or both added, read as atoi(3) does; both by default.
 fn versions() -> u8 {
     let text = environment::variable(b"LIBPROXYPROTO_VERSION");
-    let value = text.map_or(3, environment::number);
+    let value = text.map_or(3, environment::atoi);
     // Numbers outside of a byte are clamped to it, before the two bits are read.
     u8::try_from(value.clamp(0, 255)).unwrap_or_default() & 3
 }

@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU8, Ordering};
 
 use peername_identity::{FILTER_PROBE, FILTER_PROBE_ERRNO, Table};
 use peername_preload_common::imports;
-use peername_preload_common::kernel::{self, End, Errno, MappingCell};
+use peername_preload_common::kernel::{self, Endpoint, Errno, MappingCell};
 use peername_preload_common::pass;
 
 use crate::{propagation, standalone};
@@ -58,7 +58,7 @@ fn open_table(path: &CStr) -> (u8, State) {
 
 /// Whether this process has the launcher's filter: the supervisor then answers calls without the secret arguments.
 fn is_supervised() -> bool {
-    kernel::name_with(NO_SOCKET, End::Peer, FILTER_PROBE).err()
+    kernel::socket_name_with(NO_SOCKET, Endpoint::Peer, FILTER_PROBE).err()
         == Some(Errno::new(FILTER_PROBE_ERRNO))
 }
 

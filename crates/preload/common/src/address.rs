@@ -26,35 +26,35 @@ impl RawAddress {
         let port = address.port().to_be_bytes();
         match address {
             SocketAddr::V4(v4) => {
-                raw.put(&[&INET.to_ne_bytes(), &port, &v4.ip().octets()]);
-                raw.len = 16;
+                raw.put(&[&AF_INET.to_ne_bytes(), &port, &v4.ip().octets()]);
+                raw.len = SOCKADDR_IN_LEN;
             }
             SocketAddr::V6(v6) => {
                 let (flow, scope) = (v6.flowinfo().to_be_bytes(), v6.scope_id().to_ne_bytes());
                 raw.put(&[
-                    &INET6.to_ne_bytes(),
+                    &AF_INET6.to_ne_bytes(),
                     &port,
                     &flow,
                     &v6.ip().octets(),
                     &scope,
                 ]);
-                raw.len = 28;
+                raw.len = SOCKADDR_IN6_LEN;
             }
         }
         raw
     }
 
     /// Decodes an IPv4 or IPv6 address; `None` for every other family.
-    pub fn internet(&self) -> Option<SocketAddr> {
+    pub fn socket_addr(&self) -> Option<SocketAddr> {
         let (family, rest) = self.bytes.split_first_chunk()?;
         let (port, rest) = rest.split_first_chunk()?;
         let port = u16::from_be_bytes(*port);
         match u16::from_ne_bytes(*family) {
-            INET if self.len >= 16 => {
+            AF_INET if self.len >= SOCKADDR_IN_LEN => {
                 let (ip, _) = rest.split_first_chunk::<4>()?;
                 Some(SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::from(*ip), port)))
             }
-            INET6 if self.len >= 28 => {
+            AF_INET6 if self.len >= SOCKADDR_IN6_LEN => {
                 let (flow, rest) = rest.split_first_chunk()?;
                 let (ip, rest) = rest.split_first_chunk::<16>()?;
                 let (scope, _) = rest.split_first_chunk()?;
@@ -70,12 +70,15 @@ impl RawAddress {
     }
 
     fn put(&mut self, parts: &[&[u8]]) {
-        let source = parts.iter().copied().flatten();
-        for (to, from) in self.bytes.iter_mut().zip(source) {
+        for (to, from) in self.bytes.iter_mut().zip(parts.iter().copied().flatten()) {
             *to = *from;
         }
     }
 }
 
-const INET: u16 = 2;
-const INET6: u16 = 10;
+const AF_INET: u16 = 2;
+const AF_INET6: u16 = 10;
+/// The size of `struct sockaddr_in`.
+const SOCKADDR_IN_LEN: u32 = 16;
+/// The size of `struct sockaddr_in6`.
+const SOCKADDR_IN6_LEN: u32 = 28;

@@ -2,7 +2,7 @@
 
 use crate::imports;
 
-/// The value of an environment variable, as it was when the program was started or as it is now.
+/// The current value of an environment variable.
 pub fn variable(name: &[u8]) -> Option<&'static [u8]> {
     imports::environment(name).map(|value| value.to_bytes())
 }
@@ -10,12 +10,13 @@ pub fn variable(name: &[u8]) -> Option<&'static [u8]> {
 /// Whether LD_PRELOAD lists a path that ends with `file`.
 pub fn is_preloaded(file: &[u8]) -> bool {
     let libraries = variable(b"LD_PRELOAD").unwrap_or_default();
-    let mut names = libraries.split(|&byte| byte == b' ' || byte == b':');
-    names.any(|path| path.ends_with(file))
+    libraries
+        .split(|&byte| byte == b' ' || byte == b':')
+        .any(|path| path.ends_with(file))
 }
 
-/// Parses a number as atoi(3) does: text without digits is 0. The result is clamped to -1 and `i32::MAX`.
-pub fn number(text: &[u8]) -> i32 {
+/// Parses a number as atoi(3) does: text without digits is 0. The result is clamped to the range from -1 to `i32::MAX`.
+pub fn atoi(text: &[u8]) -> i32 {
     let text = text.trim_ascii_start();
     let (text, sign) = match text {
         [b'-', rest @ ..] => (rest, -1),

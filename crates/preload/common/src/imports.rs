@@ -49,8 +49,7 @@ pub fn set_errno(errno: Errno) {
     }
 }
 
-/// Whether the C library has set `environ` already. It has not yet while a program starts in which another library is
-/// initialised before the C library.
+/// Whether the C library has set `environ` already. It has not where another library is initialised before the C library.
 pub fn has_environment() -> bool {
     !environ().is_null()
 }
@@ -80,22 +79,22 @@ pub fn environ() -> *const *const c_char {
 pub unsafe fn entries<'a>(list: *const *const c_char) -> impl Iterator<Item = &'a CStr> + Clone {
     let mut next = list;
     iter::from_fn(move || {
-        // SAFETY: null, or not behind the last one.
+        // SAFETY: null, or one of the list's pointers, of which the null one is the last.
         let &text = unsafe { next.as_ref() }?;
         if text.is_null() {
             return None;
         }
-        // SAFETY: this was not the last one.
+        // SAFETY: the pointer was not null, so another one follows.
         next = unsafe { next.add(1) };
-        // SAFETY: each points to text that ends with NUL.
+        // SAFETY: each pointer but the last is to text that ends with NUL.
         Some(unsafe { CStr::from_ptr(text) })
     })
 }
 
-/// Looks up the address of the function that the program would call without this library (RTLD_NEXT), and caches it in
-/// `found`; null if there is none.
-pub fn next_function(name: &CStr, found: &AtomicPtr<c_void>) -> *mut c_void {
-    let address = found.load(Ordering::Acquire);
+/// Looks up the function that the program would call without this library (RTLD_NEXT), and caches its address in `cache`;
+/// null if there is none.
+pub fn next_function(name: &CStr, cache: &AtomicPtr<c_void>) -> *mut c_void {
+    let address = cache.load(Ordering::Acquire);
     if !address.is_null() {
         return address;
     }
@@ -106,13 +105,13 @@ pub fn next_function(name: &CStr, found: &AtomicPtr<c_void>) -> *mut c_void {
         Some(dlsym) => unsafe { dlsym(RTLD_NEXT, name.as_ptr()) },
         None => find_in_old_glibc(name),
     };
-    found.store(address, Ordering::Release);
+    cache.store(address, Ordering::Release);
     address
 }
 
-/// Defines functions that call the C library's, each with the value where that has none; and `$find`, which looks all of them up.
-/// dlsym(3) takes locks, so that is done when a library is loaded, and not in a signal handler, nor in a child of vfork(2), where
-/// the parent may hold them.
+/// Defines functions that call the C library's functions of the same name, or evaluate `$missing` where the C library has none;
+/// and `$find`, which looks all of them up. Call `$find` when the library is loaded: dlsym(3) takes locks, which a signal handler
+/// must not do, nor a child of vfork(2), whose parent may hold them.
 #[macro_export]
 macro_rules! next_functions {
     ($find:ident: $(
@@ -142,7 +141,7 @@ macro_rules! next_functions {
             $( $crate::imports::next_function($text, &found::$name); )*
         }
 
-        #[expect(non_upper_case_globals, reason = "as the functions are called")]
+        #[expect(non_upper_case_globals, reason = "each is named as its function")]
         mod found {
             use core::ffi::c_void;
             use core::ptr;
@@ -179,8 +178,9 @@ fn find_in_old_glibc(name: &CStr) -> *mut c_void {
     unsafe { find(library, name.as_ptr()) }
 }
 
-/// Converts a result to the return value of a C function: the value, or -1 with errno set.
-pub fn answer<T: From<i8>>(result: Result<T>) -> T {
+/// Converts a result to the return value of a C function, as a C library does after a system call: the value, or -1 with errno
+/// set.
+pub fn syscall_ret<T: From<i8>>(result: Result<T>) -> T {
     result.unwrap_or_else(|errno| {
         set_errno(errno);
         T::from(-1)

@@ -24,7 +24,7 @@ pub use mapping::{MappingCell, map_file, map_fresh};
 pub use syscalls::{Errno, Sysno};
 pub use text::StaticText;
 
-/// Passes a call on to the kernel as the program made it.
+/// Makes a system call that the program has made, unchanged.
 ///
 /// # Safety
 ///
@@ -59,7 +59,7 @@ pub fn read(fd: c_int, buffer: &mut [u8]) -> Result<usize> {
 
 /// The inode number of an open file (fstat(2)).
 pub fn inode(fd: c_int) -> Result<u64> {
-    // `struct stat` has at most so many words, of which the second is `st_ino` on both architectures.
+    // `struct stat` has 18 words (x86_64) or 16 (aarch64), and the second is `st_ino`.
     let mut stat = [0_u64; 18];
     // SAFETY: the kernel writes one `struct stat`.
     unsafe { syscall!(Sysno::fstat, fd, &raw mut stat) }?;
@@ -67,46 +67,38 @@ pub fn inode(fd: c_int) -> Result<u64> {
     Ok(inode)
 }
 
-/// Returns a socket's own address or its peer's, as the kernel has it.
-pub fn name_of(fd: c_int, end: End) -> Result<RawAddress> {
-    name_with(fd, end, pass::current())
+/// Returns a socket's local address or its peer's, as the kernel has it.
+pub fn socket_name(fd: c_int, end: Endpoint) -> Result<RawAddress> {
+    socket_name_with(fd, end, pass::current())
 }
 
-/// The same with explicit fifth and sixth arguments. The kernel ignores them; a seccomp filter may not.
-///
-/// # Errors
-///
-/// Those of getsockname(2) and getpeername(2), and what the filter returns.
-pub fn name_with(fd: c_int, end: End, [fifth, sixth]: [u64; 2]) -> Result<RawAddress> {
+/// Like [`socket_name`], with explicit fifth and sixth arguments. The kernel ignores them; a seccomp filter may not.
+pub fn socket_name_with(fd: c_int, end: Endpoint, [fifth, sixth]: [u64; 2]) -> Result<RawAddress> {
     let mut address = RawAddress::EMPTY;
     let mut len = RawAddress::SIZE as u32;
-    let which = match end {
-        End::Own => Sysno::getsockname,
-        End::Peer => Sysno::getpeername,
+    let call = match end {
+        Endpoint::Local => Sysno::getsockname,
+        Endpoint::Peer => Sysno::getpeername,
     };
     let (to, len_at) = (&raw mut address.bytes, &raw mut len);
     // SAFETY: the kernel writes at most `len` bytes to the first pointer and one u32 to the second.
-    unsafe { syscall!(which, fd, to, len_at, 0, fifth, sixth) }?;
+    unsafe { syscall!(call, fd, to, len_at, 0, fifth, sixth) }?;
     address.len = len;
     Ok(address)
 }
 
-/// Makes a getpeername(2) without a socket, with these fifth and sixth arguments, to which the supervisor answers with a new
+/// Makes a getpeername(2) without a socket, with these fifth and sixth arguments, which the supervisor answers with a new
 /// descriptor.
 ///
 /// # Errors
 ///
-/// EBADF without the seccomp filter, ENOSYS without a supervisor, EINTR, and those that the supervisor answers with.
+/// EBADF without the seccomp filter, ENOSYS without a supervisor, EINTR, and the errors that the supervisor returns.
 pub fn request_descriptor([fifth, sixth]: [u64; 2]) -> Result<c_int> {
     // SAFETY: without a socket and an address the kernel reads and writes no memory.
     unsafe { syscall!(Sysno::getpeername, NO_DESCRIPTOR, 0, 0, 0, fifth, sixth) }.map(descriptor)
 }
 
-/// accept4(2) as a bare system call: the descriptor, and its peer's address.
-///
-/// # Errors
-///
-/// Those of accept4(2), EAGAIN among them.
+/// accept4(2) as a bare system call. Returns the descriptor, and its peer's address.
 pub fn accept4(listener: c_int, flags: c_int) -> Result<(c_int, RawAddress)> {
     let mut address = RawAddress::EMPTY;
     let mut len = RawAddress::SIZE as u32;
@@ -120,18 +112,18 @@ pub fn accept4(listener: c_int, flags: c_int) -> Result<(c_int, RawAddress)> {
 
 /// An end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum Endpoint {
     /// getsockname(2).
     Own,
     /// getpeername(2).
     Peer,
 }
 
-/// A type that socket options are read and written as.
+/// A type of socket option values.
 ///
 /// # Safety
 ///
-/// Any bits must be a value of the type, and it must have no padding.
+/// Every bit pattern must be a value of the type, and the type must have no padding.
 pub unsafe trait Plain: Copy + Default {}
 
 // SAFETY: an integer.
@@ -193,7 +185,7 @@ pub fn connect(fd: c_int, address: &[u8]) -> Result<()> {
     unsafe { syscall!(Sysno::connect, fd, address.as_ptr(), address.len()) }.map(drop)
 }
 
-/// Waits until the descriptor is readable; false if it is not within so many milliseconds (less than one second).
+/// Waits until the descriptor is readable, for so many milliseconds at most (less than a second). Returns whether it is.
 pub fn wait_readable(fd: c_int, milliseconds: i64) -> bool {
     let mut poll = Poll {
         fd,
@@ -229,7 +221,7 @@ fn status_flags(fd: c_int) -> Result<usize> {
 }
 
 /// Writes text to the program's standard error.
-pub fn complain(text: &str) {
+pub fn write_stderr(text: &str) {
     // SAFETY: the kernel reads as many bytes as there are.
     let _ = unsafe { syscall!(Sysno::write, 2, text.as_ptr(), text.len()) };
 }
@@ -248,9 +240,9 @@ pub fn abort() -> ! {
         // SAFETY: no memory is involved.
         let pid = unsafe { syscall!(Sysno::getpid) }.unwrap_or(0);
         // SAFETY: as above.
-        let _ = unsafe { syscall!(Sysno::kill, pid, 6) };
+        let _ = unsafe { syscall!(Sysno::kill, pid, SIGABRT) };
         // SAFETY: as above.
-        let _ = unsafe { syscall!(Sysno::exit_group, 134) };
+        let _ = unsafe { syscall!(Sysno::exit_group, ABORTED) };
     }
 }
 
@@ -265,3 +257,6 @@ struct Poll {
 const POLLIN: i16 = 1;
 const F_GETFL: usize = 3;
 const F_SETFL: usize = 4;
+const SIGABRT: c_int = 6;
+/// The exit code that a shell reports for a process that SIGABRT has ended.
+const ABORTED: c_int = 128 + SIGABRT;

@@ -1,10 +1,11 @@
 //! The base of `libpeername.so` and `libpeername_connect.so`, which are loaded into arbitrary programs (LD_PRELOAD) and
-//! therefore have no standard library, no allocator, no thread, no lock, no thread-local and no needed library. All work
-//! is done by system calls. The same file works with glibc and musl: it needs no more of a C library than `memcpy` and its
-//! like, and uses `__errno_location`, `environ` and `dlsym` if they are present.
+//! therefore have no standard library, no allocator, no thread, no lock, no thread-local and no library that they depend on
+//! (DT_NEEDED). All work is done by system calls. The same file works with glibc and musl: all it needs of a C library is
+//! `memcpy` and its like, and it uses `__errno_location`, `environ` and `dlsym` if they are present.
 //!
 //! **No panic can end the program.** Nothing indexes, unwraps or divides; the optimiser proves that no path to a panic
-//! is left and removes the handler, and a test checks that its text is not in the libraries (`tests/exec/library.rs`).
+//! is left and removes the handler, and a test checks that the handler's text is not in the libraries
+//! (`tests/exec/library.rs`).
 //! **errno** is written only on failure: system calls are made directly and do not touch it.
 //!
 //! | module | |
@@ -34,6 +35,6 @@ pub mod socket;
 #[cfg(feature = "freestanding")]
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-    kernel::complain("peername: bug: a preloaded library panicked\n");
+    kernel::write_stderr("peername: bug: a preloaded library panicked\n");
     kernel::abort()
 }

@@ -3,21 +3,25 @@
 use core::ffi::c_int;
 use core::net::SocketAddr;
 
-use crate::kernel::{self, End, Errno, MSG_DONTWAIT, MSG_PEEK, Result, SOL_SOCKET};
+use crate::kernel::{self, Endpoint, Errno, MSG_DONTWAIT, MSG_PEEK, Result, SOL_SOCKET};
 
 /// A descriptor of a socket. Not closed when dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Socket(pub c_int);
 
 impl Socket {
-    /// Its own address (getsockname(2)); `None` unless that is an IPv4 or IPv6 address.
+    /// The local address (getsockname(2)); `None` unless it is an IPv4 or IPv6 address.
     pub fn local(self) -> Option<SocketAddr> {
-        kernel::name_of(self.0, End::Own).ok()?.internet()
+        kernel::socket_name(self.0, Endpoint::Local)
+            .ok()?
+            .socket_addr()
     }
 
-    /// Its peer's address as the kernel has it; `None` without a peer that has an IPv4 or IPv6 address.
+    /// The peer's address as the kernel has it; `None` unless there is a peer with an IPv4 or IPv6 address.
     pub fn peer(self) -> Option<SocketAddr> {
-        kernel::name_of(self.0, End::Peer).ok()?.internet()
+        kernel::socket_name(self.0, Endpoint::Peer)
+            .ok()?
+            .socket_addr()
     }
 
     /// TCP or MPTCP (SO_PROTOCOL); `None` for everything else.
@@ -29,12 +33,12 @@ impl Socket {
         }
     }
 
-    /// The kernel's number of the socket (SO_COOKIE). An accepted MPTCP socket may have that of its listener.
+    /// The kernel's number of the socket (SO_COOKIE). An accepted MPTCP socket may have its listener's.
     pub fn cookie(self) -> Option<u64> {
         kernel::get_option(self.0, SOL_SOCKET, SO_COOKIE).ok()
     }
 
-    /// Its inode number (fstat(2)).
+    /// The inode number (fstat(2)).
     pub fn inode(self) -> Option<u64> {
         kernel::inode(self.0).ok()
     }
@@ -44,8 +48,8 @@ impl Socket {
         kernel::get_option(self.0, SOL_SOCKET, SO_NETNS_COOKIE).unwrap_or(0)
     }
 
-    /// Peeks at the received bytes without blocking, and returns how many there are. None yet is 0, not an error; the end
-    /// of the stream is `None`.
+    /// Peeks at the received bytes without blocking. Returns their number, which is 0 if there are none yet; `None` at the end of
+    /// the stream.
     ///
     /// # Errors
     ///
@@ -59,15 +63,15 @@ impl Socket {
         }
     }
 
-    /// Discards `len` received bytes that were peeked at; returns whether all of them were there.
-    pub fn take(self, buffer: &mut [u8], len: usize) -> bool {
+    /// Discards `len` received bytes that were peeked at. Returns whether all of them were there.
+    pub fn discard(self, buffer: &mut [u8], len: usize) -> bool {
         let wanted = buffer.get_mut(..len);
         wanted.is_some_and(|wanted| kernel::receive(self.0, wanted, MSG_DONTWAIT) == Ok(len))
     }
 
     /// Waits at most `milliseconds` until `bytes` bytes have been received, or the stream has ended (SO_RCVLOWAT,
     /// socket(7), which is set back to the program's own value).
-    pub fn wait_for(self, bytes: usize, milliseconds: i64) {
+    pub fn wait_received(self, bytes: usize, milliseconds: i64) {
         let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX);
         let before = kernel::get_option(self.0, SOL_SOCKET, SO_RCVLOWAT).unwrap_or(1_i32);
         let _ = kernel::set_option(self.0, SOL_SOCKET, SO_RCVLOWAT, bytes);
@@ -81,7 +85,7 @@ impl Socket {
     }
 
     /// Closes with RST (SO_LINGER with zero seconds, socket(7)).
-    pub fn refuse(self) {
+    pub fn reset(self) {
         let _ = kernel::set_option(self.0, SOL_SOCKET, SO_LINGER, [1_i32, 0]);
         self.close();
     }
@@ -102,8 +106,8 @@ pub enum Protocol {
     Multipath,
 }
 
-/// The kernel rounds it up to retransmissions of the SYN-ACK. After the last one accept(2) returns the connection without data: a
-/// header that came with the handshake, or soon after it, has arrived by then.
+/// The kernel rounds this up to retransmissions of the SYN-ACK, after which accept(2) returns the connection even without data.
+/// A header that came with the handshake, or soon after it, has arrived by then.
 const DEFER_SECONDS: c_int = 1;
 
 const IPPROTO_TCP: c_int = 6;

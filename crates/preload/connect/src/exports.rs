@@ -7,13 +7,13 @@
 use core::ffi::{c_int, c_uint, c_void};
 
 use peername_preload_common::address::RawAddress;
-use peername_preload_common::imports::{answer, errno, has_environment};
+use peername_preload_common::imports::{errno, has_environment, syscall_ret};
 use peername_preload_common::kernel::{self, Errno, MSG_DONTWAIT};
 use peername_preload_common::socket::Socket;
 
-use crate::claim::{claim, debug};
+use crate::claim::{claim, log_debug};
 use crate::imports;
-use crate::opening::{Begun, MSG_FASTOPEN, begin};
+use crate::opening::{ConnectStart, MSG_FASTOPEN, start_connect};
 
 /// The symbol that the launcher searches the file for: the version of the variables that the library reads.
 #[unsafe(no_mangle)]
@@ -40,16 +40,16 @@ static AT_LOAD: extern "C" fn() = {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn connect(fd: c_int, address: *const c_void, len: u32) -> c_int {
     // SAFETY: the caller's.
-    let connected = match unsafe { begin_at(fd, address, len) } {
+    let connected = match unsafe { start_connect_at(fd, address, len) } {
         // SAFETY: the caller's.
-        Begun::NotOurs => unsafe { imports::connect(fd, address, len) },
+        ConnectStart::PassOn => unsafe { imports::connect(fd, address, len) },
         // SAFETY: the caller's.
-        Begun::UnderWay => unsafe { wait(fd, address, len, false) },
-        Begun::Failed(error) => answer(Err(error)),
+        ConnectStart::InProgress => unsafe { wait_connected(fd, address, len) },
+        ConnectStart::Failed(error) => syscall_ret(Err(error)),
     };
     // libproxyproto makes every socket blocking, so it prints the line for non-blocking ones, too.
     if connected == 0 || errno() == Errno::EINPROGRESS {
-        debug("connected\n");
+        log_debug("connected\n");
     }
     connected
 }
@@ -84,14 +84,14 @@ pub unsafe extern "C" fn sendto(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const c_void, flags: c_int) -> isize {
     // SAFETY: the caller's.
-    match unsafe { connect_first(fd, flags, || name_of(message)) } {
+    match unsafe { connect_first(fd, flags, || destination(message)) } {
         // SAFETY: the caller's.
         Some(flags) => unsafe { imports::sendmsg(fd, message, flags) },
         None => -1,
     }
 }
 
-/// sendmmsg(2). With MSG_FASTOPEN it connects, too, to where the first message goes.
+/// sendmmsg(2). With MSG_FASTOPEN it connects, too, to the destination of the first message.
 ///
 /// # Safety
 ///
@@ -109,78 +109,84 @@ pub unsafe extern "C" fn sendmmsg(
         messages.cast_const()
     };
     // SAFETY: the caller's: an array of `struct mmsghdr`, each of which begins with a message.
-    match unsafe { connect_first(fd, flags, || name_of(first)) } {
+    match unsafe { connect_first(fd, flags, || destination(first)) } {
         // SAFETY: the caller's.
         Some(flags) => unsafe { imports::sendmmsg(fd, messages, count, flags) },
         None => -1,
     }
 }
 
-/// Opens the connection for a call with MSG_FASTOPEN, as if the server had never handed out a cookie: header, then
-/// connection, then data. Returns the flags to send the data with; `None`, with errno set, where it can't be sent yet,
-/// or not at all.
+/// Opens the connection for a call with MSG_FASTOPEN, as if the server had never handed out a cookie: first the header, then
+/// the connection, then the data. Returns the flags to send the data with; `None`, with errno set, if the data can't be sent
+/// yet, or not at all.
 ///
 /// # Safety
 ///
-/// As connect(2), for the address that `to` returns.
+/// As connect(2), for the address that `destination` returns.
 unsafe fn connect_first(
     fd: c_int,
     flags: c_int,
-    to: impl FnOnce() -> (*const c_void, u32),
+    destination: impl FnOnce() -> (*const c_void, u32),
 ) -> Option<c_int> {
     if flags & MSG_FASTOPEN == 0 {
         return Some(flags);
     }
-    let (address, len) = to();
+    let (address, len) = destination();
     // SAFETY: the caller's.
-    let connected = match unsafe { begin_at(fd, address, len) } {
-        Begun::NotOurs => return Some(flags),
+    let connected = match unsafe { start_connect_at(fd, address, len) } {
+        ConnectStart::PassOn => return Some(flags),
+        ConnectStart::InProgress if flags & MSG_DONTWAIT != 0 => {
+            syscall_ret(Err(Errno::EINPROGRESS))
+        }
         // SAFETY: the caller's.
-        Begun::UnderWay => unsafe { wait(fd, address, len, flags & MSG_DONTWAIT != 0) },
-        Begun::Failed(error) => answer(Err(error)),
+        ConnectStart::InProgress => unsafe { wait_connected(fd, address, len) },
+        ConnectStart::Failed(error) => syscall_ret(Err(error)),
     };
     (connected == 0).then_some(flags & !MSG_FASTOPEN)
 }
 
+/// Starts to connect to an address in the program's memory.
+///
 /// # Safety
 ///
 /// As connect(2).
-unsafe fn begin_at(fd: c_int, address: *const c_void, len: u32) -> Begun {
+unsafe fn start_connect_at(fd: c_int, address: *const c_void, len: u32) -> ConnectStart {
     let mut to = RawAddress::EMPTY;
-    // An invalid address: the kernel reports what is wrong with it.
+    // Such an address is invalid, for which the kernel has an error.
     if address.is_null() || len as usize > RawAddress::SIZE {
-        return Begun::NotOurs;
+        return ConnectStart::PassOn;
     }
     // SAFETY: the caller's address has `len` bytes, and `to` has room for them.
     unsafe { core::ptr::copy_nonoverlapping(address.cast(), to.bytes.as_mut_ptr(), len as usize) };
     to.len = len;
-    begin(Socket(fd), &to)
+    start_connect(Socket(fd), &to)
 }
 
-/// Waits for a connection that has begun, if the socket is blocking.
+/// Waits until a connection that is in progress is established, if the socket is blocking.
 ///
 /// # Safety
 ///
 /// As connect(2).
-unsafe fn wait(fd: c_int, address: *const c_void, len: u32, dont: bool) -> c_int {
-    if dont || kernel::is_nonblocking(fd) == Ok(true) {
-        return answer(Err(Errno::EINPROGRESS));
+unsafe fn wait_connected(fd: c_int, address: *const c_void, len: u32) -> c_int {
+    if kernel::is_nonblocking(fd) == Ok(true) {
+        return syscall_ret(Err(Errno::EINPROGRESS));
     }
     // SAFETY: the caller's.
     let connected = unsafe { imports::connect(fd, address, len) };
-    // The program called once, and its own timeout has passed (SO_SNDTIMEO, socket(7)): EINPROGRESS, as after one call.
+    // The socket's timeout has passed (SO_SNDTIMEO, socket(7)). The program has made one call, after which the kernel returns
+    // EINPROGRESS, and not EALREADY.
     if connected == -1 && errno() == Errno::EALREADY {
-        return answer(Err(Errno::EINPROGRESS));
+        return syscall_ret(Err(Errno::EINPROGRESS));
     }
     connected
 }
 
-/// The address in a message.
+/// The destination of a message.
 ///
 /// # Safety
 ///
 /// Null, or a `struct msghdr`.
-unsafe fn name_of(message: *const c_void) -> (*const c_void, u32) {
+unsafe fn destination(message: *const c_void) -> (*const c_void, u32) {
     // SAFETY: the caller's.
     let head = unsafe { message.cast::<MessageHead>().as_ref() };
     head.map_or((core::ptr::null(), 0), |head| (head.name, head.name_len))

@@ -3,7 +3,7 @@
 
 use core::ffi::{c_int, c_uint, c_void};
 
-use peername_preload_common::imports::answer;
+use peername_preload_common::imports::syscall_ret;
 use peername_preload_common::kernel::{self, Sysno};
 use peername_preload_common::next_functions;
 
@@ -34,5 +34,5 @@ next_functions! { find_functions:
 unsafe fn pass_on<T: From<i8> + TryFrom<usize>>(call: Sysno, args: [usize; 6]) -> T {
     // SAFETY: the caller's.
     let result = unsafe { kernel::pass_on(call, args) };
-    answer(result.map(|value| T::try_from(value).unwrap_or_else(|_| 0.into())))
+    syscall_ret(result.map(|value| T::try_from(value).unwrap_or_else(|_| 0.into())))
 }

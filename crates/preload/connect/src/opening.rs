@@ -16,70 +16,71 @@ use peername_preload_common::address::RawAddress;
 use peername_preload_common::kernel::{self, Errno, MSG_DONTWAIT, MSG_NOSIGNAL};
 use peername_preload_common::socket::Socket;
 
-use crate::claim::{claim, debug};
+use crate::claim::{claim, log_debug};
 
-/// The result of opening a connection.
+/// The result of starting to connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Begun {
+pub(crate) enum ConnectStart {
     /// No header is to be sent: not TCP, not one of the ports, or a connection that was opened before and has its header.
     /// The call goes to the C library unchanged.
-    NotOurs,
+    PassOn,
     /// The header is queued, and the connection is in progress or established.
-    UnderWay,
-    /// The call failed, and no connection is being opened.
+    InProgress,
+    /// The call failed, and no connection is in progress.
     Failed(Errno),
 }
 
-/// Opens a connection with the header. Never blocks.
-pub(crate) fn begin(socket: Socket, to: &RawAddress) -> Begun {
-    let Some((claim, destination)) = claim().zip(to.internet()) else {
-        return Begun::NotOurs;
+/// Starts to connect, with the header in the first segment. Never blocks.
+pub(crate) fn start_connect(socket: Socket, to: &RawAddress) -> ConnectStart {
+    let Some((claim, destination)) = claim().zip(to.socket_addr()) else {
+        return ConnectStart::PassOn;
     };
     if !claim.covers(destination.port()) {
-        return Begun::NotOurs;
+        return ConnectStart::PassOn;
     }
     if socket.protocol().is_none() {
-        debug(NO_HEADER_HERE);
-        return Begun::NotOurs;
+        log_debug(NOT_TCP);
+        return ConnectStart::PassOn;
     }
     match kernel::set_option(socket.0, SOL_TCP, TCP_FASTOPEN_NO_COOKIE, 1_i32) {
         Ok(()) => {}
         // The option can be set only before the connection is opened.
-        Err(Errno::EINVAL) => return Begun::NotOurs,
+        Err(Errno::EINVAL) => return ConnectStart::PassOn,
         Err(_) => return unavailable(),
     }
     let header = claim.header(destination);
     let flags = MSG_FASTOPEN | MSG_DONTWAIT | MSG_NOSIGNAL;
     match kernel::send_to(socket.0, header.as_bytes(), flags, to) {
-        Ok(n) if n == header.as_bytes().len() => Begun::UnderWay,
+        Ok(n) if n == header.as_bytes().len() => ConnectStart::InProgress,
         // Short write: a segment is smaller than the header (TCP_MAXSEG, or the route's MTU).
-        Ok(_) => take_back(socket, Errno::EMSGSIZE),
+        Ok(_) => disconnect(socket, Errno::EMSGSIZE),
         // The kernel had no memory for the header, and connects without it.
-        Err(Errno::EINPROGRESS) => take_back(socket, Errno::ENOBUFS),
+        Err(Errno::EINPROGRESS) => disconnect(socket, Errno::ENOBUFS),
         Err(Errno::EOPNOTSUPP) => unavailable(),
-        Err(error) => Begun::Failed(error),
+        Err(error) => ConnectStart::Failed(error),
     }
 }
 
 /// Aborts a connection that was opened without its header, or with part of it.
-fn take_back(socket: Socket, why: Errno) -> Begun {
-    // connect(2) to AF_UNSPEC disconnects.
+fn disconnect(socket: Socket, error: Errno) -> ConnectStart {
+    // connect(2) to AF_UNSPEC, which is 0, disconnects.
     let _ = kernel::connect(socket.0, &[0; 16]);
-    Begun::Failed(why)
+    ConnectStart::Failed(error)
 }
 
-fn unavailable() -> Begun {
+/// Reports once that the kernel can't send the header with the SYN.
+fn unavailable() -> ConnectStart {
     static REPORTED: AtomicBool = AtomicBool::new(false);
     if !REPORTED.swap(true, Ordering::Relaxed) {
-        kernel::complain(
+        kernel::write_stderr(
             "peername: the kernel can't begin a connection with a header: that takes Linux 4.15 and the \
              first bit of net.ipv4.tcp_fastopen (sysctl -w net.ipv4.tcp_fastopen=1)\n",
         );
     }
-    Begun::Failed(Errno::EOPNOTSUPP)
+    ConnectStart::Failed(Errno::EOPNOTSUPP)
 }
 
-const NO_HEADER_HERE: &str = "error: proxy protocol not supported for socket type\n";
+const NOT_TCP: &str = "error: proxy protocol not supported for socket type\n";
 const SOL_TCP: c_int = 6;
 const TCP_FASTOPEN_NO_COOKIE: c_int = 34;
 pub(crate) const MSG_FASTOPEN: c_int = 0x2000_0000;

@@ -10,7 +10,7 @@
 use core::arch::naked_asm;
 use core::ffi::{c_char, c_int, c_void};
 
-use peername_preload_common::imports::{answer, entries, environ};
+use peername_preload_common::imports::{entries, environ, syscall_ret};
 use peername_preload_common::kernel::{self, Sysno};
 
 use crate::imports;
@@ -70,7 +70,7 @@ pub unsafe extern "C" fn execveat(
     ];
     // SAFETY: as the caller made it; the environment's entries live across the call.
     let result = unsafe { kernel::pass_on(Sysno::execveat, args) };
-    answer(result.map(|_| 0))
+    syscall_ret(result.map(|_| 0))
 }
 
 /// fexecve(3).

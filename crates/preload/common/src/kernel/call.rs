@@ -1,4 +1,4 @@
-//! The base of the system calls: their result, and values that several share.
+//! The result of a system call, and constants that several calls share.
 
 use core::ffi::c_int;
 
@@ -17,7 +17,7 @@ pub fn close(fd: c_int) {
     let _ = unsafe { syscall!(Sysno::close, fd) };
 }
 
-// The same on both architectures.
+// These constants are the same on x86_64 and aarch64.
 /// The level of a socket's own options.
 pub const SOL_SOCKET: c_int = 1;
 /// Peek: leave the data in the queue.
@@ -28,7 +28,7 @@ pub const MSG_DONTWAIT: c_int = 0x40;
 pub const MSG_NOSIGNAL: c_int = 0x4000;
 /// Descriptors received are closed by exec(3).
 pub const MSG_CMSG_CLOEXEC: c_int = 0x4000_0000;
-/// Datagram sockets.
+/// The type of datagram sockets.
 pub const SOCK_DGRAM: c_int = 2;
 /// The type of netlink(7) sockets.
 pub const SOCK_RAW: c_int = 3;

@@ -9,8 +9,8 @@ use super::call::{MSG_DONTWAIT, MSG_NOSIGNAL, Result, SOL_SOCKET};
 
 /// Sends bytes over a Unix socket, with at most [`MAX_PASSED`] descriptors, without blocking.
 pub fn send_descriptors(fd: c_int, bytes: &[u8], passed: &[c_int]) -> Result<usize> {
-    let mut control = Control {
-        len: Control::len_with(passed.len().min(MAX_PASSED)),
+    let mut control = ControlMessage {
+        len: ControlMessage::len_with(passed.len().min(MAX_PASSED)),
         level: SOL_SOCKET,
         kind: SCM_RIGHTS,
         descriptors: [-1; MAX_PASSED],
@@ -18,17 +18,17 @@ pub fn send_descriptors(fd: c_int, bytes: &[u8], passed: &[c_int]) -> Result<usi
     for (to, &descriptor) in control.descriptors.iter_mut().zip(passed) {
         *to = descriptor;
     }
-    let part = Part {
+    let buffer = IoVec {
         start: bytes.as_ptr() as usize,
         len: bytes.len(),
     };
-    let mut message = Message::new(&part, &mut control);
+    let mut message = MsgHdr::new(&buffer, &mut control);
     if passed.is_empty() {
         message.control_len = 0;
     }
     let flags = MSG_NOSIGNAL | MSG_DONTWAIT;
-    // SAFETY: the message points to one part and one control message, which live across the call and
-    // which the kernel only reads.
+    // SAFETY: the message points to one buffer and one control message, which live across the call and which the kernel
+    // only reads.
     unsafe { syscall!(Sysno::sendmsg, fd, &raw const message, flags) }
 }
 
@@ -38,46 +38,46 @@ pub fn receive_descriptor(
     bytes: &mut [u8],
     flags: c_int,
 ) -> Result<(usize, Option<c_int>)> {
-    let mut control = Control {
+    let mut control = ControlMessage {
         len: 0,
         level: 0,
         kind: 0,
         descriptors: [-1; MAX_PASSED],
     };
-    let part = Part {
+    let buffer = IoVec {
         start: bytes.as_mut_ptr() as usize,
         len: bytes.len(),
     };
-    let mut message = Message::new(&part, &mut control);
+    let mut message = MsgHdr::new(&buffer, &mut control);
     // SAFETY: as above; the kernel writes at most `bytes.len()` bytes and one control message.
     let n = unsafe { syscall!(Sysno::recvmsg, fd, &raw mut message, flags) }?;
-    let passed = (control.level, control.kind) == (SOL_SOCKET, SCM_RIGHTS);
+    let has_rights = (control.level, control.kind) == (SOL_SOCKET, SCM_RIGHTS);
+    let is_single = control.len == ControlMessage::len_with(1);
     let [first, ..] = control.descriptors;
-    let one = control.len == Control::len_with(1);
-    Ok((n, (passed && one).then_some(first)))
+    Ok((n, (has_rights && is_single).then_some(first)))
 }
 
 /// `struct msghdr`.
 #[repr(C)]
-struct Message {
+struct MsgHdr {
     name: usize,
     name_len: u32,
-    parts: *const Part,
-    part_count: usize,
+    buffers: *const IoVec,
+    buffer_count: usize,
     control: *mut c_void,
     control_len: usize,
     flags: c_int,
 }
 
-impl Message {
-    fn new(part: &Part, control: &mut Control) -> Self {
+impl MsgHdr {
+    fn new(buffer: &IoVec, control: &mut ControlMessage) -> Self {
         Self {
             name: 0,
             name_len: 0,
-            parts: part,
-            part_count: 1,
+            buffers: buffer,
+            buffer_count: 1,
             control: ptr::from_mut(control).cast(),
-            control_len: size_of::<Control>(),
+            control_len: size_of::<ControlMessage>(),
             flags: 0,
         }
     }
@@ -85,21 +85,21 @@ impl Message {
 
 /// `struct iovec`.
 #[repr(C)]
-struct Part {
+struct IoVec {
     start: usize,
     len: usize,
 }
 
 /// `struct cmsghdr` with descriptors.
 #[repr(C)]
-struct Control {
+struct ControlMessage {
     len: usize,
     level: c_int,
     kind: c_int,
     descriptors: [c_int; MAX_PASSED],
 }
 
-impl Control {
+impl ControlMessage {
     /// CMSG_LEN of so many descriptors.
     const fn len_with(descriptors: usize) -> usize {
         size_of::<c_int>()
@@ -108,7 +108,7 @@ impl Control {
     }
 }
 
-/// The most descriptors of one message. Two of them need no padding.
+/// The maximum number of descriptors of a message. It is even, so that `ControlMessage` needs no padding.
 pub const MAX_PASSED: usize = 2;
 
 const SCM_RIGHTS: c_int = 1;

@@ -8,8 +8,8 @@ use syscalls::{Sysno, syscall};
 
 use super::call::{AT_FDCWD, NO_DESCRIPTOR, O_CLOEXEC, O_RDWR, Result, close, descriptor};
 
-/// Maps a whole file as words, and marks it as in use for as long as it is mapped (flock(2): the lock lives as long as the
-/// open file description, and that as long as the mapping).
+/// Maps a whole file as words, and marks it as in use for as long as it is mapped (flock(2): the mapping keeps the open file
+/// description, which holds the lock).
 pub fn map_file(path: &CStr) -> Result<&'static [AtomicU64]> {
     let flags = O_RDWR | O_CLOEXEC;
     // SAFETY: the path ends with NUL.
@@ -26,7 +26,7 @@ fn map_locked(fd: usize) -> Result<&'static [AtomicU64]> {
     let len = unsafe { syscall!(Sysno::lseek, fd, 0, SEEK_END) }?;
     // SAFETY: a new mapping at an address of the kernel's choice touches nothing that is there.
     let start = unsafe { syscall!(Sysno::mmap, 0, len, PROT_RW, MAP_SHARED, fd, 0) }?;
-    Ok(mapped(start, len >> 3))
+    Ok(as_words(start, len >> 3))
 }
 
 /// Maps new zeroed memory that forked processes share, as words.
@@ -34,13 +34,13 @@ pub fn map_fresh(len: usize) -> Result<&'static [AtomicU64]> {
     let flags = MAP_SHARED | MAP_ANONYMOUS;
     // SAFETY: a new mapping at an address of the kernel's choice touches nothing that is there.
     let start = unsafe { syscall!(Sysno::mmap, 0, len, PROT_RW, flags, NO_DESCRIPTOR, 0) }?;
-    Ok(mapped(start, len >> 3))
+    Ok(as_words(start, len >> 3))
 }
 
-fn mapped(start: usize, words: usize) -> &'static [AtomicU64] {
+fn as_words(start: usize, words: usize) -> &'static [AtomicU64] {
     let start = ptr::with_exposed_provenance::<AtomicU64>(start);
-    // SAFETY: the mapping has so many words, begins on a page and is never taken away; any bits are a
-    // valid AtomicU64. The file belongs to the launcher's user, which does not shorten it.
+    // SAFETY: the mapping has so many words, begins on a page and is never unmapped; every bit pattern is a valid AtomicU64.
+    // The file belongs to the launcher's user, who does not shorten it.
     unsafe { slice::from_raw_parts(start, words) }
 }
 
@@ -72,7 +72,7 @@ impl MappingCell {
     pub fn get(&self) -> &'static [AtomicU64] {
         match self.words.load(Ordering::Acquire) {
             0 => &[],
-            words => mapped(self.start.load(Ordering::Acquire), words),
+            words => as_words(self.start.load(Ordering::Acquire), words),
         }
     }
 }

@@ -3,12 +3,12 @@
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicU8, Ordering};
 
-/// Room for text of fewer than `N` bytes, for statics.
+/// A buffer in a static, for text of fewer than `N` bytes.
 #[derive(Debug)]
 pub struct StaticText<const N: usize>([AtomicU8; N]);
 
 impl<const N: usize> StaticText<N> {
-    /// No text.
+    /// An empty buffer.
     #[expect(clippy::new_without_default, reason = "for statics")]
     pub const fn new() -> Self {
         Self([const { AtomicU8::new(0) }; N])
@@ -31,8 +31,7 @@ impl<const N: usize> StaticText<N> {
     /// The text; empty if none was written.
     pub fn get(&self) -> &CStr {
         let start = self.0.as_ptr().cast::<c_char>();
-        // SAFETY: the last byte is never written, so there is a NUL; and a read comes after the write,
-        // or beside one that changes nothing.
+        // SAFETY: the last byte is never written, so there is a NUL; and no write during the read changes a byte.
         unsafe { CStr::from_ptr(start) }
     }
 }
