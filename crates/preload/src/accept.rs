@@ -4,8 +4,8 @@ use core::ffi::c_int;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use peername_identity::{
-    Counter, HeaderAddresses, HeaderCheck, Identity, NotStored, Peeked, Refusal, Settings,
-    SocketQueries, Step, Table, WaiterRequest, as_socket_family,
+    Counter, HeaderAddresses, HeaderCheck, Identity, NotStored, Peeked, Refusal, SocketQueries,
+    Step, Table, WaiterRequest, as_socket_family,
 };
 use peername_preload_common::address::RawAddress;
 use peername_preload_common::kernel::{self, Endpoint, Errno, Result};
@@ -14,12 +14,8 @@ use peername_preload_common::socket::{Protocol, Socket};
 use crate::{debug, imports, listener_cache, standalone, sweep, waiter_client};
 
 /// Accepts until there is a connection for the program: one with a complete header, or one that needs none. Returns the
-/// socket, and the address that the program is shown. A connection with an incomplete header is parked at the header
+/// socket, and the peer address that the program is shown. A connection with an incomplete header is parked at the header
 /// waiter; accept(2) never waits for it.
-///
-/// # Errors
-///
-/// The kernel's own, EAGAIN among them.
 pub(crate) fn accept(
     table: Table<'_>,
     listener: c_int,
@@ -27,9 +23,15 @@ pub(crate) fn accept(
 ) -> Result<(Socket, RawAddress)> {
     loop {
         let (fd, address) = imports::accept4(listener, flags)?;
-        debug::say("accepted connection\n");
-        let arrival = Arrival::new(Socket(fd), address);
-        if let Some(accepted) = arrival.process(table, Socket(listener), flags)? {
+        debug::log("accepted connection\n");
+        let arrival = Arrival {
+            table,
+            listener: Socket(listener),
+            flags,
+            socket: Socket(fd),
+            address,
+        };
+        if let Some(accepted) = arrival.process()? {
             return Ok(accepted);
         }
     }
@@ -37,52 +39,65 @@ pub(crate) fn accept(
 
 /// Returns the peer address of a connected socket, in the socket's address family: the client's if the connection's header
 /// named one.
-pub(crate) fn peer_of(table: Table<'_>, socket: Socket) -> Result<RawAddress> {
+pub(crate) fn peer_name(table: Table<'_>, socket: Socket) -> Result<RawAddress> {
     let real = kernel::socket_name(socket.0, Endpoint::Peer)?;
-    let peer = real.socket_addr();
-    Ok(as_shown(table, socket, peer, real, |identity| {
-        identity.client
-    }))
+    Ok(shown_client(table, socket, real.socket_addr(), real))
 }
 
 /// Returns the client that the connection's header named, in the socket's address family.
-pub(crate) fn client_of(table: Table<'_>, socket: Socket) -> Option<RawAddress> {
-    let identity = table.look_up(&Queried(socket), socket.peer())?;
+pub(crate) fn client_name(table: Table<'_>, socket: Socket) -> Option<RawAddress> {
+    let identity = table.look_up(&ProgramSocket(socket), socket.peer())?;
     let is_ipv6 = socket.local()?.is_ipv6();
     Some(RawAddress::new(as_socket_family(identity.client, is_ipv6)))
 }
 
-/// Returns the socket's own address: the header's destination if it named one.
-pub(crate) fn own_of(table: Table<'_>, socket: Socket) -> Result<RawAddress> {
+/// Returns the socket's local address: the header's destination if it named one.
+pub(crate) fn local_name(table: Table<'_>, socket: Socket) -> Result<RawAddress> {
     let real = kernel::socket_name(socket.0, Endpoint::Local)?;
-    let peer = socket.peer();
-    Ok(as_shown(table, socket, peer, real, |identity| {
-        identity.destination
-    }))
+    Ok(shown_address(
+        table,
+        socket,
+        socket.peer(),
+        real,
+        |identity| identity.destination,
+    ))
 }
 
-/// `peer`: the real one, see [`Table::look_up`].
-fn as_shown(
+/// The address that the program is shown as its peer.
+fn shown_client(
     table: Table<'_>,
     socket: Socket,
     peer: Option<SocketAddr>,
     real: RawAddress,
-    end: impl Fn(&Identity) -> SocketAddr,
 ) -> RawAddress {
-    let identity = || table.look_up(&Queried(socket), peer);
-    match real
-        .socket_addr()
-        .and_then(|real| Some((real, identity()?)))
-    {
-        Some((real, identity)) => RawAddress::new(as_socket_family(end(&identity), real.is_ipv6())),
+    shown_address(table, socket, peer, real, |identity| identity.client)
+}
+
+/// The address that the program is shown in place of `real`: one of the identity of the socket's peer, if it has an identity.
+/// `peer` is the real one, see [`Table::look_up`].
+fn shown_address(
+    table: Table<'_>,
+    socket: Socket,
+    peer: Option<SocketAddr>,
+    real: RawAddress,
+    select: impl Fn(&Identity) -> SocketAddr,
+) -> RawAddress {
+    let Some(real_addr) = real.socket_addr() else {
+        return real;
+    };
+    match table.look_up(&ProgramSocket(socket), peer) {
+        Some(identity) => {
+            let shown = as_socket_family(select(&identity), real_addr.is_ipv6());
+            RawAddress::new(shown)
+        }
         None => real,
     }
 }
 
-/// A socket, queried for its key.
-struct Queried(Socket);
+/// A socket of the program, as the table queries it.
+struct ProgramSocket(Socket);
 
-impl SocketQueries for Queried {
+impl SocketQueries for ProgramSocket {
     fn cookie(&self) -> Option<u64> {
         self.0.cookie()
     }
@@ -97,72 +112,53 @@ impl SocketQueries for Queried {
 }
 
 /// A connection as the kernel's accept4(2) returned it.
-struct Arrival {
+struct Arrival<'t> {
+    table: Table<'t>,
+    listener: Socket,
+    /// The flags of the program's accept4(2).
+    flags: c_int,
     socket: Socket,
     address: RawAddress,
 }
 
-impl Arrival {
-    fn new(socket: Socket, address: RawAddress) -> Self {
-        Self { socket, address }
-    }
-
-    /// Drives the header check of the connection. `None` if the program does not get it.
-    fn process(
-        self,
-        table: Table<'_>,
-        listener: Socket,
-        flags: c_int,
-    ) -> Result<Option<(Socket, RawAddress)>> {
-        let settings = table.settings();
-        let peer = self.address.socket_addr();
-        let Some(from) = peer.and_then(|peer| self.origin(settings, listener, peer)) else {
+impl Arrival<'_> {
+    /// Admits, parks or refuses the connection. `None` if the program does not get it.
+    fn process(self) -> Result<Option<(Socket, RawAddress)>> {
+        let Some(origin) = self.origin() else {
             return Ok(Some((self.socket, self.address)));
         };
-        let peer = from.peer;
-        if self.is_wakeup(settings, peer) {
+        if self.is_wakeup(origin.peer) {
             self.socket.close();
-            return take_ready(table, listener, flags);
+            return take_ready(self.table, self.listener, self.flags);
         }
-        let mut buffer = [0; PEEK];
-        let (check, mut step) = HeaderCheck::start(settings, peer);
-        if step == Step::Peek {
-            step = self.peek(check, &mut buffer);
-        }
-        if standalone::is_standalone() {
-            step = self.wait_standalone(check, &mut buffer, step);
-        }
-        if matches!(step, Step::PassThrough | Step::Refuse(Counter::NotAHeader)) {
-            debug::say("error: not proxy protocol\n");
-        }
-        match step {
+        let mut buffer = [0; PEEK_BUFFER];
+        let (check, step) = self.check_header(origin.peer, &mut buffer);
+        let settings = self.table.settings();
+        Ok(match step {
             // The header waiter has the lists of clients. A peer without a header is the client itself.
             Step::Store { .. } | Step::PassThrough if settings.policy().judged_by_waiter => {
-                Ok(self.park(settings, peer, listener))
+                self.park(origin.peer)
             }
             Step::Store { len, named } => {
-                let named = named.filter(|_| standalone::believes(&buffer));
-                self.admit(table, listener, from, check, &mut buffer, (len, named))
+                let named = named.filter(|_| standalone::accepts_version(&buffer));
+                self.admit(origin, check, &mut buffer, len, named)
             }
-            Step::Wait(_) => Ok(self.park(settings, peer, listener)),
-            Step::Refuse(why) => Ok(self.refuse(settings, peer, why)),
+            Step::Wait(_) => self.park(origin.peer),
+            Step::Refuse(why) => self.refuse(origin.peer, why),
             Step::PassThrough => {
                 settings.count(Counter::PassedThrough);
-                Ok(Some((self.socket, self.address)))
+                Some((self.socket, self.address))
             }
-            // They do not occur here.
-            Step::Peek | Step::Discard(_) | Step::Admit => Ok(Some((self.socket, self.address))),
-        }
+            // The check returns none of these steps after a peek.
+            Step::Peek | Step::Discard(_) | Step::Admit => Some((self.socket, self.address)),
+        })
     }
 
-    /// `None` if no header is expected: it is not a TCP socket, or its port is not covered.
-    fn origin(
-        &self,
-        settings: Settings<'_>,
-        listener: Socket,
-        peer: SocketAddr,
-    ) -> Option<ConnectionOrigin> {
-        if listener_cache::is_usual(settings, listener) {
+    /// `None` if no header is expected: the connection is not TCP, or its port is not covered.
+    fn origin(&self) -> Option<ConnectionOrigin> {
+        let settings = self.table.settings();
+        let peer = self.address.socket_addr()?;
+        if listener_cache::is_covered_tcp(settings, self.listener) {
             return Some(ConnectionOrigin {
                 peer,
                 namespace: settings.policy().namespace,
@@ -182,57 +178,43 @@ impl Arrival {
 
     /// Whether this is a wake-up connection. Only the header waiter can connect from this host's address and one of its
     /// ports.
-    fn is_wakeup(&self, settings: Settings<'_>, peer: SocketAddr) -> bool {
-        let own = || self.socket.local().map(|own| own.ip());
-        settings.wakeup_ports().contains(peer.port()) && own() == Some(peer.ip())
+    fn is_wakeup(&self, peer: SocketAddr) -> bool {
+        let local_ip = || self.socket.local().map(|local| local.ip());
+        let wakeup_ports = self.table.settings().wakeup_ports();
+        wakeup_ports.contains(peer.port()) && local_ip() == Some(peer.ip())
     }
 
-    /// Stores the client, discards the header, and admits the connection.
-    fn admit(
-        self,
-        table: Table<'_>,
-        listener: Socket,
-        from: ConnectionOrigin,
-        check: HeaderCheck,
-        buffer: &mut [u8],
-        (len, named): (usize, Option<HeaderAddresses>),
-    ) -> Result<Option<(Socket, RawAddress)>> {
-        let settings = table.settings();
-        let stored = self.store(table, from, named);
-        let mut step = check.stored(len, stored.map(drop));
-        if let Step::Discard(len) = step {
-            step = check.discarded(self.socket.discard(buffer, len));
+    /// Runs the header check up to the step that decides what becomes of the connection.
+    fn check_header(&self, peer: SocketAddr, buffer: &mut [u8]) -> (HeaderCheck, Step) {
+        let (check, mut step) = HeaderCheck::start(self.table.settings(), peer);
+        if step == Step::Peek {
+            step = self.peek(check, buffer);
         }
-        match (step, stored) {
-            (Step::Admit, Ok(shown)) => {
-                settings.count(Counter::Accepted);
-                if let Some((client, _)) = named {
-                    debug::say_client(from.peer, client);
-                }
-                Ok(Some((self.socket, shown)))
-            }
-            // The header is still unread: the header waiter sweeps a full table, peeks again, and refuses the connection
-            // if the table is still full, or has its key.
-            (Step::Refuse(Counter::Full | Counter::KeyInUse), _)
-                if !standalone::is_standalone() =>
-            {
-                Ok(self.park(settings, from.peer, listener))
-            }
-            (Step::Refuse(why), _) => Ok(self.refuse(settings, from.peer, why)),
-            _ => Ok(self.refuse(settings, from.peer, Counter::Closed)),
+        if standalone::is_standalone() {
+            step = self.wait_standalone(check, buffer, step);
         }
+        if matches!(step, Step::PassThrough | Step::Refuse(Counter::NotAHeader)) {
+            debug::log("error: not proxy protocol\n");
+        }
+        (check, step)
     }
 
-    /// Waits for the rest of a header inside accept(2), for [`standalone::PIECES`] at most. A peer that has sent nothing
+    fn peek(&self, check: HeaderCheck, buffer: &mut [u8]) -> Step {
+        check.peeked(match self.socket.peek(buffer) {
+            Ok(Some(n)) => Peeked::Bytes(buffer.get(..n).unwrap_or_default()),
+            Ok(None) | Err(_) => Peeked::Closed,
+        })
+    }
+
+    /// Waits for the rest of a header inside accept(2), for [`standalone::MAX_WAITS`] at most. A peer that has sent nothing
     /// may be waiting for the server to speak first.
     fn wait_standalone(&self, check: HeaderCheck, buffer: &mut [u8], first: Step) -> Step {
-        let (pieces, milliseconds) = standalone::PIECES;
         let mut step = first;
-        for _ in 0..pieces {
+        for _ in 0..standalone::MAX_WAITS {
             let Step::Wait(bytes) = step else {
                 return step;
             };
-            self.socket.wait_received(bytes, milliseconds);
+            self.socket.wait_received(bytes, standalone::WAIT_MS);
             step = self.peek(check, buffer);
         }
         match step {
@@ -244,75 +226,93 @@ impl Arrival {
         }
     }
 
-    fn peek(&self, check: HeaderCheck, buffer: &mut [u8]) -> Step {
-        check.peeked(match self.socket.peek(buffer) {
-            Ok(Some(n)) => Peeked::Bytes(buffer.get(..n).unwrap_or_default()),
-            Ok(None) | Err(_) => Peeked::Closed,
-        })
+    /// Stores the client, discards the header of `len` bytes, and admits the connection.
+    fn admit(
+        self,
+        origin: ConnectionOrigin,
+        check: HeaderCheck,
+        buffer: &mut [u8],
+        len: usize,
+        named: Option<HeaderAddresses>,
+    ) -> Option<(Socket, RawAddress)> {
+        let stored = self.store(origin, named);
+        let mut step = check.stored(len, stored.map(drop));
+        if let Step::Discard(len) = step {
+            step = check.discarded(self.socket.discard(buffer, len));
+        }
+        match (step, stored) {
+            (Step::Admit, Ok(shown)) => {
+                self.table.settings().count(Counter::Accepted);
+                if let Some((client, _)) = named {
+                    debug::log_addresses(origin.peer, client);
+                }
+                Some((self.socket, shown))
+            }
+            // The header is still unread: the header waiter sweeps a full table, peeks again, and refuses the connection
+            // if the table is still full or still has the key.
+            (Step::Refuse(Counter::Full | Counter::KeyInUse), _)
+                if !standalone::is_standalone() =>
+            {
+                self.park(origin.peer)
+            }
+            (Step::Refuse(why), _) => self.refuse(origin.peer, why),
+            // The check returns no other step here.
+            _ => self.refuse(origin.peer, Counter::Closed),
+        }
     }
 
     /// Stores the client, and returns the address that the program is shown.
     fn store(
         &self,
-        table: Table<'_>,
-        from: ConnectionOrigin,
+        origin: ConnectionOrigin,
         named: Option<HeaderAddresses>,
     ) -> core::result::Result<RawAddress, NotStored> {
-        let settings = table.settings();
+        let table = self.table;
         let Some((client, destination)) = named else {
             return Ok(self.address);
         };
         let identity = Identity {
             client,
             destination,
-            namespace: from.namespace,
+            namespace: origin.namespace,
         };
-        let socket = Queried(self.socket);
-        let insert = || table.store(&socket, from.multipath, from.peer, &identity);
-        match insert() {
+        let socket = ProgramSocket(self.socket);
+        let store = || table.store(&socket, origin.multipath, origin.peer, &identity);
+        match store() {
             Err(NotStored::Full | NotStored::KeyInUse) if standalone::is_standalone() => {
                 // Twice: the first sweep spares entries that are newer than the sweep before it.
                 sweep::sweep(table);
                 sweep::sweep(table);
-                insert()?;
+                store()?;
             }
-            inserted => inserted?,
+            stored => stored?,
         }
-        match settings.claim_sweep() {
-            true if standalone::is_standalone() => sweep::sweep(table),
-            true => waiter_client::notify(WaiterRequest::Sweep),
-            false => {}
+        if table.settings().claim_sweep() {
+            if standalone::is_standalone() {
+                sweep::sweep(table);
+            } else {
+                waiter_client::notify(WaiterRequest::Sweep);
+            }
         }
-        Ok(RawAddress::new(as_socket_family(
-            client,
-            from.peer.is_ipv6(),
-        )))
+        let shown = as_socket_family(client, origin.peer.is_ipv6());
+        Ok(RawAddress::new(shown))
     }
 
-    fn park(
-        self,
-        settings: Settings<'_>,
-        peer: SocketAddr,
-        listener: Socket,
-    ) -> Option<(Socket, RawAddress)> {
-        if waiter_client::park(self.socket, listener).is_err() {
-            return self.refuse(settings, peer, Counter::WaiterUnreachable);
+    fn park(self, peer: SocketAddr) -> Option<(Socket, RawAddress)> {
+        if waiter_client::park(self.socket, self.listener).is_err() {
+            return self.refuse(peer, Counter::WaiterUnreachable);
         }
-        settings.count(Counter::Parked);
+        self.table.settings().count(Counter::Parked);
         self.socket.close();
         None
     }
 
-    fn refuse(
-        self,
-        settings: Settings<'_>,
-        peer: SocketAddr,
-        why: Counter,
-    ) -> Option<(Socket, RawAddress)> {
-        debug::say("dropping connection\n");
-        let port = self.socket.local().map_or(0, |own| own.port());
+    fn refuse(self, peer: SocketAddr, why: Counter) -> Option<(Socket, RawAddress)> {
+        debug::log("dropping connection\n");
+        let port = self.socket.local().map_or(0, |local| local.port());
         self.socket.reset();
-        if settings.record_refusal(Refusal { why, peer, port }) && !standalone::is_standalone() {
+        let refusal = Refusal { why, peer, port };
+        if self.table.settings().record_refusal(refusal) && !standalone::is_standalone() {
             waiter_client::notify(WaiterRequest::Log);
         }
         None
@@ -327,7 +327,8 @@ struct ConnectionOrigin {
     multipath: bool,
 }
 
-/// Takes the ready connection that the listener was woken for; `None` if another process has taken it already.
+/// Takes a ready connection of this listener, which a wake-up connection has announced; `None` if another process has taken
+/// it already.
 fn take_ready(
     table: Table<'_>,
     listener: Socket,
@@ -341,8 +342,8 @@ fn take_ready(
     }
 }
 
-/// The peer address to show for a ready connection. One that was reset has no peer any more, but its client may still be in
-/// the table. The kernel, too, would return such a connection.
+/// The peer address to show for a ready connection. A connection that was reset has no peer any more, but its client may still
+/// be in the table. The kernel's accept(2), too, returns such connections.
 fn ready_peer(table: Table<'_>, socket: Socket) -> RawAddress {
     let unspecified: IpAddr = match socket.local() {
         Some(SocketAddr::V6(_)) => Ipv6Addr::UNSPECIFIED.into(),
@@ -350,11 +351,9 @@ fn ready_peer(table: Table<'_>, socket: Socket) -> RawAddress {
     };
     let real = kernel::socket_name(socket.0, Endpoint::Peer)
         .unwrap_or_else(|_| RawAddress::new(SocketAddr::new(unspecified, 0)));
-    as_shown(table, socket, socket.peer(), real, |identity| {
-        identity.client
-    })
+    shown_client(table, socket, socket.peer(), real)
 }
 
 /// Bytes of the peek buffer. Longer headers go to the header waiter, which has a larger buffer. This one is on the stack,
 /// which is small in some programs' threads.
-const PEEK: usize = 4096;
+const PEEK_BUFFER: usize = 4096;

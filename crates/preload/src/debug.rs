@@ -7,28 +7,30 @@ use peername_proto::PlainHeader;
 
 use crate::standalone;
 
-/// Writes a line, with LIBPROXYPROTO_DEBUG.
-pub(crate) fn say(line: &str) {
+/// Writes a line, if LIBPROXYPROTO_DEBUG is set.
+pub(crate) fn log(line: &str) {
     if standalone::is_verbose() {
         kernel::write_stderr(line);
     }
 }
 
-/// Writes both addresses of a connection: its real peer and the client that its header names.
-pub(crate) fn say_client(peer: SocketAddr, client: SocketAddr) {
+/// Logs both addresses of a connection: its real peer, and the client that its header names.
+pub(crate) fn log_addresses(peer: SocketAddr, client: SocketAddr) {
     if standalone::is_verbose() {
-        say_address("*** orig addr=", peer);
-        say_address("*** proxied addr=", client);
+        log_address("*** orig addr=", peer);
+        log_address("*** proxied addr=", client);
     }
 }
 
-/// Formats the address by writing a version 1 header, which has it as text. `core::fmt` would bring paths to a panic.
-fn say_address(what: &str, address: SocketAddr) {
+/// Takes the address as text from a version 1 header (`PROXY TCP4 192.0.2.1 192.0.2.1 4711 4711`), because `core::fmt` would
+/// bring paths to a panic.
+fn log_address(label: &str, address: SocketAddr) {
     let header = PlainHeader::v1(address, address);
     let mut words = header.as_bytes().split(|&byte| byte == b' ');
-    let (ip, port) = (words.nth(2), words.nth(1));
-    let [ip, port] = [ip, port].map(Option::unwrap_or_default);
-    let parts = [what.as_bytes(), ip, b":", port, b"\n"];
+    let ip = words.nth(2).unwrap_or_default();
+    // The second address is skipped.
+    let port = words.nth(1).unwrap_or_default();
+    let parts = [label.as_bytes(), ip, b":", port, b"\n"];
     let mut line = [0; 96];
     let mut len = 0_usize;
     for (to, from) in line.iter_mut().zip(parts.iter().copied().flatten()) {

@@ -17,7 +17,7 @@ use peername_preload_common::pass;
 use peername_preload_common::socket::Socket;
 
 use crate::state::{State, state};
-use crate::{accept as accepting, imports, listener_cache, standalone, waiter_client};
+use crate::{accept, imports, listener_cache, standalone, waiter_client};
 
 /// The symbol that the launcher searches the file for: the version of the table that the library reads.
 #[unsafe(no_mangle)]
@@ -58,16 +58,16 @@ pub unsafe extern "C" fn accept4(
     flags: c_int,
 ) -> c_int {
     let accepted = match state() {
-        State::On(table) => accepting::accept(table, fd, flags),
+        State::On(table) => accept::accept(table, fd, flags),
         State::Off => imports::accept4(fd, flags).map(|(fd, peer)| (Socket(fd), peer)),
         State::Broken => Err(Errno::EACCES),
     };
-    let shown = accepted.and_then(|(socket, peer)| {
+    let fd = accepted.and_then(|(socket, peer)| {
         // SAFETY: the caller's pointers, for what accept(2) writes to them.
         let written = unsafe { write_out(&peer, address, len) };
         written.map(|()| socket.0).inspect_err(|_| socket.close())
     });
-    syscall_ret(shown)
+    syscall_ret(fd)
 }
 
 /// getpeername(2).
@@ -79,10 +79,9 @@ pub unsafe extern "C" fn accept4(
 pub unsafe extern "C" fn getpeername(fd: c_int, address: *mut c_void, len: *mut u32) -> c_int {
     match state() {
         State::On(table) if !address.is_null() && !len.is_null() => {
+            let peer = accept::peer_name(table, Socket(fd));
             // SAFETY: the caller's pointers, for what getpeername(2) writes to them.
-            let written = accepting::peer_of(table, Socket(fd))
-                .and_then(|peer| unsafe { write_out(&peer, address, len) });
-            syscall_ret(written.map(|()| 0))
+            unsafe { return_name(peer, address, len) }
         }
         // SAFETY: as the caller made it.
         _ => unsafe {
@@ -107,10 +106,9 @@ pub unsafe extern "C" fn getsockname(fd: c_int, address: *mut c_void, len: *mut 
                 && !address.is_null()
                 && !len.is_null() =>
         {
+            let local = accept::local_name(table, Socket(fd));
             // SAFETY: the caller's pointers, for what getsockname(2) writes to them.
-            let written = accepting::own_of(table, Socket(fd))
-                .and_then(|own| unsafe { write_out(&own, address, len) });
-            syscall_ret(written.map(|()| 0))
+            unsafe { return_name(local, address, len) }
         }
         // SAFETY: as the caller made it.
         _ => unsafe {
@@ -127,18 +125,18 @@ pub unsafe extern "C" fn getsockname(fd: c_int, address: *mut c_void, len: *mut 
 pub extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     let socket = Socket(fd);
     let mut is_reported = false;
-    listener_cache::forget();
+    listener_cache::clear();
     match state() {
         State::Off => {}
         State::On(table) => {
             let settings = table.settings();
             let is_covered = socket
                 .local()
-                .is_some_and(|own| settings.covers(own.port()));
-            // A listener on another port is reported, too: it may be the only one.
+                .is_some_and(|local| settings.covers(local.port()));
+            // A listener on another port is reported, too: if it is the only one, --ports may be mistyped.
             is_reported = socket.protocol().is_some();
-            // A peer without a header may wait for the server to speak first.
-            if is_covered && settings.policy().header_required && is_reported {
+            // Not where headers are optional: a peer without one may wait for the server to speak first.
+            if is_reported && is_covered && settings.policy().header_required {
                 socket.defer_accept();
             }
         }
@@ -155,7 +153,7 @@ pub extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     // SAFETY: as the caller made it.
     let result = unsafe { pass_on(Sysno::listen, [fd as usize, backlog as usize, 0]) };
     if is_reported && result == 0 && !standalone::is_standalone() {
-        waiter_client::listening(socket);
+        waiter_client::report_listening(socket);
     }
     result
 }
@@ -186,40 +184,56 @@ pub unsafe extern "C" fn getsockopt(
     if result.is_ok()
         && (level, option) == (SOL_SOCKET, SO_PEERNAME)
         && let State::On(table) = state()
-        && let Some(client) = accepting::client_of(table, Socket(fd))
+        && let Some(client) = accept::client_name(table, Socket(fd))
     {
         // SAFETY: the caller's pointers, by which the kernel has just written an address of the same family.
-        let room = unsafe { *len }.min(client.len) as usize;
+        let written = unsafe { *len }.min(client.len) as usize;
         // SAFETY: at most as many bytes as the kernel has written.
-        unsafe { core::ptr::copy_nonoverlapping(client.bytes.as_ptr(), value.cast(), room) };
+        unsafe { core::ptr::copy_nonoverlapping(client.bytes.as_ptr(), value.cast(), written) };
     }
     syscall_ret(result.map(|_| 0))
+}
+
+/// Returns a socket's name from a C function, as getpeername(2) does.
+///
+/// # Safety
+///
+/// As for [`write_out`].
+unsafe fn return_name(name: Result<RawAddress>, address: *mut c_void, len: *mut u32) -> c_int {
+    // SAFETY: the caller's.
+    let written = name.and_then(|name| unsafe { write_out(&name, address, len) });
+    syscall_ret(written.map(|()| 0))
 }
 
 /// Copies an address to the caller as the kernel does: truncated to the caller's buffer, with the full length.
 ///
 /// # Safety
 ///
-/// `address` has the room that `len` says; either may be null.
+/// `address` is a buffer of the length at `len`; either may be null.
 unsafe fn write_out(from: &RawAddress, address: *mut c_void, len: *mut u32) -> Result<()> {
     if address.is_null() {
         return Ok(());
     }
     // SAFETY: the caller's; null is EFAULT.
-    let room = unsafe { len.as_mut() }.ok_or(Errno::EFAULT)?;
-    if room.cast_signed() < 0 {
+    let len = unsafe { len.as_mut() }.ok_or(Errno::EFAULT)?;
+    if len.cast_signed() < 0 {
         return Err(Errno::EINVAL);
     }
-    let n = (*room).min(from.len).min(RawAddress::SIZE as u32) as usize;
-    // SAFETY: at most as many bytes as there is room for, and as there are.
+    let n = (*len).min(from.len).min(RawAddress::SIZE as u32) as usize;
+    // SAFETY: at most as many bytes as either buffer has.
     unsafe { core::ptr::copy_nonoverlapping(from.bytes.as_ptr(), address.cast(), n) };
-    *room = from.len;
+    *len = from.len;
     Ok(())
 }
 
+/// Makes a system call that the program has made, with the secret arguments added.
+///
+/// # Safety
+///
+/// As the call with these arguments.
 unsafe fn pass_on(call: Sysno, [a, b, c]: [usize; 3]) -> c_int {
     let [fifth, sixth] = pass::current().map(|word| word as usize);
-    // SAFETY: the caller's; the kernel ignores what is added.
+    // SAFETY: the caller's; the kernel ignores the arguments that are added.
     let result = unsafe { kernel::pass_on(call, [a, b, c, 0, fifth, sixth]) };
     syscall_ret(result.map(|value| c_int::try_from(value).unwrap_or(0)))
 }

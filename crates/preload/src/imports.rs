@@ -12,35 +12,35 @@ use peername_preload_common::imports::{next_function, syscall_ret};
 use peername_preload_common::kernel::{self, Errno, Result, Sysno};
 use peername_preload_common::next_functions;
 
-/// accept4(2), in which pthread_cancel(3) takes effect as in the C library's own. The descriptor, and its peer's
+/// accept4(2), in which pthread_cancel(3) takes effect as in the C library's own. Returns the descriptor, and its peer's
 /// address.
 ///
 /// The C library's own function can't be called: it leaves undefined values in the arguments that the filter checks
 /// ([`peername_preload_common::pass`]). So asynchronous cancellation is enabled during the call, as glibc did before 2.41.
 /// A thread that is cancelled between the kernel's return and this function's leaks the connection, as it did there.
 ///
-/// Before this library's own initialisation ([`find_functions`]), in another library's constructor, it is no cancellation point.
+/// Another library's constructor may call it before this library is initialised ([`find_functions`]). Then the call is no
+/// cancellation point.
 pub(crate) fn accept4(listener: c_int, flags: c_int) -> Result<(c_int, RawAddress)> {
-    let before = set_cancel_type(ASYNCHRONOUS);
+    let previous = set_cancel_type(ASYNCHRONOUS);
     let accepted = kernel::accept4(listener, flags);
-    if let Some(before) = before {
-        set_cancel_type(before);
+    if let Some(previous) = previous {
+        set_cancel_type(previous);
     }
     accepted
 }
 
 /// pthread_setcanceltype(3). Returns the previous type, or `None` where the C library has no threads.
 fn set_cancel_type(kind: c_int) -> Option<c_int> {
-    let found = SET_CANCEL_TYPE.load(Ordering::Acquire);
-    // SAFETY: null is `None`; otherwise it is the function that was asked for.
-    let set = unsafe { transmute::<*mut c_void, Option<SetCancelType>>(found) }?;
-    let mut before = 0;
+    let function = SET_CANCEL_TYPE.load(Ordering::Acquire);
+    // SAFETY: null is `None`; otherwise it is the function that was looked up.
+    let function = unsafe { transmute::<*mut c_void, Option<SetCancelType>>(function) }?;
+    let mut previous = 0;
     // SAFETY: one int is written.
-    (unsafe { set(kind, &raw mut before) } == 0).then_some(before)
+    (unsafe { function(kind, &raw mut previous) } == 0).then_some(previous)
 }
 
-/// Looks up all of the C library's functions that this library calls. dlsym(3) takes locks, so this is done when the library is
-/// loaded and not in a signal handler, nor in a child of vfork(2), where the parent may hold them.
+/// Looks up all of the C library's functions that this library calls. Call it when the library is loaded ([`next_functions`]).
 pub(crate) fn find_functions() {
     next_function(c"pthread_setcanceltype", &SET_CANCEL_TYPE);
     find_exec_functions();
@@ -50,7 +50,7 @@ pub(crate) fn find_functions() {
 static SET_CANCEL_TYPE: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
 type SetCancelType = unsafe extern "C" fn(c_int, *mut c_int) -> c_int;
-/// The same in glibc and musl.
+/// PTHREAD_CANCEL_ASYNCHRONOUS, in glibc and in musl.
 const ASYNCHRONOUS: c_int = 1;
 
 type Text = *const c_char;

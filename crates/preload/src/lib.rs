@@ -1,4 +1,4 @@
-//! `libpeername.so`: accept(2) and getpeername(2) that know the client behind the proxy.
+//! `libpeername.so`: accept(2) and getpeername(2) that return the client behind the proxy.
 //!
 //! `peername_preload_common` describes how it can be loaded into arbitrary programs. **It is async-signal-safe**: its only
 //! state is the pointer to the table, which is lock-free, single words about listeners, and the addresses of functions that
@@ -11,7 +11,7 @@
 //! | `listener_cache` | caches properties of listeners |
 //! | `waiter_client` | requests to the header waiter: parks connections with an incomplete header, takes ready ones |
 //! | `state` | the table, opened by PEERNAME_TABLE |
-//! | `standalone`, `sweep` | under the name of `libproxyproto.so`: without a launcher and a header waiter |
+//! | `standalone`, `sweep` | under the name `libproxyproto.so`, where there is no launcher and no header waiter |
 //! | `debug` | LIBPROXYPROTO_DEBUG |
 //! | `propagation` | adds the library to the environment of processes that the program executes |
 //! | `imports` | accept4(2) and exec(3) of the program's C library |

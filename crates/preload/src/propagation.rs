@@ -2,7 +2,7 @@
 //!
 //! Master processes empty the environment of their children (Postfix, Dovecot, cron, nginx when it upgrades itself). Such
 //! a child would have neither LD_PRELOAD nor the library's own variables, and the supervisor would answer each of its
-//! accept(2) calls, for 20 us more. So the variables are added to the environment that is passed to the kernel.
+//! accept(2) calls, which takes 20 us longer. So the variables are added to the environment that is passed to the kernel.
 //!
 //! The functions of exec(3) are called in children of vfork(2), which share the memory of a parent that may hold any lock:
 //! they allocate nothing, lock nothing, and write only to the caller's stack. An environment that does not fit there stays
@@ -24,8 +24,7 @@ pub(crate) fn record() {
     }
     // A relative path means another file in another working directory.
     let libraries = environment::variable(PRELOAD).unwrap_or_default();
-    let absolute = |path: &&[u8]| path.starts_with(b"/");
-    if let Some(path) = paths(libraries).filter(absolute).find(|path| is_ours(path)) {
+    if let Some(path) = paths(libraries).find(|path| path.starts_with(b"/") && is_ours(path)) {
         LIBRARY.write(path);
     }
 }
@@ -43,37 +42,42 @@ impl Environment {
         preload: [0; MAX_PRELOAD],
     };
 
-    /// Completes a program's environment by the library's variables: the same entries, followed by those that are missing.
+    /// Adds the library's variables to a program's environment: the same entries, followed by the variables that are missing.
     /// Other libraries in LD_PRELOAD stay there, behind this one.
     ///
-    /// `None` if nothing is missing, if it does not fit, or if it would be of no use: ld.so(8) complains about a library
-    /// that the user can't open, and the supervisor serves a process that can't open the table in any case.
+    /// `None` if nothing is missing, if the result does not fit, or if it would be of no use: ld.so(8) complains about a
+    /// library that the user can't open, and a process that can't open the table is served by the supervisor in any case.
     pub(crate) fn complete<'a>(
         &mut self,
-        given: impl Iterator<Item = &'a CStr> + Clone,
+        environment: impl Iterator<Item = &'a CStr> + Clone,
     ) -> Option<*const *const c_char> {
-        let value = |name| given.clone().find_map(|entry| value_of(entry, name));
+        let value = |name| {
+            let mut entries = environment.clone();
+            entries.find_map(|entry| entry_value(entry, name))
+        };
         let preloaded = value(PRELOAD).unwrap_or_default();
         let library = LIBRARY.get().to_bytes();
         let has_library = paths(preloaded).any(|path| path == library);
         let missing = VARIABLES
             .iter()
             .filter(|(name, text)| !text.get().is_empty() && value(name).is_none());
-        if library.is_empty() || has_library && missing.clone().count() == 0 || !is_usable() {
+        let is_complete = has_library && missing.clone().next().is_none();
+        if library.is_empty() || is_complete || !is_usable() {
             return None;
         }
-        let added: [&[u8]; 2] = match (has_library, preloaded.is_empty()) {
-            (true, _) => [b"", b""],
-            (false, true) => [library, b""],
-            (false, false) => [library, b":"],
+        let (library, separator): (&[u8], &[u8]) = if has_library {
+            (b"", b"")
+        } else if preloaded.is_empty() {
+            (library, b"")
+        } else {
+            (library, b":")
         };
-        self.write_preload([PRELOAD, b"=", added[0], added[1], preloaded])?;
+        self.write_preload([PRELOAD, b"=", library, separator, preloaded])?;
         let mut entries = self.entries.iter_mut();
-        for entry in given
-            .clone()
-            .filter(|entry| value_of(entry, PRELOAD).is_none())
-        {
-            *entries.next()? = entry.as_ptr();
+        for entry in environment.clone() {
+            if entry_value(entry, PRELOAD).is_none() {
+                *entries.next()? = entry.as_ptr();
+            }
         }
         for (_, text) in missing {
             *entries.next()? = text.get().as_ptr();
@@ -96,7 +100,8 @@ impl Environment {
     }
 }
 
-fn value_of<'a>(entry: &'a CStr, name: &[u8]) -> Option<&'a [u8]> {
+/// The value in an entry of an environment, if the entry has this name.
+fn entry_value<'a>(entry: &'a CStr, name: &[u8]) -> Option<&'a [u8]> {
     entry.to_bytes().strip_prefix(name)?.strip_prefix(b"=")
 }
 
@@ -111,12 +116,13 @@ fn is_ours(path: &[u8]) -> bool {
 
 /// Whether a process that is executed now can open the library and the table.
 fn is_usable() -> bool {
-    let has_table = || {
+    let can_open_table = || {
         let entry = TABLE.get().to_bytes_with_nul();
         let path = entry.strip_prefix(b"PEERNAME_TABLE=")?;
         Some(can_open(CStr::from_bytes_with_nul(path).ok()?, true))
     };
-    can_open(LIBRARY.get(), false) && has_table().unwrap_or(true)
+    // Without a launcher there is no such file.
+    can_open(LIBRARY.get(), false) && can_open_table().unwrap_or(true)
 }
 
 const PRELOAD: &[u8] = b"LD_PRELOAD";

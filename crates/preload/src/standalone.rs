@@ -1,13 +1,13 @@
 //! Drop-in replacement of libproxyproto: the library under the name `libproxyproto.so`, listed in LD_PRELOAD by the
 //! user, configured by LIBPROXYPROTO_*. There is no launcher, and so no header waiter and no trust list.
 //!
-//! As in that project, every peer may send a header (its documentation asks for a packet filter in front) and name any
-//! client; without LIBPROXYPROTO_MUST_USE_PROTOCOL_HEADER a connection without a header goes through as it is. A header
-//! of a version that LIBPROXYPROTO_VERSION excludes is discarded, and the peer's address stays.
+//! As with libproxyproto, every peer may send a header (its documentation asks for a packet filter in front) and name any
+//! client. Without LIBPROXYPROTO_MUST_USE_PROTOCOL_HEADER the program gets a connection without a header as it is. A header
+//! of a version that LIBPROXYPROTO_VERSION excludes is discarded, and the program is shown the peer.
 //!
 //! Differences: a refused connection is not reported to the program as ECONNABORTED, which ends simple servers; accept(2)
-//! waits for the rest of an incomplete header [a moment](PIECES) at most, since no other process can wait for it; and
-//! getpeername(2) returns the client, too, until the next exec(3): only forked processes share the table's memory.
+//! waits for the rest of an incomplete header [a moment](MAX_WAITS) at most, since no other process can wait for it; and
+//! getpeername(2), too, returns the client, until the next exec(3): only forked processes share the table's memory.
 //! LIBPROXYPROTO_DEBUG writes the same lines to standard error.
 
 use core::ffi::c_int;
@@ -22,12 +22,12 @@ use peername_preload_common::socket::Socket;
 use crate::sweep;
 
 /// Whether LD_PRELOAD lists the library under the name `libproxyproto.so`.
-pub(crate) fn is_asked_for() -> bool {
+pub(crate) fn is_requested() -> bool {
     environment::is_preloaded(b"libproxyproto.so")
 }
 
 /// Creates a table for this process and those that it will fork.
-pub(crate) fn table() -> Option<(&'static [AtomicU64], Table<'static>)> {
+pub(crate) fn create_table() -> Option<(&'static [AtomicU64], Table<'static>)> {
     let words = kernel::map_fresh(Table::size(SLOTS)).ok()?;
     let table = Table::new(words)?;
     let all_networks = [
@@ -47,27 +47,27 @@ pub(crate) fn table() -> Option<(&'static [AtomicU64], Table<'static>)> {
     };
     table.settings().write(policy, &all_networks, NO_PASS);
     let verbose = environment::variable(b"LIBPROXYPROTO_DEBUG").map_or(0, |_| VERBOSE);
-    VERSIONS.store(STANDALONE | verbose | versions(), Ordering::Relaxed);
+    FLAGS.store(STANDALONE | verbose | versions(), Ordering::Relaxed);
     Some((words, table))
 }
 
 /// Whether this process has no header waiter.
 pub(crate) fn is_standalone() -> bool {
-    VERSIONS.load(Ordering::Relaxed) & STANDALONE != 0
+    FLAGS.load(Ordering::Relaxed) & STANDALONE != 0
 }
 
-/// Whether connections are logged to standard error.
+/// Whether connections are logged to standard error (LIBPROXYPROTO_DEBUG).
 pub(crate) fn is_verbose() -> bool {
-    VERSIONS.load(Ordering::Relaxed) & VERBOSE != 0
+    FLAGS.load(Ordering::Relaxed) & VERBOSE != 0
 }
 
-/// Whether the address of this header is used: its version is not excluded by LIBPROXYPROTO_VERSION.
-pub(crate) fn believes(header: &[u8]) -> bool {
+/// Whether the address in this header is used: LIBPROXYPROTO_VERSION does not exclude the header's version.
+pub(crate) fn accepts_version(header: &[u8]) -> bool {
     let version = if header.first() == Some(&b'P') { 1 } else { 2 };
-    !is_standalone() || VERSIONS.load(Ordering::Relaxed) & version != 0
+    !is_standalone() || FLAGS.load(Ordering::Relaxed) & version != 0
 }
 
-/// LIBPROXYPROTO_VERSION: 1, 2 or both added, read as atoi(3) does; both by default.
+/// Returns the bits of the accepted versions, as LIBPROXYPROTO_VERSION has them: 1, 2 or their sum; both by default.
 fn versions() -> u8 {
     let text = environment::variable(b"LIBPROXYPROTO_VERSION");
     let value = text.map_or(3, environment::atoi);
@@ -84,16 +84,19 @@ fn own_namespace() -> u64 {
     namespace
 }
 
-/// Bits: none if there is a header waiter; else STANDALONE, one for each version, and VERBOSE with LIBPROXYPROTO_DEBUG.
-static VERSIONS: AtomicU8 = AtomicU8::new(0);
+/// Bits: none if there is a header waiter; else STANDALONE, one for each accepted version (1, 2), and VERBOSE with
+/// LIBPROXYPROTO_DEBUG.
+static FLAGS: AtomicU8 = AtomicU8::new(0);
 const STANDALONE: u8 = 0x80;
 const VERBOSE: u8 = 0x40;
 /// Connections with a client that may be open at once. Pages take memory once they are used.
 const SLOTS: usize = 65_536;
-/// The size of the peek buffer on the stack: no other process could wait for the rest of a longer header.
+/// The largest header that is accepted: the size of the peek buffer on the stack.
 const MAX_HEADER: usize = 4096;
-/// How often, and for how many milliseconds each time, accept(2) waits for more of a header.
-pub(crate) const PIECES: (u32, i64) = (4, 50);
+/// How often accept(2) waits for more of a header, for [`WAIT_MS`] each time.
+pub(crate) const MAX_WAITS: u32 = 4;
+/// The timeout of each wait in milliseconds.
+pub(crate) const WAIT_MS: i64 = 50;
 /// There is no filter to pass.
 const NO_PASS: [u64; 2] = [0; 2];
 const AF_INET: c_int = 2;

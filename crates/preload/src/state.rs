@@ -25,7 +25,7 @@ pub(crate) enum State {
 
 /// Returns the state, which the first call determines and caches; concurrent first calls determine the same.
 pub(crate) fn state() -> State {
-    match FOUND.load(Ordering::Acquire) {
+    match CACHED.load(Ordering::Acquire) {
         UNKNOWN => determine(),
         OFF => State::Off,
         ON => Table::open(TABLE.get()).map_or(State::Broken, State::On),
@@ -34,20 +34,21 @@ pub(crate) fn state() -> State {
 }
 
 fn determine() -> State {
-    let (found, state) = match imports::environment(b"PEERNAME_TABLE") {
+    let (cached, state) = match imports::environment(b"PEERNAME_TABLE") {
         Some(path) => open_table(path),
         None => open_standalone(),
     };
-    FOUND.store(found, Ordering::Release);
+    CACHED.store(cached, Ordering::Release);
     state
 }
 
 fn open_table(path: &CStr) -> (u8, State) {
-    let words = kernel::map_file(path).ok();
-    let Some((words, table)) = words.and_then(|words| Some((words, Table::open(words)?))) else {
-        return match is_supervised() {
-            true => (OFF, State::Off),
-            false => (BROKEN, State::Broken),
+    let words = kernel::map_file(path).unwrap_or_default();
+    let Some(table) = Table::open(words) else {
+        return if is_supervised() {
+            (OFF, State::Off)
+        } else {
+            (BROKEN, State::Broken)
         };
     };
     pass::set(table.settings().pass());
@@ -56,17 +57,17 @@ fn open_table(path: &CStr) -> (u8, State) {
     (ON, State::On(table))
 }
 
-/// Whether this process has the launcher's filter: the supervisor then answers calls without the secret arguments.
+/// Whether this process has the launcher's filter, so that the supervisor answers calls without the secret arguments.
 fn is_supervised() -> bool {
     kernel::socket_name_with(NO_SOCKET, Endpoint::Peer, FILTER_PROBE).err()
         == Some(Errno::new(FILTER_PROBE_ERRNO))
 }
 
 fn open_standalone() -> (u8, State) {
-    if !standalone::is_asked_for() {
+    if !standalone::is_requested() {
         return (OFF, State::Off);
     }
-    let Some((words, table)) = standalone::table() else {
+    let Some((words, table)) = standalone::create_table() else {
         return (BROKEN, State::Broken);
     };
     TABLE.set(words);
@@ -75,7 +76,7 @@ fn open_standalone() -> (u8, State) {
 }
 
 static TABLE: MappingCell = MappingCell::new();
-static FOUND: AtomicU8 = AtomicU8::new(UNKNOWN);
+static CACHED: AtomicU8 = AtomicU8::new(UNKNOWN);
 const NO_SOCKET: i32 = -1;
 const UNKNOWN: u8 = 0;
 const OFF: u8 = 1;

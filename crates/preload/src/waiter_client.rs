@@ -1,7 +1,7 @@
 //! The library's requests to the header waiter: parks connections with an incomplete header, and takes ready ones.
 //!
-//! Each request is one message on a socket of its own, which the supervisor adds to this process when it asks for it. None is
-//! kept open, because a program may close or reuse any descriptor that it has not opened itself.
+//! Each request is one message on a socket of its own, which the supervisor adds to this process on request. No socket is kept
+//! open, because a program may close or reuse any descriptor that it has not opened itself.
 
 use core::ffi::c_int;
 
@@ -21,8 +21,8 @@ pub(crate) fn park(connection: Socket, listener: Socket) -> Result<()> {
     request(WaiterRequest::Park, &[connection.0, listener.0]).map(Socket::close)
 }
 
-/// Takes a ready connection of this listener, blocking or not and to be closed by exec(3) as accept4(2)'s
-/// `flags` say. `None` if there is none, or the header waiter does not answer in time.
+/// Takes a ready connection of this listener, non-blocking and close-on-exec as the `flags` of accept4(2) say. `None` if there
+/// is none, or the header waiter does not answer in time.
 pub(crate) fn take(listener: Socket, flags: c_int) -> Result<Option<Socket>> {
     let waiter = request(WaiterRequest::Take, &[listener.0])?;
     let taken = receive(waiter, flags & SOCK_CLOEXEC != 0);
@@ -35,9 +35,9 @@ pub(crate) fn take(listener: Socket, flags: c_int) -> Result<Option<Socket>> {
     Ok(Some(connection))
 }
 
-/// Reports that this socket listens now, and waits until the supervisor has closed its copy: the program could not bind the
-/// port again before. Without a header waiter nothing happens.
-pub(crate) fn listening(listener: Socket) {
+/// Reports that this socket listens now, and waits until the supervisor has closed its copy: until then the program could not
+/// bind the port again. Without a header waiter nothing happens.
+pub(crate) fn report_listening(listener: Socket) {
     if let Ok(waiter) = request(WaiterRequest::Listening, &[listener.0]) {
         kernel::wait_readable(waiter.0, ANSWER_TIMEOUT_MS);
         waiter.close();
@@ -56,9 +56,9 @@ fn receive(waiter: Socket, close_on_exec: bool) -> Option<Socket> {
         return None;
     }
     let flags = if close_on_exec { MSG_CMSG_CLOEXEC } else { 0 };
-    let mut word = [0; 1];
+    let mut byte = [0; 1];
     let (_, connection) =
-        kernel::receive_descriptor(waiter.0, &mut word, flags | MSG_DONTWAIT).ok()?;
+        kernel::receive_descriptor(waiter.0, &mut byte, flags | MSG_DONTWAIT).ok()?;
     let connection = Socket(connection?);
     match kernel::send(waiter.0, b"!", MSG_NOSIGNAL) {
         Ok(_) => Some(connection),
@@ -85,7 +85,7 @@ fn request(request: WaiterRequest, descriptors: &[c_int]) -> Result<Socket> {
 fn open_channel() -> Result<Socket> {
     loop {
         match kernel::request_descriptor(OPEN_CHANNEL) {
-            // The program's handler has run, or the kernel would have made the call again.
+            // The program's signal handler has run; without a handler the kernel restarts the call.
             Err(Errno::EINTR) => {}
             opened => return opened.map(Socket),
         }

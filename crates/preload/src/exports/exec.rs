@@ -57,9 +57,9 @@ pub unsafe extern "C" fn execveat(
     environment: List,
     flags: c_int,
 ) -> c_int {
-    let mut room = Environment::EMPTY;
+    let mut buffer = Environment::EMPTY;
     // SAFETY: the caller's.
-    let environment = unsafe { completed(environment, &mut room) };
+    let environment = unsafe { completed(environment, &mut buffer) };
     let args = [
         directory as usize,
         path as usize,
@@ -80,7 +80,8 @@ pub unsafe extern "C" fn fexecve(fd: c_int, args: List, environment: List) -> c_
     unsafe { execveat(fd, c"".as_ptr(), args, environment, AT_EMPTY_PATH) }
 }
 
-/// Defines posix_spawn(3) or posix_spawnp(3). The child has been executed when they return.
+/// Defines posix_spawn(3) or posix_spawnp(3). The environment may be on this function's stack: the child has executed its program
+/// when the C library's function returns.
 macro_rules! define_spawn {
     ($name:ident) => {
         #[unsafe(no_mangle)]
@@ -92,10 +93,10 @@ macro_rules! define_spawn {
             args: List,
             environment: List,
         ) -> c_int {
-            let mut room = Environment::EMPTY;
+            let mut buffer = Environment::EMPTY;
             // SAFETY: the caller's.
             unsafe {
-                let environment = completed(environment, &mut room);
+                let environment = completed(environment, &mut buffer);
                 imports::$name(pid, file, actions, attributes, args, environment)
             }
         }
@@ -105,9 +106,9 @@ macro_rules! define_spawn {
 define_spawn!(posix_spawn);
 define_spawn!(posix_spawnp);
 
-/// Defines a variadic function of exec(3): calls `$inner` with the first argument, and a pointer to the others. Those in
-/// registers are pushed on the stack in front of those that are there already.
-macro_rules! with_list {
+/// Defines a variadic function of exec(3): calls `$inner` with the first argument, and a pointer to the others. Arguments in
+/// registers are pushed on the stack, in front of the arguments that are there already.
+macro_rules! define_variadic {
     ($(#[$about:meta])* $name:ident, $inner:ident) => {
         $(#[$about])*
         #[cfg(target_arch = "x86_64")]
@@ -155,34 +156,34 @@ macro_rules! with_list {
     };
 }
 
-with_list!(
+define_variadic!(
     /// execl(3).
     execl,
-    execl_from
+    execl_with_list
 );
-with_list!(
+define_variadic!(
     /// execlp(3).
     execlp,
-    execlp_from
+    execlp_with_list
 );
-with_list!(
+define_variadic!(
     /// execle(3).
     execle,
-    execle_from
+    execle_with_list
 );
 
-unsafe extern "C" fn execl_from(path: Text, args: List) -> c_int {
+unsafe extern "C" fn execl_with_list(path: Text, args: List) -> c_int {
     // SAFETY: the caller's.
     unsafe { execute(path, args, environ()) }
 }
 
-unsafe extern "C" fn execlp_from(file: Text, args: List) -> c_int {
+unsafe extern "C" fn execlp_with_list(file: Text, args: List) -> c_int {
     // SAFETY: the caller's.
     unsafe { search(file, args, environ()) }
 }
 
-/// execle(3): the environment follows the null pointer that ends the arguments.
-unsafe extern "C" fn execle_from(path: Text, args: List) -> c_int {
+/// The environment follows the null pointer that ends the arguments.
+unsafe extern "C" fn execle_with_list(path: Text, args: List) -> c_int {
     // SAFETY: the caller's list ends with a null pointer, and the environment is behind that.
     unsafe {
         let mut end = args;
@@ -193,33 +194,37 @@ unsafe extern "C" fn execle_from(path: Text, args: List) -> c_int {
     }
 }
 
+/// Executes a file by its path.
+///
 /// # Safety
 ///
 /// As execve(2).
 unsafe fn execute(path: Text, args: List, environment: List) -> c_int {
-    let mut room = Environment::EMPTY;
+    let mut buffer = Environment::EMPTY;
     // SAFETY: the caller's.
-    unsafe { imports::execve(path, args, completed(environment, &mut room)) }
+    unsafe { imports::execve(path, args, completed(environment, &mut buffer)) }
 }
 
+/// Executes a file that is searched for in PATH.
+///
 /// # Safety
 ///
 /// As execvpe(3).
 unsafe fn search(file: Text, args: List, environment: List) -> c_int {
-    let mut room = Environment::EMPTY;
+    let mut buffer = Environment::EMPTY;
     // SAFETY: the caller's.
-    unsafe { imports::execvpe(file, args, completed(environment, &mut room)) }
+    unsafe { imports::execvpe(file, args, completed(environment, &mut buffer)) }
 }
 
-/// Returns the environment, completed by the library's variables if they are missing.
+/// Returns the environment, with the library's variables added in `buffer` if they are missing.
 ///
 /// # Safety
 ///
 /// As environ(7), or null.
-unsafe fn completed(environment: List, room: &mut Environment) -> List {
+unsafe fn completed(environment: List, buffer: &mut Environment) -> List {
     match state() {
         // SAFETY: the caller's.
-        State::On(_) => room.complete(unsafe { entries(environment) }),
+        State::On(_) => buffer.complete(unsafe { entries(environment) }),
         State::Off | State::Broken => None,
     }
     .unwrap_or(environment)
