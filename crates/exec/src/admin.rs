@@ -1,7 +1,7 @@
 //! A process beside the program that serves its admin endpoint.
 //!
-//! It reads the counters in the shared table, and asks the supervisor by a socket pair whether its loop runs. HTTP is not
-//! parsed in the supervisor: that may hold CAP_SYS_PTRACE, and all of the program's accepts may wait for it.
+//! It reads the counters in the shared table, and asks the supervisor by a socket pair whether its event loop runs. HTTP is not
+//! parsed in the supervisor, because the supervisor may hold CAP_SYS_PTRACE, and all of the program's accepts may wait for it.
 
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
@@ -16,33 +16,29 @@ use peername_sys::{NameCall, SyscallError};
 pub struct AdminProcess {
     /// The listening sockets that it inherited.
     pub sockets: Vec<OwnedFd>,
-    /// The liveness socket, to the supervisor, which answers a byte for what it gets. End of file: the supervisor has exited.
+    /// The liveness socket: the supervisor answers what it receives with a byte. End of file: the supervisor has exited.
     pub supervisor: UnixStream,
     /// The program's first process.
     pub program: PidFd,
 }
 
-/// Why the process can't be started.
+/// An error returned by [`start`].
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
     /// A system call failed.
     #[error("starting the process of the admin endpoint: {0}")]
     Start(#[from] SyscallError),
-    /// It exited before it was ready.
+    /// The process exited before it was ready.
     #[error("the process of the admin endpoint exited while it started; its message is above")]
     Ended,
 }
 
-/// Runs `serve` in a process of its own, with these listening sockets; returns once that is
+/// Runs `serve` in a process of its own, with these listening sockets. Returns once that process is
 /// [ready](AdminProcess::report_ready). The returned socket is for the supervisor
 /// ([`SupervisorConfig::admin`](crate::notify::SupervisorConfig::admin)).
 ///
-/// Call it before the supervisor is started, so that the filter of system calls does not apply to the process. This process
-/// must have one thread only.
-///
-/// # Errors
-///
-/// [`AdminError`]: a system call failed, or `serve` returned before it was ready.
+/// Call it before the supervisor is started, so that the filter of system calls does not apply to the new process. The calling
+/// process must have one thread only.
 pub fn start(
     sockets: Vec<OwnedFd>,
     serve: impl FnOnce(AdminProcess) -> u8,

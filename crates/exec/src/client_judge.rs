@@ -25,13 +25,13 @@ pub trait ClientJudge: Debug {
 pub struct ConnectionEnds {
     /// The peer.
     pub peer: SocketAddr,
-    /// The address of this host that the peer has connected to; `None` if the connection is gone.
+    /// The address of this host that the peer has connected to; `None` if it can't be read.
     pub local: Option<SocketAddr>,
 }
 
 impl ConnectionEnds {
-    /// The addresses of a connection from `peer`.
-    pub fn of(connection: BorrowedFd<'_>, peer: SocketAddr) -> Self {
+    /// Reads the local address of a connection from `peer`.
+    pub(crate) fn from_connection(connection: BorrowedFd<'_>, peer: SocketAddr) -> Self {
         let local = local_addr(connection).ok();
         Self { peer, local }
     }
@@ -40,7 +40,7 @@ impl ConnectionEnds {
 /// A client that may not connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeniedClient {
-    /// Its address, or the balancer's if the header names no client.
+    /// The client's address, or the balancer's if the header names no client.
     pub client: SocketAddr,
     /// The reason, one of those of [`Counter::is_of_client`].
     pub why: Counter,

@@ -10,7 +10,7 @@ use std::process::Command;
 
 use peername_sys::process::launch::exit_code;
 
-use crate::library::{Library, LibraryError, preloaded};
+use crate::library::{Library, LibraryError, ld_preload_value};
 use crate::program::{Program, ProgramError, Reason};
 
 /// The contents of the headers, and the ports they apply to.
@@ -29,41 +29,45 @@ impl Connect {
     ///
     /// # Errors
     ///
-    /// [`ConnectError`]: the client's connections would have no header.
+    /// [`ConnectError`]: no library can be loaded into the program, TCP Fast Open is disabled, or the library is unusable.
     pub fn prepare(&self, program: &Program, command: &mut Command) -> Result<(), ConnectError> {
         if !program.loads_libraries() {
             return Err(ConnectError::Unreached(program.reason.clone()));
         }
-        if !can_open_with_data() {
+        if !is_fast_open_enabled() {
             return Err(ConnectError::FastOpen);
         }
         let library = Library::Connect.find()?;
-        command.env("LD_PRELOAD", preloaded(&library));
+        command.env("LD_PRELOAD", ld_preload_value(&library));
         command.env("PEERNAME_SOURCE", self.source.to_string());
         command.env("PEERNAME_PROXY_VERSION", self.version.to_string());
-        match self.ports.is_empty() {
-            true => command.env_remove("PEERNAME_PORTS"),
-            false => command.env("PEERNAME_PORTS", self.port_list()),
-        };
+        if self.ports.is_empty() {
+            command.env_remove("PEERNAME_PORTS");
+        } else {
+            command.env("PEERNAME_PORTS", self.port_list());
+        }
         Ok(())
     }
 
     fn port_list(&self) -> String {
-        let ranges = self.ports.iter();
-        let ranges = ranges.map(|ports| format!("{}-{}", ports.start(), ports.end()));
-        ranges.collect::<Vec<_>>().join(",")
+        let ranges: Vec<_> = self
+            .ports
+            .iter()
+            .map(|ports| format!("{}-{}", ports.start(), ports.end()))
+            .collect();
+        ranges.join(",")
     }
 }
 
-/// Whether the kernel allows data in a SYN (the client bit of net.ipv4.tcp_fastopen, ip-sysctl of the kernel's
-/// documentation). Where that can't be read, the library reports it.
-fn can_open_with_data() -> bool {
+/// Whether the kernel allows data in a SYN: the client bit of net.ipv4.tcp_fastopen (Documentation/networking/ip-sysctl.rst of
+/// the kernel). If the setting can't be read, it is assumed to be on: the library reports the kernel's error.
+fn is_fast_open_enabled() -> bool {
     let setting = fs::read_to_string("/proc/sys/net/ipv4/tcp_fastopen").ok();
     let bits = setting.and_then(|text| text.trim().parse::<u32>().ok());
-    bits.is_none_or(|bits| bits & 1 != 0)
+    bits.is_none_or(|bits| bits & CLIENT_BIT != 0)
 }
 
-/// Why a client's connections would have no header.
+/// An error returned by [`Connect::prepare`]: the client's connections would have no header.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// The client can't be run.
@@ -78,7 +82,7 @@ pub enum ConnectError {
     Privileged {
         /// The file.
         path: PathBuf,
-        /// What it gains.
+        /// The kind of privileges.
         what: &'static str,
     },
     /// The library can't be loaded into the client.
@@ -116,3 +120,6 @@ impl ConnectError {
         }
     }
 }
+
+/// The bit of net.ipv4.tcp_fastopen for clients.
+const CLIENT_BIT: u32 = 1;

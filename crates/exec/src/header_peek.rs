@@ -25,16 +25,17 @@ pub enum PeekOutcome {
     Ready(Option<SocketAddr>),
     /// The header is incomplete: in all it has at least this many bytes.
     Incomplete(usize),
-    /// The connection is refused, counted and recorded for the log; the caller closes it with [`refuse`].
+    /// The connection is refused, and that is counted and recorded for the log. The caller closes it with
+    /// [`close_with_reset`].
     Refused,
 }
 
-/// The origin of a connection.
+/// The real peer of a connection, and its network namespace.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionOrigin {
-    /// The connection's peer, trusted to send headers or not.
+    /// The peer, whether trusted to send headers or not.
     pub peer: SocketAddr,
-    /// Its network namespace, for TCP; `None` if the kernel has to be queried.
+    /// The network namespace of a connection that is known to be TCP; `None` if the kernel has to be queried for both.
     pub namespace: Option<u64>,
 }
 
@@ -45,14 +46,14 @@ pub struct ConnectionOrigin {
 pub fn peek_accepted(
     table: Table<'_>,
     connection: BorrowedFd<'_>,
-    from: ConnectionOrigin,
+    origin: ConnectionOrigin,
     judge: Option<&dyn ClientJudge>,
     buffer: &mut [u8],
 ) -> PeekOutcome {
-    if from.namespace.is_none() && socket_info::protocol(connection).is_none() {
+    if origin.namespace.is_none() && socket_info::protocol(connection).is_none() {
         return PeekOutcome::Ready(None);
     }
-    run(table, connection, from, judge, buffer)
+    drive(table, connection, origin, judge, buffer)
 }
 
 /// Peeks again at a connection with an [incomplete](PeekOutcome::Incomplete) header, or at one that the library has parked for
@@ -63,11 +64,11 @@ pub fn peek_again(
     judge: Option<&dyn ClientJudge>,
     buffer: &mut [u8],
 ) -> PeekOutcome {
-    let namespace = None;
     match socket_info::peer_addr(connection) {
         Ok(peer) => {
-            let from = ConnectionOrigin { peer, namespace };
-            run(table, connection, from, judge, buffer)
+            let namespace = None;
+            let origin = ConnectionOrigin { peer, namespace };
+            drive(table, connection, origin, judge, buffer)
         }
         // The connection was reset meanwhile and has no peer address any more.
         Err(_) => {
@@ -80,43 +81,49 @@ pub fn peek_again(
 /// Counts a connection that is refused for another reason than its header, and records it for the log.
 pub fn record_refusal(table: Table<'_>, connection: BorrowedFd<'_>, why: Counter) {
     match socket_info::peer_addr(connection) {
-        Ok(peer) => _ = refused(table, connection, peer, why),
+        Ok(peer) => record(table, connection, peer, why),
         Err(_) => table.settings().count(why),
     }
 }
 
 /// Closes a connection with RST, so that its peer learns that its data was not processed.
-pub fn refuse(connection: impl AsFd) {
+pub fn close_with_reset(connection: impl AsFd) {
     // If this fails, the close sends FIN or, with unread data, RST: the peer notices in either case.
     let _ = stream::reset_on_close(connection);
 }
 
 /// Drives the check until the connection is ready, incomplete or refused.
-fn run(
+fn drive(
     table: Table<'_>,
     connection: BorrowedFd<'_>,
-    from: ConnectionOrigin,
+    origin: ConnectionOrigin,
     judge: Option<&dyn ClientJudge>,
     buffer: &mut [u8],
 ) -> PeekOutcome {
-    // Nothing is read from an untrusted peer.
-    let (check, mut step) = HeaderCheck::start(table.settings(), from.peer);
+    let (check, mut step) = HeaderCheck::start(table.settings(), origin.peer);
     let mut client = None;
-    let denied = |header: Option<&[u8]>| {
+    let denial = |header: Option<&[u8]>| {
         let judge = judge?;
-        let ends = ConnectionEnds::of(connection, from.peer);
+        let ends = ConnectionEnds::from_connection(connection, origin.peer);
         judge.judge(ends, header).err()
+    };
+    let refuse = |peer, why| {
+        record(table, connection, peer, why);
+        PeekOutcome::Refused
     };
     loop {
         step = match step {
             Step::Peek => check.peeked(peek(connection, buffer)),
             Step::Store { len, named } => {
-                if let Some(DeniedClient { client, why }) = denied(buffer.get(..len)) {
-                    return refused(table, connection, client, why);
+                if let Some(DeniedClient { client, why }) = denial(buffer.get(..len)) {
+                    return refuse(client, why);
                 }
                 client = named.map(|(client, _)| client);
-                let store = |named| store_client(table, connection, from, named);
-                check.stored(len, named.map_or(Ok(()), store))
+                let stored = match named {
+                    Some(named) => store_client(table, connection, origin, named),
+                    None => Ok(()),
+                };
+                check.stored(len, stored)
             }
             Step::Discard(len) => {
                 check.discarded(stream::discard(connection, len).ok() == Some(len))
@@ -126,16 +133,14 @@ fn run(
                 return PeekOutcome::Ready(client);
             }
             Step::PassThrough => {
-                return match denied(None) {
-                    Some(DeniedClient { client, why }) => refused(table, connection, client, why),
-                    None => {
-                        table.settings().count(Counter::PassedThrough);
-                        PeekOutcome::Ready(None)
-                    }
-                };
+                if let Some(DeniedClient { client, why }) = denial(None) {
+                    return refuse(client, why);
+                }
+                table.settings().count(Counter::PassedThrough);
+                return PeekOutcome::Ready(None);
             }
             Step::Wait(len) => return PeekOutcome::Incomplete(len),
-            Step::Refuse(why) => return refused(table, connection, from.peer, why),
+            Step::Refuse(why) => return refuse(origin.peer, why),
         }
     }
 }
@@ -152,36 +157,27 @@ fn peek<'b>(connection: BorrowedFd<'_>, buffer: &'b mut [u8]) -> Peeked<'b> {
 }
 
 /// Stores a client in the table as the peer of this connection.
-///
-/// # Errors
-///
-/// [`NotStored`]: the connection must be refused.
 fn store_client(
     table: Table<'_>,
     connection: BorrowedFd<'_>,
-    from: ConnectionOrigin,
+    origin: ConnectionOrigin,
     (client, destination): HeaderAddresses,
 ) -> Result<(), NotStored> {
     let identity = Identity {
         client,
         destination,
-        namespace: from
+        namespace: origin
             .namespace
             .unwrap_or_else(|| socket_info::netns_cookie(connection)),
     };
     let socket = ProgramSocket(connection);
-    let multipath = from.namespace.is_none() && socket.is_multipath();
-    table.store(&socket, multipath, from.peer, &identity)
+    let multipath = origin.namespace.is_none() && socket.is_multipath();
+    table.store(&socket, multipath, origin.peer, &identity)
 }
 
-fn refused(
-    table: Table<'_>,
-    connection: BorrowedFd<'_>,
-    peer: SocketAddr,
-    why: Counter,
-) -> PeekOutcome {
-    let port = local_addr(connection).map_or(0, |own| own.port());
-    // No wake-up: this is the supervisor's thread, which reads refusals after each round of its loop.
+/// Counts and records a refusal. `peer` is the client's address if the client was judged.
+fn record(table: Table<'_>, connection: BorrowedFd<'_>, peer: SocketAddr, why: Counter) {
+    let port = local_addr(connection).map_or(0, |local| local.port());
+    // No wake-up: this is the supervisor's thread, which reads refusals after each round of its event loop.
     let _ = table.settings().record_refusal(Refusal { why, peer, port });
-    PeekOutcome::Refused
 }

@@ -11,11 +11,11 @@
 //! 1. wait until the header waiter is readable ([`AsFd`]) or [`HeaderWaiter::next_deadline`] has passed;
 //! 2. [`HeaderWaiter::process_due`] processes events and deadlines, and returns the listeners of connections that have
 //!    become ready, one entry per connection;
-//! 3. for each listener [`HeaderWaiter::take_ready`] and hand the connection to a pending call, if there is one, or
-//!    [`HeaderWaiter::wake_listener`].
+//! 3. for each of these listeners, if a call of accept(2) is pending there, hand it the connection of
+//!    [`HeaderWaiter::take_ready`]; else [`HeaderWaiter::wake_listener`].
 //!
-//! After a failed handoff the connection is [returned](HeaderWaiter::return_ready). [`HeaderWaiter::process_due`] wakes a
-//! listener again that did not react to a wake-up.
+//! After a failed handoff the connection is [returned](HeaderWaiter::return_ready). [`HeaderWaiter::process_due`] also wakes
+//! listeners again that did not react to a wake-up.
 
 mod listeners;
 mod port_watch;
@@ -36,36 +36,36 @@ use peername_sys::process::limits::max_open_files;
 use peername_sys::tcp::foreign_listener::ForeignListener;
 use peername_sys::tcp::{socket_info, stream};
 
-use crate::client_judge::{ClientJudge, ConnectionEnds};
-use crate::header_peek::{PeekOutcome, peek_again, record_refusal, refuse};
-use crate::sockets::ProgramSocket;
-use crate::sockets::open_keys;
+use crate::client_judge::{ClientJudge, ConnectionEnds, DeniedClient};
+use crate::header_peek::{PeekOutcome, close_with_reset, peek_again, record_refusal};
+use crate::sockets::{ProgramSocket, open_keys};
 use listeners::{Listeners, MAX_LISTENERS};
 use port_watch::PortWatch;
 use wakeup_connection::WakeupConnection;
 
 pub use listeners::ListenerAddr;
 
-/// The pending connections (their header is incomplete), the ready ones, and the wake-up connections.
+/// The pending connections, whose header is incomplete, the ready ones, and the wake-up connections.
 #[derive(Debug)]
 pub struct HeaderWaiter {
     table: Table<'static>,
     header_timeout: Duration,
     judge: Option<Rc<dyn ClientJudge>>,
-    /// How many connections it may keep, pending and ready together.
+    /// The maximum number of pending and ready connections together.
     capacity: usize,
     epoll: Epoll,
     next_id: u64,
     pending: HashMap<u64, PendingConnection>,
-    /// The pending connections, the one that expires first in front.
+    /// The pending connections by their deadline.
     deadlines: BTreeSet<(Instant, u64)>,
-    /// Pending connections to check without waiting for bytes: with a judge the library also parks those without a header.
+    /// Pending connections to check without waiting for bytes: with a judge the library also parks connections with a complete
+    /// header, or without one.
     unchecked: Vec<u64>,
     ready: HashMap<ListenerAddr, VecDeque<ReadyConnection>>,
     listeners: Listeners,
     ports: PortWatch,
     wakeups: HashMap<u64, WakeupConnection>,
-    /// When the log last said that a wake-up connection gets no answer.
+    /// When it was last logged that a wake-up connection gets no answer.
     unanswered_logged: Option<Instant>,
     /// A buffer for the largest header.
     buffer: Vec<u8>,
@@ -83,12 +83,13 @@ struct PendingConnection {
 #[derive(Debug)]
 struct ReadyConnection {
     connection: ForeignFd,
+    /// When the listener was woken for this connection.
     woken: Option<Instant>,
 }
 
 impl HeaderWaiter {
-    /// Creates an empty header waiter, which lets `judge` decide about clients. `header_timeout` counts from the handshake.
-    /// It uses at most two thirds of the descriptors that this process may have open now.
+    /// Creates an empty header waiter, which lets `judge` decide about clients. `header_timeout` counts from the handshake. The
+    /// number of connections is limited by the descriptors that this process may have open now.
     pub fn new(
         table: Table<'static>,
         header_timeout: Duration,
@@ -117,18 +118,18 @@ impl HeaderWaiter {
         })
     }
 
-    /// Notes that the program listens on this port, which may expect headers or not.
+    /// Notes that the program listens on this port, whether headers are expected there or not.
     pub(crate) fn note_port(&mut self, port: u16) {
         self.ports.note(port, self.table.settings());
     }
 
     /// Adds a listener of the program, which may have ready connections of an earlier one at its address.
     pub(crate) fn note_listener(&mut self, socket: impl AsFd, at: ListenerAddr) {
-        // Without a descriptor for it, those are refused.
+        // If there is no descriptor to watch the listener, those connections are refused.
         let _ = self.listeners.add(socket, at);
     }
 
-    /// Does not warn if the program listens on none of the ports: a container has programs that listen on others.
+    /// Disables the warning that the program listens on none of the ports: a container has programs that listen on others.
     pub(crate) fn ignore_other_ports(&mut self) {
         self.ports = PortWatch::Done;
     }
@@ -142,16 +143,16 @@ impl HeaderWaiter {
             return self.refuse(connection, Counter::WaiterUnavailable);
         }
         let id = self.new_id();
-        // Bytes that are there already are reported at once.
+        // Bytes that have been received already are reported at once.
         if self.epoll.add(&connection, id, Interest::Readable).is_err() {
             return self.refuse(connection, Counter::WaiterUnavailable);
         }
-        // The time for which the kernel has deferred the connection counts, but leaves at least half of the timeout.
-        let waited = socket_info::defer_accept_delay(&connection).min(self.header_timeout / 2);
+        // The time for which the kernel has deferred the connection counts, up to half of the timeout.
+        let deferred = socket_info::defer_accept_delay(&connection).min(self.header_timeout / 2);
         let pending = PendingConnection {
             connection,
             listener: at,
-            deadline: Instant::now() + self.header_timeout - waited,
+            deadline: Instant::now() + self.header_timeout - deferred,
             has_begun: false,
         };
         self.deadlines.insert((pending.deadline, id));
@@ -188,9 +189,9 @@ impl HeaderWaiter {
         for id in std::mem::take(&mut self.unchecked) {
             ready.extend(self.check_pending(id, None));
         }
-        let mut found = Vec::new();
-        self.epoll.wait(Some(Duration::ZERO), &mut found)?;
-        for event in found {
+        let mut events = Vec::new();
+        self.epoll.wait(Some(Duration::ZERO), &mut events)?;
+        for event in events {
             if self.pending.contains_key(&event.token) {
                 ready.extend(self.check_pending(event.token, Some(event)));
             } else {
@@ -215,10 +216,11 @@ impl HeaderWaiter {
             return Some(Instant::now());
         }
         let header = self.deadlines.first().map(|(deadline, _)| *deadline);
-        let woken = self.ready.values().flatten().filter_map(|r| r.woken).min();
-        let wake_again = woken.map(|at| at + WAKE_AGAIN_AFTER);
+        let ready = self.ready.values().flatten();
+        let first_woken = ready.filter_map(|ready| ready.woken).min();
+        let wake_again = first_woken.map(|woken| woken + WAKE_AGAIN_AFTER);
         let ports = self.ports.next_deadline();
-        header.into_iter().chain(wake_again).chain(ports).min()
+        [header, wake_again, ports].into_iter().flatten().min()
     }
 
     /// Frees the table's slots of closed sockets.
@@ -226,28 +228,33 @@ impl HeaderWaiter {
     /// Only sockets of the calling thread's network namespace are checked, which must be that of the table's policy.
     pub fn sweep(&self) {
         let policy = self.table.settings().policy();
-        let own = policy.namespace;
-        let swept = |slot: &peername_identity::OccupiedSlot| own != 0 && slot.namespace == own;
-        let mut closed: Vec<_> = self.table.occupied_slots().filter(swept).collect();
-        // A list may omit a socket if another one is closed meanwhile, but not twice. If the kernel can't list the sockets,
-        // nothing is freed until the next sweep.
+        let mut closed: Vec<_> = self
+            .table
+            .occupied_slots()
+            .filter(|slot| policy.namespace != 0 && slot.namespace == policy.namespace)
+            .collect();
+        // A list may omit a socket if another one is closed meanwhile, but two lists do not omit the same one. If the kernel
+        // can't list the sockets, nothing is freed until the next sweep.
         for _ in 0..LISTS {
-            if !closed.is_empty() {
-                match open_keys(policy.listing) {
-                    Ok(open) => closed.retain(|slot| !open.contains(&slot.key)),
-                    Err(_) => closed.clear(),
-                }
+            if closed.is_empty() {
+                break;
+            }
+            match open_keys(policy.listing) {
+                Ok(open) => closed.retain(|slot| !open.contains(&slot.key)),
+                Err(_) => closed.clear(),
             }
         }
-        closed.iter().for_each(|slot| self.table.remove(*slot));
+        for slot in closed {
+            self.table.remove(slot);
+        }
         self.table.settings().schedule_sweep();
     }
 
-    /// Sweeps if the table has no room for this connection: the sweep that was due when half of the free slots were occupied
-    /// may have been too early.
+    /// Sweeps if the table has no free slot for this connection: since the last sweep connections may have been closed, and the
+    /// next one may not be due yet.
     pub(crate) fn sweep_if_full(&self, connection: BorrowedFd<'_>) {
         let settings = self.table.settings();
-        // Below a quarter, it is unlikely that all slots are occupied where it may be.
+        // Of a table that is less than a quarter full, it is unlikely that all slots of a probe window are occupied.
         if settings.used() < self.table.slots() as u64 / 4 {
             return;
         }
@@ -259,8 +266,8 @@ impl HeaderWaiter {
         }
     }
 
-    /// Peeks at a pending connection, because of an event, or without one.
-    fn check_pending(&mut self, id: u64, found: Option<Readiness>) -> Option<ListenerAddr> {
+    /// Peeks again at a pending connection, because of this event, if there is one.
+    fn check_pending(&mut self, id: u64, event: Option<Readiness>) -> Option<ListenerAddr> {
         self.sweep_if_full(self.pending.get(&id)?.connection.as_fd());
         let pending = self.pending.get_mut(&id)?;
         let outcome = peek_again(
@@ -269,16 +276,16 @@ impl HeaderWaiter {
             self.judge.as_deref(),
             &mut self.buffer,
         );
-        let over = found.is_some_and(|found| found.read_closed || found.hung_up);
+        let is_closed = event.is_some_and(|event| event.read_closed || event.hung_up);
         match outcome {
-            PeekOutcome::Incomplete(len) if !over => {
-                // From the bytes, not from an event: SO_RCVLOWAT can delay the event.
+            PeekOutcome::Ready(_) => self.make_ready(id),
+            PeekOutcome::Incomplete(len) if !is_closed => {
+                // Judged by the bytes and not by an event, which SO_RCVLOWAT can delay.
                 pending.has_begun |= len > 1;
-                // Without this limit every byte wakes the loop, even bytes that were peeked at already.
+                // Otherwise every byte would wake the loop, even bytes that were peeked at already.
                 let _ = stream::set_receive_low_water(&pending.connection, len);
                 None
             }
-            PeekOutcome::Ready(_) => self.make_ready(id),
             PeekOutcome::Incomplete(_) => {
                 let PendingConnection { connection, .. } = self.remove_pending(id)?;
                 self.refuse(connection, Counter::Closed);
@@ -286,7 +293,7 @@ impl HeaderWaiter {
             }
             PeekOutcome::Refused => {
                 let PendingConnection { connection, .. } = self.remove_pending(id)?;
-                refuse(connection);
+                close_with_reset(connection);
                 None
             }
         }
@@ -319,12 +326,13 @@ impl HeaderWaiter {
     /// to wait for the server to speak first, and its connection becomes ready.
     fn expire(&mut self) -> Vec<ListenerAddr> {
         let (now, mut ready) = (Instant::now(), Vec::new());
-        let optional = !self.table.settings().policy().header_required;
+        let is_header_optional = !self.table.settings().policy().header_required;
         while let Some(&(deadline, id)) = self.deadlines.first()
             && deadline <= now
         {
-            let has_begun = self.pending.get(&id).is_some_and(|one| one.has_begun);
-            if optional && !has_begun {
+            let pending = self.pending.get(&id);
+            let has_begun = pending.is_some_and(|pending| pending.has_begun);
+            if is_header_optional && !has_begun {
                 ready.extend(self.admit_silent(id));
             } else if let Some(pending) = self.remove_pending(id) {
                 self.refuse(pending.connection, Counter::Late);
@@ -333,16 +341,17 @@ impl HeaderWaiter {
         ready
     }
 
-    /// Makes a connection ready whose peer has sent nothing: the peer is the client.
+    /// Makes a connection ready whose peer has sent nothing, if the peer, which is the client, may connect.
     fn admit_silent(&mut self, id: u64) -> Option<ListenerAddr> {
         let connection = &self.pending.get(&id)?.connection;
-        let peer = socket_info::peer_addr(connection).ok();
-        let judged = self.judge.as_deref().zip(peer);
-        let ends = |peer| ConnectionEnds::of(connection.as_fd(), peer);
-        let denied = judged.and_then(|(judge, peer)| judge.judge(ends(peer), None).err());
-        if let Some(denied) = denied {
+        let denial = self.judge.as_deref().and_then(|judge| {
+            let peer = socket_info::peer_addr(connection).ok()?;
+            let ends = ConnectionEnds::from_connection(connection.as_fd(), peer);
+            judge.judge(ends, None).err()
+        });
+        if let Some(DeniedClient { why, .. }) = denial {
             let PendingConnection { connection, .. } = self.remove_pending(id)?;
-            self.refuse(connection, denied.why);
+            self.refuse(connection, why);
             return None;
         }
         self.table.settings().count(Counter::PassedThrough);
@@ -351,7 +360,7 @@ impl HeaderWaiter {
 
     fn refuse(&self, connection: ForeignFd, why: Counter) {
         record_refusal(self.table, connection.as_fd(), why);
-        refuse(connection);
+        close_with_reset(connection);
     }
 
     fn new_id(&mut self) -> u64 {
@@ -367,9 +376,9 @@ impl AsFd for HeaderWaiter {
     }
 }
 
-/// Connections that may be parked or ready at the same time. Each is a descriptor and little else.
+/// The maximum number of pending and ready connections together. Each takes a descriptor and little else.
 pub const MAX_WAITING: usize = 8192;
-/// A program accepts a wake-up connection at once; one that was not accepted by then may have been lost.
+/// A program accepts a wake-up connection at once. If it has not after this time, the wake-up may have been lost.
 const WAKE_AGAIN_AFTER: Duration = Duration::from_millis(200);
-/// A slot is freed after so many lists of the open sockets without its socket.
+/// A slot is freed if its socket is missing in so many lists of the open sockets.
 const LISTS: usize = 2;

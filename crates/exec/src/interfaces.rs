@@ -1,8 +1,8 @@
-//! Tries, at the start, each interface of the kernel that the supervisor needs later: a sandbox that denies one would
-//! otherwise be noticed by clients.
+//! Tries, at the start, each interface of the kernel that the supervisor needs later. Otherwise clients would be the first to
+//! notice that a sandbox denies one.
 //!
-//! A child process tries them, because a filter of system calls may answer by ending the process (`SystemCallFilter=`
-//! without `SystemCallErrorNumber=`, systemd.exec(5)).
+//! A child process tries them, because a seccomp filter may answer a call by ending the process (`SystemCallFilter=` without
+//! `SystemCallErrorNumber=`, systemd.exec(5)).
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -17,17 +17,15 @@ use peername_sys::{Errno, NameCall, SyscallError};
 use crate::notify::drop_capabilities;
 use crate::sockets::find_listing;
 
-type Attempted<T> = peername_sys::Result<T>;
-
-/// Why the supervisor could not do its work.
+/// An error returned by [`check`].
 #[derive(Debug, thiserror::Error)]
 pub enum InterfaceError {
     /// An interface is missing.
     #[error("{}: {why}. {}; {}", interface.name, interface.purpose, interface.remedy)]
     Missing {
-        /// Which.
+        /// The interface.
         interface: &'static Interface,
-        /// The kernel's error, or the end of the process that tried it.
+        /// The kernel's error, or the exit status of the process that tried the interface.
         why: String,
     },
     /// The child can't be started.
@@ -41,100 +39,103 @@ pub struct Interface {
     name: &'static str,
     purpose: &'static str,
     remedy: &'static str,
-    /// Whether processes with the library are served without it.
+    /// Whether processes with the library are served without the interface.
     is_dispensable: bool,
-    attempt: fn() -> Attempted<()>,
+    attempt: fn() -> peername_sys::Result<()>,
 }
 
-/// The interfaces that the supervisor has.
+/// The result of [`check`].
 #[derive(Debug)]
 pub struct Interfaces {
-    /// How sockets can be listed.
+    /// The way in which sockets can be listed.
     pub listing: SocketListing,
-    /// What is missing for processes without the library.
+    /// The interfaces that are missing for processes without the library.
     pub missing: Vec<InterfaceError>,
 }
 
-/// Tries all interfaces. With `has_library` the processes of the program have the library, so that some may be missing. This
-/// process must have one thread only.
+/// Tries all interfaces. With `has_library` the processes of the program have the library, so that some interfaces may be
+/// missing. The calling process must have one thread only.
 ///
 /// # Errors
 ///
-/// [`InterfaceError`], for the first that is missing.
+/// [`InterfaceError`], for the first interface that must not be missing.
 pub fn check(has_library: bool) -> Result<Interfaces, InterfaceError> {
     let mut missing = Vec::new();
-    let mut left: Vec<&'static Interface> = INTERFACES.iter().collect();
+    let mut untried: Vec<&'static Interface> = INTERFACES.iter().collect();
     loop {
-        match try_in_child(&left)? {
-            Tried::All(listing) => return Ok(Interfaces { listing, missing }),
-            Tried::Missing { interface, why } => {
+        match try_in_child(&untried)? {
+            TrialResult::NoneMissing(listing) => return Ok(Interfaces { listing, missing }),
+            TrialResult::Missing { interface, why } => {
                 let error = InterfaceError::Missing { interface, why };
                 if !(has_library && interface.is_dispensable) {
                     return Err(error);
                 }
-                left.retain(|one| one.name != interface.name);
+                untried.retain(|other| other.name != interface.name);
                 missing.push(error);
             }
         }
     }
 }
 
-enum Tried {
-    All(SocketListing),
+enum TrialResult {
+    NoneMissing(SocketListing),
     Missing {
         interface: &'static Interface,
         why: String,
     },
 }
 
-fn try_in_child(interfaces: &[&'static Interface]) -> Attempted<Tried> {
+/// Tries these interfaces and [`SOCKET_LISTING`] in a child process, which reports each step. The last interface that it has
+/// announced is the missing one.
+fn try_in_child(interfaces: &[&'static Interface]) -> peername_sys::Result<TrialResult> {
     let (ours, theirs) = fd_passing::seqpacket_pair()?;
-    let child = daemonize::fork_child([theirs], |[line]| {
+    let child = daemonize::fork_child([theirs], |[parent]| {
         // The parent reports what is missing.
-        let _ = try_all(&line, interfaces);
+        let _ = try_all(&parent, interfaces);
         0
     })?;
-    let (mut interface, mut errno, mut listing) = (&SOCKETS, None, None);
+    let (mut interface, mut errno, mut listing) = (&SOCKET_LISTING, None, None);
     while let Some((word, _)) = fd_passing::receive_word(&ours)? {
         let value = word & 0xffff_ffff;
         match word >> 32 {
             TRYING => {
                 let index = usize::try_from(value).unwrap_or(usize::MAX);
-                interface = interfaces.get(index).copied().unwrap_or(&SOCKETS);
+                interface = interfaces.get(index).copied().unwrap_or(&SOCKET_LISTING);
             }
             FAILED => errno = i32::try_from(value).ok(),
             _ => listing = Some(SocketListing::from_word(value)),
         }
     }
-    let ended = daemonize::wait_exit(child)?;
+    let status = daemonize::wait_exit(child)?;
     if let Some(listing) = listing {
-        return Ok(Tried::All(listing));
+        return Ok(TrialResult::NoneMissing(listing));
     }
     let why = match errno {
         Some(errno) => io::Error::from_raw_os_error(errno).to_string(),
-        None => format!("the process that tried it has ended, {ended}"),
+        None => format!("the process that tried it has ended, {status}"),
     };
-    Ok(Tried::Missing { interface, why })
+    Ok(TrialResult::Missing { interface, why })
 }
 
 /// Runs in the child: announces each attempt, then sends its error or, at the end, the result.
-fn try_all(line: &OwnedFd, interfaces: &[&'static Interface]) -> Attempted<()> {
+fn try_all(parent: &OwnedFd, interfaces: &[&'static Interface]) -> peername_sys::Result<()> {
     for (index, interface) in (0..).zip(interfaces) {
-        fd_passing::send_word(line, TRYING << 32 | index, None)?;
-        report(line, (interface.attempt)())?;
+        fd_passing::send_word(parent, TRYING << 32 | index, None)?;
+        send_error(parent, (interface.attempt)())?;
     }
-    fd_passing::send_word(line, TRYING << 32 | interfaces.len() as u64, None)?;
-    let listing = report(line, find_listing())?;
-    fd_passing::send_word(line, LISTING << 32 | listing.to_word(), None)
+    fd_passing::send_word(parent, TRYING << 32 | interfaces.len() as u64, None)?;
+    let listing = send_error(parent, find_listing())?;
+    fd_passing::send_word(parent, LISTING << 32 | listing.to_word(), None)
 }
 
-fn report<T>(line: &OwnedFd, attempted: Attempted<T>) -> Attempted<T> {
+/// Sends the error of an attempt, if it has failed.
+fn send_error<T>(parent: &OwnedFd, attempted: peername_sys::Result<T>) -> peername_sys::Result<T> {
     if let Err(error) = &attempted {
         let errno = error
             .errno()
             .unwrap_or(Errno::IO.raw_os_error())
             .cast_unsigned();
-        fd_passing::send_word(line, FAILED << 32 | u64::from(errno), None)?;
+        fd_passing::send_word(parent, FAILED << 32 | u64::from(errno), None)?;
     }
     attempted
 }
@@ -182,7 +183,7 @@ static INTERFACES: [Interface; 7] = [
         is_dispensable: false,
         attempt: install_filter,
     },
-    // The last one: the others may need the capabilities.
+    // Last, because the others may need the capabilities.
     Interface {
         name: "capset(2)",
         purpose: "The supervisor drops the capabilities that it does not need by it",
@@ -191,7 +192,7 @@ static INTERFACES: [Interface; 7] = [
         attempt: drop_capabilities,
     },
 ];
-static SOCKETS: Interface = Interface {
+static SOCKET_LISTING: Interface = Interface {
     name: "netlink(7), and /proc/self/net/tcp",
     purpose: "Closed connections are found by one of them",
     remedy: "in a unit: RestrictAddressFamilies=AF_NETLINK (systemd.exec(5))",
@@ -199,30 +200,27 @@ static SOCKETS: Interface = Interface {
     attempt: || find_listing().map(drop),
 };
 
-fn copy_own_descriptor() -> Attempted<()> {
+fn copy_own_descriptor() -> peername_sys::Result<()> {
     let (end, _other) = fd_passing::seqpacket_pair()?;
     PidFd::current()?.get_fd(end.as_raw_fd()).map(drop)
 }
 
-fn read_own_memory() -> Attempted<()> {
+fn read_own_memory() -> peername_sys::Result<()> {
     let (from, mut to) = ([7_u8], [0]);
-    memory::read(std::process::id(), address_of(&from), &mut to).call("process_vm_readv(2)")
+    let address = from.as_ptr().expose_provenance() as u64;
+    memory::read(std::process::id(), address, &mut to).call("process_vm_readv(2)")
 }
 
-fn write_own_memory() -> Attempted<()> {
+fn write_own_memory() -> peername_sys::Result<()> {
     let mut to = [0_u8; 2];
     let address = to.as_mut_ptr().expose_provenance() as u64;
     let pieces: [(u64, &[u8]); 2] = [(address, &[7]), (address + 1, &[7])];
     memory::write(std::process::id(), pieces).call("process_vm_writev(2)")
 }
 
-fn address_of(bytes: &[u8]) -> u64 {
-    bytes.as_ptr().expose_provenance() as u64
-}
-
-/// Ends the child's ability to accept, which it does not need. Other errors than a missing permission, as EBUSY, are
-/// reported by the launcher itself, which installs the filter next.
-fn install_filter() -> Attempted<()> {
+/// Installs the filter in the child, which accepts nothing. Errors other than a missing permission or call, such as EBUSY, are
+/// reported by the launcher when it installs the filter itself.
+fn install_filter() -> peername_sys::Result<()> {
     match seccomp::install(Getsockname::Allow, None) {
         Err(error)
             if error.is_permission() || error.errno() == Some(Errno::NOSYS.raw_os_error()) =>
@@ -233,6 +231,7 @@ fn install_filter() -> Attempted<()> {
     }
 }
 
+// The kinds of messages from the child, in the upper half of a word. The lower half is an index, an errno or a listing.
 const TRYING: u64 = 1;
 const FAILED: u64 = 2;
 const LISTING: u64 = 3;

@@ -14,7 +14,7 @@ use crate::table::SharedTable;
 /// A library that is loaded into programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Library {
-    /// `libpeername.so`: accept(2) and getpeername(2) that know the client.
+    /// `libpeername.so`: accept(2) and getpeername(2) that return the client.
     Accept,
     /// `libpeername_connect.so`: connect(2) that sends a header first.
     Connect,
@@ -31,18 +31,18 @@ impl Library {
         let binary = env::current_exe()
             .and_then(fs::canonicalize)
             .map_err(LibraryError::Binary)?;
-        let own = binary.parent().unwrap_or_else(|| Path::new("/"));
-        let installed = own
+        let directory = binary.parent().unwrap_or_else(|| Path::new("/"));
+        let installed = directory
             .parent()
-            .unwrap_or(own)
+            .unwrap_or(directory)
             .join("lib/peername")
             .join(self.name());
-        let candidates = [installed, own.join(self.name())];
+        let candidates = [installed, directory.join(self.name())];
         match candidates.iter().find(|path| path.exists()) {
             Some(path) => self.check(path).map(|()| path.clone()),
             None => Err(LibraryError::Missing {
                 library: self,
-                places: candidates,
+                candidates,
             }),
         }
     }
@@ -54,8 +54,8 @@ impl Library {
         }
     }
 
-    /// The symbol with the version of the interface (`crates/preload`): of the table that the library reads, or of the
-    /// variables.
+    /// The exported symbol that has the version of the library's interface in its name (`crates/preload`): of the table, or of the
+    /// environment variables.
     fn version_symbol(self) -> &'static [u8] {
         match self {
             Self::Accept => b"\0peername_preload_5\0",
@@ -69,27 +69,28 @@ impl Library {
             path: path.to_owned(),
             source,
         };
-        let about = fs::metadata(path).map_err(unreadable)?;
+        let metadata = fs::metadata(path).map_err(unreadable)?;
         let user = peername_sys::process::user::effective_uid();
-        if ![0, user].contains(&about.uid()) || about.mode() & 0o022 != 0 {
+        let is_owner_trusted = [0, user].contains(&metadata.uid());
+        if !is_owner_trusted || metadata.mode() & GROUP_OR_OTHERS_WRITE != 0 {
             return Err(LibraryError::Writable(path.to_owned()));
         }
         let content = fs::read(path).map_err(unreadable)?;
         let symbol = self.version_symbol();
-        let has_version = content.windows(symbol.len()).any(|part| part == symbol);
-        // Spaces and colons separate the paths of LD_PRELOAD (ld.so(8)).
-        let listable = !path.to_string_lossy().contains([' ', ':']);
-        match (has_version, listable) {
-            (false, _) => Err(LibraryError::Other {
+        if !content.windows(symbol.len()).any(|part| part == symbol) {
+            return Err(LibraryError::OtherVersion {
                 path: path.to_owned(),
                 alternative: match self {
                     Self::Accept => ", or add --mode notify, which needs none",
                     Self::Connect => "",
                 },
-            }),
-            (_, false) => Err(LibraryError::Unlistable(path.to_owned())),
-            _ => Ok(()),
+            });
         }
+        // Spaces and colons separate the paths of LD_PRELOAD (ld.so(8)).
+        if path.to_string_lossy().contains([' ', ':']) {
+            return Err(LibraryError::Unlistable(path.to_owned()));
+        }
+        Ok(())
     }
 }
 
@@ -99,24 +100,24 @@ impl Display for Library {
     }
 }
 
-/// Sets the variables of [`Library::Accept`] in the environment of `command`: where ld.so(8) finds the library, and where
-/// the library finds the table.
+/// Sets the variables of [`Library::Accept`] in the environment of `command`: the path of the library for ld.so(8), and the path
+/// of the table for the library.
 pub fn set_environment(command: &mut Command, library: &Path, table: &SharedTable) {
-    command.env("LD_PRELOAD", preloaded(library));
+    command.env("LD_PRELOAD", ld_preload_value(library));
     command.env("PEERNAME_TABLE", table.path());
 }
 
 /// The value of LD_PRELOAD with this library first, followed by the libraries that are listed there already.
-pub(crate) fn preloaded(library: &Path) -> OsString {
-    let mut all = library.as_os_str().to_owned();
+pub(crate) fn ld_preload_value(library: &Path) -> OsString {
+    let mut libraries = library.as_os_str().to_owned();
     if let Some(others) = env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
-        all.push(":");
-        all.push(others);
+        libraries.push(":");
+        libraries.push(others);
     }
-    all
+    libraries
 }
 
-/// Why the library can't be loaded.
+/// An error returned by [`Library::find`].
 #[derive(Debug, thiserror::Error)]
 pub enum LibraryError {
     /// The path of this binary can't be determined.
@@ -125,36 +126,39 @@ pub enum LibraryError {
     /// The library is in none of the candidate paths.
     #[error(
         "{library} is neither {} nor {}; install it beside the binary (`make libraries` in a source tree){}",
-        places[0].display(), places[1].display(),
+        candidates[0].display(), candidates[1].display(),
         if *library == Library::Accept { ", or use --mode notify" } else { "" }
     )]
     Missing {
         /// The library.
         library: Library,
         /// The candidate paths.
-        places: [PathBuf; 2],
+        candidates: [PathBuf; 2],
     },
-    /// It can't be read.
+    /// The library can't be read.
     #[error("{}: {source}", path.display())]
     Unreadable {
         /// The library.
         path: PathBuf,
-        /// Why.
+        /// The error.
         source: io::Error,
     },
     /// Other users can change it.
     #[error("{}: another user can change this library, and with it the program: it must belong to root or to you, \
              and not be writable by group or others", .0.display())]
     Writable(PathBuf),
-    /// It is of another version.
+    /// The library is of another version.
     #[error("{}: not the library of this version; install it and the binary from one `make build` or release{alternative}", path.display())]
-    Other {
+    OtherVersion {
         /// The library.
         path: PathBuf,
-        /// What does without it.
+        /// An option that needs no library, as the end of the message.
         alternative: &'static str,
     },
-    /// Its path contains a separator of LD_PRELOAD.
+    /// The library's path contains a separator of LD_PRELOAD.
     #[error("{}: LD_PRELOAD can't hold a path with a space or a colon; install peername elsewhere", .0.display())]
     Unlistable(PathBuf),
 }
+
+/// S_IWGRP and S_IWOTH (inode(7)).
+const GROUP_OR_OTHERS_WRITE: u32 = 0o022;

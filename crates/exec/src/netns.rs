@@ -33,7 +33,7 @@ use peername_sys::process::namespace::{
 };
 use peername_sys::process::pidfd::{PidFd, Signal};
 
-/// Why the private network can't be started.
+/// An error returned by [`start`].
 #[derive(Debug, thiserror::Error)]
 pub enum NetnsError {
     /// This host does not allow namespaces for this user.
@@ -72,7 +72,7 @@ pub fn start(sockets: Vec<OwnedFd>, proxy: Vec<OsString>) -> Result<(), NetnsErr
         let Some(program) = sockets.pop().map(PidFd::from) else {
             return 1;
         };
-        match supervise((pid, &program), sockets, proxy) {
+        match supervise(pid, &program, sockets, proxy) {
             Ok(()) => 0,
             Err(error) => {
                 eprintln!("peername: the proxy beside the program: {error}");
@@ -86,7 +86,8 @@ pub fn start(sockets: Vec<OwnedFd>, proxy: Vec<OsString>) -> Result<(), NetnsErr
 
 /// Starts the proxy, and ends the proxy or the program when the other has exited.
 fn supervise(
-    (pid, program): (u32, &PidFd),
+    pid: u32,
+    program: &PidFd,
     sockets: Vec<OwnedFd>,
     proxy: Vec<OsString>,
 ) -> Result<(), SyscallError> {
@@ -101,29 +102,29 @@ fn supervise(
     let epoll = Epoll::new()?;
     epoll.add(program, PROGRAM, Interest::Readable)?;
     epoll.add(proxy, PROXY, Interest::Readable)?;
-    let (survivor, grace_period) = match wait_first(&epoll, None)? {
-        // The program's connections have ended with it, so the proxy is ended.
-        Some(PROGRAM) => (proxy, GRACE_PERIOD),
+    let survivor = match wait_first(&epoll, None)? {
+        // The program's connections have ended with it.
+        Some(PROGRAM) => proxy,
         _ => {
             eprintln!("peername: the proxy has exited, so the program is unreachable; ending it");
-            (program, GRACE_PERIOD)
+            program
         }
     };
     let _ = survivor.signal(Signal::TERM);
     let exit = Epoll::new()?;
     exit.add(survivor, 0, Interest::Readable)?;
-    if wait_first(&exit, Some(grace_period))?.is_none() {
+    if wait_first(&exit, Some(GRACE_PERIOD))?.is_none() {
         let _ = survivor.signal(Signal::KILL);
     }
     let _ = child.wait();
     Ok(())
 }
 
-/// Waits for the first event. `None` after the timeout, and only then.
+/// Waits for the first event, and returns its token; `None` after the timeout.
 fn wait_first(epoll: &Epoll, limit: Option<Duration>) -> Result<Option<u64>, SyscallError> {
-    let mut found = Vec::new();
-    epoll.wait(limit, &mut found)?;
-    Ok(found.first().map(|found| found.token))
+    let mut events = Vec::new();
+    epoll.wait(limit, &mut events)?;
+    Ok(events.first().map(|event| event.token))
 }
 
 /// Executes the proxy with the sockets passed as by a service manager (sd_listen_fds(3)).

@@ -53,13 +53,13 @@ pub enum Reason {
     Go(PathBuf),
     /// It is for another machine type than the library.
     Foreign(PathBuf),
-    /// It is a shell or another launcher: the programs it will start are unknown, and may be of any kind.
+    /// It is a shell or another launcher: the programs that it will start are unknown, and may be of any kind.
     Starter(PathBuf),
-    /// It may be executed and not be read: what it is is unknown.
+    /// It may be executed but not read, so its kind is unknown.
     Unreadable(PathBuf),
 }
 
-/// Why a program can't be run, or can't be shown its clients.
+/// An error returned by [`examine`]: the program can't be run, or can't be shown its clients.
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
     /// There is no such file.
@@ -76,18 +76,18 @@ pub enum ProgramError {
     /// The file exists and is not executable.
     #[error("{}: not an executable file", .0.display())]
     NotExecutable(PathBuf),
-    /// It can't be read.
+    /// The file can't be read.
     #[error("{}: {source}", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error.
         source: io::Error,
     },
-    /// The script's interpreters are scripts themselves, on more levels than are followed.
+    /// The interpreters of the script are scripts themselves, on more levels than are followed.
     #[error("{}: more than {MAX_INTERPRETERS} interpreters, one for the other", .0.display())]
     TooManyInterpreters(PathBuf),
-    /// It gains privileges by being executed, see [`PrivilegeGain`].
+    /// The program gains privileges by being executed, see [`PrivilegeGain`].
     #[error(
         "{} gains {what} by being executed: such programs ignore LD_PRELOAD, and system calls can't be \
          answered for them. Start it as the user it would become, or use --mode netns",
@@ -96,7 +96,7 @@ pub enum ProgramError {
     Privileged {
         /// The file.
         path: PathBuf,
-        /// What it gains.
+        /// The kind of privileges.
         what: &'static str,
     },
 }
@@ -116,16 +116,16 @@ pub fn examine(name: &OsStr, search: &OsStr) -> Result<Program, ProgramError> {
             path: next.clone(),
             source,
         };
-        // A file with execute permission and without read permission can't be inspected.
         let content = match File::open(&next) {
             Ok(content) => content,
+            // A file with execute permission and without read permission can't be inspected.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 return Ok(Program::new(file, Reason::Unreadable(next)));
             }
             Err(error) => return Err(unreadable(error)),
         };
         match script::interpreter(&content).map_err(unreadable)? {
-            Interpreter::None => return Ok(Program::new(file, of_binary(next, content))),
+            Interpreter::None => return Ok(Program::new(file, classify_binary(next, content))),
             Interpreter::File(interpreter)
                 if interpreter.try_exists().is_ok_and(|exists| !exists) =>
             {
@@ -150,7 +150,7 @@ impl Program {
         }
     }
 
-    /// Whether a preloaded library is loaded into the program itself, regardless of the programs it starts.
+    /// Whether a preloaded library is loaded into the program itself, regardless of the programs that it starts.
     pub fn loads_libraries(&self) -> bool {
         match &self.reason {
             Reason::Dynamic(_) | Reason::Unreadable(_) => true,
@@ -159,7 +159,7 @@ impl Program {
             Reason::Starter(path) => File::open(path)
                 .ok()
                 .and_then(Elf::read)
-                .is_none_or(|elf| elf.has_dynamic_linker && elf.native && !elf.go),
+                .is_none_or(|elf| elf.has_dynamic_linker && elf.is_native && !elf.is_go),
         }
     }
 }
@@ -224,14 +224,14 @@ pub fn search_path() -> OsString {
     env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into())
 }
 
-fn of_binary(path: PathBuf, content: File) -> Reason {
+fn classify_binary(path: PathBuf, content: File) -> Reason {
     if is_starter(&path) {
         return Reason::Starter(path);
     }
     match Elf::read(content) {
-        Some(elf) if elf.go => Reason::Go(path),
+        Some(elf) if elf.is_go => Reason::Go(path),
         Some(elf) if !elf.has_dynamic_linker => Reason::Static(path),
-        Some(elf) if !elf.native => Reason::Foreign(path),
+        Some(elf) if !elf.is_native => Reason::Foreign(path),
         Some(_) => Reason::Dynamic(path),
         // execvp(3) runs a file of an unknown format by a shell.
         None => Reason::Starter(path),
@@ -244,6 +244,7 @@ fn is_starter(path: &Path) -> bool {
     STARTERS.contains(&name)
 }
 
+/// Finds the file of a program, as execvp(3) does.
 fn find(name: &OsStr, search: &OsStr) -> Result<PathBuf, ProgramError> {
     let named = PathBuf::from(name);
     if name.is_empty() {
@@ -259,17 +260,17 @@ fn find(name: &OsStr, search: &OsStr) -> Result<PathBuf, ProgramError> {
         return Ok(found.clone());
     }
     Err(match candidates.into_iter().find(|path| path.exists()) {
-        Some(there) => ProgramError::NotExecutable(there),
+        Some(existing) => ProgramError::NotExecutable(existing),
         None => ProgramError::NotFound(named),
     })
 }
 
 fn refuse_privileged(path: &Path) -> Result<(), ProgramError> {
-    let gains = privilege_gain(path).map_err(|failed| ProgramError::Unreadable {
+    let gain = privilege_gain(path).map_err(|failed| ProgramError::Unreadable {
         path: path.to_owned(),
         source: failed.source,
     })?;
-    let what = match gains {
+    let what = match gain {
         PrivilegeGain::Nothing => return Ok(()),
         PrivilegeGain::User => "another user (set-user-ID)",
         PrivilegeGain::Group => "another group (set-group-ID)",
@@ -281,7 +282,7 @@ fn refuse_privileged(path: &Path) -> Result<(), ProgramError> {
     })
 }
 
-/// The kernel follows four interpreters and then returns ELOOP (execve(2)); each env(1) adds one.
+/// The kernel follows four interpreters and then returns ELOOP (execve(2)); each env(1) in between adds one.
 const MAX_INTERPRETERS: usize = 8;
 
 /// Shells and launchers: programs that start others.

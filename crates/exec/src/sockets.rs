@@ -1,4 +1,5 @@
-//! The program's sockets: what the table asks of one, and which are open, for sweeps: by sock_diag(7), else by /proc/net/tcp.
+//! The program's sockets: the properties that make a key, and for sweeps the list of open sockets, by sock_diag(7), or else by
+//! /proc/net/tcp.
 
 use std::collections::HashSet;
 use std::os::fd::BorrowedFd;
@@ -9,33 +10,36 @@ use peername_sys::netlink::sock_diag::connected_sockets;
 use peername_sys::tcp::socket_info::{self, StreamProtocol};
 use peername_sys::{NameCall, Result};
 
-/// Tries the ways to list sockets in the calling thread's network namespace.
+/// Finds out how sockets can be listed in the calling thread's network namespace.
 ///
 /// # Errors
 ///
-/// That of netlink(7): there is no /proc/net/tcp either.
+/// The error of netlink(7), if /proc/net/tcp can't be read either.
 pub(crate) fn find_listing() -> Result<SocketListing> {
-    match connected_sockets(StreamProtocol::Tcp) {
-        Ok(_) => Ok(match connected_sockets(StreamProtocol::Multipath) {
-            Ok(_) => SocketListing::Diag,
-            Err(_) => SocketListing::DiagWithoutMultipath,
-        }),
-        Err(error) => match proc_inodes() {
+    if let Err(error) = connected_sockets(StreamProtocol::Tcp) {
+        return match proc_inodes() {
             Ok(_) => Ok(SocketListing::Proc),
             Err(_) => Err(error),
-        },
+        };
     }
+    Ok(match connected_sockets(StreamProtocol::Multipath) {
+        Ok(_) => SocketListing::Diag,
+        Err(_) => SocketListing::DiagWithoutMultipath,
+    })
 }
 
-/// The keys of the connected sockets that a process has open. One may be missing if another is closed meanwhile.
+/// The keys of the connected sockets that a process has open. A socket may be missing if another one is closed meanwhile.
 ///
 /// # Errors
 ///
 /// The sockets can't be listed, or the list was interrupted.
 pub(crate) fn open_keys(listing: SocketListing) -> Result<HashSet<SocketKey>> {
     if listing == SocketListing::Proc {
-        let inodes = proc_inodes()?.into_iter();
-        return Ok(inodes.filter_map(SocketKey::from_inode).collect());
+        let inodes = proc_inodes()?;
+        return Ok(inodes
+            .into_iter()
+            .filter_map(SocketKey::from_inode)
+            .collect());
     }
     let mut sockets = connected_sockets(StreamProtocol::Tcp)?;
     if listing == SocketListing::Diag {
@@ -50,7 +54,7 @@ pub(crate) fn open_keys(listing: SocketListing) -> Result<HashSet<SocketKey>> {
     Ok(keys.flatten().collect())
 }
 
-/// The inode numbers of connected TCP sockets. Without IPv6 there is no second file.
+/// The inode numbers of connected TCP sockets, of /proc/net/tcp and, where there is IPv6, of /proc/net/tcp6.
 fn proc_inodes() -> Result<Vec<u64>> {
     let mut lists = fs::read("/proc/self/net/tcp").call("open(/proc/self/net/tcp)")?;
     match fs::read("/proc/self/net/tcp6") {
@@ -58,8 +62,10 @@ fn proc_inodes() -> Result<Vec<u64>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(error).call("open(/proc/self/net/tcp6)"),
     }
-    let lines = lists.split(|&byte| byte == b'\n');
-    Ok(lines.filter_map(connected_inode).collect())
+    Ok(lists
+        .split(|&byte| byte == b'\n')
+        .filter_map(connected_inode)
+        .collect())
 }
 
 /// A socket of the program, of which this process has a descriptor.

@@ -1,10 +1,10 @@
 //! The identity table as a file in shared memory.
 //!
-//! It has a path, because a program may close every descriptor that it did not open and execute another program (as sshd
-//! does), which then has nothing but its environment. The file belongs to the user who runs the program, and no other user
-//! can open it: a process that can write to it can forge clients.
+//! The table has a path, because a program may close every descriptor that it did not open and execute another program (as
+//! sshd does), which then has nothing but its environment. The file belongs to the user who runs the program, and no other
+//! user can open it: a process that can write to it can forge clients.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, DirEntry, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ pub struct SharedTable {
 pub struct Rules {
     /// The peers that may send headers.
     pub networks: Vec<Network>,
-    /// The ports on which headers are expected; none for all.
+    /// The ports on which headers are expected; every port, if the list is empty.
     pub ports: Vec<u16>,
     /// See [`Policy::header_required`].
     pub header_required: bool,
@@ -49,25 +49,25 @@ pub struct Rules {
     pub listing: SocketListing,
 }
 
-/// Why the table can't be created.
+/// An error returned by [`SharedTable::create`].
 #[derive(Debug, thiserror::Error)]
 pub enum TableError {
     /// The file can't be created or sized.
     #[error("the table of clients, {}: {source}", path.display())]
     File {
-        /// Its path.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The error.
         source: io::Error,
     },
-    /// It can't be mapped, or there are no random numbers for it.
+    /// The file can't be mapped, or there are no random numbers for it.
     #[error("the table of clients: {0}")]
     Call(#[from] peername_sys::SyscallError),
     /// The number of slots is wrong.
     #[error("{0} slots: the table of clients takes a power of two, and at least 64")]
     Slots(usize),
     /// Too many networks.
-    #[error("{0} trusted networks, more than the {max} that fit; join neighbouring ones", max = peername_identity::Settings::MAX_NETWORKS)]
+    #[error("{0} trusted networks, more than the {max} that fit; join neighbouring ones", max = Settings::MAX_NETWORKS)]
     Networks(usize),
 }
 
@@ -79,13 +79,13 @@ impl SharedTable {
     ///
     /// [`TableError`]: the file can't be created or mapped, or the number of slots or networks is invalid.
     pub fn create(slots: usize, rules: &Rules) -> Result<Self, TableError> {
-        if rules.networks.len() > peername_identity::Settings::MAX_NETWORKS {
+        if rules.networks.len() > Settings::MAX_NETWORKS {
             return Err(TableError::Networks(rules.networks.len()));
         }
         remove_stale();
         let [first, second] = random::words()?;
         let path = Path::new(DIRECTORY).join(format!("{PREFIX}{first:016x}{second:016x}"));
-        let in_file = |source| TableError::File {
+        let file_error = |source| TableError::File {
             path: path.clone(),
             source,
         };
@@ -95,11 +95,11 @@ impl SharedTable {
             .create_new(true)
             .mode(0o600)
             .open(&path)
-            .map_err(in_file)?;
-        // The lock lives as long as the mapping, which keeps the file open; see `remove_stale`.
-        lock_shared(&file).map_err(|failed| in_file(failed.source))?;
+            .map_err(file_error)?;
+        // The mapping keeps the file open, and so keeps the lock; see `remove_stale`.
+        lock_shared(&file).map_err(|failed| file_error(failed.source))?;
         let len = Table::size(slots);
-        file.set_len(len as u64).map_err(in_file)?;
+        file.set_len(len as u64).map_err(file_error)?;
         let words = map_words(&file, len)?;
         let table = Table::new(words).ok_or(TableError::Slots(slots))?;
         rules.write_to(table.settings())?;
@@ -118,7 +118,7 @@ impl SharedTable {
 
     /// Removes the path. Processes that have the table mapped keep it.
     pub fn remove(&self) {
-        // Removed already, or /dev/shm is missing: there is nothing to be done.
+        // An error means that the file was removed already, or that /dev/shm is missing: there is nothing to be done.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -128,7 +128,7 @@ impl Rules {
     ///
     /// # Errors
     ///
-    /// Those of getrandom(2): without a secret every call could bypass the supervisor.
+    /// An error of getrandom(2): without a secret every call could bypass the supervisor.
     pub(crate) fn write_to(&self, settings: Settings<'_>) -> peername_sys::Result<()> {
         let pass = random::words()?;
         settings.ports().clear();
@@ -155,20 +155,11 @@ impl Rules {
     }
 }
 
-/// Removes stale tables, which no process has open: those of runs that were killed together with their supervisor. Root
-/// removes those of every user; others can open their own only.
+/// Removes stale tables, which no process has open: those of runs that were killed together with their supervisor.
 fn remove_stale() {
-    let entries = fs::read_dir(DIRECTORY).into_iter().flatten().flatten();
-    let ours = |name: &str| name.starts_with(PREFIX);
-    for entry in entries.filter(|entry| entry.file_name().to_str().is_some_and(ours)) {
-        // Metadata of the entry itself: it may be another user's symbolic link.
-        let old = entry.metadata().is_ok_and(|about| {
-            let age = about.modified().ok().and_then(|at| at.elapsed().ok());
-            let own = user::is_root() || about.uid() == user::effective_uid();
-            about.is_file() && own && age.is_some_and(|age| age > STALE_AFTER)
-        });
-        let file = old.then(|| shared_memory::open(&entry.path()));
-        if let Some(Ok(file)) = file
+    for entry in fs::read_dir(DIRECTORY).into_iter().flatten().flatten() {
+        if is_old_table(&entry)
+            && let Ok(file) = shared_memory::open(&entry.path())
             && try_lock_exclusive(&file)
         {
             // Another launcher may have removed it already.
@@ -177,7 +168,23 @@ fn remove_stale() {
     }
 }
 
+/// Whether the entry is the file of a table that is not new, and that this user may remove: root those of every user, others
+/// their own only.
+fn is_old_table(entry: &DirEntry) -> bool {
+    let name = entry.file_name();
+    if !name.to_str().is_some_and(|name| name.starts_with(PREFIX)) {
+        return false;
+    }
+    // Metadata of the entry itself, which may be another user's symbolic link.
+    let Ok(metadata) = entry.metadata() else {
+        return false;
+    };
+    let is_own = user::is_root() || metadata.uid() == user::effective_uid();
+    let age = metadata.modified().ok().and_then(|at| at.elapsed().ok());
+    metadata.is_file() && is_own && age.is_some_and(|age| age > STALE_AFTER)
+}
+
 const DIRECTORY: &str = "/dev/shm";
 const PREFIX: &str = "peername-";
-/// The minimum age of a stale table: one that is being created is not locked yet, for a moment.
+/// The minimum age of a stale table: a new one is not locked yet for a moment.
 const STALE_AFTER: Duration = Duration::from_secs(30);

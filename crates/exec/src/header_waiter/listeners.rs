@@ -1,7 +1,7 @@
-//! The program's listeners, as sockets and not as addresses: a wake-up connection is opened to no other.
+//! The program's listeners, as sockets and not as addresses: a wake-up connection must not reach another program's listener.
 //!
-//! No descriptor of a listener is kept, because the program must be able to free its port. An epoll(7) instance watches each
-//! instead, which does not keep it open, and from which the kernel removes it once it is closed.
+//! No descriptor of a listener is kept, because the program must be able to free its port. Instead an epoll(7) instance
+//! watches each listener, which does not keep the listener open, and from which the kernel removes a closed one.
 
 use std::collections::HashMap;
 use std::fs;
@@ -14,7 +14,7 @@ use peername_sys::event::epoll::{Epoll, Interest};
 use peername_sys::tcp::foreign_listener::ForeignListener;
 use peername_sys::tcp::socket_info;
 
-/// The address of a listener. Each network namespace can have a listener at it.
+/// The address of a listener, with the network namespace: each namespace can have a listener at the same address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ListenerAddr {
     /// The socket's own address.
@@ -33,16 +33,16 @@ impl From<&ForeignListener> for ListenerAddr {
     }
 }
 
-/// The listeners that processes of the program have shown.
+/// The listeners of which processes of the program have passed a descriptor.
 #[derive(Debug)]
 pub(super) struct Listeners {
     by_inode: HashMap<u64, WatchedListener>,
     /// The network namespace of wake-up connections (SO_NETNS_COOKIE; 0 if unknown).
     namespace: u64,
-    /// How many may be watched. Beyond it all are forgotten, and those that are still used are shown again with the next
-    /// connection.
+    /// The maximum number of listeners. When it is reached, all are removed: those that are still used are added again with the
+    /// next connection.
     capacity: usize,
-    /// How many are watched when the closed ones are removed next.
+    /// The number of listeners at which the closed ones are removed next.
     prune_at: usize,
 }
 
@@ -83,7 +83,7 @@ impl Listeners {
         Ok(())
     }
 
-    /// Removes closed listeners, and all if that makes no room. Each that is left is examined again when there are twice as many.
+    /// Removes the closed listeners, or all if too many are left. The next time is when the number of the rest has doubled.
     fn prune(&mut self) {
         self.by_inode.retain(|_, listener| listener.is_open());
         if self.by_inode.len() >= self.capacity {
@@ -93,17 +93,17 @@ impl Listeners {
         self.prune_at = next.min(self.capacity);
     }
 
-    /// Whether one of them listens at this address, in the namespace of wake-up connections.
-    pub(super) fn listen_at(&self, at: ListenerAddr) -> bool {
+    /// Whether a listener at this address can be reached by wake-up connections.
+    pub(super) fn has_listener_at(&self, at: ListenerAddr) -> bool {
         let is_reachable = self.namespace == 0 || at.namespace == self.namespace;
         let mut watched = self.by_inode.values();
-        is_reachable && watched.any(|listener| listener.at == at && listener.listens())
+        is_reachable && watched.any(|listener| listener.at == at && listener.is_listening())
     }
 }
 
 impl WatchedListener {
-    /// Whether a process has the socket open: the epoll instance has a target (proc_pid_fdinfo(5)). Without a descriptor to
-    /// read that, it is assumed to be.
+    /// Whether a process has the socket open: the epoll instance has a target (proc_pid_fdinfo(5)). True if that can't be read
+    /// for want of a descriptor.
     fn is_open(&self) -> bool {
         let path = format!("/proc/self/fdinfo/{}", self.epoll.as_fd().as_raw_fd());
         fs::read_to_string(path).map_or(true, |info| {
@@ -111,15 +111,15 @@ impl WatchedListener {
         })
     }
 
-    /// Whether it is open and was not shut down.
-    fn listens(&self) -> bool {
-        let mut found = Vec::new();
-        let polled = self.epoll.wait(Some(Duration::ZERO), &mut found);
-        polled.is_ok() && !found.iter().any(|event| event.hung_up) && self.is_open()
+    /// Whether the socket is open and was not shut down.
+    fn is_listening(&self) -> bool {
+        let mut events = Vec::new();
+        let polled = self.epoll.wait(Some(Duration::ZERO), &mut events);
+        polled.is_ok() && !events.iter().any(|event| event.hung_up) && self.is_open()
     }
 }
 
-/// The highest capacity.
+/// The maximum capacity.
 pub(super) const MAX_LISTENERS: usize = 1024;
-/// Below this number closed ones are kept: examining them would cost more.
+/// Fewer listeners than this are not examined: that would cost more than keeping the closed ones.
 const MIN_PRUNED: usize = 64;

@@ -1,4 +1,5 @@
-//! Notices that the program listens, but on none of the ports of `--ports`: a mistyped port would show the balancer as the client.
+//! Warns if the program listens on none of the ports of `--ports`: after a typing error it would take the balancer for its
+//! client.
 
 use std::env;
 use std::time::{Duration, Instant};
@@ -6,19 +7,19 @@ use std::time::{Duration, Instant};
 use peername_identity::Settings;
 use peername_sys::process::stderr::try_write_line;
 
-/// What is known of the ports on which the program listens.
+/// The state of the warning.
 #[derive(Debug)]
 pub(super) enum PortWatch {
-    /// It has not listened yet.
+    /// The program has not listened yet.
     Waiting,
-    /// It has listened on this port, which expects no headers, and on no other since `begun`.
-    Uncovered { port: u16, begun: Instant },
+    /// The program listens on this port since that time, and on no port that expects headers.
+    Uncovered { port: u16, since: Instant },
     /// There is nothing to warn of any more.
     Done,
 }
 
 impl PortWatch {
-    /// Sockets that a service manager has passed listen already, perhaps on one of the ports: nothing is known then.
+    /// [`PortWatch::Done`] if a service manager has passed sockets: they listen already, and their ports are not known here.
     pub(super) fn new() -> Self {
         match env::var_os("LISTEN_FDS") {
             Some(_) => Self::Done,
@@ -31,26 +32,26 @@ impl PortWatch {
         if settings.covers(port) {
             *self = Self::Done;
         } else if matches!(self, Self::Waiting) {
-            let begun = Instant::now();
-            *self = Self::Uncovered { port, begun };
+            let since = Instant::now();
+            *self = Self::Uncovered { port, since };
         }
     }
 
     /// When [`PortWatch::warn`] must be called.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         match self {
-            Self::Uncovered { begun, .. } => Some(*begun + GRACE_PERIOD),
+            Self::Uncovered { since, .. } => Some(*since + GRACE_PERIOD),
             Self::Waiting | Self::Done => None,
         }
     }
 
     /// Warns once, if the deadline has passed.
     pub(super) fn warn(&mut self, settings: Settings<'_>) {
-        if let Self::Uncovered { port, begun } = *self
-            && begun.elapsed() >= GRACE_PERIOD
+        if let Self::Uncovered { port, since } = *self
+            && since.elapsed() >= GRACE_PERIOD
         {
             *self = Self::Done;
-            let ports = list(|port| settings.covers(port));
+            let ports = format_ports(|port| settings.covers(port));
             try_write_line(&format!(
                 "peername: the program listens on port {port}, and on no port of --ports {ports}: no header is read, and its \
                  clients are those that connect"
@@ -59,8 +60,8 @@ impl PortWatch {
     }
 }
 
-/// The ports, as `--ports` takes them.
-fn list(is_listed: impl Fn(u16) -> bool) -> String {
+/// Formats a set of ports as `--ports` takes it.
+fn format_ports(is_listed: impl Fn(u16) -> bool) -> String {
     let mut ranges: Vec<(u16, u16)> = Vec::new();
     for port in (1..=u16::MAX).filter(|port| is_listed(*port)) {
         match ranges.last_mut() {
@@ -69,10 +70,10 @@ fn list(is_listed: impl Fn(u16) -> bool) -> String {
         }
     }
     let texts: Vec<_> = ranges
-        .iter()
-        .map(|(first, last)| match first == last {
-            true => first.to_string(),
-            false => format!("{first}-{last}"),
+        .into_iter()
+        .map(|range| match range {
+            (first, last) if first == last => first.to_string(),
+            (first, last) => format!("{first}-{last}"),
         })
         .collect();
     texts.join(",")
@@ -90,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn port_that_is_covered_ends_the_watch() {
+    fn covered_port_ends_the_watch() {
         let words = Table::size(64) / 8;
         let memory: Vec<_> = (0..words).map(|_| AtomicU64::new(0)).collect();
         let settings = Table::new(&memory).expect("a table").settings();
@@ -110,6 +111,9 @@ mod tests {
     #[test]
     fn ports_are_listed_as_the_option_takes_them() {
         let ports = [80, 443, 444, 445, 65535];
-        assert_eq!(list(|port| ports.contains(&port)), "80,443-445,65535");
+        assert_eq!(
+            format_ports(|port| ports.contains(&port)),
+            "80,443-445,65535"
+        );
     }
 }

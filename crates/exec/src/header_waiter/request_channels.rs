@@ -1,10 +1,11 @@
 //! The channels by which processes with the preloaded library reach the header waiter: a pair of connected sockets for each
 //! [request](peername_identity::WaiterRequest), one end of which the supervisor adds to the process that asks for it.
 //!
-//! They have no name, so no other process of the host can reach the header waiter. It does not trust a process of the program
-//! either: a server that has dropped its privileges may be compromised. What a request is about are the sockets that come with
-//! it, and the kernel is asked about these. The library sends its request as soon as it has the socket, and confirms a handoff
-//! as soon as it has the connection; so each channel has a deadline, and their number is bounded.
+//! They have no name, so no other process of the host can reach the header waiter. The processes of the program are not
+//! trusted either: a server that has dropped its privileges may be compromised. So a request names nothing: it passes the
+//! sockets that it is about, and the kernel is queried about these. The library sends its request as soon as it has the
+//! channel, and confirms a handoff as soon as it has the connection; so each channel has a deadline, and their number is
+//! bounded.
 
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -30,7 +31,7 @@ pub struct RequestChannels {
     settings: Settings<'static>,
     epoll: Epoll,
     open: Vec<Channel>,
-    /// Files that were sent instead of sockets.
+    /// Files that were sent instead of sockets, see [`keep_open`].
     files: Vec<ForeignFd>,
 }
 
@@ -61,19 +62,19 @@ impl RequestChannels {
         })
     }
 
-    /// Opens a channel, and returns the end for the process that has asked for it. Beyond the limit, ends the one whose deadline
-    /// is next.
+    /// Opens a channel, and returns the end for the process that has asked for it. If too many are open, or there is no
+    /// descriptor, ends the channel with the earliest deadline first.
     ///
     /// # Errors
     ///
-    /// EMFILE or ENFILE: there is no descriptor, and no channel that could be ended for it.
+    /// EMFILE or ENFILE: there is no descriptor, and no channel that could be ended.
     pub(crate) fn open(&mut self, waiter: &mut HeaderWaiter) -> Result<OwnedFd> {
         if self.open.len() >= MAX_OPEN {
-            self.end_next(waiter);
+            self.end_earliest(waiter);
         }
         let mut opened = seqpacket_pair();
-        // A channel frees one descriptor, and a pair takes two.
-        while opened.as_ref().is_err_and(SyscallError::is_exhaustion) && self.end_next(waiter) {
+        // More than once, because a channel frees one descriptor, and a pair takes two.
+        while opened.as_ref().is_err_and(SyscallError::is_exhaustion) && self.end_earliest(waiter) {
             opened = seqpacket_pair();
         }
         let (ours, theirs) = opened?;
@@ -87,7 +88,7 @@ impl RequestChannels {
         Ok(theirs)
     }
 
-    /// When [`RequestChannels::serve`] must be called even if it is not readable.
+    /// When [`RequestChannels::serve`] must be called even if no channel is readable.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.open.iter().map(|channel| channel.deadline).min()
     }
@@ -102,22 +103,22 @@ impl RequestChannels {
         } = self;
         let now = Instant::now();
         open.retain_mut(|channel| {
-            let goes_on = channel.drive(*settings, files, waiter);
-            if goes_on && channel.deadline <= now {
+            let stays_open = channel.drive(*settings, files, waiter);
+            if stays_open && channel.deadline <= now {
                 channel.end(*settings, files, waiter);
                 return false;
             }
-            goes_on
+            stays_open
         });
     }
 
-    /// Ends the channel whose deadline is next. Returns whether there is one.
-    fn end_next(&mut self, waiter: &mut HeaderWaiter) -> bool {
+    /// Ends the channel with the earliest deadline. Returns whether there is one.
+    fn end_earliest(&mut self, waiter: &mut HeaderWaiter) -> bool {
         let channels = self.open.iter().enumerate();
-        let Some((next, _)) = channels.min_by_key(|(_, channel)| channel.deadline) else {
+        let Some((earliest, _)) = channels.min_by_key(|(_, channel)| channel.deadline) else {
             return false;
         };
-        let mut channel = self.open.remove(next);
+        let mut channel = self.open.remove(earliest);
         channel.end(self.settings, &mut self.files, waiter);
         true
     }
@@ -131,7 +132,7 @@ impl AsFd for RequestChannels {
 }
 
 impl Channel {
-    /// Processes what the process has sent, if there is something. Returns whether the channel goes on.
+    /// Processes a message of the process, if there is one. Returns whether the channel stays open.
     fn drive(
         &mut self,
         settings: Settings<'_>,
@@ -144,7 +145,7 @@ impl Channel {
         let mut bytes = [0; 2];
         let (len, mut fds) = match self.receive(&mut bytes) {
             Ok(received) => received,
-            Err(error) => return is_not_yet(&error),
+            Err(error) => return is_would_block(&error),
         };
         if !fds.iter().all(socket_info::is_socket) {
             keep_open(files, fds);
@@ -180,6 +181,7 @@ impl Channel {
         receive_foreign_fds(&self.socket, bytes, WaiterRequest::MAX_DESCRIPTORS)
     }
 
+    /// Sends a ready connection of this listener, if there is one. Returns whether the channel stays open, for the confirmation.
     fn hand_over(&mut self, waiter: &mut HeaderWaiter, listener: ListenerAddr) -> bool {
         let Some(connection) = waiter.take_ready(listener) else {
             let _ = send_bytes(&self.socket, b"-", None);
@@ -197,11 +199,12 @@ impl Channel {
         true
     }
 
-    /// Completes the handoff once the process confirms it. If it closes its end before, the connection is returned.
+    /// Completes the handoff if the process has confirmed it. If it has closed its end instead, the connection is returned.
+    /// Returns whether the channel stays open.
     fn confirm(&mut self, waiter: &mut HeaderWaiter) -> bool {
         match self.receive(&mut [0; 1]) {
             Ok((1.., _)) => self.handoff = None,
-            Err(error) if is_not_yet(&error) => return true,
+            Err(error) if is_would_block(&error) => return true,
             _ => {
                 if let Some(unconfirmed) = self.handoff.take() {
                     waiter.return_ready(unconfirmed.connection, unconfirmed.listener);
@@ -211,8 +214,8 @@ impl Channel {
         false
     }
 
-    /// Ends the channel before it is closed: the process can't send any more, so that it closes a connection that it has not
-    /// confirmed, and what it has sent until now is processed.
+    /// Prepares the channel to be closed. From now on the process can't send, so that it closes a connection that it has not
+    /// confirmed; the messages that it has sent before are processed.
     fn end(
         &mut self,
         settings: Settings<'_>,
@@ -238,7 +241,7 @@ fn covered_listener(settings: Settings<'_>, socket: ForeignFd) -> Option<Foreign
 }
 
 /// Whether the socket can be a connection that was accepted from this listener: it has the listener's address, in the same
-/// network namespace. In one of its own a process can have any peer.
+/// network namespace. In a namespace of its own a process could have any peer.
 fn is_accepted_from(listener: &ForeignListener, connection: &ForeignFd) -> bool {
     if socket_info::protocol(connection).is_none() || socket_info::is_listener(connection) {
         return false;
@@ -247,15 +250,16 @@ fn is_accepted_from(listener: &ForeignListener, connection: &ForeignFd) -> bool 
     if socket_info::netns_cookie(connection) != at.namespace {
         return false;
     }
-    let Ok(own) = local_addr(connection) else {
+    let Ok(local) = local_addr(connection) else {
         return false;
     };
-    own.port() == at.addr.port()
-        && (at.addr.ip().is_unspecified() || at.addr.ip().to_canonical() == own.ip().to_canonical())
+    let (local_ip, listener_ip) = (local.ip().to_canonical(), at.addr.ip());
+    local.port() == at.addr.port()
+        && (listener_ip.is_unspecified() || listener_ip.to_canonical() == local_ip)
 }
 
-/// Keeps files open that were sent instead of sockets: closing one may wait for a file system that does not answer. A process
-/// that does so is broken or compromised.
+/// Keeps files open that were sent instead of sockets: closing a file may wait for a file system that does not answer. A
+/// process that sends files is broken or compromised.
 fn keep_open(files: &mut Vec<ForeignFd>, sent: Vec<ForeignFd>) {
     if files.is_empty() {
         try_write_line(
@@ -263,18 +267,18 @@ fn keep_open(files: &mut Vec<ForeignFd>, sent: Vec<ForeignFd>) {
              descriptors that it has not opened, or is compromised",
         );
     }
-    // Beyond the limit they are closed after all.
+    // Files beyond the limit are closed after all.
     files.extend(sent);
     files.truncate(MAX_FILES);
 }
 
-fn is_not_yet(error: &SyscallError) -> bool {
+fn is_would_block(error: &SyscallError) -> bool {
     error.source.kind() == ErrorKind::WouldBlock
 }
 
-/// The limit of open channels: the library needs one for some microseconds.
+/// The limit of open channels. The library needs one for some microseconds.
 const MAX_OPEN: usize = 128;
-/// For a request, and for the confirmation of a handoff: longer than a process of the program is preempted before it.
+/// The time for a request, and for the confirmation of a handoff: longer than the process can be expected to be preempted.
 const TIMEOUT: Duration = Duration::from_secs(1);
 /// The limit of files that are kept open.
 const MAX_FILES: usize = 64;

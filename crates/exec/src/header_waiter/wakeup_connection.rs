@@ -1,13 +1,12 @@
 //! The wake-up connection: makes a listener readable although no client has connected.
 //!
-//! The program's side recognises it by its address: its port is in the table for as long as the connection has it, no other
-//! process can have that port at that address, and no other wake-up connection has it at another address. One byte is
-//! sent, because a listener with TCP_DEFER_ACCEPT does not show a connection that is silent. Closing the connection with
-//! that byte unread resets it, so nothing of it stays in TIME_WAIT.
+//! The library and the supervisor recognise it by its address. Its port is listed in the table for as long as the connection
+//! is open; no other process can have that port at that address, and no other wake-up connection has it at another address.
+//! One byte is sent, because a listener with TCP_DEFER_ACCEPT does not show a silent connection. Closing the connection with
+//! that byte unread resets it, so nothing stays in TIME_WAIT.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
 use peername_identity::PortSet;
@@ -21,10 +20,11 @@ use peername_sys::{NameCall, Result};
 pub(super) struct WakeupConnection {
     /// Dropped before the socket: the port leaves the table while it is still bound.
     _port: ListedPort,
-    socket: TcpStream,
-    listener: SocketAddr,
+    pub(super) socket: TcpStream,
+    pub(super) listener: SocketAddr,
     opened_at: Instant,
-    sent: bool,
+    /// Whether the byte was sent, which takes an established connection.
+    is_byte_sent: bool,
 }
 
 /// A port that is listed in the table, until it is dropped.
@@ -63,12 +63,12 @@ impl WakeupConnection {
         listener: SocketAddr,
         wakeup_ports: PortSet<'static>,
     ) -> Result<Self> {
-        // With the scope of a link-local address.
+        // Derived from the listener's address, to keep the scope of a link-local one.
         let mut to = listener;
         to.set_ip(ip.into());
         let mut from = to;
         from.set_port(0);
-        // Listed before the connection can be accepted.
+        // The port is listed before the connection can be accepted.
         let (socket, port) = bind_listed(from, wakeup_ports)?;
         let socket = socket.connect(to)?;
         let mut wakeup = Self {
@@ -76,7 +76,7 @@ impl WakeupConnection {
             socket,
             listener,
             opened_at: Instant::now(),
-            sent: false,
+            is_byte_sent: false,
         };
         // On the same host the connection is established or refused by now.
         if let Some(error) = stream::take_error(&wakeup.socket).call("getsockopt(SO_ERROR)")? {
@@ -86,42 +86,31 @@ impl WakeupConnection {
         Ok(wakeup)
     }
 
-    pub(super) fn socket(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
-
-    pub(super) fn is_for(&self, listener: SocketAddr) -> bool {
-        self.listener == listener
-    }
-
-    pub(super) fn listener(&self) -> SocketAddr {
-        self.listener
-    }
-
-    /// When it was opened, if it is not established so far.
+    /// When the connection was opened, if it is not established so far.
     pub(super) fn unanswered_since(&self) -> Option<Instant> {
-        (!self.sent).then_some(self.opened_at)
+        (!self.is_byte_sent).then_some(self.opened_at)
     }
 
     /// The event to wait for next.
     pub(super) fn interest(&self) -> Interest {
-        match self.sent {
-            true => Interest::Readable,
+        if self.is_byte_sent {
+            Interest::Readable
+        } else {
             // The accept backlog is full, and the kernel retries the SYN.
-            false => Interest::Writable,
+            Interest::Writable
         }
     }
 
     /// Processes an event. Returns whether the connection is still waiting to be accepted.
-    pub(super) fn drive(&mut self, found: Readiness) -> bool {
-        if !self.sent {
+    pub(super) fn drive(&mut self, event: Readiness) -> bool {
+        if !self.is_byte_sent {
             self.send_byte();
         }
-        !(found.readable || found.read_closed || found.hung_up)
+        !(event.readable || event.read_closed || event.hung_up)
     }
 
     fn send_byte(&mut self) {
-        self.sent |= stream::send(&self.socket, b"!").is_ok();
+        self.is_byte_sent |= stream::send(&self.socket, b"!").is_ok();
     }
 }
 
@@ -163,5 +152,5 @@ impl Drop for ListedPort {
     }
 }
 
-/// The kernel chooses at random among thousands of ports, so a collision is rare.
+/// The number of attempts. The kernel chooses at random among thousands of ports, so a collision is rare.
 const PORTS_TRIED: usize = 8;

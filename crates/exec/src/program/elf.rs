@@ -12,9 +12,9 @@ pub(super) struct Elf {
     /// Whether it names an interpreter (PT_INTERP), which is the dynamic linker.
     pub(super) has_dynamic_linker: bool,
     /// Whether it was built by the Go tool chain, possibly with C in it.
-    pub(super) go: bool,
+    pub(super) is_go: bool,
     /// Whether it is for the machine type of the preloaded library.
-    pub(super) native: bool,
+    pub(super) is_native: bool,
 }
 
 impl Elf {
@@ -39,8 +39,8 @@ fn read<H: FileHeader<Endian = Endianness>>(data: &ReadCache<File>, is_64: bool)
     let machine = header.e_machine(endian);
     Some(Elf {
         has_dynamic_linker,
-        go: has_go_note(segments, endian, data) || has_go_section(header, endian, data),
-        native: is_64 && NATIVE == Some(machine),
+        is_go: has_go_note(segments, endian, data) || has_go_section(header, endian, data),
+        is_native: is_64 && NATIVE_MACHINE == Some(machine),
     })
 }
 
@@ -50,15 +50,15 @@ fn has_go_note<P: ProgramHeader<Endian = Endianness>>(
     endian: Endianness,
     data: &ReadCache<File>,
 ) -> bool {
-    let notes = segments
+    segments
         .iter()
-        .filter_map(|segment| segment.notes(endian, data).ok()?);
-    notes.into_iter().any(|mut notes| {
-        std::iter::from_fn(|| notes.next().ok().flatten()).any(|note| note.name() == b"Go")
-    })
+        .filter_map(|segment| segment.notes(endian, data).ok()?)
+        .any(|mut notes| {
+            std::iter::from_fn(|| notes.next().ok().flatten()).any(|note| note.name() == b"Go")
+        })
 }
 
-/// Whether there is Go build information, which is there without a build id (`-ldflags=-buildid=`), too.
+/// Whether there is Go build information, which a program has even if it was built without a build id (`-ldflags=-buildid=`).
 fn has_go_section<H: FileHeader<Endian = Endianness>>(
     header: &H,
     endian: Endianness,
@@ -69,7 +69,8 @@ fn has_go_section<H: FileHeader<Endian = Endianness>>(
         .is_ok_and(|sections| sections.section_by_name(endian, b".go.buildinfo").is_some())
 }
 
-const NATIVE: Option<u16> = if cfg!(target_arch = "x86_64") {
+/// The machine type for which this binary, and with it the preloaded library, is compiled.
+const NATIVE_MACHINE: Option<u16> = if cfg!(target_arch = "x86_64") {
     Some(EM_X86_64)
 } else if cfg!(target_arch = "aarch64") {
     Some(EM_AARCH64)

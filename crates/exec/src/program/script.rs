@@ -12,13 +12,13 @@ use std::path::PathBuf;
 pub(super) enum Interpreter {
     /// The file is no script.
     None,
-    /// This file.
+    /// The file at this path.
     File(PathBuf),
-    /// The program of this name: `#!/usr/bin/env NAME`.
+    /// The program of this name, searched for in PATH: `#!/usr/bin/env NAME`.
     Searched(OsString),
 }
 
-/// Reads as much of the first line as the kernel does.
+/// Reads the interpreter from the first line of a file, of which no more is read than the kernel does.
 pub(super) fn interpreter(file: &File) -> io::Result<Interpreter> {
     let mut start = [0; FIRST_LINE];
     let n = file.read_at(&mut start, 0)?;
@@ -40,7 +40,7 @@ fn parse(start: &[u8]) -> Interpreter {
     if path.file_name() != Some(OsStr::new("env")) {
         return Interpreter::File(path);
     }
-    // After its options (-S) and assignments comes the program.
+    // The program follows the options of env(1), such as -S, and its assignments.
     let is_program =
         |word: &&OsStr| !word.as_bytes().starts_with(b"-") && !word.as_bytes().contains(&b'=');
     match words.find(is_program) {
@@ -49,7 +49,7 @@ fn parse(start: &[u8]) -> Interpreter {
     }
 }
 
-/// BINPRM_BUF_SIZE of the kernel (`linux/binfmts.h`): it ignores the rest of the line.
+/// BINPRM_BUF_SIZE of the kernel (`linux/binfmts.h`), which ignores the rest of the line.
 const FIRST_LINE: usize = 256;
 
 #[cfg(test)]

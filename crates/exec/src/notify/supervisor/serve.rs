@@ -15,7 +15,7 @@ use peername_sys::{Errno, SyscallError, is_per_connection_error};
 
 use super::names::lookup_identity;
 use super::{Answer, Supervisor};
-use crate::header_peek::{ConnectionOrigin, PeekOutcome, peek_accepted, refuse};
+use crate::header_peek::{ConnectionOrigin, PeekOutcome, close_with_reset, peek_accepted};
 use crate::notify::pending_accepts::AcceptCall;
 
 impl Supervisor {
@@ -81,7 +81,7 @@ impl Supervisor {
                 self.table.settings().count(Counter::Parked);
                 self.waiter.park(connection, listening);
             }
-            PeekOutcome::Refused => refuse(connection),
+            PeekOutcome::Refused => close_with_reset(connection),
         }
         None
     }
