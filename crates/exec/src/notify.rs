@@ -12,8 +12,8 @@
 //! children, and exit after the last process with the filter. Bytes never pass through them: once accepted, a connection
 //! is the program's alone.
 //!
-//! Nothing is enforced against the program: a thread that changes a call's arguments while they are read may see its
-//! balancer as its client, and deceives only itself.
+//! Nothing is enforced against the program: a thread that changes a call's arguments while the supervisor reads them may see
+//! its balancer as its client, and deceives only itself.
 
 mod config;
 mod epoll_token;
@@ -43,11 +43,10 @@ use supervisor::Supervisor;
 pub use config::SupervisorConfig;
 pub(crate) use inflight_calls::InflightCalls;
 pub(crate) use liveness_socket::LivenessSocket;
-pub(crate) use supervisor::Ended;
 
 use crate::table::SharedTable;
 
-/// Why the supervisor can't be started.
+/// An error returned by [`start`].
 #[derive(Debug, thiserror::Error)]
 pub enum NotifyError {
     /// The filter can't be installed.
@@ -67,7 +66,7 @@ pub enum NotifyError {
     /// Another system call failed.
     #[error("starting the supervisor: {0}")]
     Start(SyscallError),
-    /// It exited before it was ready.
+    /// The supervisor exited before it was ready.
     #[error("the supervisor exited while it started; its message is above")]
     Ended,
 }
@@ -76,33 +75,27 @@ pub enum NotifyError {
 /// passes through the filter, so execute the program next.
 ///
 /// This process must have one thread only.
-///
-/// # Errors
-///
-/// [`NotifyError`]: the kernel is too old or does not allow a filter, there is another supervisor above, /proc is foreign, or
-/// the supervisor exited.
 pub fn start(mut config: SupervisorConfig) -> Result<NoNewPrivs, NotifyError> {
-    let started = NotifyError::Start;
     PidFd::check_proc().map_err(NotifyError::Proc)?;
     let (settings, has_library) = (config.table.settings(), config.library.is_some());
     let program = process::id();
-    let target = PidFd::current().map_err(started)?;
-    let (ours, theirs) = fd_passing::seqpacket_pair().map_err(started)?;
+    let process = PidFd::current().map_err(NotifyError::Start)?;
+    let (ours, theirs) = fd_passing::seqpacket_pair().map_err(NotifyError::Start)?;
     let admin = config.admin.take();
     let has_admin = admin.is_some();
-    let inherited: Vec<OwnedFd> = [theirs, target.into()].into_iter().chain(admin).collect();
+    let inherited: Vec<OwnedFd> = [theirs, process.into()].into_iter().chain(admin).collect();
     daemonize::spawn_detached(inherited, |mut inherited| {
         config.admin = has_admin.then(|| inherited.pop()).flatten();
-        let Ok([line, target]) = <[OwnedFd; 2]>::try_from(inherited) else {
+        let Ok([launcher, process]) = <[OwnedFd; 2]>::try_from(inherited) else {
             return 1;
         };
         let first = FirstProcess {
             pid: program,
-            process: target.into(),
+            process: process.into(),
         };
-        let ended = supervise(&mut config, line, first);
+        let supervised = supervise(&mut config, launcher, first);
         config.library.iter().for_each(SharedTable::remove);
-        match ended {
+        match supervised {
             Ok(()) => 0,
             Err(error) => {
                 eprintln!("peername: the supervisor has exited: {error}");
@@ -110,37 +103,38 @@ pub fn start(mut config: SupervisorConfig) -> Result<NoNewPrivs, NotifyError> {
             }
         }
     })
-    .map_err(started)?;
-    let Some((supervisor, _)) = fd_passing::receive_word(&ours).map_err(started)? else {
+    .map_err(NotifyError::Start)?;
+    let Some((supervisor, _)) = fd_passing::receive_word(&ours).map_err(NotifyError::Start)? else {
         return Err(NotifyError::Ended);
     };
     seccomp::allow_ptrace_by(u32::try_from(supervisor).unwrap_or_default());
-    let own_names = match settings.policy().show_destination {
-        true => Getsockname::Notify,
-        false => Getsockname::Allow,
+    let getsockname = if settings.policy().show_destination {
+        Getsockname::Notify
+    } else {
+        Getsockname::Allow
     };
     let bypass = has_library.then_some(Bypass {
         pass: settings.pass(),
         probe: FILTER_PROBE,
         probe_errno: FILTER_PROBE_ERRNO,
     });
-    let installed = seccomp::install(own_names, bypass.as_ref());
-    let (listener, gaining) = installed.map_err(NotifyError::Filter)?;
-    fd_passing::send_word(&ours, 0, Some(listener.as_fd())).map_err(started)?;
-    match fd_passing::receive_word(&ours).map_err(started)? {
-        Some(_) => Ok(gaining),
+    let installed = seccomp::install(getsockname, bypass.as_ref());
+    let (listener, no_new_privs) = installed.map_err(NotifyError::Filter)?;
+    fd_passing::send_word(&ours, 0, Some(listener.as_fd())).map_err(NotifyError::Start)?;
+    match fd_passing::receive_word(&ours).map_err(NotifyError::Start)? {
+        Some(_) => Ok(no_new_privs),
         None => Err(NotifyError::Ended),
     }
 }
 
-/// Supervises the processes of a filter that something else has installed, in this process, until none is left or `stop` is readable.
-/// Calls of `inflight` were received by an earlier supervisor and not answered.
+/// Supervises the processes of a filter that a container runtime has installed, in this process, until no process is left or
+/// `stop` is readable. The calls in `inflight` were received by an earlier supervisor and not answered.
 pub(crate) fn supervise_filter(
     config: &SupervisorConfig,
     calls: NotificationListener,
     inflight: InflightCalls,
     stop: OwnedFd,
-) -> Result<Ended, SyscallError> {
+) -> Result<(), SyscallError> {
     if is_effective(CapabilitySet::SYS_PTRACE) {
         keep_only(CapabilitySet::SYS_PTRACE)?;
     } else {
@@ -156,28 +150,30 @@ pub(crate) fn supervise_filter(
 /// processes, some of which may have other users: CAP_SYS_PTRACE for their descriptors and memory, CAP_KILL to end them.
 ///
 /// Without CAP_SYS_PTRACE, as in most containers, the kernel gives access only to processes with no more capabilities than
-/// the supervisor has (ptrace(2), access mode checking). Then it keeps all it has, and execve(2) gives it no others.
+/// the supervisor has (ptrace(2), access mode checking). Then the supervisor keeps all that it has, and can't gain others by
+/// execve(2).
 ///
 /// # Errors
 ///
 /// EPERM where a sandbox forbids capset(2) or prctl(2).
 pub(crate) fn drop_capabilities() -> Result<(), SyscallError> {
-    match is_effective(CapabilitySet::SYS_PTRACE) {
-        true => keep_only(CapabilitySet::SYS_PTRACE | CapabilitySet::KILL),
-        false => set_no_new_privs(),
+    if is_effective(CapabilitySet::SYS_PTRACE) {
+        keep_only(CapabilitySet::SYS_PTRACE | CapabilitySet::KILL)
+    } else {
+        set_no_new_privs()
     }
 }
 
 /// Runs the supervisor's process, until no process with the filter is left.
 fn supervise(
     config: &mut SupervisorConfig,
-    line: OwnedFd,
+    launcher: OwnedFd,
     program: FirstProcess,
 ) -> Result<(), SyscallError> {
     limits::raise_open_files()?;
-    fd_passing::send_word(&line, process::id().into(), None)?;
-    // No listener was sent: the launcher has failed, and reports that itself.
-    let Some((_, Some(listener))) = fd_passing::receive_word(&line)? else {
+    fd_passing::send_word(&launcher, process::id().into(), None)?;
+    let Some((_, Some(listener))) = fd_passing::receive_word(&launcher)? else {
+        // The launcher has failed, and reports that itself.
         return Ok(());
     };
     let supervised = SupervisedCalls {
@@ -189,7 +185,7 @@ fn supervise(
     if let Some(socket) = config.admin.take() {
         supervisor.answer_admin(socket)?;
     }
-    fd_passing::send_word(&line, 0, None)?;
-    drop(line);
-    supervisor.run().map(drop)
+    fd_passing::send_word(&launcher, 0, None)?;
+    drop(launcher);
+    supervisor.run()
 }

@@ -1,4 +1,4 @@
-//! The subject of an event, in the 64 bits that epoll(7) keeps for a registration.
+//! The token of an event: its subject, in the 64 bits that epoll(7) keeps for a registration.
 
 /// The subject of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub(super) enum EpollToken {
     Waiter,
     /// A process with the library has a request for the header waiter.
     Channels,
-    /// The admin endpoint's process asks whether the loop runs, or has exited.
+    /// The admin endpoint's process asks whether the event loop runs, or has exited.
     Admin,
     /// The agent has ended, or asks the supervisor to end.
     Stop,
@@ -33,7 +33,7 @@ impl From<EpollToken> for u64 {
             EpollToken::Admin => (6, 0),
             EpollToken::Stop => (7, 0),
         };
-        // Serial numbers count up from 1, one a call.
+        // Serial numbers count up from 1, one for each call, so the upper bits are free.
         serial << KIND_BITS | kind
     }
 }
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_comes_back() {
+    fn tokens_survive_encoding_and_decoding() {
         for token in [
             EpollToken::Calls,
             EpollToken::MonitorExited,

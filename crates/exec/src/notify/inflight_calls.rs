@@ -1,4 +1,4 @@
-//! The in-flight calls: received and not answered yet, in memory that outlives the supervisor.
+//! The record of in-flight calls, which were received and not answered yet, in memory that outlives the supervisor.
 //!
 //! The kernel reports a call once. If the supervisor dies, the next holder of the listener does not receive the calls that
 //! were received before, and their threads would wait for ever. So the calls are recorded here: the monitor ends their
@@ -38,28 +38,28 @@ impl InflightCalls {
         create_anonymous("peername-inflight", SIZE)
     }
 
-    /// The record in this memory, which [`InflightCalls::create_memory`] has made.
+    /// Maps the record in this memory, which [`InflightCalls::create_memory`] has made.
     fn map(memory: impl AsFd) -> Result<Self> {
         map_words(memory, SIZE).map(Self)
     }
 
-    /// The record in the memory of a container, for this process alone: waits until no other supervisor has it.
+    /// Maps the record of a container for this process alone: waits until no other supervisor has it.
     ///
     /// # Errors
     ///
-    /// Those of open(2), flock(2) and mmap(2); or the memory is that of another version.
+    /// An error of open(2), flock(2) or mmap(2), or the record is of another version.
     pub(crate) fn lock(memory: impl AsFd) -> Result<Self> {
-        let alone = shared_memory::lock_anonymous(memory)?;
-        if alone.metadata().call("fstat(2)")?.len() != SIZE as u64 {
+        let locked = shared_memory::lock_anonymous(memory)?;
+        if locked.metadata().call("fstat(2)")?.len() != SIZE as u64 {
             let other = io::Error::other("it is of another version of peername");
             return Err(other).call("opening the record of calls");
         }
         // The mapping keeps the lock.
-        Self::map(alone)
+        Self::map(locked)
     }
 
-    /// Receives the next call, directly into a free slot: a supervisor that is killed at any time has lost none. `None` if the call
-    /// is over already, or was answered for want of a slot.
+    /// Receives the next call, directly into a free slot, so that no call is lost if the supervisor is killed. `None` if the
+    /// call is over already, or has failed because it got the last slot.
     pub(crate) fn receive(self, calls: &NotificationListener) -> Option<InflightCall> {
         let (index, record) = self
             .slots()
@@ -76,7 +76,7 @@ impl InflightCalls {
         (!self.fail_in_last_slot(&received, calls)).then_some(received)
     }
 
-    /// Has a call in the last slot, which is for one at a time, fail with ENOMEM. Returns whether it is in that slot.
+    /// Fails a call with ENOMEM if it is in the last slot, which must become free for the next call. Returns whether it is.
     pub(super) fn fail_in_last_slot(
         self,
         call: &InflightCall,
@@ -91,7 +91,7 @@ impl InflightCalls {
         is_last
     }
 
-    /// Frees the slot of a call that was answered, or is over.
+    /// Frees the slot of a call that was answered or is over.
     pub(super) fn remove(self, slot: &InflightSlot) {
         if let Some(record) = self.slots().nth(slot.0) {
             Notification::clear(record);
@@ -114,9 +114,9 @@ impl InflightCalls {
     }
 }
 
-/// The words of a slot: no record lies in two pages, of which the kernel could write one only.
+/// The words of a slot: a power of two, so that no record lies in two pages, of which the kernel could write one only.
 const SLOT_WORDS: usize = Notification::WORDS.next_power_of_two();
-/// Slots: threads that wait in accept(2) at the same time, more than any server has. One more is for a call beyond them.
+/// Slots for threads that wait in accept(2) at the same time, more than any server has. One more slot is for a call beyond them.
 const CAPACITY: usize = 4096;
 const SIZE: usize = (CAPACITY + 1) * SLOT_WORDS * size_of::<u64>();
 
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(words, [0; Notification::WORDS]);
     }
 
-    /// The descriptor is no listener: its answers have no effect.
+    /// The descriptor is no seccomp listener, so answers have no effect.
     #[test]
     fn call_beyond_the_capacity_is_answered_at_once() {
         let inflight = InflightCalls::new().unwrap();

@@ -7,8 +7,8 @@ use peername_sys::ipc::foreign_fd::ForeignFd;
 use peername_sys::tcp::foreign_listener::ForeignListener;
 use peername_sys::tcp::socket_info;
 
-/// The network namespaces of known TCP listeners, by socket cookie (SO_COOKIE). No other TCP socket gets that; one that an MPTCP
-/// listener accepts may have its listener's. A namespace can't change, so it is queried once.
+/// The network namespaces of known TCP listeners, by socket cookie (SO_COOKIE), which no other TCP socket gets. (A socket that an
+/// MPTCP listener accepts may have the cookie of its listener.) The namespace of a socket can't change, so it is queried once.
 #[derive(Debug, Default)]
 pub(super) struct ListenerCache(HashMap<u64, u64>);
 
@@ -19,12 +19,12 @@ impl ListenerCache {
         settings: Settings<'_>,
         socket: ForeignFd,
     ) -> Option<ForeignListener> {
-        let expects = |listening: &ForeignListener| settings.covers(listening.addr.port());
+        let is_covered = |listening: &ForeignListener| settings.covers(listening.addr.port());
         let cookie = socket_info::cookie(&socket).ok()?;
         if let Some(&namespace) = self.0.get(&cookie) {
-            return ForeignListener::from_known_fd(socket, Some(namespace)).filter(expects);
+            return ForeignListener::from_known_fd(socket, Some(namespace)).filter(is_covered);
         }
-        let listening = ForeignListener::from_fd(socket).filter(expects)?;
+        let listening = ForeignListener::from_fd(socket).filter(is_covered)?;
         if settings.policy().header_required {
             listening.defer_accept();
         }

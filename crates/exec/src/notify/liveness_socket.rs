@@ -1,5 +1,5 @@
-//! The supervisor's end of the liveness socket: by it the process of the admin endpoint ([`crate::admin`])
-//! asks whether the event loop runs, and each of the two notices that the other has exited.
+//! The supervisor's end of the liveness socket, by which the process of the admin endpoint ([`crate::admin`]) asks whether the
+//! event loop runs, and each of the two processes notices that the other has exited.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,12 +17,12 @@ impl LivenessSocket {
         Ok(Self(socket))
     }
 
-    /// Answers what has come, by a byte: the event loop runs. Returns whether the process of the admin endpoint is alive.
+    /// Answers the requests that were received, if any, by one byte. Returns whether the process of the admin endpoint is alive.
     pub(crate) fn answer(&mut self) -> bool {
         match self.0.read(&mut [0; MAX_REQUESTS]) {
             Ok(0) => false,
             Ok(_) => {
-                // If it fails, that process does not read. The next read reports whether it has exited.
+                // This fails if the process does not read. Whether it has exited is reported by the next read.
                 let _ = self.0.write(ANSWER);
                 true
             }
@@ -32,12 +32,12 @@ impl LivenessSocket {
 }
 
 impl AsFd for LivenessSocket {
-    /// Readable when there is a request, or once that process has exited.
+    /// Readable when there is a request, or once the process of the admin endpoint has exited.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
-/// The requests that one answer is for: a byte each.
+/// The maximum number of requests, a byte each, for one answer.
 const MAX_REQUESTS: usize = 64;
 const ANSWER: &[u8] = b"+";

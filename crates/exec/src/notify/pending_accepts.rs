@@ -21,8 +21,8 @@ pub(super) struct AcceptCall {
     pub(super) tid: u32,
     /// The calling thread; readable once it has exited.
     pub(super) thread: Rc<ThreadFd>,
-    /// The number of the listener's descriptor in the program, and the listener's address.
-    pub(super) number: RawFd,
+    /// The number of the listener's descriptor in the program.
+    pub(super) fd_number: RawFd,
     pub(super) listener: ListenerAddr,
     pub(super) peer: AddressBuffer,
     /// The requested flags of the new socket.
@@ -35,22 +35,22 @@ pub(super) struct AcceptCall {
 /// The pending calls.
 #[derive(Debug, Default)]
 pub(super) struct PendingAccepts {
-    /// Ordered by serial number: the oldest first.
+    /// By serial number, so that the oldest is first.
     all: BTreeMap<u64, PendingAccept>,
-    serial: u64,
+    last_serial: u64,
 }
 
 #[derive(Debug)]
 struct PendingAccept {
     call: AcceptCall,
-    /// Becomes readable when the listener does. Unlike a descriptor of the listener it does not keep the listener open: the
-    /// port must be free once the program has closed it, even if the end of the call was not noticed yet. Each call has
-    /// an instance of its own, so dropping it ends the registration.
+    /// An epoll instance that becomes readable when the listener does. Unlike a descriptor of the listener it does not keep the
+    /// listener open: the port must be free once the program has closed the listener, even if the end of the call was not
+    /// noticed yet. Each call has an instance of its own, so dropping the instance ends the registration.
     watch: Epoll,
 }
 
 impl PendingAccepts {
-    /// Adds a call that waits for its listener, whose copy is closed.
+    /// Adds a call that waits for its listener, and closes this process's copy of the listener.
     ///
     /// # Errors
     ///
@@ -61,23 +61,13 @@ impl PendingAccepts {
         call: AcceptCall,
         listening: ForeignListener,
     ) -> Result<(), Box<AcceptCall>> {
-        self.serial += 1;
-        let (ready, over) = (
-            EpollToken::ListenerReady(self.serial),
-            EpollToken::ThreadExited(self.serial),
-        );
-        let watch = || {
-            let watch = Epoll::new()?;
-            watch.add(&listening, 0, Interest::Readable)?;
-            epoll.add(&watch, ready.into(), Interest::Readable)?;
-            epoll.add(&*call.thread, over.into(), Interest::Readable)?;
-            Ok::<_, SyscallError>(watch)
-        };
-        let watched = watch();
+        self.last_serial += 1;
+        let serial = self.last_serial;
+        let watched = watch(epoll, serial, &call, &listening);
         drop(listening);
         match watched {
             Ok(watch) => {
-                self.all.insert(self.serial, PendingAccept { call, watch });
+                self.all.insert(serial, PendingAccept { call, watch });
                 Ok(())
             }
             Err(_) => Err(Box::new(call)),
@@ -94,14 +84,20 @@ impl PendingAccepts {
 
     /// The serial number of the oldest call that waits at this address.
     pub(super) fn oldest_at(&self, listener: ListenerAddr) -> Option<u64> {
-        let mut all = self.all.iter();
-        all.find_map(|(&serial, wait)| (wait.call.listener == listener).then_some(serial))
+        let oldest = self
+            .all
+            .iter()
+            .find(|(_, pending)| pending.call.listener == listener);
+        oldest.map(|(&serial, _)| serial)
     }
 
     /// The serial numbers of the calls that match `predicate`.
     pub(super) fn find(&self, predicate: impl Fn(&AcceptCall) -> bool) -> Vec<u64> {
-        let found = self.all.iter().filter(|(_, wait)| predicate(&wait.call));
-        found.map(|(&serial, _)| serial).collect()
+        self.all
+            .iter()
+            .filter(|(_, pending)| predicate(&pending.call))
+            .map(|(&serial, _)| serial)
+            .collect()
     }
 
     pub(super) fn len(&self) -> usize {
@@ -111,4 +107,20 @@ impl PendingAccepts {
     pub(super) fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
+}
+
+/// Watches the listener and the thread of a call. Returns the epoll instance of the listener.
+fn watch(
+    epoll: &Epoll,
+    serial: u64,
+    call: &AcceptCall,
+    listening: &ForeignListener,
+) -> Result<Epoll, SyscallError> {
+    let ready = EpollToken::ListenerReady(serial).into();
+    let exited = EpollToken::ThreadExited(serial).into();
+    let watch = Epoll::new()?;
+    watch.add(listening, 0, Interest::Readable)?;
+    epoll.add(&watch, ready, Interest::Readable)?;
+    epoll.add(&*call.thread, exited, Interest::Readable)?;
+    Ok(watch)
 }

@@ -1,4 +1,4 @@
-//! The throttled log of refused connections, which tells an operator why clients are refused.
+//! The throttled log of refused connections, with the reason and the remedy.
 
 use std::fmt::{self, Display, Formatter};
 use std::time::{Duration, Instant};
@@ -14,14 +14,14 @@ pub(super) struct RefusalLog {
     reader: RefusalReader,
     /// The earliest time of the next read, so that a flood does not keep the supervisor busy.
     next_read: Instant,
-    reasons: [Reason; Counter::ALL.len()],
+    reasons: [ReasonState; Counter::ALL.len()],
 }
 
 /// The log's state for one reason.
 #[derive(Clone, Copy, Debug, Default)]
-struct Reason {
-    logged: Option<Instant>,
-    /// The counter's value at that time.
+struct ReasonState {
+    logged_at: Option<Instant>,
+    /// The value of the reason's counter at that time.
     counted: u64,
 }
 
@@ -34,7 +34,7 @@ impl RefusalLog {
         }
     }
 
-    /// When [`RefusalLog::write`] must be called; `None` without new refusals.
+    /// When [`RefusalLog::write`] must be called; `None` if there are no new refusals.
     pub(super) fn next_deadline(&self, settings: Settings<'_>) -> Option<Instant> {
         settings.has_unread_refusals().then_some(self.next_read)
     }
@@ -43,9 +43,10 @@ impl RefusalLog {
     pub(super) fn write(&mut self, settings: Settings<'_>) {
         let now = Instant::now();
         if self.next_deadline(settings).is_some_and(|at| at <= now) {
-            self.next_read = now + PAUSE;
-            let lines = self.lines(settings, now);
-            lines.iter().for_each(|line| try_write_line(line));
+            self.next_read = now + READ_INTERVAL;
+            for line in self.lines(settings, now) {
+                try_write_line(&line);
+            }
         }
     }
 
@@ -58,6 +59,7 @@ impl RefusalLog {
         lines
     }
 
+    /// The line for a refusal, if it is to be logged.
     fn line(&mut self, settings: Settings<'_>, refusal: Refusal, now: Instant) -> Option<String> {
         let explained = Explained(refusal);
         match settings.refusal_verbosity() {
@@ -67,28 +69,29 @@ impl RefusalLog {
             }
             RefusalVerbosity::Throttled => {}
         }
-        let reason = self.reasons.get_mut(refusal.why as usize)?;
-        let recent = reason.logged.is_some_and(|at| now < at + LOG_INTERVAL);
-        if recent || is_of_one_client(refusal.why) {
+        let state = self.reasons.get_mut(refusal.why as usize)?;
+        let logged_at = state.logged_at;
+        let is_throttled = logged_at.is_some_and(|at| now < at + LOG_INTERVAL);
+        if is_throttled || !concerns_configuration(refusal.why) {
             return None;
         }
         let counted = settings.counted(refusal.why);
-        let since = counted.saturating_sub(reason.counted);
-        *reason = Reason {
-            logged: Some(now),
+        let new_refusals = counted.saturating_sub(state.counted);
+        *state = ReasonState {
+            logged_at: Some(now),
             counted,
         };
-        Some(match since {
+        Some(match new_refusals {
             0 | 1 => format!("peername: refused a connection {explained}"),
-            _ => format!("peername: refused {since} connections, one of them {explained}"),
+            _ => format!("peername: refused {new_refusals} connections, one of them {explained}"),
         })
     }
 }
 
-/// Whether the reason is a matter of one client and not of the configuration: port scans, and health checks that only
-/// connect.
-fn is_of_one_client(why: Counter) -> bool {
-    why == Counter::Closed
+/// Whether the reason can lie in the configuration. Port scans, and health checks that only connect, close before a header was
+/// complete.
+fn concerns_configuration(why: Counter) -> bool {
+    why != Counter::Closed
 }
 
 /// A refusal, displayed with its cause and the remedy.
@@ -98,8 +101,8 @@ impl Display for Explained {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Refusal { why, peer, port } = self.0;
         let ip = peer.ip().to_canonical();
-        let of_client = if why.is_of_client() { "client " } else { "" };
-        write!(f, "from {of_client}{peer} to port {port}: ")?;
+        let kind = if why.is_of_client() { "client " } else { "" };
+        write!(f, "from {kind}{peer} to port {port}: ")?;
         match why {
             Counter::Untrusted if ip.is_loopback() => f.write_str(
                 "this host itself is not trusted (if the balancer is here, add --trust loopback; --header optional accepts a \
@@ -172,14 +175,16 @@ impl Display for Explained {
 
 const HEALTH_CHECK: &str =
     "; if it is a balancer that checks this server's health, add it to --health-checks-from";
-/// The time between two reads.
-const PAUSE: Duration = Duration::from_millis(100);
+/// The minimum time between two reads.
+const READ_INTERVAL: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use peername_identity::Table;
     use std::sync::atomic::AtomicU64;
+
+    use peername_identity::Table;
+
+    use super::*;
 
     fn memory() -> Vec<AtomicU64> {
         (0..Table::size(64) / 8)
@@ -197,29 +202,29 @@ mod tests {
     }
 
     #[test]
-    fn each_reason_is_logged_once_in_an_interval_with_the_number() {
+    fn each_reason_is_logged_once_in_an_interval_with_its_count() {
         let memory = memory();
         let settings = Table::new(&memory).expect("a table").settings();
         settings.set_refusal_verbosity(RefusalVerbosity::Throttled);
         let (mut log, start) = (RefusalLog::new(), Instant::now());
-        let mut after = |seconds, reasons: &[Counter]| {
+        let mut lines_at = |seconds, reasons: &[Counter]| {
             reasons
                 .iter()
                 .for_each(|&why| _ = settings.record_refusal(refusal(why)));
             log.lines(settings, start + Duration::from_secs(seconds))
         };
-        let first = after(0, &[Counter::Untrusted, Counter::Untrusted, Counter::Late]);
+        let first = lines_at(0, &[Counter::Untrusted, Counter::Untrusted, Counter::Late]);
         assert_eq!(first.len(), 2, "{first:?}");
         assert!(first[0].contains("add --trust 192.0.2.7"), "{first:?}");
         assert!(first[1].contains("--header-timeout"), "{first:?}");
-        assert_eq!(after(9, &[Counter::Untrusted; 300]), [""; 0]);
-        let later = after(10, &[Counter::Untrusted]);
+        assert_eq!(lines_at(9, &[Counter::Untrusted; 300]), [""; 0]);
+        let later = lines_at(10, &[Counter::Untrusted]);
         assert_eq!(later.len(), 1, "{later:?}");
         assert!(later[0].contains("refused 301 connections"), "{later:?}");
     }
 
     #[test]
-    fn connection_without_data_is_logged_with_verbose_only() {
+    fn connection_that_closes_early_is_logged_with_verbose_only() {
         let memory = memory();
         let settings = Table::new(&memory).expect("a table").settings();
         for (verbosity, lines) in [

@@ -1,11 +1,11 @@
-//! What is under supervision: plain data that the supervisor and its monitor both need.
+//! The supervised calls and the program's first process: plain data of the supervisor and its monitor.
 
 use peername_sys::process::pidfd::PidFd;
 use peername_sys::seccomp::NotificationListener;
 
 use super::inflight_calls::InflightCalls;
 
-/// The system calls that wait for an answer.
+/// The source of the calls, and the record of those that wait for an answer.
 #[derive(Debug)]
 pub(super) struct SupervisedCalls {
     pub(super) calls: NotificationListener,

@@ -6,7 +6,7 @@ mod names;
 mod serve;
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,7 @@ use peername_identity::{OPEN_CHANNEL, RefusalVerbosity, Table};
 use peername_sys::event::epoll::{Epoll, Interest};
 use peername_sys::ipc::foreign_fd::ForeignFd;
 use peername_sys::process::daemonize;
+use peername_sys::process::pidfd::ThreadFd;
 use peername_sys::seccomp::{Notification, NotifiedCall, ThreadCache, is_over};
 use peername_sys::tcp::foreign_listener::ForeignListener;
 use peername_sys::{Errno, Result};
@@ -31,7 +32,7 @@ use crate::client_judge::ClientJudge;
 use crate::header_waiter::request_channels::RequestChannels;
 use crate::header_waiter::{HeaderWaiter, ListenerAddr};
 
-/// The state of the loop.
+/// The state of the event loop.
 #[derive(Debug)]
 pub(super) struct Supervisor {
     supervised: SupervisedCalls,
@@ -51,37 +52,26 @@ pub(super) struct Supervisor {
     refusals: RefusalLog,
     /// A buffer for the largest header.
     buffer: Vec<u8>,
-    /// Whether it was logged that the program's descriptors can't be copied: once is enough.
+    /// Whether it was logged that the program's descriptors can't be copied.
     permission_error_logged: bool,
+    /// Whether it was logged that no monitor can be started.
     monitor_error_logged: bool,
     clients: Option<Rc<dyn ClientJudge>>,
     /// When pending calls were last checked for interruption by a signal, and the monitor for a failed start.
     stale_checked_at: Instant,
 }
 
-/// Why the event loop has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ended {
-    /// No process with the filter is left.
-    Over,
-    /// The supervisor was stopped.
-    Stopped,
-}
-
-/// The result of serving a call.
-enum Answer {
+/// The result of serving an accept(2).
+enum ServeOutcome {
     /// The call was answered, or is over.
-    Given,
+    Answered,
     /// There is no connection for the call at this listener.
-    Nothing(AcceptCall, ForeignListener),
+    NoConnection(AcceptCall, ForeignListener),
 }
 
 impl Supervisor {
-    /// Creates the supervisor. `program` is the first process of the program that ends with the supervisor, if one does.
-    ///
-    /// # Errors
-    ///
-    /// Those of epoll(7), and of starting the monitor.
+    /// Creates the supervisor. `program` is the first process of a program that has to end with the supervisor; `None` for a
+    /// container, to which the agent gives another supervisor.
     pub(super) fn new(
         config: &SupervisorConfig,
         supervised: SupervisedCalls,
@@ -97,9 +87,10 @@ impl Supervisor {
             verbose,
             ..
         } = config;
-        table.settings().set_refusal_verbosity(match verbose {
-            true => RefusalVerbosity::Each,
-            false => RefusalVerbosity::Throttled,
+        table.settings().set_refusal_verbosity(if verbose {
+            RefusalVerbosity::Each
+        } else {
+            RefusalVerbosity::Throttled
         });
         let epoll = Epoll::new()?;
         let mut monitor = program.map(SupervisorMonitor::new);
@@ -107,11 +98,11 @@ impl Supervisor {
             .is_some()
             .then(|| RequestChannels::new(table.settings()))
             .transpose()?;
-        if let (Some(monitor), None) = (&mut monitor, &channels) {
-            monitor.start(&supervised, &epoll)?;
-        }
         if let Some(channels) = &channels {
             epoll.add(channels, EpollToken::Channels.into(), Interest::Readable)?;
+        } else if let Some(monitor) = &mut monitor {
+            // With the library the monitor is started by the first accept(2) that the supervisor serves.
+            monitor.start(&supervised, &epoll)?;
         }
         let waiter = HeaderWaiter::new(table, header_timeout, clients.clone())?;
         epoll.add(
@@ -141,7 +132,7 @@ impl Supervisor {
         })
     }
 
-    /// Ends the event loop once this is readable: between two calls, so that none is lost.
+    /// Ends the event loop once `stop` is readable: between two calls, so that none is lost.
     pub(super) fn stop_at(&mut self, stop: OwnedFd) -> Result<()> {
         self.epoll
             .add(&stop, EpollToken::Stop.into(), Interest::Readable)?;
@@ -151,22 +142,18 @@ impl Supervisor {
     }
 
     /// Runs the event loop: answers calls until no process with the filter is left, or the supervisor is stopped.
-    ///
-    /// # Errors
-    ///
-    /// epoll_wait(2)'s, or the monitor can't be started.
-    pub(super) fn run(mut self) -> Result<Ended> {
-        let mut found = Vec::new();
+    pub(super) fn run(mut self) -> Result<()> {
+        let mut events = Vec::new();
         loop {
             self.store_gauges();
-            self.epoll.wait(self.wait_limit(), &mut found)?;
-            for event in found.drain(..) {
+            self.epoll.wait(self.wait_limit(), &mut events)?;
+            for event in events.drain(..) {
                 match EpollToken::from(event.token) {
                     EpollToken::Calls if event.readable => self.answer(),
                     EpollToken::Calls if event.hung_up && is_over(&self.supervised.calls) => {
-                        return Ok(Ended::Over);
+                        return Ok(());
                     }
-                    EpollToken::Stop => return Ok(Ended::Stopped),
+                    EpollToken::Stop => return Ok(()),
                     EpollToken::MonitorExited => {
                         if let Some(monitor) = &mut self.monitor {
                             monitor.replace(&self.supervised, &self.epoll);
@@ -180,49 +167,52 @@ impl Supervisor {
                     EpollToken::Calls => {}
                 }
             }
-            if self.stale_checked_at.elapsed() >= STALE_CHECK_INTERVAL {
-                self.drop_interrupted();
-                if let Some(monitor) = &mut self.monitor {
-                    monitor.retry(&self.supervised, &self.epoll);
-                }
-            }
-            if is_due(
-                self.channels
-                    .as_ref()
-                    .and_then(RequestChannels::next_deadline),
-            ) {
-                self.serve_channels();
-            }
-            if is_due(self.waiter.next_deadline()) {
-                self.run_waiter()?;
-            }
-            if self.table.settings().claim_sweep() {
-                self.waiter.sweep();
-            }
-            self.refusals.write(self.table.settings());
+            self.run_due()?;
         }
     }
 
-    /// How long the loop may wait for events.
+    /// Does the work whose time has come, without an event.
+    fn run_due(&mut self) -> Result<()> {
+        if self.stale_checked_at.elapsed() >= STALE_CHECK_INTERVAL {
+            self.drop_interrupted();
+            if let Some(monitor) = &mut self.monitor {
+                monitor.retry(&self.supervised, &self.epoll);
+            }
+        }
+        if is_due(self.channels_deadline()) {
+            self.serve_channels();
+        }
+        if is_due(self.waiter.next_deadline()) {
+            self.run_waiter()?;
+        }
+        if self.table.settings().claim_sweep() {
+            self.waiter.sweep();
+        }
+        self.refusals.write(self.table.settings());
+        Ok(())
+    }
+
+    /// How long the event loop may wait for events.
     fn wait_limit(&self) -> Option<Duration> {
-        let channel = self
-            .channels
-            .as_ref()
-            .and_then(RequestChannels::next_deadline);
-        let refusals = self.refusals.next_deadline(self.table.settings());
-        let due = self.waiter.next_deadline().into_iter();
-        let due = due.chain(channel).chain(refusals);
-        // Rounded up, or the loop would wake before the deadline.
-        let due = due
-            .min()
-            .map(|at| at.saturating_duration_since(Instant::now()) + TIMER_SLACK);
-        let is_monitor_missing = self
-            .monitor
-            .as_ref()
-            .is_some_and(SupervisorMonitor::is_missing);
-        let check =
-            (is_monitor_missing || !self.pending.is_empty()).then_some(STALE_CHECK_INTERVAL);
-        due.into_iter().chain(check).min()
+        let deadlines = [
+            self.waiter.next_deadline(),
+            self.channels_deadline(),
+            self.refusals.next_deadline(self.table.settings()),
+        ];
+        let until_deadline = deadlines.into_iter().flatten().min().map(|deadline| {
+            // Rounded up, or the loop would wake before the deadline.
+            deadline.saturating_duration_since(Instant::now()) + TIMER_SLACK
+        });
+        let monitor = self.monitor.as_ref();
+        let is_monitor_missing = monitor.is_some_and(SupervisorMonitor::is_missing);
+        let has_checks = is_monitor_missing || !self.pending.is_empty();
+        let until_check = has_checks.then_some(STALE_CHECK_INTERVAL);
+        [until_deadline, until_check].into_iter().flatten().min()
+    }
+
+    fn channels_deadline(&self) -> Option<Instant> {
+        let channels = self.channels.as_ref();
+        channels.and_then(RequestChannels::next_deadline)
     }
 
     /// Receives the next call, and answers it or adds it to the pending calls.
@@ -231,11 +221,10 @@ impl Supervisor {
         let Some(InflightCall { slot, call }) = inflight.receive(calls) else {
             return;
         };
-        // A thread makes one call at a time.
-        let stale = self.pending.find(|wait| wait.tid == call.tid);
-        stale
-            .into_iter()
-            .for_each(|serial| self.drop_pending(serial));
+        // A thread makes one call at a time, so its earlier calls are over.
+        for serial in self.pending.find(|pending| pending.tid == call.tid) {
+            self.drop_pending(serial);
+        }
         self.answer_recorded(&call, slot);
     }
 
@@ -264,19 +253,17 @@ impl Supervisor {
 
     fn answer_call(&mut self, notification: &Notification, call: NotifiedCall, slot: InflightSlot) {
         let Notification { id, tid, .. } = *notification;
-        if let (Some(OPEN_CHANNEL), Some(channels)) =
-            (notification.spare_arguments(), &mut self.channels)
+        if notification.spare_arguments() == Some(OPEN_CHANNEL)
+            && let Some(channels) = &mut self.channels
         {
             let opened = channels.open(&mut self.waiter);
             Self::answer_with_channel(&self.supervised.calls, id, opened);
-            self.supervised.inflight.remove(&slot);
-            return;
+            return self.supervised.inflight.remove(&slot);
         }
         match call {
             NotifiedCall::Listen { socket } => {
                 self.note_listener(notification, socket);
                 self.supervised.calls.continue_syscall(id);
-                self.supervised.inflight.remove(&slot);
             }
             NotifiedCall::Name {
                 socket,
@@ -286,7 +273,6 @@ impl Supervisor {
                 if let Some((_, socket)) = self.descriptor(notification, socket) {
                     self.answer_name(id, &socket, end, buffer);
                 }
-                self.supervised.inflight.remove(&slot);
             }
             NotifiedCall::Accept {
                 listener,
@@ -294,45 +280,50 @@ impl Supervisor {
                 nonblocking,
                 close_on_exec,
             } => {
-                let Some((thread, socket)) = self.descriptor(notification, listener) else {
-                    self.supervised.inflight.remove(&slot);
-                    return;
-                };
-                match self.listeners.check(self.table.settings(), socket) {
-                    Some(listening) => {
-                        // From now on the program ends with the supervisor.
-                        if let Some(monitor) = &mut self.monitor
-                            && let Err(error) = monitor.start(&self.supervised, &self.epoll)
-                        {
-                            self.refuse_unmonitored(id, &error);
-                            self.supervised.inflight.remove(&slot);
-                            return;
-                        }
-                        let call = AcceptCall {
-                            id,
-                            tid,
-                            thread,
-                            number: listener,
-                            listener: (&listening).into(),
-                            peer,
-                            nonblocking,
-                            close_on_exec,
-                            slot,
-                        };
-                        self.accept(call, listening);
-                    }
-                    // Not a listener that expects headers: the kernel continues the call as if there were no filter.
-                    None => {
-                        self.supervised.calls.continue_syscall(id);
-                        self.supervised.inflight.remove(&slot);
-                    }
+                if let Some((thread, listening)) = self.prepare_accept(notification, listener) {
+                    let call = AcceptCall {
+                        id,
+                        tid,
+                        thread,
+                        fd_number: listener,
+                        listener: (&listening).into(),
+                        peer,
+                        nonblocking,
+                        close_on_exec,
+                        slot,
+                    };
+                    return self.accept(call, listening);
                 }
             }
         }
+        self.supervised.inflight.remove(&slot);
+    }
+
+    /// Copies the listener of an accept(2), and starts the monitor. `None` if the call was answered: one of these has failed, or
+    /// the listener does not expect headers.
+    fn prepare_accept(
+        &mut self,
+        notification: &Notification,
+        number: RawFd,
+    ) -> Option<(Rc<ThreadFd>, ForeignListener)> {
+        let (thread, socket) = self.descriptor(notification, number)?;
+        let Some(listening) = self.listeners.check(self.table.settings(), socket) else {
+            // The kernel continues the call as if there were no filter.
+            self.supervised.calls.continue_syscall(notification.id);
+            return None;
+        };
+        // From now on the program ends with the supervisor.
+        if let Some(monitor) = &mut self.monitor
+            && let Err(error) = monitor.start(&self.supervised, &self.epoll)
+        {
+            self.refuse_unmonitored(notification.id, &error);
+            return None;
+        }
+        Some((thread, listening))
     }
 
     fn accept(&mut self, call: AcceptCall, listening: ForeignListener) {
-        let Answer::Nothing(call, listening) = self.serve(call, listening) else {
+        let ServeOutcome::NoConnection(call, listening) = self.serve(call, listening) else {
             return;
         };
         if listening.nonblocking {
@@ -351,11 +342,8 @@ impl Supervisor {
 
     /// Hands a ready connection to the oldest pending call at its listener, or returns it to the header waiter.
     fn offer(&mut self, connection: ForeignFd, listener: ListenerAddr) {
-        match self
-            .pending
-            .oldest_at(listener)
-            .and_then(|serial| self.pending.remove(&self.epoll, serial))
-        {
+        let oldest = self.pending.oldest_at(listener);
+        match oldest.and_then(|serial| self.pending.remove(&self.epoll, serial)) {
             Some(call) => _ = self.complete_with_ready(call, connection),
             None => self.waiter.return_ready(connection, listener),
         }
@@ -366,19 +354,20 @@ impl Supervisor {
         let Some(call) = self.pending.remove(&self.epoll, serial) else {
             return;
         };
-        // The descriptor may be reused for another file by now.
-        let listening = call.thread.get_fd(call.number).ok().map(ForeignFd::from);
-        let settings = self.table.settings();
-        let listening = listening.and_then(|socket| self.listeners.check(settings, socket));
-        let Some(listening) =
-            listening.filter(|listening| ListenerAddr::from(listening) == call.listener)
-        else {
+        let Some(listening) = self.copy_listener(&call) else {
             // EINVAL: the socket does not listen any more (accept(2)).
             return self.fail(call, Errno::INVAL);
         };
-        if let Answer::Nothing(call, listening) = self.serve(call, listening) {
+        if let ServeOutcome::NoConnection(call, listening) = self.serve(call, listening) {
             self.wait_for_connection(call, listening);
         }
+    }
+
+    /// Copies the listener of a pending call again. `None` if the number of its descriptor is not that of the listener any more.
+    fn copy_listener(&mut self, call: &AcceptCall) -> Option<ForeignListener> {
+        let socket = call.thread.get_fd(call.fd_number).ok()?.into();
+        let listening = self.listeners.check(self.table.settings(), socket)?;
+        (ListenerAddr::from(&listening) == call.listener).then_some(listening)
     }
 
     /// Runs the header waiter, and hands over the ready connections.
@@ -403,10 +392,9 @@ impl Supervisor {
     fn drop_interrupted(&mut self) {
         self.stale_checked_at = Instant::now();
         let calls = &self.supervised.calls;
-        let stale = self.pending.find(|wait| !calls.is_pending(wait.id));
-        stale
-            .into_iter()
-            .for_each(|serial| self.drop_pending(serial));
+        for serial in self.pending.find(|pending| !calls.is_pending(pending.id)) {
+            self.drop_pending(serial);
+        }
     }
 
     fn fail(&self, call: AcceptCall, error: impl Into<io::Error>) {
@@ -419,7 +407,7 @@ fn is_due(deadline: Option<Instant>) -> bool {
     deadline.is_some_and(|deadline| deadline <= Instant::now())
 }
 
-/// The interval of the check for calls that a signal has interrupted, if their threads make no other call, and of the attempts to
-/// start a monitor that is missing.
+/// The interval of the check for calls that a signal has interrupted (their threads may make no other call), and of the attempts
+/// to start a missing monitor.
 const STALE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 const TIMER_SLACK: Duration = Duration::from_micros(100);

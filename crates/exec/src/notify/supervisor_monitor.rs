@@ -1,9 +1,9 @@
 //! The supervisor's monitor: ends the program if the supervisor is killed.
 //!
-//! Without a supervisor the kernel fails accept(2) with ENOSYS, at which servers spin, or stop serving while they look
-//! alive. So a second process, which does nothing else, holds the notification listener too (calls wait then), ends the
-//! program and all of its descendants, and so lets a service manager restart them. If both are killed at once, accept(2) fails, and
-//! no client is served.
+//! Without a supervisor the kernel fails accept(2) with ENOSYS, at which servers spin, or stop serving while they seem alive. So
+//! a second process, which does nothing else, holds the notification listener, too. If the supervisor is killed, calls wait,
+//! and the monitor ends the program and all of its descendants, so that a service manager can restart them. If both are
+//! killed at once, accept(2) fails, and no client is served.
 
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
@@ -25,16 +25,16 @@ use super::supervised_calls::{FirstProcess, SupervisedCalls};
 #[derive(Debug)]
 pub(super) struct SupervisorMonitor {
     first: FirstProcess,
-    /// `None` until one is needed and could be started. As long as every process that accepts has the library, none depends on
-    /// the supervisor.
+    /// `None` until a monitor is needed, and while none can be started. It is not needed as long as every process that accepts
+    /// has the library, which does not depend on the supervisor.
     child: Option<ChildProcess>,
-    /// Whether one was started before.
+    /// Whether a monitor was started before.
     is_needed: bool,
     failure_logged: bool,
 }
 
 impl SupervisorMonitor {
-    /// A monitor that is not started yet, of a program with this first process.
+    /// Creates the handle of a monitor that is not started yet, for a program with this first process.
     pub(super) fn new(first: FirstProcess) -> Self {
         Self {
             first,
@@ -51,7 +51,7 @@ impl SupervisorMonitor {
     /// Those of fork(2), pidfd_open(2), fcntl(2) and epoll_ctl(2).
     pub(super) fn start(&mut self, supervised: &SupervisedCalls, epoll: &Epoll) -> Result<()> {
         if self.child.is_none() {
-            let child = fork_guard(supervised, &self.first)?;
+            let child = fork_monitor(supervised, &self.first)?;
             let exited = EpollToken::MonitorExited.into();
             if let Err(error) = epoll.add(child.pidfd(), exited, Interest::Readable) {
                 child.kill();
@@ -63,20 +63,20 @@ impl SupervisorMonitor {
         Ok(())
     }
 
-    /// Whether one was started before, and none runs.
+    /// Whether a monitor was started before, and none runs.
     pub(super) fn is_missing(&self) -> bool {
         self.is_needed && self.child.is_none()
     }
 
-    /// Starts another monitor where one is missing. A failure is in the log already.
+    /// Starts another monitor if it is missing. That it is missing was logged already.
     pub(super) fn retry(&mut self, supervised: &SupervisedCalls, epoll: &Epoll) {
         if self.is_missing() {
             let _ = self.start(supervised, epoll);
         }
     }
 
-    /// Reaps a monitor that has exited, and starts another one if it was killed. If that fails, or the monitor itself has failed,
-    /// [`SupervisorMonitor::retry`] starts another.
+    /// Reaps a monitor that has exited, and starts another one at once if the monitor was killed. If that fails, or the monitor has
+    /// exited by itself, [`SupervisorMonitor::retry`] starts another.
     pub(super) fn replace(&mut self, supervised: &SupervisedCalls, epoll: &Epoll) {
         let Some(exited) = self.child.take() else {
             return;
@@ -93,20 +93,23 @@ impl SupervisorMonitor {
                     ));
                 }
             }
-            // Another one may fail as well, so not at once.
-            _ if self.failure_logged => {}
-            _ => {
-                self.failure_logged = true;
-                try_write_line(
-                    "peername: the monitor of the supervisor has failed; starting another each second",
-                );
-            }
+            // Another monitor may fail as well, so none is started at once.
+            _ => self.log_failure(),
+        }
+    }
+
+    fn log_failure(&mut self) {
+        if !self.failure_logged {
+            self.failure_logged = true;
+            try_write_line(
+                "peername: the monitor of the supervisor has failed; starting another each second",
+            );
         }
     }
 }
 
 /// Forks the monitor's process.
-fn fork_guard(supervised: &SupervisedCalls, first: &FirstProcess) -> Result<ChildProcess> {
+fn fork_monitor(supervised: &SupervisedCalls, first: &FirstProcess) -> Result<ChildProcess> {
     let (inflight, pid) = (supervised.inflight, first.pid);
     let inherited = [
         PidFd::current()?.into(),
@@ -115,11 +118,11 @@ fn fork_guard(supervised: &SupervisedCalls, first: &FirstProcess) -> Result<Chil
     ];
     ChildProcess::fork(inherited, |[supervisor, calls, process]| {
         daemonize::set_thread_name(c"peername-guard");
-        // The monitor only ends the program. Keeping more capabilities than it needs is no reason to fail.
+        // The monitor only ends the program. If the other capabilities can't be dropped, that is no reason to fail.
         if caps::is_effective(CapabilitySet::SYS_PTRACE) {
             let _ = caps::keep_only(CapabilitySet::KILL);
         }
-        let guard = Guard {
+        let monitor = MonitorProcess {
             calls: calls.into(),
             inflight,
             first: FirstProcess {
@@ -127,36 +130,36 @@ fn fork_guard(supervised: &SupervisedCalls, first: &FirstProcess) -> Result<Chil
                 process: process.into(),
             },
         };
-        u8::from(guard.run(&supervisor.into()).is_err())
+        u8::from(monitor.run(&supervisor.into()).is_err())
     })
 }
 
-/// The monitor, from inside.
-struct Guard {
+/// The state of the monitor's process.
+struct MonitorProcess {
     calls: NotificationListener,
     inflight: InflightCalls,
     first: FirstProcess,
 }
 
-impl Guard {
+impl MonitorProcess {
     /// Waits for the supervisor's exit. If processes with the filter are left then, ends them.
     fn run(&self, supervisor: &PidFd) -> Result<()> {
-        wait_for(supervisor)?;
+        wait_event(supervisor)?;
         if self.wait_all_exited(Duration::ZERO)? {
             return Ok(());
         }
         // The signal interrupts a pending call, so that the program's handler runs.
         self.signal_all(Signal::TERM);
-        if self.wait_all_exited(GRACE)? {
+        if self.wait_all_exited(GRACE_PERIOD)? {
             return Ok(());
         }
         self.signal_all(Signal::KILL);
-        self.inflight
-            .iter()
-            .for_each(|inflight| self.kill(&inflight.call));
+        for inflight in self.inflight.iter() {
+            self.kill(&inflight.call);
+        }
         // An orphaned process without a pending call is found at its next call.
         while !self.wait_all_exited(Duration::ZERO)? {
-            wait_for(&self.calls)?;
+            wait_event(&self.calls)?;
             if self.wait_all_exited(Duration::ZERO)? {
                 break;
             }
@@ -167,9 +170,10 @@ impl Guard {
         Ok(())
     }
 
+    /// Signals the first process and its descendants.
     fn signal_all(&self, signal: Signal) {
         let mut family = descendants(self.first.pid);
-        // Another process may have its id by now, with other descendants. Its own were reparented.
+        // If the first process has exited, its descendants were reparented, and another process may have its id.
         if self.first.process.has_exited() {
             family.clear();
         }
@@ -189,15 +193,15 @@ impl Guard {
         }
     }
 
-    /// Waits at most `limit` until no process with the filter is left. Returns whether that is so.
+    /// Waits at most `limit` until no process with the filter is left. Returns whether none is.
     fn wait_all_exited(&self, limit: Duration) -> Result<bool> {
         let (epoll, deadline) = (Epoll::new()?, Instant::now() + limit);
         epoll.add(&self.calls, 0, Interest::ReadableEdge)?;
         loop {
-            let mut found = Vec::new();
+            let mut events = Vec::new();
             let left = deadline.saturating_duration_since(Instant::now());
-            epoll.wait(Some(left), &mut found)?;
-            if found.iter().any(|found| found.hung_up) && is_over(&self.calls) {
+            epoll.wait(Some(left), &mut events)?;
+            if events.iter().any(|event| event.hung_up) && is_over(&self.calls) {
                 return Ok(true);
             }
             if left.is_zero() {
@@ -207,11 +211,12 @@ impl Guard {
     }
 }
 
-fn wait_for(fd: impl AsFd) -> Result<()> {
+/// Waits until the descriptor is readable or hung up.
+fn wait_event(fd: impl AsFd) -> Result<()> {
     let epoll = Epoll::new()?;
     epoll.add(fd, 0, Interest::Readable)?;
     epoll.wait(None, &mut Vec::new())
 }
 
-/// From SIGTERM to SIGKILL. accept(2) does not return any more, so the program only finishes the work in progress.
-const GRACE: Duration = Duration::from_secs(2);
+/// The time from SIGTERM to SIGKILL. accept(2) does not return any more, so the program only finishes the work in progress.
+const GRACE_PERIOD: Duration = Duration::from_secs(2);

@@ -1,4 +1,4 @@
-//! What the supervisor does for its admin endpoint ([`crate::admin`]).
+//! The supervisor's side of the admin endpoint ([`crate::admin`]): liveness and gauges.
 
 use std::os::fd::OwnedFd;
 
@@ -21,7 +21,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Stores what is held while the loop waits, for the admin endpoint.
+    /// Stores the gauges, for the admin endpoint.
     pub(super) fn store_gauges(&self) {
         let (pending, ready) = self.waiter.counts();
         for (gauge, value) in [
@@ -33,7 +33,7 @@ impl Supervisor {
         }
     }
 
-    /// Answers a request, or notes that the process has exited.
+    /// Answers a request, or closes the socket if the process of the admin endpoint has exited.
     pub(super) fn serve_admin(&mut self) {
         if let Some(mut socket) = self.admin.take() {
             if socket.answer() {

@@ -1,4 +1,4 @@
-//! What the supervisor does for processes with the library: channels to the header waiter, and listeners to wake.
+//! Calls of processes with the library: requests for a channel to the header waiter, and listen(2).
 
 use std::os::fd::{OwnedFd, RawFd};
 
@@ -17,8 +17,8 @@ impl Supervisor {
         }
     }
 
-    /// Notes a socket that is about to listen, perhaps again at the address of one that was closed. Without the rights to copy the
-    /// socket it is noted at its first accept(2).
+    /// Notes a socket that is about to listen: ready connections may be waiting for a listener at its address. If the socket can't
+    /// be copied for want of a permission, it is noted at its first accept(2).
     pub(super) fn note_listener(&mut self, call: &Notification, number: RawFd) {
         let calls = &self.supervised.calls;
         let Ok(Some((_, socket))) = self.threads.descriptor(calls, call, number) else {
@@ -34,7 +34,7 @@ impl Supervisor {
         }
     }
 
-    /// Answers the call with its end of a channel to the header waiter.
+    /// Answers the call with the caller's end of a channel to the header waiter.
     pub(super) fn answer_with_channel(
         calls: &NotificationListener,
         id: u64,

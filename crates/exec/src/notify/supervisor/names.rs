@@ -43,6 +43,7 @@ impl Supervisor {
         }
     }
 
+    /// Answers getpeername(2) or getsockname(2) for a socket.
     pub(super) fn answer_name(
         &self,
         id: u64,
@@ -57,21 +58,33 @@ impl Supervisor {
             Endpoint::Peer => identity.client,
             Endpoint::Local => identity.destination,
         };
-        let answer = buffer.capacity().and_then(|room| {
-            let addr = as_socket_family(named, real_addr(socket, end)?.is_ipv6());
-            match self.supervised.calls.is_pending(id) {
-                true => buffer.write(addr, room),
-                false => Ok(()),
-            }
+        let written = buffer.capacity().and_then(|capacity| {
+            let shown = as_socket_family(named, real_addr(socket, end)?.is_ipv6());
+            self.write_address(id, &buffer, capacity, shown)
         });
-        match answer {
+        match written {
             Ok(()) => self.supervised.calls.succeed(id),
             Err(error) => self.supervised.calls.fail(id, &error),
         }
     }
+
+    /// Fills the address buffer of a call, unless the call is over: its thread may have other data there by then.
+    pub(super) fn write_address(
+        &self,
+        id: u64,
+        buffer: &AddressBuffer,
+        capacity: usize,
+        addr: SocketAddr,
+    ) -> io::Result<()> {
+        if self.supervised.calls.is_pending(id) {
+            buffer.write(addr, capacity)
+        } else {
+            Ok(())
+        }
+    }
 }
 
-/// The address that the kernel would answer with: after a reset a socket has no peer any more, and its local address still.
+/// The address that the kernel would return. After a reset a socket has no peer any more, but still its local address.
 fn real_addr(socket: &ForeignFd, end: Endpoint) -> io::Result<SocketAddr> {
     match end {
         Endpoint::Peer => socket_info::peer_addr(socket),

@@ -1,7 +1,7 @@
 //! Hands connections to calls of accept(2).
 
 use std::io::{self, ErrorKind};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
 
 use peername_identity::{Counter, as_socket_family};
@@ -14,16 +14,16 @@ use peername_sys::tcp::{socket_info, stream};
 use peername_sys::{Errno, SyscallError, is_per_connection_error};
 
 use super::names::lookup_identity;
-use super::{Answer, Supervisor};
+use super::{ServeOutcome, Supervisor};
 use crate::header_peek::{ConnectionOrigin, PeekOutcome, close_with_reset, peek_accepted};
 use crate::notify::pending_accepts::AcceptCall;
 
 impl Supervisor {
     /// Answers the call with a connection, if there is one: a ready one, or the next accepted one with a complete header.
     ///
-    /// The copy of the listener is closed before the call is answered: with the answer the program goes on, and may close
-    /// its own and bind the address again.
-    pub(super) fn serve(&mut self, call: AcceptCall, listening: ForeignListener) -> Answer {
+    /// The copy of the listener is closed before the call is answered: with the answer the program continues, and may close its
+    /// listener and bind the address again.
+    pub(super) fn serve(&mut self, call: AcceptCall, listening: ForeignListener) -> ServeOutcome {
         loop {
             if let Some(connection) = self.waiter.take_ready(call.listener) {
                 drop(listening);
@@ -37,19 +37,19 @@ impl Supervisor {
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    return Answer::Nothing(call, listening);
+                    return ServeOutcome::NoConnection(call, listening);
                 }
                 Err(error) if is_per_connection_error(&error) => {}
                 Err(error) => {
                     drop(listening);
                     self.fail(call, error);
-                    return Answer::Given;
+                    return ServeOutcome::Answered;
                 }
             }
         }
     }
 
-    /// Admits an accepted connection. Returns it with the peer address to show, if the program may have it now.
+    /// Admits, parks or refuses an accepted connection. Returns it with the peer address to show, if the program gets it now.
     fn admit(
         &mut self,
         connection: ForeignFd,
@@ -60,7 +60,7 @@ impl Supervisor {
         if self.is_wakeup(&connection, peer) {
             return None;
         }
-        let from = ConnectionOrigin {
+        let origin = ConnectionOrigin {
             peer,
             namespace: listening.netns_cookie,
         };
@@ -69,7 +69,7 @@ impl Supervisor {
         match peek_accepted(
             self.table,
             connection.as_fd(),
-            from,
+            origin,
             judge,
             &mut self.buffer,
         ) {
@@ -86,7 +86,7 @@ impl Supervisor {
         None
     }
 
-    /// Fails an accept(2) for which no monitor could be started: the program may have taken all processes or descriptors.
+    /// Fails an accept(2) for which no monitor could be started, perhaps because the program has used up processes or descriptors.
     pub(super) fn refuse_unmonitored(&mut self, id: u64, error: &SyscallError) {
         if !self.monitor_error_logged {
             self.monitor_error_logged = true;
@@ -97,9 +97,11 @@ impl Supervisor {
         self.supervised.calls.fail(id, &Errno::NOMEM.into());
     }
 
+    /// Whether this is a wake-up connection. Only the header waiter can connect from this host's address and one of its ports.
     fn is_wakeup(&self, connection: &ForeignFd, peer: SocketAddr) -> bool {
-        let own = || local_addr(connection).ok().map(|own| own.ip());
-        self.table.settings().wakeup_ports().contains(peer.port()) && own() == Some(peer.ip())
+        let local_ip = || local_addr(connection).ok().map(|local| local.ip());
+        let wakeup_ports = self.table.settings().wakeup_ports();
+        wakeup_ports.contains(peer.port()) && local_ip() == Some(peer.ip())
     }
 
     /// Answers the call with a connection that was ready.
@@ -107,27 +109,28 @@ impl Supervisor {
         &mut self,
         call: AcceptCall,
         connection: ForeignFd,
-    ) -> Answer {
-        // A connection that was reset has no peer any more, but its client may still be in the table. The kernel, too, would
-        // return such a connection.
+    ) -> ServeOutcome {
+        // A connection that was reset has no peer any more, but its client may still be in the table. The kernel's accept(2), too,
+        // returns such connections.
         let unknown = SocketAddr::new(unspecified(call.listener.addr), 0);
         let peer = socket_info::peer_addr(&connection).unwrap_or(unknown);
-        let from = lookup_identity(self.table, &connection).map_or(peer, |identity| {
-            as_socket_family(identity.client, peer.is_ipv6())
-        });
+        let shown = match lookup_identity(self.table, &connection) {
+            Some(identity) => as_socket_family(identity.client, peer.is_ipv6()),
+            None => peer,
+        };
         // A connection returned after a failed handoff has the blocking mode of another call. This fails for no socket.
         let _ = stream::set_nonblocking(&connection, call.nonblocking);
-        self.complete(call, (connection, from))
+        self.complete(call, (connection, shown))
     }
 
     /// Answers the call with this connection. If that fails, the connection is kept for the next call.
     fn complete(
         &mut self,
         call: AcceptCall,
-        (connection, from): (ForeignFd, SocketAddr),
-    ) -> Answer {
+        (connection, shown): (ForeignFd, SocketAddr),
+    ) -> ServeOutcome {
         let calls = &self.supervised.calls;
-        let installed = match self.write_peer(&call, from) {
+        let installed = match self.write_peer(&call, shown) {
             Ok(()) => calls.add_fd(call.id, &connection, call.close_on_exec),
             Err(error) => AddFdOutcome::Rejected(error),
         };
@@ -143,25 +146,23 @@ impl Supervisor {
                 self.waiter.return_ready(connection, listener);
             }
         }
-        Answer::Given
+        ServeOutcome::Answered
     }
 
-    /// Fills the call's address buffer.
-    fn write_peer(&self, call: &AcceptCall, from: SocketAddr) -> io::Result<()> {
+    /// Fills the call's address buffer, if it has one.
+    fn write_peer(&self, call: &AcceptCall, shown: SocketAddr) -> io::Result<()> {
         if call.peer.is_none() {
             return Ok(());
         }
-        let room = call.peer.capacity()?;
-        match self.supervised.calls.is_pending(call.id) {
-            true => call.peer.write(from, room),
-            false => Ok(()),
-        }
+        let capacity = call.peer.capacity()?;
+        self.write_address(call.id, &call.peer, capacity, shown)
     }
 }
 
-fn unspecified(listener: SocketAddr) -> std::net::IpAddr {
+/// The unspecified address of the listener's family.
+fn unspecified(listener: SocketAddr) -> IpAddr {
     match listener {
-        SocketAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
-        SocketAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     }
 }
