@@ -7,12 +7,12 @@
 //! ```
 //!
 //! A runtime starts a container with a seccomp profile that names the agent's socket (`listenerPath`), and sends the agent the
-//! listener of the filter (OCI runtime specification 1.1, config-linux.md, "Seccomp"). From then on accept(2) and getpeername(2)
-//! of every process of the container wait for an answer, which is that of `peername exec --mode notify` ([`crate::notify`]).
+//! listener of the filter (OCI runtime specification 1.1, config-linux.md, "Seccomp"). From then on the supervisor answers
+//! accept(2) and getpeername(2) of every process of the container, as in `peername exec --mode notify` ([`crate::notify`]).
 //!
-//! Each container has a supervisor of its own: the scheduler shares the processors among them, and a fault in one ends no other.
-//! What a supervisor knows is in descriptors ([`descriptor_store`]): the listener, the calls that it has not answered, the table of
-//! clients. So supervisor and agent may be killed, and the next one goes on.
+//! Each container has a supervisor of its own: the scheduler shares the processors among them, and a fault in one ends no
+//! other. The state of a supervisor is in descriptors ([`descriptor_store`]): the listener, the calls that it has not answered,
+//! the table of clients. So supervisor and agent may be killed, and the next ones continue.
 
 pub mod admin;
 mod container;

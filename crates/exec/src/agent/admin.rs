@@ -1,5 +1,5 @@
-//! What the agent does for its admin endpoint, a process beside it ([`crate::admin`]): the sum of the counters of all containers, of those
-//! that have ended, too, in shared memory.
+//! The agent's side of its admin endpoint, which is a process beside it ([`crate::admin`]): in shared memory, the sum of the
+//! counters of all containers, including those that have ended.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,7 +15,7 @@ use crate::notify::LivenessSocket;
 
 /// Creates the memory of the sum: a table without entries.
 pub fn create_totals() -> Result<Table<'static>> {
-    let size = Table::size(SLOTS);
+    let size = Table::size(MIN_SLOTS);
     let words = map_words(create_anonymous("peername-totals", size)?, size)?;
     let invalid = || std::io::Error::from(std::io::ErrorKind::InvalidInput);
     Table::new(words).ok_or_else(invalid).call("mmap(2)")
@@ -33,7 +33,7 @@ pub(super) struct AgentAdmin {
 }
 
 impl AgentAdmin {
-    /// With the agent's end of the liveness socket.
+    /// `socket` is the agent's end of the liveness socket.
     pub(super) fn new(socket: OwnedFd, totals: Table<'static>) -> Result<Self> {
         Ok(Self {
             socket: LivenessSocket::new(socket).call("ioctl(FIONBIO)")?,
@@ -43,8 +43,8 @@ impl AgentAdmin {
         })
     }
 
-    /// Answers a request. `None` once the process of the endpoint has exited.
-    pub(super) fn answered(mut self) -> Option<Self> {
+    /// Answers a request; `None` if the process of the endpoint has exited.
+    pub(super) fn answer_or_close(mut self) -> Option<Self> {
         if self.socket.answer() {
             return Some(self);
         }
@@ -54,8 +54,8 @@ impl AgentAdmin {
         None
     }
 
-    /// Keeps the counters of a container that has ended.
-    pub(super) fn note_end(&mut self, container: &Container) {
+    /// Adds the counters of a container that has ended.
+    pub(super) fn add_ended(&mut self, container: &Container) {
         if let Ok(counts) = container.counts() {
             self.ended.add_counters(&counts);
         }
@@ -68,9 +68,11 @@ impl AgentAdmin {
         }
         self.due = now + INTERVAL;
         let mut sum = self.ended;
-        for counts in containers.values().filter_map(|one| one.counts().ok()) {
-            sum.add_counters(&counts);
-            sum.add_gauges(&counts);
+        for container in containers.values() {
+            if let Ok(counts) = container.counts() {
+                sum.add_counters(&counts);
+                sum.add_gauges(&counts);
+            }
         }
         let settings = self.totals.settings();
         settings.store_counts(&sum);
@@ -84,7 +86,7 @@ impl AsFd for AgentAdmin {
     }
 }
 
-/// The age of the sum at most.
+/// The maximum age of the sum.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// The minimum.
-const SLOTS: usize = 64;
+/// The minimum size of a table: this one has no entries.
+const MIN_SLOTS: usize = 64;

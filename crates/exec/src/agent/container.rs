@@ -28,16 +28,18 @@ type Result<T, E = SyscallError> = std::result::Result<T, E>;
 pub(super) struct Container {
     pub(super) id: String,
     pub(super) policy: String,
-    /// Id and policy, for the next agent.
+    /// A [`StateRecord`] for the next agent.
     state: OwnedFd,
     memory: ContainerMemory,
+    /// The seccomp listener.
     calls: OwnedFd,
     supervisor: Option<SupervisorProcess>,
     /// When the supervisor is started again.
     pub(super) restart_at: Option<Instant>,
-    /// How often it has ended soon after its start.
+    /// How often in succession the supervisor has ended soon after its start.
     failures: u32,
-    has_noted_policy: bool,
+    /// Whether it was logged that the container's policy is missing.
+    pub(super) missing_policy_logged: bool,
 }
 
 /// The process of a supervisor.
@@ -45,7 +47,7 @@ pub(super) struct Container {
 struct SupervisorProcess {
     child: ChildProcess,
     started: Instant,
-    /// Closed to stop it.
+    /// The pipe whose end stops the supervisor; `None` once it is closed.
     stop: Option<PipeWriter>,
 }
 
@@ -71,7 +73,7 @@ impl StoredContainer {
 }
 
 impl Container {
-    /// A container that a runtime has announced, with its seccomp listener, and memory for so many connections.
+    /// Creates a container that a runtime has announced, with its seccomp listener, and memory for so many connections.
     pub(super) fn new(state: ContainerState, calls: OwnedFd, slots: usize) -> Result<Self> {
         let record = StateRecord {
             id: state.id,
@@ -82,26 +84,27 @@ impl Container {
         Ok(Self::without_supervisor(record, state, memory, calls))
     }
 
-    /// A container of an earlier agent.
+    /// Restores a container of an earlier agent.
     ///
     /// # Errors
     ///
-    /// A part of it is missing, as its listener after its end: `None`, or why it can't be supervised.
+    /// The reason why the container can't be supervised; `None` if a part is missing, such as the listener of a container that
+    /// has ended.
     pub(super) fn from_stored(stored: StoredContainer) -> Result<Self, Option<&'static str>> {
         let (Some(state), Some(table), Some(inflight), Some(calls)) =
             (stored.state, stored.table, stored.inflight, stored.calls)
         else {
             return Err(None);
         };
-        let known = StateRecord::read(&state).ok_or("its state can't be read")?;
-        // The recorded calls have the numbers of threads there.
-        if known.pid_namespace != pid_namespace() {
+        let record = StateRecord::read(&state).ok_or("its state can't be read")?;
+        // The recorded calls have thread ids of that namespace.
+        if record.pid_namespace != pid_namespace() {
             return Err(Some(
                 "its calls are recorded in another PID namespace than this agent's, so its accept(2) fails",
             ));
         }
         let memory = ContainerMemory { table, inflight };
-        Ok(Self::without_supervisor(known, state, memory, calls))
+        Ok(Self::without_supervisor(record, state, memory, calls))
     }
 
     fn without_supervisor(
@@ -119,16 +122,11 @@ impl Container {
             supervisor: None,
             restart_at: None,
             failures: 0,
-            has_noted_policy: false,
+            missing_policy_logged: false,
         }
     }
 
-    /// Whether it is to be logged that its policy is missing: once.
-    pub(super) fn notes_missing_policy(&mut self) -> bool {
-        !std::mem::replace(&mut self.has_noted_policy, true)
-    }
-
-    /// What the next agent needs.
+    /// The descriptor to store for the next agent.
     pub(super) fn part(&self, part: Part) -> BorrowedFd<'_> {
         match part {
             Part::State => self.state.as_fd(),
@@ -146,25 +144,26 @@ impl Container {
         Ok(Counts::from_bytes(&bytes))
     }
 
-    /// Whether none of its processes is left.
+    /// Whether no process of the container is left.
     pub(super) fn is_over(&self) -> bool {
         seccomp::is_over(&self.calls)
     }
 
-    /// Starts its supervisor, after one that has ended. Returns the process's descriptor, to watch.
+    /// Starts a supervisor: none runs. Returns the descriptor of its process, to watch.
     pub(super) fn start_supervisor(&mut self, policy: &AgentPolicy) -> Result<BorrowedFd<'_>> {
         self.restart_at = None;
-        self.has_noted_policy = false;
+        self.missing_policy_logged = false;
         let clone = |part| {
-            let fd: BorrowedFd<'_> = self.part(part);
-            fd.try_clone_to_owned().call("fcntl(F_DUPFD_CLOEXEC)")
+            self.part(part)
+                .try_clone_to_owned()
+                .call("fcntl(F_DUPFD_CLOEXEC)")
         };
-        let (stopped, stop) = io::pipe().call("pipe2(2)")?;
+        let (stop_reader, stop_writer) = io::pipe().call("pipe2(2)")?;
         let inherited = [
             clone(Part::Calls)?,
             clone(Part::Table)?,
             clone(Part::Inflight)?,
-            stopped.into(),
+            stop_reader.into(),
         ];
         let id = self.id.clone();
         let child = ChildProcess::fork(inherited, |[calls, table, inflight, stop]| {
@@ -177,25 +176,26 @@ impl Container {
             };
             container_supervisor::run(container, policy)
         })?;
-        let started = SupervisorProcess {
+        let supervisor = SupervisorProcess {
             child,
             started: Instant::now(),
-            stop: Some(stop),
+            stop: Some(stop_writer),
         };
-        Ok(self.supervisor.insert(started).child.pidfd().as_fd())
+        Ok(self.supervisor.insert(supervisor).child.pidfd().as_fd())
     }
 
-    /// If the supervisor has exited, returns how, and notes when another may be started: at once, but later and later if it ends soon
-    /// after its start.
-    pub(super) fn note_exit(&mut self) -> Option<ExitStatus> {
+    /// Reaps the supervisor if it has exited, and schedules another: at once, but with increasing delays if supervisors end
+    /// soon after their start. Returns the exit status.
+    pub(super) fn reap_supervisor(&mut self) -> Option<ExitStatus> {
         let supervisor = self
             .supervisor
-            .take_if(|one| one.child.pidfd().has_exited())?;
+            .take_if(|supervisor| supervisor.child.pidfd().has_exited())?;
         let status = supervisor.child.wait().ok()?;
         let now = Instant::now();
-        self.failures = match now < supervisor.started + SOON {
-            true => (self.failures + 1).min(MAX_FAILURES),
-            false => 0,
+        self.failures = if now < supervisor.started + MIN_UPTIME {
+            (self.failures + 1).min(MAX_FAILURES)
+        } else {
+            0
         };
         let delay = match self.failures {
             0 => Duration::ZERO,
@@ -206,32 +206,33 @@ impl Container {
     }
 
     /// Asks the supervisor to end between two calls.
-    pub(super) fn ask_to_stop(&mut self) {
+    pub(super) fn request_stop(&mut self) {
         if let Some(supervisor) = &mut self.supervisor {
             supervisor.stop = None;
         }
     }
 
-    /// Stops the supervisor, and waits until it has exited.
+    /// Stops the supervisor, and waits until it has exited. It is killed after [`STOP_TIMEOUT`].
     pub(super) fn stop_supervisor(&mut self) {
-        self.stop_supervisor_by(Instant::now() + STOP_LIMIT);
+        self.stop_supervisor_by(Instant::now() + STOP_TIMEOUT);
     }
 
-    /// The same; it is killed at this time.
+    /// Like [`Container::stop_supervisor`], with the time at which the supervisor is killed.
     pub(super) fn stop_supervisor_by(&mut self, deadline: Instant) {
-        self.ask_to_stop();
+        self.request_stop();
         if let Some(supervisor) = self.supervisor.take() {
+            let pidfd = supervisor.child.pidfd();
             let left = deadline.saturating_duration_since(Instant::now());
-            let exited = wait_readable([supervisor.child.pidfd().as_fd()], Some(left));
-            if !exited.unwrap_or(false) {
-                let _ = supervisor.child.pidfd().signal(Signal::KILL);
+            let has_exited = wait_readable([pidfd.as_fd()], Some(left)).unwrap_or(false);
+            if !has_exited {
+                let _ = pidfd.signal(Signal::KILL);
             }
             let _ = supervisor.child.wait();
         }
     }
 }
 
-/// What the next agent has to know of a container.
+/// The properties of a container that the next agent needs, as text in memory.
 struct StateRecord {
     id: String,
     policy: String,
@@ -239,7 +240,7 @@ struct StateRecord {
 }
 
 impl StateRecord {
-    /// Writes it to memory. The names have no spaces.
+    /// Writes the record to memory. Spaces separate the names, which have none.
     fn write(&self) -> Result<OwnedFd> {
         let mut file = File::from(create_anonymous("peername-state", 0)?);
         let text = format!("{} {} {}", self.id, self.policy, self.pid_namespace);
@@ -267,11 +268,12 @@ fn pid_namespace() -> String {
     link.to_string_lossy().into_owned()
 }
 
-/// A supervisor that ends earlier after its start has failed.
-const SOON: Duration = Duration::from_secs(1);
-/// Until the second start of one that has failed; then twice as long each time, up to a minute.
+/// A supervisor that ends earlier than this after its start counts as a failure.
+const MIN_UPTIME: Duration = Duration::from_secs(1);
+/// The delay after the first failure. It doubles with each further failure, up to about a minute ([`MAX_FAILURES`]).
 const RESTART_DELAY: Duration = Duration::from_millis(100);
 const MAX_FAILURES: u32 = 10;
-/// A supervisor waits for nothing but a descriptor that it closes.
-pub(super) const STOP_LIMIT: Duration = Duration::from_secs(3);
+/// The time in which a supervisor must stop. It waits for nothing meanwhile, except perhaps for the close of a descriptor.
+pub(super) const STOP_TIMEOUT: Duration = Duration::from_secs(3);
+/// The maximum size of a [`StateRecord`]: an id of 1024 bytes, and two short names.
 const MAX_STATE: u64 = 4096;

@@ -1,4 +1,4 @@
-//! What a container's supervisor knows, in memory that outlives it: the table of clients, and the record of in-flight calls.
+//! The state of a container's supervisor, in memory that outlives it: the table of clients, and the record of in-flight calls.
 
 use std::fs::File;
 use std::io;
@@ -27,17 +27,16 @@ impl ContainerMemory {
     }
 }
 
-/// Maps a table whose settings will be written.
+/// Maps a table whose settings the caller will write.
 ///
 /// # Errors
 ///
-/// Those of mmap(2), or the memory is no table of this version.
+/// An error of mmap(2), or the memory is no table of this version.
 pub(super) fn map_table(memory: OwnedFd) -> Result<Table<'static>> {
     let memory = File::from(memory);
     let size = memory.metadata().call("fstat(2)")?.len();
     let words = map_words(&memory, usize::try_from(size).unwrap_or(usize::MAX))?;
-    let other = || io::Error::other("it is of another version of peername");
     Table::adopt(words)
-        .ok_or_else(other)
+        .ok_or_else(|| io::Error::other("it is of another version of peername"))
         .call("opening the table of clients")
 }

@@ -3,10 +3,10 @@
 
 use serde::Deserialize;
 
-/// What the agent uses of the message.
+/// The fields of the message that the agent uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ContainerState {
-    /// The id of the container: the runtime's, of ASCII letters, digits and `_+-.`.
+    /// The container's id, which the runtime has chosen: ASCII letters, digits and `_+-.`.
     pub(super) id: String,
     /// The name of the policy: `listenerMetadata` of the seccomp profile, or `default`.
     pub(super) policy: String,
@@ -14,19 +14,19 @@ pub(super) struct ContainerState {
     pub(super) listener: usize,
 }
 
-/// Why a message is refused.
+/// An error returned by [`parse`].
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StateError {
-    /// It is no such message.
+    /// The message is no `ContainerProcessState`.
     #[error("no container process state of the OCI runtime specification 1.1: {0}")]
     Json(#[from] serde_json::Error),
-    /// It names no seccomp listener.
+    /// The message names no seccomp listener.
     #[error("it has no descriptor named {SECCOMP_FD}")]
     NoListener,
-    /// The id of the container has other characters.
+    /// The id of the container is empty or too long, or has characters that are not allowed.
     #[error("the container's id has characters that no runtime allows")]
     Id,
-    /// The name of the policy has other characters, or is too long.
+    /// The name of the policy is too long, or has characters that are not allowed.
     #[error(
         "listenerMetadata is no name of a policy: at most {MAX_POLICY} ASCII letters, digits and _+-."
     )]
@@ -37,9 +37,10 @@ pub(super) enum StateError {
 pub(super) fn parse(message: &[u8]) -> Result<ContainerState, StateError> {
     let message: Message = serde_json::from_slice(message)?;
     let listener = message.fds.iter().position(|name| name == SECCOMP_FD);
-    let policy = match message.metadata.as_str() {
-        "" => DEFAULT_POLICY.to_owned(),
-        _ => message.metadata,
+    let policy = if message.metadata.is_empty() {
+        DEFAULT_POLICY.to_owned()
+    } else {
+        message.metadata
     };
     if !is_name(&message.state.id, MAX_ID) {
         return Err(StateError::Id);
@@ -82,7 +83,7 @@ struct State {
 pub const DEFAULT_POLICY: &str = "default";
 /// The name of the seccomp listener among the descriptors (specification: `SeccompFdName`).
 const SECCOMP_FD: &str = "seccompFd";
-/// Kubernetes and Docker have ids of 64 characters.
+/// The maximum length of an id. Those of Kubernetes and Docker have 64 characters.
 const MAX_ID: usize = 1024;
 const MAX_POLICY: usize = 128;
 

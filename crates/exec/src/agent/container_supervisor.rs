@@ -1,7 +1,7 @@
 //! The supervisor of one container: a child process of the agent, in the container's network namespace.
 //!
-//! The runtime names the container's first process by a number, which may be another process's by now. So the namespace is that of
-//! the first thread whose call waits here: as long as it does, the thread can't exit.
+//! The runtime's message has the process id of the container's first process, which may be that of another process by now. So
+//! the namespace is taken from the first thread whose call waits here: as long as the call waits, the thread can't exit.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -30,7 +30,7 @@ pub(super) struct SupervisedContainer {
     pub(super) stop: OwnedFd,
 }
 
-/// Why a supervisor ends before its container.
+/// An error that ends a supervisor before its container.
 #[derive(Debug, thiserror::Error)]
 enum SupervisorError {
     #[error(
@@ -65,9 +65,9 @@ fn supervise(container: SupervisedContainer, policy: &AgentPolicy) -> Result<(),
         ..
     } = container;
     let calls = NotificationListener::from(calls);
-    // The supervisor of an agent that was before may be ending.
+    // Waits for the supervisor of an earlier agent, which may be about to exit.
     let inflight = InflightCalls::lock(inflight)?;
-    // It may enter a user namespace in which the container has every capability.
+    // The supervisor may enter a user namespace in which the container has every capability.
     secrets::disable_core_dumps()?;
     if !enter_network_of_first_caller(&calls, inflight, &stop)? {
         return Ok(());
@@ -90,7 +90,7 @@ fn supervise(container: SupervisedContainer, policy: &AgentPolicy) -> Result<(),
     Ok(())
 }
 
-/// Moves this process into the network namespace of the first thread that makes a call. Returns whether there is one.
+/// Moves this process into the network namespace of the first thread that makes a call. Returns whether there is such a thread.
 fn enter_network_of_first_caller(
     calls: &NotificationListener,
     inflight: InflightCalls,
@@ -102,25 +102,27 @@ fn enter_network_of_first_caller(
         }
         let network = NetworkNamespace::of_thread(call.tid);
         let users = UserNamespace::of_process(call.tid);
+        // If the call is over, the namespaces may be those of another thread.
         if !calls.is_pending(call.id) {
             continue;
         }
-        let entered = network.and_then(|network| enter(&network, users));
-        entered.map_err(SupervisorError::Network)?;
+        network
+            .and_then(|network| enter(&network, users))
+            .map_err(SupervisorError::Network)?;
         return Ok(true);
     }
     Ok(false)
 }
 
-/// Waits for a call, and records it as in flight. `None` if no process is left, or the agent ends.
+/// Waits for a call, and records it as in flight. `None` if no process is left, or the supervisor is to stop.
 fn first_call(
     calls: &NotificationListener,
     inflight: InflightCalls,
     stop: &OwnedFd,
 ) -> Result<Option<Notification>, SyscallError> {
     loop {
-        let recorded = inflight.iter().map(|recorded| recorded.call);
-        if let Some(call) = recorded.into_iter().find(|call| calls.is_pending(call.id)) {
+        let mut recorded = inflight.iter().map(|recorded| recorded.call);
+        if let Some(call) = recorded.find(|call| calls.is_pending(call.id)) {
             return Ok(Some(call));
         }
         wait_readable([calls.as_fd(), stop.as_fd()], None)?;
@@ -132,9 +134,11 @@ fn first_call(
     }
 }
 
-/// The agent of an ordinary user may enter the network of its containers only from the user namespace that the network belongs to.
-/// A container that has this host's network has a user namespace of its own nevertheless: the one below the agent's, in which all
-/// its processes are within reach, those in namespaces of their own, too.
+/// Enters the network namespace of a container, and the user namespace from which its processes are accessible.
+///
+/// The agent of an ordinary user may enter a network namespace only from the user namespace that owns it. A container that has
+/// this host's network may still have a user namespace of its own. Then the supervisor enters the one directly below the
+/// agent's: from there all processes of the container are accessible, also those in namespaces further below.
 fn enter(
     network: &NetworkNamespace,
     users: Result<UserNamespace, SyscallError>,
@@ -143,8 +147,10 @@ fn enter(
         Err(error) if error.is_permission() => {
             if network.is_current()? {
                 let own = UserNamespace::of_process(std::process::id())?;
-                let of_container = users?.child_of(&own);
-                return of_container.map_or(Ok(()), |users| users.enter());
+                return match users?.child_of(&own) {
+                    Some(child) => child.enter(),
+                    None => Ok(()),
+                };
             }
             network.owner()?.enter()?;
             network.enter()

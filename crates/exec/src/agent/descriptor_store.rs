@@ -1,7 +1,7 @@
-//! Where the agent keeps descriptors, so that they outlive it.
+//! The store in which the agent keeps descriptors, so that they outlive the agent.
 //!
-//! A container's filter outlives the agent. Without a listener its every accept(2) would fail, for ever; as long as some process
-//! has the listener open, the calls wait for the next agent.
+//! A container's filter outlives the agent. If no process had the filter's listener open, every accept(2) of the container
+//! would fail, for ever; as long as some process has it open, the calls wait for the next agent.
 
 use std::fmt::{self, Debug, Display, Formatter};
 use std::io;
@@ -10,24 +10,24 @@ use std::str::FromStr;
 
 /// A store of descriptors with unique names.
 pub trait DescriptorStore: Debug {
-    /// Keeps a duplicate of this descriptor.
+    /// Stores a duplicate of this descriptor.
     ///
     /// # Errors
     ///
     /// The store is full, or has ended.
     fn put(&mut self, name: StoredName, fd: BorrowedFd<'_>) -> io::Result<()>;
 
-    /// Closes a descriptor.
+    /// Closes the stored descriptor of this name.
     fn remove(&mut self, name: StoredName);
 
-    /// A descriptor that is readable when there is an event; `None` if there never is one.
+    /// A descriptor that is readable when there is an event; `None` if this store has no events.
     fn events(&self) -> Option<BorrowedFd<'_>>;
 
-    /// The event for which the store was readable.
+    /// Reads the event for which the descriptor is readable.
     fn next_event(&mut self) -> StoreEvent;
 }
 
-/// What has happened to a store.
+/// An event of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreEvent {
     /// Another agent takes over, once this one has exited.
@@ -39,30 +39,30 @@ pub enum StoreEvent {
 /// A descriptor that was in the store when the agent started.
 #[derive(Debug)]
 pub struct StoredDescriptor {
-    /// What it is.
+    /// The name.
     pub name: StoredName,
     /// The descriptor.
     pub fd: OwnedFd,
 }
 
-/// What a descriptor is.
+/// The name of a descriptor in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StoredName {
     /// The agent's listening socket.
     Socket,
-    /// Part of what a container needs; the agent counts its containers.
+    /// A part of a container's state.
     Container {
-        /// The container's number.
+        /// The container's number, which the agent has given it.
         number: u64,
-        /// Which part.
+        /// The part.
         part: Part,
     },
 }
 
-/// What a container needs.
+/// A part of a container's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Part {
-    /// Its id and the name of its policy.
+    /// The container's id and the name of its policy.
     State,
     /// The table of clients.
     Table,
@@ -73,7 +73,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// In the order in which they are stored: a container with a listener has the others.
+    /// All parts in the order in which they are stored: the listener last, so that a container with a listener has the others.
     pub(super) const ALL: [Self; 4] = [Self::State, Self::Table, Self::Inflight, Self::Calls];
 
     fn name(self) -> &'static str {
@@ -86,7 +86,7 @@ impl Part {
     }
 }
 
-/// A name for a service manager (sd_pid_notify_with_fds(3), FDNAME).
+/// Formats the name for a service manager (sd_pid_notify_with_fds(3), FDNAME).
 impl Display for StoredName {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
@@ -104,11 +104,10 @@ impl FromStr for StoredName {
             return Ok(Self::Socket);
         }
         let (number, part) = name.split_once('-').ok_or(())?;
-        let part = Part::ALL.into_iter().find(|one| one.name() == part);
-        Ok(Self::Container {
-            number: number.parse().map_err(|_| ())?,
-            part: part.ok_or(())?,
-        })
+        let number = number.parse().map_err(|_| ())?;
+        let mut parts = Part::ALL.into_iter();
+        let part = parts.find(|known| known.name() == part).ok_or(())?;
+        Ok(Self::Container { number, part })
     }
 }
 
@@ -117,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_come_back() {
+    fn names_survive_formatting_and_parsing() {
         let parts = Part::ALL.map(|part| StoredName::Container { number: 7, part });
         for name in parts.into_iter().chain([StoredName::Socket]) {
             assert_eq!(name.to_string().parse(), Ok(name));

@@ -1,8 +1,8 @@
 //! The holder: a process that keeps the agent's descriptors where no service manager does, and hands them to the next agent.
 //!
-//! It does nothing else, so that there is little to go wrong in it. The agent starts one, which is no child of it and in a process group
-//! of its own, and ends once there is neither an agent nor a container; or [`hold`] runs one, where a container runtime ends all
-//! processes that the agent has started.
+//! It does nothing else, so that little can go wrong in it. Usually the agent starts the holder, which is no child of the
+//! agent, is in a process group of its own, and exits once there is neither an agent nor a container. Where a container runtime
+//! ends all processes that the agent has started, [`hold`] runs the holder.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,21 +19,21 @@ use super::descriptor_store::{DescriptorStore, Part, StoreEvent, StoredDescripto
 
 type Result<T, E = SyscallError> = std::result::Result<T, E>;
 
-/// Why there is no holder.
+/// An error of the holder, or of an agent's connection to it.
 #[derive(Debug, thiserror::Error)]
 pub enum HolderError {
     /// A system call failed.
     #[error("the holder of descriptors, {}: {source}", path.display())]
     Call {
-        /// The path of its socket.
+        /// The path of the holder's socket.
         path: PathBuf,
         /// The call, and its error.
         source: SyscallError,
     },
-    /// The agent that uses it has not ended.
-    #[error("the agent that runs already was asked to hand over, and has not ended in {} seconds", HANDOVER_LIMIT.as_secs())]
+    /// The agent that uses the holder has not ended in time.
+    #[error("the agent that runs already was asked to hand over, and has not ended in {} seconds", HANDOVER_TIMEOUT.as_secs())]
     Busy,
-    /// The holder has exited, does not trust this user, or serves an agent that connected later.
+    /// The holder has exited, does not trust this user, or waits for an agent that has connected later.
     #[error("the holder of descriptors, {}: it has exited, or has closed the connection", .0.display())]
     Closed(PathBuf),
 }
@@ -47,17 +47,18 @@ impl HolderError {
     }
 }
 
-/// Runs a holder in this process, for the agent that connects to the socket at `own`. Its first agent takes over from the holder at
-/// `shared`, whose agent ends then; from then on this holder listens there, too. Returns once another holder has taken over.
+/// Runs a holder in this process, for the agent that connects to the socket at `own`. When the first agent connects, this
+/// holder takes over from the holder at `shared`, whose agent ends then, and from then on listens at `shared`, too. Returns
+/// once another holder has taken over.
 pub fn hold(shared: &Path, own: &Path) -> Result<(), HolderError> {
     let failed = |source| HolderError::at(own, source);
     let listener = seqpacket::listen_at(own).map_err(failed)?;
     let mut holder = Holder::new(listener).map_err(failed)?;
-    // The agent connects once it has read its configuration: until then the one that runs goes on.
+    // An agent connects once it has read its configuration. Until then the earlier agent serves.
     let first = holder.wait_first_agent().map_err(failed)?;
-    // Once only: from then on the listener at `shared` is this process's own.
+    // Only now: later the listener at `shared` is this process's own.
     if let Some(previous) = HolderClient::connect(shared)? {
-        holder.kept = previous.stored;
+        holder.stored = previous.stored;
         let _ = send(&previous.holder.0, RETIRE, None);
     }
     holder
@@ -74,12 +75,12 @@ pub fn hold(shared: &Path, own: &Path) -> Result<(), HolderError> {
 #[derive(Debug)]
 pub struct HolderClient(OwnedFd);
 
-/// A connection, and the descriptors that the holder has kept.
+/// An agent's connection, and the descriptors that the holder has kept.
 #[derive(Debug)]
 pub struct Connected {
     /// The connection.
     pub holder: HolderClient,
-    /// What an earlier agent has stored.
+    /// The descriptors that an earlier agent has stored.
     pub stored: Vec<StoredDescriptor>,
 }
 
@@ -87,23 +88,21 @@ impl HolderClient {
     /// Connects to the holder whose socket is at `path`, and takes over from the agent that uses it, if there is one. Starts a
     /// holder if there is none. This process must have one thread only.
     pub fn open(path: &Path) -> Result<Connected, HolderError> {
-        match Self::connect(path)? {
-            Some(connected) => Ok(connected),
-            None => {
-                start(path).map_err(|source| HolderError::at(path, source))?;
-                Self::connect(path)?.ok_or_else(|| HolderError::Closed(path.to_owned()))
-            }
+        if let Some(connected) = Self::connect(path)? {
+            return Ok(connected);
         }
+        start(path).map_err(|source| HolderError::at(path, source))?;
+        Self::connect(path)?.ok_or_else(|| HolderError::Closed(path.to_owned()))
     }
 
-    /// Connects to the holder whose socket is at `path`, as [`HolderClient::open`]; `None` if there is no holder.
+    /// Connects as [`HolderClient::open`] does; `None` if there is no holder.
     pub fn connect(path: &Path) -> Result<Option<Connected>, HolderError> {
         let failed = |source| HolderError::at(path, source);
         let connection = match seqpacket::connect_to(path) {
             Err(error) if is_absent(&error) => return Ok(None),
             connected => connected.map_err(failed)?,
         };
-        fd_passing::set_time_limit(&connection, HANDOVER_LIMIT).map_err(failed)?;
+        fd_passing::set_time_limit(&connection, HANDOVER_TIMEOUT).map_err(failed)?;
         let stored = receive_all(&connection, path)?;
         let holder = Self(connection);
         Ok(Some(Connected { holder, stored }))
@@ -116,7 +115,7 @@ impl DescriptorStore for HolderClient {
     }
 
     fn remove(&mut self, name: StoredName) {
-        // If the holder has ended, that is the next event.
+        // This fails if the holder has exited, which is the next event.
         let _ = send(&self.0, &format!("{REMOVE}{name}"), None);
     }
 
@@ -132,6 +131,7 @@ impl DescriptorStore for HolderClient {
     }
 }
 
+/// Whether the error of connect(2) means that there is no holder.
 fn is_absent(error: &SyscallError) -> bool {
     matches!(
         error.source.kind(),
@@ -147,8 +147,10 @@ fn receive_all(connection: &OwnedFd, path: &Path) -> Result<Vec<StoredDescriptor
             io::ErrorKind::WouldBlock => HolderError::Busy,
             io::ErrorKind::ConnectionReset => HolderError::Closed(path.to_owned()),
             _ => HolderError::at(path, error),
-        });
-        let Message { text, fd } = received?.ok_or_else(|| HolderError::Closed(path.to_owned()))?;
+        })?;
+        let Some(Message { text, fd }) = received else {
+            return Err(HolderError::Closed(path.to_owned()));
+        };
         if text == END {
             return Ok(stored);
         }
@@ -159,25 +161,26 @@ fn receive_all(connection: &OwnedFd, path: &Path) -> Result<Vec<StoredDescriptor
     }
 }
 
+/// Starts a holder with a socket at `path`, for as long as it is needed.
 fn start(path: &Path) -> Result<()> {
     let listener = seqpacket::listen_at(path)?;
     daemonize::spawn_detached([listener], |[listener]| {
         daemonize::set_thread_name(c"peername-hold");
-        // The path stays: another holder may have replaced it.
-        let held = Holder::new(listener).and_then(|mut holder| holder.serve_while_needed());
-        u8::from(held.is_err())
+        // The path is not removed, because another holder may have replaced the socket there.
+        let served = Holder::new(listener).and_then(|mut holder| holder.serve_while_needed());
+        u8::from(served.is_err())
     })
 }
 
-/// The holder itself.
+/// The state of the holder's process.
 struct Holder {
     listeners: Vec<OwnedFd>,
     epoll: Epoll,
-    kept: Vec<StoredDescriptor>,
+    stored: Vec<StoredDescriptor>,
     agent: Option<OwnedFd>,
-    /// An agent that waits until the other one has ended.
+    /// An agent that waits until the current one has ended.
     next: Option<OwnedFd>,
-    /// Another holder has everything.
+    /// Whether another holder has taken over.
     is_retired: bool,
 }
 
@@ -187,7 +190,7 @@ impl Holder {
         let mut holder = Self {
             listeners: Vec::new(),
             epoll: Epoll::new()?,
-            kept: Vec::new(),
+            stored: Vec::new(),
             agent: None,
             next: None,
             is_retired: false,
@@ -201,13 +204,13 @@ impl Holder {
     }
 
     fn listen(&mut self, listener: OwnedFd) -> Result<()> {
-        let number = FIRST_LISTENER + self.listeners.len() as u64;
-        self.epoll.add(&listener, number, Interest::Readable)?;
+        let token = FIRST_LISTENER + self.listeners.len() as u64;
+        self.epoll.add(&listener, token, Interest::Readable)?;
         self.listeners.push(listener);
         Ok(())
     }
 
-    /// Waits for the first connection of this user.
+    /// Waits for the first connection of a process of this user.
     fn wait_first_agent(&self) -> Result<OwnedFd> {
         loop {
             wait_readable(self.listeners.iter().map(OwnedFd::as_fd), None)?;
@@ -217,22 +220,25 @@ impl Holder {
         }
     }
 
-    /// Keeps descriptors until there is neither an agent nor a container. The agent that has started this process connects at once.
+    /// Serves until there is neither an agent nor a container, or another holder has taken over. The agent that has started
+    /// this process connects at once.
     fn serve_while_needed(&mut self) -> Result<()> {
         loop {
             self.serve()?;
-            if self.is_retired || self.agent.is_none() && !self.has_containers() {
+            let is_needed = self.agent.is_some() || self.has_containers();
+            if self.is_retired || !is_needed {
                 return Ok(());
             }
         }
     }
 
-    /// Serves what has come, after a while at the latest where there is no agent.
+    /// Waits for events and serves them. Without an agent it returns after [`CHECK_INTERVAL`] at the latest, and closes what
+    /// containers that have ended leave behind.
     fn serve(&mut self) -> Result<()> {
-        let mut found = Vec::new();
+        let mut events = Vec::new();
         let limit = self.agent.is_none().then_some(CHECK_INTERVAL);
-        self.epoll.wait(limit, &mut found)?;
-        for event in found {
+        self.epoll.wait(limit, &mut events)?;
+        for event in events {
             match event.token {
                 AGENT => self.serve_agent(),
                 listener => self.accept(listener - FIRST_LISTENER),
@@ -244,7 +250,7 @@ impl Holder {
         Ok(())
     }
 
-    /// Accepts a connection, if it is one of this user.
+    /// Accepts a connection, if it is from a process of this user.
     fn accept_trusted(&self, listener: usize) -> Option<OwnedFd> {
         let listener = self.listeners.get(listener)?;
         let accepted = seqpacket::accept_from(listener).ok()?;
@@ -252,6 +258,7 @@ impl Holder {
         (peer == user::effective_uid()).then_some(accepted)
     }
 
+    /// Accepts an agent and serves it. If another agent is being served, that one is asked to hand over first.
     fn accept(&mut self, listener: u64) {
         let Some(connection) = self.accept_trusted(listener as usize) else {
             return;
@@ -265,11 +272,11 @@ impl Holder {
         }
     }
 
-    /// Hands all descriptors to an agent, which is served from now on.
+    /// Sends all descriptors to an agent, which is served from now on.
     fn attach(&mut self, connection: OwnedFd) {
-        let sent = fd_passing::set_time_limit(&connection, SEND_LIMIT)
+        let sent = fd_passing::set_time_limit(&connection, SEND_TIMEOUT)
             .and_then(|()| {
-                self.kept.iter().try_for_each(|stored| {
+                self.stored.iter().try_for_each(|stored| {
                     let text = format!("{PUT}{}", stored.name);
                     send(&connection, &text, Some(stored.fd.as_fd()))
                 })
@@ -281,6 +288,7 @@ impl Holder {
         }
     }
 
+    /// Handles a message of the agent. If the agent has exited, the next one is served.
     fn serve_agent(&mut self) {
         let Some(agent) = &self.agent else {
             return;
@@ -299,61 +307,59 @@ impl Holder {
     fn handle(&mut self, message: Message) {
         let Message { text, fd } = message;
         if text == RETIRE {
-            self.kept.clear();
+            self.stored.clear();
             self.is_retired = true;
             return;
         }
-        let name_after = |verb| text.strip_prefix(verb)?.parse::<StoredName>().ok();
-        if let (Some(name), Some(fd)) = (name_after(PUT), fd) {
+        let parse_name = |verb| text.strip_prefix(verb)?.parse::<StoredName>().ok();
+        if let (Some(name), Some(fd)) = (parse_name(PUT), fd) {
             self.remove(name);
-            self.kept.push(StoredDescriptor { name, fd });
-        } else if let Some(name) = name_after(REMOVE) {
+            self.stored.push(StoredDescriptor { name, fd });
+        } else if let Some(name) = parse_name(REMOVE) {
             self.remove(name);
         }
     }
 
     fn remove(&mut self, name: StoredName) {
-        self.kept.retain(|stored| stored.name != name);
+        self.stored.retain(|stored| stored.name != name);
     }
 
-    /// Without its listener a container has nothing left to keep.
+    /// Whether a container's seccomp listener is stored: without one, the other parts are useless.
     fn has_containers(&self) -> bool {
-        self.kept
-            .iter()
-            .any(|stored| is_seccomp_listener(stored.name))
+        let mut names = self.stored.iter().map(|stored| stored.name);
+        names.any(|name| {
+            matches!(
+                name,
+                StoredName::Container {
+                    part: Part::Calls,
+                    ..
+                }
+            )
+        })
     }
 
     /// Closes the descriptors of containers without a process.
     fn close_ended_containers(&mut self) {
-        let ended: Vec<u64> = self.kept.iter().filter_map(number_if_ended).collect();
-        self.kept.retain(|stored| match stored.name {
+        let ended: Vec<u64> = self.stored.iter().filter_map(number_if_ended).collect();
+        self.stored.retain(|stored| match stored.name {
             StoredName::Container { number, .. } => !ended.contains(&number),
             StoredName::Socket => true,
         });
     }
 }
 
-/// The number of a container without a process, of which this is the seccomp listener.
+/// The number of the container, if this is its seccomp listener and the container has no process left.
 fn number_if_ended(stored: &StoredDescriptor) -> Option<u64> {
     match stored.name {
-        StoredName::Container { number, .. } if is_seccomp_listener(stored.name) => {
-            seccomp::is_over(&stored.fd).then_some(number)
-        }
+        StoredName::Container {
+            number,
+            part: Part::Calls,
+        } => seccomp::is_over(&stored.fd).then_some(number),
         _ => None,
     }
 }
 
-fn is_seccomp_listener(name: StoredName) -> bool {
-    matches!(
-        name,
-        StoredName::Container {
-            part: Part::Calls,
-            ..
-        }
-    )
-}
-
-/// A message between agent and holder.
+/// A message between an agent and the holder.
 struct Message {
     text: String,
     fd: Option<OwnedFd>,
@@ -363,7 +369,7 @@ fn send(connection: &OwnedFd, text: &str, fd: Option<BorrowedFd<'_>>) -> Result<
     fd_passing::send_bytes(connection, text.as_bytes(), fd)
 }
 
-/// `None` once the other end is closed.
+/// Receives a message; `None` if the other end is closed.
 fn receive(connection: &OwnedFd) -> Result<Option<Message>> {
     let mut bytes = [0; MAX_MESSAGE];
     let (len, fd) = fd_passing::receive_bytes(connection, &mut bytes)?;
@@ -374,20 +380,25 @@ fn receive(connection: &OwnedFd) -> Result<Option<Message>> {
     }))
 }
 
+/// Followed by a name, with the descriptor: store it (to the holder), or it is stored (to an agent).
 const PUT: &str = "put ";
+/// Followed by a name, to the holder: close the descriptor.
 const REMOVE: &str = "remove ";
-/// After the last descriptor.
+/// To an agent, after the last descriptor.
 const END: &str = "end";
-/// Another holder has taken over.
+/// To the holder: another holder has taken over.
 const RETIRE: &str = "retire";
-/// Another agent waits.
+/// To the agent: another agent waits.
 const TAKE_OVER: &str = "take over";
+/// The maximum size of a message in bytes.
 const MAX_MESSAGE: usize = 64;
-/// How long an agent waits for its predecessor to end.
-const HANDOVER_LIMIT: Duration = Duration::from_secs(10);
-const SEND_LIMIT: Duration = Duration::from_secs(5);
-/// How often the holder looks for containers that have ended, while there is no agent.
+/// The time in which an agent's predecessor must end.
+const HANDOVER_TIMEOUT: Duration = Duration::from_secs(10);
+/// The time in which an agent must receive each message.
+const SEND_TIMEOUT: Duration = Duration::from_secs(5);
+/// The interval at which the holder checks for containers that have ended, while there is no agent.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// The epoll token of the agent; the tokens from `FIRST_LISTENER` on are those of the listeners.
 const AGENT: u64 = 0;
 const FIRST_LISTENER: u64 = 1;
 
@@ -397,7 +408,7 @@ mod tests {
 
     use super::*;
 
-    /// The next agent is served then, and this holder is not asked to hand over to itself.
+    /// The next agents are served, and the holder does not take over from itself.
     #[test]
     fn first_agent_may_exit_before_it_has_the_descriptors() {
         let directory = env::temp_dir().join(format!("peername-hold-{}", process::id()));

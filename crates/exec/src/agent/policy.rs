@@ -1,4 +1,4 @@
-//! What the agent does for the containers that name a policy.
+//! A policy of the agent, for the containers that name it.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -11,11 +11,11 @@ use crate::table::Rules;
 pub struct AgentPolicy {
     /// The name.
     pub name: String,
-    /// Which headers are expected, and where. `listing` is found out for each container.
+    /// The headers that are expected, and the ports. `listing` is determined for each container.
     pub rules: Rules,
     /// Connections of a container that may be open at the same time: a power of two, and at least 64.
     pub slots: usize,
-    /// From accept to the complete header.
+    /// The time from accept to the complete header.
     pub header_timeout: Duration,
     /// Which clients may connect; `None` for all.
     pub clients: Option<Rc<dyn ClientJudge>>,

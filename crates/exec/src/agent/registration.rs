@@ -12,7 +12,7 @@ use peername_sys::seccomp;
 
 use super::container_state::{ContainerState, StateError, parse};
 
-/// A connection whose message is not complete.
+/// A runtime's connection whose message is not complete yet.
 #[derive(Debug)]
 pub(super) struct Registration {
     /// The runtime's user.
@@ -20,31 +20,32 @@ pub(super) struct Registration {
     socket: UnixStream,
     message: Vec<u8>,
     fds: Vec<ForeignFd>,
-    /// When it must be complete.
+    /// When the message must be complete.
     pub(super) deadline: Instant,
 }
 
-/// A container, and its seccomp listener.
+/// A container that a runtime has announced.
 #[derive(Debug)]
-pub(super) struct Announced {
+pub(super) struct AnnouncedContainer {
     pub(super) state: ContainerState,
+    /// The seccomp listener.
     pub(super) calls: OwnedFd,
 }
 
-/// What has become of a connection.
+/// The state of a registration.
 #[derive(Debug)]
 pub(super) enum Progress {
-    /// More has to come.
+    /// The message is incomplete.
     Incomplete,
     /// The message is complete.
-    Complete(Announced),
-    /// It was closed without a byte. crun connects once before it has anything to send.
+    Complete(AnnouncedContainer),
+    /// The runtime has closed the connection without a byte. crun connects once before it has anything to send.
     Empty,
-    /// It can't be used.
+    /// The message can't be used.
     Refused(RegistrationError),
 }
 
-/// Why a connection is refused.
+/// A reason to refuse a registration.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RegistrationError {
     #[error("its message has more than {MAX_MESSAGE} bytes, or more than {MAX_FDS} descriptors")]
@@ -76,7 +77,7 @@ impl Registration {
         }
     }
 
-    /// Receives what has come.
+    /// Receives as much of the message as is there.
     pub(super) fn receive(&mut self) -> Progress {
         let mut bytes = [0; CHUNK];
         loop {
@@ -97,9 +98,9 @@ impl Registration {
                     }
                 }
                 Err(error) if error.source.kind() == ErrorKind::WouldBlock => {
-                    // A runtime may leave the connection open behind its message.
-                    let may_be_all = self.message.trim_ascii_end().ends_with(b"}");
-                    return match may_be_all.then(|| parse(&self.message)) {
+                    // A runtime may leave the connection open after its message.
+                    let may_be_complete = self.message.trim_ascii_end().ends_with(b"}");
+                    return match may_be_complete.then(|| parse(&self.message)) {
                         Some(Ok(state)) => self.complete(state),
                         Some(Err(_)) | None => Progress::Incomplete,
                     };
@@ -115,25 +116,22 @@ impl Registration {
     }
 
     fn complete(&mut self, state: ContainerState) -> Progress {
-        match self.announced(state) {
-            Ok(announced) => Progress::Complete(announced),
+        match self.take_listener(state.listener) {
+            Ok(calls) => Progress::Complete(AnnouncedContainer { state, calls }),
             Err(error) => Progress::Refused(error),
         }
     }
 
-    fn announced(&mut self, state: ContainerState) -> Result<Announced, RegistrationError> {
+    /// Takes the seccomp listener, which is at `position` among the received descriptors.
+    fn take_listener(&mut self, position: usize) -> Result<OwnedFd, RegistrationError> {
         if self.fds.is_empty() {
             return Err(RegistrationError::NoDescriptor);
         }
-        let is_there = state.listener < self.fds.len();
-        let calls = is_there.then(|| self.fds.swap_remove(state.listener));
-        match calls.filter(|calls| seccomp::is_listener(calls)) {
-            Some(calls) => Ok(Announced {
-                state,
-                calls: calls.into_owned(),
-            }),
-            None => Err(RegistrationError::NotAListener),
+        let is_listener = self.fds.get(position).is_some_and(seccomp::is_listener);
+        if !is_listener {
+            return Err(RegistrationError::NotAListener);
         }
+        Ok(self.fds.swap_remove(position).into_owned())
     }
 }
 
@@ -143,10 +141,11 @@ impl AsFd for Registration {
     }
 }
 
+/// The size of the receive buffer.
 const CHUNK: usize = 16 * 1024;
-/// Annotations make it long; Kubernetes allows 256 KiB of them.
+/// The maximum size of a message. Annotations make it long; Kubernetes allows 256 KiB of them.
 const MAX_MESSAGE: usize = 1024 * 1024;
-/// The specification has one, and may have others.
+/// The maximum number of descriptors. The specification has one, and may get others.
 const MAX_FDS: usize = 8;
-/// A runtime may wait for a processor while a machine starts.
+/// The time for a message. A runtime may have to wait for a processor while a machine starts.
 const TIME_LIMIT: Duration = Duration::from_secs(60);

@@ -9,16 +9,16 @@ use peername_sys::throttle::Throttle;
 
 use super::registration::RegistrationError;
 
-/// What is logged of connections that are refused; their senders may send many.
+/// The throttles of the lines about refused connections, of which a process may open many.
 #[derive(Debug, Default)]
 pub(super) struct RuntimeWarnings {
-    strangers: Throttle,
+    untrusted_users: Throttle,
     refused: HashMap<Discriminant<RegistrationError>, Throttle>,
 }
 
 impl RuntimeWarnings {
-    pub(super) fn log_stranger(&self, user: Option<u32>) {
-        if let Some(suppressed) = self.strangers.pass() {
+    pub(super) fn log_untrusted_user(&self, user: Option<u32>) {
+        if let Some(suppressed) = self.untrusted_users.pass() {
             let user = user.map_or_else(|| "?".to_owned(), |user| user.to_string());
             try_write_line(&format!(
                 "peername: refused a connection to the agent's socket by user {user}, who may not announce containers \
@@ -39,7 +39,7 @@ impl RuntimeWarnings {
     }
 }
 
-/// How many lines like this one were not logged; nothing where there are none.
+/// The number of suppressed lines like this one; displayed as nothing if it is 0.
 struct Suppressed(u64);
 
 impl Display for Suppressed {

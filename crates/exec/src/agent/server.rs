@@ -33,33 +33,33 @@ pub trait AgentHost: Debug {
     ///
     /// # Errors
     ///
-    /// What is wrong with them.
+    /// A text for the log: what is wrong with the policies.
     fn load_policies(&self) -> Result<Vec<AgentPolicy>, String>;
 
-    /// Whether a change of their files reloads the policies.
+    /// Whether the policies are reloaded when their files change.
     fn watches_policies(&self) -> bool;
 
-    /// The directories in which a change may change these files.
+    /// The directories to watch for changes of the policies' files.
     fn policy_directories(&self) -> BTreeSet<PathBuf>;
 
-    /// Whether their files are as they were when the policies were last read.
+    /// Whether the policies' files are unchanged since the policies were last read.
     fn are_policies_current(&self) -> bool;
 
-    /// Opens the store again, after it has ended: an empty one. `None` if there is none so far.
+    /// Opens another store, which is empty, after the store has ended. `None` if there is none so far.
     ///
     /// # Errors
     ///
-    /// Why it can't be opened.
+    /// A text for the log: why the store can't be opened.
     fn reopen_store(&self) -> Result<Option<Box<dyn DescriptorStore>>, String>;
 
-    /// The agent serves, from the start or a reload on; `status` is for people.
+    /// Notes that the agent serves, after its start or a reload. `status` is a text for people.
     fn ready(&self, status: &str);
 
-    /// A reload has begun.
+    /// Notes that a reload has begun.
     fn reloading(&self);
 }
 
-/// Why the agent has not started, or has ended.
+/// An error that prevents the agent's start, or ends the agent.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
     /// The policies can't be read.
@@ -70,10 +70,10 @@ pub enum AgentError {
     Call(#[from] SyscallError),
 }
 
-/// How the agent has ended.
+/// The reason for the agent's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// By SIGTERM or SIGINT, with so many containers, whose calls wait for the next agent.
+    /// SIGTERM or SIGINT. The calls of so many containers wait for the next agent.
     Stopped(usize),
     /// Another agent has taken over.
     TakenOver,
@@ -90,15 +90,15 @@ pub struct Agent {
     /// When connections are accepted again, if they are not now.
     accept_at: Option<Instant>,
     signals: SignalFd,
-    /// `None` while there is none.
+    /// `None` from the end of the store until another one is open.
     store: Option<Box<dyn DescriptorStore>>,
     /// When a store that has ended is opened again.
     reopen_at: Option<Instant>,
     epoll: Epoll,
     registrations: HashMap<u64, Registration>,
     containers: HashMap<u64, Container>,
-    /// The number of the last container or connection, of earlier agents, too.
-    last: u64,
+    /// The number of the last container or connection, also of earlier agents.
+    last_number: u64,
     warnings: RuntimeWarnings,
     admin: Option<AgentAdmin>,
     /// `None` where only SIGHUP reloads the policies.
@@ -106,8 +106,8 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Creates the agent with its listening socket, which is non-blocking, and with the descriptors of an earlier agent. Processes of
-    /// these users may announce containers. This process must have one thread only.
+    /// Creates the agent with its listening socket, which is non-blocking, and with the descriptors that an earlier agent has
+    /// stored. Processes of `users` may announce containers. This process must have one thread only.
     pub fn new(
         host: Box<dyn AgentHost>,
         users: BTreeSet<u32>,
@@ -134,14 +134,14 @@ impl Agent {
             reopen_at: None,
             epoll,
             registrations: HashMap::new(),
-            last: 0,
+            last_number: 0,
             containers: HashMap::new(),
             warnings: RuntimeWarnings::default(),
             admin: None,
             watch: watch.transpose()?,
         };
         agent.watch_store()?;
-        agent.keep_socket();
+        agent.store_socket();
         agent.adopt(stored);
         Ok(agent)
     }
@@ -157,47 +157,48 @@ impl Agent {
         Ok(self.epoll.add(&*admin, Token::ADMIN, Interest::Readable)?)
     }
 
-    /// Serves until a signal ends it, or another agent takes over. The supervisors have ended then.
+    /// Serves until a signal ends the agent, or another agent takes over. Then the supervisors have ended.
     pub fn run(mut self) -> Result<Ended, AgentError> {
         self.start_all();
         self.host.ready(&self.status());
-        let mut found = Vec::new();
+        let mut events = Vec::new();
         loop {
-            self.epoll.wait(self.wait_limit(), &mut found)?;
-            for event in found.drain(..) {
+            self.epoll.wait(self.wait_limit(), &mut events)?;
+            for event in events.drain(..) {
                 match event.token {
                     Token::SIGNALS => match self.signals.next() {
                         Some(Signal::HUP) => self.reload(),
-                        Some(_) => return Ok(Ended::Stopped(self.end())),
+                        Some(_) => return Ok(Ended::Stopped(self.stop())),
                         None => {}
                     },
                     Token::SOCKET => self.accept(),
                     Token::STORE => {
-                        if self.is_taken_over() {
-                            self.end();
+                        if self.handle_store_event() {
+                            self.stop();
                             return Ok(Ended::TakenOver);
                         }
                     }
                     Token::ADMIN => {
                         let admin = self.admin.take();
-                        self.admin = admin.and_then(AgentAdmin::answered);
+                        self.admin = admin.and_then(AgentAdmin::answer_or_close);
                     }
                     Token::POLICIES => {
                         if let Some(watch) = &mut self.watch {
-                            watch.note();
+                            watch.note_events();
                         }
                     }
                     number if self.registrations.contains_key(&number) => {
                         self.receive(number);
                     }
-                    number => self.note_exit(number),
+                    number => self.reap_supervisor(number),
                 }
             }
             self.run_due()?;
         }
     }
 
-    /// Replaces the policies, and each supervisor by one with the new ones. Connections whose header is not complete are reset.
+    /// Reads the policies again, and replaces each supervisor by one with the new policies. Connections whose header is not
+    /// complete are reset.
     fn reload(&mut self) {
         self.host.reloading();
         match self.host.load_policies() {
@@ -212,18 +213,19 @@ impl Agent {
             )),
         }
         if let Some(watch) = &mut self.watch {
-            watch.add(&self.host.policy_directories());
+            watch.add_directories(&self.host.policy_directories());
         }
         self.host.ready(&self.status());
     }
 
     fn status(&self) -> String {
-        let names: Vec<_> = self.policies.iter().map(|one| one.name.as_str()).collect();
+        let policies = self.policies.iter();
+        let names: Vec<_> = policies.map(|policy| policy.name.as_str()).collect();
         let containers = self.containers.len();
         format!("policies: {}; containers: {containers}", names.join(", "))
     }
 
-    /// Does what is due.
+    /// Does the work whose time has come, without an event.
     fn run_due(&mut self) -> Result<(), AgentError> {
         let now = Instant::now();
         if is_due(self.reopen_at, now) {
@@ -235,7 +237,7 @@ impl Agent {
                 .add(&self.socket, Token::SOCKET, Interest::Readable)?;
         }
         if let Some(watch) = &mut self.watch
-            && watch.is_reload_due(now, || self.host.are_policies_current())
+            && watch.take_reload(now, || self.host.are_policies_current())
         {
             self.reload();
         }
@@ -247,34 +249,42 @@ impl Agent {
         Ok(())
     }
 
+    /// How long the event loop may wait for events.
     fn wait_limit(&self) -> Option<Duration> {
-        let restarts = self.containers.values().filter_map(|one| one.restart_at);
-        let deadlines = self.registrations.values().map(|one| one.deadline);
-        let others = [self.reopen_at, self.accept_at].into_iter().flatten();
-        let admin = self.admin.as_ref().map(|admin| admin.due);
-        let watch = self.watch.as_ref().and_then(|watch| watch.due);
-        let own = admin.into_iter().chain(watch);
-        let due = restarts.chain(deadlines).chain(others).chain(own).min()?;
+        let restarts = self
+            .containers
+            .values()
+            .map(|container| container.restart_at);
+        let registrations = self.registrations.values();
+        let deadlines = registrations.map(|registration| Some(registration.deadline));
+        let others = [
+            self.reopen_at,
+            self.accept_at,
+            self.admin.as_ref().map(|admin| admin.due),
+            self.watch.as_ref().and_then(|watch| watch.due),
+        ];
+        let due = restarts.chain(deadlines).chain(others).flatten().min()?;
+        // Rounded up, or the loop would wake before the deadline.
         Some(due.saturating_duration_since(Instant::now()) + TIMER_SLACK)
     }
 
-    /// Ends the supervisors, and then the connection to the store: the next agent starts its own after that. Returns how many containers
-    /// there are.
-    fn end(mut self) -> usize {
+    /// Ends the supervisors, and then the connection to the store, for which the next agent waits before it starts its
+    /// supervisors. Returns the number of containers.
+    fn stop(mut self) -> usize {
         self.stop_all();
         self.containers.len()
     }
 
     fn next_number(&mut self) -> u64 {
-        self.last += 1;
-        self.last
+        self.last_number += 1;
+        self.last_number
     }
 }
 
 fn watch_policies(host: &dyn AgentHost, epoll: &Epoll) -> Result<PolicyWatch, SyscallError> {
     let mut watch = PolicyWatch::new()?;
     epoll.add(&watch, Token::POLICIES, Interest::Readable)?;
-    watch.add(&host.policy_directories());
+    watch.add_directories(&host.policy_directories());
     Ok(watch)
 }
 
@@ -282,7 +292,7 @@ fn is_due(at: Option<Instant>, now: Instant) -> bool {
     at.is_some_and(|at| at <= now)
 }
 
-/// What epoll reports; the others are numbers of containers and connections.
+/// The tokens of epoll. Others are numbers of containers and connections.
 struct Token;
 
 impl Token {
@@ -293,6 +303,6 @@ impl Token {
     const POLICIES: u64 = u64::MAX - 4;
 }
 
-/// Until something that failed is tried again.
+/// The delay before something that failed is tried again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 const TIMER_SLACK: Duration = Duration::from_millis(1);

@@ -6,21 +6,22 @@ use peername_sys::event::epoll::Interest;
 use peername_sys::process::stderr::try_write_line;
 
 use super::{Agent, RETRY_INTERVAL, is_due};
-use crate::agent::container::{Container, STOP_LIMIT};
+use crate::agent::container::{Container, STOP_TIMEOUT};
 use crate::agent::descriptor_store::{Part, StoredName};
 
 impl Agent {
+    /// Starts the supervisors of all containers.
     pub(super) fn start_all(&mut self) {
         let numbers: Vec<u64> = self.containers.keys().copied().collect();
         numbers.into_iter().for_each(|number| self.start(number));
     }
 
-    /// Stops all supervisors, within the time of one: a container that holds its own up delays no other.
+    /// Stops all supervisors at once, with one deadline for all: a supervisor that does not stop delays no other.
     pub(super) fn stop_all(&mut self) {
         self.containers
             .values_mut()
-            .for_each(Container::ask_to_stop);
-        let deadline = Instant::now() + STOP_LIMIT;
+            .for_each(Container::request_stop);
+        let deadline = Instant::now() + STOP_TIMEOUT;
         for container in self.containers.values_mut() {
             container.stop_supervisor_by(deadline);
         }
@@ -28,9 +29,12 @@ impl Agent {
 
     /// Starts the supervisors that are due.
     pub(super) fn start_due(&mut self, now: Instant) {
-        let due = self.containers.iter();
-        let due = due.filter(|(_, container)| is_due(container.restart_at, now));
-        let due: Vec<u64> = due.map(|(&number, _)| number).collect();
+        let due: Vec<u64> = self
+            .containers
+            .iter()
+            .filter(|(_, container)| is_due(container.restart_at, now))
+            .map(|(&number, _)| number)
+            .collect();
         due.into_iter().for_each(|number| self.start(number));
     }
 
@@ -39,15 +43,16 @@ impl Agent {
         let Some(container) = self.containers.get_mut(&number) else {
             return;
         };
-        if container.is_over() {
+        if container.has_ended() {
             return self.remove(number);
         }
         let name = &container.policy;
         let policy = self.policies.iter().find(|policy| policy.name == *name);
         let Some(policy) = policy else {
-            // Looked at again: nothing else notices its end.
+            // Checked again later, because without a supervisor nothing else notices the container's end.
             container.restart_at = Some(Instant::now() + RETRY_INTERVAL);
-            if container.notes_missing_policy() {
+            if !container.missing_policy_logged {
+                container.missing_policy_logged = true;
                 try_write_line(&format!(
                     "peername: container {}: no policy has the name {:?} any more, so its accept(2) waits",
                     container.id, container.policy
@@ -68,15 +73,16 @@ impl Agent {
         }
     }
 
-    /// If this container's supervisor has exited, its container has ended, or another one is started.
-    pub(super) fn note_exit(&mut self, number: u64) {
+    /// Reaps a container's supervisor, if it has exited, and removes the container if that has ended. Otherwise
+    /// [`Agent::start_due`] starts another supervisor.
+    pub(super) fn reap_supervisor(&mut self, number: u64) {
         let Some(container) = self.containers.get_mut(&number) else {
             return;
         };
-        let Some(status) = container.note_exit() else {
+        let Some(status) = container.reap_supervisor() else {
             return;
         };
-        if container.is_over() {
+        if container.has_ended() {
             self.remove(number);
         } else {
             try_write_line(&format!(
@@ -86,13 +92,14 @@ impl Agent {
         }
     }
 
+    /// Removes a container that has ended.
     fn remove(&mut self, number: u64) {
         let container = self.containers.remove(&number);
         if let (Some(admin), Some(container)) = (&mut self.admin, container) {
-            admin.note_end(&container);
+            admin.add_ended(&container);
         }
         for part in Part::ALL {
-            self.forget(StoredName::Container { number, part });
+            self.remove_stored(StoredName::Container { number, part });
         }
     }
 }

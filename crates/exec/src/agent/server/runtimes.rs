@@ -11,7 +11,7 @@ use peername_sys::process::user::effective_uid;
 
 use super::{Agent, RETRY_INTERVAL};
 use crate::agent::container::Container;
-use crate::agent::registration::{Announced, Progress, Registration, RegistrationError};
+use crate::agent::registration::{AnnouncedContainer, Progress, Registration, RegistrationError};
 
 impl Agent {
     /// Accepts a runtime's connection.
@@ -31,10 +31,11 @@ impl Agent {
         };
         let user = match peer_user(&socket) {
             Ok(user) if self.users.contains(&user) => user,
-            other => return self.warnings.log_stranger(other.ok()),
+            other => return self.warnings.log_untrusted_user(other.ok()),
         };
         let share = self.share(user);
-        let open = self.registrations.values().filter(|open| open.user == user);
+        let registrations = self.registrations.values();
+        let open = registrations.filter(|registration| registration.user == user);
         if open.count() >= share {
             let error = RegistrationError::TooMany { user, share };
             return self.warnings.log_refused(&error);
@@ -53,28 +54,30 @@ impl Agent {
         }
     }
 
-    /// How many of a user's connections may be open. Those of `--runtime-uid` must not keep root's and the agent's own out.
+    /// The maximum number of a user's open connections. The users of `--runtime-uid` must not keep out root and the agent's
+    /// user.
     fn share(&self, user: u32) -> usize {
-        match user == 0 || user == effective_uid() {
-            true => MAX_REGISTRATIONS,
-            false => (MAX_REGISTRATIONS / self.users.len()).max(1),
+        if user == 0 || user == effective_uid() {
+            MAX_REGISTRATIONS
+        } else {
+            (MAX_REGISTRATIONS / self.users.len()).max(1)
         }
     }
 
-    /// Leaves connections in the backlog for a while: there is no descriptor, or many are open.
+    /// Leaves connections in the backlog for a while: there is no descriptor, or too many connections are open.
     fn pause_accepting(&mut self) {
         let _ = self.epoll.delete(&self.socket);
         self.accept_at = Some(Instant::now() + RETRY_INTERVAL);
     }
 
-    /// Receives what a runtime has sent.
+    /// Receives a runtime's message.
     pub(super) fn receive(&mut self, number: u64) {
         let Some(registration) = self.registrations.get_mut(&number) else {
             return;
         };
         match registration.receive() {
             Progress::Incomplete => return,
-            Progress::Complete(announced) => self.add(announced),
+            Progress::Complete(announced) => self.add_container(announced),
             Progress::Empty => {}
             Progress::Refused(error) => self.warnings.log_refused(&error),
         }
@@ -92,9 +95,9 @@ impl Agent {
         });
     }
 
-    /// Adds a container.
-    fn add(&mut self, announced: Announced) {
-        let Announced { state, calls } = announced;
+    /// Adds a container that a runtime has announced.
+    fn add_container(&mut self, announced: AnnouncedContainer) {
+        let AnnouncedContainer { state, calls } = announced;
         let (id, name) = (state.id.clone(), state.policy.clone());
         let policy = self.policies.iter().find(|policy| policy.name == name);
         let Some(policy) = policy else {
@@ -109,7 +112,7 @@ impl Agent {
         match Container::new(state, calls, policy.slots) {
             Ok(container) => {
                 let number = self.next_number();
-                self.keep(number, &container);
+                self.store_container(number, &container);
                 self.containers.insert(number, container);
                 self.start(number);
             }
@@ -120,5 +123,5 @@ impl Agent {
     }
 }
 
-/// Each is a container that starts at this moment; others wait in the backlog.
+/// The maximum number of open connections. Each is a container that starts at this moment; others wait in the backlog.
 const MAX_REGISTRATIONS: usize = 256;

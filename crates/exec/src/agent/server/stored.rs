@@ -1,4 +1,4 @@
-//! What the agent keeps in the store, and takes from it at its start.
+//! The agent's use of the descriptor store: it stores its socket and its containers, and adopts those of an earlier agent.
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
@@ -14,13 +14,14 @@ use crate::agent::descriptor_store::{
 };
 
 impl Agent {
-    /// Takes over the containers of an earlier agent. What that did not store whole, or what the store has closed a part of, is removed.
+    /// Adopts the containers of an earlier agent. A container of which a part is missing, because the agent did not store it or
+    /// the store has closed it, is removed.
     pub(super) fn adopt(&mut self, stored: Vec<StoredDescriptor>) {
         let mut found: HashMap<u64, StoredContainer> = HashMap::new();
         for StoredDescriptor { name, fd } in stored {
             if let StoredName::Container { number, part } = name {
-                // No number is given twice, also where the rest of its container is gone.
-                self.last = self.last.max(number);
+                // No number is used twice, even if other parts of the container are missing.
+                self.last_number = self.last_number.max(number);
                 found.entry(number).or_default().put(part, fd);
             }
         }
@@ -34,15 +35,16 @@ impl Agent {
                         ));
                     }
                     for part in Part::ALL {
-                        self.forget(StoredName::Container { number, part });
+                        self.remove_stored(StoredName::Container { number, part });
                     }
                 }
             }
         }
     }
 
-    /// Whether another agent takes over, which waits for the end of this one's connection to the store. Otherwise the store has ended.
-    pub(super) fn is_taken_over(&mut self) -> bool {
+    /// Handles an event of the store. Returns whether another agent takes over, which waits for the end of this agent's
+    /// connection to the store. Otherwise the store has ended, and is opened again.
+    pub(super) fn handle_store_event(&mut self) -> bool {
         let event = self.store.as_mut().map(|store| store.next_event());
         if event == Some(StoreEvent::TakenOver) {
             return true;
@@ -52,17 +54,17 @@ impl Agent {
         false
     }
 
-    /// Opens the store again, and stores everything.
+    /// Opens another store, and stores everything there.
     pub(super) fn reopen_store(&mut self) -> Result<(), AgentError> {
         self.reopen_at = None;
         match self.host.reopen_store() {
             Ok(Some(store)) => {
                 self.store = Some(store);
                 self.watch_store()?;
-                self.keep_socket();
+                self.store_socket();
                 if let Some(store) = &mut self.store {
                     for (&number, container) in &self.containers {
-                        keep_in(&mut **store, number, container);
+                        put_container(&mut **store, number, container);
                     }
                 }
                 try_write_line(
@@ -80,6 +82,7 @@ impl Agent {
         Ok(())
     }
 
+    /// Watches the events of the store.
     pub(super) fn watch_store(&self) -> Result<(), AgentError> {
         let store = self.store.as_ref();
         match store.and_then(|store| store.events()) {
@@ -88,27 +91,31 @@ impl Agent {
         }
     }
 
-    pub(super) fn keep_socket(&mut self) {
+    /// Stores the listening socket.
+    pub(super) fn store_socket(&mut self) {
         if let Some(store) = &mut self.store {
-            // Without it containers that are started between two agents fail to start, and say so.
+            // If this fails, containers that are started between two agents fail with an error of their runtime.
             let _ = store.put(StoredName::Socket, self.socket.as_fd());
         }
     }
 
-    pub(super) fn keep(&mut self, number: u64, container: &Container) {
+    /// Stores the descriptors of a container.
+    pub(super) fn store_container(&mut self, number: u64, container: &Container) {
         if let Some(store) = &mut self.store {
-            keep_in(&mut **store, number, container);
+            put_container(&mut **store, number, container);
         }
     }
 
-    pub(super) fn forget(&mut self, name: StoredName) {
+    /// Removes a descriptor from the store.
+    pub(super) fn remove_stored(&mut self, name: StoredName) {
         if let Some(store) = &mut self.store {
             store.remove(name);
         }
     }
 }
 
-fn keep_in(store: &mut dyn DescriptorStore, number: u64, container: &Container) {
+/// Puts the descriptors of a container into a store.
+fn put_container(store: &mut dyn DescriptorStore, number: u64, container: &Container) {
     for part in Part::ALL {
         let name = StoredName::Container { number, part };
         if let Err(error) = store.put(name, container.part(part)) {

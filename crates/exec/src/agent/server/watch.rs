@@ -1,4 +1,5 @@
-//! Reloads the policies when their files change. The agent starts processes, so it has no thread that could wait for inotify(7).
+//! Watches the policies' files for changes, which reload the policies. inotify(7) is read in the agent's event loop and not in
+//! a thread, because the agent forks.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -9,16 +10,17 @@ use peername_sys::Result;
 use peername_sys::fs::inotify::DirectoryWatch;
 use peername_sys::process::stderr::try_write_line;
 
-/// The watch of the policies' files: of their directories, as an editor replaces a file, and a ConfigMap a symbolic link.
+/// The watch of the policies' files. The directories are watched, because an editor replaces a file, and a ConfigMap a symbolic
+/// link.
 #[derive(Debug)]
 pub(super) struct PolicyWatch {
     directories: DirectoryWatch,
-    /// When the files are compared.
+    /// When the files are compared next.
     pub(super) due: Option<Instant>,
 }
 
 impl PolicyWatch {
-    /// Watches nothing yet.
+    /// Creates a watch without directories.
     pub(super) fn new() -> Result<Self> {
         Ok(Self {
             directories: DirectoryWatch::new()?,
@@ -26,8 +28,8 @@ impl PolicyWatch {
         })
     }
 
-    /// Watches these directories, too, of files that have just been read: they may have changed since.
-    pub(super) fn add(&mut self, directories: &BTreeSet<PathBuf>) {
+    /// Watches these directories, too. Their files are compared once more, because they may have changed since they were read.
+    pub(super) fn add_directories(&mut self, directories: &BTreeSet<PathBuf>) {
         for directory in directories {
             if let Err(error) = self.directories.add_for_changes(directory) {
                 try_write_line(&format!(
@@ -36,17 +38,19 @@ impl PolicyWatch {
                 ));
             }
         }
-        self.due = Some(Instant::now() + QUIET);
+        self.due = Some(Instant::now() + QUIET_PERIOD);
     }
 
-    /// Notes the events so far.
-    pub(super) fn note(&mut self) {
+    /// Discards the events, and schedules the comparison.
+    pub(super) fn note_events(&mut self) {
         self.directories.drain();
-        self.due.get_or_insert_with(|| Instant::now() + QUIET);
+        self.due
+            .get_or_insert_with(|| Instant::now() + QUIET_PERIOD);
     }
 
-    /// Compares the files, if that is due. An event may be that of another file.
-    pub(super) fn is_reload_due(&mut self, now: Instant, are_current: impl Fn() -> bool) -> bool {
+    /// Whether the policies are to be reloaded: compares the files, if that is due. The event may have been that of another
+    /// file.
+    pub(super) fn take_reload(&mut self, now: Instant, are_current: impl Fn() -> bool) -> bool {
         let is_due = self.due.is_some_and(|due| due <= now);
         if is_due {
             self.due = None;
@@ -62,5 +66,5 @@ impl AsFd for PolicyWatch {
     }
 }
 
-/// From the first event on: files that belong together are written one after the other.
-const QUIET: Duration = Duration::from_millis(500);
+/// The delay after the first event: files that belong together are written one after the other.
+const QUIET_PERIOD: Duration = Duration::from_millis(500);
