@@ -1,7 +1,8 @@
 //! Decides which clients may connect, beyond the trust in their balancers.
 //!
 //! Lists of clients are long and change, so they are not in the shared table. Only the supervisor's process has them: the
-//! library parks each connection at the header waiter ([`Policy::judged_by_waiter`](peername_identity::Policy::judged_by_waiter)).
+//! library parks each connection at the header waiter
+//! ([`Policy::judged_by_waiter`](peername_identity::Policy::judged_by_waiter)).
 
 use std::fmt::Debug;
 use std::net::SocketAddr;

@@ -54,8 +54,8 @@ impl Library {
         }
     }
 
-    /// The exported symbol that has the version of the library's interface in its name (`crates/preload`): of the table, or of the
-    /// environment variables.
+    /// The exported symbol that has the version of the library's interface in its name (`crates/preload`): of the table, or of
+    /// the environment variables.
     fn version_symbol(self) -> &'static [u8] {
         match self {
             Self::Accept => b"\0peername_preload_5\0",
@@ -100,8 +100,8 @@ impl Display for Library {
     }
 }
 
-/// Sets the variables of [`Library::Accept`] in the environment of `command`: the path of the library for ld.so(8), and the path
-/// of the table for the library.
+/// Sets the variables of [`Library::Accept`] in the environment of `command`: the path of the library for ld.so(8), and the
+/// path of the table for the library.
 pub fn set_environment(command: &mut Command, library: &Path, table: &SharedTable) {
     command.env("LD_PRELOAD", ld_preload_value(library));
     command.env("PEERNAME_TABLE", table.path());

@@ -181,7 +181,8 @@ impl Channel {
         receive_foreign_fds(&self.socket, bytes, WaiterRequest::MAX_DESCRIPTORS)
     }
 
-    /// Sends a ready connection of this listener, if there is one. Returns whether the channel stays open, for the confirmation.
+    /// Sends a ready connection of this listener, if there is one. Returns whether the channel stays open, for the
+    /// confirmation.
     fn hand_over(&mut self, waiter: &mut HeaderWaiter, listener: ListenerAddr) -> bool {
         let Some(connection) = waiter.take_ready(listener) else {
             let _ = send_bytes(&self.socket, b"-", None);

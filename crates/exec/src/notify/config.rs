@@ -19,9 +19,9 @@ pub struct SupervisorConfig {
     /// If the program is started with the library: the table as a file, by whose path the library opens it. The file is removed
     /// once no process of the program is left.
     ///
-    /// The filter allows calls of the library ([`peername_identity::Settings::pass`]), and the supervisor answers all others. So
-    /// a process of the program is shown its clients even if it has lost the library: if its parent gave it another environment,
-    /// if it is static, or if it was executed with more privileges (ld.so(8)).
+    /// The filter allows calls of the library ([`peername_identity::Settings::pass`]), and the supervisor answers all others.
+    /// So a process of the program is shown its clients even if it has lost the library: if its parent gave it another
+    /// environment, if it is static, or if it was executed with more privileges (ld.so(8)).
     pub library: Option<SharedTable>,
     /// Which clients may connect; `None` for all. If the program is started with the library,
     /// [`peername_identity::Policy::judged_by_waiter`] has to be set, too.

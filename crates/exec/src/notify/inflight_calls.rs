@@ -116,7 +116,8 @@ impl InflightCalls {
 
 /// The words of a slot: a power of two, so that no record lies in two pages, of which the kernel could write one only.
 const SLOT_WORDS: usize = Notification::WORDS.next_power_of_two();
-/// Slots for threads that wait in accept(2) at the same time, more than any server has. One more slot is for a call beyond them.
+/// Slots for threads that wait in accept(2) at the same time, more than any server has. One more slot is for a call beyond
+/// them.
 const CAPACITY: usize = 4096;
 const SIZE: usize = (CAPACITY + 1) * SLOT_WORDS * size_of::<u64>();
 

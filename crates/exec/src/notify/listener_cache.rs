@@ -7,8 +7,9 @@ use peername_sys::ipc::foreign_fd::ForeignFd;
 use peername_sys::tcp::foreign_listener::ForeignListener;
 use peername_sys::tcp::socket_info;
 
-/// The network namespaces of known TCP listeners, by socket cookie (SO_COOKIE), which no other TCP socket gets. (A socket that an
-/// MPTCP listener accepts may have the cookie of its listener.) The namespace of a socket can't change, so it is queried once.
+/// The network namespaces of known TCP listeners, by socket cookie (SO_COOKIE), which no other TCP socket gets. (A socket that
+/// an MPTCP listener accepts may have the cookie of its listener.) The namespace of a socket can't change, so it is queried
+/// once.
 #[derive(Debug, Default)]
 pub(super) struct ListenerCache(HashMap<u64, u64>);
 

@@ -17,7 +17,8 @@ impl LivenessSocket {
         Ok(Self(socket))
     }
 
-    /// Answers the requests that were received, if any, by one byte. Returns whether the process of the admin endpoint is alive.
+    /// Answers the requests that were received, if any, by one byte. Returns whether the process of the admin endpoint is
+    /// alive.
     pub(crate) fn answer(&mut self) -> bool {
         match self.0.read(&mut [0; MAX_REQUESTS]) {
             Ok(0) => false,

@@ -299,8 +299,8 @@ impl Supervisor {
         self.supervised.inflight.remove(&slot);
     }
 
-    /// Copies the listener of an accept(2), and starts the monitor. `None` if the call was answered: one of these has failed, or
-    /// the listener does not expect headers.
+    /// Copies the listener of an accept(2), and starts the monitor. `None` if the call was answered: one of these has failed,
+    /// or the listener does not expect headers.
     fn prepare_accept(
         &mut self,
         notification: &Notification,
@@ -363,7 +363,8 @@ impl Supervisor {
         }
     }
 
-    /// Copies the listener of a pending call again. `None` if the number of its descriptor is not that of the listener any more.
+    /// Copies the listener of a pending call again. `None` if the number of its descriptor is not that of the listener any
+    /// more.
     fn copy_listener(&mut self, call: &AcceptCall) -> Option<ForeignListener> {
         let socket = call.thread.get_fd(call.fd_number).ok()?.into();
         let listening = self.listeners.check(self.table.settings(), socket)?;
@@ -407,7 +408,7 @@ fn is_due(deadline: Option<Instant>) -> bool {
     deadline.is_some_and(|deadline| deadline <= Instant::now())
 }
 
-/// The interval of the check for calls that a signal has interrupted (their threads may make no other call), and of the attempts
-/// to start a missing monitor.
+/// The interval of the check for calls that a signal has interrupted (their threads may make no other call), and of the
+/// attempts to start a missing monitor.
 const STALE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 const TIMER_SLACK: Duration = Duration::from_micros(100);

@@ -1,9 +1,9 @@
 //! The supervisor's monitor: ends the program if the supervisor is killed.
 //!
-//! Without a supervisor the kernel fails accept(2) with ENOSYS, at which servers spin, or stop serving while they seem alive. So
-//! a second process, which does nothing else, holds the notification listener, too. If the supervisor is killed, calls wait,
-//! and the monitor ends the program and all of its descendants, so that a service manager can restart them. If both are
-//! killed at once, accept(2) fails, and no client is served.
+//! Without a supervisor the kernel fails accept(2) with ENOSYS, at which servers spin, or stop serving while they seem alive.
+//! So a second process, which does nothing else, holds the notification listener, too. If the supervisor is killed, calls wait,
+//! and the monitor ends the program and all of its descendants, so that a service manager can restart them. If both are killed
+//! at once, accept(2) fails, and no client is served.
 
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
@@ -75,8 +75,8 @@ impl SupervisorMonitor {
         }
     }
 
-    /// Reaps a monitor that has exited, and starts another one at once if the monitor was killed. If that fails, or the monitor has
-    /// exited by itself, [`SupervisorMonitor::retry`] starts another.
+    /// Reaps a monitor that has exited, and starts another one at once if the monitor was killed. If that fails, or the monitor
+    /// has exited by itself, [`SupervisorMonitor::retry`] starts another.
     pub(super) fn replace(&mut self, supervised: &SupervisedCalls, epoll: &Epoll) {
         let Some(exited) = self.child.take() else {
             return;

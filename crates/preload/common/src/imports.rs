@@ -110,8 +110,8 @@ pub fn next_function(name: &CStr, cache: &AtomicPtr<c_void>) -> *mut c_void {
 }
 
 /// Defines functions that call the C library's functions of the same name, or evaluate `$missing` where the C library has none;
-/// and `$find`, which looks all of them up. Call `$find` when the library is loaded: dlsym(3) takes locks, which a signal handler
-/// must not do, nor a child of vfork(2), whose parent may hold them.
+/// and `$find`, which looks all of them up. Call `$find` when the library is loaded: dlsym(3) takes locks, which a signal
+/// handler must not do, nor a child of vfork(2), whose parent may hold them.
 #[macro_export]
 macro_rules! next_functions {
     ($find:ident: $(

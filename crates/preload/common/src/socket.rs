@@ -48,8 +48,8 @@ impl Socket {
         kernel::get_option(self.0, SOL_SOCKET, SO_NETNS_COOKIE).unwrap_or(0)
     }
 
-    /// Peeks at the received bytes without blocking. Returns their number, which is 0 if there are none yet; `None` at the end of
-    /// the stream.
+    /// Peeks at the received bytes without blocking. Returns their number, which is 0 if there are none yet; `None` at the end
+    /// of the stream.
     ///
     /// # Errors
     ///

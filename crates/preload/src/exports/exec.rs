@@ -80,8 +80,8 @@ pub unsafe extern "C" fn fexecve(fd: c_int, args: List, environment: List) -> c_
     unsafe { execveat(fd, c"".as_ptr(), args, environment, AT_EMPTY_PATH) }
 }
 
-/// Defines posix_spawn(3) or posix_spawnp(3). The environment may be on this function's stack: the child has executed its program
-/// when the C library's function returns.
+/// Defines posix_spawn(3) or posix_spawnp(3). The environment may be on this function's stack: the child has executed its
+/// program when the C library's function returns.
 macro_rules! define_spawn {
     ($name:ident) => {
         #[unsafe(no_mangle)]

@@ -17,8 +17,8 @@ impl Supervisor {
         }
     }
 
-    /// Notes a socket that is about to listen: ready connections may be waiting for a listener at its address. If the socket can't
-    /// be copied for want of a permission, it is noted at its first accept(2).
+    /// Notes a socket that is about to listen: ready connections may be waiting for a listener at its address. If the socket
+    /// can't be copied for want of a permission, it is noted at its first accept(2).
     pub(super) fn note_listener(&mut self, call: &Notification, number: RawFd) {
         let calls = &self.supervised.calls;
         let Ok(Some((_, socket))) = self.threads.descriptor(calls, call, number) else {

@@ -86,7 +86,8 @@ impl Supervisor {
         None
     }
 
-    /// Fails an accept(2) for which no monitor could be started, perhaps because the program has used up processes or descriptors.
+    /// Fails an accept(2) for which no monitor could be started, perhaps because the program has used up processes or
+    /// descriptors.
     pub(super) fn refuse_unmonitored(&mut self, id: u64, error: &SyscallError) {
         if !self.monitor_error_logged {
             self.monitor_error_logged = true;
@@ -110,8 +111,8 @@ impl Supervisor {
         call: AcceptCall,
         connection: ForeignFd,
     ) -> ServeOutcome {
-        // A connection that was reset has no peer any more, but its client may still be in the table. The kernel's accept(2), too,
-        // returns such connections.
+        // A connection that was reset has no peer any more, but its client may still be in the table. The kernel's accept(2),
+        // too, returns such connections.
         let unknown = SocketAddr::new(unspecified(call.listener.addr), 0);
         let peer = socket_info::peer_addr(&connection).unwrap_or(unknown);
         let shown = match lookup_identity(self.table, &connection) {
