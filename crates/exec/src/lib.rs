@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`table`] | the shared identity table as a file ([`peername_identity`]) |
 //! | [`header_peek`] | peeks at a connection's header, strips it and stores the client, or refuses the connection |
+//! | [`client_judge`] | decides which clients may connect |
 //! | [`interfaces`] | tries the interfaces of the kernel that the supervisor needs later |
 //! | [`program`] | inspects a program, and selects the mechanism that reaches it |
 //! | [`notify`] | the supervisor that answers system calls |

@@ -33,7 +33,7 @@ pub struct Program {
     pub reason: Reason,
 }
 
-/// How a program is shown its clients.
+/// The mechanism by which a program is shown its clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mechanism {
     /// A library that the dynamic linker loads before all others.
@@ -42,7 +42,7 @@ pub enum Mechanism {
     Notify,
 }
 
-/// Why a [`Mechanism`] was selected. Names the file that decided: for a script, its interpreter.
+/// The reason for a [`Mechanism`], with the file that decided: for a script, its interpreter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// The file has a dynamic linker.

@@ -11,13 +11,13 @@ use crate::settings::{Counter, Settings, USED};
 pub struct Counts([u64; FIXED_WORDS]);
 
 impl Counts {
-    /// How many bytes at the beginning of a table's memory to read.
+    /// The number of bytes to read from the beginning of a table's memory.
     pub const SIZE: usize = FIXED_WORDS * size_of::<u64>();
 
     /// All zero.
     pub const NONE: Self = Self([0; FIXED_WORDS]);
 
-    /// Reads them from the first bytes of a table's memory, and leaves out the settings that are there, too.
+    /// Reads the counters and gauges from the first bytes of a table's memory. The settings among them are skipped.
     pub fn from_bytes(bytes: &[u8; Self::SIZE]) -> Self {
         let (words, _) = bytes.as_chunks();
         let mut fixed_words = Self::NONE;

@@ -38,7 +38,7 @@ pub struct Policy {
     pub max_header: usize,
     /// The network namespace the header waiter is in (SO_NETNS_COOKIE; 0 if unknown).
     pub namespace: u64,
-    /// How a sweep lists the open sockets.
+    /// The way in which a sweep lists the open sockets.
     pub listing: SocketListing,
 }
 

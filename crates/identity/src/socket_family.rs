@@ -2,13 +2,13 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
-/// Converts a client's address to the family of the program's socket: IPv6 (`v6`) or IPv4.
+/// Converts a client's address to the family of the program's socket.
 ///
 /// On an IPv6 socket an IPv4 client is mapped, as the kernel maps it. On an IPv4 socket an IPv6 client can't be
 /// represented: it is shown as [`pseudo_v4`], never as the proxy, because programs may trust the proxy's address.
-pub fn as_socket_family(client: SocketAddr, v6: bool) -> SocketAddr {
+pub fn as_socket_family(client: SocketAddr, is_ipv6: bool) -> SocketAddr {
     let port = client.port();
-    match (client.ip().to_canonical(), v6) {
+    match (client.ip().to_canonical(), is_ipv6) {
         (IpAddr::V4(ip), false) => SocketAddr::from((ip, port)),
         (IpAddr::V4(ip), true) => SocketAddr::from((ip.to_ipv6_mapped(), port)),
         (IpAddr::V6(ip), true) => SocketAddr::V6(SocketAddrV6::new(ip, port, 0, 0)),
@@ -39,8 +39,8 @@ mod tests {
     use super::*;
     use std::string::ToString;
 
-    fn as_shown(client: &str, v6: bool) -> std::string::String {
-        as_socket_family(client.parse().unwrap(), v6).to_string()
+    fn as_shown(client: &str, is_ipv6: bool) -> std::string::String {
+        as_socket_family(client.parse().unwrap(), is_ipv6).to_string()
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub trait SocketQueries {
     fn is_multipath(&self) -> bool;
 }
 
-/// How a sweep lists the open sockets. A key must be a number that the list has.
+/// The way in which a sweep lists the open sockets. The list must have the keys, so it determines which numbers are keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SocketListing {
     /// By sock_diag(7), TCP and MPTCP: cookies and inode numbers.

@@ -33,7 +33,7 @@ pub struct Identity {
 #[derive(Clone, Copy, Debug)]
 pub struct Table<'m>(Parts<'m>);
 
-/// Why a client is not stored. The connection must then be refused, since its client can't be shown.
+/// A reason for which a client can't be stored. The connection must be refused, since its client could not be shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotStored {
     /// There is no free slot in the socket's window.

@@ -93,7 +93,7 @@ const VERBOSE: u8 = 0x40;
 const SLOTS: usize = 65_536;
 /// The largest header that is accepted: the size of the peek buffer on the stack.
 const MAX_HEADER: usize = 4096;
-/// How often accept(2) waits for more of a header, for [`WAIT_MS`] each time.
+/// The maximum number of times that accept(2) waits for more of a header, for [`WAIT_MS`] each.
 pub(crate) const MAX_WAITS: u32 = 4;
 /// The timeout of each wait in milliseconds.
 pub(crate) const WAIT_MS: i64 = 50;

@@ -18,7 +18,7 @@ use peername_sys::{NameCall, SyscallError};
 use super::container_memory::ContainerMemory;
 use super::container_state::ContainerState;
 use super::container_supervisor::{self, SupervisedContainer};
-use super::descriptor_store::Part;
+use super::descriptor_store::ContainerPart;
 use super::policy::AgentPolicy;
 
 type Result<T, E = SyscallError> = std::result::Result<T, E>;
@@ -61,12 +61,12 @@ pub(super) struct StoredContainer {
 }
 
 impl StoredContainer {
-    pub(super) fn put(&mut self, part: Part, fd: OwnedFd) {
+    pub(super) fn put(&mut self, part: ContainerPart, fd: OwnedFd) {
         let slot = match part {
-            Part::State => &mut self.state,
-            Part::Table => &mut self.table,
-            Part::Inflight => &mut self.inflight,
-            Part::Calls => &mut self.calls,
+            ContainerPart::State => &mut self.state,
+            ContainerPart::Table => &mut self.table,
+            ContainerPart::Inflight => &mut self.inflight,
+            ContainerPart::Calls => &mut self.calls,
         };
         *slot = Some(fd);
     }
@@ -127,12 +127,12 @@ impl Container {
     }
 
     /// The descriptor to store for the next agent.
-    pub(super) fn part(&self, part: Part) -> BorrowedFd<'_> {
+    pub(super) fn part(&self, part: ContainerPart) -> BorrowedFd<'_> {
         match part {
-            Part::State => self.state.as_fd(),
-            Part::Table => self.memory.table.as_fd(),
-            Part::Inflight => self.memory.inflight.as_fd(),
-            Part::Calls => self.calls.as_fd(),
+            ContainerPart::State => self.state.as_fd(),
+            ContainerPart::Table => self.memory.table.as_fd(),
+            ContainerPart::Inflight => self.memory.inflight.as_fd(),
+            ContainerPart::Calls => self.calls.as_fd(),
         }
     }
 
@@ -160,9 +160,9 @@ impl Container {
         };
         let (stop_reader, stop_writer) = io::pipe().call("pipe2(2)")?;
         let inherited = [
-            clone(Part::Calls)?,
-            clone(Part::Table)?,
-            clone(Part::Inflight)?,
+            clone(ContainerPart::Calls)?,
+            clone(ContainerPart::Table)?,
+            clone(ContainerPart::Inflight)?,
             stop_reader.into(),
         ];
         let id = self.id.clone();

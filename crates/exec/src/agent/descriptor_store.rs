@@ -55,13 +55,13 @@ pub enum StoredName {
         /// The container's number, which the agent has given it.
         number: u64,
         /// The part.
-        part: Part,
+        part: ContainerPart,
     },
 }
 
 /// A part of a container's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Part {
+pub enum ContainerPart {
     /// The container's id and the name of its policy.
     State,
     /// The table of clients.
@@ -72,7 +72,7 @@ pub enum Part {
     Calls,
 }
 
-impl Part {
+impl ContainerPart {
     /// All parts in the order in which they are stored: the listener last, so that a container with a listener has the others.
     pub(super) const ALL: [Self; 4] = [Self::State, Self::Table, Self::Inflight, Self::Calls];
 
@@ -105,7 +105,7 @@ impl FromStr for StoredName {
         }
         let (number, part) = name.split_once('-').ok_or(())?;
         let number = number.parse().map_err(|_| ())?;
-        let mut parts = Part::ALL.into_iter();
+        let mut parts = ContainerPart::ALL.into_iter();
         let part = parts.find(|known| known.name() == part).ok_or(())?;
         Ok(Self::Container { number, part })
     }
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn names_survive_formatting_and_parsing() {
-        let parts = Part::ALL.map(|part| StoredName::Container { number: 7, part });
+        let parts = ContainerPart::ALL.map(|part| StoredName::Container { number: 7, part });
         for name in parts.into_iter().chain([StoredName::Socket]) {
             assert_eq!(name.to_string().parse(), Ok(name));
         }

@@ -15,7 +15,9 @@ use peername_sys::ipc::{fd_passing, seqpacket};
 use peername_sys::process::{daemonize, limits, user};
 use peername_sys::{SyscallError, seccomp};
 
-use super::descriptor_store::{DescriptorStore, Part, StoreEvent, StoredDescriptor, StoredName};
+use super::descriptor_store::{
+    ContainerPart, DescriptorStore, StoreEvent, StoredDescriptor, StoredName,
+};
 
 type Result<T, E = SyscallError> = std::result::Result<T, E>;
 
@@ -327,20 +329,19 @@ impl Holder {
     /// Whether a container's seccomp listener is stored: without one, the other parts are useless.
     fn has_containers(&self) -> bool {
         let mut names = self.stored.iter().map(|stored| stored.name);
-        names.any(|name| {
-            matches!(
-                name,
-                StoredName::Container {
-                    part: Part::Calls,
-                    ..
-                }
-            )
-        })
+        names.any(|name| listener_number(name).is_some())
     }
 
     /// Closes the descriptors of containers without a process.
     fn close_ended_containers(&mut self) {
-        let ended: Vec<u64> = self.stored.iter().filter_map(number_if_ended).collect();
+        let mut ended = Vec::new();
+        for stored in &self.stored {
+            if let Some(number) = listener_number(stored.name)
+                && seccomp::is_over(&stored.fd)
+            {
+                ended.push(number);
+            }
+        }
         self.stored.retain(|stored| match stored.name {
             StoredName::Container { number, .. } => !ended.contains(&number),
             StoredName::Socket => true,
@@ -348,13 +349,13 @@ impl Holder {
     }
 }
 
-/// The number of the container, if this is its seccomp listener and the container has no process left.
-fn number_if_ended(stored: &StoredDescriptor) -> Option<u64> {
-    match stored.name {
+/// The number of the container whose seccomp listener has this name.
+fn listener_number(name: StoredName) -> Option<u64> {
+    match name {
         StoredName::Container {
             number,
-            part: Part::Calls,
-        } => seccomp::is_over(&stored.fd).then_some(number),
+            part: ContainerPart::Calls,
+        } => Some(number),
         _ => None,
     }
 }

@@ -32,9 +32,9 @@ pub(super) struct AnnouncedContainer {
     pub(super) calls: OwnedFd,
 }
 
-/// The state of a registration.
+/// The progress of a registration.
 #[derive(Debug)]
-pub(super) enum Progress {
+pub(super) enum RegistrationProgress {
     /// The message is incomplete.
     Incomplete,
     /// The message is complete.
@@ -78,15 +78,15 @@ impl Registration {
     }
 
     /// Receives as much of the message as is there.
-    pub(super) fn receive(&mut self) -> Progress {
+    pub(super) fn receive(&mut self) -> RegistrationProgress {
         let mut bytes = [0; CHUNK];
         loop {
             match fd_passing::receive_foreign_fds(&self.socket, &mut bytes, MAX_FDS) {
-                Ok((0, _)) if self.message.is_empty() => return Progress::Empty,
+                Ok((0, _)) if self.message.is_empty() => return RegistrationProgress::Empty,
                 Ok((0, _)) => {
                     return match parse(&self.message) {
                         Ok(state) => self.complete(state),
-                        Err(error) => Progress::Refused(error.into()),
+                        Err(error) => RegistrationProgress::Refused(error.into()),
                     };
                 }
                 Ok((len, fds)) => {
@@ -94,7 +94,7 @@ impl Registration {
                         .extend_from_slice(bytes.get(..len).unwrap_or_default());
                     self.fds.extend(fds);
                     if self.message.len() > MAX_MESSAGE || self.fds.len() > MAX_FDS {
-                        return Progress::Refused(RegistrationError::TooLong);
+                        return RegistrationProgress::Refused(RegistrationError::TooLong);
                     }
                 }
                 Err(error) if error.source.kind() == ErrorKind::WouldBlock => {
@@ -102,23 +102,23 @@ impl Registration {
                     let may_be_complete = self.message.trim_ascii_end().ends_with(b"}");
                     return match may_be_complete.then(|| parse(&self.message)) {
                         Some(Ok(state)) => self.complete(state),
-                        Some(Err(_)) | None => Progress::Incomplete,
+                        Some(Err(_)) | None => RegistrationProgress::Incomplete,
                     };
                 }
                 Err(error) => {
                     return match parse(&self.message) {
                         Ok(state) => self.complete(state),
-                        Err(_) => Progress::Refused(error.into()),
+                        Err(_) => RegistrationProgress::Refused(error.into()),
                     };
                 }
             }
         }
     }
 
-    fn complete(&mut self, state: ContainerState) -> Progress {
+    fn complete(&mut self, state: ContainerState) -> RegistrationProgress {
         match self.take_listener(state.listener) {
-            Ok(calls) => Progress::Complete(AnnouncedContainer { state, calls }),
-            Err(error) => Progress::Refused(error),
+            Ok(calls) => RegistrationProgress::Complete(AnnouncedContainer { state, calls }),
+            Err(error) => RegistrationProgress::Refused(error),
         }
     }
 

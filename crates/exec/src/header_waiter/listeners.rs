@@ -67,7 +67,7 @@ impl Listeners {
     ///
     /// # Errors
     ///
-    /// Those of fstat(2), epoll_create1(2) and epoll_ctl(2): there is no descriptor, or no memory.
+    /// EMFILE, ENFILE or ENOMEM: there is no descriptor, or no memory, to watch the listener.
     pub(super) fn add(&mut self, socket: impl AsFd, at: ListenerAddr) -> Result<()> {
         let inode = socket_info::inode(&socket)?;
         let known = self.by_inode.get(&inode);

@@ -44,11 +44,8 @@ impl SupervisorMonitor {
         }
     }
 
-    /// Starts the monitor as a child of the supervisor, unless it runs. The supervisor learns of its exit through `epoll`.
-    ///
-    /// # Errors
-    ///
-    /// Those of fork(2), pidfd_open(2), fcntl(2) and epoll_ctl(2).
+    /// Starts the monitor as a child of the supervisor, unless it runs. The supervisor learns of the monitor's exit through
+    /// `epoll`.
     pub(super) fn start(&mut self, supervised: &SupervisedCalls, epoll: &Epoll) -> Result<()> {
         if self.child.is_none() {
             let child = fork_monitor(supervised, &self.first)?;

@@ -86,9 +86,8 @@ fn a_connection_without_a_header_is_refused_unless_headers_are_optional() {
     );
 }
 
-/// Also where headers are optional: there is a header.
 #[test]
-fn headers_are_admitted_by_the_header_policy() {
+fn header_policy_applies_even_where_headers_are_optional() {
     let after = |headers, bytes: &[u8]| {
         let policy = policy(SourcePolicy::Strict, false);
         after(Policy { headers, ..policy }, bytes)

@@ -163,7 +163,7 @@ fn mark_and_sweep_spares_entries_inserted_meanwhile() {
         table.remove_unmarked(sweep, 7);
         [1, 2, 3].map(|cookie| table.get(cookie).is_some())
     };
-    // An entry that was there when the previous sweep ended may have been inserted while that sweep marked.
+    // The first sweep spares every entry: no sweep had begun before they were inserted.
     assert_eq!(sweep(&[1, 99], &|| {}), [true, true, false]);
     assert_eq!(sweep(&[1], &|| insert(3)), [true, false, true]);
     assert_eq!(sweep(&[], &|| {}), [false, false, true]);

@@ -53,7 +53,7 @@ impl Socket {
     ///
     /// # Errors
     ///
-    /// Those of recvfrom(2), except EAGAIN and EINTR.
+    /// An error of recvfrom(2) other than EAGAIN and EINTR.
     pub fn peek(self, buffer: &mut [u8]) -> Result<Option<usize>> {
         match kernel::receive(self.0, buffer, MSG_PEEK | MSG_DONTWAIT) {
             Ok(0) => Ok(None),

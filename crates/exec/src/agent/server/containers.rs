@@ -7,7 +7,7 @@ use peername_sys::process::stderr::try_write_line;
 
 use super::{Agent, RETRY_INTERVAL, is_due};
 use crate::agent::container::{Container, STOP_TIMEOUT};
-use crate::agent::descriptor_store::{Part, StoredName};
+use crate::agent::descriptor_store::{ContainerPart, StoredName};
 
 impl Agent {
     /// Starts the supervisors of all containers.
@@ -98,7 +98,7 @@ impl Agent {
         if let (Some(admin), Some(container)) = (&mut self.admin, container) {
             admin.add_ended(&container);
         }
-        for part in Part::ALL {
+        for part in ContainerPart::ALL {
             self.remove_stored(StoredName::Container { number, part });
         }
     }

@@ -11,7 +11,9 @@ use peername_sys::process::user::effective_uid;
 
 use super::{Agent, RETRY_INTERVAL};
 use crate::agent::container::Container;
-use crate::agent::registration::{AnnouncedContainer, Progress, Registration, RegistrationError};
+use crate::agent::registration::{
+    AnnouncedContainer, Registration, RegistrationError, RegistrationProgress,
+};
 
 impl Agent {
     /// Accepts a runtime's connection.
@@ -76,10 +78,10 @@ impl Agent {
             return;
         };
         match registration.receive() {
-            Progress::Incomplete => return,
-            Progress::Complete(announced) => self.add_container(announced),
-            Progress::Empty => {}
-            Progress::Refused(error) => self.warnings.log_refused(&error),
+            RegistrationProgress::Incomplete => return,
+            RegistrationProgress::Complete(announced) => self.add_container(announced),
+            RegistrationProgress::Empty => {}
+            RegistrationProgress::Refused(error) => self.warnings.log_refused(&error),
         }
         self.registrations.remove(&number);
     }

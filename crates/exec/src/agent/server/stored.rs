@@ -10,7 +10,7 @@ use peername_sys::process::stderr::try_write_line;
 use super::{Agent, AgentError, RETRY_INTERVAL, Token};
 use crate::agent::container::{Container, StoredContainer};
 use crate::agent::descriptor_store::{
-    DescriptorStore, Part, StoreEvent, StoredDescriptor, StoredName,
+    ContainerPart, DescriptorStore, StoreEvent, StoredDescriptor, StoredName,
 };
 
 impl Agent {
@@ -34,7 +34,7 @@ impl Agent {
                             "peername: a container of an earlier agent: {why}"
                         ));
                     }
-                    for part in Part::ALL {
+                    for part in ContainerPart::ALL {
                         self.remove_stored(StoredName::Container { number, part });
                     }
                 }
@@ -116,7 +116,7 @@ impl Agent {
 
 /// Puts the descriptors of a container into a store.
 fn put_container(store: &mut dyn DescriptorStore, number: u64, container: &Container) {
-    for part in Part::ALL {
+    for part in ContainerPart::ALL {
         let name = StoredName::Container { number, part };
         if let Err(error) = store.put(name, container.part(part)) {
             return try_write_line(&format!(

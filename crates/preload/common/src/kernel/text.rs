@@ -18,14 +18,16 @@ impl<const N: usize> StaticText<N> {
     ///
     /// Several threads may write the same text at once; another text must not be written afterwards.
     pub fn write<'a>(&self, text: impl IntoIterator<Item = &'a u8> + Clone) -> bool {
-        let fits = text.clone().into_iter().count() < N;
-        for (to, &from) in self.0.iter().zip(text).filter(|_| fits) {
+        if text.clone().into_iter().count() >= N {
+            return false;
+        }
+        for (to, &from) in self.0.iter().zip(text) {
             // A byte that is right already is not written: another thread may be reading it.
             if to.load(Ordering::Relaxed) != from {
                 to.store(from, Ordering::Relaxed);
             }
         }
-        fits
+        true
     }
 
     /// The text; empty if none was written.
