@@ -20,19 +20,19 @@ impl ListenerCache {
         settings: Settings<'_>,
         socket: ForeignFd,
     ) -> Option<ForeignListener> {
-        let is_covered = |listening: &ForeignListener| settings.covers(listening.addr.port());
+        let is_covered = |listener: &ForeignListener| settings.covers(listener.addr.port());
         let cookie = socket_info::cookie(&socket).ok()?;
         if let Some(&namespace) = self.0.get(&cookie) {
             return ForeignListener::from_known_fd(socket, Some(namespace)).filter(is_covered);
         }
-        let listening = ForeignListener::from_fd(socket).filter(is_covered)?;
+        let listener = ForeignListener::from_fd(socket).filter(is_covered)?;
         if settings.policy().header_required {
-            listening.defer_accept();
+            listener.defer_accept();
         }
-        if let Some(namespace) = listening.netns_cookie {
+        if let Some(namespace) = listener.netns_cookie {
             self.insert(cookie, namespace);
         }
-        Some(listening)
+        Some(listener)
     }
 
     fn insert(&mut self, cookie: u64, namespace: u64) {

@@ -23,7 +23,7 @@ pub(super) struct AcceptCall {
     pub(super) thread: Rc<ThreadFd>,
     /// The number of the listener's descriptor in the program.
     pub(super) fd_number: RawFd,
-    pub(super) listener: ListenerAddr,
+    pub(super) listener_addr: ListenerAddr,
     pub(super) peer: AddressBuffer,
     /// The requested flags of the new socket.
     pub(super) nonblocking: bool,
@@ -59,12 +59,12 @@ impl PendingAccepts {
         &mut self,
         epoll: &Epoll,
         call: AcceptCall,
-        listening: ForeignListener,
+        listener_copy: ForeignListener,
     ) -> Result<(), Box<AcceptCall>> {
         self.last_serial += 1;
         let serial = self.last_serial;
-        let watched = watch(epoll, serial, &call, &listening);
-        drop(listening);
+        let watched = watch(epoll, serial, &call, &listener_copy);
+        drop(listener_copy);
         match watched {
             Ok(watch) => {
                 self.all.insert(serial, PendingAccept { call, watch });
@@ -87,7 +87,7 @@ impl PendingAccepts {
         let oldest = self
             .all
             .iter()
-            .find(|(_, pending)| pending.call.listener == listener);
+            .find(|(_, pending)| pending.call.listener_addr == listener);
         oldest.map(|(&serial, _)| serial)
     }
 
@@ -114,12 +114,12 @@ fn watch(
     epoll: &Epoll,
     serial: u64,
     call: &AcceptCall,
-    listening: &ForeignListener,
+    listener_copy: &ForeignListener,
 ) -> Result<Epoll, SyscallError> {
     let ready = EpollToken::ListenerReady(serial).into();
     let exited = EpollToken::ThreadExited(serial).into();
     let watch = Epoll::new()?;
-    watch.add(listening, 0, Interest::Readable)?;
+    watch.add(listener_copy, 0, Interest::Readable)?;
     epoll.add(&watch, ready, Interest::Readable)?;
     epoll.add(&*call.thread, exited, Interest::Readable)?;
     Ok(watch)

@@ -56,7 +56,7 @@ pub(super) struct Supervisor {
     permission_error_logged: bool,
     /// Whether it was logged that no monitor can be started.
     monitor_error_logged: bool,
-    clients: Option<Rc<dyn ClientJudge>>,
+    judge: Option<Rc<dyn ClientJudge>>,
     /// When pending calls were last checked for interruption by a signal, and the monitor for a failed start.
     stale_checked_at: Instant,
 }
@@ -127,7 +127,7 @@ impl Supervisor {
             buffer: vec![0; table.settings().policy().max_header],
             permission_error_logged: false,
             monitor_error_logged: false,
-            clients: clients.clone(),
+            judge: clients.clone(),
             stale_checked_at: Instant::now(),
         })
     }
@@ -149,7 +149,7 @@ impl Supervisor {
             self.epoll.wait(self.wait_limit(), &mut events)?;
             for event in events.drain(..) {
                 match EpollToken::from(event.token) {
-                    EpollToken::Calls if event.readable => self.answer(),
+                    EpollToken::Calls if event.readable => self.answer_next(),
                     EpollToken::Calls if event.hung_up && is_over(&self.supervised.calls) => {
                         return Ok(());
                     }
@@ -216,7 +216,7 @@ impl Supervisor {
     }
 
     /// Receives the next call, and answers it or adds it to the pending calls.
-    fn answer(&mut self) {
+    fn answer_next(&mut self) {
         let SupervisedCalls { calls, inflight } = &self.supervised;
         let Some(InflightCall { slot, call }) = inflight.receive(calls) else {
             return;
@@ -280,19 +280,19 @@ impl Supervisor {
                 nonblocking,
                 close_on_exec,
             } => {
-                if let Some((thread, listening)) = self.prepare_accept(notification, listener) {
+                if let Some((thread, listener_copy)) = self.prepare_accept(notification, listener) {
                     let call = AcceptCall {
                         id,
                         tid,
                         thread,
                         fd_number: listener,
-                        listener: (&listening).into(),
+                        listener_addr: (&listener_copy).into(),
                         peer,
                         nonblocking,
                         close_on_exec,
                         slot,
                     };
-                    return self.accept(call, listening);
+                    return self.accept(call, listener_copy);
                 }
             }
         }
@@ -307,7 +307,7 @@ impl Supervisor {
         number: RawFd,
     ) -> Option<(Rc<ThreadFd>, ForeignListener)> {
         let (thread, socket) = self.descriptor(notification, number)?;
-        let Some(listening) = self.listeners.check(self.table.settings(), socket) else {
+        let Some(listener_copy) = self.listeners.check(self.table.settings(), socket) else {
             // The kernel continues the call as if there were no filter.
             self.supervised.calls.continue_syscall(notification.id);
             return None;
@@ -319,23 +319,24 @@ impl Supervisor {
             self.refuse_unmonitored(notification.id, &error);
             return None;
         }
-        Some((thread, listening))
+        Some((thread, listener_copy))
     }
 
-    fn accept(&mut self, call: AcceptCall, listening: ForeignListener) {
-        let ServeOutcome::NoConnection(call, listening) = self.serve(call, listening) else {
+    fn accept(&mut self, call: AcceptCall, listener_copy: ForeignListener) {
+        let ServeOutcome::NoConnection(call, listener_copy) = self.serve(call, listener_copy)
+        else {
             return;
         };
-        if listening.nonblocking {
-            drop(listening);
+        if listener_copy.nonblocking {
+            drop(listener_copy);
             self.fail(call, Errno::AGAIN);
         } else {
-            self.wait_for_connection(call, listening);
+            self.wait_for_connection(call, listener_copy);
         }
     }
 
-    fn wait_for_connection(&mut self, call: AcceptCall, listening: ForeignListener) {
-        if let Err(call) = self.pending.insert(&self.epoll, call, listening) {
+    fn wait_for_connection(&mut self, call: AcceptCall, listener_copy: ForeignListener) {
+        if let Err(call) = self.pending.insert(&self.epoll, call, listener_copy) {
             self.fail(*call, Errno::NOMEM);
         }
     }
@@ -354,12 +355,12 @@ impl Supervisor {
         let Some(call) = self.pending.remove(&self.epoll, serial) else {
             return;
         };
-        let Some(listening) = self.copy_listener(&call) else {
+        let Some(listener_copy) = self.copy_listener(&call) else {
             // EINVAL: the socket does not listen any more (accept(2)).
             return self.fail(call, Errno::INVAL);
         };
-        if let ServeOutcome::NoConnection(call, listening) = self.serve(call, listening) {
-            self.wait_for_connection(call, listening);
+        if let ServeOutcome::NoConnection(call, listener_copy) = self.serve(call, listener_copy) {
+            self.wait_for_connection(call, listener_copy);
         }
     }
 
@@ -367,8 +368,8 @@ impl Supervisor {
     /// more.
     fn copy_listener(&mut self, call: &AcceptCall) -> Option<ForeignListener> {
         let socket = call.thread.get_fd(call.fd_number).ok()?.into();
-        let listening = self.listeners.check(self.table.settings(), socket)?;
-        (ListenerAddr::from(&listening) == call.listener).then_some(listening)
+        let listener_copy = self.listeners.check(self.table.settings(), socket)?;
+        (ListenerAddr::from(&listener_copy) == call.listener_addr).then_some(listener_copy)
     }
 
     /// Runs the header waiter, and hands over the ready connections.

@@ -21,27 +21,31 @@ use crate::notify::pending_accepts::AcceptCall;
 impl Supervisor {
     /// Answers the call with a connection, if there is one: a ready one, or the next accepted one with a complete header.
     ///
-    /// The copy of the listener is closed before the call is answered: with the answer the program continues, and may close its
+    /// `listener_copy` is closed before the call is answered: with the answer the program continues, and may close its
     /// listener and bind the address again.
-    pub(super) fn serve(&mut self, call: AcceptCall, listening: ForeignListener) -> ServeOutcome {
+    pub(super) fn serve(
+        &mut self,
+        call: AcceptCall,
+        listener_copy: ForeignListener,
+    ) -> ServeOutcome {
         loop {
-            if let Some(connection) = self.waiter.take_ready(call.listener) {
-                drop(listening);
+            if let Some(connection) = self.waiter.take_ready(call.listener_addr) {
+                drop(listener_copy);
                 return self.complete_with_ready(call, connection);
             }
-            match listening.accept(call.nonblocking) {
+            match listener_copy.accept(call.nonblocking) {
                 Ok((connection, peer)) => {
-                    if let Some(ready) = self.admit(connection, peer, &listening) {
-                        drop(listening);
+                    if let Some(ready) = self.admit(connection, peer, &listener_copy) {
+                        drop(listener_copy);
                         return self.complete(call, ready);
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    return ServeOutcome::NoConnection(call, listening);
+                    return ServeOutcome::NoConnection(call, listener_copy);
                 }
                 Err(error) if is_per_connection_error(&error) => {}
                 Err(error) => {
-                    drop(listening);
+                    drop(listener_copy);
                     self.fail(call, error);
                     return ServeOutcome::Answered;
                 }
@@ -54,7 +58,7 @@ impl Supervisor {
         &mut self,
         connection: ForeignFd,
         peer: Option<SocketAddr>,
-        listening: &ForeignListener,
+        listener_copy: &ForeignListener,
     ) -> Option<(ForeignFd, SocketAddr)> {
         let peer = peer.or_else(|| socket_info::peer_addr(&connection).ok())?;
         if self.is_wakeup(&connection, peer) {
@@ -62,10 +66,10 @@ impl Supervisor {
         }
         let origin = ConnectionOrigin {
             peer,
-            namespace: listening.netns_cookie,
+            namespace: listener_copy.netns_cookie,
         };
         self.waiter.sweep_if_full(connection.as_fd());
-        let judge = self.clients.as_deref();
+        let judge = self.judge.as_deref();
         match peek_accepted(
             self.table,
             connection.as_fd(),
@@ -79,7 +83,7 @@ impl Supervisor {
             }
             PeekOutcome::Incomplete(_) => {
                 self.table.settings().count(Counter::Parked);
-                self.waiter.park(connection, listening);
+                self.waiter.park(connection, listener_copy);
             }
             PeekOutcome::Refused => close_with_reset(connection),
         }
@@ -113,7 +117,7 @@ impl Supervisor {
     ) -> ServeOutcome {
         // A connection that was reset has no peer any more, but its client may still be in the table. The kernel's accept(2),
         // too, returns such connections.
-        let unknown = SocketAddr::new(unspecified(call.listener.addr), 0);
+        let unknown = SocketAddr::new(unspecified(call.listener_addr.addr), 0);
         let peer = socket_info::peer_addr(&connection).unwrap_or(unknown);
         let shown = match lookup_identity(self.table, &connection) {
             Some(identity) => as_socket_family(identity.client, peer.is_ipv6()),
@@ -135,7 +139,7 @@ impl Supervisor {
             Ok(()) => calls.add_fd(call.id, &connection, call.close_on_exec),
             Err(error) => AddFdOutcome::Rejected(error),
         };
-        let listener = call.listener;
+        let listener = call.listener_addr;
         match installed {
             AddFdOutcome::Installed => self.supervised.inflight.remove(&call.slot),
             AddFdOutcome::CallOver => {
