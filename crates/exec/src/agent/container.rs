@@ -145,7 +145,7 @@ impl Container {
     }
 
     /// Whether no process of the container is left.
-    pub(super) fn is_over(&self) -> bool {
+    pub(super) fn has_ended(&self) -> bool {
         seccomp::is_over(&self.calls)
     }
 
