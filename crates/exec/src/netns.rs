@@ -120,7 +120,7 @@ fn supervise(
     Ok(())
 }
 
-/// Waits for the first event, and returns its token; `None` after the timeout.
+/// Waits for the first event, and returns its token; `None` only after the timeout.
 fn wait_first(epoll: &Epoll, limit: Option<Duration>) -> Result<Option<u64>, SyscallError> {
     let mut events = Vec::new();
     epoll.wait(limit, &mut events)?;
