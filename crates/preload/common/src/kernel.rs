@@ -114,7 +114,7 @@ pub fn accept4(listener: c_int, flags: c_int) -> Result<(c_int, RawAddress)> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Endpoint {
     /// getsockname(2).
-    Own,
+    Local,
     /// getpeername(2).
     Peer,
 }
