@@ -2,5 +2,6 @@
 
 pub(crate) mod client_socket;
 pub(crate) mod corked;
+pub(crate) mod head_reader;
 pub(crate) mod origin_socket;
 pub(crate) mod prefixed;

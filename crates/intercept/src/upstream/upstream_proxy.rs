@@ -15,6 +15,7 @@ use tokio::time::timeout;
 use super::error::UpstreamError;
 use crate::host::HostPort;
 use crate::request::id;
+use crate::stream::head_reader::HeadReader;
 
 /// An HTTP proxy. It is sent a CONNECT for each connection with TLS, and requests in absolute form for `http`.
 #[derive(Clone)]
@@ -119,7 +120,9 @@ async fn send_connect(
     request: Request<Empty<Bytes>>,
 ) -> Result<TcpStream, UpstreamError> {
     let failed = |error: hyper::Error| UpstreamError::Proxy(format!("gave no answer: {error}"));
-    let (mut sender, connection) = http1::handshake(TokioIo::new(socket))
+    let (reader, writer) = socket.into_split();
+    let head_only = tokio::io::join(HeadReader::new(reader), writer);
+    let (mut sender, connection) = http1::handshake(TokioIo::new(head_only))
         .await
         .map_err(failed)?;
     let exchange = async {
@@ -132,12 +135,11 @@ async fn send_connect(
     // hyper returns the socket once the tunnel is open.
     let connection = async { connection.without_shutdown().await.map_err(failed) };
     let ((), parts) = tokio::try_join!(exchange, connection)?;
-    if !parts.read_buf.is_empty() {
-        return Err(UpstreamError::Proxy(
-            "sent data before the tunnel was used".to_owned(),
-        ));
-    }
-    Ok(parts.io.into_inner())
+    let (reader, writer) = parts.io.into_inner().into_inner();
+    reader
+        .into_inner()
+        .reunite(writer)
+        .map_err(|error| UpstreamError::Proxy(error.to_string()))
 }
 
 /// The timeout for the response to a CONNECT, before which the upstream proxy has to connect to the origin.
@@ -145,7 +147,36 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead, BufReader, Write};
+    use std::net::TcpListener;
+    use std::thread;
+
+    use tokio::io::AsyncReadExt;
+
     use super::*;
+
+    /// A server that speaks first, such as sshd: its banner may come with the proxy's response.
+    #[tokio::test]
+    async fn bytes_behind_the_response_are_left_in_the_socket() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let proxy = thread::spawn(move || {
+            let (mut client, _) = listener.accept().unwrap();
+            let head = BufReader::new(client.try_clone().unwrap()).lines();
+            assert!(head.map(Result::unwrap).any(|line| line.is_empty()));
+            client
+                .write_all(b"HTTP/1.1 200 OK\r\nVia: proxy\r\n\r\nSSH-2.0-x\r\n\r\n")
+                .unwrap();
+        });
+        let socket = TcpStream::connect(address).await.unwrap();
+        let to = HostPort::parse("a.test:22").unwrap();
+        let parent: UpstreamProxy = format!("http://{address}").parse().unwrap();
+        let mut tunnel = parent.open_tunnel(socket, &to).await.unwrap();
+        let mut received = String::new();
+        tunnel.read_to_string(&mut received).await.unwrap();
+        assert_eq!(received, "SSH-2.0-x\r\n\r\n");
+        proxy.join().unwrap();
+    }
 
     #[test]
     fn url_may_have_credentials_and_debug_leaves_them_out() {
