@@ -72,15 +72,18 @@ pub(crate) fn worker_tasks<R: Role + Send + 'static>(
         let role = role();
         let (counters, kernel) = (Arc::clone(&shared.counters), shared.kernel.clone());
         let restored = restored.next().unwrap_or_default();
-        let task: WorkerTask = Box::new(move |phases| {
+        let task: WorkerTask = Box::new(move |mut phases| {
             Box::pin(async move {
                 let poller = AsyncEpoll::new().map_err(io::Error::other)?;
                 let mut worker =
                     Worker::new(role, limits, (counters, gauge), kernel, sockets, &poller)?;
                 worker.restore(restored, &poller);
-                worker
-                    .run(&poller, phases, session_commands, handover_commands)
-                    .await
+                let ended = worker
+                    .run(&poller, &mut phases, session_commands, handover_commands)
+                    .await;
+                // Before `phases`, whose end tells the waiting reload that the sockets are closed.
+                drop(worker);
+                ended
             })
         });
         tasks.push(task);
@@ -158,9 +161,9 @@ impl<R: Role> Worker<R> {
     ///
     /// The sockets were destroyed, or epoll fails.
     async fn run(
-        mut self,
+        &mut self,
         poller: &AsyncEpoll,
-        mut phases: Phases,
+        phases: &mut Phases,
         mut session_commands: UnboundedReceiver<SessionCommand>,
         mut handover_commands: UnboundedReceiver<HandoverCommand>,
     ) -> io::Result<()> {
@@ -170,6 +173,8 @@ impl<R: Role> Worker<R> {
         while !(self.sessions.is_draining && self.sessions.table.len() == 0) {
             let quiet_at = self.last_activity + DRAIN_QUIET;
             tokio::select! {
+                // The end before draining, which refuses new clients.
+                biased;
                 () = phases.wait_end() => {
                     // Serves the datagrams that were received before.
                     self.poll_rounds(poller)?;
