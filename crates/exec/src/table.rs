@@ -85,6 +85,10 @@ impl SharedTable {
         remove_stale();
         let [first, second] = random::words()?;
         let path = Path::new(DIRECTORY).join(format!("{PREFIX}{first:016x}{second:016x}"));
+        Self::create_at(path.clone(), slots, rules).inspect_err(|_| drop(fs::remove_file(path)))
+    }
+
+    fn create_at(path: PathBuf, slots: usize, rules: &Rules) -> Result<Self, TableError> {
         let file_error = |source| TableError::File {
             path: path.clone(),
             source,

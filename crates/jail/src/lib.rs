@@ -78,6 +78,14 @@ pub enum JailError {
         /// The error of chdir(2).
         failed: std::io::Error,
     },
+    /// A file that the jail needs can't be read.
+    #[error("reading {}: {failed}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The error.
+        failed: std::io::Error,
+    },
     /// A file for the program can't be written.
     #[error("writing {}: {failed}", path.display())]
     Write {
@@ -100,6 +108,13 @@ pub enum JailError {
 impl JailError {
     pub(crate) fn cover(path: &Path, failed: SyscallError) -> Self {
         Self::Cover {
+            path: path.to_owned(),
+            failed,
+        }
+    }
+
+    pub(crate) fn read(path: &Path, failed: std::io::Error) -> Self {
+        Self::Read {
             path: path.to_owned(),
             failed,
         }

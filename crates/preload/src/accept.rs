@@ -149,8 +149,11 @@ impl Arrival<'_> {
                 settings.count(Counter::PassedThrough);
                 Some((self.socket, self.address))
             }
-            // The check returns none of these steps after a peek.
-            Step::Peek | Step::Discard(_) | Step::Admit => Some((self.socket, self.address)),
+            // The check returns none of these steps after a peek. If it did, the peer would be unknown.
+            Step::Peek | Step::Discard(_) | Step::Admit => {
+                self.socket.close();
+                None
+            }
         })
     }
 

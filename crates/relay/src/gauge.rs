@@ -12,7 +12,8 @@ pub fn connections_by_method() -> [(ActiveMethod, u64); ActiveMethod::ALL.len()]
         let count = threads
             .iter()
             .map(|thread| thread.0[method as usize].load(Relaxed))
-            .sum();
+            // A connection that ended on another thread than it began on leaves counts below zero, which wrap.
+            .fold(0, u64::wrapping_add);
         (method, count)
     })
 }

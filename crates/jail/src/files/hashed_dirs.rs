@@ -29,7 +29,7 @@ pub(super) fn copy(dir: &PrivateDir, trust: &TrustFiles) -> Result<Vec<Cover>, J
 }
 
 fn copy_entries(dir: &PrivateDir, from: &Path, to: &Path) -> Result<(), JailError> {
-    let open = |dir| open_path(dir).map_err(|source| JailError::write(dir, source));
+    let open = |dir| open_path(dir).map_err(|source| JailError::read(dir, source));
     let (from_dir, to_dir) = (open(from)?, open(to)?);
     for entry in fs::read_dir(from).into_iter().flatten().flatten() {
         let (original, copy) = (entry.path(), to.join(entry.file_name()));
@@ -49,7 +49,7 @@ fn copy_entries(dir: &PrivateDir, from: &Path, to: &Path) -> Result<(), JailErro
                 Ok(content) => dir.write(&copy, &content)?,
                 // The program can't read it either.
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
-                Err(source) => return Err(JailError::write(&original, source)),
+                Err(source) => return Err(JailError::read(&original, source)),
             }
         }
     }

@@ -22,7 +22,7 @@ pub(super) struct Mount {
 /// Reads the mounts; a later one covers an earlier one at the same point or above.
 pub(super) fn read() -> Result<Vec<Mount>, JailError> {
     let table = Path::new("/proc/self/mountinfo");
-    let text = fs::read(table).map_err(|error| JailError::write(table, error))?;
+    let text = fs::read(table).map_err(|error| JailError::read(table, error))?;
     Ok(text
         .split(|&byte| byte == b'\n')
         .filter_map(Mount::parse)

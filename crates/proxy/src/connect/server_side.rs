@@ -96,7 +96,8 @@ impl ServerSide {
         }
         match emitted(Backend::new(backend, Transport::Tcp), mark, client) {
             Ok(Some(seen)) if seen.source == client => Ok(()),
-            _ => Err(Failure::SourceTranslated {
+            Err(error) => Err(Failure::Local(error)),
+            Ok(_) => Err(Failure::SourceTranslated {
                 client,
                 target: backend,
             }),

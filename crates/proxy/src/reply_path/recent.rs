@@ -33,11 +33,11 @@ impl RecentTargets {
         Some(state)
     }
 
-    /// Adds a new target. Evicts the least recently used one if the table is full.
+    /// Adds a target, unless another worker has. Evicts the least recently used one if the table is full.
     pub(super) fn insert(&self, key: ProbeKey, state: ProbeState) {
         state.touch(self.now_ms());
         let mut targets = self.targets.write();
-        if targets.len() >= MAX_RECENT {
+        if targets.len() >= MAX_RECENT && !targets.contains_key(&key) {
             let oldest = targets.iter().min_by_key(|(_, state)| state.last_used_ms());
             if let Some((&oldest, _)) = oldest {
                 targets.remove(&oldest);

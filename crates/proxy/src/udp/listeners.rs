@@ -192,7 +192,8 @@ impl UdpListeners {
                 "this kernel has no UDP_SEGMENT (Linux 4.18): datagrams are sent one by one"
             );
         }
-        if let Ok(got) = udp::receive_buffer_size(socket)
+        // The kernel reports twice what was requested (socket(7), SO_RCVBUF).
+        if let Ok(got) = udp::receive_buffer_size(socket).map(|bytes| bytes / 2)
             && got < BUFFER_BYTES
         {
             tracing::info!(

@@ -100,8 +100,12 @@ impl Notification {
     /// Decodes socketcall(2): its arguments are in memory, 32 bits each.
     #[cfg(target_arch = "x86_64")]
     fn socketcall(&self, which: u32, arguments: u64) -> io::Result<NotifiedCall> {
-        // accept4(2) has four arguments, the other calls have at most three.
-        let len = if which == i386::SYS_ACCEPT4 { 16 } else { 12 };
+        // The bytes behind the last argument may be unmapped.
+        let len = match which {
+            i386::SYS_LISTEN => 8,
+            i386::SYS_ACCEPT4 => 16,
+            _ => 12,
+        };
         let mut bytes = vec![0; len];
         memory::read(self.tid, arguments, &mut bytes)?;
         let (words, _) = bytes.as_chunks::<4>();
