@@ -234,8 +234,11 @@ dist: committed static ## Make a whole release in dist/ of static programs; STAT
 	STATIC="$(STATIC)" packaging/provenance.py dist >dist/provenance.json
 	packaging/checksums.sh dist $(if $(SIGN),$(abspath $(SIGN)))
 
-# What a release says of its commit has to be true.
+# What a release needs is known before the build of minutes; what it says of its commit has to be true.
 committed:
+	@for tool in buildah dpkg-deb rpmbuild; do \
+		command -v $$tool >/dev/null || { echo "make dist: $$tool is missing (docs/install.md#make-a-release)" >&2; exit 1; }; \
+	done
 	@[[ -z $$(git status --porcelain --untracked-files=no) ]] || { echo "make dist: commit first" >&2; exit 1; }
 
 archive: ## Build an archive in dist/ from the program in RELEASE: libraries, completions, documentation, units, SBOM
