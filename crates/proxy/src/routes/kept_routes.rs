@@ -112,7 +112,8 @@ impl KeptRoutes {
             .await
             .map_err(Error::from);
         for table in &self.tables {
-            outcome = outcome.and(table.delete());
+            let deleted = table.delete();
+            outcome = outcome.and(deleted);
         }
         outcome
     }
