@@ -1,4 +1,4 @@
-//! The checksum over a header (section 2.2.3): CRC-32C over all of it, its own value taken as zero.
+//! The checksum of a header (section 2.2.3): CRC-32C over the whole header, with the checksum's own value taken as zero.
 
 use crate::invalid::Invalid;
 
@@ -7,7 +7,7 @@ pub(crate) const LEN: usize = 4;
 
 /// Verifies the checksum TLV at `offset` of a whole header.
 ///
-/// It is stored big endian: the specification doesn't say so, but HAProxy, nginx and AWS do it.
+/// The value is big endian: the specification doesn't say so, but HAProxy, nginx and AWS send it in this order.
 pub(crate) fn verify(header: &[u8], value: &[u8], offset: usize) -> Result<(), Invalid> {
     let length = value.len();
     let bad_length = Invalid::ChecksumLength { offset, length };
@@ -34,8 +34,8 @@ use crc32c::crc32c_append as append;
 /// a checksum.
 #[cfg(any(test, not(feature = "std")))]
 fn append_bitwise(crc: u32, bytes: &[u8]) -> u32 {
-    !bytes.iter().fold(!crc, |crc, &octet| {
-        (0..8).fold(crc ^ u32::from(octet), |crc, _| {
+    !bytes.iter().fold(!crc, |crc, &byte| {
+        (0..8).fold(crc ^ u32::from(byte), |crc, _| {
             (crc >> 1) ^ (POLYNOMIAL & 0_u32.wrapping_sub(crc & 1))
         })
     })
@@ -48,19 +48,19 @@ use append_bitwise as append;
 #[cfg(any(test, not(feature = "std")))]
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 
-/// The type and the length, in front of each value.
+/// Bytes of type and length, in front of each value.
 const TLV_HEAD: usize = 3;
 
 #[cfg(test)]
 mod tests {
     /// RFC 3720, appendix B.4 gives the polynomial; the check value is that of the CRC catalogues.
     #[test]
-    fn the_library_computes_castagnoli() {
+    fn library_computes_castagnolis_checksum() {
         assert_eq!(crc32c::crc32c(b"123456789"), 0xe306_9283);
     }
 
     #[test]
-    fn the_bitwise_checksum_equals_the_librarys() {
+    fn bitwise_checksum_equals_the_librarys() {
         assert_eq!(super::append_bitwise(0, b"123456789"), 0xe306_9283);
         let half = super::append_bitwise(0, b"12345");
         assert_eq!(super::append_bitwise(half, b"6789"), 0xe306_9283);

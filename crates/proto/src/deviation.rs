@@ -1,11 +1,11 @@
-//! Forms of a header that are unambiguous, but not as the specification has them.
+//! Deviations of a header from the specification that leave its meaning clear.
 
 use core::fmt::{self, Display, Formatter};
 
-/// What a header has that the specification does not allow, or that no client has, although its meaning is clear.
+/// A deviation from the specification, or a value that no client has. The meaning of the header is clear all the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deviation {
-    /// The addresses of a version 1 line are not those of its keyword: of both families, or of the other one.
+    /// One or both addresses of a version 1 line are not of the family that its keyword names.
     Families {
         /// Whether the keyword is TCP6.
         keyword_v6: bool,

@@ -1,7 +1,7 @@
 //! A valid header, of either version.
 //!
-//! The types prevent a mistake: a header without a claim (LOCAL, UNKNOWN, UNSPEC)
-//! has no address, so that none of its bytes can reach a log, a policy or a socket.
+//! A header without a claim (LOCAL, UNKNOWN, UNSPEC) has no address in these types, so none of its bytes can reach a log, a
+//! policy or a socket by mistake.
 
 mod unix_name;
 
@@ -22,11 +22,11 @@ pub struct Header<'a> {
     pub command: Command,
     /// The endpoints of the connection as the sender saw it.
     pub endpoints: Endpoints<'a>,
-    /// The additional fields; empty for version 1, LOCAL and UNSPEC.
+    /// The TLVs; empty for version 1, LOCAL and UNSPEC.
     pub tlvs: Tlvs<'a>,
     /// Bytes that the header takes. What follows is application data.
     pub len: usize,
-    /// What the form of a version 1 line deviates in.
+    /// The deviation in the text of a version 1 line.
     pub(crate) line_deviation: Option<Deviation>,
 }
 
@@ -50,16 +50,16 @@ impl Header<'_> {
         }
     }
 
-    /// What the header has that the specification does not allow, or that no client has.
+    /// The header's deviation from the specification, or a source port of 0, which no client has.
     pub fn deviation(&self) -> Option<Deviation> {
         let has_port_zero = self.source().is_some_and(|source| source.port() == 0);
         self.line_deviation
             .or_else(|| has_port_zero.then_some(Deviation::SourcePortZero))
     }
 
-    /// The original connection's transport, or `None` if the header doesn't describe one.
+    /// The original connection's transport, or `None` if the header doesn't describe a connection.
     ///
-    /// It need not be that of the connection which carried the header.
+    /// The connection that carried the header may have another transport.
     pub fn transport(&self) -> Option<Transport> {
         match self.endpoints {
             Endpoints::Inet { transport, .. } | Endpoints::Unix { transport, .. } => {
@@ -93,7 +93,7 @@ pub enum Command {
 /// The two ends of the original connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Endpoints<'a> {
-    /// The header names none: use the connection's own.
+    /// The header names no endpoints: use the connection's own.
     Real,
     /// IPv4 or IPv6. In version 1 the ends may be of different families ([`Deviation::Families`]).
     Inet {

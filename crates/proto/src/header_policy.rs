@@ -32,7 +32,7 @@ pub enum HeaderRefusal {
 }
 
 impl HeaderPolicy {
-    /// Decides about a valid header.
+    /// Checks a valid header against the policy.
     pub fn admit(self, header: &Header<'_>) -> Result<(), HeaderRefusal> {
         let has_address = matches!(header.endpoints, Endpoints::Inet { .. });
         match header.command {

@@ -1,4 +1,4 @@
-//! Networks (CIDR) as operators write them, and those of special addresses.
+//! Networks in CIDR notation as operators write them, and the networks of special addresses.
 
 use core::net::{IpAddr, Ipv6Addr, SocketAddrV6};
 use core::num::NonZeroU16;
@@ -13,7 +13,7 @@ pub enum ParseNetworkError {
     /// The syntax is wrong.
     #[error("neither a network (192.0.2.0/24) nor an address")]
     Form,
-    /// Bits behind the prefix length are set: the network is wider than the address that was meant, or another one.
+    /// The address has bits set behind the prefix length: the operator may have meant that address alone, or another network.
     #[error("an address with the length of a wider network: write {network} for all of it, or {} alone", .address)]
     HostBits {
         /// The network.
@@ -28,30 +28,33 @@ pub enum ParseNetworkError {
 ///
 /// # Errors
 ///
-/// [`ParseNetworkError`]. Host bits are refused, as PostgreSQL's `cidr` and `ip route` do: who writes `10.1.2.3/8` may mean
+/// [`ParseNetworkError`]. Host bits are refused, as PostgreSQL's `cidr` and `ip route` do: the writer of `10.1.2.3/8` may mean
 /// another network, and a wider one trusts more peers.
 pub fn parse_network(text: &str) -> Result<IpNet, ParseNetworkError> {
     let network = parse_with_host_bits(text).ok_or(ParseNetworkError::Form)?;
-    match network == network.trunc() {
-        true => Ok(unmap_ipv4(network)),
-        false => Err(ParseNetworkError::HostBits {
+    if network == network.trunc() {
+        Ok(unmap_ipv4(network))
+    } else {
+        Err(ParseNetworkError::HostBits {
             network: unmap_ipv4(network.trunc()),
             address: network.addr().to_canonical(),
-        }),
+        })
     }
 }
 
-/// Parses a network of a list that other programs write, which ignore host bits: `10.1.2.3/8` is `10.0.0.0/8`.
+/// Parses a network of a list that is written for other programs, which ignore host bits: `10.1.2.3/8` is `10.0.0.0/8`.
 pub fn parse_listed_network(text: &str) -> Option<IpNet> {
     parse_with_host_bits(text).map(|network| unmap_ipv4(network.trunc()))
 }
 
 fn parse_with_host_bits(text: &str) -> Option<IpNet> {
-    let address = || text.parse::<IpAddr>().ok().map(IpNet::from);
-    text.parse().ok().or_else(address)
+    text.parse()
+        .ok()
+        .or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from))
 }
 
-/// Parses an IPv6 address with a port behind it but without brackets, `::1:22`, where that is an address, too.
+/// Parses an IPv6 address and a port without brackets, such as `::1:22`. `None` unless the whole text is an IPv6 address, too:
+/// only then is it ambiguous.
 pub fn parse_unbracketed(text: &str) -> Option<SocketAddrV6> {
     text.parse::<Ipv6Addr>().ok()?;
     let (address, port) = text.rsplit_once(':')?;
@@ -59,7 +62,7 @@ pub fn parse_unbracketed(text: &str) -> Option<SocketAddrV6> {
     Some(SocketAddrV6::new(address.parse().ok()?, port.get(), 0, 0))
 }
 
-/// The networks of a purpose. Those of another one may be within them.
+/// Lists the networks of a purpose. They may contain networks of another purpose.
 pub fn networks_of(purpose: Special) -> impl Iterator<Item = IpNet> {
     NETWORKS
         .iter()

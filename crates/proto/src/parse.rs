@@ -12,11 +12,11 @@ pub use parsed::{Carrier, Parsed};
 
 /// Reads the header at the start of `bytes`.
 ///
-/// `bytes` starts with the connection's first byte, or the datagram's; more than the header may be
-/// there. The result depends on the bytes alone, never on how they arrived: call it again with more of them
-/// while the result is [`Parsed::NeedMore`]. Any other result is final.
+/// `bytes` starts with the first byte of the connection or datagram, and may go on beyond the header. The result depends
+/// on the bytes alone, never on how they arrived: while it is [`Parsed::NeedMore`], call `parse` again with more bytes. Any
+/// other result is final.
 ///
-/// The caller bounds what it buffers: compare [`Parsed::NeedMore`] and [`Header::len`](crate::Header::len) with the largest
+/// The caller limits what it buffers: compare [`Parsed::NeedMore`] and [`Header::len`](crate::Header::len) with the largest
 /// header it accepts. Section 2.1 stops at [`V1_MAX_LEN`](crate::V1_MAX_LEN), section 2.2 at
 /// [`V2_MAX_LEN`](crate::V2_MAX_LEN).
 ///
@@ -42,13 +42,12 @@ pub fn parse(bytes: &[u8], carrier: Carrier) -> Result<Parsed<'_>, Invalid> {
     }
 }
 
-/// Whether `bytes` begin as a header of either version does, and so can't be data that merely follows one. A valid header is
-/// not required.
+/// Whether `bytes` begin with the signature of a header of either version. The rest of the header may be incomplete or invalid.
 pub fn begins_like_header(bytes: &[u8]) -> bool {
     bytes.starts_with(&v2::SIGNATURE) || begins_like_v1(bytes)
 }
 
-/// Whether `bytes` begin as a header of version 1 does.
+/// Whether `bytes` begin with the signature of a version 1 header.
 pub fn begins_like_v1(bytes: &[u8]) -> bool {
     bytes.starts_with(v1::KEYWORD)
 }

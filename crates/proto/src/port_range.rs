@@ -1,19 +1,21 @@
-//! Ranges of ports, as options and variables name them.
+//! Parsing of port ranges in options and environment variables.
 
 use core::ops::RangeInclusive;
 
-/// Parses a port from 1, or a range of them: `443`, `8000-8010`, or `8000:8010` as in iptables. `None` for anything else, also for
-/// a range that ends before it begins.
+/// Parses a port or a range of ports: `443`, `8000-8010`, or `8000:8010` as in iptables. `None` for anything else, also for port 0
+/// and for a range that ends before it begins.
 pub fn port_range(text: &str) -> Option<RangeInclusive<u16>> {
     let (first, last) = text.split_once(['-', ':']).unwrap_or((text, text));
     let (first, last) = (port(first.trim())?, port(last.trim())?);
     (0 < first && first <= last).then_some(first..=last)
 }
 
-/// Digits alone: `parse` would take a sign.
+/// Parses digits alone: `parse` would take a sign.
 fn port(text: &str) -> Option<u16> {
-    let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
-    is_number.then(|| text.parse().ok())?
+    if !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    text.parse().ok()
 }
 
 #[cfg(test)]
@@ -21,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_and_ranges() {
+    fn ports_and_ascending_ranges_are_accepted() {
         for (text, ports) in [
             ("443", Some(443..=443)),
             ("8000-8010", Some(8000..=8010)),

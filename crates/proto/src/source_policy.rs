@@ -1,9 +1,9 @@
 //! The source policy: which claimed clients a receiver of headers believes.
 //!
-//! A program that trusts its own host must not be told that a remote client is local, and an address that no host has is
-//! no client's. Both are recognised in every encoding ([`meanings`]).
+//! A program that trusts its own host must not be told that a remote client is local, and no client can have an address that
+//! no host has. Both kinds of address are recognised in every encoding ([`meanings`]).
 //!
-//! That bind(2) succeeds does not mean that the address is used: the kernel lets a transparent socket bind to 0.0.0.0, a
+//! A successful bind(2) does not prove that the address is used: the kernel lets a transparent socket bind to 0.0.0.0, a
 //! broadcast or a multicast address, then picks a source itself, and the backend sees 127.0.0.1. An IPv4 link-local
 //! address needs no interface to be bound, and is believed.
 
@@ -14,7 +14,7 @@ use crate::special::{Special, meanings, special};
 /// How claims of special addresses, and of addresses of this host, are treated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SourcePolicy {
-    /// Refuses them: a program that trusts localhost must not be told that a remote client is local.
+    /// Refuses all of them.
     #[default]
     Strict,
     /// Believes loopback and this host's own addresses, for set-ups with clients that really are on this host. Addresses
@@ -26,7 +26,7 @@ pub enum SourcePolicy {
     Any,
 }
 
-/// What an address is to this host.
+/// The role of an address on this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostAddress {
     /// An interface has the address, or a route makes it local.
@@ -81,22 +81,18 @@ impl SourceRefusal {
 }
 
 impl SourcePolicy {
-    /// Decides on a claimed address, in every meaning that its encoding has. `on_this_host` looks up what an address is
-    /// to this host.
-    ///
-    /// # Errors
-    ///
-    /// [`SourceRefusal`]: why the address, or an address embedded in it, is refused.
+    /// Decides on a claimed address and on the IPv4 address embedded in it; each must be believed. `role_on_host` looks up the
+    /// role of an address on this host.
     pub fn admit(
         self,
         claimed: IpAddr,
-        on_this_host: impl Fn(IpAddr) -> Option<HostAddress>,
+        role_on_host: impl Fn(IpAddr) -> Option<HostAddress>,
     ) -> Result<(), SourceRefusal> {
-        meanings(claimed).try_for_each(|ip| self.admit_meaning(ip, on_this_host(ip)))
+        meanings(claimed).try_for_each(|ip| self.admit_meaning(ip, role_on_host(ip)))
     }
 
-    fn admit_meaning(self, ip: IpAddr, host: Option<HostAddress>) -> Result<(), SourceRefusal> {
-        let refusal = match (special(ip), host) {
+    fn admit_meaning(self, ip: IpAddr, role: Option<HostAddress>) -> Result<(), SourceRefusal> {
+        let refusal = match (special(ip), role) {
             (Some(Special::Reserved), None) if self == Self::AllowReserved => return Ok(()),
             (Some(Special::Unspecified), _) => SourceRefusal::Unspecified,
             (Some(Special::Multicast), _) => SourceRefusal::Multicast,

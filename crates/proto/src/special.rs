@@ -28,7 +28,7 @@ pub enum Special {
     NotPublic,
 }
 
-/// The purpose of this very address; `None` for an ordinary one. See [`meanings`] for embedded addresses.
+/// The purpose of an address; `None` for an ordinary address. Ignores embedded addresses: see [`meanings`].
 pub fn special(ip: IpAddr) -> Option<Special> {
     NETWORKS
         .iter()
@@ -36,7 +36,7 @@ pub fn special(ip: IpAddr) -> Option<Special> {
         .map(|special| special.purpose)
 }
 
-/// The addresses that this one may stand for: itself, IPv4-mapped ones as IPv4, and the IPv4 address embedded in it.
+/// The addresses that an address may stand for: itself (as IPv4, if it is IPv4-mapped), and the IPv4 address embedded in it.
 pub fn meanings(ip: IpAddr) -> impl Iterator<Item = IpAddr> {
     let ip = ip.to_canonical();
     [Some(ip), embedded_ipv4(ip).map(IpAddr::V4)]
@@ -44,31 +44,32 @@ pub fn meanings(ip: IpAddr) -> impl Iterator<Item = IpAddr> {
         .flatten()
 }
 
-/// One form for one address: IPv4 where it is IPv4-mapped IPv6 (`::ffff:a.b.c.d`), and without flow label and scope.
+/// Normalizes an address: IPv4-mapped IPv6 (`::ffff:a.b.c.d`) becomes IPv4; flow label and scope are dropped.
 pub fn canonical(addr: SocketAddr) -> SocketAddr {
     SocketAddr::new(addr.ip().to_canonical(), addr.port())
 }
 
-/// The IPv4 address inside an IPv6 one: IPv4-compatible (RFC 4291, 2.5.5.1), IPv4-translated (RFC 2765, 2.1),
-/// NAT64 (RFC 6052 and RFC 8215), 6to4 (RFC 3056), ISATAP (RFC 5214, 6.1) and Teredo (RFC 4380, 4; the client's, not its server's). Not
-/// IPv4-mapped ones, which [`IpAddr::to_canonical`] turns into IPv4.
+/// The IPv4 address embedded in an IPv6 address: IPv4-compatible (RFC 4291, 2.5.5.1), IPv4-translated (RFC 2765, 2.1),
+/// NAT64 (RFC 6052 and RFC 8215), 6to4 (RFC 3056), ISATAP (RFC 5214, 6.1) and Teredo (RFC 4380, 4; the client's address, not its
+/// server's). `None` for an IPv4-mapped address, which [`IpAddr::to_canonical`] turns into IPv4.
 pub fn embedded_ipv4(ip: IpAddr) -> Option<Ipv4Addr> {
     let IpAddr::V6(ip) = ip else { return None };
-    let join = |high: u16, low: u16| {
-        let ([a, b], [c, d]) = (high.to_be_bytes(), low.to_be_bytes());
-        Ipv4Addr::new(a, b, c, d)
-    };
     match ip.segments() {
+        // Unspecified and loopback are no IPv4-compatible addresses.
         [0, 0, 0, 0, 0, 0, 0, 0 | 1] => None,
-        [0, 0, 0, 0, 0, 0, high, low] => Some(join(high, low)),
-        [0, 0, 0, 0, 0xffff, 0, high, low] => Some(join(high, low)),
-        [0x2001, 0, _, _, _, _, high, low] => Some(join(!high, !low)),
-        [0x64, 0xff9b, 0 | 1, _, _, _, high, low] => Some(join(high, low)),
-        [0x2002, high, low, ..] => Some(join(high, low)),
+        [0, 0, 0, 0, 0, 0, high, low] => Some(ipv4(high, low)),
+        [0, 0, 0, 0, 0xffff, 0, high, low] => Some(ipv4(high, low)),
+        [0x2001, 0, _, _, _, _, high, low] => Some(ipv4(!high, !low)),
+        [0x64, 0xff9b, 0 | 1, _, _, _, high, low] => Some(ipv4(high, low)),
+        [0x2002, high, low, ..] => Some(ipv4(high, low)),
         // The two lowest bits of the first byte (u/l and group) vary between ISATAP addresses.
-        [_, _, _, _, 0 | 0x100 | 0x200 | 0x300, 0x5efe, high, low] => Some(join(high, low)),
+        [_, _, _, _, 0 | 0x100 | 0x200 | 0x300, 0x5efe, high, low] => Some(ipv4(high, low)),
         _ => None,
     }
+}
+
+fn ipv4(high: u16, low: u16) -> Ipv4Addr {
+    Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low))
 }
 
 /// A network with a purpose.
@@ -94,26 +95,22 @@ impl SpecialNetwork {
 }
 
 const fn v4(address: [u8; 4], prefix: u8, purpose: Special) -> SpecialNetwork {
-    let [a, b, c, d] = address;
-    let address = IpAddr::V4(Ipv4Addr::new(a, b, c, d));
     SpecialNetwork {
-        address,
+        address: IpAddr::V4(Ipv4Addr::from_octets(address)),
         prefix,
         purpose,
     }
 }
 
 const fn v6(address: [u16; 8], prefix: u8, purpose: Special) -> SpecialNetwork {
-    let [a, b, c, d, e, f, g, h] = address;
-    let address = IpAddr::V6(Ipv6Addr::new(a, b, c, d, e, f, g, h));
     SpecialNetwork {
-        address,
+        address: IpAddr::V6(Ipv6Addr::from_segments(address)),
         prefix,
         purpose,
     }
 }
 
-/// All of them. The first one that contains an address decides.
+/// All special networks. An address has the purpose of the first network that contains it.
 pub(crate) static NETWORKS: [SpecialNetwork; 40] = [
     v4([0, 0, 0, 0], 8, Special::Unspecified),
     // The kernel treats both ends of the loopback network as broadcast addresses.
@@ -123,8 +120,8 @@ pub(crate) static NETWORKS: [SpecialNetwork; 40] = [
     v4([224, 0, 0, 0], 4, Special::Multicast),
     v4([255, 255, 255, 255], 32, Special::Broadcast),
     v4([240, 0, 0, 0], 4, Special::Reserved),
-    // AWS (EC2, ECS, EKS), Google, Azure, OpenStack, DigitalOcean and Oracle share the first. Alibaba, Azure's agent and
-    // Oracle have others.
+    // AWS (EC2, ECS, EKS), Google, Azure, OpenStack, DigitalOcean and Oracle share the first. The last three are
+    // those of Alibaba, Azure's agent and Oracle.
     v4([169, 254, 169, 254], 32, Special::Metadata),
     v4([169, 254, 170, 2], 32, Special::Metadata),
     v4([169, 254, 170, 23], 32, Special::Metadata),

@@ -31,13 +31,13 @@ impl Spp {
     pub fn parse(datagram: &[u8]) -> Result<Self, Invalid> {
         match datagram {
             [a, b, ..] if [*a, *b] != MAGIC => Err(Invalid::SppMagic(u16::from_be_bytes([*a, *b]))),
-            _ => Self::fields(datagram).ok_or(Invalid::SppTruncated {
+            _ => Self::parse_fields(datagram).ok_or(Invalid::SppTruncated {
                 have: datagram.len(),
             }),
         }
     }
 
-    fn fields(datagram: &[u8]) -> Option<Self> {
+    fn parse_fields(datagram: &[u8]) -> Option<Self> {
         let (_magic, rest) = datagram.split_first_chunk::<2>()?;
         let (client, rest) = rest.split_first_chunk::<16>()?;
         let (proxy, rest) = rest.split_first_chunk::<16>()?;
@@ -54,8 +54,8 @@ impl Spp {
     pub fn to_bytes(self) -> [u8; Self::LEN] {
         let parts: [&[u8]; 5] = [
             &MAGIC,
-            &octets(self.client.ip()),
-            &octets(self.proxy.ip()),
+            &octets_as_ipv6(self.client.ip()),
+            &octets_as_ipv6(self.proxy.ip()),
             &self.client.port().to_be_bytes(),
             &self.proxy.port().to_be_bytes(),
         ];
@@ -73,12 +73,12 @@ fn address(octets: [u8; 16], port: u16) -> SocketAddr {
     SocketAddr::new(ip, port)
 }
 
-fn octets(ip: IpAddr) -> [u8; 16] {
+fn octets_as_ipv6(ip: IpAddr) -> [u8; 16] {
     match ip {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
         IpAddr::V6(v6) => v6.octets(),
     }
 }
 
-/// `0x56EC`.
+/// The first two bytes of each header.
 pub(crate) const MAGIC: [u8; 2] = [0x56, 0xec];

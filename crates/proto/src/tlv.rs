@@ -1,4 +1,4 @@
-//! TLVs: the fields that follow the addresses of version 2 (section 2.2), and their validation.
+//! TLVs, which follow the addresses of a version 2 header (section 2.2), and their validation.
 
 mod block;
 pub mod kind;
@@ -13,7 +13,7 @@ pub use ssl::Ssl;
 pub use vendor::Vendor;
 
 impl Tlv<'_> {
-    /// Checks a value against the limits of its type. `offset` is that of the TLV, for the error.
+    /// Checks the value against the limits of its type. The error names `offset`, where the TLV starts.
     pub(crate) fn check(self, offset: usize) -> Result<(), Invalid> {
         let length = self.value.len();
         match self.kind {

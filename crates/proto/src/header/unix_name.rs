@@ -2,7 +2,7 @@
 
 use core::fmt::{self, Display, Formatter};
 
-/// A socket's name: 108 bytes, filled up with NUL (section 2.2).
+/// A socket's name: 108 bytes, padded with NUL (section 2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct UnixName<'a>(pub &'a [u8; UnixName::LEN]);
 
@@ -10,20 +10,20 @@ impl<'a> UnixName<'a> {
     /// The size of `sun_path` on Linux, fixed on the wire.
     pub const LEN: usize = 108;
 
-    /// The name without its filling.
+    /// The name without its padding.
     ///
-    /// A path ends at its first NUL, if it has one; what follows is junk. A name that starts with NUL is
-    /// of Linux's abstract namespace (`unix(7)`) and loses only the NULs at its end. No bytes: unnamed.
+    /// A path ends at its first NUL, if it has one; the bytes behind that are ignored. A name that starts with NUL is
+    /// of Linux's abstract namespace (`unix(7)`) and loses only the NULs at its end. An unnamed socket has an empty name.
     pub fn name(self) -> &'a [u8] {
-        let octets = self.0.as_slice();
-        let end = match octets.first() {
-            Some(0) => octets
+        let bytes = self.0.as_slice();
+        let end = match bytes.first() {
+            Some(0) => bytes
                 .iter()
                 .rposition(|&b| b != 0)
                 .map(|last| last.saturating_add(1)),
-            _ => octets.iter().position(|&b| b == 0).or(Some(octets.len())),
+            _ => bytes.iter().position(|&b| b == 0).or(Some(bytes.len())),
         };
-        end.and_then(|end| octets.get(..end)).unwrap_or_default()
+        end.and_then(|end| bytes.get(..end)).unwrap_or_default()
     }
 
     /// Whether the name is of Linux's abstract namespace.
@@ -51,7 +51,7 @@ impl Display for UnixName<'_> {
 mod tests {
     use super::*;
 
-    fn shown(start: &[u8]) -> String {
+    fn display(start: &[u8]) -> String {
         let mut name = [0; UnixName::LEN];
         name[..start.len()].copy_from_slice(start);
         UnixName(&name).to_string()
@@ -59,10 +59,10 @@ mod tests {
 
     #[test]
     fn paths_end_at_nul_and_abstract_names_do_not() {
-        assert_eq!(shown(b""), "unix:");
-        assert_eq!(shown(b"/run/a\0junk"), "unix:/run/a");
-        assert_eq!(shown(b"\0a\0b"), "unix-hex:00610062");
-        assert_eq!(shown(b"/run/\x1b[2J"), "unix-hex:2f72756e2f1b5b324a");
-        assert_eq!(shown(&[b'x'; 108]), format!("unix:{}", "x".repeat(108)));
+        assert_eq!(display(b""), "unix:");
+        assert_eq!(display(b"/run/a\0junk"), "unix:/run/a");
+        assert_eq!(display(b"\0a\0b"), "unix-hex:00610062");
+        assert_eq!(display(b"/run/\x1b[2J"), "unix-hex:2f72756e2f1b5b324a");
+        assert_eq!(display(&[b'x'; 108]), format!("unix:{}", "x".repeat(108)));
     }
 }

@@ -1,7 +1,7 @@
 //! Guesses the protocol of bytes without a header: for the text of an error, never for a decision.
 //!
-//! A port carries headers or it doesn't; detection would let a client choose (section 2). But the operator
-//! of the sender needs to know what arrived instead.
+//! A port carries headers or it doesn't; detection would let a client choose (section 2). But the sender's operator
+//! needs to know what arrived instead of a header.
 
 use core::fmt::{self, Display, Formatter};
 
@@ -10,7 +10,7 @@ use crate::spp;
 
 /// Guesses the protocol by the first bytes; `None` if it is not well known.
 pub fn guess_protocol(bytes: &[u8]) -> Option<ProtocolGuess> {
-    let found = match bytes {
+    let guess = match bytes {
         [0x16, 3, 0..=4, _, _, 1, ..] => ProtocolGuess::TlsClientHello,
         [0xc0..=0xff, 0, 0, 0, 1, ..] => ProtocolGuess::Quic,
         _ if bytes.starts_with(b"SSH-") => ProtocolGuess::Ssh,
@@ -21,7 +21,7 @@ pub fn guess_protocol(bytes: &[u8]) -> Option<ProtocolGuess> {
         _ if bytes.starts_with(&v2::SIGNATURE) => proxy_v2(bytes),
         _ => return None,
     };
-    Some(found)
+    Some(guess)
 }
 
 /// The probable protocol of a connection or datagram.
@@ -42,9 +42,9 @@ pub enum ProtocolGuess {
     Spp,
     /// The PROXY protocol's text version.
     ProxyV1,
-    /// Its binary version, about a stream or nothing in particular.
+    /// The PROXY protocol's binary version, for a stream or for no transport in particular.
     ProxyV2,
-    /// Its binary version, about a datagram.
+    /// The PROXY protocol's binary version, for a datagram.
     ProxyV2Datagram,
 }
 

@@ -16,10 +16,10 @@ pub enum Carrier {
 pub enum Parsed<'a> {
     /// A header, and possibly data after it.
     Complete(Header<'a>),
-    /// The start of a header. The number is the least total length that the header can have, counted from offset 0.
+    /// The start of a header, and the least total length that the header can have, in bytes from its start.
     ///
-    /// It is always more than there are bytes now, and never more than the header will take. So a reader that reads
-    /// exactly up to it never consumes a byte of the data behind the header. A wrong byte may be detected earlier. If
-    /// the stream ends or a deadline passes at this point, the header is invalid.
+    /// That length is always more than the bytes given, and never more than the header will have. So a reader that reads
+    /// exactly that many never consumes a byte of the data behind the header. If the stream ends or a deadline passes at this
+    /// point, the header is invalid.
     NeedMore(usize),
 }

@@ -34,13 +34,13 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Parsed<'_>, Invalid> {
             len: line.at,
             line_deviation: line.deviation,
         })),
-        Err(Stop::Short) => line.want_more(),
+        Err(Stop::Short) => line.need_more(),
         Err(Stop::Wrong(invalid)) => Err(invalid),
     }
 }
 
-/// Parses an IPv4 or IPv6 address in the syntax of a version 1 line. For libraries without the standard library, which
-/// must be free of panics: the optimiser can't prove that of the standard library's parser.
+/// Parses an IPv4 or IPv6 address in the syntax of a version 1 line. For libraries that must be free of panics: the optimiser
+/// can't prove that of the standard library's parser.
 ///
 /// ```
 /// assert_eq!(peername_proto::address(b"192.0.2.1"), Some([192, 0, 2, 1].into()));
@@ -53,14 +53,15 @@ pub fn address(text: &[u8]) -> Option<IpAddr> {
         *to = *from;
     }
     let mut line = Line::new(field);
-    let address = match text.contains(&b':') {
-        true => line.v6().ok()?.into(),
-        false => line.v4().ok()?.into(),
+    let address = if text.contains(&b':') {
+        line.v6().ok()?.into()
+    } else {
+        line.v4().ok()?.into()
     };
     (line.at == field.len()).then_some(address)
 }
 
-/// With a dotted tail (INET6_ADDRSTRLEN, less its NUL).
+/// Bytes of the longest address, IPv6 with a dotted tail (INET6_ADDRSTRLEN, less its NUL).
 const LONGEST_ADDRESS: usize = 45;
 
 /// Why parsing stopped early.
@@ -75,7 +76,7 @@ struct Line<'a> {
     bytes: &'a [u8],
     at: usize,
     field: V1Field,
-    /// What deviates from the grammar, and is accepted.
+    /// A deviation from the grammar that is accepted.
     deviation: Option<Deviation>,
 }
 
@@ -90,16 +91,16 @@ impl<'a> Line<'a> {
     }
 
     fn read(&mut self) -> Result<(Command, Endpoints<'a>), Stop> {
-        for &octet in KEYWORD {
-            if self.next()? != octet {
-                let offset = self.last();
+        for &byte in KEYWORD {
+            if self.next()? != byte {
+                let offset = self.last_offset();
                 return Err(Stop::Wrong(Invalid::NoHeader { offset }));
             }
         }
         match self.next()? {
             b'T' => self.tcp(),
             b'U' => self.unknown(),
-            _ => Err(self.wrong()),
+            _ => Err(self.wrong_byte()),
         }
     }
 
@@ -108,7 +109,7 @@ impl<'a> Line<'a> {
         let keyword_v6 = match self.next()? {
             b'4' => false,
             b'6' => true,
-            _ => return Err(self.wrong()),
+            _ => return Err(self.wrong_byte()),
         };
         self.literal(b" ")?;
         self.field = V1Field::Source;
@@ -119,7 +120,7 @@ impl<'a> Line<'a> {
         let source_port = self.decimal(b" ")?;
         self.field = V1Field::DestinationPort;
         let destination_port = self.decimal(b"\r ")?;
-        if self.bytes.get(self.last()) == Some(&b' ') {
+        if self.bytes.get(self.last_offset()) == Some(&b' ') {
             self.literal(b"\r")?;
             self.deviation = Some(Deviation::TrailingSpace);
         }
@@ -145,7 +146,7 @@ impl<'a> Line<'a> {
         match self.next()? {
             b'\r' => {}
             b' ' => self.skip_to_cr()?,
-            _ => return Err(self.wrong()),
+            _ => return Err(self.wrong_byte()),
         }
         self.line_feed()?;
         Ok((Command::Unknown, Endpoints::Real))
@@ -156,7 +157,7 @@ impl<'a> Line<'a> {
         loop {
             match self.next()? {
                 b'\r' => return Ok(()),
-                b'\n' => return Err(self.wrong()),
+                b'\n' => return Err(self.wrong_byte()),
                 _ => {}
             }
         }
@@ -167,23 +168,28 @@ impl<'a> Line<'a> {
         self.literal(b"\n")
     }
 
-    /// An address of either family and the space after it: an address says what it is, whatever the keyword. A dot after its
-    /// first digits is IPv4's; before that byte has arrived, the digits are those of IPv6, which can have more of them.
+    /// An address of either family, whatever the keyword says, and the space after it. A dot after up to three digits begins
+    /// IPv4; while only digits have arrived, they are read as those of IPv6, whose groups have up to four.
     fn address(&mut self) -> Result<IpAddr, Stop> {
-        let mut start = self.bytes.iter().skip(self.at).take(4);
-        match start.find(|octet| !octet.is_ascii_hexdigit()) {
+        let first_non_digit = self
+            .bytes
+            .iter()
+            .skip(self.at)
+            .take(4)
+            .find(|byte| !byte.is_ascii_hexdigit());
+        match first_non_digit {
             Some(b'.') => self.v4().map(IpAddr::V4),
             _ => self.v6().map(IpAddr::V6),
         }
     }
 
-    /// An address and the space after it.
+    /// An IPv4 address and the space after it.
     fn v4(&mut self) -> Result<Ipv4Addr, Stop> {
         let first = self.decimal(b".")?;
         self.v4_after(first)
     }
 
-    /// An address and the space after it, when its first number and dot are already read.
+    /// The rest of an IPv4 address whose first number and dot are already read, and the space after it.
     fn v4_after(&mut self, first: u8) -> Result<Ipv4Addr, Stop> {
         let second = self.decimal(b".")?;
         let third = self.decimal(b".")?;
@@ -194,27 +200,27 @@ impl<'a> Line<'a> {
     /// A number that fits `N`, without sign or leading zero, and the byte that ends it, one of `ends`.
     fn decimal<N: TryFrom<u32>>(&mut self, ends: &[u8]) -> Result<N, Stop> {
         let first = self.next()?;
-        let mut value = digit(first, 10).ok_or_else(|| self.wrong())?;
+        let mut value = digit(first, 10).ok_or_else(|| self.wrong_byte())?;
         loop {
-            let octet = self.next()?;
-            if ends.contains(&octet) {
-                return N::try_from(value).map_err(|_| self.wrong());
+            let byte = self.next()?;
+            if ends.contains(&byte) {
+                return N::try_from(value).map_err(|_| self.wrong_byte());
             }
-            let digit = digit(octet, 10)
+            let digit = digit(byte, 10)
                 .filter(|_| value != 0)
-                .ok_or_else(|| self.wrong())?;
+                .ok_or_else(|| self.wrong_byte())?;
             // Fails at the first digit that makes the number too large, so the value never nears 2^32.
             value = value.saturating_mul(10).saturating_add(digit);
             if N::try_from(value).is_err() {
-                return Err(self.wrong());
+                return Err(self.wrong_byte());
             }
         }
     }
 
     fn literal(&mut self, expected: &[u8]) -> Result<(), Stop> {
-        for &octet in expected {
-            if self.next()? != octet {
-                return Err(self.wrong());
+        for &byte in expected {
+            if self.next()? != byte {
+                return Err(self.wrong_byte());
             }
         }
         Ok(())
@@ -222,44 +228,44 @@ impl<'a> Line<'a> {
 
     /// The next byte, if it is available and the line could still end within the maximum length.
     fn next(&mut self) -> Result<u8, Stop> {
-        let &octet = self
+        let &byte = self
             .bytes
             .get(self.at)
-            .filter(|_| self.least() <= MAX_LEN)
+            .filter(|_| self.min_len() <= MAX_LEN)
             .ok_or(Stop::Short)?;
         self.at = self.at.saturating_add(1);
-        Ok(octet)
+        Ok(byte)
     }
 
-    /// Length of the shortest line that starts with the bytes read.
-    fn least(&self) -> usize {
+    /// Length of the shortest line that starts with the bytes read so far.
+    fn min_len(&self) -> usize {
         let line_end = if self.field == V1Field::LineEnd { 1 } else { 2 };
         self.at.saturating_add(line_end).max(MIN_LEN)
     }
 
-    /// The byte just read is invalid at its position.
-    fn wrong(&self) -> Stop {
+    /// The error of the byte just read: it is invalid at its position.
+    fn wrong_byte(&self) -> Stop {
         Stop::Wrong(Invalid::V1Line {
             field: self.field,
-            offset: self.last(),
+            offset: self.last_offset(),
         })
     }
 
-    fn last(&self) -> usize {
+    fn last_offset(&self) -> usize {
         self.at.saturating_sub(1)
     }
 
-    /// Requests more bytes, unless the line would exceed the maximum length.
-    fn want_more(&self) -> Result<Parsed<'a>, Invalid> {
-        match self.least() {
-            least if least > MAX_LEN => Err(Invalid::V1TooLong),
-            least => Ok(Parsed::NeedMore(least)),
+    /// Asks for more bytes, unless the line would exceed the maximum length.
+    fn need_more(&self) -> Result<Parsed<'a>, Invalid> {
+        match self.min_len() {
+            len if len > MAX_LEN => Err(Invalid::V1TooLong),
+            len => Ok(Parsed::NeedMore(len)),
         }
     }
 }
 
-fn digit(octet: u8, radix: u32) -> Option<u32> {
-    char::from(octet).to_digit(radix)
+fn digit(byte: u8, radix: u32) -> Option<u32> {
+    char::from(byte).to_digit(radix)
 }
 
 #[cfg(test)]

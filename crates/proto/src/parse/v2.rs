@@ -18,15 +18,16 @@ pub const MAX_LEN: usize = FIXED_LEN + 0xffff;
 
 pub(crate) fn parse(bytes: &[u8]) -> Result<Parsed<'_>, Invalid> {
     let Some((fixed, _)) = bytes.split_first_chunk::<FIXED_LEN>() else {
-        return start(bytes);
+        return check_partial(bytes);
     };
     let [signature @ .., version_command, family_transport, high, low] = fixed;
     if *signature != SIGNATURE {
         return Err(signature_differs(bytes));
     }
     let length = usize::from(u16::from_be_bytes([*high, *low]));
-    let local = is_local(*version_command)?;
-    let layout = if local {
+    let command = read_command(*version_command)?;
+    // What follows LOCAL is skipped, whatever its family says.
+    let layout = if command == Command::Local {
         None
     } else {
         AddressLayout::read(*family_transport)?
@@ -42,11 +43,6 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Parsed<'_>, Invalid> {
         Some(layout) => layout.read_block(header)?,
         None => (Endpoints::Real, Tlvs::default()),
     };
-    let command = if local {
-        Command::Local
-    } else {
-        Command::Proxy
-    };
     Ok(Parsed::Complete(Header {
         version: Version::V2,
         command,
@@ -58,37 +54,36 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Parsed<'_>, Invalid> {
 }
 
 /// Checks fewer bytes than the fixed part, so that an invalid byte is detected early.
-fn start(bytes: &[u8]) -> Result<Parsed<'_>, Invalid> {
-    if !bytes
+fn check_partial(bytes: &[u8]) -> Result<Parsed<'_>, Invalid> {
+    if bytes
         .iter()
         .zip(&SIGNATURE)
-        .all(|(octet, expected)| octet == expected)
+        .any(|(byte, expected)| byte != expected)
     {
         return Err(signature_differs(bytes));
     }
-    if let Some(&version_command) = bytes.get(12) {
-        let local = is_local(version_command)?;
-        if let Some(&family_transport) = bytes.get(13).filter(|_| !local) {
-            AddressLayout::read(family_transport)?;
-        }
+    if let Some([version_command, rest @ ..]) = bytes.get(SIGNATURE.len()..)
+        && read_command(*version_command)? != Command::Local
+        && let Some(family_transport) = rest.first()
+    {
+        AddressLayout::read(*family_transport)?;
     }
     Ok(Parsed::NeedMore(FIXED_LEN))
 }
 
 fn signature_differs(bytes: &[u8]) -> Invalid {
-    let same = bytes
+    let offset = bytes
         .iter()
         .zip(&SIGNATURE)
-        .take_while(|(octet, expected)| octet == expected);
-    Invalid::NoHeader {
-        offset: same.count(),
-    }
+        .take_while(|(byte, expected)| byte == expected)
+        .count();
+    Invalid::NoHeader { offset }
 }
 
-fn is_local(octet: u8) -> Result<bool, Invalid> {
-    match (octet >> 4, octet & 0xf) {
-        (2, 0) => Ok(true),
-        (2, 1) => Ok(false),
+fn read_command(version_command: u8) -> Result<Command, Invalid> {
+    match (version_command >> 4, version_command & 0xf) {
+        (2, 0) => Ok(Command::Local),
+        (2, 1) => Ok(Command::Proxy),
         (2, command) => Err(Invalid::V2Command(command)),
         (version, _) => Err(Invalid::V2Version(version)),
     }
@@ -109,20 +104,20 @@ enum Family {
 }
 
 impl AddressLayout {
-    /// `None` is UNSPEC, in either nibble: the block may contain anything, and is skipped.
-    fn read(octet: u8) -> Result<Option<Self>, Invalid> {
-        let family = match octet >> 4 {
+    /// Reads family and transport. `None` where either is UNSPEC: the block may contain anything, and is skipped.
+    fn read(family_transport: u8) -> Result<Option<Self>, Invalid> {
+        let family = match family_transport >> 4 {
             0 => None,
             1 => Some(Family::V4),
             2 => Some(Family::V6),
             3 => Some(Family::Unix),
-            _ => return Err(Invalid::V2Family(octet)),
+            _ => return Err(Invalid::V2Family(family_transport)),
         };
-        let transport = match octet & 0xf {
+        let transport = match family_transport & 0xf {
             0 => None,
             1 => Some(Transport::Stream),
             2 => Some(Transport::Datagram),
-            _ => return Err(Invalid::V2Family(octet)),
+            _ => return Err(Invalid::V2Family(family_transport)),
         };
         Ok(family
             .zip(transport)
@@ -147,7 +142,7 @@ impl AddressLayout {
         }
     }
 
-    /// The addresses and what follows them in a whole header.
+    /// Reads the addresses and TLVs of a whole header.
     fn read_block(self, header: &[u8]) -> Result<(Endpoints<'_>, Tlvs<'_>), Invalid> {
         let block = header.get(FIXED_LEN..).unwrap_or_default();
         let (endpoints, rest) = match self.family {

@@ -19,7 +19,7 @@ impl<'a> Tlv<'a> {
     }
 }
 
-/// A block of TLVs, in the order they were sent, known to be well framed.
+/// A block of whole TLVs, in the order they were sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tlvs<'a> {
     pub(super) block: &'a [u8],
@@ -38,17 +38,17 @@ impl<'a> Tlvs<'a> {
             .map(|tlv| tlv.value)
     }
 
-    /// Whether there are none.
+    /// Whether the block has no TLV.
     pub fn is_empty(self) -> bool {
         self.block.is_empty()
     }
 
-    /// The fields as sent.
+    /// The block as sent.
     pub fn as_bytes(self) -> &'a [u8] {
         self.block
     }
 
-    /// A block of whole TLVs, or `None`.
+    /// Checks the framing of a block: `None` if its last TLV is cut off.
     pub(super) fn framed(block: &'a [u8]) -> Option<Self> {
         let mut rest = block;
         while !rest.is_empty() {

@@ -1,4 +1,4 @@
-//! The assigned types of fields (section 2.2), without the specification's `PP2_TYPE_`.
+//! The assigned types of TLVs (section 2.2), without the specification's `PP2_TYPE_`.
 
 /// The application protocol, usually as negotiated in TLS: `h2`.
 pub const ALPN: u8 = 0x01;
@@ -40,7 +40,7 @@ pub const AZURE: u8 = 0xee;
 /// The longest UNIQUE_ID (section 2.2.5): receivers need not accept more.
 pub(crate) const UNIQUE_ID_MAX: usize = 128;
 
-/// The type's name, or that of the range it lies in; not that of a type inside SSL.
+/// The name of a type or of its range. Types inside SSL have names of their own ([`Ssl::name`](crate::Ssl::name)).
 pub fn name(kind: u8) -> &'static str {
     match kind {
         0xe0..=0xef => "CUSTOM",
@@ -48,23 +48,24 @@ pub fn name(kind: u8) -> &'static str {
         0xf8..=0xff => "FUTURE",
         _ => NAMES
             .iter()
-            .find(|(named, _)| *named == kind)
+            .find(|(known, _)| *known == kind)
             .map_or("UNASSIGNED", |(_, name)| name),
     }
 }
 
 /// The type of this name, in upper or lower case and with `-` or `_`. Ranges and types inside SSL have none.
 pub fn from_name(name: &str) -> Option<u8> {
-    let is_same = |known: &str| {
-        known.len() == name.len()
-            && known.bytes().zip(name.bytes()).all(|(known, byte)| {
-                known == byte.to_ascii_uppercase() || (known, byte) == (b'_', b'-')
-            })
-    };
     NAMES
         .iter()
-        .find(|(_, known)| is_same(known))
+        .find(|(_, known)| is_same_name(known, name))
         .map(|(kind, _)| *kind)
+}
+
+fn is_same_name(known: &str, name: &str) -> bool {
+    known.len() == name.len()
+        && known.bytes().zip(name.bytes()).all(|(known, byte)| {
+            known == byte.to_ascii_uppercase() || (known, byte) == (b'_', b'-')
+        })
 }
 
 const NAMES: [(u8, &str); 7] = [

@@ -3,13 +3,13 @@
 use super::block::{Tlv, Tlvs};
 use super::kind;
 
-/// The value of an SSL field.
+/// The value of an SSL TLV.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Ssl<'a> {
     /// [`Ssl::TLS`], [`Ssl::CERT_CONN`] and [`Ssl::CERT_SESS`]; other bits are undefined.
     pub client: u8,
-    /// 0 if the client's certificate was verified. Without a certificate 0 proves nothing: ask
+    /// 0 if the client's certificate was verified. Without a certificate 0 proves nothing: use
     /// [`Ssl::client_verified`].
     pub verify: u32,
     /// The details, see `SSL_…` in [`kind`].
@@ -19,12 +19,12 @@ pub struct Ssl<'a> {
 impl<'a> Ssl<'a> {
     /// Client bit: the client used TLS.
     pub const TLS: u8 = 0x01;
-    /// Client bit: it showed a certificate on this connection.
+    /// Client bit: the client showed a certificate on this connection.
     pub const CERT_CONN: u8 = 0x02;
-    /// Client bit: it showed a certificate at least once in this TLS session.
+    /// Client bit: the client showed a certificate at least once in this TLS session.
     pub const CERT_SESS: u8 = 0x04;
 
-    /// Reads a field's value; `None` if it is shorter than 5 bytes, or not filled by whole fields.
+    /// Reads the value of an SSL TLV; `None` if it is shorter than 5 bytes, or not filled by whole TLVs.
     pub fn read(value: &'a [u8]) -> Option<Self> {
         let ([client, verify @ ..], rest) = value.split_first_chunk::<5>()?;
         let tlvs = Tlvs::framed(rest)?;
@@ -45,7 +45,7 @@ impl<'a> Ssl<'a> {
         self.client & (Self::CERT_CONN | Self::CERT_SESS) != 0 && self.verify == 0
     }
 
-    /// The name of a field inside this one, without the specification's `PP2_SUBTYPE_`.
+    /// The name of a TLV inside the SSL TLV, without the specification's `PP2_SUBTYPE_`.
     pub fn name(tlv: Tlv<'_>) -> &'static str {
         kind::ssl_name(tlv.kind)
     }
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn details_must_fill_the_value() {
+    fn value_is_filled_by_whole_details() {
         assert_eq!(Ssl::read(&[1, 0, 0, 0]), None);
         assert_eq!(Ssl::read(&[1, 0, 0, 0, 0, 0x21]), None);
         assert_eq!(Ssl::read(&[1, 0, 0, 0, 0, 0x21, 0, 1]), None);

@@ -1,11 +1,11 @@
 //! TLVs of cloud load balancers, in the range for applications (E0 to EF).
 //!
-//! Any sender may use these types for other purposes, so a value of another form is not an error.
+//! Any sender may use these types for other purposes, so a value that no vendor sends is not an error.
 
 use super::block::Tlv;
 use super::kind;
 
-/// A field of a known vendor.
+/// A TLV of a known vendor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Vendor<'a> {
@@ -18,7 +18,7 @@ pub enum Vendor<'a> {
 }
 
 impl<'a> Vendor<'a> {
-    /// Decodes a TLV; `None` if its type or form is not of a known vendor.
+    /// Decodes a TLV; `None` if its type is no vendor's, or its value has not the vendor's form.
     pub fn read(tlv: Tlv<'a>) -> Option<Self> {
         match tlv.kind {
             kind::AWS => aws(tlv.value).map(Self::AwsVpcEndpoint),
@@ -33,7 +33,7 @@ impl<'a> Vendor<'a> {
         }
     }
 
-    /// The field's name.
+    /// The TLV's name.
     pub fn name(self) -> &'static str {
         match self {
             Self::AwsVpcEndpoint(_) => "AWS_VPCE_ID",
@@ -44,8 +44,8 @@ impl<'a> Vendor<'a> {
 }
 
 impl Tlv<'_> {
-    /// The type's name in the specification, without its `PP2_TYPE_`; a vendor's name if the value
-    /// has that vendor's form; else the range's, such as `CUSTOM` or `UNASSIGNED`.
+    /// The name of the vendor's TLV if the value has that vendor's form; else that of the type in the specification, without
+    /// its `PP2_TYPE_`, or of the type's range, such as `CUSTOM` or `UNASSIGNED`.
     pub fn name(self) -> &'static str {
         Vendor::read(self).map_or_else(|| kind::name(self.kind), Vendor::name)
     }
@@ -54,10 +54,10 @@ impl Tlv<'_> {
 fn aws(value: &[u8]) -> Option<&str> {
     let id = value.strip_prefix(&[AWS_VPCE_ID])?;
     let suffix = id.strip_prefix(b"vpce-")?;
-    let plain = suffix
+    let is_plain = suffix
         .iter()
         .all(|byte| byte.is_ascii_alphanumeric() || *byte == b'-');
-    core::str::from_utf8(id).ok().filter(|_| plain)
+    core::str::from_utf8(id).ok().filter(|_| is_plain)
 }
 
 /// The number is little endian, unlike everything else in a header.
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn other_forms_are_ignored() {
+    fn values_of_another_form_are_ignored() {
         for value in [
             &b""[..],
             b"\x02vpce-1",

@@ -1,4 +1,4 @@
-//! Headers without TLVs for a TCP connection: the only ones that are written without an allocator.
+//! Headers without TLVs for a TCP connection: the only headers that are written without an allocator.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::ops::Range;
@@ -21,13 +21,13 @@ use crate::parse::v2::SIGNATURE;
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct PlainHeader {
-    octets: [u8; v1::MAX_LEN],
+    bytes: [u8; v1::MAX_LEN],
     len: usize,
 }
 
 impl PlainHeader {
     const EMPTY: Self = Self {
-        octets: [0; v1::MAX_LEN],
+        bytes: [0; v1::MAX_LEN],
         len: 0,
     };
 
@@ -35,14 +35,14 @@ impl PlainHeader {
     /// never with a dotted tail: the protocol's grammar has none, and strict receivers refuse it.
     pub fn v1(source: SocketAddr, destination: SocketAddr) -> Self {
         let mut line = Self::EMPTY;
-        match Pair::new(source, destination) {
-            Pair::V4(source, destination) => {
+        match AddressPair::new(source, destination) {
+            AddressPair::V4(source, destination) => {
                 line.put(b"PROXY TCP4 ");
                 line.put_v4(source);
                 line.put(b" ");
                 line.put_v4(destination);
             }
-            Pair::V6(source, destination) => {
+            AddressPair::V6(source, destination) => {
                 line.put(b"PROXY TCP6 ");
                 line.put_v6(source);
                 line.put(b" ");
@@ -61,13 +61,13 @@ impl PlainHeader {
     pub fn v2(source: SocketAddr, destination: SocketAddr) -> Self {
         let mut header = Self::EMPTY;
         header.put(&SIGNATURE);
-        match Pair::new(source, destination) {
-            Pair::V4(source, destination) => {
+        match AddressPair::new(source, destination) {
+            AddressPair::V4(source, destination) => {
                 header.put(&[VERSION | PROXY, INET | STREAM, 0, 12]);
                 header.put(&source.octets());
                 header.put(&destination.octets());
             }
-            Pair::V6(source, destination) => {
+            AddressPair::V6(source, destination) => {
                 header.put(&[VERSION | PROXY, INET6 | STREAM, 0, 36]);
                 header.put(&source.octets());
                 header.put(&destination.octets());
@@ -80,23 +80,23 @@ impl PlainHeader {
 
     /// The header as it is sent.
     pub fn as_bytes(&self) -> &[u8] {
-        self.octets.get(..self.len).unwrap_or_default()
+        self.bytes.get(..self.len).unwrap_or_default()
     }
 
-    /// The part after the fixed part of a version 2 header: addresses and ports.
+    /// The addresses and ports of a version 2 header, which follow its fixed part.
     #[cfg(feature = "std")]
-    pub(crate) fn block(&self) -> &[u8] {
+    pub(crate) fn address_block(&self) -> &[u8] {
         self.as_bytes()
             .get(crate::parse::v2::FIXED_LEN..)
             .unwrap_or_default()
     }
 
-    fn put(&mut self, octets: &[u8]) {
-        let rest = self.octets.get_mut(self.len..).unwrap_or_default();
-        for (to, from) in rest.iter_mut().zip(octets) {
+    fn put(&mut self, bytes: &[u8]) {
+        let rest = self.bytes.get_mut(self.len..).unwrap_or_default();
+        for (to, from) in rest.iter_mut().zip(bytes) {
             *to = *from;
         }
-        self.len = self.len.saturating_add(octets.len());
+        self.len = self.len.saturating_add(bytes.len());
     }
 
     fn put_v4(&mut self, ip: Ipv4Addr) {
@@ -158,32 +158,34 @@ fn longest_gap(groups: [u16; 8]) -> Range<usize> {
 
 /// Both endpoints in one address family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pair {
+enum AddressPair {
     V4(Ipv4Addr, Ipv4Addr),
     V6(Ipv6Addr, Ipv6Addr),
 }
 
-impl Pair {
+impl AddressPair {
     fn new(source: SocketAddr, destination: SocketAddr) -> Self {
         match (source.ip(), destination.ip()) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => Self::V4(source, destination),
-            (source, destination) => Self::V6(mapped(source), mapped(destination)),
+            (source, destination) => Self::V6(to_ipv6(source), to_ipv6(destination)),
         }
     }
 }
 
-fn mapped(ip: IpAddr) -> Ipv6Addr {
+fn to_ipv6(ip: IpAddr) -> Ipv6Addr {
     match ip {
         IpAddr::V4(v4) => v4.to_ipv6_mapped(),
         IpAddr::V6(v6) => v6,
     }
 }
 
-const VERSION: u8 = 0x20;
-const PROXY: u8 = 1;
-const INET: u8 = 0x10;
-const INET6: u8 = 0x20;
-const STREAM: u8 = 1;
+/// Version 2, in the high nibble; the command is in the low one.
+pub(super) const VERSION: u8 = 0x20;
+pub(super) const PROXY: u8 = 1;
+/// Families are in the high nibble; the transport is in the low one.
+pub(super) const INET: u8 = 0x10;
+pub(super) const INET6: u8 = 0x20;
+pub(super) const STREAM: u8 = 1;
 
 #[cfg(test)]
 mod tests {
@@ -195,10 +197,12 @@ mod tests {
     proptest! {
         /// The standard library writes addresses by the same RFC, but for the dotted tail.
         #[test]
-        fn addresses_are_written_like_the_standard_librarys(mask: u8, groups: [u16; 8]) {
+        fn addresses_are_written_as_by_the_standard_library(mask: u8, groups: [u16; 8]) {
             let mut groups = groups;
             for (at, group) in groups.iter_mut().enumerate() {
-                *group = if mask & (1 << at) == 0 { 0 } else { *group };
+                if mask & (1 << at) == 0 {
+                    *group = 0;
+                }
             }
             let ip = Ipv6Addr::from(groups);
             prop_assume!(ip.to_ipv4_mapped().is_none());
@@ -209,11 +213,11 @@ mod tests {
         }
 
         #[test]
-        fn written_headers_parse_to_the_same_endpoints(from: (Ipv4Addr, u16), to: (Ipv6Addr, u16), second: (Ipv4Addr, u16)) {
-            let [from, to, second]: [SocketAddr; 3] = [from.into(), to.into(), second.into()];
-            for (source, destination) in [(from, to), (to, from), (from, second), (to, to)] {
-                for make in [PlainHeader::v1, PlainHeader::v2] {
-                    let header = make(source, destination);
+        fn written_headers_parse_to_the_same_endpoints(v4: (Ipv4Addr, u16), other_v4: (Ipv4Addr, u16), v6: (Ipv6Addr, u16)) {
+            let [v4, other_v4, v6]: [SocketAddr; 3] = [v4.into(), other_v4.into(), v6.into()];
+            for (source, destination) in [(v4, v6), (v6, v4), (v4, other_v4), (v6, v6)] {
+                for new in [PlainHeader::v1, PlainHeader::v2] {
+                    let header = new(source, destination);
                     let parsed = match parse(header.as_bytes(), Carrier::Stream) {
                         Ok(Parsed::Complete(parsed)) => parsed,
                         other => return Err(TestCaseError::fail(format!("{other:?}"))),
@@ -228,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_line_has_104_bytes() {
+    fn longest_line_has_104_bytes() {
         let long = SocketAddr::new(Ipv6Addr::from([0xffff; 8]).into(), 65_535);
         let line = PlainHeader::v1(long, long);
         assert_eq!(line.as_bytes().len(), 104);

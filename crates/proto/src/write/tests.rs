@@ -27,7 +27,7 @@ fn read(bytes: &[u8]) -> Header<'_> {
 }
 
 #[test]
-fn lines() {
+fn version_1_line_has_one_family_and_no_dotted_tail() {
     let (v4, v6) = (addresses().0, "[2001:db8::1]:2".parse().unwrap());
     let line = |source, destination| {
         let mut out = Vec::new();
@@ -41,14 +41,14 @@ fn lines() {
         line(v4, v6),
         "PROXY TCP6 ::ffff:c000:201 2001:db8::1 1000 2\r\n"
     );
-    let mut unknown = Vec::new();
-    write_v1_unknown(&mut unknown);
-    assert_eq!(read(&unknown).command, Command::Unknown);
 }
 
 #[test]
-fn the_other_commands() {
+fn headers_without_addresses_parse_back() {
     let mut out = Vec::new();
+    write_v1_unknown(&mut out);
+    assert_eq!(read(&out).command, Command::Unknown);
+    out.clear();
     assert_eq!(V2Writer::local(&mut out).crc32c().finish(), Ok(23));
     assert_eq!((read(&out).command, read(&out).len), (Command::Local, 23));
     out.clear();
@@ -60,7 +60,7 @@ fn the_other_commands() {
 }
 
 #[test]
-fn unix_names() {
+fn unix_names_parse_back() {
     let (mut source, mut destination) = ([0; UnixName::LEN], [b'd'; UnixName::LEN]);
     source[1] = b'a';
     destination[0] = b'/';
@@ -84,15 +84,15 @@ fn unix_names() {
 }
 
 #[test]
-fn the_length_is_limited() {
+fn header_that_exceeds_its_length_field_is_not_written() {
     let mut out = b"kept".to_vec();
-    let most = 0xffff - 12 - 3;
+    let longest = 0xffff - 12 - 3;
     assert_eq!(
-        proxy(&mut out).tlv(0xe1, &vec![0; most]).finish(),
+        proxy(&mut out).tlv(0xe1, &vec![0; longest]).finish(),
         Ok(crate::V2_MAX_LEN)
     );
     out.truncate(4);
-    let too_long = proxy(&mut out).tlv(0xe1, &vec![0; most + 1]).finish();
+    let too_long = proxy(&mut out).tlv(0xe1, &vec![0; longest + 1]).finish();
     assert_eq!(too_long, Err(WriteError::TooLong(0x10000)));
     let too_long = proxy(&mut out).tlv(0xe1, &vec![0; 0x10000]).finish();
     assert!(matches!(too_long, Err(WriteError::TooLong(_))));
@@ -108,7 +108,7 @@ fn the_length_is_limited() {
 }
 
 #[test]
-fn what_receivers_refuse_is_not_written() {
+fn header_that_receivers_refuse_is_not_written() {
     let mut out = b"kept".to_vec();
     assert_eq!(
         proxy(&mut out).tlv(kind::CRC32C, &[0; 4]).finish(),
@@ -130,7 +130,7 @@ fn what_receivers_refuse_is_not_written() {
     assert_eq!(
         broken,
         Err(Invalid::Ssl { offset: 28 }.into()),
-        "the first fault"
+        "the first error"
     );
     drop(proxy(&mut out).tlv(kind::ALPN, b"h2"));
     assert_eq!(out, b"kept");

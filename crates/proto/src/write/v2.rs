@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::plain::PlainHeader;
+use super::plain::{INET, INET6, PROXY, PlainHeader, STREAM, VERSION};
 use super::write_error::WriteError;
 use crate::crc;
 use crate::header::{Transport, UnixName};
@@ -25,14 +25,13 @@ use crate::tlv::{Tlv, Tlvs, kind};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-#[must_use = "an unfinished header is taken back"]
+#[must_use = "an unfinished header is removed from the buffer"]
 pub struct V2Writer<'v> {
     out: &'v mut Vec<u8>,
     start: usize,
     /// Where the checksum's value belongs, counted from `start`.
     checksum_at: Option<usize>,
-    /// The first error.
-    fault: Option<WriteError>,
+    first_error: Option<WriteError>,
     finished: bool,
 }
 
@@ -48,9 +47,13 @@ impl<'v> V2Writer<'v> {
         destination: SocketAddr,
     ) -> Self {
         let plain = PlainHeader::v2(source, destination);
-        let block = plain.block();
-        let family = if block.len() == V4_BLOCK { INET } else { INET6 };
-        let mut writer = Self::start(out, PROXY, family | low_nibble(transport));
+        let block = plain.address_block();
+        let family = if block.len() == V4_BLOCK_LEN {
+            INET
+        } else {
+            INET6
+        };
+        let mut writer = Self::start(out, PROXY, family | transport_nibble(transport));
         writer.put(&[block]);
         writer
     }
@@ -62,35 +65,35 @@ impl<'v> V2Writer<'v> {
         source: UnixName<'_>,
         destination: UnixName<'_>,
     ) -> Self {
-        let mut writer = Self::start(out, PROXY, UNIX | low_nibble(transport));
+        let mut writer = Self::start(out, PROXY, UNIX | transport_nibble(transport));
         writer.put(&[source.0, destination.0]);
         writer
     }
 
-    /// A header for the sender's own connection, such as a health check. Receivers skip its fields.
+    /// A header for the sender's own connection, such as a health check. Receivers skip its TLVs.
     pub fn local(out: &'v mut Vec<u8>) -> Self {
         Self::start(out, LOCAL, UNSPEC)
     }
 
-    /// A header for a connection that can't be described. Receivers skip its fields, or refuse it
-    /// whole; they must accept [`V2Writer::local`].
+    /// A header for a connection that can't be described. Receivers skip its TLVs, or refuse the
+    /// whole header; they must accept that of [`V2Writer::local`].
     pub fn unspec(out: &'v mut Vec<u8>) -> Self {
         Self::start(out, PROXY, UNSPEC)
     }
 
-    /// Adds a field. [`V2Writer::finish`] fails if receivers would refuse it.
+    /// Adds a TLV. [`V2Writer::finish`] fails if receivers would refuse it.
     pub fn tlv(mut self, kind: u8, value: &[u8]) -> Self {
         if kind == kind::CRC32C {
-            self.fault.get_or_insert(WriteError::Checksum);
+            self.first_error.get_or_insert(WriteError::Checksum);
         }
         if let Err(invalid) = (Tlv { kind, value }).check(self.len()) {
-            self.fault.get_or_insert(WriteError::Value(invalid));
+            self.first_error.get_or_insert(WriteError::Value(invalid));
         }
         self.put_tlv(kind, value);
         self
     }
 
-    /// Passes another header's fields on, except checksum and padding, which were about that header.
+    /// Copies the TLVs of another header, except checksum and padding, which belong to that header alone.
     pub fn tlvs(self, tlvs: Tlvs<'_>) -> Self {
         tlvs.iter()
             .filter(|tlv| !matches!(tlv.kind, kind::CRC32C | kind::NOOP))
@@ -100,10 +103,11 @@ impl<'v> V2Writer<'v> {
     /// Adds an SSL TLV about the client's TLS connection: for `client` and `verify` see
     /// [`Ssl`](crate::Ssl), for the details the types `SSL_…` in [`kind`].
     pub fn ssl(mut self, client: u8, verify: u32, details: &[Tlv<'_>]) -> Self {
-        let sizes = details
+        let length = details
             .iter()
-            .map(|tlv| tlv.value.len().saturating_add(TLV_HEAD));
-        self.put_tlv_head(kind::SSL, sizes.fold(SSL_HEAD, usize::saturating_add));
+            .map(|tlv| tlv.value.len().saturating_add(TLV_HEAD))
+            .fold(SSL_HEAD, usize::saturating_add);
+        self.put_tlv_head(kind::SSL, length);
         self.put(&[&[client], &verify.to_be_bytes()]);
         for tlv in details {
             self.put_tlv(tlv.kind, tlv.value);
@@ -130,8 +134,8 @@ impl<'v> V2Writer<'v> {
         let len = self.len();
         let block = len.saturating_sub(FIXED_LEN);
         let length = u16::try_from(block).map_err(|_| WriteError::TooLong(block))?;
-        if let Some(fault) = self.fault {
-            return Err(fault);
+        if let Some(error) = self.first_error {
+            return Err(error);
         }
         self.overwrite(LENGTH_AT, &length.to_be_bytes());
         if let Some(at) = self.checksum_at {
@@ -149,7 +153,7 @@ impl<'v> V2Writer<'v> {
             out,
             start,
             checksum_at: None,
-            fault: None,
+            first_error: None,
             finished: false,
         };
         writer.put(&[&SIGNATURE, &[VERSION | command, family_transport, 0, 0]]);
@@ -173,16 +177,16 @@ impl<'v> V2Writer<'v> {
     }
 
     fn put_tlv_head(&mut self, kind: u8, length: usize) {
-        let fitting = u16::try_from(length).unwrap_or_else(|_| {
-            self.fault.get_or_insert(WriteError::TooLong(length));
+        let length_field = u16::try_from(length).unwrap_or_else(|_| {
+            self.first_error.get_or_insert(WriteError::TooLong(length));
             0
         });
-        self.put(&[&[kind], &fitting.to_be_bytes()]);
+        self.put(&[&[kind], &length_field.to_be_bytes()]);
     }
 
-    fn overwrite(&mut self, at: usize, octets: &[u8]) {
+    fn overwrite(&mut self, at: usize, bytes: &[u8]) {
         let header = self.out.get_mut(self.start..).unwrap_or_default();
-        for (to, from) in header.iter_mut().skip(at).zip(octets) {
+        for (to, from) in header.iter_mut().skip(at).zip(bytes) {
             *to = *from;
         }
     }
@@ -196,25 +200,22 @@ impl Drop for V2Writer<'_> {
     }
 }
 
-fn low_nibble(transport: Transport) -> u8 {
+fn transport_nibble(transport: Transport) -> u8 {
     match transport {
-        Transport::Stream => 1,
-        Transport::Datagram => 2,
+        Transport::Stream => STREAM,
+        Transport::Datagram => DATAGRAM,
     }
 }
 
-const VERSION: u8 = 0x20;
 const LOCAL: u8 = 0;
-const PROXY: u8 = 1;
 const UNSPEC: u8 = 0x00;
-const INET: u8 = 0x10;
-const INET6: u8 = 0x20;
 const UNIX: u8 = 0x30;
-/// Two addresses and two ports.
-const V4_BLOCK: usize = 12;
-/// The length field, after signature, command and family.
+const DATAGRAM: u8 = 2;
+/// Bytes of two IPv4 addresses and two ports.
+const V4_BLOCK_LEN: usize = 12;
+/// Offset of the length field, after signature, command and family.
 const LENGTH_AT: usize = 14;
-/// Type and length, before each value.
+/// Bytes of type and length, before each value.
 const TLV_HEAD: usize = 3;
-/// Client bits and verification result, before the details.
+/// Bytes of client bits and verification result, before the details.
 const SSL_HEAD: usize = 5;

@@ -1,7 +1,7 @@
 use super::*;
 use crate::{Carrier, parse};
 
-/// The bytes that `finish` tries next: those that end a line soonest come first.
+/// The bytes that `complete_line` tries, those first that end a line soonest.
 const ENDINGS: &[u8] = b"\n\r :.1CPKNOW46TUXRY";
 
 #[test]
@@ -74,20 +74,20 @@ fn need_more_can_always_become_a_valid_line() {
         b"PROXY UNKNOWN anything at all\r\n",
         b"PROXY UNKNOWN\r\n",
     ];
-    let mut hopes = 0;
+    let mut completed = 0;
     for line in lines {
         for end in 0..line.len() {
             for byte in 0..=u8::MAX {
                 let mut bytes = [&line[..end], &[byte]].concat();
-                hopes += usize::from(finish(&mut bytes));
+                completed += usize::from(complete_line(&mut bytes));
             }
         }
     }
-    assert!(hopes > 1000, "{hopes}");
+    assert!(completed > 1000, "{completed}");
 }
 
-/// Completes a line byte by byte. False if it is wrong or complete already.
-fn finish(bytes: &mut Vec<u8>) -> bool {
+/// Completes a line byte by byte. False if the line is invalid or complete already.
+fn complete_line(bytes: &mut Vec<u8>) -> bool {
     let Ok(Parsed::NeedMore(least)) = super::parse(bytes) else {
         return false;
     };
@@ -102,7 +102,7 @@ fn finish(bytes: &mut Vec<u8>) -> bool {
 }
 
 #[test]
-fn the_line_ends_by_107() {
+fn line_longer_than_107_bytes_is_refused() {
     let line = |ignored: usize| format!("PROXY UNKNOWN {}\r\n", "z".repeat(ignored)).into_bytes();
     let longest = line(91);
     assert_eq!(longest.len(), MAX_LEN);
@@ -120,7 +120,7 @@ fn the_line_ends_by_107() {
 }
 
 #[test]
-fn addresses_alone() {
+fn address_is_parsed_without_a_line() {
     for text in [
         "0.0.0.0",
         "255.255.255.255",
@@ -149,10 +149,10 @@ fn addresses_alone() {
     assert_eq!(address(&[b'1'; 46]), None);
 }
 
-/// What deviates from the grammar and is unambiguous is accepted, and named.
+/// A deviation from the grammar is accepted if it is unambiguous, and named.
 #[test]
 fn deviations_are_named() {
-    for (line, said) in [
+    for (line, expected) in [
         (
             "PROXY TCP6 2001:db8::42 10.0.0.2 1 2\r\n",
             "source is IPv6, destination IPv4 in a TCP6 header",
@@ -177,8 +177,7 @@ fn deviations_are_named() {
             panic!("{line:?}")
         };
         assert_eq!(header.len, line.len());
-        let named = header.deviation().map(|deviation| deviation.to_string());
-        let named = named.unwrap_or_default();
-        assert_eq!(named, said, "{line:?}");
+        let deviation = header.deviation().map(|deviation| deviation.to_string());
+        assert_eq!(deviation.unwrap_or_default(), expected, "{line:?}");
     }
 }

@@ -9,7 +9,7 @@ use core::net::{Ipv4Addr, Ipv6Addr};
 use super::{Line, Stop, digit};
 
 impl Line<'_> {
-    /// An address and the space after it.
+    /// An IPv6 address and the space after it.
     pub(super) fn v6(&mut self) -> Result<Ipv6Addr, Stop> {
         let mut groups = Groups::default();
         let mut byte = self.next()?;
@@ -21,8 +21,11 @@ impl Line<'_> {
         while !(byte == b' ' && groups.ends_in_gap()) {
             let (group, end) = self.group(byte, groups)?;
             if end == b'.' {
-                let first = group.as_octet().filter(|_| groups.may_end_dotted());
-                groups.push_dotted(self.v4_after(first.ok_or_else(|| self.wrong())?)?);
+                let first = group
+                    .as_decimal_byte()
+                    .filter(|_| groups.may_have_dotted_tail())
+                    .ok_or_else(|| self.wrong_byte())?;
+                groups.push_dotted(self.v4_after(first)?);
                 break;
             }
             groups.push(group.value);
@@ -31,20 +34,20 @@ impl Line<'_> {
             }
             byte = self.after_colon(&mut groups)?;
         }
-        groups.address().ok_or_else(|| self.wrong())
+        groups.address().ok_or_else(|| self.wrong_byte())
     }
 
-    /// After a colon: handles `::`, and checks that another group may follow. Returns the byte after it.
+    /// After a colon: handles `::`, and checks that another group may follow. Returns the byte after the colon or colons.
     fn after_colon(&mut self, groups: &mut Groups) -> Result<u8, Stop> {
-        if groups.room() == 0 {
-            return Err(self.wrong());
+        if groups.remaining() == 0 {
+            return Err(self.wrong_byte());
         }
         let byte = self.next()?;
         if byte != b':' {
             return Ok(byte);
         }
         if groups.gap.is_some() {
-            return Err(self.wrong());
+            return Err(self.wrong_byte());
         }
         groups.gap = Some(groups.len);
         self.next()
@@ -53,18 +56,18 @@ impl Line<'_> {
     /// One to four digits, the first already read, and the byte that ends them.
     fn group(&mut self, first: u8, before: Groups) -> Result<(Group, u8), Stop> {
         let first = hex(first)
-            .filter(|_| before.room() > 0)
-            .ok_or_else(|| self.wrong())?;
+            .filter(|_| before.remaining() > 0)
+            .ok_or_else(|| self.wrong_byte())?;
         let mut group = Group::new(first);
         for _ in 0..4 {
             let byte = self.next()?;
             match (hex(byte), byte) {
                 (Some(digit), _) => group.push(digit),
                 (None, b':' | b'.' | b' ') => return Ok((group, byte)),
-                (None, _) => return Err(self.wrong()),
+                (None, _) => return Err(self.wrong_byte()),
             }
         }
-        Err(self.wrong())
+        Err(self.wrong_byte())
     }
 }
 
@@ -72,9 +75,10 @@ fn hex(byte: u8) -> Option<u16> {
     digit(byte, 16).and_then(|digit| u16::try_from(digit).ok())
 }
 
-/// A group as it is read: four hex digits, or the first number of a dotted tail.
+/// A group while it is read: up to four hex digits, or the first number of a dotted tail.
 struct Group {
     value: u16,
+    /// The same digits as a decimal number, unless they can't be one.
     decimal: Option<u16>,
 }
 
@@ -93,7 +97,7 @@ impl Group {
         self.decimal = decimal.map(|before| before.saturating_mul(10).saturating_add(digit));
     }
 
-    fn as_octet(&self) -> Option<u8> {
+    fn as_decimal_byte(&self) -> Option<u8> {
         self.decimal.and_then(|number| u8::try_from(number).ok())
     }
 }
@@ -109,16 +113,16 @@ struct Groups {
 
 impl Groups {
     /// How many groups may still follow; `::` stands for at least one.
-    fn room(&self) -> usize {
-        let most = if self.gap.is_some() { 7 } else { 8_usize };
-        most.saturating_sub(self.len)
+    fn remaining(&self) -> usize {
+        let max = if self.gap.is_some() { 7 } else { 8_usize };
+        max.saturating_sub(self.len)
     }
 
-    /// Whether a dotted tail may follow: it is the last, and stands for two groups.
-    fn may_end_dotted(&self) -> bool {
+    /// Whether a dotted tail may follow. It ends the address and stands for two groups.
+    fn may_have_dotted_tail(&self) -> bool {
         match self.gap {
-            Some(_) => self.room() >= 2,
-            None => self.room() == 2,
+            Some(_) => self.remaining() >= 2,
+            None => self.remaining() == 2,
         }
     }
 

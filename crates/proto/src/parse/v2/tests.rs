@@ -1,7 +1,7 @@
 use super::*;
 use crate::{Carrier, parse};
 
-/// A header: the signature, these two bytes, the length of `block`, and `block`.
+/// A header with `block` behind its fixed part.
 fn header(version_command: u8, family_transport: u8, block: &[u8]) -> Vec<u8> {
     let length = u16::try_from(block.len()).unwrap().to_be_bytes();
     [
@@ -13,8 +13,8 @@ fn header(version_command: u8, family_transport: u8, block: &[u8]) -> Vec<u8> {
     .concat()
 }
 
-fn tcp4(fields: &[u8]) -> Vec<u8> {
-    header(0x21, 0x11, &[&[0; V4_LEN], fields].concat())
+fn tcp4(tlvs: &[u8]) -> Vec<u8> {
+    header(0x21, 0x11, &[&[0; V4_LEN], tlvs].concat())
 }
 
 #[test]
@@ -93,38 +93,38 @@ fn each_failure_has_its_reason() {
         );
         assert_eq!(invalid.reason(), reason);
     }
-    let wrong = parse(&tcp4(&[3, 0, 4, 0, 0, 0, 0]), Carrier::Stream)
+    let mismatch = parse(&tcp4(&[3, 0, 4, 0, 0, 0, 0]), Carrier::Stream)
         .map(|_| ())
         .unwrap_err();
-    assert_eq!(wrong.reason(), "crc32c_mismatch");
+    assert_eq!(mismatch.reason(), "crc32c_mismatch");
 }
 
-/// Every value of the command and family bytes: undefined ones are refused, and LOCAL is accepted with every family.
+/// Tries every value of the command and family bytes. LOCAL is accepted with every family.
 #[test]
-fn every_command_and_family() {
+fn undefined_commands_and_families_are_refused() {
     let mut accepted = 0;
     for command in 0..=u8::MAX {
         for family in 0..=u8::MAX {
             let bytes = header(command, family, &[0; UNIX_LEN]);
-            let known = family >> 4 <= 3 && family & 0xf <= 2;
-            let right = command == 0x20 || command == 0x21 && known;
+            let is_assigned = family >> 4 <= 3 && family & 0xf <= 2;
+            let is_valid = command == 0x20 || command == 0x21 && is_assigned;
             let parsed = parse(&bytes, Carrier::Stream);
             assert_eq!(
                 parsed.is_ok(),
-                right,
+                is_valid,
                 "{command:02x} {family:02x}: {parsed:?}"
             );
             // A wrong byte is refused as soon as it has arrived, and not before.
             let early = [12, 13, 14].map(|end| parse(&bytes[..end], Carrier::Stream).is_ok());
-            assert_eq!(early, [true, matches!(command, 0x20 | 0x21), right]);
-            accepted += usize::from(right);
+            assert_eq!(early, [true, matches!(command, 0x20 | 0x21), is_valid]);
+            accepted += usize::from(is_valid);
         }
     }
     assert_eq!(accepted, 256 + 12);
 }
 
 #[test]
-fn a_datagram_is_whole() {
+fn datagram_without_a_whole_header_is_refused() {
     let bytes = tcp4(&[]);
     for have in 1..bytes.len() {
         let need = if have < FIXED_LEN {
