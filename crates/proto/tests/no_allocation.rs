@@ -11,7 +11,7 @@ fn parsing_allocates_nothing() {
     let headers = headers();
     assert!(
         count_allocations(|| drop(black_box(vec![0_u8; 8]))) > 0,
-        "the counter counts"
+        "allocations are counted"
     );
     for header in &headers {
         assert_eq!(
@@ -45,14 +45,14 @@ fn parse_and_iterate(bytes: &[u8]) {
 }
 
 fn parse_prefixes(bytes: &[u8]) {
-    for at in 0..=bytes.len() {
-        let cut = bytes.get(..at).unwrap_or_default();
-        black_box(parse(cut, Carrier::Stream)).ok();
-        black_box(parse(cut, Carrier::Datagram))
+    for end in 0..=bytes.len() {
+        let prefix = &bytes[..end];
+        black_box(parse(prefix, Carrier::Stream)).ok();
+        black_box(parse(prefix, Carrier::Datagram))
             .map_err(|invalid| invalid.reason())
             .ok();
-        black_box(Spp::parse(cut)).ok();
-        black_box(guess_protocol(cut));
+        black_box(Spp::parse(prefix)).ok();
+        black_box(guess_protocol(prefix));
     }
 }
 

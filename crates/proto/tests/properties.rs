@@ -1,9 +1,9 @@
 //! Properties of every header, tested with random input.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use peername_proto::{
-    Carrier, Command, Endpoints, Header, Parsed, Spp, Tlv, Transport, V2Writer, Version,
+    Carrier, Command, Endpoints, Header, Parsed, Spp, Tlv, Transport, V2Writer, Version, canonical,
     guess_protocol, kind, parse, write_spp, write_v1,
 };
 use proptest::collection::vec;
@@ -27,18 +27,18 @@ proptest! {
     }
 
     #[test]
-    fn v2_header_reads_back(spec in spec(), carrier in carriers(), payload in vec(any::<u8>(), 0..40)) {
+    fn v2_header_reads_back(spec in header_specs(), carrier in carriers(), payload in vec(any::<u8>(), 0..40)) {
         let mut bytes = spec.write();
         let len = bytes.len();
         bytes.extend(payload);
         let header = complete(&bytes, carrier);
         prop_assert_eq!((header.version, header.command, header.len), (Version::V2, Command::Proxy, len));
         prop_assert_eq!(header.endpoints, spec.endpoints());
-        spec.compare_fields(&header);
+        spec.compare_tlvs(&header);
     }
 
     #[test]
-    fn forwarded_tlvs_are_preserved(spec in spec()) {
+    fn forwarded_tlvs_are_preserved(spec in header_specs()) {
         let first = spec.write();
         let mut second = Vec::new();
         let (source, destination) = (spec.source, spec.destination);
@@ -46,41 +46,40 @@ proptest! {
             .tlvs(complete(&first, Carrier::Stream).tlvs)
             .finish()
             .unwrap();
-        let kept = |bytes| -> Fields {
-            let tlvs = complete(bytes, Carrier::Stream).tlvs.iter();
-            let real = tlvs.filter(|tlv| !matches!(tlv.kind, kind::CRC32C | kind::NOOP));
-            real.map(|tlv| (tlv.kind, tlv.value.to_vec())).collect()
+        let forwarded = |bytes| {
+            let header = complete(bytes, Carrier::Stream);
+            tlvs_except(&header, &[kind::CRC32C, kind::NOOP])
         };
-        prop_assert_eq!(kept(&first), kept(&second));
+        prop_assert_eq!(forwarded(&first), forwarded(&second));
     }
 
     #[test]
-    fn one_flipped_bit_is_detected_by_the_checksum(mut spec in spec(), bit: Index) {
+    fn one_flipped_bit_is_detected_by_the_checksum(mut spec in header_specs(), bit: Index) {
         spec.checksum = Some(spec.checksum.unwrap_or(0));
-        let right = spec.write();
-        let mut wrong = right.clone();
-        let bit = bit.index(wrong.len() * 8);
-        wrong[bit / 8] ^= 1 << (bit % 8);
+        let original = spec.write();
+        let mut flipped = original.clone();
+        let bit = bit.index(flipped.len() * 8);
+        flipped[bit / 8] ^= 1 << (bit % 8);
         // A flip can remove the checksum itself (its type, a length before it, the family), or make the header LOCAL or
         // UNSPEC. In all other cases it is an error.
-        match parse(&wrong, Carrier::Stream) {
+        match parse(&flipped, Carrier::Stream) {
             Ok(Parsed::Complete(header)) => {
                 prop_assert_eq!(header.tlvs.get(kind::CRC32C), None);
-                prop_assert_ne!(header, complete(&right, Carrier::Stream));
+                prop_assert_ne!(header, complete(&original, Carrier::Stream));
             }
-            Ok(Parsed::NeedMore(need)) => prop_assert!(need > wrong.len()),
+            Ok(Parsed::NeedMore(need)) => prop_assert!(need > flipped.len()),
             Err(_) => {}
         }
     }
 
     #[test]
-    fn spp_reads_back(client: SocketAddr, proxy: SocketAddr, payload in vec(any::<u8>(), 0..40)) {
+    fn written_spp_header_reads_back(client: SocketAddr, proxy: SocketAddr, payload in vec(any::<u8>(), 0..40)) {
         let mut bytes = Vec::new();
         write_spp(&mut bytes, Spp { client, proxy });
         bytes.extend(payload);
         let header = Spp::parse(&bytes).unwrap();
-        prop_assert_eq!(header.client, plain(client, |ip| ip.to_canonical()));
-        prop_assert_eq!(header.proxy, plain(proxy, |ip| ip.to_canonical()));
+        prop_assert_eq!(header.client, canonical(client));
+        prop_assert_eq!(header.proxy, canonical(proxy));
         prop_assert_eq!(&header.to_bytes()[..], &bytes[..Spp::LEN]);
     }
 
@@ -115,40 +114,30 @@ proptest! {
     }
 
     #[test]
-    fn spp_header_reads_back(fields in any::<[u8; 36]>(), cut in 0..38_usize) {
+    fn parsed_spp_header_is_written_back(fields in any::<[u8; 36]>(), cut in 0..38_usize) {
         let bytes = [&[0x56, 0xec][..], &fields].concat();
         let header = Spp::parse(&bytes).unwrap();
         prop_assert_eq!(&header.to_bytes()[..], &bytes[..]);
         prop_assert!(Spp::parse(&bytes[..cut]).is_err());
     }
 
-    /// The standard library parses the same grammar, except for what the protocol forbids; both must agree.
+    /// The parser accepts IPv4 after TCP6, too.
     #[test]
     fn v6_text_agrees_with_the_standard_library(text in "[0-9a-fA-F:]{1,16}|[0-9a-f:]{0,12}[0-9.]{5,12}|([0-9a-f]{1,4}:){7}[0-9a-f]{1,4}|([0-9a-f]{0,4}:){2,7}[0-9a-f]{0,4}") {
         let line = format!("PROXY TCP6 {text} ::1 1 2\r\n");
-        let ours = match parse(line.as_bytes(), Carrier::Stream) {
-            Ok(Parsed::Complete(header)) => header.source().map(|source| source.ip()),
-            _ => None,
-        };
-        // An IPv4 address is understood, too.
-        let theirs = text.parse::<IpAddr>().ok();
-        prop_assert_eq!(ours, theirs);
+        prop_assert_eq!(source_ip(&line), text.parse::<IpAddr>().ok());
     }
 
     #[test]
     fn v4_text_agrees_with_the_standard_library(text in "[0-9]{1,3}(\\.[0-9]{1,3}){2,4}|[0-9.]{1,15}|([12]?[0-9]?[0-9]\\.){3}[0-9]{1,3}") {
         let line = format!("PROXY TCP4 {text} 1.1.1.1 1 2\r\n");
-        let ours = match parse(line.as_bytes(), Carrier::Stream) {
-            Ok(Parsed::Complete(header)) => header.source().map(|source| source.ip()),
-            _ => None,
-        };
-        let theirs = text.parse::<std::net::Ipv4Addr>().ok().map(IpAddr::V4);
-        prop_assert_eq!(ours, theirs);
+        let expected = text.parse::<Ipv4Addr>().ok().map(IpAddr::V4);
+        prop_assert_eq!(source_ip(&line), expected);
     }
 }
 
 /// Type and value of each TLV.
-type Fields = Vec<(u8, Vec<u8>)>;
+type TlvValues = Vec<(u8, Vec<u8>)>;
 
 /// A version 2 header to encode, and to compare with the decoded one.
 #[derive(Clone, Debug)]
@@ -156,8 +145,8 @@ struct HeaderSpec {
     transport: Transport,
     source: SocketAddr,
     destination: SocketAddr,
-    fields: Fields,
-    ssl: Option<(u8, u32, Fields)>,
+    tlvs: TlvValues,
+    ssl: Option<(u8, u32, TlvValues)>,
     /// The number of TLVs before the checksum.
     checksum: Option<usize>,
 }
@@ -167,7 +156,7 @@ impl HeaderSpec {
         let mut bytes = Vec::new();
         let (source, destination) = (self.source, self.destination);
         let mut writer = V2Writer::proxy(&mut bytes, self.transport, source, destination);
-        for (nth, (kind, value)) in self.fields.iter().enumerate() {
+        for (nth, (kind, value)) in self.tlvs.iter().enumerate() {
             if self.checksum == Some(nth) {
                 writer = writer.crc32c();
             }
@@ -197,13 +186,8 @@ impl HeaderSpec {
         }
     }
 
-    fn compare_fields(&self, header: &Header<'_>) {
-        let plain = header
-            .tlvs
-            .iter()
-            .filter(|tlv| !matches!(tlv.kind, kind::CRC32C | kind::SSL));
-        let plain: Vec<_> = plain.map(|tlv| (tlv.kind, tlv.value.to_vec())).collect();
-        assert_eq!(plain, self.fields);
+    fn compare_tlvs(&self, header: &Header<'_>) {
+        assert_eq!(tlvs_except(header, &[kind::CRC32C, kind::SSL]), self.tlvs);
         assert_eq!(
             header.tlvs.get(kind::CRC32C).is_some(),
             self.checksum.is_some()
@@ -220,11 +204,11 @@ impl HeaderSpec {
     }
 }
 
-fn spec() -> impl Strategy<Value = HeaderSpec> {
-    let kinds = any::<u8>().prop_filter("set by other means", |kind| {
+fn header_specs() -> impl Strategy<Value = HeaderSpec> {
+    let kinds = any::<u8>().prop_filter("written from fields of their own", |kind| {
         !matches!(*kind, kind::CRC32C | kind::SSL)
     });
-    let fields = vec((kinds, vec(any::<u8>(), 0..129)), 0..6);
+    let tlvs = vec((kinds, vec(any::<u8>(), 0..129)), 0..6);
     let ssl = proptest::option::of((
         any::<u8>(),
         any::<u32>(),
@@ -235,16 +219,16 @@ fn spec() -> impl Strategy<Value = HeaderSpec> {
         transports(),
         any::<SocketAddr>(),
         any::<SocketAddr>(),
-        fields,
+        tlvs,
         ssl,
         checksum,
     )
         .prop_map(
-            |(transport, source, destination, fields, ssl, checksum)| HeaderSpec {
+            |(transport, source, destination, tlvs, ssl, checksum)| HeaderSpec {
                 transport,
                 source,
                 destination,
-                fields,
+                tlvs,
                 ssl,
                 checksum,
             },
@@ -253,7 +237,7 @@ fn spec() -> impl Strategy<Value = HeaderSpec> {
 
 /// Valid headers, headers with one byte changed, plausible lines, and random bytes.
 fn any_input() -> impl Strategy<Value = Vec<u8>> {
-    let binary = spec().prop_map(|spec| spec.write());
+    let binary = header_specs().prop_map(|spec| spec.write());
     let text = any::<(SocketAddr, SocketAddr)>().prop_map(|(source, destination)| {
         let mut line = Vec::new();
         write_v1(&mut line, source, destination);
@@ -261,7 +245,7 @@ fn any_input() -> impl Strategy<Value = Vec<u8>> {
     });
     let line =
         "PROXY (TCP4|TCP6|UNKNOWN) [ -~]{0,90}(\r\n)?[ -~]{0,20}".prop_map(String::into_bytes);
-    let signed = vec(any::<u8>(), 0..60).prop_map(|rest| {
+    let with_signature = vec(any::<u8>(), 0..60).prop_map(|rest| {
         [
             peername_proto::V2_SIGNATURE.as_slice(),
             &[0x21, 0x11, 0, 30],
@@ -269,9 +253,9 @@ fn any_input() -> impl Strategy<Value = Vec<u8>> {
         ]
         .concat()
     });
-    let noise = vec(any::<u8>(), 0..150);
+    let random = vec(any::<u8>(), 0..150);
     (
-        prop_oneof![binary, text, line, signed, noise],
+        prop_oneof![binary, text, line, with_signature, random],
         any::<Option<(Index, u8)>>(),
     )
         .prop_map(|(mut bytes, change)| {
@@ -299,17 +283,30 @@ fn complete(bytes: &[u8], carrier: Carrier) -> Header<'_> {
     }
 }
 
-/// What the encoding preserves of a pair: an IPv4 address is mapped if the other one is IPv6; flow label and scope are
-/// lost.
-fn one_family(source: SocketAddr, destination: SocketAddr) -> (SocketAddr, SocketAddr) {
-    let same = source.is_ipv4() == destination.is_ipv4();
-    let fit = |ip| match ip {
-        IpAddr::V4(v4) if !same => IpAddr::V6(v4.to_ipv6_mapped()),
-        ip => ip,
-    };
-    (plain(source, fit), plain(destination, fit))
+fn source_ip(line: &str) -> Option<IpAddr> {
+    match parse(line.as_bytes(), Carrier::Stream) {
+        Ok(Parsed::Complete(header)) => header.source().map(|source| source.ip()),
+        _ => None,
+    }
 }
 
-fn plain(address: SocketAddr, fit: impl Fn(IpAddr) -> IpAddr) -> SocketAddr {
-    SocketAddr::new(fit(address.ip()), address.port())
+/// The header's TLVs, without those of the `excluded` types.
+fn tlvs_except(header: &Header<'_>, excluded: &[u8]) -> TlvValues {
+    header
+        .tlvs
+        .iter()
+        .filter(|tlv| !excluded.contains(&tlv.kind))
+        .map(|tlv| (tlv.kind, tlv.value.to_vec()))
+        .collect()
+}
+
+/// The endpoints as a header preserves them: an IPv4 address is mapped if the other one is IPv6; flow label and scope are
+/// lost.
+fn one_family(source: SocketAddr, destination: SocketAddr) -> (SocketAddr, SocketAddr) {
+    let is_mixed = source.is_ipv4() != destination.is_ipv4();
+    let to_family = |end: SocketAddr| match end.ip() {
+        IpAddr::V4(v4) if is_mixed => SocketAddr::new(v4.to_ipv6_mapped().into(), end.port()),
+        ip => SocketAddr::new(ip, end.port()),
+    };
+    (to_family(source), to_family(destination))
 }
