@@ -50,8 +50,8 @@ pub fn canonical(addr: SocketAddr) -> SocketAddr {
 }
 
 /// The IPv4 address embedded in an IPv6 address: IPv4-compatible (RFC 4291, 2.5.5.1), IPv4-translated (RFC 2765, 2.1),
-/// NAT64 (RFC 6052 and RFC 8215), 6to4 (RFC 3056), ISATAP (RFC 5214, 6.1) and Teredo (RFC 4380, 4; the client's address, not its
-/// server's). `None` for an IPv4-mapped address, which [`IpAddr::to_canonical`] turns into IPv4.
+/// NAT64 (RFC 6052 and RFC 8215), 6to4 (RFC 3056), ISATAP (RFC 5214, 6.1) and Teredo (RFC 4380, 4; the address of the client,
+/// not of the server). `None` for an IPv4-mapped address, which [`IpAddr::to_canonical`] turns into IPv4.
 pub fn embedded_ipv4(ip: IpAddr) -> Option<Ipv4Addr> {
     let IpAddr::V6(ip) = ip else { return None };
     match ip.segments() {
