@@ -1,27 +1,21 @@
 //! The limit on connections that have not sent their header yet, in all and per peer.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
 
 use parking_lot::Mutex;
 
+use crate::access::address_counts::AddressCounts;
 use crate::header_limits::HeaderLimits;
 
 /// Counts the connections that wait for their header. Shared by the workers: one short lock when the wait begins and
 /// one when it ends, never while anything waits.
 #[derive(Debug)]
 pub struct PendingHeaders {
-    /// The limit in all where none is configured.
-    in_all: usize,
-    /// The limit of a peer where none is configured.
-    per_peer: usize,
-    counts: Mutex<Counts>,
-}
-
-#[derive(Debug, Default)]
-struct Counts {
-    total: usize,
-    by_peer: HashMap<IpAddr, usize>,
+    /// The limit of all peers together where none is configured.
+    default_max: usize,
+    /// The limit of each peer where none is configured.
+    default_max_per_peer: usize,
+    counts: Mutex<AddressCounts>,
 }
 
 /// Counts one connection as pending until it is dropped.
@@ -32,12 +26,12 @@ pub(crate) struct PendingGuard<'p> {
 }
 
 impl PendingHeaders {
-    /// Limits for a process of at most `connections`. Where none are configured, half of those may be without a header, and a
-    /// quarter by one peer, so that it can't keep others out.
+    /// Creates the limits of a process of at most `connections`. Where none are configured, half of the connections may be
+    /// without a header, and a quarter from one peer, so that it can't keep others out.
     pub fn new(connections: usize) -> Self {
         Self {
-            in_all: (connections / 2).clamp(1, MAX_PENDING),
-            per_peer: (connections / 4).clamp(1, MAX_PENDING_PER_PEER),
+            default_max: (connections / 2).clamp(1, MAX_PENDING),
+            default_max_per_peer: (connections / 4).clamp(1, MAX_PENDING_PER_PEER),
             counts: Mutex::default(),
         }
     }
@@ -45,15 +39,12 @@ impl PendingHeaders {
     /// Counts a connection of `peer`; `None` when that peer, or all peers together, have reached their limit.
     pub(crate) fn enter(&self, peer: IpAddr, limits: &HeaderLimits) -> Option<PendingGuard<'_>> {
         let mut counts = self.counts.lock();
-        if counts.total >= limits.pending.unwrap_or(self.in_all) {
+        let max = limits.pending.unwrap_or(self.default_max);
+        let max_per_peer = limits.pending_per_peer.unwrap_or(self.default_max_per_peer);
+        if counts.total >= max || counts.get(peer) >= max_per_peer {
             return None;
         }
-        let of_peer = counts.by_peer.entry(peer).or_default();
-        if *of_peer >= limits.pending_per_peer.unwrap_or(self.per_peer) {
-            return None;
-        }
-        *of_peer += 1;
-        counts.total += 1;
+        counts.increment(peer);
         Some(PendingGuard {
             pending: self,
             peer,
@@ -63,18 +54,11 @@ impl PendingHeaders {
 
 impl Drop for PendingGuard<'_> {
     fn drop(&mut self) {
-        let mut counts = self.pending.counts.lock();
-        counts.total -= 1;
-        if let Some(of_peer) = counts.by_peer.get_mut(&self.peer) {
-            *of_peer -= 1;
-            if *of_peer == 0 {
-                counts.by_peer.remove(&self.peer);
-            }
-        }
+        self.pending.counts.lock().decrement(self.peer);
     }
 }
 
-/// The usual header comes with the connection; a process with more silent connections than this is attacked.
+/// A header usually comes with its connection; a process with more silent connections than this is under attack.
 const MAX_PENDING: usize = 8192;
 const MAX_PENDING_PER_PEER: usize = 1024;
 
@@ -83,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_peer_and_all_peers_have_a_limit_and_dropped_guards_free_it() {
+    fn each_peer_and_all_peers_have_a_limit_that_dropped_guards_restore() {
         let limits = HeaderLimits {
             pending: Some(3),
             pending_per_peer: Some(2),
@@ -97,21 +81,22 @@ mod tests {
         assert!(enter(3).is_none(), "three in all");
         drop(first);
         assert!(enter(1).is_some());
-        assert_eq!(pending.counts.lock().by_peer.len(), 2);
+        assert_eq!(pending.counts.lock().by_address.len(), 2);
     }
 
     #[test]
     fn limits_that_are_not_configured_are_a_share_of_all_connections() {
         let limits = HeaderLimits::default();
-        for (connections, of_peer, in_all) in [(1, 1, 1), (434, 108, 217), (100_000, 1024, 8192)] {
+        for (connections, max_per_peer, max) in [(1, 1, 1), (434, 108, 217), (100_000, 1024, 8192)]
+        {
             let pending = PendingHeaders::new(connections);
             let fill = |last| {
                 let peer = IpAddr::from([192, 0, 2, last]);
                 std::iter::from_fn(|| pending.enter(peer, &limits)).collect::<Vec<_>>()
             };
             let guards: Vec<_> = (0..10).map(fill).collect();
-            assert_eq!(guards[0].len(), of_peer, "{connections}");
-            assert_eq!(guards.iter().map(Vec::len).sum::<usize>(), in_all);
+            assert_eq!(guards[0].len(), max_per_peer, "{connections}");
+            assert_eq!(guards.iter().map(Vec::len).sum::<usize>(), max);
         }
     }
 }

@@ -1,25 +1,20 @@
 //! The connection limit of each client.
 //!
 //! A dynamic threshold, as for shared buffers (Choudhury and Hahne, 1998): a client may have up to twice as many connections
-//! as are free. Alone it gets two thirds of all; n clients that take all they can leave one in 1 + 2n free, so that the next
-//! client gets a connection.
+//! as are free. A single client gets two thirds of all; n clients that take all they can leave one in 1 + 2n free, so that the
+//! next client gets a connection.
 
-use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 
 use parking_lot::Mutex;
+
+use super::address_counts::AddressCounts;
 
 /// Limits the connections of each client to a share of all.
 #[derive(Debug)]
 pub struct ClientLimit {
     capacity: usize,
-    counts: Mutex<Counts>,
-}
-
-#[derive(Debug, Default)]
-struct Counts {
-    total: usize,
-    by_client: HashMap<IpAddr, usize>,
+    counts: Mutex<AddressCounts>,
 }
 
 /// The permit of one connection, until it is dropped.
@@ -38,18 +33,18 @@ impl ClientLimit {
         }
     }
 
-    /// Acquires a permit for a connection of this client, an IPv4 address or an IPv6 /64; `None` if it has its share already.
+    /// Acquires a permit for a connection of this client, an IPv4 address or an IPv6 /64; `None` if the client
+    /// has its share already.
     pub fn try_acquire(&self, client: IpAddr) -> Option<ClientPermit<'_>> {
         let client = client_prefix(client);
         let mut counts = self.counts.lock();
         let free = self.capacity.saturating_sub(counts.total);
-        let of_client = counts.by_client.get(&client).copied().unwrap_or_default();
+        let held = counts.get(client);
         // A client without a connection always gets one.
-        if of_client > 0 && of_client >= 2 * free {
+        if held > 0 && held >= 2 * free {
             return None;
         }
-        counts.total += 1;
-        counts.by_client.insert(client, of_client + 1);
+        counts.increment(client);
         Some(ClientPermit {
             limit: self,
             client,
@@ -59,19 +54,12 @@ impl ClientLimit {
 
 impl Drop for ClientPermit<'_> {
     fn drop(&mut self) {
-        let mut counts = self.limit.counts.lock();
-        counts.total -= 1;
-        if let Some(of_client) = counts.by_client.get_mut(&self.client) {
-            *of_client -= 1;
-            if *of_client == 0 {
-                counts.by_client.remove(&self.client);
-            }
-        }
+        self.limit.counts.lock().decrement(self.client);
     }
 }
 
-/// The prefix by which per-client limits tell clients apart: an IPv4 address, or an IPv6 /64, of which one host
-/// has all addresses.
+/// The prefix by which per-client limits tell clients apart: an IPv4 address, or an IPv6 /64, all of whose
+/// addresses a single host may use.
 #[must_use]
 pub fn client_prefix(client: IpAddr) -> IpAddr {
     match client.to_canonical() {
@@ -85,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_that_takes_all_it_can_leaves_connections_for_others() {
+    fn client_that_takes_all_it_can_leaves_connections_for_others() {
         let limit = ClientLimit::new(600);
         let mut permits = Vec::new();
         let mut fill = |last: u8| {
@@ -100,6 +88,6 @@ mod tests {
         assert_eq!(fill(1), 0);
         drop(permits);
         assert_eq!(limit.counts.lock().total, 0);
-        assert!(limit.counts.lock().by_client.is_empty());
+        assert!(limit.counts.lock().by_address.is_empty());
     }
 }
