@@ -10,7 +10,7 @@ use peername_sys::process::caps::{CapabilitySet, has_no_new_privs, is_in_boundin
 /// CAP_NET_ADMIN (ip(7)); CAP_NET_RAW permits less, so it is preferred.
 #[derive(Clone, Copy, Debug)]
 pub struct Advice {
-    /// The capability in the bounding set; `None` if neither is.
+    /// The preferred capability in the bounding set; `None` if neither is in it.
     capability: Option<&'static str>,
     /// Whether execve(2) ignores file capabilities.
     no_new_privs: bool,
@@ -19,15 +19,15 @@ pub struct Advice {
 impl Advice {
     /// Determines what is possible for this process.
     pub fn for_this_process() -> Self {
-        let sufficient = [
+        let capability = [
             (CapabilitySet::NET_RAW, "net_raw"),
             (CapabilitySet::NET_ADMIN, "net_admin"),
-        ];
-        let mut possible = sufficient
-            .into_iter()
-            .filter(|(one, _)| is_in_bounding_set(*one));
+        ]
+        .into_iter()
+        .find(|(capability, _)| is_in_bounding_set(*capability))
+        .map(|(_, name)| name);
         Self {
-            capability: possible.next().map(|(_, name)| name),
+            capability,
             no_new_privs: has_no_new_privs(),
         }
     }
@@ -42,17 +42,20 @@ impl Display for Advice {
                  --cap-add NET_RAW",
             );
         };
-        let ambient = name.to_uppercase();
-        let ambient = format!("AmbientCapabilities=CAP_{ambient} CAP_NET_BIND_SERVICE in the unit");
-        match self.no_new_privs {
-            true => write!(
+        let ambient = format!(
+            "AmbientCapabilities=CAP_{} CAP_NET_BIND_SERVICE in the unit",
+            name.to_uppercase()
+        );
+        if self.no_new_privs {
+            write!(
                 f,
                 "{ambient} (setcap has no effect under no_new_privs, which DynamicUser= and NoNewPrivileges= set)"
-            ),
-            false => write!(
+            )
+        } else {
+            write!(
                 f,
                 "run as root, or `setcap cap_{name},cap_net_bind_service+ep $(command -v peername)`, or {ambient}"
-            ),
+            )
         }
     }
 }
@@ -62,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn advice_names_what_is_possible() {
+    fn advice_names_only_what_is_possible() {
         let advice = |capability, no_new_privs| {
             let advice = Advice {
                 capability,

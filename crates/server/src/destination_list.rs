@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use peername_proto::{ParseNetworkError, Special, meanings, parse_network, port_range, special};
 use prefix_trie::joint::JointPrefixMap;
 
-use crate::access::network_set::host;
+use crate::access::network_set::host_network;
 
 /// The destinations that are allowed: a prefix trie of networks, with the ports of each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -16,15 +16,22 @@ pub struct DestinationList(JointPrefixMap<IpNet, Vec<Ports>>);
 
 impl DestinationList {
     /// Whether an entry allows this destination. A wide network that happens to contain loopback or a cloud's metadata
-    /// service does not allow it: loopback takes an entry within loopback, and a metadata service one of exactly its address.
+    /// service does not allow these: loopback needs an entry within loopback, a metadata service an entry of its exact
+    /// address.
     pub fn allows(&self, ip: IpAddr, port: u16) -> bool {
-        let exact = host(ip);
-        let is_any = |purpose| meanings(ip).any(|ip| special(ip) == Some(purpose));
-        let (is_metadata, is_loopback) = (is_any(Special::Metadata), is_any(Special::Loopback));
-        self.0.cover(&exact).any(|(network, ports)| {
-            let is_narrow =
-                network == exact || !is_metadata && (!is_loopback || is_within_loopback(network));
-            is_narrow && ports.iter().any(|ports| ports.contains(&port))
+        let host = host_network(ip);
+        let is_special = |purpose| meanings(ip).any(|ip| special(ip) == Some(purpose));
+        let is_metadata = is_special(Special::Metadata);
+        let is_loopback = is_special(Special::Loopback);
+        self.0.cover(&host).any(|(network, ports)| {
+            let is_narrow_enough = if is_metadata {
+                network == host
+            } else if is_loopback {
+                network == host || is_within_loopback(network)
+            } else {
+                true
+            };
+            is_narrow_enough && ports.iter().any(|ports| ports.contains(&port))
         })
     }
 
@@ -52,8 +59,7 @@ impl FromIterator<AllowedDestination> for DestinationList {
 impl Extend<AllowedDestination> for DestinationList {
     fn extend<I: IntoIterator<Item = AllowedDestination>>(&mut self, entries: I) {
         for entry in entries {
-            let ports = self.0.entry(entry.network).or_default();
-            ports.push(entry.ports);
+            self.0.entry(entry.network).or_default().push(entry.ports);
         }
     }
 }
@@ -97,7 +103,7 @@ impl AllowedDestination {
         Self { network, ports }
     }
 
-    /// The address and port, if it is a single one.
+    /// The address and port, if the entry is a single destination.
     pub fn single(&self) -> Option<SocketAddr> {
         let is_single = self.network.prefix_len() == self.network.max_prefix_len()
             && self.ports.start() == self.ports.end();
@@ -127,21 +133,22 @@ type Ports = RangeInclusive<u16>;
 /// Splits off the ports, and the brackets around an IPv6 address.
 fn split_ports(text: &str) -> Option<(String, Option<Ports>)> {
     if let Some(bracketed) = text.strip_prefix('[') {
-        let (inside, after) = bracketed.split_once(']')?;
-        let (length, range) = match after.split_once(':') {
-            Some((length, range)) => (length, Some(port_range(range)?)),
-            None => (after, None),
+        let (address, rest) = bracketed.split_once(']')?;
+        let (prefix, ports) = match rest.split_once(':') {
+            Some((prefix, ports)) => (prefix, Some(port_range(ports)?)),
+            None => (rest, None),
         };
-        if !inside.contains(':') || !(length.is_empty() || length.starts_with('/')) {
+        if !address.contains(':') || !(prefix.is_empty() || prefix.starts_with('/')) {
             return None;
         }
-        return Some((format!("{inside}{length}"), range));
+        return Some((format!("{address}{prefix}"), ports));
     }
+    // An IPv6 network without brackets: the last colon begins no port.
     if parse_network(text) != Err(ParseNetworkError::Form) {
         return Some((text.to_owned(), None));
     }
-    let (before, range) = text.rsplit_once(':')?;
-    Some((before.to_owned(), Some(port_range(range)?)))
+    let (network, ports) = text.rsplit_once(':')?;
+    Some((network.to_owned(), Some(port_range(ports)?)))
 }
 
 const FIRST_PORT: u16 = 1;
@@ -151,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_form_of_an_entry_is_parsed() {
+    fn entries_are_parsed_and_other_texts_rejected() {
         for (text, network, ports) in [
             ("10.0.0.0/8", "10.0.0.0/8", 1..=65535),
             ("10.0.0.0/8:80", "10.0.0.0/8", 80..=80),

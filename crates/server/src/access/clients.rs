@@ -1,7 +1,8 @@
-//! Which clients may connect (`--allow-client`, `--deny-client`, `--require-tlv`): bans, and conditions on the header.
+//! The policy on clients (`--allow-client`, `--deny-client`, `--require-tlv`): bans, and conditions on the header.
 //!
-//! The trust list decides by the real peer which balancers may send headers. This decides by what they claim, once per
-//! connection or session, before the backend is reached. Lists change while the process runs ([`ClientAccess::reread`]).
+//! The trust list decides by the real peer whether it may send headers. This policy decides by the client that a header claims,
+//! once per connection or session, before the backend is reached. Lists change while the process runs
+//! ([`ClientAccess::reread`]).
 
 mod lists;
 mod refusal;
@@ -20,7 +21,7 @@ pub use lists::{ClientLists, ListOptions};
 pub use refusal::ClientRefusal;
 pub use required_tlvs::{ParseRequiredTlvError, RequiredTlv, RequiredTlvs};
 
-/// The policy on the clients of some listeners. Its lists can be replaced while connections are judged by them.
+/// The policy on the clients of some listeners. Its lists can be replaced at any time.
 #[derive(Debug, Default)]
 pub struct ClientAccess {
     options: ListOptions,
@@ -28,7 +29,7 @@ pub struct ClientAccess {
     required_tlvs: RequiredTlvs,
 }
 
-/// What a header says about its client.
+/// The client of a header, and whether the header has the required TLVs.
 #[derive(Clone, Copy, Debug)]
 pub struct HeaderClient {
     /// The claimed source; `None` for LOCAL and UNKNOWN.
@@ -40,15 +41,28 @@ pub struct HeaderClient {
 }
 
 impl HeaderClient {
-    /// The client of a header whose TLVs were judged when it was read.
+    /// The client of a header whose TLVs were checked when it was read.
     pub fn of_read_header(claim: Option<ClaimedSource>, peer: PeerAddr) -> Self {
         let tlvs = Ok(());
         Self { claim, peer, tlvs }
     }
+
+    /// The address that the lists are applied to: the client's, or the peer's if there is no client.
+    pub fn address(self) -> IpAddr {
+        match self.claim {
+            Some(claim) => claim.0.ip().to_canonical(),
+            None => self.peer.ip(),
+        }
+    }
+
+    fn names_peer(self) -> bool {
+        self.claim
+            .is_some_and(|claim| claim.0 == canonical(self.peer.0))
+    }
 }
 
 impl ClientAccess {
-    /// The policy by the values of the options. Reads the files that they name.
+    /// Creates the policy from the values of the options. Reads the files that they name.
     pub fn new(
         options: ListOptions,
         required_tlvs: RequiredTlvs,
@@ -61,12 +75,12 @@ impl ClientAccess {
         })
     }
 
-    /// Decides by a header. A denied client is refused, whichever peer sends the header; without a client, a denied peer.
+    /// Decides by a header. The deny list applies to the client, or to the peer if the header has no client.
     ///
-    /// The allow list and required TLVs do not apply to the balancer's own connections. A header without a client is of such a
-    /// connection. So is one that names the peer's own address and port: version 1 has no LOCAL for health checks. A balancer that
-    /// keeps its clients' addresses sends the same for a client, so the peer must be of `--health-checks-from`, or have an
-    /// address of this host (`is_own`).
+    /// The allow list and required TLVs do not apply to the balancer's own connections, such as health checks. Their headers
+    /// have no client or, as version 1 has no LOCAL, name the peer's own address and port. A balancer that keeps its clients'
+    /// addresses sends the latter for a client, too, so the peer must be of `--health-checks-from`, or have an address of this
+    /// host (`is_own`) if there is no such list.
     pub fn admit(
         &self,
         header: HeaderClient,
@@ -75,8 +89,9 @@ impl ClientAccess {
         let lists = self.lists.load();
         let client = header.address();
         lists.check_denied(client)?;
-        let is_health_check = || header.names_peer() && lists.is_health_checker(client, is_own);
-        if header.claim.is_none() || is_health_check() {
+        let is_balancer_connection = header.claim.is_none()
+            || header.names_peer() && lists.is_health_checker(client, is_own);
+        if is_balancer_connection {
             return Ok(());
         }
         lists.check_allowed(client)?;
@@ -100,7 +115,7 @@ impl ClientAccess {
     ///
     /// [`ClientRefusal::TlvMissing`], [`ClientRefusal::TlvMismatch`].
     pub fn judge_tlvs(&self, header: &Header<'_>) -> Result<(), ClientRefusal> {
-        self.required_tlvs.judge(header)
+        self.required_tlvs.check(header)
     }
 
     /// Whether headers must have a TLV.
@@ -115,8 +130,9 @@ impl ClientAccess {
 
     /// The files of the lists.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
-        let files = self.options.values();
-        files.filter_map(|value| value.strip_prefix('@').map(Path::new))
+        self.options
+            .values()
+            .filter_map(|value| value.strip_prefix('@').map(Path::new))
     }
 
     /// The lists in force.
@@ -138,22 +154,8 @@ impl ClientAccess {
 
 impl ListOptions {
     fn values(&self) -> impl Iterator<Item = &String> {
-        let lists = [&self.allow, &self.deny, &self.health_checks];
-        lists.into_iter().flatten()
-    }
-}
-
-impl HeaderClient {
-    /// The address that the lists are applied to: the client's, or the peer's if there is no client.
-    pub fn address(self) -> IpAddr {
-        match self.claim {
-            Some(claim) => claim.0.ip().to_canonical(),
-            None => self.peer.ip(),
-        }
-    }
-
-    fn names_peer(self) -> bool {
-        self.claim
-            .is_some_and(|claim| claim.0 == canonical(self.peer.0))
+        [&self.allow, &self.deny, &self.health_checks]
+            .into_iter()
+            .flatten()
     }
 }

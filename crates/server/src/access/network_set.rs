@@ -1,4 +1,4 @@
-//! Sets of networks (CIDR), as options and files list them: trusted peers, clients, networks of this host.
+//! Sets of networks in CIDR notation, as options and files list them: trusted peers, clients, networks of this host.
 
 use std::io;
 use std::net::IpAddr;
@@ -11,11 +11,11 @@ use peername_proto::{
 use peername_sys::fs::text_file;
 use prefix_trie::joint::JointPrefixSet;
 
-/// A set of networks: a prefix trie. A list of bans may have a hundred thousand, and a lookup takes as many steps as an
-/// address has bits at most.
+/// A set of networks, as a prefix trie: a list of bans may have a hundred thousand, and a lookup takes at most as many steps
+/// as an address has bits.
 ///
 /// An IPv4-mapped address is looked up as the IPv4 address; apart from that, networks of one family contain no address of
-/// the other one.
+/// the other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NetworkSet(JointPrefixSet<IpNet>);
 
@@ -32,15 +32,15 @@ impl NetworkSet {
         values: &[S],
         files: FileContent,
     ) -> Result<Self, NetworkListError> {
-        let mut list = Reader {
+        let mut reader = Reader {
             option,
             files,
             networks: Self::default(),
         };
         for value in values {
-            list.add_value(value.as_ref())?;
+            reader.add_value(value.as_ref())?;
         }
-        Ok(list.networks)
+        Ok(reader.networks)
     }
 
     /// Reads the values of an option that must list a network. The trust list (`--trust`) is one: a peer that may send a
@@ -54,10 +54,10 @@ impl NetworkSet {
         values: &[S],
     ) -> Result<Self, NetworkListError> {
         let networks = Self::read(option, values, FileContent::Required)?;
-        match networks.is_empty() {
-            true => Err(NetworkListError::Empty { option }),
-            false => Ok(networks),
+        if networks.is_empty() {
+            return Err(NetworkListError::Empty { option });
         }
+        Ok(networks)
     }
 
     /// Adds a network.
@@ -67,18 +67,19 @@ impl NetworkSet {
 
     /// Whether one of the networks contains the address.
     pub fn contains(&self, ip: IpAddr) -> bool {
-        self.0.is_covered(&host(ip))
+        self.0.is_covered(&host_network(ip))
     }
 
     /// The network with the longest prefix that contains the address.
     pub fn longest_match(&self, ip: IpAddr) -> Option<IpNet> {
-        self.0.get_lpm(&host(ip))
+        self.0.get_lpm(&host_network(ip))
     }
 
-    /// Whether the set contains every address of this one's family.
+    /// Whether the set contains every address of the same family as `ip`.
     pub fn contains_family_of(&self, ip: IpAddr) -> bool {
-        let widest = self.0.get_spm(&host(ip));
-        widest.is_some_and(|network| network.prefix_len() == 0)
+        self.0
+            .get_spm(&host_network(ip))
+            .is_some_and(|network| network.prefix_len() == 0)
     }
 
     /// The networks, IPv4 first.
@@ -97,17 +98,17 @@ impl NetworkSet {
     }
 }
 
-/// The network of this address alone.
-pub(crate) fn host(ip: IpAddr) -> IpNet {
+/// The network that contains only this address.
+pub(crate) fn host_network(ip: IpAddr) -> IpNet {
     IpNet::from(ip.to_canonical())
 }
 
-/// What a file must have.
+/// Whether a file must list a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileContent {
-    /// At least one network.
+    /// It must list at least one.
     Required,
-    /// Nothing.
+    /// It may be empty.
     Optional,
 }
 
@@ -138,12 +139,12 @@ impl Reader {
 
     fn add_file(&mut self, path: PathBuf) -> Result<(), NetworkListError> {
         let option = self.option;
-        let mut is_empty = true;
         let text = text_file::read(&path).map_err(|source| NetworkListError::File {
             option,
             path: path.clone(),
             source,
         })?;
+        let mut is_empty = true;
         for (number, line) in (1..).zip(text.lines()) {
             let entry = line.split(['#', ';']).next().unwrap_or_default().trim();
             if entry.is_empty() {
@@ -260,13 +261,12 @@ pub enum NetworkListError {
 }
 
 fn value_hint(value: &str) -> String {
-    match Path::new(value).is_file() {
-        true => format!("; for the networks in this file write @{value}"),
-        false if value.contains(',') => {
-            "; several are values of their own: one for each option, or elements of a list"
-                .to_owned()
-        }
-        false => String::new(),
+    if Path::new(value).is_file() {
+        format!("; for the networks in this file write @{value}")
+    } else if value.contains(',') {
+        "; several are values of their own: one for each option, or elements of a list".to_owned()
+    } else {
+        String::new()
     }
 }
 
@@ -277,11 +277,14 @@ fn advice(error: &io::Error) -> &'static str {
     }
 }
 
-/// Whether the entry looks like a mistyped network: nothing but the characters of one, and no longer.
+/// Whether the entry looks like a mistyped network: it has the characters of a network only, and is not longer.
 fn resembles_address(entry: &str) -> bool {
     let is_allowed = |byte: u8| byte.is_ascii_hexdigit() || b".:/".contains(&byte);
-    entry.len() <= 49 && entry.contains(['.', ':']) && entry.bytes().all(is_allowed)
+    entry.len() <= MAX_NETWORK_LEN && entry.contains(['.', ':']) && entry.bytes().all(is_allowed)
 }
+
+/// Bytes of the longest network: IPv6 with a dotted tail (45), and `/128`.
+const MAX_NETWORK_LEN: usize = 49;
 
 #[cfg(test)]
 mod tests {
@@ -328,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn families_are_apart() {
+    fn network_contains_no_address_of_the_other_family() {
         let read = |value| NetworkSet::read_required("--trust", &[value]).unwrap();
         let (v4, v6) = ("192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap());
         assert!(read("0.0.0.0/0").contains_family_of(v4) && !read("0.0.0.0/0").contains(v6));

@@ -1,4 +1,4 @@
-//! The allow list, the deny list, and the list of peers that check health.
+//! The allow list and the deny list of clients, and the list of peers that send health checks.
 
 use std::net::IpAddr;
 
@@ -10,13 +10,13 @@ use crate::access::network_set::{FileContent, NetworkListError, NetworkSet};
 pub struct ListOptions {
     /// `--allow-client`: the clients that may connect; empty for all.
     pub allow: Vec<String>,
-    /// `--deny-client`: the clients that may not.
+    /// `--deny-client`: the clients that may not connect.
     pub deny: Vec<String>,
     /// `--health-checks-from`: the peers that may name themselves as the client; empty for those on this host.
     pub health_checks: Vec<String>,
 }
 
-/// The networks of clients that may connect, and of those that may not.
+/// The networks of clients that may connect, of clients that may not, and of peers that send health checks.
 #[derive(Debug, Default)]
 pub struct ClientLists {
     /// `None`: every client may connect that is not denied.
@@ -34,14 +34,10 @@ impl ClientLists {
     ///
     /// [`NetworkListError`]: a value, a file, or a line of a file.
     pub fn read(options: &ListOptions) -> Result<Self, NetworkListError> {
-        let read = |option, values: &[String], content| match values {
-            [] => Ok(None),
-            values => NetworkSet::read(option, values, content).map(Some),
-        };
         Ok(Self {
-            allow: read("--allow-client", &options.allow, FileContent::Required)?,
+            allow: read_optional("--allow-client", &options.allow, FileContent::Required)?,
             deny: NetworkSet::read("--deny-client", &options.deny, FileContent::Optional)?,
-            health_checks: read(
+            health_checks: read_optional(
                 "--health-checks-from",
                 &options.health_checks,
                 FileContent::Optional,
@@ -84,6 +80,18 @@ impl ClientLists {
     }
 }
 
+/// Reads a list; `None` if its option is not given.
+fn read_optional(
+    option: &'static str,
+    values: &[String],
+    files: FileContent,
+) -> Result<Option<NetworkSet>, NetworkListError> {
+    if values.is_empty() {
+        return Ok(None);
+    }
+    NetworkSet::read(option, values, files).map(Some)
+}
+
 #[cfg(test)]
 mod tests {
     use std::fmt::Write;
@@ -94,15 +102,15 @@ mod tests {
     use super::*;
 
     fn read(allow: &[&str], deny: &[&str]) -> Result<ClientLists, NetworkListError> {
-        let words = |list: &[&str]| list.iter().map(|&word| word.to_owned()).collect();
+        let owned = |values: &[&str]| values.iter().map(|&value| value.to_owned()).collect();
         ClientLists::read(&ListOptions {
-            allow: words(allow),
-            deny: words(deny),
+            allow: owned(allow),
+            deny: owned(deny),
             ..ListOptions::default()
         })
     }
 
-    fn judge(allow: &[&str], deny: &[&str], client: &str) -> Result<(), ClientRefusal> {
+    fn check(allow: &[&str], deny: &[&str], client: &str) -> Result<(), ClientRefusal> {
         let (lists, client) = (read(allow, deny).unwrap(), client.parse().unwrap());
         lists.check_denied(client)?;
         lists.check_allowed(client)
@@ -116,7 +124,7 @@ mod tests {
     #[test]
     fn without_lists_every_client_may_connect() {
         for client in ["192.0.2.1", "2001:db8::1", "::ffff:192.0.2.1"] {
-            assert_eq!(judge(&[], &[], client), Ok(()));
+            assert_eq!(check(&[], &[], client), Ok(()));
         }
     }
 
@@ -124,15 +132,15 @@ mod tests {
     fn deny_wins_whichever_prefix_is_longer() {
         let (allow, deny) = (&["192.0.2.0/24"], &["192.0.2.128/25", "192.0.0.0/16"]);
         assert_eq!(
-            judge(allow, deny, "192.0.2.1"),
+            check(allow, deny, "192.0.2.1"),
             denied("192.0.0.0/16"),
             "although the allow list has the longer prefix"
         );
-        assert_eq!(judge(allow, deny, "192.0.2.200"), denied("192.0.2.128/25"));
+        assert_eq!(check(allow, deny, "192.0.2.200"), denied("192.0.2.128/25"));
         let deny = &["192.0.2.128/25"];
-        assert_eq!(judge(allow, deny, "192.0.2.1"), Ok(()));
+        assert_eq!(check(allow, deny, "192.0.2.1"), Ok(()));
         assert_eq!(
-            judge(allow, deny, "192.0.3.1"),
+            check(allow, deny, "192.0.3.1"),
             Err(ClientRefusal::NotAllowed)
         );
     }
@@ -140,24 +148,24 @@ mod tests {
     #[test]
     fn longest_prefix_is_named() {
         let deny = ["203.0.113.0/24", "203.0.113.9", "2001:db8::/32"];
-        assert_eq!(judge(&[], &deny, "203.0.113.9"), denied("203.0.113.9/32"));
-        assert_eq!(judge(&[], &deny, "203.0.113.8"), denied("203.0.113.0/24"));
-        assert_eq!(judge(&[], &deny, "2001:db8:1::1"), denied("2001:db8::/32"));
-        assert_eq!(judge(&[], &deny, "203.0.114.9"), Ok(()));
+        assert_eq!(check(&[], &deny, "203.0.113.9"), denied("203.0.113.9/32"));
+        assert_eq!(check(&[], &deny, "203.0.113.8"), denied("203.0.113.0/24"));
+        assert_eq!(check(&[], &deny, "2001:db8:1::1"), denied("2001:db8::/32"));
+        assert_eq!(check(&[], &deny, "203.0.114.9"), Ok(()));
     }
 
     #[test]
     fn mapped_addresses_are_those_of_ipv4() {
         let mapped = "::ffff:192.0.2.9";
         assert_eq!(
-            judge(&[], &["192.0.2.0/24"], mapped),
+            check(&[], &["192.0.2.0/24"], mapped),
             denied("192.0.2.0/24")
         );
         let entry = &["::ffff:192.0.2.0/120"];
-        assert_eq!(judge(&[], entry, "192.0.2.9"), denied("192.0.2.0/24"));
-        assert_eq!(judge(&["192.0.2.0/24"], &[], mapped), Ok(()));
-        // One family says nothing of the other.
-        assert_eq!(judge(&[], &["0.0.0.0/0"], "2001:db8::1"), Ok(()));
+        assert_eq!(check(&[], entry, "192.0.2.9"), denied("192.0.2.0/24"));
+        assert_eq!(check(&["192.0.2.0/24"], &[], mapped), Ok(()));
+        // A network of one family contains no address of the other.
+        assert_eq!(check(&[], &["0.0.0.0/0"], "2001:db8::1"), Ok(()));
     }
 
     #[test]
@@ -179,8 +187,7 @@ mod tests {
         fs::remove_file(&path).unwrap();
     }
 
-    /// The work of reading a list grows with its length, and not with its square. It is counted in allocated memory, which
-    /// does not depend on how busy the machine is.
+    /// The work is counted in allocations, which do not depend on how busy the machine is.
     #[test]
     fn hundred_thousand_entries_are_read_by_linear_work() {
         let path = std::env::temp_dir().join(format!("peername-100k-{}", std::process::id()));

@@ -5,10 +5,10 @@ use ipnet::IpNet;
 /// Why a client is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClientRefusal {
-    /// It is on the deny list.
+    /// The client is on the deny list.
     #[error("the client is on the list of --deny-client, by its entry {by}")]
     Denied {
-        /// The longest prefix of the list that covers it.
+        /// The longest prefix of the list that covers the client.
         by: IpNet,
     },
     /// There is an allow list, and the client is not on it.

@@ -1,6 +1,6 @@
-//! TLVs that a header must have (`--require-tlv`): a header of a trusted balancer is not enough.
+//! TLVs that a header must have (`--require-tlv`), even if it comes from a trusted balancer.
 //!
-//! Customers of a cloud may reach its balancer by a VPC endpoint of theirs. The balancer adds a TLV with the endpoint's id.
+//! Customers of a cloud may reach its balancer by VPC endpoints of their own. The balancer adds a TLV with the endpoint's id.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -17,11 +17,11 @@ pub struct RequiredTlv {
     expected: Expected,
 }
 
-/// What the value has to be.
+/// The value that a TLV must have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Expected {
     Bytes(Vec<u8>),
-    /// Upper and lower case are the same.
+    /// Compared without regard to case.
     HostName(String),
     AwsVpcEndpoint(String),
     AzureLinkId(u32),
@@ -70,8 +70,8 @@ impl FromStr for RequiredTlv {
                 let expected = Expected::AwsVpcEndpoint(value.to_owned());
                 let sent = [b"\x01", value.as_bytes()].concat();
                 let (kind, value) = (kind::AWS, sent.as_slice());
-                // Another form matches no header.
-                if !expected.is(Tlv { kind, value }) {
+                // An id that no balancer can send would match no header.
+                if !expected.matches(Tlv { kind, value }) {
                     return Err(VpcEndpoint);
                 }
                 (kind, expected)
@@ -96,9 +96,9 @@ impl FromStr for RequiredTlv {
 }
 
 impl FromIterator<RequiredTlv> for RequiredTlvs {
-    fn from_iter<I: IntoIterator<Item = RequiredTlv>>(all: I) -> Self {
+    fn from_iter<I: IntoIterator<Item = RequiredTlv>>(required: I) -> Self {
         let mut by_kind = BTreeMap::<u8, Vec<Expected>>::new();
-        for RequiredTlv { kind, expected } in all {
+        for RequiredTlv { kind, expected } in required {
             by_kind.entry(kind).or_default().push(expected);
         }
         Self(by_kind)
@@ -110,9 +110,9 @@ impl RequiredTlvs {
         self.0.is_empty()
     }
 
-    /// Whether a header for a client has a TLV of each required type, and of these only listed values: a type that occurs
-    /// twice names two things, and one of them would be wrong.
-    pub(super) fn judge(&self, header: &Header<'_>) -> Result<(), ClientRefusal> {
+    /// Checks that a header for a client has a TLV of each required type, and that all its TLVs of these types have listed
+    /// values: of two different values, one would be wrong.
+    pub(super) fn check(&self, header: &Header<'_>) -> Result<(), ClientRefusal> {
         if self.is_empty() || header.command != Command::Proxy {
             return Ok(());
         }
@@ -121,7 +121,7 @@ impl RequiredTlvs {
             if found.peek().is_none() {
                 return Err(ClientRefusal::TlvMissing { kind });
             }
-            if !found.all(|tlv| values.iter().any(|value| value.is(tlv))) {
+            if !found.all(|tlv| values.iter().any(|value| value.matches(tlv))) {
                 return Err(ClientRefusal::TlvMismatch { kind });
             }
         }
@@ -130,7 +130,7 @@ impl RequiredTlvs {
 }
 
 impl Expected {
-    fn is(&self, tlv: Tlv<'_>) -> bool {
+    fn matches(&self, tlv: Tlv<'_>) -> bool {
         match self {
             Self::Bytes(bytes) => bytes == tlv.value,
             Self::HostName(name) => name.as_bytes().eq_ignore_ascii_case(tlv.value),
@@ -149,13 +149,15 @@ mod tests {
 
     use super::*;
 
-    fn judge(required: &[&str], header: &[u8]) -> Result<(), ClientRefusal> {
-        let required = required.iter().map(|text| text.parse::<RequiredTlv>());
-        let required: RequiredTlvs = required.collect::<Result<_, _>>().unwrap();
+    fn check(required: &[&str], header: &[u8]) -> Result<(), ClientRefusal> {
+        let required: RequiredTlvs = required
+            .iter()
+            .map(|text| text.parse::<RequiredTlv>().unwrap())
+            .collect();
         let Ok(Parsed::Complete(header)) = parse(header, Carrier::Stream) else {
             panic!("an invalid header")
         };
-        required.judge(&header)
+        required.check(&header)
     }
 
     fn with_tlvs(tlvs: &[(u8, &[u8])]) -> Vec<u8> {
@@ -176,49 +178,48 @@ mod tests {
     fn values_of_one_type_are_alternatives_and_types_add_up() {
         let required = ["alpn=h2", "alpn=http/1.1", "authority=Example.org"];
         let header = |alpn: &[u8], name: &[u8]| with_tlvs(&[(1, alpn), (2, name)]);
-        assert_eq!(judge(&required, &header(b"h2", b"example.ORG")), Ok(()));
+        assert_eq!(check(&required, &header(b"h2", b"example.ORG")), Ok(()));
         assert_eq!(
-            judge(&required, &header(b"http/1.1", b"example.org")),
+            check(&required, &header(b"http/1.1", b"example.org")),
             Ok(())
         );
         assert_eq!(
-            judge(&required, &header(b"h3", b"example.org")),
+            check(&required, &header(b"h3", b"example.org")),
             Err(ClientRefusal::TlvMismatch { kind: 1 })
         );
         assert_eq!(
-            judge(&required, &header(b"h2", b"example.org.")),
+            check(&required, &header(b"h2", b"example.org.")),
             Err(ClientRefusal::TlvMismatch { kind: 2 })
         );
         assert_eq!(
-            judge(&required, &with_tlvs(&[(1, b"h2")])),
+            check(&required, &with_tlvs(&[(1, b"h2")])),
             Err(ClientRefusal::TlvMissing { kind: 2 })
         );
     }
 
     #[test]
-    fn ids_of_clouds_are_compared_as_they_show_them() {
+    fn cloud_ids_are_given_in_the_notation_of_the_cloud() {
         let aws = with_tlvs(&[(0xea, b"\x01vpce-08d2bf15fac5001c9")]);
-        assert_eq!(judge(&["aws-vpce-id=vpce-08d2bf15fac5001c9"], &aws), Ok(()));
-        assert!(judge(&["aws-vpce-id=vpce-08d2bf15fac5001c8"], &aws).is_err());
-        // No header names one so.
+        assert_eq!(check(&["aws-vpce-id=vpce-08d2bf15fac5001c9"], &aws), Ok(()));
+        assert!(check(&["aws-vpce-id=vpce-08d2bf15fac5001c8"], &aws).is_err());
+        // No balancer sends such an id.
         for id in ["08d2bf15fac5001c9", "vpce-08d2 "] {
             assert!(format!("aws-vpce-id={id}").parse::<RequiredTlv>().is_err());
         }
         let azure = with_tlvs(&[(0xee, &[1, 4, 3, 2, 1])]);
-        assert_eq!(judge(&["azure-linkid=16909060"], &azure), Ok(()));
+        assert_eq!(check(&["azure-linkid=16909060"], &azure), Ok(()));
         let gcp = with_tlvs(&[(0xe0, &[0, 0, 0, 0, 0, 0, 1, 0])]);
-        assert_eq!(judge(&["gcp-psc-id=256"], &gcp), Ok(()));
+        assert_eq!(check(&["gcp-psc-id=256"], &gcp), Ok(()));
         let custom = with_tlvs(&[(0xe4, &[0xca, 0xfe])]);
-        assert_eq!(judge(&["0xE4=cafe"], &custom), Ok(()));
-        assert!(judge(&["0xE4=cafe00"], &custom).is_err());
+        assert_eq!(check(&["0xE4=cafe"], &custom), Ok(()));
+        assert!(check(&["0xE4=cafe00"], &custom).is_err());
     }
 
-    /// One of two values would be the wrong one.
     #[test]
     fn repeated_tlv_must_have_listed_values_only() {
         let twice = with_tlvs(&[(1, b"h2"), (1, b"h3")]);
-        assert!(judge(&["alpn=h2"], &twice).is_err());
-        assert_eq!(judge(&["alpn=h2", "alpn=h3"], &twice), Ok(()));
+        assert!(check(&["alpn=h2"], &twice).is_err());
+        assert_eq!(check(&["alpn=h2", "alpn=h3"], &twice), Ok(()));
     }
 
     #[test]
@@ -231,20 +232,20 @@ mod tests {
             "203.0.113.1:2".parse().unwrap(),
         );
         assert_eq!(
-            judge(&required, &v1),
+            check(&required, &v1),
             Err(ClientRefusal::TlvMissing { kind: 1 })
         );
         let mut unknown = Vec::new();
         write_v1_unknown(&mut unknown);
-        assert_eq!(judge(&required, &unknown), Ok(()));
+        assert_eq!(check(&required, &unknown), Ok(()));
         let local = b"\r\n\r\n\0\r\nQUIT\n\x20\x00\x00\x00";
-        assert_eq!(judge(&required, local), Ok(()));
+        assert_eq!(check(&required, local), Ok(()));
     }
 
     #[test]
-    fn other_texts_are_rejected() {
+    fn invalid_texts_are_rejected() {
         use ParseRequiredTlvError::{Empty, Form, Hex, Id};
-        for (text, why) in [
+        for (text, error) in [
             ("alpn", Form),
             ("colour=red", Form),
             ("0x1EA=00", Form),
@@ -254,7 +255,7 @@ mod tests {
             ("azure-linkid=4294967296", Id),
             ("gcp-psc-id=x", Id),
         ] {
-            assert_eq!(text.parse::<RequiredTlv>(), Err(why), "{text}");
+            assert_eq!(text.parse::<RequiredTlv>(), Err(error), "{text}");
         }
     }
 }
