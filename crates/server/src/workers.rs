@@ -1,7 +1,7 @@
 //! The workers: one thread each, with a listening socket of its own on every address.
 //!
-//! What a worker serves never moves to another thread, takes no lock and wakes no other worker. The kernel spreads
-//! connections over the workers' sockets (SO_REUSEPORT), and `balance.rs` evens that out.
+//! Once a worker serves a connection, the connection never moves to another thread, takes no lock and wakes no other worker.
+//! The kernel spreads connections over the workers' sockets (SO_REUSEPORT), and `balance.rs` evens out the differences.
 
 pub mod connections;
 pub mod liveness;
@@ -54,9 +54,9 @@ pub struct Capacity {
 /// Running workers.
 pub struct Workers {
     phase: watch::Sender<Phase>,
-    /// By index; `None` once its exit was returned.
+    /// By the index of the worker; `None` once [`Workers::next_exit`] has returned its exit.
     threads: Vec<Option<JoinHandle<io::Result<()>>>>,
-    /// The indices of those that have exited.
+    /// The indices of the workers that have exited.
     exits: mpsc::UnboundedReceiver<usize>,
     commands: Vec<mpsc::UnboundedSender<WorkerCommand>>,
     loads: Vec<Arc<WorkerLoad>>,
@@ -65,14 +65,13 @@ pub struct Workers {
     closed: Arc<AtomicUsize>,
     /// Descriptors reserved since the start; negative where more were released.
     reserved: isize,
-    /// Permits withheld for them.
+    /// Permits withheld for the reserved descriptors.
     withheld: isize,
-    /// All permits, those that connections hold included.
+    /// All permits, including those that connections hold.
     limit: Arc<AtomicUsize>,
 }
 
-/// Starts a worker for each set of sockets. Each list of `tasks` has one task per worker, in the workers' order; where there
-/// are more, they are distributed again from the first worker on.
+/// Starts a worker for each set of sockets. The tasks of each list are distributed over the workers, from the first one on.
 ///
 /// # Errors
 ///
@@ -215,7 +214,7 @@ impl Workers {
         }
     }
 
-    /// Gives each worker one more task, the first to the first worker, and so on.
+    /// Distributes more tasks over the workers, from the first worker on.
     pub fn spawn(&self, tasks: Vec<WorkerTask>) {
         for (worker, task) in self.commands.iter().cycle().zip(tasks) {
             let _ = worker.send(WorkerCommand::Spawn(task));
@@ -223,24 +222,24 @@ impl Workers {
     }
 
     /// Closes these listeners. Connections in their accept backlog are served first, and open connections go on.
-    /// Returns once every worker has closed them, except those with a backlog that waits for a connection permit.
+    /// Returns once every worker has closed them, except listeners whose backlog waits for a connection permit.
     pub async fn close(&mut self, listeners: Vec<ListenerId>) {
         let listeners: Arc<[ListenerId]> = listeners.into();
-        let ask = |worker: &mpsc::UnboundedSender<WorkerCommand>| {
+        let mut answers = Vec::new();
+        for worker in &self.commands {
             let (reply, answer) = oneshot::channel();
             let _ = worker.send(WorkerCommand::Close(Arc::clone(&listeners), reply));
-            answer
-        };
-        let answers: Vec<_> = self.commands.iter().map(ask).collect();
+            answers.push(answer);
+        }
         for answer in answers {
             let _ = answer.await;
         }
-        // Those with a backlog are closed later; their descriptors are released with the next close.
+        // Listeners with a backlog are closed later; their descriptors are released by the next call.
         let closed = self.closed.swap(0, Relaxed);
         self.release_descriptors(closed);
     }
 
-    /// Duplicates every listening socket, for a process that takes over: those of the first worker first.
+    /// Duplicates every listening socket, for a process that takes over. The sockets are in the order of the workers.
     ///
     /// # Errors
     ///
@@ -250,13 +249,16 @@ impl Workers {
         for worker in &self.commands {
             let (reply, answer) = oneshot::channel();
             let _ = worker.send(WorkerCommand::Share(reply));
-            let shared = answer.await.map_err(io::Error::other);
-            all.extend(shared.call("a worker's listening sockets")??);
+            let shared = answer
+                .await
+                .map_err(io::Error::other)
+                .call("a worker's listening sockets")??;
+            all.extend(shared);
         }
         Ok(all)
     }
 
-    /// Leaves the accept backlogs of these listeners to the process that has taken over, when they are closed.
+    /// Makes later calls of [`Workers::close`] leave the accept backlogs of these listeners to the process that has taken over.
     pub async fn leave_backlogs(&self, listeners: Vec<ListenerId>) {
         let listeners: Arc<[ListenerId]> = listeners.into();
         for worker in &self.commands {
@@ -276,12 +278,12 @@ impl Workers {
         self.phase.send_replace(Phase::Drain);
     }
 
-    /// Ends what is still open.
+    /// Ends all open connections and tasks.
     pub fn end(&self) {
         self.phase.send_replace(Phase::End);
     }
 
-    /// Waits until a worker exits, and returns how; `None` once all have. Cancel-safe.
+    /// Waits until a worker exits, and returns its result; `None` once all have exited. Cancel-safe.
     pub async fn next_exit(&mut self) -> Option<io::Result<()>> {
         let index = self.exits.recv().await?;
         let thread = self.threads.get_mut(index)?.take()?;
@@ -290,7 +292,7 @@ impl Workers {
         Some(exit.unwrap_or_else(|_| Err(io::Error::other("it panicked"))))
     }
 
-    /// Waits until every worker has exited; after [`Workers::end`] that is at once.
+    /// Waits until every worker has exited, which is soon after [`Workers::end`].
     pub fn join(self) {
         for thread in self.threads.into_iter().flatten() {
             let _ = thread.join();
@@ -298,11 +300,13 @@ impl Workers {
     }
 }
 
-/// The tasks of each worker.
+/// Distributes the tasks of each list over the workers, from the first worker on.
 fn distribute(tasks: Vec<Vec<WorkerTask>>, workers: usize) -> Vec<Vec<WorkerTask>> {
     let mut per_worker: Vec<Vec<_>> = (0..workers).map(|_| Vec::new()).collect();
-    for (number, task) in tasks.into_iter().flat_map(|group| (0..).zip(group)) {
-        let number: usize = number;
+    for (number, task) in tasks
+        .into_iter()
+        .flat_map(|list| list.into_iter().enumerate())
+    {
         if let Some(worker) = per_worker.get_mut(number % workers.max(1)) {
             worker.push(task);
         }
@@ -318,7 +322,7 @@ struct ExitNotifier {
 
 impl Drop for ExitNotifier {
     fn drop(&mut self) {
-        // Nothing receives it when the control side has ended all workers.
+        // The receiver is gone once the control side has ended all workers.
         let _ = self.exit.send(self.index);
     }
 }

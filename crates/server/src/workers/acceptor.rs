@@ -1,7 +1,7 @@
 //! Accepts connections for all listeners of a worker.
 //!
-//! The listeners are in one epoll instance, which the runtime waits for: a listener costs its socket and nothing else,
-//! no task and no registration in the runtime, so a thousand ports are as good as one.
+//! The listeners are in one epoll instance, which the runtime waits for. A listener needs no task and no registration in the
+//! runtime, so a thousand ports cost a thousand sockets and nothing else.
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind};
@@ -30,7 +30,7 @@ use crate::listeners::{Listener, ListenerId};
 /// The listeners of one worker.
 pub(crate) struct Acceptor<S: Serve> {
     poller: AsyncEpoll,
-    /// By their token in the poller.
+    /// By the token in the poller.
     listeners: HashMap<u64, Listener>,
     draining: Vec<DrainingListener<S::Context>>,
     /// Counts closed listening sockets.
@@ -52,7 +52,7 @@ pub(crate) struct Dispatched<S: Serve> {
 }
 
 impl<S: Serve> Acceptor<S> {
-    /// Without listeners; counts those it closes in `closed`. Needs a tokio runtime.
+    /// Creates an acceptor without listeners, which counts in `closed` the listeners that it closes. Needs a tokio runtime.
     pub(crate) fn new(
         service: Arc<S>,
         limit: ConnectionLimit,
@@ -76,8 +76,9 @@ impl<S: Serve> Acceptor<S> {
     pub(crate) fn add(&mut self, listeners: Vec<Listener>) -> io::Result<()> {
         self.listeners.reserve(listeners.len());
         for listener in listeners {
-            let free = |token: &u64| !self.listeners.contains_key(token);
-            let Some(token) = tokens_of(listener.id).find(free) else {
+            let Some(token) =
+                tokens_of(listener.id).find(|token| !self.listeners.contains_key(token))
+            else {
                 continue;
             };
             self.poller
@@ -90,24 +91,24 @@ impl<S: Serve> Acceptor<S> {
 
     /// Duplicates the listening sockets.
     pub(crate) fn share(&self) -> SharedListeners {
-        let all = self.listeners.values();
-        let duplicate = |listener: &Listener| {
-            let socket = listener.socket.try_clone().call("fcntl(F_DUPFD_CLOEXEC)")?;
-            Ok((listener.id, socket))
-        };
-        all.map(duplicate).collect()
+        self.listeners
+            .values()
+            .map(|listener| {
+                let socket = listener.socket.try_clone().call("fcntl(F_DUPFD_CLOEXEC)")?;
+                Ok((listener.id, socket))
+            })
+            .collect()
     }
 
     /// Leaves the accept backlogs of these listeners to another process that holds the sockets too.
     pub(crate) fn leave_backlogs(&mut self, ids: &[ListenerId]) {
-        let all = self.listeners.values_mut();
-        for listener in all.filter(|listener| ids.contains(&listener.id)) {
-            listener.is_shared = true;
+        for listener in self.listeners.values_mut() {
+            listener.is_shared |= ids.contains(&listener.id);
         }
     }
 
-    /// Closes a listener. Its accept backlog is served first, because close(2) would reset the connections in it. As
-    /// many are served now as there are permits, the rest by [`Acceptor::accept`]. If another process holds the socket
+    /// Closes a listener. Its accept backlog is served first, because close(2) would reset the connections in it: as
+    /// many connections as there are permits now, the rest by [`Acceptor::accept`]. If another process holds the socket
     /// too, the backlog is left to that process.
     pub(crate) fn close(&mut self, id: ListenerId) {
         let tokens = tokens_of(id).take_while(|token| self.listeners.contains_key(token));
@@ -141,18 +142,18 @@ impl<S: Serve> Acceptor<S> {
 
     /// Closes all listeners.
     pub(crate) fn close_all(&mut self) {
-        let all: Vec<_> = self.listeners.drain().collect();
-        all.into_iter()
-            .for_each(|(_, listener)| self.drain(listener));
+        for listener in std::mem::take(&mut self.listeners).into_values() {
+            self.drain(listener);
+        }
     }
 
     /// Waits for connections and accepts a batch of them. Cancel-safe.
     ///
-    /// An error of one connection is skipped; when descriptors or memory have run out, it pauses.
+    /// Skips a connection that fails; pauses when descriptors or memory have run out.
     ///
     /// # Errors
     ///
-    /// A listener is broken.
+    /// A listener is broken that the service can't lose ([`Serve::can_lose`]).
     pub(crate) async fn accept(&mut self) -> io::Result<()> {
         // Draining listeners first: their connections came earlier and are bounded in number.
         if !self.draining.is_empty() {
@@ -246,8 +247,8 @@ impl<S: Serve> Acceptor<S> {
         )
     }
 
-    /// Adds the tokens of listeners with connections in their backlog. Returns whether there may be more of them. A
-    /// single listener is added without a call of epoll.
+    /// Adds to `ready` the tokens of listeners with connections in their backlog, and returns whether there may be more such
+    /// listeners. A single listener is added without a call of epoll.
     fn find_ready(&self, ready: &mut Vec<u64>) -> io::Result<bool> {
         let mut tokens = self.listeners.keys();
         if let (Some(&only), None) = (tokens.next(), tokens.next()) {
@@ -257,7 +258,7 @@ impl<S: Serve> Acceptor<S> {
         self.poller.collect_ready(ready).map_err(io::Error::other)
     }
 
-    /// Serves a connection here, or hands it off to a worker that has fewer.
+    /// Serves a connection on this worker, or hands it off to a worker that has fewer.
     fn dispatch(
         &self,
         listener: &Listener,
@@ -266,8 +267,11 @@ impl<S: Serve> Acceptor<S> {
         context: S::Context,
     ) {
         let bound_to = listener.addr;
-        let original = listener.is_transparent.then(|| stream.local_addr().ok());
-        let listener = original.flatten().map_or(bound_to, LocalAddr::canonical);
+        let original_destination = listener
+            .is_transparent
+            .then(|| stream.local_addr().ok())
+            .flatten();
+        let listener = original_destination.map_or(bound_to, LocalAddr::canonical);
         let dispatched = Dispatched {
             incoming: Incoming {
                 stream,
@@ -278,23 +282,23 @@ impl<S: Serve> Acceptor<S> {
             permit,
             context,
         };
-        if let Some(ours) = self.balancer.hand_off(dispatched) {
-            self.serve(ours);
+        if let Some(kept) = self.balancer.hand_off(dispatched) {
+            self.serve(kept);
         }
     }
 
-    /// Serves a connection on this worker.
+    /// Serves a connection on this worker, whether it was accepted here or handed off by another one.
     pub(crate) fn serve(&self, (dispatched, guard): Handoff<Dispatched<S>>) {
         let Dispatched {
             incoming,
             permit,
             context,
         } = dispatched;
-        let (entry, listed) = connections::insert(incoming.bound_to, incoming.peer);
-        let key = listed.key();
+        let (entry, table_guard) = connections::insert(incoming.bound_to, incoming.peer);
+        let key = table_guard.key();
         let serving = Arc::clone(&self.service).serve(incoming, entry, context);
         // Not an async block: its future would hold twice what it awaits.
-        let task = tokio::spawn(serving.map(move |()| drop((permit, guard, listed))));
+        let task = tokio::spawn(serving.map(move |()| drop((permit, guard, table_guard))));
         connections::set_task(key, task.abort_handle());
     }
 }
@@ -318,5 +322,5 @@ fn tokens_of(id: ListenerId) -> impl Iterator<Item = u64> {
 /// Connections accepted in a row from one listener, before the next listener and the worker's open connections are served.
 const ACCEPT_BATCH: usize = 16;
 static EXHAUSTED: Throttle = Throttle::new();
-/// Long enough for connections to close, short enough not to be felt once they have.
+/// Long enough for connections to close, and short enough that clients hardly notice.
 const PAUSE: Duration = Duration::from_millis(50);

@@ -1,8 +1,8 @@
-//! Balances connections over the workers by handing off accepted ones.
+//! Balances connections over the workers by handing off accepted connections.
 //!
 //! The kernel distributes connections by a hash of their addresses (SO_REUSEPORT), whatever load a worker has. One
-//! worker may then have a queue while another sleeps, and may have more than its share of long-lived connections for
-//! good. So a worker that has more connections than another hands off those it accepts.
+//! worker may then have a queue while another sleeps, or have more than its share of long-lived connections for good.
+//! So a worker that has more connections than another hands off those it accepts.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -38,15 +38,15 @@ pub(crate) struct ConnectionGuard(
 /// A connection on its way to the worker that serves it.
 pub(crate) type Handoff<T> = (T, ConnectionGuard);
 
-/// What a worker receives.
+/// The receivers of one worker.
 pub(crate) struct Inbox<T> {
     /// Connections that other workers have accepted.
     pub(crate) handoffs: UnboundedReceiver<Handoff<T>>,
-    /// Ends when the balancer is dropped and the last connection has ended.
+    /// Closed once the balancer is dropped and the last connection has ended.
     pub(crate) all_closed: Receiver<()>,
 }
 
-/// Balancers and inboxes for so many workers.
+/// Creates a balancer and an inbox for each worker.
 pub(crate) fn balancers<T>(workers: usize) -> Vec<(WorkerBalancer<T>, Inbox<T>)> {
     let (senders, inboxes): (Vec<_>, Vec<_>) = (0..workers)
         .map(|_| {
@@ -77,7 +77,8 @@ pub(crate) fn balancers<T>(workers: usize) -> Vec<(WorkerBalancer<T>, Inbox<T>)>
 }
 
 impl<T> WorkerBalancer<T> {
-    /// Hands the connection off to another worker that has clearly fewer; otherwise returns it, to be served here.
+    /// Hands the connection off to another worker that has clearly fewer connections; otherwise returns it, to be served
+    /// on this worker.
     pub(crate) fn hand_off(&self, connection: T) -> Option<Handoff<T>> {
         let keep = |connection| Some((connection, ConnectionGuard(self.open.clone())));
         let Some(other) = self.less_busy() else {
@@ -96,7 +97,8 @@ impl<T> WorkerBalancer<T> {
         }
     }
 
-    /// Compares with one other worker per call: with many workers, comparing with all would cost more than it gains.
+    /// Returns another worker if it has clearly fewer connections. Compares with one worker per call, in turn: comparing with
+    /// all of many workers would cost more than it gains.
     fn less_busy(&self) -> Option<&OtherWorker<T>> {
         let next = self.next.get();
         let other = self.others.get(next)?;
@@ -115,7 +117,7 @@ mod tests {
 
     use super::*;
 
-    /// Dispatches connections through one balancer, and returns how many stayed.
+    /// Dispatches connections through one balancer, adds to `kept` those that it keeps, and returns how many these are.
     fn dispatch<T: Default>(
         balancer: &WorkerBalancer<T>,
         connections: usize,
@@ -127,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn busier_worker_hands_off_until_both_have_as_many() {
+    fn busier_worker_hands_off_until_both_have_about_as_many() {
         let mut workers = balancers::<()>(2);
         let (second, mut to_second) = workers.pop().expect("two");
         let (first, mut to_first) = workers.pop().expect("two");
@@ -170,9 +172,10 @@ mod tests {
         for has_exited in [false, true] {
             let mut workers = balancers::<()>(2);
             let (other, mut inbox) = workers.pop().expect("two");
-            match has_exited {
-                true => drop((other, inbox)),
-                false => inbox.handoffs.close(),
+            if has_exited {
+                drop((other, inbox));
+            } else {
+                inbox.handoffs.close();
             }
             assert_eq!(dispatch(&workers[0].0, 50, &mut Vec::new()), 50);
         }

@@ -13,8 +13,8 @@ impl WorkerCalls {
         self.0.len()
     }
 
-    /// Runs `work` on a worker; the receiver gets its result, or an error if the worker has ended. It delays the worker's
-    /// connections, so it must be short.
+    /// Runs `work` on a worker; the receiver gets its result, or an error if the worker has exited. `work` must be short:
+    /// the worker's connections wait for it.
     pub(super) fn call<T: Send + 'static>(
         &self,
         worker: usize,

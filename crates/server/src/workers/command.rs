@@ -17,12 +17,12 @@ pub(crate) enum WorkerCommand {
     Open(Vec<Listener>),
     /// Run this task, too.
     Spawn(WorkerTask),
-    /// Call this function, which is short.
+    /// Call this function, which must be short.
     Call(Box<dyn FnOnce() + Send>),
     /// Close these listeners, then answer.
     Close(Arc<[ListenerId]>, oneshot::Sender<()>),
     /// Answer with a duplicate of each listening socket.
     Share(oneshot::Sender<SharedListeners>),
-    /// Another process will serve the accept backlogs of these listeners when they are closed; answer.
+    /// Leave the accept backlogs of these listeners to another process when they are closed, and answer.
     LeaveBacklogs(Arc<[ListenerId]>, oneshot::Sender<()>),
 }

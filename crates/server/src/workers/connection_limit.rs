@@ -1,4 +1,4 @@
-//! The limit on open connections, as many as descriptors allow, and the queue of workers that wait for a permit.
+//! The limit on open connections, which follows from the limit on descriptors, and the queue of workers that wait for a permit.
 
 use std::io;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use futures_util::future::BoxFuture;
 use peername_sys::throttle::Throttle;
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 
-/// One worker's access to the permits of all.
+/// One worker's access to the permits of all workers.
 pub(crate) struct ConnectionLimit {
     permits: Arc<Semaphore>,
     /// The queued request, across cancelled calls of [`ConnectionLimit::acquire`].
@@ -31,16 +31,15 @@ impl ConnectionLimit {
         self.permits.available_permits()
     }
 
-    /// A permit, if one is free and no worker waits for it.
+    /// Returns a permit if one is free and no worker waits for it.
     pub(crate) fn try_acquire(&self) -> Option<ConnectionPermit> {
         Arc::clone(&self.permits).try_acquire_owned().ok()
     }
 
     /// Waits for a permit, first come, first served.
     ///
-    /// Cancel-safe: the queued request survives; call `acquire` again. Without that, each connection that another
-    /// worker hands off to this one would cancel the wait and send it to the end of the queue, behind the worker that
-    /// hands them off.
+    /// Cancel-safe: the queued request survives; call `acquire` again. Otherwise each connection that another worker hands off
+    /// to this one would cancel the request, and the next request would be queued behind that worker's.
     pub(crate) async fn acquire(&mut self) -> io::Result<ConnectionPermit> {
         if self.queued.is_none() {
             if let Some(permit) = self.try_acquire() {
@@ -54,10 +53,12 @@ impl ConnectionLimit {
                 );
             }
         }
-        let enqueue = || Arc::clone(&self.permits).acquire_owned().boxed();
-        let permit = self.queued.get_or_insert_with(enqueue).await;
+        let permit = self
+            .queued
+            .get_or_insert_with(|| Arc::clone(&self.permits).acquire_owned().boxed())
+            .await;
         self.queued = None;
-        // It fails only for a closed semaphore, and this one is never closed.
+        // Only a closed semaphore returns an error, and this one is never closed.
         permit.map_err(io::Error::other)
     }
 }
@@ -68,7 +69,7 @@ static FULL: Throttle = Throttle::new();
 mod tests {
     use super::*;
 
-    fn workers(permits: usize) -> [ConnectionLimit; 2] {
+    fn two_workers(permits: usize) -> [ConnectionLimit; 2] {
         let permits = Arc::new(Semaphore::new(permits));
         [
             ConnectionLimit::new(Arc::clone(&permits)),
@@ -78,8 +79,8 @@ mod tests {
 
     #[test]
     fn cancelled_wait_keeps_its_position_in_the_queue() {
-        let [mut first, mut second] = workers(1);
-        let last = second.try_acquire().expect("the only one");
+        let [mut first, mut second] = two_workers(1);
+        let last = second.try_acquire().expect("the only permit");
         assert!(first.acquire().now_or_never().is_none());
         assert!(second.acquire().now_or_never().is_none());
         assert!(first.acquire().now_or_never().is_none());
@@ -88,18 +89,18 @@ mod tests {
             second.acquire().now_or_never().is_none(),
             "the first is next"
         );
-        let permit = first.acquire().now_or_never().expect("it is next");
+        let permit = first.acquire().now_or_never().expect("the first is next");
         drop(permit);
         assert!(second.acquire().now_or_never().is_some());
     }
 
     #[test]
     fn dropped_worker_leaves_the_queue() {
-        let [mut first, mut second] = workers(1);
-        let last = second.try_acquire().expect("the only one");
+        let [mut first, mut second] = two_workers(1);
+        let last = second.try_acquire().expect("the only permit");
         assert!(first.acquire().now_or_never().is_none());
         drop(last);
-        assert_eq!(first.available(), 0, "it is assigned to the first");
+        assert_eq!(first.available(), 0, "the permit is assigned to the first");
         drop(first);
         assert!(second.acquire().now_or_never().is_some());
     }

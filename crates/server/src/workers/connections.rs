@@ -1,8 +1,8 @@
-//! The open connections of each worker, for listings and for ending one from outside.
+//! The open connections of each worker, which the control side lists and ends.
 //!
 //! Each worker has a table of its own, in thread-local storage: beginning and ending a connection takes no lock. The
-//! control side reads it by calls that run on the worker, a batch at a time, so the worker's connections are served in
-//! between.
+//! control side reads the table by calls that run on the worker, a batch at a time; between batches the worker serves its
+//! connections.
 
 use std::cell::RefCell;
 use std::fmt::Debug;
@@ -25,24 +25,24 @@ use super::calls::WorkerCalls;
 use super::load::WorkerLoad;
 use crate::addr::{ClaimedSource, LocalAddr, PeerAddr, Target};
 
-/// A connection with requests of its own, as of HTTP.
+/// A connection that serves requests, as of HTTP.
 pub trait ServedConnection: Debug + Send + Sync {
     /// Its status now.
     fn status(&self) -> ServedStatus;
 }
 
-/// The status of a connection that is served.
+/// The status of a [`ServedConnection`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServedStatus {
-    /// How far it has come.
+    /// The stage that the connection has reached.
     pub state: ConnectionState,
     /// The host and port of the current or the last request.
     pub host: Option<String>,
-    /// How long no request has been in flight.
+    /// The time since a request was in flight last.
     pub idle: Duration,
 }
 
-/// What is known of an open connection, as far as it is listed.
+/// An open connection, as it is listed.
 #[derive(Debug)]
 pub struct ConnectionEntry {
     id: u64,
@@ -52,7 +52,7 @@ pub struct ConnectionEntry {
     client: OnceLock<SocketAddr>,
     target: OnceLock<Target>,
     stats: Arc<RelayStats>,
-    /// What serves it, where that is more than a relay. The connection ends before it.
+    /// Set where the connection is more than a relay. Weak: the entry may outlive it.
     served: OnceLock<Weak<dyn ServedConnection>>,
     end_reason: OnceLock<EndReason>,
 }
@@ -60,14 +60,14 @@ pub struct ConnectionEntry {
 /// Why a connection was ended from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndReason {
-    /// Over the admin endpoint.
+    /// A request to the admin endpoint.
     Admin,
-    /// A list that changed denies its client.
+    /// A list was changed and denies its client.
     AccessRevoked,
 }
 
 impl ConnectionEntry {
-    /// The live statistics of its relay.
+    /// The live statistics of the connection's relay.
     pub fn stats(&self) -> &Arc<RelayStats> {
         &self.stats
     }
@@ -92,17 +92,17 @@ impl ConnectionEntry {
         self.peer
     }
 
-    /// When it was accepted.
+    /// The time at which the connection was accepted.
     pub fn since(&self) -> Instant {
         self.since
     }
 
-    /// The backend, once it was chosen.
+    /// The backend, once it is chosen.
     pub fn target(&self) -> Option<Target> {
         self.target.get().copied()
     }
 
-    /// Sets what serves it, where that is more than a relay; later calls change nothing.
+    /// Sets the [`ServedConnection`], where the connection is more than a relay; later calls change nothing.
     pub fn set_served_by(&self, connection: Weak<dyn ServedConnection>) {
         let _ = self.served.set(connection);
     }
@@ -112,7 +112,7 @@ impl ConnectionEntry {
         self.client.get().copied().map(ClaimedSource)
     }
 
-    /// Why it was ended from outside ([`OpenConnections`]); `None` if it was not.
+    /// Why the connection was ended from outside ([`OpenConnections`]); `None` if it was not.
     pub fn end_reason(&self) -> Option<EndReason> {
         self.end_reason.get().copied()
     }
@@ -129,16 +129,19 @@ impl ConnectionEntry {
 
     fn snapshot(&self, now: Instant) -> ConnectionSnapshot {
         let age = now.saturating_duration_since(self.since);
-        let served = self.served.get().and_then(Weak::upgrade);
-        let served = served.map(|connection| connection.status());
+        let served = self
+            .served
+            .get()
+            .and_then(Weak::upgrade)
+            .map(|connection| connection.status());
         let method = self.stats.method();
         let idle = match (&served, method) {
             (Some(served), None) => Some(served.idle),
             _ => self.stats.idle(),
         };
         let tally = self.stats.tally();
-        // The bytes of requests are counted by each of them.
-        let counted = |bytes| (served.is_none() || method.is_some()).then_some(bytes);
+        // Each request counts its bytes itself.
+        let has_byte_counts = served.is_none() || method.is_some();
         ConnectionSnapshot {
             id: self.id,
             listener: self.listener.0,
@@ -149,8 +152,8 @@ impl ConnectionEntry {
             state: self.state(served.as_ref()),
             age_s: seconds(age),
             idle_s: seconds(idle.unwrap_or(age).min(age)),
-            bytes_in: counted(tally.to_upstream),
-            bytes_out: counted(tally.to_downstream),
+            bytes_in: has_byte_counts.then_some(tally.to_upstream),
+            bytes_out: has_byte_counts.then_some(tally.to_downstream),
             host: served.and_then(|served| served.host),
             relay: method.map(|method| match method {
                 ActiveMethod::Copy => RelayMethod::Copy,
@@ -165,7 +168,8 @@ impl ConnectionEntry {
 pub struct OpenConnections(pub(super) WorkerCalls);
 
 impl OpenConnections {
-    /// Ends a connection: its task is dropped, so both of its sides are reset. Returns what it was, if there was one.
+    /// Ends a connection: its task is dropped, so both of its sides are reset. Returns its last snapshot; `None` if it is not
+    /// open.
     pub async fn end_one(&self, id: u64) -> Option<ConnectionSnapshot> {
         let workers = self.0.workers();
         let worker = id.checked_rem(workers as u64)?;
@@ -182,7 +186,7 @@ impl OpenConnections {
     }
 
     /// Ends the connections that `is_denied` selects, as [`OpenConnections::end_one`] does, and returns how many. A connection
-    /// that learns its client later is not missed if it is judged by then.
+    /// whose client is not known yet is left to the check of its header.
     pub async fn end_denied(&self, is_denied: Arc<DeniedConnection>) -> usize {
         let mut ended = 0;
         for worker in 0..self.0.workers() {
@@ -206,7 +210,7 @@ pub type DeniedConnection = dyn Fn(&ConnectionEntry) -> bool + Send + Sync;
 impl ConnectionSource for OpenConnections {
     fn snapshots(&self) -> SnapshotStream {
         let calls = self.0.clone();
-        let batches = stream::unfold((0, 0), move |(worker, from)| {
+        stream::unfold((0, 0), move |(worker, from)| {
             let calls = calls.clone();
             async move {
                 if worker >= calls.workers() {
@@ -219,8 +223,8 @@ impl ConnectionSource for OpenConnections {
                     Err(_) => Some((Vec::new(), (worker + 1, 0))),
                 }
             }
-        });
-        batches.boxed()
+        })
+        .boxed()
     }
 
     fn end(&self, id: u64) -> Option<BoxFuture<'static, Option<ConnectionSnapshot>>> {
@@ -229,8 +233,8 @@ impl ConnectionSource for OpenConnections {
     }
 }
 
-/// Begins the table of this thread, worker `index` of `workers`: its ids have that remainder. Stores the number of its
-/// connections in `load`.
+/// Begins the table of this thread, worker `index` of `workers`. The ids of its connections are `index` modulo `workers`, and
+/// their number is stored in `load`.
 pub(super) fn begin_table(index: usize, workers: usize, load: Arc<WorkerLoad>) {
     TABLE.with_borrow_mut(|table| {
         table.load = Some(load);
@@ -239,7 +243,7 @@ pub(super) fn begin_table(index: usize, workers: usize, load: Arc<WorkerLoad>) {
     });
 }
 
-/// Enters a connection into this worker's table, until the guard is dropped.
+/// Adds a connection to this worker's table, until the guard is dropped.
 pub(super) fn insert(listener: LocalAddr, peer: PeerAddr) -> (Arc<ConnectionEntry>, TableGuard) {
     TABLE.with_borrow_mut(|table| {
         let entry = Arc::new(ConnectionEntry {
@@ -263,8 +267,7 @@ pub(super) fn insert(listener: LocalAddr, peer: PeerAddr) -> (Arc<ConnectionEntr
     })
 }
 
-/// Keeps a connection in the table of the thread that it was inserted on. It is dropped on that thread, with the
-/// connection's task.
+/// Keeps a connection in the table of its thread. The guard must be dropped on that thread; the connection's task does so.
 #[derive(Debug)]
 pub(super) struct TableGuard(usize);
 
@@ -286,7 +289,7 @@ pub(super) fn set_task(key: usize, task: AbortHandle) {
 
 impl Drop for TableGuard {
     fn drop(&mut self) {
-        // Dropped outside of the borrow. The table is gone where the thread is ending.
+        // The slot is dropped outside of the borrow. A thread that is exiting has no table any more.
         let removed = TABLE.try_with(|table| {
             let mut table = table.borrow_mut();
             let slot = table.slots.try_remove(self.0);
@@ -320,10 +323,10 @@ impl Slot {
 
 /// The result of a search in a part of a table.
 enum Search {
-    /// With what it was.
+    /// The connection's last snapshot.
     Found(Box<ConnectionSnapshot>),
     Absent,
-    /// To be continued at this slot.
+    /// The slot to go on from.
     More(usize),
 }
 
@@ -331,33 +334,35 @@ impl Table {
     /// Copies a batch that begins at slot `from`. Returns it with the slot to go on from.
     fn snapshots(&self, from: usize) -> (Vec<ConnectionSnapshot>, Option<usize>) {
         let now = Instant::now();
-        let slots = (from..from + SNAPSHOT_BATCH).filter_map(|key| self.slots.get(key));
-        let batch = slots.map(|slot| slot.entry.snapshot(now)).collect();
+        let batch = self
+            .batch(from)
+            .map(|slot| slot.entry.snapshot(now))
+            .collect();
         (batch, self.next_batch(from))
     }
 
+    /// Ends the connection if it is in the batch that begins at slot `from`.
     fn end(&self, id: u64, from: usize) -> Search {
-        let mut slots = (from..from + SNAPSHOT_BATCH).filter_map(|key| self.slots.get(key));
-        match (
-            slots.find(|slot| slot.entry.id == id),
-            self.next_batch(from),
-        ) {
-            (Some(slot), _) => {
-                slot.end(EndReason::Admin);
-                Search::Found(Box::new(slot.entry.snapshot(Instant::now())))
-            }
-            (None, Some(next)) => Search::More(next),
-            (None, None) => Search::Absent,
+        if let Some(slot) = self.batch(from).find(|slot| slot.entry.id == id) {
+            slot.end(EndReason::Admin);
+            return Search::Found(Box::new(slot.entry.snapshot(Instant::now())));
         }
+        self.next_batch(from).map_or(Search::Absent, Search::More)
     }
 
-    /// Ends the connections in a batch that begins at slot `from` and that `is_denied` selects. Returns how many, with the
-    /// slot to go on from.
+    /// Ends the connections that `is_denied` selects from the batch that begins at slot `from`. Returns how many, with the slot
+    /// to go on from.
     fn end_denied(&self, from: usize, is_denied: &DeniedConnection) -> (usize, Option<usize>) {
-        let slots = (from..from + SNAPSHOT_BATCH).filter_map(|key| self.slots.get(key));
-        let denied = slots.filter(|slot| is_denied(&slot.entry));
-        let ended = denied.map(|slot| slot.end(EndReason::AccessRevoked));
-        (ended.count(), self.next_batch(from))
+        let mut ended = 0;
+        for slot in self.batch(from).filter(|slot| is_denied(&slot.entry)) {
+            slot.end(EndReason::AccessRevoked);
+            ended += 1;
+        }
+        (ended, self.next_batch(from))
+    }
+
+    fn batch(&self, from: usize) -> impl Iterator<Item = &Slot> {
+        (from..from + SNAPSHOT_BATCH).filter_map(move |key| self.slots.get(key))
     }
 
     fn publish_load(&self) {
@@ -391,7 +396,7 @@ mod tests {
 
     use super::*;
 
-    /// The worker does nothing else during a batch, so a batch has a bounded size.
+    /// The worker serves no connection during a batch, so a batch must be short.
     #[test]
     fn fifty_thousand_connections_are_listed_once_each_in_bounded_batches() {
         let address: SocketAddr = "192.0.2.1:443".parse().unwrap();
@@ -404,7 +409,7 @@ mod tests {
             let (batch, following) = TABLE.with_borrow(|table| table.snapshots(from));
             assert!(cpu_time() - began < Duration::from_millis(10));
             assert!(batch.len() <= SNAPSHOT_BATCH);
-            ids.extend(batch.iter().map(|one| one.id));
+            ids.extend(batch.iter().map(|connection| connection.id));
             next = following;
         }
         assert_eq!(ids.len(), connections.len());
@@ -412,7 +417,7 @@ mod tests {
         assert!(TABLE.with_borrow(|table| table.slots.is_empty()));
     }
 
-    /// Of this thread only: other processes share the CPUs.
+    /// The CPU time of this thread, which does not depend on how busy the machine is.
     fn cpu_time() -> Duration {
         let now = clock_gettime(ClockId::ThreadCPUTime);
         Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec as u32)

@@ -11,20 +11,21 @@ use peername_sys::{is_broken_listener, is_per_connection_error};
 use super::connection_limit::{ConnectionLimit, ConnectionPermit};
 use crate::listeners::Listener;
 
-/// The listener, and the context of its connections. The context is kept because a reload may have removed it.
+/// A closed listener with connections in its backlog, and the context to serve them with, as a reload may have removed it from
+/// the service.
 pub(crate) struct DrainingListener<C> {
     listener: Listener,
     context: C,
     /// How many connections of the backlog are still to be served. Later ones would keep the socket open for as long
     /// as they keep coming.
     remaining: usize,
-    /// Counts the socket as closed when this is dropped.
+    /// Counts closed listening sockets: one more when this value is dropped.
     closed: Arc<AtomicUsize>,
 }
 
 /// How far a backlog was served.
 pub(crate) enum Backlog {
-    /// All of it.
+    /// All connections were served.
     Empty,
     /// The next connection waits for a permit.
     NeedsPermit,
@@ -42,34 +43,34 @@ impl<C: Clone> DrainingListener<C> {
         }
     }
 
-    /// Whether another process holds the socket too; then it serves the backlog.
+    /// Whether another process holds the socket, too, and serves the backlog.
     pub(crate) fn is_shared(&self) -> bool {
         self.listener.is_shared
     }
 
-    /// Limits what is served to the connections that wait now; `false` when there are none.
+    /// Limits the connections that are served to those in the backlog now; `false` if there are none.
     pub(crate) fn limit_to_backlog(&mut self) -> bool {
-        // An error is ignored: then only more connections than needed get in.
+        // An error is ignored: it only lets more connections into the backlog than necessary.
         let socket = &self.listener.socket;
         let _ = listener::shrink_backlog(socket);
         self.remaining = listener::accept_queue_len(socket).unwrap_or(usize::MAX);
         self.remaining > 0
     }
 
-    /// Accepts from the backlog as far as there are permits, of which `permit` is the first.
+    /// Accepts from the backlog as far as there are permits, of which `next_permit` is the first.
     pub(crate) fn serve(
         &mut self,
-        mut permit: Option<ConnectionPermit>,
+        mut next_permit: Option<ConnectionPermit>,
         limit: &ConnectionLimit,
         dispatch: impl Fn(&Listener, (TcpStream, SocketAddr), ConnectionPermit, C),
     ) -> Backlog {
         while self.remaining > 0 {
-            let Some(permitted) = permit else {
+            let Some(permit) = next_permit else {
                 return Backlog::NeedsPermit;
             };
             match listener::accept(&self.listener.socket) {
                 Ok(accepted) => {
-                    dispatch(&self.listener, accepted, permitted, self.context.clone());
+                    dispatch(&self.listener, accepted, permit, self.context.clone());
                 }
                 Err(error) if is_per_connection_error(&error) => {}
                 Err(error)
@@ -80,7 +81,7 @@ impl<C: Clone> DrainingListener<C> {
                 Err(error) => return Backlog::Stuck(error),
             }
             self.remaining -= 1;
-            permit = limit.try_acquire();
+            next_permit = limit.try_acquire();
         }
         Backlog::Empty
     }

@@ -33,7 +33,8 @@ pub(crate) struct Worker<S: Serve> {
 }
 
 impl<S: Serve> Worker<S> {
-    /// Runs on the calling thread until all is drained, the control side ends the worker, or a task fails.
+    /// Runs on the calling thread until all connections are drained and all tasks have ended, the control side ends the worker,
+    /// or a task fails.
     pub(crate) fn run(self, listeners: Vec<Listener>, tasks: Vec<WorkerTask>) -> io::Result<()> {
         limit_pipes(self.max_pipes);
         let runtime = runtime::Builder::new_current_thread()
@@ -82,12 +83,12 @@ impl<S: Serve> Worker<S> {
             }
         }
         acceptor.close_all();
-        // Workers that still accept keep their connections from now on; these were handed off before.
+        // From now on other workers keep the connections that they accept. These were handed off before.
         handoffs.close();
         while let Some(handoff) = handoffs.recv().await {
             acceptor.serve(handoff);
         }
-        let all_served = async {
+        let drain_connections = async {
             while acceptor.is_draining() {
                 acceptor.accept().await?;
             }
@@ -95,20 +96,20 @@ impl<S: Serve> Worker<S> {
             all_closed.recv().await;
             Ok(())
         };
-        let connections = async {
+        let drain_or_end = async {
             tokio::select! {
-                ended = all_served => ended,
+                drained = drain_connections => drained,
                 () = self.phases.wait_end() => Ok(()),
             }
         };
-        let tasks = async {
+        let finish_tasks = async {
             while let Some(ended) = tasks.next().await {
                 ended?;
             }
             Ok(())
         };
-        // A caller that waits for a reply gets one: its sender is dropped with the command.
-        let commands = async {
+        // Other commands are dropped together with their reply channels, so their callers don't wait.
+        let run_calls = async {
             while let Some(command) = self.commands.recv().await {
                 if let WorkerCommand::Call(call) = command {
                     call();
@@ -116,14 +117,14 @@ impl<S: Serve> Worker<S> {
             }
         };
         tokio::select! {
-            ended = async { tokio::try_join!(connections, tasks) } => ended.map(drop),
-            () = async { commands.await; std::future::pending().await } => Ok(()),
+            ended = async { tokio::try_join!(drain_or_end, finish_tasks) } => ended.map(drop),
+            () = async { run_calls.await; std::future::pending().await } => Ok(()),
         }
     }
 }
 
-/// Keeps a timer due soon. tokio wakes itself through its event descriptor for a timer that is due before every other
-/// one: a write(2) and an iteration of the loop each, for nothing, since the loop polls its timers before it sleeps.
+/// Keeps a timer due soon. tokio wakes itself through its event descriptor for a timer that is due before all others. That
+/// costs a write(2) and an iteration of the loop, for nothing, since the loop polls its timers before it sleeps.
 async fn keep_a_timer_near() {
     loop {
         sleep(TICK).await;

@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 #[derive(Clone, Debug)]
 pub struct LimitHandle {
     pub(super) permits: Arc<Semaphore>,
-    /// All permits, those that connections hold included.
+    /// All permits, including those that connections hold.
     pub(super) limit: Arc<AtomicUsize>,
 }
 

@@ -1,4 +1,4 @@
-//! The liveness check of the workers, for the watchdog and `/healthz`: does every event loop still run?
+//! The liveness check of the workers, for the watchdog and `/healthz`: whether every event loop still runs.
 
 use super::calls::WorkerCalls;
 

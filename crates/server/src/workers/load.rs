@@ -1,4 +1,4 @@
-//! The load of a worker, as its own thread stores it and others read it.
+//! The load of a worker, which its own thread stores and other threads read.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -15,7 +15,7 @@ impl WorkerLoad {
         self.connections.load(Relaxed)
     }
 
-    /// Connections that it has accepted and handed off to another worker.
+    /// Connections that the worker has accepted and handed off to other workers.
     pub fn handed_off(&self) -> u64 {
         self.handed_off.load(Relaxed)
     }

@@ -5,8 +5,8 @@ use std::pin::Pin;
 
 use tokio::sync::watch;
 
-/// A task of a worker, besides its connections, on the worker's thread. The task ends by itself or when its [`Phases`]
-/// tell it to. Its error ends the worker.
+/// A task that runs on a worker's thread, besides the connections. The task ends by itself or when its [`Phases`] tell it to.
+/// An error of the task ends the worker.
 pub type WorkerTask = Box<dyn FnOnce(Phases) -> TaskFuture + Send>;
 type TaskFuture = Pin<Box<dyn Future<Output = io::Result<()>>>>;
 
@@ -23,11 +23,11 @@ pub(crate) enum Phase {
 #[derive(Clone, Debug)]
 pub struct Phases {
     workers: watch::Receiver<Phase>,
-    /// Of a task that can drain or end before its worker does.
+    /// Set for a task that can drain or end before its worker does.
     guard: Option<watch::Receiver<Phase>>,
 }
 
-/// While it lives, its tasks serve; when it is dropped, they drain ([`with_drain_guard`]).
+/// Makes its tasks drain when it is dropped ([`with_drain_guard`]).
 #[derive(Debug)]
 pub struct DrainGuard(watch::Sender<Phase>);
 
@@ -85,7 +85,7 @@ impl Phases {
     }
 }
 
-/// Makes tasks that drain when the guard is dropped, or when their workers drain.
+/// Wraps tasks so that they drain when the guard is dropped, or when their workers drain.
 pub fn with_drain_guard(tasks: Vec<WorkerTask>) -> (Vec<WorkerTask>, DrainGuard) {
     let (sender, receiver) = watch::channel(Phase::Serve);
     let with_guard = |task: WorkerTask| -> WorkerTask {

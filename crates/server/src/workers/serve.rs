@@ -9,7 +9,7 @@ use crate::listeners::ListenerId;
 
 /// Serves accepted connections.
 pub trait Serve: Send + Sync + 'static {
-    /// What a connection is served with, such as the rules of its listener.
+    /// The settings that a connection is served with, such as the rules of its listener.
     type Context: Clone + Send + 'static;
 
     /// Returns the context of a connection of this listener, at the time of accept(2): a reload that closes the
@@ -21,8 +21,8 @@ pub trait Serve: Send + Sync + 'static {
         false
     }
 
-    /// Serves one connection to its end, and reports in `entry` what is known of it. An open connection costs little more than this future, so state that is
-    /// needed only at the start should be boxed.
+    /// Serves one connection to its end, and sets in `entry` what becomes known of it. An open connection takes little more
+    /// memory than this future, so state that is needed only at the start should be boxed.
     fn serve(
         self: Arc<Self>,
         connection: Incoming,

@@ -1,7 +1,8 @@
-//! What the connections of each listener are served with, swapped as one value by a reload.
+//! The services of all listeners, swapped as one value by a reload.
 //!
-//! One process may listen for several backends, each with rules of its own. All of them together are one immutable
-//! value. A reload replaces it, and connections and sessions that have begun keep the service they began with.
+//! A service is what the connections of a listener are served with: one process may listen for several backends, each with
+//! rules of its own. A reload replaces all services, and connections and sessions that have begun keep the service that they
+//! began with.
 
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ pub struct Services<S>(Box<[(ListenerId, Arc<S>)]>);
 #[derive(Debug)]
 pub struct ServiceHandle<S>(Arc<ArcSwap<Services<S>>>);
 
-/// [`ServiceHandle`] for a loop that loads often: a load costs one relaxed read.
+/// A cache of [`ServiceHandle`] for a loop that loads often: a load costs one relaxed read.
 pub type ServiceCache<S> = Cache<Arc<ArcSwap<Services<S>>>, Arc<Services<S>>>;
 
 impl<S> Services<S> {
@@ -29,8 +30,8 @@ impl<S> Services<S> {
 }
 
 impl<S> FromIterator<(ListenerId, Arc<S>)> for Services<S> {
-    fn from_iter<I: IntoIterator<Item = (ListenerId, Arc<S>)>>(all: I) -> Self {
-        let mut services: Box<[_]> = all.into_iter().collect();
+    fn from_iter<I: IntoIterator<Item = (ListenerId, Arc<S>)>>(services: I) -> Self {
+        let mut services: Box<[_]> = services.into_iter().collect();
         services.sort_unstable_by_key(|&(id, _)| id);
         Self(services)
     }
