@@ -11,7 +11,7 @@ pub use peername_proto::canonical;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PeerAddr(pub SocketAddr);
 
-/// The address that a listening socket is bound to.
+/// The address that a listening socket is bound to, or the local address of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LocalAddr(pub SocketAddr);
 
@@ -30,7 +30,7 @@ impl PeerAddr {
     }
 
     /// Returns an IPv4-mapped address (`::ffff:a.b.c.d`, from an IPv6 socket) in its IPv4 form, and any other address
-    /// unchanged: a link-local one needs its scope.
+    /// unchanged: a link-local address needs its scope.
     pub fn canonical(self) -> SocketAddr {
         match self.ip() {
             ip @ IpAddr::V4(_) => SocketAddr::new(ip, self.0.port()),

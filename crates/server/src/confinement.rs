@@ -1,4 +1,4 @@
-//! What a listening command may still do after its start: read a few directories, and make the system calls of a server.
+//! Confines a listening command after its start: it may read a few directories, and make the system calls of a server.
 //!
 //! A command opens what needs a privilege, drops the privileges, confines itself, and only then starts threads. Everything
 //! that a peer sends is handled by confined threads.
@@ -24,7 +24,7 @@ pub struct Confinement {
     pub landlock: Option<u32>,
     /// Whether a filter of system calls is in force.
     pub seccomp: bool,
-    /// The paths that may be read.
+    /// The files and directories that may be read.
     pub readable: Vec<PathBuf>,
 }
 
@@ -34,17 +34,17 @@ impl Needs {
         files::allowed(self)
     }
 
-    /// Confines this process, irrevocably. To be called while it has one thread.
+    /// Confines this process, irrevocably. A kernel without Landlock or seccomp leaves out what it lacks.
     ///
     /// # Errors
     ///
-    /// It has more than one thread, or the kernel refuses the rules. That the kernel has no such rules is no error.
+    /// The process has more than one thread, or the kernel refuses the rules.
     pub fn confine(&self) -> Result<Confinement> {
         require_single_thread()?;
         let allowed = self.allowed_files();
         Ok(Confinement {
             landlock: landlock::confine(&allowed)?,
-            // Last: it denies the calls that Landlock is set up by.
+            // Last: the filter denies the calls that set up Landlock.
             seccomp: calls::allowed(self).compile()?.enforce()?,
             readable: allowed.read,
         })

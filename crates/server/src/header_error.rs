@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use peername_proto::{HeaderRefusal, Invalid, ProtocolGuess};
 
-/// No complete, valid header of allowed size arrived in time.
+/// Why a header is refused, or could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum HeaderError {
     /// Too many connections are waiting for their header already.
@@ -15,7 +15,7 @@ pub enum HeaderError {
     /// The header was not complete at its deadline.
     #[error(
         "no complete header within {after:?}, only {received} bytes of one; {}",
-        if *received == 0 { NOTHING_CAME } else { "the sender must write it in one piece" }
+        if *received == 0 { NO_BYTES_HINT } else { "the sender must write it in one piece" }
     )]
     Timeout {
         /// The time allowed.
@@ -65,7 +65,8 @@ pub enum HeaderError {
 }
 
 impl HeaderError {
-    /// Whether the peer closed or reset the connection before it sent a byte, as health checks by TCP do: no fault of a sender.
+    /// Whether the peer closed the connection before it sent a byte, or reset it, as health checks by TCP do: no fault
+    /// of a sender.
     pub fn is_empty_connection(&self) -> bool {
         matches!(self, Self::Truncated { received: 0 } | Self::Read(_))
     }
@@ -98,5 +99,5 @@ impl Display for Guess {
     }
 }
 
-const NOTHING_CAME: &str = "a balancer that sends it only after the client's first byte (AWS NLB \
+const NO_BYTES_HINT: &str = "a balancer that sends it only after the client's first byte (AWS NLB \
     without on_first_ack) never does for protocols in which the server speaks first";

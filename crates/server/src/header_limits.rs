@@ -18,7 +18,7 @@ pub struct HeaderLimits {
     pub policy: HeaderPolicy,
     /// Connections of one peer without a header, over all workers; `None` for a share of all connections.
     pub pending_per_peer: Option<usize>,
-    /// Connections without a header, over all workers; `None` likewise.
+    /// Connections of all peers without a header, over all workers; `None` for a share of all connections.
     pub pending: Option<usize>,
 }
 
@@ -55,6 +55,6 @@ impl HeaderLimits {
     }
 }
 
-/// The specification names a dozen types and vendors add one or two. Bounds the work per TLV of each connection and
-/// datagram, even where `--max-header` admits 21,000 empty ones. The hop count of another peername is not counted.
+/// Bounds the work per connection and datagram, even where `--max-header` admits 21,000 empty TLVs. The specification names
+/// a dozen types, and vendors add one or two. The hop count of another peername is not counted.
 const MAX_TLVS: usize = 64;

@@ -24,8 +24,8 @@ use crate::pending_headers::PendingHeaders;
 /// Reads a header, in however many pieces it arrives, and the bytes that follow it in the same read. `retain` copies
 /// from the header what is needed later: the header's bytes are not kept.
 ///
-/// A connection that waits for its header takes one of the `pending` entries of `peer`. The caller has checked that the
-/// peer is trusted.
+/// A connection that waits for its header counts against the limits of `pending`. The caller has checked that the peer is
+/// trusted.
 ///
 /// # Errors
 ///
@@ -42,7 +42,7 @@ pub async fn read<T, E: From<HeaderError>>(
     match reader.poll(FIRST_READ, &retain)? {
         Poll::Complete(retained, prefix) => Ok((retained, prefix)),
         Poll::Need(wanted) => match pending.enter(peer, limits) {
-            Some(_pending) => reader.rest_in_time(wanted, retain).await,
+            Some(_pending) => reader.read_rest_in_time(wanted, retain).await,
             None => Err(HeaderError::TooManyPending.into()),
         },
     }
@@ -63,7 +63,7 @@ pub async fn read_claim(
     let claim = |header: &Header<'_>| Ok(header.source().map(ClaimedSource::canonical));
     match reader.poll(FIRST_READ, claim)? {
         Poll::Complete(claim, _) => Ok(claim),
-        Poll::Need(wanted) => Ok(reader.rest(wanted, claim).await?.0),
+        Poll::Need(wanted) => Ok(reader.read_rest(wanted, claim).await?.0),
     }
 }
 
@@ -88,7 +88,7 @@ struct Reader<'s> {
 enum Poll<T> {
     /// What `retain` returned, and the bytes behind the header.
     Complete(T, Prefix),
-    /// The next poll reads so many bytes.
+    /// The header is incomplete; the next poll reads this many bytes.
     Need(usize),
 }
 
@@ -102,22 +102,23 @@ impl<'s> Reader<'s> {
         }
     }
 
-    /// [`Reader::rest`], within the header's deadline.
-    async fn rest_in_time<T, E: From<HeaderError>>(
+    /// [`Reader::read_rest`], within the header's deadline.
+    async fn read_rest_in_time<T, E: From<HeaderError>>(
         &mut self,
         wanted: usize,
         retain: impl Fn(&Header<'_>) -> Result<T, E>,
     ) -> Result<(T, Prefix), E> {
         let after = self.limits.timeout;
-        let header = timeout(after, self.rest(wanted, retain)).await;
-        header.unwrap_or_else(|_| {
-            let received = self.collected.len();
-            Err(HeaderError::Timeout { after, received }.into())
-        })
+        timeout(after, self.read_rest(wanted, retain))
+            .await
+            .unwrap_or_else(|_| {
+                let received = self.collected.len();
+                Err(HeaderError::Timeout { after, received }.into())
+            })
     }
 
     /// Waits for the rest of a header; the first poll reads `wanted` bytes.
-    async fn rest<T, E: From<HeaderError>>(
+    async fn read_rest<T, E: From<HeaderError>>(
         &mut self,
         mut wanted: usize,
         retain: impl Fn(&Header<'_>) -> Result<T, E>,
@@ -131,21 +132,24 @@ impl<'s> Reader<'s> {
         }
     }
 
-    /// Reads `wanted` more bytes and parses them with those collected. If the header is still incomplete, collects
-    /// them.
+    /// Reads up to `wanted` more bytes and parses them with those collected before. If the header is still incomplete, collects
+    /// them, too.
     fn poll<T, E: From<HeaderError>>(
         &mut self,
         wanted: usize,
         retain: impl Fn(&Header<'_>) -> Result<T, E>,
     ) -> Result<Poll<T>, E> {
         BUFFER.with_borrow_mut(|buffer| {
-            let had = self.collected.len();
+            let collected = self.collected.len();
             buffer.clear();
             buffer.extend_from_slice(&self.collected);
-            buffer.resize(had + wanted, 0);
-            let Received { len, more } = match self.receive(buffer.get_mut(had..)) {
+            buffer.resize(collected + wanted, 0);
+            let Received { len, more } = match self.receive(buffer.get_mut(collected..)) {
                 Ok(Received { len: 0, .. }) => {
-                    return Err(HeaderError::Truncated { received: had }.into());
+                    return Err(HeaderError::Truncated {
+                        received: collected,
+                    }
+                    .into());
                 }
                 Ok(received) => received,
                 Err(error) if is_transient(&error) => {
@@ -154,7 +158,7 @@ impl<'s> Reader<'s> {
                 }
                 Err(error) => return Err(HeaderError::Read(error).into()),
             };
-            buffer.truncate(had + len);
+            buffer.truncate(collected + len);
             let max = self.limits.max_len;
             match parse(buffer, Carrier::Stream).map_err(|invalid| not_a_header(invalid, buffer))? {
                 Parsed::Complete(header) => {
@@ -162,7 +166,7 @@ impl<'s> Reader<'s> {
                     if header.transport() == Some(Transport::Datagram) {
                         return Err(HeaderError::OtherTransport.into());
                     }
-                    self.discard(header.len - had)?;
+                    self.discard(header.len - collected)?;
                     let prefix = self.prefix(buffer.get(header.len..).unwrap_or_default(), more);
                     Ok(Poll::Complete(retain(&header)?, prefix))
                 }
@@ -170,7 +174,7 @@ impl<'s> Reader<'s> {
                 Parsed::NeedMore(wanted) => {
                     self.discard(len)?;
                     self.collected
-                        .extend_from_slice(buffer.get(had..).unwrap_or_default());
+                        .extend_from_slice(buffer.get(collected..).unwrap_or_default());
                     Ok(Poll::Need((wanted - self.collected.len()).max(FIRST_READ)))
                 }
             }
@@ -201,13 +205,13 @@ impl<'s> Reader<'s> {
     }
 
     /// The bytes that were read behind the header, for the relay.
-    fn prefix(&self, behind: &[u8], is_followed: bool) -> Prefix {
+    fn prefix(&self, behind: &[u8], has_more: bool) -> Prefix {
         match self.payload {
             Payload::Left => Prefix::default(),
             Payload::Read => Prefix {
                 bytes: behind.into(),
                 sent: 0,
-                has_more: is_followed,
+                has_more,
             },
         }
     }
@@ -225,9 +229,10 @@ fn not_a_header(invalid: Invalid, bytes: &[u8]) -> HeaderError {
     }
 }
 
-/// Holds every header that balancers send in practice; reading more would copy payload for nothing.
+/// Bytes of the first read: it holds every header that balancers send in practice, and more would copy payload for nothing.
 const FIRST_READ: usize = 1024;
 
 thread_local! {
+    /// For all connections of a thread: no poll waits while it uses the buffer.
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }

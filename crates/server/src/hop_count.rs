@@ -1,21 +1,25 @@
 //! The hop count that a proxy adds to the headers it sends, so that a routing loop ends.
 //!
-//! A proxy that connects to the destination named in the header (`--dynamic-destination`) could send a connection
-//! round a loop for ever. So it counts itself in a TLV, and the destination policy refuses a header with too many hops.
+//! Proxies that connect to the destination named in the header (`--dynamic-destination`) could send a connection round a
+//! loop for ever. So each adds one to a count in a TLV, and the destination policy refuses a header with too many hops.
 
 use peername_proto::{Header, Tlv};
 
-/// The hop count of a header: the highest one where there are several, 0 where there is none.
+/// The hop count of a header: the highest where it has several, 0 where it has none.
 pub fn read(header: &Header<'_>) -> u8 {
-    let fields = header.tlvs.iter().filter(|tlv| tlv.kind == TLV_TYPE);
-    let counts = fields.filter_map(|tlv| match tlv.value.strip_prefix(PREFIX) {
-        Some([count]) => Some(*count),
-        _ => None,
-    });
-    counts.max().unwrap_or(0)
+    header
+        .tlvs
+        .iter()
+        .filter(|tlv| tlv.kind == TLV_TYPE)
+        .filter_map(|tlv| match tlv.value.strip_prefix(PREFIX) {
+            Some([count]) => Some(*count),
+            _ => None,
+        })
+        .max()
+        .unwrap_or(0)
 }
 
-/// Whether this TLV holds a hop count.
+/// Whether this TLV is a hop count, valid or not.
 pub fn is_hop_count(tlv: Tlv<'_>) -> bool {
     tlv.kind == TLV_TYPE && tlv.value.starts_with(PREFIX)
 }

@@ -35,7 +35,7 @@ pub struct InheritedSockets {
     /// Stream sockets of the process that this one replaces, one for each of its workers, by the requested address.
     /// [`Listeners::open`] takes those that it needs; dropping a socket leaves it to that process.
     pub previous_tcp: HashMap<SocketAddr, Vec<net::TcpListener>>,
-    /// Datagram sockets of the process that this one replaces, likewise.
+    /// Datagram sockets of that process, likewise.
     pub previous_udp: HashMap<SocketAddr, Vec<net::UdpSocket>>,
 }
 
@@ -50,15 +50,16 @@ impl InheritedSockets {
     /// # Errors
     ///
     /// Two have the same address. One would not be served, and its clients would wait for ever.
-    pub fn new(all: Vec<InheritedSocket>) -> Result<Self, SameAddress> {
+    pub fn new(sockets: Vec<InheritedSocket>) -> Result<Self, SameAddress> {
         let mut indexed = Self::default();
-        for one in all {
-            let addr = one.addr;
-            let known = match one.is_stream {
-                true => indexed.tcp.insert(addr, one),
-                false => indexed.udp.insert(addr, one),
+        for socket in sockets {
+            let addr = socket.addr;
+            let by_addr = if socket.is_stream {
+                &mut indexed.tcp
+            } else {
+                &mut indexed.udp
             };
-            if known.is_some() {
+            if by_addr.insert(addr, socket).is_some() {
                 return Err(SameAddress(addr));
             }
         }
@@ -71,11 +72,15 @@ impl InheritedSockets {
         tcp: &[SocketAddr],
         udp: &[SocketAddr],
     ) -> Option<&InheritedSocket> {
-        let mut by_tcp = self.tcp.values();
-        let mut by_udp = self.udp.values();
-        by_tcp
-            .find(|socket| !tcp.contains(&socket.addr))
-            .or_else(|| by_udp.find(|socket| !udp.contains(&socket.addr)))
+        let unwanted_tcp = self
+            .tcp
+            .values()
+            .filter(|socket| !tcp.contains(&socket.addr));
+        let unwanted_udp = self
+            .udp
+            .values()
+            .filter(|socket| !udp.contains(&socket.addr));
+        unwanted_tcp.chain(unwanted_udp).next()
     }
 }
 
@@ -83,8 +88,8 @@ impl InheritedSockets {
 #[derive(Debug)]
 pub struct Listeners {
     pub(crate) per_worker: Vec<Vec<Listener>>,
-    /// Sockets of a previous process that had more workers. To close one would reset connections that are just being
-    /// established, so the workers serve them too.
+    /// Sockets of a previous process that had more workers. Closing a socket would reset connections that are just being
+    /// established, so the workers serve these sockets, too.
     surplus: Vec<Listener>,
 }
 
@@ -103,7 +108,7 @@ impl Listeners {
     ) -> Result<Self, BindError> {
         let previous = PreviousSockets::take(wanted, &mut inherited.previous_tcp);
         let mut existing = existing.clone();
-        // Sockets of the previous process that are not wanted any more: it still has them open, so they are no conflict.
+        // Sockets of the previous process that are not wanted any more are no conflict either: that process still has them open.
         existing.closing.extend(inherited.previous_tcp.keys());
         let mut opener = TcpOpener {
             inherited: &inherited.tcp,
@@ -126,7 +131,7 @@ impl Listeners {
     }
 
     /// Sets IP_TRANSPARENT on the sockets that `is_wanted` selects, so that they accept connections that a TPROXY rule
-    /// redirects. A connection's listener is then its original destination.
+    /// redirects. [`Incoming::listener`](crate::workers::Incoming::listener) is then the original destination.
     ///
     /// # Errors
     ///
@@ -135,9 +140,12 @@ impl Listeners {
         mut self,
         is_wanted: impl Fn(ListenerId) -> bool,
     ) -> Result<Self, BindError> {
-        let all = self.per_worker.iter_mut().flatten();
-        let all = all.chain(&mut self.surplus);
-        for listener in all.filter(|listener| is_wanted(listener.id)) {
+        let listeners = self
+            .per_worker
+            .iter_mut()
+            .flatten()
+            .chain(&mut self.surplus);
+        for listener in listeners.filter(|listener| is_wanted(listener.id)) {
             let addr = listener.addr.0;
             let with_addr = |failed| BindError::not_transparent(addr, failed);
             transparent::set_transparent(&listener.socket, addr.is_ipv6()).map_err(with_addr)?;
@@ -150,19 +158,23 @@ impl Listeners {
 
     /// The addresses listened on.
     pub fn addrs(&self) -> Vec<SocketAddr> {
-        let first = self.per_worker.first().into_iter().flatten();
-        first.map(|listener| listener.addr.0).collect()
+        self.first_worker_listeners()
+            .map(|listener| listener.addr.0)
+            .collect()
     }
 
     /// Whether each of these addresses leaves IPv4 to others (IPV6_V6ONLY).
     pub fn ipv6_only(&self) -> Vec<bool> {
-        let first = self.per_worker.first().into_iter().flatten();
-        first
+        self.first_worker_listeners()
             .map(|listener| is_ipv6_only(&listener.socket))
             .collect()
     }
 
-    /// The sockets of each worker, with those that are left over distributed among them.
+    fn first_worker_listeners(&self) -> impl Iterator<Item = &Listener> {
+        self.per_worker.first().into_iter().flatten()
+    }
+
+    /// The sockets of each worker, among which the surplus ones are distributed.
     pub(crate) fn into_per_worker(self) -> Vec<Vec<Listener>> {
         let mut per_worker = self.per_worker;
         let workers = per_worker.len();
@@ -182,7 +194,7 @@ impl Listeners {
 ///
 /// The address can't be listened on.
 pub fn open_single(addr: SocketAddr) -> Result<net::TcpListener, BindError> {
-    let socket = listener::check_address_free(addr)
-        .and_then(|()| listener::listen(addr, BindOptions::default()));
-    socket.map_err(|failed| BindError::new(addr, failed))
+    listener::check_address_free(addr)
+        .and_then(|()| listener::listen(addr, BindOptions::default()))
+        .map_err(|failed| BindError::new(addr, failed))
 }

@@ -26,7 +26,7 @@ use crate::access::network_set::NetworkSet;
 ///
 /// An address is this host's even if no interface has it: a route of type `local` in the kernel's table `local` is
 /// enough (`ip route add local 198.51.100.0/24 dev lo`), and Google's guest agent adds one for every forwarding rule.
-/// Such routes in other tables don't count: those that bring replies back declare every address local.
+/// Such routes in other tables don't count: the routes that bring replies back declare every address local.
 #[derive(Debug, Clone)]
 pub struct OwnAddresses(Arc<RwLock<AddressTable>>);
 
@@ -50,7 +50,7 @@ impl OwnAddresses {
         Ok(Self(Arc::new(RwLock::new(table))))
     }
 
-    /// A table of these addresses, which the kernel is not asked for.
+    /// Creates a table of the given addresses, without reading those of the kernel.
     pub fn fixed(addresses: impl IntoIterator<Item = (IpAddr, HostAddress)>) -> Self {
         Self(Arc::new(RwLock::new(AddressTable {
             addresses: addresses.into_iter().collect(),
@@ -65,17 +65,19 @@ impl OwnAddresses {
     pub fn kind_of(&self, address: IpAddr) -> Option<HostAddress> {
         let address = address.to_canonical();
         let table = self.0.read();
-        let listed = table.addresses.get(&address).copied();
-        let is_within = || table.networks.contains(address);
-        listed.or_else(|| is_within().then_some(HostAddress::Own))
+        table
+            .addresses
+            .get(&address)
+            .copied()
+            .or_else(|| table.networks.contains(address).then_some(HostAddress::Own))
     }
 
-    /// Whether the address is loopback or another one of this host.
+    /// Whether the address is loopback or another address of this host.
     pub fn is_on_this_host(&self, address: IpAddr) -> bool {
         address.is_loopback() || self.kind_of(address) == Some(HostAddress::Own)
     }
 
-    /// Keeps the table up to date for as long as it is polled; tries again after an error, which it logs.
+    /// Keeps the table up to date, and never returns. Logs an error, and tries again.
     pub async fn keep_watching(self) {
         loop {
             let Err(error) = self.watch().await;
@@ -122,18 +124,21 @@ impl OwnAddresses {
     fn replace(&self, dump: AddressTable, during_dump: &[AddressChange]) {
         let mut table = self.0.write();
         *table = dump;
-        during_dump.iter().for_each(|change| table.apply(change));
+        for change in during_dump {
+            table.apply(change);
+        }
     }
 }
 
 impl AddressTable {
-    /// Adds what a change has added. Removals are left to the next dump.
+    /// Adds the address or network that a change has added. Removals are left to the next dump.
     fn apply(&mut self, change: &AddressChange) {
         match change {
             AddressChange::Address(address) => {
                 for ip in network_and_broadcast(address) {
-                    let entry = self.addresses.entry(ip);
-                    entry.or_insert(HostAddress::NetworkOrBroadcast);
+                    self.addresses
+                        .entry(ip)
+                        .or_insert(HostAddress::NetworkOrBroadcast);
                 }
                 self.addresses.insert(address.own, HostAddress::Own);
             }
@@ -143,10 +148,11 @@ impl AddressTable {
     }
 
     fn add_network(&mut self, LocalNetwork { address, prefix }: LocalNetwork) {
+        // The route of `exec --mode netns`, which makes every address local: it does not tell clients from this host.
+        if prefix == 0 {
+            return;
+        }
         match IpNet::new(address, prefix) {
-            // The route of `exec --mode netns`, which makes every address local: it does not tell clients from this
-            // host.
-            _ if prefix == 0 => {}
             Ok(network) if prefix < network.max_prefix_len() => self.networks.insert(network),
             _ => drop(self.addresses.insert(address, HostAddress::Own)),
         }
@@ -156,23 +162,20 @@ impl AddressTable {
 async fn dump_addresses(netlink: &Netlink) -> Result<AddressTable> {
     let addresses = netlink.addresses().await?;
     let mut table = AddressTable::default();
-    let of_networks = addresses
-        .iter()
-        .flat_map(network_and_broadcast)
-        .map(|ip| (ip, HostAddress::NetworkOrBroadcast));
-    let own = addresses
-        .iter()
-        .map(|address| (address.own, HostAddress::Own));
-    // An address that is both, as in the small network of a tunnel, is the host's own.
-    table.addresses.extend(of_networks.chain(own));
-    let networks = netlink.local_networks().await?;
-    networks
-        .into_iter()
-        .for_each(|network| table.add_network(network));
+    for ip in addresses.iter().flat_map(network_and_broadcast) {
+        table.addresses.insert(ip, HostAddress::NetworkOrBroadcast);
+    }
+    // Inserted last: an address that is both, as in the small network of a tunnel, is the host's own.
+    for address in &addresses {
+        table.addresses.insert(address.own, HostAddress::Own);
+    }
+    for network in netlink.local_networks().await? {
+        table.add_network(network);
+    }
     Ok(table)
 }
 
-/// The network and broadcast addresses of an interface's network; for IPv6 its anycast address.
+/// The network and broadcast addresses of an interface's network; for IPv6 its subnet-router anycast address.
 fn network_and_broadcast(address: &InterfaceAddress) -> impl Iterator<Item = IpAddr> {
     let by_prefix = match address.network {
         IpAddr::V4(ip) => first_and_last(ip, address.prefix).map(|end| end.map(IpAddr::V4)),
@@ -212,7 +215,12 @@ const WATCH_RETRY_DELAY: Duration = Duration::from_secs(5);
 mod tests {
     use super::*;
 
-    fn special(own: &str, network: &str, prefix: u8, broadcast: Option<&str>) -> Vec<String> {
+    fn special_addresses(
+        own: &str,
+        network: &str,
+        prefix: u8,
+        broadcast: Option<&str>,
+    ) -> Vec<String> {
         let address = InterfaceAddress {
             own: own.parse().unwrap(),
             network: network.parse().unwrap(),
@@ -228,48 +236,51 @@ mod tests {
     }
 
     #[test]
-    fn network_and_broadcast_address_are_known() {
+    fn network_and_broadcast_address_are_special() {
         assert_eq!(
-            special("10.1.2.3", "10.1.2.3", 24, Some("10.1.2.255")),
+            special_addresses("10.1.2.3", "10.1.2.3", 24, Some("10.1.2.255")),
             ["10.1.2.0", "10.1.2.255"]
         );
     }
 
     #[test]
-    fn configured_broadcast_address_counts_beside_that_of_the_prefix() {
+    fn configured_broadcast_address_is_special_besides_that_of_the_prefix() {
         assert_eq!(
-            special("10.1.2.3", "10.1.2.3", 30, Some("10.1.2.9")),
+            special_addresses("10.1.2.3", "10.1.2.3", 30, Some("10.1.2.9")),
             ["10.1.2.0", "10.1.2.3", "10.1.2.9"]
         );
     }
 
     #[test]
     fn network_of_at_most_two_hosts_has_no_broadcast_address() {
-        assert!(special("10.0.0.0", "10.0.0.0", 31, None).is_empty());
-        assert!(special("10.0.0.7", "10.0.0.7", 32, None).is_empty());
-        assert!(special("fd00::", "fd00::", 127, None).is_empty());
+        assert!(special_addresses("10.0.0.0", "10.0.0.0", 31, None).is_empty());
+        assert!(special_addresses("10.0.0.7", "10.0.0.7", 32, None).is_empty());
+        assert!(special_addresses("fd00::", "fd00::", 127, None).is_empty());
     }
 
     #[test]
-    fn network_of_a_point_to_point_link_is_that_of_the_peer() {
+    fn point_to_point_link_has_the_network_of_its_peer() {
         assert_eq!(
-            special("10.0.0.1", "192.168.7.2", 24, None),
+            special_addresses("10.0.0.1", "192.168.7.2", 24, None),
             ["192.168.7.0", "192.168.7.255"]
         );
     }
 
     #[test]
-    fn subnet_router_anycast_address_is_known() {
-        assert_eq!(special("fd00::5", "fd00::5", 64, None), ["fd00::"]);
-        assert!(special("::1", "::1", 128, None).is_empty());
+    fn subnet_router_anycast_address_is_special() {
+        assert_eq!(
+            special_addresses("fd00::5", "fd00::5", 64, None),
+            ["fd00::"]
+        );
+        assert!(special_addresses("::1", "::1", 128, None).is_empty());
     }
 
     #[test]
     fn shortest_prefix_does_not_overflow() {
         assert_eq!(
-            special("9.9.9.9", "9.9.9.9", 0, None),
+            special_addresses("9.9.9.9", "9.9.9.9", 0, None),
             ["0.0.0.0", "255.255.255.255"]
         );
-        assert_eq!(special("fd00::5", "fd00::5", 0, None), ["::"]);
+        assert_eq!(special_addresses("fd00::5", "fd00::5", 0, None), ["::"]);
     }
 }

@@ -20,18 +20,15 @@ pub(super) fn allowed(needs: &Needs) -> AllowedCalls {
     calls.allow_descriptor_ioctls();
     calls.allow_harmless_prctls();
     calls.allow_own_limits();
-    match needs.names {
-        // Resolvers on this host are asked by Unix sockets, and modules of the C library are loaded.
-        true => {
-            calls.allow_sockets(SocketFamilies::NetworkAndUnix);
-            calls.allow(&[Sysno::mmap, Sysno::mprotect]);
-        }
-        false => {
-            calls.allow_sockets(SocketFamilies::Network);
-            calls.allow_data_mappings();
-        }
+    if needs.names {
+        // getaddrinfo(3) asks resolvers on this host by Unix sockets, and loads modules of the C library.
+        calls.allow_sockets(SocketFamilies::NetworkAndUnix);
+        calls.allow(&[Sysno::mmap, Sysno::mprotect]);
+    } else {
+        calls.allow_sockets(SocketFamilies::Network);
+        calls.allow_data_mappings();
     }
-    // Operations of a ring are not subject to the filter.
+    // The filter does not see the operations of a ring.
     calls.deny_as_absent(&IO_URING);
     if needs.watches {
         calls.allow(&INOTIFY);
@@ -117,7 +114,7 @@ const THREADS: &[Sysno] = &[
     Sysno::restart_syscall,
     Sysno::exit,
     Sysno::exit_group,
-    // The end of the keeper of the routes, a child of this process.
+    // Wait for the keeper of the routes, a child of this process.
     Sysno::wait4,
     Sysno::waitid,
 ];
@@ -146,7 +143,7 @@ const STATE: &[Sysno] = &[
     Sysno::uname,
 ];
 
-/// Landlock decides which files.
+/// Landlock decides which files these calls may open.
 const FILES: &[Sysno] = &[
     Sysno::openat,
     Sysno::openat2,
@@ -206,7 +203,7 @@ const IO_URING: [Sysno; 3] = [
 mod tests {
     use super::*;
 
-    /// The tables differ between architectures, and not every one of them is confined in tests.
+    /// The lists differ between architectures, and not every architecture is tested with a confined process.
     #[test]
     fn every_list_compiles_for_this_architecture() {
         for bits in 0..16 {

@@ -9,7 +9,7 @@ use super::needs::Needs;
 
 pub(super) fn allowed(needs: &Needs) -> AllowedFiles {
     let mut read: Vec<PathBuf> = ALWAYS.iter().map(PathBuf::from).collect();
-    // For the names of functions in a backtrace.
+    // A backtrace reads the names of functions from it.
     read.extend(env::current_exe());
     read.extend(needs.files.iter().flat_map(|file| directories_of(file)));
     read.extend(needs.directories.iter().cloned());
@@ -18,7 +18,7 @@ pub(super) fn allowed(needs: &Needs) -> AllowedFiles {
         read.push(PathBuf::from("/sys/devices/system/cpu"));
     }
     if needs.names {
-        read.extend(FOR_NAMES.iter().map(PathBuf::from));
+        read.extend(RESOLVER_PATHS.iter().map(PathBuf::from));
     }
     read.sort_unstable();
     read.dedup();
@@ -29,7 +29,7 @@ pub(super) fn allowed(needs: &Needs) -> AllowedFiles {
     }
 }
 
-/// The directory that names the file, and that of the file which a symbolic link leads to.
+/// The directory of the file and, if the file is a symbolic link, the directory of its target.
 fn directories_of(file: &Path) -> impl Iterator<Item = PathBuf> {
     let target = file.canonicalize().ok();
     parent(file)
@@ -42,12 +42,12 @@ fn parent(file: &Path) -> Option<PathBuf> {
     file.parent().map(Path::to_owned)
 }
 
-/// This process's descriptors, to count them; the sysctls of IPv4, such as the range of ephemeral ports.
+/// This process's descriptors, which are counted, and the sysctls of IPv4, such as the range of ephemeral ports.
 const ALWAYS: [&str; 2] = ["/proc/self/fd", "/proc/sys/net/ipv4"];
 
-/// What getaddrinfo(3) reads: its configuration (nsswitch.conf(5)), which other programs replace at run time, the modules that
-/// this names, and the sockets and caches of local resolvers.
-const FOR_NAMES: [&str; 13] = [
+/// The paths that getaddrinfo(3) reads: its configuration (nsswitch.conf(5)), which other programs replace at run time, the
+/// modules that are configured there, and the sockets and caches of local resolvers.
+const RESOLVER_PATHS: [&str; 13] = [
     "/etc",
     "/lib",
     "/lib64",

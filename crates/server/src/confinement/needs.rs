@@ -1,8 +1,8 @@
-//! What a command needs after its start.
+//! The needs of a command after its start, by which it is confined.
 
 use std::path::PathBuf;
 
-/// What a command needs after its start, beyond what all of them do.
+/// The needs of a command after its start, beyond those of every command.
 #[derive(Clone, Debug, Default)]
 pub struct Needs {
     /// Files that a reload reads again. Their directories may be read: editors and configuration management replace a file
@@ -18,6 +18,6 @@ pub struct Needs {
     pub watches: bool,
     /// The entries of eBPF maps (`--data-path kernel`).
     pub bpf_maps: bool,
-    /// Packets are sent that show how NAT rules of this host change them.
+    /// Packets are sent by raw sockets, to find out how NAT rules of this host change them.
     pub raw_packets: bool,
 }

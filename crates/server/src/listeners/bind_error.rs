@@ -14,7 +14,7 @@ use crate::capabilities::Advice;
 pub struct BindError {
     addr: SocketAddr,
     failed: SyscallError,
-    /// Whether IP_TRANSPARENT was asked for.
+    /// Whether the failed call was to set IP_TRANSPARENT.
     is_transparent: bool,
 }
 
@@ -28,7 +28,7 @@ impl BindError {
         }
     }
 
-    /// Wraps the system call by which a socket on this address could not be made transparent.
+    /// Wraps the system call that failed to make a socket on this address transparent.
     pub fn not_transparent(addr: SocketAddr, failed: SyscallError) -> Self {
         Self {
             addr,
@@ -41,7 +41,7 @@ impl BindError {
         let hint = match self.failed.source.kind() {
             _ if self.failed.is_exhaustion() => {
                 "; each address takes a descriptor per worker: raise LimitNOFILE or `ulimit -n`, or listen \
-             on fewer ports"
+                 on fewer ports"
             }
             io::ErrorKind::PermissionDenied if self.is_transparent => {
                 let advice = Advice::for_this_process();
@@ -52,7 +52,7 @@ impl BindError {
             }
             io::ErrorKind::AddrInUse => {
                 "; another program listens there (`ss -ltunp` shows it), or a listener of this one that a reload closed \
-             still drains its sessions (UDP) or its backlog (TCP)"
+                 still drains its sessions (UDP) or its backlog (TCP)"
             }
             io::ErrorKind::PermissionDenied if self.addr.port() <= LAST_SYSTEM_PORT => {
                 let advice = Advice::for_this_process();
@@ -70,5 +70,5 @@ impl BindError {
     }
 }
 
-/// Of the ports that take CAP_NET_BIND_SERVICE (net.ipv4.ip_unprivileged_port_start, ip(7)).
+/// The last port that by default only CAP_NET_BIND_SERVICE may bind (net.ipv4.ip_unprivileged_port_start, ip(7)).
 const LAST_SYSTEM_PORT: u16 = 1023;

@@ -10,19 +10,21 @@ use peername_sys::socket::BindOptions;
 
 use super::bind_error::BindError;
 
-/// Addresses that this process listens on already, by the same protocol.
+/// Addresses that this process listens on already, with the same protocol.
 #[derive(Clone, Debug, Default)]
 pub struct ExistingListeners {
-    /// Those that stay open.
+    /// Listeners that stay open.
     pub staying: Vec<SocketAddr>,
-    /// Those that are about to be closed.
+    /// Listeners that are about to be closed.
     pub closing: Vec<SocketAddr>,
 }
 
 impl ExistingListeners {
     fn overlaps(&self, addr: SocketAddr) -> bool {
-        let mut all = self.staying.iter().chain(&self.closing);
-        all.any(|&other| overlap(addr, other))
+        self.staying
+            .iter()
+            .chain(&self.closing)
+            .any(|&other| overlap(addr, other))
     }
 }
 
@@ -41,11 +43,11 @@ pub trait SocketOpener {
     /// A socket that listens.
     type Socket;
 
-    /// Checks that no other program listens there.
+    /// Checks that no other program listens on the address.
     ///
     /// # Errors
     ///
-    /// EADDRINUSE if one does.
+    /// EADDRINUSE if another program does.
     fn check_free(&self, addr: SocketAddr) -> peername_sys::Result<()>;
 
     /// Whether a service manager has opened a socket on this address.
@@ -83,24 +85,27 @@ pub fn open_per_worker<O: SocketOpener>(
     }
     let staying = &request.existing.staying;
     let first = open_all(&request.listen, staying, opener)?;
-    let mut chosen = Vec::new();
+    let mut bound = Vec::new();
     for (socket, &addr) in first.iter().zip(&request.listen) {
-        let bound = O::local_addr(socket).call("getsockname(2)");
-        chosen.push(bound.map_err(|failed| BindError::new(addr, failed))?);
+        let local_addr = O::local_addr(socket)
+            .call("getsockname(2)")
+            .map_err(|failed| BindError::new(addr, failed))?;
+        bound.push(local_addr);
     }
     iter::once(Ok(first))
-        .chain((1..request.workers).map(|_| open_all(&chosen, staying, opener)))
+        .chain((1..request.workers).map(|_| open_all(&bound, staying, opener)))
         .collect()
 }
 
-/// Opens a socket on each address. `staying` are the addresses that this process listens on beside them.
+/// Opens a socket on each address. `staying` are the addresses that this process listens on besides.
 fn open_all<O: SocketOpener>(
     addrs: &[SocketAddr],
     staying: &[SocketAddr],
     opener: &mut O,
 ) -> Result<Vec<O::Socket>, BindError> {
-    // Ports on which `[::]` leaves IPv4 to these listeners. One that accepts IPv4 would accept it at addresses that are not listed,
-    // or conflict with a socket without SO_REUSEPORT. Not for a `0.0.0.0` of our own, which the kernel prefers, and a reload may close.
+    // Ports on which `[::]` leaves IPv4 to other listeners. Otherwise it would accept IPv4 at addresses that are not listed, or
+    // conflict with an inherited socket without SO_REUSEPORT. A `0.0.0.0` that this process opens does not count: the kernel
+    // prefers it, and a reload may close it.
     let v4_ports: HashSet<_> = addrs
         .iter()
         .chain(staying)
@@ -115,8 +120,10 @@ fn open_all<O: SocketOpener>(
             reuse_port: true,
             v6_only: v4_ports.contains(&addr.port()),
         };
-        let socket = opener.open(addr, options);
-        sockets.push(socket.map_err(|failed| BindError::new(addr, failed))?);
+        let socket = opener
+            .open(addr, options)
+            .map_err(|failed| BindError::new(addr, failed))?;
+        sockets.push(socket);
     }
     Ok(sockets)
 }
@@ -126,7 +133,8 @@ pub fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
     covers(one, other) || covers(other, one)
 }
 
-/// Whether a socket on the wide address gets what is sent to the narrow one, if nothing is bound to that. `[::]` may accept IPv4, too.
+/// Whether a socket on `wide` receives what is sent to `narrow` while no socket is bound to `narrow`.
+/// `[::]` may accept IPv4, too.
 pub fn covers(wide: SocketAddr, narrow: SocketAddr) -> bool {
     let is_wider = wide.ip().is_unspecified() && (wide.is_ipv6() || narrow.is_ipv4());
     wide.port() == narrow.port() && (wide.ip() == narrow.ip() || is_wider)

@@ -14,12 +14,13 @@ use crate::addr::LocalAddr;
 
 /// Opens TCP sockets, or takes those that other processes have opened.
 pub(super) struct TcpOpener<'a> {
-    /// By a service manager: the workers share them.
+    /// Sockets of a service manager, which the workers share.
     pub(super) inherited: &'a HashMap<SocketAddr, InheritedSocket>,
     pub(super) previous: PreviousSockets,
 }
 
 impl TcpOpener<'_> {
+    /// Gives each socket the id of its address.
     pub(super) fn name_listeners(
         &self,
         sockets: Vec<net::TcpListener>,
@@ -28,22 +29,22 @@ impl TcpOpener<'_> {
         sockets
             .into_iter()
             .zip(wanted)
-            .map(|(socket, wanted)| self.listener(socket, wanted))
+            .map(|(socket, wanted)| self.make_listener(socket, wanted))
             .collect()
     }
 
-    /// The previous process's sockets that no worker has.
+    /// Takes the previous process's sockets that are left over.
     pub(super) fn take_surplus(&mut self, wanted: &[ListenAddr]) -> Vec<Listener> {
         let mut surplus = Vec::new();
         for wanted in wanted {
             for socket in self.previous.take_rest(wanted.1) {
-                surplus.push(self.listener(socket, wanted));
+                surplus.push(self.make_listener(socket, wanted));
             }
         }
         surplus
     }
 
-    fn listener(&self, socket: net::TcpListener, &(id, addr): &ListenAddr) -> Listener {
+    fn make_listener(&self, socket: net::TcpListener, &(id, addr): &ListenAddr) -> Listener {
         Listener {
             id,
             addr: LocalAddr(socket.local_addr().unwrap_or(addr)),
@@ -93,7 +94,7 @@ pub(super) struct PreviousSockets(Vec<PreviousAddress>);
 
 struct PreviousAddress {
     requested: SocketAddr,
-    /// Differs where the requested port is 0.
+    /// Has the port that the kernel chose where the requested port is 0.
     bound_to: SocketAddr,
     sockets: VecDeque<net::TcpListener>,
 }
@@ -119,24 +120,24 @@ impl PreviousSockets {
     }
 
     fn has(&self, requested: SocketAddr) -> bool {
-        self.0.iter().any(|one| one.requested == requested)
+        self.0.iter().any(|address| address.requested == requested)
     }
 
-    /// The next socket on an address: the requested one, or the one that the sockets are bound to.
+    /// Takes the next socket by its address, either the requested address or the one that it is bound to.
     fn next(&mut self, addr: SocketAddr) -> Option<net::TcpListener> {
         self.0
             .iter_mut()
-            .find(|one| one.requested == addr || one.bound_to == addr)?
+            .find(|address| address.requested == addr || address.bound_to == addr)?
             .sockets
             .pop_front()
     }
 
-    /// The sockets on a requested address that are left.
+    /// Takes the sockets on a requested address that are left.
     fn take_rest(&mut self, requested: SocketAddr) -> VecDeque<net::TcpListener> {
         self.0
             .iter_mut()
-            .find(|one| one.requested == requested)
-            .map(|one| std::mem::take(&mut one.sockets))
+            .find(|address| address.requested == requested)
+            .map(|address| std::mem::take(&mut address.sockets))
             .unwrap_or_default()
     }
 }
