@@ -11,8 +11,8 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use serde_json::Value;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let rows = fs::read_to_string(here.join("../crates/proto/tests/proxy-protocol.jsonl"))?;
+    let fuzz = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let rows = fs::read_to_string(fuzz.join("../crates/proto/tests/proxy-protocol.jsonl"))?;
     let mut written = 0;
     for line in rows.lines() {
         let row: Value = serde_json::from_str(line)?;
@@ -23,15 +23,23 @@ fn main() -> Result<(), Box<dyn Error>> {
         };
         let name = text("id")?.replace('/', "-");
         let message = unhex(text("hex")?)?;
-        for target in if text("mode")? == "spp" { SPP } else { PROXY } {
-            let folder = here.join("corpus").join(target);
+        let targets = if text("mode")? == "spp" {
+            SPP_TARGETS
+        } else {
+            PROXY_TARGETS
+        };
+        for target in targets {
+            let folder = fuzz.join("corpus").join(target);
             fs::create_dir_all(&folder)?;
             fs::write(folder.join(&name), &message)?;
             written += 1;
         }
     }
-    let requests = fs::read_to_string(here.join("../tests/intercept/http/requests.jsonl"))?;
-    let requests: Vec<_> = requests.lines().map(request_bytes).collect::<Result<_, _>>()?;
+    let requests = fs::read_to_string(fuzz.join("../tests/intercept/http/requests.jsonl"))?;
+    let requests: Vec<_> = requests
+        .lines()
+        .map(request_bytes)
+        .collect::<Result<_, _>>()?;
     let hosts: Vec<_> = HOSTS.iter().map(|host| host.as_bytes().to_vec()).collect();
     let answers = ANSWERS.iter().map(|answer| answer.to_vec()).collect();
     let hellos = [
@@ -49,18 +57,18 @@ fn main() -> Result<(), Box<dyn Error>> {
         ("host", hosts.clone()),
         ("mint", hosts),
     ] {
-        let folder = here.join("corpus").join(target);
+        let folder = fuzz.join("corpus").join(target);
         fs::create_dir_all(&folder)?;
         for (number, seed) in seeds.iter().enumerate() {
             fs::write(folder.join(number.to_string()), seed)?;
             written += 1;
         }
     }
-    println!("{written} seeds in {}", here.join("corpus").display());
+    println!("{written} seeds in {}", fuzz.join("corpus").display());
     Ok(())
 }
 
-/// Decodes a row into a request to a proxy, without the CONNECT before it; each character is a byte.
+/// Decodes a row into the bytes of its requests, without a CONNECT before them. Each character of the row's text is a byte.
 fn request_bytes(line: &str) -> Result<Vec<u8>, Box<dyn Error>> {
     let row: Value = serde_json::from_str(line)?;
     let text = row["send"].as_str().ok_or(format!("no send in {line}"))?;
@@ -76,7 +84,10 @@ fn client_hello(name: &str, alpn: &[&str]) -> Result<Vec<u8>, Box<dyn Error>> {
     let mut config = ClientConfig::builder()
         .with_root_certificates(roots)
         .with_no_client_auth();
-    config.alpn_protocols = alpn.iter().map(|one| one.as_bytes().to_vec()).collect();
+    config.alpn_protocols = alpn
+        .iter()
+        .map(|protocol| protocol.as_bytes().to_vec())
+        .collect();
     let name = ServerName::try_from(name.to_owned())?;
     let mut bytes = Vec::new();
     ClientConnection::new(Arc::new(config), name)?.write_tls(&mut bytes)?;
@@ -84,14 +95,14 @@ fn client_hello(name: &str, alpn: &[&str]) -> Result<Vec<u8>, Box<dyn Error>> {
 }
 
 fn unhex(text: &str) -> Result<Vec<u8>, Box<dyn Error>> {
-    let pairs = text.as_bytes().chunks(2);
-    pairs
+    text.as_bytes()
+        .chunks(2)
         .map(|pair| Ok(u8::from_str_radix(std::str::from_utf8(pair)?, 16)?))
         .collect()
 }
 
-const PROXY: &[&str] = &["parse_raw", "parse_split"];
-const SPP: &[&str] = &["spp", "parse_raw"];
+const PROXY_TARGETS: &[&str] = &["parse_raw", "parse_split"];
+const SPP_TARGETS: &[&str] = &["spp", "parse_raw"];
 const HOSTS: &[&str] = &[
     "a.test",
     "A.Test.:443",
@@ -112,7 +123,7 @@ const HOSTS: &[&str] = &[
     "a..b",
     "-a.test",
 ];
-/// The first byte selects the protocol.
+/// Responses of check services. The first byte selects the protocol: ext_authz, OPA or forwardAuth.
 const ANSWERS: &[&[u8]] = &[
     b"\x00\x0a\x00",
     b"\x00\x0a\x02\x08\x07\x12\x10\x0a\x03\x08\x93\x03\x12\x05\x0a\x03\x0a\x01a\x1a\x02no",

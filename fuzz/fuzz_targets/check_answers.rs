@@ -7,16 +7,16 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use libfuzzer_sys::fuzz_target;
 use peername_intercept::authz::ext_authz_messages::CheckResponse;
 use peername_intercept::authz::{
-    AuthzResponse, Decision, AuthzError, ext_authz_reply, forward_auth_reply, opa_reply,
+    AuthzError, AuthzResponse, Decision, ext_authz_reply, forward_auth_reply, opa_reply,
 };
 use prost::Message as _;
 use serde_json::Value;
 
 fuzz_target!(|bytes: &[u8]| {
-    let Some((&which, bytes)) = bytes.split_first() else {
+    let Some((&protocol, bytes)) = bytes.split_first() else {
         return;
     };
-    match which % 3 {
+    match protocol % 3 {
         0 => ext_authz(bytes),
         1 => opa(bytes),
         _ => forward_auth(bytes),
@@ -27,11 +27,14 @@ fn ext_authz(bytes: &[u8]) {
     let Ok(reply) = CheckResponse::decode(bytes) else {
         return;
     };
-    let code = reply.status.first().map(|status| status.code.first().copied().unwrap_or_default());
+    let code = reply
+        .status
+        .first()
+        .map(|status| status.code.first().copied().unwrap_or_default());
     let is_ok = reply.ok_response.len() == 1;
-    let others = reply.denied_response.len() + reply.error_response.len();
+    let refusals = reply.denied_response.len() + reply.error_response.len();
     if check_decision(ext_authz_reply(reply)) {
-        assert!(others == 0 && (code == Some(0) || code.is_none() && is_ok));
+        assert!(refusals == 0 && (code == Some(0) || code.is_none() && is_ok));
     }
 }
 
@@ -44,7 +47,7 @@ fn opa(bytes: &[u8]) {
     }
 }
 
-/// Input: two bytes of status, then lines of headers.
+/// The input is two bytes of status, then lines of headers; all of these lines are also the body.
 fn forward_auth(bytes: &[u8]) {
     let Some((status, bytes)) = bytes.split_first_chunk() else {
         return;
@@ -61,9 +64,12 @@ fn forward_auth(bytes: &[u8]) {
             headers.append(name, value);
         }
     }
-    let take: Vec<HeaderName> = headers.keys().take(8).cloned().collect();
+    let copied: Vec<HeaderName> = headers.keys().take(8).cloned().collect();
     let body = Bytes::copy_from_slice(bytes);
-    assert_eq!(check_decision(forward_auth_reply(status, &headers, body, &take)), status.is_success());
+    assert_eq!(
+        check_decision(forward_auth_reply(status, &headers, body, &copied)),
+        status.is_success()
+    );
 }
 
 /// Checks the invariants of a decision; true if it allows the request.
@@ -77,19 +83,35 @@ fn check_decision(answer: Result<AuthzResponse, AuthzError>) -> bool {
             headers.insert("host", HeaderValue::from_static("origin.test"));
             headers.insert("content-length", HeaderValue::from_static("5"));
             changes.apply_to_request(&mut headers);
-            assert_eq!((&headers["host"], &headers["content-length"]), (
-                &HeaderValue::from_static("origin.test"),
-                &HeaderValue::from_static("5"),
-            ));
-            assert!(!headers.contains_key("transfer-encoding") && headers.len() <= 66);
+            assert_eq!(
+                (&headers["host"], &headers["content-length"]),
+                (
+                    &HeaderValue::from_static("origin.test"),
+                    &HeaderValue::from_static("5"),
+                )
+            );
+            assert!(!headers.contains_key("transfer-encoding"));
+            assert!(headers.len() <= 2 + MAX_HEADERS);
             changes.apply_to_response(&mut HeaderMap::new());
             true
         }
         Decision::Deny(denial) => {
+            // The client gets a redirect or an error.
             assert!(denial.status.as_u16() >= 301 && denial.status != StatusCode::NOT_MODIFIED);
-            assert!(!denial.headers.contains_key("content-length") && denial.headers.len() <= 64);
-            assert!(denial.reason.chars().count() <= 256 && !denial.reason.contains(char::is_control));
+            assert!(
+                !denial.headers.contains_key("content-length")
+                    && denial.headers.len() <= MAX_HEADERS
+            );
+            assert!(
+                denial.reason.chars().count() <= MAX_REASON
+                    && !denial.reason.contains(char::is_control)
+            );
             false
         }
     }
 }
+
+/// Headers that a decision may add.
+const MAX_HEADERS: usize = 64;
+/// Characters of a reason.
+const MAX_REASON: usize = 256;

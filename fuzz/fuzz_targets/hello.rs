@@ -6,16 +6,16 @@ use peername_intercept::fuzzing::{hello, opening};
 
 fuzz_target!(|bytes: &[u8]| {
     let whole = opening(bytes);
-    let mut before = None;
-    for end in 0..=bytes.len().min(300) {
-        let now = opening(&bytes[..end]);
+    let mut verdict = None;
+    for end in 0..=bytes.len().min(MAX_PREFIX) {
+        let next = opening(&bytes[..end]);
         assert!(
-            before.is_none() || now == before,
-            "{before:?} became {now:?} at {end}"
+            verdict.is_none() || next == verdict,
+            "{verdict:?} became {next:?} at {end}"
         );
-        before = now;
+        verdict = next;
     }
-    assert!(before.is_none() || before == whole);
+    assert!(verdict.is_none() || verdict == whole);
     let parsed = hello(bytes, bytes.len().max(1));
     for step in [1, 7, 1000] {
         assert_eq!(hello(bytes, step), parsed, "by {step}");
@@ -29,3 +29,6 @@ fuzz_target!(|bytes: &[u8]| {
         );
     }
 });
+
+/// More bytes than decide between TLS and HTTP.
+const MAX_PREFIX: usize = 300;

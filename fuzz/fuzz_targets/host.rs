@@ -14,29 +14,35 @@ fuzz_target!(|text: &str| {
             host.as_name().map(|_| &host)
         );
     }
-    if let Ok(to) = HostPort::parse(text) {
-        assert_ne!(to.port, 0);
-        assert_eq!(HostPort::parse(&to.to_string()), Ok(to.clone()));
-        assert_eq!(HostPort::parse_or(text, 1), Ok(to));
+    if let Ok(host_port) = HostPort::parse(text) {
+        assert_ne!(host_port.port, 0);
+        assert_eq!(
+            HostPort::parse(&host_port.to_string()),
+            Ok(host_port.clone())
+        );
+        assert_eq!(HostPort::parse_or(text, 1), Ok(host_port));
     }
-    if let Ok(to) = HostPort::parse_or(text, 443) {
-        assert_eq!(HostPort::parse(&to.to_string()), Ok(to));
+    if let Ok(host_port) = HostPort::parse_or(text, 443) {
+        assert_eq!(HostPort::parse(&host_port.to_string()), Ok(host_port));
     }
 });
 
 fn check_canonical(text: &str, host: &Host) {
-    let shown = host.to_string();
-    assert_eq!(Host::parse(&shown).as_ref(), Ok(host));
-    assert_eq!(host.to_server_name().to_str(), shown);
+    let canonical = host.to_string();
+    assert_eq!(Host::parse(&canonical).as_ref(), Ok(host));
+    assert_eq!(host.to_server_name().to_str(), canonical);
     let Some(name) = host.as_name() else {
         let ip = host.as_ip().expect("a name or an address");
         assert_eq!(ip, ip.to_canonical(), "mapped: {text:?}");
         return;
     };
-    assert!(shown.parse::<IpAddr>().is_err(), "{text:?}");
+    assert!(canonical.parse::<IpAddr>().is_err(), "{text:?}");
     let is_allowed =
         |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_.".contains(&byte);
-    assert!(name.bytes().all(is_allowed) && name.len() <= 253, "{text:?}");
+    assert!(
+        name.bytes().all(is_allowed) && name.len() <= 253,
+        "{text:?}"
+    );
     // inet_aton(3) takes text that ends in a number for an address.
     let last = name.rsplit('.').next().unwrap_or_default();
     assert!(last.parse::<u64>().is_err(), "{text:?}");

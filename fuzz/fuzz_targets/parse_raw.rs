@@ -26,11 +26,15 @@ fuzz_target!(|bytes: &[u8]| {
 
 fn check_tlvs(header: &Header<'_>) {
     assert!(header.tlvs.iter().all(|tlv| !tlv.name().is_empty()));
-    let fields: usize = header.tlvs.iter().map(|tlv| tlv.value.len() + 3).sum();
-    assert_eq!(fields, header.tlvs.as_bytes().len());
+    let bytes: usize = header
+        .tlvs
+        .iter()
+        .map(|tlv| TLV_HEAD + tlv.value.len())
+        .sum();
+    assert_eq!(bytes, header.tlvs.as_bytes().len());
     for ssl in header.tlvs.iter().filter(|tlv| tlv.kind == kind::SSL) {
         let ssl = Ssl::read(ssl.value).expect("a checked structure");
-        let details: usize = ssl.tlvs.iter().map(|tlv| tlv.value.len() + 3).sum();
+        let details: usize = ssl.tlvs.iter().map(|tlv| TLV_HEAD + tlv.value.len()).sum();
         assert_eq!(details, ssl.tlvs.as_bytes().len());
     }
 }
@@ -87,7 +91,7 @@ fn reencode_v1(header: &Header<'_>) {
         panic!("{out:?}")
     };
     assert_eq!(again.command, header.command);
-    // Ends of two families are written as IPv6, the IPv4 one mapped.
+    // If the ends are of different families, the IPv4 address is written as IPv4-mapped IPv6.
     let ends =
         |header: &Header<'_>| [header.source(), header.destination()].map(|end| end.map(canonical));
     assert_eq!(ends(&again), ends(header));
@@ -102,3 +106,6 @@ fn check_error(invalid: Invalid) {
             .all(|b| b == b'_' || b.is_ascii_lowercase() || b.is_ascii_digit())
     );
 }
+
+/// Bytes of type and length, in front of each value.
+const TLV_HEAD: usize = 3;

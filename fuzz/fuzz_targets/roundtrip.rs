@@ -6,21 +6,21 @@ use std::net::{IpAddr, SocketAddr};
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use peername_proto::{
-    Carrier, Command, Endpoints, Header, Parsed, Spp, Tlv, Transport, UnixName, V2Writer, kind,
-    parse, write_spp, write_v1,
+    Carrier, Command, Endpoints, Header, Parsed, Spp, Tlv, Transport, UnixName, V2Writer,
+    canonical, kind, parse, write_spp, write_v1,
 };
 
 #[derive(Arbitrary, Debug)]
 struct Input {
     before: Vec<u8>,
     datagram: bool,
-    ends: Ends,
-    fields: Vec<Field>,
+    endpoints: InputEndpoints,
+    tlvs: Vec<InputTlv>,
     payload: Vec<u8>,
 }
 
 #[derive(Arbitrary, Debug)]
-enum Ends {
+enum InputEndpoints {
     Inet(SocketAddr, SocketAddr),
     Unix(Box<[u8; 108]>, Box<[u8; 108]>),
     Local,
@@ -28,7 +28,7 @@ enum Ends {
 }
 
 #[derive(Arbitrary, Debug)]
-enum Field {
+enum InputTlv {
     Tlv(u8, Vec<u8>),
     /// A value of this many bytes, to reach the limits.
     Large(u8, u16),
@@ -48,7 +48,7 @@ fuzz_target!(|input: Input| {
         }
         Err(_) => assert_eq!(out, input.before),
     }
-    if let Ends::Inet(source, destination) = input.ends {
+    if let InputEndpoints::Inet(source, destination) = input.endpoints {
         check_v1(source, destination);
         check_spp(source, destination);
     }
@@ -56,22 +56,22 @@ fuzz_target!(|input: Input| {
 
 impl Input {
     fn write(&self, out: &mut Vec<u8>) -> Result<usize, peername_proto::WriteError> {
-        let writer = match &self.ends {
-            Ends::Inet(source, destination) => {
+        let writer = match &self.endpoints {
+            InputEndpoints::Inet(source, destination) => {
                 V2Writer::proxy(out, self.transport(), *source, *destination)
             }
-            Ends::Unix(source, destination) => V2Writer::unix(
+            InputEndpoints::Unix(source, destination) => V2Writer::unix(
                 out,
                 self.transport(),
                 UnixName(source),
                 UnixName(destination),
             ),
-            Ends::Local => V2Writer::local(out),
-            Ends::Unspec => V2Writer::unspec(out),
+            InputEndpoints::Local => V2Writer::local(out),
+            InputEndpoints::Unspec => V2Writer::unspec(out),
         };
-        self.fields
+        self.tlvs
             .iter()
-            .fold(writer, |writer, field| field.write(writer))
+            .fold(writer, |writer, tlv| tlv.write(writer))
             .finish()
     }
 
@@ -85,8 +85,8 @@ impl Input {
 
     fn compare(&self, header: &Header<'_>) {
         let transport = self.transport();
-        match &self.ends {
-            Ends::Inet(source, destination) => {
+        match &self.endpoints {
+            InputEndpoints::Inet(source, destination) => {
                 let (source, destination) = one_family(*source, *destination);
                 assert_eq!(
                     header.endpoints,
@@ -97,7 +97,7 @@ impl Input {
                     }
                 );
             }
-            Ends::Unix(source, destination) => {
+            InputEndpoints::Unix(source, destination) => {
                 let (source, destination) = (UnixName(source), UnixName(destination));
                 assert_eq!(
                     header.endpoints,
@@ -108,10 +108,10 @@ impl Input {
                     }
                 );
             }
-            Ends::Local | Ends::Unspec => {
+            InputEndpoints::Local | InputEndpoints::Unspec => {
                 assert_eq!(
                     header.command == Command::Local,
-                    matches!(self.ends, Ends::Local)
+                    matches!(self.endpoints, InputEndpoints::Local)
                 );
                 assert_eq!(
                     (header.endpoints, header.tlvs.is_empty()),
@@ -120,21 +120,21 @@ impl Input {
                 return;
             }
         }
-        let mut got = header.tlvs.iter();
-        let mut checksums = 0;
-        for field in &self.fields {
-            if !matches!(field, Field::Checksum) {
-                field.compare(got.next().expect("as many fields"));
-            } else if checksums == 0 {
-                checksums = 1;
-                assert_eq!(got.next().expect("a checksum").kind, kind::CRC32C);
+        let mut decoded = header.tlvs.iter();
+        let mut has_checksum = false;
+        for tlv in &self.tlvs {
+            if !matches!(tlv, InputTlv::Checksum) {
+                tlv.compare(decoded.next().expect("as many TLVs"));
+            } else if !has_checksum {
+                has_checksum = true;
+                assert_eq!(decoded.next().expect("a checksum").kind, kind::CRC32C);
             }
         }
-        assert_eq!(got.next(), None);
+        assert_eq!(decoded.next(), None);
     }
 }
 
-impl Field {
+impl InputTlv {
     fn write<'v>(&self, writer: V2Writer<'v>) -> V2Writer<'v> {
         match self {
             Self::Tlv(kind, value) => writer.tlv(*kind, value),
@@ -150,15 +150,18 @@ impl Field {
         }
     }
 
-    fn compare(&self, got: Tlv<'_>) {
+    fn compare(&self, decoded: Tlv<'_>) {
         match self {
-            Self::Tlv(kind, value) => assert_eq!(got, Tlv { kind: *kind, value }),
+            Self::Tlv(kind, value) => assert_eq!(decoded, Tlv { kind: *kind, value }),
             Self::Large(kind, length) => {
-                assert_eq!((got.kind, got.value.len()), (*kind, usize::from(*length)));
+                assert_eq!(
+                    (decoded.kind, decoded.value.len()),
+                    (*kind, usize::from(*length))
+                );
             }
             Self::Ssl(client, verify, details) => {
-                assert_eq!(got.kind, kind::SSL);
-                let ssl = peername_proto::Ssl::read(got.value).expect("a valid structure");
+                assert_eq!(decoded.kind, kind::SSL);
+                let ssl = peername_proto::Ssl::read(decoded.value).expect("a valid structure");
                 assert_eq!((ssl.client, ssl.verify), (*client, *verify));
                 assert!(
                     ssl.tlvs.iter().map(|tlv| (tlv.kind, tlv.value)).eq(details
@@ -185,9 +188,9 @@ fn check_v1(source: SocketAddr, destination: SocketAddr) {
 fn check_spp(client: SocketAddr, proxy: SocketAddr) {
     let mut datagram = Vec::new();
     write_spp(&mut datagram, Spp { client, proxy });
-    let header = Spp::parse(&datagram).expect("what was written");
-    assert_eq!(header.client, plain(client, |ip| ip.to_canonical()));
-    assert_eq!(header.proxy, plain(proxy, |ip| ip.to_canonical()));
+    let header = Spp::parse(&datagram).expect("the written header");
+    assert_eq!(header.client, canonical(client));
+    assert_eq!(header.proxy, canonical(proxy));
 }
 
 fn complete(bytes: &[u8]) -> Header<'_> {
@@ -197,17 +200,13 @@ fn complete(bytes: &[u8]) -> Header<'_> {
     }
 }
 
-/// What the encoding preserves of a pair: an IPv4 address is mapped if the other one is IPv6; flow label and scope are
+/// The endpoints as a header preserves them: an IPv4 address is mapped if the other one is IPv6; flow label and scope are
 /// lost.
 fn one_family(source: SocketAddr, destination: SocketAddr) -> (SocketAddr, SocketAddr) {
-    let same = source.is_ipv4() == destination.is_ipv4();
-    let fit = |ip| match ip {
-        IpAddr::V4(v4) if !same => IpAddr::V6(v4.to_ipv6_mapped()),
-        ip => ip,
+    let is_mixed = source.is_ipv4() != destination.is_ipv4();
+    let to_family = |end: SocketAddr| match end.ip() {
+        IpAddr::V4(v4) if is_mixed => SocketAddr::new(v4.to_ipv6_mapped().into(), end.port()),
+        ip => SocketAddr::new(ip, end.port()),
     };
-    (plain(source, fit), plain(destination, fit))
-}
-
-fn plain(address: SocketAddr, fit: impl Fn(IpAddr) -> IpAddr) -> SocketAddr {
-    SocketAddr::new(fit(address.ip()), address.port())
+    (to_family(source), to_family(destination))
 }

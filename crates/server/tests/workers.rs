@@ -15,16 +15,16 @@ use peername_server::workers::{self, Capacity, Incoming, Serve, WorkerTask, Work
 use peername_sys::event::readiness::register_stream;
 use tokio::time::timeout;
 
-/// Counts the open connections of each thread.
+/// Keeps connections open until the client closes them, and counts the open connections of each thread.
 #[derive(Default)]
-struct Census {
+struct CountingService {
     open: Mutex<HashMap<thread::ThreadId, usize>>,
     /// The first connection served blocks its thread for as long as this is locked.
     gate: Mutex<()>,
     has_begun: AtomicBool,
 }
 
-impl Serve for Census {
+impl Serve for CountingService {
     type Context = ();
 
     fn context(&self, _listener: ListenerId) {}
@@ -34,14 +34,13 @@ impl Serve for Census {
         if !self.has_begun.swap(true, Ordering::Relaxed) {
             drop(self.gate.lock());
         }
-        // Until the client closes.
         let stream = register_stream(connection.stream).expect("epoll_ctl(2)");
         let _ = stream.readable().await;
         self.change(|open| *open -= 1);
     }
 }
 
-impl Census {
+impl CountingService {
     fn change(&self, change: impl FnOnce(&mut usize)) {
         let mut threads = self.open.lock().expect("a lock");
         change(threads.entry(thread::current().id()).or_default());
@@ -66,23 +65,23 @@ impl Census {
     }
 }
 
-/// Distributed by the kernel's hash alone, two workers would differ by 20 or more in every third round.
+/// By the kernel's hash alone, two workers would differ by 20 or more connections in every third round.
 #[test]
 fn no_worker_has_many_more_than_another() -> Result<()> {
-    let census = Arc::new(Census::default());
-    let (workers, addr) = start_two(&census)?;
+    let service = Arc::new(CountingService::default());
+    let (workers, addr) = start_two_workers(&service)?;
     for _ in 0..5 {
         let clients: Vec<_> = (0..400)
             .map(|_| TcpStream::connect(addr))
             .collect::<Result<_, _>>()?;
-        census.wait_for_open(clients.len())?;
-        let open = census.open_per_thread();
+        service.wait_for_open(clients.len())?;
+        let open = service.open_per_thread();
         ensure!(
             open.len() == 2 && open[0].abs_diff(open[1]) <= 8,
             "{open:?}"
         );
         drop(clients);
-        census.wait_for_open(0)?;
+        service.wait_for_open(0)?;
     }
     workers.drain();
     workers.end();
@@ -90,35 +89,35 @@ fn no_worker_has_many_more_than_another() -> Result<()> {
     Ok(())
 }
 
-/// One worker hangs, and the other hands off to it what it accepts; then both drain.
+/// One worker hangs while the other one hands connections off to it; then both drain.
 #[test]
 fn connections_handed_off_before_a_drain_are_served() -> Result<()> {
-    let census = Arc::new(Census::default());
-    let (workers, addr) = start_two(&census)?;
-    let hang = census.gate.lock().expect("a lock");
+    let service = Arc::new(CountingService::default());
+    let (workers, addr) = start_two_workers(&service)?;
+    let hang = service.gate.lock().expect("a lock");
     let first = TcpStream::connect(addr)?;
-    census.wait_for_open(1)?;
+    service.wait_for_open(1)?;
     let clients: Vec<_> = (0..100)
         .map(|_| TcpStream::connect(addr))
         .collect::<Result<_, _>>()?;
-    // By then it has handed off about as many.
-    census.wait_until(|open| open >= 20)?;
+    // By now the worker that still serves has handed off about as many.
+    service.wait_until(|open| open >= 20)?;
     workers.drain();
     drop(hang);
-    census.wait_for_open(1 + clients.len())?;
+    service.wait_for_open(1 + clients.len())?;
     drop((first, clients));
-    census.wait_for_open(0)?;
+    service.wait_for_open(0)?;
     workers.join();
     Ok(())
 }
 
-/// The process must learn of the exit although the other worker goes on.
+/// The exit is reported although the other worker goes on.
 #[tokio::test]
 async fn exit_of_one_worker_is_reported_with_its_cause() -> Result<()> {
     let panics: WorkerTask = Box::new(|_| Box::pin(async { panic!("as a bug would") }));
     let fails: WorkerTask = Box::new(|_| Box::pin(async { Err(io::Error::other("broken")) }));
     for (task, cause) in [(panics, "it panicked"), (fails, "broken")] {
-        let (mut workers, _) = start_two(&Arc::default())?;
+        let (mut workers, _) = start_two_workers(&Arc::default())?;
         let exit = timeout(Duration::from_millis(50), workers.next_exit()).await;
         ensure!(exit.is_err(), "no worker has exited");
         workers.spawn(vec![task]);
@@ -132,10 +131,9 @@ async fn exit_of_one_worker_is_reported_with_its_cause() -> Result<()> {
     Ok(())
 }
 
-/// After the last exit there is nothing more to wait for.
 #[tokio::test]
 async fn every_exit_is_reported_once() -> Result<()> {
-    let (mut workers, _) = start_two(&Arc::default())?;
+    let (mut workers, _) = start_two_workers(&Arc::default())?;
     workers.drain();
     for _ in 0..2 {
         let exit = timeout(Duration::from_secs(10), workers.next_exit()).await?;
@@ -145,7 +143,7 @@ async fn every_exit_is_reported_once() -> Result<()> {
     Ok(())
 }
 
-fn start_two(census: &Arc<Census>) -> Result<(Workers, SocketAddr)> {
+fn start_two_workers(service: &Arc<CountingService>) -> Result<(Workers, SocketAddr)> {
     let wanted = [(ListenerId(0), SocketAddr::from(([127, 0, 0, 1], 0)))];
     let (existing, mut inherited) = (ExistingListeners::default(), InheritedSockets::default());
     let listeners = Listeners::open(&wanted, &existing, 2, &mut inherited)?;
@@ -154,6 +152,6 @@ fn start_two(census: &Arc<Census>) -> Result<(Workers, SocketAddr)> {
         connections: 1000,
         pipes_per_worker: 0,
     };
-    let workers = workers::start(listeners, Vec::new(), census, capacity)?;
+    let workers = workers::start(listeners, Vec::new(), service, capacity)?;
     Ok((workers, addr))
 }
