@@ -30,7 +30,7 @@ pub enum HeaderError {
         received: usize,
     },
     /// The bytes are not a header.
-    #[error("{invalid}{}", Guess(*guess))]
+    #[error("{invalid}{}", GuessSuffix(*guess))]
     Invalid {
         /// What was wrong.
         invalid: Invalid,
@@ -88,9 +88,10 @@ impl HeaderError {
     }
 }
 
-struct Guess(Option<ProtocolGuess>);
+/// The end of an error text: what the bytes look like.
+struct GuessSuffix(Option<ProtocolGuess>);
 
-impl Display for Guess {
+impl Display for GuessSuffix {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self.0 {
             Some(guess) => write!(f, "; it looks like {guess}"),

@@ -34,7 +34,7 @@ impl Serve for Echo {
     }
 }
 
-/// A listing takes long, but its batches are short: a client never waits for a whole listing.
+/// A listing takes long, but its batches are short, and clients are served between them.
 #[test]
 fn listing_does_not_pause_the_worker() -> Result<()> {
     let wanted = [(ListenerId(0), SocketAddr::from(([0, 0, 0, 0], 0)))];

@@ -40,8 +40,8 @@ pub(crate) struct Acceptor<S: Serve> {
     balancer: WorkerBalancer<Dispatched<S>>,
     /// Tokens of ready listeners; kept for its allocation.
     ready: Vec<u64>,
-    /// The listener that was accepted from last, for round robin.
-    last: u64,
+    /// The token of the listener that was accepted from last, for round robin.
+    last_token: u64,
 }
 
 /// An accepted connection with its permit and the context it is served with.
@@ -68,7 +68,7 @@ impl<S: Serve> Acceptor<S> {
             limit,
             balancer,
             ready: Vec::new(),
-            last: u64::MAX,
+            last_token: u64::MAX,
         })
     }
 
@@ -171,7 +171,7 @@ impl<S: Serve> Acceptor<S> {
         let mut more = self.find_ready(&mut ready)?;
         // Round robin: epoll keeps its order, and its first listener would get every permit that becomes free.
         ready.sort_unstable();
-        let next = ready.partition_point(|&token| token <= self.last);
+        let next = ready.partition_point(|&token| token <= self.last_token);
         ready.rotate_left(next);
         let mut exhausted = None;
         'listeners: for &token in &ready {
@@ -190,7 +190,7 @@ impl<S: Serve> Acceptor<S> {
                     Ok(accepted) => {
                         let context = self.service.context(listener.id);
                         self.dispatch(listener, accepted, permit, context);
-                        self.last = token;
+                        self.last_token = token;
                     }
                     Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                     Err(error) if is_broken_listener(&error) => {

@@ -15,7 +15,7 @@ use super::acceptor::{Acceptor, Dispatched};
 use super::balance::{Inbox, WorkerBalancer};
 use super::command::WorkerCommand;
 use super::connection_limit::ConnectionLimit;
-use super::phases::{Phases, WorkerTask};
+use super::phases::{Phases, TaskFuture, WorkerTask};
 use super::serve::Serve;
 use crate::listeners::Listener;
 
@@ -47,41 +47,85 @@ impl<S: Serve> Worker<S> {
         ended
     }
 
-    /// Accepts until draining, then waits until the open connections have ended or the worker is ended. Every
-    /// connection holds a sender of `all_closed`; when the last one is dropped, the receiver wakes.
-    async fn serve(mut self, listeners: Vec<Listener>, tasks: Vec<WorkerTask>) -> io::Result<()> {
-        let Inbox {
-            mut handoffs,
-            mut all_closed,
-        } = self.inbox;
+    async fn serve(self, listeners: Vec<Listener>, tasks: Vec<WorkerTask>) -> io::Result<()> {
         let mut acceptor = Acceptor::new(self.service, self.limit, self.balancer, self.closed)?;
         acceptor.add(listeners)?;
-        let begin = |task: WorkerTask| task(self.phases.clone());
-        let mut tasks: FuturesUnordered<_> = tasks.into_iter().map(begin).collect();
+        let mut event_loop = EventLoop {
+            acceptor,
+            inbox: self.inbox,
+            tasks: FuturesUnordered::new(),
+            commands: self.commands,
+            phases: self.phases,
+        };
+        for task in tasks {
+            event_loop.spawn(task);
+        }
+        event_loop.accept_until_draining().await?;
+        event_loop.drain().await
+    }
+}
+
+/// The state of a worker that runs.
+struct EventLoop<S: Serve> {
+    acceptor: Acceptor<S>,
+    inbox: Inbox<Dispatched<S>>,
+    tasks: FuturesUnordered<TaskFuture>,
+    commands: mpsc::UnboundedReceiver<WorkerCommand>,
+    phases: Phases,
+}
+
+impl<S: Serve> EventLoop<S> {
+    async fn accept_until_draining(&mut self) -> io::Result<()> {
         let mut draining = self.phases.clone();
         loop {
             tokio::select! {
-                () = draining.wait_draining() => break,
-                accepted = acceptor.accept() => accepted?,
-                Some(handoff) = handoffs.recv() => acceptor.serve(handoff),
-                Some(ended) = tasks.next(), if !tasks.is_empty() => ended?,
-                Some(command) = self.commands.recv() => match command {
-                    WorkerCommand::Open(listeners) => acceptor.add(listeners)?,
-                    WorkerCommand::Spawn(task) => tasks.push(begin(task)),
-                    WorkerCommand::Call(call) => call(),
-                    WorkerCommand::Share(reply) => drop(reply.send(acceptor.share())),
-                    WorkerCommand::LeaveBacklogs(ids, reply) => {
-                        acceptor.leave_backlogs(&ids);
-                        let _ = reply.send(());
-                    }
-                    WorkerCommand::Close(listeners, reply) => {
-                        listeners.iter().for_each(|&id| acceptor.close(id));
-                        // The caller may have stopped waiting.
-                        let _ = reply.send(());
-                    }
-                },
+                () = draining.wait_draining() => return Ok(()),
+                accepted = self.acceptor.accept() => accepted?,
+                Some(handoff) = self.inbox.handoffs.recv() => self.acceptor.serve(handoff),
+                Some(ended) = self.tasks.next(), if !self.tasks.is_empty() => ended?,
+                Some(command) = self.commands.recv() => self.execute(command)?,
             }
         }
+    }
+
+    fn spawn(&mut self, task: WorkerTask) {
+        self.tasks.push(task(self.phases.clone()));
+    }
+
+    /// Executes a command. A reply that can't be sent is ignored: its caller has stopped waiting.
+    fn execute(&mut self, command: WorkerCommand) -> io::Result<()> {
+        match command {
+            WorkerCommand::Open(listeners) => self.acceptor.add(listeners)?,
+            WorkerCommand::Spawn(task) => self.spawn(task),
+            WorkerCommand::Call(call) => call(),
+            WorkerCommand::Share(reply) => drop(reply.send(self.acceptor.share())),
+            WorkerCommand::LeaveBacklogs(ids, reply) => {
+                self.acceptor.leave_backlogs(&ids);
+                let _ = reply.send(());
+            }
+            WorkerCommand::Close(ids, reply) => {
+                for &id in ids.iter() {
+                    self.acceptor.close(id);
+                }
+                let _ = reply.send(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Serves the accept backlogs, then waits until the open connections and the tasks have ended, or the worker is ended.
+    async fn drain(self) -> io::Result<()> {
+        let Self {
+            mut acceptor,
+            inbox:
+                Inbox {
+                    mut handoffs,
+                    mut all_closed,
+                },
+            mut tasks,
+            mut commands,
+            mut phases,
+        } = self;
         acceptor.close_all();
         // From now on other workers keep the connections that they accept. These were handed off before.
         handoffs.close();
@@ -93,13 +137,14 @@ impl<S: Serve> Worker<S> {
                 acceptor.accept().await?;
             }
             drop(acceptor);
+            // Every connection holds a sender; when the last one is dropped, the receiver wakes.
             all_closed.recv().await;
             Ok(())
         };
         let drain_or_end = async {
             tokio::select! {
                 drained = drain_connections => drained,
-                () = self.phases.wait_end() => Ok(()),
+                () = phases.wait_end() => Ok(()),
             }
         };
         let finish_tasks = async {
@@ -110,7 +155,7 @@ impl<S: Serve> Worker<S> {
         };
         // Other commands are dropped together with their reply channels, so their callers don't wait.
         let run_calls = async {
-            while let Some(command) = self.commands.recv().await {
+            while let Some(command) = commands.recv().await {
                 if let WorkerCommand::Call(call) = command {
                     call();
                 }

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 /// A task that runs on a worker's thread, besides the connections. The task ends by itself or when its [`Phases`] tell it to.
 /// An error of the task ends the worker.
 pub type WorkerTask = Box<dyn FnOnce(Phases) -> TaskFuture + Send>;
-type TaskFuture = Pin<Box<dyn Future<Output = io::Result<()>>>>;
+pub(super) type TaskFuture = Pin<Box<dyn Future<Output = io::Result<()>>>>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
