@@ -13,7 +13,7 @@ use peername_proto::{
 #[derive(Arbitrary, Debug)]
 struct Input {
     before: Vec<u8>,
-    datagram: bool,
+    is_datagram: bool,
     endpoints: InputEndpoints,
     tlvs: Vec<InputTlv>,
     payload: Vec<u8>,
@@ -76,7 +76,7 @@ impl Input {
     }
 
     fn transport(&self) -> Transport {
-        if self.datagram {
+        if self.is_datagram {
             Transport::Datagram
         } else {
             Transport::Stream

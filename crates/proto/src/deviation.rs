@@ -8,11 +8,11 @@ pub enum Deviation {
     /// One or both addresses of a version 1 line are not of the family that its keyword names.
     Families {
         /// Whether the keyword is TCP6.
-        keyword_v6: bool,
+        is_keyword_v6: bool,
         /// Whether the source is IPv6.
-        source_v6: bool,
+        is_source_v6: bool,
         /// Whether the destination is IPv6.
-        destination_v6: bool,
+        is_destination_v6: bool,
     },
     /// A version 1 line has a space before its CRLF.
     TrailingSpace,
@@ -25,12 +25,12 @@ impl Display for Deviation {
         let family = |is_v6| if is_v6 { "IPv6" } else { "IPv4" };
         match *self {
             Self::Families {
-                keyword_v6,
-                source_v6,
-                destination_v6,
+                is_keyword_v6,
+                is_source_v6,
+                is_destination_v6,
             } => {
-                let keyword = if keyword_v6 { "TCP6" } else { "TCP4" };
-                let (source, destination) = (family(source_v6), family(destination_v6));
+                let keyword = if is_keyword_v6 { "TCP6" } else { "TCP4" };
+                let (source, destination) = (family(is_source_v6), family(is_destination_v6));
                 write!(
                     f,
                     "source is {source}, destination {destination} in a {keyword} header"

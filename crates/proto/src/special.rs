@@ -120,8 +120,8 @@ pub(crate) static NETWORKS: [SpecialNetwork; 40] = [
     v4([224, 0, 0, 0], 4, Special::Multicast),
     v4([255, 255, 255, 255], 32, Special::Broadcast),
     v4([240, 0, 0, 0], 4, Special::Reserved),
-    // AWS (EC2, ECS, EKS), Google, Azure, OpenStack, DigitalOcean and Oracle share the first. The last three are
-    // those of Alibaba, Azure's agent and Oracle.
+    // The first is that of AWS EC2, Google, Azure, OpenStack, DigitalOcean and Oracle. The others are those of AWS ECS and
+    // EKS, Alibaba, Azure's agent, and Oracle.
     v4([169, 254, 169, 254], 32, Special::Metadata),
     v4([169, 254, 170, 2], 32, Special::Metadata),
     v4([169, 254, 170, 23], 32, Special::Metadata),
@@ -142,6 +142,7 @@ pub(crate) static NETWORKS: [SpecialNetwork; 40] = [
     v6([0; 8], 128, Special::Unspecified),
     v6([0, 0, 0, 0, 0, 0, 0, 1], 128, Special::Loopback),
     v6([0xff00, 0, 0, 0, 0, 0, 0, 0], 8, Special::Multicast),
+    // AWS EC2, AWS EKS, Google.
     v6(
         [0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254],
         128,

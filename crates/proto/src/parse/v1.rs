@@ -106,7 +106,7 @@ impl<'a> Line<'a> {
 
     fn tcp(&mut self) -> Result<(Command, Endpoints<'a>), Stop> {
         self.literal(b"CP")?;
-        let keyword_v6 = match self.next()? {
+        let is_keyword_v6 = match self.next()? {
             b'4' => false,
             b'6' => true,
             _ => return Err(self.wrong_byte()),
@@ -124,11 +124,11 @@ impl<'a> Line<'a> {
             self.literal(b"\r")?;
             self.deviation = Some(Deviation::TrailingSpace);
         }
-        if (source.is_ipv6(), destination.is_ipv6()) != (keyword_v6, keyword_v6) {
+        if (source.is_ipv6(), destination.is_ipv6()) != (is_keyword_v6, is_keyword_v6) {
             self.deviation = Some(Deviation::Families {
-                keyword_v6,
-                source_v6: source.is_ipv6(),
-                destination_v6: destination.is_ipv6(),
+                is_keyword_v6,
+                is_source_v6: source.is_ipv6(),
+                is_destination_v6: destination.is_ipv6(),
             });
         }
         self.line_feed()?;

@@ -129,7 +129,7 @@ impl<'v> V2Writer<'v> {
     ///
     /// # Errors
     ///
-    /// The first error; the buffer is then as it was before.
+    /// [`WriteError::TooLong`] for the whole header, else the first error; the buffer is then as it was before.
     pub fn finish(mut self) -> Result<usize, WriteError> {
         let len = self.len();
         let block = len.saturating_sub(FIXED_LEN);
