@@ -101,7 +101,7 @@ pub enum Endpoints<'a> {
         transport: Transport,
         /// The client.
         source: SocketAddr,
-        /// Where the client connected to.
+        /// The address that the client connected to.
         destination: SocketAddr,
     },
     /// A Unix domain socket.
@@ -115,7 +115,7 @@ pub enum Endpoints<'a> {
     },
 }
 
-/// How the original connection carried data.
+/// The transport of the original connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Transport {
     /// TCP, or a Unix stream socket.

@@ -5,7 +5,7 @@ use thiserror::Error;
 use crate::deviation::Deviation;
 use crate::header::{Command, Endpoints, Header};
 
-/// Which valid headers a receiver accepts.
+/// The rules by which a receiver refuses valid headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeaderPolicy {
     /// Refuses headers with a [`Deviation`] (`--strict-header`).
@@ -14,7 +14,7 @@ pub struct HeaderPolicy {
     pub require_client: bool,
 }
 
-/// Why a valid header is refused.
+/// The reason to refuse a valid header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum HeaderRefusal {
     /// The header of a relayed connection names no IP address, so that its client is not known.

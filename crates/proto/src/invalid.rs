@@ -1,10 +1,10 @@
-//! Why bytes are not a valid header: always the fault of the sender or of its configuration.
+//! The faults of bytes that are not a valid header: always the fault of the sender or of its configuration.
 
 use core::fmt::{self, Display, Formatter};
 
 use thiserror::Error;
 
-/// Why the bytes are not, and can't become, a valid header.
+/// A fault by which bytes are not, and can't become, a valid header.
 ///
 /// The text contains numbers only, nothing that the peer could choose freely, and is safe to log.
 /// Offsets count bytes from the first of the header.
@@ -17,7 +17,7 @@ pub enum Invalid {
          make the sender add one, or don't expect one on this port"
     )]
     NoHeader {
-        /// The first byte that is wrong.
+        /// The offset of the first wrong byte.
         offset: usize,
     },
     /// The text version was sent over UDP.
@@ -37,9 +37,9 @@ pub enum Invalid {
     /// A field of a version 1 line breaks the grammar.
     #[error("version 1 line: byte {offset} is wrong in {field}; the sender breaks section 2.1")]
     V1Line {
-        /// Where in the line.
+        /// The part of the line.
         field: V1Field,
-        /// The first byte that is wrong.
+        /// The offset of the first wrong byte.
         offset: usize,
     },
     /// A version 1 line does not end within the maximum length.
@@ -73,7 +73,7 @@ pub enum Invalid {
     /// The TLVs don't fill the header exactly.
     #[error("the TLV at byte {offset} reaches beyond the header; the sender breaks section 2.2")]
     TlvOverrun {
-        /// Where it starts.
+        /// The offset of the TLV.
         offset: usize,
     },
     /// UNIQUE_ID is limited to 128 bytes.
@@ -81,7 +81,7 @@ pub enum Invalid {
         "the UNIQUE_ID at byte {offset} has {length} bytes, more than the 128 of section 2.2.5"
     )]
     UniqueIdLength {
-        /// Where the TLV starts.
+        /// The offset of the TLV.
         offset: usize,
         /// Bytes in its value.
         length: usize,
@@ -89,13 +89,13 @@ pub enum Invalid {
     /// The SSL TLV is too short, or its sub-TLVs don't fill it exactly.
     #[error("the SSL TLV at byte {offset} has no valid structure; the sender breaks section 2.2.6")]
     Ssl {
-        /// Where the TLV starts.
+        /// The offset of the TLV.
         offset: usize,
     },
     /// A checksum that isn't four bytes.
     #[error("the CRC32C at byte {offset} has {length} bytes instead of 4 (section 2.2.3)")]
     ChecksumLength {
-        /// Where the TLV starts.
+        /// The offset of the TLV.
         offset: usize,
         /// Bytes in its value.
         length: usize,
@@ -103,21 +103,21 @@ pub enum Invalid {
     /// Two checksums.
     #[error("a second CRC32C at byte {offset}: only one can be right (section 2.2.3)")]
     ChecksumTwice {
-        /// Where the second starts.
+        /// The offset of the second checksum.
         offset: usize,
     },
-    /// The checksum doesn't fit: damaged on the way, or computed in another way.
+    /// The header was damaged on the way, or its checksum computed in another way.
     #[error(
         "CRC32C is {stored:#010x}, the header's is {computed:#010x}: it was damaged on the way, or the \
          sender doesn't compute it as section 2.2.3 says"
     )]
     ChecksumMismatch {
-        /// As sent.
+        /// The checksum as sent.
         stored: u32,
-        /// As it should be.
+        /// The checksum of the header as received.
         computed: u32,
     },
-    /// Shorter than a Simple Proxy Protocol header.
+    /// The datagram is shorter than a Simple Proxy Protocol header.
     #[error(
         "{have} bytes are no Simple Proxy Protocol header, which takes 38; make the sender add one"
     )]
@@ -125,7 +125,7 @@ pub enum Invalid {
         /// Bytes in the datagram.
         have: usize,
     },
-    /// Not the magic number.
+    /// The datagram does not start with the magic number.
     #[error(
         "no Simple Proxy Protocol header: it starts with {0:#06x}, not 0x56ec; \
          make the sender add one, or expect another dialect"

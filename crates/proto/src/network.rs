@@ -7,7 +7,7 @@ use ipnet::{IpNet, Ipv4Net};
 
 use crate::special::{NETWORKS, Special};
 
-/// Why a text is no network.
+/// The reason why a text is no network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseNetworkError {
     /// The syntax is wrong.

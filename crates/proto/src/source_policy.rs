@@ -11,7 +11,7 @@ use core::net::IpAddr;
 
 use crate::special::{Special, meanings, special};
 
-/// How claims of special addresses, and of addresses of this host, are treated.
+/// The treatment of claims of special addresses, and of addresses of this host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SourcePolicy {
     /// Refuses all of them.
@@ -35,7 +35,7 @@ pub enum HostAddress {
     NetworkOrBroadcast,
 }
 
-/// Why a claimed source is refused.
+/// The reason to refuse a claimed source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum SourceRefusal {
     /// 0.0.0.0/8 or `::`, which no host has.

@@ -6,7 +6,7 @@ use std::fmt::{self, Display, Formatter};
 
 use peername_sys::process::caps::{CapabilitySet, has_no_new_privs, is_in_bounding_set};
 
-/// How to get a capability that permits connections from clients' addresses. IP_TRANSPARENT needs CAP_NET_RAW or
+/// Advice on getting a capability that permits connections from clients' addresses. IP_TRANSPARENT needs CAP_NET_RAW or
 /// CAP_NET_ADMIN (ip(7)); CAP_NET_RAW permits less, so it is preferred.
 #[derive(Clone, Copy, Debug)]
 pub struct Advice {

@@ -79,7 +79,7 @@ pub struct AllowedDestination {
     ports: Ports,
 }
 
-/// Why a text is not a valid entry.
+/// The reason why a text is not a valid entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseDestinationError {
     /// The syntax is wrong.

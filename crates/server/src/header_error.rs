@@ -1,4 +1,4 @@
-//! Why the header of a connection or a datagram is refused.
+//! The errors by which the header of a connection or a datagram is refused.
 
 use std::fmt::{self, Display, Formatter};
 use std::io;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use peername_proto::{HeaderRefusal, Invalid, ProtocolGuess};
 
-/// Why a header is refused, or could not be read.
+/// The reason to refuse a header, or an error of reading it.
 #[derive(Debug, thiserror::Error)]
 pub enum HeaderError {
     /// Too many connections are waiting for their header already.
@@ -32,9 +32,9 @@ pub enum HeaderError {
     /// The bytes are not a header.
     #[error("{invalid}{}", GuessSuffix(*guess))]
     Invalid {
-        /// What was wrong.
+        /// The fault of the bytes.
         invalid: Invalid,
-        /// What the bytes seem to be instead.
+        /// The protocol that the bytes resemble.
         guess: Option<ProtocolGuess>,
     },
     /// The header names UDP as the client's transport.
@@ -88,7 +88,7 @@ impl HeaderError {
     }
 }
 
-/// The end of an error text: what the bytes look like.
+/// The end of an error text, which names the protocol that the bytes resemble.
 struct GuessSuffix(Option<ProtocolGuess>);
 
 impl Display for GuessSuffix {

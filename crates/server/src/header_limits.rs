@@ -14,7 +14,7 @@ pub struct HeaderLimits {
     pub timeout: Duration,
     /// The largest header accepted, in bytes.
     pub max_len: usize,
-    /// Which valid headers are accepted.
+    /// The policy by which valid headers are accepted.
     pub policy: HeaderPolicy,
     /// Connections of one peer without a header, over all workers; `None` for a share of all connections.
     pub pending_per_peer: Option<usize>,

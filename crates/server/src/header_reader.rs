@@ -1,8 +1,8 @@
 //! Reads the PROXY header off an accepted connection, before its deadline.
 //!
 //! [`read`] also returns the client's first bytes, if they came with the header; the relay sends them first.
-//! [`read_claim`] leaves them in the socket. A connection that waits for its header has no buffer; one is allocated only
-//! for a header that arrives in pieces.
+//! [`read_claim`] leaves them in the socket. A connection that waits for its header has no buffer; only a header that
+//! arrives in pieces gets one.
 
 use std::cell::RefCell;
 use std::io::{self, ErrorKind};
@@ -67,7 +67,7 @@ pub async fn read_claim(
     }
 }
 
-/// What the reader does with the bytes behind a header.
+/// The treatment of the bytes behind a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Payload {
     /// Reads them with the header.
@@ -86,7 +86,7 @@ struct Reader<'s> {
 }
 
 enum Poll<T> {
-    /// What `retain` returned, and the bytes behind the header.
+    /// The result of `retain`, and the bytes behind the header.
     Complete(T, Prefix),
     /// The header is incomplete; the next poll reads this many bytes.
     Need(usize),

@@ -108,7 +108,7 @@ impl Listeners {
     ) -> Result<Self, BindError> {
         let previous = PreviousSockets::take(wanted, &mut inherited.previous_tcp);
         let mut existing = existing.clone();
-        // Sockets of the previous process that are not wanted any more are no conflict either: that process still has them open.
+        // No conflict either are sockets that the previous process still has open although they are not wanted any more.
         existing.closing.extend(inherited.previous_tcp.keys());
         let mut opener = TcpOpener {
             inherited: &inherited.tcp,

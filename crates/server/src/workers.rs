@@ -42,7 +42,7 @@ use self::phases::{Phase, Phases};
 pub use self::serve::{Incoming, Serve};
 use crate::listeners::{ListenerId, Listeners};
 
-/// How many connections and pipes the descriptor limit allows.
+/// The numbers of connections and pipes that the descriptor limit allows.
 #[derive(Clone, Copy, Debug)]
 pub struct Capacity {
     /// Connections open at once; further ones wait in the accept backlog.
@@ -143,7 +143,7 @@ impl Workers {
         OpenConnections(self.calls())
     }
 
-    /// How many connections are open now.
+    /// The number of connections that are open now.
     pub fn open_connections(&self) -> u64 {
         self.loads.iter().map(|load| load.connections()).sum()
     }
@@ -170,7 +170,7 @@ impl Workers {
         }
     }
 
-    /// How many descriptors are left for further connections.
+    /// The number of descriptors that are left for further connections.
     pub fn free_descriptors(&self) -> usize {
         2 * self.permits.available_permits()
     }

@@ -64,7 +64,7 @@ pub fn address(text: &[u8]) -> Option<IpAddr> {
 /// Bytes of the longest address, IPv6 with a dotted tail (INET6_ADDRSTRLEN, less its NUL).
 const LONGEST_ADDRESS: usize = 45;
 
-/// Why parsing stopped early.
+/// The reason why parsing stopped early.
 enum Stop {
     /// The bytes are valid, but the line is incomplete.
     Short,

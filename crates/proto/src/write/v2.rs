@@ -29,7 +29,7 @@ use crate::tlv::{Tlv, Tlvs, kind};
 pub struct V2Writer<'v> {
     out: &'v mut Vec<u8>,
     start: usize,
-    /// Where the checksum's value belongs, counted from `start`.
+    /// The offset of the checksum's value from `start`.
     checksum_at: Option<usize>,
     first_error: Option<WriteError>,
     finished: bool,

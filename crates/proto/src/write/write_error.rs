@@ -1,10 +1,10 @@
-//! Why a header could not be written.
+//! The errors of writing a header.
 
 use thiserror::Error;
 
 use crate::invalid::Invalid;
 
-/// Why a header can't be written: the caller's error. Nothing was appended to its buffer.
+/// An error of the caller, by which a header can't be written. Nothing was appended to the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum WriteError {

@@ -189,7 +189,7 @@ impl Reader {
     }
 }
 
-/// Why a list is rejected.
+/// The reason to reject a list.
 #[derive(Debug, thiserror::Error)]
 pub enum NetworkListError {
     /// The list is empty.

@@ -1,4 +1,4 @@
-//! Why an address can't be listened on, and what to do about it.
+//! The error of an address that can't be listened on, with advice.
 
 use std::borrow::Cow;
 use std::io;

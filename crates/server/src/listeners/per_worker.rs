@@ -32,9 +32,9 @@ impl ExistingListeners {
 pub struct OpenRequest<'a> {
     /// The addresses to listen on.
     pub listen: Vec<SocketAddr>,
-    /// What this process listens on already.
+    /// The addresses that this process listens on already.
     pub existing: &'a ExistingListeners,
-    /// How many workers get a socket on each address.
+    /// The number of workers, each of which gets a socket on each address.
     pub workers: usize,
 }
 

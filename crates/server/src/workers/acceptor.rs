@@ -165,7 +165,7 @@ impl<S: Serve> Acceptor<S> {
         // queued permit request is awaited again.
         let mut readable = self.poller.readable().await?;
         // Only when there is a connection to take: an idle worker must not hold the last permit.
-        let mut permit = Some(self.limit.acquire().await?);
+        let mut first_permit = Some(self.limit.acquire().await?);
         let mut ready = std::mem::take(&mut self.ready);
         ready.clear();
         let mut more = self.find_ready(&mut ready)?;
@@ -178,11 +178,11 @@ impl<S: Serve> Acceptor<S> {
             let Some(listener) = self.listeners.get(&token) else {
                 continue;
             };
-            for accepted in 0.. {
+            for attempt in 0.. {
                 let is_scarce = self.limit.available() < ACCEPT_BATCH * ready.len();
                 let batch = if is_scarce { 1 } else { ACCEPT_BATCH };
-                let next_permit = || permit.take().or_else(|| self.limit.try_acquire());
-                let Some(permit) = (accepted < batch).then(next_permit).flatten() else {
+                let next_permit = || first_permit.take().or_else(|| self.limit.try_acquire());
+                let Some(permit) = (attempt < batch).then(next_permit).flatten() else {
                     more = true;
                     break;
                 };

@@ -26,7 +26,7 @@ impl ConnectionLimit {
         }
     }
 
-    /// How many permits are free.
+    /// The number of free permits.
     pub(crate) fn available(&self) -> usize {
         self.permits.available_permits()
     }

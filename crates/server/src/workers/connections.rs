@@ -57,7 +57,7 @@ pub struct ConnectionEntry {
     end_reason: OnceLock<EndReason>,
 }
 
-/// Why a connection was ended from outside.
+/// The reason for ending a connection from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndReason {
     /// A request to the admin endpoint.
@@ -112,7 +112,7 @@ impl ConnectionEntry {
         self.client.get().copied().map(ClaimedSource)
     }
 
-    /// Why the connection was ended from outside ([`OpenConnections`]); `None` if it was not.
+    /// The reason for which the connection was ended from outside ([`OpenConnections`]); `None` if it was not.
     pub fn end_reason(&self) -> Option<EndReason> {
         self.end_reason.get().copied()
     }

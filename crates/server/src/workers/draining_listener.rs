@@ -16,14 +16,14 @@ use crate::listeners::Listener;
 pub(crate) struct DrainingListener<C> {
     listener: Listener,
     context: C,
-    /// How many connections of the backlog are still to be served. Later ones would keep the socket open for as long
-    /// as they keep coming.
+    /// The number of connections of the backlog that are still to be served. Later connections would keep the socket open
+    /// for as long as they keep coming.
     remaining: usize,
     /// Counts closed listening sockets: one more when this value is dropped.
     closed: Arc<AtomicUsize>,
 }
 
-/// How far a backlog was served.
+/// The state of a backlog after it was served.
 pub(crate) enum Backlog {
     /// All connections were served.
     Empty,

@@ -107,12 +107,12 @@ impl Group {
 struct Groups {
     values: [u16; 8],
     len: usize,
-    /// How many groups were read before `::`.
+    /// The number of groups that were read before `::`.
     gap: Option<usize>,
 }
 
 impl Groups {
-    /// How many groups may still follow; `::` stands for at least one.
+    /// The number of groups that may still follow; `::` stands for at least one group.
     fn remaining(&self) -> usize {
         let max = if self.gap.is_some() { 7 } else { 8_usize };
         max.saturating_sub(self.len)

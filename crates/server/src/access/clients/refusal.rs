@@ -1,8 +1,8 @@
-//! Why a client is refused.
+//! The reasons to refuse a client.
 
 use ipnet::IpNet;
 
-/// Why a client is refused.
+/// The reason to refuse a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClientRefusal {
     /// The client is on the deny list.

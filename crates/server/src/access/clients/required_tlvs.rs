@@ -32,7 +32,7 @@ enum Expected {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequiredTlvs(BTreeMap<u8, Vec<Expected>>);
 
-/// Why a text is no required TLV.
+/// The reason why a text is no required TLV.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseRequiredTlvError {
     /// The name is not known, or the text has another form.
