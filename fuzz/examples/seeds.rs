@@ -3,7 +3,8 @@
 
 use std::error::Error;
 use std::fs;
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustls::pki_types::ServerName;
@@ -11,8 +12,14 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use serde_json::Value;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let fuzz = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let rows = fs::read_to_string(fuzz.join("../crates/proto/tests/proxy-protocol.jsonl"))?;
+    let written = write_header_seeds()? + write_intercept_seeds()?;
+    println!("{written} seeds in {}", repository("fuzz/corpus").display());
+    Ok(())
+}
+
+/// Writes the messages of the conformance corpus for the parsers of headers, and returns how many.
+fn write_header_seeds() -> Result<usize, Box<dyn Error>> {
+    let rows = fs::read_to_string(repository("crates/proto/tests/proxy-protocol.jsonl"))?;
     let mut written = 0;
     for line in rows.lines() {
         let row: Value = serde_json::from_str(line)?;
@@ -29,13 +36,16 @@ fn main() -> Result<(), Box<dyn Error>> {
             PROXY_TARGETS
         };
         for target in targets {
-            let folder = fuzz.join("corpus").join(target);
-            fs::create_dir_all(&folder)?;
-            fs::write(folder.join(&name), &message)?;
+            write_seed(target, &name, &message)?;
             written += 1;
         }
     }
-    let requests = fs::read_to_string(fuzz.join("../tests/intercept/http/requests.jsonl"))?;
+    Ok(written)
+}
+
+/// Writes the seeds for the parsers of `intercept`, and returns how many.
+fn write_intercept_seeds() -> Result<usize, Box<dyn Error>> {
+    let requests = fs::read_to_string(repository("tests/intercept/http/requests.jsonl"))?;
     let requests: Vec<_> = requests
         .lines()
         .map(request_bytes)
@@ -50,6 +60,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .into_iter()
         .chain(requests.iter().take(4).cloned())
         .collect();
+    let mut written = 0;
     for (target, seeds) in [
         ("check_answers", answers),
         ("request_head", requests),
@@ -57,15 +68,23 @@ fn main() -> Result<(), Box<dyn Error>> {
         ("host", hosts.clone()),
         ("mint", hosts),
     ] {
-        let folder = fuzz.join("corpus").join(target);
-        fs::create_dir_all(&folder)?;
         for (number, seed) in seeds.iter().enumerate() {
-            fs::write(folder.join(number.to_string()), seed)?;
+            write_seed(target, &number.to_string(), seed)?;
             written += 1;
         }
     }
-    println!("{written} seeds in {}", fuzz.join("corpus").display());
-    Ok(())
+    Ok(written)
+}
+
+fn write_seed(target: &str, name: &str, seed: &[u8]) -> io::Result<()> {
+    let folder = repository("fuzz/corpus").join(target);
+    fs::create_dir_all(&folder)?;
+    fs::write(folder.join(name), seed)
+}
+
+/// A path in the repository.
+fn repository(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
 }
 
 /// Decodes a row into the bytes of its requests, without a CONNECT before them. Each character of the row's text is a byte.

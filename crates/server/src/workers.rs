@@ -100,10 +100,10 @@ pub fn start<S: Serve>(
     };
     let per_worker = listeners.into_per_worker();
     let count = per_worker.len();
-    let balancers = balancers(count);
-    let tasks = distribute(tasks, count);
-    let per_worker = per_worker.into_iter().zip(tasks);
-    for ((listeners, tasks), (balancer, inbox)) in per_worker.zip(balancers) {
+    let mut tasks_per_worker = distribute(tasks, count).into_iter();
+    for (listeners, balancing) in per_worker.into_iter().zip(balancers(count)) {
+        let (balancer, inbox) = balancing;
+        let tasks = tasks_per_worker.next().unwrap_or_default();
         let (commands, received) = mpsc::unbounded_channel();
         let load = Arc::clone(&balancer.load);
         workers.loads.push(Arc::clone(&load));
