@@ -51,27 +51,15 @@ impl<C: Contestant> Comparison<'_, C> {
     /// # Errors
     /// A measurement of a contestant that takes part failed; the tables of those that succeeded are printed
     /// nevertheless.
-    pub(crate) fn run(
-        mut self,
-        set_up: impl Fn(&C, &Case<C::Work>) -> Result<Sandbox>,
-    ) -> Result<()> {
+    pub(crate) fn run(self, set_up: impl Fn(&C, &Case<C::Work>) -> Result<Sandbox>) -> Result<()> {
         let Options {
             subject,
             out,
-            without,
             chart,
             ..
         } = self.options;
         let cases = self.options.select_cases(self.cases)?;
-        for name in without {
-            let is_known = self.contestants.iter().any(|it| it.name() == name);
-            ensure!(is_known && name != subject, "can't leave out {name}");
-        }
-        self.contestants.retain(|contestant| {
-            let is_left_out = without.iter().any(|name| name == contestant.name());
-            !is_left_out && cases.iter().any(|case| contestant.supports(&case.work))
-        });
-        let contestants = skip_unavailable(self.contestants);
+        let contestants = select_contestants(self.contestants, self.options, &cases)?;
         fs::create_dir_all(out).with_context(|| format!("create {}", out.display()))?;
         let raw_results = RawResults::create(out, &contestants, &self.extent)?;
         let report = Report::new(&contestants, &cases, self.targets, self.floor);
@@ -107,8 +95,9 @@ impl<C: Contestant> Comparison<'_, C> {
         } = results;
         print!("{}", report.tables(subject));
         println!("\nraw figures: {}", raw_results.path().display());
-        let beside = || raw_results.path().with_extension("svg");
-        let chart = chart.clone().unwrap_or_else(beside);
+        let chart = chart
+            .clone()
+            .unwrap_or_else(|| raw_results.path().with_extension("svg"));
         chart::write(&chart, &report.panels(subject))?;
         println!("chart: {}", chart.display());
         ensure!(failures == 0, "{failures} measurements failed");
@@ -166,6 +155,26 @@ impl Results {
         println!("FAILED {line}");
         self.raw_results.append_comment(&line)
     }
+}
+
+/// Removes the contestants that `--without` names, that support none of the cases, or that can't take part.
+fn select_contestants<C: Contestant>(
+    mut contestants: Vec<C>,
+    options: &Options,
+    cases: &[&Case<C::Work>],
+) -> Result<Vec<C>> {
+    for name in &options.without {
+        let is_known = contestants.iter().any(|it| it.name() == name);
+        ensure!(
+            is_known && *name != options.subject,
+            "can't leave out {name}"
+        );
+    }
+    contestants.retain(|contestant| {
+        let is_left_out = options.without.iter().any(|it| it == contestant.name());
+        !is_left_out && cases.iter().any(|case| contestant.supports(&case.work))
+    });
+    Ok(skip_unavailable(contestants))
 }
 
 /// Removes the contestants that can't take part, and prints the reason for each.

@@ -35,7 +35,7 @@ pub(crate) fn write(path: &Path, panels: &[Panel]) -> Result<()> {
 fn draw(path: &Path, panels: &[Panel]) -> Result<()> {
     let rows = panels.iter().map(|panel| panel.bars.len()).max();
     let rows = u32::try_from(rows.unwrap_or(0))?;
-    let height = HEAD + ROW * rows;
+    let height = TITLE_HEIGHT + ROW_HEIGHT * rows;
     let width = PANEL_WIDTH * u32::try_from(panels.len())?;
     let image = SVGBackend::new(path, (width, height)).into_drawing_area();
     image.fill(&BACKGROUND)?;
@@ -49,8 +49,11 @@ type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 impl Panel {
     fn draw(&self, area: &Area<'_>, rows: u32) -> Result<()> {
-        let longest = self.bars.iter().map(|bar| bar.figure.quartiles[1]);
-        let longest = longest.fold(0.0, f64::max);
+        let longest = self
+            .bars
+            .iter()
+            .map(|bar| bar.figure.quartiles[1])
+            .fold(0.0, f64::max);
         let mut chart = ChartBuilder::on(area)
             .caption(&self.title, (FONT, TITLE_SIZE).into_font().color(&TEXT))
             .margin(MARGIN)
@@ -62,6 +65,7 @@ impl Panel {
         let right = label.pos(Pos::new(HPos::Right, VPos::Center));
         let left = label.pos(Pos::new(HPos::Left, VPos::Center));
         for (row, bar) in self.bars.iter().enumerate() {
+            // A bar fills the middle 60 % of its row.
             let (top, middle, bottom) = (row as f64 + 0.2, row as f64 + 0.5, row as f64 + 0.8);
             let [lower, upper] = bar.figure.quartiles;
             let color = if bar.is_subject { SUBJECT } else { OTHERS };
@@ -86,12 +90,12 @@ impl Panel {
 
 // Pixels.
 const PANEL_WIDTH: u32 = 330;
-const ROW: u32 = 24;
-const HEAD: u32 = 48;
+const ROW_HEIGHT: u32 = 24;
+const TITLE_HEIGHT: u32 = 48;
 const MARGIN: u32 = 10;
 const TITLE_SIZE: i32 = 15;
 const TEXT_SIZE: i32 = 12;
-/// The room for names, figures and what is between them and a bar, as shares of the longest bar.
+/// The space for names, for figures, and between them and a bar, as shares of the longest bar.
 const LABEL_SHARE: f64 = 0.7;
 const FIGURE_SHARE: f64 = 1.9;
 const GAP_SHARE: f64 = 0.03;

@@ -8,7 +8,7 @@ pub(crate) trait Contestant {
     /// The name in the tables.
     fn name(&self) -> &str;
 
-    /// The first line in which the program prints its version.
+    /// The version, as a line that the program itself prints.
     fn version(&self) -> String;
 
     /// The reason why the contestant is skipped. None if it can take part.
@@ -24,7 +24,7 @@ pub(crate) struct Case<W> {
     pub(crate) name: &'static str,
     pub(crate) work: W,
     /// How many turns each contestant takes in a round; with more than one, all contestants are set up at the same
-    /// time. The shorter a turn, the less can a drift of the machine's speed hit one contestant alone. A case
+    /// time. The shorter a turn, the less a drift of the machine's speed can affect one contestant alone. A case
     /// that warms up, or measures memory at rest, has one long turn.
     pub(crate) turns: u32,
 }

@@ -47,7 +47,7 @@ pub(crate) enum ObservedSource {
 }
 
 impl ObservedSource {
-    /// Classifies the sources in `seen`, which the backend saw, for a client that claims to be `claimed`: the closest match wins.
+    /// Compares the sources that the backend has seen with the one that the client claimed; the closest match wins.
     pub(crate) fn classify(
         claimed: SocketAddrV4,
         mut seen: impl Iterator<Item = SocketAddrV4> + Clone,

@@ -29,9 +29,11 @@ impl Report {
         targets: &'static [Target],
         floor: Option<&'static str>,
     ) -> Self {
-        let describe = |contestant: &C| (contestant.name().to_owned(), contestant.version());
         Self {
-            contestants: contestants.iter().map(describe).collect(),
+            contestants: contestants
+                .iter()
+                .map(|contestant| (contestant.name().to_owned(), contestant.version()))
+                .collect(),
             cases: cases
                 .iter()
                 .map(|case| (case.name, participants(case, contestants)))
@@ -76,24 +78,28 @@ impl Report {
         text
     }
 
-    /// The panels of the chart: what a case costs, where that is measured.
+    /// The panels of the chart: one for each case that has a CPU metric.
     pub(crate) fn panels(&self, subject: &str) -> Vec<Panel> {
-        let panel = |(case, participants): &(&'static str, Vec<String>)| {
-            let metrics = self.records.metric_names(case);
-            let metric = *metrics.iter().find(|metric| metric.starts_with("CPU "))?;
-            let bars = participants.iter().filter_map(|contestant| {
-                Some(Bar {
-                    contestant: contestant.clone(),
-                    figure: self.records.summary(contestant, case, metric)?,
-                    is_subject: contestant == subject,
-                })
-            });
-            Some(Panel {
-                title: format!("{case}: {metric}"),
-                bars: bars.collect(),
+        self.cases
+            .iter()
+            .filter_map(|(case, participants)| self.panel(case, participants, subject))
+            .collect()
+    }
+
+    fn panel(&self, case: &str, participants: &[String], subject: &str) -> Option<Panel> {
+        let metrics = self.records.metric_names(case);
+        let metric = *metrics.iter().find(|metric| metric.starts_with("CPU "))?;
+        let bars = participants.iter().filter_map(|contestant| {
+            Some(Bar {
+                contestant: contestant.clone(),
+                figure: self.records.summary(contestant, case, metric)?,
+                is_subject: contestant == subject,
             })
-        };
-        self.cases.iter().filter_map(panel).collect()
+        });
+        Some(Panel {
+            title: format!("{case}: {metric}"),
+            bars: bars.collect(),
+        })
     }
 
     /// The table of a case: one row a contestant, one column a metric.
@@ -113,9 +119,8 @@ impl Report {
 
     /// The line about background load.
     fn background(&self) -> String {
-        let loads = || self.records.background_loads();
-        let others = Summary::from_values(loads().map(|it| it.others));
-        let stolen = Summary::from_values(loads().map(|it| it.stolen));
+        let others = Summary::from_values(self.records.background_loads().map(|it| it.others));
+        let stolen = Summary::from_values(self.records.background_loads().map(|it| it.stolen));
         let (Some(others), Some(stolen)) = (others, stolen) else {
             return String::new();
         };
@@ -170,21 +175,24 @@ impl Report {
             [floor.to_owned(), share]
         }));
         for target in self.targets.iter().filter(|target| self.applies(target)) {
-            let is = self.actual(target.contestant.unwrap_or(subject), target);
-            let verdict = match &is {
+            let actual = self.actual(target.contestant.unwrap_or(subject), target);
+            let verdict = match &actual {
                 None => "not measured",
-                Some(is) if target.is_met(is.median) => "met",
+                Some(actual) if target.is_met(actual.median) => "met",
                 Some(_) => "NOT MET",
             };
-            let is = is.map_or_else(empty_entry, |it| it.to_string());
-            let mut row = vec![target.to_string(), is, verdict.to_owned()];
+            let actual = actual.map_or_else(empty_entry, |it| it.to_string());
+            let mut row = vec![target.to_string(), actual, verdict.to_owned()];
             // Where the floor is well above 100 % of an upper bound, no contestant can meet the target.
             row.extend(self.floor.into_iter().flat_map(|floor| {
-                let is = self.actual(floor, target);
-                let share = is.map_or_else(empty_entry, |is| {
-                    format_number(target.percent_of_bound(is.median))
+                let actual = self.actual(floor, target);
+                let share = actual.map_or_else(empty_entry, |actual| {
+                    format_number(target.percent_of_bound(actual.median))
                 });
-                [is.map_or_else(empty_entry, |is| is.to_string()), share]
+                [
+                    actual.map_or_else(empty_entry, |actual| actual.to_string()),
+                    share,
+                ]
             }));
             rows.push(row);
         }

@@ -38,7 +38,7 @@ impl CellArgs {
 /// A sandbox that is ready to measure. Dropping it ends the process.
 pub(crate) struct Sandbox {
     child: Child,
-    /// None once it has been told to exit.
+    /// None once the sandbox was told to exit, by the end of its input.
     commands: Option<ChildStdin>,
     output: Receiver<String>,
     timeout: Duration,
@@ -84,7 +84,7 @@ impl Sandbox {
     /// The measurement failed, with its error message, or took too long. The sandbox can't be used afterwards.
     pub(crate) fn measure(&mut self) -> Result<Measurement> {
         if let Some(commands) = &mut self.commands {
-            // If it has failed already, its error message is read below.
+            // If the sandbox has failed already, its error message is read below.
             let _ = commands.write_all(b"\n");
         }
         let line = self.wait_for_line()?;
@@ -99,7 +99,7 @@ impl Sandbox {
         }
     }
 
-    /// What it printed to standard error before it exited.
+    /// Returns what the sandbox printed to standard error before it exited.
     fn error_message(&mut self) -> anyhow::Error {
         self.commands = None;
         let mut message = String::new();
