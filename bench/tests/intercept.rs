@@ -169,7 +169,7 @@ struct Server {
     name: &'static str,
     status: &'static str,
     body: Vec<u8>,
-    /// The number of its certificates, which it presents in turns.
+    /// The number of certificates, which the server presents in turns.
     certificates: usize,
     is_trusted: bool,
 }
@@ -185,7 +185,7 @@ impl Server {
         }
     }
 
-    /// Starts it; returns its address and the CA that the generator trusts.
+    /// Starts the server; returns its address and the CA that the generator trusts.
     fn start(&self, files: &Path) -> (SocketAddr, PathBuf) {
         let (certificate, issuer) = authority("one");
         let root = files.join("root.pem");
@@ -196,7 +196,7 @@ impl Server {
             authority("two").1
         };
         let configs: Vec<_> = (0..self.certificates)
-            .map(|_| tls(self.name, &issuer))
+            .map(|_| tls_config(self.name, &issuer))
             .collect();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -248,7 +248,7 @@ fn authority(name: &str) -> (String, Issuer<'static, KeyPair>) {
     (certificate, Issuer::new(params, key))
 }
 
-fn tls(name: &str, issuer: &Issuer<'static, KeyPair>) -> Arc<ServerConfig> {
+fn tls_config(name: &str, issuer: &Issuer<'static, KeyPair>) -> Arc<ServerConfig> {
     let key = KeyPair::generate().unwrap();
     let params = CertificateParams::new([name.to_owned()]).unwrap();
     let certificate = params.signed_by(&key, issuer).unwrap();

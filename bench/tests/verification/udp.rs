@@ -165,8 +165,8 @@ const WORKLOADS: [&str; 4] = [
 
 const CLIENTS: usize = 3;
 
-/// Clients query their observed source before the measured interval. The relay does not alter that: only the workload
-/// itself shall be able to detect the faults.
+/// Whether a datagram belongs to the measured interval. The relay leaves the queries before it unaltered, so that only the
+/// workload itself can detect the faults.
 fn is_measured(datagram: &[u8]) -> bool {
     datagram.starts_with(b"ECHO") || datagram.starts_with(b"STRM")
 }
@@ -176,9 +176,9 @@ fn load(workload: &str, spoil: impl FnMut(Datagram) -> Vec<Datagram> + Send + 's
     let backend = Backend::start();
     let relay = UdpSocket::bind("127.0.0.1:0").unwrap();
     let target = relay.local_addr().unwrap();
-    let to = backend.address;
-    thread::spawn(move || relay_with(&relay, to, spoil));
-    generate(workload, target, backend.address)
+    let address = backend.address;
+    thread::spawn(move || relay_with(&relay, address, spoil));
+    generate(workload, target, address)
 }
 
 fn generate(workload: &str, target: SocketAddr, backend: SocketAddr) -> Output {
@@ -190,14 +190,18 @@ fn generate(workload: &str, target: SocketAddr, backend: SocketAddr) -> Output {
         .unwrap()
 }
 
-/// Forwards through one socket for each client, which it identifies by the tag, as datagrams of the shared socket differ
-/// in nothing else. Replies return by the socket that they arrive on. Ends when nothing has arrived for 10 s.
-fn relay_with(relay: &UdpSocket, to: SocketAddr, mut spoil: impl FnMut(Datagram) -> Vec<Datagram>) {
+/// Forwards through one socket for each client. The tag identifies the client: with a shared socket, datagrams differ in
+/// nothing else. A reply goes to the balancer's socket of the client. Ends when nothing has arrived for 10 s.
+fn relay_with(
+    relay: &UdpSocket,
+    backend: SocketAddr,
+    mut spoil: impl FnMut(Datagram) -> Vec<Datagram>,
+) {
     relay.set_nonblocking(true).unwrap();
     let upstreams: Vec<UdpSocket> = (0..CLIENTS)
         .map(|_| {
             let upstream = UdpSocket::bind("127.0.0.1:0").unwrap();
-            upstream.connect(to).unwrap();
+            upstream.connect(backend).unwrap();
             upstream.set_nonblocking(true).unwrap();
             upstream
         })
@@ -209,7 +213,7 @@ fn relay_with(relay: &UdpSocket, to: SocketAddr, mut spoil: impl FnMut(Datagram)
         let before = last_arrival;
         if let Ok((length, from)) = relay.recv_from(&mut buffer) {
             last_arrival = Instant::now();
-            let client = client(&buffer[..length]);
+            let client = client_index(&buffer[..length]);
             balancers[client] = Some(from);
             for (client, bytes) in spoil((client, buffer[..length].to_vec())) {
                 let _ = upstreams[client].send(&bytes);
@@ -230,8 +234,8 @@ fn relay_with(relay: &UdpSocket, to: SocketAddr, mut spoil: impl FnMut(Datagram)
     }
 }
 
-/// Clients are numbered from 1; the number is in the last byte of four after the kind.
-fn client(datagram: &[u8]) -> usize {
+/// The index of the client of a datagram. Serial numbers begin at 1, and are in the four bytes after the kind, big-endian.
+fn client_index(datagram: &[u8]) -> usize {
     usize::from(datagram[7]) - 1
 }
 
@@ -244,11 +248,12 @@ struct Backend {
 impl Backend {
     fn start() -> Self {
         // Another test may take the port first.
-        let started = (0..10).find_map(|_| Self::start_at(free_address()));
-        started.expect("the backend listens")
+        (0..10)
+            .find_map(|_| Self::start_at(free_address()))
+            .expect("the backend listens")
     }
 
-    /// `None` if it exits.
+    /// `None` if the backend exits, as the port was taken.
     fn start_at(address: SocketAddr) -> Option<Self> {
         let child = Command::new(env!("CARGO_BIN_EXE_peername-bench"))
             .args(["backend", "--for", "1m", "--listen", &address.to_string()])
