@@ -1,5 +1,6 @@
 #!/bin/bash
-# Runs a program in a container of runc that `peername agent` supervises, in this network: in-container.sh PEERNAME PROGRAM [ARGUMENT…]
+# Runs a program in a container of runc that `peername agent` supervises, in this network:
+# in-container.sh PEERNAME PROGRAM [ARGUMENT…]
 #
 # Everything ends with this process: the agent, and the container in a PID namespace below the agent's.
 set -euo pipefail
@@ -12,7 +13,7 @@ if [[ $$ -ne 1 ]]; then
 fi
 peername=$(realpath "$1")
 shift
-# Of runs before: the control groups of containers have no owner.
+# Control groups outlive their processes: remove those of earlier runs.
 find /sys/fs/cgroup -depth -path '*/peername-bench/*' -type d -exec rmdir {} + 2>/dev/null || true
 work=$(mktemp -d)
 mkdir "$work/root"

@@ -6,7 +6,7 @@ version=0.6.2
 here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$1/fetch" && cd "$1"
 
-# A package that depends on it, so that cargo downloads and verifies the crate.
+# A package that depends on httpjail, so that cargo downloads and verifies the crate.
 cat >fetch/Cargo.toml <<END
 [workspace]
 [package]
@@ -25,9 +25,10 @@ manifest=$(cargo metadata --quiet --format-version 1 --manifest-path fetch/Cargo
 rm -rf source
 cp -r "${manifest%/*}" source
 patch --quiet --strip 1 --directory source <"$here/httpjail.patch"
-# Cargo would take it for a member of the workspace that this directory is in.
+# Without this line, cargo would take the crate for a member of the workspace that this directory is in.
 printf '\n[workspace]\n' >>source/Cargo.toml
-# Without --locked: cargo removes V8 from the lock file. AWS-LC as httpjail has it: peername's own .cargo/config.toml may apply here.
+# Not --locked: the patch removes V8, so cargo has to change the lock file.
+# The variable keeps AWS-LC as httpjail has it: peername's .cargo/config.toml applies below its directory, and sets it.
 export AWS_LC_SYS_NO_JITTER_ENTROPY=0
 CARGO_PROFILE_RELEASE_LTO=fat CARGO_PROFILE_RELEASE_CODEGEN_UNITS=1 CARGO_PROFILE_RELEASE_PANIC=abort \
 	cargo build --release --manifest-path source/Cargo.toml --target-dir target

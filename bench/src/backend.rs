@@ -69,7 +69,7 @@ impl Backend {
         let domain = Domain::for_address(address);
         let listener = Socket::new(domain, Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
         listener.set_reuse_address(true)?;
-        // Accepted sockets inherit it, which saves a system call for each.
+        // Accepted sockets inherit TCP_NODELAY, which saves a system call for each.
         listener.set_tcp_nodelay(true)?;
         listener
             .bind(&address.into())
@@ -167,7 +167,7 @@ impl Echo {
     }
 }
 
-/// Turns a full or empty socket buffer into zero bytes.
+/// Maps EAGAIN, a full or empty socket buffer, to a transfer of zero bytes.
 pub(crate) fn zero_if_would_block(result: io::Result<usize>) -> io::Result<usize> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),

@@ -3,7 +3,8 @@
 //! One binary with several roles, each run as a process of its own, so that its CPU time is not counted as the
 //! proxy's: `backend` echoes, `load` generates and verifies, `naive-udp` is a relay to compare with, `matrix` runs
 //! every contestant through every workload and prints the tables. `intercept` does the same for proxies that
-//! open TLS, and `jail` for programs that confine another to such a proxy. Generator and backend share the machine with the proxy, so both are kept simple.
+//! open TLS, and `jail` for programs that confine another to such a proxy. Generator and backend share the machine with
+//! the proxy, so both are kept simple.
 //!
 //! | module | content |
 //! |---|---|

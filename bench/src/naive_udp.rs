@@ -121,6 +121,7 @@ impl Relay {
 /// The source address and port of a version 2 header for UDP over IPv4, at their fixed offsets
 /// (PROXY protocol, section 2.2).
 fn claimed_client(header: &[u8; HEADER_BYTES]) -> SocketAddrV4 {
+    // The last 12 bytes: source address, destination address, source port, destination port.
     let [.., a, b, c, d, _, _, _, _, high, low, _, _] = *header;
     SocketAddrV4::new(Ipv4Addr::new(a, b, c, d), u16::from_be_bytes([high, low]))
 }
@@ -149,6 +150,7 @@ const LISTENER: usize = usize::MAX;
 /// Datagrams received in a row. More would delay replies.
 const RECEIVE_BATCH: usize = 64;
 
+/// The relay has no timers: any long time will do.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(3600);
 
 #[cfg(test)]

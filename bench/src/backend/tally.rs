@@ -71,16 +71,20 @@ impl Tally {
     }
 
     pub(crate) fn report(&self) -> StreamReport {
-        let span = self.span.map(|(first, last)| last - first);
-        let peers = self.clients.iter();
         StreamReport {
             received: self.received,
             reordered: self.reordered,
-            span: span.unwrap_or_default(),
+            span: self
+                .span
+                .map_or(Duration::ZERO, |(first, last)| last - first),
             faults: self.faults,
             first_fault: self.first_fault.clone(),
             unknown: self.unknown,
-            peers: peers.map(|client| (client.serial, client.peer)).collect(),
+            peers: self
+                .clients
+                .iter()
+                .map(|client| (client.serial, client.peer))
+                .collect(),
         }
     }
 
@@ -89,13 +93,12 @@ impl Tally {
         let Tag {
             serial, sequence, ..
         } = Tag::verify(datagram, STREAM_DATAGRAM_BYTES)?;
-        // Each address has one client, and each client one address: if only one of them matches, the
-        // datagram went through another client's session.
-        let mut known = self.clients.iter_mut();
-        let known = known.find_map(|client| {
-            let is_match = client.serial == serial || client.peer == peer;
-            is_match.then_some(client)
-        });
+        // Each address has one client, and each client one address: if only the serial or only the address
+        // matches, the datagram went through another client's session.
+        let known = self
+            .clients
+            .iter_mut()
+            .find(|client| client.serial == serial || client.peer == peer);
         let Some(client) = known else {
             ensure!(
                 self.clients.len() < MAX_CLIENTS,
@@ -127,6 +130,7 @@ impl Client {
         }
     }
 
+    /// Registers a datagram; true if it arrived after a later one.
     fn mark(&mut self, sequence: u64) -> Result<bool> {
         ensure!(sequence < MAX_SEQUENCE, "the run is too long to keep count");
         let (word, bit) = ((sequence / 64) as usize, 1 << (sequence % 64));
@@ -192,10 +196,10 @@ mod tests {
     fn faults_are_detected() {
         let repeated = tally(&[(1, 0, 5), (1, 1, 5), (1, 0, 5)]);
         assert_eq!((repeated.received, repeated.faults), (2, 1));
-        let another_address = tally(&[(1, 0, 5), (1, 1, 6)]);
-        assert_eq!((another_address.received, another_address.faults), (1, 1));
-        let anothers_address = tally(&[(1, 0, 5), (2, 0, 6), (1, 1, 6)]);
-        assert_eq!((anothers_address.received, anothers_address.faults), (2, 1));
+        let unknown_address = tally(&[(1, 0, 5), (1, 1, 6)]);
+        assert_eq!((unknown_address.received, unknown_address.faults), (1, 1));
+        let other_client = tally(&[(1, 0, 5), (2, 0, 6), (1, 1, 6)]);
+        assert_eq!((other_client.received, other_client.faults), (2, 1));
         let endless = tally(&[(1, u64::MAX, 5)]);
         assert_eq!((endless.received, endless.faults), (0, 1));
     }

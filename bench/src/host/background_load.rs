@@ -44,7 +44,8 @@ impl BackgroundMonitor {
         self.finish_with(Duration::ZERO)
     }
 
-    /// The same, where children that used this CPU time have exited meanwhile: /proc does not show it.
+    /// As [`finish`](Self::finish), plus the CPU time of children that have exited since the start: /proc no longer shows
+    /// them.
     pub(crate) fn finish_with(self, exited: Duration) -> Result<BackgroundLoad> {
         let own = own_cpu()?.since(self.own) + exited;
         let others = procfs::busy_time()?

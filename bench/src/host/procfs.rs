@@ -43,7 +43,7 @@ impl ProcessTree {
         Ok(sum_cpu(&self.processes()?))
     }
 
-    /// The processes that are in it now.
+    /// The processes that are in the tree now.
     pub(crate) fn members(self) -> Result<ProcessSet> {
         let pids = self.processes()?.into_iter().map(|process| process.pid);
         Ok(ProcessSet(pids.collect()))
@@ -54,7 +54,7 @@ impl ProcessTree {
     pub(crate) fn pss(self) -> Result<u64> {
         self.processes()?
             .iter()
-            .map(|process| rollup(process.pid, "Pss"))
+            .map(|process| read_rollup(process.pid, "Pss"))
             .sum()
     }
 
@@ -92,11 +92,10 @@ impl ProcessSet {
 
     /// The first process with this argument after the program's name.
     pub(crate) fn find_by_argument(&self, argument: &str) -> Option<u32> {
-        let runs_it = |pid: &&u32| {
+        self.0.iter().copied().find(|pid| {
             let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             line.split(|&byte| byte == 0).nth(1) == Some(argument.as_bytes())
-        };
-        self.0.iter().find(runs_it).copied()
+        })
     }
 
     /// As [`ProcessTree::cpu`]. Processes that have exited count as 0.
@@ -110,13 +109,13 @@ impl ProcessSet {
     /// # Errors
     /// A process has exited, or /proc is not as described in proc(5).
     pub(crate) fn pss(&self) -> Result<u64> {
-        self.0.iter().map(|&pid| rollup(pid, "Pss")).sum()
+        self.0.iter().map(|&pid| read_rollup(pid, "Pss")).sum()
     }
 
-    /// The part of [`pss`](Self::pss) that is not mapped from files: it is not shared with other jails, and the kernel can't drop
-    /// it.
+    /// The part of [`pss`](Self::pss) that is not mapped from files: memory that is not shared with other jails, and that
+    /// the kernel can't drop.
     pub(crate) fn anonymous(&self) -> Result<u64> {
-        self.0.iter().map(|&pid| rollup(pid, "Pss_Anon")).sum()
+        self.0.iter().map(|&pid| read_rollup(pid, "Pss_Anon")).sum()
     }
 }
 
@@ -240,7 +239,7 @@ fn threads_cpu(pid: u32) -> Duration {
 }
 
 /// A field of /proc/PID/smaps_rollup, in bytes.
-fn rollup(pid: u32, field: &str) -> Result<u64> {
+fn read_rollup(pid: u32, field: &str) -> Result<u64> {
     let path = format!("/proc/{pid}/smaps_rollup");
     let text = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
     let kib: u64 = text

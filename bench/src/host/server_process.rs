@@ -21,12 +21,12 @@ pub(crate) struct ServerProcess {
 }
 
 impl ServerProcess {
-    /// Starts a server and waits until it listens at `at`. Its output goes to a log in `directory`.
+    /// Starts a server and waits until it listens at `address`. Its output goes to a log in `directory`.
     pub(crate) fn start(
         name: &str,
         mut command: Command,
         directory: &Path,
-        (transport, at): (Transport, SocketAddrV4),
+        (transport, address): (Transport, SocketAddrV4),
     ) -> Result<Self> {
         let log = directory.join(format!("{name}.log"));
         let file = File::create(&log).with_context(|| format!("create {}", log.display()))?;
@@ -43,11 +43,11 @@ impl ServerProcess {
         let deadline = Instant::now() + START_TIMEOUT;
         while !sockets::read_table(transport)?
             .iter()
-            .any(|entry| entry.is_listening && entry.local == at)
+            .any(|entry| entry.is_listening && entry.local == address)
         {
             let ended = server.child.try_wait()?;
             if ended.is_some() || Instant::now() > deadline {
-                bail!("{name} does not listen on {at}; {}", server.log_tail());
+                bail!("{name} does not listen on {address}; {}", server.log_tail());
             }
             sleep(POLL_INTERVAL);
         }

@@ -66,10 +66,13 @@ impl InterceptCell {
                 begin: None,
             });
         };
-        let name = self.contestant.name();
-        let at = (Transport::Tcp, PROXY);
         let running = processors.start_on_proxy_processor(|| {
-            ServerProcess::start(name, proxy.command, directory, at)
+            ServerProcess::start(
+                self.contestant.name(),
+                proxy.command,
+                directory,
+                (Transport::Tcp, PROXY),
+            )
         })?;
         let measured = serve(&TlsLoadSpec {
             shape: self.shape,

@@ -31,7 +31,7 @@ pub(crate) fn write_origin_ca(root: &Path, certificate: &Path, key: &Path) -> Re
 }
 
 /// Writes an intermediate CA with its key, signed by the root CA in these files.
-pub(crate) fn write_intermediate_of(
+pub(crate) fn write_intermediate_signed_by(
     (root, root_key): (&Path, &Path),
     certificate: &Path,
     key: &Path,

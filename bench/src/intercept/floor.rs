@@ -68,9 +68,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 fn config_without_tickets(args: &Args) -> Result<Arc<ServerConfig>> {
     let certified = certificates::issue_wildcard(DOMAIN, &args.certificate, &args.key)?;
     let mut config = tls::server_config(Arc::new(SingleCertAndKey::from(certified)))?;
-    let only = Arc::make_mut(&mut config);
-    only.send_tls13_tickets = 0;
-    only.session_storage = Arc::new(NoServerSessionStorage {});
+    let settings = Arc::make_mut(&mut config);
+    settings.send_tls13_tickets = 0;
+    settings.session_storage = Arc::new(NoServerSessionStorage {});
     Ok(config)
 }
 
@@ -137,9 +137,9 @@ async fn copy_both_ways(
 ) {
     let (mut from_client, mut to_client) = split(client);
     let (mut from_origin, mut to_origin) = split(origin);
-    let there = pin!(copy(&mut from_client, &mut to_origin));
-    let back = pin!(copy(&mut from_origin, &mut to_client));
-    select(there, back).await;
+    let upload = pin!(copy(&mut from_client, &mut to_origin));
+    let download = pin!(copy(&mut from_origin, &mut to_client));
+    select(upload, download).await;
 }
 
 /// The maximum size of a CONNECT request.

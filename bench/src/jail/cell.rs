@@ -39,9 +39,10 @@ pub(crate) fn run(args: &CellArgs) -> Result<()> {
     namespace::configure()?;
     namespace::run_ip_batch(&format!("addr add {}/32 dev lo", ORIGIN.ip()))?;
     stage::mount()?;
-    let program = match cell.contestant.is_jail() {
-        true => stage::install(&cell.contestant.program)?,
-        false => PathBuf::new(),
+    let program = if cell.contestant.is_jail() {
+        stage::install(&cell.contestant.program)?
+    } else {
+        PathBuf::new()
     };
     let root = stage::path("root.pem");
     let mut setup = JailSetup {
@@ -82,7 +83,7 @@ impl JailCell {
         if self.contestant.kind == Kind::Httpjail {
             starts::start_once(&self.contestant, setup)?;
             let [root, root_key] = HTTPJAIL_CA.map(Path::new);
-            certificates::write_intermediate_of((root, root_key), &issuer, &key)?;
+            certificates::write_intermediate_signed_by((root, root_key), &issuer, &key)?;
             let root = root.to_owned();
             return Ok(OriginCa { root, issuer, key });
         }

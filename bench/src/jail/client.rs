@@ -1,7 +1,7 @@
 //! `jail-client`: the generator inside a jail. It trusts what the jail tells programs to trust, and resolves each name.
 //!
-//! Protocol: it prints `ready`. Each line on its standard input is a shape of load; it warms up, prints `begin`, waits for another
-//! line, applies the load and prints the metrics as a line of JSON.
+//! Protocol: the client prints `ready`. Each line on its standard input is a shape of load: the client warms up, prints `begin`,
+//! waits for another line, applies the load and prints the metrics as a line of JSON.
 
 use std::io;
 use std::path::PathBuf;
@@ -39,7 +39,8 @@ fn wait_to_begin() -> Result<()> {
     Ok(())
 }
 
-/// Reads a line of the standard input; `None` at its end. What is read beyond it stays in the buffer of the process.
+/// Reads a line of the standard input; `None` at its end. `io::stdin` is buffered for the whole process, so no input is lost
+/// between two calls.
 fn next_line() -> io::Result<Option<String>> {
     io::stdin().lines().next().transpose()
 }

@@ -73,7 +73,7 @@ impl Requests {
         let line = self.client.next_line()?;
         let after = self.jail.as_ref().map(ProcessSet::cpu);
         let background = monitor.finish()?;
-        let of_client: Vec<Metric> =
+        let client_metrics: Vec<Metric> =
             serde_json::from_str(&line).with_context(|| format!("the client printed {line:?}"))?;
 
         let mut metrics = Vec::new();
@@ -83,7 +83,7 @@ impl Requests {
         }
         memory.extend(self.memory(with_memory, 1)?);
         metrics.extend(memory);
-        metrics.extend(of_client);
+        metrics.extend(client_metrics);
         Ok(Measurement {
             observed: None,
             background,

@@ -21,7 +21,7 @@ pub(super) fn mount() -> Result<()> {
         let options = format!("lowerdir={directory},upperdir={upper},workdir={work}");
         run_mount(&["-t", "overlay", "-o", &options, "bench", directory])?;
     }
-    // Where it is a link into /run, that is covered now.
+    // Where resolv.conf is a link into /run, its target is covered by the tmpfs now.
     let _ = fs::remove_file(RESOLV_CONF);
     fs::write(RESOLV_CONF, "").context("write resolv.conf")
 }
@@ -35,7 +35,7 @@ pub(super) fn install(program: &Path) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// A file that every user may read, and that ends with the cell.
+/// The path of a file that every user may read, and that is removed with the cell.
 pub(super) fn path(name: &str) -> PathBuf {
     Path::new(STAGE).join(name)
 }

@@ -13,8 +13,8 @@ use crate::host::background_load::BackgroundMonitor;
 use crate::jail::cases::{START, START_CPU};
 use crate::jail::contestants::{JailContestant, JailSetup};
 
-/// Starts jails one after the other. The time is that until the command exits; the CPU time is that of all its processes, also
-/// of those that exit later.
+/// Starts jails one after the other. The time ends when the command exits; the CPU time includes the jail's processes that
+/// exit later.
 pub(super) fn measure(
     contestant: &JailContestant,
     setup: &JailSetup,
@@ -27,13 +27,13 @@ pub(super) fn measure(
         elapsed += start_once(contestant, setup)?;
     }
     let cpu = exited_cpu()? - cpu_before;
-    let each = |all: Duration| 1000.0 * all.as_secs_f64() / f64::from(count);
+    let mean_millis = |total: Duration| 1000.0 * total.as_secs_f64() / f64::from(count);
     Ok(Measurement {
         observed: None,
         background: monitor.finish_with(cpu)?,
         metrics: vec![
-            Metric::new(START, each(elapsed)),
-            Metric::new(START_CPU, each(cpu)),
+            Metric::new(START, mean_millis(elapsed)),
+            Metric::new(START_CPU, mean_millis(cpu)),
         ],
     })
 }

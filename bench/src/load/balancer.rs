@@ -32,15 +32,16 @@ pub(crate) struct Client {
     pub(crate) serial: u32,
     /// The source that the backend saw.
     pub(crate) seen: SocketAddrV4,
+    /// The sequence number of the next datagram.
     next: u64,
     /// The PROXY header, which does not change, followed by the datagram.
     buffer: Vec<u8>,
-    header: usize,
+    header_length: usize,
 }
 
 impl Balancer {
-    /// Opens the sockets, and has each client query the backend for its observed source. So the path is established
-    /// before the measured interval. The sockets are non-blocking afterwards.
+    /// Opens the sockets, and has each client query the backend for its observed source, so that the path is
+    /// established before the measured interval. The sockets are non-blocking afterwards.
     pub(crate) fn open(
         spec: &LoadSpec,
         serials: RangeInclusive<u32>,
@@ -49,11 +50,11 @@ impl Balancer {
         let clients: Vec<_> = serials
             .map(|serial| Client::new(spec.preface, serial))
             .collect();
-        let opened = match layout {
+        let socket_count = match layout {
             SocketLayout::PerClient => clients.len(),
             SocketLayout::Shared => 1,
         };
-        let sockets = clients[..opened]
+        let sockets = clients[..socket_count]
             .iter()
             .map(|client| open_socket(spec, client.serial))
             .collect::<Result<_>>()?;
@@ -131,14 +132,14 @@ impl Client {
             Preface::None => Vec::new(),
             Preface::Proxy => v2_header(claimed_source(serial.into())).to_vec(),
         };
-        let header = buffer.len();
-        buffer.resize(header + STREAM_DATAGRAM_BYTES, 0);
+        let header_length = buffer.len();
+        buffer.resize(header_length + STREAM_DATAGRAM_BYTES, 0);
         Self {
             serial,
             seen: SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0),
             next: 0,
             buffer,
-            header,
+            header_length,
         }
     }
 
@@ -151,8 +152,8 @@ impl Client {
             sequence: self.next,
         };
         self.next += 1;
-        let end = self.header + length.clamp(TAG_BYTES, STREAM_DATAGRAM_BYTES);
-        tag.write(&mut self.buffer[self.header..end]);
+        let end = self.header_length + length.clamp(TAG_BYTES, STREAM_DATAGRAM_BYTES);
+        tag.write(&mut self.buffer[self.header_length..end]);
         (tag.sequence, &self.buffer[..end])
     }
 
@@ -180,7 +181,7 @@ impl Client {
     }
 }
 
-/// Turns an empty socket, or a read timeout, into None.
+/// Maps EAGAIN, an empty socket or a read timeout, to None.
 pub(crate) fn none_if_would_block(result: io::Result<usize>) -> io::Result<Option<usize>> {
     match result {
         Ok(length) => Ok(Some(length)),

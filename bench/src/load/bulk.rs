@@ -71,7 +71,8 @@ struct Stream {
 }
 
 impl Stream {
-    /// One read and one write at most, so that no direction and no connection starves another.
+    /// Does one read and one write at most, so that no direction and no connection starves another. Returns the number of
+    /// bytes that came back.
     fn step(&mut self, events: Interest, scratch: &mut [u8]) -> Result<usize> {
         if self.is_sending && events.contains(Interest::OUT) {
             self.connection.send(CHUNK_BYTES)?;

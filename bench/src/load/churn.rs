@@ -177,11 +177,11 @@ mod tests {
 
     use super::*;
 
-    /// The previous turn's connections are still in TIME_WAIT.
+    /// The addresses of the previous turn's connections are still in TIME_WAIT.
     #[test]
-    fn each_turn_has_other_clients() {
+    fn no_turn_reuses_the_clients_of_another() {
         let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 9));
-        let first_of = |turn| {
+        let first_serial = |turn| {
             let spec = LoadSpec {
                 target: nowhere,
                 backend: nowhere,
@@ -193,10 +193,16 @@ mod tests {
             };
             Churn::new(&spec).expect("a poller").next_serial
         };
-        assert_eq!(first_of(0), 1, "number 0 is reserved for the source query");
+        assert_eq!(
+            first_serial(0),
+            1,
+            "number 0 is reserved for the source query"
+        );
         // A turn has less than a hundred thousand clients.
         let clients = |first: u64| (first..first + 100_000).map(claimed_source);
-        let all: HashSet<_> = clients(first_of(1)).chain(clients(first_of(2))).collect();
+        let all: HashSet<_> = clients(first_serial(1))
+            .chain(clients(first_serial(2)))
+            .collect();
         assert_eq!(all.len(), 200_000);
     }
 }

@@ -14,18 +14,19 @@ use crate::backend::zero_if_would_block;
 use crate::load::spec::{LoadSpec, Preface};
 use crate::wire::pattern;
 
-/// A socket, with the pattern positions of the next byte to send and the next byte to receive.
+/// A socket that sends the byte pattern and verifies its echo.
 pub(crate) struct Connection {
     socket: Socket,
     serial: u64,
+    /// The position in the pattern of the first byte.
     origin: u64,
     sent: u64,
     received: u64,
 }
 
 impl Connection {
-    /// Connects, sends the preface and one message, and waits for its echo. So the path to the backend is established
-    /// before the measured interval. The connection is non-blocking afterwards.
+    /// Connects, sends the preface and one message, and waits for its echo, so that the path to the backend is
+    /// established before the measured interval. The connection is non-blocking afterwards.
     pub(crate) fn open(spec: &LoadSpec, serial: u64) -> Result<Self> {
         let mut connection = Self::unconnected(serial)?;
         connection
@@ -47,7 +48,7 @@ impl Connection {
         }
     }
 
-    /// Sends the preface and the first message in one write. False if it is not connected yet.
+    /// Sends the preface and the first message in one write. False if the socket is not connected yet.
     pub(crate) fn request(&mut self, spec: &LoadSpec) -> Result<bool> {
         let mut request = match spec.preface {
             Preface::None => String::new(),
@@ -57,12 +58,12 @@ impl Connection {
         request.extend_from_slice(pattern::bytes_at(self.origin, MESSAGE_BYTES));
         match zero_if_would_block(self.socket.write(&request)).context("send")? {
             0 => Ok(false),
-            all if all == request.len() => {
+            sent if sent == request.len() => {
                 self.sent += MESSAGE_BYTES as u64;
                 Ok(true)
             }
-            some => bail!(
-                "an empty socket buffer took {some} of {} bytes",
+            sent => bail!(
+                "an empty socket buffer took {sent} of {} bytes",
                 request.len()
             ),
         }

@@ -9,10 +9,9 @@ use crate::compare::measurement::Metric;
 use crate::host::procfs::{Cpu, ProcessTree};
 use crate::load::spec::LoadSpec;
 
-/// Measures an interval, and says when work must end.
+/// Measures an interval, and tells when work must end.
 ///
-/// The interval ends when the last byte is back, not at the deadline: so work and cost cover exactly the same
-/// bytes.
+/// The interval ends when the last byte is back, not at the deadline, so that work and cost cover the same bytes.
 pub(super) struct Meter {
     start: Instant,
     watch: Option<(ProcessTree, Cpu)>,
@@ -82,17 +81,14 @@ impl Usage {
         ))
     }
 
-    /// As [`cpu_micros_per`](Self::cpu_micros_per), but of generator, proxy and backend together. The kernel accounts
-    /// what it does for a proxy to the process that sends.
+    /// As [`cpu_micros_per`](Self::cpu_micros_per), but of generator, proxy and backend together: the work of an in-kernel
+    /// data path is accounted to the process that sends.
     pub(super) fn cpu_micros_of_all_per(&self, name: &str, count: u64) -> Metric {
         Metric::new(name, self.cpu_of_all.as_secs_f64() * 1e6 / count as f64)
     }
 }
 
-/// Creates an empty histogram of nanoseconds, with three digits.
-///
-/// # Errors
-/// None: the bounds are valid.
+/// Creates an empty histogram of nanoseconds, with three significant digits. The bounds are valid, so it does not fail.
 pub(crate) fn new_latency_histogram() -> Result<Histogram<u64>> {
     Ok(Histogram::new_with_bounds(
         1,

@@ -74,7 +74,7 @@ impl EchoClient {
         self.sent_at = Instant::now();
         match self.connection.send(MESSAGE_BYTES)? {
             MESSAGE_BYTES => Ok(()),
-            some => bail!("an empty socket buffer took {some} of {MESSAGE_BYTES} bytes"),
+            sent => bail!("an empty socket buffer took {sent} of {MESSAGE_BYTES} bytes"),
         }
     }
 

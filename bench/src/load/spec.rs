@@ -62,7 +62,7 @@ pub(crate) struct LoadSpec {
     pub(crate) preface: Preface,
     pub(crate) connections: usize,
     pub(crate) duration: Duration,
-    /// The number of turns before this one: a workload that opens connections has other clients in each turn.
+    /// The number of earlier turns: a workload that opens connections has new clients in each turn.
     pub(crate) turn: u32,
     /// The proxy, if there is one.
     pub(crate) watch: Option<ProcessTree>,

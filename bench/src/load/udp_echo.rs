@@ -61,9 +61,12 @@ impl Echoes {
         for (token, socket) in balancer.sockets().iter().enumerate() {
             poller.add(socket, token, Interest::IN)?;
         }
-        let clients = balancer.clients.iter().map(|_| EchoClient::default());
         Ok(Self {
-            clients: clients.collect(),
+            clients: balancer
+                .clients
+                .iter()
+                .map(|_| EchoClient::default())
+                .collect(),
             balancer,
             poller,
             window,
@@ -163,6 +166,7 @@ impl Echoes {
         Ok(())
     }
 
+    /// Sends the client's next datagram, or, once the time is over, lets its window shrink.
     fn continue_client(&mut self, index: usize, is_running: bool) -> Result<()> {
         if is_running {
             return self.send_next(index);
@@ -183,7 +187,7 @@ impl EchoClient {
     /// Completes an in-flight datagram and returns its latency; None if it had been abandoned.
     ///
     /// # Errors
-    /// It arrived before, or was never sent.
+    /// The datagram has arrived before, or was never sent.
     fn complete(&mut self, tag: Tag) -> Result<Option<Duration>> {
         let position = self.in_flight.iter().position(|it| it.0 == tag.sequence);
         if let Some(position) = position {
@@ -204,10 +208,11 @@ impl EchoClient {
 
     /// Abandons the datagrams that are overdue; returns how many.
     fn abandon_overdue(&mut self, now: Instant) -> usize {
-        let is_late = |it: &mut (u64, Instant)| now.saturating_duration_since(it.1) >= ECHO_TIMEOUT;
-        let late = self.in_flight.extract_if(.., is_late);
         let before = self.abandoned.len();
-        self.abandoned.extend(late.map(|(sequence, _)| sequence));
+        let overdue = self.in_flight.extract_if(.., |(_, sent_at)| {
+            now.saturating_duration_since(*sent_at) >= ECHO_TIMEOUT
+        });
+        self.abandoned.extend(overdue.map(|(sequence, _)| sequence));
         self.abandoned.len() - before
     }
 }

@@ -9,7 +9,7 @@ pub(super) struct MatrixWork {
     pub(super) connections: usize,
 }
 
-/// Every workload that is run. Several turns are short ones.
+/// Every workload that is run. A turn is short where there are several.
 pub(super) const CASES: &[Case<MatrixWork>] = &[
     case("pingpong", Workload::Pingpong, 50),
     case("bulk-1", Workload::Bulk, 1),

@@ -58,11 +58,15 @@ impl MatrixCell {
         let command = backend_command()?;
         let _backend =
             ServerProcess::start("backend", command, &self.directory, (transport, BACKEND))?;
-        let start = |command| {
-            let name = self.contestant.name();
-            ServerProcess::start(name, command, &self.directory, (transport, PROXY))
+        let proxy = match self.contestant.command(&setup)? {
+            Some(command) => Some(ServerProcess::start(
+                self.contestant.name(),
+                command,
+                &self.directory,
+                (transport, PROXY),
+            )?),
+            None => None,
         };
-        let proxy = self.contestant.command(&setup)?.map(start).transpose()?;
         let spec = LoadSpec {
             target: if proxy.is_some() {
                 setup.listen
@@ -134,8 +138,8 @@ fn observe_tcp(spec: &LoadSpec) -> Result<ObservedSource> {
     Ok(ObservedSource::classify(claimed, peers))
 }
 
-/// Has client number 0 query the backend through the proxy: a proxy need not have a socket for it that could be
-/// looked up.
+/// Has client number 0 query the backend through the proxy. A look-up in the kernel's table could miss: a proxy need not
+/// have a socket for each client.
 fn observe_udp(spec: &LoadSpec) -> Result<ObservedSource> {
     let seen = observed_source(spec)?;
     Ok(match spec.preface {

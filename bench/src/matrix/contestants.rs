@@ -35,7 +35,7 @@ pub(super) enum MatrixContestant {
     Nginx(PathBuf),
     /// peername, go-mmproxy, and any other program that is configured by its arguments.
     CommandLine(CommandLine),
-    /// peername with its admin endpoint at [`ADMIN`], which is in use meanwhile.
+    /// peername with its admin endpoint at [`ADMIN`], which an observer queries during the load.
     Observed(CommandLine),
     /// The backend itself in place of a proxy, either plain or started by `peername exec`.
     Backend(CommandLine, Preface),
@@ -65,7 +65,6 @@ impl MatrixContestant {
         }
     }
 
-    /// Whether it is the backend itself.
     pub(super) fn is_backend(&self) -> bool {
         matches!(self, Self::Backend(..))
     }

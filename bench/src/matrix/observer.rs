@@ -1,4 +1,4 @@
-//! What a monitored proxy has beside its load: Prometheus, which scrapes it, and an open page.
+//! The monitoring of a proxy under load: Prometheus scrapes it, and its status page is open in a browser.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -18,20 +18,21 @@ pub(super) struct Observer {
 impl Observer {
     /// Starts to observe the admin endpoint at this address.
     pub(super) fn start(admin: SocketAddr) -> Result<Self> {
-        let mut first = get(admin, "/metrics")?;
-        let mut scrape = String::new();
-        first.read_to_string(&mut scrape).context("/metrics")?;
-        ensure!(scrape.contains("peername_connections"), "no metrics");
+        let mut metrics = String::new();
+        get(admin, "/metrics")?
+            .read_to_string(&mut metrics)
+            .context("/metrics")?;
+        ensure!(metrics.contains("peername_connections"), "no metrics");
         let mut page = get(admin, "/events")?;
         let is_stopped = Arc::new(AtomicBool::new(false));
         let stop = Arc::clone(&is_stopped);
-        // Both end with the proxy at the latest.
+        // Both threads end with the proxy at the latest.
         thread::spawn(move || io::copy(&mut page, &mut io::sink()));
         thread::spawn(move || {
             while !stop.load(Relaxed) {
                 thread::sleep(SCRAPE_INTERVAL);
-                let scraped = get(admin, "/metrics");
-                let _ = scraped.map(|mut scrape| io::copy(&mut scrape, &mut io::sink()));
+                let _ = get(admin, "/metrics")
+                    .map(|mut response| io::copy(&mut response, &mut io::sink()));
             }
         });
         Ok(Self { is_stopped })
@@ -51,5 +52,6 @@ fn get(admin: SocketAddr, path: &str) -> Result<TcpStream> {
     Ok(stream)
 }
 
-/// Fifteen times as often as Prometheus by default: a short measurement has some scrapes, and the figure is not flattered.
+/// A Prometheus server usually scrapes every 15 s or less often. Here it is more often, so that a short measurement has
+/// some scrapes, and shows no less than their cost.
 const SCRAPE_INTERVAL: Duration = Duration::from_secs(1);

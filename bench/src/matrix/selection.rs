@@ -69,10 +69,14 @@ impl Selection {
             MatrixContestant::Haproxy(resolve(&self.haproxy)),
             MatrixContestant::Nginx(resolve(&self.nginx)),
         ];
-        let others = self.go_mmproxy().into_iter().chain(self.others.clone());
-        let udp_others = [self.peername_in_kernel(), naive_udp()?].into_iter();
-        let udp_others = udp_others.chain(self.udp_others.clone());
-        all.extend(others.chain(udp_others).map(MatrixContestant::CommandLine));
+        all.extend(
+            self.go_mmproxy()
+                .into_iter()
+                .chain(self.others.clone())
+                .chain([self.peername_in_kernel(), naive_udp()?])
+                .chain(self.udp_others.clone())
+                .map(MatrixContestant::CommandLine),
+        );
         Ok(all)
     }
 
@@ -88,7 +92,7 @@ impl Selection {
     fn exec_modes(&self) -> Result<Vec<MatrixContestant>> {
         let bench = std::env::current_exe().context("own path")?;
         let plain = CommandLine::new("plain", &bench).over(Transport::Tcp, BACKEND);
-        let in_mode = |mode, options: &str| {
+        let exec_mode = |mode, options: &str| {
             let line = format!(
                 "exec --mode {mode} {EXEC} {options} -- {} {BACKEND}",
                 bench.display()
@@ -101,11 +105,11 @@ impl Selection {
         let agent = agent.over(Transport::Tcp, &in_container);
         Ok(vec![
             MatrixContestant::Backend(plain, Preface::None),
-            in_mode("preload", ""),
-            in_mode("notify", ""),
+            exec_mode("preload", ""),
+            exec_mode("notify", ""),
             MatrixContestant::Backend(agent, Preface::Proxy),
             MatrixContestant::CommandLine(self.peername()),
-            in_mode("netns", "--listen {listen}"),
+            exec_mode("netns", "--listen {listen}"),
         ])
     }
 

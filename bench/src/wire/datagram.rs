@@ -92,9 +92,9 @@ impl Tag {
         Ok(tag)
     }
 
-    /// The position in the pattern at which the bytes after the tag begin. For two sequence numbers of one client these
-    /// bytes are the same only if the numbers differ by a multiple of the period. The period is a prime, so no flipped
-    /// bit makes that difference.
+    /// The position in the pattern at which the bytes after the tag begin. Two datagrams of one client have the same bytes
+    /// only if their sequence numbers differ by a multiple of the period. The period is an odd prime, and a flipped bit changes
+    /// the number by a power of two, which is never such a multiple.
     fn position(self, length: usize) -> u64 {
         let step = self.sequence % pattern::PERIOD;
         pattern::start_of(u64::from(self.serial)) + step * length as u64

@@ -63,6 +63,7 @@ impl fmt::Display for Mismatch {
     }
 }
 
+/// Pseudo-random bytes (xorshift64), repeated so that a chunk of the maximum length can begin at every position.
 static TABLE: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let period: Vec<u8> = (0..PERIOD)
@@ -76,8 +77,8 @@ static TABLE: LazyLock<Vec<u8>> = LazyLock::new(|| {
     period.repeat(MAX_CHUNK_BYTES / PERIOD as usize + 2)
 });
 
-/// A prime: with a power of two, a relay that repeats or skips one of its own buffers would put equal bytes there,
-/// unnoticed.
+/// The number of bytes after which the pattern repeats. A prime: buffer sizes are powers of two, and if the period divided
+/// them, a relay that repeats or skips a buffer would put equal bytes there, unnoticed.
 pub(crate) const PERIOD: u64 = 65_521;
 
 /// Coprime to [`PERIOD`], so consecutive connections begin far apart, and no two of the first 65,521 begin at the

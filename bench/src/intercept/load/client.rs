@@ -31,9 +31,10 @@ pub(super) struct Client {
 
 /// A connection to one host; its certificate was verified for the host's name.
 pub(super) struct Session {
-    /// The host's name, with HTTP/2 preceded by the scheme.
+    /// The value of Host; with HTTP/2 the start of the URI, `https://HOST`.
     base: String,
-    serial: Vec<u8>,
+    /// The serial number of the certificate that the client received.
+    pub(super) serial: Vec<u8>,
     sender: Sender,
 }
 
@@ -58,7 +59,7 @@ impl Client {
         })
     }
 
-    /// A client that connects directly to the origin, or in a jail as the others do.
+    /// A client that bypasses the proxy. In a jail there is no such route, and it resolves the host like the others.
     pub(super) fn to_origin(spec: &TlsLoadSpec) -> Result<Self> {
         Ok(Self {
             route: match spec.route {
@@ -88,7 +89,8 @@ impl Client {
         self.handshake(stream, host).await
     }
 
-    /// Opens the TCP connection for this host, to a proxy from one of [`CLIENT_ADDRESSES`].
+    /// Opens the TCP connection for this host. Connections to a proxy take turns at the client addresses by their
+    /// `number`, see [`CLIENT_ADDRESSES`].
     pub(super) async fn connect(&self, number: usize, host: &str) -> Result<TcpStream> {
         let socket = TcpSocket::new_v4().context("socket")?;
         let target = match self.route {
@@ -97,8 +99,8 @@ impl Client {
             Route::Resolve => resolve(host, self.origin.port()).await?,
         };
         if matches!(self.route, Route::Proxy(_)) {
-            let host = (number % CLIENT_ADDRESSES) as u8 + 1;
-            let source = Ipv4Addr::new(127, 1, 0, host);
+            let last_byte = (number % CLIENT_ADDRESSES) as u8 + 1;
+            let source = Ipv4Addr::new(127, 1, 0, last_byte);
             let bound = socket.bind(SocketAddr::from((source, 0)));
             bound.with_context(|| format!("bind to {source}"))?;
         }
@@ -108,7 +110,7 @@ impl Client {
         Ok(stream)
     }
 
-    /// Sends CONNECT and does the TLS handshake, to a host below [`DOMAIN`].
+    /// Does the TLS handshake with a host below [`DOMAIN`], through the proxy's tunnel if there is a proxy.
     pub(super) async fn handshake(&self, mut stream: TcpStream, host: &str) -> Result<Session> {
         let name = format!("{host}.{DOMAIN}");
         if matches!(self.route, Route::Proxy(_)) {
@@ -194,11 +196,6 @@ impl Session {
             serial,
             sender,
         })
-    }
-
-    /// The serial number of the certificate that the client received.
-    pub(super) fn serial(&self) -> &[u8] {
-        &self.serial
     }
 
     /// A handle for concurrent requests on the same HTTP/2 connection; None with HTTP/1.1.

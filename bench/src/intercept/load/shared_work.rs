@@ -73,7 +73,7 @@ impl SharedWork {
             start = Instant::now();
         }
         let session = client.handshake(stream, host).await?;
-        let serial = session.serial().to_vec();
+        let serial = session.serial.clone();
         self.progress.borrow_mut().serials.insert(serial);
         if self.shape.streams > 1 {
             return self.run_streams(session).await;

@@ -15,7 +15,7 @@ use crate::wire::transport::Transport;
 pub(crate) struct CommandLine {
     pub(super) name: String,
     pub(super) program: PathBuf,
-    /// For each transport it carries.
+    /// The arguments for each transport that the program carries.
     arguments: Vec<(Transport, Vec<String>)>,
 }
 
@@ -66,12 +66,12 @@ impl CommandLine {
     }
 
     fn arguments(&self, transport: Transport) -> Option<&[String]> {
-        let mut transports = self.arguments.iter();
-        transports
-            .find_map(|(known, arguments)| (*known == transport).then_some(arguments.as_slice()))
+        self.arguments
+            .iter()
+            .find(|(known, _)| *known == transport)
+            .map(|(_, arguments)| arguments.as_slice())
     }
 
-    /// Whether it has arguments for this transport.
     pub(super) fn carries(&self, transport: Transport) -> bool {
         self.arguments(transport).is_some()
     }

@@ -18,7 +18,7 @@ enum StreamModule {
 }
 
 impl StreamModule {
-    /// Reads it from the build's configure arguments.
+    /// Detects the module by the build's configure arguments.
     fn detect(program: &Path) -> Self {
         let text = run_for_output(program, &["-V"]).unwrap_or_default();
         let arguments: Vec<&str> = text.split_whitespace().collect();

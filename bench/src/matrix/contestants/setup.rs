@@ -7,7 +7,7 @@ use crate::wire::transport::Transport;
 
 /// What a proxy is configured with in one cell.
 pub(crate) struct ProxySetup {
-    /// What it has to carry.
+    /// What the proxy has to carry.
     pub(crate) transport: Transport,
     /// Where the proxy listens.
     pub(crate) listen: SocketAddr,
