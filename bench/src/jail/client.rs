@@ -1,7 +1,7 @@
 //! `jail-client`: the generator inside a jail. It trusts what the jail tells programs to trust, and resolves each name.
 //!
-//! Protocol: the client prints `ready`. Each line on its standard input is a shape of load: the client warms up, prints `begin`,
-//! waits for another line, applies the load and prints the metrics as a line of JSON.
+//! Protocol: the client prints `ready`. Each line on its standard input is a shape of load: the client warms up, prints
+//! `begin`, waits for another line, applies the load and prints the metrics as a line of JSON.
 
 use std::io;
 use std::path::PathBuf;
