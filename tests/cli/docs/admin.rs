@@ -14,19 +14,18 @@ fn requests_of_the_page_are_answered() {
         command.replace("curl ", "curl -sS ")
     };
     let commands = PAGE.commands();
-    let proxies = commands
+    let options: Vec<_> = commands
         .iter()
-        .filter(|line| line.starts_with("peername proxy … "));
-    let admin: Vec<_> = proxies
-        .map(|line| here(line.split_once('…').expect("options").1))
+        .filter_map(|line| line.strip_prefix("peername proxy … "))
+        .map(here)
         .collect();
-    assert_eq!(admin.len(), 2);
+    assert_eq!(options.len(), 2);
     let _proxy = start(
         &host,
         &[],
         &format!(
             "peername proxy --listen 127.0.0.1:8443 --target 127.0.0.1:9000 --trust loopback --setup-routes {}",
-            admin.concat()
+            options.join(" ")
         ),
     );
     let answers: Vec<String> = commands
@@ -42,14 +41,13 @@ fn requests_of_the_page_are_answered() {
     assert_contains(top, &["peername"]);
     assert_contains(delete, &["no connection has this id"]);
     assert_contains(level, &["debug"]);
-    let field = |line: &str| line.split('`').nth(1).map(str::to_owned);
     let status = shell(&host, "curl -sS http://127.0.0.1:9100/status");
-    let table = PAGE
+    let fields = PAGE
         .section("### `/status`")
         .text()
         .lines()
-        .filter(|line| line.starts_with("| `"));
-    for name in table.filter_map(field) {
+        .filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    for name in fields {
         assert_contains(&status, &[&format!("\"{name}\":")]);
     }
 }

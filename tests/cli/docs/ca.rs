@@ -9,7 +9,7 @@ const PAGE: Page = Page::new(include_str!("../../../docs/ca.md"));
 #[test]
 fn authority_is_made_shown_rotated_and_replaced_as_the_page_has_it() {
     let (host, scratch) = (Host::new(), Scratch::new());
-    let types = |home: &str, command: &str| {
+    let run_in = |home: &str, command: &str| {
         let here = scratch.path_text(home);
         let state = format!("mkdir -p {here} && cd {here} && export XDG_STATE_HOME={here}");
         shell(&host, &format!("{state} && {command}"))
@@ -17,44 +17,44 @@ fn authority_is_made_shown_rotated_and_replaced_as_the_page_has_it() {
     let [init, trust] = &PAGE.commands()[..2] else {
         panic!("two commands");
     };
-    types("first", init);
-    let trusted = types("first", &format!("{trust} && echo $SSL_CERT_FILE"));
+    run_in("first", init);
+    let trusted = run_in("first", &format!("{trust} && echo $SSL_CERT_FILE"));
     assert_contains(&trusted, &["/first/peername/ca/bundle.pem"]);
-    types("narrow", &PAGE.command("peername ca init --days"));
-    let shown = types("narrow", "peername ca show");
+    run_in("narrow", &PAGE.command("peername ca init --days"));
+    let shown = run_in("narrow", "peername ca show");
     assert_contains(&shown, &["corp.example", "10.0.0.0/8"]);
     let debian = PAGE
         .command("peername ca export")
         .replace("/usr/local/share/ca-certificates/", "");
     let (debian, _) = debian.split_once(" && ").expect("and then");
-    types("first", debian);
+    run_in("first", debian);
     assert_contains(
         &scratch.read("first/peername.crt"),
         &["-----BEGIN CERTIFICATE-----"],
     );
 
     let rotation = PAGE.section("## Rotation");
-    types("first", &rotation.command("peername ca rotate"));
-    let both = types("first", "peername ca export");
+    run_in("first", &rotation.command("peername ca rotate"));
+    let both = run_in("first", "peername ca export");
     assert_eq!(both.matches("-----BEGIN").count(), 2, "{both}");
 
-    // A self-signed certificate for an origin is none of an authority.
+    // A self-signed certificate for an origin is not that of a CA.
     let section = PAGE.section("## Origins of your own");
-    types("own", &section.command("openssl req"));
-    let text = types("own", "openssl x509 -in certificate.pem -noout -text");
+    run_in("own", &section.command("openssl req"));
+    let text = run_in("own", "openssl x509 -in certificate.pem -noout -text");
     assert_contains(&text, &["CA:FALSE", "DNS:server.example"]);
 
-    // The authority of another one, and the end of its chain.
-    types("other", "peername ca init");
+    // An authority that was made elsewhere: its key, its certificate, and an empty chain.
+    run_in("other", "peername ca init");
     let files = "cd peername/ca && sed -n '/BEGIN PRIVATE/,/END PRIVATE/p' authority.pem >key.pem && \
                  sed -n '/BEGIN CERT/,/END CERT/p' authority.pem >certificate.pem && : >chain.pem && rm authority.pem";
     let own = PAGE
         .section("## An authority of your own")
         .command("(umask");
-    types("other", &format!("{files} && {own} && peername ca show"));
+    run_in("other", &format!("{files} && {own} && peername ca show"));
 }
 
-/// No service is there: its line says so, the exit code is 3, and the others are checked.
+/// No check service runs: its line reports that, the exit code is 3, and everything else is checked.
 #[test]
 fn check_of_the_set_up_prints_a_line_for_each() {
     let section = PAGE.section("## Check the setup");
@@ -63,13 +63,13 @@ fn check_of_the_set_up_prints_a_line_for_each() {
     let state = format!("export XDG_STATE_HOME={}", scratch.path_text(""));
     let script = format!("{state}; peername ca init; {doctor} || echo exit code $?");
     let printed = shell(&host, &script);
-    let rows = section
+    let names: Vec<_> = section
         .text()
         .lines()
-        .filter(|line| line.starts_with("| `"));
-    let cells = rows.map(|row| row.split('|').nth(1).expect("a cell"));
-    let names = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2));
-    let names: Vec<_> = names.collect();
+        .filter(|line| line.starts_with("| `"))
+        .map(|row| row.split('|').nth(1).expect("a cell"))
+        .flat_map(|cell| cell.split('`').skip(1).step_by(2))
+        .collect();
     assert!(names.len() > 6, "{names:?}");
     assert_contains(&printed, &names);
     assert_contains(

@@ -20,21 +20,25 @@ fn every_command_of_the_pages_is_valid() {
         let page = Page::new(text.leak());
         let fenced = ["sh", "console"]
             .into_iter()
-            .flat_map(|language| page.fenced(language));
-        let fenced = fenced.flat_map(commands);
+            .flat_map(|language| page.fenced(language))
+            .flat_map(commands);
         for command in page
             .commands()
             .into_iter()
             .chain(fenced)
             .chain(page.inline())
         {
-            let Some(words) = words_of_peername(&command) else {
+            let Some(arguments) = peername_arguments(&command) else {
                 continue;
             };
             tried += 1;
-            // What precedes this option is parsed before it is obeyed.
-            let words: Vec<_> = words.iter().map(String::as_str).chain(["--help"]).collect();
-            let output = Peername::run(&host, &words);
+            // The arguments before --help are parsed before the help is printed.
+            let arguments: Vec<_> = arguments
+                .iter()
+                .map(String::as_str)
+                .chain(["--help"])
+                .collect();
+            let output = Peername::run(&host, &arguments);
             if !output.status.success() {
                 let said = String::from_utf8_lossy(&output.stderr);
                 wrong.push(format!("{}: {command}: {said}", path.display()));
@@ -45,7 +49,7 @@ fn every_command_of_the_pages_is_valid() {
     assert!(tried > 100, "{tried}");
 }
 
-/// README.md and what is in docs/.
+/// README.md and the pages in docs/.
 fn pages() -> Vec<PathBuf> {
     let docs = fs::read_dir(format!("{REPOSITORY}/docs")).expect("the pages");
     docs.map(|entry| entry.expect("an entry").path())
@@ -54,22 +58,20 @@ fn pages() -> Vec<PathBuf> {
         .collect()
 }
 
-/// The arguments of a command of this program, up to those of another program and to what belongs to the shell; none for other
-/// commands, and for those that the page shortens.
-fn words_of_peername(command: &str) -> Option<Vec<String>> {
+/// The arguments of a peername command, without those of the program that it starts, and without what follows in the shell.
+/// None for other commands, and for those that the page shortens.
+fn peername_arguments(command: &str) -> Option<Vec<String>> {
     let command = command.strip_prefix("sudo ").unwrap_or(command);
     let command = command.strip_prefix("target/release/").unwrap_or(command);
     let arguments = command.strip_prefix("peername ")?;
-    let is_ours =
-        |word: &String| !matches!(&**word, "--" | "|" | "&&" | "#") && !word.starts_with('>');
     let words: Vec<_> = shell_words(arguments)
         .into_iter()
-        .take_while(is_ours)
+        .take_while(|word| !matches!(&**word, "--" | "|" | "&&" | "#") && !word.starts_with('>'))
         .collect();
     let is_shortened = words
         .iter()
         .any(|word| word.contains('…') || word.ends_with("..."));
-    (!is_shortened).then(|| words.iter().map(|word| filled_in(word)).collect())
+    (!is_shortened).then(|| words.iter().map(|word| replace_placeholder(word)).collect())
 }
 
 /// Splits at blanks outside of quotes.
@@ -88,8 +90,8 @@ fn shell_words(text: &str) -> Vec<String> {
     words
 }
 
-/// A value in place of the name of one.
-fn filled_in(word: &str) -> String {
+/// Replaces a placeholder, such as PID, by a valid value.
+fn replace_placeholder(word: &str) -> String {
     let value = match word {
         "PID" | "N" | "$MAINPID" => "1",
         "FILE" | "DIR" | "PATH" => "/nonexistent",

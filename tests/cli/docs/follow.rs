@@ -30,12 +30,12 @@ impl Network {
     }
 }
 
-/// Runs the block below "On `name`:" on this host, in order. The proxy, if one is among the commands, goes on and is returned.
+/// Runs the commands of the block below "On `name`:" on this host, in order. A proxy among them keeps running, and is returned.
 pub(super) fn follow(page: Page, name: &str, host: &Host) -> Option<Process> {
     follow_with(page, name, host, &[])
 }
 
-/// The same, with the proxy started through other programs.
+/// As [`follow`], with the proxy started through other programs.
 pub(super) fn follow_with(
     page: Page,
     name: &str,
@@ -47,7 +47,7 @@ pub(super) fn follow_with(
     for command in commands(&blocks[0]) {
         if ["peername proxy ", "peername forward "]
             .iter()
-            .any(|one| command.contains(one))
+            .any(|program| command.contains(program))
         {
             proxy = Some(start(host, through, &command));
         } else {
@@ -63,7 +63,7 @@ pub(super) fn shell(host: &Host, command: &str) -> String {
     host.run("bash", &["-ec", &with_path(command)])
 }
 
-/// Starts a command that goes on, and waits until it listens.
+/// Starts a command that keeps running, and waits until it listens.
 pub(super) fn start(host: &Host, through: &[&str], command: &str) -> Process {
     let script = with_path(&command.replacen("peername ", "exec peername ", 1));
     let process = Process::start_through(host, through, "sh", &["-ec", &script]);

@@ -27,12 +27,12 @@ fn tutorial_ends_with_a_banned_client() {
     )
     .wait_listening(&[addr("127.0.0.1:8443")]);
 
-    let balances = PAGE
+    let sections = PAGE
         .section("## 2. The balancer names the client")
         .fenced("haproxy")[0];
     let timeouts =
         "defaults\n    timeout connect 5s\n    timeout client 9s\n    timeout server 9s\n";
-    let config = scratch.write("haproxy.cfg", &format!("{timeouts}{balances}"));
+    let config = scratch.write("haproxy.cfg", &format!("{timeouts}{sections}"));
     let _haproxy = Process::start(&balancer, "haproxy", &["-db", "-f", &config])
         .wait_listening(&[addr("192.0.2.10:80")]);
 

@@ -35,13 +35,14 @@ fn make(target: &str, into: &Scratch) {
     assert!(output.status.success(), "{said}");
 }
 
-fn files(below: &Path) -> Vec<String> {
+fn list_files(below: &Path) -> Vec<String> {
     let mut all = Vec::new();
     for entry in fs::read_dir(below).expect("a directory") {
         let entry = entry.expect("an entry").path();
-        match entry.is_dir() && !entry.is_symlink() {
-            true => all.extend(files(&entry)),
-            false => all.push(entry.display().to_string()),
+        if entry.is_dir() && !entry.is_symlink() {
+            all.extend(list_files(&entry));
+        } else {
+            all.push(entry.display().to_string());
         }
     }
     all
@@ -76,7 +77,7 @@ fn service_page_works_as_written() {
     drop(proxy);
 
     make("uninstall", &scratch);
-    let left = files(Path::new(&root));
+    let left = list_files(Path::new(&root));
     assert!(
         left.len() == 5 && left.iter().all(|path| path.contains("/etc/peername/")),
         "{left:?}"
@@ -86,7 +87,7 @@ fn service_page_works_as_written() {
     assert_eq!(fs::read_to_string(&list).expect("the list"), "10.81.0.2\n");
 }
 
-/// With the list of balancers that the package installs.
+/// The list of balancers is the one that the package installs.
 #[test]
 fn example_of_the_agents_policies_is_valid() {
     let scratch = Scratch::new();
@@ -103,11 +104,10 @@ fn service_pages_credential_is_a_secret_of_intercept() {
     let section = page.section("## Secrets: `LoadCredential=`");
     let scratch = Scratch::new();
     let [unit, file] = ["ini", "toml"].map(|language| section.fenced(language)[0]);
-    let name = unit.lines().find_map(|line| {
-        let loaded = line.strip_prefix("LoadCredential=")?;
-        loaded.split_once(':').map(|(name, _)| name)
-    });
-    let name = name.expect("a credential");
+    let name = unit
+        .lines()
+        .find_map(|line| line.strip_prefix("LoadCredential=")?.split(':').next())
+        .expect("a credential");
     let credentials = "/run/credentials/peername-intercept.service";
     assert!(file.contains(&format!("@{credentials}/{name}\"")), "{file}");
     scratch.write(name, "Bearer s3cret\n");
@@ -209,43 +209,49 @@ impl<'a> Unit<'a> {
     }
 
     fn value(&self, key: &str) -> &str {
-        let mut lines = self.text.lines();
-        let value = lines.find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
-        value.unwrap_or_else(|| panic!("no {key}"))
+        self.text
+            .lines()
+            .find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
+            .unwrap_or_else(|| panic!("no {key}"))
     }
 
     /// Runs a command line to its end, as the unit's user with its capabilities, and returns its output.
     fn run(&self, host: &Host, command_line: &str) -> String {
-        let all = [self.sandbox(), self.below_root(command_line)].concat();
-        let all: Vec<_> = all.iter().map(String::as_str).collect();
-        host.run(all[0], &all[1..])
+        let words = [self.sandbox(), self.below_root(command_line)].concat();
+        let words: Vec<_> = words.iter().map(String::as_str).collect();
+        host.run(words[0], &words[1..])
     }
 
-    /// Starts the unit's program in the same way.
+    /// Starts the unit's `ExecStart` as [`run`](Self::run) does it.
     fn start(&self, host: &Host) -> Process {
         let (sandbox, command) = (self.sandbox(), self.below_root(self.value("ExecStart")));
-        let [sandbox, command] = [&sandbox, &command].map(|words| {
-            let words = words.iter().map(String::as_str);
-            words.collect::<Vec<_>>()
-        });
+        let [sandbox, command] =
+            [&sandbox, &command].map(|words| words.iter().map(String::as_str).collect::<Vec<_>>());
         Process::start_through(host, &sandbox, command[0], &command[1..])
     }
 
     /// The words of a command line, with its paths below the test's root.
     fn below_root(&self, command_line: &str) -> Vec<String> {
         let root = self.scratch.path_text("root");
-        let below = |word: &str| match word.starts_with('/') {
-            true => format!("{root}{word}"),
-            false => word.to_owned(),
-        };
-        command_line.split(' ').map(below).collect()
+        command_line
+            .split(' ')
+            .map(|word| {
+                if word.starts_with('/') {
+                    format!("{root}{word}")
+                } else {
+                    word.to_owned()
+                }
+            })
+            .collect()
     }
 
+    /// The words of a command that runs another one as the unit's user, with the unit's capabilities.
     fn sandbox(&self) -> Vec<String> {
-        let capabilities = self.value("AmbientCapabilities").split(' ');
-        let capabilities = capabilities.filter_map(|one| one.strip_prefix("CAP_"));
-        let added: String = capabilities
-            .map(|one| format!(",+{}", one.to_lowercase()))
+        let added: String = self
+            .value("AmbientCapabilities")
+            .split(' ')
+            .filter_map(|capability| capability.strip_prefix("CAP_"))
+            .map(|name| format!(",+{}", name.to_lowercase()))
             .collect();
         assert_eq!(
             self.value("AmbientCapabilities"),

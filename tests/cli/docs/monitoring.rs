@@ -1,5 +1,5 @@
-//! The alert rules and the dashboard of `packaging/`: they are valid, fire for their causes, and query what is there, as the
-//! page and `peername top` do.
+//! The alert rules and the dashboard of `packaging/`: they are valid, the rules fire for their causes, and they query metrics
+//! that exist, as the status page and `peername top` do.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -37,10 +37,10 @@ fn alerts_fire_for_their_causes_and_without_a_cause_none_does() {
     Host::new().run("promtool", &["test", "rules", &rules]);
     let tested = fs::read_to_string(rules).expect("the rules' tests");
     let alerts = packaged("prometheus/alerts.yml");
-    let names = alerts
+    for name in alerts
         .lines()
-        .filter_map(|line| line.trim().strip_prefix("- alert: "));
-    for name in names {
+        .filter_map(|line| line.trim().strip_prefix("- alert: "))
+    {
         let tests = tested.matches(&format!("alertname: {name}")).count();
         assert!(
             tests >= 2,
@@ -134,22 +134,23 @@ fn operate_pages_commands_work() {
     let page = Page::new(include_str!("../../../docs/operate.md"));
     let section = page.section("## Turn the admin endpoint on");
     let _proxy = start(&server, &[], &section.command("peername proxy"));
-    let [metrics, ready] = [
-        "curl http://127.0.0.1:9100/metrics",
-        "curl http://127.0.0.1:9100/readyz",
-    ];
-    assert!(shell(&server, &section.command(metrics)).contains("peername_connections_active 0"));
-    assert_eq!(shell(&server, &section.command(ready)), "ready\n");
-    let requests = page
+    let metrics = section.command("curl http://127.0.0.1:9100/metrics");
+    assert_contains(
+        &shell(&server, &metrics),
+        &["peername_connections_active 0"],
+    );
+    let ready = section.command("curl http://127.0.0.1:9100/readyz");
+    assert_eq!(shell(&server, &ready), "ready\n");
+    for request in page
         .text()
         .split('`')
-        .filter(|code| code.starts_with("curl ") && code.contains("127.0.0.1:9100"));
-    for request in requests {
+        .filter(|code| code.starts_with("curl ") && code.contains("127.0.0.1:9100"))
+    {
         shell(&server, &request.replace("curl", "curl --fail"));
     }
 }
 
-/// HAProxy takes the page's backend, and one of the tutorial's kind in front of it.
+/// HAProxy accepts the page's backend, together with a frontend.
 #[test]
 fn operate_pages_balancer_is_valid() {
     let page = Page::new(include_str!("../../../docs/operate.md"));
@@ -163,9 +164,9 @@ fn operate_pages_balancer_is_valid() {
     Host::new().run("haproxy", &["-c", "-f", &config]);
 }
 
-/// The commands of `docs/operate.md` add to Debian's own configuration, and leave what is in it.
+/// The commands of `docs/operate.md` add a job to Debian's own configuration, and keep everything else in it.
 #[test]
-fn operate_page_adds_to_a_prometheus_that_runs_already() {
+fn operate_page_extends_an_existing_prometheus_configuration() {
     let page = Page::new(include_str!("../../../docs/operate.md"));
     let commands = page
         .section("## Prometheus")
@@ -200,7 +201,7 @@ fn scrape(host: &Host) -> String {
     )
 }
 
-/// Without the names of our own crates, which begin as metrics do.
+/// The source without its imports: the names of our own crates begin as metrics do.
 fn without_imports(source: &str) -> String {
     source
         .lines()
@@ -222,9 +223,11 @@ fn metric_names(text: &str) -> BTreeSet<String> {
     text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
         .filter(|word| word.starts_with("peername_"))
         .map(|word| {
-            let suffixes = ["_total", "_bucket", "_sum", "_count"];
-            let family = suffixes.iter().find_map(|suffix| word.strip_suffix(suffix));
-            family.unwrap_or(word).to_owned()
+            ["_total", "_bucket", "_sum", "_count"]
+                .iter()
+                .find_map(|suffix| word.strip_suffix(suffix))
+                .unwrap_or(word)
+                .to_owned()
         })
         .collect()
 }

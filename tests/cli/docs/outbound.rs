@@ -1,6 +1,6 @@
-//! The pages about what may go out, command by command: README.md, docs/tutorial-outbound.md, policy.md, agents.md, ci.md and
-//! colleagues.md. The test's origins are in place of the public ones, and an ordinary user runs everything in a directory of the
-//! test.
+//! The pages about outbound traffic, command by command: README.md, docs/tutorial-outbound.md, policy.md, agents.md, ci.md and
+//! colleagues.md. The public origins are replaced by the test's own, and an ordinary user runs everything in a directory of
+//! the test.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -25,6 +25,7 @@ struct Printed {
     is_success: bool,
 }
 
+/// A reader of the pages, who types their commands.
 struct Reader(JailRig);
 
 impl Reader {
@@ -93,7 +94,7 @@ fn tutorial_goes_from_one_host_to_a_list() {
         panic!("three commands");
     };
     let port = reader.types(port);
-    // The audit line: curl writes its own in parts, between which others come.
+    // The port is asserted in the audit line: curl writes its own line in parts, with others in between.
     assert!(!port.is_success, "{}", port.errors);
     assert_contains(&port.errors, &["curl: (7)", "\"port\":25"]);
     assert_contains(&reader.types(metadata).out, &["\"code\":\"denied\""]);
@@ -174,7 +175,7 @@ fn list_of_the_page_decides_by_host_and_path() {
     assert_contains(&fetch("https://example.org/").errors, &["403"]);
 }
 
-/// An agent that asks an API with the key that it has, reads its user's keys, and tries another host.
+/// An agent that calls an API with a placeholder for the key, calls another host, and lists its user's secrets.
 const AGENT: &str = "#!/bin/sh
 curl -sS -H 'Authorization: Bearer placeholder' https://a.test/
 curl -sS https://b.test/

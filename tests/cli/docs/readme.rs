@@ -30,7 +30,7 @@ fn readmes_server_sees_its_client_by_itself() {
     let host = Host::new();
     let exec = section.command("target/release/peername exec");
     let exec = exec.replace("target/release/peername", &format!("exec {BINARY}"));
-    // The log of the server is not buffered then.
+    // Python's log is not buffered with this variable.
     let server = Process::start(&host, "env", &["PYTHONUNBUFFERED=1", "sh", "-ec", &exec])
         .wait_listening(&[addr("127.0.0.1:8080")]);
     let request = section

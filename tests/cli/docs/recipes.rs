@@ -13,17 +13,17 @@ use crate::harness::page::Page;
 #[test]
 fn recipe_for_the_same_host_works() {
     let (balancer, server) = (Host::new(), Host::new());
-    wan(&balancer, &server);
+    connect_to_balancer(&balancer, &server);
     let backend = Backend::listen(&server, addr("127.0.0.1:8443"));
     let _proxy = follow(recipe("Same host"), "server", &server);
     assert_served(&balancer, addr("192.0.2.20:443"), &backend);
 }
 
-/// With the capabilities that the recipe names and no others.
+/// The proxy has the capabilities that the recipe names and no others.
 #[test]
 fn recipe_for_a_shared_network_namespace_works() {
     let (balancer, pod) = (Host::new(), Host::new());
-    wan(&balancer, &pod);
+    connect_to_balancer(&balancer, &pod);
     let backend = Backend::listen(&pod, addr("127.0.0.1:8443"));
     let recipe = recipe("Shared network namespace");
     let named = ["NET_RAW", "NET_BIND_SERVICE", "NET_ADMIN"];
@@ -40,7 +40,7 @@ fn recipe_for_a_shared_network_namespace_works() {
 #[test]
 fn recipe_for_a_bridge_network_works() {
     let (balancer, host, container) = (Host::new(), Host::new(), Host::new());
-    wan(&balancer, &host);
+    connect_to_balancer(&balancer, &host);
     host.ip("link add br-app type bridge\nlink set br-app up");
     host.add_veth("veth0", &container, "eth0");
     host.ip("link set veth0 master br-app");
@@ -52,14 +52,14 @@ fn recipe_for_a_bridge_network_works() {
     assert_served(&balancer, addr("192.0.2.20:443"), &backend);
 }
 
-/// A veth pair stands for the tunnel. The server's own default route is another, which must not matter.
+/// A veth pair stands for the tunnel. The server's default route leaves by another device, which must not matter.
 #[test]
 fn recipe_for_a_home_server_behind_a_vps_works() {
     let (vps, home, router) = (Host::new(), Host::new(), Host::new());
     vps.add_veth("wg0", &home, "wg0");
     vps.add_addresses("wg0", &["10.9.0.1/24"]);
     home.add_addresses("wg0", &["10.9.0.2/24"]);
-    uplink(&home, &router);
+    add_uplink(&home, &router);
     home.sysctl("net.ipv4.conf.all.src_valid_mark", "1");
     let backend = Backend::listen(&home, addr("127.0.0.1:8443"));
     let _proxy = follow(recipe("Home server behind a VPS"), "home", &home);
@@ -95,11 +95,11 @@ fn recipe_without_a_balancer_works() {
 fn recipe_for_another_host_works() {
     let (balancer, proxy, backend) = (Host::new(), Host::new(), Host::new());
     let router = Host::new();
-    wan(&balancer, &proxy);
+    connect_to_balancer(&balancer, &proxy);
     proxy.add_veth("eth1", &backend, "eth1");
     proxy.add_addresses("eth1", &["10.0.0.2/24"]);
     backend.add_addresses("eth1", &["10.0.0.5/24"]);
-    uplink(&backend, &router);
+    add_uplink(&backend, &router);
     let server = Backend::listen(&backend, addr("10.0.0.5:8443"));
     let recipe = recipe("Another host");
     let _proxy = follow(recipe, "proxy", &proxy);
@@ -112,14 +112,14 @@ fn recipe(title: &str) -> Page {
 }
 
 /// Connects the balancer with the proxy's host.
-fn wan(balancer: &Host, proxy: &Host) {
+fn connect_to_balancer(balancer: &Host, proxy: &Host) {
     balancer.add_veth("eth0", proxy, "eth0");
     balancer.add_addresses("eth0", &["192.0.2.10/24"]);
     proxy.add_addresses("eth0", &["192.0.2.20/24"]);
 }
 
 /// Adds a default route by which no reply may leave.
-fn uplink(host: &Host, router: &Host) {
+fn add_uplink(host: &Host, router: &Host) {
     host.add_veth("up0", router, "eth0");
     host.add_addresses("up0", &["192.168.1.2/24"]);
     router.add_addresses("eth0", &["192.168.1.1/24"]);

@@ -10,10 +10,10 @@ const TPROXY: Page = Page::new(include_str!("../../../docs/tproxy.md"));
 #[test]
 fn rules_for_a_backend_on_loopback_are_those_of_the_page() {
     let section = ROUTES.section("## A backend on loopback");
-    let installed = installed_by(&inline(section, "peername routes add"));
-    assert_printed(&section.block("ip rule add"), &installed);
+    let installed = host_after(&find_inline(section, "peername routes add"));
+    assert_installed(&section.block("ip rule add"), &installed);
     let nat = ROUTES.section("## NAT rules of this host");
-    assert_printed(&nat.block("table inet"), &installed);
+    assert_installed(&nat.block("table inet"), &installed);
     let probes = ROUTES
         .commands()
         .into_iter()
@@ -29,37 +29,39 @@ fn rules_for_another_address_of_this_host_are_those_of_the_page() {
     let section = ROUTES.section("## A backend on another address of this host");
     let installed = Host::new();
     installed.ip("address add 10.0.0.5/24 dev lo");
-    shell(&installed, &inline(section, "peername routes add"));
-    assert_printed(&section.block("ip rule add"), &installed);
+    shell(&installed, &find_inline(section, "peername routes add"));
+    assert_installed(&section.block("ip rule add"), &installed);
 }
 
 #[test]
 fn rules_by_mark_are_those_of_the_page() {
     let section = ROUTES.section("## A backend on another host");
-    let installed = installed_by(&section.command("peername routes add"));
-    assert_printed(&section.block("table inet peername_mark"), &installed);
+    let installed = host_after(&section.command("peername routes add"));
+    assert_installed(&section.block("table inet peername_mark"), &installed);
 }
 
 #[test]
 fn tproxy_rules_are_those_of_the_page() {
-    let installed = installed_by(&TPROXY.command("peername routes add"));
-    assert_printed(&TPROXY.block("table inet peername_tproxy"), &installed);
+    let installed = host_after(&TPROXY.command("peername routes add"));
+    assert_installed(&TPROXY.block("table inet peername_tproxy"), &installed);
 }
 
-fn inline(page: Page, start: &str) -> String {
-    let found = page.inline().find(|code| code.starts_with(start));
-    found.unwrap_or_else(|| panic!("no code begins with {start}"))
+fn find_inline(page: Page, start: &str) -> String {
+    page.inline()
+        .find(|code| code.starts_with(start))
+        .unwrap_or_else(|| panic!("no code begins with {start}"))
 }
 
-fn installed_by(command: &str) -> Host {
+/// A new host on which this command was run.
+fn host_after(command: &str) -> Host {
     let host = Host::new();
     shell(&host, command);
     host
 }
 
-/// Asserts that a host with the rules of the page has no rule that the other one lacks.
+/// Asserts that every rule of a block of the page is installed on this host.
 #[track_caller]
-fn assert_printed(block: &str, installed: &Host) {
+fn assert_installed(block: &str, installed: &Host) {
     let host = Host::new();
     // Addresses of the example belong to this host.
     host.ip("address add 10.0.0.5/24 dev lo");
@@ -81,11 +83,13 @@ fn assert_printed(block: &str, installed: &Host) {
     assert!(rules(&host).len() >= 2, "nothing was installed");
 }
 
-/// Rules, routes of tables of peername's own, and the packet filter.
+/// The routing rules and routes that peername made, and the packet filter.
 fn rules(host: &Host) -> Vec<String> {
-    let routing = host.routing_rules().into_iter();
-    let routing = routing.filter(|rule| rule.contains("211"));
-    let filter = host.run("nft", &["list", "ruleset"]);
-    let filter: Vec<_> = filter.lines().map(|line| line.trim().to_owned()).collect();
-    routing.chain(filter).collect()
+    let packet_filter = host.run("nft", &["list", "ruleset"]);
+    host.routing_rules()
+        .into_iter()
+        // Their protocol is 211, and their tables are numbered from 21100 on.
+        .filter(|rule| rule.contains("211"))
+        .chain(packet_filter.lines().map(|line| line.trim().to_owned()))
+        .collect()
 }

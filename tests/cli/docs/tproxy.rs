@@ -1,4 +1,4 @@
-//! `docs/tproxy.md`: its first set-up behind HAProxy, and what its second one does there.
+//! `docs/tproxy.md` behind HAProxy: its first set-up serves clients, its second one refuses them.
 
 use super::follow::{Network, follow, start};
 use crate::harness::addr::addr;
@@ -10,8 +10,8 @@ use crate::harness::peername::BINARY;
 
 const PAGE: Page = Page::new(include_str!("../../../docs/tproxy.md"));
 
-/// HAProxy as the page configures it, between a client and the host.
-struct Games {
+/// HAProxy, as the page configures it, on a balancer between a client and the host.
+struct HaproxyLab {
     client: Host,
     _haproxy: Process,
     host: Host,
@@ -19,7 +19,7 @@ struct Games {
     _balancer: Host,
 }
 
-impl Games {
+impl HaproxyLab {
     fn new() -> Self {
         let Network {
             client,
@@ -27,10 +27,10 @@ impl Games {
             host,
         } = Network::new();
         let scratch = Scratch::new();
-        let mode = "defaults\n  mode tcp\n  timeout connect 5s\n  timeout client 9s\n  timeout server 9s\n";
-        // As many sockets as a test may open.
+        let defaults = "defaults\n  mode tcp\n  timeout connect 5s\n  timeout client 9s\n  timeout server 9s\n";
+        // Fewer ports than on the page: a test may not open ten thousand sockets.
         let listen = PAGE.fenced("haproxy")[0].replace(":10000-20000", ":14321-14330");
-        let config = scratch.write("haproxy.cfg", &format!("{mode}{listen}"));
+        let config = scratch.write("haproxy.cfg", &format!("{defaults}{listen}"));
         let _haproxy = Process::start(&balancer, "haproxy", &["-db", "-f", &config])
             .wait_listening(&[addr("203.0.113.1:14321")]);
         Self {
@@ -45,20 +45,20 @@ impl Games {
 
 #[test]
 fn first_set_up_serves_behind_haproxy() {
-    let games = Games::new();
-    let backend = Backend::listen(&games.host, addr("127.0.0.1:14321"));
-    let _proxy = follow(PAGE, "host", &games.host);
-    let down = Conn::connect(&games.client, addr("203.0.113.1:14321"));
+    let lab = HaproxyLab::new();
+    let backend = Backend::listen(&lab.host, addr("127.0.0.1:14321"));
+    let _proxy = follow(PAGE, "host", &lab.host);
+    let down = Conn::connect(&lab.client, addr("203.0.113.1:14321"));
     let up = backend.accept();
     assert_eq!(up.peer_addr(), down.local_addr());
     down.send(b"ping");
     assert_eq!(up.recv(4), b"ping");
 }
 
-/// HAProxy names itself as the destination.
+/// HAProxy writes its own address as the destination.
 #[test]
 fn destination_from_the_header_is_refused_behind_haproxy() {
-    let games = Games::new();
+    let lab = HaproxyLab::new();
     let blocks = PAGE.blocks();
     let routes: Vec<_> = blocks[0]
         .lines()
@@ -66,13 +66,12 @@ fn destination_from_the_header_is_refused_behind_haproxy() {
         .collect();
     assert!(!routes.is_empty(), "the page adds no routes");
     for command in routes {
-        games
-            .host
+        lab.host
             .run("sh", &["-ec", &command.replace("peername", BINARY)]);
     }
     let section = PAGE.after("**The destination in the header**");
-    let proxy = start(&games.host, &[], &section.command("peername proxy"));
-    let down = Conn::connect(&games.client, addr("203.0.113.1:14321"));
+    let proxy = start(&lab.host, &[], &section.command("peername proxy"));
+    let down = Conn::connect(&lab.client, addr("203.0.113.1:14321"));
     assert!(down.recv_to_end().0.is_empty());
     proxy.wait_logged("destination_not_listed");
 }
