@@ -111,7 +111,7 @@ fn every_error_has_its_position() {
         ),
     ];
     let scratch = Scratch::new();
-    for (content, place, hint) in cases {
+    for (content, position, hint) in cases {
         let path = scratch.write("proxy.toml", content);
         for (args, code) in [
             (["config", "check", &path], 3),
@@ -122,7 +122,7 @@ fn every_error_has_its_position() {
             assert_eq!(output.status.code(), Some(code), "{content}: {said}");
             assert!(said.contains(&path), "{content}: {said}");
             assert!(
-                said.contains(place) && said.contains(hint),
+                said.contains(position) && said.contains(hint),
                 "{content}: {said}"
             );
         }
@@ -138,12 +138,12 @@ fn config_check_reports_all_errors() {
     );
     let output = run(&["config", "check", &path]);
     let said = String::from_utf8(output.stdout).expect("text");
-    let places: Vec<_> = said.lines().map(|line| line.split(", ").nth(1)).collect();
+    let positions: Vec<_> = said.lines().map(|line| line.split(", ").nth(1)).collect();
     let expected = ["line 1", "line 1", "line 3", "line 2", "line 4"].map(Some);
-    assert_eq!(places, expected, "{said}");
+    assert_eq!(positions, expected, "{said}");
 }
 
-/// Types, unknown keys and values, each with its line; and all errors of the syntax, too.
+/// Wrong types, unknown keys and unknown values are reported with their lines; so are all errors of the syntax.
 #[test]
 fn config_check_reports_all_parse_errors() {
     let scratch = Scratch::new();
@@ -164,15 +164,12 @@ fn config_check_reports_all_parse_errors() {
         let path = scratch.write("proxy.toml", content);
         let output = run(&["config", "check", &path]);
         let said = String::from_utf8(output.stdout).expect("text");
-        let places: Vec<_> = said
+        let positions: Vec<_> = said
             .lines()
             .filter_map(|line| line.split(", ").nth(1))
+            .map(|position| position.split(':').next().unwrap_or(position))
             .collect();
-        let places: Vec<_> = places
-            .iter()
-            .map(|place| place.split(':').next().unwrap_or(place))
-            .collect();
-        assert_eq!(places, lines, "{said}");
+        assert_eq!(positions, lines, "{said}");
     }
 }
 
@@ -245,7 +242,7 @@ accept-proxy = [\"nowhere\"]
 fn one_file_serves_all_commands() {
     let scratch = Scratch::new();
     let listen = "[[listen]]\naddress = [\"127.0.0.1:8443\"]\ntarget = \"127.0.0.1:443\"\ntrust = [\"any\"]\n";
-    for (table, place, hint) in [
+    for (table, position, hint) in [
         (
             "[[forward]]\nlisten = [\"127.0.0.1:1\"]\n",
             "line 5, [[forward]]: ",
@@ -297,11 +294,11 @@ fn one_file_serves_all_commands() {
             let said = text(&output);
             assert_eq!(output.status.code(), Some(code), "{table}: {said}");
             assert!(
-                said.contains(place) && said.contains(hint),
+                said.contains(position) && said.contains(hint),
                 "{table}: {said}"
             );
         }
-        // A target that is a listener of its own, so that it ends at once.
+        // The target is the proxy's own listener, so that the proxy exits at once.
         let own = format!("{}{table}", listen.replace(":443", ":8443"));
         let output = run(&["proxy", "--config", &scratch.write("own.toml", &own)]);
         let said = text(&output);
@@ -320,7 +317,7 @@ fn one_file_serves_all_commands() {
     }
 }
 
-/// It would be ambiguous to which table such an option belongs.
+/// It would be ambiguous to which table of the file an option of a listener belongs.
 #[test]
 fn listener_options_exclude_a_file() {
     let scratch = Scratch::new();
@@ -367,19 +364,10 @@ fn documented_examples_are_valid() {
     }
 }
 
-/// An error that may pass by itself exits with 1, so that a service manager tries again.
+/// An error that may pass by itself exits with 1, so that a service manager tries again; an invalid target exits with 2.
 #[test]
-fn unresolved_name_exits_1() {
+fn unresolved_name_exits_1_and_invalid_target_2() {
     let scratch = Scratch::new();
-    let file = |target: &str| {
-        let content = format!(
-            "[[listen]]\naddress = [\"127.0.0.1:8443\"]\ntrust = [\"any\"]\ntarget-v4 = \"{target}\"\n"
-        );
-        scratch.write(
-            &format!("{}.toml", target.replace([':', '/'], "-")),
-            &content,
-        )
-    };
     for (target, code) in [
         ("later.invalid:22", 1),
         ("127.0.0.1", 2),
@@ -388,16 +376,18 @@ fn unresolved_name_exits_1() {
         ("http://later.invalid:80", 2),
         ("later.invalid:ssh", 2),
     ] {
-        let usual = [
+        let output = run(&[
             "proxy",
             "--listen=127.0.0.1:8443",
             "--trust=any",
             "--target-v4",
             target,
-        ];
-        let output = run(&usual);
+        ]);
         assert_eq!(output.status.code(), Some(code), "{}", text(&output));
-        let output = run(&["proxy", "--config", &file(target)]);
+        let table = format!(
+            "[[listen]]\naddress = [\"127.0.0.1:8443\"]\ntrust = [\"any\"]\ntarget-v4 = \"{target}\"\n"
+        );
+        let output = run(&["proxy", "--config", &scratch.write("proxy.toml", &table)]);
         assert_eq!(output.status.code(), Some(code), "{}", text(&output));
     }
     let output = run(&words(

@@ -39,17 +39,17 @@ fn journal_entries_have_a_field_for_each_of_the_logs() {
     assert_eq!(warning["_TRANSPORT"], "journal");
 }
 
-/// Longer than a line of standard error, which journald splits.
+/// The field is longer than a line of standard error may be: such a line is split by journald.
 #[test]
 fn long_list_of_listeners_is_one_field() {
     let rig = JournalRig::start();
     let ports = (20_001..26_000).step_by(2);
-    let listen: Vec<_> = ports
+    let options: Vec<_> = ports
         .clone()
         .map(|port| format!("--listen=127.100.100.100:{port}"))
         .collect();
-    let listen: Vec<_> = listen.iter().map(String::as_str).collect();
-    let _proxy = rig.start_proxy(&listen);
+    let options: Vec<_> = options.iter().map(String::as_str).collect();
+    let _proxy = rig.start_proxy(&options);
     let entry = rig.wait_entry("PEERNAME_WORKERS=2");
     let addresses = entry["PEERNAME_TCP"].as_str().expect("addresses");
     assert_eq!(addresses.split(' ').count(), 1 + ports.count());
@@ -99,13 +99,13 @@ fn replaced_journal_gets_the_entries_of_its_absence() {
     rig.wait_clients(after);
 }
 
-/// Datagrams that wait for journald: net.unix.max_dgram_qlen is 512 at most on today's systems.
+/// More entries than can wait in journald's socket: net.unix.max_dgram_qlen is 512 at most on today's systems.
 const MORE_THAN_JOURNALD_QUEUES: usize = 600;
 
 struct JournalRig {
     backend: Backend,
     journald: Process,
-    /// Keeps the mount namespace.
+    /// A process that keeps the mount namespace alive.
     mounts: Process,
     lab: Lab,
 }
@@ -156,7 +156,7 @@ impl JournalRig {
         Peername::start_through(&self.lab.server, &through, &args, &[LISTEN_V4])
     }
 
-    /// One connection, within a time that excludes waiting for the journal.
+    /// Serves one connection, within the time limits of the harness: the proxy may not wait for the journal.
     #[track_caller]
     fn serve(&self, client: SocketAddr) {
         let down = Conn::connect_and_send(&self.lab.balancer, LISTEN_V4, &header_for(client));
@@ -170,21 +170,18 @@ impl JournalRig {
 
     /// Waits for an entry of peername's that matches, and returns the first.
     fn wait_entry(&self, matches: &str) -> Value {
-        wait_for(matches, || {
-            let entries = self.entries(&[matches]);
-            entries.into_iter().next()
-        })
+        wait_for(matches, || self.entries(&[matches]).into_iter().next())
     }
 
     fn wait_clients(&self, clients: &[SocketAddr]) {
         wait_until("an entry of each client", || {
             let entries = self.entries(&["PEERNAME_OUTCOME=finished"]);
-            let of = |client: &SocketAddr| {
+            clients.iter().all(|client| {
                 let client = client.to_string();
-                let mut all = entries.iter();
-                all.any(|entry| entry["PEERNAME_CLIENT"].as_str() == Some(&client))
-            };
-            clients.iter().all(of)
+                entries
+                    .iter()
+                    .any(|entry| entry["PEERNAME_CLIENT"].as_str() == Some(&client))
+            })
         });
     }
 
@@ -199,6 +196,7 @@ impl JournalRig {
             "--quiet",
             "_COMM=peername",
         ];
+        // Callers poll: a journalctl without a pause would take a processor from the proxy.
         thread::sleep(Duration::from_millis(20));
         let text = self
             .lab

@@ -259,6 +259,7 @@ fn unknown_names_are_answered_with_the_known_ones() {
     ] {
         let said = Peername::run_failing(&host, &words(line), 2);
         assert_contains(&said, &[says]);
+        // Neither clap's tip to pass an unknown option on as a value, nor the hidden subcommand `routes keep`.
         assert!(!said.contains("as a value"), "{said}");
         assert!(!said.contains("keep"), "{said}");
     }

@@ -6,7 +6,7 @@ use crate::harness::datagram::DatagramSocket;
 use crate::harness::lab::{Host, Lab, Scratch, wait_until};
 use crate::harness::peername::{BINARY, Peername, words};
 
-/// Sends one datagram, and prints the replies to it without their headers.
+/// `send` sends one datagram, and prints the replies to it without their headers.
 #[test]
 fn send_supports_udp() {
     for (version, dialect) in [("2", "each"), ("spp", "spp")] {
@@ -93,14 +93,14 @@ fn explicit_relay_option_is_logged() {
     proxy.wait_logged("--relay splice");
 }
 
-/// journald(8) reads the priority off each line; the prefix appears only where standard error leads there.
+/// journald(8) reads the priority of a line from its prefix, which appears only where standard error leads to the journal.
 #[test]
 fn journal_lines_begin_with_their_priority() {
-    for (named, warning, info) in [("%d:%i", "<4>{", "<6>{"), ("8:1", "{", "{")] {
+    for (stat_format, warning, info) in [("%d:%i", "<4>{", "<6>{"), ("8:1", "{", "{")] {
         let (lab, scratch) = (Lab::new(), Scratch::new());
         let journal = scratch.write("journal", "");
         let script = format!(
-            "JOURNAL_STREAM=$(stat --format={named} {journal}); export JOURNAL_STREAM; exec \"$@\" 2>>{journal}"
+            "JOURNAL_STREAM=$(stat --format={stat_format} {journal}); export JOURNAL_STREAM; exec \"$@\" 2>>{journal}"
         );
         let through = ["sh", "-c", &script, "sh"];
         let args = words(
@@ -112,12 +112,12 @@ fn journal_lines_begin_with_their_priority() {
             scratch.read("journal").contains("untrusted_peer")
         });
         for line in scratch.read("journal").lines() {
-            let begins = if line.contains("\"WARN\"") {
+            let prefix = if line.contains("\"WARN\"") {
                 warning
             } else {
                 info
             };
-            assert!(line.starts_with(begins), "{line}");
+            assert!(line.starts_with(prefix), "{line}");
         }
     }
 }

@@ -13,7 +13,7 @@ fn run(host: &Host, line: &str, code: i32) -> String {
     run_as(host, &[BINARY], line, code)
 }
 
-/// The same, started as `program`, which may go through others.
+/// As [`run`], with `program` as the command that starts the binary.
 #[track_caller]
 fn run_as(host: &Host, program: &[&str], line: &str, code: i32) -> String {
     let output = Peername::run_with_input(host, program, &words(line), "");

@@ -24,7 +24,7 @@ use crate::harness::rig::intercept::recv_head;
 use crate::harness::rig::proxy::{front_of, header_for};
 use crate::harness::rig::upgrade::{Binary, UpgradeRig};
 
-/// READY once it listens, watchdog messages, a reload with its beginning and end, STOPPING.
+/// The states: READY once the proxy listens, watchdog messages, the beginning and end of a reload, STOPPING.
 #[test]
 fn service_manager_is_notified_of_each_state() {
     let (lab, manager) = (Lab::new(), Manager::new());
@@ -228,7 +228,7 @@ impl Backends {
         }
     }
 
-    /// One activated socket, several workers; and one of the proxy's own, beside it.
+    /// Asserts that the activated sockets serve connections and a datagram, and that the proxy's own IPv6 listener accepts.
     #[track_caller]
     fn assert_serves(&self, connections: usize, client: SocketAddr) {
         for _ in 0..connections {
@@ -264,7 +264,7 @@ fn unused_activated_socket_is_named() {
     }
 }
 
-/// The same holds for the other one of two sockets with one address, as for two devices.
+/// Of two sockets with one address, as for two devices, only the first would be accepted from.
 #[test]
 fn second_activated_socket_of_an_address_is_refused() {
     let lab = Lab::new();
@@ -281,7 +281,7 @@ fn second_activated_socket_of_an_address_is_refused() {
     }
 }
 
-/// A reload must not leave such a socket, either.
+/// A reload must not stop accepting from an activated socket.
 #[test]
 fn reload_keeps_activated_sockets_in_use() {
     let lab = Lab::new();
@@ -330,7 +330,7 @@ fn two_instances_restart_together() {
             let config = format!("--config={}", scratch.write(&format!("{port}.toml"), &file));
             instances.push(Peername::start(&lab.server, &["proxy", &config], &[listen]));
             let client = fresh_client_v4();
-            // It listens before its routes are there, and accepts when they are.
+            // The instance listens before its routes are there, and accepts once they are.
             let _down = Conn::connect_and_send(&lab.balancer, listen, &header_for(client));
             assert_eq!(backend.accept().peer_addr(), client);
         }
@@ -344,7 +344,7 @@ fn two_instances_restart_together() {
     }
 }
 
-/// As systemd reads them: no unknown or misspelt directive, and a tight sandbox.
+/// systemd itself finds no unknown or misspelt directive, and rates the sandbox.
 #[test]
 fn units_are_valid_and_tight() {
     if Command::new("systemd-analyze")
@@ -373,14 +373,16 @@ fn units_are_valid_and_tight() {
         .output()
         .expect("systemd-analyze");
     let said = String::from_utf8_lossy(&output.stderr);
-    // systemd 252 does not know it.
-    let is_newer = |line: &&str| line.contains("FileDescriptorStorePreserve");
-    let of_ours = said.lines().filter(|line| line.contains("peername"));
-    let of_ours = of_ours.filter(|line| !is_newer(line));
-    assert_eq!(of_ours.collect::<Vec<_>>(), [""; 0], "{said}");
+    let findings: Vec<_> = said
+        .lines()
+        .filter(|line| line.contains("peername"))
+        // systemd 252 does not know this directive.
+        .filter(|line| !line.contains("FileDescriptorStorePreserve"))
+        .collect();
+    assert_eq!(findings, [""; 0], "{said}");
     for path in paths.iter().filter(|path| path.ends_with(".service")) {
         let threshold = match path {
-            // It enters the networks of containers, and writes to their memory.
+            // The agent enters the networks of containers, and writes to their memory.
             path if path.contains("agent") => "40",
             path if path.contains("routes") => "20",
             _ => "15",
@@ -405,8 +407,9 @@ impl Manager {
     fn new() -> Self {
         let scratch = Scratch::new();
         let socket = UnixDatagram::bind(scratch.path("notify")).expect("a socket");
-        let limit = socket.set_read_timeout(Some(WAIT_LIMIT));
-        limit.expect("SO_RCVTIMEO");
+        socket
+            .set_read_timeout(Some(WAIT_LIMIT))
+            .expect("SO_RCVTIMEO");
         Self {
             socket,
             variable: format!("NOTIFY_SOCKET={}", scratch.path_text("notify")),

@@ -10,7 +10,7 @@ use crate::harness::lab::wait_until;
 use crate::harness::programs::stranger::send_lingering_sockets;
 use crate::harness::rig::service::{Service, ServiceRig};
 
-/// Neither signal asks for an end: a terminal has closed, a log was rotated.
+/// These signals are sent when a terminal closes and when a log was rotated; neither requests an exit.
 #[test]
 fn sighup_and_sigusr1_do_not_stop_the_process() {
     for service in Service::ALL {

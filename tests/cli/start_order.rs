@@ -1,5 +1,6 @@
-//! The order of a start, by the system calls of the process: the launcher is forked before anything is opened, sockets are opened
-//! before privileges are dropped, and threads are started after the confinement, which a thread that runs already would not have.
+//! The order of a start, by the system calls of the process: the launcher is forked before anything is opened, sockets are
+//! opened before privileges are dropped, and threads are started after the confinement, which does not apply to threads that
+//! run already.
 
 use std::fs;
 
@@ -9,7 +10,7 @@ use crate::harness::addr::LISTEN_V4;
 use crate::harness::lab::{Lab, Scratch};
 use crate::harness::peername::{BINARY, Peername};
 
-/// The steps, each with what the first system call of it looks like. A call is a step only after the step before.
+/// The steps in their order, each with the texts by which strace(1) shows its first system call.
 const STEPS: [(&str, &[&str]); 6] = [
     ("fork the launcher", &["clone(child_stack=NULL", "fork("]),
     ("listen", &["listen("]),
@@ -41,12 +42,12 @@ fn every_command_starts_in_one_order() {
         process.signal(Signal::TERM);
         drop(process);
         let calls = calls_of_first_process(&fs::read_to_string(&trace).expect("the trace"));
-        let position = |(step, looks): &(&str, &[&str])| {
-            let is_it = |call: &String| looks.iter().any(|look| call.contains(look));
-            let first = calls.iter().position(is_it);
-            first.unwrap_or_else(|| panic!("{command:?}: no call is to {step}: {calls:#?}"))
-        };
-        let positions: Vec<_> = STEPS.iter().map(position).collect();
+        let positions = STEPS.map(|(step, texts)| {
+            calls
+                .iter()
+                .position(|call| texts.iter().any(|text| call.contains(text)))
+                .unwrap_or_else(|| panic!("{command:?}: no call is to {step}: {calls:#?}"))
+        });
         assert!(
             positions.is_sorted(),
             "{command:?}: {positions:?}: {calls:#?}"
@@ -57,7 +58,10 @@ fn every_command_starts_in_one_order() {
 /// The calls of the process that was started, not of the launcher.
 fn calls_of_first_process(trace: &str) -> Vec<String> {
     let first = trace.split(' ').next().expect("a process id").to_owned();
-    let lines = trace.lines().filter_map(|line| line.split_once(' '));
-    let own = lines.filter(|(process, _)| *process == first);
-    own.map(|(_, call)| call.trim_start().to_owned()).collect()
+    trace
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .filter(|(process, _)| *process == first)
+        .map(|(_, call)| call.trim_start().to_owned())
+        .collect()
 }

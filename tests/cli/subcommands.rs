@@ -132,6 +132,7 @@ fn send_claims_any_client() {
     let _proxy = Peername::proxy(&lab, &[]);
     for (client, front) in [(fresh_client_v4(), FRONT_V4), (fresh_client_v6(), FRONT_V6)] {
         for version in ["1", "2"] {
+            // Each version sends for a client of its own.
             let mut client = client;
             client.set_port(client.port() ^ u16::from(version == "2"));
             let args = [
@@ -157,7 +158,8 @@ fn send_claims_any_client() {
     }
 }
 
-/// Whichever of its two threads gets the error: the one that sends standard input, or the one that receives.
+/// The exit code must not depend on which of its threads gets the error, the one that sends standard input or the one that
+/// receives.
 #[test]
 fn send_fails_whenever_the_receiver_resets() {
     let host = Host::new();
@@ -189,7 +191,7 @@ fn send_fails_when_the_receiver_closes_early_without_an_answer() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let early = receiver.accept();
-            early.recv(28);
+            early.recv(V2_HEADER_BYTES);
             drop(early);
             let sink = receiver.accept();
             sink.recv_to_end();
@@ -242,7 +244,7 @@ fn decode_reads_raw_bytes() {
 
 #[test]
 fn demo_works_as_root() {
-    assert_demo_shows_both_doors(&[BINARY]);
+    assert_demo_shows_proxy_and_jail(&[BINARY]);
 }
 
 /// An ordinary user needs only a kernel that allows user namespaces.
@@ -250,7 +252,7 @@ fn demo_works_as_root() {
 fn demo_works_as_an_ordinary_user() {
     let scratch = Scratch::new();
     let copy = copy_executable(&Host::new(), &scratch);
-    assert_demo_shows_both_doors(&["runuser", "-u", "nobody", "--", &copy]);
+    assert_demo_shows_proxy_and_jail(&["runuser", "-u", "nobody", "--", &copy]);
 }
 
 #[test]
@@ -265,7 +267,7 @@ fn completions_exist_for_every_shell() {
 #[test]
 fn manual_pages_exist_for_every_command() {
     let (host, scratch) = (Host::new(), Scratch::new());
-    // Neither exists.
+    // Neither folder exists.
     let folder = scratch.path("share").join("man");
     host.run(BINARY, &["man", folder.to_str().expect("UTF-8")]);
     let pages: Vec<_> = std::fs::read_dir(&folder)
@@ -286,7 +288,7 @@ fn manual_pages_exist_for_every_command() {
         "man",
         &[folder.join("peername-proxy.1").to_str().expect("UTF-8")],
     );
-    // Lines are filled.
+    // man(1) may break a line at any blank.
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert_contains(
         &text,
@@ -299,18 +301,22 @@ fn manual_pages_exist_for_every_command() {
     );
 }
 
-fn assert_demo_shows_both_doors(program: &[&str]) {
+fn assert_demo_shows_proxy_and_jail(program: &[&str]) {
     let host = Host::new();
     let before = host.run("ip", &["address"]);
     let output = Peername::run_with_input(&host, program, &["demo"], "");
     let said = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{said}\n{errors}");
-    let seen = |word: &str| -> Vec<SocketAddr> {
-        let address = |line: &str| line.trim().strip_prefix(word)?.trim().parse().ok();
-        said.lines().filter_map(address).collect()
+    let addresses_after = |label: &str| -> Vec<SocketAddr> {
+        said.lines()
+            .filter_map(|line| line.trim().strip_prefix(label)?.trim().parse().ok())
+            .collect()
     };
-    let (without, with) = (seen("without peername"), seen("with peername"));
+    let (without, with) = (
+        addresses_after("without peername"),
+        addresses_after("with peername"),
+    );
     assert!(
         without.len() >= 2 && without.iter().all(|addr| addr.ip().is_loopback()),
         "{said}"
@@ -336,5 +342,7 @@ fn assert_demo_shows_both_doors(program: &[&str]) {
 }
 
 const LOOPBACK: SocketAddr = v4([127, 0, 0, 1], 9000);
-/// Of 60 resets about a tenth went unnoticed.
+/// The header for IPv4 that `send` begins with: 16 bytes and the addresses.
+const V2_HEADER_BYTES: usize = 28;
+/// Enough to show a race between the threads: about a tenth of the resets went unnoticed once.
 const RESETS: usize = 60;

@@ -47,9 +47,9 @@ fn curl_trusts_the_authority() {
 fn openssl_in_strict_mode_trusts_the_authority() {
     let rig = CaRig::new(&[]);
     let port = server::start(&rig.host, &rig.ca);
-    let ask = "printf 'GET / HTTP/1.1\\r\\n\\r\\n' | openssl s_client -quiet -ign_eof -x509_strict \
+    let request = "printf 'GET / HTTP/1.1\\r\\n\\r\\n' | openssl s_client -quiet -ign_eof -x509_strict \
                -verify_return_error -verify_hostname localhost -servername localhost";
-    assert_trusts_only_with_our_variables(&rig, &format!("{ask} -connect 127.0.0.1:{port}"));
+    assert_trusts_only_with_our_variables(&rig, &format!("{request} -connect 127.0.0.1:{port}"));
 }
 
 /// The client verifies the certificate as usual, but accepts RSA signatures only: an ECDSA signature in the handshake
@@ -120,18 +120,12 @@ fn java_trusts_the_authority() {
     }
     // Java still trusts the host's roots: its trust store has as many certificates as the bundle of the roots and the
     // authority.
-    let count = |store: &str| {
-        let said = rig.shell_succeeds(&format!(
-            "keytool -list {store} 2>/dev/null | grep -c trustedCertEntry"
-        ));
-        said.trim().parse::<usize>().expect("a number")
-    };
     rig.shell_succeeds("$PEERNAME ca env --ca $CA --into $DIR");
-    let bundled = rig.shell_succeeds("grep -c BEGIN $DIR/bundle.pem");
-    assert_eq!(
-        count("-keystore $DIR/truststore.p12 -storepass ''").to_string(),
-        bundled.trim()
+    let trusted = rig.shell_succeeds(
+        "keytool -list -keystore $DIR/truststore.p12 -storepass '' 2>/dev/null | grep -c trustedCertEntry",
     );
+    let bundled = rig.shell_succeeds("grep -c BEGIN $DIR/bundle.pem");
+    assert_eq!(trusted, bundled);
 }
 
 /// Compiles `Client`, in `$DIR`.
@@ -192,9 +186,9 @@ fn intermediate_authority_sends_its_chain() {
 fn ca_env_may_be_evaluated_twice() {
     let rig = CaRig::new(&[]);
     let env = "eval \"$($PEERNAME ca env --ca $CA)\"";
-    let took = "sort $CA/bundle.pem; echo $JAVA_TOOL_OPTIONS";
-    let once = rig.shell_succeeds(&format!("set -eu; {env}; {took}"));
-    let twice = rig.shell_succeeds(&format!("set -eu; {env}; {env}; {took}"));
+    let print = "sort $CA/bundle.pem; echo $JAVA_TOOL_OPTIONS";
+    let once = rig.shell_succeeds(&format!("set -eu; {env}; {print}"));
+    let twice = rig.shell_succeeds(&format!("set -eu; {env}; {env}; {print}"));
     assert_eq!(once, twice);
     let options = rig.shell_succeeds(&format!(
         "JAVA_TOOL_OPTIONS=-Dof=mine; {env}; {env}; echo $JAVA_TOOL_OPTIONS"

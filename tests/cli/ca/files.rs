@@ -73,10 +73,13 @@ fn key_is_readable_by_its_owner_alone_with_any_umask() {
 fn concurrent_ca_init_makes_one_authority() {
     let rig = CaRig::empty();
     let outputs = thread::scope(|scope| {
-        let start = |_| scope.spawn(|| rig.ca("init", &[]));
-        let started: Vec<_> = (0..8).map(start).collect();
-        let ended = started.into_iter().map(|one| one.join().expect("no panic"));
-        ended.collect::<Vec<_>>()
+        let threads: Vec<_> = (0..8)
+            .map(|_| scope.spawn(|| rig.ca("init", &[])))
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().expect("no panic"))
+            .collect::<Vec<_>>()
     });
     let (made, refused): (Vec<_>, Vec<_>) =
         outputs.iter().partition(|output| output.status.success());
@@ -99,16 +102,16 @@ fn concurrent_ca_init_makes_one_authority() {
 fn files_open_to_others_are_refused_with_the_remedy() {
     let rig = CaRig::new(&[]);
     let key = format!("{}/authority.pem", rig.ca);
-    let mode =
+    let chmod =
         |path: &str, mode| fs::set_permissions(path, Permissions::from_mode(mode)).expect("chmod");
-    mode(&key, 0o640);
+    chmod(&key, 0o640);
     let said = rig.fails("show");
     assert_contains(&said, &[&format!("chmod 600 {key}")]);
-    mode(&key, 0o600);
-    mode(&rig.ca, 0o770);
+    chmod(&key, 0o600);
+    chmod(&rig.ca, 0o770);
     let said = rig.fails("export");
     assert_contains(&said, &[&format!("chmod go-w {}", rig.ca)]);
-    mode(&rig.ca, 0o755);
+    chmod(&rig.ca, 0o755);
     rig.succeeds("show", &[]);
     rig.shell_succeeds("chown 65534 $CA/authority.pem");
     let said = rig.fails("show");
@@ -157,7 +160,7 @@ fn authority_of_another_kind_is_refused_by_name() {
     assert!(rig.fails("show").contains("peername ca init"));
 }
 
-/// `ca rotate` could not replace these, so the message does not recommend it.
+/// `ca rotate` does not replace a file that `ca init` did not make, so the message does not recommend it.
 #[test]
 fn foreign_file_has_to_be_moved_away() {
     let rig = CaRig::new(&[]);
@@ -211,7 +214,7 @@ fn rotation_exports_both_authorities() {
 fn authority_directory_follows_the_environment() {
     let rig = CaRig::empty();
     let home = "HOME=$DIR/home XDG_STATE_HOME=";
-    for (environment, place) in [
+    for (environment, directory) in [
         (home.to_owned(), "home/.local/state/peername/ca"),
         (format!("{home}relative"), "home/.local/state/peername/ca"),
         (format!("{home}$DIR/xdg"), "xdg/peername/ca"),
@@ -221,7 +224,7 @@ fn authority_directory_follows_the_environment() {
         ),
     ] {
         rig.shell_succeeds(&format!(
-            "env {environment} $PEERNAME ca init && rm $DIR/{place}/authority.pem"
+            "env {environment} $PEERNAME ca init && rm $DIR/{directory}/authority.pem"
         ));
     }
     let output = rig.shell("env -i $PEERNAME ca show");
@@ -229,7 +232,7 @@ fn authority_directory_follows_the_environment() {
 }
 
 #[test]
-fn wrong_usage_exits_2_and_failure_exits_1() {
+fn invalid_option_of_ca_init_exits_2() {
     let rig = CaRig::empty();
     for options in [
         ["--days", "0"],

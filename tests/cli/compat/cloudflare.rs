@@ -73,7 +73,7 @@ fn self_test_finds_missing_rules() {
     assert!(!proxy.log().contains("Remember to set"), "quiet");
 }
 
-/// Invalid lines of its list are skipped, with a warning.
+/// Invalid lines of the list of networks are skipped, with a warning.
 #[test]
 fn invalid_line_of_a_list_is_skipped() {
     let (rig, host) = (CompatRig::new(), Host::new());

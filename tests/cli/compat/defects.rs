@@ -85,18 +85,14 @@ fn one_listener_has_a_full_accept_backlog() {
     let command = "mmproxy-rs -l 10.81.0.1:8443 -4 127.0.0.1:9000 --listeners 1";
     let (lab, backend, _proxy) = rig.start_between(command);
     let before = listen_overflows(&lab.server);
+    let connect =
+        || Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(fresh_client_v4()));
     let conns: Vec<_> = std::thread::scope(|scope| {
-        let connect = |_| {
-            let lab = &lab;
-            scope.spawn(move || {
-                Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(fresh_client_v4()))
-            })
-        };
-        let threads: Vec<_> = (0..CLIENTS).map(connect).collect();
-        let connected = threads
+        let threads: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(connect)).collect();
+        threads
             .into_iter()
-            .map(|thread| thread.join().expect("no panic"));
-        connected.collect()
+            .map(|thread| thread.join().expect("no panic"))
+            .collect()
     });
     assert_eq!(listen_overflows(&lab.server), before);
     for _ in &conns {
@@ -118,9 +114,8 @@ fn cloudflare_survives_missing_resources() {
             "env --ignore-environment PATH=/nonexistent $PWD/mmproxy -a networks.txt -l 10.81.0.1:8443 -4 127.0.0.1:9000 -6 [::1]:9000",
         )
         .wait_listening(&[LISTEN_V4]);
-    wait_until("what the self-test says", || {
-        let failed = proxy.log().matches("# [!] CHECK FAILED").count();
-        failed == 8
+    wait_until("the result of the self-test", || {
+        proxy.log().matches("# [!] CHECK FAILED").count() == 8
     });
     // Two connections were made by the self-test.
     backend.accept();
@@ -161,13 +156,23 @@ fn udppp_survives_what_made_it_panic() {
     upstream.send(from, &[b"pong"]);
     client.expect_datagram(b"pong", front);
     assert!(sender.is_alive());
-    // An unreachable network: the datagram is lost, the process goes on.
+    // An unreachable network: the datagram is lost, the process keeps running.
     let mut sender = rig.start(&host, "udppp -m 1 -l 8002 -h 198.51.100.1 -r 8001 -p");
     wait_listening(&sender);
     let client = DatagramSocket::bind(&host, v4([127, 0, 0, 1], 0));
     client.send(v4([127, 0, 0, 1], 8002), &[b"ping"]);
     std::thread::sleep(Duration::from_millis(100));
     assert!(sender.is_alive(), "{}", sender.log());
+}
+
+/// A log that can't be written, as on a full disk, must not stop the proxy.
+#[test]
+fn full_log_does_not_stop_the_proxy() {
+    let (rig, lab) = (CompatRig::new(), Lab::new());
+    let command = "timeout 2 go-mmproxy -l 127.0.0.1:8447 -4 127.0.0.1:9000 2>/dev/full >/dev/full";
+    let output = rig.run(&lab.server, &format!("{command}; echo $?"));
+    // timeout(1) had to end it.
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "124\n");
 }
 
 /// Connections that are opened at once: many more than a backlog of one holds, and fewer than the backend's own backlog
@@ -181,21 +186,12 @@ fn listen_overflows(host: &Host) -> u64 {
     let mut lines = text
         .lines()
         .filter_map(|line| line.strip_prefix("TcpExt: "));
-    let mut line = || lines.next().expect("TcpExt").split(' ');
-    let (names, values) = (line(), line());
-    let mut counters = names.zip(values);
-    let counter = counters.find(|(name, _)| *name == "ListenOverflows");
-    counter
+    // A line with the counters' names is followed by one with their values.
+    let mut next_line = || lines.next().expect("TcpExt").split(' ');
+    let (names, values) = (next_line(), next_line());
+    names
+        .zip(values)
+        .find(|(name, _)| *name == "ListenOverflows")
         .and_then(|(_, value)| value.parse().ok())
         .expect("ListenOverflows")
-}
-
-/// A log that can't be written, as on a full disk, must not stop the proxy.
-#[test]
-fn full_log_does_not_stop_the_proxy() {
-    let (rig, lab) = (CompatRig::new(), Lab::new());
-    let command = "timeout 2 go-mmproxy -l 127.0.0.1:8447 -4 127.0.0.1:9000 2>/dev/full >/dev/full";
-    let output = rig.run(&lab.server, &format!("{command}; echo $?"));
-    // timeout(1) had to end it.
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "124\n");
 }

@@ -96,11 +96,7 @@ fn example_unit_works() {
     ];
     let mut unit = rig.start_with(&host, &bounding, &exec_start);
     wait_listening(&unit);
-    for line in EXEC_START_POST
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty())
-    {
+    for line in EXEC_START_POST {
         host.run("/sbin/ip", &line.split(' ').skip(1).collect::<Vec<_>>());
     }
     let client = v4([203, 0, 113, 7], 5555);
@@ -116,11 +112,7 @@ fn example_unit_works() {
     drop(up);
     unit.signal(Signal::TERM);
     unit.wait_success(Duration::from_secs(5));
-    for line in EXEC_START_POST
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty())
-    {
+    for line in EXEC_START_POST {
         let undo = line.replace(" add ", " del ");
         host.run("/sbin/ip", &undo.split(' ').skip(1).collect::<Vec<_>>());
     }
@@ -154,8 +146,8 @@ fn path_networks_bounding_set_suffices() {
     ];
     let backend = Backend::listen(&host, v4([127, 0, 0, 1], 1000));
     let listen = v4([127, 0, 0, 1], 443);
-    for ways in [&[][..], ambient] {
-        let through = [AS_NOBODY, &[bounding], ways].concat();
+    for capabilities in [&[][..], ambient] {
+        let through = [AS_NOBODY, &[bounding], capabilities].concat();
         let _proxy =
             Process::start_through(&host, &through, &copy, &args).wait_listening(&[listen]);
         let client = fresh_client_v4();
@@ -173,13 +165,15 @@ fn path_networks_bounding_set_suffices() {
     );
 }
 
-/// Every line on standard output is JSON with go-mmproxy's keys; errors are logged at level 1, everything at
-/// 2.
+/// Every line on standard output is JSON with go-mmproxy's keys. Errors are logged from level 1 on, the end of each connection
+/// at level 2.
 #[test]
 fn log_has_go_mmproxys_keys() {
     let (rig, host) = (CompatRig::new(), Host::new());
     host.ip(ROUTES);
-    for (level, errors, all) in [("0", false, false), ("1", true, false), ("2", true, true)] {
+    for (level, logs_errors, logs_ends) in
+        [("0", false, false), ("1", true, false), ("2", true, true)]
+    {
         let backend = Backend::listen(&host, v4([127, 0, 0, 1], 9000));
         let file = rig.0.path_text(&format!("log-{level}"));
         rig.0.write("subnets", "127.0.0.0/8\n2001:db8::/32\n");
@@ -223,8 +217,11 @@ fn log_has_go_mmproxys_keys() {
             listening["time"].is_string() && listening["level"] == "INFO",
             "{text}"
         );
-        let subnets = lines.iter().filter(|line| line["msg"] == "allowed subnet");
-        let subnets: Vec<_> = subnets.map(|line| &line["subnet"]).collect();
+        let subnets: Vec<_> = lines
+            .iter()
+            .filter(|line| line["msg"] == "allowed subnet")
+            .map(|line| &line["subnet"])
+            .collect();
         assert_eq!(subnets, ["127.0.0.0/8", "2001:db8::/32"], "{text}");
         // No IPv6 target was configured, so there is no warning about one.
         assert!(
@@ -237,7 +234,7 @@ fn log_has_go_mmproxys_keys() {
             let found = find(phrase);
             assert_eq!(
                 found.is_some(),
-                errors,
+                logs_errors,
                 "{phrase} at level {level}:\n{text}"
             );
             if let Some(found) = found {
@@ -246,7 +243,7 @@ fn log_has_go_mmproxys_keys() {
             }
         }
         let closing = find("connection closing");
-        assert_eq!(closing.is_some(), all, "level {level}:\n{text}");
+        assert_eq!(closing.is_some(), logs_ends, "level {level}:\n{text}");
         if let Some(closing) = closing {
             assert_eq!(closing["clientAddr"], client.to_string());
             assert_eq!(closing["targetAddr"], "127.0.0.1:9000");
@@ -283,15 +280,15 @@ fn udp_options_work() {
             balancer.send(front, &[&header, b"ping"]);
             let answer = format!("{} {} ping", client.ip(), client.port());
             balancer.expect_datagram(answer.as_bytes(), front);
-            // The session expires meanwhile, so the second time it is another.
+            // The session expires meanwhile, so the second datagram begins another one.
             std::thread::sleep(Duration::from_millis(1200));
         }
     }
 }
 
-/// The code 2 of Go's `flag` package, and 1 for a start that fails later, never 0.
+/// An invalid flag exits with 2, as in Go's `flag` package. A start that fails later exits with 1, never with 0.
 #[test]
-fn go_mmproxys_exit_codes_are_kept_but_a_failed_start() {
+fn exit_codes_are_go_mmproxys_except_for_a_failed_start() {
     let (rig, host) = (CompatRig::new(), Host::new());
     rig.0.write("bad.txt", "10.0.0.0/8\nlb.example\n");
     let _taken = Backend::listen(&host, LISTEN);
@@ -309,35 +306,29 @@ fn go_mmproxys_exit_codes_are_kept_but_a_failed_start() {
     }
 }
 
-/// It logs once what it runs as, and that any peer may send headers.
+/// The log names the equivalent `peername` command, and warns that any peer may send headers.
 #[test]
 fn log_names_peername_and_warns_of_open_trust() {
     let (rig, host) = (CompatRig::new(), Host::new());
-    let said = |process: &Process, phrase: &str| {
-        process.wait_logged(phrase);
-    };
     let proxy = rig.start(&host, "go-mmproxy -l 127.0.0.1:8443 -6 [::1]:1000");
-    said(
-        &proxy,
+    proxy.wait_logged(
         "use this instead: peername proxy --listen 127.0.0.1:8443 --default-target 127.0.0.1:443 --target-v6 '[::1]:1000' --trust any",
     );
-    said(
-        &proxy,
-        "WARNING: every peer that reaches this port may claim any client address",
-    );
+    proxy.wait_logged("WARNING: every peer that reaches this port may claim any client address");
     let proxy = rig.start(
         &host,
         "-a peername mmproxy --compat go-mmproxy -l 127.0.0.1:8444",
     );
-    said(&proxy, "\"msg\":\"listening\"");
+    proxy.wait_logged("\"msg\":\"listening\"");
 }
 
 const LISTEN: std::net::SocketAddr = v4([127, 0, 0, 1], 8443);
 
-/// Of `go-mmproxy.service.example`.
+/// The commands of `go-mmproxy.service.example`.
 const EXEC_START: &str = r#"/usr/bin/go-mmproxy -4 127.0.0.1:1000 -6 "[::1]:1000" -allowed-subnets /usr/share/net-prefixes.txt -l 0.0.0.0:1234"#;
-const EXEC_START_POST: &str = "
-    /sbin/ip rule add from 127.0.0.1/8 iif lo table 123
-    /sbin/ip route add local 0.0.0.0/0 dev lo table 123
-    /sbin/ip -6 rule add from ::1/128 iif lo table 123
-    /sbin/ip -6 route add local ::/0 dev lo table 123";
+const EXEC_START_POST: [&str; 4] = [
+    "/sbin/ip rule add from 127.0.0.1/8 iif lo table 123",
+    "/sbin/ip route add local 0.0.0.0/0 dev lo table 123",
+    "/sbin/ip -6 rule add from ::1/128 iif lo table 123",
+    "/sbin/ip -6 route add local ::/0 dev lo table 123",
+];

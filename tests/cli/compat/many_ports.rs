@@ -18,30 +18,19 @@ fn dynamic_destination_works() {
     let target = Backend::listen(&lab.server, v4([127, 0, 0, 1], 9000));
     let private = Backend::listen(&lab.server, v4([127, 0, 0, 1], 9103));
     let proxy = rig.start(&lab.server, command).wait_listening(&[LISTEN_V4]);
-    for (backend, port) in [(&named, 9102), (&target, 9000)] {
-        let ip = if port == 9102 {
-            [10, 81, 0, 1]
-        } else {
-            [127, 0, 0, 1]
-        };
+    for (backend, destination) in [
+        (&named, v4([10, 81, 0, 1], 9102)),
+        (&target, v4([127, 0, 0, 1], 9000)),
+    ] {
         let client = fresh_client_v4();
         let _down = Conn::connect_and_send(
             &lab.balancer,
             LISTEN_V4,
-            &header_bytes::v1(client, v4(ip, port)),
+            &header_bytes::v1(client, destination),
         );
         assert_eq!(backend.accept().peer_addr(), client);
     }
-    // A port on loopback that is not the target, and the proxy itself. Both would be reachable.
-    for refused in [v4([127, 0, 0, 1], 9103), LISTEN_V4] {
-        Conn::connect_and_send(
-            &lab.balancer,
-            LISTEN_V4,
-            &header_bytes::v1(fresh_client_v4(), refused),
-        )
-        .wait_closed();
-    }
-    private.assert_no_connection();
+    assert_refuses_loopback_and_itself(&lab, &private);
     proxy.wait_logged("-dynamic-destination now refuses");
 }
 
@@ -62,11 +51,18 @@ fn dynamic_destination_without_a_list_works() {
         let _down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header);
         assert_eq!(named.accept().peer_addr(), client);
     }
-    for refused in [v4([127, 0, 0, 1], 9103), LISTEN_V4] {
+    assert_refuses_loopback_and_itself(&lab, &private);
+}
+
+/// Asserts that a port on loopback that is not the target, and the proxy itself, are refused as destinations. Both would be
+/// reachable.
+#[track_caller]
+fn assert_refuses_loopback_and_itself(lab: &Lab, private: &Backend) {
+    for destination in [v4([127, 0, 0, 1], 9103), LISTEN_V4] {
         Conn::connect_and_send(
             &lab.balancer,
             LISTEN_V4,
-            &header_bytes::v1(fresh_client_v4(), refused),
+            &header_bytes::v1(fresh_client_v4(), destination),
         )
         .wait_closed();
     }

@@ -58,7 +58,7 @@ fn without_p_datagrams_are_unchanged() {
 fn readme_command_of_the_upstream_server_works() {
     let (rig, host) = (CompatRig::new(), Host::new());
     host.ip(ROUTES);
-    let _server = start_address_echo(&host, v4([127, 0, 0, 1], 8001));
+    let server = start_address_echo(&host, v4([127, 0, 0, 1], 8001));
     let proxy = rig.start(
         &host,
         "./udppp -m 2 -b 0.0.0.0 -l 8000 -h 127.0.0.1 -r 8001 -p",
@@ -70,23 +70,24 @@ fn readme_command_of_the_upstream_server_works() {
     for client in [fresh_client_v4(), v4([198, 51, 100, 8], 7)] {
         balancer.send(front, &[&header_bytes::v2_udp(client, front), b"ping"]);
         let (answer, _) = balancer.recv();
-        let seen = seen(&answer);
+        let seen = parse_client(&answer);
         assert_eq!(seen.ip(), client.ip());
         assert_ne!(seen.port(), client.port());
     }
     // In udppp, an invalid datagram or a stopped server ended the process or one of its tasks.
     balancer.send(front, &[b"no header"]);
-    drop(_server);
+    drop(server);
     let client = fresh_client_v4();
     for _ in 0..3 {
         balancer.send(front, &[&header_bytes::v2_udp(client, front), b"ping"]);
     }
     let _server = start_address_echo(&host, v4([127, 0, 0, 1], 8001));
     balancer.send(front, &[&header_bytes::v2_udp(client, front), b"ping"]);
-    assert_eq!(seen(&balancer.recv().0).ip(), client.ip());
+    assert_eq!(parse_client(&balancer.recv().0).ip(), client.ip());
 }
 
-fn seen(answer: &[u8]) -> SocketAddr {
+/// Parses the client's address and port, with which the echo server's answer begins.
+fn parse_client(answer: &[u8]) -> SocketAddr {
     let text = String::from_utf8_lossy(answer);
     let mut words = text.split(' ');
     crate::harness::addr::from_parts(

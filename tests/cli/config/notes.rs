@@ -4,7 +4,7 @@ use super::{run, text};
 use crate::harness::lab::{Host, Scratch, assert_contains};
 use crate::harness::peername::Peername;
 
-/// An older name of a key works, and is reported once for all tables; a file without one has no warning, also with listeners that
+/// An older name of a key works, and is reported once for all tables. The newer names cause no warning, although the listeners
 /// have a target of one family only.
 #[test]
 fn older_names_of_keys_are_reported_once() {
@@ -43,12 +43,11 @@ fn older_names_of_keys_are_reported_once() {
     }
 }
 
-/// A key of another table is reported with its place.
 #[test]
-fn misplaced_key_is_reported_with_its_place() {
+fn misplaced_key_is_reported_with_the_table_that_it_belongs_in() {
     let scratch = Scratch::new();
     let table = "[[listen]]\nlisten = \"127.0.0.1:1\"\ntrust = \"any\"\ntarget = \"127.0.0.1:2\"\n";
-    for (file, says) in [
+    for (file, report) in [
         (
             format!("trust = \"any\"\n{table}"),
             "line 1, trust: belongs in [[listen]] or in [[agent]]\n",
@@ -88,7 +87,11 @@ fn misplaced_key_is_reported_with_its_place() {
     ] {
         let checked = run(&["config", "check", &scratch.write("proxy.toml", &file)]);
         assert_eq!(checked.status.code(), Some(3), "{}", text(&checked));
-        assert!(text(&checked).ends_with(says), "{says}: {}", text(&checked));
+        assert!(
+            text(&checked).ends_with(report),
+            "{report}: {}",
+            text(&checked)
+        );
     }
 }
 

@@ -7,8 +7,8 @@ use crate::harness::addr::v4;
 use crate::harness::backend::Backend;
 use crate::harness::lab::{Host, Scratch, assert_contains};
 
-/// The lines of one check.
-fn lines<'a>(report: &'a str, check: &str) -> Vec<&'a str> {
+/// The lines of one check. A line begins with the verdict, in six columns.
+fn check_lines<'a>(report: &'a str, check: &str) -> Vec<&'a str> {
     report
         .lines()
         .filter(|line| line.get(6..).is_some_and(|rest| rest.starts_with(check)))
@@ -24,7 +24,7 @@ fn backends(host: &Host) -> [Backend; 2] {
 fn unconfigured_host_fails_with_the_command_that_fixes_it() {
     let report = run(&Host::new(), DOCTOR, 3);
     for check in ["routes: ", "self-test: "] {
-        let lines = lines(&report, check);
+        let lines = check_lines(&report, check);
         assert_eq!(lines.len(), 2, "{report}");
         for line in lines {
             assert!(line.starts_with("FAIL  "), "{report}");
@@ -53,7 +53,7 @@ fn default_route_does_not_change_the_result() {
              link set far up
              route add default via 10.82.0.2");
     let report = run(&host, "doctor -4 127.0.0.1:443", 3);
-    let routes = lines(&report, "routes: ").join("\n");
+    let routes = check_lines(&report, "routes: ").join("\n");
     assert_contains(&routes, &["`peername routes add --target 127.0.0.1:443`"]);
 }
 
@@ -73,7 +73,7 @@ fn configured_host_passes() {
     run(&host, DOCTOR, 3);
 }
 
-/// A backend that is missing is one line, beside those of the path to it.
+/// A missing backend is reported once: the checks that need it have no lines, those of the path to it have.
 #[test]
 fn missing_backend_is_one_line() {
     let host = Host::new();
@@ -84,12 +84,12 @@ fn missing_backend_is_one_line() {
         assert_contains(&report, &[&line]);
     }
     for check in ["spoofed connect: ", "backend's listener: "] {
-        assert_eq!(lines(&report, check), [""; 0], "{report}");
+        assert_eq!(check_lines(&report, check), [""; 0], "{report}");
     }
-    assert_eq!(lines(&report, "self-test: ").len(), 2, "{report}");
+    assert_eq!(check_lines(&report, "self-test: ").len(), 2, "{report}");
 }
 
-/// Without a backend there is nothing to connect to, and that is said.
+/// Without a backend there is nothing to connect to.
 #[test]
 fn report_without_a_backend_names_the_option() {
     let report = run(&Host::new(), "doctor", 0);
@@ -97,19 +97,18 @@ fn report_without_a_backend_names_the_option() {
     assert_contains(&report, &[named]);
 }
 
-/// The modes are words; they were options before.
+/// The options are the older form.
 #[test]
 fn modes_are_words_or_options() {
     let host = Host::new();
     for mode in ["confinement", "--confinement"] {
         let report = run(&host, &format!("doctor {mode}"), 0);
-        assert_eq!(lines(&report, "seccomp: ").len(), 1, "{report}");
+        assert_eq!(check_lines(&report, "seccomp: ").len(), 1, "{report}");
     }
 }
 
-/// Only the backends that are given.
 #[test]
-fn default_target_is_not_checked_if_another_one_is_given() {
+fn only_the_given_backend_is_checked() {
     let host = Host::new();
     run(&host, "routes add", 0);
     let _backend = Backend::listen(&host, v4([127, 0, 0, 1], 9000));
@@ -165,9 +164,9 @@ fn missing_capabilities_are_reported() {
     let _backends = backends(&host);
     run(&host, "routes add", 0);
     let report = run_as(&host, WITHOUT_CAPABILITIES, DOCTOR, 3);
-    let raw = lines(&report, "CAP_NET_RAW: ")[0];
+    let raw = check_lines(&report, "CAP_NET_RAW: ")[0];
     assert_contains(raw, &["CapabilityBoundingSet="]);
-    let bind = lines(&report, "CAP_NET_BIND_SERVICE: ")[0];
+    let bind = check_lines(&report, "CAP_NET_BIND_SERVICE: ")[0];
     assert!(bind.starts_with("warn"), "{report}");
 }
 
@@ -231,5 +230,5 @@ fn listeners_are_checked() {
 }
 
 const BACKEND_V4: SocketAddr = v4([127, 0, 0, 1], 443);
-/// With the backends of these tests.
+/// The command for the backends of these tests.
 const DOCTOR: &str = "doctor --target 127.0.0.1:443 --target [::1]:443";

@@ -23,7 +23,7 @@ fn assert_observed(send: impl FnOnce(&Host), code: i32, report: &str) {
     assert_eq!(observer.log().lines().count(), 1, "{}", observer.log());
 }
 
-/// The same for one connection that begins with these bytes.
+/// As [`assert_observed`], for one connection that begins with these bytes.
 #[track_caller]
 fn assert_recognized(bytes: &[u8], code: i32, report: &str) {
     assert_observed(

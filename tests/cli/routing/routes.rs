@@ -76,20 +76,20 @@ fn backend_on_another_host_is_an_error_with_a_remedy() {
 #[test]
 fn missing_capability_is_named_with_the_commands_own_remedy() {
     let host = Host::new();
-    let fail = |command: &str, remedy: &str, not: &str| {
+    let assert_remedy = |command: &str, remedy: &str, other_remedy: &str| {
         let output = Peername::run_with_input(&host, WITHOUT_CAPABILITIES, &words(command), "");
         assert_fails(&output, 1, &["CAP_NET_ADMIN", remedy]);
-        assert!(!String::from_utf8_lossy(&output.stderr).contains(not));
+        assert!(!String::from_utf8_lossy(&output.stderr).contains(other_remedy));
     };
     let add = "run `peername routes add` with these options as root";
-    fail("routes add", add, "--setup-routes");
+    assert_remedy("routes add", add, "--setup-routes");
     assert_eq!(run(&host, "routes show", 0), "");
     run(&host, "routes add", 0);
     for command in ["routes remove", "routes remove --all"] {
         let remedy = format!("; run `peername {command}` as root");
-        fail(command, &remedy, "routes add");
+        assert_remedy(command, &remedy, "routes add");
     }
-    // Tables can't be listed without it.
+    // Without the capability, the tables of the packet filter can't be listed.
     let shown = run_as(&host, WITHOUT_CAPABILITIES, "routes show", 0);
     assert!(!shown.is_empty() && ADDED.starts_with(&shown), "{shown}");
 }
