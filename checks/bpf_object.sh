@@ -3,7 +3,7 @@
 # clang nor the headers of libbpf.
 #
 # With --check the result is compared with the object in the repository, byte for byte. Another release of clang may
-# generate other code, so with another than CLANG_RELEASE there is nothing to compare.
+# generate other code, so the comparison is skipped unless the release is CLANG_RELEASE.
 set -euo pipefail
 cd "$(dirname "$0")/../crates/kernel"
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Checks the Markdown pages: lines of at most 100 columns, and links to files and headings that exist.
 
-Tables, code, headings and a single word that is longer are exempt from the first. `--wrap` fills the paragraphs that have
-a longer line.
+Tables, code, headings and single words that are longer are exempt from the first check. `--wrap` fills the paragraphs that
+have a longer line.
 """
 
 import os
@@ -12,7 +12,7 @@ import sys
 
 COLUMNS = 100
 ITEM = re.compile(r"( *)([-*]|\d+\.) +")
-# What would begin a list, a heading, a quotation or a table, if it began a line.
+# A word that must not begin a line: it would begin a list, a heading, a quotation or a table there.
 BEGINS_BLOCK = re.compile(r"([-+*>]|\d+[.)]|#+|\|.*|=+|-+)$")
 # Words; code and links are not broken.
 WORD = re.compile(r"(?:`+[^`]*`+|!?\[[^\]]*\]\([^)]*\)|[^\s`])+")
@@ -51,13 +51,12 @@ def is_long(lines):
     return any(len(line) > COLUMNS and " " in line.strip() for line in lines)
 
 
-def filled(lines):
+def fill(lines):
     item = ITEM.match(lines[0])
     first = item[0] if item else re.match(" *", lines[0])[0]
     rest = " " * len(first)
-    words = WORD.findall(" ".join(line.strip() for line in lines)[len(first.strip()):].strip())
-    if not item:
-        words = WORD.findall(" ".join(line.strip() for line in lines))
+    text = " ".join(line.strip() for line in lines)
+    words = WORD.findall(text[len(first.strip()):])
     result, current = [], first + words[0]
     for word in words[1:]:
         if len(current) + 1 + len(word) > COLUMNS and not BEGINS_BLOCK.match(word):
@@ -68,10 +67,10 @@ def filled(lines):
     return result + [current]
 
 
-def wrapped(text):
+def wrap(text):
     result = []
     for lines, is_paragraph in blocks(text.split("\n")):
-        result += filled(lines) if is_paragraph and is_long(lines) else lines
+        result += fill(lines) if is_paragraph and is_long(lines) else lines
     return "\n".join(result)
 
 
@@ -106,10 +105,10 @@ def main():
     for path in listed.stdout.split():
         with open(path, encoding="utf-8") as file:
             text = file.read()
-        if wrapped(text) != text:
+        if wrap(text) != text:
             if "--wrap" in sys.argv:
                 with open(path, "w", encoding="utf-8") as file:
-                    file.write(wrapped(text))
+                    file.write(wrap(text))
             else:
                 faults.append(f"{path}: lines of more than {COLUMNS} columns (checks/markdown.py --wrap)")
         faults += broken_links(path, text)

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Reminds of words that make a comment hard to search or to read. Each finding names the better word.
+"""Lists words that make a comment hard to search or to read, each with a better one.
 
-It reads comments of Rust and C and the Markdown pages. A line that means people, or quotes, is exempt when it ends with
-`(people)` in a comment, or is listed in EXEMPT.
+It reads the comments of Rust and C, and the Markdown pages. A line that ends with `(people)` is exempt, and so are the files
+in EXEMPT.
 """
 
 import re
 import subprocess
 import sys
 
-# Words, and why. Only those that were wrong nearly every time.
+# Each word with its replacement. Only words that were wrong nearly every time.
 RULES = [
     (r"\b(nobody|somebody|everybody)\b", "name the subject: no client, a process, every peer"),
     (r"\b(whoever|whosoever)\b", "name the subject: the caller, the peer, the process that"),

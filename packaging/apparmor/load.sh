@@ -1,6 +1,6 @@
 #!/bin/sh
 # Loads the AppArmor profiles after an installation: that of the services; and with AppArmor 4, which can deny user namespaces
-# to programs without a profile, as Ubuntu does, the one that permits them. Older versions can't read that one.
+# to programs without a profile, as Ubuntu does, the one that permits them. Older versions can't parse that profile.
 set -e
 if [ -e /etc/apparmor.d/abi/4.0 ]; then
     cp "$(dirname "$0")/peername" /etc/apparmor.d/peername

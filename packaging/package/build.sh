@@ -1,8 +1,8 @@
 #!/bin/bash
 # Builds peername_VERSION_ARCH.deb and peername-VERSION-1.ARCH.rpm from what `make install` installs.
 # Usage: build.sh RELEASE OUT, the folder of the built program and the one of the packages.
-# SOURCE_DATE_EPOCH is the time of every file in them; by default that of the last commit. MAINTAINER, with an address, is who
-# answers for the packages.
+# SOURCE_DATE_EPOCH is the time of every file in them; by default that of the last commit. MAINTAINER is the name and the address
+# of the packages' maintainer.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 release=$(realpath "$1")
@@ -62,7 +62,7 @@ EOF
 }
 
 build_rpm() {
-    # The scripts are the same: rpm passes the number of versions that remain,.
+    # The scripts are Debian's: rpm passes them the number of versions that remain.
     {
         (cd "$root" && find etc -type f) | sed 's|^|%config(noreplace) /|'
         (cd "$root" && find usr -type f -o -type l) | sed 's|^|/|'
