@@ -1,6 +1,6 @@
 #!/bin/bash
 # Writes SHA256SUMS of everything that is released in a folder, and its signature if there is a key.
-# Usage: checksums.sh OUT [KEY], a secret key of minisign(1). What is signed with them names the version.
+# Usage: checksums.sh OUT [KEY], a secret key of minisign(1). The signed comment names the version.
 set -euo pipefail
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$(dirname "$0")/../Cargo.toml" | head -n 1)
 cd "$1"

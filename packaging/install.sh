@@ -10,8 +10,8 @@
 #   --prefix     by default /usr/local for root, and ~/.local for others
 #   --remove     removes what was installed, and leaves the configuration in /etc/peername
 #
-# It needs tar, gzip and sha256sum, which busybox has, too; curl or wget for a URL; and minisign for a key. Root also gets the units
-# of systemd, the examples in /etc/peername, and the AppArmor profiles.
+# It needs tar, gzip and sha256sum, which busybox has, too; curl or wget for a URL; and minisign for a key. Root also gets the
+# units of systemd, the examples in /etc/peername, and the AppArmor profiles.
 set -eu
 umask 022
 
@@ -132,7 +132,7 @@ verify_signature() {
     command -v minisign >/dev/null || fail "--key needs minisign, which is not installed"
     fetch SHA256SUMS.minisig
     if [ -n "$key_file" ]; then set -- -p "$key_file"; else set -- -P "$key"; fi
-    # The comment that was signed with it names the version.
+    # The signed comment names the version.
     minisign -VQ -m "$work/SHA256SUMS" "$@" || fail "SHA256SUMS is not signed by this key: don't install this"
 }
 
@@ -148,8 +148,8 @@ unpack() {
     tree=$work/${archive%.tar.gz}
 }
 
-# Copies the files, each by rename, so that a running program keeps its own. Those of an older version that are no more are
-# listed, too, for the removal.
+# Copies the files, each by rename, so that a running program keeps its own. Files of an older version that the new one does not
+# have stay in the list, so that --remove finds them.
 copy() {
     is_root || rm -rf "$tree/usr/lib/systemd"
     for unit in "$tree"/usr/lib/systemd/system/*; do
@@ -167,7 +167,7 @@ copy() {
     done <"$work/list"
 }
 
-# Whether the AppArmor profiles, which name paths, are of the program in this prefix.
+# Whether the AppArmor profiles apply to this prefix: they name the paths of the program.
 owns_profiles() { [ "$prefix" = /usr ] || [ "$prefix" = /usr/local ]; }
 
 configure_host() {

@@ -14,9 +14,9 @@ import sys
 from datetime import datetime, timezone
 from pathlib import Path
 
-# What changes the files, beside the sources.
+# The variables that change the released files.
 VARIABLES = ["STATIC", "SOURCE_DATE_EPOCH", "MAINTAINER", "CA_BUNDLE"]
-# Written after the statement, or of it.
+# The statement itself, and the files that are written after it.
 NOT_SUBJECTS = {"SHA256SUMS", "SHA256SUMS.minisig", "provenance.json"}
 
 

@@ -55,8 +55,8 @@ add() {
     chmod 755 "$mount/usr/bin/peername"
     install -m 644 "$bundle" "$mount/etc/ssl/certs/ca-certificates.crt"
     install -m 644 "$root"/LICENSE-* "$mount/usr/share/doc/peername"
-    # What an ordinary user may have of the container's capabilities. Without the effective bit execve(2) succeeds in a
-    # container that has none of them, too; peername makes them effective itself.
+    # The capabilities that an ordinary user gets, if the container has them. The effective bit is not set: with it, execve(2)
+    # would fail in a container that lacks one. peername makes them effective itself.
     setcap cap_net_raw,cap_net_bind_service,cap_net_admin+p "$mount/usr/bin/peername"
     buildah umount "${storage[@]}" "$container" >>"$work/log"
     buildah config "${storage[@]}" \
@@ -78,7 +78,7 @@ fail() {
 }
 
 cleanup() {
-    # An overlay that is still mounted would make rm(1) empty what it shows.
+    # rm(1) would delete the content of an overlay that is still mounted.
     buildah umount "${storage[@]}" --all >/dev/null 2>&1 || true
     rm -rf "$work"
 }
