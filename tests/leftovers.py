@@ -48,9 +48,9 @@ def output(command):
 def outside():
     """What is in this host's namespaces: rules, tables, files, and namespaces that are mounted."""
     with open("/proc/self/mountinfo") as mounts:
-        places = [line.split()[4] for line in mounts if " - nsfs " in line]
-    # The tests' own namespaces have no names; those of another name are another program's.
-    found = {f"namespace {place}" for place in places if "peername" in place}
+        mount_points = [line.split()[4] for line in mounts if " - nsfs " in line]
+    # A namespace without peername in its path is another program's.
+    found = {f"namespace {path}" for path in mount_points if "peername" in path}
     for command in LISTS:
         found.update(f"{command[0]}: {line}" for line in output(command))
     for pattern in FILES:
@@ -59,7 +59,7 @@ def outside():
 
 
 def is_used(entry):
-    """Whether a running process has the file open or mapped: then it is not left, but another run's."""
+    """Whether a running process has the file open or mapped: then the file is not left behind, but belongs to another run."""
     kind, _, path = entry.partition(" ")
     if kind != "file":
         return False
@@ -118,7 +118,7 @@ def left_processes():
 
 
 def remove_tables():
-    """Starts `peername exec`, which removes the tables of supervisors that were killed: those of tests are, with their namespaces."""
+    """Starts `peername exec`, which removes the tables of killed supervisors: those of tests are killed with their namespaces."""
     program = os.path.join(os.environ.get("CARGO_TARGET_DIR", "target"), "debug", "peername")
     options = ["--mode", "notify", "--trust", "loopback", "--ports", "1"]
     deadline = time.monotonic() + STALE_AFTER

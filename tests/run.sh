@@ -29,7 +29,7 @@ step "everything in one process" tests/leftovers.py cargo test --workspace --loc
 step "documentation examples" tests/leftovers.py cargo test --workspace --locked --quiet --doc
 step "integration and black box" tests/leftovers.py cargo test --workspace --locked --quiet --no-fail-fast --test '*' -- \
     --test-threads "$threads"
-# Control groups of containers, which end with their processes, but have no owner to remove them.
+# The containers' control groups outlive their processes.
 find /sys/fs/cgroup -depth -path '*/peername-tests*' -type d -exec rmdir {} + 2>/dev/null || true
 
 printf '\nWhere the time went:\n'

@@ -6,7 +6,7 @@
 # The servers must not be started: they would listen on ports of this machine, and every test starts
 # its own. Debian asks /usr/sbin/policy-rc.d before it starts anything (invoke-rc.d(8)), so this script puts one
 # there while apt runs, unless the machine has its own, and removes it at its end. Nor are
-# they left enabled: the next boot shall be as the last.
+# they left enabled, so that the next boot starts none of them.
 set -euo pipefail
 
 packages=(

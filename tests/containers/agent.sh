@@ -56,7 +56,7 @@ POD
     client_is_seen_by web
 }
 
-# The containers go on while the agent is killed and started again.
+# The containers keep running while the agent is killed and started again.
 clients_are_seen_after_each_kill_of_the_agent() {
     podman run --detach --name kept-nginx --network pods --ip "$pod" --security-opt "seccomp=$STORAGE/peername.json" \
         --volume "$STORAGE/site.conf:/etc/nginx/conf.d/site.conf:ro" localhost/nginx
@@ -68,7 +68,7 @@ clients_are_seen_after_each_kill_of_the_agent() {
     done
 }
 
-# As the DaemonSet of the chart has it, with the default seccomp profile; the next one takes over from it.
+# As the DaemonSet of the chart has it, with the default seccomp profile; a second agent takes over from the first.
 agent_in_a_container_supervises_others() {
     local usual=(--pid host --network none --cap-drop all --read-only --security-opt no-new-privileges
         --volume "$STORAGE/run:/run/peername-agent")
@@ -81,7 +81,7 @@ agent_in_a_container_supervises_others() {
     podman run --detach --name server-nginx --network pods --ip "$pod" --security-opt "seccomp=$STORAGE/contained.json" \
         --volume "$STORAGE/site.conf:/etc/nginx/conf.d/site.conf:ro" localhost/nginx
     client_is_seen_by server
-    # Its holder is another container.
+    # The agent's holder is in another container, and keeps the descriptors.
     podman kill --signal KILL one
     podman start one
     client_is_seen_by server
@@ -91,6 +91,7 @@ agent_in_a_container_supervises_others() {
     client_is_seen_by server
 }
 
+# Starts an agent and its holder, with the options `usual` of the caller.
 pod_of_the_agent() {
     podman run --detach --name "$1-holder" "${usual[@]}" --volume "$STORAGE/$1:/held" localhost/agent \
         agent hold --holder=/held/agent.sock

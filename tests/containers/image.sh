@@ -2,7 +2,7 @@
 # Tests the container image with podman: tests/containers/image.sh IMAGE.tar BINARY…, as root.
 #
 # IMAGE.tar is what packaging/oci/build.sh made of the binaries. Clients, a balancer (HAProxy) and a server (nginx) are real, and
-# the evidence is nginx's own log. The first call prepares the place where podman works, and the second one is in it.
+# the evidence is nginx's own log. The script calls itself again inside podman.sh.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -38,7 +38,8 @@ commands_without_spoofing_need_no_capability() {
 }
 
 # A container as containerd and CRI-O start it for a pod with `add: [NET_RAW]`, an ordinary user and
-# `allowPrivilegeEscalation: false`: the capabilities are permitted until execve(2) and never ambient, which podman does otherwise.
+# `allowPrivilegeEscalation: false`: the capabilities are permitted until execve(2) and never ambient. podman makes them
+# ambient.
 kubernetes_grants_an_ordinary_user_what_the_file_names() {
     local runtime
     for runtime in runc crun; do
@@ -49,6 +50,7 @@ kubernetes_grants_an_ordinary_user_what_the_file_names() {
     done
 }
 
+# Starts the proxy in a container of this runtime, with these capabilities.
 started_by() {
     local runtime=$1 capabilities=$2 bundle
     bundle=$(mktemp --directory --tmpdir="$STORAGE")
@@ -59,13 +61,13 @@ started_by() {
 import json, sys
 path, capabilities = sys.argv[1:]
 config = json.load(open(path))
-given = json.loads(capabilities)
+granted = json.loads(capabilities)
 config["linux"].pop("resources", None)
 config["process"].update(
     terminal=False,
     user={"uid": 65532, "gid": 65532},
     noNewPrivileges=True,
-    capabilities={"bounding": given, "effective": given, "permitted": given},
+    capabilities={"bounding": granted, "effective": granted, "permitted": granted},
     args=["/usr/bin/peername", "proxy", "--listen=0.0.0.0:443", "--target=192.0.2.1:80", "--trust=private"],
 )
 json.dump(config, open(path, "w"))

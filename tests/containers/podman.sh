@@ -4,7 +4,7 @@
 # Processes, network and mounts are its own, and so are the files of podman, in $STORAGE. Everything ends with the command.
 set -euo pipefail
 
-# Cgroups have no namespace that ends with its processes; those of the last ones may be busy for a moment.
+# Control groups outlive their processes, and may be busy for a moment after the last one has exited.
 clean_up() {
     rm -rf "$STORAGE"
     for _ in {1..50}; do
@@ -22,7 +22,7 @@ if [[ -z ${STORAGE:-} ]]; then
     exit
 fi
 
-# crun refuses hosts that have both versions of cgroups. Where only version 2 is there, nothing is hidden.
+# crun refuses hosts that have both versions of cgroups. A host with version 2 alone has no such mount.
 ! mountpoint --quiet /sys/fs/cgroup/unified || umount /sys/fs/cgroup/unified
 for dir in /run /var/lib/containers /etc/containers/networks; do
     [[ ! -d $dir ]] || mount -t tmpfs tmpfs "$dir"

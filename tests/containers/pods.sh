@@ -82,8 +82,8 @@ copy_program() {
     done
 }
 
-# Plays manifests, from a file or a directory for kustomize, with the images of this machine, and the files of $secrets. Arguments after
-# the first replace the network.
+# Plays manifests, from a file or a directory for kustomize, with the images of this machine, and the files of $secrets.
+# Arguments after the first replace the network.
 play() {
     local manifests=$STORAGE/manifests.yml from=$1 network=(--network pods --ip "$pod")
     shift
@@ -117,7 +117,7 @@ CONF
     assert_equal "$(<"$STORAGE/answer")" "you are $client"
 }
 
-# The same, and reads the client in nginx's log, too.
+# Sends a request through HAProxy, and reads the client in nginx's log, too.
 client_is_seen_by() {
     local name=$1
     request_through_haproxy $pod

@@ -12,7 +12,6 @@ Exit code: 1 if a test fails whose feature `doctor` calls available.
 """
 
 import argparse
-
 import json
 import os
 import platform
@@ -35,13 +34,13 @@ deb http://deb.debian.org/debian bookworm main
 deb http://deb.debian.org/debian-security bookworm-security main
 deb http://deb.debian.org/debian bookworm-backports main
 """
-# What mounts the root file system; loaded with what they depend on.
+# The modules for mounting the root file system; loaded with their dependencies.
 BOOT_MODULES = ["virtio_pci", "9pnet_virtio", "9p", "overlay"]
 # Seconds for boot and tests, with KVM and without.
 LIMIT, LIMIT_EMULATED = 600, 1500
 # Seconds for the tests of a feature.
 FEATURE_LIMIT = 400
-# What a kernel prints when it is broken, by us or by itself.
+# What a kernel prints when it is broken.
 BROKEN = re.compile(r"\b(BUG|WARNING|Oops|general protection fault)\b:?.*")
 
 
@@ -178,7 +177,7 @@ def boot(version, folder, features, binaries, limit):
 
 
 def has_kvm():
-    """Whether QEMU can use KVM here: that the device exists says little."""
+    """Whether QEMU can use KVM here. A device that exists may still not work."""
     command = ["qemu-system-x86_64", "-accel", "kvm", "-nodefaults", "-display", "none", "-S", "-monitor", "stdio"]
     result = subprocess.run(command, input="quit\n", capture_output=True, text=True)
     return result.returncode == 0 and "doesn't support" not in result.stderr

@@ -12,13 +12,13 @@ debian=$target/packages/debian
 
 ./debian.sh "$debian" bookworm
 
-# Each run has a fresh copy, on top of what is kept.
+# Each run has a fresh copy, an overlay on the installed system.
 work=$(mktemp -d "$target/packages/run.XXXXXX")
 in_namespace() {
     root=$work/root
     mkdir "$work/upper" "$work/work" "$root"
     mount -t overlay -o "lowerdir=$debian,upperdir=$work/upper,workdir=$work/work" overlay "$root"
-    # A hierarchy of both versions can't be used by what is inside.
+    # systemd in the container can't use a hierarchy of both versions.
     ! mountpoint -q /sys/fs/cgroup/unified || umount /sys/fs/cgroup/unified
 
     mkdir "$root/packages"
@@ -26,7 +26,7 @@ in_namespace() {
     cp stranger.sh haproxy.cfg "$root/packages"
     cp stranger.service "$root/etc/systemd/system/"
     ln -s ../stranger.service "$root/etc/systemd/system/multi-user.target.wants/stranger.service"
-    # These are the balancer's own, in its namespace.
+    # The balancer's HAProxy is started in its namespace, by stranger.sh.
     rm -f "$root"/etc/systemd/system/multi-user.target.wants/haproxy.service
 
     timeout --signal=KILL 180 systemd-nspawn --directory="$root" --register=no --keep-unit --private-network \

@@ -10,7 +10,7 @@ packages=systemd,systemd-sysv,dbus,openssh-server,openssh-client,haproxy,iproute
 ubuntu=https://archive.ubuntu.com/ubuntu
 case $2 in
     noble)
-        # Debian has not the keys of Ubuntu's archive: those of this package, which is known by its checksum.
+        # Debian lacks the keys of Ubuntu's archive. They are in this package, which is verified by its checksum.
         keys=$(mktemp -d)
         trap 'rm -rf "$keys"' EXIT
         curl -sSfo "$keys/deb" "$ubuntu/pool/main/u/ubuntu-keyring/ubuntu-keyring_2023.11.28.1_all.deb"

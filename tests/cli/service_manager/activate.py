@@ -1,3 +1,4 @@
+# Starts the program with activated sockets (sd_listen_fds(3)) each time the next file START-N appears.
 import fcntl, os, socket, sys, time
 sockets, start, program = sys.argv[1].split(), sys.argv[2], sys.argv[3:]
 high = []

@@ -1,5 +1,5 @@
-"""A server that endures what ends others: accept(2) returns 0 where its supervisor is killed within the system call that hands the
-connection over. Three threads accept, and report to each client what accept(2) and getpeername(2) return, as `server.c --brief`
+"""A server that survives a descriptor 0 from accept(2), which ends other servers: accept(2) returns it if the supervisor is killed
+within the system call that hands the connection over. Three threads accept, and report to each client what accept(2) and getpeername(2) return, as `server.c --brief`
 does. Two of them wait in accept(2), and one in epoll, for a non-blocking listener of its own."""
 import select
 import socket
@@ -14,7 +14,7 @@ def serve(listener, wait):
     while True:
         wait()
         try:
-            # Standard input is 0, and stays open.
+            # Standard input has the descriptor 0 and stays open, so no connection can have it.
             number, (ip, port) = listener._accept()
         except BlockingIOError:
             continue

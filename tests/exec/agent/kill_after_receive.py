@@ -1,5 +1,5 @@
-"""Kills a supervisor in the moment in which it has received a call and does not know it yet: at the end of its system call. Takes
-the supervisor's process id, and how many calls it receives until then."""
+"""Kills a supervisor at the end of the ioctl(2) by which it receives a system call, before it can handle that call.
+usage: kill_after_receive.py PID COUNT, the supervisor and the number of calls that it receives until then"""
 import ctypes
 import os
 import signal

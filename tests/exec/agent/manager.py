@@ -20,7 +20,7 @@ def start():
     if pid:
         print("pid", pid, flush=True)
         return pid
-    # PR_SET_PDEATHSIG: it ends with this process.
+    # PR_SET_PDEATHSIG: the program ends with this process.
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     for number, (_, fd) in enumerate(stored):
         os.dup2(fd, 3 + number)
@@ -36,7 +36,7 @@ def close_hung_up():
     for _, fd in stored:
         poll.register(fd, 0)
     ended = {fd for fd, events in poll.poll(0) if events & select.POLLHUP}
-    stored[:] = [one for one in stored if one[1] not in ended]
+    stored[:] = [entry for entry in stored if entry[1] not in ended]
     for fd in ended:
         os.close(fd)
 
@@ -48,12 +48,12 @@ def receive():
     for _, _, data in control:
         fds.frombytes(data)
     if "FDSTORE" in lines:
-        # Above what a program has, which is started with copies.
+        # Numbered above the descriptors that the program is started with, which are copies.
         kept = [(lines["FDNAME"], fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 500)) for fd in fds]
         # The newest first, as systemd passes them.
         stored[:0] = kept
     if "FDSTOREREMOVE" in lines:
-        stored[:] = [one for one in stored if one[0] != lines["FDNAME"]]
+        stored[:] = [entry for entry in stored if entry[0] != lines["FDNAME"]]
     print("stored", len(stored), flush=True)
     for fd in fds:
         os.close(fd)

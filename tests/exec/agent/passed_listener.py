@@ -1,5 +1,6 @@
 """Two programs in two containers: one passes its listener to the other (SCM_RIGHTS), which reports to each client what
-accept(2) and getpeername(2) return, as `server.c --brief` does. usage: passed_listener.py pass|receive SOCKET"""
+accept(2) and getpeername(2) return, as `server.c --brief` does.
+usage: passed_listener.py pass|receive SOCKET"""
 import signal
 import socket
 import sys

@@ -1,3 +1,4 @@
+# Listens at port 8443, and opens and closes a thousand other listeners.
 import socket, time
 
 served = socket.create_server(("", 8443))

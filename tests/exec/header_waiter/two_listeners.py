@@ -1,3 +1,4 @@
+# Polls two non-blocking listeners, IPv4 and IPv6, and prints the clients.
 import socket, time
 
 listeners = [socket.create_server(("", 8443)),

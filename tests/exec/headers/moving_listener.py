@@ -1,3 +1,4 @@
+# Listens at a port that the kernel chooses, then with the same socket at port 8443, where it reports to each client its address.
 import socket
 listener = socket.socket()
 listener.listen()

@@ -1,3 +1,4 @@
+# TCP and UDP servers that report to each client its address. SIGINT exits with 7.
 import os, signal, socket, socketserver, sys, threading
 
 signal.signal(signal.SIGINT, lambda *_: os._exit(7))

@@ -1,3 +1,4 @@
+# A thread waits in accept(2). SIGUSR2 shuts the listener down, and the error of accept(2) is printed.
 import errno, signal, socket, threading
 
 listener = socket.create_server(("127.0.0.1", 8443))

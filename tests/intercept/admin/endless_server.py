@@ -1,3 +1,4 @@
+# An origin whose response goes on for as long as the client reads.
 import socket, sys, threading, time
 listener = socket.create_server(("10.81.0.1", 9001))
 def serve(client):

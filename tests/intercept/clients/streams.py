@@ -1,4 +1,4 @@
-"""Opens a stream for each path, one after the head of the other's answer, and prints their statuses.
+"""Opens a stream for each path, each after the head of the previous response, and prints the statuses.
 
 usage: streams.py PROXY CA AUTHORITY PATH... [hold FILE]
 With `hold` it then writes FILE, and reads no more until it is killed.

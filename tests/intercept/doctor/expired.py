@@ -1,3 +1,4 @@
+# Writes an authority as `ca init` makes it, but valid from 400 days ago to 10 days ago.
 import datetime, sys
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization

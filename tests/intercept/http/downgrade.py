@@ -1,4 +1,4 @@
-"""An HTTP/2 client that sends the given request, one on one connection, and prints the result.
+"""An HTTP/2 client that sends one request on a connection of its own, and prints the result as JSON.
 
     downgrade.py PROXY CA REQUEST    REQUEST is JSON: headers, data, trailers, each byte a character
 """
@@ -22,27 +22,27 @@ assert stream.selected_alpn_protocol() == "h2"
 stream.settimeout(10)
 
 
-def text(octets):
-    return octets.encode("latin-1")
+def to_bytes(text):
+    return text.encode("latin-1")
 
 
 def block(headers):
     """Literals that no table has (RFC 7541, section 6.2.2), so that no encoder changes them."""
     block = b""
     for name, value in headers:
-        for part, first in ((text(name), b"\0"), (text(value), b"")):
+        for part, first in ((to_bytes(name), b"\0"), (to_bytes(value), b"")):
             length = bytes([len(part)]) if len(part) < 127 else bytes([127, len(part) - 127])
             block += first + length + part
     return block
 
 
-data = [text(part) for part in request.get("data", [])]
+data = [to_bytes(part) for part in request.get("data", [])]
 trailers = request.get("trailers")
 parts = [frame(HEADERS, END_HEADERS, 1, block(request["headers"]))]
 parts += [frame(DATA, 0, 1, part) for part in data]
 if trailers is not None:
     parts.append(frame(HEADERS, END_HEADERS, 1, block(trailers)))
-# The last of them ends the request.
+# The last frame ends the request.
 last = bytearray(parts[-1])
 last[4] |= END_STREAM
 parts[-1] = bytes(last)

@@ -10,16 +10,16 @@ def frame(kind, flags, number, payload=b""):
 
 
 def read(stream, count):
-    octets = b""
-    while len(octets) < count:
-        more = stream.recv(count - len(octets))
+    received = b""
+    while len(received) < count:
+        more = stream.recv(count - len(received))
         if not more:
             raise EOFError
-        octets += more
-    return octets
+        received += more
+    return received
 
 
 def receive(stream):
-    """Kind, flags, stream and payload of the next one."""
-    about = read(stream, 9)
-    return about[3], about[4], int.from_bytes(about[5:], "big"), read(stream, int.from_bytes(about[:3], "big"))
+    """Kind, flags, stream and payload of the next frame."""
+    header = read(stream, 9)
+    return header[3], header[4], int.from_bytes(header[5:], "big"), read(stream, int.from_bytes(header[:3], "big"))

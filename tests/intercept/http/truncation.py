@@ -1,6 +1,6 @@
 """An origin that ends too soon, or never: HTTP/1.1 at 9001, HTTP/2 at 9003. The path selects the fault.
 
-    ends.py CERTIFICATE KEY
+    truncation.py CERTIFICATE KEY
 """
 import socket
 import ssl
@@ -63,11 +63,11 @@ def serve_http1(stream):
             stream.sendall(many)
     stream.sendall(HTTP1[path])
     if path == "/length-and-reset":
-        # What was sent has arrived by then; a reset discards what has not.
+        # The response has arrived by then; a reset discards what has not.
         time.sleep(0.2)
         stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     elif path != "/until-close":
-        # Otherwise there is no close_notify: any party may have closed it.
+        # close_notify is sent for every other path; without it, any party may have closed the connection.
         stream.unwrap()
 
 

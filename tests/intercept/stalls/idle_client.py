@@ -1,3 +1,4 @@
+# Sends one HTTP/2 request, then idles, and prints its status, GOAWAY and the end of the connection.
 import socket, ssl, sys
 import h2.config, h2.connection, h2.events
 host, port = sys.argv[1].split(":")

@@ -1,6 +1,6 @@
 """Certificates that no client may accept, and for each a counterpart without the flaw.
 
-    origins.py DIR    the root and the proxy's authority are there already; adds DIR/HOST.pem and DIR/HOST.key
+    certificates.py DIR    the root and the proxy's authority are there already; adds DIR/HOST.pem and DIR/HOST.key
 """
 import datetime
 import os
@@ -94,7 +94,7 @@ def dns(*names):
 
 
 ROOT = Issuer(named("Test Root"), read_key("root.key"))
-# One of RSA too, in the file that the proxy is given.
+# A second root, with an RSA key, in the file that the proxy is given.
 RSA_ROOT = Issuer(named("Test Root of RSA"), rsa_key(2048))
 with open("root.pem", "ab") as trusted:
     itself = RSA_ROOT.key.public_key()
@@ -142,12 +142,12 @@ leaf("ok.star.test", san=["*.star.test"])
 leaf("star", san=["*"])
 leaf("ok-star", san=["ok-star"])
 
-# Old versions, with a certificate that is right; and a group for Diffie-Hellman, of RFC 7919.
+# For old versions of TLS: a valid certificate, and a group for Diffie-Hellman, of RFC 7919.
 leaf("old.test", issuer=RSA_ROOT, key=rsa_key(2048))
 subprocess.run(["openssl", "genpkey", "-genparam", "-algorithm", "DH", "-pkeyopt", "group:ffdhe2048", "-out", "dh.pem"],
                check=True)
 
-# What the proxy's own authority has a part in. Its key is in one file with its certificate.
+# Certificates with the name or the key of the proxy's own authority, whose file has its key and its certificate.
 OURS = read_key("ca/authority.pem")
 own = x509.load_pem_x509_certificate(open("ca/authority.pem", "rb").read().split(b"-----END PRIVATE KEY-----")[1])
 forger = Issuer(own.subject, OURS)
@@ -184,14 +184,14 @@ leaf("ok-compressed.test", issuer=compressed("ok-compressed", new_key()))
 
 
 def changed(pem, change):
-    """With this change to the first certificate's bytes."""
+    """Applies a change to the bytes of the first certificate."""
     end = "-----END CERTIFICATE-----\n"
     first, rest = pem.split(end, 1)
     return ssl.DER_cert_to_PEM_cert(change(ssl.PEM_cert_to_DER_cert(first + end))) + rest
 
 
-# One certificate for several hosts: for one that it is not for; with a signature that is none; with a signature
-# that is another certificate's; and below another authority with its issuer's name.
+# One certificate in four forms: at a host that it does not name; with an invalid signature; with the signature of another
+# certificate; and below another authority with its issuer's name.
 above = intermediate("above", ROOT)
 impostor = intermediate("above", ROOT)
 leaf("seen.test", issuer=above, san=["seen.test", "changed.test", "impostor.test"])
@@ -204,5 +204,5 @@ for host, pem in (
 ):
     open(f"{host}.pem", "w").write(pem)
     shutil.copy("seen.test.key", f"{host}.key")
-# The last, as it is good for nine seconds only.
+# Made last, as it is valid for nine seconds only.
 leaf("soon.test", issuer=above, days=(-1, 9 / 86400))

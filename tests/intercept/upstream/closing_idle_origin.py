@@ -1,5 +1,5 @@
-"""An origin of HTTP/1.1 that answers with the body of the request. It closes every other connection after one answer, once the
-file `close` is beside its key, which it removes."""
+"""An HTTP/1.1 origin that answers with the body of the request. It closes every other connection after one answer, once the file
+`close` exists beside its key, and removes that file."""
 import os, socket, ssl, sys, threading, time
 
 tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

@@ -1,5 +1,5 @@
-"""Sends a PUT on a kept connection, chunked or with a length. Prints the answer.
-Arguments: proxy, authority, the form of the body, the file whose existence lets it go on."""
+"""Sends a PUT on a connection that was idle, chunked or with a length, and prints the answer.
+usage: put_client.py PROXY CA chunked|length GO, where the PUT is sent once the file GO exists"""
 import http.client, os, ssl, sys, time
 
 host, port = sys.argv[1].split(":")

@@ -1,3 +1,4 @@
+# Has a request wait for an answer on the terminal, and tries to type that answer and to take the terminal.
 import fcntl, os, signal, subprocess, sys, termios, time
 signal.signal(signal.SIGTTOU, signal.SIG_IGN)
 terminal = os.open("/dev/tty", os.O_RDWR)
@@ -7,7 +8,7 @@ while os.tcgetpgrp(terminal) == os.getpgrp():
 try:
     fcntl.ioctl(terminal, termios.TIOCSTI, b"a")
 except OSError as error:
-    # In one write: the question may come between two.
+    # One write: between two of them, the question could be printed.
     os.write(1, b"typing failed: %d\n" % error.errno)
 os.tcsetpgrp(terminal, os.getpgrp())
 os.write(1, b"taken\n")

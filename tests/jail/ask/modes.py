@@ -1,3 +1,4 @@
+# Requests two hosts, with terminal modes in which typing an answer would edit it.
 import subprocess, termios
 modes = termios.tcgetattr(0)
 modes[0] |= termios.IGNCR

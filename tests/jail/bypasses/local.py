@@ -1,10 +1,11 @@
+# The canary on the host of the jail: prints each contact by its sockets and each signal.
 import ctypes, os, signal, socket, sys, threading, time
 
 libc = ctypes.CDLL(None)
 path = sys.argv[1]
-# A group of its own: what an attempt sends to it reaches no other process.
+# A process group of its own, so that a signal to the group reaches no other process.
 os.setpgid(0, 0)
-# One that is ignored where nothing handles it. Blocked in every thread, so that the last lines receive it.
+# SIGURG is ignored by processes without a handler. It is blocked in every thread, so that sigwait(3) below receives it.
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGURG})
 
 def serve(server, name):
@@ -14,7 +15,7 @@ def serve(server, name):
         try:
             connection.sendall(b"hello")
         except ConnectionError:
-            pass  # It was closed at once: a contact all the same.
+            pass  # A connection that was closed at once is a contact, too.
         connection.close()
 
 def unix(address, kind=socket.SOCK_STREAM):
@@ -53,7 +54,7 @@ def datagrams():
         server.recv(100)
         print("datagram", flush=True)
 
-# For servers and groups of others: connects, and sends.
+# Connects to the servers that an attempt may have started, and sends to the multicast group that it may have joined.
 def visit():
     sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton("10.81.0.2"))

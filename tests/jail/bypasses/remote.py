@@ -1,3 +1,4 @@
+# The canary on the host of the origin: prints each contact by TCP, UDP and ICMP.
 import socket, threading
 
 def tcp(family, address, port):

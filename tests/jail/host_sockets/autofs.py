@@ -1,3 +1,4 @@
+# Mounts autofs at the first argument, prints the requests for its directories, and runs jails by the program in the second.
 import ctypes, os, struct, subprocess, sys, threading
 libc = ctypes.CDLL(None, use_errno=True)
 point, jail = sys.argv[1:3]

@@ -1,3 +1,4 @@
+# Binds a port of the interceptor, and prints whether a second bind(2) fails with EADDRINUSE.
 import errno, socket
 
 server = socket.socket()

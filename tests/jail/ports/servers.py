@@ -1,3 +1,4 @@
+# Functions of the tests of ports: the jailed program listens at ports that the interceptor uses.
 import errno, http.client, socket, subprocess
 
 v4, v6 = socket.AF_INET, socket.AF_INET6
@@ -47,6 +48,6 @@ def check(servers, addresses):
         for family, address in addresses:
             with socket.socket(family) as client:
                 assert client.connect_ex((address, port)) == errno.ECONNREFUSED, port
-    # The alternate ports are no use to the program.
+    # The program can't connect to the alternate ports.
     with socket.socket(v4) as client:
         assert client.connect_ex(("192.0.2.1", 1)) == errno.ECONNREFUSED

@@ -19,7 +19,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def is_mediated():
-    """Whether connect(2) is answered: without a mediator the kernel says ENOSYS."""
+    """Whether connect(2) is answered: without a mediator the kernel returns ENOSYS."""
     try:
         socket.socket(socket.AF_UNIX).connect("/nonexistent")
     except OSError as error:

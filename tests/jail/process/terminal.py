@@ -1,3 +1,4 @@
+# Types into a shell that runs in a jail, and prints what it answers: job control, signals, exit code.
 import os, pty, re, sys, time
 
 pid, terminal = pty.fork()

@@ -1,3 +1,4 @@
+# Greets each client.
 import socket, sys, threading
 server = socket.create_server(("10.81.0.1", 7022))
 print("ready", flush=True)

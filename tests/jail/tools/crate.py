@@ -1,3 +1,4 @@
+# Writes a registry of crates with one crate, for cargo in a jail.
 import hashlib, io, json, os, sys, tarfile
 root = sys.argv[1]
 os.makedirs(root + "/index/ti/ny")

@@ -1,3 +1,4 @@
+# Writes a registry of npm with one package.
 import base64, hashlib, io, json, os, sys, tarfile
 directory = sys.argv[1] + "/npm"
 os.makedirs(directory + "/-")

@@ -1,3 +1,4 @@
+# Writes an index of Python packages with one wheel.
 import os, sys, zipfile
 directory = sys.argv[1] + "/simple/tiny"
 os.makedirs(directory)

@@ -1,3 +1,4 @@
+# Follows prelude.py: sockets of the jailed program work among themselves as outside of a jail.
 path = directory + "/absolute"
 server = listen(path)
 client = connect(path)
@@ -90,7 +91,7 @@ assert libc.connect(99, b"", 0) == -1 and ctypes.get_errno() == errno.EBADF
 assert libc.connect(client.fileno(), ctypes.c_void_p(8), 16) == -1 and ctypes.get_errno() == errno.EFAULT
 assert libc.connect(client.fileno(), bytes(200), 200) == -1 and ctypes.get_errno() == errno.EINVAL
 
-# Of its own processes.
+# Limits and priorities of its own processes.
 os.sched_setaffinity(os.getpid(), os.sched_getaffinity(0))
 os.setpriority(os.PRIO_PROCESS, os.getpid(), os.getpriority(os.PRIO_PROCESS, 0))
 import resource

@@ -1,3 +1,4 @@
+# Follows prelude.py: a user namespace below grants no access to directories of another user.
 private = tempfile.mkdtemp()
 listen(private + "/root-only")
 if os.fork() == 0:

@@ -1,3 +1,4 @@
+# Follows prelude.py: prints how many of 1500 calls fail while signals interrupt them.
 # signal(3) of the C library: with SA_RESTART, and a handler that does nothing.
 libc.signal(signal.SIGALRM, ctypes.cast(libc.getppid, ctypes.c_void_p))
 signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)

@@ -1,3 +1,4 @@
+# Follows prelude.py: prints the user and group that a server sees of its client (SO_PEERCRED).
 def become(user, group):
     def now():
         os.setgroups([])

@@ -1,3 +1,4 @@
+# Precedes each script of this folder.
 import array, ctypes, errno, fcntl, os, signal, socket, struct, sys, tempfile, threading, time
 libc = ctypes.CDLL(None, use_errno=True)
 directory = tempfile.mkdtemp()

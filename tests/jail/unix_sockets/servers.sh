@@ -1,3 +1,4 @@
+# Runs PostgreSQL with peer authentication, and Redis, at Unix sockets.
 set -e
 export PATH=$PATH:$(ls -d /usr/lib/postgresql/*/bin | tail -1)
 dir=$(mktemp -d) && chown postgres $dir && chmod 755 $dir

@@ -1,3 +1,4 @@
+# Follows prelude.py: connect(2) to a full backlog fails, times out, is interrupted or waits.
 path = directory + "/full"
 server = listen(path, backlog=0)
 first = connect(path)
@@ -33,7 +34,7 @@ thread = threading.Thread(target=wait)
 thread.start()
 time.sleep(0.3)
 assert not done
-# Others are served meanwhile.
+# Other calls are served meanwhile.
 listen(directory + "/other")
 connect(directory + "/other")
 server.accept()

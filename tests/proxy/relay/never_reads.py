@@ -1,3 +1,4 @@
+# A backend that accepts a thousand connections and reads nothing.
 import resource, socket
 resource.setrlimit(resource.RLIMIT_NOFILE, [resource.getrlimit(resource.RLIMIT_NOFILE)[1]] * 2)
 listener = socket.create_server(("127.0.0.1", 9000), backlog=1024)

@@ -1,3 +1,4 @@
+# Opens connections from 127.0.0.1 to the address of a client, and prints the errors.
 import socket
 client = ('203.0.113.9', 9100)
 for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):

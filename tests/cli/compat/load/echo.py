@@ -1,3 +1,4 @@
+# Prints the address of each client, and echoes.
 import asyncio
 async def echo(reader, writer):
     print("%s:%d" % writer.get_extra_info("peername"))

@@ -1,3 +1,4 @@
+# Reports to each client what getsockopt(SO_PEERNAME) returns, and the error of a buffer that is larger than the address.
 import errno, socket, struct
 listener = socket.create_server(("10.81.0.1", 8443))
 while True:

@@ -1,3 +1,4 @@
+# Starts `peername exec` with an accepted connection as descriptor 0 or 3, and prints its exit code and errors.
 import os, socket, subprocess, sys
 binary, mode, descriptor, ports = sys.argv[1:]
 listener = socket.create_server(("127.0.0.1", 8443))

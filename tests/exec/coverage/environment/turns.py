@@ -1,3 +1,4 @@
+# Accepts, beside a sequence of children without the library, each of which is started by a bare execve(2).
 import ctypes, os, platform, socket, sys, threading
 listener = socket.create_server(('10.81.0.1', 8443), backlog=128)
 listener.set_inheritable(True)

@@ -1,3 +1,4 @@
+# Starts nginx and upgrades its binary, once the file for it exists.
 /usr/sbin/nginx -c $0 -e stderr
 until [ -e DIR/upgrade ]; do sleep 0.05; done
 kill -USR2 $(cat DIR/nginx.pid)

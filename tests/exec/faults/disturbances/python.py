@@ -1,3 +1,4 @@
+# Prints each client, and how many descriptors the server has.
 import os, socket
 
 listener = socket.create_server(("", 8443))

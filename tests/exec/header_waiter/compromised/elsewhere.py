@@ -1,3 +1,4 @@
+# Follows server.py: tries to take a ready connection by a listener at the same address of another network namespace.
 own, client = listen_with_ready_connection()
 elsewhere = listen_elsewhere(own.getsockname())
 elsewhere.setblocking(False)

@@ -1,3 +1,4 @@
+# Follows server.py: takes a ready connection and confirms it too late.
 own, client = listen_with_ready_connection()
 kept = request(b"T", own)
 kept.settimeout(10)

@@ -1,3 +1,4 @@
+# Follows server.py: parks a connection of another network namespace for a listener of the program.
 def is_served(listener, own):
     """Whether the program gets a connection of a listener that is parked for its own at the same address."""
     client = park(listener, own)

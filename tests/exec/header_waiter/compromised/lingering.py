@@ -1,3 +1,4 @@
+# Follows server.py: sends sockets whose close waits for a reader that does not read.
 import signal
 reader = socket.create_server(("127.0.0.1", 7999))
 reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)

@@ -1,3 +1,4 @@
+# Listens as soon as port 9000 is free, and reports whether it gets a connection.
 import socket, time
 while True:
     try:

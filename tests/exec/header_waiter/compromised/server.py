@@ -1,3 +1,4 @@
+# The parent serves its clients. The child, which is what follows this file, is compromised.
 import array, ctypes, fcntl, os, platform, socket, struct, time
 listener = socket.create_server(("10.81.0.1", 8443), backlog=64)
 libc = ctypes.CDLL(None, use_errno=True)
@@ -12,7 +13,7 @@ def channel():
 
 def request(bytes, *passed):
     socket_ = channel()
-    rights = array.array("i", [one.fileno() for one in passed])
+    rights = array.array("i", [file.fileno() for file in passed])
     socket_.sendmsg([bytes], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
     return socket_
 
@@ -28,7 +29,7 @@ def listen_elsewhere(address):
 
 HEADER = b"PROXY TCP4 203.0.113.7 198.51.100.10 56324 443\r\n"
 
-# Parks a connection of a listener, with half a header, as one of the listener that is claimed. Returns its client.
+# Accepts a connection with half a header, and parks it with the claim that it belongs to another listener. Returns its client.
 def park(listener, claimed):
     client = socket.create_connection(listener.getsockname())
     client.sendall(b"PROXY UNKNOWN\r\n")
@@ -39,7 +40,8 @@ def park(listener, claimed):
     connection.close()
     return client
 
-# A listener with a connection that is ready: its header was completed after accept(2). And the client, which has to stay open.
+# Returns a listener with a connection that is ready, as its header was completed after accept(2); and the client, which has to
+# stay open.
 def listen_with_ready_connection():
     own = socket.create_server(("127.0.0.1", 9000))
     own.setblocking(False)

@@ -1,3 +1,4 @@
+# Follows server.py: keeps hundreds of channels open, without a request.
 kept = []
 while True:
     kept.append(channel())

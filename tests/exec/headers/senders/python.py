@@ -1,3 +1,4 @@
+# An HTTP server that reports to each client its address.
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 class Hello(BaseHTTPRequestHandler):
     def do_GET(self):

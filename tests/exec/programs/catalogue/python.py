@@ -1,3 +1,4 @@
+# HTTP servers that report to each client its address; the test appends the line that starts one.
 import socket
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer as V4
 class Hello(BaseHTTPRequestHandler):

@@ -1,3 +1,4 @@
+# Sends a lingering socket to the Unix socket in the argument, or without one to every abstract listener of the host.
 import array, socket, struct, sys, time
 LISTENING = 0x10000
 readers = []

@@ -2,7 +2,7 @@
 
 Usage: expect.py STEP… -- COMMAND…
 
-The steps, one after the other: `see:REGEX` waits until what came after the last match has it, `type:KEYS` types. A step that
+The steps, one after the other: `see:REGEX` waits until the output after the last match matches, `type:KEYS` types. A step that
 waits in vain ends the command.
 """
 
@@ -56,7 +56,8 @@ def main(arguments):
     print(everything)
     if missing is not None:
         print("waited in vain for", missing)
-    os.kill(child, 9) if time.monotonic() >= end else None
+    if time.monotonic() >= end:
+        os.kill(child, 9)
     print("exit", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 

@@ -17,8 +17,6 @@ import termios
 import time
 
 LIMIT = 20
-
-
 ROWS, COLUMNS = 30, 150
 # A control sequence, or a character.
 TOKEN = re.compile(r"\x1b\[([0-9;?]*)([A-Za-z])|\x1b[()][A-Z0-9]|\x1b.|.", re.DOTALL)

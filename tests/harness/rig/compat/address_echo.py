@@ -1,3 +1,4 @@
+# Answers each datagram with the address that it came from, and its content.
 import socket, sys
 family = socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET
 server = socket.socket(family, socket.SOCK_DGRAM)

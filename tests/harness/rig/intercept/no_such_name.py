@@ -1,3 +1,4 @@
+# A name server that answers each query with NXDOMAIN.
 import socket
 server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 server.bind(("127.0.0.1", 53))

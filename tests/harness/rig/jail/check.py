@@ -1,3 +1,4 @@
+# A forwardAuth service at the port in the first argument, which allows the hosts in the others.
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 

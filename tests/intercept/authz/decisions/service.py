@@ -1,3 +1,4 @@
+# A forwardAuth service that prints each request, and decides by its URI and host.
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"

@@ -1,3 +1,4 @@
+# A TLS origin that answers every method with the request.
 import http.server, ssl, sys
 class Handler(http.server.BaseHTTPRequestHandler):
     def __getattr__(self, name):

@@ -1,3 +1,4 @@
+# A TLS origin that prints X-Mine, and redirects to another host.
 import http.server, ssl, sys
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):

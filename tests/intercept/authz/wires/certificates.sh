@@ -1,3 +1,4 @@
+# Makes certificates for a check service and for its client.
 cd DIR
 make() {
     openssl ecparam -name prime256v1 -genkey -noout -out $1.key

@@ -1,10 +1,11 @@
+# Origins that answer after the head of the request, with the status in its path; TLS at 9001, plain at 9002.
 import socket, ssl, sys, threading
 tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
 tls.load_cert_chain(sys.argv[1], sys.argv[2])
 
 def serve(stream, wrap):
     try:
-        # Or the response may never be sent: Nagle's algorithm holds it back behind TLS' tickets.
+        # Otherwise Nagle's algorithm may hold the response back for ever, behind the session tickets of TLS.
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         stream = wrap(stream)
         head = b""

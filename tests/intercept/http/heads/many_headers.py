@@ -1,3 +1,4 @@
+# A TLS origin whose response has 240 fields.
 import ssl, sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 

@@ -1,3 +1,4 @@
+# Switches protocols whatever is requested, with the Sec-WebSocket-Accept of the example in RFC 6455.
 import socket, ssl, sys
 tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
 tls.load_cert_chain(sys.argv[1], sys.argv[2])

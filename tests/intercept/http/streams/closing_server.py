@@ -1,3 +1,4 @@
+# A TLS origin that closes each connection after its second request, without a response.
 import socket, ssl, sys, threading
 tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
 tls.load_cert_chain(sys.argv[1], sys.argv[2])

@@ -1,3 +1,4 @@
+# Reads server-sent events, and confirms each on a second connection before it reads the next.
 import http.client, ssl, sys
 host, port = sys.argv[1].split(":")
 tls = ssl.create_default_context(cafile=sys.argv[2])

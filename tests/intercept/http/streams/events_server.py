@@ -1,3 +1,4 @@
+# Sends server-sent events, each after the client has confirmed the previous one.
 import ssl, sys, threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 seen = threading.Semaphore(0)

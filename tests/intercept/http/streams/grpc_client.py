@@ -1,3 +1,4 @@
+# Calls a unary method, a bidirectional stream, and a method that fails, through the proxy.
 import os, sys
 os.environ["https_proxy"] = os.environ["http_proxy"] = "http://" + sys.argv[1]
 import grpc

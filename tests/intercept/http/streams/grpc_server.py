@@ -1,3 +1,4 @@
+# A gRPC server with a unary method, a bidirectional stream, and a method that fails.
 import sys
 from concurrent import futures
 import grpc

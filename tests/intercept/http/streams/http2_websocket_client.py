@@ -1,3 +1,4 @@
+# Opens a WebSocket over HTTP/2 (RFC 8441), and prints the echoes, or the status of the refusal.
 import socket, ssl, sys
 import h2.config, h2.connection, h2.events, h2.settings
 host, port = sys.argv[1].split(":")

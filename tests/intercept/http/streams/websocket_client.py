@@ -1,3 +1,4 @@
+# Opens a WebSocket through the proxy, and prints the echoes, or whether the connection was closed.
 import asyncio, socket, ssl, sys, websockets
 host, port = sys.argv[1].split(":")
 path = sys.argv[3]

@@ -1,3 +1,4 @@
+# Echoes the messages of WebSockets; at /cut it resets the connection.
 import asyncio, ssl, struct, sys, websockets
 from socket import SO_LINGER, SOL_SOCKET
 tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

@@ -1,3 +1,4 @@
+# Does a TLS handshake through the proxy, and reports what the third argument selects.
 import socket, ssl, struct, sys
 host, port = sys.argv[1].split(":")
 what = sys.argv[3]

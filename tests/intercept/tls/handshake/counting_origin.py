@@ -1,3 +1,4 @@
+# A TLS origin that answers with the number of segments received after its own flight.
 import socket, ssl, struct, sys
 
 def segments(conn):

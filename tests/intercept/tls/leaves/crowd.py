@@ -1,3 +1,4 @@
+# Two hundred clients that begin their TLS handshakes at once, and print the serial numbers of the certificates.
 import socket, ssl, sys, threading
 host, port = sys.argv[1].split(":")
 tls = ssl.create_default_context(cafile=sys.argv[2])

@@ -1,3 +1,4 @@
+# TLS origins that require a client certificate, one with TLS 1.2 and one with TLS 1.3.
 import http.server, ssl, sys, threading
 here = sys.argv[1]
 class Handler(http.server.BaseHTTPRequestHandler):

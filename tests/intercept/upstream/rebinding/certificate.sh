@@ -1,3 +1,4 @@
+# Makes a certificate for the names that names.py answers.
 cd DIR
 names=
 for name in here.self here.meta self.here meta.here here-self self-here meta-here-self meta-self; do

@@ -1,3 +1,4 @@
+# Origins with and without TLS that close each connection, so that the next request resolves the name again.
 import http.server, ssl, sys, threading
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):

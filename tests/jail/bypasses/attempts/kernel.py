@@ -1,5 +1,5 @@
-# Attempts to change the kernel, its devices and its settings, for which it asks for a right over the whole host. Calls have
-# arguments with which they change nothing where they are permitted.
+# Attempts to change the kernel, its devices and its settings, which needs a capability over the whole host. The arguments are
+# such that a call changes nothing where it is permitted.
 
 # %% the accounting of processes (acct) [succeeds]
 permitted(libc.acct(b"/nonexistent/peername"))

@@ -3,7 +3,7 @@
 # %% the memory of a process outside by process_vm_readv and process_vm_writev [succeeds]
 read, write = {"x86_64": (310, 311)}.get(os.uname().machine, (270, 271))
 own, size = ctypes.create_string_buffer(8), 8
-# Where its stack begins: 0 to those who may not read its memory.
+# The start of its stack, which is shown as 0 to a process that may not read its memory.
 start = int(open("/proc/%d/stat" % VICTIM).read().rsplit(") ", 1)[1].split()[25])
 local, remote = struct.pack("2Q", ctypes.addressof(own), size), struct.pack("2Q", start, size)
 for number in (read, write):
@@ -88,7 +88,7 @@ for name, command in (("net", 0xb701), ("mnt", 0xb701), ("user", 0xb702)):
     try:
         above = fcntl.ioctl(os.open("/proc/self/ns/" + name, os.O_RDONLY), command, 0)
         if is_jailed() and name == "mnt":
-            # Its own, which is the program's.
+            # The owner of the mount namespace is the program's own user namespace.
             assert os.fstat(above).st_ino == os.stat("/proc/self/ns/user").st_ino
             continue
         print("OUT", name)
@@ -144,7 +144,7 @@ for pid in processes_of_jail():
 
 # %% the files and the memory of the mediator and of the interceptor [not-tried]
 for pid in processes_of_jail():
-    # Of one that has just exited, an empty file may be opened.
+    # The files of a process that has just exited may still be opened, but are empty.
     for name in ("environ", "maps", "auxv", "map_files", "root", "cwd"):
         try:
             path = "/proc/%d/%s" % (pid, name)

@@ -1,7 +1,8 @@
+# Precedes each attempt. An attempt prints OUT for what it has reached, and closed otherwise.
 import ctypes, errno, fcntl, os, signal, socket, ssl, struct, subprocess, sys, time
 SERVER, SERVER6 = "10.81.0.1", "fd81::1"
 VICTIM = int(os.environ["VICTIM"])
-# Of a System V segment of the canary.
+# The key of the canary's System V shared memory.
 SHARED_KEY = 0x70000000 + VICTIM
 libc = ctypes.CDLL(None, use_errno=True)
 SECCOMP = {"x86_64": 317}.get(os.uname().machine, 277)
@@ -11,7 +12,7 @@ def report(error):
     print("closed:", error)
     sys.exit(0)
 
-# A program or file that is missing says nothing about the jail.
+# FileNotFoundError is a failure, not a refusal: a missing program or file says nothing about the jail.
 def on_error(kind, error, trace):
     is_refusal = isinstance(error, OSError) and not isinstance(error, FileNotFoundError)
     print("closed:" if is_refusal else "failed:", repr(error))
@@ -47,7 +48,7 @@ def unix(path, kind=socket.SOCK_STREAM):
                 report(error)
     print("OUT", client.recv(100))
 
-# Flags of unshare(2): a new user namespace, in which this is the same user, and others.
+# Enters new namespaces by the flags of unshare(2), among them a user namespace, in which the user stays the same.
 def own_namespace(flags):
     user, group = os.geteuid(), os.getegid()
     call(libc.unshare(flags))
@@ -97,7 +98,7 @@ def open_to_write(paths):
             pass
     print("closed")
 
-# What a server at this name answers to these bytes; TLS with this server name, and these protocols.
+# Sends bytes to a host and returns its answer. With `tls`, the server name, over TLS, which offers `protocols` by ALPN.
 def http(host, request, port=None, tls=None, protocols=(), wait=1):
     connection = socket.create_connection((host, port or (443 if tls is not None else 80)), 2)
     if tls is not None:
@@ -116,7 +117,7 @@ def http(host, request, port=None, tls=None, protocols=(), wait=1):
         pass
     return received.decode("latin-1")
 
-# Frames of HTTP/2 after the preface: the fields of a request, each a literal of HPACK, as stream `stream`.
+# The HEADERS frame of a request on an HTTP/2 stream. Each field is a literal of HPACK.
 def h2_request(fields, stream=1):
     block = b"".join(b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value for name, value in fields)
     return struct.pack("!I", len(block) << 8 | 1) + b"\5" + struct.pack("!I", stream) + block
@@ -128,7 +129,7 @@ def h2(*requests, tls="a.test", host="a.test", wait=1):
 def fields(authority, path=b"/echo", method=b"GET", scheme=b"https", more=()):
     return [(b":method", method), (b":scheme", scheme), (b":path", path), (b":authority", authority), *more]
 
-# What the origin answers to a request that is not allowed, and not to others.
+# `sign` is a text in the origin's answer to the request that is not allowed, and in no other answer.
 def judge(text, sign):
     print("OUT" if sign in text else "closed", repr(text))
 
@@ -145,23 +146,23 @@ def needs_signal_scope():
 def is_jailed():
     return "PEERNAME_JAIL_TEST" in os.environ
 
-# The kernel drops a signal without a word: whether it arrives, the canary says.
+# The kernel drops a signal without an error; the canary reports whether one has arrived.
 def outcome():
     return "closed: sent, and dropped" if is_jailed() else "OUT: sent"
 
-# Has data arrive at a socket whose owner, which gets a signal then, is set by `own`: the canary's process group, which this
-# process has joined.
+# Joins the canary's process group, makes it the owner of a socket by `own`, and sends data to the socket, for which the owner
+# gets a signal.
 def in_group_of_victim(own):
     group = os.getpgid(VICTIM)
     if os.fork() == 0:
         try:
             if os.getpgrp() != group:
                 os.setpgid(0, group)
-            one, other = socket.socketpair()
-            own(one, group)
-            fcntl.fcntl(one, fcntl.F_SETSIG, signal.SIGURG)
-            fcntl.fcntl(one, fcntl.F_SETFL, os.O_ASYNC)
-            other.send(b"x")
+            owned, sender = socket.socketpair()
+            own(owned, group)
+            fcntl.fcntl(owned, fcntl.F_SETSIG, signal.SIGURG)
+            fcntl.fcntl(owned, fcntl.F_SETFL, os.O_ASYNC)
+            sender.send(b"x")
             time.sleep(0.2)
             print(outcome(), flush=True)
         except OSError as error:
@@ -169,7 +170,7 @@ def in_group_of_victim(own):
         os._exit(0)
     os.wait()
 
-# The mediator and the interceptor, and those of other jails.
+# The process ids of mediators and interceptors, those of other jails included.
 def processes_of_jail():
     pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
     return [pid for pid in pids if "peername" in read_or_nothing("/proc/%d/comm" % pid) and pid != os.getpid()]
@@ -181,13 +182,13 @@ def read_or_nothing(path):
     except OSError:
         return ""
 
-# The kernel asks for the right first: any other error is one of the arguments.
+# The kernel checks the capability before the arguments, so any other error means that the call is permitted.
 def permitted(result):
     number = ctypes.get_errno()
     is_refused = result < 0 and number in (errno.EPERM, errno.EACCES, errno.ENOSYS)
     print("closed" if is_refused else "OUT", result, os.strerror(number))
 
-# Connects a Unix socket, once or for so many seconds, and reports the canary's greeting.
+# Connects to a Unix socket again and again for so many seconds, at least once, and reports the canary's greeting.
 def connect_for(seconds, path):
     end = time.monotonic() + seconds
     while True:

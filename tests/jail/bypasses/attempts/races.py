@@ -1,4 +1,4 @@
-# Attempts by what changes while a call is checked or made, and by addresses that two parsers could read differently.
+# Attempts by races with a call that is checked or made, and by addresses that two parsers could read differently.
 
 # %% a path that is exchanged during the call [not-tried]
 import tempfile, threading
@@ -208,7 +208,7 @@ one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 for path in (os.environ["CANARY"] + ".packets", os.environ["CANARY"] + ".datagrams"):
     try:
         one.sendto(b"x", path)
-        # The address counts for nothing: the packet is the peer's.
+        # The address is ignored: the packet goes to the peer.
         print("closed", other.recv(10))
     except OSError as error:
         print("closed", error)

@@ -43,15 +43,15 @@ print(outcome())
 
 # %% a signal when a socket has data, to a process group that one has joined [noticed]
 needs_signal_scope()
-in_group_of_victim(lambda one, group: fcntl.fcntl(one, fcntl.F_SETOWN, -group))
+in_group_of_victim(lambda owned, group: fcntl.fcntl(owned, fcntl.F_SETOWN, -group))
 
 # %% such a signal to a process group by F_SETOWN_EX [noticed]
 needs_signal_scope()
-in_group_of_victim(lambda one, group: fcntl.fcntl(one, 15, struct.pack("ii", 2, group)))
+in_group_of_victim(lambda owned, group: fcntl.fcntl(owned, 15, struct.pack("ii", 2, group)))
 
 # %% such a signal to a process group by FIOSETOWN and SIOCSPGRP [noticed]
 needs_signal_scope()
-in_group_of_victim(lambda one, group: [fcntl.ioctl(one, command, struct.pack("i", -group)) for command in (0x8901, 0x8902)])
+in_group_of_victim(lambda owned, group: [fcntl.ioctl(owned, command, struct.pack("i", -group)) for command in (0x8901, 0x8902)])
 
 # %% a signal for urgent data (SIGURG) [noticed]
 needs_signal_scope()

@@ -1,3 +1,4 @@
+# Servers for IPv4 and IPv6 that report to each client its address.
 import socket, socketserver, threading
 
 class Hello(socketserver.BaseRequestHandler):

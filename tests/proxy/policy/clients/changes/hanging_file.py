@@ -1,4 +1,4 @@
-"""A file system with one file, `denied`, that answers nothing while the file GATE exists, as a server of NFS that is gone.
+"""A file system with one file, `denied`. It answers no request while the file GATE exists, like an NFS server that is down.
 
 usage: hanging_file.py DIRECTORY CONTENT GATE"""
 
@@ -23,11 +23,11 @@ print("mounted", flush=True)
 
 
 def attributes(node):
-    about = os.stat(content)
-    seconds = [int(about.st_atime), int(about.st_mtime), int(about.st_ctime)]
-    nanoseconds = [time % 10**9 for time in (about.st_atime_ns, about.st_mtime_ns, about.st_ctime_ns)]
+    status = os.stat(content)
+    seconds = [int(status.st_atime), int(status.st_mtime), int(status.st_ctime)]
+    nanoseconds = [time % 10**9 for time in (status.st_atime_ns, status.st_mtime_ns, status.st_ctime_ns)]
     mode = stat.S_IFDIR | 0o755 if node == ROOT else stat.S_IFREG | 0o644
-    size = 0 if node == ROOT else about.st_size
+    size = 0 if node == ROOT else status.st_size
     return struct.pack("<6Q10I", node, size, 1, *seconds, *nanoseconds, mode, 1, 0, 0, 0, 4096, 0)
 
 
@@ -61,6 +61,6 @@ while True:
         continue
     while os.path.exists(gate):
         time.sleep(0.05)
-    given = answer(operation, node, request[40:])
-    error, payload = (-given, b"") if isinstance(given, int) else (0, given)
+    result = answer(operation, node, request[40:])
+    error, payload = (-result, b"") if isinstance(result, int) else (0, result)
     os.write(fuse, struct.pack("<IiQ", 16 + len(payload), error, unique) + payload)
