@@ -118,12 +118,12 @@ fn every_error_has_its_position() {
             (["proxy", "--config", &path], 2),
         ] {
             let output = run(&args);
-            let said = text(&output);
-            assert_eq!(output.status.code(), Some(code), "{content}: {said}");
-            assert!(said.contains(&path), "{content}: {said}");
+            let printed = text(&output);
+            assert_eq!(output.status.code(), Some(code), "{content}: {printed}");
+            assert!(printed.contains(&path), "{content}: {printed}");
             assert!(
-                said.contains(position) && said.contains(hint),
-                "{content}: {said}"
+                printed.contains(position) && printed.contains(hint),
+                "{content}: {printed}"
             );
         }
     }
@@ -137,10 +137,13 @@ fn config_check_reports_all_errors() {
         "[[listen]]\n[[listen]]\ntrust = [\"10.0.0.0/33\"]\n[[listen]]\ntrust = [\"any\"]\n",
     );
     let output = run(&["config", "check", &path]);
-    let said = String::from_utf8(output.stdout).expect("text");
-    let positions: Vec<_> = said.lines().map(|line| line.split(", ").nth(1)).collect();
+    let printed = String::from_utf8(output.stdout).expect("text");
+    let positions: Vec<_> = printed
+        .lines()
+        .map(|line| line.split(", ").nth(1))
+        .collect();
     let expected = ["line 1", "line 1", "line 3", "line 2", "line 4"].map(Some);
-    assert_eq!(positions, expected, "{said}");
+    assert_eq!(positions, expected, "{printed}");
 }
 
 /// Wrong types, unknown keys and unknown values are reported with their lines; so are all errors of the syntax.
@@ -163,13 +166,13 @@ fn config_check_reports_all_parse_errors() {
     ] {
         let path = scratch.write("proxy.toml", content);
         let output = run(&["config", "check", &path]);
-        let said = String::from_utf8(output.stdout).expect("text");
-        let positions: Vec<_> = said
+        let printed = String::from_utf8(output.stdout).expect("text");
+        let positions: Vec<_> = printed
             .lines()
             .filter_map(|line| line.split(", ").nth(1))
             .map(|position| position.split(':').next().unwrap_or(position))
             .collect();
-        assert_eq!(positions, lines, "{said}");
+        assert_eq!(positions, lines, "{printed}");
     }
 }
 
@@ -226,14 +229,14 @@ accept-proxy = [\"nowhere\"]
     let path = scratch.write("peername.toml", content);
     let output = run(&["config", "check", &path]);
     assert_eq!(output.status.code(), Some(3));
-    let said = String::from_utf8(output.stdout).expect("text");
-    let lines: Vec<_> = said
+    let printed = String::from_utf8(output.stdout).expect("text");
+    let lines: Vec<_> = printed
         .lines()
         .map(|line| line.strip_prefix(&format!("{path}, ")).expect(&path))
         .collect();
-    assert_eq!(lines.len(), expected.len(), "{said}");
+    assert_eq!(lines.len(), expected.len(), "{printed}");
     for (line, expected) in lines.iter().zip(expected) {
-        assert!(line.starts_with(expected), "{expected}: {line}\n{said}");
+        assert!(line.starts_with(expected), "{expected}: {line}\n{printed}");
     }
 }
 
@@ -291,18 +294,21 @@ fn one_file_serves_all_commands() {
             (&[command, "--config", &path], 2),
         ] {
             let output = run(args);
-            let said = text(&output);
-            assert_eq!(output.status.code(), Some(code), "{table}: {said}");
+            let printed = text(&output);
+            assert_eq!(output.status.code(), Some(code), "{table}: {printed}");
             assert!(
-                said.contains(position) && said.contains(hint),
-                "{table}: {said}"
+                printed.contains(position) && printed.contains(hint),
+                "{table}: {printed}"
             );
         }
         // The target is the proxy's own listener, so that the proxy exits at once.
         let own = format!("{}{table}", listen.replace(":443", ":8443"));
         let output = run(&["proxy", "--config", &scratch.write("own.toml", &own)]);
-        let said = text(&output);
-        assert!(said.contains("to itself") && !said.contains(hint), "{said}");
+        let printed = text(&output);
+        assert!(
+            printed.contains("to itself") && !printed.contains(hint),
+            "{printed}"
+        );
     }
     for (command, option) in [
         ("forward", "--to=127.0.0.1:80"),

@@ -211,10 +211,10 @@ fn mistakes_are_answered_with_cause_and_fix() {
             &["process 4194304 does not run; `pgrep -a peername`"],
         ),
     ] {
-        let said = Peername::run_failing(&host, &words(line), code);
-        assert_contains(&said, says);
-        let lines = said.lines().filter(|line| !line.is_empty()).count();
-        assert!(lines <= 3, "{said}");
+        let printed = Peername::run_failing(&host, &words(line), code);
+        assert_contains(&printed, says);
+        let lines = printed.lines().filter(|line| !line.is_empty()).count();
+        assert!(lines <= 3, "{printed}");
     }
 }
 
@@ -257,11 +257,11 @@ fn unknown_names_are_answered_with_the_known_ones() {
         ("jail --alow a.test -- true", "'--allow'"),
         ("proxy --trsut any", "'--trust'"),
     ] {
-        let said = Peername::run_failing(&host, &words(line), 2);
-        assert_contains(&said, &[says]);
+        let printed = Peername::run_failing(&host, &words(line), 2);
+        assert_contains(&printed, &[says]);
         // Neither clap's tip to pass an unknown option on as a value, nor the hidden subcommand `routes keep`.
-        assert!(!said.contains("as a value"), "{said}");
-        assert!(!said.contains("keep"), "{said}");
+        assert!(!printed.contains("as a value"), "{printed}");
+        assert!(!printed.contains("keep"), "{printed}");
     }
 }
 
@@ -293,10 +293,10 @@ fn mistakes_of_an_ordinary_user_are_answered_with_what_it_may_do() {
         ),
     ] {
         let output = rig.run_outside(User::Nobody, &command);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{command}: {said}");
-        assert_contains(&said, &[says]);
-        assert!(said.matches("(os error").count() <= 1, "{said}");
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{command}: {printed}");
+        assert_contains(&printed, &[says]);
+        assert!(printed.matches("(os error").count() <= 1, "{printed}");
     }
 }
 

@@ -46,10 +46,10 @@ fn send_supports_udp() {
         &Host::new(),
         &["send", "--proxy-version=spp", "127.0.0.1:1"],
     );
-    let said = String::from_utf8_lossy(&output.stderr);
+    let printed = String::from_utf8_lossy(&output.stderr);
     assert!(
-        output.status.code() == Some(2) && said.contains("--protocol udp"),
-        "{said}"
+        output.status.code() == Some(2) && printed.contains("--protocol udp"),
+        "{printed}"
     );
 }
 
@@ -65,10 +65,10 @@ fn ca_init_keeps_an_authority_on_request() {
             String::from_utf8_lossy(&output.stderr).into_owned(),
         )
     };
-    let (code, said) = run(&["ca", "show"]);
+    let (code, printed) = run(&["ca", "show"]);
     assert!(
-        code == Some(1) && said.contains(&format!("peername ca init --ca {ca}")),
-        "{said}"
+        code == Some(1) && printed.contains(&format!("peername ca init --ca {ca}")),
+        "{printed}"
     );
     assert_eq!(run(&["ca", "init", "--if-missing"]).0, Some(0));
     let first = std::fs::read(scratch.path("ca/authority.pem")).expect("the authority");

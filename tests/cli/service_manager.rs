@@ -372,14 +372,14 @@ fn units_are_valid_and_tight() {
         .args(&paths)
         .output()
         .expect("systemd-analyze");
-    let said = String::from_utf8_lossy(&output.stderr);
-    let findings: Vec<_> = said
+    let printed = String::from_utf8_lossy(&output.stderr);
+    let findings: Vec<_> = printed
         .lines()
         .filter(|line| line.contains("peername"))
         // systemd 252 does not know this directive.
         .filter(|line| !line.contains("FileDescriptorStorePreserve"))
         .collect();
-    assert_eq!(findings, [""; 0], "{said}");
+    assert_eq!(findings, [""; 0], "{printed}");
     for path in paths.iter().filter(|path| path.ends_with(".service")) {
         let threshold = match path {
             // The agent enters the networks of containers, and writes to their memory.
@@ -391,8 +391,8 @@ fn units_are_valid_and_tight() {
             .args(["security", "--offline=true", "--threshold", threshold, path])
             .output()
             .expect("systemd-analyze");
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success(), "{path}: {said}");
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{path}: {printed}");
     }
 }
 

@@ -60,9 +60,9 @@ fn forward_names_ipv4_clients_by_their_ipv4_address() {
         let args = [&args[..], &[&version]].concat();
         let _forward = Peername::start(&lab.balancer, &args, &[FRONT_V4]);
         let client = Conn::connect(&lab.client, FRONT_V4);
-        let said = backend.accept().recv(header.len());
+        let received = backend.accept().recv(header.len());
         assert_eq!(
-            said.escape_ascii().to_string(),
+            received.escape_ascii().to_string(),
             header.escape_ascii().to_string()
         );
         // The next version connects from the same port.
@@ -89,8 +89,8 @@ fn forward_does_not_connect_to_itself() {
                 "--to",
                 to,
             ];
-            let said = Peername::run_failing(&lab.balancer, &args, 2);
-            assert_contains(&said, &["it would connect to itself"]);
+            let printed = Peername::run_failing(&lab.balancer, &args, 2);
+            assert_contains(&printed, &["it would connect to itself"]);
         }
     }
 }
@@ -120,8 +120,8 @@ fn header_option_without_a_header_is_an_error() {
             "--destination is part of a header",
         ),
     ] {
-        let said = Peername::run_failing(&host, &line.split(' ').collect::<Vec<_>>(), 2);
-        assert!(said.contains(hint), "{line}: {said}");
+        let printed = Peername::run_failing(&host, &line.split(' ').collect::<Vec<_>>(), 2);
+        assert!(printed.contains(hint), "{line}: {printed}");
     }
 }
 
@@ -149,10 +149,10 @@ fn send_claims_any_client() {
                 "CLIENT INFO\r\nQUIT\r\n",
             );
             assert!(output.status.success(), "{output:?}");
-            let said = String::from_utf8_lossy(&output.stdout);
+            let printed = String::from_utf8_lossy(&output.stdout);
             assert!(
-                said.contains(&format!(" addr={client} ")),
-                "{client}: {said}"
+                printed.contains(&format!(" addr={client} ")),
+                "{client}: {printed}"
             );
         }
     }
@@ -238,8 +238,8 @@ fn decode_reads_raw_bytes() {
     let header = "PROXY TCP6 2001:db8::7 2001:db8::1 40007 443\r\n";
     let output = Peername::run_with_input(&host, &[BINARY], &["decode"], header);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
-    let said: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    assert_eq!(said["src"], "[2001:db8::7]:40007");
+    let printed: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(printed["src"], "[2001:db8::7]:40007");
 }
 
 #[test]
@@ -305,11 +305,12 @@ fn assert_demo_shows_proxy_and_jail(program: &[&str]) {
     let host = Host::new();
     let before = host.run("ip", &["address"]);
     let output = Peername::run_with_input(&host, program, &["demo"], "");
-    let said = String::from_utf8_lossy(&output.stdout);
+    let printed = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{said}\n{errors}");
+    assert_eq!(output.status.code(), Some(0), "{printed}\n{errors}");
     let addresses_after = |label: &str| -> Vec<SocketAddr> {
-        said.lines()
+        printed
+            .lines()
             .filter_map(|line| line.trim().strip_prefix(label)?.trim().parse().ok())
             .collect()
     };
@@ -319,14 +320,14 @@ fn assert_demo_shows_proxy_and_jail(program: &[&str]) {
     );
     assert!(
         without.len() >= 2 && without.iter().all(|addr| addr.ip().is_loopback()),
-        "{said}"
+        "{printed}"
     );
     assert!(
         with.len() >= 2 && !with.iter().any(|addr| addr.ip().is_loopback()),
-        "{said}"
+        "{printed}"
     );
     assert_contains(
-        &said,
+        &printed,
         &[
             "GET  http://192.0.2.80/   HTTP/1.1 200 OK",
             "POST http://192.0.2.80/   HTTP/1.1 403 Forbidden",

@@ -15,9 +15,9 @@ fn assert_trusts_only_with_our_variables(rig: &CaRig, client: &str) {
         rig,
         &format!("eval \"$($PEERNAME ca env --ca $CA --into $DIR)\"; {client}"),
     );
-    let said = String::from_utf8_lossy(&with.stdout);
+    let printed = String::from_utf8_lossy(&with.stdout);
     assert!(
-        with.status.success() && said.contains(server::BODY),
+        with.status.success() && printed.contains(server::BODY),
         "{client}: {with:?}"
     );
 }
@@ -59,12 +59,12 @@ fn client_that_requires_rsa_is_served() {
     let rig = CaRig::new(&[]);
     let port = server::start(&rig.host, &rig.ca);
     for version in ["-tls1_2", "-tls1_3"] {
-        let said = rig.shell_succeeds(&format!(
+        let printed = rig.shell_succeeds(&format!(
             "eval \"$($PEERNAME ca env --ca $CA)\"; echo | openssl s_client {version} -verify_return_error \
              -servername localhost -connect 127.0.0.1:{port} -sigalgs RSA-PSS+SHA256"
         ));
-        assert_contains(&said, &["Peer signature type: RSA-PSS"]);
-        assert_contains(&said, &["Verify return code: 0"]);
+        assert_contains(&printed, &["Peer signature type: RSA-PSS"]);
+        assert_contains(&printed, &["Verify return code: 0"]);
     }
 }
 
@@ -143,15 +143,15 @@ fn ca_files_may_have_any_path() {
     compile_java(&rig);
     let into = r#"INTO="$DIR/it's my \"own\" \$HOME; \\ place""#;
     let env = format!(r#"{into}; eval "$($PEERNAME ca env --ca $CA --into "$INTO")""#);
-    let said = rig.shell(&env);
-    let said = String::from_utf8_lossy(&said.stderr);
-    assert_contains(&said, &["mkdir -p -m 755 "]);
+    let printed = rig.shell(&env);
+    let printed = String::from_utf8_lossy(&printed.stderr);
+    assert_contains(&printed, &["mkdir -p -m 755 "]);
     // The command that the message recommends.
     rig.shell_succeeds(&format!(r#"{into}; mkdir -p -m 755 "$INTO""#));
     for client in ["curl -sS", "java -cp $DIR Client"] {
         let served = run_client(&rig, &format!("{env}; {client} https://127.0.0.1:{port}/"));
-        let said = String::from_utf8_lossy(&served.stdout);
-        assert!(said.contains(server::BODY), "{client}: {served:?}");
+        let printed = String::from_utf8_lossy(&served.stdout);
+        assert!(printed.contains(server::BODY), "{client}: {served:?}");
     }
 }
 
@@ -171,10 +171,10 @@ fn intermediate_authority_sends_its_chain() {
          cat between.key between.pem >$CA/authority.pem",
     );
     let port = server::start(&rig.host, &rig.ca);
-    let said = rig.shell_succeeds(&format!(
+    let printed = rig.shell_succeeds(&format!(
         "curl -sS --cacert $DIR/root.pem https://localhost:{port}/"
     ));
-    assert_eq!(said, server::BODY);
+    assert_eq!(printed, server::BODY);
     assert!(
         rig.fails("rotate")
             .contains("get its successor where it came from")

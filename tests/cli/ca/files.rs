@@ -14,11 +14,11 @@ use crate::harness::rig::ca::CaRig;
 fn authority_may_sign_leaves_only() {
     let rig = CaRig::new(&["--common-name", "a test", "--days", "90"]);
     fs::write(rig.scratch.path("ca.pem"), rig.succeeds("export", &[])).expect("a file");
-    let said = rig.shell_succeeds(
+    let printed = rig.shell_succeeds(
         "openssl verify -x509_strict -check_ss_sig -CAfile $DIR/ca.pem $DIR/ca.pem",
     );
-    assert_contains(&said, &["OK"]);
-    let said = rig.shell_succeeds("openssl x509 -in $DIR/ca.pem -noout -text");
+    assert_contains(&printed, &["OK"]);
+    let printed = rig.shell_succeeds("openssl x509 -in $DIR/ca.pem -noout -text");
     for expected in [
         "CN = a test",
         "X509v3 Basic Constraints: critical\n                CA:TRUE, pathlen:0",
@@ -26,19 +26,20 @@ fn authority_may_sign_leaves_only() {
         "X509v3 Subject Key Identifier",
         "ASN1 OID: prime256v1",
     ] {
-        assert!(said.contains(expected), "{expected}: {said}");
+        assert!(printed.contains(expected), "{expected}: {printed}");
     }
-    assert!(!said.contains("Name Constraints"), "{said}");
+    assert!(!printed.contains("Name Constraints"), "{printed}");
     rig.shell_succeeds("openssl x509 -in $DIR/ca.pem -noout -checkend $((89 * 86400))");
     rig.shell_succeeds("! openssl x509 -in $DIR/ca.pem -noout -checkend $((91 * 86400))");
     let shown: Value = serde_json::from_str(&rig.succeeds("show", &["--json"])).expect("JSON");
-    let print = rig.shell_succeeds("openssl x509 -in $DIR/ca.pem -noout -fingerprint -sha256");
+    let fingerprint =
+        rig.shell_succeeds("openssl x509 -in $DIR/ca.pem -noout -fingerprint -sha256");
     let sha256 = shown
         .get("sha256")
         .and_then(Value::as_str)
         .expect("a fingerprint");
     assert_eq!(
-        print.trim().split_once('=').map(|(_, print)| print),
+        fingerprint.trim().split_once('=').map(|(_, sha256)| sha256),
         Some(sha256)
     );
     assert!(rig.succeeds("show", &[]).contains(sha256));
@@ -64,8 +65,8 @@ fn key_is_readable_by_its_owner_alone_with_any_umask() {
     for umask in ["0000", "0022", "0777"] {
         let rig = CaRig::empty();
         rig.shell_succeeds(&format!("umask {umask}; $PEERNAME ca init --ca $CA"));
-        let said = rig.shell_succeeds("cd $CA && stat -c '%a %n' . *");
-        assert_eq!(said, "700 .\n600 authority.pem\n", "{umask}");
+        let printed = rig.shell_succeeds("cd $CA && stat -c '%a %n' . *");
+        assert_eq!(printed, "700 .\n600 authority.pem\n", "{umask}");
     }
 }
 
@@ -86,8 +87,8 @@ fn concurrent_ca_init_makes_one_authority() {
     assert_eq!(made.len(), 1, "{outputs:?}");
     for output in refused {
         assert_eq!(output.status.code(), Some(1));
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_contains(&said, &["is there already"]);
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert_contains(&printed, &["is there already"]);
     }
     let shown: Value = serde_json::from_str(&rig.succeeds("show", &["--json"])).expect("JSON");
     let sha256 = shown
@@ -105,17 +106,17 @@ fn files_open_to_others_are_refused_with_the_remedy() {
     let chmod =
         |path: &str, mode| fs::set_permissions(path, Permissions::from_mode(mode)).expect("chmod");
     chmod(&key, 0o640);
-    let said = rig.fails("show");
-    assert_contains(&said, &[&format!("chmod 600 {key}")]);
+    let printed = rig.fails("show");
+    assert_contains(&printed, &[&format!("chmod 600 {key}")]);
     chmod(&key, 0o600);
     chmod(&rig.ca, 0o770);
-    let said = rig.fails("export");
-    assert_contains(&said, &[&format!("chmod go-w {}", rig.ca)]);
+    let printed = rig.fails("export");
+    assert_contains(&printed, &[&format!("chmod go-w {}", rig.ca)]);
     chmod(&rig.ca, 0o755);
     rig.succeeds("show", &[]);
     rig.shell_succeeds("chown 65534 $CA/authority.pem");
-    let said = rig.fails("show");
-    assert_contains(&said, &["chown 0"]);
+    let printed = rig.fails("show");
+    assert_contains(&printed, &["chown 0"]);
 }
 
 /// As Kubernetes mounts a Secret for a user: root's file, readable by a group of that user.
@@ -164,9 +165,9 @@ fn authority_of_another_kind_is_refused_by_name() {
 #[test]
 fn foreign_file_has_to_be_moved_away() {
     let rig = CaRig::new(&[]);
-    let said = rig.fails("init");
+    let printed = rig.fails("init");
     let fix = format!("`peername ca rotate --ca {}` replaces", rig.ca);
-    assert!(said.contains(&fix), "{said}");
+    assert!(printed.contains(&fix), "{printed}");
     let path = format!("{}/authority.pem", rig.ca);
     let ours = fs::read_to_string(&path).expect("the authority");
     let foreign = rig.shell_succeeds(
@@ -180,9 +181,9 @@ fn foreign_file_has_to_be_moved_away() {
     ] {
         fs::write(&path, content).expect("a file");
         assert_eq!(rig.ca("rotate", &[]).status.code(), Some(1), "{why}");
-        let said = rig.fails("init");
-        assert_contains(&said, &[why, "move it away"]);
-        assert!(!said.contains("rotate"), "{said}");
+        let printed = rig.fails("init");
+        assert_contains(&printed, &[why, "move it away"]);
+        assert!(!printed.contains("rotate"), "{printed}");
         assert_eq!(fs::read_to_string(&path).expect("it stays"), content);
     }
     rig.shell_succeeds("mv $CA/authority.pem $DIR/away && $PEERNAME ca init --ca $CA");

@@ -53,11 +53,11 @@ fn readme_example_with_marks_works() {
     let backend = start_netcat(server, "nc -kvnl 127.0.0.1 22");
     let proxy = example(&rig, server, "-P ");
     proxy.wait_logged("[::1]:22");
-    let said = proxy.log();
-    assert!(!said.contains("CHECK FAILED"), "{said}");
-    assert_eq!(said.matches("[+] VERIFIED").count(), 8, "{said}");
+    let log = proxy.log();
+    assert!(!log.contains("CHECK FAILED"), "{log}");
+    assert_eq!(log.matches("[+] VERIFIED").count(), 8, "{log}");
     assert_contains(
-        &said,
+        &log,
         &["127.0.0.1:22 is up and reachable using spoofed connection"],
     );
     assert_eq!(hello(&rig, server, &backend), v4([1, 2, 3, 4], 11));

@@ -26,11 +26,11 @@ fn netcat_on_one_machine_works() {
         "sudo ./go-mmproxy -l 0.0.0.0:25577 -4 127.0.0.1:25578 -6 [::1]:25578",
     );
     wait_listening(&proxy);
-    let said = rig.run(
+    let output = rig.run(
         &host,
         r"printf 'PROXY TCP4 127.0.0.1 127.0.0.1 65432 25578\r\nPING\r\n' | nc -q1 127.0.0.1 25577",
     );
-    assert!(said.status.success(), "{said:?}");
+    assert!(output.status.success(), "{output:?}");
     assert_eq!(first_peer(&backend), v4([127, 0, 0, 1], 65432));
     backend.wait_line("the message", |line| (line.trim() == "PING").then_some(()));
 }
@@ -157,10 +157,10 @@ fn path_networks_bounding_set_suffices() {
     // setpriv itself keeps the capabilities in the bounding set; the program that it executes has none.
     let program = [AS_NOBODY, &[bounding, "setpriv", "--no-new-privs", &copy]].concat();
     let output = Peername::run_with_input(&host, &program, &args, "");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{printed}");
     assert_contains(
-        &said,
+        &printed,
         &["AmbientCapabilities=CAP_NET_ADMIN CAP_NET_BIND_SERVICE"],
     );
 }

@@ -92,9 +92,9 @@ fn rust_log_sets_the_log_level() {
         .wait_listening(&[LISTEN_V4]);
     Conn::connect_and_send(&lab.balancer, LISTEN_V4, b"no header\r\n").wait_closed();
     // Only the throttled warning about refusals is logged, not a line for each: such a line would have the peer's port.
-    let said = proxy.log();
+    let log = proxy.log();
     assert!(
-        !said.contains("listening") && !said.contains("10.81.0.2:"),
-        "{said}"
+        !log.contains("listening") && !log.contains("10.81.0.2:"),
+        "{log}"
     );
 }

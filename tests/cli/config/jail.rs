@@ -31,9 +31,9 @@ fn config_check_reads_the_rules_of_a_jail() {
     ] {
         let path = scratch.write("jail.toml", &format!("[jail]\n{table}\n"));
         let output = run(&["config", "check", &path]);
-        let said = String::from_utf8(output.stdout).expect("text");
-        assert_eq!(output.status.code(), Some(3), "{table}: {said}");
-        assert_contains(&said, &["jail.toml", expected]);
+        let printed = String::from_utf8(output.stdout).expect("text");
+        assert_eq!(output.status.code(), Some(3), "{table}: {printed}");
+        assert_contains(&printed, &["jail.toml", expected]);
     }
     for (table, expected) in [
         ("rules = []", "line 2, rules: an empty list: name some"),
@@ -43,8 +43,8 @@ fn config_check_reads_the_rules_of_a_jail() {
         ("allow-unix = \"none\"", "line 2, [jail]: allow-unix "),
     ] {
         let path = scratch.write("jail.toml", &format!("[jail]\n{table}\n"));
-        let said = text(&run(&["config", "check", &path]));
-        assert_contains(&said, &[expected]);
+        let printed = text(&run(&["config", "check", &path]));
+        assert_contains(&printed, &[expected]);
     }
     let path = scratch.write("jail.toml", "[jail]\nrules = [\"allow a.test\"]\n");
     assert_eq!(run(&["config", "check", &path]).status.code(), Some(0));

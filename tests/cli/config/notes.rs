@@ -36,9 +36,13 @@ fn older_names_of_keys_are_reported_once() {
         let listens = [8443, 8444].map(|port| ([127, 0, 0, 1], port).into());
         let proxy = Peername::start(&host, &["proxy", "--config", &path], &listens);
         proxy.wait_started();
-        for said in [text(&checked), proxy.log()] {
-            assert_contains(&said, expected);
-            assert_eq!(said.matches("older name").count(), expected.len(), "{said}");
+        for printed in [text(&checked), proxy.log()] {
+            assert_contains(&printed, expected);
+            assert_eq!(
+                printed.matches("older name").count(),
+                expected.len(),
+                "{printed}"
+            );
         }
     }
 }
@@ -106,16 +110,16 @@ fn config_check_names_keys_that_a_reload_does_not_change() {
         assert_eq!(checked.status.code(), Some(0), "{}", text(&checked));
         text(&checked)
     };
-    let said = check("workers = 2\ndata-path = \"kernel\"\ndrain = \"5s\"\n");
+    let printed = check("workers = 2\ndata-path = \"kernel\"\ndrain = \"5s\"\n");
     let note = "a reload refuses a change of workers, data-path: restart the process, or `peername upgrade`";
-    assert!(said.contains(note), "{said}");
-    let said = check("drain = \"5s\"\n");
-    assert!(!said.contains("a reload refuses"), "{said}");
-    let said = check("admin = [\"127.0.0.1:9100\"]\nverbose = 1\nsetup-routes = true\n");
+    assert!(printed.contains(note), "{printed}");
+    let printed = check("drain = \"5s\"\n");
+    assert!(!printed.contains("a reload refuses"), "{printed}");
+    let printed = check("admin = [\"127.0.0.1:9100\"]\nverbose = 1\nsetup-routes = true\n");
     let note = "a reload refuses a change of admin, verbose, setup-routes: restart";
-    assert!(said.contains(note), "{said}");
+    assert!(printed.contains(note), "{printed}");
     assert!(
-        said.contains("note: with setup-routes, a backend"),
-        "{said}"
+        printed.contains("note: with setup-routes, a backend"),
+        "{printed}"
     );
 }

@@ -40,8 +40,8 @@ fn every_command_of_the_pages_is_valid() {
                 .collect();
             let output = Peername::run(&host, &arguments);
             if !output.status.success() {
-                let said = String::from_utf8_lossy(&output.stderr);
-                wrong.push(format!("{}: {command}: {said}", path.display()));
+                let printed = String::from_utf8_lossy(&output.stderr);
+                wrong.push(format!("{}: {command}: {printed}", path.display()));
             }
         }
     }

@@ -31,8 +31,8 @@ fn make(target: &str, into: &Scratch) {
         .env_remove("MAKEFLAGS")
         .output()
         .expect("make");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{printed}");
 }
 
 fn list_files(below: &Path) -> Vec<String> {

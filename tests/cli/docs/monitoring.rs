@@ -183,8 +183,8 @@ fn operate_page_extends_an_existing_prometheus_configuration() {
             "/etc/prometheus",
             scratch.path_text("").trim_end_matches('/'),
         );
-    let said = shell(&Host::new(), &commands);
-    assert_contains(&said, &["SUCCESS: 1 rule files found", "rules found"]);
+    let printed = shell(&Host::new(), &commands);
+    assert_contains(&printed, &["SUCCESS: 1 rule files found", "rules found"]);
     let changed = scratch.read("prometheus.yml");
     let jobs = changed.matches("job_name: ").count();
     assert_eq!(jobs, debian.matches("job_name: ").count() + 1, "{changed}");

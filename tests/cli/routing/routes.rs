@@ -66,9 +66,9 @@ fn shown_lines_are_valid_arguments_of_ip() {
 
 #[test]
 fn backend_on_another_host_is_an_error_with_a_remedy() {
-    let said = Peername::run_failing(&Host::new(), &words("routes add -4 10.9.0.1:80"), 1);
+    let printed = Peername::run_failing(&Host::new(), &words("routes add -4 10.9.0.1:80"), 1);
     assert_contains(
-        &said,
+        &printed,
         &["10.9.0.1:80 is not on this host", "docs/routes.md"],
     );
 }
