@@ -44,8 +44,8 @@ impl BackgroundMonitor {
         self.finish_with(Duration::ZERO)
     }
 
-    /// As [`finish`](Self::finish), plus the CPU time of children that have exited since the start: /proc no longer shows
-    /// them.
+    /// As [`finish`](Self::finish), for an interval in which children have exited. They used `exited` of CPU time, which is no
+    /// background load, and which /proc no longer shows.
     pub(crate) fn finish_with(self, exited: Duration) -> Result<BackgroundLoad> {
         let own = own_cpu()?.since(self.own) + exited;
         let others = procfs::busy_time()?

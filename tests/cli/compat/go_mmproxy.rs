@@ -1,5 +1,6 @@
 //! go-mmproxy, of kzemek and of path-network: README, example unit, log, exit codes.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -174,28 +175,7 @@ fn log_has_go_mmproxys_keys() {
     for (level, logs_errors, logs_ends) in
         [("0", false, false), ("1", true, false), ("2", true, true)]
     {
-        let backend = Backend::listen(&host, v4([127, 0, 0, 1], 9000));
-        let file = rig.0.path_text(&format!("log-{level}"));
-        rig.0.write("subnets", "127.0.0.0/8\n2001:db8::/32\n");
-        let line = format!(
-            "go-mmproxy -l 0.0.0.0:8443 -4 localhost:9000 -allowed-subnets subnets -v {level} >{file}"
-        );
-        let mut proxy = rig.start(&host, &line).wait_listening(&[LISTEN]);
-        let missing = Conn::connect_and_send(&host, LISTEN, b"GET / HTTP/1.1\r\n\r\n");
-        missing.wait_closed();
-        let client = fresh_client_v4();
-        let down = Conn::connect_and_send(&host, LISTEN, &header_bytes::v1(client, LISTEN));
-        let up = backend.accept();
-        down.shutdown_write();
-        up.shutdown_write();
-        up.recv_to_end();
-        drop((down, up, backend));
-        let refused =
-            Conn::connect_and_send(&host, LISTEN, &header_bytes::v1(fresh_client_v4(), LISTEN));
-        refused.wait_closed();
-        proxy.signal(Signal::TERM);
-        assert!(proxy.wait_exit(Duration::from_secs(5)).is_some());
-        let text = rig.0.read(&format!("log-{level}"));
+        let (client, text) = log_at_level(&rig, &host, level);
         let lines: Vec<Value> = text
             .lines()
             .map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}")))
@@ -249,6 +229,33 @@ fn log_has_go_mmproxys_keys() {
             assert_eq!(closing["targetAddr"], "127.0.0.1:9000");
         }
     }
+}
+
+/// Runs the proxy at a log level while one client sends no header, one is served, and one finds no backend. Returns the client
+/// that was served, and the log.
+fn log_at_level(rig: &CompatRig, host: &Host, level: &str) -> (SocketAddr, String) {
+    let backend = Backend::listen(host, v4([127, 0, 0, 1], 9000));
+    let file = rig.0.path_text(&format!("log-{level}"));
+    rig.0.write("subnets", "127.0.0.0/8\n2001:db8::/32\n");
+    let line = format!(
+        "go-mmproxy -l 0.0.0.0:8443 -4 localhost:9000 -allowed-subnets subnets -v {level} >{file}"
+    );
+    let mut proxy = rig.start(host, &line).wait_listening(&[LISTEN]);
+    let missing = Conn::connect_and_send(host, LISTEN, b"GET / HTTP/1.1\r\n\r\n");
+    missing.wait_closed();
+    let client = fresh_client_v4();
+    let down = Conn::connect_and_send(host, LISTEN, &header_bytes::v1(client, LISTEN));
+    let up = backend.accept();
+    down.shutdown_write();
+    up.shutdown_write();
+    up.recv_to_end();
+    drop((down, up, backend));
+    let refused =
+        Conn::connect_and_send(host, LISTEN, &header_bytes::v1(fresh_client_v4(), LISTEN));
+    refused.wait_closed();
+    proxy.signal(Signal::TERM);
+    assert!(proxy.wait_exit(Duration::from_secs(5)).is_some());
+    (client, rig.0.read(&format!("log-{level}")))
 }
 
 #[test]
@@ -322,7 +329,7 @@ fn log_names_peername_and_warns_of_open_trust() {
     proxy.wait_logged("\"msg\":\"listening\"");
 }
 
-const LISTEN: std::net::SocketAddr = v4([127, 0, 0, 1], 8443);
+const LISTEN: SocketAddr = v4([127, 0, 0, 1], 8443);
 
 /// The commands of `go-mmproxy.service.example`.
 const EXEC_START: &str = r#"/usr/bin/go-mmproxy -4 127.0.0.1:1000 -6 "[::1]:1000" -allowed-subnets /usr/share/net-prefixes.txt -l 0.0.0.0:1234"#;
