@@ -96,10 +96,10 @@ def unpack(version, suite):
         (WORK / "cache").mkdir(exist_ok=True)
         subprocess.run(["apt-get", *apt, "--quiet", "--quiet", "update"], check=True)
     # The metapackage depends on the newest release.
-    text = subprocess.run(
+    metapackage = subprocess.run(
         ["apt-cache", *apt, "show", "linux-image-amd64"], stdout=subprocess.PIPE, text=True, check=True
     ).stdout
-    package = re.search(rf"Depends: (linux-image-{re.escape(version)}\.\S+)", text)[1]
+    package = re.search(rf"Depends: (linux-image-{re.escape(version)}\.\S+)", metapackage)[1]
     folder = WORK / package
     if not folder.exists():
         print(f"kernels: downloading {package}")

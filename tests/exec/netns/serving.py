@@ -1,5 +1,5 @@
 # TCP and UDP servers that report to each client its address. SIGINT exits with 7.
-import os, signal, socket, socketserver, sys, threading
+import os, signal, socket, socketserver, threading
 
 signal.signal(signal.SIGINT, lambda *_: os._exit(7))
 

@@ -68,6 +68,6 @@ try:
             seen["end"] = f"goaway {int.from_bytes(payload[4:8], 'big')}"
         if kind in (HEADERS, DATA) and flags & END_STREAM:
             seen["end"] = "complete"
-except (EOFError, ConnectionError, ssl.SSLError) as error:
+except (EOFError, ConnectionError, ssl.SSLError):
     seen["end"] = "closed"
 print(json.dumps(seen))

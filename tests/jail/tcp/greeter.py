@@ -1,5 +1,5 @@
 # Greets each client.
-import socket, sys, threading
+import socket
 server = socket.create_server(("10.81.0.1", 7022))
 print("ready", flush=True)
 while True:

@@ -11,7 +11,7 @@ for number in range(1500):
         server.listen()
         socket.socket(socket.AF_UNIX).connect(path)
         os.unlink(path)
-    except OSError as error:
+    except OSError:
         failures += 1
 signal.setitimer(signal.ITIMER_REAL, 0)
 print(failures)

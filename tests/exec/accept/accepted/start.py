@@ -1,5 +1,5 @@
 # Starts `peername exec` with an accepted connection as descriptor 0 or 3, and prints its exit code and errors.
-import os, socket, subprocess, sys
+import socket, subprocess, sys
 binary, mode, descriptor, ports = sys.argv[1:]
 listener = socket.create_server(("127.0.0.1", 8443))
 client = socket.create_connection(listener.getsockname())

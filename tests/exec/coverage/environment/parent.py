@@ -1,5 +1,5 @@
 # Listens, and executes a child with an empty environment, which inherits the listener and accepts.
-import ctypes, os, platform, socket, subprocess, sys
+import ctypes, platform, socket, subprocess, sys
 listener = socket.create_server(('10.81.0.1', 8443))
 listener.set_inheritable(True)
 child = '''

@@ -213,7 +213,6 @@ if child == 0:
 print("OUT" if os.waitpid(child, 0)[1] == 0 else "closed")
 
 # %% a set-user-ID program [not-tried]
-import pwd
 for program in ("/usr/bin/su", "/usr/bin/mount", "/usr/bin/newgrp"):
     child = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     time.sleep(0.1)
