@@ -32,7 +32,7 @@ pub(crate) struct Lab {
     pub(crate) client: Host,
     pub(crate) balancer: Host,
     pub(crate) server: Host,
-    born: Instant,
+    created: Instant,
 }
 
 impl Lab {
@@ -51,7 +51,7 @@ impl Lab {
             client: Host::new(),
             balancer: Host::new(),
             server: Host::new(),
-            born: Instant::now(),
+            created: Instant::now(),
         };
         lab.balancer.add_veth("wan", &lab.client, "eth0");
         lab.balancer.add_veth("lan", &lab.server, "eth0");
@@ -73,13 +73,13 @@ impl Lab {
 }
 
 impl Drop for Lab {
-    /// Appends the test's duration to the file in PEERNAME_TEST_TIMES, for `make test`.
+    /// Appends the test's duration to the file that PEERNAME_TEST_TIMES names, for `make test`.
     fn drop(&mut self) {
         let Ok(path) = std::env::var("PEERNAME_TEST_TIMES") else {
             return;
         };
         let name = std::thread::current().name().unwrap_or("?").to_owned();
-        let line = format!("{:7.2} s  {name}\n", self.born.elapsed().as_secs_f64());
+        let line = format!("{:7.2} s  {name}\n", self.created.elapsed().as_secs_f64());
         scratch::append_line(path.as_ref(), &line);
     }
 }
@@ -126,8 +126,8 @@ pub(crate) fn assert_prints(output: &Output, text: &str) {
     assert_eq!(printed, text, "{output:?}");
 }
 
-/// Asserts that one of `tries` reactions takes `limit` at most. The machine may be busy with other tests, so
-/// one is enough; a program that waits for a timer misses all of them.
+/// Asserts that at least one of `tries` reactions takes `limit` at most. One is enough because the machine may be busy
+/// with other tests; a program that waits for a timer takes longer each time.
 #[track_caller]
 pub(crate) fn assert_within(tries: usize, limit: Duration, mut reaction: impl FnMut() -> Duration) {
     let mut times = Vec::new();

@@ -20,7 +20,7 @@ impl NatRules {
         host.run("sh", &["-ec", self.install]);
     }
 
-    /// Removes the rules, and what the kernel remembers of them.
+    /// Removes the rules of all programs.
     pub(crate) fn remove(host: &Host) {
         host.nft("flush ruleset");
     }
@@ -35,7 +35,7 @@ impl NatRules {
     }
 }
 
-/// Those of firewalld spare loopback: `oifname != "lo"`.
+/// The rules of programs that masquerade on loopback, too. firewalld is none: its rules have `oifname != "lo"`.
 pub(crate) const ON_LOOPBACK: [NatRules; 6] = [
     NatRules {
         program: "Docker 24 to 28, by iptables",

@@ -1,6 +1,15 @@
 //! Programs for which a system call fails, by a seccomp filter.
+//!
+//! The filters are instructions of classic BPF, as tuples (code, jump if true, jump if false, operand):
+//!
+//! | code | |
+//! |---|---|
+//! | 0x20 | loads the 32-bit word at this offset of `seccomp_data`: 0 is the call's number; 16, 24 and 32 are its first three arguments |
+//! | 0x15, 0x35 | compares the word with the operand, by = and by ≥, and skips so many instructions |
+//! | 0x06 | returns an action: 0x00050000 and an errno, 0x80000000 to kill the process, 0x7fff0000 to allow the call |
 
-/// The command that starts the program after it with these calls failing.
+/// The prefix of a command, which then runs with this filter. `calls` are the instructions of one function or constant
+/// of this module.
 pub(crate) fn failing_calls(calls: &str) -> [String; 3] {
     let script = FILTER.replace("CALLS", calls);
     ["python3".to_owned(), "-c".to_owned(), script]
@@ -9,15 +18,16 @@ pub(crate) fn failing_calls(calls: &str) -> [String; 3] {
 /// socket(AF_NETLINK) fails with EAFNOSUPPORT: a unit's RestrictAddressFamilies= without AF_NETLINK.
 pub(crate) const NO_NETLINK: &str = "(0x20, 0, 0, 0), (0x15, 0, 3, socket), (0x20, 0, 0, 16), \
                                      (0x15, 0, 1, 16), (0x06, 0, 0, 0x00050061)";
-/// This call is answered so: with EPERM, or by the end of the process.
-pub(crate) fn denied(call: &str, answer: Denial) -> String {
+
+/// This system call fails with EPERM, or kills the process.
+pub(crate) fn denied(call: &str, denial: Denial) -> String {
     format!(
         "(0x20, 0, 0, 0), (0x15, 0, 1, {call}), (0x06, 0, 0, {:#x})",
-        answer as u32
+        denial as u32
     )
 }
 
-/// What a unit's SystemCallFilter= does: with and without SystemCallErrorNumber=EPERM.
+/// How a unit's SystemCallFilter= denies a call: with SystemCallErrorNumber=EPERM, and without.
 #[derive(Clone, Copy, Debug)]
 #[repr(u32)]
 pub(crate) enum Denial {
@@ -25,7 +35,7 @@ pub(crate) enum Denial {
     Kill = 0x8000_0000,
 }
 
-/// epoll_ctl(2) fails with ENOSPC for descriptors from `limit` on: no watches are left
+/// epoll_ctl(2, EPOLL_CTL_ADD) fails with ENOSPC for descriptors from `limit` on, as if no watches were left
 /// (`fs.epoll.max_user_watches`).
 pub(crate) fn no_epoll_watches_from(limit: usize) -> String {
     format!(
@@ -34,14 +44,14 @@ pub(crate) fn no_epoll_watches_from(limit: usize) -> String {
     )
 }
 
-/// A filter of seccomp(2): each call's instructions end with the return action; what reaches the end is
-/// allowed.
+/// Installs the filter (PR_SET_SECCOMP, SECCOMP_MODE_FILTER), and executes its arguments. A call that passes the
+/// instructions is allowed.
 const FILTER: &str = r#"
 import ctypes, os, struct, sys
 numbers = {"epoll_ctl": (233, 21), "socket": (41, 198), "capset": (126, 91), "process_vm_readv": (310, 270),
     "seccomp": (317, 277), "pidfd_send_signal": (424, 424), "pidfd_open": (434, 434), "pidfd_getfd": (438, 438)}
-globals().update({name: both[os.uname().machine == "aarch64"] for name, both in numbers.items()})
-filter = b"".join(struct.pack("HBBI", *one) for one in [CALLS, (0x06, 0, 0, 0x7fff0000)])
+globals().update({name: by_machine[os.uname().machine == "aarch64"] for name, by_machine in numbers.items()})
+filter = b"".join(struct.pack("HBBI", *instruction) for instruction in [CALLS, (0x06, 0, 0, 0x7fff0000)])
 program = struct.pack("HxxxxxxP", len(filter) // 8, ctypes.cast(filter, ctypes.c_void_p).value)
 if ctypes.CDLL(None).prctl(22, 2, program, 0, 0):
     sys.exit("no filter")

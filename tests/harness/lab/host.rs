@@ -36,7 +36,7 @@ impl Host {
         host
     }
 
-    /// Runs `work` inside: its sockets, its threads and its children belong to this host.
+    /// Runs `work` in this network namespace: its sockets, its threads and its children belong to this host.
     pub(crate) fn enter<T>(&self, work: impl FnOnce() -> T) -> T {
         let home = NetworkNamespace::current().expect("our own namespace");
         self.network.enter().expect("setns");
@@ -56,13 +56,13 @@ impl Host {
     }
 
     /// Joins this host and `other` with a veth pair, both ends up.
-    pub(crate) fn add_veth(&self, here: &str, other: &Self, there: &str) {
+    pub(crate) fn add_veth(&self, device: &str, other: &Self, other_device: &str) {
         let path = format!("/proc/{}/fd/{}", std::process::id(), other.file.as_raw_fd());
         self.ip(&format!(
-            "link add {here} type veth peer name {there} netns {path}"
+            "link add {device} type veth peer name {other_device} netns {path}"
         ));
-        self.ip(&format!("link set {here} up"));
-        other.ip(&format!("link set {there} up"));
+        self.ip(&format!("link set {device} up"));
+        other.ip(&format!("link set {other_device} up"));
     }
 
     /// Adds addresses to an interface, usable at once.
@@ -83,6 +83,7 @@ impl Host {
             .split('/')
             .next()
             .and_then(|ip| ip.parse::<Ipv6Addr>().ok());
+        // Destination and prefix length (128), in hexadecimal digits.
         let entry = format!("{:032x} 80 ", u128::from(ip.expect("an IPv6 address")));
         wait_until("the address has its route", || {
             let routes = self.enter(|| fs::read_to_string("/proc/thread-self/net/ipv6_route"));
@@ -92,20 +93,20 @@ impl Host {
 
     /// Runs ip(8) commands, one a line, without the leading `ip`.
     pub(crate) fn ip(&self, commands: &str) {
-        self.feed("ip", &["-batch", "-"], commands);
+        self.run_with_input("ip", &["-batch", "-"], commands);
     }
 
-    /// The same for `ip -6`.
+    /// Runs `ip -6` commands, like [`Self::ip`].
     pub(crate) fn ip6(&self, commands: &str) {
-        self.feed("ip", &["-6", "-batch", "-"], commands);
+        self.run_with_input("ip", &["-6", "-batch", "-"], commands);
     }
 
     /// Loads nftables rules.
     pub(crate) fn nft(&self, rules: &str) {
-        self.feed("nft", &["-f", "-"], rules);
+        self.run_with_input("nft", &["-f", "-"], rules);
     }
 
-    /// Adds a rule of nftables to what comes in (`input`) or goes out (`output`).
+    /// Adds a filter rule of nftables to the hook `input` or `output`.
     pub(crate) fn add_filter(&self, hook: &str, rule: &str) {
         let hook = format!("type filter hook {hook} priority 0;");
         self.nft(&format!(
@@ -153,7 +154,8 @@ impl Host {
             .collect()
     }
 
-    fn feed(&self, program: &str, args: &[&str], input: &str) {
+    /// Runs a program to its end with this standard input; panics if it failed.
+    fn run_with_input(&self, program: &str, args: &[&str], input: &str) {
         let output = self.output(Command::new(program).args(args), input);
         assert!(
             output.status.success(),

@@ -72,7 +72,7 @@ impl Process {
             let open = listeners(self.pid());
             addrs
                 .iter()
-                .all(|addr| open.iter().any(|o| covers(*o, *addr)))
+                .all(|addr| open.iter().any(|listener| covers(*listener, *addr)))
                 .then_some(())
         });
         assert!(
@@ -90,8 +90,10 @@ impl Process {
         let outside = network(self.pid());
         let inside = |pid: &u32| network(*pid).is_some_and(|own| Some(own) != outside);
         let listening = poll_until(Instant::now() + STARTUP_LIMIT, || {
-            let mut all = descendants(self.pid()).into_iter().filter(inside);
-            all.find(|&pid| listeners(pid).iter().any(|addr| addr.port() == port))
+            descendants(self.pid())
+                .into_iter()
+                .filter(inside)
+                .find(|&pid| listeners(pid).iter().any(|addr| addr.port() == port))
         });
         assert!(
             listening.is_some(),
@@ -115,7 +117,7 @@ impl Process {
         self.child.id()
     }
 
-    /// Returns everything the process has printed so far, both streams.
+    /// Everything the process has printed so far, on both streams.
     pub(crate) fn log(&self) -> String {
         self.lines.lock().expect("no reader panicked").join("\n")
     }
@@ -138,7 +140,7 @@ impl Process {
         self.wait_line(text, |line| line.contains(text).then_some(()));
     }
 
-    /// Waits until so many lines of the output contain this text.
+    /// Waits until `times` lines of the output contain this text.
     pub(crate) fn wait_logged_times(&self, text: &str, times: usize) {
         wait_until(text, || self.count_logged(text) >= times);
     }
@@ -161,7 +163,9 @@ impl Process {
 
     /// Reads a field of /proc/PID/status, such as `VmRSS`.
     pub(crate) fn status_field(&self, field: &str) -> String {
-        read_status_field(&format!("/proc/{}/status", self.pid()), field)
+        let path = format!("/proc/{}/status", self.pid());
+        let status = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+        field_value(field, &status)
     }
 
     /// The process's memory in KiB, without what the kernel keeps for its sockets.
@@ -169,7 +173,7 @@ impl Process {
         self.kib("VmRSS")
     }
 
-    /// The process's memory in KiB that is not mapped from files: the pages of its program depend on the kernel's cache.
+    /// The process's memory in KiB without pages of files, whose number depends on the page cache.
     pub(crate) fn anonymous_kib(&self) -> usize {
         self.kib("RssAnon")
     }
@@ -186,8 +190,10 @@ impl Process {
     pub(crate) fn thread_status_fields(&self, field: &str) -> Vec<(String, String)> {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.pid())).expect("its threads");
         let status = |task: fs::DirEntry| fs::read_to_string(task.path().join("status")).ok();
-        let all = tasks.flatten().filter_map(status);
-        all.map(|status| (value_of("Name", &status), value_of(field, &status)))
+        tasks
+            .flatten()
+            .filter_map(status)
+            .map(|status| (field_value("Name", &status), field_value(field, &status)))
             .collect()
     }
 
@@ -195,16 +201,17 @@ impl Process {
         self.child.try_wait().expect("wait").is_none()
     }
 
-    /// Sends SIGSTOP and waits until every thread has stopped: kill(2) returns before.
+    /// Sends SIGSTOP and waits until every thread has stopped, which may be after kill(2) has returned.
     pub(crate) fn suspend(&self) {
         self.signal(Signal::STOP);
-        let stands_still = || {
-            let mut states = self.thread_status_fields("State").into_iter();
+        let is_stopped = || {
+            let states = self.thread_status_fields("State");
             states
+                .iter()
                 .all(|(_, state)| state.starts_with('T'))
                 .then_some(())
         };
-        let stopped = poll_until(Instant::now() + WAIT_LIMIT, stands_still);
+        let stopped = poll_until(Instant::now() + WAIT_LIMIT, is_stopped);
         assert!(stopped.is_some(), "{} runs on", self.name);
     }
 
@@ -251,9 +258,12 @@ impl Drop for Process {
         if thread::panicking() {
             eprintln!("--- {} printed:\n{}", self.name, self.log());
         }
-        // A process that has changed its user has lost the death signal of its parent (prctl(2), PR_SET_PDEATHSIG).
-        let descendants = descendants(self.pid()).into_iter().flat_map(PidFd::open);
-        let descendants: Vec<PidFd> = descendants.collect();
+        // Descendants that have changed their user do not end with their parent: they have lost the signal of
+        // PR_SET_PDEATHSIG (prctl(2)). They are found before their parent is gone.
+        let descendants: Vec<PidFd> = descendants(self.pid())
+            .into_iter()
+            .flat_map(PidFd::open)
+            .collect();
         // These fail only if the process has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -263,6 +273,7 @@ impl Drop for Process {
     }
 }
 
+/// Appends the lines of a stream to `lines`, on a thread.
 fn collect(stream: impl Read + Send + 'static, lines: &Arc<Mutex<Vec<String>>>) {
     let lines = Arc::clone(lines);
     thread::spawn(move || {
@@ -273,26 +284,21 @@ fn collect(stream: impl Read + Send + 'static, lines: &Arc<Mutex<Vec<String>>>) 
     });
 }
 
-fn read_status_field(path: &str, field: &str) -> String {
-    let status = fs::read_to_string(path).unwrap_or_else(|error| panic!("{path}: {error}"));
-    value_of(field, &status)
+/// The value of a field in the text of /proc/PID/status.
+fn field_value(field: &str, status: &str) -> String {
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))
+        .unwrap_or_else(|| panic!("no {field} in {status}"))
+        .trim()
+        .to_owned()
 }
 
-fn value_of(field: &str, status: &str) -> String {
-    let value = |line: &str| {
-        Some(
-            line.strip_prefix(field)?
-                .strip_prefix(':')?
-                .trim()
-                .to_owned(),
-        )
-    };
-    let found = status.lines().find_map(value);
-    found.unwrap_or_else(|| panic!("no {field} in {status}"))
-}
-
+/// Whether a listener accepts connections to this address.
 fn covers(listener: SocketAddr, wanted: SocketAddr) -> bool {
-    let wildcard = listener.ip().is_unspecified() && listener.is_ipv6() >= wanted.is_ipv6();
+    // A listener on `::` accepts IPv4, too.
+    let is_family_served = listener.is_ipv6() || wanted.is_ipv4();
+    let wildcard = listener.ip().is_unspecified() && is_family_served;
     // An IPv6 socket may be bound to an IPv4-mapped address.
     listener.port() == wanted.port() && (wildcard || listener.ip().to_canonical() == wanted.ip())
 }
@@ -342,11 +348,13 @@ const STARTUP_LIMIT: Duration = Duration::from_secs(30);
 /// The counts of context switches, voluntary ones and others.
 const CONTEXT_SWITCHES: [&str; 2] = ["voluntary_ctxt_switches", "nonvoluntary_ctxt_switches"];
 
-/// TCP_LISTEN, and TCP_CLOSE, which /proc/net/udp shows for unconnected sockets.
+/// TCP_LISTEN.
 const LISTENING: &str = "0A";
+/// TCP_CLOSE, which /proc/net/udp shows for sockets that are not connected.
 const UNCONNECTED: &str = "07";
 
-/// Starts a program in a PID namespace with its own /proc, so that all its processes end with the first one.
+/// The prefix of a command that runs it in a PID namespace with its own /proc, so that all its processes end with the
+/// first one.
 pub(crate) const OWN_PID_NAMESPACE: &[&str] = &[
     "unshare",
     "--pid",

@@ -31,7 +31,7 @@ impl Scratch {
         self.0.join(name)
     }
 
-    /// The same as a string, for configuration files and arguments.
+    /// Like [`Self::path`], as a string for configuration files and arguments.
     pub(crate) fn path_text(&self, name: &str) -> String {
         self.path(name).to_str().expect("a UTF-8 path").to_owned()
     }
