@@ -1,5 +1,5 @@
-//! Check services: sound ones, and ones with a fault. The tests of crates/intercept use them, too.
-#![allow(dead_code, reason = "each of the two has a use for most of it")]
+//! Check services: sound ones, and ones with a fault. The tests of crates/intercept include these files, too.
+#![allow(dead_code, reason = "neither of the two test programs uses all of it")]
 
 pub(crate) mod broken;
 pub(crate) mod h2;

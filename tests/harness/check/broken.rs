@@ -12,37 +12,37 @@ use super::service::any_loopback;
 /// A fault, and what a service that has it does with each connection.
 pub(crate) struct Fault {
     pub(crate) name: &'static str,
-    serve: Arc<dyn Fn(TcpStream) + Send + Sync>,
+    handle: Arc<dyn Fn(TcpStream) + Send + Sync>,
 }
 
 impl Fault {
     pub(crate) fn new(
         name: &'static str,
-        serve: impl Fn(TcpStream) + Send + Sync + 'static,
+        handle: impl Fn(TcpStream) + Send + Sync + 'static,
     ) -> Self {
-        let serve = Arc::new(serve);
-        Self { name, serve }
+        let handle = Arc::new(handle);
+        Self { name, handle }
     }
 
-    /// Answers a request with these bytes, and closes.
+    /// A service that answers a request with these bytes, and closes.
     pub(crate) fn answers(name: &'static str, bytes: &[u8]) -> Self {
         let bytes = bytes.to_vec();
         Self::new(name, move |stream| answer_bytes(&stream, &bytes))
     }
 
-    /// Answers a request with 200 and this body.
+    /// A service that answers a request with 200 and this body.
     pub(crate) fn ok_with(name: &'static str, body: &[u8]) -> Self {
         let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
         Self::answers(name, &[head.as_bytes(), body].concat())
     }
 
-    /// Answers a request with a gRPC message and a status.
+    /// A service that answers a request with a gRPC message and a status.
     pub(crate) fn grpc_answer(name: &'static str, message: &[u8], status: &[u8]) -> Self {
         let length = u8::try_from(message.len()).expect("short");
         Self::grpc_data(name, &[&[0, 0, 0, 0, length], message].concat(), status)
     }
 
-    /// Answers a request with these bytes of gRPC messages and a status.
+    /// A service that answers a request with these DATA bytes (gRPC messages with their prefixes) and a status.
     pub(crate) fn grpc_data(name: &'static str, data: &[u8], status: &[u8]) -> Self {
         let frames = [frame(h2::DATA, 0, 1, data), h2::trailers(status)];
         Self::new(name, move |stream| {
@@ -51,7 +51,7 @@ impl Fault {
         })
     }
 
-    /// Announces a GiB, and sends as much of it as the client reads.
+    /// A service that announces a body of a GiB, and sends as much of it as the client reads.
     pub(crate) fn http_gibibyte() -> Self {
         Self::new("a GiB", |stream| {
             let first = b"HTTP/1.1 200 OK\r\nContent-Length: 1073741824\r\n\r\n";
@@ -59,24 +59,26 @@ impl Fault {
         })
     }
 
-    /// The same as a gRPC message.
+    /// A service that announces a gRPC message of a GiB, and sends as much of it as the client reads.
     pub(crate) fn grpc_gibibyte() -> Self {
         Self::new("a GiB", |stream| {
             h2::begin_response(&stream);
-            write_frames(&stream, &[frame(h2::DATA, 0, 1, &[0, 0x40, 0, 0, 0])]);
+            // Not compressed, and the length.
+            let prefix = [0, 0x40, 0, 0, 0];
+            write_frames(&stream, &[frame(h2::DATA, 0, 1, &prefix)]);
             write_forever(&stream, &frame(h2::DATA, 0, 1, &[0; 16384]));
         })
     }
 
-    /// Serves every connection with the fault until the process ends.
+    /// Serves every connection with the fault until the process ends; returns the address.
     pub(crate) fn serve(&self) -> SocketAddr {
         let listener = TcpListener::bind(any_loopback()).expect("bind");
         let address = listener.local_addr().expect("its address");
-        let serve = self.serve.clone();
+        let handle = self.handle.clone();
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let serve = serve.clone();
-                thread::spawn(move || serve(stream));
+                let handle = handle.clone();
+                thread::spawn(move || handle(stream));
             }
         });
         address
@@ -84,11 +86,12 @@ impl Fault {
 }
 
 /// Answers a request with these bytes.
-pub(crate) fn answer_bytes(mut stream: &TcpStream, what: &[u8]) {
+pub(crate) fn answer_bytes(mut stream: &TcpStream, bytes: &[u8]) {
     h2::read_some(stream);
-    let _ = stream.write_all(what);
+    let _ = stream.write_all(bytes);
 }
 
+/// Writes these frames, and reads what the client has sent meanwhile.
 pub(crate) fn write_frames(mut stream: &TcpStream, frames: &[Vec<u8>]) {
     let _ = stream.write_all(&frames.concat());
     // Closing a socket with unread data sends RST, which discards what was sent.
@@ -103,9 +106,9 @@ pub(crate) fn write_endlessly(mut stream: &TcpStream, first: &[u8], then: &[u8])
     write_forever(stream, then);
 }
 
-pub(crate) fn write_forever(mut stream: &TcpStream, what: &[u8]) {
-    let many = what.repeat(65536_usize.div_ceil(what.len()));
-    while stream.write_all(&many).is_ok() {}
+pub(crate) fn write_forever(mut stream: &TcpStream, bytes: &[u8]) {
+    let chunk = bytes.repeat(65536_usize.div_ceil(bytes.len()));
+    while stream.write_all(&chunk).is_ok() {}
 }
 
 /// Reads until the other side closes.

@@ -9,11 +9,11 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 answer = {"status": 500, "headers": [], "body": ""}
-printing = threading.Lock()
+print_lock = threading.Lock()
 
 
-def say(line):
-    with printing:
+def print_line(line):
+    with print_lock:
         print(line, flush=True)
 
 
@@ -23,7 +23,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self):
         headers = [[name.lower(), value] for name, value in self.headers.items()]
-        say(json.dumps({"line": self.requestline, "headers": headers, "from": self.client_address[1]}))
+        print_line(json.dumps({"line": self.requestline, "headers": headers, "from": self.client_address[1]}))
         time.sleep(answer.get("delay", 0))
         body = answer["body"].encode()
         self.send_response(answer["status"])
@@ -42,7 +42,7 @@ host, port = sys.argv[1].rsplit(":", 1)
 server = ThreadingHTTPServer((host, int(port)), Handler)
 server.daemon_threads = True
 threading.Thread(target=server.serve_forever, daemon=True).start()
-say(f"listening {host}:{server.server_address[1]}")
+print_line(f"listening {host}:{server.server_address[1]}")
 for line in sys.stdin:
     answer = json.loads(line)
-    say("set")
+    print_line("set")

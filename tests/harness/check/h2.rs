@@ -6,14 +6,14 @@ use std::net::TcpStream;
 /// A frame: a header of nine bytes and a payload.
 pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).expect("short").to_be_bytes();
-    let mut all = length[1..].to_vec();
-    all.extend([kind, flags]);
-    all.extend(stream.to_be_bytes());
-    all.extend(payload);
-    all
+    let mut bytes = length[1..].to_vec();
+    bytes.extend([kind, flags]);
+    bytes.extend(stream.to_be_bytes());
+    bytes.extend(payload);
+    bytes
 }
 
-/// A literal header field that no table holds (RFC 7541 §6.2.2).
+/// A literal header field that is not added to the dynamic table (RFC 7541 §6.2.2).
 pub(crate) fn header_field(name: &[u8], value: &[u8]) -> Vec<u8> {
     let length = |text: &[u8]| u8::try_from(text.len()).expect("short");
     [&[0, length(name)], name, &[length(value)], value].concat()
@@ -35,26 +35,26 @@ pub(crate) fn exchange_settings(mut stream: &TcpStream) {
     let _ = stream.write_all(&frame(SETTINGS, 0, 0, &[]));
     let _ = stream.write_all(&frame(SETTINGS, ACK, 0, &[]));
     // A response before its request would be a protocol error.
-    let mut said = Vec::new();
+    let mut received = Vec::new();
     let mut buffer = [0; 16384];
-    while !is_request_whole(&said) {
+    while !is_request_whole(&received) {
         match stream.read(&mut buffer) {
-            Ok(read @ 1..) => said.extend(&buffer[..read]),
+            Ok(read @ 1..) => received.extend(&buffer[..read]),
             _ => return,
         }
     }
 }
 
-/// Whether the client has sent, after its preface (RFC 9113 §3.4), a whole request. Any bytes of another
-/// protocol will do.
-fn is_request_whole(said: &[u8]) -> bool {
-    if !said.is_empty() && !said.starts_with(b"PRI") {
+/// Whether the client has sent its preface (RFC 9113 §3.4) and a whole request. Of another protocol any byte is
+/// enough.
+fn is_request_whole(received: &[u8]) -> bool {
+    if !received.is_empty() && !received.starts_with(b"PRI") {
         return true;
     }
-    let mut rest = said.get(24..).unwrap_or_default();
-    while let Some((&[a, b, c, kind, flags, ..], _)) = rest.split_at_checked(9) {
+    let mut rest = received.get(PREFACE_LEN..).unwrap_or_default();
+    while let Some((&[a, b, c, kind, flags, ..], _)) = rest.split_at_checked(FRAME_HEADER_LEN) {
         let length = u32::from_be_bytes([0, a, b, c]) as usize;
-        let Some(next) = rest.get(9 + length..) else {
+        let Some(next) = rest.get(FRAME_HEADER_LEN + length..) else {
             return false;
         };
         if [DATA, HEADERS].contains(&kind) && flags & END_STREAM != 0 {
@@ -65,7 +65,7 @@ fn is_request_whole(said: &[u8]) -> bool {
     false
 }
 
-/// Reads once, whatever is there.
+/// Reads once, and discards the bytes.
 pub(crate) fn read_some(mut stream: &TcpStream) {
     let _ = stream.read(&mut [0; 16384]);
 }
@@ -80,6 +80,9 @@ pub(crate) fn trailers(status: &[u8]) -> Vec<u8> {
     )
 }
 
+const PREFACE_LEN: usize = 24;
+const FRAME_HEADER_LEN: usize = 9;
+
 pub(crate) const DATA: u8 = 0;
 pub(crate) const HEADERS: u8 = 1;
 pub(crate) const SETTINGS: u8 = 4;
@@ -88,5 +91,5 @@ pub(crate) const CONTINUATION: u8 = 9;
 pub(crate) const END_STREAM: u8 = 1;
 pub(crate) const END_HEADERS: u8 = 4;
 const ACK: u8 = 1;
-/// Entry 8 of the static table.
+/// `:status: 200`, by its index in the static table (RFC 7541 §6.1, appendix A).
 pub(crate) const STATUS_200: u8 = 0x88;

@@ -1,4 +1,4 @@
-//! Services for a check to ask, each in a process of its own on the host that the test starts it from.
+//! Check services that are processes, on the host (network namespace) of the thread that starts them.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::wait_for;
 
-/// A service that prints each request, and reads from a line what to answer.
+/// A service that prints each request, and reads a line with what to answer from then on.
 pub(crate) struct Service {
     child: Child,
     input: ChildStdin,
@@ -24,17 +24,17 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// The ext_authz server.
+    /// Starts the ext_authz server.
     pub(crate) fn ext_authz(address: SocketAddr) -> Self {
         Self::ext_authz_with(&[&address.to_string()])
     }
 
-    /// The same at an address or a Unix socket, with the files for TLS.
+    /// Starts the ext_authz server with these arguments: an address or `unix:PATH`, then the files for TLS.
     pub(crate) fn ext_authz_with(args: &[&str]) -> Self {
         Self::start(Command::new(tool("ext_authz")).args(args))
     }
 
-    /// The forwardAuth service.
+    /// Starts the forwardAuth service.
     pub(crate) fn forward_auth(address: SocketAddr) -> Self {
         let script = source("forward_auth.py");
         Self::start(Command::new("python3").arg(script).arg(address.to_string()))
@@ -46,8 +46,8 @@ impl Service {
         let output = BufReader::new(child.stdout.take().expect("piped"));
         let (sender, lines) = channel();
         thread::spawn(move || {
-            let lines = output.lines().map_while(Result::ok);
-            lines.map(|line| sender.send(line)).all(|sent| sent.is_ok())
+            let mut lines = output.lines().map_while(Result::ok);
+            lines.all(|line| sender.send(line).is_ok())
         });
         let mut service = Self {
             child,
@@ -58,7 +58,7 @@ impl Service {
         };
         let first = service.line();
         let address = first.strip_prefix("listening ").expect("where it listens");
-        // A Unix socket has none.
+        // A service on a Unix socket prints a path.
         service.address = address.parse().unwrap_or(service.address);
         service
     }
@@ -79,12 +79,16 @@ impl Service {
     pub(crate) fn count_requests(&mut self) -> usize {
         // The service confirms the repeated answer after all requests so far.
         writeln!(self.input, "{}", self.answer).expect("it reads");
-        let lines = std::iter::from_fn(|| Some(self.line()));
-        lines.take_while(|line| line != "set").count()
+        let mut requests = 0;
+        while self.line() != "set" {
+            requests += 1;
+        }
+        requests
     }
 
+    /// Waits for the next line that the service prints.
     fn line(&self) -> String {
-        match self.lines.recv_timeout(SOON) {
+        match self.lines.recv_timeout(LINE_TIMEOUT) {
             Ok(line) => line,
             Err(RecvTimeoutError::Timeout) => panic!("the service prints nothing"),
             Err(RecvTimeoutError::Disconnected) => panic!("the service has ended"),
@@ -99,7 +103,7 @@ impl Drop for Service {
     }
 }
 
-/// OPA with one policy; its decision log holds what it was asked.
+/// OPA with one policy. Its decision log has the input of each query.
 pub(crate) struct Opa {
     child: Child,
     pub(crate) address: SocketAddr,
@@ -116,18 +120,19 @@ impl Opa {
         Self::start_with(address, policy, &[])
     }
 
-    /// The same, with further options.
-    pub(crate) fn start_with(address: SocketAddr, policy: &str, settings: &[&str]) -> Self {
-        let mut opa = Self::start_on(&address.to_string(), policy, settings);
+    /// Like [`Self::start_at`], with further options of OPA.
+    pub(crate) fn start_with(address: SocketAddr, policy: &str, options: &[&str]) -> Self {
+        let mut opa = Self::start_on(&address.to_string(), policy, options);
         wait_for("OPA listens", || TcpStream::connect(address).ok());
         opa.address = address;
         opa
     }
 
-    /// The same at an address or a URL of OPA's; it does not listen yet.
-    pub(crate) fn start_on(address: &str, policy: &str, settings: &[&str]) -> Self {
+    /// Starts OPA with this `--addr`, an address or a URL such as `unix://PATH`; does not wait until it listens.
+    pub(crate) fn start_on(address: &str, policy: &str, options: &[&str]) -> Self {
         let directory = Directory::new();
-        let (file, decisions) = (directory.0.join("policy.rego"), directory.0.join("log"));
+        let file = directory.0.join("policy.rego");
+        let decisions = directory.0.join("log");
         std::fs::write(&file, policy).expect("write the policy");
         let log = std::fs::File::create(&decisions).expect("create the log");
         let child = spawn(
@@ -139,7 +144,7 @@ impl Opa {
                     "--log-level=error",
                 ])
                 .args(["--set=decision_logs.console=true", "--addr", address])
-                .args(settings)
+                .args(options)
                 .arg(file)
                 .stdin(Stdio::null())
                 .stdout(Stdio::null())
@@ -158,25 +163,25 @@ impl Opa {
         self.directory.0.join("policy.rego")
     }
 
-    /// Waits for the latest input that OPA has logged.
+    /// Waits for a decision in the log, and returns the input of the latest one.
     pub(crate) fn wait_decision(&self) -> Value {
         self.wait_decision_about(|_| true)
     }
 
-    /// Waits for the latest input that `which` accepts.
-    pub(crate) fn wait_decision_about(&self, which: impl Fn(&Value) -> bool) -> Value {
-        let mut entry = self.wait_entry(|entry| entry.get("input").is_some_and(&which));
+    /// Waits for a decision whose input `is_wanted` accepts, and returns the latest such input.
+    pub(crate) fn wait_decision_about(&self, is_wanted: impl Fn(&Value) -> bool) -> Value {
+        let mut entry = self.wait_entry(|entry| entry.get("input").is_some_and(&is_wanted));
         entry["input"].take()
     }
 
-    /// Waits for the latest entry of the decision log that `which` accepts.
-    pub(crate) fn wait_entry(&self, which: impl Fn(&Value) -> bool) -> Value {
+    /// Waits for an entry of the decision log that `is_wanted` accepts, and returns the latest such entry.
+    pub(crate) fn wait_entry(&self, is_wanted: impl Fn(&Value) -> bool) -> Value {
         wait_for("OPA logs its decision", || {
             let log = std::fs::read_to_string(&self.decisions).ok()?;
-            let entries = log
-                .lines()
-                .filter_map(|line| serde_json::from_str(line).ok());
-            entries.rev().find(&which)
+            log.lines()
+                .rev()
+                .filter_map(|line| serde_json::from_str(line).ok())
+                .find(&is_wanted)
         })
     }
 }
@@ -248,5 +253,5 @@ pub(crate) fn unused_address() -> SocketAddr {
     }
 }
 
-/// Long enough for a busy machine.
-const SOON: Duration = Duration::from_secs(20);
+/// Far above what a service takes on a busy machine.
+const LINE_TIMEOUT: Duration = Duration::from_secs(20);

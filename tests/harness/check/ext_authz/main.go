@@ -1,6 +1,9 @@
-// An ext_authz service made of Envoy's own types, for the tests: it prints each request, one CheckRequest per
-// line with the metadata `traceparent` of the call, and reads what to answer, one CheckResponse per line, or `error CODE MESSAGE` for a gRPC status.
-// Its arguments: ADDRESS or unix:PATH, and for TLS with client certificates the files of certificate, key and the clients' authority.
+// An ext_authz service made of Envoy's own types, for the tests.
+//
+// It prints each request: one CheckRequest a line, with the call's metadata `traceparent`. It reads what to answer from
+// then on: one CheckResponse a line, or `error CODE MESSAGE` for a gRPC status, and prints `set`.
+//
+// Arguments: ADDRESS or unix:PATH; for TLS with client certificates also CERTIFICATE KEY CLIENTS_CA.
 package main
 
 import (
@@ -33,23 +36,23 @@ type server struct {
 }
 
 func (s *server) Check(ctx context.Context, request *auth.CheckRequest) (*auth.CheckResponse, error) {
-	asked, err := protojson.Marshal(request)
+	encoded, err := protojson.Marshal(request)
 	if err != nil {
 		log.Fatal(err)
 	}
 	fields := map[string]any{}
-	if err := json.Unmarshal(asked, &fields); err != nil {
+	if err := json.Unmarshal(encoded, &fields); err != nil {
 		log.Fatal(err)
 	}
 	if traceparent := metadata.ValueFromIncomingContext(ctx, "traceparent"); traceparent != nil {
 		fields["traceparent"] = traceparent
 	}
-	if asked, err = json.Marshal(fields); err != nil {
+	if encoded, err = json.Marshal(fields); err != nil {
 		log.Fatal(err)
 	}
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	fmt.Println(string(asked))
+	fmt.Println(string(encoded))
 	return s.response, s.err
 }
 
