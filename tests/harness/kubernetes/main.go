@@ -1,8 +1,9 @@
 // Reads Kubernetes manifests with the types of Kubernetes itself, in place of a cluster.
 //
-//	manifests check <MANIFESTS       rejects unknown kinds and fields; prints what Pod Security each workload satisfies
-//	manifests pods [DIR] <MANIFESTS  prints the pods of workloads, for `podman kube play`, which knows few kinds; a file
-//	                                 of a Secret is that of DIR
+//	manifests check <MANIFESTS       rejects unknown kinds and fields; prints which level of the Pod Security Standards each
+//	                                 workload satisfies
+//	manifests pods [DIR] <MANIFESTS  prints the pods of workloads, for `podman kube play`, which knows few kinds; files of
+//	                                 Secrets are mounted from DIR
 //	manifests kustomize DIR          prints what `kubectl kustomize DIR` prints
 package main
 
@@ -25,7 +26,7 @@ import (
 	"k8s.io/pod-security-admission/policy"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
-	tidy "sigs.k8s.io/yaml"
+	"sigs.k8s.io/yaml"
 )
 
 func main() {
@@ -38,11 +39,11 @@ func main() {
 func run(args []string) error {
 	switch {
 	case len(args) == 1 && args[0] == "check":
-		return each(printLevel)
+		return forEachObject(printLevel)
 	case len(args) == 1 && args[0] == "pods":
-		return each(printPod(""))
+		return forEachObject(printPod(""))
 	case len(args) == 2 && args[0] == "pods":
-		return each(printPod(args[1]))
+		return forEachObject(printPod(args[1]))
 	case len(args) == 2 && args[0] == "kustomize":
 		return kustomize(args[1])
 	}
@@ -50,7 +51,7 @@ func run(args []string) error {
 }
 
 // Decodes each document of standard input, and fails if one has a field that its kind does not have.
-func each(use func(runtime.Object) error) error {
+func forEachObject(use func(runtime.Object) error) error {
 	if err := monitoring.AddToScheme(scheme.Scheme); err != nil {
 		return err
 	}
@@ -85,7 +86,7 @@ func isEmpty(document []byte) bool {
 
 // Prints the strictest level of the Pod Security Standards that a workload satisfies, and why not the next one.
 func printLevel(object runtime.Object) error {
-	name, template := templateOf(object)
+	name, template := podTemplate(object)
 	if template == nil {
 		return nil
 	}
@@ -107,24 +108,25 @@ func printLevel(object runtime.Object) error {
 	return nil
 }
 
+// Prints the Pod of a workload, and a ConfigMap as it is.
 func printPod(secrets string) func(runtime.Object) error {
 	return func(object runtime.Object) error {
-		name, template := templateOf(object)
+		name, template := podTemplate(object)
 		if template == nil {
 			if _, ok := object.(*core.ConfigMap); ok {
-				return print(object)
+				return printYAML(object)
 			}
 			return nil
 		}
 		template.Name = name
-		// podman 4.3 restarts init containers, too.
+		// By any other policy podman 4.3 restarts init containers that have succeeded, too.
 		template.Spec.RestartPolicy = core.RestartPolicyNever
 		for i := range template.Spec.Volumes {
 			if template.Spec.Volumes[i].Secret != nil {
 				mountFile(&template.Spec, &template.Spec.Volumes[i], secrets)
 			}
 		}
-		return print(&core.Pod{
+		return printYAML(&core.Pod{
 			TypeMeta:   meta.TypeMeta{APIVersion: "v1", Kind: "Pod"},
 			ObjectMeta: template.ObjectMeta,
 			Spec:       template.Spec,
@@ -132,7 +134,8 @@ func printPod(secrets string) func(runtime.Object) error {
 	}
 }
 
-// Replaces a Secret of which one file is mounted: podman 4.3 has neither Secrets as volumes nor subPath.
+// Replaces a Secret of which one file is mounted by that file of the host: podman 4.3 has neither Secrets as volumes nor
+// subPath.
 func mountFile(pod *core.PodSpec, volume *core.Volume, dir string) {
 	for i := range pod.Containers {
 		for j := range pod.Containers[i].VolumeMounts {
@@ -147,13 +150,13 @@ func mountFile(pod *core.PodSpec, volume *core.Volume, dir string) {
 	}
 }
 
-func print(object runtime.Object) error {
-	text, err := tidy.Marshal(object)
+func printYAML(object runtime.Object) error {
+	text, err := yaml.Marshal(object)
 	fmt.Printf("---\n%s", text)
 	return err
 }
 
-func templateOf(object runtime.Object) (string, *core.PodTemplateSpec) {
+func podTemplate(object runtime.Object) (string, *core.PodTemplateSpec) {
 	switch workload := object.(type) {
 	case *apps.Deployment:
 		return workload.Name, &workload.Spec.Template
@@ -166,11 +169,11 @@ func templateOf(object runtime.Object) (string, *core.PodTemplateSpec) {
 }
 
 func kustomize(dir string) error {
-	made, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), dir)
+	resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), dir)
 	if err != nil {
 		return err
 	}
-	text, err := made.AsYaml()
+	text, err := resources.AsYaml()
 	fmt.Print(string(text))
 	return err
 }

@@ -6,15 +6,17 @@ use serde_json::Value;
 
 use crate::harness::lab::Host;
 
-/// Opens the page of the admin endpoint on this host until it shows all these texts. A cell ends with a tab.
+/// Opens the page of the admin endpoint on this host, and waits until it shows all these texts. In a table each cell
+/// ends with a tab.
 #[track_caller]
 pub(crate) fn wait_page_shows(host: &Host, texts: &[&str]) {
     let texts = serde_json::to_string(texts).expect("JSON");
-    let all = format!("{texts}.every(text => document.body.innerText.includes(text))");
-    browse_until(host, &all);
+    let shows_all = format!("{texts}.every(text => document.body.innerText.includes(text))");
+    browse_until(host, &shows_all);
 }
 
-/// Opens the page of the admin endpoint on this host until the expression is true there; returns what Chromium shows then.
+/// Opens the page of the admin endpoint on this host, and waits until the JavaScript expression is true there. Returns
+/// what `browser.py` prints: text, HTML and errors.
 #[track_caller]
 pub(crate) fn browse_until(host: &Host, expression: &str) -> Value {
     let mut command = Command::new("/usr/bin/python3");

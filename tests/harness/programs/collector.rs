@@ -16,7 +16,7 @@ impl Collector {
         Self::start_with(host, scratch, address, "")
     }
 
-    /// The same with TLS, with these files of certificate and key.
+    /// Starts one that serves TLS with these files of certificate and key.
     pub(crate) fn start_with_tls(
         host: &Host,
         scratch: &Scratch,
@@ -37,22 +37,21 @@ impl Collector {
 
     /// The spans so far, each with its attributes, and those of its resource, as an object.
     pub(crate) fn spans(&self) -> Vec<Value> {
-        let log = self.0.log();
-        let lines = log.lines().filter(|line| line.starts_with('{'));
-        let requests = lines.map(|line| serde_json::from_str(line).expect("JSON"));
-        let resources = requests.flat_map(|request: Value| list(&request["resourceSpans"]));
-        let spans = resources.flat_map(|one| {
-            let resource = object(&one["resource"]["attributes"]);
-            let spans = list(&one["scopeSpans"])
-                .into_iter()
-                .flat_map(|scope| list(&scope["spans"]));
-            spans.map(move |mut span| {
-                span["attributes"] = object(&span["attributes"]);
-                span["resource"] = resource.clone();
-                span
-            })
-        });
-        spans.collect()
+        let mut spans = Vec::new();
+        for line in self.0.log().lines().filter(|line| line.starts_with('{')) {
+            let request: Value = serde_json::from_str(line).expect("JSON");
+            for resource_spans in list(&request["resourceSpans"]) {
+                let resource = attributes_object(&resource_spans["resource"]["attributes"]);
+                for scope_spans in list(&resource_spans["scopeSpans"]) {
+                    for mut span in list(&scope_spans["spans"]) {
+                        span["attributes"] = attributes_object(&span["attributes"]);
+                        span["resource"] = resource.clone();
+                        spans.push(span);
+                    }
+                }
+            }
+        }
+        spans
     }
 
     /// Waits for a span with this path.
@@ -65,12 +64,13 @@ impl Collector {
     #[track_caller]
     pub(crate) fn wait_span_with(&self, attribute: &str, value: &str) -> Value {
         wait_for("a span", || {
-            let mut spans = self.spans().into_iter();
-            spans.find(|span| span["attributes"][attribute] == value)
+            self.spans()
+                .into_iter()
+                .find(|span| span["attributes"][attribute] == value)
         })
     }
 
-    /// All that it has printed.
+    /// Everything that the collector has printed so far.
     pub(crate) fn log(&self) -> String {
         self.0.log()
     }
@@ -80,8 +80,8 @@ fn list(value: &Value) -> Vec<Value> {
     value.as_array().cloned().unwrap_or_default()
 }
 
-/// The attributes of OTLP's JSON, whose integers are strings.
-fn object(attributes: &Value) -> Value {
+/// Attributes in OTLP's JSON, a list whose integers are strings, as an object.
+fn attributes_object(attributes: &Value) -> Value {
     let attributes = list(attributes).into_iter().map(|attribute| {
         let key = attribute["key"].as_str().expect("a key").to_owned();
         let (kind, value) = attribute["value"]

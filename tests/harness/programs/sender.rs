@@ -25,12 +25,13 @@ pub(crate) fn curl_with_header(lab: &Lab, to: SocketAddr) -> SocketAddr {
         OWN_ENDPOINT,
         &url,
     ];
-    let said = lab.balancer.run("curl", &args);
-    let (ip, port) = said.split_once(' ').expect("an address and a port");
+    let printed = lab.balancer.run("curl", &args);
+    let (ip, port) = printed.split_once(' ').expect("an address and a port");
     crate::harness::addr::from_parts(ip, port).expect("an endpoint")
 }
 
-fn wait_listening_in_front(process: Process) -> Process {
+/// Waits until a balancer listens at the frontend's addresses.
+fn wait_frontend_listening(process: Process) -> Process {
     process.wait_listening(&[FRONT_V4, FRONT_V6])
 }
 

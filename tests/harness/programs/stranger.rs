@@ -5,18 +5,19 @@ use rustix::process::Signal;
 use crate::harness::lab::{Host, Process};
 use crate::harness::peername::AS_NOBODY;
 
-/// Sends a socket whose close lingers to each abstract Unix socket that listens on this host, as an ordinary user, for `process`
-/// to close. Returns the sender, which keeps the close from completing while it runs.
+/// Sends, as an ordinary user, a socket whose close lingers to each abstract Unix socket that listens on this host, for
+/// `process` to close. Returns the sender, which keeps the close from completing while it runs.
 pub(crate) fn send_lingering_sockets(host: &Host, process: &Process) -> Process {
     start(host, process, AS_NOBODY, "")
 }
 
-/// Sends one on a connection to the Unix socket at this path, as root.
+/// Sends, as root, such a socket on a connection to the Unix socket at this path.
 pub(crate) fn send_lingering_socket_to(host: &Host, process: &Process, path: &str) -> Process {
     start(host, process, &[], path)
 }
 
-/// The process is stopped meanwhile, so that its close is the last one.
+/// Starts the sender. `process` is stopped until the sender has closed its descriptor, so that the close of `process`
+/// is the last one.
 fn start(host: &Host, process: &Process, user: &[&str], path: &str) -> Process {
     process.suspend();
     let stranger = Process::start_through(host, user, "/usr/bin/python3", &["-c", SCRIPT, path]);

@@ -13,8 +13,8 @@ import sys
 import tempfile
 import time
 
-LIMIT = 60
-# A child's descriptors 3 and 4 are the pipe.
+LIMIT = 60  # seconds
+# Chromium reads commands from descriptor 3 and writes answers to 4 (--remote-debugging-pipe).
 START = """TMPDIR="$1" exec chromium --headless --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run \
 --disable-background-networking --disable-component-update --disable-sync --remote-debugging-pipe \
 --user-data-dir="$1" --window-size=1280,1000 about:blank 3<&"$2" 4>&"$3" 2>/dev/null"""

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::wait_listening_in_front;
+use super::wait_frontend_listening;
 use crate::harness::lab::{Lab, Process, Scratch, wait_for};
 
 #[derive(Debug)]
@@ -12,40 +12,41 @@ pub(crate) struct Haproxy {
 }
 
 impl Haproxy {
-    /// Balances [`crate::harness::addr::FRONT_V4`] and its IPv6 counterpart over one server, `to`, with these
-    /// options on its `server` line (`send-proxy`, `check` …).
+    /// Starts HAProxy at the frontend's addresses with one server, `to`, and these options on its `server` line
+    /// (`send-proxy`, `check` …).
     pub(crate) fn start(lab: &Lab, to: SocketAddr, server_options: &str) -> Self {
-        Self::with(lab, to, server_options, "", "")
+        Self::start_with(lab, to, server_options, "", "")
     }
 
-    /// The same behind TLS with a certificate of its own, so that its headers have TLS TLVs.
+    /// Like [`Self::start`], for clients of TLS, so that the headers have TLS TLVs. The certificate is self-signed.
     pub(crate) fn start_tls(lab: &Lab, to: SocketAddr, server_options: &str) -> Self {
-        Self::with(lab, to, server_options, "ssl crt DIR/cert.pem", "")
+        Self::start_with(lab, to, server_options, "ssl crt DIR/cert.pem", "")
     }
 
-    /// The same with health checks of Redis, every 50 ms.
+    /// Like [`Self::start`], with health checks of Redis every 50 ms.
     pub(crate) fn start_checking_redis(lab: &Lab, to: SocketAddr, server_options: &str) -> Self {
         let options = format!("{server_options} check inter 50ms fall 5 rise 2");
-        Self::with(lab, to, &options, "", "option redis-check")
+        Self::start_with(lab, to, &options, "", "option redis-check")
     }
 
-    /// Balances over two servers, each with its admin port, on which `/readyz` is checked every 100 ms. Nothing is tried again.
+    /// Starts HAProxy with two servers, each with its admin port, on which `/readyz` is checked every 100 ms.
+    /// Connections are not retried.
     pub(crate) fn start_checking_readiness(
         lab: &Lab,
-        [(first, admin), (second, other_admin)]: [(SocketAddr, u16); 2],
+        [(first, first_admin), (second, second_admin)]: [(SocketAddr, u16); 2],
     ) -> Self {
         let options = |admin| format!("send-proxy-v2 check port {admin} inter 100ms fall 1 rise 1");
         let section = format!(
             "option httpchk GET /readyz\n    retries 0\n    server other {second} {}",
-            options(other_admin)
+            options(second_admin)
         );
-        Self::with(lab, first, &options(admin), "", &section)
+        Self::start_with(lab, first, &options(first_admin), "", &section)
     }
 
-    fn with(lab: &Lab, to: SocketAddr, server: &str, bind: &str, section: &str) -> Self {
+    fn start_with(lab: &Lab, to: SocketAddr, server: &str, bind: &str, section: &str) -> Self {
         let scratch = Scratch::new();
         if !bind.is_empty() {
-            self_signed(lab, &scratch);
+            make_self_signed(lab, &scratch);
         }
         let config = CONFIG
             .replace("BIND", bind)
@@ -55,7 +56,7 @@ impl Haproxy {
         let config = scratch.write("haproxy.cfg", &config);
         let process = Process::start(&lab.balancer, "haproxy", &["-db", "-f", &config]);
         Self {
-            _process: wait_listening_in_front(process),
+            _process: wait_frontend_listening(process),
             scratch,
         }
     }
@@ -63,22 +64,22 @@ impl Haproxy {
     /// Waits until health checks have put the server into this state, `UP` or `DOWN`.
     pub(crate) fn wait_server_state(&self, lab: &Lab, state: &str) {
         let socket = format!("UNIX-CONNECT:{}", self.scratch.path_text("stats.sock"));
-        let ask = "echo 'show stat' | socat STDIO \"$0\"";
+        let show_stat = "echo 'show stat' | socat STDIO \"$0\"";
         wait_for(&format!("HAProxy finds its server {state}"), || {
-            let table = lab.balancer.run("sh", &["-c", ask, &socket]);
+            let table = lab.balancer.run("sh", &["-c", show_stat, &socket]);
             let server = table
                 .lines()
                 .find(|line| line.starts_with("front,backend,"))?;
-            // Field 37, check_status, is L7OK after a passed check; field 18 is the state.
             let field = |n| server.split(',').nth(n).unwrap_or_default();
-            let checked = (state == "UP") == (field(36) == "L7OK");
-            (field(17).starts_with(state) && checked).then_some(())
+            let (status, check_status) = (field(17), field(36));
+            let is_checked = (check_status == "L7OK") == (state == "UP");
+            (status.starts_with(state) && is_checked).then_some(())
         });
     }
 }
 
 /// Makes a key and a certificate in one file, as HAProxy requires.
-fn self_signed(lab: &Lab, scratch: &Scratch) {
+fn make_self_signed(lab: &Lab, scratch: &Scratch) {
     let (key, cert) = (
         scratch.path_text("key.pem"),
         scratch.path_text("cert.only.pem"),

@@ -1,8 +1,8 @@
-//! nginx's stream module, which sends version 1.
+//! nginx's stream module, which sends v1 headers.
 
 use std::net::SocketAddr;
 
-use super::wait_listening_in_front;
+use super::wait_frontend_listening;
 use crate::harness::addr::{FRONT_V4, FRONT_V6};
 use crate::harness::lab::{Lab, Process, Scratch};
 
@@ -14,16 +14,16 @@ pub(crate) struct NginxStream {
 
 impl NginxStream {
     pub(crate) fn start(lab: &Lab, to: SocketAddr) -> Self {
-        Self::with(lab, to, "", "")
+        Self::start_with(lab, to, "", "")
     }
 
-    /// The same behind another balancer, whose header names the client (the realip module).
+    /// Starts it behind another balancer, whose header names the client (the realip module).
     pub(crate) fn start_behind_balancer(lab: &Lab, to: SocketAddr) -> Self {
         let realip = "set_real_ip_from 0.0.0.0/0; set_real_ip_from ::/0;";
-        Self::with(lab, to, "proxy_protocol", realip)
+        Self::start_with(lab, to, "proxy_protocol", realip)
     }
 
-    /// The same for UDP.
+    /// Starts it for UDP.
     pub(crate) fn start_udp(lab: &Lab, to: SocketAddr) -> Self {
         let (process, scratch) = start(lab, to, "udp", "");
         Self {
@@ -32,10 +32,10 @@ impl NginxStream {
         }
     }
 
-    fn with(lab: &Lab, to: SocketAddr, listen: &str, server: &str) -> Self {
+    fn start_with(lab: &Lab, to: SocketAddr, listen: &str, server: &str) -> Self {
         let (process, scratch) = start(lab, to, listen, server);
         Self {
-            _process: wait_listening_in_front(process),
+            _process: wait_frontend_listening(process),
             _scratch: scratch,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::harness::lab::{Host, Process, Scratch, wait_until};
+use crate::harness::lab::{Host, Process, Scratch};
 
 #[derive(Debug)]
 pub(crate) struct Fail2ban {
@@ -11,12 +11,13 @@ pub(crate) struct Fail2ban {
 }
 
 impl Fail2ban {
-    /// Starts it with the action for bans that is shipped with peername, or one of its own. It reads this log of sshd.
+    /// Starts fail2ban for this log of sshd. `action` is `peername`, which is shipped with peername, or one of
+    /// fail2ban's own.
     pub(crate) fn start(host: &Host, log: &str, action: &str) -> Self {
         let scratch = Scratch::new();
         let config = scratch.path_text("fail2ban");
         host.run("cp", &["-r", "/etc/fail2ban", &config]);
-        // The jails that the host has enabled.
+        // Debian's package enables jails of its own.
         host.run("sh", &["-c", "rm -f \"$0\"/jail.d/*", &config]);
         host.run("cp", &[ACTION, &scratch.path_text("fail2ban/action.d")]);
         scratch.write("fail2ban/fail2ban.local", SERVER);
@@ -32,13 +33,12 @@ impl Fail2ban {
         Self { process, scratch }
     }
 
-    /// Waits until it has banned this client.
+    /// Waits until fail2ban has banned this client.
     pub(crate) fn wait_banned(&self, client: IpAddr) {
-        let says = format!("[sshd] Ban {client}");
-        wait_until(&says, || self.process.log().contains(&says));
+        self.process.wait_logged(&format!("[sshd] Ban {client}"));
     }
 
-    /// Gives a command of fail2ban-client(1), in words.
+    /// Runs fail2ban-client(1) with the words of a command, and returns what it prints.
     pub(crate) fn command(&self, host: &Host, words: &str) -> String {
         let (config, socket) = (
             self.scratch.path_text("fail2ban"),

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use super::Server;
-use crate::harness::addr::{TARGET_V4, TARGET_V6};
+use crate::harness::addr::{TARGET_V4, TARGET_V6, from_parts};
 use crate::harness::lab::{Host, OWN_PID_NAMESPACE, Process, Scratch};
 
 #[derive(Debug)]
@@ -17,20 +17,16 @@ impl Server for Postgres {
         let scratch = Scratch::new();
         let data = scratch.path_text("data");
         // PostgreSQL refuses to run as root.
-        let postgres = ["runuser", "-u", "postgres", "--"];
+        let as_postgres = ["-u", "postgres", "--"];
         let (initdb, server) = (program("initdb"), program("postgres"));
-        host.run(
-            "runuser",
-            &[
-                "-u", "postgres", "--", &initdb, "-N", "-A", "trust", "-D", &data,
-            ],
-        );
+        let initdb = [initdb.as_str(), "-N", "-A", "trust", "-D", &data];
+        host.run("runuser", &[&as_postgres[..], &initdb].concat());
         scratch.write("data/pg_hba.conf", HBA);
         scratch.write(
             "data/postgresql.conf",
             &CONFIG.replace("DIR", &scratch.path_text(".")),
         );
-        let through = [OWN_PID_NAMESPACE, &postgres[..]].concat();
+        let through = [OWN_PID_NAMESPACE, &["runuser"], &as_postgres].concat();
         let process = Process::start_through(host, &through, &server, &["-D", &data]);
         Self {
             process: process.wait_listening(&[TARGET_V4, TARGET_V6]),
@@ -39,12 +35,14 @@ impl Server for Postgres {
     }
 
     fn reported_client(&self, client: &Host, front: SocketAddr) -> SocketAddr {
-        let said = select_client(client, front);
-        let (ip, port) = said.trim().split_once(' ').expect("an address and a port");
-        let told = SocketAddr::new(ip.parse().expect("an IP"), port.parse().expect("a port"));
+        let selected = select_client(client, front);
+        let (ip, port) = selected
+            .trim()
+            .split_once(' ')
+            .expect("an address and a port");
         let logged = format!("connection received: host={ip} port={port}");
         self.process.wait_logged(&logged);
-        told
+        from_parts(ip, port).expect("an address and a port")
     }
 }
 
@@ -59,7 +57,7 @@ pub(crate) fn select_client(client: &Host, front: SocketAddr) -> String {
     client.run("psql", &[&args[..], &database].concat())
 }
 
-/// The path of a server program, which Debian installs by version and off the search path.
+/// The path of a server program, which Debian installs in a directory per version, outside of PATH.
 pub(crate) fn program(name: &str) -> String {
     let versions = std::fs::read_dir("/usr/lib/postgresql").expect("PostgreSQL (make setup)");
     let newest = versions

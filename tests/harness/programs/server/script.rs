@@ -1,4 +1,4 @@
-//! Ten-line servers in three languages: each sends a client the address it accepted the connection from.
+//! Servers of a few lines in Python, in JavaScript and by socat: each sends a client the address of its connection.
 
 use std::net::SocketAddr;
 

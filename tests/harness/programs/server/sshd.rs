@@ -36,11 +36,10 @@ impl Sshd {
         let config = write_config(host, &scratch, &[TARGET_V4, TARGET_V6]);
         let log = scratch.write("auth.log", "");
         let script = RUN_WITH_SYSLOG.replace("LOG", &log);
-        let through = [
-            THROUGH.get(..THROUGH.len() - 2).unwrap_or_default(),
-            &[&script, "sh"],
-        ]
-        .concat();
+        let mut through = THROUGH.to_vec();
+        for word in through.iter_mut().filter(|word| **word == RUN) {
+            *word = &script;
+        }
         let args = ["-D", "-f", &config];
         let process = Process::start_through(host, &through, "/usr/sbin/sshd", &args);
         Self {
@@ -54,8 +53,7 @@ impl Sshd {
         self.scratch.path_text("auth.log")
     }
 
-    /// The arguments of ssh(1) for this user, from this address of the client; without a key that is accepted for anyone but
-    /// root.
+    /// The arguments of ssh(1) for this user, from this address of the client. The key logs in root only.
     pub(crate) fn ssh_args(&self, user: &str, from: IpAddr, front: SocketAddr) -> Vec<String> {
         let from = ["-b".to_owned(), from.to_string()];
         [&from[..], &ssh_args(&self.scratch, user, front)[..]].concat()
@@ -104,20 +102,22 @@ pub(crate) fn reported_client(
     let mut args = ssh_args(scratch, "root", front);
     args.push("echo $SSH_CONNECTION".to_owned());
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let said = client.run("ssh", &args);
-    let told = address(said.split_ascii_whitespace());
+    let printed = client.run("ssh", &args);
+    let in_shell = address(printed.split_ascii_whitespace());
     let logged = process.wait_line("of an accepted login", |line| {
         let from = line.split_once("Accepted publickey for root from ")?.1;
-        address(from.split(' ').filter(|word| *word != "port")).filter(|addr| Some(*addr) == told)
+        address(from.split(' ').filter(|word| *word != "port"))
+            .filter(|addr| Some(*addr) == in_shell)
     });
     assert_eq!(
-        told,
+        in_shell,
         Some(logged),
         "what sshd told the shell and what it logged"
     );
     logged
 }
 
+/// The address and the port that these words begin with.
 fn address<'a>(mut words: impl Iterator<Item = &'a str>) -> Option<SocketAddr> {
     Some(SocketAddr::new(
         words.next()?.parse().ok()?,
@@ -125,7 +125,7 @@ fn address<'a>(mut words: impl Iterator<Item = &'a str>) -> Option<SocketAddr> {
     ))
 }
 
-/// Starts sshd with what it needs, and ends its processes with it.
+/// The prefix of a command that starts sshd: with a mount and a PID namespace, and the script [`RUN`].
 pub(crate) const THROUGH: &[&str] = &[
     "unshare",
     "--mount",
@@ -139,10 +139,10 @@ pub(crate) const THROUGH: &[&str] = &[
     "sh",
 ];
 
-/// sshd requires /run/sshd, which the package's unit creates; here in a /run of its own.
+/// Runs sshd with a /run of its own: sshd requires /run/sshd, which otherwise the package's unit creates.
 pub(crate) const RUN: &str = r#"mount -t tmpfs none /run && mkdir /run/sshd && exec "$@""#;
 
-/// The same with a /dev of its own, in which syslogd makes its socket.
+/// Like [`RUN`], also with a /dev of its own, in which syslogd makes its socket.
 const RUN_WITH_SYSLOG: &str = r#"
 mount -t tmpfs none /run && mkdir -p /run/sshd /run/dev/pts
 for node in null zero random urandom tty; do

@@ -13,7 +13,7 @@ import select
 import sys
 import time
 
-LIMIT = 20
+LIMIT = 20  # seconds
 
 
 def main(arguments):

@@ -16,7 +16,7 @@ import sys
 import termios
 import time
 
-LIMIT = 20
+LIMIT = 20  # seconds
 ROWS, COLUMNS = 30, 150
 # A control sequence, or a character.
 TOKEN = re.compile(r"\x1b\[([0-9;?]*)([A-Za-z])|\x1b[()][A-Z0-9]|\x1b.|.", re.DOTALL)
@@ -77,8 +77,8 @@ def main(arguments):
         status = os.waitstatus_to_exitcode(wait_status) if ended else None
     if status is None:
         os.kill(child, 9)
-    is_cooked = bool(termios.tcgetattr(terminal)[3] & termios.ECHO)
-    result = {"missing": missing, "status": status, "is_restored": is_cooked, "screen": last}
+    is_restored = bool(termios.tcgetattr(terminal)[3] & termios.ECHO)
+    result = {"missing": missing, "status": status, "is_restored": is_restored, "screen": last}
     print(json.dumps(result))
 
 
