@@ -19,18 +19,19 @@ pub(crate) const LISTEN_V6: SocketAddr = v6([0xfd81, 0, 0, 0, 0, 0, 0, 1], 8443)
 /// Where the backends listen.
 pub(crate) const TARGET_V4: SocketAddr = v4([127, 0, 0, 1], 9000);
 pub(crate) const TARGET_V6: SocketAddr = v6([0, 0, 0, 0, 0, 0, 0, 1], 9000);
+
 /// Returns a client address for a hand-made header, another one at every call. The addresses exist nowhere,
 /// as behind a real balancer. Fresh ports keep a test clear of the TIME_WAIT of its own connections.
 pub(crate) fn fresh_client_v4() -> SocketAddr {
     v4([198, 51, 100, 7], fresh_port())
 }
 
-/// The same over IPv6.
+/// Returns an IPv6 client address, like [`fresh_client_v4`].
 pub(crate) fn fresh_client_v6() -> SocketAddr {
     v6([0x2001, 0xdb8, 7, 0, 0, 0, 0, 7], fresh_port())
 }
 
-/// The same in the family of this address.
+/// Returns a client address in the family of `addr`, like [`fresh_client_v4`].
 pub(crate) fn fresh_client_like(addr: SocketAddr) -> SocketAddr {
     if addr.is_ipv4() {
         fresh_client_v4()
@@ -60,7 +61,7 @@ pub(crate) fn addr(text: &str) -> SocketAddr {
     text.parse().expect("an address")
 }
 
-/// Parses an address and a port that a server prints apart.
+/// Parses an IP address and a port that a server prints separately.
 pub(crate) fn from_parts(ip: &str, port: &str) -> Option<SocketAddr> {
     Some(SocketAddr::new(ip.parse().ok()?, port.parse().ok()?))
 }

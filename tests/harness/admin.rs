@@ -6,10 +6,10 @@ use serde_json::Value;
 
 use crate::harness::lab::{Host, wait_for, wait_until};
 
-/// The option that serves it where [`get`] asks.
+/// The option that binds the admin endpoint to the address that [`get`] requests.
 pub(crate) const ADMIN: &str = "--admin=127.0.0.1:9300";
 
-/// Requests a path; returns the body and, behind it, the status.
+/// Requests a path; returns the body with the status code appended.
 pub(crate) fn get(host: &Host, args: &[&str], path: &str) -> String {
     let mut command = Command::new("curl");
     command.args(["-sS", "--noproxy", "*", "-w", "%{http_code}"]);
@@ -20,18 +20,19 @@ pub(crate) fn get(host: &Host, args: &[&str], path: &str) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// The objects of a listing.
+/// Requests a listing (JSON lines), and returns its objects.
 #[track_caller]
 pub(crate) fn list(host: &Host, args: &[&str], path: &str) -> Vec<Value> {
-    let answer = get(host, args, path);
-    let lines = answer
+    let response = get(host, args, path);
+    let body = response
         .strip_suffix("200")
-        .unwrap_or_else(|| panic!("{path}: {answer}"));
-    let parse = |line| serde_json::from_str(line).expect("one JSON object a line");
-    lines.lines().map(parse).collect()
+        .unwrap_or_else(|| panic!("{path}: {response}"));
+    body.lines()
+        .map(|line| serde_json::from_str(line).expect("one JSON object a line"))
+        .collect()
 }
 
-/// Waits until a listing has only objects of which this holds, and at least one.
+/// Waits until a listing has at least one object, and `is_wanted` holds for all of them; returns them.
 #[track_caller]
 pub(crate) fn wait_listed(
     host: &Host,
@@ -46,7 +47,7 @@ pub(crate) fn wait_listed(
     })
 }
 
-/// Waits until the scrape has this line.
+/// Waits until `/metrics` has this line.
 #[track_caller]
 pub(crate) fn wait_metric(host: &Host, args: &[&str], line: &str) {
     let mut last = String::new();

@@ -16,12 +16,12 @@ pub(crate) struct Backend(TcpListener);
 
 impl Backend {
     pub(crate) fn listen(host: &Host, addr: SocketAddr) -> Self {
-        // The child of a fork may have the last one at this address open until it calls execve(2).
+        // An earlier listener at this address stays open in children of other tests from fork(2) to execve(2).
         let bind = || host.enter(|| TcpListener::bind(addr)).ok();
         Self(wait_for(&format!("bind {addr}"), bind))
     }
 
-    /// The same with an accept backlog of `queue` (the kernel admits one connection more).
+    /// Listens with an accept backlog of `backlog` (the kernel admits one connection more).
     pub(crate) fn listen_with_backlog(host: &Host, addr: SocketAddr, backlog: i32) -> Self {
         let listener = host.enter(|| Socket::new(Domain::for_address(addr), Type::STREAM, None));
         let listener = listener.expect("socket");
@@ -41,7 +41,7 @@ impl Backend {
             .expect("the backend waited in vain for a connection")
     }
 
-    /// The same; asserts that it comes from exactly `client`.
+    /// Waits for the next connection, and asserts that it comes from exactly `client`.
     #[track_caller]
     pub(crate) fn accept_from(&self, client: SocketAddr) -> Conn {
         let conn = self.accept();
@@ -55,7 +55,7 @@ impl Backend {
 
     /// Waits for the next connection; `None` if the proxy closes its client's connection instead.
     pub(crate) fn accept_or_closed(&self, down: &Conn) -> Option<Conn> {
-        wait_for("one or the other", || {
+        wait_for("a connection, or its refusal", || {
             let moment = Duration::from_millis(1);
             match self.accept_within(moment) {
                 Some(up) => Some(Some(up)),

@@ -31,23 +31,13 @@ impl Conn {
         Self(stream)
     }
 
-    /// Connects and sends to a server that resets the connection, maybe before the call returns.
-    #[track_caller]
-    pub(crate) fn assert_reset(host: &Host, to: SocketAddr, bytes: &[u8]) {
-        if let Some(conn) = Self::try_connect(host, to)
-            && conn.send_if_open(bytes)
-        {
-            assert_eq!(conn.wait_closed().0, End::Reset);
-        }
-    }
-
-    /// Connects from a host, from whatever address and port the kernel picks.
+    /// Connects from a host, from the address and port that the kernel chooses.
     #[track_caller]
     pub(crate) fn connect(host: &Host, to: SocketAddr) -> Self {
         Self::try_connect(host, to).expect("a connection that is not reset at once")
     }
 
-    /// The same; `None` if the other side accepts and resets before the call returns.
+    /// Connects like [`Self::connect`]; `None` if the other side resets the connection before the call returns.
     #[track_caller]
     pub(crate) fn try_connect(host: &Host, to: SocketAddr) -> Option<Self> {
         match host.enter(|| TcpStream::connect_timeout(&to, WAIT_LIMIT)) {
@@ -57,7 +47,7 @@ impl Conn {
         }
     }
 
-    /// Asserts that the other side closes the connection before anything was sent.
+    /// Asserts that the other side closes a new connection without sending a byte.
     #[track_caller]
     pub(crate) fn assert_refused(host: &Host, to: SocketAddr) {
         if let Some(conn) = Self::try_connect(host, to) {
@@ -65,11 +55,23 @@ impl Conn {
         }
     }
 
-    /// Connects by MPTCP; the listener decides whether the connection is one.
+    /// Asserts that the other side resets a new connection that begins with these bytes, maybe before connect(2)
+    /// returns.
+    #[track_caller]
+    pub(crate) fn assert_reset(host: &Host, to: SocketAddr, bytes: &[u8]) {
+        if let Some(conn) = Self::try_connect(host, to)
+            && conn.send_if_open(bytes)
+        {
+            assert_eq!(conn.wait_closed().0, End::Reset);
+        }
+    }
+
+    /// Connects by MPTCP; the connection falls back to TCP if the listener is not one of MPTCP.
     #[track_caller]
     pub(crate) fn connect_multipath(host: &Host, to: SocketAddr) -> Self {
-        let by_mptcp = || Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::MPTCP));
-        let socket = host.enter(by_mptcp).expect("socket");
+        let socket = host
+            .enter(|| Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::MPTCP)))
+            .expect("socket");
         socket
             .connect_timeout(&to.into(), WAIT_LIMIT)
             .expect("connect");
@@ -107,12 +109,12 @@ impl Conn {
         (&self.0).write_all(bytes).expect("send");
     }
 
-    /// Sends to a connection that may have been closed; returns whether it is open still.
+    /// Sends to a connection that may have been closed; returns whether the kernel took the bytes.
     pub(crate) fn send_if_open(&self, bytes: &[u8]) -> bool {
         (&self.0).write_all(bytes).is_ok()
     }
 
-    /// Sends until that fails and returns the error: what a sender sees when its receiver resets.
+    /// Sends until a write fails, and returns its error.
     pub(crate) fn send_until_error(&self) -> ErrorKind {
         loop {
             if let Err(error) = (&self.0).write(&[0; 64 << 10]) {
@@ -131,7 +133,7 @@ impl Conn {
         bytes
     }
 
-    /// Receives what one read returns.
+    /// Receives what one read returns; empty at the end of the stream.
     pub(crate) fn recv_some(&self) -> Vec<u8> {
         let mut bytes = vec![0; 64 << 10];
         let len = (&self.0).read(&mut bytes).expect("recv");
@@ -139,10 +141,10 @@ impl Conn {
         bytes
     }
 
-    /// Receives until `enough` accepts the text, or to the end.
-    pub(crate) fn recv_text_until(&self, enough: impl Fn(&str) -> bool) -> String {
+    /// Receives until `is_enough` accepts the text, or to the end of the stream.
+    pub(crate) fn recv_text_until(&self, is_enough: impl Fn(&str) -> bool) -> String {
         let mut text = String::new();
-        while !enough(&text) {
+        while !is_enough(&text) {
             match self.recv_some().as_slice() {
                 [] => break,
                 bytes => text.push_str(&String::from_utf8_lossy(bytes)),
@@ -173,7 +175,7 @@ impl Conn {
         (end, start.elapsed())
     }
 
-    /// Asserts that for `time` neither data nor an end comes.
+    /// Asserts that for `time` the other side neither sends nor closes.
     #[track_caller]
     pub(crate) fn assert_stays_open(&self, time: Duration) {
         assert!(
@@ -182,12 +184,12 @@ impl Conn {
         );
     }
 
-    /// Waits for `time` at most; returns whether neither data nor an end came.
+    /// Waits until the other side sends or closes, `time` at most; returns whether it did neither.
     pub(crate) fn is_open_after(&self, time: Duration) -> bool {
         matches!(self.peek_within(time), Err(error) if error.kind() == ErrorKind::WouldBlock)
     }
 
-    /// Waits for `time` at most; returns whether data came, rather than nothing or an end.
+    /// Waits until the other side sends or closes, `time` at most; returns whether it sent.
     pub(crate) fn is_answered_after(&self, time: Duration) -> bool {
         matches!(self.peek_within(time), Ok(1..))
     }
@@ -195,11 +197,11 @@ impl Conn {
     /// Peeks at the first byte, and leaves it in the receive queue.
     fn peek_within(&self, time: Duration) -> io::Result<usize> {
         self.0.set_read_timeout(Some(time)).expect("SO_RCVTIMEO");
-        let got = self.0.peek(&mut [0]);
+        let peeked = self.0.peek(&mut [0]);
         self.0
             .set_read_timeout(Some(WAIT_LIMIT))
             .expect("SO_RCVTIMEO");
-        got
+        peeked
     }
 
     /// Whether the other side's kernel has acknowledged everything that was sent.

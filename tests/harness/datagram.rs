@@ -45,6 +45,7 @@ impl DatagramSocket {
             .expect("waited in vain for a datagram")
     }
 
+    /// Waits for the next datagram, `limit` at most.
     pub(crate) fn recv_within(&self, limit: Duration) -> Option<(Vec<u8>, SocketAddr)> {
         self.0.set_read_timeout(Some(limit)).expect("SO_RCVTIMEO");
         let mut buffer = vec![0; 1 << 16];
@@ -55,7 +56,7 @@ impl DatagramSocket {
                     return Some((buffer, from));
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return None,
-                // ICMP's answer to an earlier datagram.
+                // An ICMP error for an earlier datagram.
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => {}
                 Err(error) => panic!("recv: {error}"),
             }
@@ -70,7 +71,8 @@ impl DatagramSocket {
         assert_eq!(sender, from);
     }
 
-    /// Asserts that no datagram comes. Only of use together with a later datagram that does.
+    /// Asserts that no datagram comes. Use it together with a later datagram that does come: a busy machine may
+    /// take longer than this waits.
     #[track_caller]
     pub(crate) fn assert_silent(&self) {
         if let Some((bytes, from)) = self.recv_within(Duration::from_millis(50)) {

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use super::addr::{FRONT_V4, fresh_client_v4};
 
-/// `PROXY TCP4 …`, for endpoints of one family.
+/// A v1 header (`PROXY TCP4 …`), for endpoints of one family.
 pub(crate) fn v1(source: SocketAddr, destination: SocketAddr) -> Vec<u8> {
     let family = if source.is_ipv4() { "TCP4" } else { "TCP6" };
     let (from, to) = (source.ip(), destination.ip());
@@ -111,6 +111,7 @@ pub(crate) fn without_address() -> [(&'static str, Vec<u8>); 4] {
         ("AF_UNSPEC", raw(PROXY, UNSPEC, &[])),
         ("AF_UNSPEC with a block", raw(PROXY, UNSPEC, &block)),
         ("IPv4 without a transport", raw(PROXY, 0x10, &block)),
+        // Two paths of 108 bytes.
         ("AF_UNIX", raw(PROXY, STREAM_UNIX, &[b'x'; 216])),
     ]
 }

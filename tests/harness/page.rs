@@ -44,7 +44,9 @@ impl Page {
                 }
                 Some(code) => blocks.push(format!("{code}\n")),
                 // An empty line does not end a block that goes on after it.
-                None if line.is_empty() && is_open => blocks.last_mut().expect("one").push('\n'),
+                None if line.is_empty() && is_open => {
+                    blocks.last_mut().expect("an open block").push('\n');
+                }
                 None => {}
             }
             is_open = is_open && line.is_empty() || line.starts_with("    ");
@@ -65,7 +67,7 @@ impl Page {
         found.unwrap_or_else(|| panic!("no block begins with {start:?}"))
     }
 
-    /// What is between single backquotes, on one line each.
+    /// The texts between single backquotes, with line breaks as spaces.
     pub(crate) fn inline(self) -> impl Iterator<Item = String> {
         let codes = self.0.split('`').skip(1).step_by(2);
         codes.map(|code| code.split_whitespace().collect::<Vec<_>>().join(" "))

@@ -1,4 +1,4 @@
-//! Starting the binary under test.
+//! The binary under test, as a process.
 
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
@@ -24,23 +24,23 @@ impl Peername {
         Self::proxy_through(lab, &[], args)
     }
 
-    /// The same, started through other programs (`prlimit`, `setpriv`).
+    /// Like [`Self::proxy`], started through other programs (`prlimit`, `setpriv`).
     pub(crate) fn proxy_through(lab: &Lab, through: &[&str], args: &[&str]) -> Self {
         let args = [PROXY_ARGS, args].concat();
         let process = Process::start_through(&lab.server, through, BINARY, &args);
         Self(process.wait_listening(&[LISTEN_V4, LISTEN_V6]))
     }
 
-    /// Starts `peername proxy` for UDP, with the same arguments, then `args`.
+    /// Starts `peername proxy` for UDP with [`PROXY_ARGS`], then `args`, whose `--workers` replaces the usual one.
     pub(crate) fn udp_proxy(lab: &Lab, through: &[&str], args: &[&str]) -> Self {
-        let own_workers = args.iter().any(|arg| arg.starts_with("--workers"));
-        let usual = PROXY_ARGS.iter().copied();
-        let usual = usual.filter(|arg| !(own_workers && arg.starts_with("--workers")));
-        let args: Vec<&str> = usual
-            .chain(["--protocol=udp"])
-            .chain(args.iter().copied())
-            .collect();
-        Self(Process::start_through(&lab.server, through, BINARY, &args)).wait_listening_line()
+        let is_workers = |arg: &&str| arg.starts_with("--workers");
+        let mut all = PROXY_ARGS.to_vec();
+        if args.iter().any(is_workers) {
+            all.retain(|arg| !is_workers(arg));
+        }
+        all.push("--protocol=udp");
+        all.extend(args);
+        Self(Process::start_through(&lab.server, through, BINARY, &all)).wait_listening_line()
     }
 
     /// Starts any subcommand that receives datagrams, and waits for its log line: sockets are bound a moment
@@ -60,22 +60,24 @@ impl Peername {
         })
     }
 
-    /// Sends SIGHUP, and returns the next line of the log that contains `says_then`.
+    /// Sends SIGHUP, and returns the next line of the log that contains `text`.
     #[track_caller]
-    pub(crate) fn reload(&self, says_then: &str) -> String {
-        let before = self.count_logged(says_then);
+    pub(crate) fn reload(&self, text: &str) -> String {
+        let before = self.count_logged(text);
         self.signal(Signal::HUP);
-        wait_for(says_then, || {
-            let log = self.log();
-            let mut lines = log.lines().filter(|line| line.contains(says_then));
-            lines.nth(before).map(str::to_owned)
+        wait_for(text, || {
+            self.log()
+                .lines()
+                .filter(|line| line.contains(text))
+                .nth(before)
+                .map(str::to_owned)
         })
     }
 
-    /// Waits until all threads have started and sleep (the sockets listen before): what is measured then is
-    /// the idle proxy.
+    /// Waits until all threads have started and sleep, which is after the sockets listen: a measurement from then on
+    /// is one of the idle proxy.
     pub(crate) fn wait_started(&self) {
-        self.wait_line("that it listens", listening);
+        self.wait_logged("listening");
         self.wait_idle();
     }
 
@@ -95,17 +97,12 @@ impl Peername {
         }
     }
 
-    fn wait_listening_line(self) -> Self {
-        self.wait_line("that it listens", listening);
-        self
-    }
-
     /// Starts any subcommand that listens, and waits for its sockets.
     pub(crate) fn start(host: &Host, args: &[&str], listens: &[SocketAddr]) -> Self {
         Self::start_through(host, &[], args, listens)
     }
 
-    /// The same, started through other programs.
+    /// Like [`Self::start`], through other programs.
     pub(crate) fn start_through(
         host: &Host,
         through: &[&str],
@@ -115,12 +112,17 @@ impl Peername {
         Self(Process::start_through(host, through, BINARY, args).wait_listening(listens))
     }
 
+    fn wait_listening_line(self) -> Self {
+        self.wait_logged("listening");
+        self
+    }
+
     /// Runs any subcommand to its end.
     pub(crate) fn run(host: &Host, args: &[&str]) -> Output {
         Self::run_with_input(host, &[BINARY], args, "")
     }
 
-    /// The same; asserts this exit code, and returns what it printed on standard error.
+    /// Runs any subcommand to its end, asserts this exit code, and returns what it printed on standard error.
     #[track_caller]
     pub(crate) fn run_failing(host: &Host, args: &[&str], code: i32) -> String {
         let output = Self::run(host, args);
@@ -128,8 +130,8 @@ impl Peername {
         String::from_utf8_lossy(&output.stderr).into_owned()
     }
 
-    /// The same as [`Self::run`] with this standard input, started as `program`, which may go through others. A process that
-    /// has not ended after 20 s is killed.
+    /// Runs a command with these arguments and this standard input to its end; kills it after 20 s. `program` is the
+    /// path of the binary, maybe after other programs that it is started through.
     pub(crate) fn run_with_input(
         host: &Host,
         program: &[&str],
@@ -144,7 +146,7 @@ impl Peername {
         host.output(&mut command, input)
     }
 
-    /// The outcomes in the log of the connections that have ended so far, oldest first.
+    /// The logged outcomes of the connections that have ended so far, oldest first.
     pub(crate) fn outcomes(&self) -> Vec<String> {
         let outcome = |line: &str| {
             let line: Value = serde_json::from_str(line).ok()?;
@@ -167,7 +169,7 @@ pub(crate) fn words(line: &str) -> Vec<&str> {
     line.split_whitespace().collect()
 }
 
-/// Starts the program after it as an ordinary user.
+/// The prefix of a command that runs it as an ordinary user.
 pub(crate) const AS_NOBODY: &[&str] = &[
     "setpriv",
     "--reuid=65534",
@@ -187,10 +189,6 @@ pub(crate) fn copy_executable(host: &Host, scratch: &Scratch) -> String {
     copy
 }
 
-fn listening(line: &str) -> Option<()> {
-    line.contains("listening").then_some(())
-}
-
 impl Deref for Peername {
     type Target = Process;
 
@@ -205,13 +203,13 @@ impl DerefMut for Peername {
     }
 }
 
-/// The binary under test: `make test-static` names another one than that which cargo has built for the tests.
+/// The binary under test: the one that cargo has built for the tests, unless `make test-static` names another.
 pub(crate) const BINARY: &str = match option_env!("PEERNAME_TEST_BINARY") {
     Some(binary) => binary,
     None => env!("CARGO_BIN_EXE_peername"),
 };
 
-/// Whether that is the static one, which no library can be preloaded into.
+/// Whether the binary under test is the static one, into which no library can be preloaded.
 pub(crate) const IS_STATIC: bool = option_env!("PEERNAME_TEST_BINARY").is_some();
 
 /// The arguments of [`Peername::proxy`].

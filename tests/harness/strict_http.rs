@@ -6,17 +6,17 @@
 ///
 /// Bytes that are no request, or that could be read in two ways.
 pub(crate) fn parse_requests(mut bytes: &[u8]) -> Result<(Vec<&[u8]>, &[u8]), String> {
-    let mut all = Vec::new();
-    while let Some(len) = request(bytes)? {
-        let (one, rest) = bytes.split_at(len);
-        all.push(one);
+    let mut requests = Vec::new();
+    while let Some(len) = request_len(bytes)? {
+        let (request, rest) = bytes.split_at(len);
+        requests.push(request);
         bytes = rest;
     }
-    Ok((all, bytes))
+    Ok((requests, bytes))
 }
 
 /// The length of the first request; `None` while it is incomplete.
-fn request(bytes: &[u8]) -> Result<Option<usize>, String> {
+fn request_len(bytes: &[u8]) -> Result<Option<usize>, String> {
     let Some(end) = find(bytes, b"\r\n\r\n") else {
         return Ok(None);
     };
@@ -29,27 +29,32 @@ fn request(bytes: &[u8]) -> Result<Option<usize>, String> {
     if !target.starts_with('/') && target != "*" || target.contains(|c: char| c.is_control()) {
         return Err(format!("the target {target:?}"));
     }
-    let headers: Vec<_> = lines.map(header).collect::<Result<_, _>>()?;
-    let all = |name: &str| -> Vec<&str> {
-        let named = headers
+    let headers: Vec<_> = lines.map(parse_header).collect::<Result<_, _>>()?;
+    let values = |name: &str| -> Vec<&str> {
+        headers
             .iter()
-            .filter(|(one, _)| one.eq_ignore_ascii_case(name));
-        named.map(|(_, value)| *value).collect()
+            .filter(|(found, _)| found.eq_ignore_ascii_case(name))
+            .map(|(_, value)| *value)
+            .collect()
     };
-    if all("host").len() != 1 {
-        return Err(format!("{:?} as Host", all("host")));
+    if values("host").len() != 1 {
+        return Err(format!("{:?} as Host", values("host")));
     }
     let body = &bytes[end + 4..];
-    let len = match (&all("transfer-encoding")[..], &all("content-length")[..]) {
+    let len = match (
+        &values("transfer-encoding")[..],
+        &values("content-length")[..],
+    ) {
         ([], []) => Some(0),
         ([], [length]) if is_number(length) => length.parse().ok().filter(|len| *len <= body.len()),
-        (["chunked"], []) => chunked(body)?,
+        (["chunked"], []) => chunked_len(body)?,
         both => return Err(format!("framed by {both:?}")),
     };
     Ok(len.map(|len| end + 4 + len))
 }
 
-fn header(line: &str) -> Result<(&str, &str), String> {
+/// The name and the value of a header line.
+fn parse_header(line: &str) -> Result<(&str, &str), String> {
     let is_token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
     match line.split_once(':') {
         Some((name, value))
@@ -63,7 +68,8 @@ fn header(line: &str) -> Result<(&str, &str), String> {
     }
 }
 
-fn chunked(body: &[u8]) -> Result<Option<usize>, String> {
+/// The length of a chunked body with its trailers; `None` while it is incomplete.
+fn chunked_len(body: &[u8]) -> Result<Option<usize>, String> {
     let mut at = 0;
     loop {
         let Some(line) = find(&body[at..], b"\r\n") else {
@@ -88,7 +94,7 @@ fn chunked(body: &[u8]) -> Result<Option<usize>, String> {
         if text.is_empty() {
             return Ok(Some(at));
         }
-        let (name, _) = header(text)?;
+        let (name, _) = parse_header(text)?;
         if ["content-length", "transfer-encoding", "host"].contains(&&*name.to_ascii_lowercase()) {
             return Err(format!("{name} in a trailer"));
         }
@@ -100,6 +106,8 @@ fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-fn find(bytes: &[u8], what: &[u8]) -> Option<usize> {
-    bytes.windows(what.len()).position(|window| window == what)
+fn find(bytes: &[u8], needle: &[u8]) -> Option<usize> {
+    bytes
+        .windows(needle.len())
+        .position(|window| window == needle)
 }
