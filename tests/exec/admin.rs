@@ -1,4 +1,4 @@
-//! `peername exec --admin`: metrics, health and the level of the log, with Redis as the program, by each mode.
+//! `peername exec --admin`: metrics, health and the level of the log, with Redis as the program, in each mode.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use crate::harness::conn::{Conn, End};
 use crate::harness::lab::{Lab, Process, Scratch, assert_contains, assert_fails, wait_until};
 use crate::harness::peername::{AS_NOBODY, BINARY, NO_CAPABILITIES, Peername, copy_executable};
 use crate::harness::programs::browser::wait_page_shows;
-use crate::harness::rig::exec::{NOTIFY, PRELOAD, built_library, v2};
+use crate::harness::rig::exec::{MODES, NOTIFY, PRELOAD, built_library, v2};
 use crate::harness::rig::exec_notify::{kill_pid, network_of, wait_helper_pid};
 
 /// Redis behind `peername exec`, with two addresses of the admin endpoint.
@@ -87,7 +87,7 @@ impl Served {
 
 #[test]
 fn metrics_agree_with_what_redis_and_the_clients_saw() {
-    for mode in [PRELOAD, NOTIFY] {
+    for mode in MODES {
         let served = Served::start(mode, &["--deny-client=203.0.113.99"]);
         assert_eq!(served.get("/healthz"), "ok\n200", "{mode}");
         assert_eq!(served.get("/readyz"), "ready\n200", "{mode}");
@@ -136,7 +136,7 @@ fn metrics_agree_with_what_redis_and_the_clients_saw() {
 /// Connections without a header that the program got are counted as such.
 #[test]
 fn optional_headers_are_counted() {
-    for mode in [PRELOAD, NOTIFY] {
+    for mode in MODES {
         let served = Served::start(mode, &["--header=optional"]);
         let conn = served.send(b"PING\r\n");
         conn.recv_text_until(|text| text == "+PONG\r\n");
@@ -148,7 +148,7 @@ fn optional_headers_are_counted() {
 
 #[test]
 fn level_of_the_log_is_changed_over_the_unix_socket() {
-    for mode in [PRELOAD, NOTIFY] {
+    for mode in MODES {
         let served = Served::start(mode, &[]);
         let host = &served.lab.server;
         let refuse = || assert_eq!(served.send(b"PING\r\n").wait_closed().0, End::Reset);
@@ -195,7 +195,7 @@ fn endpoint_reports_the_supervisor_and_ends_with_the_program() {
 /// The program does not depend on the endpoint's process.
 #[test]
 fn killed_endpoint_is_reported_and_harms_no_client() {
-    for mode in [PRELOAD, NOTIFY] {
+    for mode in MODES {
         let served = Served::start(mode, &[]);
         kill_pid(wait_helper_pid("peername-admin", &served.network()));
         served.process.wait_logged("the admin endpoint has exited");

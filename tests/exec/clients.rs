@@ -12,15 +12,15 @@ use crate::harness::header_bytes;
 use crate::harness::lab::{Host, Lab, Process, Scratch, WAIT_LIMIT, wait_until};
 use crate::harness::peername::{BINARY, words};
 use crate::harness::programs::server::nginx;
-use crate::harness::rig::exec::{NOTIFY, PRELOAD, ProgramRig, ServerRig, pseudo_ipv4, v1, v2};
+use crate::harness::rig::exec::{MODES, ProgramRig, ServerRig, pseudo_ipv4, v1, v2};
 
 /// Also if the header comes in pieces. The server logs each connection that accept(2) returns.
 #[test]
 fn denied_client_is_not_accepted() {
-    for mechanism in [PRELOAD, NOTIFY] {
+    for mode in MODES {
         let list = Scratch::new();
         let path = list.write("denied", "198.51.100.7 # sshd\n2001:db8:7::/64\n");
-        let server = start(mechanism, &["-v", &format!("--deny-client=@{path}")]);
+        let server = start(mode, &["-v", &format!("--deny-client=@{path}")]);
         let mapped = v6([0, 0, 0, 0, 0, 0xffff, 0xc633, 0x6407], 4001);
         for client in [fresh_client_v4(), fresh_client_v6(), mapped] {
             let port = client.port();
@@ -64,14 +64,14 @@ fn client_is_judged_although_its_header_names_the_peer() {
     };
     let lists = words("-v --allow-client=198.51.100.0/24 --require-tlv=alpn=h2");
     let local = header_bytes::raw(header_bytes::LOCAL, header_bytes::UNSPEC, &[]);
-    for mechanism in [PRELOAD, NOTIFY] {
-        let server = start(mechanism, &["-v", "--deny-client=10.81.0.2"]);
+    for mode in MODES {
+        let server = start(mode, &["-v", "--deny-client=10.81.0.2"]);
         let own = checks(&server.lab.balancer, LISTEN_V4);
         assert_eq!(own.wait_closed().0, End::Reset);
         assert_refused(&server, &local);
         assert_refused(&server, b"PROXY UNKNOWN\r\n");
         assert_eq!(accepted(&server), [""; 0]);
-        let server = start(mechanism, &lists);
+        let server = start(mode, &lists);
         let own = checks(&server.lab.balancer, LISTEN_V4);
         assert_eq!(own.wait_closed().0, End::Reset);
         server.process.wait_logged("--health-checks-from");
@@ -80,7 +80,7 @@ fn client_is_judged_although_its_header_names_the_peer() {
             assert_eq!(greeting(&conn), conn.local_addr().to_string());
         }
         let listed = [&lists[..], &["--health-checks-from=10.81.0.2"]].concat();
-        let server = start(mechanism, &listed);
+        let server = start(mode, &listed);
         let conn = checks(&server.lab.balancer, LISTEN_V4);
         assert_eq!(greeting(&conn), conn.local_addr().to_string());
     }
@@ -91,8 +91,8 @@ fn client_is_judged_although_its_header_names_the_peer() {
 fn each_refusal_has_its_code_and_health_checks_have_none() {
     let options =
         words("-v --allow-client=198.51.100.0/24 --deny-client=198.51.100.9 --require-tlv=alpn=h2");
-    for mechanism in [PRELOAD, NOTIFY] {
-        let server = start(mechanism, &options);
+    for mode in MODES {
+        let server = start(mode, &options);
         let header =
             |client, alpn: &[u8]| header_bytes::v2(client, FRONT_V4, &header_bytes::tlv(1, alpn));
         let client = fresh_client_v4();
@@ -124,14 +124,14 @@ fn each_refusal_has_its_code_and_health_checks_have_none() {
 /// broken list leaves the one of before in force.
 #[test]
 fn changed_list_is_in_force_within_a_second() {
-    for mechanism in [PRELOAD, NOTIFY] {
+    for mode in MODES {
         let list = Scratch::new();
         list.write("denied", "");
         let script = format!("-u {}", list.write("server.py", SPEAKS_FIRST[2]));
         let through = ["env", "-C", &list.path_text(".")];
         let options = ["--deny-client=@denied"];
         let python = SPEAKS_FIRST[0];
-        let server = ServerRig::start(mechanism, &through, python, &script, &options);
+        let server = ServerRig::start(mode, &through, python, &script, &options);
         // The greeting, or a reset.
         let serves = |client| {
             let conn = Conn::try_connect(&server.lab.balancer, LISTEN_V4);
@@ -172,11 +172,11 @@ fn peer_without_a_header_is_judged_as_the_client() {
     let own = format!("--deny-client={BALANCER_V4}");
     let other = "--deny-client=198.51.100.7";
     let (trusted, untrusted) = ("--trust=10.81.0.0/24", "--trust=192.0.2.99");
-    for mechanism in [PRELOAD, NOTIFY] {
+    for mode in MODES {
         for (trust, timeout) in [(untrusted, "60s"), (trusted, "500ms")] {
             let timeout = format!("--header-timeout={timeout}");
             let options = ["-v", "--header=optional", trust, &timeout];
-            let server = start(mechanism, &[&options[..], &[&own]].concat());
+            let server = start(mode, &[&options[..], &[&own]].concat());
             for bytes in [&b""[..], b"GET / HTTP/1.0\r\n\r\n"] {
                 assert_refused(&server, bytes);
             }
@@ -189,7 +189,7 @@ fn peer_without_a_header_is_judged_as_the_client() {
                     .wait_logged("its PROXY header was not complete in time");
             }
             assert_eq!(accepted(&server), [""; 0]);
-            let server = start(mechanism, &[&options[..], &[other]].concat());
+            let server = start(mode, &[&options[..], &[other]].concat());
             for bytes in [&b""[..], b"GET / HTTP/1.0\r\n\r\n"] {
                 let conn = connect(&server, bytes);
                 assert_eq!(greeting(&conn), conn.local_addr().to_string());
@@ -201,7 +201,7 @@ fn peer_without_a_header_is_judged_as_the_client() {
 /// With two workers, which wait by epoll. It logs also connections that send no request.
 #[test]
 fn nginx_is_not_disturbed_by_denied_clients() {
-    for mechanism in [PRELOAD, NOTIFY] {
+    for mode in MODES {
         let scratch = Scratch::new();
         scratch.write("index.html", "hello\n");
         let site = "listen 0.0.0.0:8443; root DIR; error_log DIR/error.log info;";
@@ -209,7 +209,7 @@ fn nginx_is_not_disturbed_by_denied_clients() {
         let config = nginx::write_config(&scratch, main, nginx::PEER, site);
         let options = ["--deny-client=198.51.100.7"];
         let program = ["nginx", "-e", "stderr", "-c", &config];
-        let server = ProgramRig::with_mode(mechanism, &options, &program);
+        let server = ProgramRig::with_mode(mode, &options, &program);
         let request = b"GET / HTTP/1.0\r\n\r\n";
         for index in 0..20 {
             let denied = [&v2(fresh_client_v4())[..], request].concat();
@@ -287,8 +287,8 @@ fn private_network_reads_a_trust_list_with_a_relative_path() {
     assert_eq!(greeting(&open), client.to_string());
 }
 
-fn start(mechanism: &str, options: &[&str]) -> ProgramRig {
-    ProgramRig::with_mode(mechanism, options, SPEAKS_FIRST)
+fn start(mode: &str, options: &[&str]) -> ProgramRig {
+    ProgramRig::with_mode(mode, options, SPEAKS_FIRST)
 }
 
 fn connect(server: &ProgramRig, bytes: &[u8]) -> Conn {

@@ -17,8 +17,8 @@ use crate::harness::lab::{
 };
 use crate::harness::peername::{BINARY, Peername, copy_executable};
 use crate::harness::rig::exec::{
-    Libc, MECHANISMS, ProgramRig, ServerRig, built_library, compiled_server, exec_args,
-    header_waiter_of, v2,
+    Libc, MODES, ProgramRig, ServerRig, built_library, compiled_server, exec_args,
+    header_waiter_pid, v2,
 };
 
 /// Exit code, arguments and environment are the program's own.
@@ -45,13 +45,13 @@ fn program_keeps_its_process() {
 /// incomplete header is refused rather than shown with the wrong client, and delays no other.
 #[test]
 fn complete_headers_need_no_header_waiter() {
-    for mode in ["--accept=block", "--accept=edge"] {
-        let served = ServerRig::new(mode, &[]);
+    for server_args in ["--accept=block", "--accept=edge"] {
+        let served = ServerRig::new(server_args, &[]);
         let waiting = served.connect_and_send(&v2(fresh_client_v4())[..20]);
         let earlier = fresh_client_v4();
         let accepted = served.connect_and_send(&v2(earlier));
         accepted.assert_stays_open(Duration::from_millis(100));
-        kill_header_waiter_of(&served);
+        kill_header_waiter(&served);
         assert_eq!(waiting.wait_closed().0, End::Reset);
         accepted.send(b"hi");
         served.assert_sees(&accepted, earlier);
@@ -78,18 +78,18 @@ fn thread_in_accept_can_be_cancelled() {
 /// too.
 #[test]
 fn exhausted_descriptors_lose_no_connection() {
-    for mechanism in MECHANISMS {
+    for mode in MODES {
         for accept in ["level", "block"] {
-            assert_exhausted_descriptors_lose_nothing(mechanism, accept);
+            assert_exhausted_descriptors_lose_nothing(mode, accept);
         }
     }
 }
 
-fn assert_exhausted_descriptors_lose_nothing(mechanism: &str, accept: &str) {
+fn assert_exhausted_descriptors_lose_nothing(mode: &str, accept: &str) {
     // The program alone: its supervisor has descriptors left.
     let server = compiled_server(Libc::Glibc);
     let limited = format!("--nofile=24 {server} --accept={accept} --hold");
-    let served = ServerRig::start(mechanism, &[], "prlimit", &limited, &[]);
+    let served = ServerRig::start(mode, &[], "prlimit", &limited, &[]);
     let open = || {
         let client = fresh_client_v4();
         (
@@ -112,14 +112,14 @@ fn assert_exhausted_descriptors_lose_nothing(mechanism: &str, accept: &str) {
 /// Connections beyond the table's capacity are refused; each that is served is shown with its client.
 #[test]
 fn full_table_refuses_connections() {
-    for mechanism in MECHANISMS {
-        assert_full_table_refuses(mechanism);
+    for mode in MODES {
+        assert_full_table_refuses(mode);
     }
 }
 
-fn assert_full_table_refuses(mechanism: &str) {
+fn assert_full_table_refuses(mode: &str) {
     let options = ["--max-connections=64"];
-    let served = ServerRig::with_mode(mechanism, "--accept=level --hold", &options);
+    let served = ServerRig::with_mode(mode, "--accept=level --hold", &options);
     let mut held = Vec::new();
     let mut refused = 0;
     for _ in 0..100 {
@@ -203,8 +203,8 @@ fn program_without_table_and_supervisor_may_not_listen() {
     assert_fails(&ended, 1, &["may not listen"]);
 }
 
-pub(super) fn kill_header_waiter_of(served: &ServerRig) {
-    kill_process(header_waiter_of(&served.process), Signal::KILL).expect("kill");
+pub(super) fn kill_header_waiter(served: &ServerRig) {
+    kill_process(header_waiter_pid(&served.process), Signal::KILL).expect("kill");
 }
 
 /// A program that has taken all processes or descriptors of its supervisor accepts once there are some again.
@@ -219,7 +219,7 @@ fn accept_without_a_monitor_fails_alone() {
     let args = exec_args(&["--trust=any"], &["sh", "-c", &script]);
     let process = Process::start(&lab.server, BINARY, &args);
     process.wait_printed("waiting");
-    let supervisor = header_waiter_of(&process);
+    let supervisor = header_waiter_pid(&process);
     let listed = open_descriptors(supervisor);
     let plenty = limit_free_descriptors(supervisor, &listed, 2);
     fs::write(&go, "").expect("write(2)");

@@ -13,7 +13,7 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, pr
 use crate::harness::addr::{LISTEN_V4, LISTEN_V6, fresh_client_v4, fresh_client_v6};
 use crate::harness::conn::{Conn, End};
 use crate::harness::lab::wait_until;
-use crate::harness::rig::exec::{NOTIFY, PRELOAD, ProgramRig, ServerRig, header_waiter_of, v2};
+use crate::harness::rig::exec::{MODES, ProgramRig, ServerRig, header_waiter_pid, v2};
 use crate::harness::rig::exec_notify::cpu_ticks;
 
 /// Other users and containers that share the network could connect to a socket with a name.
@@ -33,10 +33,10 @@ fn header_waiter_has_no_name_on_the_host() {
 /// Those over the limit are refused.
 #[test]
 fn slow_headers_are_limited_by_descriptors() {
-    for mechanism in [PRELOAD, NOTIFY] {
+    for mode in MODES {
         let (limited, options) = (["prlimit", "--nofile=64"], ["--header-timeout=60s"]);
         let served =
-            ServerRig::with_mode_through(mechanism, &limited, "--accept=level --brief", &options);
+            ServerRig::with_mode_through(mode, &limited, "--accept=level --brief", &options);
         let clients: Vec<_> = (0..100).map(|_| fresh_client_v4()).collect();
         let open = |&client: &SocketAddr| {
             let conn = Conn::try_connect(&served.lab.balancer, LISTEN_V4)?;
@@ -48,7 +48,7 @@ fn slow_headers_are_limited_by_descriptors() {
             kept.retain(|(conn, _)| conn.is_open_after(Duration::from_millis(1)));
             kept.len() <= MAX_SLOW_HEADERS
         });
-        assert_eq!(kept.len(), MAX_SLOW_HEADERS, "{mechanism}");
+        assert_eq!(kept.len(), MAX_SLOW_HEADERS, "{mode}");
         for (conn, client) in &kept {
             conn.send(&[&v2(*client)[20..], b"hi"].concat());
         }
@@ -62,8 +62,8 @@ fn slow_headers_are_limited_by_descriptors() {
 /// listener that is woken first must not take the other's for a client, even where clients need no header.
 #[test]
 fn wakeup_connections_with_one_port_are_told_apart_by_listener() {
-    for mechanism in [PRELOAD, NOTIFY] {
-        let served = ProgramRig::with_mode(mechanism, &["--header=optional"], TWO_LISTENERS);
+    for mode in MODES {
+        let served = ProgramRig::with_mode(mode, &["--header=optional"], TWO_LISTENERS);
         let host = &served.lab.server;
         host.sysctl("net.ipv4.ip_local_port_range", "40054 40054");
         let server = descendants(served.process.pid());
@@ -106,24 +106,23 @@ fn wakeup_connections_with_one_port_are_told_apart_by_listener() {
         slow.iter().for_each(|(_, client)| accepted(*client));
         let log = served.process.log();
         let accepted = log.lines().filter(|line| line.starts_with("accepted "));
-        assert_eq!(accepted.count(), 4, "{mechanism}: {log}");
+        assert_eq!(accepted.count(), 4, "{mode}: {log}");
     }
 }
 
 /// It watches the program's listeners by a descriptor each, not those that are closed.
 #[test]
 fn closed_listeners_occupy_no_descriptors() {
-    for mechanism in [PRELOAD, NOTIFY] {
-        let program =
-            ProgramRig::with_mode(mechanism, &["--ports=8443,9000-9499"], SHORT_LISTENERS);
-        let waiter = header_waiter_of(&program.process);
+    for mode in MODES {
+        let program = ProgramRig::with_mode(mode, &["--ports=8443,9000-9499"], SHORT_LISTENERS);
+        let waiter = header_waiter_pid(&program.process);
         let is_done = |line: &str| (line == "done").then_some(());
         program
             .process
             .wait_line("that it has closed them", is_done);
         let open = fs::read_dir(format!("/proc/{}/fd", waiter.as_raw_nonzero())).expect("/proc");
         let count = open.count();
-        assert!(count < 150, "{mechanism}: {count} descriptors");
+        assert!(count < 150, "{mode}: {count} descriptors");
     }
 }
 
@@ -131,7 +130,7 @@ fn closed_listeners_occupy_no_descriptors() {
 #[test]
 fn header_waiter_without_a_descriptor_does_not_spin() {
     let served = ServerRig::new("--accept=level --brief", &[]);
-    let waiter = header_waiter_of(&served.process);
+    let waiter = header_waiter_pid(&served.process);
     assert_two_pieces_served(&served);
     // It has raised its own limit to the hard limit, which is also this process's.
     let maximum = getrlimit(Resource::Nofile).maximum;

@@ -10,14 +10,12 @@ use crate::harness::addr::{FRONT_V4, LISTEN_V4, LISTEN_V6, fresh_client_v4, fres
 use crate::harness::conn::{Conn, End};
 use crate::harness::header_bytes;
 use crate::harness::lab::assert_within;
-use crate::harness::rig::exec::{
-    MECHANISMS, ProgramRig, ServerRig, mapped_ipv6, pseudo_ipv4, v1, v2,
-};
+use crate::harness::rig::exec::{MODES, ProgramRig, ServerRig, mapped_ipv6, pseudo_ipv4, v1, v2};
 
 #[test]
 fn headers_of_every_version_and_family_name_the_client() {
-    for mechanism in MECHANISMS {
-        let served = ServerRig::by(mechanism, "--accept=level", &[]);
+    for mode in MODES {
+        let served = ServerRig::static_under_notify(mode, "--accept=level", &[]);
         let client = fresh_client_v4();
         let fields = [
             header_bytes::tlv(header_bytes::NOOP, &[b'x'; 297]),
@@ -43,8 +41,8 @@ fn headers_of_every_version_and_family_name_the_client() {
 
 #[test]
 fn headers_work_on_an_ipv6_listener() {
-    for mechanism in MECHANISMS {
-        let served = ServerRig::by(mechanism, "--accept=level --family=6", &[]);
+    for mode in MODES {
+        let served = ServerRig::static_under_notify(mode, "--accept=level --family=6", &[]);
         for client in [fresh_client_v4(), fresh_client_v6()] {
             for listener in [LISTEN_V4, LISTEN_V6] {
                 let bytes = [&v2(client)[..], b"hi"].concat();
@@ -57,8 +55,8 @@ fn headers_work_on_an_ipv6_listener() {
 
 #[test]
 fn header_without_a_client_leaves_the_balancers_address() {
-    for mechanism in MECHANISMS {
-        let served = ServerRig::by(mechanism, "--accept=edge", &[]);
+    for mode in MODES {
+        let served = ServerRig::static_under_notify(mode, "--accept=edge", &[]);
         for header in [
             b"PROXY UNKNOWN\r\n".to_vec(),
             header_bytes::raw(header_bytes::LOCAL, header_bytes::UNSPEC, &[]),
@@ -73,7 +71,7 @@ fn header_without_a_client_leaves_the_balancers_address() {
 /// As in `proxy`. `--dst` shows the destination in the family of the socket, whatever the client's.
 #[test]
 fn unambiguous_deviations_are_served() {
-    for mechanism in MECHANISMS {
+    for mode in MODES {
         let client = fresh_client_v6();
         let (ip, port) = (client.ip(), client.port());
         let nameless = SocketAddr::new(fresh_client_v4().ip(), 0);
@@ -83,11 +81,11 @@ fn unambiguous_deviations_are_served() {
             (format!("PROXY TCP6 {ip} {ip} {port} 443 \r\n"), client),
             (String::from_utf8(v1(nameless)).expect("text"), nameless),
         ];
-        let served = ServerRig::with_mode(mechanism, "--accept=level --family=6", &["--dst"]);
+        let served = ServerRig::with_mode(mode, "--accept=level --family=6", &["--dst"]);
         for (line, client) in &lines {
             served.assert_report(&served.report_for(line.as_bytes()), mapped_ipv6(*client));
         }
-        let strict = ServerRig::with_mode(mechanism, "--accept=level", &["--strict-header"]);
+        let strict = ServerRig::with_mode(mode, "--accept=level", &["--strict-header"]);
         for (line, _) in &lines {
             let conn = strict.connect_and_send(line.as_bytes());
             assert_eq!(conn.wait_closed().0, End::Reset, "{line}");
@@ -102,18 +100,18 @@ fn unambiguous_deviations_are_served() {
 /// connections, too.
 #[test]
 fn header_without_a_client_is_refused_by_the_header_policy() {
-    for mechanism in MECHANISMS {
+    for mode in MODES {
         let optional = ["--header=optional"];
-        let served = ServerRig::with_mode(mechanism, "--accept=level", &optional);
+        let served = ServerRig::with_mode(mode, "--accept=level", &optional);
         for (what, header) in header_bytes::without_address() {
             let conn = served.connect_and_send(&[&header[..], b"hi"].concat());
-            assert_eq!(conn.wait_closed().0, End::Reset, "{mechanism} {what}");
+            assert_eq!(conn.wait_closed().0, End::Reset, "{mode} {what}");
         }
         let refuse = ["--without-client=refuse"];
-        let served = ServerRig::with_mode(mechanism, "--accept=level", &refuse);
+        let served = ServerRig::with_mode(mode, "--accept=level", &refuse);
         for (what, header) in header_bytes::without_client() {
             let conn = served.connect_and_send(&[&header[..], b"hi"].concat());
-            assert_eq!(conn.wait_closed().0, End::Reset, "{mechanism} {what}");
+            assert_eq!(conn.wait_closed().0, End::Reset, "{mode} {what}");
         }
         let client = fresh_client_v4();
         served.assert_report(&served.report_for(&v2(client)), client);
@@ -122,8 +120,8 @@ fn header_without_a_client_is_refused_by_the_header_policy() {
 
 #[test]
 fn connection_without_a_header_is_reset() {
-    for mechanism in MECHANISMS {
-        let served = ServerRig::by(mechanism, "--accept=level", &[]);
+    for mode in MODES {
+        let served = ServerRig::static_under_notify(mode, "--accept=level", &[]);
         for bytes in [
             &b"GET / HTTP/1.0\r\n\r\n"[..],
             b"PROXY TCP5 ",
@@ -141,14 +139,18 @@ fn connection_without_a_header_is_reset() {
 
 #[test]
 fn incomplete_header_times_out() {
-    for mechanism in MECHANISMS {
-        for mode in ["--accept=block", "--accept=level"] {
-            let served = ServerRig::by(mechanism, mode, &["--header-timeout=300ms"]);
+    for mode in MODES {
+        for server_args in ["--accept=block", "--accept=level"] {
+            let served =
+                ServerRig::static_under_notify(mode, server_args, &["--header-timeout=300ms"]);
             for start in [&b""[..], b"PROXY TCP4 1"] {
                 let (end, after) = served.connect_and_send(start).wait_closed();
-                assert_eq!(end, End::Reset, "{mechanism} {mode}");
+                assert_eq!(end, End::Reset, "{mode} {server_args}");
                 // The kernel shows a silent connection only after a second (deferred accept).
-                assert!(after >= Duration::from_millis(250), "{mode}: {after:?}");
+                assert!(
+                    after >= Duration::from_millis(250),
+                    "{server_args}: {after:?}"
+                );
             }
             let client = fresh_client_v4();
             served.assert_report(&served.report_for(&v2(client)), client);
@@ -160,7 +162,7 @@ fn incomplete_header_times_out() {
 /// while the header waiter waits for the header.
 #[test]
 fn silent_client_has_the_same_timeout() {
-    for mode in MECHANISMS {
+    for mode in MODES {
         let served = ServerRig::with_mode(mode, "--accept=block", &["--header-timeout=4s"]);
         assert_within(3, Duration::from_millis(4500), || {
             let silent = Conn::connect(&served.lab.balancer, LISTEN_V4);
@@ -175,14 +177,16 @@ fn silent_client_has_the_same_timeout() {
 /// A peer that may not send headers is refused before a byte of its header is read.
 #[test]
 fn only_trusted_peers_may_send_headers() {
-    for mechanism in MECHANISMS {
-        let served = ServerRig::by(mechanism, "--accept=block", &["--trust=10.81.0.0/24"]);
+    for mode in MODES {
+        let served =
+            ServerRig::static_under_notify(mode, "--accept=block", &["--trust=10.81.0.0/24"]);
         // The server's own host, over loopback.
         let loopback = SocketAddr::from(([127, 0, 0, 1], LISTEN_V4.port()));
         Conn::assert_reset(&served.lab.server, loopback, &v2(fresh_client_v4()));
         let client = fresh_client_v4();
         served.assert_report(&served.report_for(&v2(client)), client);
-        let served = ServerRig::by(mechanism, "--accept=level", &["--trust=192.0.2.0/24"]);
+        let served =
+            ServerRig::static_under_notify(mode, "--accept=level", &["--trust=192.0.2.0/24"]);
         Conn::assert_reset(&served.lab.balancer, LISTEN_V4, &v2(fresh_client_v4()));
     }
 }
@@ -191,14 +195,14 @@ fn only_trusted_peers_may_send_headers() {
 /// headers.
 #[test]
 fn optional_headers_pass_plain_connections() {
-    for mechanism in MECHANISMS {
-        let served = ServerRig::by(mechanism, "--accept=level", &["--header=optional"]);
+    for mode in MODES {
+        let served = ServerRig::static_under_notify(mode, "--accept=level", &["--header=optional"]);
         let conn = served.connect_and_send(b"GET / HTTP/1.0\r\n\r\n");
         served.assert_sees(&conn, conn.local_addr());
         let client = fresh_client_v4();
         served.assert_report(&served.report_for(&v2(client)), client);
-        let served = ServerRig::by(
-            mechanism,
+        let served = ServerRig::static_under_notify(
+            mode,
             "--accept=level",
             &["--header=optional", "--trust=192.0.2.0/24"],
         );
@@ -209,8 +213,9 @@ fn optional_headers_pass_plain_connections() {
 
 #[test]
 fn other_ports_are_not_affected() {
-    for mechanism in MECHANISMS {
-        let served = ServerRig::by(mechanism, "--accept=level", &["--ports=1-8442,8444"]);
+    for mode in MODES {
+        let served =
+            ServerRig::static_under_notify(mode, "--accept=level", &["--ports=1-8442,8444"]);
         let conn = served.connect_and_send(&[&v2(fresh_client_v4())[..], b"hi"].concat());
         served.assert_sees(&conn, conn.local_addr());
     }
@@ -220,15 +225,14 @@ fn other_ports_are_not_affected() {
 #[test]
 fn listener_may_move_to_another_port() {
     let script = include_str!("headers/moving_listener.py");
-    for mechanism in MECHANISMS {
+    for mode in MODES {
         let ports = ["--ports=1-8442,8444-65535"];
-        let program =
-            ProgramRig::with_mode(mechanism, &ports, &["/usr/bin/python3", "-uc", script]);
+        let program = ProgramRig::with_mode(mode, &ports, &["/usr/bin/python3", "-uc", script]);
         program.process.wait_printed("refused");
         let conn = Conn::connect(&program.lab.balancer, LISTEN_V4);
         let (output, _) = conn.recv_to_end();
         let expected = format!("{} {}\n", conn.local_addr().ip(), conn.local_addr().port());
-        assert_eq!(String::from_utf8_lossy(&output), expected, "{mechanism}");
+        assert_eq!(String::from_utf8_lossy(&output), expected, "{mode}");
     }
 }
 
@@ -242,29 +246,28 @@ while True:
     conn.sendall(b'%s %d\n' % (conn.getsockname()[0].encode(), conn.getsockname()[1]))
     conn.close()";
     let wanted = [(&["--dst"][..], FRONT_V4), (&[], LISTEN_V4)];
-    let both = MECHANISMS.map(|mechanism| wanted.map(|wanted| (mechanism, wanted)));
-    for (mechanism, (options, seen)) in both.into_iter().flatten() {
-        let program =
-            ProgramRig::with_mode(mechanism, options, &["/usr/bin/python3", "-uc", script]);
+    let both = MODES.map(|mode| wanted.map(|wanted| (mode, wanted)));
+    for (mode, (options, seen)) in both.into_iter().flatten() {
+        let program = ProgramRig::with_mode(mode, options, &["/usr/bin/python3", "-uc", script]);
         let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, &v2(fresh_client_v4()));
         let (output, _) = conn.recv_to_end();
         let expected = format!("{} {}\n", seen.ip(), seen.port());
-        assert_eq!(String::from_utf8_lossy(&output), expected, "{mechanism}");
+        assert_eq!(String::from_utf8_lossy(&output), expected, "{mode}");
     }
 }
 
 /// Longer than the part that the library reads by itself.
 #[test]
 fn header_of_many_kilobytes_is_read() {
-    for mechanism in MECHANISMS {
-        let served = ServerRig::by(mechanism, "--accept=edge", &["--max-header=65551"]);
+    for mode in MODES {
+        let served = ServerRig::static_under_notify(mode, "--accept=edge", &["--max-header=65551"]);
         let client = fresh_client_v4();
         for size in [4000, 5000, 60_000] {
             let fields = header_bytes::tlv(header_bytes::NOOP, &vec![b'x'; size]);
             let header = header_bytes::v2(client, LISTEN_V4, &fields);
             served.assert_report(&served.report_for(&header), client);
         }
-        let served = ServerRig::by(mechanism, "--accept=edge", &[]);
+        let served = ServerRig::static_under_notify(mode, "--accept=edge", &[]);
         let fields = header_bytes::tlv(header_bytes::NOOP, &[b'x'; 5000]);
         let conn = served.connect_and_send(&header_bytes::v2(client, LISTEN_V4, &fields));
         assert_eq!(conn.wait_closed().0, End::Reset);
@@ -281,9 +284,8 @@ try: conn.recv(1)
 except ConnectionResetError: pass
 try: conn.getpeername()
 except OSError as error: print(errno.errorcode[error.errno], *conn.getsockname())";
-    for mechanism in MECHANISMS {
-        let program =
-            ProgramRig::with_mode(mechanism, &["--dst"], &["/usr/bin/python3", "-uc", script]);
+    for mode in MODES {
+        let program = ProgramRig::with_mode(mode, &["--dst"], &["/usr/bin/python3", "-uc", script]);
         let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, &v2(fresh_client_v4()));
         conn.recv_text_until(|text| text == "accepted");
         conn.reset();

@@ -1,4 +1,4 @@
-//! `peername exec` with well-known programs: every program, by every mechanism that reaches it, over both
+//! `peername exec` with well-known programs: every program, in every mode that reaches it, over both
 //! families.
 //!
 //! ```text

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::{Conn, End};
 use crate::harness::lab::{Host, Scratch, assert_contains, wait_until};
-use crate::harness::rig::exec::{Libc, NOTIFY, PRELOAD, ServerRig, compiled_server, v2};
+use crate::harness::rig::exec::{Libc, MODES, ServerRig, compiled_server, v2};
 
 const HEADER_TIMEOUT: &str = "--header-timeout=1s";
 
@@ -22,10 +22,10 @@ fn refusal_is_logged_with_its_remedy() {
         (&[], &v2(local), "--source-policy"),
         (&[], &header[..20], "--header-timeout"),
     ];
-    for mechanism in [PRELOAD, NOTIFY] {
+    for mode in MODES {
         for (options, bytes, fix) in table {
             let options = [options, &[HEADER_TIMEOUT]].concat();
-            let served = ServerRig::with_mode(mechanism, "--accept=level", &options);
+            let served = ServerRig::with_mode(mode, "--accept=level", &options);
             assert_refused(&served.lab.balancer, LISTEN_V4, bytes);
             let line = served
                 .process
@@ -44,8 +44,8 @@ fn refusal_is_logged_with_its_remedy() {
 
 #[test]
 fn program_that_listens_on_none_of_the_ports_is_reported() {
-    for mechanism in [PRELOAD, NOTIFY] {
-        let served = ServerRig::with_mode(mechanism, "--accept=level", &["--ports=9440-9443,80"]);
+    for mode in MODES {
+        let served = ServerRig::with_mode(mode, "--accept=level", &["--ports=9440-9443,80"]);
         let text = "the program listens on port 8443, and on no port of --ports 80,9440-9443";
         served.process.wait_logged(text);
     }
@@ -53,8 +53,8 @@ fn program_that_listens_on_none_of_the_ports_is_reported() {
 
 #[test]
 fn refusal_of_a_local_balancer_names_the_trust_option() {
-    for mechanism in [PRELOAD, NOTIFY] {
-        let served = ServerRig::with_mode(mechanism, "--accept=level", &["--trust=192.0.2.99"]);
+    for mode in MODES {
+        let served = ServerRig::with_mode(mode, "--accept=level", &["--trust=192.0.2.99"]);
         let here = SocketAddr::new("127.0.0.1".parse().expect("an address"), LISTEN_V4.port());
         assert_refused(&served.lab.server, here, &v2(fresh_client_v4()));
         served.process.wait_logged("add --trust loopback");
@@ -63,8 +63,8 @@ fn refusal_of_a_local_balancer_names_the_trust_option() {
 
 #[test]
 fn each_refusal_is_logged_with_verbose() {
-    for mechanism in [PRELOAD, NOTIFY] {
-        let served = ServerRig::with_mode(mechanism, "--accept=level", &["-v"]);
+    for mode in MODES {
+        let served = ServerRig::with_mode(mode, "--accept=level", &["-v"]);
         for _ in 0..20 {
             assert_refused(&served.lab.balancer, LISTEN_V4, b"EHLO example\r\n");
         }
@@ -90,8 +90,8 @@ fn full_standard_error_delays_no_client() {
         "exec 2> >(exec sleep 600); exec \"$@\"",
         "bash",
     ];
-    for mechanism in [PRELOAD, NOTIFY] {
-        let served = ServerRig::start(mechanism, &unread, &filler, "--accept=level", &["-v"]);
+    for mode in MODES {
+        let served = ServerRig::start(mode, &unread, &filler, "--accept=level", &["-v"]);
         for _ in 0..50 {
             assert_refused(&served.lab.balancer, LISTEN_V4, b"EHLO example\r\n");
         }

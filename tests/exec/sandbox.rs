@@ -9,13 +9,13 @@ use crate::harness::conn::{Conn, End};
 use crate::harness::lab::failing::{Denial, NO_NETLINK, denied};
 use crate::harness::lab::{Host, Lab, Process, failing_calls, wait_until};
 use crate::harness::peername::BINARY;
-use crate::harness::rig::exec::{NOTIFY, PRELOAD, ServerRig, built_library, v2};
+use crate::harness::rig::exec::{MODES, NOTIFY, PRELOAD, ServerRig, built_library, v2};
 
 /// `RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6`: more connections than the table has slots.
 #[test]
 fn closed_connections_are_freed_without_netlink() {
-    for mechanism in [PRELOAD, NOTIFY] {
-        let served = start(mechanism, "--accept=edge --brief");
+    for mode in MODES {
+        let served = start(mode, "--accept=edge --brief");
         for _ in 0..300 {
             let client = fresh_client_v4();
             served.assert_report(&served.report_for(&v2(client)), client);
@@ -26,8 +26,8 @@ fn closed_connections_are_freed_without_netlink() {
 /// Sweeps spare open connections.
 #[test]
 fn open_connections_keep_their_slots_without_netlink() {
-    for mechanism in [PRELOAD, NOTIFY] {
-        let served = start(mechanism, "--accept=level --hold");
+    for mode in MODES {
+        let served = start(mode, "--accept=level --hold");
         let answered = || {
             let client = fresh_client_v4();
             let conn = served.connect_and_send(&[&v2(client)[..], b"hi"].concat());
@@ -44,8 +44,8 @@ fn open_connections_keep_their_slots_without_netlink() {
 /// Without netlink, MPTCP sockets are not listed: such connections are refused, and TCP ones served.
 #[test]
 fn multipath_connections_are_refused_without_netlink() {
-    for mechanism in [PRELOAD, NOTIFY] {
-        let served = start(mechanism, "--accept=level --brief --multipath");
+    for mode in MODES {
+        let served = start(mode, "--accept=level --brief --multipath");
         let conn = Conn::connect_multipath(&served.lab.balancer, LISTEN_V4);
         conn.send(&[&v2(fresh_client_v4())[..], b"hi"].concat());
         assert_eq!(conn.wait_closed().0, End::Reset);
@@ -101,16 +101,16 @@ fn denied_system_call_is_named_at_the_start() {
 }
 
 #[track_caller]
-fn assert_named_at_start(call: &str, answer: Denial, mechanism: &str, code: i32) {
+fn assert_named_at_start(call: &str, answer: Denial, mode: &str, code: i32) {
     built_library();
     let host = Host::new();
     let [program, rest @ ..] = failing_calls(&denied(call, answer));
     let mut command = Command::new(program);
     command.args(rest);
-    command.args([BINARY, "exec", mechanism, "--trust=any", "--", "true"]);
+    command.args([BINARY, "exec", mode, "--trust=any", "--", "true"]);
     let ended = host.output(&mut command, "");
     let said = String::from_utf8_lossy(&ended.stderr).into_owned();
-    let case = format!("{call} {answer:?} {mechanism}: {said}");
+    let case = format!("{call} {answer:?} {mode}: {said}");
     assert_eq!(ended.status.code(), Some(code), "{case}");
     assert!(said.contains(&format!("SystemCallFilter={call}")), "{case}");
 }
@@ -125,8 +125,8 @@ fn library_serves_without_access_to_the_process() {
     served.assert_report(&served.report_for(&v2(client)), client);
 }
 
-fn start(mechanism: &str, mode: &str) -> ServerRig {
+fn start(mode: &str, server_args: &str) -> ServerRig {
     let filter = failing_calls(NO_NETLINK);
     let filter = filter.each_ref().map(String::as_str);
-    ServerRig::with_mode_through(mechanism, &filter, mode, &["--max-connections=64"])
+    ServerRig::with_mode_through(mode, &filter, server_args, &["--max-connections=64"])
 }

@@ -5,20 +5,22 @@ use std::time::{Duration, Instant};
 
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::Conn;
-use crate::harness::rig::exec::{Libc, MECHANISMS, ProgramRig, ServerRig, compiled_server, v1, v2};
+use crate::harness::rig::exec::{
+    Libc, MODES, PRELOAD, ProgramRig, ServerRig, compiled_server, v1, v2,
+};
 
-macro_rules! modes {
-    ($($name:ident $mode:literal)*) => { $(
+macro_rules! server_tests {
+    ($($name:ident $server_args:literal)*) => { $(
         #[test]
         fn $name() {
-            for mechanism in MECHANISMS {
-                assert_serves(&ServerRig::by(mechanism, $mode, &[]));
+            for mode in MODES {
+                assert_serves(&ServerRig::static_under_notify(mode, $server_args, &[]));
             }
         }
     )* };
 }
 
-modes! {
+server_tests! {
     blocking "--accept=block"
     threads "--accept=threads"
     forked "--accept=fork"
@@ -36,13 +38,9 @@ modes! {
 /// The same library in a program with another C library.
 #[test]
 fn musl_program_sees_its_clients() {
-    for mode in ["--accept=block", "--accept=edge"] {
-        assert_serves(&ServerRig::start_through(
-            &[],
-            &compiled_server(Libc::Musl),
-            mode,
-            &[],
-        ));
+    for server_args in ["--accept=block", "--accept=edge"] {
+        let server = compiled_server(Libc::Musl);
+        assert_serves(&ServerRig::start(PRELOAD, &[], &server, server_args, &[]));
     }
 }
 

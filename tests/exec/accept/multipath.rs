@@ -5,13 +5,13 @@ use std::time::Duration;
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::Conn;
 use crate::harness::lab::wait_until;
-use crate::harness::rig::exec::{NOTIFY, PRELOAD, ServerRig, v2};
+use crate::harness::rig::exec::{MODES, ServerRig, v2};
 
 /// Clients of both protocols, more than the table has slots, so that entries are freed as well.
 #[test]
 fn clients_of_both_protocols_are_not_confused() {
-    for mechanism in [PRELOAD, NOTIFY] {
-        let served = start(mechanism, "--accept=edge --multipath --brief");
+    for mode in MODES {
+        let served = start(mode, "--accept=edge --multipath --brief");
         for number in 0..count() {
             let client = fresh_client_v4();
             let header = v2(client);
@@ -28,8 +28,8 @@ fn clients_of_both_protocols_are_not_confused() {
 /// A duplicate, a forked child, an executed program, and a descriptor that was passed on.
 #[test]
 fn multipath_client_is_seen_in_other_processes() {
-    for mechanism in [PRELOAD, NOTIFY] {
-        let served = start(mechanism, "--accept=block --multipath");
+    for mode in MODES {
+        let served = start(mode, "--accept=block --multipath");
         for number in 0..4 {
             let client = fresh_client_v4();
             let conn = connect(&served, number);
@@ -42,8 +42,8 @@ fn multipath_client_is_seen_in_other_processes() {
 /// Sweeps spare open connections, and free the slots of closed ones.
 #[test]
 fn full_table_refuses_multipath_clients_until_others_close() {
-    for mechanism in [PRELOAD, NOTIFY] {
-        let served = start(mechanism, "--accept=level --multipath --hold");
+    for mode in MODES {
+        let served = start(mode, "--accept=level --multipath --hold");
         let answered = || {
             let client = fresh_client_v4();
             let conn = Conn::connect_multipath(&served.lab.balancer, LISTEN_V4);
@@ -57,14 +57,14 @@ fn full_table_refuses_multipath_clients_until_others_close() {
         };
         let all: Vec<_> = (0..80).map(|_| answered()).collect();
         let held = all.iter().filter(|(_, answered)| *answered).count();
-        assert_eq!(held, 64, "{mechanism}: {}", served.process.log());
+        assert_eq!(held, 64, "{mode}: {}", served.process.log());
         drop(all);
         wait_until("a free slot", || answered().1);
     }
 }
 
-fn start(mechanism: &str, mode: &str) -> ServerRig {
-    ServerRig::with_mode(mechanism, mode, &["--max-connections=64"])
+fn start(mode: &str, server_args: &str) -> ServerRig {
+    ServerRig::with_mode(mode, server_args, &["--max-connections=64"])
 }
 
 /// Every third client connects by TCP.

@@ -5,7 +5,7 @@ use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::Conn;
 use crate::harness::lab::{Scratch, wait_until};
 use crate::harness::programs::server::nginx;
-use crate::harness::rig::exec::{NOTIFY, PRELOAD, ProgramRig, v2};
+use crate::harness::rig::exec::{MODES, ProgramRig, v2};
 
 /// A client that the header names as remote is not local: only `mynetworks` may relay.
 #[test]
@@ -14,8 +14,8 @@ fn postfix_does_not_relay_for_a_remote_client() {
     let config = postfix(&scratch);
     // A shell around it, because the program would be process 1 here, as which Postfix does not run.
     let script = "/usr/lib/postfix/sbin/master -c $0 -d; exit $?";
-    for mechanism in [PRELOAD, NOTIFY] {
-        let program = ProgramRig::with_mode(mechanism, &[], &["sh", "-c", script, &config]);
+    for mode in MODES {
+        let program = ProgramRig::with_mode(mode, &[], &["sh", "-c", script, &config]);
         let client = fresh_client_v4();
         let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, &v2(client));
         let ask = |line: &str, code: &str| {

@@ -10,7 +10,7 @@ use std::process::Command;
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::Conn;
 use crate::harness::lab::{Scratch, wait_until};
-use crate::harness::rig::exec::{Libc, NOTIFY, PRELOAD, ProgramRig, compiled_server, v2};
+use crate::harness::rig::exec::{Libc, MODES, PRELOAD, ProgramRig, compiled_server, v2};
 
 /// The real cron, on files of its own. It gives its jobs HOME, LOGNAME, SHELL and PATH, and nothing else.
 #[test]
@@ -56,21 +56,21 @@ fn service_of_runit_sees_its_clients() {
     }
 }
 
-/// A 32-bit, static program without a C library, started by a shell that has the library, under either mechanism.
+/// A 32-bit, static program without a C library, started by a shell that has the library, in either mode.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn child_of_32_bits_sees_its_clients() {
     let server = i386();
-    for mechanism in [PRELOAD, NOTIFY] {
+    for mode in MODES {
         for script in ["$0; exit $?", "env -i $0; exit $?"] {
-            let program = ProgramRig::with_mode(mechanism, &[], &["sh", "-c", script, &server]);
+            let program = ProgramRig::with_mode(mode, &[], &["sh", "-c", script, &server]);
             for _ in 0..4 {
                 let client = fresh_client_v4();
                 let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, &v2(client));
                 assert_eq!(
                     addresses(&conn.recv_to_end().0),
                     [client; 2],
-                    "{mechanism} {script}"
+                    "{mode} {script}"
                 );
                 assert_nothing_without_a_header(&program);
             }

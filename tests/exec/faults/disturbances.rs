@@ -1,5 +1,5 @@
-//! Disturbances around a program, by either mechanism: it goes on, or it ends; it is never left in between.
-//! The faults of one mechanism alone are in `exec/faults.rs` and in `exec/notify/faults.rs`.
+//! Disturbances around a program, in either mode: it goes on, or it ends; it is never left in between.
+//! The faults of one mode alone are in `exec/faults.rs` and in `exec/notify/faults.rs`.
 
 use std::net::SocketAddr;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -10,15 +10,15 @@ use peername_sys::process::pidfd::{self, PidFd};
 use crate::harness::addr::{BALANCER_V4, LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::{Conn, End};
 use crate::harness::lab::{Host, Process, WAIT_LIMIT, wait_until};
-use crate::harness::rig::exec::{MECHANISMS, PRELOAD, ProgramRig, ServerRig, v2};
+use crate::harness::rig::exec::{MODES, PRELOAD, ProgramRig, ServerRig, v2};
 
 /// A signal every millisecond, to servers that block in accept(2) and to servers that don't, while connections arrive
 /// whole and in pieces.
 #[test]
 fn storm_of_signals_loses_no_connection() {
-    for mechanism in MECHANISMS {
-        for mode in ["--accept=block --brief", "--accept=level --brief"] {
-            let served = ServerRig::with_mode(mechanism, mode, &[]);
+    for mode in MODES {
+        for server_args in ["--accept=block --brief", "--accept=level --brief"] {
+            let served = ServerRig::with_mode(mode, server_args, &[]);
             let server = server_of(&served);
             std::thread::scope(|scope| {
                 // The storm ends with this scope, also by panic.
@@ -46,8 +46,8 @@ fn storm_of_signals_loses_no_connection() {
 /// served.
 #[test]
 fn reopened_listener_serves_waiting_connections() {
-    for mechanism in MECHANISMS {
-        let served = ServerRig::with_mode(mechanism, "--accept=rebind --brief", &[]);
+    for mode in MODES {
+        let served = ServerRig::with_mode(mode, "--accept=rebind --brief", &[]);
         let server = server_of(&served);
         let [early, late] = [(); 2].map(|()| fresh_client_v4());
         let [first, second] =
@@ -55,7 +55,7 @@ fn reopened_listener_serves_waiting_connections() {
         server.signal(pidfd::Signal::USR2).expect("it lives");
         wait_output(&served, "closed");
         first.send(&v2(early)[20..]);
-        assert_eq!(first.wait_closed().0, End::Reset, "{mechanism}");
+        assert_eq!(first.wait_closed().0, End::Reset, "{mode}");
         server.signal(pidfd::Signal::USR2).expect("it lives");
         wait_output(&served, "bound again");
         second.send(&[&v2(late)[20..], b"hi"].concat());
@@ -68,8 +68,8 @@ fn reopened_listener_serves_waiting_connections() {
 /// No copy of the listener is open when accept(2) returns: the address can be bound again at once.
 #[test]
 fn listener_that_is_reopened_at_once_serves_each_client() {
-    for mechanism in MECHANISMS {
-        let served = ProgramRig::with_mode(mechanism, &[], REOPENING);
+    for mode in MODES {
+        let served = ProgramRig::with_mode(mode, &[], REOPENING);
         for _ in 0..60 {
             let client = fresh_client_v4();
             let conn = Conn::connect_and_send(&served.lab.balancer, LISTEN_V4, &v2(client));
@@ -83,8 +83,8 @@ fn listener_that_is_reopened_at_once_serves_each_client() {
 /// refused, or waits, and the log says why.
 #[test]
 fn firewall_against_the_wakeup_is_reported() {
-    for mechanism in MECHANISMS {
-        let served = ServerRig::with_mode(mechanism, "--accept=level --brief", &[]);
+    for mode in MODES {
+        let served = ServerRig::with_mode(mode, "--accept=level --brief", &[]);
         let firewall = |verdict| {
             let rule = format!("-i lo -p tcp --dport 8443 -j {verdict}");
             let set = format!("iptables -F INPUT; iptables -A INPUT {rule}");
@@ -94,7 +94,7 @@ fn firewall_against_the_wakeup_is_reported() {
         firewall("REJECT --reject-with tcp-reset");
         let refused = connect_with_half_a_header(&served, &v2(client));
         refused.send(&[&v2(client)[20..], b"hi"].concat());
-        assert_eq!(refused.wait_closed().0, End::Reset, "{mechanism}");
+        assert_eq!(refused.wait_closed().0, End::Reset, "{mode}");
         served.process.wait_line("the cause", |line| {
             line.contains("INPUT accept `-i lo`; a server")
                 .then_some(())
@@ -117,8 +117,8 @@ fn firewall_against_the_wakeup_is_reported() {
 /// its header comes; later ones are refused by the kernel.
 #[test]
 fn shut_down_listener_refuses_connections() {
-    for mechanism in MECHANISMS {
-        let served = ServerRig::with_mode(mechanism, "--accept=shutdown --brief", &[]);
+    for mode in MODES {
+        let served = ServerRig::with_mode(mode, "--accept=shutdown --brief", &[]);
         let client = fresh_client_v4();
         let waiting = connect_with_half_a_header(&served, &v2(client));
         server_of(&served)
@@ -127,7 +127,7 @@ fn shut_down_listener_refuses_connections() {
         wait_output(&served, "accept: Invalid argument");
         // The helper resets it earlier if it took over the connection only now.
         if waiting.send_if_open(&v2(client)[20..]) {
-            assert_eq!(waiting.wait_closed().0, End::Reset, "{mechanism}");
+            assert_eq!(waiting.wait_closed().0, End::Reset, "{mode}");
         }
         served.lab.balancer.wait_connection_refused(LISTEN_V4);
         assert!(!server_of(&served).has_exited());
@@ -138,10 +138,9 @@ fn shut_down_listener_refuses_connections() {
 #[test]
 fn full_backlog_delays_the_wakeup_only() {
     let shallow = "echo 2 >/proc/sys/net/core/somaxconn && exec \"$@\"";
-    for mechanism in MECHANISMS {
+    for mode in MODES {
         let through = ["sh", "-c", shallow, "sh"];
-        let served =
-            ServerRig::with_mode_through(mechanism, &through, "--accept=level --brief", &[]);
+        let served = ServerRig::with_mode_through(mode, &through, "--accept=level --brief", &[]);
         let server = server_of(&served);
         let late = fresh_client_v4();
         let slow = connect_with_half_a_header(&served, &v2(late));
@@ -169,8 +168,8 @@ fn full_backlog_delays_the_wakeup_only() {
 /// connections, as the kernel would give them, reports their clients, and closes them.
 #[test]
 fn connection_reset_before_accept_is_accepted_with_its_client() {
-    for mechanism in MECHANISMS {
-        let served = ProgramRig::with_mode(mechanism, &[], PYTHON);
+    for mode in MODES {
+        let served = ProgramRig::with_mode(mode, &[], PYTHON);
         let server = server_in(&served.process);
         let host = &served.lab.server;
         let open = |bytes: &[u8]| Conn::connect_and_send(&served.lab.balancer, LISTEN_V4, bytes);
@@ -200,7 +199,7 @@ fn connection_reset_before_accept_is_accepted_with_its_client() {
         clients.into_iter().for_each(|client| _ = accepted(client));
         let last = fresh_client_v4();
         open(&v2(last)).recv_to_end();
-        assert_eq!(accepted(last), before, "{mechanism}");
+        assert_eq!(accepted(last), before, "{mode}");
     }
 }
 
@@ -217,17 +216,17 @@ fn unread_from_balancer(host: &Host) -> Vec<String> {
 /// Nothing remains: neither waiting connections nor helpers.
 #[test]
 fn killed_program_leaves_nothing() {
-    for mechanism in MECHANISMS {
-        let mut served = ServerRig::with_mode(mechanism, "--accept=threads --brief", &[]);
+    for mode in MODES {
+        let mut served = ServerRig::with_mode(mode, "--accept=threads --brief", &[]);
         let waiting = connect_with_half_a_header(&served, &v2(fresh_client_v4()));
         let family = pidfd::descendants(served.process.pid());
         let server = server_of(&served);
         server.signal(pidfd::Signal::KILL).expect("it lives");
         assert!(served.process.wait_exit(WAIT_LIMIT).is_some());
         let (output, _) = waiting.recv_to_end();
-        assert!(output.is_empty(), "{mechanism}");
+        assert!(output.is_empty(), "{mode}");
         served.lab.balancer.wait_connection_refused(LISTEN_V4);
-        assert!(!family.is_empty(), "{mechanism}");
+        assert!(!family.is_empty(), "{mode}");
         for pid in family {
             wait_ended(pid);
         }
@@ -238,7 +237,7 @@ fn killed_program_leaves_nothing() {
 #[test]
 fn helper_killed_at_once_is_contained() {
     let served = ServerRig::with_mode(PRELOAD, "--accept=level --brief", &[]);
-    super::kill_header_waiter_of(&served);
+    super::kill_header_waiter(&served);
     assert_eq!(
         served
             .connect_and_send(&v2(fresh_client_v4())[..20])
@@ -254,8 +253,8 @@ fn helper_killed_at_once_is_contained() {
 /// So no helper may exit before the program. SIGTERM has no effect, as on any process 1 without a handler for it.
 #[test]
 fn program_may_be_process_1() {
-    for mechanism in MECHANISMS {
-        let mut served = ServerRig::with_mode(mechanism, "--accept=edge --brief", &[]);
+    for mode in MODES {
+        let mut served = ServerRig::with_mode(mode, "--accept=edge --brief", &[]);
         let family = pidfd::descendants(served.process.pid());
         let ids = status_of(family[0], "NSpid");
         assert!(ids.ends_with("\t1"), "{ids}");
@@ -268,10 +267,10 @@ fn program_may_be_process_1() {
             served.assert_sees(&slow, client);
         }
         let now = pidfd::descendants(served.process.pid());
-        assert_eq!(now, family, "{mechanism}");
+        assert_eq!(now, family, "{mode}");
         for pid in now {
             let state = status_of(pid, "State");
-            assert!(!state.starts_with('Z'), "{mechanism}: {pid} {state}");
+            assert!(!state.starts_with('Z'), "{mode}: {pid} {state}");
         }
         server.signal(pidfd::Signal::KILL).expect("it lives");
         assert!(served.process.wait_exit(WAIT_LIMIT).is_some());

@@ -51,10 +51,10 @@ fn supervisor_connects_to_no_listener_of_others() {
 /// The kernel lets a listener of another network namespace have the same address. The connection is parked for one of them.
 #[test]
 fn connections_are_handed_to_no_listener_of_another_namespace() {
-    for (mechanism, take) in [(PRELOAD, TAKE_BY_REQUEST), (NOTIFY, TAKE_BY_ACCEPT)] {
+    for (mode, take) in [(PRELOAD, TAKE_BY_REQUEST), (NOTIFY, TAKE_BY_ACCEPT)] {
         let script = format!("{SERVER}{take}{ELSEWHERE}");
         let command = ["/usr/bin/python3", "-uc", &script];
-        let program = ProgramRig::with_mode(mechanism, OPTIONS, &command);
+        let program = ProgramRig::with_mode(mode, OPTIONS, &command);
         for wanted in ["elsewhere: nothing", "here: a connection"] {
             let is_it = |line: &str| (line == wanted).then_some(());
             program.process.wait_line(wanted, is_it);

@@ -6,13 +6,13 @@ use std::time::Duration;
 use crate::harness::addr::{FRONT_V4, LISTEN_V4, LISTEN_V6, fresh_client_v4};
 use crate::harness::conn::{Conn, End};
 use crate::harness::header_bytes;
-use crate::harness::rig::exec::{MECHANISMS, ServerRig, mapped_ipv6, v1, v2};
+use crate::harness::rig::exec::{MODES, ServerRig, mapped_ipv6, v1, v2};
 use crate::harness::special_sources::{IMPOSSIBLE, LOOPBACK_ADDRESSES};
 
 #[test]
 fn special_sources_are_refused() {
-    for mechanism in MECHANISMS {
-        let served = ServerRig::by(mechanism, "--accept=level", &[]);
+    for mode in MODES {
+        let served = ServerRig::static_under_notify(mode, "--accept=level", &[]);
         for ip in [IMPOSSIBLE, LOOPBACK_ADDRESSES].concat() {
             let client = client(ip);
             for header in [v1(client), v2(client)] {
@@ -26,8 +26,8 @@ fn special_sources_are_refused() {
 
 #[test]
 fn special_sources_are_refused_on_an_ipv6_listener() {
-    for mechanism in MECHANISMS {
-        let served = ServerRig::by(mechanism, "--accept=edge --family=6", &[]);
+    for mode in MODES {
+        let served = ServerRig::static_under_notify(mode, "--accept=edge --family=6", &[]);
         for ip in [IMPOSSIBLE, LOOPBACK_ADDRESSES].concat() {
             for listener in [LISTEN_V4, LISTEN_V6] {
                 assert_refused(&served, listener, &v2(client(ip)), ip);
@@ -39,8 +39,8 @@ fn special_sources_are_refused_on_an_ipv6_listener() {
 /// They do not pass unchanged, either: there is a header, and its claim is false.
 #[test]
 fn special_sources_are_refused_where_headers_are_optional() {
-    for mechanism in MECHANISMS {
-        let served = ServerRig::by(mechanism, "--accept=level", &["--header=optional"]);
+    for mode in MODES {
+        let served = ServerRig::static_under_notify(mode, "--accept=level", &["--header=optional"]);
         for ip in ["127.0.0.1", "::1", "::ffff:127.0.0.1", "0.0.0.0", "::"] {
             assert_refused(&served, LISTEN_V4, &v2(client(ip)), ip);
         }
@@ -50,8 +50,8 @@ fn special_sources_are_refused_where_headers_are_optional() {
 /// A header for DGRAM does not describe a TCP connection.
 #[test]
 fn header_for_udp_is_refused() {
-    for mechanism in MECHANISMS {
-        let served = ServerRig::by(mechanism, "--accept=level", &[]);
+    for mode in MODES {
+        let served = ServerRig::static_under_notify(mode, "--accept=level", &[]);
         let datagram = header_bytes::v2_udp(fresh_client_v4(), FRONT_V4);
         assert_refused(&served, LISTEN_V4, &datagram, "UDP");
     }
@@ -60,8 +60,8 @@ fn header_for_udp_is_refused() {
 /// The header waiter has the same policy as the library.
 #[test]
 fn special_source_in_a_slow_header_is_refused() {
-    for mechanism in MECHANISMS {
-        let served = ServerRig::by(mechanism, "--accept=level", &[]);
+    for mode in MODES {
+        let served = ServerRig::static_under_notify(mode, "--accept=level", &[]);
         for ip in ["127.0.0.1", "::1", "224.0.0.1"] {
             let header = v2(client(ip));
             let conn = served.connect_and_send(&header[..20]);
@@ -74,9 +74,9 @@ fn special_source_in_a_slow_header_is_refused() {
 
 #[test]
 fn local_sources_are_allowed_on_request() {
-    for mechanism in MECHANISMS {
-        let served = ServerRig::by(
-            mechanism,
+    for mode in MODES {
+        let served = ServerRig::static_under_notify(
+            mode,
             "--accept=level --family=6",
             &["--source-policy=allow-local"],
         );
@@ -94,8 +94,8 @@ fn local_sources_are_allowed_on_request() {
 /// which the server sees without a header, too.
 #[test]
 fn peer_that_claims_its_own_endpoint_is_treated_as_local() {
-    for mechanism in MECHANISMS {
-        let served = ServerRig::by(mechanism, "--accept=level", &["--trust=loopback"]);
+    for mode in MODES {
+        let served = ServerRig::static_under_notify(mode, "--accept=level", &["--trust=loopback"]);
         let listener = SocketAddr::from(([127, 0, 0, 1], 8443));
         let conn = Conn::connect(&served.lab.server, listener);
         conn.send(&[&header_bytes::v1(conn.local_addr(), FRONT_V4)[..], b"hi"].concat());

@@ -12,18 +12,22 @@ use crate::harness::lab::{Lab, Process, Scratch, wait_until};
 use crate::harness::rig::exec::{Libc, ServerRig, built_library, compiled_server, v1, v2};
 
 /// Starts `server.c` with these variables.
-fn start_server(variables: &[&str], mode: &str) -> (ServerRig, Scratch) {
-    start_server_through(variables, &[], mode)
+fn start_server(variables: &[&str], server_args: &str) -> (ServerRig, Scratch) {
+    start_server_through(variables, &[], server_args)
 }
 
 /// The same, started through other programs.
-fn start_server_through(variables: &[&str], through: &[&str], mode: &str) -> (ServerRig, Scratch) {
+fn start_server_through(
+    variables: &[&str],
+    through: &[&str],
+    server_args: &str,
+) -> (ServerRig, Scratch) {
     let (lab, scratch) = (Lab::without_routes(), Scratch::new());
     symlink(built_library(), scratch.path("libproxyproto.so")).expect("a link");
     let preload = format!("LD_PRELOAD={}", scratch.path_text("libproxyproto.so"));
     let program = compiled_server(Libc::Glibc);
     let words = [&["env", &preload], variables, through, &[&program]].concat();
-    let words: Vec<&str> = words.into_iter().chain(mode.split(' ')).collect();
+    let words: Vec<&str> = words.into_iter().chain(server_args.split(' ')).collect();
     let process =
         Process::start_in_pid_namespace(&lab.server, "setpriv", &[&["--"], &words[..]].concat());
     let process = process.wait_listening(&[LISTEN_V4]);
@@ -32,12 +36,12 @@ fn start_server_through(variables: &[&str], through: &[&str], mode: &str) -> (Se
 
 #[test]
 fn server_sees_the_client() {
-    for mode in [
+    for server_args in [
         "--accept=block --brief",
         "--accept=edge --brief",
         "--accept=fork --brief",
     ] {
-        let (served, _scratch) = start_server(&[], mode);
+        let (served, _scratch) = start_server(&[], server_args);
         for header in [v1, v2] {
             let client = fresh_client_v4();
             served.assert_report(&served.report_for(&header(client)), client);

@@ -4,17 +4,14 @@ use std::net::SocketAddr;
 use std::thread;
 
 use crate::harness::addr::v4;
-use crate::harness::rig::exec::{NOTIFY, PRELOAD, ServerRig, v2};
+use crate::harness::rig::exec::{MODES, ServerRig, v2};
 
 /// The table has 512 slots, so that it is filled and swept over and over, and descriptors are reused at once.
 #[test]
 fn churn_confuses_no_clients() {
-    for mechanism in [PRELOAD, NOTIFY] {
-        let served = ServerRig::with_mode(
-            mechanism,
-            "--accept=edge --brief",
-            &["--max-connections=512"],
-        );
+    for mode in MODES {
+        let served =
+            ServerRig::with_mode(mode, "--accept=edge --brief", &["--max-connections=512"]);
         assert_churn(&served, count());
     }
 }

@@ -17,10 +17,10 @@ fn thousand_silent_clients_delay_no_other_client_under_notify() {
 
 /// The others take at most twice as long as before. When the silent clients send their headers at last, each
 /// is seen with its own address.
-fn assert_not_delayed(mechanism: &str, mode: &str) {
+fn assert_not_delayed(mode: &str, server_args: &str) {
     peername_sys::process::limits::raise_open_files()
         .expect("descriptors for a thousand connections");
-    let served = ServerRig::with_mode(mechanism, mode, &["--header-timeout=60s"]);
+    let served = ServerRig::with_mode(mode, server_args, &["--header-timeout=60s"]);
     measure_round(&served);
     let before = measure_round(&served);
     let clients: Vec<_> = (0..CROWD).map(|_| fresh_client_v4()).collect();
@@ -29,11 +29,11 @@ fn assert_not_delayed(mechanism: &str, mode: &str) {
     let silent: Vec<_> = headers.iter().map(open).collect();
     let beside = measure_round(&served);
     // With --nocapture: the figures.
-    println!("{mechanism}: {before:?} alone, {beside:?} beside {CROWD} silent clients");
+    println!("{mode}: {before:?} alone, {beside:?} beside {CROWD} silent clients");
     assert!(
         beside.p50 <= (before.p50 * 2).max(WAKE_UP_DELAY)
             && beside.p99 <= (before.p99 * 2).max(BUSY_MACHINE_DELAY),
-        "{mechanism}: {before:?} alone, {beside:?} beside {CROWD}"
+        "{mode}: {before:?} alone, {beside:?} beside {CROWD}"
     );
     for (conn, header) in silent.iter().zip(&headers) {
         conn.send(&header[15..]);

@@ -8,23 +8,26 @@ use std::sync::OnceLock;
 
 use rustix::process::Pid;
 
-use crate::harness::addr::{FRONT_V4, FRONT_V6, LISTEN_V4, LISTEN_V6};
+use super::proxy::front_of;
+use crate::harness::addr::{LISTEN_V4, LISTEN_V6};
 use crate::harness::conn::Conn;
 use crate::harness::header_bytes;
 use crate::harness::lab::{Lab, OWN_PID_NAMESPACE, Process, Scratch};
 use crate::harness::peername::{BINARY, copy_executable};
 
-/// The arguments of `peername` up to the program's own. Without an option that says otherwise private networks are trusted.
+/// The arguments of `peername exec --mode preload`, the program's own included. Without `--trust` among the options,
+/// private networks are trusted.
 pub(crate) fn exec_args<'a>(options: &[&'a str], program: &[&'a str]) -> Vec<&'a str> {
-    with_mode(PRELOAD, options, program)
+    args_with_mode(PRELOAD, options, program)
 }
 
-fn with_mode<'a>(mode: &'a str, options: &[&'a str], program: &[&'a str]) -> Vec<&'a str> {
+fn args_with_mode<'a>(mode: &'a str, options: &[&'a str], program: &[&'a str]) -> Vec<&'a str> {
     built_library();
     let is_trust = |option: &&str| option.starts_with("--trust") || option.starts_with("-t");
-    let trust: &[&str] = match options.iter().any(is_trust) {
-        true => &[],
-        false => &["--trust=private"],
+    let trust: &[&str] = if options.iter().any(is_trust) {
+        &[]
+    } else {
+        &["--trust=private"]
     };
     [&["exec", mode], trust, options, &["--"], program].concat()
 }
@@ -37,67 +40,56 @@ pub(crate) struct ServerRig {
 }
 
 impl ServerRig {
-    /// Starts the server with these options of `server.c`, in a PID namespace that ends with the test.
-    pub(crate) fn new(mode: &str, options: &[&str]) -> Self {
-        Self::start_through(&[], &compiled_server(Libc::Glibc), mode, options)
+    /// Starts the server by `--mode preload` with these arguments of `server.c` and these options of `peername exec`.
+    pub(crate) fn new(server_args: &str, options: &[&str]) -> Self {
+        Self::with_mode(PRELOAD, server_args, options)
     }
 
-    pub(crate) fn start_through(
-        through: &[&str],
-        server: &str,
-        mode: &str,
-        options: &[&str],
-    ) -> Self {
-        Self::start(PRELOAD, through, server, mode, options)
+    /// Like [`Self::new`], by this mode.
+    pub(crate) fn with_mode(mode: &str, server_args: &str, options: &[&str]) -> Self {
+        Self::with_mode_through(mode, &[], server_args, options)
     }
 
-    /// The same server by another mechanism of `peername exec`.
-    pub(crate) fn with_mode(mechanism: &str, mode: &str, options: &[&str]) -> Self {
-        Self::start(mechanism, &[], &compiled_server(Libc::Glibc), mode, options)
-    }
-
-    /// The same by each of [`MECHANISMS`]: under notify a static program, which no library reaches.
-    pub(crate) fn by(mechanism: &str, mode: &str, options: &[&str]) -> Self {
-        let libc = if mechanism == NOTIFY {
+    /// Like [`Self::with_mode`]; under notify the server is static, so that no library reaches it.
+    pub(crate) fn static_under_notify(mode: &str, server_args: &str, options: &[&str]) -> Self {
+        let libc = if mode == NOTIFY {
             Libc::Static
         } else {
             Libc::Glibc
         };
-        Self::start(mechanism, &[], &compiled_server(libc), mode, options)
+        Self::start(mode, &[], &compiled_server(libc), server_args, options)
     }
 
-    /// The same, started through other programs.
+    /// Like [`Self::with_mode`], started through other programs.
     pub(crate) fn with_mode_through(
-        mechanism: &str,
-        through: &[&str],
         mode: &str,
+        through: &[&str],
+        server_args: &str,
         options: &[&str],
     ) -> Self {
-        Self::start(
-            mechanism,
-            through,
-            &compiled_server(Libc::Glibc),
-            mode,
-            options,
-        )
+        let server = compiled_server(Libc::Glibc);
+        Self::start(mode, through, &server, server_args, options)
     }
 
+    /// Starts this server, in a PID namespace that ends with the test.
     pub(crate) fn start(
-        mechanism: &str,
+        mode: &str,
         through: &[&str],
         server: &str,
-        mode: &str,
+        server_args: &str,
         options: &[&str],
     ) -> Self {
         let lab = Lab::without_routes();
-        let words: Vec<&str> = std::iter::once(server).chain(mode.split(' ')).collect();
-        let args = with_mode(mechanism, options, &words);
+        let words: Vec<&str> = std::iter::once(server)
+            .chain(server_args.split(' '))
+            .collect();
+        let args = args_with_mode(mode, options, &words);
         let through = [OWN_PID_NAMESPACE, through].concat();
         let process = Process::start_through(&lab.server, &through, BINARY, &args);
         let v6 = words.contains(&"--family=6");
-        let listens = if v6 { LISTEN_V6 } else { LISTEN_V4 };
+        let listener = if v6 { LISTEN_V6 } else { LISTEN_V4 };
         Self {
-            process: process.wait_listening(&[listens]),
+            process: process.wait_listening(&[listener]),
             lab,
             v6,
         }
@@ -112,7 +104,7 @@ impl ServerRig {
         }
     }
 
-    /// This IPv4 client as a socket of the server's family shows it.
+    /// The address by which a socket of the server's family shows this IPv4 client.
     pub(crate) fn shown_as(&self, client: SocketAddr) -> SocketAddr {
         if self.v6 { mapped_ipv6(client) } else { client }
     }
@@ -129,7 +121,7 @@ impl ServerRig {
         self.recv_report(&conn)
     }
 
-    /// Receives the server's report; its connection must end with FIN.
+    /// Receives the server's report, to the end of the connection.
     #[track_caller]
     pub(crate) fn recv_report(&self, conn: &Conn) -> String {
         let (said, _) = conn.recv_to_end();
@@ -144,21 +136,22 @@ impl ServerRig {
         self.assert_report(&self.recv_report(conn), client);
     }
 
+    /// Asserts that a report of the server names this client for each call.
     #[track_caller]
     pub(crate) fn assert_report(&self, said: &str, client: SocketAddr) {
         let words: Vec<&str> = said.split_ascii_whitespace().collect();
         let (pairs, rest) = words.as_chunks::<2>();
         assert!(pairs.len() >= 2 && rest.is_empty(), "{said}");
-        for [what, address] in pairs {
-            match *what {
-                "room" => assert_eq!(*address, "right", "{said}"),
-                _ => assert_eq!(address.parse(), Ok(client), "{what}: {said}"),
+        for [call, result] in pairs {
+            match *call {
+                "truncation" => assert_eq!(*result, "right", "{said}"),
+                _ => assert_eq!(result.parse(), Ok(client), "{call}: {said}"),
             }
         }
     }
 }
 
-/// Any program that listens on [`LISTEN_V4`].
+/// Any program that listens on [`LISTEN_V4`], started by a copy of the binary that every user may execute.
 pub(crate) struct ProgramRig {
     pub(crate) process: Process,
     pub(crate) lab: Lab,
@@ -174,17 +167,17 @@ impl ProgramRig {
         Self::with_mode(PRELOAD, options, program)
     }
 
-    pub(crate) fn with_mode(mechanism: &str, options: &[&str], program: &[&str]) -> Self {
-        Self::launch(Lab::without_routes(), mechanism, options, program)
+    pub(crate) fn with_mode(mode: &str, options: &[&str], program: &[&str]) -> Self {
+        Self::launch(Lab::without_routes(), mode, options, program)
     }
 
-    /// The same in a lab that has other processes.
+    /// Like [`Self::with_options`], in a lab that has other processes.
     pub(crate) fn start_in(lab: Lab, options: &[&str], program: &[&str]) -> Self {
         Self::launch(lab, PRELOAD, options, program)
     }
 
-    fn launch(lab: Lab, mechanism: &str, options: &[&str], program: &[&str]) -> Self {
-        let args = with_mode(mechanism, options, program);
+    fn launch(lab: Lab, mode: &str, options: &[&str], program: &[&str]) -> Self {
+        let args = args_with_mode(mode, options, program);
         let scratch = Scratch::new();
         let copy = copy_executable(&lab.server, &scratch);
         let library = built_library().to_str().expect("text");
@@ -199,20 +192,15 @@ impl ProgramRig {
     }
 }
 
-/// `header_bytes::v2` for a client of either family.
-pub(crate) fn v2(client: SocketAddr) -> Vec<u8> {
-    header_bytes::v2(client, front(client), &[])
-}
+/// A v2 header of a client that connected to the frontend of its family.
+pub(crate) use super::proxy::header_for as v2;
 
+/// A v1 header of a client that connected to the frontend of its family.
 pub(crate) fn v1(client: SocketAddr) -> Vec<u8> {
-    header_bytes::v1(client, front(client))
+    header_bytes::v1(client, front_of(client))
 }
 
-fn front(client: SocketAddr) -> SocketAddr {
-    if client.is_ipv4() { FRONT_V4 } else { FRONT_V6 }
-}
-
-/// An IPv4 client as an IPv6 socket shows it.
+/// The address by which an IPv6 socket shows this client.
 pub(crate) fn mapped_ipv6(client: SocketAddr) -> SocketAddr {
     match client {
         SocketAddr::V4(v4) => SocketAddr::from((v4.ip().to_ipv6_mapped(), v4.port())),
@@ -231,29 +219,28 @@ pub(crate) fn pseudo_ipv4(client: Ipv6Addr) -> std::net::Ipv4Addr {
     std::net::Ipv4Addr::from_bits(0xf000_0000 | ((hash ^ hash >> 28) & 0x0fff_ffff))
 }
 
-/// The header waiter of a program started here.
-pub(crate) fn header_waiter_of(process: &Process) -> Pid {
-    // The program is the last of `unshare`'s descendants; the header waiter has kept the launcher's
-    // arguments.
-    let ours = |pid: u32| {
+/// The header waiter of a program started here: the process in the same network namespace that has kept the arguments
+/// of the launcher, which the program has replaced by its own.
+pub(crate) fn header_waiter_pid(process: &Process) -> Pid {
+    let is_header_waiter = |pid: u32| {
         let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let network = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
         let first = words.split(|&byte| byte == 0).next();
         first.is_some_and(|path| path.ends_with(b"/peername"))
             && network(pid) == network(process.pid())
     };
-    let pids = fs::read_dir("/proc").expect("/proc");
-    let pid = pids
+    let pid = fs::read_dir("/proc")
+        .expect("/proc")
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .find(|&pid| ours(pid))
+        .find(|&pid| is_header_waiter(pid))
         .expect("a header waiter");
     Pid::from_raw(i32::try_from(pid).expect("a pid")).expect("a pid")
 }
 
 pub(crate) const PRELOAD: &str = "--mode=preload";
 pub(crate) const NOTIFY: &str = "--mode=notify";
-/// Those that leave the program in the host's network.
-pub(crate) const MECHANISMS: [&str; 2] = [PRELOAD, NOTIFY];
+/// The modes that leave the program in the host's network.
+pub(crate) const MODES: [&str; 2] = [PRELOAD, NOTIFY];
 
 /// The C library that a test program is linked with.
 #[derive(Clone, Copy, Debug)]
@@ -271,7 +258,7 @@ pub(crate) fn compiled_server(libc: Libc) -> String {
     BUILT[libc as usize].get_or_init(build).clone()
 }
 
-/// Compiles a test program. To be called once for each.
+/// Compiles a test program. Call it once for each name: threads would write the same file.
 pub(crate) fn compile(source: &str, name: &str, libc: Libc, options: &[&str]) -> String {
     let (compiler, linked, suffix) = match libc {
         Libc::Glibc => ("gcc", "-pie", ""),
@@ -289,7 +276,7 @@ pub(crate) fn compile(source: &str, name: &str, libc: Libc, options: &[&str]) ->
     target
 }
 
-/// The path of the library as it is shipped, built and put where the binary under test searches for it.
+/// The path of the server's library, built as it is shipped, beside the binary under test, which searches for it there.
 pub(crate) fn built_library() -> &'static Path {
     &libraries()[0]
 }

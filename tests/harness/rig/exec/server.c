@@ -76,7 +76,7 @@ static void peer_of(int fd, char *text)
 }
 
 /* The kernel copies no more than the buffer holds, and returns the true length. */
-static void peer_in_small_room(int fd, char *text)
+static void report_truncation(int fd, char *text)
 {
     struct sockaddr_storage whole;
     unsigned char part[8];
@@ -154,7 +154,7 @@ static void *await_close(void *fd)
 
 static void answer(int fd, const struct sockaddr_storage *address, socklen_t len)
 {
-    char accepted[TEXT], peer[TEXT], dup_[TEXT], forked[TEXT], run[TEXT], sent[TEXT], small[TEXT];
+    char accepted[TEXT], peer[TEXT], dup_[TEXT], forked[TEXT], run[TEXT], sent[TEXT], truncation[TEXT];
     char said[100], text[ANSWER];
     int flags = fcntl(fd, F_GETFL);
     fcntl(fd, F_SETFL, flags & ~O_NONBLOCK);
@@ -177,9 +177,9 @@ static void answer(int fd, const struct sockaddr_storage *address, socklen_t len
         through_a_child(fd, 0, forked);
         through_a_child(fd, 1, run);
         through_a_socket(fd, sent);
-        peer_in_small_room(fd, small);
-        snprintf(text, ANSWER, "accept %s getpeername %s dup %s fork %s exec %s rights %s room %s\n",
-                 accepted, peer, dup_, forked, run, sent, small);
+        report_truncation(fd, truncation);
+        snprintf(text, ANSWER, "accept %s getpeername %s dup %s fork %s exec %s rights %s truncation %s\n",
+                 accepted, peer, dup_, forked, run, sent, truncation);
     }
     if (send(fd, text, strlen(text), MSG_NOSIGNAL) < 0)
         perror("send");
