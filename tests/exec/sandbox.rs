@@ -1,5 +1,5 @@
-//! Service sandboxes (systemd.exec(5)): an interface of the kernel that is missing is noticed at the start, and another
-//! way is taken, or the start fails and names the line of the unit.
+//! Service sandboxes (systemd.exec(5)): an interface of the kernel that is missing is noticed at the start. `exec` uses
+//! another one instead, or fails and names the line of the unit.
 
 use std::process::Command;
 use std::time::Duration;
@@ -23,21 +23,23 @@ fn closed_connections_are_freed_without_netlink() {
     }
 }
 
-/// Sweeps spare open connections.
+/// A sweep of the table frees the slots of closed connections only.
 #[test]
 fn open_connections_keep_their_slots_without_netlink() {
     for mode in MODES {
         let served = start(mode, "--accept=level --hold");
-        let answered = || {
+        // The server keeps the connections that it answers.
+        let connect_held = || {
             let client = fresh_client_v4();
             let conn = served.connect_and_send(&[&v2(client)[..], b"hi"].concat());
             let answered = conn.is_answered_after(Duration::from_secs(5));
             (conn, answered)
         };
-        let all: Vec<_> = (0..80).map(|_| answered()).collect();
-        assert_eq!(all.iter().filter(|(_, answered)| *answered).count(), 64);
-        drop(all);
-        wait_until("a free slot", || answered().1);
+        let conns: Vec<_> = (0..80).map(|_| connect_held()).collect();
+        let held = conns.iter().filter(|(_, answered)| *answered).count();
+        assert_eq!(held, 64);
+        drop(conns);
+        wait_until("a free slot", || connect_held().1);
     }
 }
 
@@ -88,29 +90,29 @@ fn redis_serves_more_connections_than_slots_without_netlink() {
 fn denied_system_call_is_named_at_the_start() {
     let always = ["seccomp", "pidfd_open", "pidfd_send_signal", "capset"];
     let without_library = ["pidfd_getfd", "process_vm_readv"];
-    for answer in [Denial::Eperm, Denial::Kill] {
+    for denial in [Denial::Eperm, Denial::Kill] {
         for call in always {
-            assert_named_at_start(call, answer, PRELOAD, 125);
-            assert_named_at_start(call, answer, NOTIFY, 125);
+            assert_named_at_start(call, denial, PRELOAD, 125);
+            assert_named_at_start(call, denial, NOTIFY, 125);
         }
         for call in without_library {
-            assert_named_at_start(call, answer, PRELOAD, 0);
-            assert_named_at_start(call, answer, NOTIFY, 125);
+            assert_named_at_start(call, denial, PRELOAD, 0);
+            assert_named_at_start(call, denial, NOTIFY, 125);
         }
     }
 }
 
 #[track_caller]
-fn assert_named_at_start(call: &str, answer: Denial, mode: &str, code: i32) {
+fn assert_named_at_start(call: &str, denial: Denial, mode: &str, code: i32) {
     built_library();
     let host = Host::new();
-    let [program, rest @ ..] = failing_calls(&denied(call, answer));
+    let [program, rest @ ..] = failing_calls(&denied(call, denial));
     let mut command = Command::new(program);
     command.args(rest);
     command.args([BINARY, "exec", mode, "--trust=any", "--", "true"]);
     let ended = host.output(&mut command, "");
     let said = String::from_utf8_lossy(&ended.stderr).into_owned();
-    let case = format!("{call} {answer:?} {mode}: {said}");
+    let case = format!("{call} {denial:?} {mode}: {said}");
     assert_eq!(ended.status.code(), Some(code), "{case}");
     assert!(said.contains(&format!("SystemCallFilter={call}")), "{case}");
 }

@@ -6,13 +6,14 @@ use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::Conn;
 use crate::harness::lab::wait_until;
 use crate::harness::rig::exec::{MODES, ServerRig, v2};
+use crate::harness::rig::load::number_from_env;
 
-/// Clients of both protocols, more than the table has slots, so that entries are freed as well.
+/// 400 clients, or as many as `PEERNAME_TEST_CHURN` says: more than the table has slots, so that entries are freed, too.
 #[test]
 fn clients_of_both_protocols_are_not_confused() {
     for mode in MODES {
         let served = start(mode, "--accept=edge --multipath --brief");
-        for number in 0..count() {
+        for number in 0..number_from_env("PEERNAME_TEST_CHURN", 400) {
             let client = fresh_client_v4();
             let header = v2(client);
             let at = if number % 16 == 0 { 20 } else { header.len() };
@@ -25,7 +26,7 @@ fn clients_of_both_protocols_are_not_confused() {
     }
 }
 
-/// A duplicate, a forked child, an executed program, and a descriptor that was passed on.
+/// The client is seen on a duplicate, in a forked child, in an executed program and on a passed descriptor.
 #[test]
 fn multipath_client_is_seen_in_other_processes() {
     for mode in MODES {
@@ -39,12 +40,13 @@ fn multipath_client_is_seen_in_other_processes() {
     }
 }
 
-/// Sweeps spare open connections, and free the slots of closed ones.
+/// A sweep of the table frees the slots of closed connections only.
 #[test]
 fn full_table_refuses_multipath_clients_until_others_close() {
     for mode in MODES {
         let served = start(mode, "--accept=level --multipath --hold");
-        let answered = || {
+        // The server keeps the connections that it answers.
+        let connect_held = || {
             let client = fresh_client_v4();
             let conn = Conn::connect_multipath(&served.lab.balancer, LISTEN_V4);
             conn.send(&[&v2(client)[..], b"hi"].concat());
@@ -55,11 +57,14 @@ fn full_table_refuses_multipath_clients_until_others_close() {
             }
             (conn, answered)
         };
-        let all: Vec<_> = (0..80).map(|_| answered()).collect();
-        let held = all.iter().filter(|(_, answered)| *answered).count();
+        let conns: Vec<_> = (0..80).map(|_| connect_held()).collect();
+        let held = conns
+            .iter()
+            .filter(|(_, answered)| *answered)
+            .number_from_env("PEERNAME_TEST_CHURN", 400);
         assert_eq!(held, 64, "{mode}: {}", served.process.log());
-        drop(all);
-        wait_until("a free slot", || answered().1);
+        drop(conns);
+        wait_until("a free slot", || connect_held().1);
     }
 }
 
@@ -68,14 +73,9 @@ fn start(mode: &str, server_args: &str) -> ServerRig {
 }
 
 /// Every third client connects by TCP.
-fn connect(served: &ServerRig, number: u32) -> Conn {
+fn connect(served: &ServerRig, number: usize) -> Conn {
     match number % 3 {
         0 => Conn::connect(&served.lab.balancer, LISTEN_V4),
         _ => Conn::connect_multipath(&served.lab.balancer, LISTEN_V4),
     }
-}
-
-/// PEERNAME_TEST_CHURN sets how many.
-fn count() -> u32 {
-    std::env::var("PEERNAME_TEST_CHURN").map_or(400, |n| n.parse().expect("a number"))
 }

@@ -4,8 +4,6 @@ use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::thread;
 
-use rustix::process::Signal;
-
 use super::containers::run;
 use super::faults::{Seen, connect_once, kill, supervisor};
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
@@ -13,9 +11,9 @@ use crate::harness::admin::{ADMIN, wait_metric};
 use crate::harness::lab::{Lab, Scratch, WAIT_LIMIT, wait_until};
 use crate::harness::rig::agent::{Agent, Container};
 use crate::harness::rig::exec_notify::{assert_sees, wait_helper_pid};
-use crate::harness::rig::load::SetOnDrop;
+use crate::harness::rig::load::{SetOnDrop, number_from_env};
 
-/// 30 containers; `PEERNAME_TEST_CONTAINERS` sets how many: 1000 take minutes.
+/// 30 containers, or as many as `PEERNAME_TEST_CONTAINERS` says: 1000 take minutes.
 #[test]
 fn containers_come_and_go_without_a_leak() {
     let agent = Agent::start(&[ADMIN]);
@@ -26,20 +24,19 @@ fn containers_come_and_go_without_a_leak() {
         let _server = run(&container, &lab, "level");
         assert_sees(&lab, fresh_client_v4());
     };
-    let kept = || Kept::by(&agent);
     (0..5).for_each(|number| round(&format!("first-{number}")));
     wait_metric(agent.host(), &[], "peername_agent_containers 0");
-    let (before, memory) = (kept(), agent.process.anonymous_kib());
-    let rounds = number_of("PEERNAME_TEST_CONTAINERS", 30);
+    let (before, memory) = (Kept::count(&agent), agent.process.anonymous_kib());
+    let rounds = number_from_env("PEERNAME_TEST_CONTAINERS", 30);
     (0..rounds).for_each(|number| round(&format!("next-{number}")));
     wait_metric(agent.host(), &[], "peername_agent_containers 0");
-    wait_until("nothing more is kept", || kept() == before);
+    wait_until("nothing more is kept", || Kept::count(&agent) == before);
     let more = agent.process.anonymous_kib().saturating_sub(memory);
     println!("{rounds} containers: {before:?} before and after, {more} KiB more");
     assert!(more < 512, "{more} KiB more than {memory}");
 }
 
-/// What agent and holder keep of containers.
+/// What the agent and its holder of descriptors keep of containers.
 #[derive(Debug, PartialEq, Eq)]
 struct Kept {
     descriptors: usize,
@@ -48,7 +45,7 @@ struct Kept {
 }
 
 impl Kept {
-    fn by(agent: &Agent) -> Self {
+    fn count(agent: &Agent) -> Self {
         let pid = agent.process.pid();
         let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
         let holder = wait_helper_pid("peername-hold", &agent.network()).as_raw_nonzero();
@@ -62,10 +59,10 @@ impl Kept {
     }
 }
 
-/// 100,000 connections; `PEERNAME_TEST_CHURN` sets how many. A connection that is lost with its supervisor is closed.
+/// 100,000 connections, or as many as `PEERNAME_TEST_CHURN` says. A connection that is lost with its supervisor is closed.
 #[test]
 fn no_client_is_wrong_in_a_hundred_thousand_connections_while_everything_is_killed() {
-    let count = number_of("PEERNAME_TEST_CHURN", 100_000);
+    let count = number_from_env("PEERNAME_TEST_CHURN", 100_000);
     let mut agent = Agent::start(&[]);
     let (lab, scratch) = (Lab::new(), Scratch::new());
     let script = scratch.write("enduring.py", include_str!("enduring.py"));
@@ -87,7 +84,7 @@ fn no_client_is_wrong_in_a_hundred_thousand_connections_while_everything_is_kill
             })
         });
         while served.load(Relaxed) < count {
-            disturbances.cause_one(&mut agent, &lab);
+            disturbances.cause_next(&mut agent, &lab);
             let before = served.load(Relaxed);
             wait_until("connections between two faults", || {
                 served.load(Relaxed) >= (before + BETWEEN_FAULTS).min(count)
@@ -117,13 +114,13 @@ struct Disturbances {
 }
 
 impl Disturbances {
-    /// Causes the next one, in turn.
-    fn cause_one(&mut self, agent: &mut Agent, lab: &Lab) {
-        match (self.agents + self.supervisors + self.takeovers + self.holders) % 4 {
+    /// Kills one of the processes, or replaces the agent: each in turn.
+    fn cause_next(&mut self, agent: &mut Agent, lab: &Lab) {
+        let caused = self.agents + self.supervisors + self.takeovers + self.holders;
+        match caused % 4 {
             0 => {
-                agent.process.signal(Signal::KILL);
-                agent.process.wait_exit(WAIT_LIMIT).expect("its end");
-                agent.start_next(&[]);
+                agent.kill();
+                agent.restart(&[]);
                 self.agents += 1;
             }
             1 => {
@@ -131,8 +128,7 @@ impl Disturbances {
                 self.supervisors += 1;
             }
             2 => {
-                let next = agent.next(&[]);
-                let mut first = std::mem::replace(&mut agent.process, next);
+                let mut first = agent.start_successor(&[]);
                 first.wait_success(WAIT_LIMIT);
                 self.takeovers += 1;
             }
@@ -145,10 +141,5 @@ impl Disturbances {
     }
 }
 
-/// The number in this variable, or the usual one.
-fn number_of(variable: &str, usual: usize) -> usize {
-    std::env::var(variable).map_or(usual, |number| number.parse().expect("a number"))
-}
-
-/// An outage is a hundredth of them.
+/// Connections between two faults. A fault may lose a hundredth of them, by the test's assertion.
 const BETWEEN_FAULTS: usize = 500;

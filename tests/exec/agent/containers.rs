@@ -1,4 +1,4 @@
-//! What runs in a container, and who starts it.
+//! What runs in a container, and which runtime starts it.
 
 use std::fs;
 use std::path::Path;
@@ -32,8 +32,8 @@ fn program_without_any_privilege_sees_its_client_in_every_way_of_accepting() {
         }
         let client = fresh_client_v4();
         let header = header_for(client);
-        let (begin, rest) = header.split_at(9);
-        let slow = Conn::connect_and_send(&lab.balancer, LISTEN_V4, begin);
+        let (first, rest) = header.split_at(9);
+        let slow = Conn::connect_and_send(&lab.balancer, LISTEN_V4, first);
         assert_sees(&lab, fresh_client_v4());
         slow.send(&[rest, b"hello"].concat());
         assert_reported(&slow, client);
@@ -72,8 +72,8 @@ fn supervise_rootless(network: &[&str]) {
     agent.wait_logged("container rootless: policy default");
 }
 
-/// It accepts by socketcall(2) and by accept4(2) in turns. podman's default profile has rules for socket(2) that can't be applied to
-/// socketcall(2), so that one is denied there.
+/// The program calls socketcall(2), and accepts by it and by accept4(2) in turns. podman's default profile has rules for
+/// socket(2) that can't be applied to socketcall(2), so the profile denies it.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn program_of_32_bits_sees_its_client_or_can_not_listen() {
@@ -98,7 +98,7 @@ fn program_of_32_bits_sees_its_client_or_can_not_listen() {
     assert_eq!(status.and_then(|status| status.code()), Some(1));
 }
 
-/// The kernel has one listener for a process, and the agent has it.
+/// The kernel allows a process one seccomp listener, and the agent has it.
 #[test]
 fn supervisor_in_a_container_of_the_agent_says_why_it_can_not_start() {
     let agent = Agent::start(&[]);
@@ -133,7 +133,7 @@ fn container_of_crun_sees_its_client() {
     assert_eq!(agent.process.count_logged("announced"), 0);
 }
 
-/// A ring would accept past the filter.
+/// Accept requests of io_uring would pass the filter.
 #[test]
 fn profile_denies_rings_and_changes_nothing_else() {
     let agent = Agent::start(&[]);
@@ -162,7 +162,7 @@ fn profile_denies_rings_and_changes_nothing_else() {
     assert_eq!(actions("read"), ["SCMP_ACT_ALLOW"]);
 }
 
-/// A profile that a connection could get past.
+/// By each of these profiles a connection could be accepted without the agent.
 #[test]
 fn check_names_what_a_profile_lacks() {
     let (host, scratch) = (Host::new(), Scratch::new());
@@ -230,8 +230,8 @@ pub(super) fn copied_server(lab: &Lab, scratch: &Scratch) -> String {
     copied_program(lab, &compiled_server(Libc::Static), scratch)
 }
 
-/// A copy of this program that containers with this directory reach. A process of its own writes it: a child that another thread starts
-/// meanwhile would inherit the open file, and the copy could not be executed (ETXTBSY).
+/// A copy of this program that containers with this directory reach. A process of its own writes the copy: a child that
+/// another thread starts meanwhile would inherit the open file, and the copy could not be executed (ETXTBSY).
 pub(super) fn copied_program(lab: &Lab, program: &str, scratch: &Scratch) -> String {
     let copy = scratch.path_text("server");
     if !Path::new(&copy).exists() {

@@ -4,11 +4,10 @@ use std::fs;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::Command;
 
-use rustix::process::Signal;
 use serde_json::json;
 
 use super::faults::Served;
-use crate::harness::lab::{Host, Scratch, WAIT_LIMIT, assert_contains};
+use crate::harness::lab::{Host, Scratch, assert_contains};
 use crate::harness::peername::BINARY;
 use crate::harness::rig::agent::Agent;
 
@@ -16,7 +15,7 @@ use crate::harness::rig::agent::Agent;
 #[test]
 fn container_of_each_runtime_sees_the_client() {
     let agent = Agent::start(&["-v"]);
-    let report = Doctor::of(&agent).run(0, &["--balancer=10.81.0.2", "--port=443"]);
+    let report = Doctor::for_agent(&agent).run(0, &["--balancer=10.81.0.2", "--port=443"]);
     for runtime in ["runc", "crun"] {
         assert_contains(
             &report,
@@ -31,7 +30,7 @@ fn container_of_each_runtime_sees_the_client() {
     }
     assert_contains(&report, &["an agent answers", "ok    seccomp profile: "]);
     assert_eq!(agent.process.count_logged("announced"), 0);
-    let report = Doctor::of(&agent).run(0, &["--balancer=fd81::2"]);
+    let report = Doctor::for_agent(&agent).run(0, &["--balancer=fd81::2"]);
     assert_contains(&report, &["its server sees [2001:db8::7]:40000"]);
 }
 
@@ -39,7 +38,7 @@ fn container_of_each_runtime_sees_the_client() {
 #[test]
 fn policy_that_does_not_fit_the_balancer_is_named() {
     let agent = Agent::start(&["--ports=443"]);
-    let doctor = Doctor::of(&agent);
+    let doctor = Doctor::for_agent(&agent);
     let report = doctor.run(3, &["--balancer=192.0.2.10", "--port=443"]);
     assert_contains(
         &report,
@@ -59,29 +58,28 @@ fn policy_that_does_not_fit_the_balancer_is_named() {
     assert_contains(&report, &["can't accept: Function not implemented"]);
 }
 
-/// Without a socket, with a socket of an agent that has ended, and with one where nothing listens.
+/// The agent has ended and left containers; there is no socket; or nothing listens on the socket.
 #[test]
 fn missing_agent_is_named() {
     let mut agent = Agent::start(&[]);
     let served = Served::new("kept", "level");
     let server = served.run(&agent);
-    agent.process.signal(Signal::KILL);
-    agent.process.wait_exit(WAIT_LIMIT).expect("its end");
-    let report = Doctor::of(&agent).run(3, &[]);
+    agent.kill();
+    let report = Doctor::for_agent(&agent).run(3, &[]);
     assert_contains(
         &report,
         &["no agent answers, so accept(2) of the containers waits"],
     );
     drop(server);
     let scratch = Scratch::new();
-    let nowhere = Doctor::at(scratch.path_text("agent.sock"));
-    assert_contains(&nowhere.run(3, &[]), &["don't start; start the agent"]);
+    let doctor = Doctor::for_socket(scratch.path_text("agent.sock"));
+    assert_contains(&doctor.run(3, &[]), &["don't start; start the agent"]);
     let socket = scratch.path("agent.sock");
-    drop(std::os::unix::net::UnixListener::bind(&socket).expect("a socket"));
-    assert_contains(&nowhere.run(3, &[]), &["Connection refused"]);
+    drop(UnixListener::bind(&socket).expect("a socket"));
+    assert_contains(&doctor.run(3, &[]), &["Connection refused"]);
 }
 
-/// Of a socket whose name has to be quoted in the command that is printed.
+/// The socket's name has a space, so the command that is printed quotes it.
 #[test]
 fn agent_that_accepts_no_connection_is_named() {
     let scratch = Scratch::new();
@@ -89,7 +87,7 @@ fn agent_that_accepts_no_connection_is_named() {
     let socket = UnixListener::bind(&path).expect("a socket");
     rustix::net::listen(&socket, 0).expect("listen");
     let _queued = UnixStream::connect(&path).expect("a connection");
-    let report = Doctor::at(scratch.path_text("an agent.sock")).run(3, &[]);
+    let report = Doctor::for_socket(scratch.path_text("an agent.sock")).run(3, &[]);
     assert_contains(
         &report,
         &[
@@ -99,13 +97,13 @@ fn agent_that_accepts_no_connection_is_named() {
     );
 }
 
-/// By its state in its folder it can be removed later.
+/// The runtime's state is in the folder, and the container can be removed later only with that state.
 #[test]
 fn container_that_can_not_be_removed_keeps_its_folder() {
     let agent = Agent::start(&[]);
     let programs = Scratch::new();
     programs.write_program("runc", STUCK_RUNC);
-    let mut doctor = Doctor::of(&agent);
+    let mut doctor = Doctor::for_agent(&agent);
     doctor.path = Some(programs.path_text(""));
     let report = doctor.run(3, &[]);
     assert_contains(
@@ -121,7 +119,7 @@ fn container_that_can_not_be_removed_keeps_its_folder() {
     fs::remove_dir_all(folder).expect("its folder");
 }
 
-/// Has state for a container, and can't delete it.
+/// A runc that has state for a container, and can't delete it.
 const STUCK_RUNC: &str = r#"#!/bin/sh
 case "$*" in
 --version) echo runc version 1.1.5 ;;
@@ -130,18 +128,18 @@ case "$*" in
 esac
 "#;
 
-/// By the same code as `agent profile --check`.
+/// `doctor` checks the profile as `agent profile --check` does.
 #[test]
 fn profile_that_lacks_something_is_named() {
     let agent = Agent::start(&[]);
     let mut profile = agent.profile("default");
-    let doctor = Doctor::of(&agent);
+    let doctor = Doctor::for_agent(&agent);
     let file = agent.scratch.write("good.json", &profile.to_string());
     let checked = [&format!("--profile={file}"), "--balancer=10.81.0.2"];
     let report = doctor.run(0, &checked);
     assert_contains(&report, &["container of runc: its server sees 203.0.113.7"]);
-    // It names the socket itself.
-    let report = Doctor::of_profile().run(0, &checked);
+    // The profile names the socket, so no option does.
+    let report = Doctor::for_profile().run(0, &checked);
     assert_contains(&report, &["container of runc: its server sees 203.0.113.7"]);
     profile["syscalls"]
         .as_array_mut()
@@ -156,19 +154,19 @@ fn profile_that_lacks_something_is_named() {
     assert!(!report.contains("container of"), "{report}");
 }
 
-/// It would start containers that nothing covers, and say nothing.
+/// Such a runtime would ignore listenerPath without an error, and start containers that no agent supervises.
 #[test]
 fn runtime_without_listener_path_is_a_fault() {
     let agent = Agent::start(&[]);
     let folder = Scratch::new();
-    // As podman-docker has it.
+    // podman-docker installs podman as `docker`.
     for (name, said) in [
         ("runc", "runc version 1.0.3"),
         ("docker", "podman version 4.3.1"),
     ] {
         folder.write_program(name, &format!("#!/bin/sh\necho {said}\n"));
     }
-    let mut doctor = Doctor::of(&agent);
+    let mut doctor = Doctor::for_agent(&agent);
     doctor.path = Some(folder.path_text(""));
     let report = doctor.run(3, &["--balancer=10.81.0.2"]);
     assert_contains(
@@ -185,7 +183,7 @@ fn runtime_without_listener_path_is_a_fault() {
     }
 }
 
-/// `peername doctor agent` about an agent.
+/// A run of `peername doctor agent`.
 struct Doctor {
     host: Host,
     /// The option that names the agent.
@@ -195,19 +193,19 @@ struct Doctor {
 }
 
 impl Doctor {
-    fn of(agent: &Agent) -> Self {
-        Self::at(agent.socket())
+    fn for_agent(agent: &Agent) -> Self {
+        Self::for_socket(agent.socket())
     }
 
-    fn at(socket: String) -> Self {
+    fn for_socket(socket: String) -> Self {
         Self {
             socket: Some(format!("--socket={socket}")),
-            ..Self::of_profile()
+            ..Self::for_profile()
         }
     }
 
-    /// About the agent that a profile names.
-    fn of_profile() -> Self {
+    /// Checks the agent that a profile names.
+    fn for_profile() -> Self {
         Self {
             host: Host::new(),
             socket: None,
@@ -218,9 +216,10 @@ impl Doctor {
     /// Runs it with these options, and returns what it reports.
     #[track_caller]
     fn run(&self, code: i32, options: &[&str]) -> String {
-        let usual = std::env::var("PATH").expect("PATH");
-        let path = self.path.iter().chain([&usual]);
-        let path: Vec<&str> = path.map(String::as_str).collect();
+        let mut path = std::env::var("PATH").expect("PATH");
+        if let Some(folders) = &self.path {
+            path = format!("{folders}:{path}");
+        }
         // crun refuses a machine that has both versions of cgroups.
         let script =
             "! mountpoint -q /sys/fs/cgroup/unified || umount /sys/fs/cgroup/unified; exec \"$@\"";
@@ -231,7 +230,7 @@ impl Doctor {
             ])
             .args(&self.socket)
             .args(options)
-            .env("PATH", path.join(":"));
+            .env("PATH", path);
         let output = self.host.output(&mut command, "");
         let report = String::from_utf8(output.stdout).expect("text");
         let errors = String::from_utf8_lossy(&output.stderr);

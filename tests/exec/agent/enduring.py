@@ -1,6 +1,7 @@
-"""A server that survives a descriptor 0 from accept(2), which ends other servers: accept(2) returns it if the supervisor is killed
-within the system call that hands the connection over. Three threads accept, and report to each client what accept(2) and getpeername(2) return, as `server.c --brief`
-does. Two of them wait in accept(2), and one in epoll, for a non-blocking listener of its own."""
+"""A server that goes on where accept(2) returns 0: its supervisor was killed within the system call that hands a connection over.
+
+Three threads accept, and report to each client what accept(2) and getpeername(2) return, as `server.c --brief` does. Two of them
+wait in accept(2), and one in epoll, for a non-blocking listener of its own."""
 import select
 import socket
 import threading
@@ -27,7 +28,7 @@ def serve(listener, wait):
                 peer = client.getpeername()
                 client.sendall(f"accept {ip}:{port} getpeername {peer[0]}:{peer[1]}\n".encode())
             except OSError as error:
-                print("of a client that was accepted:", error, flush=True)
+                print("an accepted client:", error, flush=True)
 
 
 blocking, nonblocking = listen(), listen()

@@ -17,7 +17,7 @@ use crate::harness::rig::exec_notify::{
     assert_reported, assert_sees, brief_report, connect_as, network_of, wait_helper_pid,
 };
 
-/// A blocking accept(2), which waits already, is answered by the next supervisor.
+/// The next supervisor answers also a blocking accept(2) that waits already.
 #[test]
 fn killed_supervisor_is_replaced() {
     let (agent, served) = (Agent::start(&[]), Served::new("block", "block"));
@@ -33,7 +33,7 @@ fn killed_supervisor_is_replaced() {
     );
 }
 
-/// A call that the kernel has handed to a supervisor is not handed to the next one, so it must be known by then.
+/// The kernel hands a call to one supervisor only, so the next one has to learn of it otherwise.
 #[test]
 fn call_that_a_killed_supervisor_has_just_received_is_answered() {
     let (agent, served) = (Agent::start(&[]), Served::new("received", "block"));
@@ -54,7 +54,7 @@ fn call_that_a_killed_supervisor_has_just_received_is_answered() {
     }
 }
 
-/// Nothing is accepted while there is no agent, and the next one goes on with the calls that wait.
+/// Nothing is accepted while there is no agent, and the next agent answers the calls that wait.
 #[test]
 fn containers_wait_for_the_next_agent() {
     for accept in ["block", "level", "threads"] {
@@ -62,31 +62,29 @@ fn containers_wait_for_the_next_agent() {
         let _server = served.run(&agent);
         let half = Conn::connect_and_send(&served.lab.balancer, LISTEN_V4, b"PROXY");
         assert_sees(&served.lab, fresh_client_v4());
-        agent.process.signal(Signal::KILL);
-        agent.process.wait_exit(WAIT_LIMIT).expect("its end");
+        agent.kill();
         let client = fresh_client_v4();
         let early = connect_as(&served.lab, client);
-        // What was accepted, and had no header yet, is lost.
+        // A connection that was accepted, and whose header was not complete, is lost.
         assert_eq!(half.wait_closed().0, End::Reset);
         early.assert_stays_open(Duration::from_millis(300));
-        agent.start_next(&[]);
+        agent.restart(&[]);
         assert_reported(&early, client);
         assert_sees(&served.lab, fresh_client_v4());
     }
 }
 
-/// Its runtime does not wait for the agent, and it sees its clients as soon as there is one.
+/// The runtime starts the container without an agent, and the server sees its clients as soon as there is an agent.
 #[test]
 fn container_that_is_started_without_an_agent_waits() {
     let (mut agent, first) = (Agent::start(&[]), Served::new("first", "level"));
     let _first = first.run(&agent);
-    agent.process.signal(Signal::KILL);
-    agent.process.wait_exit(WAIT_LIMIT).expect("its end");
+    agent.kill();
     let second = Served::new("second", "level");
     let profile = agent.profile("default");
     let container = Container::new("second", &second.scratch, profile);
     let server = start(&container, &second.lab, "level");
-    agent.start_next(&[]);
+    agent.restart(&[]);
     let _server = server.wait_listening(&[LISTEN_V4]);
     assert_sees(&second.lab, fresh_client_v4());
     assert_sees(&first.lab, fresh_client_v4());
@@ -98,26 +96,24 @@ fn next_agent_takes_over_from_the_one_that_runs() {
     let (mut agent, served) = (Agent::start(&[]), Served::new("upgraded", "block"));
     let _server = served.run(&agent);
     assert_sees(&served.lab, fresh_client_v4());
-    let next = agent.next(&[]);
-    let mut first = std::mem::replace(&mut agent.process, next);
+    let mut first = agent.start_successor(&[]);
     assert_sees(&served.lab, fresh_client_v4());
     first.wait_success(WAIT_LIMIT);
     first.wait_logged("another agent has taken over");
     assert_sees(&served.lab, fresh_client_v4());
 }
 
-/// Other users may connect to the socket only while runtimes of theirs are named.
+/// Other users may connect to the socket only while `--runtime-uid` names one of them.
 #[test]
 fn kept_socket_has_the_mode_of_the_next_agent() {
     let mut agent = Agent::start(&[]);
     let mode = |agent: &Agent| {
-        let found = fs::metadata(agent.socket()).expect("the socket");
-        found.permissions().mode() & 0o777
+        let metadata = fs::metadata(agent.socket()).expect("the socket");
+        metadata.permissions().mode() & 0o777
     };
     assert_eq!(mode(&agent), 0o600);
     for (options, expected) in [(&["--runtime-uid=65533"][..], 0o666), (&[], 0o600)] {
-        let next = agent.next(options);
-        let mut previous = std::mem::replace(&mut agent.process, next);
+        let mut previous = agent.start_successor(options);
         previous.wait_success(WAIT_LIMIT);
         assert_eq!(mode(&agent), expected);
     }
@@ -133,13 +129,12 @@ fn killed_holder_is_replaced() {
         .process
         .wait_logged("the holder of descriptors was killed; another one has them now");
     assert_sees(&served.lab, fresh_client_v4());
-    agent.process.signal(Signal::KILL);
-    agent.process.wait_exit(WAIT_LIMIT).expect("its end");
-    agent.start_next(&[]);
+    agent.kill();
+    agent.restart(&[]);
     assert_sees(&served.lab, fresh_client_v4());
 }
 
-/// What a server has reported to clients.
+/// How often a server has reported the right client, none, or a wrong one.
 #[derive(Default)]
 pub(super) struct Seen {
     pub(super) right: usize,
@@ -175,12 +170,11 @@ fn supervisor_ends_with_its_agent() {
     let _server = served.run(&agent);
     assert_sees(&served.lab, fresh_client_v4());
     let before = supervisor(&served.lab);
-    agent.process.signal(Signal::KILL);
-    agent.process.wait_exit(WAIT_LIMIT).expect("its end");
+    agent.kill();
     wait_until("the supervisor has ended", || {
         !fs::exists(format!("/proc/{}", before.as_raw_nonzero())).unwrap_or(true)
     });
-    agent.start_next(&[]);
+    agent.restart(&[]);
     assert_sees(&served.lab, fresh_client_v4());
 }
 
@@ -211,18 +205,17 @@ fn service_manager_keeps_the_descriptors_and_starts_the_agent_again() {
     manager.wait_logged_times("stored 1", 2);
 }
 
-/// The listener of a container that has ended is gone from the store, and its other parts are removed. No other container gets its
-/// number.
+/// A container that ends while there is no agent has left descriptors in the store. The next agent removes them, and gives
+/// the container's number to no other container.
 #[test]
 fn rest_of_a_container_that_ended_without_an_agent_is_removed() {
     let (mut agent, first) = (Agent::start(&[]), Served::new("first", "level"));
     let second = Served::new("second", "level");
     let (ended, _kept) = (first.run(&agent), second.run(&agent));
-    agent.process.signal(Signal::KILL);
-    agent.process.wait_exit(WAIT_LIMIT).expect("its end");
+    agent.kill();
     drop(ended);
     first.lab.server.wait_connection_refused(LISTEN_V4);
-    agent.start_next(&[]);
+    agent.restart(&[]);
     agent.process.wait_logged("containers: 1");
     assert_sees(&second.lab, fresh_client_v4());
 }
@@ -230,12 +223,14 @@ fn rest_of_a_container_that_ended_without_an_agent_is_removed() {
 /// The last number that the process has printed after this text.
 fn last_number(process: &Process, before: &str) -> i32 {
     let log = process.log();
-    let mut numbers = log.lines().filter_map(|line| line.strip_prefix(before));
-    let last = numbers.next_back().and_then(|number| number.parse().ok());
-    last.expect("a number")
+    log.lines()
+        .filter_map(|line| line.strip_prefix(before))
+        .next_back()
+        .and_then(|number| number.parse().ok())
+        .expect("a number")
 }
 
-/// It could answer none of the calls.
+/// An agent can answer the calls only of processes in its own PID namespace or below.
 #[test]
 fn agent_in_another_pid_namespace_says_so() {
     let (host, scratch) = (Host::new(), Scratch::new());
@@ -251,15 +246,14 @@ fn agent_in_another_pid_namespace_says_so() {
     );
 }
 
-/// The recorded calls have thread numbers of the first agent's namespace, where other threads have them in the second's. So the second
-/// agent supervises no container of the first.
+/// The recorded calls have thread ids of the first agent's PID namespace, which are those of other threads in the second
+/// agent's. So the second agent supervises no container of the first.
 #[test]
 fn agent_in_another_pid_namespace_takes_no_container_over() {
     let (mut agent, served) = (Agent::start(&[]), Served::new("abandoned", "block"));
     let mut server = served.run(&agent);
     assert_sees(&served.lab, fresh_client_v4());
-    agent.process.signal(Signal::KILL);
-    agent.process.wait_exit(WAIT_LIMIT).expect("its end");
+    agent.kill();
     let listen = format!("--listen={}", agent.socket());
     let args = ["agent", &listen, "--trust=any"];
     let next = Process::start_in_pid_namespace(agent.host(), BINARY, &args);

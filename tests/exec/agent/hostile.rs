@@ -13,8 +13,8 @@ use crate::harness::rig::exec::{Libc, compile};
 use crate::harness::rig::exec_notify::{assert_reported, assert_sees, cpu_ticks};
 use crate::harness::rig::proxy::header_for;
 
-/// A supervisor is a process: the scheduler gives that of the flooded container no more than the other's. Sixteen threads that only
-/// compute are the measure; the rates of a busy machine say nothing by themselves.
+/// Each container has a supervisor process of its own, so the scheduler limits what a flooded one takes from the other's. The
+/// rate beside a flood is compared with the rate beside sixteen threads that only compute, since a busy machine lowers both.
 #[test]
 fn container_that_floods_its_supervisor_costs_another_no_more_than_one_that_computes() {
     let (agent, served) = (Agent::start(&[]), Served::new("served", "level"));
@@ -40,7 +40,7 @@ fn container_that_floods_its_supervisor_costs_another_no_more_than_one_that_comp
     println!(
         "clients a second: {alone} alone, {beside_spin} beside 16 threads that compute, {beside_flood} beside the flood"
     );
-    // Not starved: the rest is the scheduler's, and this machine may have other load.
+    // Not starved. Below a factor of five the difference may be the scheduler's, or other load of this machine.
     assert!(
         beside_flood * 5 >= beside_spin,
         "{beside_flood}, {beside_spin} beside threads that compute"
@@ -64,7 +64,7 @@ fn buffers_that_change_while_the_supervisor_writes_them_harm_nobody() {
     assert_eq!(agent.process.count_logged("its supervisor has ended"), 0);
 }
 
-/// The container that accepts has the clients, by its own policy.
+/// The supervisor of the container that accepts reads the headers, by that container's policy.
 #[test]
 fn container_that_receives_a_listener_of_another_sees_the_clients() {
     let (agent, lab) = (Agent::start(&[]), Lab::new());
@@ -72,8 +72,8 @@ fn container_that_receives_a_listener_of_another_sees_the_clients() {
     for _ in 0..3 {
         let client = fresh_client_v4();
         let header = header_for(client);
-        let (begin, rest) = header.split_at(9);
-        let slow = Conn::connect_and_send(&lab.balancer, LISTEN_V4, begin);
+        let (first, rest) = header.split_at(9);
+        let slow = Conn::connect_and_send(&lab.balancer, LISTEN_V4, first);
         assert_sees(&lab, fresh_client_v4());
         slow.send(&[rest, b"hello"].concat());
         assert_reported(&slow, client);
@@ -81,7 +81,7 @@ fn container_that_receives_a_listener_of_another_sees_the_clients() {
     }
 }
 
-/// From its own network a supervisor can't wake a listener of another one for a header that was slow.
+/// A supervisor can't reach a listener of another network with its wakeup connection, so slow headers may be lost here.
 #[test]
 fn container_that_receives_a_listener_of_another_network_sees_the_clients_of_complete_headers() {
     let (agent, lab) = (Agent::start(&[]), Lab::new());
@@ -92,8 +92,8 @@ fn container_that_receives_a_listener_of_another_network_sees_the_clients_of_com
         let mut seen = Seen::default();
         let client = fresh_client_v4();
         let header = header_for(client);
-        let (begin, rest) = header.split_at(9);
-        let slow = Conn::connect_and_send(&lab.balancer, LISTEN_V4, begin);
+        let (first, rest) = header.split_at(9);
+        let slow = Conn::connect_and_send(&lab.balancer, LISTEN_V4, first);
         assert_sees(&lab, fresh_client_v4());
         slow.send_if_open(&[rest, b"hello"].concat());
         seen.note(client, &slow);
@@ -109,8 +109,8 @@ struct Passed {
 }
 
 impl Passed {
-    /// With the container that receives it on this host, and the other one on the lab's server.
-    fn start(agent: &Agent, receives: &Host, lab: &Lab) -> Self {
+    /// Starts the container that receives the listener on this host, and the other one on the lab's server.
+    fn start(agent: &Agent, receiving_host: &Host, lab: &Lab) -> Self {
         let scratch = Scratch::new();
         let script = scratch.write("passed.py", include_str!("passed_listener.py"));
         let socket = scratch.path_text("channel");
@@ -118,7 +118,7 @@ impl Passed {
             let container = Container::new(name, &scratch, agent.profile("default"));
             container.run(host, &["python3", "-u", &script, action, &socket])
         };
-        let receiver = run(receives, "receiver", "receive");
+        let receiver = run(receiving_host, "receiver", "receive");
         receiver.wait_printed("waiting");
         let sender = run(&lab.server, "sender", "pass");
         receiver.wait_printed("received");
@@ -186,11 +186,11 @@ impl Neighbour {
     }
 }
 
-/// What the supervisor of the flood uses at least in a second; without one it uses none. It shares the processors with sixteen
-/// threads that flood it.
+/// CPU time that a flooded supervisor uses at least in a second. An idle one uses none; this one shares the processors with
+/// the sixteen threads that flood it.
 const FLOOD_TICKS: u64 = 3;
 
-/// Counts the clients that one after the other are served meanwhile.
+/// Counts the clients that are served, one after the other, in this time.
 fn count_served(lab: &Lab, time: Duration) -> usize {
     let end = Instant::now() + time;
     let mut served = 0;

@@ -1,5 +1,5 @@
-"""Kills a supervisor at the end of the ioctl(2) by which it receives a system call, before it can handle that call.
-usage: kill_after_receive.py PID COUNT, the supervisor and the number of calls that it receives until then"""
+"""Kills a supervisor between the kernel's handing over a call and the supervisor's reading it: at the exit of the ioctl(2) that
+receives the call. usage: kill_after_receive.py PID COUNT, which is the number of the call."""
 import ctypes
 import os
 import signal

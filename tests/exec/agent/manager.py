@@ -48,7 +48,7 @@ def receive():
     for _, _, data in control:
         fds.frombytes(data)
     if "FDSTORE" in lines:
-        # Numbered above the descriptors that the program is started with, which are copies.
+        # Above the numbers of the copies that the service is started with.
         kept = [(lines["FDNAME"], fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 500)) for fd in fds]
         # The newest first, as systemd passes them.
         stored[:0] = kept

@@ -1,4 +1,4 @@
-//! Which policy a container has, and who may announce one.
+//! Which policy a container has, and which users may announce containers.
 
 use std::io::Write as _;
 use std::os::unix::fs::symlink;
@@ -11,13 +11,13 @@ use super::containers::{run, start};
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::admin::{ADMIN, get, wait_metric};
 use crate::harness::conn::{Conn, End};
-use crate::harness::lab::{Host, Lab, Process, Scratch, assert_fails};
+use crate::harness::lab::{Host, Lab, Process, Scratch, WAIT_LIMIT, assert_fails};
 use crate::harness::peername::{AS_NOBODY, Peername};
 use crate::harness::rig::agent::{Agent, Container};
 use crate::harness::rig::exec_notify::assert_sees;
 use crate::harness::rig::proxy::header_for;
 
-const TWO: &str = r#"
+const TWO_POLICIES: &str = r#"
 [[agent]]
 name = "strict"
 trust = ["10.81.0.0/24"]
@@ -32,7 +32,7 @@ deny-client = ["0.0.0.0/0"]
 #[test]
 fn containers_have_the_policy_that_their_profile_names() {
     let files = Scratch::new();
-    let config = format!("--config={}", files.write("agent.toml", TWO));
+    let config = format!("--config={}", files.write("agent.toml", TWO_POLICIES));
     let agent = Agent::start_with(&[&config, "-v"]);
     let (lab, scratch) = (Lab::new(), Scratch::new());
     {
@@ -45,7 +45,7 @@ fn containers_have_the_policy_that_their_profile_names() {
             .process
             .wait_logged("container one: refused a connection");
     }
-    // Its socket is not taken for that of the next one.
+    // The next container listens at the same address.
     lab.balancer.wait_connection_refused(LISTEN_V4);
     let container = Container::new("two", &scratch, agent.profile("banned"));
     let _server = run(&container, &lab, "level");
@@ -83,14 +83,14 @@ fn admin_endpoint_counts_over_all_containers() {
     assert_eq!(get(agent.host(), &[], "/healthz"), "ok\n200");
 }
 
-/// It never gets a connection whose header was not read.
+/// Without a policy no header would be read, so the container gets no connection.
 #[test]
 fn container_of_an_unknown_policy_can_not_accept() {
     let agent = Agent::start(&[]);
     let (lab, scratch) = (Lab::new(), Scratch::new());
     let container = Container::new("lost", &scratch, agent.profile("other"));
     let mut server = start(&container, &lab, "block");
-    let status = server.wait_exit(crate::harness::lab::WAIT_LIMIT);
+    let status = server.wait_exit(WAIT_LIMIT);
     assert_eq!(status.and_then(|status| status.code()), Some(1));
     server.wait_logged("Function not implemented");
     agent
@@ -145,7 +145,7 @@ fn watched_file_reloads_the_policies_without_a_signal() {
         .process
         .wait_logged("the policies of before stay in force");
     assert_sees(&lab, fresh_client_v4());
-    // It was read once, and not again as long as it stays; compared once after that, and not periodically.
+    // The broken file is read once, compared at most once more, and not periodically.
     let switches = || -> u64 {
         let switches = agent.process.status_field("voluntary_ctxt_switches");
         switches.parse().expect("a number")
@@ -164,7 +164,7 @@ fn watched_file_reloads_the_policies_without_a_signal() {
     assert_eq!(agent.process.count_logged("the policies were reloaded"), 1);
 }
 
-/// As a ConfigMap changes: a symbolic link to a directory is replaced.
+/// A symbolic link to a directory is replaced, as Kubernetes does when a ConfigMap changes.
 #[test]
 fn watched_symbolic_link_reloads_the_policies() {
     let files = Scratch::new();
@@ -180,7 +180,7 @@ fn watched_symbolic_link_reloads_the_policies() {
     symlink("2", files.path("..next")).expect("a link");
     std::fs::rename(files.path("..next"), files.path("..data")).expect("a rename");
     agent.process.wait_logged("the policies were reloaded");
-    // In the directory that is watched since.
+    // This directory is watched since the link was replaced.
     files.write("2/agent.toml", "[[agent]]\ntrust = [\"10.81.0.0/40\"]\n");
     agent
         .process
@@ -213,8 +213,8 @@ fn other_users_can_not_announce_containers() {
 fn users_can_not_keep_each_other_out() {
     let agent = Agent::start(&["--runtime-uid=65534"]);
     let script = "import socket, sys, time\n\
-         all = [socket.socket(socket.AF_UNIX) for _ in range(200)]\n\
-         for one in all: one.connect(sys.argv[1])\n\
+         clients = [socket.socket(socket.AF_UNIX) for _ in range(200)]\n\
+         for client in clients: client.connect(sys.argv[1])\n\
          time.sleep(60)";
     let host = Host::new();
     let socket = agent.socket();

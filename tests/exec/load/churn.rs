@@ -1,10 +1,12 @@
-//! Churn: many connections through a small table; no client is ever confused with another.
+//! Churn: many connections through the table; no client is ever confused with another. `PEERNAME_TEST_CHURN` says how
+//! many: 1000000 take minutes.
 
 use std::net::SocketAddr;
 use std::thread;
 
 use crate::harness::addr::v4;
 use crate::harness::rig::exec::{MODES, ServerRig, v2};
+use crate::harness::rig::load::number_from_env;
 
 /// The table has 512 slots, so that it is filled and swept over and over, and descriptors are reused at once.
 #[test]
@@ -12,23 +14,22 @@ fn churn_confuses_no_clients() {
     for mode in MODES {
         let served =
             ServerRig::with_mode(mode, "--accept=edge --brief", &["--max-connections=512"]);
-        assert_churn(&served, count());
+        assert_churn(&served, number_from_env("PEERNAME_TEST_CHURN", 5_000));
     }
 }
 
 /// 65536 slots, none of which is used twice by 5000 connections.
 #[test]
 fn churn_confuses_no_clients_in_the_default_table() {
-    assert_churn(&ServerRig::new("--accept=edge --brief", &[]), count());
-}
-
-/// PEERNAME_TEST_CHURN sets how many; 1000000 takes minutes.
-fn count() -> u32 {
-    std::env::var("PEERNAME_TEST_CHURN").map_or(5_000, |n| n.parse().expect("a number"))
+    assert_churn(
+        &ServerRig::new("--accept=edge --brief", &[]),
+        number_from_env("PEERNAME_TEST_CHURN", 5_000),
+    );
 }
 
 /// Makes `count` connections, four at a time, and verifies each.
-pub(crate) fn assert_churn(served: &ServerRig, count: u32) {
+pub(crate) fn assert_churn(served: &ServerRig, count: usize) {
+    let count = u32::try_from(count).expect("a number of 32 bits");
     served
         .lab
         .balancer
@@ -52,13 +53,13 @@ fn verify_one(served: &ServerRig, number: u32) {
     );
     let header = v2(client);
     // One in sixteen comes in two pieces.
-    let at = if number.is_multiple_of(16) {
+    let split = if number.is_multiple_of(16) {
         20
     } else {
         header.len()
     };
-    let conn = served.connect_and_send(&header[..at]);
-    conn.send(&header[at..]);
+    let conn = served.connect_and_send(&header[..split]);
+    conn.send(&header[split..]);
     conn.send(b"hi");
     let output = String::from_utf8(conn.recv_some()).expect("text");
     served.assert_report(&output, client);

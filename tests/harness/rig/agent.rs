@@ -1,13 +1,14 @@
 //! Containers of an OCI runtime, which know nothing of peername, and the agent that supervises them.
 //!
-//! A container has the programs of this machine, read-only, and a network of the lab. The agent is in another one.
+//! A container has the programs of this machine, read-only, and the network of a lab's host. The agent has a host of its own.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::lab::{Host, OWN_PID_NAMESPACE, Process, Scratch};
+use crate::harness::lab::{Host, OWN_PID_NAMESPACE, Process, Scratch, WAIT_LIMIT};
 use crate::harness::peername::{BINARY, Peername};
 use crate::harness::rig::exec_notify::network_of;
 
@@ -43,7 +44,7 @@ pub(crate) struct Container<'a> {
 impl Agent {
     /// Starts an agent that trusts the lab's balancer, with these options.
     pub(crate) fn start(options: &[&str]) -> Self {
-        Self::start_with(&[USUAL, options].concat())
+        Self::start_with(&[TRUST_LAB, options].concat())
     }
 
     /// Starts an agent with these options and no others.
@@ -57,14 +58,22 @@ impl Agent {
         }
     }
 
-    /// Starts another one at the same socket, in its place.
-    pub(crate) fn start_next(&mut self, options: &[&str]) {
-        self.process = self.next(options);
+    /// Kills the agent, and waits for its end.
+    #[track_caller]
+    pub(crate) fn kill(&mut self) {
+        self.process.signal(Signal::KILL);
+        self.process.wait_exit(WAIT_LIMIT).expect("its end");
     }
 
-    /// Starts another one at the same socket.
-    pub(crate) fn next(&self, options: &[&str]) -> Process {
-        start(&self.host, &self.scratch, &[USUAL, options].concat())
+    /// Starts an agent at the same socket in place of one that has ended.
+    pub(crate) fn restart(&mut self, options: &[&str]) {
+        self.process = start(&self.host, &self.scratch, &[TRUST_LAB, options].concat());
+    }
+
+    /// Starts an agent at the same socket, which takes over. Returns the process of the earlier one.
+    pub(crate) fn start_successor(&mut self, options: &[&str]) -> Process {
+        let next = start(&self.host, &self.scratch, &[TRUST_LAB, options].concat());
+        std::mem::replace(&mut self.process, next)
     }
 
     /// The network of the agent itself.
@@ -82,7 +91,7 @@ impl Agent {
         self.scratch.path_text("agent.sock")
     }
 
-    /// The profile of containers of this policy.
+    /// The seccomp profile of containers of this policy.
     pub(crate) fn profile(&self, policy: &str) -> Value {
         profile(&self.socket(), policy)
     }
@@ -98,24 +107,23 @@ fn start(host: &Host, scratch: &Scratch, options: &[&str]) -> Process {
 
 /// The profile of containers of this policy, of the agent with this socket.
 pub(crate) fn profile(socket: &str, policy: &str) -> Value {
-    let socket = format!("--socket={socket}");
-    let policy = format!("--policy={policy}");
-    let output = Peername::run(&Host::new(), &["agent", "profile", &socket, &policy]);
-    assert!(output.status.success(), "{output:?}");
-    serde_json::from_slice(&output.stdout).expect("a profile")
+    print_profile(socket, &format!("--policy={policy}"))
 }
 
 /// The profile in this file, changed for the agent with this socket.
 pub(crate) fn profile_from(file: &str, socket: &str) -> Value {
-    let words = [format!("--socket={socket}"), format!("--from={file}")];
-    let args = ["agent", "profile", &words[0], &words[1]];
-    let output = Peername::run(&Host::new(), &args);
+    print_profile(socket, &format!("--from={file}"))
+}
+
+fn print_profile(socket: &str, option: &str) -> Value {
+    let socket = format!("--socket={socket}");
+    let output = Peername::run(&Host::new(), &["agent", "profile", &socket, option]);
     assert!(output.status.success(), "{output:?}");
     serde_json::from_slice(&output.stdout).expect("a profile")
 }
 
 impl<'a> Container<'a> {
-    /// A container of runc, of root with the usual capabilities.
+    /// A container of runc for root with [`USUAL_CAPABILITIES`].
     pub(crate) fn new(name: &'a str, scratch: &'a Scratch, profile: Value) -> Self {
         Self {
             name,
@@ -131,8 +139,8 @@ impl<'a> Container<'a> {
     pub(crate) fn run(&self, host: &Host, program: &[&str]) -> Process {
         let command = self.command(program);
         let words: Vec<&str> = command.iter().map(String::as_str).collect();
-        let (first, rest) = words.split_first().expect("a command");
-        Process::start_through(host, OWN_PID_NAMESPACE, first, rest)
+        let (program, args) = words.split_first().expect("a command");
+        Process::start_through(host, OWN_PID_NAMESPACE, program, args)
     }
 
     /// The command that runs a program in it.
@@ -198,8 +206,8 @@ impl<'a> Container<'a> {
     }
 }
 
-const USUAL: &[&str] = &["--trust=10.81.0.0/24", "--trust=fd81::/64"];
-/// Those of podman.
+const TRUST_LAB: &[&str] = &["--trust=10.81.0.0/24", "--trust=fd81::/64"];
+/// The capabilities that podman grants by default.
 const USUAL_CAPABILITIES: &[&str] = &[
     "CAP_CHOWN",
     "CAP_DAC_OVERRIDE",

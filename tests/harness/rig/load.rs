@@ -12,8 +12,8 @@ pub(crate) struct Load {
     is_over: AtomicBool,
 }
 
-/// Runs `test` while so many clients make one request after the other. A request that fails panics, and with it the test.
-/// Returns how many were served.
+/// Runs `test` while each of these clients makes one request after the other. A request that fails panics, and the test
+/// fails. Returns how many requests were served.
 #[track_caller]
 pub(crate) fn under_load(
     clients: usize,
@@ -41,13 +41,18 @@ pub(crate) fn under_load(
 }
 
 impl Load {
-    /// Waits until so many further requests were served.
+    /// Waits until `more` further requests have been served.
     pub(crate) fn wait_served(&self, more: usize) {
         let before = self.served.load(Relaxed);
         wait_until("requests are served", || {
             self.served.load(Relaxed) >= before + more
         });
     }
+}
+
+/// The number in an environment variable, by which a long run of a test is asked for, or this default.
+pub(crate) fn number_from_env(variable: &str, default: usize) -> usize {
+    std::env::var(variable).map_or(default, |number| number.parse().expect("a number"))
 }
 
 /// Ends what runs beside a test, also if the test fails.
