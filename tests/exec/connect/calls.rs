@@ -1,7 +1,6 @@
 //! `client.c`: whichever calls it makes, the header comes first, comes once, and the calls return what they
 //! do without the library.
 
-use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
@@ -11,14 +10,15 @@ use crate::harness::conn::{Conn, End};
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
 use crate::harness::lab::{Lab, Scratch, assert_contains};
-use crate::harness::rig::exec::Libc;
+use crate::harness::rig::exec::{Libc, mapped_ipv6};
 use crate::harness::rig::exec_connect::{
     compiled_client, connect_stdout, header_and_hello, lossy_text, run_connect, run_without_connect,
 };
 
 const LIBCS: [Libc; 2] = [Libc::Glibc, Libc::Musl];
 
-/// Runs `client.c` and serves `connections` of it, which must all send the same. Returns what it printed.
+/// Runs `client.c` in this mode by `run`, and asserts that so many connections of it send the expected bytes. Returns what it
+/// printed.
 #[track_caller]
 fn run_and_serve(
     backend: &Backend,
@@ -66,12 +66,13 @@ fn every_call_that_connects_sends_the_header_first() {
             ("sendmmsg", 2),
             ("threads", 32),
         ] {
-            let someone = fresh_client_v4();
-            let with = |program: &[&str]| connect_stdout(&lab.balancer, someone, &[], program, "");
-            let without = |program: &[&str]| run_without_connect(&lab.balancer, program);
-            let header = header_and_hello(someone, LISTEN_V4);
-            let with = run_and_serve(&backend, libc, mode, (connections, &header), with);
-            let without = run_and_serve(&backend, libc, mode, (connections, b"hello"), without);
+            let source = fresh_client_v4();
+            let run_with =
+                |program: &[&str]| connect_stdout(&lab.balancer, source, &[], program, "");
+            let run_without = |program: &[&str]| run_without_connect(&lab.balancer, program);
+            let header = header_and_hello(source, LISTEN_V4);
+            let with = run_and_serve(&backend, libc, mode, (connections, &header), run_with);
+            let without = run_and_serve(&backend, libc, mode, (connections, b"hello"), run_without);
             assert_eq!(with, without, "{mode} {libc:?}");
         }
     }
@@ -83,12 +84,12 @@ fn client_that_only_reads_sends_its_header() {
     let lab = Lab::without_routes();
     let backend = Backend::listen(&lab.server, LISTEN_V4);
     for libc in LIBCS {
-        let someone = fresh_client_v4();
-        let header = header_bytes::v2(someone, LISTEN_V4, &[]);
+        let source = fresh_client_v4();
+        let header = header_bytes::v2(source, LISTEN_V4, &[]);
         let program = compiled_client(libc);
         let words = [&program, "listens", "10.81.0.1", "8443"];
         let said = thread::scope(|scope| {
-            let client = scope.spawn(|| connect_stdout(&lab.balancer, someone, &[], &words, ""));
+            let client = scope.spawn(|| connect_stdout(&lab.balancer, source, &[], &words, ""));
             let conn = backend.accept();
             assert_eq!(conn.recv(header.len()), header);
             conn.send(b"220 hello\n");
@@ -106,15 +107,15 @@ fn reconnected_descriptor_sends_a_header_each_time() {
     let lab = Lab::without_routes();
     let backend = Backend::listen(&lab.server, LISTEN_V4);
     for libc in LIBCS {
-        let (someone, program) = (fresh_client_v4(), compiled_client(libc));
+        let (source, program) = (fresh_client_v4(), compiled_client(libc));
         let words = [&program, "again", "10.81.0.1", "8443"];
         let said = thread::scope(|scope| {
-            let client = scope.spawn(|| connect_stdout(&lab.balancer, someone, &[], &words, ""));
+            let client = scope.spawn(|| connect_stdout(&lab.balancer, source, &[], &words, ""));
             let first = backend.accept();
             let second = backend.accept();
             assert_eq!(
                 lossy_text(&second.recv_to_end().0),
-                lossy_text(&header_and_hello(someone, LISTEN_V4))
+                lossy_text(&header_and_hello(source, LISTEN_V4))
             );
             drop((first, second));
             client.join().expect("the client")
@@ -152,16 +153,13 @@ fn headers_of_every_version_and_family_are_sent() {
             format!("TCP6 2001:db8:7::7 ::ffff:a51:1 {six_port} 8443"),
         ),
     ];
-    let mapped = |end: SocketAddr| match end {
-        SocketAddr::V4(v4) => SocketAddr::from((v4.ip().to_ipv6_mapped(), v4.port())),
-        SocketAddr::V6(_) => end,
-    };
     let backends = [LISTEN_V4, LISTEN_V6].map(|to| Backend::listen(&lab.server, to));
     for (source, to, line) in lines {
         let backend = &backends[usize::from(to.is_ipv6())];
-        let binary = match source.is_ipv4() == to.is_ipv4() {
-            true => header_and_hello(source, to),
-            false => header_and_hello(mapped(source), mapped(to)),
+        let binary = if source.is_ipv4() == to.is_ipv4() {
+            header_and_hello(source, to)
+        } else {
+            header_and_hello(mapped_ipv6(source), mapped_ipv6(to))
         };
         let line = format!("PROXY {line}\r\nhello").into_bytes();
         for (version, expected) in [("--proxy-version=1", line), ("--proxy-version=2", binary)] {
@@ -172,14 +170,14 @@ fn headers_of_every_version_and_family_are_sent() {
     }
 }
 
-/// Errors are the kernel's own.
+/// connect(2) fails as it does without the library.
 #[test]
 fn errors_are_the_kernels() {
     let lab = Lab::without_routes();
     lab.server.nft(DROP);
     for libc in LIBCS {
         let program = compiled_client(libc);
-        for (mode, to, port, tells) in [
+        for (mode, to, port, expected) in [
             ("refused", "10.81.0.1", "1", "SO_ERROR ECONNREFUSED"),
             ("refused", "fd81::1", "1", "SO_ERROR ECONNREFUSED"),
             ("refused", "192.0.2.99", "1", "connect ENETUNREACH"),
@@ -193,7 +191,7 @@ fn errors_are_the_kernels() {
                 run_without_connect(&lab.balancer, &words),
                 "{words:?}"
             );
-            assert!(with.contains(tells), "{with}");
+            assert!(with.contains(expected), "{with}");
         }
     }
 }
@@ -215,8 +213,8 @@ fn other_sockets_and_ports_are_not_affected() {
     let said = connect_stdout(&lab.balancer, fresh_client_v4(), &[], &words, "");
     assert_eq!(said, "udp done\nunix done\nhello\n");
     assert_eq!(receiver.recv().0, b"hello");
-    let someone = fresh_client_v4();
-    let header = header_and_hello(someone, LISTEN_V4);
+    let source = fresh_client_v4();
+    let header = header_and_hello(source, LISTEN_V4);
     let backend = Backend::listen(&lab.server, LISTEN_V4);
     for (ports, expected) in [
         ("--ports=1-8442,8444", &b"hello"[..]),
@@ -224,27 +222,27 @@ fn other_sockets_and_ports_are_not_affected() {
     ] {
         for mode in ["block", "poll"] {
             let run =
-                |program: &[&str]| connect_stdout(&lab.balancer, someone, &[ports], program, "");
+                |program: &[&str]| connect_stdout(&lab.balancer, source, &[ports], program, "");
             run_and_serve(&backend, Libc::Glibc, mode, (1, expected), run);
         }
     }
 }
 
-/// A network drops SYNs with data: the next SYN has none, and the header is still first.
+/// Where a network drops SYNs with data, the kernel sends the next SYN without, and the header is still first.
 #[test]
 fn header_comes_first_where_syn_data_is_dropped() {
     let lab = Lab::without_routes();
     lab.server.nft(NO_DATA_IN_SYN);
     let backend = Backend::listen(&lab.server, LISTEN_V4);
-    let someone = fresh_client_v4();
-    let run = |program: &[&str]| connect_stdout(&lab.balancer, someone, &[], program, "");
-    let expected = header_and_hello(someone, LISTEN_V4);
+    let source = fresh_client_v4();
+    let run = |program: &[&str]| connect_stdout(&lab.balancer, source, &[], program, "");
+    let expected = header_and_hello(source, LISTEN_V4);
     run_and_serve(&backend, Libc::Glibc, "poll", (1, &expected), run);
     let counted = lab.server.run("nft", &["list", "table", "t"]);
     assert_contains(&counted, &["counter packets 1 "]);
 }
 
-/// A server with a full accept backlog: SYNs are repeated until it has space.
+/// The accept backlog is full: the kernel repeats the SYN until there is space.
 #[test]
 fn full_backlog_delays_the_connection_only() {
     let lab = Lab::without_routes();
@@ -252,10 +250,10 @@ fn full_backlog_delays_the_connection_only() {
     let waiting: Vec<_> = (0..2)
         .map(|_| Conn::connect_and_send(&lab.balancer, LISTEN_V4, b"first"))
         .collect();
-    let (someone, program) = (fresh_client_v4(), compiled_client(Libc::Glibc));
+    let (source, program) = (fresh_client_v4(), compiled_client(Libc::Glibc));
     let words = [&program, "poll", "10.81.0.1", "8443"];
     thread::scope(|scope| {
-        let client = scope.spawn(|| connect_stdout(&lab.balancer, someone, &[], &words, ""));
+        let client = scope.spawn(|| connect_stdout(&lab.balancer, source, &[], &words, ""));
         thread::sleep(Duration::from_millis(300));
         assert!(!client.is_finished());
         for _ in &waiting {
@@ -264,13 +262,13 @@ fn full_backlog_delays_the_connection_only() {
         let (said, _) = backend.accept().recv_to_end();
         assert_eq!(
             lossy_text(&said),
-            lossy_text(&header_and_hello(someone, LISTEN_V4))
+            lossy_text(&header_and_hello(source, LISTEN_V4))
         );
         client.join().expect("the client");
     });
 }
 
-/// A segment too small for the whole header: no connection rather than half a header.
+/// A header that does not fit into one segment is not sent in two: no connection is made.
 #[test]
 fn half_a_header_is_never_sent() {
     let lab = Lab::without_routes();

@@ -72,7 +72,7 @@ static void wait_for(int fd, int events)
     poll(&wait, 1, 10000);
 }
 
-/* Sends hello, if it has not yet, and prints the answer up to its end. */
+/* Sends hello, unless it was sent already, and prints the answer up to its end. */
 static void talk(int fd, int has_spoken)
 {
     char answer[500];

@@ -15,30 +15,30 @@ fn assert_refused(output: &Output, code: i32, why: &str) {
     assert!(output.stdout.is_empty(), "{output:?}");
 }
 
-/// The connections of such a program would silently have no header.
+/// Without the library the program's connections would silently have no header.
 #[test]
 fn program_that_no_library_covers_does_not_start() {
     let host = Host::new();
     let options = ["-static"];
-    let fixed = compile(
+    let static_client = compile(
         "exec/connect/client.c",
         "connect-client-static",
         Libc::Musl,
         &options,
     );
     let scratch = Scratch::new();
-    let gaining = scratch.path_text("gaining");
+    let set_user_id = scratch.path_text("gaining");
     host.run(
         "install",
-        &["--mode=4755", "--owner=nobody", "/bin/true", &gaining],
+        &["--mode=4755", "--owner=nobody", "/bin/true", &set_user_id],
     );
     for (program, why) in [
         (
-            &[fixed.as_str(), "block", "127.0.0.1", "9"][..],
+            &[static_client.as_str(), "block", "127.0.0.1", "9"][..],
             "is statically linked",
         ),
         (&["go", "version"], "is a Go program"),
-        (&[&gaining], "gains another user (set-user-ID)"),
+        (&[&set_user_id], "gains another user (set-user-ID)"),
     ] {
         assert_refused(
             &run_connect(&host, fresh_client_v4(), &[], program, ""),
@@ -98,16 +98,16 @@ fn program_is_the_first_that_this_user_may_execute() {
 #[test]
 fn missing_library_prevents_the_start() {
     let (host, scratch) = (Host::new(), Scratch::new());
-    let alone = copy_executable(&host, &scratch);
+    let copy = copy_executable(&host, &scratch);
     let args = ["exec", "--connect", "--source=192.0.2.1:1", "--", "true"];
-    let output = Peername::run_with_input(&host, &[&alone], &args, "");
+    let output = Peername::run_with_input(&host, &[&copy], &args, "");
     assert_refused(&output, 125, "libpeername_connect.so is neither");
     scratch.write("libpeername_connect.so", "another one");
-    let output = Peername::run_with_input(&host, &[&alone], &args, "");
+    let output = Peername::run_with_input(&host, &[&copy], &args, "");
     assert_refused(&output, 125, "not the library of this version");
     scratch.write("libpeername.so", "another one");
     let args = ["exec", "--mode=preload", "--trust=any", "--", "true"];
-    let output = Peername::run_with_input(&host, &[&alone], &args, "");
+    let output = Peername::run_with_input(&host, &[&copy], &args, "");
     assert_refused(&output, 125, "or add --mode notify");
 }
 

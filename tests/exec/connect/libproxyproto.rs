@@ -22,7 +22,7 @@ fn run(host: &Host, variables: &[&str], program: &[&str]) -> Output {
     Peername::run_with_input(host, &words[..1], &words[1..], "hello")
 }
 
-/// The first bytes of a connection to the test.
+/// Runs a program, and returns what its connection sends to the backend.
 fn first_bytes(lab: &Lab, backend: &Backend, variables: &[&str], program: &[&str]) -> String {
     std::thread::scope(|scope| {
         let client = scope.spawn(|| run(&lab.balancer, variables, program));
@@ -60,7 +60,8 @@ fn server_sees_the_client() {
     served.assert_report(&lossy_text(&output.stdout), default);
 }
 
-/// Version 0 means no header. A client of the other family has one here; libproxyproto sends none.
+/// Version 0 means no header. A source of another family than the connection's is sent as IPv6; libproxyproto would send no
+/// header.
 #[test]
 fn headers_of_every_version_and_family_are_sent() {
     let lab = Lab::without_routes();
@@ -70,17 +71,21 @@ fn headers_of_every_version_and_family_are_sent() {
         first_bytes(&lab, backend, variables, program)
     };
     assert_eq!(sent(&["LIBPROXYPROTO_VERSION=0"], NETCAT), "hello");
-    let (one, their) = ("LIBPROXYPROTO_VERSION=1", "LIBPROXYPROTO_ADDR=2001:db8::9");
+    let version_1 = "LIBPROXYPROTO_VERSION=1";
+    let ipv6_source = "LIBPROXYPROTO_ADDR=2001:db8::9";
     assert_eq!(
-        sent(&[one], NETCAT),
+        sent(&[version_1], NETCAT),
         "PROXY TCP4 127.0.0.1 10.81.0.1 8080 8443\r\nhello"
     );
     assert_eq!(
-        sent(&[one, their], NETCAT),
+        sent(&[version_1, ipv6_source], NETCAT),
         "PROXY TCP6 2001:db8::9 ::ffff:a51:1 8080 8443\r\nhello"
     );
     assert_eq!(
-        sent(&[one, their], &["nc.openbsd", "-N", "fd81::1", "8443"]),
+        sent(
+            &[version_1, ipv6_source],
+            &["nc.openbsd", "-N", "fd81::1", "8443"]
+        ),
         "PROXY TCP6 2001:db8::9 fd81::1 8080 8443\r\nhello"
     );
 }

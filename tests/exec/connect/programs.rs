@@ -1,13 +1,13 @@
-//! Well-known clients, before well-known receivers.
+//! Well-known clients that connect to well-known receivers.
 
 use std::net::SocketAddr;
 
 use crate::harness::addr::{LISTEN_V4, LISTEN_V6, TARGET_V4, fresh_client_v4, fresh_client_v6};
 use crate::harness::lab::{Lab, Process, Scratch, assert_contains, wait_for};
-use crate::harness::peername::{IS_STATIC, Peername};
+use crate::harness::peername::{BINARY, IS_STATIC, Peername};
 use crate::harness::programs::server::{Python, Server};
 use crate::harness::rig::exec::{Libc, ProgramRig, ServerRig, compiled_server, mapped_ipv6};
-use crate::harness::rig::exec_connect::{connect_stdout, lossy_text};
+use crate::harness::rig::exec_connect::{connect_stdout, lossy_text, run_connect};
 
 const CURL: [&str; 4] = ["curl", "-sS", "--max-time", "10"];
 const VERSIONS: [&str; 2] = ["--proxy-version=1", "--proxy-version=2"];
@@ -29,7 +29,7 @@ fn server_under_exec_sees_netcats_client() {
     }
 }
 
-/// And to `peername proxy`, which makes the client the source of its connection to the server.
+/// The receiver is `peername proxy`, which makes the client the source of its connection to the server.
 #[test]
 fn server_behind_the_proxy_sees_netcats_client() {
     let lab = Lab::new();
@@ -53,9 +53,9 @@ fn event_loops_send_their_header() {
     let listen = "TCP4-LISTEN:8443,bind=10.81.0.1,reuseaddr,fork";
     let program = ProgramRig::start(&["socat", listen, answer]);
     for client in [["/usr/bin/python3", "-c", PYTHON], ["node", "-e", NODE]] {
-        let someone = fresh_client_v4();
-        let said = connect_stdout(&program.lab.balancer, someone, &[], &client, "");
-        let expected = format!("peer {} {}\n", someone.ip(), someone.port());
+        let source = fresh_client_v4();
+        let said = connect_stdout(&program.lab.balancer, source, &[], &client, "");
+        let expected = format!("peer {} {}\n", source.ip(), source.port());
         assert_eq!(said, expected, "{client:?}");
     }
 }
@@ -124,13 +124,7 @@ fn children_send_their_header() {
     let client = fresh_client_v4();
     let line =
         "echo hello | nc.openbsd -N 10.81.0.1 8443; printf hello | nc.openbsd -N 10.81.0.1 8443";
-    let output = crate::harness::rig::exec_connect::run_connect(
-        &served.lab.balancer,
-        client,
-        &[],
-        &["sh", "-c", line],
-        "",
-    );
+    let output = run_connect(&served.lab.balancer, client, &[], &["sh", "-c", line], "");
     for said in lossy_text(&output.stdout).lines() {
         served.assert_report(said, client);
     }
@@ -141,7 +135,7 @@ fn children_send_their_header() {
     );
 }
 
-/// A program that is client and server, with both libraries: it sees its client, and names another.
+/// socat is client and server, with both libraries. As a client it sends the source that it was given.
 #[test]
 fn one_program_may_be_client_and_server() {
     if IS_STATIC {
@@ -150,28 +144,28 @@ fn one_program_may_be_client_and_server() {
     }
     let listen = "TCP4-LISTEN:8443,bind=10.81.0.1,reuseaddr,fork";
     let lab = Lab::without_routes();
-    let behind = compiled_server(Libc::Glibc);
-    let behind = [
+    let server = compiled_server(Libc::Glibc);
+    let server_args = [
         "exec",
         "--mode=preload",
         "--trust=loopback",
         "--",
-        &behind,
+        &server,
         "--accept=level",
         "--port=9000",
         "--brief",
     ];
-    let _behind = Peername::start(&lab.server, &behind, &[TARGET_V4]);
-    let someone: SocketAddr = fresh_client_v4();
-    let source = format!("--source={someone}");
+    let _server = Peername::start(&lab.server, &server_args, &[TARGET_V4]);
+    let source: SocketAddr = fresh_client_v4();
+    let source_option = format!("--source={source}");
     let program = ProgramRig::start_in(
         lab,
         &[],
         &[
-            crate::harness::peername::BINARY,
+            BINARY,
             "exec",
             "--connect",
-            &source,
+            &source_option,
             "--",
             "socat",
             listen,
@@ -181,7 +175,7 @@ fn one_program_may_be_client_and_server() {
     let client = fresh_client_v4();
     let nc = ["nc.openbsd", "-N", "10.81.0.1", "8443"];
     let said = connect_stdout(&program.lab.balancer, client, &[], &nc, "hello");
-    assert_contains(&said, &[&format!("accept {someone} ")]);
+    assert_contains(&said, &[&format!("accept {source} ")]);
 }
 
 const PYTHON: &str = r"
