@@ -1,4 +1,4 @@
-//! How a program accepts, and by what: each system call, sockets that it has inherited, Multipath TCP.
+//! How a program accepts: by each system call, connections that it inherits, Multipath TCP.
 
 mod accept_calls;
 mod accepted;

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -15,7 +16,7 @@ use crate::harness::programs::browser::wait_page_shows;
 use crate::harness::rig::exec::{MODES, NOTIFY, PRELOAD, built_library, v2};
 use crate::harness::rig::exec_notify::{kill_pid, network_of, wait_helper_pid};
 
-/// Redis behind `peername exec`, with two addresses of the admin endpoint.
+/// Redis behind `peername exec`, whose admin endpoint is at an address and at a Unix socket.
 struct Served {
     process: Process,
     lab: Lab,
@@ -32,7 +33,7 @@ impl Served {
         built_library();
         let (lab, scratch) = (Lab::without_routes(), Scratch::new());
         let socket = scratch.path_text("admin.sock");
-        let by_path = format!("--admin=unix:{socket}");
+        let unix_admin = format!("--admin=unix:{socket}");
         let binary = match through {
             [] => BINARY.to_owned(),
             _ => copy_executable(&lab.server, &scratch),
@@ -44,7 +45,7 @@ impl Served {
                 "--trust=private",
                 "--ports=8443",
                 ADMIN,
-                &by_path,
+                &unix_admin,
             ][..],
             options,
             &["--", "redis-server", "--bind", "0.0.0.0", "--port", "8443"],
@@ -79,9 +80,9 @@ impl Served {
         wait_metric(&self.lab.server, &[], line);
     }
 
-    fn network(&self) -> std::path::PathBuf {
-        let ours = || network_of("thread-self").expect("a network");
-        self.lab.server.enter(ours)
+    fn network(&self) -> PathBuf {
+        let network = self.lab.server.enter(|| network_of("thread-self"));
+        network.expect("a network")
     }
 }
 
@@ -115,8 +116,8 @@ fn metrics_agree_with_what_redis_and_the_clients_saw() {
         ] {
             served.wait_metric(line);
         }
-        let version = served.get("/metrics");
-        assert_contains(&version, &["peername_build_info{version="]);
+        let metrics = served.get("/metrics");
+        assert_contains(&metrics, &["peername_build_info{version="]);
         let status = served.get("/status");
         assert_contains(&status, &["\"command\": \"exec\""]);
         let config = served.get("/config");
@@ -133,7 +134,7 @@ fn metrics_agree_with_what_redis_and_the_clients_saw() {
     }
 }
 
-/// Connections without a header that the program got are counted as such.
+/// Connections without a header that the program gets are counted as `passed_through`.
 #[test]
 fn optional_headers_are_counted() {
     for mode in MODES {
@@ -157,9 +158,9 @@ fn level_of_the_log_is_changed_over_the_unix_socket() {
         assert!(get(host, &put, "/log-level").ends_with("403"));
         refuse();
         wait_until("the first line", || lines() == 1);
-        let by_path = [&["--unix-socket", &served.socket][..], &put].concat();
-        assert_eq!(get(host, &by_path, "/log-level"), "debug\n200");
-        // Each has a line now, also within the interval.
+        let put_by_unix_socket = [&["--unix-socket", &served.socket][..], &put].concat();
+        assert_eq!(get(host, &put_by_unix_socket, "/log-level"), "debug\n200");
+        // At this level each refusal has a line, also within the throttle's interval.
         refuse();
         refuse();
         wait_until("a line each", || lines() == 3);
@@ -203,7 +204,7 @@ fn killed_endpoint_is_reported_and_harms_no_client() {
     }
 }
 
-/// The sockets are outside of the private network; as an ordinary user, too.
+/// The endpoint's sockets are in the host's network, not in the private one; also for an ordinary user.
 #[test]
 fn netns_serves_the_endpoint_outside() {
     for through in [&[][..], &[AS_NOBODY, NO_CAPABILITIES].concat()] {
@@ -211,14 +212,14 @@ fn netns_serves_the_endpoint_outside() {
         let scratch = Scratch::new();
         let binary = copy_executable(&lab.server, &scratch);
         let socket = scratch.path_text("admin.sock");
-        let by_path = format!("--admin=unix:{socket}");
+        let unix_admin = format!("--admin=unix:{socket}");
         let args = [
             "exec",
             "--mode=netns",
             "--trust=private",
             "--ports=8443",
             ADMIN,
-            &by_path,
+            &unix_admin,
             "--",
         ];
         let redis = [
@@ -278,9 +279,9 @@ fn address_in_use_fails_before_the_program_starts() {
     }
 }
 
-/// The page and `top` show refusals with what to do, and say where the connections are.
+/// The page and `top` show refusals with what to do about them; the page says where the connections are.
 #[test]
-fn page_and_top_show_what_there_is() {
+fn page_and_top_show_refusals_with_their_remedy() {
     let served = Served::start(PRELOAD, &[]);
     let host = &served.lab.server;
     served.assert_serves(fresh_client_v4());

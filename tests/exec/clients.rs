@@ -14,7 +14,7 @@ use crate::harness::peername::{BINARY, words};
 use crate::harness::programs::server::nginx;
 use crate::harness::rig::exec::{MODES, ProgramRig, ServerRig, pseudo_ipv4, v1, v2};
 
-/// Also if the header comes in pieces. The server logs each connection that accept(2) returns.
+/// A header in pieces makes no difference. The server logs each connection that accept(2) returns.
 #[test]
 fn denied_client_is_not_accepted() {
     for mode in MODES {
@@ -53,11 +53,12 @@ fn denied_client_is_not_accepted() {
     }
 }
 
-/// A balancer that keeps its clients' addresses and ports is the peer that its headers name, too. A ban applies to it also if
-/// there is no client; an allow list and a required TLV excuse peers that are listed for it, and by default those on this host.
+/// The headers of a balancer that keeps its clients' addresses and ports name the connection's peer. A ban applies to a peer
+/// also where the header names no client. An allow list and a required TLV don't apply to the peers of `--health-checks-from`,
+/// which by default are those on this host.
 #[test]
 fn client_is_judged_although_its_header_names_the_peer() {
-    let checks = |host: &Host, listener: SocketAddr| {
+    let connect_as_itself = |host: &Host, listener: SocketAddr| {
         let conn = Conn::connect(host, listener);
         conn.send(&header_bytes::v1(conn.local_addr(), LISTEN_V4));
         conn
@@ -66,22 +67,22 @@ fn client_is_judged_although_its_header_names_the_peer() {
     let local = header_bytes::raw(header_bytes::LOCAL, header_bytes::UNSPEC, &[]);
     for mode in MODES {
         let server = start(mode, &["-v", "--deny-client=10.81.0.2"]);
-        let own = checks(&server.lab.balancer, LISTEN_V4);
-        assert_eq!(own.wait_closed().0, End::Reset);
+        let conn = connect_as_itself(&server.lab.balancer, LISTEN_V4);
+        assert_eq!(conn.wait_closed().0, End::Reset);
         assert_refused(&server, &local);
         assert_refused(&server, b"PROXY UNKNOWN\r\n");
         assert_eq!(accepted(&server), [""; 0]);
         let server = start(mode, &lists);
-        let own = checks(&server.lab.balancer, LISTEN_V4);
-        assert_eq!(own.wait_closed().0, End::Reset);
+        let conn = connect_as_itself(&server.lab.balancer, LISTEN_V4);
+        assert_eq!(conn.wait_closed().0, End::Reset);
         server.process.wait_logged("--health-checks-from");
         for listener in [LISTEN_V4, ([127, 0, 0, 1], 8443).into()] {
-            let conn = checks(&server.lab.server, listener);
+            let conn = connect_as_itself(&server.lab.server, listener);
             assert_eq!(greeting(&conn), conn.local_addr().to_string());
         }
         let listed = [&lists[..], &["--health-checks-from=10.81.0.2"]].concat();
         let server = start(mode, &listed);
-        let conn = checks(&server.lab.balancer, LISTEN_V4);
+        let conn = connect_as_itself(&server.lab.balancer, LISTEN_V4);
         assert_eq!(greeting(&conn), conn.local_addr().to_string());
     }
 }
@@ -120,8 +121,8 @@ fn each_refusal_has_its_code_and_health_checks_have_none() {
     }
 }
 
-/// A connection that is open then is the server's alone, and stays. A path is relative to the directory of the start, and a
-/// broken list leaves the one of before in force.
+/// Connections that are open when a list changes stay: they are the server's alone. A path is relative to the directory in
+/// which `exec` was started, and a broken list leaves the previous one in force.
 #[test]
 fn changed_list_is_in_force_within_a_second() {
     for mode in MODES {
@@ -138,35 +139,34 @@ fn changed_list_is_in_force_within_a_second() {
             let conn = conn.filter(|conn| conn.send_if_open(&v2(client)));
             conn.is_some_and(|conn| conn.is_answered_after(WAIT_LIMIT))
         };
-        let wait = |wanted: bool| {
-            let since = Instant::now();
-            wait_until("the new list", || serves(fresh_client_v4()) == wanted);
-            assert!(since.elapsed() < IN_FORCE, "{:?}", since.elapsed());
+        let wait_serves = |expected: bool| {
+            let start = Instant::now();
+            wait_until("the new list", || serves(fresh_client_v4()) == expected);
+            assert!(start.elapsed() < IN_FORCE, "{:?}", start.elapsed());
         };
         assert!(serves(fresh_client_v4()));
         let open = server.connect_and_send(&v2(fresh_client_v4()));
         assert!(greeting(&open).starts_with("198.51.100.7:"));
         list.write("new", "198.51.100.7\n");
         fs::rename(list.path("new"), list.path("denied")).expect("renamed");
-        wait(false);
+        wait_serves(false);
         open.assert_stays_open(Duration::from_millis(100));
         list.write("denied", "192.0.2.1\nnonsense\n");
         server.process.wait_line("of the broken list", |line| {
-            // It is compared when a client comes.
+            // The file is compared when a client comes.
             serves(fresh_client_v4());
-            let is_it =
-                line.contains("denied, line 2: neither a network nor an address; the lists");
-            is_it.then_some(())
+            line.contains("denied, line 2: neither a network nor an address; the lists")
+                .then_some(())
         });
         assert!(!serves(fresh_client_v4()));
         list.write("denied", "192.0.2.1\n");
-        wait(true);
+        wait_serves(true);
         open.assert_stays_open(Duration::from_millis(100));
     }
 }
 
-/// Where headers are optional, a peer without one is the client. One that is not trusted is served at once, although it sends
-/// nothing: the server may speak first.
+/// Where headers are optional, a peer that sends none is the client. A peer that is not trusted is served at once, although
+/// it sends nothing: the server may speak first.
 #[test]
 fn peer_without_a_header_is_judged_as_the_client() {
     let own = format!("--deny-client={BALANCER_V4}");
@@ -182,7 +182,7 @@ fn peer_without_a_header_is_judged_as_the_client() {
             }
             wait_until("the refusals", || refusals(&server, "client_denied") == 2);
             if trust == trusted {
-                // A header that ends early is no silence, also where all of it was there before the supervisor looked.
+                // An incomplete header is not taken for a silent client, also if it came before the supervisor peeked.
                 assert_refused(&server, &v2(fresh_client_v4())[..12]);
                 server
                     .process
@@ -198,7 +198,7 @@ fn peer_without_a_header_is_judged_as_the_client() {
     }
 }
 
-/// With two workers, which wait by epoll. It logs also connections that send no request.
+/// nginx has two workers, which wait by epoll, and logs also connections that send no request.
 #[test]
 fn nginx_is_not_disturbed_by_denied_clients() {
     for mode in MODES {
@@ -225,7 +225,7 @@ fn nginx_is_not_disturbed_by_denied_clients() {
     }
 }
 
-/// `peername proxy` runs inside, so there the open connections of a banned client are ended, too.
+/// In this mode `peername proxy` relays the connections, so it ends the open ones of a banned client, too.
 #[test]
 fn private_network_denies_clients_and_ends_their_connections() {
     let (lab, list) = (Lab::without_routes(), Scratch::new());
@@ -249,14 +249,11 @@ fn private_network_denies_clients_and_ends_their_connections() {
         let header = header_bytes::v2(client, FRONT_V4, &header_bytes::tlv(1, b"h2"));
         Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header)
     };
-    let wait_outcome = |code: &str| {
-        let code = format!("\"{code}\"");
-        server.wait_logged(&code);
-    };
+    let wait_outcome = |code: &str| server.wait_logged(&format!("\"{code}\""));
     assert_eq!(connect(fresh_client_v4()).wait_closed().0, End::Reset);
     wait_outcome("client_denied");
-    let without = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &v2(other_client()));
-    assert_eq!(without.wait_closed().0, End::Reset);
+    let without_tlv = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &v2(other_client()));
+    assert_eq!(without_tlv.wait_closed().0, End::Reset);
     wait_outcome("tlv_missing");
     let open = connect(other_client());
     assert_eq!(greeting(&open), other_client().to_string());
@@ -271,7 +268,7 @@ fn private_network_denies_clients_and_ends_their_connections() {
     );
 }
 
-/// The proxy inside has another working directory.
+/// The proxy in the private network has another working directory than the launcher.
 #[test]
 fn private_network_reads_a_trust_list_with_a_relative_path() {
     let (lab, list) = (Lab::without_routes(), Scratch::new());
@@ -307,29 +304,25 @@ fn assert_served(server: &ProgramRig, header: &[u8], client: SocketAddr) {
     assert_eq!(greeting(&connect(server, header)), client.to_string());
 }
 
-/// Asserts a reset, which may come before anything is sent.
 #[track_caller]
 fn assert_refused(server: &ProgramRig, bytes: &[u8]) {
-    let conn = Conn::try_connect(&server.lab.balancer, LISTEN_V4);
-    if let Some(conn) = conn.filter(|conn| conn.send_if_open(bytes)) {
-        assert_eq!(conn.wait_closed().0, End::Reset);
-    }
+    Conn::assert_reset(&server.lab.balancer, LISTEN_V4, bytes);
 }
 
-/// Asserts how many connections the server has accepted. The last line may be on its way.
+/// Asserts how many connections the server has accepted. Its last line may come a moment later.
 #[track_caller]
 fn assert_accepted(server: &ProgramRig, count: usize) {
     wait_until("the server's last line", || accepted(server).len() >= count);
     assert_eq!(accepted(server).len(), count, "{}", server.process.log());
 }
 
-/// What the server has accepted.
+/// The clients of the connections that the server has accepted.
 fn accepted(server: &ProgramRig) -> Vec<String> {
     let log = server.process.log();
-    let lines = log
-        .lines()
-        .filter_map(|line| line.strip_prefix("accepted "));
-    lines.map(str::to_owned).collect()
+    log.lines()
+        .filter_map(|line| line.strip_prefix("accepted "))
+        .map(str::to_owned)
+        .collect()
 }
 
 fn refusals(server: &ProgramRig, code: &str) -> usize {

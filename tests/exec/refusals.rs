@@ -5,38 +5,38 @@ use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
-use crate::harness::conn::{Conn, End};
-use crate::harness::lab::{Host, Scratch, assert_contains, wait_until};
+use crate::harness::conn::Conn;
+use crate::harness::lab::{Scratch, assert_contains, wait_until};
 use crate::harness::rig::exec::{Libc, MODES, ServerRig, compiled_server, v2};
 
 const HEADER_TIMEOUT: &str = "--header-timeout=1s";
 
-/// Each reason: what is sent, which options make it a reason, and what is logged.
+/// Each row: options, the bytes that are refused under them, and the remedy that is logged.
 #[test]
 fn refusal_is_logged_with_its_remedy() {
     let local: SocketAddr = "127.0.0.1:4711".parse().expect("an address");
     let header = v2(fresh_client_v4());
-    let table: [(&[&str], &[u8], &str); 4] = [
+    let refusals_with_remedies: [(&[&str], &[u8], &str); 4] = [
         (&["--trust=192.0.2.99"], &header, "add --trust 10."),
         (&[], b"GET / HTTP/1.0\r\n\r\n", "let the balancer send one"),
         (&[], &v2(local), "--source-policy"),
         (&[], &header[..20], "--header-timeout"),
     ];
     for mode in MODES {
-        for (options, bytes, fix) in table {
+        for (options, bytes, remedy) in refusals_with_remedies {
             let options = [options, &[HEADER_TIMEOUT]].concat();
             let served = ServerRig::with_mode(mode, "--accept=level", &options);
-            assert_refused(&served.lab.balancer, LISTEN_V4, bytes);
-            let line = served
-                .process
-                .wait_line(fix, |line| line.contains(fix).then(|| line.to_owned()));
+            Conn::assert_reset(&served.lab.balancer, LISTEN_V4, bytes);
+            let line = served.process.wait_line(remedy, |line| {
+                line.contains(remedy).then(|| line.to_owned())
+            });
             assert!(
                 line.starts_with("peername: refused a connection from 10."),
                 "{line}"
             );
             assert_contains(&line, &[" to port 8443: "]);
-            // The same refusal is counted, and logged again after the interval.
-            assert_refused(&served.lab.balancer, LISTEN_V4, bytes);
+            // The same refusal again is only counted: its line is due after the interval.
+            Conn::assert_reset(&served.lab.balancer, LISTEN_V4, bytes);
             assert_eq!(refusals(&served), 1, "{}", served.process.log());
         }
     }
@@ -55,8 +55,8 @@ fn program_that_listens_on_none_of_the_ports_is_reported() {
 fn refusal_of_a_local_balancer_names_the_trust_option() {
     for mode in MODES {
         let served = ServerRig::with_mode(mode, "--accept=level", &["--trust=192.0.2.99"]);
-        let here = SocketAddr::new("127.0.0.1".parse().expect("an address"), LISTEN_V4.port());
-        assert_refused(&served.lab.server, here, &v2(fresh_client_v4()));
+        let loopback = SocketAddr::new("127.0.0.1".parse().expect("an address"), LISTEN_V4.port());
+        Conn::assert_reset(&served.lab.server, loopback, &v2(fresh_client_v4()));
         served.process.wait_logged("add --trust loopback");
     }
 }
@@ -66,7 +66,7 @@ fn each_refusal_is_logged_with_verbose() {
     for mode in MODES {
         let served = ServerRig::with_mode(mode, "--accept=level", &["-v"]);
         for _ in 0..20 {
-            assert_refused(&served.lab.balancer, LISTEN_V4, b"EHLO example\r\n");
+            Conn::assert_reset(&served.lab.balancer, LISTEN_V4, b"EHLO example\r\n");
         }
         wait_until("a line for each", || refusals(&served) == 20);
         let client = fresh_client_v4();
@@ -93,22 +93,10 @@ fn full_standard_error_delays_no_client() {
     for mode in MODES {
         let served = ServerRig::start(mode, &unread, &filler, "--accept=level", &["-v"]);
         for _ in 0..50 {
-            assert_refused(&served.lab.balancer, LISTEN_V4, b"EHLO example\r\n");
+            Conn::assert_reset(&served.lab.balancer, LISTEN_V4, b"EHLO example\r\n");
         }
         let client = fresh_client_v4();
         served.assert_report(&served.report_for(&v2(client)), client);
-    }
-}
-
-/// Connects and sends these bytes; asserts a reset, which may come at any time.
-#[track_caller]
-fn assert_refused(host: &Host, to: SocketAddr, bytes: &[u8]) {
-    if let Some(conn) = Conn::try_connect(host, to) {
-        // On a busy machine the connection may be reset before anything was sent, and then the send reports
-        // that.
-        if conn.send_if_open(bytes) {
-            assert_eq!(conn.wait_closed().0, End::Reset, "{bytes:?}");
-        }
     }
 }
 

@@ -35,7 +35,7 @@ server_tests! {
     edge_triggered_epoll_v6 "--accept=edge --family=6"
 }
 
-/// The same library in a program with another C library.
+/// The library works in a program with another C library than glibc, too.
 #[test]
 fn musl_program_sees_its_clients() {
     for server_args in ["--accept=block", "--accept=edge"] {
@@ -88,9 +88,9 @@ fn assert_single_bytes_served(served: &ServerRig) {
 /// Far below the header timeout, far above what a busy machine takes.
 const DELAY_LIMIT: Duration = Duration::from_secs(2);
 
-/// The option returns what getpeername(2) does (SO_PEERNAME).
+/// getsockopt(SO_PEERNAME) returns what getpeername(2) returns.
 #[test]
-fn peername_option_returns_the_client() {
+fn so_peername_returns_the_client() {
     let program = ProgramRig::start(&["/usr/bin/python3", "-uc", BY_OPTION]);
     let client = fresh_client_v4();
     let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, &v2(client));
@@ -99,5 +99,5 @@ fn peername_option_returns_the_client() {
     assert_eq!(String::from_utf8_lossy(&shown), expected);
 }
 
-/// The kernel refuses a buffer that is larger than the address.
+/// Reads SO_PEERNAME also into a buffer that is larger than the address, which the kernel refuses.
 const BY_OPTION: &str = include_str!("accept_calls/by_option.py");

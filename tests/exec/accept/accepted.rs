@@ -1,5 +1,5 @@
-//! A server that is started with a connection that was accepted before, as by inetd or by systemd's `Accept=yes`: nothing would
-//! read its header.
+//! A server that is started with a connection that was accepted before, as by inetd or by systemd's `Accept=yes`: the
+//! connection is not accepted by the server, so nothing would read its header.
 
 use std::process::Command;
 
@@ -13,17 +13,17 @@ fn connection_that_was_accepted_before_is_refused_at_the_start() {
     for mode in ["preload", "notify", "netns"] {
         for descriptor in ["0", "3"] {
             let said = start_with_connection(mode, descriptor, "8443");
-            let about = format!("descriptor {descriptor} is a connection that was accepted before");
+            let error = format!("descriptor {descriptor} is a connection that was accepted before");
             assert!(said.starts_with("exit 125"), "{mode}: {said}");
-            assert!(said.contains(&about), "{mode}: {said}");
+            assert!(said.contains(&error), "{mode}: {said}");
         }
     }
-    // A port that expects no headers.
+    // The connection's port, 8443, is none of --ports, so no header is expected.
     let said = start_with_connection("preload", "0", "25");
     assert!(said.starts_with("exit 0"), "{said}");
 }
 
-/// The exit code, and standard error.
+/// Starts a program with a connection at this descriptor. Returns `exit CODE` and standard error.
 fn start_with_connection(mode: &str, descriptor: &str, ports: &str) -> String {
     let mut command = Command::new("python3");
     command.args(["-c", START, BINARY, mode, descriptor, ports]);
