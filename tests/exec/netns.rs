@@ -20,6 +20,7 @@ use crate::harness::peername::{
 };
 use crate::harness::programs::sender::Haproxy;
 use crate::harness::rig::exec_notify::{kill_pid, network_of, wait_helper_pid};
+use crate::harness::rig::jail::{USERS, User};
 use crate::harness::rig::proxy::header_for;
 
 /// A server on 127.0.0.1:8443 and [::1]:8443 of a private network.
@@ -30,23 +31,24 @@ struct Private {
 }
 
 impl Private {
-    /// Starts it as root, or as `nobody` without any capability.
-    fn start(ordinary: bool, protocol: &str, program: &[&str]) -> Self {
-        Self::with(ordinary, &[protocol], program)
+    /// Starts the program as this user.
+    fn start(user: User, protocol: &str, program: &[&str]) -> Self {
+        Self::start_with(user, &[protocol], program)
     }
 
-    fn with(ordinary: bool, more: &[&str], program: &[&str]) -> Self {
+    /// Starts the program as this user with these options of `exec`.
+    fn start_with(user: User, options: &[&str], program: &[&str]) -> Self {
         let (lab, scratch) = (Lab::without_routes(), Scratch::new());
         let copy = copy_executable(&lab.server, &scratch);
-        let (through, binary) = match ordinary {
-            true => ([AS_NOBODY, NO_CAPABILITIES].concat(), copy.as_str()),
-            false => (vec![], BINARY),
+        let (through, binary) = match user {
+            User::Nobody => ([AS_NOBODY, NO_CAPABILITIES].concat(), copy.as_str()),
+            User::Root => (vec![], BINARY),
         };
-        let options = words("exec --mode=netns --ports=8443,8443 --trust=10.81.0.0/24");
+        let exec = words("exec --mode=netns --ports=8443,8443 --trust=10.81.0.0/24");
         let usual = ["--trust=fd81::/64", "-v", "--"];
-        let args = [&options[..], more, &usual, program].concat();
+        let args = [&exec[..], options, &usual, program].concat();
         let process = Process::start_through(&lab.server, &through, binary, &args);
-        // The proxy logs it; the server does not, and may take a moment longer.
+        // The first line is the proxy's, the second one the server's, which may start later.
         process.wait_logged("\"listening\"");
         process.wait_printed("serving");
         Self {
@@ -75,14 +77,14 @@ impl Private {
 
 #[test]
 fn python_sees_the_client_as_root_and_as_ordinary_user() {
-    for ordinary in [false, true] {
-        let server = Private::start(ordinary, "--protocol=tcp", PYTHON);
+    for user in USERS {
+        let server = Private::start(user, "--protocol=tcp", PYTHON);
         for to in [LISTEN_V4, LISTEN_V6] {
             for client in [fresh_client_v4(), fresh_client_v6()] {
                 assert_eq!(
                     server.reported_client(to, &header_for(client)),
                     client,
-                    "{ordinary}"
+                    "{user:?}"
                 );
             }
         }
@@ -98,14 +100,17 @@ fn python_sees_the_client_as_root_and_as_ordinary_user() {
                 .ip(),
             client.ip()
         );
-        let user = if ordinary { 65_534 } else { 0 };
-        server.process.wait_printed(&format!("user {user}"));
+        let uid = match user {
+            User::Root => 0,
+            User::Nobody => 65_534,
+        };
+        server.process.wait_printed(&format!("user {uid}"));
     }
 }
 
 #[test]
 fn server_behind_haproxy_sees_the_client() {
-    let server = Private::start(true, "--protocol=tcp", PYTHON);
+    let server = Private::start(User::Nobody, "--protocol=tcp", PYTHON);
     let _haproxy = Haproxy::start(&server.lab, LISTEN_V4, "send-proxy-v2");
     let (answer, _) = Conn::connect(&server.lab.client, FRONT_V4).recv_to_end();
     assert_eq!(address(&answer), CLIENT_V4);
@@ -115,12 +120,12 @@ fn server_behind_haproxy_sees_the_client() {
 #[test]
 fn headers_are_judged_by_the_given_options() {
     let options = ["--without-client=refuse", "--strict-header"];
-    let server = Private::with(false, &options, PYTHON);
+    let server = Private::start_with(User::Root, &options, PYTHON);
     for (_, no_client) in header_bytes::without_client() {
         Conn::assert_reset(&server.lab.balancer, LISTEN_V4, &no_client);
     }
-    let nameless = header_bytes::v1(SocketAddr::new(CLIENT_V4.ip(), 0), FRONT_V4);
-    Conn::assert_reset(&server.lab.balancer, LISTEN_V4, &nameless);
+    let port_zero = header_bytes::v1(SocketAddr::new(CLIENT_V4.ip(), 0), FRONT_V4);
+    Conn::assert_reset(&server.lab.balancer, LISTEN_V4, &port_zero);
     let client = fresh_client_v4();
     Conn::connect_and_send(&server.lab.balancer, LISTEN_V4, &header_for(client));
     server.process.wait_logged(&client.to_string());
@@ -128,7 +133,7 @@ fn headers_are_judged_by_the_given_options() {
 
 #[test]
 fn connection_without_a_header_is_reset() {
-    let server = Private::start(true, "--protocol=tcp", PYTHON);
+    let server = Private::start(User::Nobody, "--protocol=tcp", PYTHON);
     let conn = Conn::connect_and_send(&server.lab.balancer, LISTEN_V4, b"GET / HTTP/1.0\r\n\r\n");
     assert_eq!(conn.wait_closed().0, End::Reset);
     let local = header_bytes::raw(header_bytes::LOCAL, header_bytes::UNSPEC, &[]);
@@ -139,10 +144,10 @@ fn connection_without_a_header_is_reset() {
 #[test]
 fn local_sources_are_allowed_on_request_only() {
     let client = SocketAddr::from(([127, 0, 0, 1], 40_010));
-    let server = Private::start(true, "--protocol=tcp", PYTHON);
+    let server = Private::start(User::Nobody, "--protocol=tcp", PYTHON);
     let conn = Conn::connect_and_send(&server.lab.balancer, LISTEN_V4, &header_for(client));
     assert_eq!(conn.wait_closed().0, End::Reset);
-    let server = Private::with(true, &["--source-policy=allow-local"], PYTHON);
+    let server = Private::start_with(User::Nobody, &["--source-policy=allow-local"], PYTHON);
     assert_eq!(
         server.reported_client(LISTEN_V4, &header_for(client)),
         client
@@ -151,7 +156,7 @@ fn local_sources_are_allowed_on_request_only() {
 
 #[test]
 fn slow_header_delays_no_other_client() {
-    let server = Private::start(true, "--protocol=tcp", PYTHON);
+    let server = Private::start(User::Nobody, "--protocol=tcp", PYTHON);
     let (slow, quick) = (fresh_client_v4(), fresh_client_v4());
     let header = header_for(slow);
     let (first, rest) = header.split_at(9);
@@ -163,7 +168,11 @@ fn slow_header_delays_no_other_client() {
 
 #[test]
 fn two_hundred_silent_clients_delay_no_other_client() {
-    let server = Private::with(true, &["--protocol=tcp", "--header-timeout=60s"], PYTHON);
+    let server = Private::start_with(
+        User::Nobody,
+        &["--protocol=tcp", "--header-timeout=60s"],
+        PYTHON,
+    );
     let open = |client: SocketAddr| {
         Conn::connect_and_send(&server.lab.balancer, LISTEN_V4, &header_for(client)[..15])
     };
@@ -182,7 +191,7 @@ fn two_hundred_silent_clients_delay_no_other_client() {
     }
 }
 
-/// No address in the private network could be the header's destination.
+/// In the private network no socket could have the header's destination as its own address.
 #[test]
 fn dst_option_is_refused() {
     let host = Host::new();
@@ -192,12 +201,11 @@ fn dst_option_is_refused() {
     assert!(!ended.status.success() && said.contains("--dst"), "{said}");
 }
 
-/// A program that is thought to listen on these ports only, and listens on all, is worse than one that does
-/// not start.
+/// In another mode the option would have no effect, and the program would be reachable otherwise than its user thinks.
 #[test]
-fn ports_option_is_refused_in_other_modes() {
+fn netns_options_are_refused_in_other_modes() {
     let host = Host::new();
-    for (args, says) in [
+    for (args, error) in [
         (
             &["--listen=127.0.0.1:9999"][..],
             "--listen is for --mode netns",
@@ -209,26 +217,26 @@ fn ports_option_is_refused_in_other_modes() {
     ] {
         let args = [&["exec"], args, &["--", "true"]].concat();
         let said = Peername::run_failing(&host, &args, 2);
-        assert!(said.contains(says), "{said}");
+        assert!(said.contains(error), "{said}");
     }
 }
 
 #[test]
 fn datagrams_show_the_client() {
-    for ordinary in [false, true] {
-        let server = Private::start(ordinary, "--protocol=both", PYTHON);
+    for user in USERS {
+        let server = Private::start(user, "--protocol=both", PYTHON);
         let balancer = DatagramSocket::bind(&server.lab.balancer, SocketAddr::new(BALANCER_V4, 0));
         let client = fresh_client_v4();
         let header = header_bytes::v2_udp(client, FRONT_V4);
         balancer.send(LISTEN_V4, &[&header, b"hello"]);
-        assert_eq!(address(&balancer.recv().0), client, "{ordinary}");
+        assert_eq!(address(&balancer.recv().0), client, "{user:?}");
     }
 }
 
 /// The program is the launcher's process: its exit code, and the signals that reach it.
 #[test]
 fn program_keeps_its_process() {
-    let mut server = Private::start(true, "--protocol=tcp", PYTHON);
+    let mut server = Private::start(User::Nobody, "--protocol=tcp", PYTHON);
     server.process.signal(Signal::INT);
     let status = server.process.wait_exit(WAIT_LIMIT).expect("its end");
     assert_eq!(status.code(), Some(7));
@@ -256,7 +264,7 @@ fn program_that_ends_at_once_is_no_error() {
 /// processes by session (autogroup), so program and helpers share one.
 #[test]
 fn helpers_share_the_programs_session_but_not_its_group() {
-    let server = Private::start(true, "--protocol=tcp", PYTHON);
+    let server = Private::start(User::Nobody, "--protocol=tcp", PYTHON);
     let [group, session] = group_and_session(server.process.pid());
     for helper in ["peername-netns", "exe"].map(|name| server.wait_helper(name)) {
         let [its_group, its_session] = group_and_session(helper.as_raw_pid().cast_unsigned());
@@ -277,13 +285,17 @@ fn group_and_session(pid: u32) -> [String; 2] {
 /// later.
 #[test]
 fn killed_proxy_terminates_the_program() {
-    let deaf = ignoring_sigterm();
-    for program in [PYTHON[2], &deaf] {
-        let mut server = Private::start(true, "--protocol=tcp", &[PYTHON[0], PYTHON[1], program]);
+    let ignoring_sigterm = ignoring_sigterm();
+    for program in [PYTHON[2], &ignoring_sigterm] {
+        let mut server = Private::start(
+            User::Nobody,
+            "--protocol=tcp",
+            &[PYTHON[0], PYTHON[1], program],
+        );
         // The process name of a program started as /proc/self/exe.
         kill_pid(server.wait_helper("exe"));
         let status = server.process.wait_exit(2 * WAIT_LIMIT).expect("its end");
-        let signal = if program == deaf {
+        let signal = if program == ignoring_sigterm {
             Signal::KILL
         } else {
             Signal::TERM
@@ -292,24 +304,24 @@ fn killed_proxy_terminates_the_program() {
     }
 }
 
-/// The process that monitors both is killed: the kernel kills the program, and the proxy ends with it.
+/// When the monitor of program and proxy is killed, the kernel kills the program, and the proxy ends with it.
 #[test]
 fn killed_monitor_ends_program_and_proxy() {
-    let mut server = Private::start(true, "--protocol=tcp", PYTHON);
+    let mut server = Private::start(User::Nobody, "--protocol=tcp", PYTHON);
     kill_pid(server.wait_helper("peername-netns"));
     let status = server.process.wait_exit(WAIT_LIMIT).expect("its end");
     assert_eq!(status.signal(), Some(Signal::KILL.as_raw()));
     server.lab.balancer.wait_connection_refused(LISTEN_V4);
 }
 
-/// As by a debugger, or when a container is frozen. SIGSTOP interrupts the wait for either's end, and does
-/// not end it.
+/// A debugger or a frozen container suspends the monitor, too. SIGSTOP interrupts its wait for the end of program or proxy, and the
+/// monitor waits again.
 #[test]
 fn suspended_monitor_goes_on_after_sigcont() {
-    let mut server = Private::start(true, "--protocol=tcp", PYTHON);
-    let watcher = server.wait_helper("peername-netns");
+    let mut server = Private::start(User::Nobody, "--protocol=tcp", PYTHON);
+    let monitor = server.wait_helper("peername-netns");
     for _ in 0..3 {
-        suspend_and_resume(watcher);
+        suspend_and_resume(monitor);
     }
     assert_eq!(server.process.wait_exit(A_MOMENT), None);
     let client = fresh_client_v4();
@@ -326,38 +338,38 @@ fn suspended_monitor_goes_on_after_sigcont() {
 #[test]
 fn suspended_monitor_keeps_its_deadline() {
     let mut server = Private::start(
-        true,
+        User::Nobody,
         "--protocol=tcp",
         &[PYTHON[0], PYTHON[1], &ignoring_sigterm()],
     );
-    let watcher = server.wait_helper("peername-netns");
+    let monitor = server.wait_helper("peername-netns");
     kill_pid(server.wait_helper("exe"));
     server.process.wait_logged("the proxy has exited");
-    suspend_and_resume(watcher);
+    suspend_and_resume(monitor);
     assert_eq!(server.process.wait_exit(A_MOMENT), None);
 }
 
 /// A Python program that ignores SIGTERM.
 fn ignoring_sigterm() -> String {
-    let deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)";
-    format!("{deaf}\n{}", PYTHON[2])
+    let ignore = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)";
+    format!("{ignore}\n{}", PYTHON[2])
 }
 
 /// Sends SIGSTOP and SIGCONT, each once the process has handled the one before.
 fn suspend_and_resume(pid: Pid) {
-    let becomes = |state: &str| {
+    let wait_state = |state: &str| {
         wait_until(state, || {
             let path = format!("/proc/{}/stat", pid.as_raw_nonzero());
-            // Empty when the process has ended; then the test is to fail.
+            // An ended process has no state to wait for; the test fails by what follows.
             let stat = std::fs::read_to_string(path).unwrap_or_default();
             stat.is_empty() || stat.contains(&format!(") {state} "))
         });
     };
-    becomes("S");
+    wait_state("S");
     rustix::process::kill_process(pid, Signal::STOP).expect("kill");
-    becomes("T");
+    wait_state("T");
     rustix::process::kill_process(pid, Signal::CONT).expect("kill");
-    becomes("S");
+    wait_state("S");
 }
 
 /// shutdown(2) ends the wait in accept(2). The proxy listens on, and resets clients, as for any server that
@@ -365,7 +377,7 @@ fn suspend_and_resume(pid: Pid) {
 #[test]
 fn shut_down_listener_resets_clients() {
     let server = Private::start(
-        true,
+        User::Nobody,
         "--protocol=tcp",
         &["/usr/bin/python3", "-uc", WAITING],
     );
