@@ -1,4 +1,4 @@
-//! Disturbances around a program, in either mode: it goes on, or it ends; it is never left in between.
+//! Disturbances around a program, in either mode: the program goes on or ends, and is never left in between.
 //! The faults of one mode alone are in `exec/faults.rs` and in `exec/notify/faults.rs`.
 
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ fn storm_of_signals_loses_no_connection() {
     for mode in MODES {
         for server_args in ["--accept=block --brief", "--accept=level --brief"] {
             let served = ServerRig::with_mode(mode, server_args, &[]);
-            let server = server_of(&served);
+            let server = server_pidfd(&served.process);
             std::thread::scope(|scope| {
                 // The storm ends with this scope, also by panic.
                 let (_storm, calm) = mpsc::channel::<()>();
@@ -32,9 +32,9 @@ fn storm_of_signals_loses_no_connection() {
                 for number in 0..60 {
                     let client = fresh_client_v4();
                     let header = v2(client);
-                    let at = if number % 3 == 0 { 20 } else { header.len() };
-                    let conn = served.connect_and_send(&header[..at]);
-                    conn.send(&[&header[at..], b"hi"].concat());
+                    let split = if number % 3 == 0 { 20 } else { header.len() };
+                    let conn = served.connect_and_send(&header[..split]);
+                    conn.send(&[&header[split..], b"hi"].concat());
                     served.assert_sees(&conn, client);
                 }
             });
@@ -48,16 +48,16 @@ fn storm_of_signals_loses_no_connection() {
 fn reopened_listener_serves_waiting_connections() {
     for mode in MODES {
         let served = ServerRig::with_mode(mode, "--accept=rebind --brief", &[]);
-        let server = server_of(&served);
+        let server = server_pidfd(&served.process);
         let [early, late] = [(); 2].map(|()| fresh_client_v4());
         let [first, second] =
             [early, late].map(|client| connect_with_half_a_header(&served, &v2(client)));
         server.signal(pidfd::Signal::USR2).expect("it lives");
-        wait_output(&served, "closed");
+        served.process.wait_printed("closed");
         first.send(&v2(early)[20..]);
         assert_eq!(first.wait_closed().0, End::Reset, "{mode}");
         server.signal(pidfd::Signal::USR2).expect("it lives");
-        wait_output(&served, "bound again");
+        served.process.wait_printed("bound again");
         second.send(&[&v2(late)[20..], b"hi"].concat());
         served.assert_sees(&second, late);
         let client = fresh_client_v4();
@@ -79,8 +79,8 @@ fn listener_that_is_reopened_at_once_serves_each_client() {
     }
 }
 
-/// A firewall blocks the wakeup connection, which reports a connection whose header came late: that connection is
-/// refused, or waits, and the log says why.
+/// A firewall blocks the wakeup connection, by which accept(2) learns of a connection whose header came late. Where the firewall
+/// rejects, that connection is refused; where it drops, the connection waits. The log says why.
 #[test]
 fn firewall_against_the_wakeup_is_reported() {
     for mode in MODES {
@@ -95,19 +95,15 @@ fn firewall_against_the_wakeup_is_reported() {
         let refused = connect_with_half_a_header(&served, &v2(client));
         refused.send(&[&v2(client)[20..], b"hi"].concat());
         assert_eq!(refused.wait_closed().0, End::Reset, "{mode}");
-        served.process.wait_line("the cause", |line| {
-            line.contains("INPUT accept `-i lo`; a server")
-                .then_some(())
-        });
+        served.process.wait_logged("INPUT accept `-i lo`; a server");
 
         firewall("DROP");
         let client = fresh_client_v4();
         let waiting = connect_with_half_a_header(&served, &v2(client));
         waiting.send(&[&v2(client)[20..], b"hi"].concat());
-        served.process.wait_line("who waits", |line| {
-            line.contains("answers no connection of this host")
-                .then_some(())
-        });
+        served
+            .process
+            .wait_logged("answers no connection of this host");
         served.lab.server.run("iptables", &["-F", "INPUT"]);
         served.assert_sees(&waiting, client);
     }
@@ -121,27 +117,27 @@ fn shut_down_listener_refuses_connections() {
         let served = ServerRig::with_mode(mode, "--accept=shutdown --brief", &[]);
         let client = fresh_client_v4();
         let waiting = connect_with_half_a_header(&served, &v2(client));
-        server_of(&served)
+        server_pidfd(&served.process)
             .signal(pidfd::Signal::USR2)
             .expect("it lives");
-        wait_output(&served, "accept: Invalid argument");
-        // The helper resets it earlier if it took over the connection only now.
+        served.process.wait_printed("accept: Invalid argument");
+        // The header waiter has reset the connection already if it received it after the shutdown.
         if waiting.send_if_open(&v2(client)[20..]) {
             assert_eq!(waiting.wait_closed().0, End::Reset, "{mode}");
         }
         served.lab.balancer.wait_connection_refused(LISTEN_V4);
-        assert!(!server_of(&served).has_exited());
+        assert!(!server_pidfd(&served.process).has_exited());
     }
 }
 
-/// The wakeup connection does not get through while the accept backlog is full. It does once there is space.
+/// While the accept backlog is full, the wakeup connection waits until there is space.
 #[test]
 fn full_backlog_delays_the_wakeup_only() {
     let shallow = "echo 2 >/proc/sys/net/core/somaxconn && exec \"$@\"";
     for mode in MODES {
         let through = ["sh", "-c", shallow, "sh"];
         let served = ServerRig::with_mode_through(mode, &through, "--accept=level --brief", &[]);
-        let server = server_of(&served);
+        let server = server_pidfd(&served.process);
         let late = fresh_client_v4();
         let slow = connect_with_half_a_header(&served, &v2(late));
         server.signal(pidfd::Signal::STOP).expect("it lives");
@@ -170,7 +166,7 @@ fn full_backlog_delays_the_wakeup_only() {
 fn connection_reset_before_accept_is_accepted_with_its_client() {
     for mode in MODES {
         let served = ProgramRig::with_mode(mode, &[], PYTHON);
-        let server = server_in(&served.process);
+        let server = server_pidfd(&served.process);
         let host = &served.lab.server;
         let open = |bytes: &[u8]| Conn::connect_and_send(&served.lab.balancer, LISTEN_V4, bytes);
         let accepted = |client: SocketAddr| {
@@ -182,7 +178,10 @@ fn connection_reset_before_accept_is_accepted_with_its_client() {
         open(&v2(first)).recv_to_end();
         let before = accepted(first);
         let clients: Vec<_> = (0..10).map(|_| fresh_client_v4()).collect();
-        let parked: Vec<_> = clients.iter().map(|&one| open(&v2(one)[..20])).collect();
+        let parked: Vec<_> = clients
+            .iter()
+            .map(|&client| open(&v2(client)[..20]))
+            .collect();
         let later = fresh_client_v4();
         open(&v2(later)).recv_to_end();
         server.signal(pidfd::Signal::STOP).expect("it lives");
@@ -190,7 +189,7 @@ fn connection_reset_before_accept_is_accepted_with_its_client() {
             conn.send(&v2(*client)[20..]);
             wait_until("its arrival", || conn.is_all_acknowledged());
         }
-        wait_until("their headers taken off", || {
+        wait_until("the header waiter has read their headers", || {
             unread_from_balancer(host) == vec!["0"; 10]
         });
         parked.into_iter().for_each(Conn::reset);
@@ -207,35 +206,36 @@ fn connection_reset_before_accept_is_accepted_with_its_client() {
 fn unread_from_balancer(host: &Host) -> Vec<String> {
     let filter = format!("src {LISTEN_V4} and dst {BALANCER_V4}");
     let output = host.run("ss", &["-Htn", "state", "established", &filter]);
-    let unread = output
+    output
         .lines()
-        .filter_map(|line| line.split_whitespace().next());
-    unread.map(str::to_owned).collect()
+        .filter_map(|line| line.split_whitespace().next())
+        .map(str::to_owned)
+        .collect()
 }
 
-/// Nothing remains: neither waiting connections nor helpers.
+/// Neither waiting connections nor helpers remain.
 #[test]
 fn killed_program_leaves_nothing() {
     for mode in MODES {
         let mut served = ServerRig::with_mode(mode, "--accept=threads --brief", &[]);
         let waiting = connect_with_half_a_header(&served, &v2(fresh_client_v4()));
-        let family = pidfd::descendants(served.process.pid());
-        let server = server_of(&served);
+        let descendants = pidfd::descendants(served.process.pid());
+        let server = server_pidfd(&served.process);
         server.signal(pidfd::Signal::KILL).expect("it lives");
         assert!(served.process.wait_exit(WAIT_LIMIT).is_some());
         let (output, _) = waiting.recv_to_end();
         assert!(output.is_empty(), "{mode}");
         served.lab.balancer.wait_connection_refused(LISTEN_V4);
-        assert!(!family.is_empty(), "{mode}");
-        for pid in family {
+        assert!(!descendants.is_empty(), "{mode}");
+        for pid in descendants {
             wait_ended(pid);
         }
     }
 }
 
-/// The helper is killed before the program has accepted anything: slow headers are refused, complete ones served.
+/// Slow headers are refused, and complete ones are served.
 #[test]
-fn helper_killed_at_once_is_contained() {
+fn header_waiter_killed_before_the_first_accept_is_contained() {
     let served = ServerRig::with_mode(PRELOAD, "--accept=level --brief", &[]);
     super::kill_header_waiter(&served);
     assert_eq!(
@@ -249,16 +249,16 @@ fn helper_killed_at_once_is_contained() {
     served.assert_report(&served.report_for(&v2(client)), client);
 }
 
-/// As in a container without an init, the program is process 1, and would have to reap the helpers, which are orphans.
-/// So no helper may exit before the program. SIGTERM has no effect, as on any process 1 without a handler for it.
+/// The program is process 1, as in a container without an init. It would have to reap helpers that exit, which are orphans, so
+/// none may exit before the program. SIGTERM has no effect, as on any process 1 without a handler for it.
 #[test]
 fn program_may_be_process_1() {
     for mode in MODES {
         let mut served = ServerRig::with_mode(mode, "--accept=edge --brief", &[]);
-        let family = pidfd::descendants(served.process.pid());
-        let ids = status_of(family[0], "NSpid");
+        let descendants = pidfd::descendants(served.process.pid());
+        let ids = status_field(descendants[0], "NSpid");
         assert!(ids.ends_with("\t1"), "{ids}");
-        let server = server_of(&served);
+        let server = server_pidfd(&served.process);
         server.signal(pidfd::Signal::TERM).expect("it lives");
         for _ in 0..5 {
             let client = fresh_client_v4();
@@ -267,14 +267,14 @@ fn program_may_be_process_1() {
             served.assert_sees(&slow, client);
         }
         let now = pidfd::descendants(served.process.pid());
-        assert_eq!(now, family, "{mode}");
+        assert_eq!(now, descendants, "{mode}");
         for pid in now {
-            let state = status_of(pid, "State");
+            let state = status_field(pid, "State");
             assert!(!state.starts_with('Z'), "{mode}: {pid} {state}");
         }
         server.signal(pidfd::Signal::KILL).expect("it lives");
         assert!(served.process.wait_exit(WAIT_LIMIT).is_some());
-        for pid in family {
+        for pid in descendants {
             wait_ended(pid);
         }
     }
@@ -285,15 +285,17 @@ fn wait_ended(pid: u32) {
     wait_until("its end", || !std::fs::exists(&path).expect("/proc"));
 }
 
-fn status_of(pid: u32, field: &str) -> String {
+fn status_field(pid: u32, field: &str) -> String {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("a process");
-    let mut lines = status
+    status
         .lines()
-        .filter_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
-    lines.next().expect("the field").trim().to_owned()
+        .find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))
+        .expect("the field")
+        .trim()
+        .to_owned()
 }
 
-/// Opens a connection with an incomplete header, for which the helper waits; asserts that a later one has been served.
+/// Opens a connection with an incomplete header, for which the header waiter waits; asserts that a later one has been served.
 fn connect_with_half_a_header(served: &ServerRig, header: &[u8]) -> Conn {
     let conn = served.connect_and_send(&header[..20]);
     let client = fresh_client_v4();
@@ -303,16 +305,12 @@ fn connect_with_half_a_header(served: &ServerRig, header: &[u8]) -> Conn {
 
 /// The server itself, a child of the process that made its PID namespace.
 fn server_of(served: &ServerRig) -> PidFd {
-    server_in(&served.process)
+    server_pidfd(&served.process)
 }
 
 fn server_in(process: &Process) -> PidFd {
     let children = pidfd::descendants(process.pid());
     PidFd::open(*children.first().expect("a server")).expect("a server")
-}
-
-fn wait_output(served: &ServerRig, what: &str) {
-    served.process.wait_printed(what);
 }
 
 /// Prints each client, and the number of open descriptors once its connection is closed.
