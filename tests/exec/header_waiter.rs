@@ -10,13 +10,13 @@ use std::time::Duration;
 use peername_sys::process::pidfd::descendants;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 
-use crate::harness::addr::{LISTEN_V4, LISTEN_V6, fresh_client_v4, fresh_client_v6};
+use crate::harness::addr::{LISTEN_V4, LISTEN_V6, fresh_client_like, fresh_client_v4};
 use crate::harness::conn::{Conn, End};
 use crate::harness::lab::wait_until;
 use crate::harness::rig::exec::{MODES, ProgramRig, ServerRig, header_waiter_pid, v2};
 use crate::harness::rig::exec_notify::cpu_ticks;
 
-/// Other users and containers that share the network could connect to a socket with a name.
+/// To a Unix socket with a name, other users and containers that share the network could connect.
 #[test]
 fn header_waiter_has_no_name_on_the_host() {
     let served = ServerRig::new("--accept=level --brief", &[]);
@@ -29,8 +29,8 @@ fn header_waiter_has_no_name_on_the_host() {
     assert!(sockets.is_empty(), "{sockets:?}");
 }
 
-/// It reserves descriptors for itself: it can be reached, and the connections that it keeps are not lost.
-/// Those over the limit are refused.
+/// The header waiter keeps some descriptors free for itself, so it still takes requests, and loses none of the connections that
+/// it holds. Connections over the limit are refused.
 #[test]
 fn slow_headers_are_limited_by_descriptors() {
     for mode in MODES {
@@ -44,7 +44,7 @@ fn slow_headers_are_limited_by_descriptors() {
                 .then_some((conn, client))
         };
         let mut kept: Vec<_> = clients.iter().filter_map(open).collect();
-        wait_until("the end of those over the limit", || {
+        wait_until("the connections over the limit are closed", || {
             kept.retain(|(conn, _)| conn.is_open_after(Duration::from_millis(1)));
             kept.len() <= MAX_SLOW_HEADERS
         });
@@ -71,27 +71,17 @@ fn wakeup_connections_with_one_port_are_told_apart_by_listener() {
         let listeners = [LISTEN_V4, SocketAddr::new(LISTEN_V6.ip(), 8444)];
         let open =
             |to: SocketAddr, bytes: &[u8]| Conn::connect_and_send(&served.lab.balancer, to, bytes);
-        let accepted = |client: SocketAddr| {
-            let output = format!("accepted {client}");
-            let is_it = |line: &str| (line == output).then_some(());
-            served.process.wait_line(&output, is_it);
+        let wait_accepted = |client: SocketAddr| {
+            served.process.wait_printed(&format!("accepted {client}"));
         };
         let slow = listeners.map(|to| {
-            let client = if to.is_ipv4() {
-                fresh_client_v4()
-            } else {
-                fresh_client_v6()
-            };
+            let client = fresh_client_like(to);
             (open(to, &v2(client)[..20]), client)
         });
         for to in listeners {
-            let client = if to.is_ipv4() {
-                fresh_client_v4()
-            } else {
-                fresh_client_v6()
-            };
+            let client = fresh_client_like(to);
             let _conn = open(to, &v2(client));
-            accepted(client);
+            wait_accepted(client);
         }
         kill_process(server, Signal::STOP).expect("kill");
         for (conn, client) in &slow {
@@ -103,25 +93,23 @@ fn wakeup_connections_with_one_port_are_told_apart_by_listener() {
             !wakeups.is_empty()
         });
         kill_process(server, Signal::CONT).expect("kill");
-        slow.iter().for_each(|(_, client)| accepted(*client));
+        slow.iter().for_each(|(_, client)| wait_accepted(*client));
         let log = served.process.log();
         let accepted = log.lines().filter(|line| line.starts_with("accepted "));
         assert_eq!(accepted.count(), 4, "{mode}: {log}");
     }
 }
 
-/// It watches the program's listeners by a descriptor each, not those that are closed.
+/// The header waiter has a descriptor for each listener of the program, and closes those of closed listeners.
 #[test]
 fn closed_listeners_occupy_no_descriptors() {
     for mode in MODES {
         let program = ProgramRig::with_mode(mode, &["--ports=8443,9000-9499"], SHORT_LISTENERS);
         let waiter = header_waiter_pid(&program.process);
-        let is_done = |line: &str| (line == "done").then_some(());
-        program
-            .process
-            .wait_line("that it has closed them", is_done);
-        let open = fs::read_dir(format!("/proc/{}/fd", waiter.as_raw_nonzero())).expect("/proc");
-        let count = open.count();
+        program.process.wait_printed("done");
+        let count = fs::read_dir(format!("/proc/{}/fd", waiter.as_raw_nonzero()))
+            .expect("/proc")
+            .count();
         assert!(count < 150, "{mode}: {count} descriptors");
     }
 }
@@ -132,13 +120,13 @@ fn header_waiter_without_a_descriptor_does_not_spin() {
     let served = ServerRig::new("--accept=level --brief", &[]);
     let waiter = header_waiter_pid(&served.process);
     assert_two_pieces_served(&served);
-    // It has raised its own limit to the hard limit, which is also this process's.
+    // The header waiter has raised its limit to the hard limit, which this process has, too.
     let maximum = getrlimit(Resource::Nofile).maximum;
-    let none = Rlimit {
+    let none_free = Rlimit {
         current: Some(next_fd(waiter)),
         maximum,
     };
-    let plenty = prlimit(Some(waiter), Resource::Nofile, none).expect("prlimit");
+    let previous_limit = prlimit(Some(waiter), Resource::Nofile, none_free).expect("prlimit");
     let client = fresh_client_v4();
     let slow = served.connect_and_send(&v2(client)[..20]);
     assert_eq!(slow.wait_closed().0, End::Reset);
@@ -146,7 +134,7 @@ fn header_waiter_without_a_descriptor_does_not_spin() {
     std::thread::sleep(Duration::from_secs(1));
     let took = cpu_ticks(waiter) - before;
     assert!(took < SPIN_TICKS, "{took} ticks in a second");
-    prlimit(Some(waiter), Resource::Nofile, plenty).expect("prlimit");
+    prlimit(Some(waiter), Resource::Nofile, previous_limit).expect("prlimit");
     assert_two_pieces_served(&served);
     served.process.wait_logged("no descriptor for the request");
 }
@@ -160,13 +148,13 @@ fn assert_two_pieces_served(served: &ServerRig) {
     served.assert_sees(&conn, client);
 }
 
-/// The number that its next descriptor would have.
+/// The number that the process's next descriptor would have.
 fn next_fd(pid: Pid) -> u64 {
     let is_free = |number: &u64| {
         let path = format!("/proc/{}/fd/{number}", pid.as_raw_nonzero());
         fs::read_link(path).is_err()
     };
-    (0..).find(is_free).expect("one")
+    (0..).find(is_free).expect("a free number")
 }
 
 /// Accepts from one listener after the other, with time between.
@@ -183,7 +171,7 @@ const SHORT_LISTENERS: &[&str] = &[
     include_str!("header_waiter/short_listeners.py"),
 ];
 
-/// A loop that spins takes a hundred, or what the machine leaves to it.
+/// CPU time in a second, in hundredths. A loop that spins takes a hundred, or what a busy machine leaves to it.
 const SPIN_TICKS: u64 = 10;
-/// A third of 64 descriptors.
+/// A third of the 64 descriptors that the test leaves to the header waiter.
 const MAX_SLOW_HEADERS: usize = 21;

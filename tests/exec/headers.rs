@@ -1,4 +1,4 @@
-//! Headers: what each can name, and what happens to connections without one.
+//! Headers: the clients that they name, and what happens to connections without a header.
 
 mod senders;
 mod sources;
@@ -32,9 +32,9 @@ fn headers_of_every_version_and_family_name_the_client() {
             unreachable!("an IPv6 address")
         };
         // Never the balancer's address, which the server may trust.
-        let stands_in = (pseudo_ipv4(ip), client.port()).into();
+        let pseudo_address = (pseudo_ipv4(ip), client.port()).into();
         for header in [v1(client), v2(client)] {
-            served.assert_report(&served.report_for(&header), stands_in);
+            served.assert_report(&served.report_for(&header), pseudo_address);
         }
     }
 }
@@ -68,18 +68,19 @@ fn header_without_a_client_leaves_the_balancers_address() {
     }
 }
 
-/// As in `proxy`. `--dst` shows the destination in the family of the socket, whatever the client's.
+/// Deviations from the specification that leave no doubt are accepted, as by `proxy`, unless `--strict-header` is given. With
+/// `--dst` a destination of another family than the client's is no obstacle, either.
 #[test]
 fn unambiguous_deviations_are_served() {
     for mode in MODES {
         let client = fresh_client_v6();
         let (ip, port) = (client.ip(), client.port());
-        let nameless = SocketAddr::new(fresh_client_v4().ip(), 0);
+        let port_zero = SocketAddr::new(fresh_client_v4().ip(), 0);
         let lines = [
             (format!("PROXY TCP6 {ip} 10.0.0.2 {port} 2222\r\n"), client),
             (format!("PROXY TCP4 {ip} {ip} {port} 443\r\n"), client),
             (format!("PROXY TCP6 {ip} {ip} {port} 443 \r\n"), client),
-            (String::from_utf8(v1(nameless)).expect("text"), nameless),
+            (String::from_utf8(v1(port_zero)).expect("text"), port_zero),
         ];
         let served = ServerRig::with_mode(mode, "--accept=level --family=6", &["--dst"]);
         for (line, client) in &lines {
@@ -96,8 +97,8 @@ fn unambiguous_deviations_are_served() {
     }
 }
 
-/// A relayed connection has a client, also where headers are optional. `--without-client refuse` refuses balancers' own
-/// connections, too.
+/// A header that names no address of a relayed client is refused, also where headers are optional. `--without-client refuse`
+/// refuses balancers' own connections, too.
 #[test]
 fn header_without_a_client_is_refused_by_the_header_policy() {
     for mode in MODES {
@@ -236,7 +237,7 @@ fn listener_may_move_to_another_port() {
     }
 }
 
-/// With `--dst` getsockname(2) returns the header's destination: `socket.getsockname()` of Python.
+/// With `--dst` getsockname(2) returns the header's destination.
 #[test]
 fn dst_option_shows_the_headers_destination() {
     let script = r"import socket
@@ -245,18 +246,20 @@ while True:
     conn, _ = listener.accept()
     conn.sendall(b'%s %d\n' % (conn.getsockname()[0].encode(), conn.getsockname()[1]))
     conn.close()";
-    let wanted = [(&["--dst"][..], FRONT_V4), (&[], LISTEN_V4)];
-    let both = MODES.map(|mode| wanted.map(|wanted| (mode, wanted)));
-    for (mode, (options, seen)) in both.into_iter().flatten() {
-        let program = ProgramRig::with_mode(mode, options, &["/usr/bin/python3", "-uc", script]);
-        let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, &v2(fresh_client_v4()));
-        let (output, _) = conn.recv_to_end();
-        let expected = format!("{} {}\n", seen.ip(), seen.port());
-        assert_eq!(String::from_utf8_lossy(&output), expected, "{mode}");
+    for mode in MODES {
+        for (options, shown) in [(&["--dst"][..], FRONT_V4), (&[], LISTEN_V4)] {
+            let program =
+                ProgramRig::with_mode(mode, options, &["/usr/bin/python3", "-uc", script]);
+            let conn =
+                Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, &v2(fresh_client_v4()));
+            let (output, _) = conn.recv_to_end();
+            let expected = format!("{} {}\n", shown.ip(), shown.port());
+            assert_eq!(String::from_utf8_lossy(&output), expected, "{mode}");
+        }
     }
 }
 
-/// Longer than the part that the library reads by itself.
+/// The header is longer than the part that the library reads by itself.
 #[test]
 fn header_of_many_kilobytes_is_read() {
     for mode in MODES {
@@ -274,7 +277,7 @@ fn header_of_many_kilobytes_is_read() {
     }
 }
 
-/// After a reset the kernel knows no peer any more, and the local address still.
+/// After a reset the kernel has the local address still, and no peer.
 #[test]
 fn addresses_after_a_reset_are_those_that_the_kernel_has() {
     let script = r"import errno, socket

@@ -1,5 +1,5 @@
-//! What a compromised process of the program, which has dropped root, can do by the request channel of the library. It makes
-//! the channel's system call itself.
+//! What a compromised process of the program, which has dropped root, can do by the library's request channel to the header
+//! waiter. The process makes the channel's system call itself.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use crate::harness::conn::Conn;
 use crate::harness::lab::{Lab, Process};
 use crate::harness::rig::exec::{NOTIFY, PRELOAD, ProgramRig, v2};
 
-/// Sockets that linger, silent channels, and requests that are none: headers in two pieces are completed nevertheless.
+/// Sockets that linger, silent channels and malformed requests: headers in two pieces are completed nevertheless.
 #[test]
 fn requests_of_one_process_delay_no_client_of_the_others() {
     for child in [LINGERING, SILENT, MALFORMED] {
@@ -38,14 +38,15 @@ fn supervisor_connects_to_no_listener_of_others() {
     let lab = Lab::without_routes();
     let other = Process::start(&lab.server, "/usr/bin/python3", &["-uc", OTHER_LISTENER]);
     let program = start(lab, CLAIMING);
-    let line = |process: &Process, wanted: &'static str| {
-        process.wait_printed(wanted);
-    };
-    line(&other, "listening");
-    line(&program.process, "completed");
-    line(&program.process, "closed: another listener's address");
-    line(&program.process, "closed: no listener of the program");
-    line(&other, "no connection");
+    other.wait_printed("listening");
+    for line in [
+        "completed",
+        "closed: another listener's address",
+        "closed: no listener of the program",
+    ] {
+        program.process.wait_printed(line);
+    }
+    other.wait_printed("no connection");
 }
 
 /// The kernel lets a listener of another network namespace have the same address. The connection is parked for one of them.
@@ -55,9 +56,8 @@ fn connections_are_handed_to_no_listener_of_another_namespace() {
         let script = format!("{SERVER}{take}{ELSEWHERE}");
         let command = ["/usr/bin/python3", "-uc", &script];
         let program = ProgramRig::with_mode(mode, OPTIONS, &command);
-        for wanted in ["elsewhere: nothing", "here: a connection"] {
-            let is_it = |line: &str| (line == wanted).then_some(());
-            program.process.wait_line(wanted, is_it);
+        for line in ["elsewhere: nothing", "here: a connection"] {
+            program.process.wait_printed(line);
         }
     }
 }
@@ -67,12 +67,11 @@ fn connections_are_handed_to_no_listener_of_another_namespace() {
 fn no_connection_of_another_namespace_is_handed_to_the_program() {
     let script = format!("{TAKE_BY_REQUEST}{INJECTING}");
     let program = start(Lab::without_routes(), &script);
-    for wanted in [
+    for line in [
         "of the program's namespace: a connection",
         "of another one: nothing",
     ] {
-        let is_it = |line: &str| (line == wanted).then_some(());
-        program.process.wait_line(wanted, is_it);
+        program.process.wait_printed(line);
     }
 }
 
@@ -81,8 +80,8 @@ fn no_connection_of_another_namespace_is_handed_to_the_program() {
 fn connection_that_is_not_confirmed_is_handed_to_another() {
     let script = format!("{TAKE_BY_REQUEST}{HOARDING}");
     let program = start(Lab::without_routes(), &script);
-    for wanted in ["at once: nothing", "too late", "later: a connection"] {
-        program.process.wait_printed(wanted);
+    for line in ["at once: nothing", "too late", "later: a connection"] {
+        program.process.wait_printed(line);
     }
 }
 
@@ -93,11 +92,11 @@ fn start(lab: Lab, child: &str) -> ProgramRig {
 
 const OPTIONS: &[&str] = &["--ports=8443,9000-9009", "--header-timeout=20s"];
 
-/// The parent serves its clients; the child, what follows here, is compromised.
+/// The parent serves clients. The child is compromised, and runs the script that is appended.
 const SERVER: &str = include_str!("compromised/server.py");
 
-/// Sends sockets whose close waits for a reader that does not read: more of them than a request has, as connections, and one
-/// queued behind a request. The sender closes its own before they are received, or exits, which does not wait.
+/// Sends sockets whose close waits for a reader that does not read: sixteen in one request, which is too many, or one queued
+/// behind a request. The sender closes its own descriptors before the header waiter receives them, or exits, which does not wait.
 const LINGERING: &str = include_str!("compromised/lingering.py");
 
 /// Keeps as many channels open as it can.
@@ -128,8 +127,8 @@ def take(listener):
         return None
 "#;
 
-/// Has two connections of its own, from a listener of its own, without a client in the table. Each has half of another header
-/// pending when it is parked.
+/// Parks two connections of a listener of its own, which have no client in the table. Each has half of a second header pending
+/// when it is parked.
 const CLAIMING: &str = include_str!("compromised/claiming.py");
 
 /// Listens as soon as the port is free.

@@ -7,7 +7,7 @@ use crate::harness::conn::Conn;
 use crate::harness::programs::sender::{NginxStream, curl_with_header};
 use crate::harness::rig::exec::ProgramRig;
 
-/// curl takes its own end of the connection as the source.
+/// curl names its own end of the connection as the source.
 #[test]
 fn headers_of_curl_and_nginx_name_the_client() {
     let program = ProgramRig::start(&["/usr/bin/python3", "-uc", PYTHON]);
@@ -21,11 +21,10 @@ fn headers_of_curl_and_nginx_name_the_client() {
     assert_eq!(find_peer(&output), Some(CLIENT_V4), "{output}");
 }
 
-/// Finds `peer ADDRESS PORT`, anywhere in a line.
+/// The address in the first line `peer ADDRESS PORT`.
 fn find_peer(text: &str) -> Option<SocketAddr> {
-    let mut lines = text.lines().filter_map(|line| line.strip_prefix("peer "));
-    lines.find_map(|line| {
-        let (ip, port) = line.trim().split_once(' ')?;
+    text.lines().find_map(|line| {
+        let (ip, port) = line.strip_prefix("peer ")?.trim().split_once(' ')?;
         crate::harness::addr::from_parts(ip, port)
     })
 }

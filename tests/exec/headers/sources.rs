@@ -36,7 +36,7 @@ fn special_sources_are_refused_on_an_ipv6_listener() {
     }
 }
 
-/// They do not pass unchanged, either: there is a header, and its claim is false.
+/// Such a connection is not passed through as one without a header: it has one, whose claim is false.
 #[test]
 fn special_sources_are_refused_where_headers_are_optional() {
     for mode in MODES {
@@ -101,8 +101,8 @@ fn peer_that_claims_its_own_endpoint_is_treated_as_local() {
         conn.send(&[&header_bytes::v1(conn.local_addr(), FRONT_V4)[..], b"hi"].concat());
         served.assert_sees(&conn, conn.local_addr());
         let conn = Conn::connect(&served.lab.server, listener);
-        let beside = SocketAddr::new(conn.local_addr().ip(), conn.local_addr().port() ^ 1);
-        conn.send(&header_bytes::v1(beside, FRONT_V4));
+        let other_port = SocketAddr::new(conn.local_addr().ip(), conn.local_addr().port() ^ 1);
+        conn.send(&header_bytes::v1(other_port, FRONT_V4));
         assert_eq!(conn.wait_closed().0, End::Reset);
     }
 }
@@ -112,7 +112,7 @@ fn client(ip: &str) -> SocketAddr {
     SocketAddr::new(ip, 40_010)
 }
 
-/// Asserts a reset without output of the server, which greets every client it sees.
+/// Asserts a reset without output of the server, which reports to every client that it accepts.
 #[track_caller]
 fn assert_refused(served: &ServerRig, listener: SocketAddr, header: &[u8], claimed: &str) {
     let bytes = [header, b"hello"].concat();

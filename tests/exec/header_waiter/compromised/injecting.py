@@ -1,6 +1,5 @@
-# Follows server.py: parks a connection of another network namespace for a listener of the program.
-def is_served(listener, own):
-    """Whether the program gets a connection of a listener that is parked for its own at the same address."""
+def park_and_take(listener, own):
+    """Parks a connection of `listener` for the program's listener `own` at the same address, and tries to take it there."""
     client = park(listener, own)
     time.sleep(0.3)
     try:
@@ -10,7 +9,7 @@ def is_served(listener, own):
     time.sleep(0.5)
     return "a connection" if take(own) else "nothing"
 
-one, other = (socket.create_server(("127.0.0.1", port)) for port in (9000, 9001))
-print("of the program's namespace:", is_served(one, one))
-print("of another one:", is_served(listen_elsewhere(other.getsockname()), other))
+own, other = (socket.create_server(("127.0.0.1", port)) for port in (9000, 9001))
+print("of the program's namespace:", park_and_take(own, own))
+print("of another one:", park_and_take(listen_elsewhere(other.getsockname()), other))
 time.sleep(60)

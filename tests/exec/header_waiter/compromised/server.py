@@ -13,7 +13,7 @@ def channel():
 
 def request(bytes, *passed):
     socket_ = channel()
-    rights = array.array("i", [file.fileno() for file in passed])
+    rights = array.array("i", [passed_socket.fileno() for passed_socket in passed])
     socket_.sendmsg([bytes], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
     return socket_
 
@@ -29,8 +29,8 @@ def listen_elsewhere(address):
 
 HEADER = b"PROXY TCP4 203.0.113.7 198.51.100.10 56324 443\r\n"
 
-# Accepts a connection with half a header, and parks it with the claim that it belongs to another listener. Returns its client.
 def park(listener, claimed):
+    """Parks a connection of `listener`, with half a header, as one of the listener `claimed`. Returns the client's socket."""
     client = socket.create_connection(listener.getsockname())
     client.sendall(b"PROXY UNKNOWN\r\n")
     connection, _ = listener.accept()
@@ -40,9 +40,9 @@ def park(listener, claimed):
     connection.close()
     return client
 
-# Returns a listener with a connection that is ready, as its header was completed after accept(2); and the client, which has to
-# stay open.
 def listen_with_ready_connection():
+    """Returns a listener with a ready connection, whose header was completed after accept(2), and the client's socket, which has to
+    stay open."""
     own = socket.create_server(("127.0.0.1", 9000))
     own.setblocking(False)
     client = socket.create_connection(own.getsockname())
