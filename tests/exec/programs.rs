@@ -21,10 +21,11 @@ mod running;
 use std::net::SocketAddr;
 
 use crate::harness::addr::{
-    CLIENT_V4, CLIENT_V6, FRONT_V6, LISTEN_V4, LISTEN_V6, fresh_client_v4, fresh_client_v6,
+    CLIENT_V4, CLIENT_V6, FRONT_V4, FRONT_V6, LISTEN_V4, LISTEN_V6, fresh_client_v4,
+    fresh_client_v6,
 };
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Host, wait_until};
+use crate::harness::lab::{Host, Scratch, wait_until};
 use crate::harness::peername::Peername;
 use crate::harness::programs::sender::{Haproxy, NginxStream};
 use crate::harness::rig::exec::{pseudo_ipv4, v1, v2};
@@ -54,26 +55,26 @@ fn assert_sees_its_clients(program: &Program) {
             continue;
         }
         if program.listens_on.contains(&Listener::V4) {
-            on_ipv4(&Running::start(program, mode, Listener::V4));
+            assert_sees_on_ipv4(&Running::start(program, mode, Listener::V4));
         }
         if program.listens_on.contains(&Listener::Both) {
-            on_both(&Running::start(program, mode, Listener::Both));
+            assert_sees_on_both(&Running::start(program, mode, Listener::Both));
         }
     }
 }
 
-fn on_ipv4(running: &Running<'_>) {
+fn assert_sees_on_ipv4(running: &Running<'_>) {
     for header in [v1, v2] {
         let client = fresh_client_v4();
-        running.sees(raw(running, LISTEN_V4), &header(client), client);
+        running.assert_sees(connect(running, LISTEN_V4), &header(client), client);
         let client = fresh_client_v6();
         match running.mode {
             // The proxy in the program's network targets [::1] for such clients, where there is no listener.
-            Mode::Netns => running.refuses(raw(running, LISTEN_V4), &header(client)),
-            _ => running.sees(
-                raw(running, LISTEN_V4),
+            Mode::Netns => running.assert_refuses(connect(running, LISTEN_V4), &header(client)),
+            _ => running.assert_sees(
+                connect(running, LISTEN_V4),
                 &header(client),
-                on_an_ipv4_socket(client),
+                shown_by_ipv4_socket(client),
             ),
         }
     }
@@ -81,18 +82,18 @@ fn on_ipv4(running: &Running<'_>) {
     (running.program.real_client)(running);
 }
 
-fn on_both(running: &Running<'_>) {
+fn assert_sees_on_both(running: &Running<'_>) {
     for header in [v1, v2] {
         for (listener, client) in [
             (LISTEN_V4, fresh_client_v4()),
             (LISTEN_V6, fresh_client_v6()),
         ] {
-            running.sees(raw(running, listener), &header(client), client);
+            running.assert_sees(connect(running, listener), &header(client), client);
         }
     }
     let _nginx = NginxStream::start(&running.lab, LISTEN_V6);
     let conn = Conn::connect(&running.lab.client, FRONT_V6);
-    running.sees(conn, b"", CLIENT_V6);
+    running.assert_sees(conn, b"", CLIENT_V6);
 }
 
 /// New workers take over the listener, with connections that have an incomplete header.
@@ -103,21 +104,21 @@ fn nginx_reload_loses_no_client() {
         let running = Running::start(&program, mode, Listener::V4);
         let slow = fresh_client_v4();
         let (first, rest) = (&v2(slow)[..20], &v2(slow)[20..]);
-        let waiting = raw(&running, LISTEN_V4);
+        let waiting = connect(&running, LISTEN_V4);
         waiting.send(first);
         let client = fresh_client_v4();
-        running.sees(raw(&running, LISTEN_V4), &v2(client), client);
+        running.assert_sees(connect(&running, LISTEN_V4), &v2(client), client);
         let before = running.instances();
         running.signal_program(Signal::HUP);
         wait_until("new workers alone", || {
             let now = running.instances();
             let old = now.iter().filter(|pid| before.contains(pid)).count();
-            // The master stays, and has two.
+            // The master stays, and has two new workers.
             old == 1 && now.len() == 3
         });
-        running.sees(waiting, rest, slow);
+        running.assert_sees(waiting, rest, slow);
         for client in [(); 8].map(|()| fresh_client_v4()) {
-            running.sees(raw(&running, LISTEN_V4), &v2(client), client);
+            running.assert_sees(connect(&running, LISTEN_V4), &v2(client), client);
         }
     }
 }
@@ -135,15 +136,15 @@ fn workers_see_their_clients() {
         for number in 0..20_usize {
             let client = fresh_client_v4();
             let header = v2(client);
-            let at = if number.is_multiple_of(4) { 20 } else { 0 };
-            let conn = raw(&running, LISTEN_V4);
-            conn.send(&header[..at]);
-            running.sees(conn, &header[at..], client);
+            let split = if number.is_multiple_of(4) { 20 } else { 0 };
+            let conn = connect(&running, LISTEN_V4);
+            conn.send(&header[..split]);
+            running.assert_sees(conn, &header[split..], client);
         }
     }
 }
 
-fn raw(running: &Running<'_>, to: SocketAddr) -> Conn {
+fn connect(running: &Running<'_>, to: SocketAddr) -> Conn {
     Conn::connect(&running.lab.balancer, to)
 }
 
@@ -151,8 +152,8 @@ fn raw(running: &Running<'_>, to: SocketAddr) -> Conn {
 /// balancer as its client.
 fn assert_refused(program: &Program) {
     let host = Host::new();
-    let scratch = crate::harness::lab::Scratch::new();
-    let command = (program.command)(&catalogue::ProgramRig {
+    let scratch = Scratch::new();
+    let command = (program.command)(&catalogue::CommandContext {
         host: &host,
         scratch: &scratch,
         listener: Listener::V4,
@@ -171,15 +172,15 @@ fn assert_refused(program: &Program) {
 }
 
 /// The address by which preload and notify show an IPv6 client on an IPv4 socket.
-fn on_an_ipv4_socket(client: SocketAddr) -> SocketAddr {
+fn shown_by_ipv4_socket(client: SocketAddr) -> SocketAddr {
     match client {
         SocketAddr::V6(v6) => (pseudo_ipv4(*v6.ip()), v6.port()).into(),
         v4 @ SocketAddr::V4(_) => v4,
     }
 }
 
-/// A client through HAProxy, seen with its own address.
-fn as_itself(running: &Running<'_>) {
-    let conn = Conn::connect(&running.lab.client, crate::harness::addr::FRONT_V4);
-    running.sees(conn, b"", CLIENT_V4);
+/// Connects the lab's client through HAProxy, and asserts that the program sees it.
+fn connect_through_haproxy(running: &Running<'_>) {
+    let conn = Conn::connect(&running.lab.client, FRONT_V4);
+    running.assert_sees(conn, b"", CLIENT_V4);
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::OnceLock;
 
-use super::clients::{asks_sql, logs_in};
+use super::clients::{connect_by_psql, connect_by_ssh};
 use super::running::{Listener, Running};
 use crate::harness::addr::{v4, v6};
 use crate::harness::lab::{Host, Scratch};
@@ -15,46 +15,50 @@ use crate::harness::rig::exec_notify::compiled_go_server;
 
 /// A row of the table.
 pub(super) struct Program {
-    /// The command line that listens on port 8443; writes the files it needs.
-    pub(super) command: fn(&ProgramRig<'_>) -> Vec<String>,
-    /// The command that starts `peername exec`: as another user, with a directory of its own.
+    /// Returns the command of a server on port 8443, and writes the files that it needs.
+    pub(super) command: fn(&CommandContext<'_>) -> Vec<String>,
+    /// The prefix of the command that starts `peername exec`, which changes the user or mounts a directory.
     pub(super) through: &'static [&'static str],
     pub(super) can_be_preloaded: bool,
     pub(super) listens_on: &'static [Listener],
     /// What a client sends first.
     pub(super) request: &'static [u8],
-    /// Where the program reports its client, and the text before the address.
-    pub(super) answers: Answers,
+    /// Where the program reports its client's address.
+    pub(super) reports_to: ReportsTo,
+    /// The text before the address in a report.
     pub(super) marker: &'static str,
     /// Whether the next client connects only after the child for the last one has exited. The SIGCHLD of that child can
     /// interrupt getpeername(2) under a supervisor, and socat does not repeat the call.
     pub(super) one_at_a_time: bool,
-    /// A real client behind HAProxy.
+    /// Connects by the program's usual client through HAProxy, and asserts that the program sees that client.
     pub(super) real_client: fn(&Running<'_>),
 }
 
-/// Where a program runs.
-pub(super) struct ProgramRig<'a> {
+/// What the command of a program depends on.
+pub(super) struct CommandContext<'a> {
     pub(super) host: &'a Host,
     pub(super) scratch: &'a Scratch,
     pub(super) listener: Listener,
 }
 
-pub(super) enum Answers {
+pub(super) enum ReportsTo {
+    /// To the client, on its connection.
     Client,
+    /// To standard output or standard error.
     Log,
 }
 
+/// A program that sends each client a line `peer ADDRESS PORT`.
 const USUAL: Program = Program {
     command: |_| Vec::new(),
     through: &[],
     can_be_preloaded: true,
     listens_on: &[Listener::V4, Listener::Both],
     request: b"hello\n",
-    answers: Answers::Client,
+    reports_to: ReportsTo::Client,
     marker: "peer ",
     one_at_a_time: false,
-    real_client: super::as_itself,
+    real_client: super::connect_through_haproxy,
 };
 
 pub(super) fn go_static() -> Program {
@@ -66,7 +70,7 @@ pub(super) fn go_static() -> Program {
     }
 }
 
-/// Dynamically linked, and yet it makes its system calls without the C library.
+/// A Go program that is dynamically linked. It makes its system calls without the C library all the same.
 pub(super) fn go_cgo() -> Program {
     Program {
         command: |rig| go(rig, true),
@@ -76,7 +80,7 @@ pub(super) fn go_cgo() -> Program {
     }
 }
 
-fn go(rig: &ProgramRig<'_>, cgo: bool) -> Vec<String> {
+fn go(rig: &CommandContext<'_>, cgo: bool) -> Vec<String> {
     let network = rig.pick("tcp4", "tcp");
     let program = compiled_go_server(cgo).to_str().expect("text").to_owned();
     vec![program, network.to_owned(), ":8443".to_owned()]
@@ -99,7 +103,7 @@ pub(super) fn c_musl() -> Program {
     }
 }
 
-fn c(rig: &ProgramRig<'_>, libc: Libc) -> Vec<String> {
+fn c(rig: &CommandContext<'_>, libc: Libc) -> Vec<String> {
     let family = rig.pick("4", "6");
     let arguments = format!("--accept=level --family={family} --brief");
     words(&compiled_server(libc), &arguments)
@@ -110,7 +114,7 @@ pub(super) fn python() -> Program {
         command: |rig| {
             let (class, ip) = (rig.pick("V4", "V6"), rig.pick("0.0.0.0", "::"));
             let script = format!("{PYTHON}{class}((\"{ip}\", 8443), Hello).serve_forever()\n");
-            words_and("/usr/bin/python3 -uc", script)
+            words_with_last("/usr/bin/python3 -uc", script)
         },
         request: HTTP,
         ..USUAL
@@ -119,7 +123,7 @@ pub(super) fn python() -> Program {
 
 pub(super) fn node() -> Program {
     Program {
-        command: |rig| words_and("node -e", NODE.replace("HOST", rig.pick("0.0.0.0", "::"))),
+        command: |rig| words_with_last("node -e", NODE.replace("HOST", rig.pick("0.0.0.0", "::"))),
         ..USUAL
     }
 }
@@ -128,7 +132,7 @@ pub(super) fn erlang() -> Program {
     Program {
         command: |rig| {
             let options = rig.pick("inet", "inet6, {ipv6_v6only, false}");
-            words_and("erl -noshell -eval", ERLANG.replace("FAMILY", options))
+            words_with_last("erl -noshell -eval", ERLANG.replace("FAMILY", options))
         },
         ..USUAL
     }
@@ -174,7 +178,7 @@ pub(super) fn redis() -> Program {
             let rest = "--port 8443 --appendonly no --protected-mode no --save";
             let line = format!("redis-server --bind {bind} {rest}");
             // An empty argument, so that nothing is saved.
-            words_and(&line, String::new())
+            words_with_last(&line, String::new())
         },
         request: b"CLIENT INFO\r\n",
         marker: " addr=",
@@ -182,7 +186,7 @@ pub(super) fn redis() -> Program {
     }
 }
 
-/// Two workers, of another user, at one listener; each has its own with `reuseport`.
+/// nginx with two workers of another user, which share one listener, or with `reuseport` have one each.
 pub(super) fn nginx() -> Program {
     Program {
         command: |rig| nginx_with(rig, ""),
@@ -197,7 +201,7 @@ pub(super) fn nginx_reuseport() -> Program {
     }
 }
 
-fn nginx_with(rig: &ProgramRig<'_>, option: &str) -> Vec<String> {
+fn nginx_with(rig: &CommandContext<'_>, option: &str) -> Vec<String> {
     let listen = rig.pick("0.0.0.0:8443", "[::]:8443 ipv6only=off");
     let config = NGINX.replace("LISTEN", &format!("{listen} {option}"));
     words("nginx -e stderr -c", &rig.write("nginx.conf", &config))
@@ -216,11 +220,11 @@ pub(super) fn apache() -> Program {
 
 const WEB_SERVER: Program = Program {
     request: HTTP,
-    answers: Answers::Log,
+    reports_to: ReportsTo::Log,
     ..USUAL
 };
 
-/// It refuses to run as root. A process serves each connection.
+/// PostgreSQL refuses to run as root, and serves each connection by a process.
 pub(super) fn postgres() -> Program {
     Program {
         command: |rig| {
@@ -236,9 +240,9 @@ pub(super) fn postgres() -> Program {
         },
         through: &["runuser", "-u", "postgres", "--"],
         request: STARTUP,
-        answers: Answers::Log,
+        reports_to: ReportsTo::Log,
         marker: "connection received: host=",
-        real_client: asks_sql,
+        real_client: connect_by_psql,
         ..USUAL
     }
 }
@@ -256,9 +260,9 @@ pub(super) fn sshd() -> Program {
         },
         through: &["unshare", "--mount", "sh", "-c", sshd::RUN, "sh"],
         request: b"SSH-2.0-test\r\n",
-        answers: Answers::Log,
+        reports_to: ReportsTo::Log,
         marker: "Connection from ",
-        real_client: logs_in,
+        real_client: connect_by_ssh,
         ..USUAL
     }
 }
@@ -283,24 +287,25 @@ pub(super) fn socat_v6() -> Program {
 }
 
 fn socat_on(listen: &str) -> Vec<String> {
-    words_and(
+    words_with_last(
         &format!("socat {listen}"),
         "SYSTEM:echo peer $SOCAT_PEERADDR $SOCAT_PEERPORT".to_owned(),
     )
 }
 
-/// It supports one family at a time.
+/// netcat supports one family at a time.
 pub(super) fn netcat() -> Program {
     Program {
         command: |_| words("nc.openbsd -lnvk", "0.0.0.0 8443"),
         listens_on: &[Listener::V4],
-        answers: Answers::Log,
+        reports_to: ReportsTo::Log,
         marker: "Connection received on ",
         ..USUAL
     }
 }
 
-impl ProgramRig<'_> {
+impl CommandContext<'_> {
+    /// Returns the text for what the program listens on.
     fn pick<'a>(&self, v4: &'a str, both: &'a str) -> &'a str {
         match self.listener {
             Listener::V4 => v4,
@@ -316,12 +321,15 @@ impl ProgramRig<'_> {
 }
 
 fn words(program: &str, arguments: &str) -> Vec<String> {
-    let words = program.split(' ').chain(arguments.split(' '));
-    words.map(str::to_owned).collect()
+    program
+        .split(' ')
+        .chain(arguments.split(' '))
+        .map(str::to_owned)
+        .collect()
 }
 
-/// Splits a command line; the last argument may have spaces.
-fn words_and(program: &str, last: String) -> Vec<String> {
+/// Splits a command line, and appends a last argument, which may have spaces.
+fn words_with_last(program: &str, last: String) -> Vec<String> {
     program
         .split(' ')
         .map(str::to_owned)
@@ -336,7 +344,7 @@ pub(super) const STARTUP: &[u8] = b"\0\0\0\x17\0\x03\0\0user\0postgres\0\0";
 
 const PYTHON: &str = include_str!("catalogue/python.py");
 
-/// It never asks accept(2) for the address.
+/// Node gets the address by getpeername(2) alone: it passes no buffer to accept(2).
 const NODE: &str = r#"
 require("net").createServer(socket => {
     socket.on("error", () => {});

@@ -8,20 +8,20 @@ use crate::harness::programs::server::{postgres, sshd};
 use crate::harness::rig::exec::v2;
 
 /// A login with a key: sshd closes every descriptor, executes itself anew and calls getpeername(2) there.
-pub(super) fn logs_in(running: &Running<'_>) {
+pub(super) fn connect_by_ssh(running: &Running<'_>) {
     let client = &running.lab.client;
     let seen = sshd::reported_client(&running.process, &running.scratch, client, FRONT_V4);
     assert_eq!(seen, CLIENT_V4, "{:?}", running.mode);
 }
 
 /// `pg_hba.conf` admits the client alone: PostgreSQL decides by the client's address, not the proxy's.
-pub(super) fn asks_sql(running: &Running<'_>) {
+pub(super) fn connect_by_psql(running: &Running<'_>) {
     let output = postgres::select_client(&running.lab.client, FRONT_V4);
     let client = format!("{} {}", CLIENT_V4.ip(), CLIENT_V4.port());
     assert_eq!(output.trim(), client, "{:?}", running.mode);
-    let stranger = fresh_client_v4();
-    let bytes = [&v2(stranger)[..], super::catalogue::STARTUP].concat();
+    let other = fresh_client_v4();
+    let bytes = [&v2(other)[..], super::catalogue::STARTUP].concat();
     let conn = Conn::connect_and_send(&running.lab.balancer, LISTEN_V4, &bytes);
     let output = String::from_utf8_lossy(&conn.recv_some()).into_owned();
-    assert_contains(&output, &[&format!("\"{}\"", stranger.ip())]);
+    assert_contains(&output, &[&format!("\"{}\"", other.ip())]);
 }

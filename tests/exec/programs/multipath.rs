@@ -1,4 +1,4 @@
-//! Programs that listen by MPTCP: Go's by itself, others with mptcpize(8).
+//! Programs that listen by MPTCP: Go programs by themselves, others by mptcpize(8).
 
 use super::catalogue::{self, Program};
 use super::running::{Listener, Mode, Running};
@@ -13,7 +13,8 @@ fn go_listens_by_mptcp() {
 
 #[test]
 fn redis_listens_by_mptcp() {
-    let command = |rig: &catalogue::ProgramRig<'_>| mptcpized((catalogue::redis().command)(rig));
+    let command =
+        |rig: &catalogue::CommandContext<'_>| run_by_mptcpize((catalogue::redis().command)(rig));
     assert_sees_multipath_clients(&Program {
         command,
         ..catalogue::redis()
@@ -22,7 +23,8 @@ fn redis_listens_by_mptcp() {
 
 #[test]
 fn python_listens_by_mptcp() {
-    let command = |rig: &catalogue::ProgramRig<'_>| mptcpized((catalogue::python().command)(rig));
+    let command =
+        |rig: &catalogue::CommandContext<'_>| run_by_mptcpize((catalogue::python().command)(rig));
     assert_sees_multipath_clients(&Program {
         command,
         ..catalogue::python()
@@ -42,12 +44,12 @@ fn assert_sees_multipath_clients(program: &Program) {
                 _ => Conn::connect_multipath(balancer, LISTEN_V4),
             };
             let client = fresh_client_v4();
-            running.sees(conn, &v2(client), client);
+            running.assert_sees(conn, &v2(client), client);
         }
     }
 }
 
-fn mptcpized(command: Vec<String>) -> Vec<String> {
+fn run_by_mptcpize(command: Vec<String>) -> Vec<String> {
     let words = ["mptcpize", "run"].map(str::to_owned);
     words.into_iter().chain(command).collect()
 }

@@ -5,9 +5,9 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 
-use peername_sys::process::pidfd::{Signal, descendants};
+use peername_sys::process::pidfd::{PidFd, Signal, descendants};
 
-use super::catalogue::{Answers, Program, ProgramRig};
+use super::catalogue::{CommandContext, Program, ReportsTo};
 use crate::harness::addr::{LISTEN_V4, LISTEN_V6};
 use crate::harness::conn::Conn;
 use crate::harness::lab::{Lab, OWN_PID_NAMESPACE, Process, Scratch, wait_until};
@@ -37,15 +37,16 @@ impl Mode {
     }
 }
 
-/// What a program is to listen on.
+/// What a program listens on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Listener {
     /// 0.0.0.0:8443.
     V4,
-    /// That and [::]:8443, on one socket or two as the program does it.
+    /// 0.0.0.0:8443 and [::]:8443, on one socket or two as the program does it.
     Both,
 }
 
+/// A program that listens, and the network around it.
 pub(super) struct Running<'a> {
     pub(super) program: &'a Program,
     pub(super) mode: Mode,
@@ -58,14 +59,14 @@ pub(super) struct Running<'a> {
 }
 
 impl<'a> Running<'a> {
-    /// Starts it in a PID namespace, from a directory where every user may execute it.
+    /// Starts a program by this mode. The copy of the binary is in a directory where every user may execute it.
     pub(super) fn start(program: &'a Program, mode: Mode, listener: Listener) -> Self {
         let (lab, scratch) = (Lab::without_routes(), Scratch::new());
         let binary = copy_executable(&lab.server, &scratch);
         let shared = built_library().to_str().expect("text");
         lab.server
             .run("cp", &[shared, &scratch.path_text("libpeername.so")]);
-        let command = (program.command)(&ProgramRig {
+        let command = (program.command)(&CommandContext {
             host: &lab.server,
             scratch: &scratch,
             listener,
@@ -76,12 +77,12 @@ impl<'a> Running<'a> {
         let (process, agent) = match mode.option() {
             Some(option) => {
                 let through = [OWN_PID_NAMESPACE, program.through].concat();
-                let args = ["exec", option].into_iter();
-                let args = args
+                let args: Vec<&str> = ["exec", option]
+                    .into_iter()
                     .chain(OPTIONS.iter().copied())
                     .chain(["--"])
-                    .chain(words);
-                let args: Vec<&str> = args.collect();
+                    .chain(words)
+                    .collect();
                 let process = Process::start_through(&lab.server, &through, &binary, &args);
                 (process, None)
             }
@@ -97,13 +98,15 @@ impl<'a> Running<'a> {
                 (container.run(&lab.server, &words), Some(agent))
             }
         };
-        let all = match listener {
+        let listeners = match listener {
             Listener::V4 => &[LISTEN_V4][..],
             Listener::Both => &[LISTEN_V4, LISTEN_V6],
         };
         let process = match mode {
-            Mode::Netns => process.wait_listening(all).wait_listening_in_netns(8443),
-            _ => process.wait_listening(all),
+            Mode::Netns => process
+                .wait_listening(listeners)
+                .wait_listening_in_netns(8443),
+            _ => process.wait_listening(listeners),
         };
         Self {
             program,
@@ -116,20 +119,20 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Sends the header and the client's first data, and waits until the program reports `client`. An IPv4
-    /// client may be written as an IPv6 socket shows it.
+    /// Sends the header and the client's first data, and asserts that the program reports `client`. The report of an IPv4
+    /// client may be an IPv4-mapped address.
     #[track_caller]
-    pub(super) fn sees(&self, conn: Conn, header: &[u8], client: SocketAddr) {
+    pub(super) fn assert_sees(&self, conn: Conn, header: &[u8], client: SocketAddr) {
         conn.send(&[header, self.program.request].concat());
-        let is_client = |line: &str| {
+        let find_client = |line: &str| {
             let (_, after) = line.split_once(self.program.marker)?;
             (address(after)? == client).then_some(())
         };
-        match self.program.answers {
-            Answers::Client => {
-                let said =
-                    conn.recv_text_until(|said| said.lines().any(|l| is_client(l).is_some()));
-                let seen = said.lines().find_map(is_client);
+        match self.program.reports_to {
+            ReportsTo::Client => {
+                let said = conn
+                    .recv_text_until(|said| said.lines().any(|line| find_client(line).is_some()));
+                let seen = said.lines().find_map(find_client);
                 let log = self.process.log();
                 assert!(
                     seen.is_some(),
@@ -137,11 +140,11 @@ impl<'a> Running<'a> {
                     self.mode
                 );
             }
-            Answers::Log => self.process.wait_line(&format!("of {client}"), is_client),
+            ReportsTo::Log => self.process.wait_line(&format!("of {client}"), find_client),
         }
         drop(conn);
         if self.program.one_at_a_time {
-            wait_until("it is by itself", || self.instances().len() == 1);
+            wait_until("the child has exited", || self.instances().len() == 1);
         }
     }
 
@@ -151,20 +154,20 @@ impl<'a> Running<'a> {
             let comm = fs::read_to_string(format!("/proc/{pid}/comm"));
             comm.is_ok_and(|comm| comm.trim_end() == self.name)
         };
-        let mut all = descendants(self.process.pid());
-        all.retain(is_named);
-        all
+        let mut pids = descendants(self.process.pid());
+        pids.retain(is_named);
+        pids
     }
 
     pub(super) fn signal_program(&self, signal: Signal) {
         let program = self.instances()[0];
-        let process = peername_sys::process::pidfd::PidFd::open(program).expect("the program");
+        let process = PidFd::open(program).expect("the program");
         process.signal(signal).expect("a signal");
     }
 
     /// Asserts that the connection ends without output.
     #[track_caller]
-    pub(super) fn refuses(&self, conn: Conn, header: &[u8]) {
+    pub(super) fn assert_refuses(&self, conn: Conn, header: &[u8]) {
         conn.send(&[header, self.program.request].concat());
         conn.wait_closed();
     }
