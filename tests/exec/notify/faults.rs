@@ -27,7 +27,7 @@ fn killed_supervisor_ends_the_program() {
     }
 }
 
-/// Also before the program has accepted anything, while it waits elsewhere than in accept(2).
+/// The program has not accepted anything yet, and waits elsewhere than in accept(2).
 #[test]
 fn supervisor_killed_at_once_ends_the_program() {
     let mut exec = NotifyRig::start_variant("level");
@@ -35,7 +35,7 @@ fn supervisor_killed_at_once_ends_the_program() {
     assert_ended_by_sigterm(&mut exec);
 }
 
-/// By the monitor: at ENOSYS the server would exit with 1.
+/// Asserts that the monitor has ended the program: after ENOSYS from accept(2) the server would exit with 1.
 #[track_caller]
 fn assert_ended_by_sigterm(exec: &mut NotifyRig) {
     let status = exec.process.wait_exit(WAIT_LIMIT).expect("its end");
@@ -49,14 +49,14 @@ fn helpers_keep_no_other_privileges() {
     let exec = NotifyRig::start_variant("fork");
     assert_sees(&exec.lab, fresh_client_v4());
     for (helper, kept) in [
-        (exec.supervisor_pid(), 1 << 19 | 1 << 5),
-        (exec.monitor_pid(), 1 << 5),
+        (exec.supervisor_pid(), CAP_SYS_PTRACE | CAP_KILL),
+        (exec.monitor_pid(), CAP_KILL),
     ] {
         let status = fs::read_to_string(format!("/proc/{}/status", helper.as_raw_nonzero()));
         let status = status.expect("its status");
         let field = |name: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name));
-            u64::from_str_radix(line.expect(name).trim(), 16).expect("a number")
+            let value = status.lines().find_map(|line| line.strip_prefix(name));
+            u64::from_str_radix(value.expect(name).trim(), 16).expect("a number")
         };
         assert_eq!([field("CapPrm:"), field("CapEff:")], [kept; 2], "{status}");
         assert_eq!(
@@ -68,7 +68,7 @@ fn helpers_keep_no_other_privileges() {
     }
 }
 
-/// A program that does not end by itself is killed.
+/// SIGKILL follows where SIGTERM has no effect.
 #[test]
 fn killed_supervisor_ends_a_program_that_ignores_sigterm() {
     let mut exec = NotifyRig::start_ignoring_sigterm("fork");
@@ -151,7 +151,7 @@ fn killed_monitor_is_replaced() {
     assert_ended_by_sigterm(&mut exec);
 }
 
-/// Without another accept(2): the server waits in its first.
+/// The supervisor tries again by itself: the server waits in its first accept(2), and makes no other call.
 #[test]
 fn monitor_that_can_not_be_started_is_started_later() {
     let mut exec = NotifyRig::start_variant("block");
@@ -162,17 +162,18 @@ fn monitor_that_can_not_be_started_is_started_later() {
         current: Some(3),
         maximum: getrlimit(Resource::Nofile).maximum,
     };
-    let plenty = prlimit(Some(supervisor), Resource::Nofile, none_free).expect("prlimit(2)");
+    let previous_limit =
+        prlimit(Some(supervisor), Resource::Nofile, none_free).expect("prlimit(2)");
     kill_pid(exec.monitor_pid());
     exec.process.wait_logged("no monitor of the supervisor");
-    prlimit(Some(supervisor), Resource::Nofile, plenty).expect("prlimit(2)");
+    prlimit(Some(supervisor), Resource::Nofile, previous_limit).expect("prlimit(2)");
     exec.monitor_pid();
     assert_sees(&exec.lab, fresh_client_v4());
     kill_pid(supervisor);
     assert!(exec.process.wait_exit(WAIT_LIMIT).is_some());
 }
 
-/// A service manager that stops a whole group means the program.
+/// A service manager that sends SIGTERM to a whole control group means to stop the program.
 #[test]
 fn supervisor_ignores_sigterm() {
     let exec = NotifyRig::start_variant("block");
@@ -192,9 +193,9 @@ fn helpers_end_with_the_program() {
     [supervisor, monitor].into_iter().for_each(wait_ended);
 }
 
-/// The helpers end also when the program is killed in the middle of a call.
+/// The supervisor ends also when the program is killed in the middle of a call.
 #[test]
-fn program_killed_in_accept_leaves_nothing() {
+fn program_killed_in_accept_leaves_no_supervisor() {
     let mut exec = NotifyRig::start_variant("threads");
     let supervisor = exec.supervisor_pid();
     exec.process.signal(Signal::KILL);
@@ -215,16 +216,18 @@ fn wait_ended(helper: Pid) {
 #[test]
 fn closed_listener_frees_its_port_at_once() {
     let exec = NotifyRig::start_variant("interrupt");
-    wait_until("its accept to wait", || {
+    // A signal has no effect before the server waits in accept(2), so it is repeated.
+    wait_until("accept(2) is interrupted", || {
         exec.process.signal(Signal::USR1);
         std::thread::sleep(Duration::from_millis(50));
-        let bound = "bound again after: Interrupted system call";
-        exec.process.log().contains(bound)
+        let log = exec.process.log();
+        log.contains("bound again after: Interrupted system call")
     });
     assert_sees(&exec.lab, fresh_client_v4());
 }
 
-/// In the /proc of another PID namespace the program's ids are those of other processes, which the supervisor would kill.
+/// In the /proc of another PID namespace the program's process ids are those of other processes, which the supervisor would
+/// kill.
 #[test]
 fn foreign_proc_is_refused() {
     for mode in ["--mode=notify", "--mode=preload"] {
@@ -239,7 +242,7 @@ fn foreign_proc_is_refused() {
     }
 }
 
-/// A thread changes O_NONBLOCK between the supervisor's look at it and accept(2). The others are served all the same.
+/// A thread sets and clears O_NONBLOCK between the supervisor's fcntl(2) and its accept(2). Other calls are answered meanwhile.
 #[test]
 fn listener_that_is_made_blocking_meanwhile_holds_up_no_other() {
     let rig = ProgramRig::with_mode(NOTIFY, &[], TOGGLING);
@@ -250,12 +253,16 @@ fn listener_that_is_made_blocking_meanwhile_holds_up_no_other() {
     }
 }
 
+/// Linux capabilities, as bits of a set (capabilities(7)).
+const CAP_KILL: u64 = 1 << 5;
+const CAP_SYS_PTRACE: u64 = 1 << 19;
+
 const REPEATING: &[&str] = &[
     "/usr/bin/python3",
     "-uc",
     include_str!("faults/repeating.py"),
 ];
-/// The threads of that program, as it names them.
+/// The threads of `repeating.py`, by the names that it prints.
 const ACCEPTING: [&str; 4] = [
     "parent",
     "thread of the parent",

@@ -1,10 +1,10 @@
-//! Programs under the supervisor: what no library reaches, and what they keep.
+//! Programs under the supervisor that no library reaches, and what a program keeps of its process.
 
 use std::os::unix::process::ExitStatusExt;
 
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4, fresh_client_v6};
 use crate::harness::lab::{Lab, Process, Scratch, WAIT_LIMIT};
-use crate::harness::peername::{AS_NOBODY, NO_CAPABILITIES, copy_executable};
+use crate::harness::peername::{AS_NOBODY, NO_CAPABILITIES, Peername, copy_executable};
 use crate::harness::rig::exec::{Libc, compiled_server};
 use crate::harness::rig::exec_notify::{
     NotifyRig, assert_sees, compiled_go_server, kill_pid, network_of, wait_helper_pid,
@@ -15,7 +15,7 @@ use crate::harness::rig::proxy::header_for;
 fn go_program_sees_the_client_static_and_with_cgo() {
     for cgo in [false, true] {
         let program = compiled_go_server(cgo);
-        // Without `--mode`: Go is recognised, also where it is dynamically linked.
+        // Go is recognised, also where it is dynamically linked.
         let program = program.to_str().expect("text");
         let exec = NotifyRig::start(&["--mode=auto", "-v"], &[program, "tcp", ":8443"]);
         exec.process.wait_logged("Go program");
@@ -66,14 +66,13 @@ fn program_keeps_its_process() {
     let lab = Lab::new();
     let run = |program: &[&str]| {
         let args = [&["exec", "--mode=notify", "--trust=any", "--"], program].concat();
-        crate::harness::peername::Peername::run(&lab.server, &args)
+        Peername::run(&lab.server, &args)
     };
     assert_eq!(run(&["sh", "-c", "exit 7"]).status.code(), Some(7));
     assert_eq!(run(&["/nonexistent"]).status.code(), Some(127));
     assert_eq!(run(&["/etc/passwd"]).status.code(), Some(126));
     let output = run(&["sh", "-c", "echo $1 $PPID; kill -9 $$", "sh", "a b"]);
     assert!(String::from_utf8_lossy(&output.stdout).starts_with("a b "));
-    use std::os::unix::process::ExitStatusExt;
     // timeout(1), which stands between, dies of the same signal.
     assert!(output.status.signal() == Some(9) || output.status.code() == Some(137));
 }
