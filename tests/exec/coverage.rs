@@ -1,4 +1,4 @@
-//! Coverage: processes of the program that could lose the library, and must not accept without a header.
+//! Coverage: processes of the program that could lose the library, and still must not accept without a header.
 
 mod environment;
 mod masters;

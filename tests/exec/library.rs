@@ -7,7 +7,8 @@ use std::process::Command;
 
 use crate::harness::rig::exec::{built_connect_library, built_library};
 
-fn look(program: &str, args: &[&str], library: &Path) -> String {
+/// Runs a tool on a library, and returns what it prints.
+fn inspect(program: &str, args: &[&str], library: &Path) -> String {
     let path = library.to_str().expect("text");
     let output = Command::new(program).args(args).arg(path).output();
     let output = output.unwrap_or_else(|error| panic!("{program}: {error} (make setup)"));
@@ -18,7 +19,7 @@ fn look(program: &str, args: &[&str], library: &Path) -> String {
 #[test]
 fn libraries_need_no_other_library() {
     for library in [built_library(), built_connect_library()] {
-        let dynamic = look("readelf", &["--dynamic", "--wide"], library);
+        let dynamic = inspect("readelf", &["--dynamic", "--wide"], library);
         assert!(!dynamic.contains("NEEDED"), "{dynamic}");
     }
 }
@@ -28,7 +29,7 @@ fn libraries_need_no_other_library() {
 fn libraries_import_only_what_every_c_library_has() {
     let allowed = ["memcpy", "memmove", "memset", "memcmp", "bcmp", "strlen"];
     for library in [built_library(), built_connect_library()] {
-        let symbols = look("nm", &["--dynamic", "--undefined-only"], library);
+        let symbols = inspect("nm", &["--dynamic", "--undefined-only"], library);
         for line in symbols.lines() {
             let words: Vec<&str> = line.split_ascii_whitespace().collect();
             match words[..] {
@@ -41,8 +42,8 @@ fn libraries_import_only_what_every_c_library_has() {
 }
 
 #[test]
-fn libraries_export_the_calls_and_their_marks() {
-    let servers = [
+fn libraries_export_the_intercepted_functions_and_their_version() {
+    let server_symbols = [
         "accept",
         "accept4",
         "execl",
@@ -62,28 +63,29 @@ fn libraries_export_the_calls_and_their_marks() {
         "posix_spawn",
         "posix_spawnp",
     ];
-    let clients = [
+    let client_symbols = [
         "connect",
         "peername_connect_1",
         "sendmmsg",
         "sendmsg",
         "sendto",
     ];
-    assert_eq!(exported(built_library()), servers);
-    assert_eq!(exported(built_connect_library()), clients);
+    assert_eq!(exported(built_library()), server_symbols);
+    assert_eq!(exported(built_connect_library()), client_symbols);
 }
 
 fn exported(library: &Path) -> Vec<String> {
-    let symbols = look("nm", &["--dynamic", "--defined-only"], library);
-    let names = symbols
+    let symbols = inspect("nm", &["--dynamic", "--defined-only"], library);
+    let mut names: Vec<String> = symbols
         .lines()
-        .filter_map(|line| line.split_ascii_whitespace().last());
-    let mut names: Vec<String> = names.map(str::to_owned).collect();
+        .filter_map(|line| line.split_ascii_whitespace().last())
+        .map(str::to_owned)
+        .collect();
     names.sort_unstable();
     names
 }
 
-/// The text of the panic handler is present only if some path leads to it.
+/// The panic handler's message is in the file only if some code path leads to the handler.
 #[test]
 fn libraries_cannot_panic() {
     for library in [built_library(), built_connect_library()] {

@@ -11,7 +11,7 @@ use crate::harness::rig::exec::v2;
 
 use booted::Booted;
 
-/// A unit, and a request to its server that it answers, and answers or logs with the client's address.
+/// A unit, and a request that its server answers. The client's address is in the answer or in a log.
 struct Server {
     unit: String,
     port: u16,
@@ -25,12 +25,13 @@ enum Report {
     File(&'static str),
 }
 
-/// One test, since one systemd at a time can be booted in a control group.
+/// All units are in one test, because one systemd at a time can be booted in a control group.
 #[test]
 fn servers_of_debian_see_their_clients() {
     let machine = Booted::new();
     for (server, last) in servers().iter().zip(10..) {
-        // Another address for each: journald can't tell the unit of a process that has exited.
+        // Each unit has a client of its own, by which its lines of the journal are found: journald can't tell the unit of a
+        // process that has exited.
         assert_sees_client(&machine, server, v4([198, 51, 100, last], 4711));
     }
 }
@@ -48,7 +49,7 @@ fn assert_sees_client(machine: &Booted, server: &Server, client: SocketAddr) {
     let next = format!("systemctl restart {unit}.service");
     assert_contains(&written, &[&drop_in, &next]);
     machine.restart(unit);
-    // First the one that is refused: PostgreSQL's listener blocks after it, and with it the server's end.
+    // The refused connection comes first: after it PostgreSQL blocks in accept(2) until the next one, and would not stop.
     let without_header = machine.connect(server.port, request);
     let (answer, _) = without_header.recv_to_end();
     assert!(answer.is_empty(), "{unit}: {}", answer.escape_ascii());
@@ -108,7 +109,7 @@ fn servers() -> [Server; 10] {
         Server {
             unit: postgres_cluster(),
             port: 5432,
-            // No entry of pg_hba.conf permits this user, which the error says with the client.
+            // No entry of pg_hba.conf permits this user. The error names the client.
             request: b"\0\0\0\x1b\0\x03\0\0user\0x\0database\0x\0\0",
             report: Report::Answer,
         },

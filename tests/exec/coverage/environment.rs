@@ -8,31 +8,32 @@ use crate::harness::rig::exec::{Libc, PRELOAD, ProgramRig, ServerRig, compiled_s
 /// `propagated` the library is carried along; with a bare system call it is lost.
 const PARENT: &str = include_str!("environment/parent.py");
 
-const PATHS: [&str; 2] = ["propagated", "bare"];
+/// How the parent executes the child: by a function that propagates the library, or by a bare system call.
+const EXEC_CALLS: [&str; 2] = ["propagated", "bare"];
 
 #[test]
 fn child_with_an_empty_environment_sees_its_clients() {
-    for way in PATHS {
-        let program = ProgramRig::with_mode(PRELOAD, &[], &["python3", "-c", PARENT, way]);
+    for call in EXEC_CALLS {
+        let program = ProgramRig::with_mode(PRELOAD, &[], &["python3", "-c", PARENT, call]);
         for _ in 0..20 {
             let client = fresh_client_v4();
             let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, &v2(client));
             let (output, _) = conn.recv_to_end();
             let output = String::from_utf8_lossy(&output);
             let log = program.process.log();
-            assert_eq!(output, format!("{client} {client}\n"), "{way} {log}");
+            assert_eq!(output, format!("{client} {client}\n"), "{call} {log}");
         }
     }
 }
 
 #[test]
 fn child_with_an_empty_environment_accepts_nothing_without_a_header() {
-    for way in PATHS {
-        let program = ProgramRig::with_mode(PRELOAD, &[], &["python3", "-c", PARENT, way]);
+    for call in EXEC_CALLS {
+        let program = ProgramRig::with_mode(PRELOAD, &[], &["python3", "-c", PARENT, call]);
         let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, b"EHLO example\r\n");
         let (output, _) = conn.recv_to_end();
         let log = program.process.log();
-        assert_eq!(String::from_utf8_lossy(&output), "", "{way} {log}");
+        assert_eq!(String::from_utf8_lossy(&output), "", "{call} {log}");
     }
 }
 
@@ -73,8 +74,7 @@ fn server_behind_another_program_sees_its_clients() {
 #[test]
 fn processes_taking_turns_accept_nothing_without_a_header() {
     let program = ProgramRig::with_mode(PRELOAD, &[], &["python3", "-c", TURNS]);
-    let (mut served, mut refused) = (0, 0);
-    for number in 0..TRIES {
+    for number in 0..CONNECTIONS {
         let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, b"EHLO example\r\n");
         let (output, _) = conn.recv_to_end();
         assert_eq!(
@@ -83,7 +83,6 @@ fn processes_taking_turns_accept_nothing_without_a_header() {
             "{}",
             program.process.log()
         );
-        refused += 1;
         if number.is_multiple_of(4) {
             let client = fresh_client_v4();
             let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, &v2(client));
@@ -95,13 +94,11 @@ fn processes_taking_turns_accept_nothing_without_a_header() {
                 "{}",
                 program.process.log()
             );
-            served += 1;
         }
     }
-    assert_eq!((served, refused), (TRIES.div_ceil(4), TRIES));
 }
 
-const TRIES: usize = 10_000;
+const CONNECTIONS: usize = 10_000;
 
 /// One process that has the library and stays. Beside it a sequence of processes without the library, each started by a
 /// bare execve(2) and ended after three connections.

@@ -7,28 +7,28 @@ use crate::harness::lab::{Scratch, wait_until};
 use crate::harness::programs::server::nginx;
 use crate::harness::rig::exec::{MODES, ProgramRig, v2};
 
-/// A client that the header names as remote is not local: only `mynetworks` may relay.
+/// Postfix relays for `mynetworks` only, which has the balancer and not the header's client.
 #[test]
 fn postfix_does_not_relay_for_a_remote_client() {
     let scratch = Scratch::new();
-    let config = postfix(&scratch);
-    // A shell around it, because the program would be process 1 here, as which Postfix does not run.
+    let config = write_postfix_config(&scratch);
+    // Postfix does not run as process 1, so a shell is process 1 here.
     let script = "/usr/lib/postfix/sbin/master -c $0 -d; exit $?";
     for mode in MODES {
         let program = ProgramRig::with_mode(mode, &[], &["sh", "-c", script, &config]);
         let client = fresh_client_v4();
         let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, &v2(client));
-        let ask = |line: &str, code: &str| {
+        let send_and_wait = |line: &str, code: &str| {
             conn.send(line.as_bytes());
             conn.recv_text_until(|said| {
                 let last = said.lines().last().unwrap_or_default();
                 said.ends_with("\r\n") && last.starts_with(code)
             });
         };
-        ask("", "220 ");
-        ask("EHLO client.example\r\n", "250 ");
-        ask("MAIL FROM:<a@client.example>\r\n", "250 ");
-        ask("RCPT TO:<x@elsewhere.example>\r\n", "554 ");
+        send_and_wait("", "220 ");
+        send_and_wait("EHLO client.example\r\n", "250 ");
+        send_and_wait("MAIL FROM:<a@client.example>\r\n", "250 ");
+        send_and_wait("RCPT TO:<x@elsewhere.example>\r\n", "554 ");
         let seen = format!("connect from unknown[{}]", client.ip());
         program.process.wait_logged(&seen);
         assert_nothing_without_a_header(&program);
@@ -68,7 +68,7 @@ fn nginx_upgrade_loses_no_client() {
     let script = UPGRADE.replace("DIR", &scratch.path_text("."));
     let program = ProgramRig::start(&["sh", "-c", &script, &config]);
     let mut served = Vec::new();
-    let mut clients = |times: usize| {
+    let mut serve_clients = |times: usize| {
         for _ in 0..times {
             let client = fresh_client_v4();
             let request = [&v2(client)[..], b"GET / HTTP/1.0\r\n\r\n"].concat();
@@ -79,13 +79,13 @@ fn nginx_upgrade_loses_no_client() {
             assert_nothing_without_a_header(&program);
         }
     };
-    clients(5);
+    serve_clients(5);
     scratch.write("upgrade", "");
     wait_until("the end of the old master", || {
-        clients(5);
+        serve_clients(5);
         scratch.path("upgraded").exists()
     });
-    clients(5);
+    serve_clients(5);
     wait_until("the access log", || {
         let log = scratch.read("access.log");
         log.lines().count() == served.len()
@@ -109,8 +109,8 @@ fn assert_nothing_without_a_header(program: &ProgramRig) {
     );
 }
 
-/// Writes a Postfix configuration below `scratch`, with what it needs to answer RCPT. Returns its path.
-fn postfix(scratch: &Scratch) -> String {
+/// Writes a Postfix configuration with the services that answer RCPT. Returns its directory.
+fn write_postfix_config(scratch: &Scratch) -> String {
     for directory in ["queue", "data"] {
         std::fs::create_dir(scratch.path(directory)).expect("a directory");
     }

@@ -1,11 +1,11 @@
-//! Processes that are started with an emptied environment: the library is carried along through every
-//! function of exec(3), so that their accept(2) costs what it costs with the library.
+//! Processes that are started with an empty environment: the library propagates itself through every function of exec(3), so
+//! that their accept(2) does not go through the supervisor.
 
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::Conn;
 use crate::harness::rig::exec::{Libc, PRELOAD, ProgramRig, compile, v2};
 
-/// Executes itself by `function` without an environment, and prints there what it sees.
+/// Starts a program that executes itself by `function` without an environment, and returns what it reports then.
 fn answer_after_exec(program: &str, function: &str) -> String {
     first_answer(&ProgramRig::with_mode(PRELOAD, &[], &[program, function]))
 }
@@ -44,7 +44,7 @@ fn library_is_propagated_through_every_function_of_exec() {
             "execl8",
             "execlp",
         ] {
-            // musl has none.
+            // musl has no execveat(3).
             if matches!((libc, function), (Libc::Musl, "execveat")) {
                 continue;
             }
@@ -85,8 +85,7 @@ fn auto_preloads_into_shells_and_what_they_start() {
     }
 }
 
-/// A user that can't open the table: the library would be of no use there, so the environment stays
-/// unchanged.
+/// The process runs as a user that can't open the table, so the library is not propagated: it would be of no use.
 #[test]
 fn process_that_cannot_open_the_table_keeps_its_environment() {
     let program = ProgramRig::with_mode(PRELOAD, &[], &["python3", "-uc", USER]);

@@ -1,5 +1,4 @@
-//! Programs that start servers with an environment of their own: cron and runit; and a server of another
-//! machine type.
+//! Programs that start servers with an environment of their own, cron and runit; and a server of 32 bits.
 
 use std::fs::{self, Permissions};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -98,10 +97,10 @@ fn assert_nothing_without_a_header(program: &ProgramRig) {
     assert_eq!(String::from_utf8_lossy(&said), "", "{log}");
 }
 
-/// The answer of `i386.c`: two `struct sockaddr_in`.
+/// The addresses in an answer of `i386.c`: two `struct sockaddr_in`.
 pub(in crate::exec) fn addresses(said: &[u8]) -> [SocketAddr; 2] {
-    let (each, rest) = said.as_chunks::<16>();
-    let [first, second] = each else {
+    let (chunks, rest) = said.as_chunks::<16>();
+    let [first, second] = chunks else {
         panic!("{said:?}");
     };
     assert_eq!(rest, b"");

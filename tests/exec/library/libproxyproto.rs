@@ -16,7 +16,7 @@ fn start_server(variables: &[&str], server_args: &str) -> (ServerRig, Scratch) {
     start_server_through(variables, &[], server_args)
 }
 
-/// The same, started through other programs.
+/// Starts `server.c` with these variables through other programs.
 fn start_server_through(
     variables: &[&str],
     through: &[&str],
@@ -66,7 +66,7 @@ fn header_can_be_required() {
     served.assert_report(&served.report_for(&v2(client)), client);
 }
 
-/// A child with an empty environment would take the balancer for its client, and accept without a header.
+/// Without the library a child with an empty environment would see the balancer as its client, and accept without a header.
 #[test]
 fn library_is_propagated_through_exec() {
     let must = "LIBPROXYPROTO_MUST_USE_PROTOCOL_HEADER=1";
@@ -90,21 +90,20 @@ fn every_peer_is_trusted() {
     }
 }
 
-/// As in libproxyproto: the header is removed, the address stays.
+/// As in libproxyproto: such a header is removed, and the server sees the peer's address.
 #[test]
 fn header_of_a_disabled_version_is_stripped() {
     let (text, binary) = (v1(fresh_client_v4()), v2(fresh_client_v4()));
-    for (version, believed, stripped) in [("1", &text, &binary), ("2", &binary, &text)] {
+    for (version, believed, ignored) in [("1", &text, &binary), ("2", &binary, &text)] {
         let variable = format!("LIBPROXYPROTO_VERSION={version}");
         let (served, _scratch) = start_server(&[&variable], "--accept=level --brief");
-        let conn = served.connect_and_send(&[&stripped[..], b"hi"].concat());
+        let conn = served.connect_and_send(&[&ignored[..], b"hi"].concat());
         served.assert_sees(&conn, conn.local_addr());
         assert!(served.report_for(believed).contains("accept 198.51.100.7:"));
     }
 }
 
-/// In libproxyproto's wording, on the server's standard error. Without the variable, standard error has the
-/// server's output alone.
+/// The wording is libproxyproto's. Without the variable the library prints nothing.
 #[test]
 fn debug_variable_prints_both_addresses() {
     let must = "LIBPROXYPROTO_MUST_USE_PROTOCOL_HEADER=1";
@@ -122,7 +121,7 @@ fn debug_variable_prints_both_addresses() {
         if debug == "NOTHING=" {
             assert_eq!(served.process.log(), "");
         } else {
-            wait_until("what is shown", || {
+            wait_until("both addresses", || {
                 served.process.log().trim() == expected.trim()
             });
         }

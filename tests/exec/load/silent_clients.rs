@@ -15,8 +15,8 @@ fn thousand_silent_clients_delay_no_other_client_under_notify() {
     assert_not_delayed(NOTIFY, "--accept=threads --brief");
 }
 
-/// The others take at most twice as long as before. When the silent clients send their headers at last, each
-/// is seen with its own address.
+/// Asserts that connections beside the silent clients take at most twice as long as alone. When the silent clients send their
+/// headers at last, each is seen with its own address.
 fn assert_not_delayed(mode: &str, server_args: &str) {
     peername_sys::process::limits::raise_open_files()
         .expect("descriptors for a thousand connections");
@@ -28,7 +28,6 @@ fn assert_not_delayed(mode: &str, server_args: &str) {
     let open = |header: &Vec<u8>| served.connect_and_send(&header[..15]);
     let silent: Vec<_> = headers.iter().map(open).collect();
     let beside = measure_round(&served);
-    // With --nocapture: the figures.
     println!("{mode}: {before:?} alone, {beside:?} beside {CROWD} silent clients");
     assert!(
         beside.p50 <= (before.p50 * 2).max(WAKE_UP_DELAY)

@@ -15,8 +15,9 @@ use crate::harness::lab::{
 use crate::harness::peername::BINARY;
 use crate::harness::rig::exec::built_library;
 
+/// A container, with systemd as its init.
 pub(super) struct Booted {
-    /// The process id of its init.
+    /// The process id of the container's init, systemd.
     init: u32,
     _process: Process,
     lab: Lab,
@@ -70,7 +71,7 @@ impl Booted {
         self.lab.server.output(nsenter.args(command), "")
     }
 
-    /// Restarts a unit, and asserts that systemd knows its main process, as without peername. That of Postfix has none
+    /// Restarts a unit, and asserts that systemd knows its main process, as without peername. Postfix's unit has none
     /// (GuessMainPID=no).
     #[track_caller]
     pub(super) fn restart(&self, unit: &str) {
