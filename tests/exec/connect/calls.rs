@@ -87,7 +87,7 @@ fn client_that_only_reads_sends_its_header() {
         let source = fresh_client_v4();
         let header = header_bytes::v2(source, LISTEN_V4, &[]);
         let program = compiled_client(libc);
-        let words = [&program, "listens", "10.81.0.1", "8443"];
+        let words = [&program, "read_first", "10.81.0.1", "8443"];
         let said = thread::scope(|scope| {
             let client = scope.spawn(|| connect_stdout(&lab.balancer, source, &[], &words, ""));
             let conn = backend.accept();

@@ -1,4 +1,4 @@
-/* A client that connects by any call there is, sends "hello", and prints what the calls
+/* A client that connects by each call that there is, sends "hello", and prints what the calls
  * returned and then the server's answer.
  *
  * client MODE ADDRESS PORT
@@ -28,7 +28,7 @@ static const char hello[] = "hello";
 static struct sockaddr_storage to;
 static socklen_t to_len;
 
-static const char *name(int result)
+static const char *name_result(int result)
 {
     if (result >= 0)
         return "done";
@@ -48,17 +48,17 @@ static const char *name(int result)
     }
 }
 
-static int make(int flags)
+static int new_socket(int flags)
 {
     return socket(to.ss_family, SOCK_STREAM | SOCK_CLOEXEC | flags, 0);
 }
 
-static int connects(int fd)
+static int try_connect(int fd)
 {
     return connect(fd, (void *)&to, to_len);
 }
 
-static int error_of(int fd)
+static int socket_error(int fd)
 {
     int error = -1;
     socklen_t len = sizeof error;
@@ -73,7 +73,7 @@ static void wait_for(int fd, int events)
 }
 
 /* Sends hello, unless it was sent already, and prints the answer up to its end. */
-static void talk(int fd, int has_spoken)
+static void send_and_print_answer(int fd, int has_spoken)
 {
     char answer[500];
     ssize_t n;
@@ -89,42 +89,42 @@ static void talk(int fd, int has_spoken)
     close(fd);
 }
 
-static void by_poll(void)
+static void connect_by_poll(void)
 {
-    int fd = make(SOCK_NONBLOCK);
-    printf("connect %s\n", name(connects(fd)));
-    connects(fd); /* as some programs poll for progress: EALREADY, or connected */
+    int fd = new_socket(SOCK_NONBLOCK);
+    printf("connect %s\n", name_result(try_connect(fd)));
+    try_connect(fd); /* as some programs poll for progress: EALREADY, or connected */
     wait_for(fd, POLLOUT);
-    connects(fd); /* connected, if the call before was too early */
-    int error = error_of(fd);
+    try_connect(fd); /* connected, if the call before was too early */
+    int error = socket_error(fd);
     printf("SO_ERROR %s\n", error ? strerror(error) : "0");
-    printf("connect %s\n", name(connects(fd)));
+    printf("connect %s\n", name_result(try_connect(fd)));
     printf("%s\n", fcntl(fd, F_GETFL) & O_NONBLOCK ? "does not block" : "blocks");
-    talk(fd, 0);
+    send_and_print_answer(fd, 0);
 }
 
 /* Waits for the server to speak, and never writes. */
-static void listens(void)
+static void read_first(void)
 {
     char byte;
-    int fd = make(SOCK_NONBLOCK);
-    connects(fd);
+    int fd = new_socket(SOCK_NONBLOCK);
+    try_connect(fd);
     wait_for(fd, POLLIN);
-    printf("read %s\n", name(read(fd, &byte, 1)));
-    talk(fd, 1);
+    printf("read %s\n", name_result(read(fd, &byte, 1)));
+    send_and_print_answer(fd, 1);
 }
 
 static void refused(void)
 {
-    int fd = make(SOCK_NONBLOCK);
-    printf("connect %s\n", name(connects(fd)));
+    int fd = new_socket(SOCK_NONBLOCK);
+    printf("connect %s\n", name_result(try_connect(fd)));
     wait_for(fd, POLLOUT);
-    errno = error_of(fd);
-    printf("SO_ERROR %s\n", name(-1));
+    errno = socket_error(fd);
+    printf("SO_ERROR %s\n", name_result(-1));
     close(fd);
-    fd = make(0);
-    printf("connect %s\n", name(connects(fd)));
-    printf("connect %s\n", name(connects(fd)));
+    fd = new_socket(0);
+    printf("connect %s\n", name_result(try_connect(fd)));
+    printf("connect %s\n", name_result(try_connect(fd)));
     close(fd);
 }
 
@@ -133,36 +133,36 @@ static void fast_open(const char *mode)
     struct iovec part = {(char *)hello, 5};
     struct mmsghdr message = {.msg_hdr = {.msg_name = &to, .msg_namelen = to_len,
                                           .msg_iov = &part, .msg_iovlen = 1}};
-    int fd = make(0);
+    int fd = new_socket(0);
     if (!strcmp(mode, "sendto"))
         printf("%d\n", (int)sendto(fd, hello, 5, MSG_FASTOPEN, (void *)&to, to_len));
     if (!strcmp(mode, "sendmsg"))
         printf("%d\n", (int)sendmsg(fd, &message.msg_hdr, MSG_FASTOPEN));
     if (!strcmp(mode, "sendmmsg"))
         printf("%d\n", sendmmsg(fd, &message, 1, MSG_FASTOPEN) == 1 ? (int)message.msg_len : -1);
-    talk(fd, 1);
-    fd = make(SOCK_NONBLOCK);
-    printf("%s\n", name(sendto(fd, hello, 5, MSG_FASTOPEN, (void *)&to, to_len)));
+    send_and_print_answer(fd, 1);
+    fd = new_socket(SOCK_NONBLOCK);
+    printf("%s\n", name_result(sendto(fd, hello, 5, MSG_FASTOPEN, (void *)&to, to_len)));
     wait_for(fd, POLLOUT);
-    talk(fd, 0);
+    send_and_print_answer(fd, 0);
 }
 
-static void *many(void *unused)
+static void *connect_many(void *unused)
 {
     for (int n = 0; n < ROUNDS; n++) {
-        int fd = make(n % 2 ? SOCK_NONBLOCK : 0);
-        connects(fd);
+        int fd = new_socket(n % 2 ? SOCK_NONBLOCK : 0);
+        try_connect(fd);
         wait_for(fd, POLLOUT);
-        if (error_of(fd) || write(fd, hello, 5) != 5)
+        if (socket_error(fd) || write(fd, hello, 5) != 5)
             puts("failed");
         close(fd);
     }
     return unused;
 }
 
-static void *forever(void *unused)
+static void *connect_without_answer(void *unused)
 {
-    connects(make(0));
+    try_connect(new_socket(0));
     return unused;
 }
 
@@ -175,20 +175,20 @@ static void on_alarm(int signal)
 static void never(void)
 {
     struct timeval limit = {.tv_usec = 200000};
-    int fd = make(0);
+    int fd = new_socket(0);
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
-    printf("SO_SNDTIMEO %s\n", name(connects(fd)));
+    printf("SO_SNDTIMEO %s\n", name_result(try_connect(fd)));
     close(fd);
     struct sigaction action = {.sa_handler = on_alarm};
     struct itimerval timer = {.it_value = limit};
     sigaction(SIGALRM, &action, NULL);
     setitimer(ITIMER_REAL, &timer, NULL);
-    fd = make(0);
-    printf("signal %s\n", name(connects(fd)));
+    fd = new_socket(0);
+    printf("signal %s\n", name_result(try_connect(fd)));
     close(fd);
     pthread_t thread;
     void *result = NULL;
-    pthread_create(&thread, NULL, forever, NULL);
+    pthread_create(&thread, NULL, connect_without_answer, NULL);
     usleep(100000);
     pthread_cancel(thread);
     pthread_join(thread, &result);
@@ -200,19 +200,19 @@ static void wrong(void)
 {
     struct sockaddr none = {.sa_family = AF_UNSPEC};
     struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons(1)};
-    int fd = make(0), six = socket(AF_INET6, SOCK_STREAM, 0), pipes[2];
+    int fd = new_socket(0), six = socket(AF_INET6, SOCK_STREAM, 0), pipes[2];
     if (pipe(pipes))
         abort();
-    printf("no address %s\n", name(connect(fd, NULL, to_len)));
-    printf("short %s\n", name(connect(fd, (void *)&to, 3)));
-    printf("long %s\n", name(connect(fd, (void *)&to, 5000)));
-    printf("other family %s\n", name(connect(six, (void *)&v4, sizeof v4)));
-    printf("no descriptor %s\n", name(connect(-1, (void *)&to, to_len)));
-    printf("no socket %s\n", name(connect(pipes[0], (void *)&to, to_len)));
-    printf("connect %s\n", name(connects(fd)));
-    printf("connect %s\n", name(connects(fd)));
-    printf("undo %s\n", name(connect(fd, &none, sizeof none)));
-    printf("connect %s\n", name(connects(fd)));
+    printf("no address %s\n", name_result(connect(fd, NULL, to_len)));
+    printf("short %s\n", name_result(connect(fd, (void *)&to, 3)));
+    printf("long %s\n", name_result(connect(fd, (void *)&to, 5000)));
+    printf("other family %s\n", name_result(connect(six, (void *)&v4, sizeof v4)));
+    printf("no descriptor %s\n", name_result(connect(-1, (void *)&to, to_len)));
+    printf("no socket %s\n", name_result(connect(pipes[0], (void *)&to, to_len)));
+    printf("connect %s\n", name_result(try_connect(fd)));
+    printf("connect %s\n", name_result(try_connect(fd)));
+    printf("undo %s\n", name_result(connect(fd, &none, sizeof none)));
+    printf("connect %s\n", name_result(try_connect(fd)));
     close(fd);
 }
 
@@ -220,18 +220,18 @@ static void wrong(void)
 static void again(void)
 {
     struct sockaddr none = {.sa_family = AF_UNSPEC};
-    int fd = make(0);
-    printf("connect %s\n", name(connects(fd)));
-    printf("connect %s\n", name(connects(fd)));
-    printf("undo %s\n", name(connect(fd, &none, sizeof none)));
-    printf("connect %s\n", name(connects(fd)));
-    talk(fd, 0);
+    int fd = new_socket(0);
+    printf("connect %s\n", name_result(try_connect(fd)));
+    printf("connect %s\n", name_result(try_connect(fd)));
+    printf("undo %s\n", name_result(connect(fd, &none, sizeof none)));
+    printf("connect %s\n", name_result(try_connect(fd)));
+    send_and_print_answer(fd, 0);
 }
 
 static void others(const char *path)
 {
     int fd = socket(to.ss_family, SOCK_DGRAM, 0);
-    printf("udp %s\n", name(connects(fd)));
+    printf("udp %s\n", name_result(try_connect(fd)));
     if (send(fd, hello, 5, 0) != 5)
         puts("failed");
     close(fd);
@@ -241,7 +241,7 @@ static void others(const char *path)
     if (bind(listener, (void *)&local, sizeof local) || listen(listener, 1))
         puts("failed");
     fd = socket(AF_UNIX, SOCK_STREAM, 0);
-    printf("unix %s\n", name(connect(fd, (void *)&local, sizeof local)));
+    printf("unix %s\n", name_result(connect(fd, (void *)&local, sizeof local)));
     if (write(fd, hello, 5) != 5)
         puts("failed");
     char said[100] = "";
@@ -261,22 +261,22 @@ int main(int count, char **args)
         memcpy(&to, &v6, to_len = sizeof v6);
     setvbuf(stdout, NULL, _IONBF, 0);
     if (!strcmp(mode, "block")) {
-        int fd = make(0);
-        printf("connect %s\n", name(connects(fd)));
-        talk(fd, 0);
+        int fd = new_socket(0);
+        printf("connect %s\n", name_result(try_connect(fd)));
+        send_and_print_answer(fd, 0);
     }
     if (!strcmp(mode, "stdio")) { /* no library can replace its write(2) */
-        int fd = make(0);
-        connects(fd);
+        int fd = new_socket(0);
+        try_connect(fd);
         FILE *stream = fdopen(fd, "w");
         fputs(hello, stream);
         fflush(stream);
-        talk(fd, 1);
+        send_and_print_answer(fd, 1);
     }
     if (!strcmp(mode, "poll"))
-        by_poll();
-    if (!strcmp(mode, "listens"))
-        listens();
+        connect_by_poll();
+    if (!strcmp(mode, "read_first"))
+        read_first();
     if (!strcmp(mode, "refused"))
         refused();
     if (!strncmp(mode, "send", 4))
@@ -291,7 +291,7 @@ int main(int count, char **args)
         others(count > 4 ? args[4] : "");
     pthread_t threads[THREADS];
     for (int n = 0; !strcmp(mode, "threads") && n < THREADS; n++)
-        pthread_create(&threads[n], NULL, many, NULL);
+        pthread_create(&threads[n], NULL, connect_many, NULL);
     for (int n = 0; !strcmp(mode, "threads") && n < THREADS; n++)
         pthread_join(threads[n], NULL);
     return 0;

@@ -1,19 +1,24 @@
-/* A server that waits for connections by any call there is, and reports to each client what
+/* A server that waits for connections by each call that there is, and reports to each client what
  * accept(2) and getpeername(2) return for it: here, on a duplicate, in a forked child, in a program run
  * from it, and on a descriptor that has travelled through a Unix socket.
  *
  * server --accept=HOW [--family=4|6] [--port=8443] [--multipath] [--brief] [--hold]
  *
- * HOW     block, threads, fork, poll, select, level, edge, exclusive, oneshot (of epoll), cancel, rebind, shutdown,
- *         interrupt, exit
+ * HOW          block, threads, fork, poll, select, level, edge, exclusive, oneshot (of epoll), cancel, rebind, shutdown,
+ *              interrupt, exit
  * --multipath  listen by MPTCP
- * --brief accept(2) and getpeername(2) only
- * --hold  the same, and the connection stays open until the client closes it
+ * --brief      accept(2) and getpeername(2) only
+ * --hold       like --brief, and the connection stays open until the client closes it
  *
- * Each connection is answered after its first bytes. SIGUSR1 only interrupts. `rebind` closes its listener at
- * SIGUSR2 and opens it at the next; `shutdown` shuts it down while a thread waits in accept(2), and stays.
- * `interrupt` opens its listener again once SIGUSR1 has interrupted accept(2). `exit` exits with 7 after a connection.
- * Without a supervisor (ENOSYS) it exits with 1.
+ * Each connection is answered after its first bytes. SIGUSR1 does nothing but interrupt a system call.
+ *
+ * cancel     cancels a thread that waits in accept(2), and prints whether that ended it
+ * rebind     closes the listener at SIGUSR2, and opens it again at the next one
+ * shutdown   shuts the listener down at SIGUSR2, while a thread waits in accept(2), and goes on
+ * interrupt  opens the listener again once SIGUSR1 has interrupted accept(2)
+ * exit       exits with 7 after a connection
+ *
+ * Where accept(2) fails with ENOSYS, because no supervisor is left, the server exits with 1.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -41,11 +46,11 @@
 #define IPPROTO_MPTCP 262
 #endif
 
-enum { TEXT = 80, ANSWER = 1000, CHILD_SOCKET = 78, CHILD_PIPE = 79 };
+enum { TEXT = 80, ANSWER = 1000, DUPLICATE = 77, CHILD_SOCKET = 78, CHILD_PIPE = 79 };
 static int hold, brief, multipath;
-static volatile sig_atomic_t asked;
+static volatile sig_atomic_t usr2_count; /* of SIGUSR2 */
 
-static void text_of(const struct sockaddr_storage *address, socklen_t len, char *text)
+static void format_address(const struct sockaddr_storage *address, socklen_t len, char *text)
 {
     char ip[INET6_ADDRSTRLEN] = "?";
     const struct sockaddr_in *v4 = (const void *)address;
@@ -61,7 +66,7 @@ static void text_of(const struct sockaddr_storage *address, socklen_t len, char 
     }
 }
 
-static void peer_of(int fd, char *text)
+static void format_peer(int fd, char *text)
 {
     struct sockaddr_storage address;
     socklen_t len = sizeof address;
@@ -72,10 +77,10 @@ static void peer_of(int fd, char *text)
     if (result)
         snprintf(text, TEXT, "errno-%d", errno);
     else
-        text_of(&address, len, text);
+        format_address(&address, len, text);
 }
 
-/* The kernel copies no more than the buffer holds, and returns the true length. */
+/* getpeername(2) copies no more than the buffer holds, and returns the true length. */
 static void report_truncation(int fd, char *text)
 {
     struct sockaddr_storage whole;
@@ -92,7 +97,7 @@ static void report_truncation(int fd, char *text)
     snprintf(text, TEXT, "%s", right ? "right" : "wrong");
 }
 
-static void through_a_child(int fd, int run_program, char *text)
+static void format_peer_in_child(int fd, int run_program, char *text)
 {
     int line[2];
     if (pipe(line))
@@ -108,7 +113,7 @@ static void through_a_child(int fd, int run_program, char *text)
             _exit(9);
         }
         char said[TEXT] = "";
-        peer_of(fd, said);
+        format_peer(fd, said);
         _exit(write(line[1], said, TEXT) != TEXT);
     }
     if (read(line[0], text, TEXT) < 1)
@@ -118,7 +123,7 @@ static void through_a_child(int fd, int run_program, char *text)
     close(line[1]);
 }
 
-static void through_a_socket(int fd, char *text)
+static void format_peer_of_passed_fd(int fd, char *text)
 {
     union { char room[CMSG_SPACE(sizeof(int))]; struct cmsghdr align; } control;
     char byte = 'x';
@@ -137,13 +142,13 @@ static void through_a_socket(int fd, char *text)
     if (recvmsg(pair[1], &message, 0) < 0)
         abort();
     memcpy(&got, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof got);
-    peer_of(got, text);
+    format_peer(got, text);
     close(got);
     close(pair[0]);
     close(pair[1]);
 }
 
-static void *await_close(void *fd)
+static void *close_after_client(void *fd)
 {
     char byte;
     while (read((int)(long)fd, &byte, 1) > 0)
@@ -166,17 +171,17 @@ static void answer(int fd, const struct sockaddr_storage *address, socklen_t len
         close(fd);
         return;
     }
-    text_of(address, len, accepted);
-    peer_of(fd, peer);
+    format_address(address, len, accepted);
+    format_peer(fd, peer);
     if (brief) {
         snprintf(text, ANSWER, "accept %s getpeername %s\n", accepted, peer);
     } else {
-        int other = dup2(fd, 77);
-        peer_of(other, dup_);
+        int other = dup2(fd, DUPLICATE);
+        format_peer(other, dup_);
         close(other);
-        through_a_child(fd, 0, forked);
-        through_a_child(fd, 1, run);
-        through_a_socket(fd, sent);
+        format_peer_in_child(fd, 0, forked);
+        format_peer_in_child(fd, 1, run);
+        format_peer_of_passed_fd(fd, sent);
         report_truncation(fd, truncation);
         snprintf(text, ANSWER, "accept %s getpeername %s dup %s fork %s exec %s rights %s truncation %s\n",
                  accepted, peer, dup_, forked, run, sent, truncation);
@@ -184,13 +189,14 @@ static void answer(int fd, const struct sockaddr_storage *address, socklen_t len
     if (send(fd, text, strlen(text), MSG_NOSIGNAL) < 0)
         perror("send");
     pthread_t thread;
-    if (hold && pthread_create(&thread, NULL, await_close, (void *)(long)fd) == 0)
+    if (hold && pthread_create(&thread, NULL, close_after_client, (void *)(long)fd) == 0)
         pthread_detach(thread);
     else
         close(fd);
 }
 
-static int take(int listener, int nonblocking)
+/* Accepts one connection and answers it. Returns its descriptor, which is closed unless `hold` is set, or -1. */
+static int accept_and_answer(int listener, int nonblocking)
 {
     struct sockaddr_storage address = {0};
     socklen_t len = sizeof address;
@@ -214,35 +220,35 @@ static int take(int listener, int nonblocking)
     return fd;
 }
 
-static void *accept_always(void *listener)
+static void *accept_forever(void *listener)
 {
     for (;;)
-        take((int)(long)listener, 0);
+        accept_and_answer((int)(long)listener, 0);
     return NULL;
 }
 
 static void *accept_until_it_fails(void *listener)
 {
-    while (take((int)(long)listener, 0) >= 0)
+    while (accept_and_answer((int)(long)listener, 0) >= 0)
         ;
     return NULL;
 }
 
-static void by_epoll(int listener, unsigned flags)
+static void accept_by_epoll(int listener, unsigned flags)
 {
     int instance = epoll_create1(EPOLL_CLOEXEC);
     struct epoll_event event = {.events = EPOLLIN | flags}, found;
     epoll_ctl(instance, EPOLL_CTL_ADD, listener, &event);
     for (;;) {
         epoll_wait(instance, &found, 1, -1);
-        while (take(listener, 1) >= 0 && flags & EPOLLET)
+        while (accept_and_answer(listener, 1) >= 0 && flags & EPOLLET)
             ;
         if (flags & EPOLLONESHOT)
             epoll_ctl(instance, EPOLL_CTL_MOD, listener, &event);
     }
 }
 
-static void in_children(int listener, void (*work)(int))
+static void run_in_children(int listener, void (*work)(int))
 {
     for (int n = 0; n < 3; n++)
         if (fork() == 0) {
@@ -253,29 +259,29 @@ static void in_children(int listener, void (*work)(int))
         pause();
 }
 
-static void accepts(int listener)
+static void accept_in_loop(int listener)
 {
     for (;;)
-        take(listener, 0);
+        accept_and_answer(listener, 0);
 }
 
-static void exclusively(int listener)
+static void accept_by_exclusive_epoll(int listener)
 {
-    by_epoll(listener, EPOLLEXCLUSIVE);
+    accept_by_epoll(listener, EPOLLEXCLUSIVE);
 }
 
-static void nothing(int number)
-{
-    (void)number;
-}
-
-static void ask(int number)
+static void ignore(int number)
 {
     (void)number;
-    asked++;
 }
 
-static int listens(int six, int port, int nonblocking)
+static void count_usr2(int number)
+{
+    (void)number;
+    usr2_count++;
+}
+
+static int open_listener(int six, int port, int nonblocking)
 {
     struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons(port)};
     struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons(port)};
@@ -291,20 +297,20 @@ static int listens(int six, int port, int nonblocking)
 }
 
 /* poll(2) is always interrupted by a signal, so no flag is overlooked for long. */
-static void rebinding(int listener, int six, int port)
+static void accept_and_rebind(int listener, int six, int port)
 {
     for (;;) {
         struct pollfd wait = {.fd = listener, .events = POLLIN};
         poll(&wait, 1, 50);
-        if (asked == 1 && listener >= 0) {
+        if (usr2_count == 1 && listener >= 0) {
             close(listener);
             listener = -1;
             fprintf(stderr, "closed\n");
-        } else if (asked == 2 && listener < 0) {
-            listener = listens(six, port, 1);
+        } else if (usr2_count == 2 && listener < 0) {
+            listener = open_listener(six, port, 1);
             fprintf(stderr, "bound again\n");
         } else if (listener >= 0) {
-            take(listener, 1);
+            accept_and_answer(listener, 1);
         }
     }
 }
@@ -313,7 +319,7 @@ int main(int count, char **args)
 {
     if (count > 1 && !strcmp(args[1], "--child")) {
         char said[TEXT] = "";
-        peer_of(CHILD_SOCKET, said);
+        format_peer(CHILD_SOCKET, said);
         return write(CHILD_PIPE, said, TEXT) != TEXT;
     }
     static const struct option options[] = {{"accept", required_argument, NULL, 'a'},
@@ -336,16 +342,16 @@ int main(int count, char **args)
             return 2;
     }
     brief |= hold;
-    struct sigaction interrupts = {.sa_handler = nothing}, asks = {.sa_handler = ask};
-    sigaction(SIGUSR1, &interrupts, NULL);
-    sigaction(SIGUSR2, &asks, NULL);
-    int waits = !strcmp(how, "block") || !strcmp(how, "threads") || !strcmp(how, "fork") ||
+    struct sigaction usr1_action = {.sa_handler = ignore}, usr2_action = {.sa_handler = count_usr2};
+    sigaction(SIGUSR1, &usr1_action, NULL);
+    sigaction(SIGUSR2, &usr2_action, NULL);
+    int blocks = !strcmp(how, "block") || !strcmp(how, "threads") || !strcmp(how, "fork") ||
                 !strcmp(how, "shutdown") || !strcmp(how, "interrupt") || !strcmp(how, "exit");
-    int listener = listens(six, port, !waits);
+    int listener = open_listener(six, port, !blocks);
     if (!strcmp(how, "cancel")) { /* a thread that waits in accept(2) can be cancelled there */
         pthread_t waiting;
         void *result = NULL;
-        pthread_create(&waiting, NULL, accept_always, (void *)(long)listener);
+        pthread_create(&waiting, NULL, accept_forever, (void *)(long)listener);
         usleep(100000);
         pthread_cancel(waiting);
         pthread_join(waiting, &result);
@@ -367,42 +373,42 @@ int main(int count, char **args)
         accept_until_it_fails((void *)(long)listener);
         int error = errno;
         close(listener);
-        listener = listens(six, port, 0);
+        listener = open_listener(six, port, 0);
         fprintf(stderr, "bound again after: %s\n", strerror(error));
-        accepts(listener);
+        accept_in_loop(listener);
     }
     if (!strcmp(how, "exit")) {
-        take(listener, 0);
+        accept_and_answer(listener, 0);
         return 7;
     }
     if (!strcmp(how, "rebind"))
-        rebinding(listener, six, port);
+        accept_and_rebind(listener, six, port);
     if (!strcmp(how, "block"))
-        accepts(listener);
+        accept_in_loop(listener);
     if (!strcmp(how, "fork"))
-        in_children(listener, accepts);
+        run_in_children(listener, accept_in_loop);
     if (!strcmp(how, "exclusive"))
-        in_children(listener, exclusively);
+        run_in_children(listener, accept_by_exclusive_epoll);
     if (!strcmp(how, "level"))
-        by_epoll(listener, 0);
+        accept_by_epoll(listener, 0);
     if (!strcmp(how, "edge"))
-        by_epoll(listener, EPOLLET);
+        accept_by_epoll(listener, EPOLLET);
     if (!strcmp(how, "oneshot"))
-        by_epoll(listener, EPOLLONESHOT);
+        accept_by_epoll(listener, EPOLLONESHOT);
     pthread_t thread;
     for (int n = 0; !strcmp(how, "threads") && n < 3; n++)
-        pthread_create(&thread, NULL, accept_always, (void *)(long)listener);
+        pthread_create(&thread, NULL, accept_forever, (void *)(long)listener);
     while (!strcmp(how, "poll")) {
         struct pollfd wait = {.fd = listener, .events = POLLIN};
         poll(&wait, 1, -1);
-        take(listener, 1);
+        accept_and_answer(listener, 1);
     }
     while (!strcmp(how, "select")) {
         fd_set set;
         FD_ZERO(&set);
         FD_SET(listener, &set);
         select(listener + 1, &set, NULL, NULL, NULL);
-        take(listener, 1);
+        accept_and_answer(listener, 1);
     }
     for (;;)
         pause();
