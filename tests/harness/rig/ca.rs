@@ -13,14 +13,14 @@ pub(crate) struct CaRig {
 }
 
 impl CaRig {
-    /// Without an authority so far.
+    /// A rig without an authority.
     pub(crate) fn empty() -> Self {
         let (host, scratch) = (Host::new(), Scratch::new());
         let ca = scratch.path_text("ca");
         Self { host, scratch, ca }
     }
 
-    /// With an authority that `ca init` made.
+    /// A rig with an authority that `ca init` has made.
     pub(crate) fn new(options: &[&str]) -> Self {
         let rig = Self::empty();
         rig.succeeds("init", options);
@@ -33,14 +33,14 @@ impl CaRig {
         Peername::run(&self.host, &args)
     }
 
-    /// The same; asserts success and returns what it printed.
+    /// Like [`Self::ca`]; asserts success and returns what it printed.
     pub(crate) fn succeeds(&self, action: &str, options: &[&str]) -> String {
         let output = self.ca(action, options);
         assert!(output.status.success(), "{action}: {output:?}");
         String::from_utf8(output.stdout).expect("text")
     }
 
-    /// The same; asserts failure and returns the error.
+    /// Like [`Self::ca`], without options; asserts failure and returns the error.
     pub(crate) fn fails(&self, action: &str) -> String {
         let output = self.ca(action, &[]);
         assert_eq!(output.status.code(), Some(1), "{action}: {output:?}");
@@ -58,7 +58,7 @@ impl CaRig {
         self.host.output(&mut command, "")
     }
 
-    /// The same; asserts success and returns what it printed.
+    /// Like [`Self::shell`]; asserts success and returns what it printed.
     pub(crate) fn shell_succeeds(&self, script: &str) -> String {
         let output = self.shell(script);
         assert!(output.status.success(), "{script}: {output:?}");

@@ -22,22 +22,22 @@ impl CompatRig {
         Self(scratch)
     }
 
-    /// Runs commands of a README, one per line, of which the last one goes on. `sudo` is removed, since the
-    /// tests run as root, and PATH finds the links.
+    /// Runs commands of a README, one per line, and returns the process of the last one. `sudo` is removed, since the tests
+    /// run as root, and PATH finds the links.
     pub(crate) fn start(&self, host: &Host, commands: &str) -> Process {
         self.start_with(host, &[], commands)
     }
 
-    /// The same, started through other programs.
+    /// Like [`Self::start`], through other programs.
     pub(crate) fn start_with(&self, host: &Host, through: &[&str], commands: &str) -> Process {
         let commands = commands.trim();
-        let (before, last) = commands.rsplit_once('\n').unwrap_or(("true", commands));
+        let (earlier, last) = commands.rsplit_once('\n').unwrap_or(("true", commands));
         let last = last.trim().trim_start_matches("sudo ");
-        let commands = format!("{before}\nexec {last}");
+        let commands = format!("{earlier}\nexec {last}");
         Process::start_through(host, through, "bash", &["-c", &self.script(&commands)])
     }
 
-    /// The same for commands that end by themselves, or must.
+    /// Runs commands of a README to their end; they are killed after 20 s.
     pub(crate) fn run(&self, host: &Host, commands: &str) -> Output {
         let mut command = Command::new("timeout");
         command.args(["--signal=KILL", "20", "bash", "-c", &self.script(commands)]);
@@ -53,7 +53,7 @@ impl CompatRig {
         assert!(said.contains(text), "{command}: {said}");
     }
 
-    /// Starts a command that stands between the balancer of a new network and a backend at [`TARGET_V4`].
+    /// Starts a command between the balancer of a new network and a backend at [`TARGET_V4`].
     pub(crate) fn start_between(&self, command: &str) -> (Lab, Backend, Process) {
         let lab = Lab::new();
         let backend = Backend::listen(&lab.server, TARGET_V4);
@@ -72,7 +72,7 @@ impl CompatRig {
     }
 }
 
-/// Starts netcat as a server that prints its peer and the data.
+/// Starts netcat as a server that prints the peer of each connection and the data.
 pub(crate) fn start_netcat(host: &Host, command: &str) -> Process {
     let words: Vec<_> = command.split(' ').collect();
     let server = Process::start(host, words[0], &words[1..]);
@@ -80,7 +80,7 @@ pub(crate) fn start_netcat(host: &Host, command: &str) -> Process {
     server
 }
 
-/// The peer of the first connection that such a server reports.
+/// The peer of the first connection that netcat reports.
 pub(crate) fn first_peer(server: &Process) -> SocketAddr {
     server.wait_line("of a connection", |line| {
         let (_, peer) = line.split_once("Connection received on ")?;
@@ -103,7 +103,7 @@ pub(crate) fn wait_listening(process: &Process) {
     process.wait_logged("listening");
 }
 
-/// The rules of path-network's README.
+/// The routing rules of path-network's README.
 pub(crate) const ROUTES: &str = "
     rule add from 127.0.0.1/8 iif lo table 123
     route add local 0.0.0.0/0 dev lo table 123";

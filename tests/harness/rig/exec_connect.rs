@@ -23,7 +23,7 @@ pub(crate) fn run_connect(
     Peername::run_with_input(host, &[BINARY], &args, input)
 }
 
-/// The same; asserts success and returns the standard output.
+/// Runs a program like [`run_connect`], asserts success, and returns the standard output.
 #[track_caller]
 pub(crate) fn connect_stdout(
     host: &Host,
@@ -37,13 +37,10 @@ pub(crate) fn connect_stdout(
     lossy_text(&output.stdout)
 }
 
-/// Runs the same program without peername; returns the standard output.
+/// Runs a program without peername, and returns the standard output.
 pub(crate) fn run_without_connect(host: &Host, program: &[&str]) -> String {
-    lossy_text(
-        &host
-            .output(Command::new(program[0]).args(&program[1..]), "")
-            .stdout,
-    )
+    let output = host.output(Command::new(program[0]).args(&program[1..]), "");
+    lossy_text(&output.stdout)
 }
 
 pub(crate) fn lossy_text(bytes: &[u8]) -> String {

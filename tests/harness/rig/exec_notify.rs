@@ -15,7 +15,7 @@ use crate::harness::peername::BINARY;
 use crate::harness::rig::exec::{Libc, compiled_server};
 use crate::harness::rig::proxy::header_for;
 
-/// A program on the lab's server, run by `peername exec`, that listens where the proxy does in other tests.
+/// A program on the lab's server, run by `peername exec`, that listens on [`LISTEN_V4`].
 #[derive(Debug)]
 pub(crate) struct NotifyRig {
     pub(crate) process: Process,
@@ -23,12 +23,16 @@ pub(crate) struct NotifyRig {
 }
 
 impl NotifyRig {
-    /// Runs a program with these options of `exec`, and waits until it listens.
+    /// Runs a program with these options of `exec` (by default `--mode=notify`), and waits until it listens.
     pub(crate) fn start(options: &[&str], program: &[&str]) -> Self {
         let lab = Lab::new();
-        let chosen = options.iter().any(|option| option.starts_with("--mode"));
-        let mode = if chosen { &[][..] } else { &["--mode=notify"] };
-        let args = [USUAL, mode, options, &["--"], program].concat();
+        let has_mode = options.iter().any(|option| option.starts_with("--mode"));
+        let mode = if has_mode {
+            &[][..]
+        } else {
+            &["--mode=notify"]
+        };
+        let args = [EXEC, mode, options, &["--"], program].concat();
         let process = Process::start(&lab.server, BINARY, &args);
         Self {
             process: process.wait_listening(&[LISTEN_V4]),
@@ -36,16 +40,16 @@ impl NotifyRig {
         }
     }
 
-    /// Starts the server of `server.c`, static, with this option `--accept`.
-    pub(crate) fn start_variant(name: &str) -> Self {
-        let accept = format!("--accept={name}");
+    /// Starts the server of `server.c`, static, with this `--accept`.
+    pub(crate) fn start_variant(accept: &str) -> Self {
+        let accept = format!("--accept={accept}");
         Self::start(&[], &[&compiled_server(Libc::Static), &accept, "--brief"])
     }
 
-    /// The same; the program ignores SIGTERM.
-    pub(crate) fn start_ignoring_sigterm(name: &str) -> Self {
+    /// Starts the same server, which ignores SIGTERM.
+    pub(crate) fn start_ignoring_sigterm(accept: &str) -> Self {
         let server = compiled_server(Libc::Static);
-        let shell = format!("trap '' TERM; exec {server} --accept={name} --brief");
+        let shell = format!("trap '' TERM; exec {server} --accept={accept} --brief");
         Self::start(&[], &["sh", "-c", &shell])
     }
 
@@ -63,12 +67,12 @@ impl NotifyRig {
     }
 
     fn network(&self) -> PathBuf {
-        let ours = || network_of("thread-self").expect("a network");
-        self.lab.server.enter(ours)
+        let network = self.lab.server.enter(|| network_of("thread-self"));
+        network.expect("a network")
     }
 }
 
-/// Children of the program outlive it when it is killed, and no PID namespace ends them here.
+/// Kills all processes in the network of the lab's server: children of the program outlive it, and no PID namespace ends them.
 impl Drop for NotifyRig {
     fn drop(&mut self) {
         for pid in processes(&self.network()) {
@@ -105,18 +109,21 @@ pub(crate) fn kill_pid(pid: Pid) {
     kill_process(pid, Signal::KILL).expect("kill");
 }
 
-/// Waits for the process with this name in a network namespace; there is one program in each.
+/// Waits for a helper of `exec` by its process name and its network namespace, in which one program runs.
 pub(crate) fn wait_helper_pid(name: &str, network: &Path) -> Pid {
     wait_for(&format!("{name} runs"), || {
         let comm = |pid: &Pid| fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero()));
-        let is_it = |pid: &Pid| comm(pid).is_ok_and(|comm| comm.trim() == name);
-        processes(network).into_iter().find(is_it)
+        let is_named = |pid: &Pid| comm(pid).is_ok_and(|comm| comm.trim() == name);
+        processes(network).into_iter().find(is_named)
     })
 }
 
+/// The processes in a network namespace.
 fn processes(network: &Path) -> Vec<Pid> {
-    let pids = fs::read_dir("/proc").expect("/proc").flatten();
-    pids.filter_map(|entry| entry.file_name().into_string().ok())
+    fs::read_dir("/proc")
+        .expect("/proc")
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok())
         .filter(|pid| network_of(pid).as_deref() == Some(network))
         .filter_map(|pid| Pid::from_raw(pid.parse().ok()?))
         .collect()
@@ -127,8 +134,10 @@ pub(crate) fn cpu_ticks(pid: Pid) -> u64 {
     let path = format!("/proc/{}/stat", pid.as_raw_nonzero());
     let stat = fs::read_to_string(path).expect("a process");
     let (_, after_name) = stat.rsplit_once(") ").expect("a name");
-    let fields = after_name.split(' ').skip(11).take(2);
-    fields
+    after_name
+        .split(' ')
+        .skip(11)
+        .take(2)
         .map(|ticks| ticks.parse::<u64>().expect("a number"))
         .sum()
 }
@@ -142,16 +151,20 @@ pub(crate) fn network_of(pid: &str) -> Option<PathBuf> {
 pub(crate) fn compiled_go_server(cgo: bool) -> PathBuf {
     static BUILT: [OnceLock<PathBuf>; 2] = [OnceLock::new(), OnceLock::new()];
     let build = || {
-        let out = out(if cgo { "http-cgo" } else { "http-static" });
+        let program = output_path(if cgo { "http-cgo" } else { "http-static" });
         let mut go = Command::new("go");
         go.env("CGO_ENABLED", if cgo { "1" } else { "0" })
             .env("GOFLAGS", "-mod=mod")
             .env("GOPROXY", "off")
             .env("GOTOOLCHAIN", "local")
-            .env("GOCACHE", self::out("go-cache"))
+            .env("GOCACHE", output_path("go-cache"))
             .current_dir(env!("CARGO_TARGET_TMPDIR"));
-        run(go.arg("build").arg("-o").arg(&out).arg(source("http.go")));
-        out
+        run(go
+            .arg("build")
+            .arg("-o")
+            .arg(&program)
+            .arg(source("http.go")));
+        program
     };
     BUILT[usize::from(cgo)].get_or_init(build).clone()
 }
@@ -168,13 +181,14 @@ fn source(name: &str) -> PathBuf {
     PathBuf::from(here).join(name)
 }
 
-/// A path with this process's id: two runs of the tests do not overwrite each other's programs.
-fn out(name: &str) -> PathBuf {
-    let own = match name {
+/// A path for what Go writes. Programs have this process's id, so that two runs of the tests do not overwrite each other's; the
+/// cache is shared.
+fn output_path(name: &str) -> PathBuf {
+    let file = match name {
         "go-cache" => name.to_owned(),
         name => format!("{name}-{}", std::process::id()),
     };
-    PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(own)
+    PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(file)
 }
 
-const USUAL: &[&str] = &["exec", "--trust=10.81.0.0/24", "--trust=fd81::/64"];
+const EXEC: &[&str] = &["exec", "--trust=10.81.0.0/24", "--trust=fd81::/64"];

@@ -8,10 +8,10 @@ use serde_json::Value;
 
 use crate::harness::addr::v4;
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Lab, Process, Scratch, wait_for, wait_until};
+use crate::harness::lab::{Lab, Process, Scratch, wait_for};
 use crate::harness::peername::{BINARY, Peername};
 
-/// For a check that answers, on a machine that is busy.
+/// A timeout that a check service meets on a busy machine, too.
 pub(crate) const LONG_CHECK_TIMEOUT: &str = "--check-timeout=15s";
 /// Where clients reach the proxy.
 pub(crate) const PROXY_ADDR: SocketAddr = v4([203, 0, 113, 1], 8080);
@@ -58,7 +58,7 @@ impl InterceptRig {
         String::from_utf8(output.stdout).expect("text")
     }
 
-    /// The same; returns its output and exit status.
+    /// Runs curl through the proxy; returns its output and exit status.
     pub(crate) fn try_curl(&self, args: &[&str]) -> Output {
         let proxy = format!("http://{PROXY_ADDR}");
         let ca = self.scratch.path_text("ca.pem");
@@ -78,7 +78,7 @@ impl InterceptRig {
         self.lab.client.output(&mut command, "")
     }
 
-    /// Runs curl without a proxy; it resolves the origins by the hosts file.
+    /// Runs curl without a proxy; the origins' names are in its hosts file.
     #[track_caller]
     pub(crate) fn curl_without_proxy(&self, args: &[&str]) -> String {
         let ca = self.scratch.path_text("ca.pem");
@@ -113,7 +113,7 @@ impl InterceptRig {
         String::from_utf8(output.stdout).expect("text")
     }
 
-    /// Runs curl, and returns the status of the response.
+    /// Runs curl through the proxy, and returns the status of the response.
     #[track_caller]
     pub(crate) fn curl_status(&self, args: &[&str]) -> u16 {
         let output = self.try_curl(&[&["-o", "/dev/null", "-w", "%{http_code}"], args].concat());
@@ -124,7 +124,7 @@ impl InterceptRig {
         }
     }
 
-    /// Runs curl, and returns the problem document of the response.
+    /// Runs curl through the proxy, and returns the problem document (RFC 9457) of the response.
     #[track_caller]
     pub(crate) fn curl_problem(&self, args: &[&str]) -> Value {
         let text = self.curl(args);
@@ -156,10 +156,11 @@ impl InterceptRig {
     pub(crate) fn wait_audit_lines(&self, path: &str, count: usize) -> Vec<Value> {
         wait_for("audit lines", || {
             let log = self.proxy.log();
-            let lines = log
+            let lines: Vec<Value> = log
                 .lines()
-                .filter_map(|line| serde_json::from_str(line).ok());
-            let lines: Vec<Value> = lines.filter(|line: &Value| line["path"] == path).collect();
+                .filter_map(|line| serde_json::from_str(line).ok())
+                .filter(|line: &Value| line["path"] == path)
+                .collect();
             (lines.len() >= count).then_some(lines)
         })
     }
@@ -212,7 +213,7 @@ impl InterceptLab {
         self.start_through(&[], args)
     }
 
-    /// The same, with the proxy started through other programs.
+    /// Like [`Self::start`], with the proxy started through other programs.
     pub(crate) fn start_through(self, through: &[&str], args: &[&str]) -> InterceptRig {
         let _origin = self.start_nginx();
         let args = [args, &["--allow-destination=10.81.0.0/24"]].concat();
@@ -244,7 +245,7 @@ impl InterceptLab {
         self.start_proxy_through(&[], args)
     }
 
-    /// The same through other programs.
+    /// Like [`Self::start_proxy`], through other programs.
     pub(crate) fn start_proxy_through(&self, through: &[&str], args: &[&str]) -> Peername {
         let [ca, root] = ["ca", "root.pem"].map(|name| self.scratch.path_text(name));
         let listen = format!("--listen={PROXY_ADDR}");
@@ -260,9 +261,10 @@ impl InterceptLab {
         // A listener on this address needs an access rule.
         let is_access =
             |arg: &&str| arg.starts_with("--allow-client") || arg.starts_with("--proxy-auth");
-        let any_client: &[&str] = match args.iter().any(is_access) {
-            true => &[],
-            false => &["--allow-client=any"],
+        let any_client: &[&str] = if args.iter().any(is_access) {
+            &[]
+        } else {
+            &["--allow-client=any"]
         };
         let args = [&usual, any_client, args].concat();
         self.start_with_own_names(through, &args)
@@ -279,19 +281,20 @@ impl InterceptLab {
         Peername::start_through(&self.lab.balancer, &through, args, &[PROXY_ADDR])
     }
 
-    /// Starts nginx and the proxy, beside a name server that knows no name: a C library may ask one, whatever nsswitch.conf says.
+    /// Starts nginx and the proxy, beside a name server that knows no name: a C library may query one, whatever
+    /// nsswitch.conf says.
     pub(crate) fn start_with_unknown_names(self, args: &[&str]) -> (Process, InterceptRig) {
-        let (names, through) = self.start_name_server(NO_SUCH_NAME);
+        let (name_server, through) = self.start_name_server(NO_SUCH_NAME);
         let rig = self.start_through(&through.each_ref().map(String::as_str), args);
-        (names, rig)
+        (name_server, rig)
     }
 
-    /// Starts a name server on the proxy's host. Returns also the command to start the proxy through, so that
-    /// it asks this server, once, for names that the hosts file lacks.
+    /// Starts a name server on the proxy's host. Returns also the command to start the proxy through, which makes the proxy
+    /// query this server once for each name that the hosts file lacks.
     pub(crate) fn start_name_server(&self, script: &str) -> (Process, [String; 6]) {
         let script = self.scratch.write("names.py", script);
-        let names = Process::start(&self.lab.balancer, "/usr/bin/python3", &["-u", &script]);
-        wait_until("the name server", || names.log().contains("ready"));
+        let name_server = Process::start(&self.lab.balancer, "/usr/bin/python3", &["-u", &script]);
+        name_server.wait_logged("ready");
         let mounts = [
             ("nsswitch.conf", "hosts: files dns\n"),
             (
@@ -305,7 +308,7 @@ impl InterceptLab {
         });
         let mount = format!("{}exec \"$@\"", mounts.concat());
         let through = ["unshare", "--mount", "sh", "-c", &mount, "sh"];
-        (names, through.map(str::to_owned))
+        (name_server, through.map(str::to_owned))
     }
 
     pub(crate) fn start_nginx(&self) -> Process {
@@ -336,5 +339,5 @@ const OPENSSL: &str = include_str!("intercept/openssl.sh");
 
 const NGINX: &str = include_str!("intercept/nginx.conf");
 
-/// Answers each query at once: NXDOMAIN.
+/// Answers each query with NXDOMAIN.
 const NO_SUCH_NAME: &str = include_str!("intercept/no_such_name.py");

@@ -3,7 +3,7 @@
 
 use std::process::{Command, Output};
 
-use crate::harness::lab::{Process, Scratch, wait_until};
+use crate::harness::lab::{Process, Scratch};
 use crate::harness::peername::{AS_NOBODY, NO_CAPABILITIES, copy_executable};
 use crate::harness::rig::intercept::InterceptLab;
 
@@ -54,7 +54,7 @@ impl JailRig {
         &self.stage.scratch
     }
 
-    /// A pattern for pgrep(1) that matches the interceptors of this rig, and their supervisors.
+    /// A pattern for pgrep(1) that matches the interceptors of this rig and their supervisors.
     pub(crate) fn interceptor_pattern(&self) -> String {
         format!("^{} jail ", self.binary)
     }
@@ -64,7 +64,7 @@ impl JailRig {
         self.run_program(user, options, &["sh", "-c", script])
     }
 
-    /// The same; asserts success and returns what it printed.
+    /// Runs a shell script in a jail, asserts success, and returns what it printed.
     #[track_caller]
     pub(crate) fn succeeds(&self, user: User, options: &[&str], script: &str) -> String {
         let output = self.run(user, options, script);
@@ -72,7 +72,7 @@ impl JailRig {
         String::from_utf8(output.stdout).expect("text")
     }
 
-    /// The same with these variables (`NAME=VALUE`) in the environment of the jail; asserts success.
+    /// Like [`Self::succeeds`], for nobody, with these variables (`NAME=VALUE`) in the environment of `peername jail`.
     #[track_caller]
     pub(crate) fn succeeds_with(
         &self,
@@ -103,14 +103,14 @@ impl JailRig {
         Process::start(&self.stage.lab.balancer, "env", &words)
     }
 
-    /// Starts a program as the same user, without a jail.
+    /// Starts a program as this user, without a jail.
     pub(crate) fn start_outside(&self, user: User, program: &[&str]) -> Process {
         let words = self.on_host(user, program);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         Process::start(&self.stage.lab.balancer, "env", &words)
     }
 
-    /// Runs a shell script as the same user and with the same names, without a jail.
+    /// Runs a shell script as this user and with the names of the test, without a jail.
     pub(crate) fn run_outside(&self, user: User, script: &str) -> Output {
         self.output(self.on_host(user, &["sh", "-c", script]))
     }
@@ -127,17 +127,18 @@ impl JailRig {
         program: &[&str],
     ) -> Vec<String> {
         let root = self.scratch().path_text("root.pem");
-        let own: Vec<&str> = self.options.iter().map(String::as_str).collect();
-        let all: &[&str] = match options.iter().any(|option| decides(option)) {
-            true => &[],
-            false => &["--allow=any"],
+        let rig_options: Vec<&str> = self.options.iter().map(String::as_str).collect();
+        let allow_any: &[&str] = if options.iter().any(|option| decides_on_requests(option)) {
+            &[]
+        } else {
+            &["--allow=any"]
         };
         let jail = [
             &["env"],
             variables,
             &[&self.binary, "jail", "--extra-ca", &root][..],
-            &own,
-            all,
+            &rig_options,
+            allow_any,
             options,
             &["--"],
             program,
@@ -145,7 +146,8 @@ impl JailRig {
         self.on_host(user, &jail.concat())
     }
 
-    /// A command of this user, with the names of the test. It inherits a socket that is connected to the origin's host: 7.
+    /// A command of this user, with the names of the test. It inherits, as descriptor 7, a socket that is connected to the
+    /// origins' host.
     fn on_host(&self, user: User, command: &[&str]) -> Vec<String> {
         let mount = format!(
             "mount --bind {} /etc/hosts && mount --bind {} /etc/nsswitch.conf && \
@@ -162,19 +164,19 @@ impl JailRig {
         all.into_iter().map(str::to_owned).collect()
     }
 
-    /// Starts a forwardAuth service that allows requests to these hosts, and returns the option that names it. Each request
-    /// that it was asked about is a line `HOST:PORT METHOD PATH` of its log.
+    /// Starts a forwardAuth service that allows requests to these hosts, and returns the option that names the service. The
+    /// service prints each request that it checks as a line `HOST:PORT METHOD PATH`.
     pub(crate) fn start_check(&self, hosts: &[&str]) -> (Process, String) {
         let script = self.scratch().write("check.py", CHECK);
         let args = [&["-u", &script, CHECK_PORT][..], hosts].concat();
         let check = Process::start(&self.stage.lab.balancer, "/usr/bin/python3", &args);
-        wait_until("the check service", || check.log().contains("ready"));
+        check.wait_logged("ready");
         (check, format!("--check=http://127.0.0.1:{CHECK_PORT}/"))
     }
 }
 
-/// Whether a jail with this option has something that decides on requests.
-fn decides(option: &str) -> bool {
+/// Whether a jail decides on requests by this option, so that it needs no `--allow=any`.
+fn decides_on_requests(option: &str) -> bool {
     let name = option.split('=').next().unwrap_or_default();
     matches!(
         name,

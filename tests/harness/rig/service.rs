@@ -1,4 +1,4 @@
-//! The long-running commands, each between the lab's balancer and a backend, for what all of them do alike.
+//! The long-running commands, each between the lab's balancer and a backend, for behaviour that all of them share.
 
 use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4};
 use crate::harness::backend::Backend;
@@ -32,8 +32,8 @@ impl Service {
         }
     }
 
-    /// Sent by a client for a connection to the backend.
-    fn opening(self) -> Vec<u8> {
+    /// The first bytes of a client, for which the command connects to the backend.
+    fn first_bytes(self) -> Vec<u8> {
         match self {
             Self::Proxy => header_for(fresh_client_v4()),
             Self::Forward => Vec::new(),
@@ -73,11 +73,12 @@ impl ServiceRig {
         }
     }
 
-    /// Opens a connection of a client; returns both ends. Of `intercept` it has a request that waits for its response.
+    /// Opens a connection of a client; returns the client's end and the backend's. With `intercept` a request waits for its
+    /// response then.
     #[track_caller]
     pub(crate) fn connect(&self) -> (Conn, Conn) {
-        let opening = self.service.opening();
-        let down = Conn::connect_and_send(&self.lab.balancer, LISTEN_V4, &opening);
+        let bytes = self.service.first_bytes();
+        let down = Conn::connect_and_send(&self.lab.balancer, LISTEN_V4, &bytes);
         let up = self.backend.accept();
         (down, up)
     }

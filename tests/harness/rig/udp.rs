@@ -43,6 +43,7 @@ impl UdpRig {
         DatagramSocket::bind(&self.lab.balancer, SocketAddr::new(BALANCER_V4, 0))
     }
 
+    /// The backend of the client's family.
     pub(crate) fn backend(&self, client: SocketAddr) -> &DatagramSocket {
         if client.is_ipv4() {
             &self.backend_v4
@@ -70,11 +71,11 @@ impl UdpRig {
     pub(crate) fn stop_and_count_drops(&mut self) -> BTreeMap<String, u64> {
         let totals = self.stop();
         let dropped = totals["datagrams_dropped"].as_str().expect("text");
-        let pair = |pair: &str| {
+        let parse = |pair: &str| {
             let (reason, count) = pair.split_once('=').expect("reason=count");
             (reason.to_owned(), count.parse().expect("a count"))
         };
-        dropped.split_whitespace().map(pair).collect()
+        dropped.split_whitespace().map(parse).collect()
     }
 
     /// Stops the proxy and returns the last line of its log: the totals.
@@ -98,7 +99,7 @@ pub(crate) fn start_forward(lab: &Lab, options: &[&str]) -> Peername {
     Peername::start_udp(&lab.balancer, &[&args, options].concat())
 }
 
-/// Each dialect as an option of [`start_forward`] and as one of the proxy.
+/// Each dialect: the option of [`start_forward`], and that of the proxy.
 pub(crate) const DIALECTS: [(&str, &str); 3] = [
     ("--udp-header=each", "--udp-header=each"),
     ("--udp-header=first", "--udp-header=first"),

@@ -1,7 +1,6 @@
 //! A peername with a binary that the test replaces: in a PID namespace, so that each process that takes over ends with the test.
 
 use std::fs;
-use std::path::PathBuf;
 use std::process::Command;
 
 use peername_sys::process::pidfd::descendants;
@@ -16,7 +15,7 @@ use crate::harness::peername::BINARY;
 pub(crate) struct UpgradeRig {
     pub(crate) processes: Process,
     scratch: Scratch,
-    /// The process that serves, by its number outside of its namespace.
+    /// The process that serves, by its id outside of the PID namespace.
     pub(crate) serving: u32,
 }
 
@@ -52,12 +51,12 @@ impl UpgradeRig {
         Self::start_with(host, &[], args)
     }
 
-    /// The same, with these variables.
+    /// Like [`Self::start`], through a command that sets variables, such as `env NAME=VALUE`.
     pub(crate) fn start_with(host: &Host, environment: &[&str], args: &[&str]) -> Self {
         let scratch = Scratch::new();
         install(host, &scratch, Binary::Good);
         let binary = scratch.path_text("peername");
-        // As process 1 it could not be replaced.
+        // The service is not process 1: the PID namespace would end with it.
         let init = [
             "sh",
             "-c",
@@ -81,7 +80,7 @@ impl UpgradeRig {
         install(host, &self.scratch, binary);
     }
 
-    /// Runs `peername upgrade`, and returns what it reported as its reason where it failed.
+    /// Runs `peername upgrade`, which prints the new process's id inside; returns the reported error if it fails.
     pub(crate) fn upgrade(&mut self, host: &Host) -> Result<(), String> {
         let pid = format!("--pid={}", self.serving);
         let output = host.output(Command::new(BINARY).args(["upgrade", &pid]), "");
@@ -90,14 +89,16 @@ impl UpgradeRig {
             return Err(String::from_utf8_lossy(&output.stderr).into_owned());
         }
         let inner = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-        let of_inner = |pid: &u32| inner_pid(*pid).is_some_and(|pid| pid == inner);
         self.serving = wait_for("the new process", || {
-            descendants(self.processes.pid()).into_iter().find(of_inner)
+            descendants(self.processes.pid())
+                .into_iter()
+                .find(|pid| inner_pid(*pid).as_ref() == Some(&inner))
         });
         Ok(())
     }
 
-    /// Upgrades so many times, each third time to one of the broken binaries, which is refused. Calls `between` before each.
+    /// Upgrades this many times, each third time to one of the broken binaries, which is refused. Calls `between` before each
+    /// and after the last one.
     pub(crate) fn upgrade_repeatedly(
         &mut self,
         host: &Host,
@@ -123,14 +124,14 @@ impl UpgradeRig {
         between();
     }
 
-    /// The processes that serve or drain, without their helpers.
+    /// The processes that serve or drain, without their helpers (`peername … keep`).
     pub(crate) fn servers(&self) -> Vec<u32> {
-        let mut all = descendants(self.processes.pid());
-        all.retain(|pid| {
+        let mut pids = descendants(self.processes.pid());
+        pids.retain(|pid| {
             let read = |name| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
             read("comm").trim() == "peername" && !read("cmdline").contains("keep")
         });
-        all
+        pids
     }
 
     /// Waits for the totals of the serving process, which are the last line once it has ended.
@@ -153,12 +154,12 @@ impl UpgradeRig {
         kill_process(pid.expect("a process id"), signal).expect("kill");
     }
 
-    /// The number of the serving process in its own namespace.
+    /// The id of the serving process in its own PID namespace.
     pub(crate) fn serving_inside(&self) -> String {
         inner_pid(self.serving).expect("it serves")
     }
 
-    /// Waits until one process is left.
+    /// Waits until only the serving process is left.
     pub(crate) fn wait_drained(&self) {
         wait_until("earlier processes have ended", || {
             self.servers() == [self.serving]
@@ -189,9 +190,9 @@ fn install(host: &Host, scratch: &Scratch, binary: Binary) {
     host.run("mv", &[&new, &scratch.path_text("peername")]);
 }
 
-/// The number of a process in its own namespace.
+/// The id of a process in its own PID namespace.
 fn inner_pid(pid: u32) -> Option<String> {
-    let status = fs::read_to_string(PathBuf::from(format!("/proc/{pid}/status"))).ok()?;
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status
         .lines()
         .find_map(|line| line.strip_prefix("NSpid:"))?;

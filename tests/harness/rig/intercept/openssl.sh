@@ -18,5 +18,5 @@ openssl x509 -req -in self-signed.csr -extfile self-signed.ext -signkey self-sig
     -out self-signed.pem -days 20 2>/dev/null
 openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=openssl.test \
     -addext subjectAltName=DNS:openssl.test -keyout openssl.key -out openssl.pem 2>/dev/null
-# The expired certificate is valid until the second in which it was signed is over.
+# The certificate of `expired` is valid until the second in which it was signed is over.
 while [ $(date +%s) -le $signed ]; do sleep 0.05; done
