@@ -314,8 +314,8 @@ fn killed_monitor_ends_program_and_proxy() {
     server.lab.balancer.wait_connection_refused(LISTEN_V4);
 }
 
-/// A debugger or a frozen container suspends the monitor, too. SIGSTOP interrupts its wait for the end of program or proxy, and the
-/// monitor waits again.
+/// A debugger or a frozen container suspends the monitor, too. SIGSTOP interrupts its wait for the end of program or proxy,
+/// and the monitor waits again.
 #[test]
 fn suspended_monitor_goes_on_after_sigcont() {
     let mut server = Private::start(User::Nobody, "--protocol=tcp", PYTHON);

@@ -303,12 +303,8 @@ fn connect_with_half_a_header(served: &ServerRig, header: &[u8]) -> Conn {
     conn
 }
 
-/// The server itself, a child of the process that made its PID namespace.
-fn server_of(served: &ServerRig) -> PidFd {
-    server_pidfd(&served.process)
-}
-
-fn server_in(process: &Process) -> PidFd {
+/// The server itself: the first descendant of the process that made its PID namespace.
+fn server_pidfd(process: &Process) -> PidFd {
     let children = pidfd::descendants(process.pid());
     PidFd::open(*children.first().expect("a server")).expect("a server")
 }

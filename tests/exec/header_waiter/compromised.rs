@@ -96,7 +96,8 @@ const OPTIONS: &[&str] = &["--ports=8443,9000-9009", "--header-timeout=20s"];
 const SERVER: &str = include_str!("compromised/server.py");
 
 /// Sends sockets whose close waits for a reader that does not read: sixteen in one request, which is too many, or one queued
-/// behind a request. The sender closes its own descriptors before the header waiter receives them, or exits, which does not wait.
+/// behind a request. The sender closes its own descriptors before the header waiter receives them, or exits, which does not
+/// wait.
 const LINGERING: &str = include_str!("compromised/lingering.py");
 
 /// Keeps as many channels open as it can.

@@ -4,7 +4,7 @@
 //!
 //! | code | |
 //! |---|---|
-//! | 0x20 | loads the 32-bit word at this offset of `seccomp_data`: 0 is the call's number; 16, 24 and 32 are its first three arguments |
+//! | 0x20 | loads the 32-bit word at this offset of `seccomp_data`: the call's number is at 0, its arguments at 16, 24, 32 … |
 //! | 0x15, 0x35 | compares the word with the operand, by = and by ≥, and skips so many instructions |
 //! | 0x06 | returns an action: 0x00050000 and an errno, 0x80000000 to kill the process, 0x7fff0000 to allow the call |
 

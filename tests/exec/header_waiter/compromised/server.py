@@ -41,8 +41,8 @@ def park(listener, claimed):
     return client
 
 def listen_with_ready_connection():
-    """Returns a listener with a ready connection, whose header was completed after accept(2), and the client's socket, which has to
-    stay open."""
+    """Returns a listener with a ready connection, whose header was completed after accept(2), and the client's socket, which
+    has to stay open."""
     own = socket.create_server(("127.0.0.1", 9000))
     own.setblocking(False)
     client = socket.create_connection(own.getsockname())
