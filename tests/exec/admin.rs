@@ -239,9 +239,9 @@ fn netns_serves_the_endpoint_outside() {
         let request = [&v2(client)[..], b"CLIENT INFO\r\nQUIT\r\n"].concat();
         wait_until("the client in Redis", || {
             let conn = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &request);
-            let (said, _) = conn.recv_to_end();
-            let said = String::from_utf8_lossy(&said);
-            said.contains(&format!(" addr={client} "))
+            let (answer, _) = conn.recv_to_end();
+            let answer = String::from_utf8_lossy(&answer);
+            answer.contains(&format!(" addr={client} "))
         });
         wait_metric(
             host,
@@ -296,6 +296,6 @@ fn page_and_top_show_refusals_with_their_remedy() {
     ];
     wait_page_shows(host, &shown);
     let top = Peername::run(host, &["top", "--admin", "127.0.0.1:9300"]);
-    let said = String::from_utf8_lossy(&top.stdout);
-    assert_contains(&said, &["peername exec", "no_header 1"]);
+    let printed = String::from_utf8_lossy(&top.stdout);
+    assert_contains(&printed, &["peername exec", "no_header 1"]);
 }

@@ -33,11 +33,14 @@ fn program_keeps_its_process() {
     assert_eq!(killed.status.signal(), Some(15));
     assert_eq!(run(&["/nonexistent"]).status.code(), Some(127));
     assert_eq!(run(&["/dev/null"]).status.code(), Some(126));
-    let said = run(&["sh", "-c", "ps -o pid= --ppid $$ | wc -l; echo $PPID"]);
-    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    let output = run(&["sh", "-c", "ps -o pid= --ppid $$ | wc -l; echo $PPID"]);
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     // ps and wc; the header waiter is not a child of the program.
-    let children = said.split_ascii_whitespace().next().map(str::parse::<u32>);
-    assert!(matches!(children, Some(Ok(..=2))), "{said}");
+    let children = printed
+        .split_ascii_whitespace()
+        .next()
+        .map(str::parse::<u32>);
+    assert!(matches!(children, Some(Ok(..=2))), "{printed}");
 }
 
 /// Complete headers need no header waiter, and accepted connections keep their client; a connection with an
@@ -68,8 +71,11 @@ fn thread_in_accept_can_be_cancelled() {
     for libc in [Libc::Glibc, Libc::Musl] {
         let program = [&compiled_server(libc), "--accept=cancel"];
         let ended = Peername::run(&host, &exec_args(&["--trust=any"], &program));
-        let said = String::from_utf8_lossy(&ended.stdout).into_owned();
-        assert_eq!((said.trim(), ended.status.code()), ("cancelled", Some(0)));
+        let printed = String::from_utf8_lossy(&ended.stdout).into_owned();
+        assert_eq!(
+            (printed.trim(), ended.status.code()),
+            ("cancelled", Some(0))
+        );
     }
 }
 
@@ -102,8 +108,8 @@ fn assert_exhausted_descriptors_lose_nothing(mode: &str, accept: &str) {
     slow.send(b"hi");
     held.push((slow, late));
     for (conn, client) in held {
-        let said = String::from_utf8(conn.recv_some()).expect("text");
-        served.assert_report(&said, client);
+        let report = String::from_utf8(conn.recv_some()).expect("text");
+        served.assert_report(&report, client);
     }
 }
 
@@ -124,8 +130,8 @@ fn assert_full_table_refuses(mode: &str) {
         let client = fresh_client_v4();
         let conn = served.connect_and_send(&[&v2(client)[..], b"hi"].concat());
         if conn.is_answered_after(Duration::from_secs(5)) {
-            let said = String::from_utf8(conn.recv_some()).expect("text");
-            served.assert_report(&said, client);
+            let report = String::from_utf8(conn.recv_some()).expect("text");
+            served.assert_report(&report, client);
             held.push(conn);
         } else {
             refused += 1;

@@ -197,8 +197,11 @@ fn dst_option_is_refused() {
     let host = Host::new();
     let args = "exec --mode=netns --trust=any --dst --ports=8443 -- true";
     let ended = Peername::run(&host, &args.split(' ').collect::<Vec<_>>());
-    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
-    assert!(!ended.status.success() && said.contains("--dst"), "{said}");
+    let printed = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(
+        !ended.status.success() && printed.contains("--dst"),
+        "{printed}"
+    );
 }
 
 /// In another mode the option would have no effect, and the program would be reachable otherwise than its user thinks.
@@ -216,8 +219,8 @@ fn netns_options_are_refused_in_other_modes() {
         ),
     ] {
         let args = [&["exec"], args, &["--", "true"]].concat();
-        let said = Peername::run_failing(&host, &args, 2);
-        assert!(said.contains(error), "{said}");
+        let printed = Peername::run_failing(&host, &args, 2);
+        assert!(printed.contains(error), "{printed}");
     }
 }
 

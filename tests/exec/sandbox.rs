@@ -81,7 +81,7 @@ fn redis_serves_more_connections_than_slots_without_netlink() {
         let request = [&v2(client)[..], b"CLIENT INFO\r\n"].concat();
         let conn = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &request);
         let shown = format!(" addr={client} ");
-        conn.recv_text_until(|said| said.contains(&shown));
+        conn.recv_text_until(|answer| answer.contains(&shown));
     }
 }
 
@@ -111,10 +111,13 @@ fn assert_named_at_start(call: &str, denial: Denial, mode: &str, code: i32) {
     command.args(rest);
     command.args([BINARY, "exec", mode, "--trust=any", "--", "true"]);
     let ended = host.output(&mut command, "");
-    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
-    let case = format!("{call} {denial:?} {mode}: {said}");
+    let printed = String::from_utf8_lossy(&ended.stderr).into_owned();
+    let case = format!("{call} {denial:?} {mode}: {printed}");
     assert_eq!(ended.status.code(), Some(code), "{case}");
-    assert!(said.contains(&format!("SystemCallFilter={call}")), "{case}");
+    assert!(
+        printed.contains(&format!("SystemCallFilter={call}")),
+        "{case}"
+    );
 }
 
 /// As in containers that deny pidfd_getfd(2): Docker's without CAP_SYS_PTRACE, and systemd-nspawn's.

@@ -12,15 +12,15 @@ fn connection_that_was_accepted_before_is_refused_at_the_start() {
     built_library();
     for mode in ["preload", "notify", "netns"] {
         for descriptor in ["0", "3"] {
-            let said = start_with_connection(mode, descriptor, "8443");
+            let printed = start_with_connection(mode, descriptor, "8443");
             let error = format!("descriptor {descriptor} is a connection that was accepted before");
-            assert!(said.starts_with("exit 125"), "{mode}: {said}");
-            assert!(said.contains(&error), "{mode}: {said}");
+            assert!(printed.starts_with("exit 125"), "{mode}: {printed}");
+            assert!(printed.contains(&error), "{mode}: {printed}");
         }
     }
     // The connection's port, 8443, is none of --ports, so no header is expected.
-    let said = start_with_connection("preload", "0", "25");
-    assert!(said.starts_with("exit 0"), "{said}");
+    let printed = start_with_connection("preload", "0", "25");
+    assert!(printed.starts_with("exit 0"), "{printed}");
 }
 
 /// Starts a program with a connection at this descriptor. Returns `exit CODE` and standard error.

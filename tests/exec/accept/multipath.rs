@@ -52,8 +52,8 @@ fn full_table_refuses_multipath_clients_until_others_close() {
             conn.send(&[&v2(client)[..], b"hi"].concat());
             let answered = conn.is_answered_after(Duration::from_secs(5));
             if answered {
-                let said = String::from_utf8(conn.recv_some()).expect("text");
-                served.assert_report(&said, client);
+                let report = String::from_utf8(conn.recv_some()).expect("text");
+                served.assert_report(&report, client);
             }
             (conn, answered)
         };

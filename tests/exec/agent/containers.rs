@@ -170,12 +170,12 @@ fn check_names_what_a_profile_lacks() {
         let file = scratch.write("profile.json", &profile.to_string());
         let check = format!("--check={file}");
         let output = Peername::run(&host, &["agent", "profile", &check]);
-        let said = String::from_utf8(output.stdout).expect("text");
-        (output.status.code(), said)
+        let printed = String::from_utf8(output.stdout).expect("text");
+        (output.status.code(), printed)
     };
     let good = profile("/run/peername-agent/agent.sock", "default");
-    let (code, said) = check(&good);
-    assert!(code == Some(0) && said.ends_with(": ok\n"), "{said}");
+    let (code, printed) = check(&good);
+    assert!(code == Some(0) && printed.ends_with(": ok\n"), "{printed}");
     let with_rule = |rule: Value| {
         let mut profile = good.clone();
         profile["syscalls"]
@@ -208,8 +208,11 @@ fn check_names_what_a_profile_lacks() {
         (elsewhere, "the agent is not asked"),
         (conditional, "without conditions"),
     ] {
-        let (code, said) = check(&profile);
-        assert!(code == Some(3) && said.contains(lack), "{lack}: {said}");
+        let (code, printed) = check(&profile);
+        assert!(
+            code == Some(3) && printed.contains(lack),
+            "{lack}: {printed}"
+        );
     }
 }
 

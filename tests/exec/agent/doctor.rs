@@ -160,11 +160,11 @@ fn runtime_without_listener_path_is_a_fault() {
     let agent = Agent::start(&[]);
     let folder = Scratch::new();
     // podman-docker installs podman as `docker`.
-    for (name, said) in [
+    for (name, printed) in [
         ("runc", "runc version 1.0.3"),
         ("docker", "podman version 4.3.1"),
     ] {
-        folder.write_program(name, &format!("#!/bin/sh\necho {said}\n"));
+        folder.write_program(name, &format!("#!/bin/sh\necho {printed}\n"));
     }
     let mut doctor = Doctor::for_agent(&agent);
     doctor.path = Some(folder.path_text(""));

@@ -37,16 +37,16 @@ fn run_and_serve(
         let run = scope.spawn(|| run(&[&program, mode, &ip, &port]));
         for _ in 0..connections {
             let conn = backend.accept();
-            let (said, end) = conn.recv_to_end();
+            let (received, end) = conn.recv_to_end();
             assert_eq!(
-                (lossy_text(&said), end),
+                (lossy_text(&received), end),
                 (lossy_text(expected), End::Fin),
                 "{mode}"
             );
         }
-        let said = run.join().expect("the client");
+        let printed = run.join().expect("the client");
         backend.assert_no_connection();
-        said
+        printed
     })
 }
 
@@ -88,7 +88,7 @@ fn client_that_only_reads_sends_its_header() {
         let header = header_bytes::v2(source, LISTEN_V4, &[]);
         let program = compiled_client(libc);
         let words = [&program, "read_first", "10.81.0.1", "8443"];
-        let said = thread::scope(|scope| {
+        let printed = thread::scope(|scope| {
             let client = scope.spawn(|| connect_stdout(&lab.balancer, source, &[], &words, ""));
             let conn = backend.accept();
             assert_eq!(conn.recv(header.len()), header);
@@ -97,7 +97,7 @@ fn client_that_only_reads_sends_its_header() {
             assert_eq!(conn.recv_to_end(), (Vec::new(), End::Fin));
             client.join().expect("the client")
         });
-        assert_eq!(said, "read done\n20 hello\n");
+        assert_eq!(printed, "read done\n20 hello\n");
     }
 }
 
@@ -109,7 +109,7 @@ fn reconnected_descriptor_sends_a_header_each_time() {
     for libc in LIBCS {
         let (source, program) = (fresh_client_v4(), compiled_client(libc));
         let words = [&program, "again", "10.81.0.1", "8443"];
-        let said = thread::scope(|scope| {
+        let printed = thread::scope(|scope| {
             let client = scope.spawn(|| connect_stdout(&lab.balancer, source, &[], &words, ""));
             let first = backend.accept();
             let second = backend.accept();
@@ -121,7 +121,7 @@ fn reconnected_descriptor_sends_a_header_each_time() {
             client.join().expect("the client")
         });
         let calls = "connect done\nconnect EISCONN\nundo done\nconnect done\n";
-        assert_eq!(said, calls);
+        assert_eq!(printed, calls);
     }
 }
 
@@ -210,8 +210,8 @@ fn other_sockets_and_ports_are_not_affected() {
         "8443",
         &path,
     ];
-    let said = connect_stdout(&lab.balancer, fresh_client_v4(), &[], &words, "");
-    assert_eq!(said, "udp done\nunix done\nhello\n");
+    let printed = connect_stdout(&lab.balancer, fresh_client_v4(), &[], &words, "");
+    assert_eq!(printed, "udp done\nunix done\nhello\n");
     assert_eq!(receiver.recv().0, b"hello");
     let source = fresh_client_v4();
     let header = header_and_hello(source, LISTEN_V4);
@@ -259,9 +259,9 @@ fn full_backlog_delays_the_connection_only() {
         for _ in &waiting {
             assert_eq!(backend.accept().recv(5), b"first");
         }
-        let (said, _) = backend.accept().recv_to_end();
+        let (received, _) = backend.accept().recv_to_end();
         assert_eq!(
-            lossy_text(&said),
+            lossy_text(&received),
             lossy_text(&header_and_hello(source, LISTEN_V4))
         );
         client.join().expect("the client");
@@ -283,14 +283,14 @@ except OSError as error: print(error.strerror)";
     let backend = Backend::listen(&lab.server, LISTEN_V4);
     let python = ["/usr/bin/python3", "-c", script];
     let long = "[2001:db8:1111:2222:3333:4444:5555:6666]:40000".parse();
-    let said = connect_stdout(
+    let printed = connect_stdout(
         &lab.balancer,
         long.expect("an endpoint"),
         &["--proxy-version=1"],
         &python,
         "",
     );
-    assert_eq!(said, "Message too long\n");
+    assert_eq!(printed, "Message too long\n");
     if let Some(conn) = backend.accept_within(Duration::from_millis(200)) {
         assert_ne!(conn.recv_to_end().1, End::Fin);
     }

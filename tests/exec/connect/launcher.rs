@@ -88,10 +88,10 @@ fn program_is_the_first_that_this_user_may_execute() {
     ];
     let output = Peername::run_with_input(&host, &as_nobody, &args, "");
     assert!(output.status.success(), "{output:?}");
-    let said = lossy_text(&output.stderr);
+    let printed = lossy_text(&output.stderr);
     assert!(
-        said.contains("everyones/tool is dynamically linked"),
-        "{said}"
+        printed.contains("everyones/tool is dynamically linked"),
+        "{printed}"
     );
 }
 
@@ -154,10 +154,10 @@ fn program_keeps_its_process_and_preloads() {
     let output =
         Peername::run_with_input(&host, &["env", &preload, "sh", "-c", line, BINARY], &[], "");
     assert_eq!(output.status.code(), Some(7), "{output:?}");
-    let said = lossy_text(&output.stdout);
-    assert!(said.starts_with("True ['/"), "{said}");
+    let printed = lossy_text(&output.stdout);
+    assert!(printed.starts_with("True ['/"), "{printed}");
     assert!(
-        said.ends_with("libpeername.so'] 192.0.2.1:1 80-80,443-443\n"),
-        "{said}"
+        printed.ends_with("libpeername.so'] 192.0.2.1:1 80-80,443-443\n"),
+        "{printed}"
     );
 }

@@ -26,10 +26,10 @@ fn run(host: &Host, variables: &[&str], program: &[&str]) -> Output {
 fn first_bytes(lab: &Lab, backend: &Backend, variables: &[&str], program: &[&str]) -> String {
     std::thread::scope(|scope| {
         let client = scope.spawn(|| run(&lab.balancer, variables, program));
-        let (said, _) = backend.accept().recv_to_end();
+        let (received, _) = backend.accept().recv_to_end();
         let output = client.join().expect("the client");
         assert!(output.status.success(), "{output:?}");
-        lossy_text(&said)
+        lossy_text(&received)
     })
 }
 

@@ -23,8 +23,8 @@ fn server_under_exec_sees_netcats_client() {
         let ip = to.ip().to_string();
         let nc = ["nc.openbsd", "-N", &ip, "8443"];
         for version in VERSIONS {
-            let said = connect_stdout(&served.lab.balancer, client, &[version], &nc, "hello");
-            served.assert_report(&said, mapped_ipv6(client));
+            let printed = connect_stdout(&served.lab.balancer, client, &[version], &nc, "hello");
+            served.assert_report(&printed, mapped_ipv6(client));
         }
     }
 }
@@ -37,10 +37,10 @@ fn server_behind_the_proxy_sees_netcats_client() {
     let proxy = Peername::proxy(&lab, &[]);
     let client = fresh_client_v4();
     let nc = ["nc.openbsd", "10.81.0.1", "8443"];
-    let said = connect_stdout(&lab.balancer, client, &[], &nc, "");
+    let printed = connect_stdout(&lab.balancer, client, &[], &nc, "");
     assert!(
-        said.contains(&client.ip().to_string()),
-        "{said}\n{}",
+        printed.contains(&client.ip().to_string()),
+        "{printed}\n{}",
         proxy.log()
     );
     drop(server);
@@ -54,9 +54,9 @@ fn event_loops_send_their_header() {
     let program = ProgramRig::start(&["socat", listen, answer]);
     for client in [["/usr/bin/python3", "-c", PYTHON], ["node", "-e", NODE]] {
         let source = fresh_client_v4();
-        let said = connect_stdout(&program.lab.balancer, source, &[], &client, "");
+        let printed = connect_stdout(&program.lab.balancer, source, &[], &client, "");
         let expected = format!("peer {} {}\n", source.ip(), source.port());
-        assert_eq!(said, expected, "{client:?}");
+        assert_eq!(printed, expected, "{client:?}");
     }
 }
 
@@ -77,8 +77,8 @@ fn nginx_logs_curls_client() {
         for version in VERSIONS {
             let url = format!("http://{to}/");
             let curl = [&CURL[..], &[&url, &url]].concat();
-            let said = connect_stdout(&lab.balancer, client, &[version], &curl, "");
-            assert_eq!(said, "hello\nhello\n");
+            let printed = connect_stdout(&lab.balancer, client, &[version], &curl, "");
+            assert_eq!(printed, "hello\nhello\n");
             // Two requests over one connection, which has one header.
             expected.extend([(client, 1), (client, 2)]);
         }
@@ -109,8 +109,8 @@ fn haproxy_sees_curls_client() {
             for options in [&[][..], &["--tcp-fastopen"]] {
                 let url = format!("http://{to}/");
                 let curl = [&CURL[..], options, &[&url]].concat();
-                let said = connect_stdout(&lab.balancer, client, &[version], &curl, "");
-                assert_eq!(said, format!("{} {}\n", client.ip(), client.port()));
+                let printed = connect_stdout(&lab.balancer, client, &[version], &curl, "");
+                assert_eq!(printed, format!("{} {}\n", client.ip(), client.port()));
             }
         }
     }
@@ -125,8 +125,8 @@ fn children_send_their_header() {
     let line =
         "echo hello | nc.openbsd -N 10.81.0.1 8443; printf hello | nc.openbsd -N 10.81.0.1 8443";
     let output = run_connect(&served.lab.balancer, client, &[], &["sh", "-c", line], "");
-    for said in lossy_text(&output.stdout).lines() {
-        served.assert_report(said, client);
+    for printed in lossy_text(&output.stdout).lines() {
+        served.assert_report(printed, client);
     }
     assert_eq!(lossy_text(&output.stdout).lines().count(), 2, "{output:?}");
     assert!(
@@ -174,8 +174,8 @@ fn one_program_may_be_client_and_server() {
     );
     let client = fresh_client_v4();
     let nc = ["nc.openbsd", "-N", "10.81.0.1", "8443"];
-    let said = connect_stdout(&program.lab.balancer, client, &[], &nc, "hello");
-    assert_contains(&said, &[&format!("accept {source} ")]);
+    let printed = connect_stdout(&program.lab.balancer, client, &[], &nc, "hello");
+    assert_contains(&printed, &[&format!("accept {source} ")]);
 }
 
 const PYTHON: &str = r"

@@ -20,9 +20,9 @@ fn postfix_does_not_relay_for_a_remote_client() {
         let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, &v2(client));
         let send_and_wait = |line: &str, code: &str| {
             conn.send(line.as_bytes());
-            conn.recv_text_until(|said| {
-                let last = said.lines().last().unwrap_or_default();
-                said.ends_with("\r\n") && last.starts_with(code)
+            conn.recv_text_until(|answer| {
+                let last = answer.lines().last().unwrap_or_default();
+                answer.ends_with("\r\n") && last.starts_with(code)
             });
         };
         send_and_wait("", "220 ");
@@ -45,9 +45,9 @@ fn dovecot_logs_the_client() {
     for _ in 0..5 {
         let client = fresh_client_v4();
         let request = [&v2(client)[..], b"a LOGOUT\r\n"].concat();
-        let (said, _) =
+        let (answer, _) =
             Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, &request).recv_to_end();
-        assert!(said.starts_with(b"* OK"), "{}", program.process.log());
+        assert!(answer.starts_with(b"* OK"), "{}", program.process.log());
         let seen = format!("rip={},", client.ip());
         program.process.wait_logged(&seen);
     }
@@ -72,9 +72,9 @@ fn nginx_upgrade_loses_no_client() {
         for _ in 0..times {
             let client = fresh_client_v4();
             let request = [&v2(client)[..], b"GET / HTTP/1.0\r\n\r\n"].concat();
-            let (said, _) =
+            let (answer, _) =
                 Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, &request).recv_to_end();
-            assert!(said.ends_with(b"hello\n"), "{}", program.process.log());
+            assert!(answer.ends_with(b"hello\n"), "{}", program.process.log());
             served.push(format!("{} {}", client.ip(), client.port()));
             assert_nothing_without_a_header(&program);
         }
@@ -100,9 +100,9 @@ fn nginx_upgrade_loses_no_client() {
 
 fn assert_nothing_without_a_header(program: &ProgramRig) {
     let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, b"GET / HTTP/1.0\r\n\r\n");
-    let (said, _) = conn.recv_to_end();
+    let (answer, _) = conn.recv_to_end();
     assert_eq!(
-        String::from_utf8_lossy(&said),
+        String::from_utf8_lossy(&answer),
         "",
         "{}",
         program.process.log()

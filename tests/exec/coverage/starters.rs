@@ -82,26 +82,26 @@ fn assert_sees_its_clients(program: &ProgramRig) {
         let client = fresh_client_v4();
         let request = [&v2(client)[..], b"hello"].concat();
         let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, &request);
-        let (said, _) = conn.recv_to_end();
-        let (said, log) = (String::from_utf8_lossy(&said), program.process.log());
+        let (answer, _) = conn.recv_to_end();
+        let (answer, log) = (String::from_utf8_lossy(&answer), program.process.log());
         let seen = format!("accept {client} getpeername {client} ");
-        assert!(said.starts_with(&seen), "{client}: {said}\n{log}");
+        assert!(answer.starts_with(&seen), "{client}: {answer}\n{log}");
         assert_nothing_without_a_header(program);
     }
 }
 
 fn assert_nothing_without_a_header(program: &ProgramRig) {
     let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, b"hello");
-    let (said, _) = conn.recv_to_end();
+    let (answer, _) = conn.recv_to_end();
     let log = program.process.log();
-    assert_eq!(String::from_utf8_lossy(&said), "", "{log}");
+    assert_eq!(String::from_utf8_lossy(&answer), "", "{log}");
 }
 
 /// The addresses in an answer of `i386.c`: two `struct sockaddr_in`.
-pub(in crate::exec) fn addresses(said: &[u8]) -> [SocketAddr; 2] {
-    let (chunks, rest) = said.as_chunks::<16>();
+pub(in crate::exec) fn addresses(answer: &[u8]) -> [SocketAddr; 2] {
+    let (chunks, rest) = answer.as_chunks::<16>();
     let [first, second] = chunks else {
-        panic!("{said:?}");
+        panic!("{answer:?}");
     };
     assert_eq!(rest, b"");
     [first, second].map(|[_, _, high, low, a, b, c, d, ..]| {

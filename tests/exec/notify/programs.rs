@@ -23,8 +23,8 @@ fn go_program_sees_the_client_static_and_with_cgo() {
             let request = [&header_for(client)[..], b"GET / HTTP/1.0\r\n\r\n"].concat();
             let (answer, _) = exec.connect_and_send(&request).recv_to_end();
             let answer = String::from_utf8(answer).expect("text");
-            let said = answer.lines().last().expect("a line");
-            assert_eq!(said, format!("peer {client}"), "cgo: {cgo}");
+            let line = answer.lines().last().expect("a line");
+            assert_eq!(line, format!("peer {client}"), "cgo: {cgo}");
         }
     }
 }

@@ -130,13 +130,14 @@ impl<'a> Running<'a> {
         };
         match self.program.reports_to {
             ReportsTo::Client => {
-                let said = conn
-                    .recv_text_until(|said| said.lines().any(|line| find_client(line).is_some()));
-                let seen = said.lines().find_map(find_client);
+                let answer = conn.recv_text_until(|answer| {
+                    answer.lines().any(|line| find_client(line).is_some())
+                });
+                let seen = answer.lines().find_map(find_client);
                 let log = self.process.log();
                 assert!(
                     seen.is_some(),
-                    "{:?}: not {client}: {said:?}\n{log}",
+                    "{:?}: not {client}: {answer:?}\n{log}",
                     self.mode
                 );
             }

@@ -48,9 +48,9 @@ impl CompatRig {
     #[track_caller]
     pub(crate) fn assert_exits(&self, host: &Host, command: &str, code: i32, text: &str) {
         let output = self.run(host, command);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{command}: {said}");
-        assert!(said.contains(text), "{command}: {said}");
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{command}: {printed}");
+        assert!(printed.contains(text), "{command}: {printed}");
     }
 
     /// Starts a command between the balancer of a new network and a backend at [`TARGET_V4`].

@@ -124,10 +124,10 @@ impl ServerRig {
     /// Receives the server's report, to the end of the connection.
     #[track_caller]
     pub(crate) fn recv_report(&self, conn: &Conn) -> String {
-        let (said, _) = conn.recv_to_end();
-        let said = String::from_utf8(said).expect("text");
-        assert!(said.ends_with('\n'), "{said:?}\n{}", self.process.log());
-        said
+        let (report, _) = conn.recv_to_end();
+        let report = String::from_utf8(report).expect("text");
+        assert!(report.ends_with('\n'), "{report:?}\n{}", self.process.log());
+        report
     }
 
     /// Asserts that the server reports this client, by every call that returns an address.
@@ -138,14 +138,14 @@ impl ServerRig {
 
     /// Asserts that a report of the server names this client for each call.
     #[track_caller]
-    pub(crate) fn assert_report(&self, said: &str, client: SocketAddr) {
-        let words: Vec<&str> = said.split_ascii_whitespace().collect();
+    pub(crate) fn assert_report(&self, report: &str, client: SocketAddr) {
+        let words: Vec<&str> = report.split_ascii_whitespace().collect();
         let (pairs, rest) = words.as_chunks::<2>();
-        assert!(pairs.len() >= 2 && rest.is_empty(), "{said}");
+        assert!(pairs.len() >= 2 && rest.is_empty(), "{report}");
         for [call, result] in pairs {
             match *call {
-                "truncation" => assert_eq!(*result, "right", "{said}"),
-                _ => assert_eq!(result.parse(), Ok(client), "{call}: {said}"),
+                "truncation" => assert_eq!(*result, "right", "{report}"),
+                _ => assert_eq!(result.parse(), Ok(client), "{call}: {report}"),
             }
         }
     }

@@ -96,8 +96,8 @@ pub(crate) fn assert_sees(lab: &Lab, client: SocketAddr) {
 /// Asserts that the server reports this client on its connection.
 #[track_caller]
 pub(crate) fn assert_reported(conn: &Conn, client: SocketAddr) {
-    let (said, _) = conn.recv_to_end();
-    assert_eq!(String::from_utf8_lossy(&said), brief_report(client));
+    let (report, _) = conn.recv_to_end();
+    assert_eq!(String::from_utf8_lossy(&report), brief_report(client));
 }
 
 /// The report of `server.c --brief`: the client by accept(2) and by getpeername(2).
