@@ -16,10 +16,10 @@ fn clients_of_both_protocols_are_not_confused() {
         for number in 0..number_from_env("PEERNAME_TEST_CHURN", 400) {
             let client = fresh_client_v4();
             let header = v2(client);
-            let at = if number % 16 == 0 { 20 } else { header.len() };
+            let split = if number % 16 == 0 { 20 } else { header.len() };
             let conn = connect(&served, number);
-            conn.send(&header[..at]);
-            conn.send(&header[at..]);
+            conn.send(&header[..split]);
+            conn.send(&header[split..]);
             conn.send(b"hi");
             served.assert_sees(&conn, client);
         }

@@ -233,9 +233,9 @@ fn killed_program_leaves_nothing() {
     }
 }
 
-/// Slow headers are refused, and complete ones are served.
+/// The header waiter is killed before the first accept(2): slow headers are refused, and complete ones are served.
 #[test]
-fn header_waiter_killed_before_the_first_accept_is_contained() {
+fn helper_killed_at_once_is_contained() {
     let served = ServerRig::with_mode(PRELOAD, "--accept=level --brief", &[]);
     super::kill_header_waiter(&served);
     assert_eq!(

@@ -195,7 +195,7 @@ fn helpers_end_with_the_program() {
 
 /// The supervisor ends also when the program is killed in the middle of a call.
 #[test]
-fn program_killed_in_accept_leaves_no_supervisor() {
+fn program_killed_in_accept_leaves_nothing() {
     let mut exec = NotifyRig::start_variant("threads");
     let supervisor = exec.supervisor_pid();
     exec.process.signal(Signal::KILL);
