@@ -28,7 +28,7 @@ const TRUST_WORDS: [&str; 3] = ["private", "loopback", "::/0"];
 fn verdicts_are_those_of_the_table() {
     let mut rows = VERDICTS.lines().filter(|line| !line.starts_with('#'));
     let header = rows.next().expect("a header");
-    let mut actual = format!("{}\n", header);
+    let mut actual = format!("{header}\n");
     let mut changed = String::new();
     for row in rows {
         let address = row.split_whitespace().next().expect("an address");
@@ -81,17 +81,15 @@ impl Policies {
 
     fn row(&self, address: &str) -> String {
         let ip: IpAddr = address.parse().unwrap();
-        let exact = match ip.is_ipv4() {
-            true => format!("{ip}:443"),
-            false => format!("[{ip}]:443"),
-        };
+        let exact = SocketAddr::new(ip, 443).to_string();
         let exact = &[exact.as_str()];
         let cells = [
-            source(SourcePolicy::Strict, ip, host_address),
-            source(SourcePolicy::AllowLocal, ip, host_address),
-            source(SourcePolicy::AllowReserved, ip, host_address),
-            source(SourcePolicy::Any, ip, host_address),
-            source(SourcePolicy::Strict, ip, |_| None),
+            source_verdict(SourcePolicy::Strict, ip, host_address),
+            source_verdict(SourcePolicy::AllowLocal, ip, host_address),
+            source_verdict(SourcePolicy::AllowReserved, ip, host_address),
+            source_verdict(SourcePolicy::Any, ip, host_address),
+            // `exec` decides with the same policy, but knows no addresses of this host except loopback.
+            source_verdict(SourcePolicy::Strict, ip, |_| None),
             self.header_destination(EVERYTHING, ip, 443),
             self.header_destination(exact, ip, 443),
             self.header_destination(EVERYTHING, ip, OWN_PORT),
@@ -99,9 +97,9 @@ impl Policies {
             self.intercept_destination(EVERYTHING, ip, 443),
             self.intercept_destination(exact, ip, 443),
             self.intercept_destination(&[], ip, OWN_PORT),
-            trusted_by(ip, |word| trust(word).contains(ip)),
-            trusted_by(ip, |word| is_denied(word, ip)),
-            trusted_by(ip, |word| exec_trusts(word, ip)),
+            words_matching(ip, |word| trust(word).contains(ip)),
+            words_matching(ip, |word| is_denied(word, ip)),
+            words_matching(ip, |word| exec_trusts(word, ip)),
         ];
         let mut row = format!("{address:<42}");
         for cell in cells {
@@ -111,25 +109,20 @@ impl Policies {
     }
 
     fn header_destination(&self, allowed: &[&str], ip: IpAddr, port: u16) -> String {
-        let allowed = allowed
-            .iter()
-            .filter_map(|entry| entry.parse::<AllowedDestination>().ok());
-        let policy = DestinationPolicy::new(allowed.collect()).expect("an entry");
+        let allowed = allowed_destinations(allowed).collect();
+        let policy = DestinationPolicy::new(allowed).expect("an entry");
         let context = DestinationContext {
             kind_of: &host_address,
             own_ports: &self.own_ports,
             source_is_trusted: false,
         };
         let verdict = policy.admit(SocketAddr::new(ip, port), context);
-        cell(verdict.map_err(|refusal| refusal.reason()))
+        verdict_cell(verdict.map_err(|refusal| refusal.reason()))
     }
 
     fn intercept_destination(&self, allowed: &[&str], ip: IpAddr, port: u16) -> String {
         let destinations = Destinations {
-            allowed: allowed
-                .iter()
-                .filter_map(|entry| entry.parse::<AllowedDestination>().ok())
-                .collect(),
+            allowed: allowed_destinations(allowed).collect(),
             ports: Vec::new(),
             rules: SharedRules::default(),
             relayed: AccessRules::deny_others(Vec::new()),
@@ -147,27 +140,36 @@ impl Policies {
             is_resolved: true,
         };
         let verdict = destinations.admit(SocketAddr::new(ip, port), requested);
-        cell(verdict.map_err(|denied| denied.code()))
+        verdict_cell(verdict.map_err(|denied| denied.code()))
     }
 }
 
-/// `exec` decides with the same policy, but knows no addresses of this host except loopback.
-fn source(
+fn allowed_destinations(entries: &[&str]) -> impl Iterator<Item = AllowedDestination> {
+    entries
+        .iter()
+        .map(|entry| entry.parse().expect("an allowed destination"))
+}
+
+fn source_verdict(
     policy: SourcePolicy,
     ip: IpAddr,
     kind_of: impl Fn(IpAddr) -> Option<HostAddress>,
 ) -> String {
     let verdict = policy.admit(ip, kind_of);
-    cell(verdict.map_err(|refusal| refusal.reason()))
+    verdict_cell(verdict.map_err(|refusal| refusal.reason()))
 }
 
-fn trusted_by(ip: IpAddr, is_trusted: impl Fn(&str) -> bool) -> String {
-    assert!(is_trusted("any"), "{ip}");
-    let words = TRUST_WORDS.into_iter().filter(|word| is_trusted(word));
-    match words.collect::<Vec<_>>().join(",") {
-        none if none.is_empty() => "-".to_owned(),
-        words => words.replace("private,loopback", "loopback"),
+/// The words whose networks contain an address. `private` includes `loopback` and is left out beside it.
+fn words_matching(ip: IpAddr, matches: impl Fn(&str) -> bool) -> String {
+    assert!(matches("any"), "{ip}");
+    let words: Vec<_> = TRUST_WORDS
+        .into_iter()
+        .filter(|word| matches(word))
+        .collect();
+    if words.is_empty() {
+        return "-".to_owned();
     }
+    words.join(",").replace("private,loopback", "loopback")
 }
 
 fn trust(word: &str) -> NetworkSet {
@@ -190,7 +192,7 @@ fn exec_trusts(word: &str, peer: IpAddr) -> bool {
     })
 }
 
-fn cell(verdict: Result<(), impl Display>) -> String {
+fn verdict_cell(verdict: Result<(), impl Display>) -> String {
     match verdict {
         Ok(()) => "ok".to_owned(),
         Err(code) => code
