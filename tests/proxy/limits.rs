@@ -29,8 +29,8 @@ fn proxy_does_not_start_with_itself_as_backend() {
     let lab = Lab::new();
     for target in ["--target-v4=10.81.0.1:8443", "--target-v6=[fd81::1]:8443"] {
         let args = ["proxy", "--listen=[::]:8443", "--trust=any", target];
-        let said = Peername::run_failing(&lab.server, &args, 2);
-        assert_contains(&said, &["the proxy would connect to itself"]);
+        let error = Peername::run_failing(&lab.server, &args, 2);
+        assert_contains(&error, &["the proxy would connect to itself"]);
     }
 }
 
@@ -47,19 +47,19 @@ fn exhausted_descriptors_pause_accept_until_some_are_free() {
     for _ in 0..3 {
         let crowd: Vec<Conn> = (0..100).map(|_| ping()).collect();
         let soon = Duration::from_millis(5);
-        wait_until("ten are served", || {
+        let count_served = || {
             let served = crowd.iter().filter(|conn| conn.is_answered_after(soon));
-            served.count() >= 10
-        });
-        // By now every connection that can be served is, also on a busy machine.
+            served.count()
+        };
+        wait_until("ten connections are served", || count_served() >= 10);
+        // Time for every connection that can be served, even on a busy machine.
         thread::sleep(Duration::from_millis(200));
         proxy.wait_idle();
         for conn in &crowd {
-            // In the accept backlog: a client that waits is better off than one that is refused.
+            // The others wait in the accept backlog, which is better for a client than to be refused.
             assert!(conn.is_answered_after(soon) || conn.is_open_after(soon));
         }
-        let served = crowd.iter().filter(|conn| conn.is_answered_after(soon));
-        let served = served.count();
+        let served = count_served();
         assert!(served <= 30, "64 descriptors served {served}");
         assert!(proxy.is_alive(), "out of descriptors:\n{}", proxy.log());
         let start = Instant::now();
@@ -91,7 +91,7 @@ fn exhausted_epoll_watches_refuse_only_new_connections() {
         "--log-format=json",
     ];
     // With one of the two limits, a client's connection gets a watch, and the connection to its backend does not.
-    for (command, limit) in [
+    for (args, limit) in [
         (PROXY_ARGS, 40),
         (PROXY_ARGS, 41),
         (FORWARD, 40),
@@ -101,11 +101,11 @@ fn exhausted_epoll_watches_refuse_only_new_connections() {
         let failing_calls = failing_calls.each_ref().map(String::as_str);
         let lab = Lab::new();
         let _server = Redis::start(&lab.server);
-        let mut proxy = Peername::start_through(&lab.server, &failing_calls, command, &[LISTEN_V4]);
+        let mut proxy = Peername::start_through(&lab.server, &failing_calls, args, &[LISTEN_V4]);
         proxy.wait_started();
         let idle = proxy.count_fds();
         let serve = || {
-            let header = if command == PROXY_ARGS {
+            let header = if args == PROXY_ARGS {
                 header_for(fresh_client_v4())
             } else {
                 Vec::new()
@@ -121,12 +121,12 @@ fn exhausted_epoll_watches_refuse_only_new_connections() {
             assert_eq!(down.recv(14), b"+PONG\r\n+PONG\r\n");
         }
         drop(served);
-        wait_until("all are gone", || proxy.count_fds() <= idle);
+        wait_until("all connections are closed", || proxy.count_fds() <= idle);
         assert!(serve().is_some());
         let totals = proxy.stop();
         let outcomes = totals["outcomes"].as_str().expect("text");
-        let mut outcomes = outcomes.split(' ');
-        assert!(outcomes.any(|one| one == "local_error=1"), "{totals}");
+        let mut counts = outcomes.split(' ');
+        assert!(counts.any(|count| count == "local_error=1"), "{totals}");
     }
 }
 
@@ -143,7 +143,7 @@ fn pending_headers_are_limited() {
     rig.proxy.wait_outcome("closed_without_header");
     silent.push(rig.connect_and_send(&[]));
     drop(exceed_pending_limit(&rig, silent));
-    wait_for("a place is free again", || {
+    wait_for("a pending slot is free", || {
         let down = Conn::try_connect(&rig.lab.balancer, LISTEN_V4)?;
         let is_open = down.is_open_after(Duration::from_millis(50));
         is_open.then_some(())
@@ -151,14 +151,16 @@ fn pending_headers_are_limited() {
     rig.assert_serves(fresh_client_v4());
 }
 
-/// Opens one connection more than the pending headers' limit. The connection that its worker accepted last is
-/// closed; the others stay.
+/// Opens one connection over the limit of pending headers, and returns those that stay open. A worker closes the
+/// connection that it accepted last, which is not always the one that was opened last.
 fn exceed_pending_limit(rig: &ProxyRig, mut silent: Vec<Conn>) -> Vec<Conn> {
     if let Some(one_more) = Conn::try_connect(&rig.lab.balancer, LISTEN_V4) {
         silent.push(one_more);
         let is_closed = |conn: &Conn| !conn.is_open_after(Duration::from_millis(1));
-        let away = wait_for("one is turned away", || silent.iter().position(is_closed));
-        silent.remove(away).wait_closed();
+        let refused = wait_for("a connection is refused", || {
+            silent.iter().position(is_closed)
+        });
+        silent.remove(refused).wait_closed();
     }
     for conn in &silent {
         conn.assert_stays_open(Duration::from_millis(20));
@@ -209,11 +211,11 @@ fn idle_proxy_does_not_wake_up() {
     let rig = ProxyRig::new(&[]);
     let _pair = rig.connect_client(fresh_client_v4());
     let wake_ups = || -> u64 {
-        let of_threads = rig.proxy.thread_status_fields("voluntary_ctxt_switches");
-        let counts = of_threads.iter().map(|(_, count)| count.parse::<u64>());
+        let threads = rig.proxy.thread_status_fields("voluntary_ctxt_switches");
+        let counts = threads.iter().map(|(_, count)| count.parse::<u64>());
         counts.sum::<Result<_, _>>().expect("numbers")
     };
-    // The start has its reply-path probe, and timers of its own.
+    // At the start, the reply-path probe and timers still wake threads.
     thread::sleep(Duration::from_secs(1));
     let before = wake_ups();
     thread::sleep(Duration::from_secs(2));
@@ -249,13 +251,11 @@ fn failed_start_never_exits_with_0() {
     ] {
         let line = format!("proxy --target=[::1]:443 --trust=any {options}");
         let args: Vec<&str> = line.split(' ').collect();
-        let output = Peername::run(&host, &args);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{line}: {said}");
-        assert!(said.contains(hint), "{line}: {said}");
+        let error = Peername::run_failing(&host, &args, code);
+        assert!(error.contains(hint), "{line}: {error}");
     }
-    let said = Peername::run_failing(&host, &["no-such-command"], 2);
-    assert_contains(&said, &["no-such-command"]);
+    let error = Peername::run_failing(&host, &["no-such-command"], 2);
+    assert_contains(&error, &["no-such-command"]);
 }
 
 /// Workers share their port (SO_REUSEPORT), but not with those of another proxy: half of the connections
@@ -265,16 +265,16 @@ fn second_proxy_on_the_port_does_not_start() {
     let lab = Lab::new();
     let _first = Peername::proxy(&lab, &[]);
     let listen = format!("--listen={LISTEN_V4}");
-    let said = Peername::run_failing(
+    let error = Peername::run_failing(
         &lab.server,
         &["proxy", "--target=127.0.0.1:443", "--trust=any", &listen],
         1,
     );
-    assert_contains(&said, &["another program listens there"]);
+    assert_contains(&error, &["another program listens there"]);
     assert_eq!(
-        said.matches("os error 98").count(),
+        error.matches("os error 98").count(),
         1,
-        "its cause once: {said}"
+        "EADDRINUSE, once: {error}"
     );
 }
 
@@ -290,7 +290,7 @@ fn missing_capability_is_named_at_the_start() {
         "--trust=any",
         "--listen=127.0.0.1:8443",
     ];
-    let powerless: [(&[&str], &str); 3] = [
+    let without_net_raw: [(&[&str], &str); 3] = [
         (
             &["setpriv", "--bounding-set=-all", "--inh-caps=-all", BINARY],
             "CapabilityBoundingSet=",
@@ -301,32 +301,32 @@ fn missing_capability_is_named_at_the_start() {
             "AmbientCapabilities=CAP_NET_RAW",
         ),
     ];
-    for (program, cure) in powerless {
+    for (program, remedy) in without_net_raw {
         let output = Peername::run_with_input(&host, program, &args, "");
-        assert_fails(&output, 1, &["needs CAP_NET_RAW", cure]);
+        assert_fails(&output, 1, &["needs CAP_NET_RAW", remedy]);
     }
 }
 
-/// Started as root: CAP_NET_RAW (bit 13) and CAP_NET_BIND_SERVICE (bit 10) are left, in every thread, and no
-/// way to gain others.
+/// Started as root, every thread keeps CAP_NET_RAW and CAP_NET_BIND_SERVICE, and can't gain others.
 #[test]
 fn root_keeps_only_two_capabilities() {
     let mut rig = ProxyRig::new(&[]);
     rig.assert_serves(fresh_client_v4());
     assert_only_two_capabilities(&rig.proxy);
     for (thread, set) in rig.proxy.thread_status_fields("CapBnd") {
-        assert_eq!(set, NONE, "CapBnd of {thread}");
+        assert_eq!(set, NO_CAPABILITY, "CapBnd of {thread}");
     }
 }
 
-/// Started as user `nobody` with just those two, as by a unit file: everything works.
+/// Started as user `nobody` with only CAP_NET_RAW and CAP_NET_BIND_SERVICE, as by a unit file.
 #[test]
 fn two_capabilities_are_enough() {
     let lab = Lab::new();
     let backend = Backend::listen(&lab.server, TARGET_V4);
     let scratch = Scratch::new();
-    let proxy = proxy_of_nobody(&lab, &scratch, &[]);
+    let proxy = start_as_nobody(&lab, &scratch, &[]);
     let mut client = fresh_client_v4();
+    // To connect from a privileged port takes CAP_NET_BIND_SERVICE.
     client.set_port(1023);
     let _down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
     assert_eq!(backend.accept().peer_addr(), client);
@@ -341,7 +341,7 @@ fn ordinary_users_pipe_quota_suffices() {
     let lab = Lab::new();
     let backend = Backend::listen(&lab.server, TARGET_V4);
     let scratch = Scratch::new();
-    let _proxy = proxy_of_nobody(&lab, &scratch, &["--relay=splice"]);
+    let _proxy = start_as_nobody(&lab, &scratch, &["--relay=splice"]);
     let connect = |_| {
         let client = fresh_client_v4();
         let down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
@@ -358,7 +358,7 @@ fn ordinary_users_pipe_quota_suffices() {
     }
 }
 
-fn proxy_of_nobody(lab: &Lab, scratch: &Scratch, args: &[&str]) -> Process {
+fn start_as_nobody(lab: &Lab, scratch: &Scratch, args: &[&str]) -> Process {
     let copy = copy_executable(&lab.server, scratch);
     let caps = "+net_raw,+net_bind_service";
     let (inheritable, ambient) = (
@@ -373,10 +373,10 @@ fn proxy_of_nobody(lab: &Lab, scratch: &Scratch, args: &[&str]) -> Process {
 #[track_caller]
 fn assert_only_two_capabilities(proxy: &Process) {
     for (field, expected) in [
-        ("CapEff", TWO),
-        ("CapPrm", TWO),
-        ("CapInh", NONE),
-        ("CapAmb", NONE),
+        ("CapEff", NET_RAW_AND_BIND_SERVICE),
+        ("CapPrm", NET_RAW_AND_BIND_SERVICE),
+        ("CapInh", NO_CAPABILITY),
+        ("CapAmb", NO_CAPABILITY),
         ("NoNewPrivs", "1"),
     ] {
         for (thread, value) in proxy.thread_status_fields(field) {
@@ -385,5 +385,6 @@ fn assert_only_two_capabilities(proxy: &Process) {
     }
 }
 
-const TWO: &str = "0000000000002400";
-const NONE: &str = "0000000000000000";
+/// Bits 13 and 10, as /proc/PID/status shows them.
+const NET_RAW_AND_BIND_SERVICE: &str = "0000000000002400";
+const NO_CAPABILITY: &str = "0000000000000000";

@@ -1,4 +1,4 @@
-//! Fairness: one peer or client that takes all connections it can get, and the others.
+//! Fairness: a peer or client that takes all connections it can get leaves some for the others.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -13,17 +13,18 @@ use crate::harness::rig::proxy::{ProxyRig, header_for};
 /// Silent connections of one trusted peer leave most of a small connection limit to the others.
 #[test]
 fn silent_peer_does_not_delay_the_others() {
-    let few = ["prlimit", "--nofile=512:512"];
-    let rig = ProxyRig::start_through(&few, &["--header-timeout=60s"]);
+    let few_descriptors = ["prlimit", "--nofile=512:512"];
+    let rig = ProxyRig::start_through(&few_descriptors, &["--header-timeout=60s"]);
     let _silent: Vec<_> = (0..600)
         .filter_map(|_| Conn::try_connect(&rig.lab.balancer, LISTEN_V4))
         .collect();
     for _ in 0..10 {
-        let (client, since) = (fresh_client_v4(), Instant::now());
+        let (client, start) = (fresh_client_v4(), Instant::now());
         // Another peer in a trusted network.
         let _down = Conn::connect_and_send(&rig.lab.server, LISTEN_V4, &header_for(client));
         assert_eq!(rig.backend_v4.accept().peer_addr(), client);
-        assert!(since.elapsed() < Duration::from_secs(1), "{since:?}");
+        let elapsed = start.elapsed();
+        assert!(elapsed < Duration::from_secs(1), "{elapsed:?}");
     }
     rig.proxy.wait_outcome("too_many_pending");
 }
@@ -33,23 +34,25 @@ fn silent_peer_does_not_delay_the_others() {
 fn forward_leaves_connections_for_other_clients() {
     let lab = Lab::new();
     let backend = Backend::listen(&lab.server, TARGET_V4);
-    let few = ["prlimit", "--nofile=512:512"];
-    let forward = Peername::start_through(&lab.server, &few, FORWARD_ARGS, &[LISTEN_V4]);
+    let few_descriptors = ["prlimit", "--nofile=512:512"];
+    let forward =
+        Peername::start_through(&lab.server, &few_descriptors, FORWARD_ARGS, &[LISTEN_V4]);
     let _greedy: Vec<_> = (0..400)
         .filter_map(|_| Conn::try_connect(&lab.balancer, LISTEN_V4))
         .collect();
     let _served = forward.accept_until_full(&backend);
     for _ in 0..10 {
-        let since = Instant::now();
+        let start = Instant::now();
         let _down = Conn::connect_and_send(&lab.server, LISTEN_V4, b"hello");
         let up = backend.accept();
         up.recv_text_until(|text| text.ends_with("hello"));
-        assert!(since.elapsed() < Duration::from_secs(1), "{since:?}");
+        let elapsed = start.elapsed();
+        assert!(elapsed < Duration::from_secs(1), "{elapsed:?}");
     }
     forward.wait_logged("too_many_connections");
 }
 
-/// A connection of `forward` without a byte in either direction ends.
+/// `--idle-timeout` ends a connection of `forward` without a byte in either direction.
 #[test]
 fn forward_ends_idle_connections() {
     let lab = Lab::new();
@@ -67,7 +70,7 @@ fn forward_ends_idle_connections() {
     forward.wait_outcome("idle");
 }
 
-/// Each permit that becomes free goes to another listener than the last one did.
+/// Freed permits go to the listeners in turn, so the client of an idle listener waits for few of them.
 #[test]
 fn busy_listener_does_not_starve_the_others() {
     let lab = Lab::new();
@@ -77,8 +80,8 @@ fn busy_listener_does_not_starve_the_others() {
         "proxy --listen=10.81.0.1:8443 --listen=10.81.0.1:8444 --target-v4=127.0.0.1:9000 \
          --trust=10.81.0.0/24 --workers=1",
     );
-    let few = ["prlimit", "--nofile=64:64"];
-    let proxy = Peername::start_through(&lab.server, &few, &args, &[LISTEN_V4, other]);
+    let few_descriptors = ["prlimit", "--nofile=64:64"];
+    let proxy = Peername::start_through(&lab.server, &few_descriptors, &args, &[LISTEN_V4, other]);
     proxy.wait_started();
     let open = |to, client| Conn::connect_and_send(&lab.balancer, to, &header_for(client));
     let _busy: Vec<Conn> = (0..60)
@@ -95,10 +98,10 @@ fn busy_listener_does_not_starve_the_others() {
         served.push_back(up);
         peer
     };
-    let turn = (1..=15).find(|_| serve_next() == client);
+    let position = (1..=15).find(|_| serve_next() == client);
     assert!(
-        turn.is_some_and(|turn| turn <= 3),
-        "served as number {turn:?}"
+        position.is_some_and(|position| position <= 3),
+        "served as number {position:?}"
     );
 }
 
