@@ -1,4 +1,4 @@
-//! A backend on another host: its replies must be routed back to the proxy's.
+//! A backend on another host: its replies must be routed back to the proxy's host.
 //!
 //! ```text
 //!   balancer ───────────── proxy ───────────── backend
@@ -26,10 +26,22 @@ use crate::harness::rig::udp;
 fn replies_come_back_by_mark() {
     let rig = ThirdHostRig::new();
     let before = routing(&rig.lab.server);
-    let added = rig.routes(&["add", "--mark=123", V4, V6, "--protocol=both"]);
+    let added = rig.routes(&[
+        "add",
+        "--mark=123",
+        TARGET_OPTION_V4,
+        TARGET_OPTION_V6,
+        "--protocol=both",
+    ]);
     assert_contains(&added, &["table inet peername_mark_123: "]);
     assert_eq!(
-        rig.routes(&["add", "--mark=123", V4, V6, "--protocol=both"]),
+        rig.routes(&[
+            "add",
+            "--mark=123",
+            TARGET_OPTION_V4,
+            TARGET_OPTION_V6,
+            "--protocol=both"
+        ]),
         added
     );
     let _proxy = rig.proxy(&["--mark=123", "--protocol=both"]);
@@ -60,12 +72,18 @@ fn replies_come_back_by_mark() {
     assert_eq!(routing(&rig.lab.server), before);
 }
 
-/// The backend's sockets can't be looked up there: how a packet leaves decides.
+/// The backend's socket can't be looked up on another host, so the proxy verifies with which source address a packet leaves.
 #[test]
 fn client_that_a_rule_masquerades_is_refused() {
     let rig = ThirdHostRig::new();
-    rig.routes(&["add", "--mark=123", V4, V6, "--protocol=both"]);
-    // Without the mark, whatever arrives from the backend is for a client.
+    rig.routes(&[
+        "add",
+        "--mark=123",
+        TARGET_OPTION_V4,
+        TARGET_OPTION_V6,
+        "--protocol=both",
+    ]);
+    // Lets the proxy work without a mark, too: whatever arrives by the backend's device is delivered on this host.
     for ip in ["ip", "ip -6"] {
         let rule = format!(
             "{ip} rule add iif eth1 lookup 300; {ip} route add local default dev lo table 300"
@@ -86,7 +104,7 @@ fn client_that_a_rule_masquerades_is_refused() {
         }
         proxy.wait_outcome("source_translated");
         if mark.is_empty() {
-            // The way of datagrams is verified with a mark only.
+            // Over UDP the egress is verified only where there is a mark.
             continue;
         }
         let backend = DatagramSocket::bind(&rig.backend, addr(TARGET_V4));
@@ -98,7 +116,13 @@ fn client_that_a_rule_masquerades_is_refused() {
         }
         backend.expect_datagram(b"public", kept);
         NatRules::remove(&rig.lab.server);
-        rig.routes(&["add", "--mark=123", V4, V6, "--protocol=both"]);
+        rig.routes(&[
+            "add",
+            "--mark=123",
+            TARGET_OPTION_V4,
+            TARGET_OPTION_V6,
+            "--protocol=both",
+        ]);
         proxy.stop();
     }
 }
@@ -108,7 +132,7 @@ fn client_that_a_rule_masquerades_is_refused() {
 fn flushed_table_of_a_mark_is_restored() {
     let rig = ThirdHostRig::new();
     let before = routing(&rig.lab.server);
-    let mut proxy = rig.proxy(&["--mark=123", "--setup-routes", "--admin=127.0.0.1:9100"]);
+    let mut proxy = rig.proxy(&["--mark=123", "--setup-routes"]);
     let backend = Backend::listen(&rig.backend, addr(TARGET_V4));
     let assert_served = || {
         let client = fresh_client_v4();
@@ -120,7 +144,7 @@ fn flushed_table_of_a_mark_is_restored() {
     assert_served();
     let flushed_at = Instant::now();
     rig.lab.server.nft("flush ruleset");
-    wait_until("the table", || {
+    wait_until("the table is restored", || {
         let tables = rig.lab.server.run("nft", &["list", "tables"]);
         tables.contains("peername_mark_123")
     });
@@ -133,34 +157,31 @@ fn flushed_table_of_a_mark_is_restored() {
     assert_eq!(routing(&rig.lab.server), before);
 }
 
-/// Without a keeper, a flushed table is noticed by the proxy: clients are refused at once, and `/readyz` says so.
+/// Without a keeper, the proxy notices a flushed table: clients are refused at once, and `/readyz` reports it.
 #[test]
 fn flush_of_a_permanent_table_is_noticed() {
     let rig = ThirdHostRig::new();
-    rig.routes(&["add", "--mark=123", V4, V6]);
-    let proxy = rig.proxy(&["--mark=123", "--admin=127.0.0.1:9100"]);
+    rig.routes(&["add", "--mark=123", TARGET_OPTION_V4, TARGET_OPTION_V6]);
+    let proxy = rig.proxy(&["--mark=123", ADMIN]);
     let _backend = Backend::listen(&rig.backend, addr(TARGET_V4));
-    let ready = || {
-        let ask = "curl -s -o /dev/null -w '%{http_code}' http://127.0.0.1:9100/readyz";
-        rig.lab.server.run("sh", &["-c", ask])
-    };
-    assert_eq!(ready(), "200");
+    let readyz = || get(&rig.lab.server, &[], "/readyz");
+    assert_eq!(readyz(), "ready\n200");
     rig.lab.server.nft("flush ruleset");
     proxy.wait_logged("run `peername routes add --mark 123 --target 10.82.0.5:9000` as root");
-    assert_eq!(ready(), "503");
+    assert!(readyz().ends_with("503"));
     let client = header_for(fresh_client_v4());
     let down = Conn::connect_and_send(&rig.lab.balancer, LISTEN_V4, &client);
-    let (_, after) = down.wait_closed();
-    assert!(after < Duration::from_secs(1), "{after:?}");
-    rig.routes(&["add", "--mark=123", V4, V6]);
-    wait_until("readiness", || ready() == "200");
+    let (_, elapsed) = down.wait_closed();
+    assert!(elapsed < Duration::from_secs(1), "{elapsed:?}");
+    rig.routes(&["add", "--mark=123", TARGET_OPTION_V4, TARGET_OPTION_V6]);
+    wait_until("readiness", || readyz() == "ready\n200");
 }
 
 /// Health checks are marked as well and take the same route; go-mmproxy's are not and take another.
 #[test]
 fn health_checks_are_marked() {
     let rig = ThirdHostRig::new();
-    rig.routes(&["add", "--mark=123", V4, V6]);
+    rig.routes(&["add", "--mark=123", TARGET_OPTION_V4, TARGET_OPTION_V6]);
     let _proxy = rig.proxy(&["--mark=123"]);
     let backend = Backend::listen(&rig.backend, addr(TARGET_V4));
     rig.lab
@@ -173,41 +194,41 @@ fn health_checks_are_marked() {
     assert_eq!(down.recv(4), b"well");
 }
 
-/// The probe connects to the backend; it does not judge by settings.
+/// `doctor` connects to the backend from spoofed addresses; it does not judge by settings.
 #[test]
 fn doctor_probes_the_reply_path() {
     let rig = ThirdHostRig::new();
     let _backends =
         [TARGET_V4, TARGET_V6].map(|target| Backend::listen(&rig.backend, addr(target)));
     let doctor = || {
-        let args = ["doctor", "--mark=123", V4, V6];
+        let args = ["doctor", "--mark=123", TARGET_OPTION_V4, TARGET_OPTION_V6];
         let output = Peername::run(&rig.lab.server, &args);
         String::from_utf8(output.stdout).expect("text")
     };
-    let said = doctor();
-    assert_contains(&said, &["FAIL  spoofed connect: 10.82.0.5:9000"]);
+    let report = doctor();
+    assert_contains(&report, &["FAIL  spoofed connect: 10.82.0.5:9000"]);
     assert_contains(
-        &said,
+        &report,
         &["`peername routes add --mark 123 --target 10.82.0.5:9000` as root"],
     );
-    rig.routes(&["add", "--mark=123", V4, V6]);
-    let said = doctor();
+    rig.routes(&["add", "--mark=123", TARGET_OPTION_V4, TARGET_OPTION_V6]);
+    let report = doctor();
     assert_contains(
-        &said,
+        &report,
         &["ok    spoofed connect: 10.82.0.5:9000 answers 192.0.2.1"],
     );
     assert_contains(
-        &said,
+        &report,
         &["ok    spoofed connect: [fd82::5]:9000 answers 2001:db8::1"],
     );
 }
 
-/// Kubernetes masquerades what does not come from pods. Every client is refused before the backend sees one, and both the
-/// readiness and `doctor` report it.
+/// Kubernetes masquerades what does not come from pods. Every client is refused before the backend sees its connection, and
+/// `/readyz` and `doctor` report the masquerading.
 #[test]
 fn masquerading_rule_towards_the_backend_is_noticed() {
     let rig = ThirdHostRig::new();
-    rig.routes(&["add", "--mark=123", V4, V6]);
+    rig.routes(&["add", "--mark=123", TARGET_OPTION_V4, TARGET_OPTION_V6]);
     let server = &rig.lab.server;
     let backends = [TARGET_V4, TARGET_V6].map(|target| Backend::listen(&rig.backend, addr(target)));
     server.run("sh", &["-ec", FLANNEL]);
@@ -223,32 +244,37 @@ fn masquerading_rule_towards_the_backend_is_noticed() {
         "{}",
         proxy.log()
     );
-    let doctor = Peername::run(server, &["doctor", "--mark=123", V4, V6]);
-    let said = String::from_utf8(doctor.stdout).expect("text");
+    let doctor = Peername::run(
+        server,
+        &["doctor", "--mark=123", TARGET_OPTION_V4, TARGET_OPTION_V6],
+    );
+    let report = String::from_utf8(doctor.stdout).expect("text");
     for line in [
         "FAIL  clients' addresses: 10.82.0.5:9000 would see 10.82.0.1",
         "FAIL  clients' addresses: [fd82::5]:9000 would see fd82::1",
     ] {
-        assert!(said.contains(line), "{said}");
+        assert!(report.contains(line), "{report}");
     }
     NatRules::remove(server);
     rig.routes(&["remove"]);
-    rig.routes(&["add", "--mark=123", V4, V6]);
+    rig.routes(&["add", "--mark=123", TARGET_OPTION_V4, TARGET_OPTION_V6]);
     wait_until("ready again", || {
         get(server, &[], "/readyz") == "ready\n200"
     });
 }
 
-/// Without the rules clients are closed rather than left waiting, and the log names the other host.
+/// Without the rules, connections are closed rather than left waiting, and the log reports that the backend is on another host.
 #[test]
 fn missing_rules_on_another_host_are_logged() {
     let rig = ThirdHostRig::new();
-    let refused = Peername::run(&rig.lab.server, &["routes", "add", V4, V6]);
+    let refused = Peername::run(
+        &rig.lab.server,
+        &["routes", "add", TARGET_OPTION_V4, TARGET_OPTION_V6],
+    );
     assert_eq!(refused.status.code(), Some(1));
-    let said = String::from_utf8_lossy(&refused.stderr);
-    assert_contains(&said, &["--mark"]);
+    assert_contains(&String::from_utf8_lossy(&refused.stderr), &["--mark"]);
     let proxy = rig.proxy(&["--mark=123", "--connect-timeout=300ms"]);
-    proxy.wait_line("naming the host", |line| {
+    proxy.wait_line("naming the backend", |line| {
         (line.contains("10.82.0.5:9000") && line.contains("another host")).then_some(())
     });
     let _backend = Backend::listen(&rig.backend, addr(TARGET_V4));
@@ -257,7 +283,7 @@ fn missing_rules_on_another_host_are_logged() {
     wait_until("the reason", || proxy.outcomes() == ["connect_timeout"]);
 }
 
-/// The lab's network with one host more.
+/// The lab's network, and a third host with the backend.
 struct ThirdHostRig {
     backend: Host,
     lab: Lab,
@@ -269,12 +295,9 @@ impl ThirdHostRig {
         lab.server.add_veth("eth1", &backend, "eth0");
         // A host that wants to send a packet from a client's address sends the neighbour solicitation from its
         // link-local address, so both hosts need one.
-        let [here, there] = [
-            ["10.82.0.1/24", "fd82::1/64", "fe80::1/64"],
-            ["10.82.0.5/24", "fd82::5/64", "fe80::5/64"],
-        ];
-        lab.server.add_addresses("eth1", &here);
-        backend.add_addresses("eth0", &there);
+        lab.server
+            .add_addresses("eth1", &["10.82.0.1/24", "fd82::1/64", "fe80::1/64"]);
+        backend.add_addresses("eth0", &["10.82.0.5/24", "fd82::5/64", "fe80::5/64"]);
         backend.ip("route add default via 10.82.0.1");
         backend.ip6("route add default via fd82::1");
         Self { backend, lab }
@@ -284,8 +307,8 @@ impl ThirdHostRig {
         let usual = [
             "proxy",
             "--listen=10.81.0.1:8443",
-            V4,
-            V6,
+            TARGET_OPTION_V4,
+            TARGET_OPTION_V6,
             "--trust=10.81.0.0/24",
             "--log-format=json",
             "-v",
@@ -300,6 +323,7 @@ impl ThirdHostRig {
     }
 }
 
+/// The rules, routes and tables that `routes add` installs.
 fn routing(host: &Host) -> String {
     let show = "ip rule; ip -6 rule; ip route show table 21100; ip -6 route show table 21100; nft list ruleset";
     host.run("sh", &["-c", &format!("({show}) 2>/dev/null || true")])
@@ -307,8 +331,8 @@ fn routing(host: &Host) -> String {
 
 const TARGET_V4: &str = "10.82.0.5:9000";
 const TARGET_V6: &str = "[fd82::5]:9000";
-const V4: &str = "--target-v4=10.82.0.5:9000";
-const V6: &str = "--target-v6=[fd82::5]:9000";
+const TARGET_OPTION_V4: &str = "--target-v4=10.82.0.5:9000";
+const TARGET_OPTION_V6: &str = "--target-v6=[fd82::5]:9000";
 /// As flannel and k3s install it, for a pod network that the backend is in.
 const FLANNEL: &str = "
     iptables -t nat -N FLANNEL-POSTRTG

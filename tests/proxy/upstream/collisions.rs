@@ -25,7 +25,7 @@ fn second_live_connection_keeps_the_address() {
     }
 }
 
-/// With the option that requires the exact endpoint the second is refused, and the first goes on.
+/// With the option that requires the exact endpoint, the second connection is refused, and the first one goes on.
 #[test]
 fn second_live_connection_is_refused_on_request() {
     let rig = ProxyRig::new(&["--on-port-collision=fail"]);
@@ -41,12 +41,12 @@ fn second_live_connection_is_refused_on_request() {
     assert_eq!(up.recv(5), b"alive");
 }
 
-/// A client that comes back from the same port a hundred times is seen as itself each time: the connection
-/// before may be in TIME_WAIT on either side, or not quite closed. go-mmproxy lost a third of these, nginx 99
+/// A client that comes back from the same port a hundred times is seen as itself each time: the previous
+/// connection may be in TIME_WAIT on either side, or not quite closed. go-mmproxy lost a third of these, nginx 99
 /// of 100.
 #[test]
 fn endpoint_is_reused_after_the_client_closed() {
-    assert_reused(|down, up| {
+    assert_endpoint_reused(|down, up| {
         down.shutdown_write();
         assert_eq!(up.recv_to_end(), (vec![], End::Fin));
         drop(up);
@@ -56,7 +56,7 @@ fn endpoint_is_reused_after_the_client_closed() {
 
 #[test]
 fn endpoint_is_reused_after_the_backend_closed() {
-    assert_reused(|down, up| {
+    assert_endpoint_reused(|down, up| {
         up.shutdown_write();
         assert_eq!(down.recv_to_end(), (vec![], End::Fin));
         drop(down);
@@ -64,17 +64,17 @@ fn endpoint_is_reused_after_the_backend_closed() {
     });
 }
 
-/// The same when one side resets, which leaves no TIME_WAIT.
+/// A reset leaves no TIME_WAIT.
 #[test]
 fn endpoint_is_reused_after_a_reset() {
-    assert_reused(|down, up| {
+    assert_endpoint_reused(|down, up| {
         down.reset();
         assert_eq!(up.recv_to_end(), (vec![], End::Reset));
     });
 }
 
 #[track_caller]
-fn assert_reused(close: impl Fn(Conn, Conn)) {
+fn assert_endpoint_reused(close: impl Fn(Conn, Conn)) {
     let rig = ProxyRig::new(&["--on-port-collision=fail"]);
     for gap in GAPS {
         let client = fresh_client_v4();

@@ -9,8 +9,8 @@ use crate::harness::lab::{Lab, assert_within};
 use crate::harness::peername::Peername;
 use crate::harness::rig::proxy::header_for;
 
-/// Nagle's algorithm holds back a second small write until the first is acknowledged. That delays no client
-/// or backend that writes in pieces at the beginning; and the bytes arrive once, whichever stage sent them.
+/// A client or backend that begins with small writes is not delayed by Nagle's algorithm, which holds back a small write until
+/// the one before it is acknowledged. And each byte arrives once, whichever stage of the proxy sent it.
 #[test]
 fn first_bytes_in_pieces_are_not_delayed() {
     let lab = Lab::without_routes();
@@ -28,7 +28,7 @@ fn first_bytes_in_pieces_are_not_delayed() {
         &target,
     ];
     let header = &header_for(fresh_client_v4())[..];
-    let ways = [
+    let segmentations = [
         &[header, b"asked"][..],
         &[&header[..20], &header[20..], b"asked"],
         &[&[header, b"as"].concat(), b"ked"],
@@ -39,39 +39,39 @@ fn first_bytes_in_pieces_are_not_delayed() {
         (&["--send-proxy=v2"], &[header, b"asked"].concat()),
     ] {
         let _proxy = Peername::start(&lab.balancer, &[&usual, args].concat(), &[LISTEN]);
-        for pieces in ways {
+        for pieces in segmentations {
             exchange(&lab, &backend, pieces, expected);
         }
     }
 }
 
-/// Sends a request in these pieces, which the server gets as `expected` and answers in two pieces.
+/// Sends a request in these pieces; asserts that the backend receives `expected`, and that its answer in two pieces arrives.
 fn exchange(lab: &Lab, backend: &TcpListener, pieces: &[&[u8]], expected: &[u8]) {
-    // A delayed ACK would add that to each of them.
+    // A delayed ACK would add 40 ms to each exchange.
     assert_within(10, Duration::from_millis(40), || {
-        let began = Instant::now();
+        let start = Instant::now();
         let down = lab.balancer.enter(|| TcpStream::connect(LISTEN));
         let mut down = down.expect("a connection");
         for piece in pieces {
             down.write_all(piece).expect("write");
         }
         let (mut up, _) = backend.accept().expect("a connection");
-        let mut said = vec![0; expected.len()];
-        up.read_exact(&mut said).expect("what was asked");
+        let mut request = vec![0; expected.len()];
+        up.read_exact(&mut request).expect("the request");
         assert_eq!(
-            said.escape_ascii().to_string(),
+            request.escape_ascii().to_string(),
             expected.escape_ascii().to_string()
         );
         for piece in [b"head", b"body"] {
             up.write_all(piece).expect("write");
         }
         down.read_exact(&mut [0; 8]).expect("the answer");
-        let took = began.elapsed();
+        let elapsed = start.elapsed();
         down.shutdown(Shutdown::Write).expect("FIN");
         let mut more = Vec::new();
         up.read_to_end(&mut more).expect("the end");
-        assert!(more.is_empty(), "said twice: {more:?}");
-        took
+        assert!(more.is_empty(), "sent twice: {more:?}");
+        elapsed
     });
 }
 

@@ -28,12 +28,12 @@ fn client_that_a_rule_masquerades_is_refused() {
         rig.proxy.wait_logged("iptables -t nat -S POSTROUTING");
         rig.proxy.wait_outcome("source_translated");
         wait_until(rules.program, || {
-            let said = get(&rig.lab.server, &[], "/readyz");
-            said.starts_with("ready; but clients like") && said.ends_with("200")
+            let body = get(&rig.lab.server, &[], "/readyz");
+            body.starts_with("ready; but clients like") && body.ends_with("200")
         });
         rig.proxy.reload("\"reloaded\"");
-        let said = get(&rig.lab.server, &[], "/readyz");
-        assert!(said.starts_with("ready; but clients like"), "{said}");
+        let body = get(&rig.lab.server, &[], "/readyz");
+        assert!(body.starts_with("ready; but clients like"), "{body}");
         NatRules::remove(&rig.lab.server);
         for client in rules.clients() {
             rig.assert_serves(client);
@@ -44,7 +44,7 @@ fn client_that_a_rule_masquerades_is_refused() {
     }
 }
 
-/// It is not served to the backend by chance, and the log says why it is not served: once.
+/// A client whose probes get no result is not served by chance, and the log reports the reason once.
 #[test]
 fn client_whose_probes_are_filtered_stays_refused() {
     let mut rig = ProxyRig::new(&[ADMIN]);
@@ -52,17 +52,17 @@ fn client_whose_probes_are_filtered_stays_refused() {
     docker.install(&rig.lab.server);
     let [client, _] = docker.clients();
     assert_refused(&rig, client, docker.program);
-    let said = || get(&rig.lab.server, &[], "/readyz");
+    let readyz = || get(&rig.lab.server, &[], "/readyz");
     wait_until("the probe", || {
-        said().starts_with("ready; but clients like")
+        readyz().starts_with("ready; but clients like")
     });
     let filter = format!("ip saddr {} drop", client.ip());
     rig.lab.server.add_filter("output", &filter);
     let unclear = "so it stays refused: sendto(SOCK_RAW)";
     rig.proxy.wait_logged(unclear);
-    // Some probes more.
+    // Time for several more probes.
     std::thread::sleep(Duration::from_secs(3));
-    assert!(said().starts_with("ready; but clients like"));
+    assert!(readyz().starts_with("ready; but clients like"));
     assert_eq!(rig.proxy.count_logged(unclear), 1);
     rig.lab.server.nft("delete table inet test");
     NatRules::remove(&rig.lab.server);
@@ -71,7 +71,7 @@ fn client_whose_probes_are_filtered_stays_refused() {
 }
 
 /// Where the routing rule is limited to the backend's port, the reply to the address that NAT has put in the client's place is
-/// lost: the backend is not down.
+/// lost. The connect timeout then is no outage of the backend: the NAT rule is reported.
 #[test]
 fn rule_that_loses_the_replies_is_named() {
     let lab = Lab::without_routes();
@@ -94,15 +94,16 @@ fn rule_that_loses_the_replies_is_named() {
 fn assert_refused(rig: &ProxyRig, client: SocketAddr, program: &str) {
     let down = rig.connect_and_send(&[&header_for(client), &b"secret"[..]].concat());
     assert_eq!(down.wait_closed().0, End::Reset, "{program}, {client}");
-    let backend = match client.is_ipv4() {
-        true => &rig.backend_v4,
-        false => &rig.backend_v6,
+    let backend = if client.is_ipv4() {
+        &rig.backend_v4
+    } else {
+        &rig.backend_v6
     };
     let up = backend.accept();
     assert_eq!(up.recv_to_end(), (Vec::new(), End::Reset), "{program}");
 }
 
-/// Redis' protected mode serves clients on loopback only, without a password.
+/// Redis without a password serves clients on loopback only (protected mode), and a masqueraded client would be one of them.
 #[test]
 fn protected_redis_is_not_opened_by_a_masquerading_rule() {
     let lab = Lab::new();
@@ -122,11 +123,10 @@ fn protected_redis_is_not_opened_by_a_masquerading_rule() {
     assert_eq!(answer(masqueraded), "");
 }
 
-/// The server sees the client's address, though at another port and address than the proxy connects to.
+/// The server sees the client's address, although the rule leads to another server than the one that the proxy connects to.
 #[test]
 fn rule_that_redirects_the_destination_refuses_no_client() {
     let mut rig = ProxyRig::new(&[]);
-    // Another server has the port on every address.
     let other = Backend::listen(&rig.lab.server, v4([127, 0, 0, 1], 9001));
     let redirect =
         "iptables -t nat -A OUTPUT -p tcp -d 127.0.0.1 --dport 9000 -j REDIRECT --to-ports 9001";
@@ -137,7 +137,7 @@ fn rule_that_redirects_the_destination_refuses_no_client() {
     }
 }
 
-/// It tries an address of each network in the rules, and names the rule.
+/// `doctor` tries an address of each network in the rules, and names the rule that masquerades it.
 #[test]
 fn doctor_finds_every_masquerading_rule() {
     let lab = Lab::new();
@@ -153,20 +153,22 @@ fn doctor_finds_every_masquerading_rule() {
     for rules in &ON_LOOPBACK {
         rules.install(&lab.server);
         for protocol in ["--protocol=tcp", "--protocol=udp"] {
-            let said = doctor(protocol);
-            let failed = |line: &&str| line.starts_with("FAIL  clients' addresses: ");
-            let failed: Vec<_> = said.lines().filter(failed).collect();
-            assert_eq!(failed.len(), 2, "{}: {said}", rules.program);
-            assert!(failed.iter().all(|line| line.contains("`ip")), "{said}");
+            let report = doctor(protocol);
+            let failures: Vec<_> = report
+                .lines()
+                .filter(|line| line.starts_with("FAIL  clients' addresses: "))
+                .collect();
+            assert_eq!(failures.len(), 2, "{}: {report}", rules.program);
+            assert!(failures.iter().all(|line| line.contains("`ip")), "{report}");
         }
         NatRules::remove(&lab.server);
     }
     for protocol in ["--protocol=tcp", "--protocol=udp"] {
-        let said = doctor(protocol);
+        let report = doctor(protocol);
         assert_eq!(
-            said.matches("ok    clients' addresses: ").count(),
+            report.matches("ok    clients' addresses: ").count(),
             2,
-            "{said}"
+            "{report}"
         );
     }
 }

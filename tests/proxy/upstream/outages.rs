@@ -1,4 +1,4 @@
-//! An outage of a backend is logged without `-v`: its name, the cause, and its end.
+//! An outage of a backend is logged without `-v`, with the backend and the cause; its end is logged, too.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -12,7 +12,7 @@ use crate::harness::conn::Conn;
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
 use crate::harness::lab::Lab;
-use crate::harness::peername::Peername;
+use crate::harness::peername::{Peername, words};
 use crate::harness::rig::proxy::header_for;
 
 #[test]
@@ -20,18 +20,18 @@ fn outage_of_a_backend_and_its_end_are_logged() {
     for (cause, rules, target) in [
         ("Connection refused", "", TARGET_V4),
         ("no answer within 300ms", BLACK_HOLE, TARGET_V4),
-        ("unreachable", "", NOWHERE),
+        ("unreachable", "", UNROUTED),
     ] {
         let lab = Lab::new();
         lab.server.nft(rules);
-        let target_v4 = format!("--target-v4={target}");
+        let target_option = format!("--target-v4={target}");
         let args = [
             "proxy",
             "--listen=10.81.0.1:8443",
             "--trust=any",
             "--log-format=json",
             "--connect-timeout=300ms",
-            &target_v4,
+            &target_option,
         ];
         let proxy = Peername::start(&lab.server, &args, &[LISTEN_V4]);
         let open =
@@ -45,7 +45,8 @@ fn outage_of_a_backend_and_its_end_are_logged() {
         }
         let log = proxy.log();
         assert_eq!(log.matches("accepts no clients").count(), 1, "{log}");
-        if target == NOWHERE {
+        if target == UNROUTED {
+            // No backend can accept there.
             continue;
         }
         let backend = Backend::listen(&lab.server, TARGET_V4);
@@ -63,6 +64,7 @@ fn outage_of_a_backend_and_its_end_are_logged() {
 fn outage_is_logged_in_each_interval() {
     let lab = Lab::new();
     let proxy = Peername::start(&lab.server, PROXY, &[LISTEN_V4]);
+    // For 12 s: longer than one interval of the throttled log, and shorter than two.
     for _ in 0..24 {
         Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(fresh_client_v4()))
             .wait_closed();
@@ -74,8 +76,7 @@ fn outage_is_logged_in_each_interval() {
 #[test]
 fn forward_logs_an_outage() {
     let lab = Lab::new();
-    let args = "forward --listen=203.0.113.1:80 --to=10.81.0.1:8443 --log-format=json";
-    let args: Vec<&str> = args.split_ascii_whitespace().collect();
+    let args = words("forward --listen=203.0.113.1:80 --to=10.81.0.1:8443 --log-format=json");
     let forward = Peername::start(&lab.balancer, &args, &[FRONT_V4]);
     Conn::assert_refused(&lab.client, FRONT_V4);
     wait_line_about(&forward, "backend 10.81.0.1:8443 accepts no clients");
@@ -86,7 +87,7 @@ fn forward_logs_an_outage() {
     wait_line_about(&forward, "backend 10.81.0.1:8443 accepts again");
 }
 
-/// Over UDP, ICMP reports a closed port, and a reply the end of the outage.
+/// Over UDP, an ICMP error begins the outage, and a reply ends it.
 #[test]
 fn outage_of_a_udp_backend_is_logged() {
     let lab = Lab::new();
@@ -117,7 +118,7 @@ const PROXY: &[&str] = &[
     "--log-format=json",
 ];
 /// An address without a route.
-const NOWHERE: SocketAddr = v4([192, 0, 2, 77], 9000);
+const UNROUTED: SocketAddr = v4([192, 0, 2, 77], 9000);
 const BLACK_HOLE: &str = "
 table inet hole {
     chain input {

@@ -8,8 +8,7 @@ use crate::harness::programs::sender::Haproxy;
 use crate::harness::programs::server::nginx;
 use crate::harness::rig::proxy::{ProxyRig, front_of, header_for};
 
-/// SO_MARK on every connection to the backend, those without a client included (go-mmproxy forgot these, so
-/// that health checks took another route).
+/// Connections without a client are marked (SO_MARK), too: go-mmproxy does not mark them, so health checks take another route.
 #[test]
 fn every_connection_to_the_backend_is_marked() {
     let mut rig = ProxyRig::new(&["--mark=7"]);
@@ -18,8 +17,8 @@ fn every_connection_to_the_backend_is_marked() {
         .add_filter("output", "tcp dport 9000 meta mark != 7 reject");
     rig.assert_serves(fresh_client_v4());
     rig.assert_serves(fresh_client_v6());
-    for unnamed in [raw(LOCAL, STREAM_V4, &[]), b"PROXY UNKNOWN\r\n".to_vec()] {
-        let _down = rig.connect_and_send(&unnamed);
+    for header in [raw(LOCAL, STREAM_V4, &[]), b"PROXY UNKNOWN\r\n".to_vec()] {
+        let _down = rig.connect_and_send(&header);
         assert_eq!(
             rig.backend_v4.accept().peer_addr().ip().to_string(),
             "127.0.0.1"
@@ -73,7 +72,12 @@ fn nginx_reads_the_outbound_header() {
         let lab = Lab::new();
         let scratch = Scratch::new();
         let server = format!("listen {TARGET_V4} proxy_protocol; return 204;");
-        let config = nginx::write_config(&scratch, "user root; worker_processes 1;", BOTH, &server);
+        let config = nginx::write_config(
+            &scratch,
+            "user root; worker_processes 1;",
+            LOG_FORMAT,
+            &server,
+        );
         let process =
             Process::start_in_pid_namespace(&lab.server, "nginx", &["-c", &config, "-e", "stderr"]);
         let _nginx = process.wait_listening(&[TARGET_V4]);
@@ -89,5 +93,5 @@ fn nginx_reads_the_outbound_header() {
     }
 }
 
-/// The log format: the client by the connection and by the header.
-const BOTH: &str = "$remote_addr $remote_port $proxy_protocol_addr $proxy_protocol_port";
+/// Logs the client by the connection and by the header.
+const LOG_FORMAT: &str = "$remote_addr $remote_port $proxy_protocol_addr $proxy_protocol_port";

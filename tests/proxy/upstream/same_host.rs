@@ -7,7 +7,7 @@
 use std::net::SocketAddr;
 
 use crate::harness::addr::{
-    CLIENT_V4, CLIENT_V6, FRONT_V4, FRONT_V6, TARGET_V4, TARGET_V6, fresh_client_v4, v4,
+    CLIENT_V4, CLIENT_V6, FRONT_V4, FRONT_V6, TARGET_V4, TARGET_V6, fresh_client_v4, v4, v6,
 };
 use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
@@ -25,16 +25,16 @@ fn header_without_a_client_is_served_on_the_same_host() {
     let lab = Lab::without_routes();
     let backends = [TARGET_V4, TARGET_V6].map(|addr| Backend::listen(&lab.balancer, addr));
     let _proxy = proxy(&lab, "tcp", &[]);
-    for (what, header) in header_bytes::without_client() {
+    for (name, header) in header_bytes::without_client() {
         for listen in [LOOPBACK, WAN, LOOPBACK_V6] {
             let down =
                 Conn::connect_and_send(&lab.balancer, listen, &[&header, &b"check"[..]].concat());
             let up = backends[usize::from(listen.is_ipv6())].accept();
-            assert!(up.peer_addr().ip().is_loopback(), "{what}");
-            assert_ne!(up.peer_addr().port(), down.local_addr().port(), "{what}");
-            assert_eq!(up.recv(5), b"check", "{what}");
+            assert!(up.peer_addr().ip().is_loopback(), "{name}");
+            assert_ne!(up.peer_addr().port(), down.local_addr().port(), "{name}");
+            assert_eq!(up.recv(5), b"check", "{name}");
             up.send(b"fine");
-            assert_eq!(down.recv(4), b"fine", "{what}");
+            assert_eq!(down.recv(4), b"fine", "{name}");
         }
     }
 }
@@ -73,9 +73,10 @@ fn peer_that_claims_its_own_endpoint_is_treated_as_local() {
         assert!(up.peer_addr().ip().is_loopback(), "{}", up.peer_addr());
         assert_ne!(up.peer_addr().port(), down.local_addr().port());
         assert_eq!(up.recv(15), b"PROXY UNKNOWN\r\n");
+        // With another port, the claim is an address of this host.
         let down = Conn::connect(&lab.balancer, listen);
-        let beside = SocketAddr::new(down.local_addr().ip(), down.local_addr().port() ^ 1);
-        down.send(&header_bytes::v1(beside, listen));
+        let other = SocketAddr::new(down.local_addr().ip(), down.local_addr().port() ^ 1);
+        down.send(&header_bytes::v1(other, listen));
         assert_eq!(down.wait_closed().0, End::Reset, "{listen}");
         backend.assert_no_connection();
     }
@@ -83,28 +84,20 @@ fn peer_that_claims_its_own_endpoint_is_treated_as_local() {
 
 fn assert_checks_and_serves(send: &str, args: &[&str]) {
     let lab = Lab::without_routes();
-    let mut server = Some(Redis::start(&lab.balancer));
-    let proxy = proxy(&lab, "tcp", args);
+    let server = Redis::start(&lab.balancer);
+    let mut proxy = proxy(&lab, "tcp", args);
     let haproxy = Haproxy::start_checking_redis(&lab, LOOPBACK, send);
     haproxy.wait_server_state(&lab, "UP");
     for (front, client) in [(FRONT_V4, CLIENT_V4), (FRONT_V6, CLIENT_V6)] {
-        let seen = server
-            .as_ref()
-            .map(|server| server.reported_client(&lab.client, front));
-        assert_eq!(seen, Some(client), "{send}");
+        let reported = server.reported_client(&lab.client, front);
+        assert_eq!(reported, client, "{send}");
     }
-    server = None;
+    drop(server);
     haproxy.wait_server_state(&lab, "DOWN");
-    assert!(server.is_none());
-    assert_eq!(collisions(proxy), 0);
+    assert_eq!(proxy.stop()["port_collisions"], 0);
 }
 
-fn collisions(mut proxy: Peername) -> u64 {
-    proxy.stop()["port_collisions"].as_u64().expect("a number")
-}
-
-/// The same over UDP: the balancer's own datagrams reach the server, and their replies reach the balancer, while a
-/// client is served too.
+/// The balancer's own datagrams reach the server, and the replies reach the balancer, while a client is served, too.
 #[test]
 fn datagram_without_a_client_is_served_on_the_same_host() {
     let lab = Lab::without_routes();
@@ -112,19 +105,19 @@ fn datagram_without_a_client_is_served_on_the_same_host() {
     let _proxy = proxy(&lab, "udp", &[]);
     for listen in [LOOPBACK, WAN, LOOPBACK_V6] {
         let sender = DatagramSocket::bind(&lab.balancer, SocketAddr::new(listen.ip(), 0));
-        let itself = sender.socket().local_addr().expect("its address");
-        let (own, backend) = (&backends[usize::from(listen.is_ipv6())], &backends[0]);
+        let sender_addr = sender.socket().local_addr().expect("its address");
+        let (own_backend, backend) = (&backends[usize::from(listen.is_ipv6())], &backends[0]);
         let client = fresh_client_v4();
         for header in [
             header_bytes::raw(header_bytes::LOCAL, header_bytes::UNSPEC, &[]),
-            header_bytes::v2_udp(itself, listen),
+            header_bytes::v2_udp(sender_addr, listen),
         ] {
             sender.send(listen, &[&header, b"check"]);
-            let (bytes, from) = own.recv();
+            let (bytes, from) = own_backend.recv();
             assert_eq!(bytes, b"check", "{listen}");
             assert!(from.ip().is_loopback(), "{from}");
-            assert_ne!(from.port(), itself.port(), "{listen}");
-            own.send(from, &[b"fine"]);
+            assert_ne!(from.port(), sender_addr.port(), "{listen}");
+            own_backend.send(from, &[b"fine"]);
             sender.expect_datagram(b"fine", listen);
             sender.send(
                 listen,
@@ -138,7 +131,7 @@ fn datagram_without_a_client_is_served_on_the_same_host() {
 }
 
 /// Starts a proxy on the balancer's host, which sets up that host's routes.
-fn proxy(lab: &Lab, protocol: &str, more: &[&str]) -> Peername {
+fn proxy(lab: &Lab, protocol: &str, options: &[&str]) -> Peername {
     let protocol = format!("--protocol={protocol}");
     let listen = [LOOPBACK, WAN, LOOPBACK_V6].map(|addr| format!("--listen={addr}"));
     let targets = [
@@ -149,11 +142,11 @@ fn proxy(lab: &Lab, protocol: &str, more: &[&str]) -> Peername {
     args.extend(["--trust=loopback", "--trust=203.0.113.1"]);
     args.extend(["--log-format=json", "-v"]);
     args.extend(listen.iter().chain(&targets).map(String::as_str));
-    args.extend(more);
+    args.extend(options);
     Peername::start_udp(&lab.balancer, &args)
 }
 
 const LOOPBACK: SocketAddr = v4([127, 0, 0, 1], 8443);
-const LOOPBACK_V6: SocketAddr = crate::harness::addr::v6([0, 0, 0, 0, 0, 0, 0, 1], 8443);
+const LOOPBACK_V6: SocketAddr = v6([0, 0, 0, 0, 0, 0, 0, 1], 8443);
 /// The address that clients know.
 const WAN: SocketAddr = v4([203, 0, 113, 1], 8443);
