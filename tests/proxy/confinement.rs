@@ -1,4 +1,4 @@
-//! Confinement after the start, as the kernel reports it from outside, and what it means for a reload.
+//! Confinement after the start, as /proc and `doctor` report it, and how it restricts a reload.
 
 mod apparmor;
 mod strangers;
@@ -19,12 +19,12 @@ use crate::harness::rig::proxy::{ProxyRig, header_for};
 fn every_thread_of_proxy_and_forward_is_confined() {
     let rig = ProxyRig::new(&[]);
     rig.proxy.wait_started();
-    assert_seccomp(&rig.proxy, BOTH);
+    assert_seccomp(&rig.proxy, SANDBOX_FILTERS);
     for protocol in ["--protocol=tcp", "--protocol=udp"] {
         let lab = Lab::new();
         let addresses = ["--listen=10.81.0.1:8443", "--to=127.0.0.1:9000"];
         let args = [&["forward", protocol, "--log-format=json"], &addresses[..]].concat();
-        assert_seccomp(&Peername::start_udp(&lab.server, &args), BOTH);
+        assert_seccomp(&Peername::start_udp(&lab.server, &args), SANDBOX_FILTERS);
     }
 }
 
@@ -32,16 +32,15 @@ fn every_thread_of_proxy_and_forward_is_confined() {
 fn no_sandbox_confines_nothing_and_is_logged() {
     for (option, key) in [("--no-sandbox", ""), ("-v", "no-sandbox = true\n")] {
         let rig = ConfinedRig::new(key, &[option], "127.0.0.1");
-        let warns = |line: &str| line.contains("this process is not confined").then_some(());
-        rig.proxy.wait_line("the warning", warns);
-        assert_seccomp(&rig.proxy, NONE);
+        rig.proxy.wait_logged("this process is not confined");
+        assert_seccomp(&rig.proxy, NO_FILTERS);
         let elsewhere = Scratch::new();
         let list = elsewhere.write("trusted", "10.81.0.0/24\n");
         rig.reload(&list, "127.0.0.1", "\"reloaded\"");
     }
 }
 
-/// A file that an editor replaces, another one beside it, and one elsewhere.
+/// A reload reads a file that an editor has replaced, and another one of the directory, but none of another directory.
 #[test]
 fn reload_reads_files_of_the_same_directory_only() {
     let rig = ConfinedRig::new("", &[], "127.0.0.1");
@@ -49,8 +48,8 @@ fn reload_reads_files_of_the_same_directory_only() {
     let draft = rig.scratch.write("draft", "10.81.0.0/24\n192.0.2.0/24\n");
     rig.lab.server.run("mv", &[&draft, &list]);
     rig.reload(&list, "127.0.0.1", "\"reloaded\"");
-    let beside = rig.scratch.write("beside", "10.81.0.0/24\n");
-    rig.reload(&beside, "127.0.0.1", "\"reloaded\"");
+    let sibling = rig.scratch.write("sibling", "10.81.0.0/24\n");
+    rig.reload(&sibling, "127.0.0.1", "\"reloaded\"");
     let elsewhere = Scratch::new();
     let outside = elsewhere.write("trusted", "10.81.0.0/24\n");
     let refused = rig.reload(&outside, "127.0.0.1", "reload refused");
@@ -59,7 +58,7 @@ fn reload_reads_files_of_the_same_directory_only() {
     );
     assert!(refused.contains(&why), "{refused}");
     rig.assert_serves();
-    rig.reload(&beside, "127.0.0.1", "\"reloaded\"");
+    rig.reload(&sibling, "127.0.0.1", "\"reloaded\"");
 }
 
 #[test]
@@ -73,7 +72,7 @@ fn reload_resolves_names_only_if_the_start_did() {
     let rig = ConfinedRig::new("", &[], "localhost");
     let list = rig.scratch.path_text("trusted");
     rig.reload(&list, "localhost", "\"reloaded\"");
-    // A name that only a name server could know, and there is none.
+    // No name server is reachable, so this name fails to resolve, but the sandbox does not forbid the attempt.
     let refused = rig.reload(&list, "backend.invalid", "reload refused");
     assert!(!refused.contains("can't resolve names"), "{refused}");
     rig.assert_serves();
@@ -128,7 +127,7 @@ fn doctor_reports_what_confines_a_process() {
     );
 }
 
-/// A text that is neither an address nor a name is not a matter of the sandbox: another start would not accept it either.
+/// A target that can't be parsed is no matter of the sandbox, so the error does not advise `--no-sandbox`.
 #[test]
 fn confined_reload_reports_an_address_that_can_not_be_parsed() {
     let rig = ConfinedRig::new("", &[], "127.0.0.1");
@@ -138,7 +137,7 @@ fn confined_reload_reports_an_address_that_can_not_be_parsed() {
         ("127.0.0.1", "the port is missing"),
         ("127.0.0.300:9000", "invalid socket address"),
     ] {
-        // A comment hides the rest of the line.
+        // `" #` makes the rest of the line in the configuration file a comment.
         let refused = rig.reload(&list, &format!("{target}\" #"), "reload refused");
         assert!(refused.contains(why), "{refused}");
         assert!(!refused.contains("--no-sandbox"), "{refused}");
@@ -146,7 +145,7 @@ fn confined_reload_reports_an_address_that_can_not_be_parsed() {
     rig.assert_serves();
 }
 
-/// What is not confined, or not as a process that serves, by design is no fault of a setting.
+/// A process that is unconfined by design, or confined otherwise than one that serves, is no fault of a setting.
 #[test]
 fn doctor_explains_processes_that_are_not_confined_by_design() {
     let rig = ConfinedRig::new("", &[], "127.0.0.1");
@@ -157,7 +156,7 @@ fn doctor_explains_processes_that_are_not_confined_by_design() {
         })
     });
     let exec = NotifyRig::start_variant("edge");
-    for (pid, explained) in [
+    for (pid, explanation) in [
         (launcher.to_string(), "the launcher of upgrades"),
         (
             exec.supervisor_pid().as_raw_nonzero().to_string(),
@@ -172,7 +171,7 @@ fn doctor_explains_processes_that_are_not_confined_by_design() {
         let output = Peername::run(&rig.lab.server, &args);
         let text = String::from_utf8(output.stdout).expect("text");
         assert_eq!(output.status.code(), Some(0), "{text}");
-        assert!(text.contains(explained), "{text}");
+        assert!(text.contains(explanation), "{text}");
         assert!(!text.contains("--no-sandbox"), "{text}");
     }
 }
@@ -183,7 +182,7 @@ struct ConfinedRig {
     backend: Backend,
     scratch: Scratch,
     lab: Lab,
-    /// Keys of the process.
+    /// Process-wide keys of the configuration file.
     keys: &'static str,
 }
 
@@ -226,24 +225,24 @@ fn config(keys: &str, list: &str, host: &str) -> String {
     )
 }
 
-/// Asserts the number of filters that every thread has beyond those of this process.
+/// Asserts that every thread has so many seccomp filters beyond those that it has inherited from this test's process.
 #[track_caller]
 fn assert_seccomp(process: &Process, filters: u32) {
     let own = fs::read_to_string("/proc/self/status").expect("our own status");
     let own = own
         .lines()
-        .find_map(|line| line.strip_prefix(FIELD)?.strip_prefix(':'));
+        .find_map(|line| line.strip_prefix(FILTER_COUNT)?.strip_prefix(':'));
     let count = |text: &str| text.trim().parse::<u32>().expect("a number");
     let inherited = count(own.expect("Linux 5.9"));
-    let threads = process.thread_status_fields(FIELD);
+    let threads = process.thread_status_fields(FILTER_COUNT);
     assert!(!threads.is_empty());
     for (thread, value) in threads {
         assert_eq!(count(&value), inherited + filters, "{thread}");
     }
 }
 
-/// Of /proc/PID/status (proc_pid_status(5)).
-const FIELD: &str = "Seccomp_filters";
+/// A field of /proc/PID/status (proc_pid_status(5)).
+const FILTER_COUNT: &str = "Seccomp_filters";
 /// The list of allowed calls, and that of calls that are reported as absent.
-const BOTH: u32 = 2;
-const NONE: u32 = 0;
+const SANDBOX_FILTERS: u32 = 2;
+const NO_FILTERS: u32 = 0;

@@ -14,7 +14,7 @@ use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
 use crate::harness::header_bytes::{self, DGRAM_V4, NOOP, PROXY, addresses, raw, tlv, v1, v2};
 use crate::harness::lab::{Lab, assert_within, wait_until};
-use crate::harness::peername::Peername;
+use crate::harness::peername::{Peername, words};
 use crate::harness::rig::proxy::{ProxyRig, front_of, header_for};
 
 mod invalid;
@@ -51,7 +51,7 @@ fn header_payload_and_fin_in_one_flight_are_relayed() {
     }
 }
 
-/// Every other proxy that we know of read the header in one call, and failed when it came in two.
+/// Other proxies read the header in one call, and fail when it comes in two segments.
 #[test]
 fn header_may_be_split_at_every_byte() {
     let rig = ProxyRig::new(&[]);
@@ -98,7 +98,7 @@ fn header_of_4096_bytes_is_accepted_by_default() {
     let down = rig.connect_and_send(&[&padded(client, 4096), &b"payload"[..]].concat());
     assert_eq!(rig.accept_client(client).recv(7), b"payload");
     drop(down);
-    // Its length is in the first 16 bytes, so it is refused before the rest has come.
+    // The length of a header is in its first 16 bytes, so a longer one is refused before the rest has come.
     assert_within(3, AT_ONCE, || {
         rig.connect_and_send(&padded(fresh_client_v4(), 4097)[..16])
             .wait_closed()
@@ -121,18 +121,19 @@ fn largest_header_of_version_2_is_accepted_on_request() {
 #[test]
 fn header_with_65_tlvs_is_refused() {
     let rig = ProxyRig::new(&["--max-header=65551"]);
-    let with = |client, count| v2(client, FRONT_V4, &tlv(NOOP, b"").repeat(count));
+    let header_with = |client, count| v2(client, FRONT_V4, &tlv(NOOP, b"").repeat(count));
     let client = fresh_client_v4();
-    let _down = rig.connect_and_send(&[&with(client, 64), &b"payload"[..]].concat());
+    let _down = rig.connect_and_send(&[&header_with(client, 64), &b"payload"[..]].concat());
     assert_eq!(rig.accept_client(client).recv(7), b"payload");
     for count in [65, 21_000] {
-        rig.connect_and_send(&with(fresh_client_v4(), count))
+        rig.connect_and_send(&header_with(fresh_client_v4(), count))
             .wait_closed();
         rig.assert_no_backend_connection();
     }
     wait_until("both are in the log", || {
-        let refused = |outcome: &String| outcome == "too_many_tlvs";
-        rig.proxy.outcomes().iter().filter(|o| refused(o)).count() == 2
+        let mut outcomes = rig.proxy.outcomes();
+        outcomes.retain(|outcome| outcome == "too_many_tlvs");
+        outcomes.len() == 2
     });
 }
 
@@ -157,15 +158,15 @@ fn header_timeout_is_absolute() {
     rig.assert_no_backend_connection();
 }
 
-/// The timer must not outlive the header (a bug that go-proxyproto had).
+/// The timer ends with the header: go-proxyproto once applied it to the payload, too.
 #[test]
 fn header_timeout_ends_with_the_header() {
     let rig = ProxyRig::new(&["--header-timeout=1500ms"]);
     let client = fresh_client_v4();
     // In two parts: a header that is complete at the first read starts no timer.
     let header = header_for(client);
-    let (begin, rest) = header.split_at(16);
-    let down = rig.connect_and_send(begin);
+    let (first, rest) = header.split_at(16);
+    let down = rig.connect_and_send(first);
     sleep(SEGMENT_PAUSE);
     down.send(rest);
     let up = rig.accept_client(client);
@@ -215,13 +216,13 @@ fn invalid_headers_are_refused_at_once() {
 #[test]
 fn header_without_a_client_makes_the_proxy_the_client() {
     let rig = ProxyRig::new(&[]);
-    for (what, header) in header_bytes::without_client() {
+    for (name, header) in header_bytes::without_client() {
         let down = rig.connect_and_send(&[&header, &b"check"[..]].concat());
         let up = rig.backend_v4.accept();
-        assert_eq!(up.peer_addr().ip().to_string(), "127.0.0.1", "{what}");
-        assert_eq!(up.recv(5), b"check", "{what}");
+        assert_eq!(up.peer_addr().ip().to_string(), "127.0.0.1", "{name}");
+        assert_eq!(up.recv(5), b"check", "{name}");
         up.send(b"fine");
-        assert_eq!(down.recv(4), b"fine", "{what}");
+        assert_eq!(down.recv(4), b"fine", "{name}");
     }
 }
 
@@ -229,9 +230,9 @@ fn header_without_a_client_makes_the_proxy_the_client() {
 #[test]
 fn header_without_an_address_is_refused() {
     let rig = ProxyRig::new(&[]);
-    for (what, header) in header_bytes::without_address() {
+    for (name, header) in header_bytes::without_address() {
         let down = rig.connect_and_send(&header);
-        assert_eq!(down.wait_closed().0, End::Reset, "{what}");
+        assert_eq!(down.wait_closed().0, End::Reset, "{name}");
         rig.assert_no_backend_connection();
         rig.proxy.wait_outcome("header_without_address");
     }
@@ -240,16 +241,16 @@ fn header_without_an_address_is_refused() {
 #[test]
 fn header_without_a_client_is_refused_on_request() {
     let rig = ProxyRig::new(&["--without-client=refuse"]);
-    for (what, header) in header_bytes::without_client() {
+    for (name, header) in header_bytes::without_client() {
         let down = rig.connect_and_send(&header);
-        assert_eq!(down.wait_closed().0, End::Reset, "{what}");
+        assert_eq!(down.wait_closed().0, End::Reset, "{name}");
         rig.assert_no_backend_connection();
         rig.proxy.wait_outcome("header_without_client");
     }
     rig.connect_client(fresh_client_v4());
 }
 
-/// An address says what it is, whatever the keyword, and the client's family chooses the backend.
+/// The form of an address shows its family, whatever the keyword is, and the client's family selects the backend.
 #[test]
 fn unambiguous_deviations_are_served() {
     let rig = ProxyRig::new(&[]);
@@ -261,7 +262,7 @@ fn unambiguous_deviations_are_served() {
 }
 
 #[test]
-fn strict_header_refuses_deviations_and_says_what_differs() {
+fn strict_header_refuses_deviations_and_logs_what_differs() {
     let rig = ProxyRig::new(&["--strict-header"]);
     for Deviation { line, error, .. } in deviations() {
         let down = rig.connect_and_send(line.as_bytes());
@@ -291,30 +292,51 @@ fn source_port_zero_is_any_port() {
 struct Deviation {
     client: SocketAddr,
     line: String,
+    /// What the log reports with `--strict-header`.
     error: &'static str,
 }
 
 fn deviations() -> [Deviation; 4] {
-    let make = |client: SocketAddr, protocol, destination, end, error| Deviation {
-        client,
-        line: format!(
-            "PROXY {protocol} {} {destination} {} {end}",
-            client.ip(),
-            client.port()
+    [
+        // nginx with realip behind an IPv4 balancer.
+        (
+            fresh_client_v6(),
+            "TCP6",
+            "10.0.0.2",
+            "2222\r\n",
+            "source is IPv6, destination IPv4 in a TCP6 header",
         ),
-        error,
-    };
-    let error = "source is IPv6, destination IPv4 in a TCP6 header";
-    // nginx with realip behind an IPv4 balancer.
-    let nginx = make(fresh_client_v6(), "TCP6", "10.0.0.2", "2222\r\n", error);
-    let error = "source is IPv6, destination IPv6 in a TCP4 header";
-    // curl and Xray.
-    let curl = make(fresh_client_v6(), "TCP4", "2001:db8::1", "443\r\n", error);
-    let error = "source is IPv4, destination IPv6 in a TCP6 header";
-    let mixed = make(fresh_client_v4(), "TCP6", "2001:db8::1", "443\r\n", error);
-    let error = "a space before the CRLF";
-    let space = make(fresh_client_v4(), "TCP4", "203.0.113.1", "443 \r\n", error);
-    [nginx, curl, mixed, space]
+        // curl and Xray.
+        (
+            fresh_client_v6(),
+            "TCP4",
+            "2001:db8::1",
+            "443\r\n",
+            "source is IPv6, destination IPv6 in a TCP4 header",
+        ),
+        (
+            fresh_client_v4(),
+            "TCP6",
+            "2001:db8::1",
+            "443\r\n",
+            "source is IPv4, destination IPv6 in a TCP6 header",
+        ),
+        (
+            fresh_client_v4(),
+            "TCP4",
+            "203.0.113.1",
+            "443 \r\n",
+            "a space before the CRLF",
+        ),
+    ]
+    .map(|(client, protocol, destination, end, error)| {
+        let (ip, port) = (client.ip(), client.port());
+        Deviation {
+            client,
+            line: format!("PROXY {protocol} {ip} {destination} {port} {end}"),
+            error,
+        }
+    })
 }
 
 /// A header for DGRAM does not describe a TCP connection.
@@ -341,14 +363,13 @@ fn second_header_is_payload() {
     assert_eq!(rig.accept_client(client).recv(second.len()), second);
 }
 
-/// A host without IPv6 must not stop the proxy; there was a balancer that crashed.
+/// On a host without IPv6, a header with an IPv6 client is refused and the proxy goes on (one balancer has crashed there).
 #[test]
 fn proxy_serves_ipv4_on_a_host_without_ipv6() {
     let lab = Lab::new();
     lab.server.sysctl("net.ipv6.conf.all.disable_ipv6", "1");
     let backend = Backend::listen(&lab.server, TARGET_V4);
-    let args = "proxy --listen=10.81.0.1:8443 --target-v4=127.0.0.1:9000 --trust=10.81.0.2";
-    let args: Vec<&str> = args.split(' ').collect();
+    let args = words("proxy --listen=10.81.0.1:8443 --target-v4=127.0.0.1:9000 --trust=10.81.0.2");
     let mut proxy = Peername::start(&lab.server, &args, &[LISTEN_V4]);
     let open = |header: Vec<u8>| Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header);
     open(v2(fresh_client_v6(), FRONT_V6, &[])).wait_closed();
@@ -365,7 +386,7 @@ fn padded(client: SocketAddr, len: usize) -> Vec<u8> {
     v2(client, FRONT_V4, &tlv(NOOP, &vec![0; len - bare]))
 }
 
-/// Long enough for the bytes before to travel in a segment of their own, and be read.
+/// Long enough for the previous bytes to arrive in a segment of their own, and to be read.
 const SEGMENT_PAUSE: Duration = Duration::from_millis(2);
 
 /// Well below the header timeout of 5 s, which is when a proxy that does not notice would close.

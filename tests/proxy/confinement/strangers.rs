@@ -1,4 +1,5 @@
-//! Other users of the host: what they send to a process holds nothing up.
+//! Other users of the host: the sockets that they send to a process do not delay it. Closing a socket with SO_LINGER blocks the
+//! thread that closes it.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -14,17 +15,17 @@ use crate::harness::rig::proxy::ProxyRig;
 
 /// Health, bans, this host's own addresses and the drain go on, whatever is sent to a control socket.
 #[test]
-fn lingering_socket_of_a_stranger_holds_nothing_up() {
-    assert_nothing_is_held_up(|host, process, _| send_lingering_sockets(host, process));
+fn lingering_socket_of_another_user_delays_nothing() {
+    assert_nothing_is_delayed(|host, process, _| send_lingering_sockets(host, process));
 }
 
 /// A user that may ask the admin endpoint can't stop it, or anything else, by a descriptor.
 #[test]
-fn lingering_socket_sent_to_the_admin_endpoint_holds_nothing_up() {
-    assert_nothing_is_held_up(send_lingering_socket_to);
+fn lingering_socket_sent_to_the_admin_endpoint_delays_nothing() {
+    assert_nothing_is_delayed(send_lingering_socket_to);
 }
 
-fn assert_nothing_is_held_up(send: impl FnOnce(&Host, &Process, &str) -> Process) {
+fn assert_nothing_is_delayed(send: impl FnOnce(&Host, &Process, &str) -> Process) {
     let scratch = Scratch::new();
     let list = scratch.write("denied", "");
     let socket = scratch.path_text("admin.sock");
@@ -58,7 +59,7 @@ fn assert_refused_within_a_second(rig: &ProxyRig, client: SocketAddr, outcome: &
         let header = header_bytes::v2(client, FRONT_V4, &[]);
         let down = rig.connect_and_send(&header);
         let is_open = down.is_open_after(Duration::from_millis(50));
-        // Until then it is served.
+        // Until the change is in force, the client is served.
         drop(rig.backend_v4.accept_within(Duration::from_millis(1)));
         (!is_open && rig.proxy.outcomes().iter().any(|seen| seen == outcome)).then_some(())
     });

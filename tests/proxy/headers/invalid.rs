@@ -1,12 +1,11 @@
-//! Invalid headers, by accident (another protocol, another dialect) or by intent: each of them ended some
-//! proxy, or was believed as a client's address.
+//! Invalid headers, by accident (another protocol, another dialect) or by intent. Each of them has crashed a proxy, or has
+//! been accepted as a client's address.
 
 use serde_json::Value;
 
 use crate::harness::addr::{FRONT_V4, fresh_client_v4};
 use crate::harness::header_bytes::{PROXY, STREAM_V4, STREAM_V6, addresses, raw};
 
-/// A name and the bytes.
 pub(super) struct InvalidHeader {
     pub(super) name: String,
     pub(super) bytes: Vec<u8>,
@@ -48,5 +47,5 @@ fn rejected_stream(row: &str) -> Option<InvalidHeader> {
     })
 }
 
-/// One row a line; `README.md` beside it lists the keys.
+/// A JSON object a line; the `README.md` in the same directory lists the keys.
 const CORPUS: &str = include_str!("../../../crates/proto/tests/proxy-protocol.jsonl");

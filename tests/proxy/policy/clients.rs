@@ -56,7 +56,7 @@ fn deny_list_wins_over_allow_list() {
     assert_eq!(outcomes, expected);
 }
 
-/// A balancer that claims an IPv4 client as an IPv6 address does not let a banned one in.
+/// A banned IPv4 client stays banned where the balancer claims it as an IPv4-mapped IPv6 address.
 #[test]
 fn mapped_address_is_denied_as_the_address() {
     let rig = ProxyRig::new(&["--deny-client=198.51.100.7"]);
@@ -70,7 +70,7 @@ fn mapped_address_is_denied_as_the_address() {
 #[test]
 fn health_checks_need_no_entry_and_no_tlv() {
     let listed = ["--health-checks-from=10.81.0.2/31", "--trust=any"];
-    let rig = ProxyRig::new(&[&LISTS[..], &listed].concat());
+    let rig = ProxyRig::new(&[&LISTS_THAT_REFUSE_PEERS[..], &listed].concat());
     for (what, bytes) in header_bytes::without_client() {
         let down = rig.connect_and_send(&bytes);
         down.send(what.as_bytes());
@@ -80,7 +80,7 @@ fn health_checks_need_no_entry_and_no_tlv() {
     assert_own_connection_is_served(&rig, &rig.lab.balancer);
     // The list replaces the default.
     assert_own_connection_is_refused(&rig, &rig.lab.server);
-    let by_default = ProxyRig::new(&[&LISTS[..], &["--trust=any"]].concat());
+    let by_default = ProxyRig::new(&[&LISTS_THAT_REFUSE_PEERS[..], &["--trust=any"]].concat());
     assert_own_connection_is_served(&by_default, &by_default.lab.server);
 }
 
@@ -91,15 +91,14 @@ fn client_is_judged_although_its_header_names_the_peer() {
     let rig = ProxyRig::new(&["--allow-client=203.0.113.0/24"]);
     assert_own_connection_is_refused(&rig, &rig.lab.balancer);
     assert_eq!(wait_outcomes(&rig, 1), ["client_not_allowed"]);
-    let hint = |line: &str| line.contains("--health-checks-from").then_some(());
-    rig.proxy.wait_line("the hint", hint);
+    rig.proxy.wait_logged("--health-checks-from");
     let rig = ProxyRig::new(&["--require-tlv=authority=example.org"]);
     assert_own_connection_is_refused(&rig, &rig.lab.balancer);
     assert_eq!(wait_outcomes(&rig, 1), ["tlv_missing"]);
-    rig.proxy.wait_line("the hint", hint);
+    rig.proxy.wait_logged("--health-checks-from");
 }
 
-/// A denied address is denied, whichever peer sends it, and if there is no client, that of the peer.
+/// A ban applies to a peer that names its own address, and to the peer of a header without a client.
 #[test]
 fn ban_applies_to_health_checks() {
     let rig = ProxyRig::new(&["--deny-client=10.81.0.2", "--health-checks-from=10.81.0.2"]);
@@ -117,7 +116,7 @@ fn ban_applies_to_health_checks() {
     );
 }
 
-/// HAProxy connects from the client's address and port, so that its header names its own end of the connection.
+/// A transparent HAProxy connects from the client's address and port, so its header names its own end of the connection.
 #[test]
 fn denied_client_of_a_transparent_balancer_does_not_reach_the_backend() {
     for (denied, is_served) in [("203.0.113.9", false), ("192.0.2.1", true)] {
@@ -131,17 +130,17 @@ fn denied_client_of_a_transparent_balancer_does_not_reach_the_backend() {
         let options = "send-proxy-v2 source 0.0.0.0 usesrc client";
         let _haproxy = Haproxy::start(&lab, LISTEN_V4, options);
         let conn = Conn::connect_and_send(&lab.client, FRONT_V4, b"hello\n");
-        let (seen, _) = conn.recv_to_end();
-        let seen = String::from_utf8_lossy(&seen);
-        assert_eq!(seen.contains("203.0.113.9"), is_served, "{seen}");
+        let (received, _) = conn.recv_to_end();
+        let report = String::from_utf8_lossy(&received);
+        assert_eq!(report.contains("203.0.113.9"), is_served, "{report}");
         if !is_served {
             proxy.wait_outcome("client_denied");
         }
     }
 }
 
-/// HAProxy on another host checks with LOCAL, or names its own address and port in version 1. Both pass without lists; with an
-/// allow list the latter has to be listed.
+/// HAProxy on another host checks with LOCAL, or with its own address and port in version 1. Without lists both pass; with an
+/// allow list, checks of version 1 pass only from addresses of `--health-checks-from`.
 #[test]
 fn haproxy_health_checks_pass_where_they_are_listed() {
     for (send, options, state) in [
@@ -208,7 +207,7 @@ fn header_without_the_required_tlvs_is_refused() {
     assert_eq!(outcomes, expected);
 }
 
-/// The file has the longest addresses that there are, so it has the greatest length for its entries.
+/// Each entry has the longest form of an address, so the file is as large as that many entries can be.
 #[test]
 fn hundred_thousand_entries_are_in_force() {
     let list = Scratch::new();
@@ -222,13 +221,13 @@ fn hundred_thousand_entries_are_in_force() {
     let text: String = (0..100_000).map(entry).collect();
     let path = list.write("denied", &text);
     let rig = ProxyRig::new(&[&format!("--deny-client=@{path}")]);
-    // The last entry, and the address after it.
     let client = |low| {
         v6(
             [0x2001, 0xdb8, 0x1111, 0x2222, 0x3333, 0x4444, 0x1018, low],
             4001,
         )
     };
+    // The last entry, and the address after it.
     assert_refused(&rig, client(0x169f));
     rig.connect_client(client(0x16a0));
 }
@@ -237,7 +236,7 @@ fn hundred_thousand_entries_are_in_force() {
 fn invalid_lists_are_reported_at_the_start_and_by_config_check() {
     let (rig, files) = (ProxyRig::new(&[]), Scratch::new());
     let broken = files.write("broken", "# bans\n192.0.2.1\n192.0.2.0/33\n");
-    let says = format!(
+    let error = format!(
         "deny-client @{broken}, line 3: \"192.0.2.0/33\" is neither a network nor an address"
     );
     let config = files.write(
@@ -247,7 +246,7 @@ fn invalid_lists_are_reported_at_the_start_and_by_config_check() {
     let checked = Peername::run(&rig.lab.server, &["config", "check", &config]);
     let text = String::from_utf8_lossy(&checked.stdout);
     assert_eq!(checked.status.code(), Some(3), "{text}");
-    assert_eq!(text.matches(&says).count(), 2, "{text}");
+    assert_eq!(text.matches(&error).count(), 2, "{text}");
     let text = Peername::run_failing(
         &rig.lab.server,
         &[
@@ -258,7 +257,7 @@ fn invalid_lists_are_reported_at_the_start_and_by_config_check() {
         ],
         2,
     );
-    assert!(text.contains(&says), "{text}");
+    assert!(text.contains(&error), "{text}");
 }
 
 /// `forward` reads no header: its client is the peer.
@@ -285,7 +284,7 @@ fn forward_denies_peers() {
     }
 }
 
-/// Waits until so many connections have been refused, and returns their outcomes.
+/// Waits until so many connections have been refused by the lists, and returns their outcomes.
 #[track_caller]
 fn wait_outcomes(rig: &ProxyRig, refused: usize) -> Vec<String> {
     wait_for("the outcomes", || {
@@ -322,8 +321,8 @@ fn assert_own_connection_is_refused(rig: &ProxyRig, host: &Host) {
     rig.assert_no_backend_connection();
 }
 
-/// An allow list without any peer, and a TLV that no health check has.
-const LISTS: [&str; 2] = [
+/// An allow list that has no peer, and a TLV that no health check has.
+const LISTS_THAT_REFUSE_PEERS: [&str; 2] = [
     "--allow-client=203.0.113.0/24",
     "--require-tlv=authority=example.org",
 ];

@@ -44,8 +44,8 @@ fn header_without_destination_goes_to_the_fixed_target() {
     rig.lab
         .server
         .add_filter("output", "tcp dport { 9000, 9100 } meta mark != 7 reject");
-    for unnamed in [raw(LOCAL, STREAM_V4, &[]), b"PROXY UNKNOWN\r\n".to_vec()] {
-        let _down = rig.connect_and_send(&unnamed);
+    for header in [raw(LOCAL, STREAM_V4, &[]), b"PROXY UNKNOWN\r\n".to_vec()] {
+        let _down = rig.connect_and_send(&header);
         assert_eq!(
             rig.backend_v4.accept().peer_addr().ip().to_string(),
             "127.0.0.1"
@@ -56,7 +56,7 @@ fn header_without_destination_goes_to_the_fixed_target() {
     listed.accept();
 }
 
-/// The list is as wide as can be, and these are refused all the same.
+/// Special addresses are refused, although the list contains every address.
 #[test]
 fn special_destinations_are_refused() {
     let rig = ProxyRig::new(&words(
@@ -97,10 +97,8 @@ fn unlisted_destination_is_refused() {
     wait_until("two reasons", || {
         rig.proxy.outcomes() == ["destination_not_listed", "destination_loopback"]
     });
-    rig.proxy.wait_line("that says which", |line| {
-        let named = "the header's destination, 10.81.0.2:80, is not on the list";
-        line.contains(named).then_some(())
-    });
+    rig.proxy
+        .wait_logged("the header's destination, 10.81.0.2:80, is not on the list");
 }
 
 /// The proxy's listener is refused as a destination by any address of this host, listed or not. go-mmproxy loops
@@ -111,14 +109,14 @@ fn destination_is_never_the_proxy() {
         "--dynamic-destination --allow-destination=0.0.0.0/0 \
          --allow-destination=127.0.0.1:1-65535 --allow-destination=[::1]:1-65535",
     ));
-    let ways = [
+    let own_endpoints = [
         "10.81.0.1:8443",
         "127.0.0.1:8443",
         "127.3.2.1:8443",
         "[::1]:8443",
     ];
-    for way in ways.map(addr) {
-        assert_refused(&rig, &v2(fresh_client_like(way), way, &[]));
+    for endpoint in own_endpoints.map(addr) {
+        assert_refused(&rig, &v2(fresh_client_like(endpoint), endpoint, &[]));
     }
     // This claimed source is in the trusted network: a connection from it to this host could claim any client.
     let trusted = v4([10, 81, 0, 77], 40_001);
@@ -149,7 +147,7 @@ fn destination_by_a_local_route_is_never_the_proxy() {
     });
     let trusted = v4([10, 81, 0, 77], 40_001);
     assert_refused(&rig, &v1(trusted, addr("100.64.7.7:9000")));
-    // The connections before it may be logged later.
+    // Earlier connections may be logged after it.
     wait_until("the reason", || {
         let outcomes = rig.proxy.outcomes();
         let mut reasons = outcomes.iter().map(String::as_str);
@@ -157,20 +155,21 @@ fn destination_by_a_local_route_is_never_the_proxy() {
     });
 }
 
-/// A balancer that sends connections back to this proxy must not be a destination. If it is one, the second pass needs
-/// the same 4-tuple as the first, and is refused.
+/// A balancer that sends connections back to this proxy must not be on the list. If it is, the second pass needs the same
+/// 4-tuple as the first, and is refused.
 #[test]
 fn loop_through_a_balancer_ends() {
     assert_loop_ends(&[]);
 }
 
-/// `--source-port=any` must not apply here: only with the client's port does the second pass need the same 4-tuple.
+/// `--source-port=any` does not apply to destinations from headers: with another port, the second pass would not need the same
+/// 4-tuple.
 #[test]
 fn loop_through_a_balancer_ends_with_any_source_port() {
     assert_loop_ends(&["--source-port=any"]);
 }
 
-fn assert_loop_ends(more: &[&str]) {
+fn assert_loop_ends(options: &[&str]) {
     let lab = Lab::without_routes();
     let front = addr("10.81.0.1:80");
     let added = Peername::run(&lab.server, &["routes", "add", "--target-v4=10.81.0.1:80"]);
@@ -182,13 +181,13 @@ fn assert_loop_ends(more: &[&str]) {
         "proxy --target=127.0.0.1:443 --listen=127.0.0.1:8443 --trust=127.0.0.1 --dynamic-destination \
          --allow-destination=10.81.0.1:80 --log-format=json -v",
     );
-    let args = [&args[..], more].concat();
+    let args = [&args[..], options].concat();
     let proxy = Peername::start(&lab.server, &args, &[addr("127.0.0.1:8443")]);
     // The client is on this host: the rule keeps the frontend from answering other hosts.
     let client = Conn::connect(&lab.server, front);
-    client.send(b"round and round?");
+    client.send(b"loop");
     let _ = client.wait_closed();
-    let outcomes = wait_for("the end of it", || {
+    let outcomes = wait_for("the end of the loop", || {
         let outcomes = proxy.outcomes();
         outcomes
             .contains(&"port_taken".to_owned())
@@ -223,19 +222,19 @@ fn header_with_too_many_hops_is_refused() {
 fn hop_count_fits_beside_the_most_tlvs() {
     let (rig, destination, backend) = forwarding_headers();
     let fields: Vec<u8> = (0..64).flat_map(|_| tlv(0xea, b"x")).collect();
-    for (came, goes) in [(vec![], hops(1)), (hops(1), hops(2))] {
+    for (received, sent) in [(vec![], hops(1)), (hops(1), hops(2))] {
         let client = fresh_client_v4();
-        let (came, goes) = ([&fields[..], &came].concat(), [&fields[..], &goes].concat());
-        let _down = rig.connect_and_send(&v2(client, destination, &came));
-        let expected = v2(client, destination, &goes);
+        let tlvs = [&fields[..], &received].concat();
+        let _down = rig.connect_and_send(&v2(client, destination, &tlvs));
+        let expected = v2(client, destination, &[&fields[..], &sent].concat());
         assert_eq!(backend.accept().recv(expected.len()), expected);
     }
     let one_more = [&fields[..], &tlv(0xea, b"x"), &hops(1)].concat();
     assert_refused(&rig, &v2(fresh_client_v4(), destination, &one_more));
 }
 
-/// With the hop count the length would exceed its field. Without a header the backend would take the client's
-/// first bytes for one.
+/// With the TLV of the hop count, the header's length would exceed its 16-bit field. If the header were left out instead, the
+/// backend would read one that the client has forged.
 #[test]
 fn header_without_room_for_the_hop_count_is_refused() {
     let rig = ProxyRig::new(&words(
@@ -244,11 +243,9 @@ fn header_without_room_for_the_hop_count_is_refused() {
     ));
     let destination = addr("127.0.0.1:9100");
     let backend = Backend::listen(&rig.lab.server, destination);
-    let header = v2(
-        fresh_client_v4(),
-        destination,
-        &tlv(0xea, &[0; 65_530 - 12 - 3]),
-    );
+    // 65,530 bytes: the addresses, the type and length of the TLV, and its value.
+    let value = [0; 65_530 - 12 - 3];
+    let header = v2(fresh_client_v4(), destination, &tlv(0xea, &value));
     let forged = b"PROXY TCP4 6.6.6.6 7.7.7.7 1 2\r\n";
     let down = rig.connect_and_send(&[&header, &forged[..]].concat());
     assert_eq!(down.wait_closed().0, End::Reset);
@@ -258,8 +255,8 @@ fn header_without_room_for_the_hop_count_is_refused() {
     backend.assert_no_connection();
 }
 
-/// The reply path from an address of this host that is not loopback needs a rule of its own; it is probed
-/// when the first client comes, and again until it works.
+/// Replies from an address of this host that is not loopback need a rule of their own. The proxy probes their path when the
+/// first client comes, and again until it works.
 #[test]
 fn missing_rules_are_noticed_for_each_destination() {
     let rig = ProxyRig::new(&[
@@ -280,32 +277,32 @@ fn missing_rules_are_noticed_for_each_destination() {
     wait_until("a client is served", || {
         let client = fresh_client_v4();
         let _down = rig.connect_and_send(&v1(client, destination));
-        // An earlier connection, from before the probe, may be accepted first: its reply now comes back, too.
-        let mut all = iter::from_fn(|| backend.accept_within(Duration::from_millis(100)));
-        all.any(|up| up.peer_addr() == client)
+        // A connection from before the probe may be accepted first: its reply now comes back, too.
+        let mut accepted = iter::from_fn(|| backend.accept_within(Duration::from_millis(100)));
+        accepted.any(|up| up.peer_addr() == client)
     });
 }
 
 #[test]
 fn proxy_without_a_destination_list_does_not_start() {
     let host = Host::new();
-    let usage = |args: &[&str]| {
+    let usage_error = |args: &[&str]| {
         let args = [&["proxy", "--target=127.0.0.1:1", "--trust=loopback"], args].concat();
         let output = Peername::run(&host, &args);
         assert_eq!(output.status.code(), Some(2), "{output:?}");
         String::from_utf8(output.stderr).expect("text")
     };
-    let said = usage(&["--dynamic-destination"]);
-    assert_contains(&said, &["--allow-destination 127.0.0.1:8000-8999"]);
-    let said = usage(&["--allow-destination=10.0.0.0/8"]);
-    assert_contains(&said, &["--dynamic-destination"]);
-    let said = usage(&["--dynamic-destination", "--allow-destination=127.0.0.1"]);
-    assert_contains(&said, &["name the ports"]);
-    let said = usage(&["--dynamic-destination", "--allow-destination=everything"]);
-    assert_contains(&said, &["[2001:db8::]/32:443"]);
+    let error = usage_error(&["--dynamic-destination"]);
+    assert_contains(&error, &["--allow-destination 127.0.0.1:8000-8999"]);
+    let error = usage_error(&["--allow-destination=10.0.0.0/8"]);
+    assert_contains(&error, &["--dynamic-destination"]);
+    let error = usage_error(&["--dynamic-destination", "--allow-destination=127.0.0.1"]);
+    assert_contains(&error, &["name the ports"]);
+    let error = usage_error(&["--dynamic-destination", "--allow-destination=everything"]);
+    assert_contains(&error, &["[2001:db8::]/32:443"]);
 }
 
-/// A proxy that sends headers on, and the one destination it allows.
+/// A proxy that sends headers on, the one destination that it allows, and the backend there.
 fn forwarding_headers() -> (ProxyRig, SocketAddr, Backend) {
     let rig = ProxyRig::new(&words(
         "--dynamic-destination --allow-destination=127.0.0.1:9100 --send-proxy=v2",

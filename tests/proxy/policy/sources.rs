@@ -4,6 +4,7 @@
 //! selects a source itself, and a remote client becomes 127.0.0.1. HAProxy and go-mmproxy let that happen.
 
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use crate::harness::addr::{
     FRONT_V4, FRONT_V6, LISTEN_V4, LISTEN_V6, fresh_client_v4, fresh_client_v6, v4,
@@ -11,6 +12,7 @@ use crate::harness::addr::{
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::header_bytes;
+use crate::harness::lab::wait_for;
 use crate::harness::rig::proxy::{ProxyRig, header_for};
 use crate::harness::special_sources::{
     IMPOSSIBLE, LOOPBACK_ADDRESSES, SERVER_ADDRESSES, SUBNET_ENDS,
@@ -34,7 +36,7 @@ fn special_sources_are_refused() {
     rig.assert_serves(fresh_client_v4());
 }
 
-/// Deployments with clients that really are on this host allow that, and the backend sees the address as claimed.
+/// With `--source-policy=allow-local`, for clients that are on this host, the backend sees the claimed address of the host.
 /// Addresses that no host can have stay refused.
 #[test]
 fn local_sources_are_allowed_on_request() {
@@ -132,7 +134,7 @@ fn new_local_addresses_are_refused_as_sources() {
     rig.lab
         .server
         .ip("address add 192.0.2.77/24 broadcast + dev eth0");
-    crate::harness::lab::wait_for("the new address is noticed", || {
+    wait_for("the new address is noticed", || {
         let client = v4([192, 0, 2, 77], fresh_client_v4().port());
         let down = Conn::connect_and_send(&rig.lab.balancer, LISTEN_V4, &header_for(client));
         match rig.backend_v4.accept_or_closed(&down) {
@@ -171,7 +173,7 @@ fn assert_refused(rig: &ProxyRig, listen: SocketAddr, ip: &str) {
 
 #[track_caller]
 fn assert_no_connection_as(backend: &Backend, claimed: SocketAddr) {
-    if let Some(conn) = backend.accept_within(std::time::Duration::from_millis(1)) {
+    if let Some(conn) = backend.accept_within(Duration::from_millis(1)) {
         panic!(
             "claimed {claimed}, and the backend saw {}",
             conn.peer_addr()

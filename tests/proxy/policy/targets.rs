@@ -7,8 +7,8 @@ use crate::harness::lab::{Host, Lab, assert_contains};
 use crate::harness::peername::{Peername, words};
 use crate::harness::rig::proxy::header_for;
 
-/// There is no default, which could be another server. A health check has no client whose address must be kept, so it takes
-/// the other family's target.
+/// A missing target has no default, which could be another server. A health check has no client whose address must be kept, so it
+/// goes to the target of the other family.
 #[test]
 fn clients_of_a_family_without_a_target_are_refused() {
     let (v4, v6) = (fresh_client_v4(), fresh_client_v6());
@@ -39,7 +39,7 @@ fn clients_of_a_family_without_a_target_are_refused() {
 fn target_is_required_and_given_once_for_each_family() {
     let host = Host::new();
     let usual = "proxy --listen=127.0.0.1:8443 --trust=any";
-    for (options, says) in [
+    for (options, message) in [
         (
             "",
             "--target is missing: name the backend's address and port",
@@ -58,8 +58,8 @@ fn target_is_required_and_given_once_for_each_family() {
         ),
     ] {
         let args = format!("{usual} {options}");
-        let said = Peername::run_failing(&host, &words(&args), 2);
-        assert_contains(&said, &[says]);
+        let error = Peername::run_failing(&host, &words(&args), 2);
+        assert_contains(&error, &[message]);
     }
     let dynamic = format!("{usual} --dynamic-destination --allow-destination=127.0.0.1:80");
     let listens = [([127, 0, 0, 1], 8443).into()];

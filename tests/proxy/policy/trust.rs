@@ -15,12 +15,12 @@ use crate::harness::rig::proxy::header_for;
 #[test]
 fn proxy_does_not_start_without_trust() {
     let host = Host::new();
-    let said = Peername::run_failing(
+    let error = Peername::run_failing(
         &host,
         &["proxy", "--target=127.0.0.1:1", "--listen=127.0.0.1:8443"],
         2,
     );
-    assert_contains(&said, &["--trust"]);
+    assert_contains(&error, &["--trust"]);
 }
 
 #[test]
@@ -43,21 +43,21 @@ fn proxy_does_not_start_with_an_invalid_trust_list() {
             matches!(output.status.code(), Some(1 | 2)),
             "{hint}: {output:?}"
         );
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(said.contains(hint), "{hint}: {said}");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(error.contains(hint), "{hint}: {error}");
     }
 }
 
-/// Decided by the real peer before a byte is read: the proxy does not wait for the header.
+/// Trust is decided by the real peer: the proxy closes the connection without waiting for the header.
 #[test]
 fn untrusted_peer_is_closed_unread() {
-    for peer in [
+    for trust in [
         &["--trust=10.81.0.3", "--trust=fd81::3"][..],
         &["--trust=192.0.2.0/24"],
     ] {
         let lab = Lab::new();
         let backend = Backend::listen(&lab.server, TARGET_V4);
-        let _proxy = proxy(&lab, peer);
+        let _proxy = proxy(&lab, trust);
         for listen in [LISTEN_V4, LISTEN_V6] {
             assert_within(3, Duration::from_secs(1), || {
                 let start = Instant::now();
@@ -87,12 +87,12 @@ fn trust_list_allows_comments_and_host_bits() {
 
 #[test]
 fn trust_keywords_name_networks() {
-    for (words, trusted) in [("any", true), ("private", true), ("loopback", false)] {
+    for (keyword, is_trusted) in [("any", true), ("private", true), ("loopback", false)] {
         let lab = Lab::new();
         let backend = Backend::listen(&lab.server, TARGET_V4);
-        let _proxy = proxy(&lab, &[&format!("--trust={words}")]);
+        let _proxy = proxy(&lab, &[&format!("--trust={keyword}")]);
         for listen in [LISTEN_V4, LISTEN_V6] {
-            if trusted {
+            if is_trusted {
                 assert_served(&lab, &backend, listen);
             } else {
                 Conn::assert_refused(&lab.balancer, listen);
@@ -107,9 +107,9 @@ fn trust_keywords_name_networks() {
 fn ipv4_trust_list_works_on_a_dual_stack_listener() {
     let lab = Lab::new();
     let backend = Backend::listen(&lab.server, TARGET_V4);
-    let both = v6([0; 8], 8443);
+    let wildcard = v6([0; 8], 8443);
     let args = words("proxy --listen=[::]:8443 --target-v4=127.0.0.1:9000 --trust=10.81.0.2");
-    let _proxy = Peername::start(&lab.server, &args, &[both]);
+    let _proxy = Peername::start(&lab.server, &args, &[wildcard]);
     assert_served(&lab, &backend, LISTEN_V4);
     Conn::assert_refused(&lab.balancer, LISTEN_V6);
 }

@@ -15,11 +15,11 @@ use crate::harness::addr::{FRONT_V4, LISTEN_V4, TARGET_V4, fresh_client_v4, v4};
 use crate::harness::admin::{self, ADMIN};
 use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
-use crate::harness::lab::{Host, Lab, Process, Scratch, assert_contains, wait_for, wait_until};
+use crate::harness::lab::{Host, Lab, Process, Scratch, assert_contains, wait_for};
 use crate::harness::peername::Peername;
 use crate::harness::rig::proxy::{ProxyRig, header_for};
 
-/// With each relay method, and with the process confined. The ban of one client leaves another alone, and can be lifted.
+/// The ban of one client does not affect another, and can be lifted: with each relay method, in a confined process.
 #[test]
 fn ban_ends_open_connections_and_can_be_lifted() {
     for relay in ["copy", "splice", "auto"] {
@@ -28,24 +28,24 @@ fn ban_ends_open_connections_and_can_be_lifted() {
         let option = format!("--deny-client=@{path}");
         let mut rig = ProxyRig::new(&[&option, &format!("--relay={relay}"), ADMIN]);
         let (banned, other) = (fresh_client_v4(), v4([198, 51, 100, 8], 4001));
-        let of_banned = [
+        let banned_pairs = [
             rig.connect_client(banned),
             rig.connect_client(fresh_client_v4()),
         ];
         let (down, up) = rig.connect_client(other);
         for _ in 0..60 {
-            for (down, up) in &of_banned {
+            for (down, up) in &banned_pairs {
                 down.send(b"x");
                 assert_eq!(up.recv(1), b"x");
             }
         }
         replace(&list, "198.51.100.7\n");
-        let since = Instant::now();
-        for (down, up) in of_banned {
+        let start = Instant::now();
+        for (down, up) in banned_pairs {
             assert_eq!(down.wait_closed().0, End::Reset);
             assert_eq!(up.wait_closed().0, End::Reset);
         }
-        assert!(since.elapsed() < IN_FORCE, "{:?}", since.elapsed());
+        assert!(start.elapsed() < IN_FORCE, "{:?}", start.elapsed());
         assert_refused(&rig, fresh_client_v4());
         down.send(b"still");
         assert_eq!(up.recv(5), b"still");
@@ -57,7 +57,7 @@ fn ban_ends_open_connections_and_can_be_lifted() {
     }
 }
 
-/// A list in place, without another file, as a script that appends a line does.
+/// The file is written in place rather than replaced, as by a script that appends a line.
 #[test]
 fn entry_that_is_appended_is_in_force_within_a_second() {
     let list = Scratch::new();
@@ -70,7 +70,7 @@ fn entry_that_is_appended_is_in_force_within_a_second() {
     assert!(time < IN_FORCE, "{time:?}");
 }
 
-/// Another directory with the name of the one that is watched is watched from then on.
+/// A directory that takes the name of the watched one is watched from then on.
 #[test]
 fn list_in_a_directory_that_was_replaced_is_read() {
     let scratch = Scratch::new();
@@ -87,7 +87,7 @@ fn list_in_a_directory_that_was_replaced_is_read() {
     fs::write(&list, "198.51.100.7\n").expect("write(2)");
     fs::write(old.join("denied"), "").expect("write(2)");
     assert_eq!(down.wait_closed().0, End::Reset);
-    // The watch of the old directory ends with it, and no other.
+    // The removal of the old directory ends its watch, and no other.
     fs::remove_dir_all(&old).expect("rmdir(2)");
     let (other, _up) = rig.connect_client(v4([198, 51, 100, 8], 4001));
     thread::sleep(Duration::from_millis(500));
@@ -109,50 +109,50 @@ fn client_that_is_taken_off_the_allow_list_is_ended() {
     assert_eq!(up.recv(5), b"still");
 }
 
-/// Half a list would admit banned clients. A file that is removed is a broken list, too.
+/// Half a list would admit banned clients, so a broken list is not applied. A list that is removed counts as broken.
 #[test]
 fn broken_list_leaves_the_old_one_in_force() {
     let list = Scratch::new();
     let path = list.write("denied", "198.51.100.7\n");
     let rig = ProxyRig::new(&[&format!("--deny-client=@{path}"), ADMIN]);
     let host = &rig.lab.server;
-    let reads = || rig.proxy.log().matches("lists of clients read").count();
-    let stale = |count| {
+    let count_reads = || rig.proxy.count_logged(LISTS_READ);
+    let wait_stale_lists = |count| {
         admin::wait_metric(host, &[], &format!("peername_lists_stale {count}"));
         let status = admin::get(host, &[], "/status");
         let status: Value = serde_json::from_str(status.trim_end_matches("200")).expect("JSON");
         status["stale_lists"].clone()
     };
-    assert_eq!(stale(0), Value::Null);
+    assert_eq!(wait_stale_lists(0), Value::Null);
     list.write("denied", "192.0.2.1\nnonsense\n");
-    let warning = |says: &str| {
-        rig.proxy.wait_line(says, |line| {
-            (line.contains("WARN") && line.contains(says)).then(|| line.to_owned())
+    let wait_warning = |text: &str| {
+        rig.proxy.wait_line(text, |line| {
+            (line.contains("WARN") && line.contains(text)).then(|| line.to_owned())
         })
     };
-    let line = warning("denied, line 2: neither a network nor an address");
+    let line = wait_warning("denied, line 2: neither a network nor an address");
     assert_contains(&line, &["the lists of before stay in force"]);
-    let refused = stale(1);
+    let refused = wait_stale_lists(1);
     let why = refused["refused"].as_str().expect("a reason");
     assert!(why.contains("denied, line 2"), "{refused}");
     assert!(refused["at"].as_u64().is_some_and(|at| at > 0));
     assert_refused(&rig, fresh_client_v4());
     rig.connect_client(v4([192, 0, 2, 1], 4001));
     fs::remove_file(&path).expect("removed");
-    warning("No such file");
+    wait_warning("No such file");
     assert_refused(&rig, fresh_client_v4());
     rig.proxy.signal(Signal::HUP);
-    let line = warning("reload refused");
+    let line = wait_warning("reload refused");
     assert_contains(&line, &["No such file"]);
     assert_refused(&rig, fresh_client_v4());
-    assert_eq!(reads(), 0, "{}", rig.proxy.log());
+    assert_eq!(count_reads(), 0, "{}", rig.proxy.log());
     list.write("denied", "192.0.2.1\n");
     wait_served(&rig, fresh_client_v4());
-    assert_eq!(stale(0), Value::Null);
-    assert_eq!(reads(), 1, "{}", rig.proxy.log());
+    assert_eq!(wait_stale_lists(0), Value::Null);
+    assert_eq!(count_reads(), 1, "{}", rig.proxy.log());
 }
 
-/// The lists of a configuration file change with it, and open connections are judged by the new ones.
+/// A reload applies the lists of the new configuration file to open connections, too.
 #[test]
 fn reload_ends_connections_of_clients_that_it_denies() {
     let (lab, files) = (Lab::new(), Scratch::new());
@@ -181,7 +181,7 @@ fn reload_ends_connections_of_clients_that_it_denies() {
     waiting.send(&header[20..]);
     assert_eq!(waiting.wait_closed().0, End::Reset);
     proxy.wait_outcome("client_denied");
-    // A list that the reload has named is watched from then on.
+    // A list that the new configuration names is watched from then on.
     let client = v4([198, 51, 100, 8], 4001);
     let down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
     let _up = backend.accept();
@@ -189,50 +189,33 @@ fn reload_ends_connections_of_clients_that_it_denies() {
     assert_eq!(down.wait_closed().0, End::Reset);
 }
 
-/// A listener that is gone needs its list no more, and a warning about it would hide one that counts.
+/// The list of a removed listener is not read any more: a warning about it would hide one about a list in use.
 #[test]
 fn list_of_a_removed_listener_is_not_missed() {
     let (lab, files) = (Lab::new(), Scratch::new());
-    let table = |listen: &str, list: &str| {
-        format!(
-            "[[listen]]\naddress = [\"{listen}\"]\ntarget-v4 = \"{TARGET_V4}\"\ntrust = [\"10.81.0.0/24\"]\n\
-             deny-client = [\"@{list}\"]\n"
-        )
-    };
     let [stays, goes] = ["stays", "goes"].map(|name| files.write(name, "192.0.2.1\n"));
-    let one = table(&LISTEN_V4.to_string(), &stays);
-    let both = one.clone() + &table("10.81.0.1:8444", &goes);
+    let one = listener_with_list(8443, &stays);
+    let both = one.clone() + &listener_with_list(8444, &goes);
     let config = files.write("proxy.toml", &both);
     let args = ["proxy", "--log-format=json", ADMIN, "--config", &config];
     let proxy = Peername::start(&lab.server, &args, &[LISTEN_V4]);
     files.write("proxy.toml", &one);
     proxy.reload("\"reloaded\"");
     fs::remove_file(&goes).expect("unlink(2)");
-    let read = |times| {
-        wait_until("the list is read", || {
-            proxy.log().matches("lists of clients read").count() == times
-        });
-    };
     files.write("stays", "192.0.2.2\n");
-    read(1);
+    proxy.wait_logged_times(LISTS_READ, 1);
     admin::wait_metric(&lab.server, &[], "peername_lists_stale 0");
     fs::remove_file(&stays).expect("unlink(2)");
     admin::wait_metric(&lab.server, &[], "peername_lists_stale 1");
 }
 
-/// A list in the network whose server is gone does not keep bans of others from being in force, and is read once it is back.
+/// A list on a network file system whose server is gone does not delay the other lists, and is read once the server is back.
 #[test]
-fn list_that_hangs_holds_up_no_other() {
+fn hanging_list_does_not_delay_the_others() {
     let (lab, files) = (Lab::new(), Scratch::new());
     let mounted = MountedList::new(&lab.server, &files);
     let fast = files.write("fast", "");
-    let table = |listen: &str, list: &str| {
-        format!(
-            "[[listen]]\naddress = [\"{listen}\"]\ntarget-v4 = \"{TARGET_V4}\"\ntrust = [\"10.81.0.0/24\"]\n\
-             deny-client = [\"@{list}\"]\n"
-        )
-    };
-    let tables = table(&LISTEN_V4.to_string(), &fast) + &table("10.81.0.1:8444", &mounted.list());
+    let tables = listener_with_list(8443, &fast) + &listener_with_list(8444, &mounted.list());
     let config = files.write("proxy.toml", &tables);
     let backend = Backend::listen(&lab.server, TARGET_V4);
     let args = ["proxy", "--log-format=json", ADMIN, "--config", &config];
@@ -258,7 +241,7 @@ fn list_that_hangs_holds_up_no_other() {
     }
 }
 
-/// A mounted directory with a list.
+/// A mounted directory with a list that a [`Gate`] makes hang.
 struct MountedList {
     _server: Process,
     directory: String,
@@ -284,7 +267,7 @@ impl MountedList {
     }
 }
 
-/// While it is there, the list hangs, and a process that reads it can't be killed.
+/// The file that makes the list hang while it exists. A process that reads the list then can't be killed.
 struct Gate(PathBuf);
 
 impl Gate {
@@ -309,7 +292,7 @@ impl Drop for MountedList {
     }
 }
 
-/// A process that drains goes on to read its lists, whether it stops or has a successor.
+/// A draining process still reads its lists.
 #[test]
 fn ban_ends_connections_of_a_draining_process() {
     let list = Scratch::new();
@@ -348,7 +331,7 @@ fn forward_ends_connections_of_denied_peers() {
     forward.wait_outcome("access_revoked");
 }
 
-/// A hundred changes a second must not put one off.
+/// Changes that come a hundred times a second do not postpone a ban.
 #[test]
 fn busy_list_is_in_force_within_a_second() {
     let list = Scratch::new();
@@ -369,6 +352,13 @@ fn busy_list_is_in_force_within_a_second() {
     });
 }
 
+fn listener_with_list(port: u16, list: &str) -> String {
+    format!(
+        "[[listen]]\naddress = [\"10.81.0.1:{port}\"]\ntarget-v4 = \"{TARGET_V4}\"\ntrust = [\"10.81.0.0/24\"]\n\
+         deny-client = [\"@{list}\"]\n"
+    )
+}
+
 /// Replaces the list by rename(2), as editors and scripts do.
 fn replace(list: &Scratch, text: &str) {
     let new = list.write("denied.new", text);
@@ -377,7 +367,7 @@ fn replace(list: &Scratch, text: &str) {
 
 #[track_caller]
 fn wait_served(rig: &ProxyRig, client: SocketAddr) {
-    wait_for("the client is let in", || {
+    wait_for("the client is served", || {
         let down = rig.connect_and_send(&header_for(client));
         down.is_open_after(Duration::from_millis(100))
             .then(|| drop(rig.accept_client(client)))
@@ -386,5 +376,8 @@ fn wait_served(rig: &ProxyRig, client: SocketAddr) {
 
 /// The promise of docs/bans.md.
 const IN_FORCE: Duration = Duration::from_secs(1);
+
+/// Logged whenever changed lists are in force.
+const LISTS_READ: &str = "lists of clients read";
 
 const HANGING_FILE: &str = include_str!("changes/hanging_file.py");

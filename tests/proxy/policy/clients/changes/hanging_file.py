@@ -1,4 +1,4 @@
-"""A file system with one file, `denied`. It answers no request while the file GATE exists, like an NFS server that is down.
+"""A FUSE file system with one file, `denied`. While the file GATE exists it answers no request, like an NFS server that is gone.
 
 usage: hanging_file.py DIRECTORY CONTENT GATE"""
 
@@ -61,6 +61,6 @@ while True:
         continue
     while os.path.exists(gate):
         time.sleep(0.05)
-    result = answer(operation, node, request[40:])
-    error, payload = (-result, b"") if isinstance(result, int) else (0, result)
+    reply = answer(operation, node, request[40:])
+    error, payload = (-reply, b"") if isinstance(reply, int) else (0, reply)
     os.write(fuse, struct.pack("<IiQ", 16 + len(payload), error, unique) + payload)
