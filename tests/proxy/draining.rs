@@ -40,15 +40,15 @@ fn draining_proxy_finishes_open_connections() {
 /// At the connection limit, connections in the accept backlog wait for a permit. A drain must not reset them.
 #[test]
 fn draining_proxy_serves_connections_that_wait_for_a_permit() {
-    let few = ["prlimit", "--nofile=96:96"];
-    let mut rig = ProxyRig::start_through(&few, &["--drain=20s"]);
-    let all = 90;
+    let few_descriptors = ["prlimit", "--nofile=96:96"];
+    let mut rig = ProxyRig::start_through(&few_descriptors, &["--drain=20s"]);
+    let connections = 90;
     let open = |_| {
         let down = rig.connect_and_send(&[&header_for(fresh_client_v4())[..], b"ask"].concat());
         down.shutdown_write();
         down
     };
-    let downs: Vec<Conn> = (0..all).map(open).collect();
+    let downs: Vec<Conn> = (0..connections).map(open).collect();
     let served: Vec<Conn> = (0..15).map(|_| rig.backend_v4.accept()).collect();
     rig.proxy.signal(Signal::TERM);
     rig.proxy.wait_logged("accepting no more");
@@ -56,23 +56,22 @@ fn draining_proxy_serves_connections_that_wait_for_a_permit() {
         assert_eq!(up.recv(3), b"ask");
         up.send(b"yes");
     };
-    let later = all - served.len();
+    let waiting = connections - served.len();
     served.into_iter().for_each(answer);
-    (0..later).for_each(|_| answer(rig.backend_v4.accept()));
+    (0..waiting).for_each(|_| answer(rig.backend_v4.accept()));
     for down in downs {
-        let (said, end) = down.recv_to_end();
-        assert_eq!((&said[..], end), (&b"yes"[..], End::Fin));
+        assert_eq!(down.recv_to_end(), (b"yes".to_vec(), End::Fin));
     }
     rig.proxy.wait_success(Duration::from_secs(3));
 }
 
-/// Connections in the accept backlog take no descriptor from connections that hold a permit and do not have their
+/// Accepting the backlog during a drain leaves a descriptor for each connection that has a permit and no connection to its
 /// backend yet.
 #[test]
 fn permit_holders_reach_the_backend_during_a_drain() {
-    let few = ["prlimit", "--nofile=96:96"];
+    let few_descriptors = ["prlimit", "--nofile=96:96"];
     let args = words("--drain=20s --max-pending=100 --max-pending-per-peer=100");
-    let rig = ProxyRig::start_through(&few, &args);
+    let rig = ProxyRig::start_through(&few_descriptors, &args);
     let ask = |down: &Conn| {
         down.send(&[&header_for(fresh_client_v4())[..], b"ask"].concat());
         down.shutdown_write();
@@ -97,7 +96,7 @@ fn permit_holders_reach_the_backend_during_a_drain() {
     }
 }
 
-/// A thousand transfers, half done: none is cut short, and the drain ends before the deadline.
+/// None of a thousand half-done transfers is cut short, and the drain ends before its deadline.
 #[test]
 fn draining_proxy_finishes_a_thousand_transfers() {
     peername_sys::process::limits::raise_open_files()

@@ -48,17 +48,17 @@ fn both_directions_carry_bulk_at_once() {
     for relay in relays() {
         let rig = ProxyRig::new(&[relay]);
         let (down, up) = rig.connect_client(fresh_client_v4());
-        let (there, back) = (pattern(1, 32 << 20), pattern(2, 32 << 20));
+        let (request, answer) = (pattern(1, 32 << 20), pattern(2, 32 << 20));
         thread::scope(|scope| {
-            scope.spawn(|| (down.send(&there), down.shutdown_write()));
-            scope.spawn(|| (up.send(&back), up.shutdown_write()));
+            scope.spawn(|| (down.send(&request), down.shutdown_write()));
+            scope.spawn(|| (up.send(&answer), up.shutdown_write()));
             let at_backend = scope.spawn(|| up.recv_to_end());
             let (received, end) = down.recv_to_end();
             assert_eq!(end, End::Fin);
-            assert_same(&received, &back);
+            assert_same(&received, &answer);
             let (received, end) = at_backend.join().expect("the backend's reader");
             assert_eq!(end, End::Fin);
-            assert_same(&received, &there);
+            assert_same(&received, &request);
         });
     }
 }
@@ -105,30 +105,29 @@ fn resets_reach_a_blocked_sender() {
         let rig = ProxyRig::new(&[relay]);
         rig.proxy.wait_started();
         let idle = rig.proxy.count_fds();
-        for turned in [false, true].repeat(12) {
+        for is_reversed in [false, true].repeat(12) {
             let (down, up) = rig.connect_client(fresh_client_v4());
-            let (sender, resetter) = if turned { (down, up) } else { (up, down) };
+            let (sender, receiver) = if is_reversed { (down, up) } else { (up, down) };
             thread::scope(|scope| {
                 let noticed = scope.spawn(|| sender.send_until_error());
                 // Long enough for all buffers on the path to fill.
                 thread::sleep(Duration::from_millis(60));
-                resetter.reset();
+                receiver.reset();
                 let error = noticed.join().expect("the sender");
                 assert_eq!(
                     error,
                     ErrorKind::ConnectionReset,
-                    "{relay}, turned: {turned}"
+                    "{relay}, is_reversed: {is_reversed}"
                 );
             });
         }
-        wait_until("its descriptors are back", || {
-            rig.proxy.count_fds() <= idle + PIPES_OF_TWO
+        wait_until("the proxy's descriptors are closed", || {
+            rig.proxy.count_fds() <= idle + POOLED_FDS_OF_TWO_CONNECTIONS
         });
     }
 }
 
-/// A backend that dies takes a thousand connections along: each client gets a reset, and the proxy keeps
-/// nothing of them.
+/// When a backend with a thousand connections dies, each client gets a reset, and the proxy leaks no descriptor.
 #[test]
 fn killed_backend_resets_every_client() {
     peername_sys::process::limits::raise_open_files()
@@ -152,11 +151,11 @@ fn killed_backend_resets_every_client() {
         for client in clients {
             assert_eq!(client.recv_to_end(), (vec![], End::Reset), "{relay}");
         }
-        let took = start.elapsed();
-        wait_until("its descriptors are back", || {
-            proxy.count_fds() <= idle + POOL
+        let elapsed = start.elapsed();
+        wait_until("the proxy's descriptors are closed", || {
+            proxy.count_fds() <= idle + POOLED_FDS
         });
-        took
+        elapsed
     };
     for relay in relays() {
         assert_within(3, Duration::from_secs(1), || killed(relay));
@@ -190,22 +189,25 @@ fn silent_backend_costs_the_connect_timeout() {
         let start = Instant::now();
         rig.connect_and_send(&header_for(fresh_client_v4()))
             .wait_closed();
-        let took = start.elapsed();
-        assert!(took >= Duration::from_millis(500), "closed after {took:?}");
-        took
+        let elapsed = start.elapsed();
+        assert!(
+            elapsed >= Duration::from_millis(500),
+            "closed after {elapsed:?}"
+        );
+        elapsed
     });
     rig.lab.server.nft("flush ruleset");
     rig.assert_serves(fresh_client_v4());
 }
 
-/// A thousand clients stall at once while the backend sends, and a thousand connections of the backend while clients send. Socket
-/// buffers are held at 16 KiB, so the 128 KiB for each reader are several times what the kernel may buffer for the proxy (1,000
-/// times 8 MiB would be the same case, and minutes on a small machine).
+/// A thousand clients stall at once while the backend sends; then, reversed, the backend stalls while a thousand clients send.
+/// Socket buffers are limited to 16 KiB, so the 128 KiB for each reader are several times what the kernel buffers. (8 MiB for each,
+/// without that limit, would test the same and take minutes on a small machine.)
 #[test]
 fn thousand_slow_readers_cost_no_memory() {
     peername_sys::process::limits::raise_open_files()
         .expect("descriptors for a thousand connections");
-    for (relay, turned) in relays()
+    for (relay, is_reversed) in relays()
         .into_iter()
         .flat_map(|relay| [(relay, false), (relay, true)])
     {
@@ -221,7 +223,7 @@ fn thousand_slow_readers_cost_no_memory() {
             let down = Conn::connect_with_receive_buffer(&rig.lab.balancer, LISTEN_V4, 4 << 10);
             down.send(&header_for(client));
             let up = rig.accept_client(client);
-            if turned { (up, down) } else { (down, up) }
+            if is_reversed { (up, down) } else { (down, up) }
         };
         let pairs: Vec<(Conn, Conn)> = (0..1000).map(connect).collect();
         let (readers, writers): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
@@ -233,13 +235,13 @@ fn thousand_slow_readers_cost_no_memory() {
                     .spawn_scoped(scope, push)
                     .expect("a thread");
             }
-            // All of them stall now; a client that reads is served all the same.
+            // All readers stall now; a client that reads is served all the same.
             rig.assert_serves(fresh_client_v4());
             let grown = rig.proxy.resident_kib().saturating_sub(idle);
             let limit = 1000 * KIB_PER_STALLED;
             assert!(
                 grown < limit,
-                "{relay}, turned: {turned}: the proxy grew by {grown} KiB"
+                "{relay}, is_reversed: {is_reversed}: the proxy grew by {grown} KiB"
             );
             let mut received = vec![Vec::with_capacity(BYTES_PER_READER); readers.len()];
             for _ in 0..BYTES_PER_READER / BYTES_PER_READ {
@@ -257,8 +259,8 @@ fn thousand_slow_readers_cost_no_memory() {
 
 /// One side sends 4 MiB and FIN; only then the other answers with 4 MiB and FIN.
 fn assert_half_close(first: &Conn, second: &Conn) {
-    let (there, back) = (pattern(5, 4 << 20), pattern(6, 4 << 20));
-    for (from, to, bytes) in [(first, second, there), (second, first, back)] {
+    let (request, answer) = (pattern(5, 4 << 20), pattern(6, 4 << 20));
+    for (from, to, bytes) in [(first, second, request), (second, first, answer)] {
         thread::scope(|scope| {
             scope.spawn(|| (from.send(&bytes), from.shutdown_write()));
             let (received, end) = to.recv_to_end();
@@ -272,10 +274,10 @@ fn relays() -> [&'static str; 3] {
     ["--relay=auto", "--relay=copy", "--relay=splice"]
 }
 
-/// Descriptors that a proxy may keep pooled rather than leak: 32 pipes in each of two workers, or, when one
-/// connection was hardly closed before the next came, those of two connections in each worker.
-const POOL: usize = 2 * 32 * 2;
-const PIPES_OF_TWO: usize = 2 * 2 * 2 * 2;
+/// Descriptors of pooled pipes, which are not leaked: two ends of each of 32 pipes in each of two workers.
+const POOLED_FDS: usize = 2 * 32 * 2;
+/// The same where a connection begins when the one before is hardly closed: the two pipes of two connections in each worker.
+const POOLED_FDS_OF_TWO_CONNECTIONS: usize = 2 * 2 * 2 * 2;
 
 /// Bytes for each of a thousand slow readers, and how many of them each reads at a time.
 const BYTES_PER_READER: usize = 128 << 10;

@@ -57,15 +57,16 @@ fn second_sigterm_ends_the_delay_at_once() {
 #[test]
 fn haproxy_takes_a_node_out_without_a_failed_request() {
     let lab = Lab::new();
-    // Many connections at once.
+    // The client needs a port for each of many connections.
     lab.client
         .sysctl("net.ipv4.ip_local_port_range", "32768 60999");
     let backend = lab.server.enter(|| TcpListener::bind(TARGET_V4));
     let backend = backend.expect("the backend");
     thread::spawn(move || backend.incoming().flatten().for_each(echo));
-    let mut nodes = [(8443, 9301), (8444, 9302)].map(|(port, admin)| node(&lab, port, admin));
-    let at = |port| SocketAddr::new(LISTEN_V4.ip(), port);
-    let haproxy = Haproxy::start_checking_readiness(&lab, [(at(8443), 9301), (at(8444), 9302)]);
+    let mut nodes = [(8443, 9301), (8444, 9302)].map(|(port, admin)| start_node(&lab, port, admin));
+    let listen = |port| SocketAddr::new(LISTEN_V4.ip(), port);
+    let haproxy =
+        Haproxy::start_checking_readiness(&lab, [(listen(8443), 9301), (listen(8444), 9302)]);
     haproxy.wait_server_state(&lab, "UP");
     let request = || {
         lab.client.enter(request).expect("no failed request");
@@ -84,7 +85,7 @@ fn haproxy_takes_a_node_out_without_a_failed_request() {
     );
 }
 
-fn node(lab: &Lab, port: u16, admin: u16) -> Peername {
+fn start_node(lab: &Lab, port: u16, admin: u16) -> Peername {
     let addr = SocketAddr::new(LISTEN_V4.ip(), port);
     let args = [
         "proxy",
@@ -100,7 +101,7 @@ fn node(lab: &Lab, port: u16, admin: u16) -> Peername {
     Peername::start(&lab.server, &args, &[addr])
 }
 
-/// A request of a client of HAProxy, on a connection of its own.
+/// Sends a request through HAProxy on a connection of its own; succeeds if the whole answer comes back.
 fn request() -> std::io::Result<()> {
     let mut stream = TcpStream::connect_timeout(&FRONT_V4, WAIT_LIMIT)?;
     stream.set_read_timeout(Some(WAIT_LIMIT))?;
@@ -122,5 +123,5 @@ fn echo(mut stream: TcpStream) {
     });
 }
 
-/// `--drain-delay=2s`, but for the time from the signal to its handling.
+/// `--drain-delay=2s`, less the time from the signal to its handling.
 const DELAY: Duration = Duration::from_millis(1990);

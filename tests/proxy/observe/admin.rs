@@ -50,11 +50,11 @@ fn metrics_count_what_happened_by_listener_and_outcome() {
     }
     assert_eq!(get(host, &[], "/healthz"), "ok\n200");
     assert_eq!(get(host, &[], "/readyz"), "ready\n200");
-    let elsewhere = get(host, &["-H", "Host: evil.example"], "/metrics");
-    assert!(elsewhere.ends_with("421"), "{elsewhere}");
+    let misdirected = get(host, &["-H", "Host: evil.example"], "/metrics");
+    assert!(misdirected.ends_with("421"), "{misdirected}");
 }
 
-/// Clients are sent elsewhere while open connections go on.
+/// A balancer sends clients elsewhere during a drain, while open connections go on.
 #[test]
 fn draining_proxy_is_not_ready() {
     let rig = ProxyRig::new(&[ADMIN, "--drain=60s"]);
@@ -71,12 +71,12 @@ fn draining_proxy_is_not_ready() {
     drop(open);
 }
 
-/// A listener's port that is in use: by peername, or by another program.
+/// `doctor` tells a port that peername serves from one that another program has taken.
 #[test]
 fn doctor_names_the_program_that_listens() {
     let rig = ProxyRig::new(&[]);
     let host = &rig.lab.server;
-    let line_of = |listen: &str| {
+    let doctor_line = |listen: &str| {
         let output = Peername::run(
             host,
             &["doctor", "--target=127.0.0.1:80", "--listen", listen],
@@ -88,27 +88,27 @@ fn doctor_names_the_program_that_listens() {
     };
     let own = rig.proxy.pid();
     assert_eq!(
-        line_of(&LISTEN_V4.to_string()),
+        doctor_line(&LISTEN_V4.to_string()),
         format!("ok    listener: TCP {LISTEN_V4} is served by peername, process {own}")
     );
     let other = Process::start(host, "socat", &["TCP-LISTEN:9301", "STDOUT"]);
     let other = other.wait_listening(&[v4([127, 0, 0, 1], 9301)]);
     assert_eq!(
-        line_of("0.0.0.0:9301"),
+        doctor_line("0.0.0.0:9301"),
         format!(
             "FAIL  listener: TCP 0.0.0.0:9301 is in use by socat, process {}; stop it, or listen on another port",
             other.pid()
         )
     );
     assert_eq!(
-        line_of("0.0.0.0:9302"),
+        doctor_line("0.0.0.0:9302"),
         "ok    listener: TCP 0.0.0.0:9302 is free"
     );
     // Another command of peername is another program.
     let forward = ["forward", "--listen=127.0.0.1:9303", "--to=127.0.0.1:9304"];
     let _forward = Peername::start(host, &forward, &[v4([127, 0, 0, 1], 9303)]);
     assert_contains(
-        &line_of("127.0.0.1:9303"),
+        &doctor_line("127.0.0.1:9303"),
         &["FAIL ", "in use by peername, process"],
     );
 }
@@ -150,35 +150,32 @@ fn doctor_reports_readiness_of_a_running_proxy() {
     let host = &rig.lab.server;
     let probe = || {
         let output = Peername::run(host, &["doctor", "--admin", &socket]);
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        (output.status.code(), said)
+        let report = String::from_utf8_lossy(&output.stdout).into_owned();
+        (output.status.code(), report)
     };
     let ready = "ok    readiness: clients should be sent here\n";
     assert_eq!(probe(), (Some(0), ready.to_owned()));
     let open = rig.connect_client(v4([203, 0, 113, 7], 56324));
     rig.proxy.signal(Signal::TERM);
-    let said = wait_for("unreadiness", || match probe() {
-        (Some(3), said) => Some(said),
+    let report = wait_for("unreadiness", || match probe() {
+        (Some(3), report) => Some(report),
         _ => None,
     });
-    assert!(said.starts_with("FAIL  readiness: "), "{said}");
+    assert!(report.starts_with("FAIL  readiness: "), "{report}");
     assert!(
-        said.ends_with("503 Service Unavailable: draining\n"),
-        "{said}"
+        report.ends_with("503 Service Unavailable: draining\n"),
+        "{report}"
     );
     drop(open);
-    wait_for("its exit", || match probe() {
-        (Some(3), said) => said.contains("connect(2)").then_some(()),
-        _ => None,
+    wait_until("the proxy's exit", || {
+        let (code, report) = probe();
+        code == Some(3) && report.contains("connect(2)")
     });
 }
 
 /// Replies that leave this host are an outage for every client.
 #[test]
-fn broken_reply_path_is_not_ready() {
-    let rig = ProxyRig::new(&[ADMIN]);
-    let host = &rig.lab.server;
-    assert_eq!(get(host, &[], "/readyz"), "ready\n200");
+fn proxy_without_a_reply_path_is_not_ready() {
     let lab = Lab::without_routes();
     let proxy = Peername::proxy(&lab, &[ADMIN]);
     let ready = get(&lab.server, &[], "/readyz");
@@ -189,7 +186,7 @@ fn broken_reply_path_is_not_ready() {
     );
 }
 
-/// The first client that gets no answer shows it; the probe of the next minute would be too late.
+/// The first connect timeout triggers a probe of the reply path; the periodic probe would be up to a minute late.
 #[test]
 fn reply_path_that_breaks_makes_the_proxy_unready_at_once() {
     let rig = ProxyRig::new(&[ADMIN, "--connect-timeout=500ms"]);
@@ -209,7 +206,8 @@ fn reply_path_that_breaks_makes_the_proxy_unready_at_once() {
     });
 }
 
-/// Prometheus over TCP, and the operator over a Unix socket, which alone may change something; by options and by a file.
+/// One process serves Prometheus over TCP and the operator over a Unix socket. Only the socket allows changes. The addresses come
+/// from options or from a file.
 #[test]
 fn endpoint_is_served_on_each_address() {
     let scratch = Scratch::new();
@@ -245,9 +243,9 @@ fn endpoint_is_served_on_each_address() {
     assert!(!fs::exists(&path).expect("stat"));
 }
 
-/// No other user reaches it: the socket belongs to the owner and the group.
+/// Other users can't connect to the socket; over it, every path is served as over TCP.
 #[test]
-fn unix_socket_serves_the_same() {
+fn unix_socket_is_for_its_owner_and_group() {
     let scratch = Scratch::new();
     let path = scratch.path_text("admin.sock");
     let rig = ProxyRig::new(&[&format!("--admin=unix:{path}")]);
@@ -270,7 +268,7 @@ fn forwarded_unix_socket_refuses_other_hosts_and_origins() {
     let forward = ["TCP-LISTEN:9300,bind=127.0.0.1,reuseaddr,fork", &socket];
     let _forward =
         Process::start(host, "socat", &forward).wait_listening(&[v4([127, 0, 0, 1], 9300)]);
-    let open = rig.connect_client(v4([203, 0, 113, 7], 56324));
+    let (down, up) = rig.connect_client(v4([203, 0, 113, 7], 56324));
     let listed = list(host, &[], "/connections");
     let id = format!("/connections/{}", listed[0]["id"]);
     let put = ["-X", "PUT", "-d", "debug"];
@@ -284,8 +282,8 @@ fn forwarded_unix_socket_refuses_other_hosts_and_origins() {
             assert!(answer.ends_with("421"), "{stranger}: {path}: {answer}");
         }
     }
-    open.0.send(b"ping");
-    assert_eq!(open.1.recv(4), b"ping");
+    down.send(b"ping");
+    assert_eq!(up.recv(4), b"ping");
     assert_eq!(
         get(host, &["--http1.0", "-H", "Host:"], "/readyz"),
         "ready\n200"
@@ -293,7 +291,7 @@ fn forwarded_unix_socket_refuses_other_hosts_and_origins() {
     assert_eq!(get(host, &put, "/log-level"), "debug\n200");
 }
 
-/// A balancer sends no clients to a node in maintenance, and the node serves those that it has or that come nevertheless.
+/// A balancer sends no clients to a node in maintenance. The node goes on to serve its clients, and those that come nevertheless.
 #[test]
 fn maintenance_makes_a_node_unready_and_keeps_it_serving() {
     let scratch = Scratch::new();
@@ -302,7 +300,7 @@ fn maintenance_makes_a_node_unready_and_keeps_it_serving() {
     let host = &rig.lab.server;
     let put = |by: &[&str], word| get(host, &[by, &["-X", "PUT", "-d", word]].concat(), "/readyz");
     let by_path = ["--unix-socket", &path];
-    let open = rig.connect_client(v4([203, 0, 113, 7], 56324));
+    let (down, up) = rig.connect_client(v4([203, 0, 113, 7], 56324));
     assert!(put(&[], "maintenance").ends_with("403"));
     assert!(put(&by_path, "nonsense").ends_with("400"));
     assert_eq!(get(host, &[], "/readyz"), "ready\n200");
@@ -315,8 +313,8 @@ fn maintenance_makes_a_node_unready_and_keeps_it_serving() {
     let status = get(host, &[], "/status");
     assert_contains(&status, &["\"not_ready\": \"maintenance"]);
     wait_metric(host, &[], "peername_ready 0");
-    open.0.send(b"ping");
-    assert_eq!(open.1.recv(4), b"ping");
+    down.send(b"ping");
+    assert_eq!(up.recv(4), b"ping");
     drop(rig.connect_client(v4([203, 0, 113, 7], 56325)));
     assert_eq!(put(&by_path, "ready"), "ready\n200");
     assert_eq!(get(host, &[], "/readyz"), "ready\n200");

@@ -2,6 +2,7 @@
 //! over a Unix socket.
 
 use rustix::process::Signal;
+use serde_json::Value;
 
 use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4, v4};
 use crate::harness::admin::{ADMIN, get, list, wait_listed, wait_metric};
@@ -16,7 +17,9 @@ fn open_connection_is_listed_with_its_addresses_and_state() {
     let host = &rig.lab.server;
     assert_eq!(get(host, &[], "/connections"), "200");
     let waiting = rig.connect_and_send(b"PROXY ");
-    let listed = wait_listed(host, &[], "/connections", |one| one["state"] == "header");
+    let listed = wait_listed(host, &[], "/connections", |connection| {
+        connection["state"] == "header"
+    });
     assert_eq!(listed[0]["balancer"], waiting.local_addr().to_string());
     assert!(listed[0]["client"].is_null() && listed[0]["relay"].is_null());
     drop(waiting);
@@ -27,29 +30,33 @@ fn open_connection_is_listed_with_its_addresses_and_state() {
     assert_eq!(up.recv(4), b"ping");
     up.send(b"a reply");
     assert_eq!(down.recv(7), b"a reply");
-    let listed = wait_listed(host, &[], "/connections", |one| one["bytes_out"] == 7);
-    let [one] = listed.as_slice() else {
+    let listed = wait_listed(host, &[], "/connections", |connection| {
+        connection["bytes_out"] == 7
+    });
+    let [connection] = listed.as_slice() else {
         panic!("{listed:?}")
     };
-    assert_eq!(one["listener"], LISTEN_V4.to_string());
-    assert_eq!(one["protocol"], "tcp");
-    assert_eq!(one["balancer"], down.local_addr().to_string());
-    assert_eq!(one["client"], client.to_string());
-    assert_eq!(one["target"], TARGET_V4.to_string());
-    assert_eq!(one["state"], "open");
-    assert_eq!(one["bytes_in"], 4);
-    assert_eq!(one["relay"], "copy");
-    assert!(one["idle_s"].as_f64() <= one["age_s"].as_f64());
+    assert_eq!(connection["listener"], LISTEN_V4.to_string());
+    assert_eq!(connection["protocol"], "tcp");
+    assert_eq!(connection["balancer"], down.local_addr().to_string());
+    assert_eq!(connection["client"], client.to_string());
+    assert_eq!(connection["target"], TARGET_V4.to_string());
+    assert_eq!(connection["state"], "open");
+    assert_eq!(connection["bytes_in"], 4);
+    assert_eq!(connection["relay"], "copy");
+    assert!(connection["idle_s"].as_f64() <= connection["age_s"].as_f64());
 
     down.shutdown_write();
-    wait_listed(host, &[], "/connections", |one| {
-        one["state"] == "half_closed"
+    wait_listed(host, &[], "/connections", |connection| {
+        connection["state"] == "half_closed"
     });
     let other = rig.connect_client(v4([198, 51, 100, 9], 1234));
     let clients = |query: &str| {
         let listed = list(host, &[], &format!("/connections?{query}"));
-        let client = |one: &serde_json::Value| one["client"].as_str().unwrap_or("").to_owned();
-        listed.iter().map(client).collect::<Vec<_>>()
+        listed
+            .iter()
+            .map(|connection| connection["client"].as_str().unwrap_or("").to_owned())
+            .collect::<Vec<_>>()
     };
     let (first, second) = (client.to_string(), "198.51.100.9:1234".to_owned());
     assert_eq!(clients("client=198.51.100.0/24"), [&*second]);
@@ -75,7 +82,7 @@ fn open_connection_is_listed_with_its_addresses_and_state() {
     drop((up, other));
 }
 
-/// What moves the bytes makes no difference: they are counted while they move.
+/// Bytes are counted while they move, whatever method relays them.
 #[test]
 fn byte_counts_are_live_for_each_relay_method() {
     for method in ["copy", "splice"] {
@@ -88,8 +95,10 @@ fn byte_counts_are_live_for_each_relay_method() {
             up.send(b"pongs");
             assert_eq!(down.recv(5), b"pongs");
         }
-        let is_counted = |one: &serde_json::Value| {
-            one["bytes_in"] == 160 && one["bytes_out"] == 200 && one["relay"] == method
+        let is_counted = |connection: &Value| {
+            connection["bytes_in"] == 160
+                && connection["bytes_out"] == 200
+                && connection["relay"] == method
         };
         wait_listed(host, &[], "/connections", is_counted);
         let metric = |count| format!("peername_relay_method{{method=\"{method}\"}} {count}");
@@ -102,12 +111,12 @@ fn byte_counts_are_live_for_each_relay_method() {
     let large = pattern(1, 4 << 20);
     down.send(&large);
     assert_same(&up.recv(large.len()), &large);
-    wait_listed(&rig.lab.server, &[], "/connections", |one| {
-        one["bytes_in"] == 4 << 20 && one["relay"] == "splice"
+    wait_listed(&rig.lab.server, &[], "/connections", |connection| {
+        connection["bytes_in"] == 4 << 20 && connection["relay"] == "splice"
     });
 }
 
-/// Balance is visible: each connection is counted by the worker that serves it.
+/// The metrics show how connections are balanced: each is counted by the worker that serves it.
 #[test]
 fn connections_are_counted_by_worker() {
     let rig = ProxyRig::new(&[ADMIN]);
@@ -141,11 +150,9 @@ fn draining_proxy_lists_its_connections() {
     let client = fresh_client_v4();
     let open = rig.connect_client(client);
     rig.proxy.signal(Signal::TERM);
-    rig.proxy.wait_line("the drain", |line| {
-        (get(host, &[], "/readyz") == "draining\n503" || line.contains("drain")).then_some(())
-    });
-    wait_listed(host, &[], "/connections", |one| {
-        one["client"] == client.to_string()
+    wait_until("the drain", || get(host, &[], "/readyz") == "draining\n503");
+    wait_listed(host, &[], "/connections", |connection| {
+        connection["client"] == client.to_string()
     });
     drop(open);
 }
@@ -157,14 +164,16 @@ fn forward_lists_and_counts_its_connections() {
     let (down, up) = rig.connect();
     wait_metric(host, &[], "peername_connections_active 1");
     assert_eq!(get(host, &[], "/readyz"), "ready\n200");
-    let listed = wait_listed(host, &[], "/connections", |one| one["state"] == "open");
+    let listed = wait_listed(host, &[], "/connections", |connection| {
+        connection["state"] == "open"
+    });
     assert_eq!(listed[0]["client"], down.local_addr().to_string());
     assert_eq!(listed[0]["target"], TARGET_V4.to_string());
     drop((down, up));
     wait_metric(host, &[], "peername_connections_active 0");
 }
 
-/// Both sides are reset, as after any end that is none of theirs, and the log says why.
+/// Both sides are reset, as neither of them has ended the connection, and the log has the user and process that did.
 #[test]
 fn connection_is_ended_over_a_unix_socket_only() {
     let scratch = Scratch::new();
@@ -179,18 +188,18 @@ fn connection_is_ended_over_a_unix_socket_only() {
     let wanted = connections[3].1.peer_addr().to_string();
     let all = list(host, &unix, "/connections");
     assert_eq!(all.len(), 6);
-    let one = all
+    let connection = all
         .iter()
-        .find(|one| one["client"] == wanted.as_str())
-        .expect("it");
-    let id = format!("/connections/{}", one["id"]);
+        .find(|connection| connection["client"] == wanted.as_str())
+        .expect("the connection");
+    let id = format!("/connections/{}", connection["id"]);
     assert_eq!(get(host, &delete, &id), "ended\n200");
     connections[3].0.wait_closed();
     connections[3].1.wait_closed();
     rig.proxy.wait_outcome("closed_by_admin");
-    let ended = format!("connection {} was ended", one["id"]);
+    let ended = format!("connection {} was ended", connection["id"]);
     rig.proxy.wait_line("the process that ended it", |line| {
-        let line: serde_json::Value = serde_json::from_str(line).ok()?;
+        let line: Value = serde_json::from_str(line).ok()?;
         let is_audit = line["message"].as_str()?.contains(&ended) && line["level"] == "INFO";
         let names = [
             ("client", "client"),
@@ -199,7 +208,7 @@ fn connection_is_ended_over_a_unix_socket_only() {
         ];
         let has_addresses = names
             .iter()
-            .all(|(field, listed)| line[field] == one[listed]);
+            .all(|(field, listed)| line[field] == connection[listed]);
         (is_audit && has_addresses && line["uid"] == 0 && line["pid"].as_u64()? > 1).then_some(())
     });
     assert_eq!(list(host, &unix, "/connections").len(), 5);
@@ -214,7 +223,7 @@ fn connection_is_ended_over_a_unix_socket_only() {
     assert_eq!(connections[2].1.recv(4), b"ping");
 
     let rig = ProxyRig::new(&[ADMIN]);
-    let open = rig.connect_client(fresh_client_v4());
+    let (down, up) = rig.connect_client(fresh_client_v4());
     for args in [&["-X", "DELETE"][..], &["-X", "PUT", "-d", "info"]] {
         let answer = get(&rig.lab.server, args, "/connections/0");
         assert!(
@@ -222,11 +231,11 @@ fn connection_is_ended_over_a_unix_socket_only() {
             "{answer}"
         );
     }
-    open.0.send(b"ping");
-    assert_eq!(open.1.recv(4), b"ping");
+    down.send(b"ping");
+    assert_eq!(up.recv(4), b"ping");
 }
 
-/// A line for each connection can be had for as long as it takes to find a fault.
+/// An operator can log each connection for as long as it takes to find a fault.
 #[test]
 fn log_level_is_changed_over_a_unix_socket() {
     let scratch = Scratch::new();
@@ -266,7 +275,7 @@ fn log_level_is_changed_over_a_unix_socket() {
     rig.proxy.wait_outcome("finished");
 }
 
-/// Waits until so many connections have ended.
+/// Waits until so many connections have ended as `finished`.
 #[track_caller]
 fn wait_ended(rig: &ProxyRig, path: &str, count: usize) {
     let line = format!(

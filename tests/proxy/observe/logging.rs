@@ -1,5 +1,4 @@
-//! One log line per connection, at its end: client, target, bytes and outcome. Nothing a peer sends can
-//! become more than text in it.
+//! One log line per connection, at its end: client, target, bytes and outcome. Bytes that a peer sends are escaped in it.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -52,7 +51,7 @@ fn connections_are_not_logged_without_verbose() {
         let conn = Conn::connect_and_send(&lab.balancer, LISTEN_V4, b"nonsense");
         conn.wait_closed();
     }
-    // The refusals are a throttled log: one line in an interval, whatever peers connect.
+    // The refusals are in a throttled log: one line in an interval, however many peers connect.
     let log = proxy.log();
     let added = log.strip_prefix(&before).expect("nothing is taken back");
     assert!(added.trim().lines().count() <= 1, "{added}");
@@ -62,51 +61,52 @@ fn connections_are_not_logged_without_verbose() {
 #[test]
 fn refusal_of_all_clients_is_logged_with_its_cause() {
     let local = header_bytes::v2(v4([127, 0, 0, 1], 4321), FRONT_V4, &[]);
-    let elsewhere = header_bytes::v2(fresh_client_v4(), v4([192, 0, 2, 9], 22), &[]);
-    let long = header_bytes::v2(fresh_client_v4(), FRONT_V4, &tlv(0xe0, &[0; 600]));
+    let unlisted = header_bytes::v2(fresh_client_v4(), v4([192, 0, 2, 9], 22), &[]);
+    let too_long = header_bytes::v2(fresh_client_v4(), FRONT_V4, &tlv(0xe0, &[0; 600]));
     let version_3 = [V2_SIGNATURE, &[0x31, 0x11, 0, 0]].concat();
-    let only = "--trust=any --dynamic-destination --allow-destination=10.9.0.0/16";
-    for (trust, sent, said) in [
+    let listed_only = "--trust=any --dynamic-destination --allow-destination=10.9.0.0/16";
+    for (options, sent, reason) in [
         ("--trust=192.0.2.0/24", &b""[..], "untrusted_peer"),
         ("--trust=any", b"GET / HTTP/1.1\r\n\r\n", "no_header"),
         ("--trust=any", b"", "header_timeout"),
         ("--trust=any", &V2_SIGNATURE[..7], "header_timeout"),
         ("--trust=any", &version_3, "v2_version"),
-        ("--trust=any --max-header=536", &long, "header_too_long"),
+        ("--trust=any --max-header=536", &too_long, "header_too_long"),
         ("--trust=any", &local, "source_loopback"),
-        (only, &elsewhere, "destination_not_listed"),
+        (listed_only, &unlisted, "destination_not_listed"),
     ] {
         for protocol in ["tcp", "udp"] {
-            if protocol == "udp" && !["untrusted_peer", "no_header"].contains(&said) {
+            if protocol == "udp" && !["untrusted_peer", "no_header"].contains(&reason) {
                 continue;
             }
             let lab = Lab::new();
-            // A short timeout only where it is to expire: elsewhere a busy machine must not miss it.
-            let limit = if said == "header_timeout" {
+            // Short only where the timeout is to expire: in the other cases, a busy machine must not exceed it.
+            let limit = if reason == "header_timeout" {
                 "--header-timeout=100ms"
             } else {
                 ""
             };
             let args = format!(
-                "proxy --target=127.0.0.1:443 --listen=10.81.0.1:8443 --log-format=json --protocol={protocol} {trust} \
+                "proxy --target=127.0.0.1:443 --listen=10.81.0.1:8443 --log-format=json --protocol={protocol} {options} \
                  {limit}"
             );
-            let args: Vec<&str> = args.split_ascii_whitespace().collect();
-            let proxy = Peername::start_udp(&lab.server, &args);
+            let proxy = Peername::start_udp(&lab.server, &words(&args));
             for _ in 0..5 {
                 match protocol {
                     "udp" => {
                         let from = v4([10, 81, 0, 2], 0);
                         DatagramSocket::bind(&lab.balancer, from).send(LISTEN_V4, &[sent]);
                     }
-                    _ if said == "untrusted_peer" => Conn::assert_refused(&lab.balancer, LISTEN_V4),
+                    _ if reason == "untrusted_peer" => {
+                        Conn::assert_refused(&lab.balancer, LISTEN_V4)
+                    }
                     _ => drop(Conn::connect_and_send(&lab.balancer, LISTEN_V4, sent).wait_closed()),
                 }
             }
             let line = proxy.wait_line("about the mistake", |line| {
                 line.contains("refused: ").then(|| line.to_owned())
             });
-            for part in ["WARN", said, "10.81.0.2"] {
+            for part in ["WARN", reason, "10.81.0.2"] {
                 assert!(line.contains(part), "{part}: {line}");
             }
             let log = proxy.log();
@@ -116,8 +116,7 @@ fn refusal_of_all_clients_is_logged_with_its_cause() {
     }
 }
 
-/// The proxy does not wait for the reader of its log. The lines that this costs are counted when it is read
-/// again.
+/// The proxy does not wait for the reader of its log. It drops lines, and logs their number once the log is read again.
 #[test]
 fn dropped_log_lines_are_counted() {
     let (lab, scratch) = (Lab::new(), Scratch::new());
@@ -135,16 +134,18 @@ fn dropped_log_lines_are_counted() {
     for _ in 0..18_000 {
         Conn::connect(&lab.balancer, LISTEN_V4).reset();
     }
-    let (found, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
         let mut lines = log.lines().map_while(Result::ok);
-        found.send(lines.find(|line| line.contains("lines were lost")))
+        sender.send(lines.find(|line| line.contains("lines were lost")))
     });
-    let told = told.recv_timeout(3 * WAIT_LIMIT).expect("a line in time");
-    let told: Value = serde_json::from_str(&told.expect("a line")).expect("JSON");
+    let line = receiver
+        .recv_timeout(3 * WAIT_LIMIT)
+        .expect("a line in time");
+    let line: Value = serde_json::from_str(&line.expect("a line")).expect("JSON");
     assert!(
-        told["lines"].as_u64().is_some_and(|lines| lines > 100),
-        "{told}"
+        line["lines"].as_u64().is_some_and(|lines| lines > 100),
+        "{line}"
     );
 }
 
@@ -155,9 +156,11 @@ fn bytes_from_peers_are_escaped() {
     for format in ["json", "text"] {
         let lab = Lab::new();
         let backend = Backend::listen(&lab.server, TARGET_V4);
-        let line = "proxy -v --listen=10.81.0.1:8443 --target-v4=127.0.0.1:9000 --trust=any \
-                    --log-tlv=authority --log-format";
-        let args: Vec<&str> = line.split_ascii_whitespace().chain([format]).collect();
+        let args = words(
+            "proxy -v --listen=10.81.0.1:8443 --target-v4=127.0.0.1:9000 --trust=any \
+             --log-tlv=authority --log-format",
+        );
+        let args = [&args[..], &[format]].concat();
         let proxy = Peername::start(&lab.server, &args, &[LISTEN_V4]);
         let down = Conn::connect_and_send(
             &lab.balancer,

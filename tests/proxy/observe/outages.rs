@@ -27,10 +27,10 @@ fn backend_that_is_down_is_reported_until_it_accepts_again() {
     connect().wait_closed();
     proxy.wait_outcome("connect_refused");
     wait_metric(&lab.server, &[], &metric(0));
-    let down = format!("backend {TARGET_V4} accepts no clients, for ");
+    let outage = format!("backend {TARGET_V4} accepts no clients, for ");
     let shown = top(&lab);
-    assert!(shown.contains(&down), "{shown}");
-    // The state is that of the last client, so its age is there too.
+    assert!(shown.contains(&outage), "{shown}");
+    // The last client has found the backend down, so the time since then is shown, too.
     let failed = format!("peername_backend_last_failure_seconds{{backend=\"{TARGET_V4}\"}} ");
     let scrape = get(&lab.server, &[], "/metrics");
     let age = scrape.lines().find_map(|line| line.strip_prefix(&failed));
@@ -46,9 +46,11 @@ fn backend_that_is_down_is_reported_until_it_accepts_again() {
     let open = connect();
     let up = backend.accept();
     wait_metric(&lab.server, &[], &metric(1));
-    let gone = format!("peername_backend_down_seconds{{backend=\"{TARGET_V4}\"}} 0");
-    wait_metric(&lab.server, &[], &gone);
-    wait_until("the backend in `top`", || !top(&lab).contains(&down));
+    let recovered = format!("peername_backend_down_seconds{{backend=\"{TARGET_V4}\"}} 0");
+    wait_metric(&lab.server, &[], &recovered);
+    wait_until("the end of the outage in `top`", || {
+        !top(&lab).contains(&outage)
+    });
     drop((open, up));
 }
 

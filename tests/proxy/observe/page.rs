@@ -59,7 +59,7 @@ fn chromium_shows_connections_clients_and_refusals_with_advice() {
     drop((up, other));
 }
 
-/// No text that a peer chooses is in the events today; a field that brings one tomorrow must not become markup either.
+/// The events contain no text that a peer chooses. If a later field does, it must not become markup either.
 #[test]
 fn hostile_text_does_not_become_markup() {
     let rig = ProxyRig::new(&[ADMIN]);
@@ -72,7 +72,7 @@ fn hostile_text_does_not_become_markup() {
     assert!(!event.to_string().contains("onerror"), "{event:#}");
 
     // Every text of an event in turn, as if it came from a peer.
-    let seen = browse_until(
+    let page = browse_until(
         &rig.lab.server,
         r#"latest !== null && (() => {
             const hostile = '<img src=x onerror="document.title=1"><script>1</' + 'script>';
@@ -93,7 +93,7 @@ fn hostile_text_does_not_become_markup() {
         })()"#,
     );
     assert!(
-        !seen["text"]
+        !page["text"]
             .as_str()
             .expect("text")
             .contains("onerror=alert")
@@ -106,9 +106,9 @@ fn page_is_answered_for_own_names_only_and_allows_no_other_script() {
     let rig = ProxyRig::new(&[ADMIN]);
     let host = &rig.lab.server;
     for path in ["/", "/events"] {
-        for elsewhere in ["Host: evil.example", "Origin: http://evil.example"] {
-            let answer = get(host, &["-H", elsewhere, "--max-time", "5"], path);
-            assert!(answer.ends_with("421"), "{path} {elsewhere}: {answer}");
+        for header in ["Host: evil.example", "Origin: http://evil.example"] {
+            let answer = get(host, &["-H", header, "--max-time", "5"], path);
+            assert!(answer.ends_with("421"), "{path} {header}: {answer}");
         }
     }
     let head = get(host, &["-I"], "/").to_lowercase();
@@ -116,7 +116,7 @@ fn page_is_answered_for_own_names_only_and_allows_no_other_script() {
     assert!(!head.contains("unsafe"), "{head}");
 }
 
-/// The ninth page is refused; a page that is closed makes room for another one.
+/// The ninth stream is refused; a stream that is closed frees a slot for another one.
 #[test]
 fn event_streams_are_bounded() {
     let rig = ProxyRig::new(&[ADMIN]);
@@ -136,9 +136,9 @@ fn event_streams_are_bounded() {
     });
 }
 
-/// Streams that are not read lock no client out: neither from the other paths, nor from the events of another address.
+/// Streams that are not read keep no other client from the endpoint: neither at the same address, nor over the Unix socket.
 #[test]
-fn event_streams_that_are_not_read_lock_no_client_out() {
+fn event_streams_that_are_not_read_block_no_other_client() {
     let scratch = Scratch::new();
     let path = scratch.path_text("admin.sock");
     let socket = format!("unix:{path}");
@@ -154,8 +154,8 @@ fn event_streams_that_are_not_read_lock_no_client_out() {
         assert!(get(host, by, "/").contains("EventSource"));
     }
     let top = Peername::run(host, &["top", "--admin", &socket]);
-    let said = String::from_utf8_lossy(&top.stdout);
-    assert!(said.starts_with("peername proxy"), "{said} {top:?}");
+    let shown = String::from_utf8_lossy(&top.stdout);
+    assert!(shown.starts_with("peername proxy"), "{shown} {top:?}");
     drop(streams);
 }
 

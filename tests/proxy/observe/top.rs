@@ -55,7 +55,7 @@ fn top_shows_and_closes_connections_in_a_terminal() {
     drop(up);
 }
 
-/// Over TCP nothing is changed, and a process that drains ends each stream: top connects again.
+/// Over TCP the admin endpoint allows no changes, so `top` can't close a connection.
 #[test]
 fn top_over_tcp_sorts_and_does_not_close() {
     let rig = ProxyRig::new(&[ADMIN]);
