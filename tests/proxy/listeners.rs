@@ -8,25 +8,25 @@ use crate::harness::conn::Conn;
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
 use crate::harness::lab::{Host, Lab, assert_fails};
-use crate::harness::peername::{IS_STATIC, Peername, words};
+use crate::harness::peername::{BINARY, IS_STATIC, Peername, words};
 use crate::harness::rig::proxy::{front_of, header_for};
 
-/// Both protocols on a thousand ports, with as many threads as for one and a few bytes per port.
+/// Both protocols on a thousand ports take as many threads as on two ports, and little memory.
 #[test]
 fn thousand_ports_cost_no_threads_and_little_memory() {
     let lab = Lab::new();
-    let one = range(&lab, "20000-20001");
-    let few = (one.anonymous_kib(), threads(&one));
-    drop(one);
-    let proxy = range(&lab, "20000-20999");
+    let proxy = start_on_ports(&lab, "20000-20001");
+    let (kib_of_few, threads_of_few) = (proxy.anonymous_kib(), proxy.status_field("Threads"));
+    drop(proxy);
+    let proxy = start_on_ports(&lab, "20000-20999");
     // Two workers, two protocols: 4000 sockets. The kernel's memory for them is not counted here.
-    let grown = proxy.anonymous_kib().saturating_sub(few.0);
+    let grown = proxy.anonymous_kib().saturating_sub(kib_of_few);
     // musl's allocator rounds up more than glibc's.
     let limit = if IS_STATIC { 2560 } else { 2048 };
     assert!(grown < limit, "{grown} KiB for 1000 ports");
-    assert_eq!(threads(&proxy), few.1);
+    assert_eq!(proxy.status_field("Threads"), threads_of_few);
     for port in [20000, 20500, 20999] {
-        let (listen, target) = (at(LISTEN_V4, port), at(TARGET_V4, port));
+        let (listen, target) = (with_port(LISTEN_V4, port), with_port(TARGET_V4, port));
         let backend = Backend::listen(&lab.server, target);
         let client = fresh_client_v4();
         let down = Conn::connect_and_send(&lab.balancer, listen, &header_for(client));
@@ -47,18 +47,14 @@ fn thousand_ports_cost_no_threads_and_little_memory() {
     }
 }
 
-/// Reported at the start, with the number that is needed: not port by port while the proxy serves.
+/// The start fails and reports how many sockets are needed, rather than that each port fails while the proxy serves.
 #[test]
 fn too_few_descriptors_for_the_ports_fail_the_start() {
     let host = Host::new();
     let args = words(
         "proxy --target=127.0.0.1:443 --trust=any --listen=127.0.0.1:20000-20999 --workers=2",
     );
-    let through = [
-        "prlimit",
-        "--nofile=1024:1024",
-        crate::harness::peername::BINARY,
-    ];
+    let through = ["prlimit", "--nofile=1024:1024", BINARY];
     let output = Peername::run_with_input(&host, &through, &args, "");
     assert_fails(&output, 1, &["2000 listening sockets", "LimitNOFILE"]);
 }
@@ -73,12 +69,12 @@ fn port_range_that_targets_itself_is_refused() {
         ("[::1]:9000-9100", "-6[::1]:same"),
     ] {
         let listen = format!("--listen={listen}");
-        let said = Peername::run_failing(&host, &["proxy", "--trust=any", &listen, target], 2);
-        assert!(said.contains("to itself"), "{listen} {target}: {said}");
+        let error = Peername::run_failing(&host, &["proxy", "--trust=any", &listen, target], 2);
+        assert!(error.contains("to itself"), "{listen} {target}: {error}");
     }
 }
 
-fn range(lab: &Lab, ports: &str) -> Peername {
+fn start_on_ports(lab: &Lab, ports: &str) -> Peername {
     let listen = format!("--listen=10.81.0.1:{ports}");
     let args = [
         "proxy",
@@ -94,10 +90,6 @@ fn range(lab: &Lab, ports: &str) -> Peername {
     proxy
 }
 
-fn threads(proxy: &Peername) -> String {
-    proxy.status_field("Threads")
-}
-
-fn at(host: SocketAddr, port: u16) -> SocketAddr {
+fn with_port(host: SocketAddr, port: u16) -> SocketAddr {
     SocketAddr::new(host.ip(), port)
 }

@@ -5,6 +5,7 @@ mod nat;
 mod watch;
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -13,7 +14,7 @@ use crate::harness::addr::{LISTEN_V4, TARGET_V4, TARGET_V6, fresh_client_v4, fre
 use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
 use crate::harness::datagram::DatagramSocket;
-use crate::harness::lab::{Host, Lab, Process, Scratch, wait_for, wait_until};
+use crate::harness::lab::{Host, Lab, Process, Scratch, assert_contains, wait_for, wait_until};
 use crate::harness::peername::{AS_NOBODY, BINARY, Peername, copy_executable, words};
 use crate::harness::rig::proxy::header_for;
 
@@ -29,8 +30,10 @@ fn setup_routes_adds_rules_and_removes_them() {
     rig.assert_clients_served(8444);
     let with_second = &(&server.routing_rules() - &with_first) | &before;
     let removed = Peername::run(server, &["routes", "remove"]);
-    let said = String::from_utf8_lossy(&removed.stderr);
-    assert!(said.contains("--all removes them, too"), "{said}");
+    assert_contains(
+        &String::from_utf8_lossy(&removed.stderr),
+        &["--all removes them, too"],
+    );
     // Two proxies that need the same rules do not remove each other's.
     stop(&mut first);
     assert_as_before(server, &with_second);
@@ -41,8 +44,8 @@ fn setup_routes_adds_rules_and_removes_them() {
     assert!(!log.contains("is restored"), "{log}");
 }
 
-/// Any user can bind the names by which proxies know the slots of others. Two proxies still take a slot each, and none removes
-/// another's rules when the names become free.
+/// Proxies reserve their slots by abstract socket names, which any user can bind. Where another user has bound them, two proxies
+/// still take a slot each, and none removes another's rules when the names become free.
 #[test]
 fn names_bound_by_another_user_do_not_block_the_routes() {
     let rig = RoutesRig::new();
@@ -72,8 +75,8 @@ fn names_bound_by_another_user_do_not_block_the_routes() {
     assert_as_before(server, &before);
 }
 
-/// As in the container image: capabilities of the file that the process may have, and no effective bit, with which
-/// execve(2) would fail where one of them is not in the bounding set.
+/// As in the container image: the file has permitted capabilities, and no effective bit. With that bit, execve(2) fails where one of
+/// the capabilities is not in the bounding set.
 #[test]
 fn file_capabilities_need_no_effective_bit() {
     let (lab, scratch) = (Lab::without_routes(), Scratch::new());
@@ -111,7 +114,7 @@ fn killed_proxy_leaves_no_rules() {
             .lines()
             .count()
     };
-    // It listens before its routes are there, and accepts when they are.
+    // A proxy listens before its routes are there, and accepts connections when they are.
     rig.assert_clients_served(8443);
     rig.assert_clients_served(8444);
     let with_two = rules();
@@ -124,7 +127,7 @@ fn killed_proxy_leaves_no_rules() {
     });
 }
 
-/// The binary may have a capability that its user has not, so the user does not choose which nft it executes.
+/// The binary may have a capability that its user does not have, so the user must not choose the nft that it executes.
 #[test]
 fn nft_of_the_callers_path_is_not_executed() {
     let (lab, scratch) = (Lab::new(), Scratch::new());
@@ -133,10 +136,10 @@ fn nft_of_the_callers_path_is_not_executed() {
     lab.server.run("chmod", &["755", &fake]);
     let path = format!("PATH={}:/usr/bin:/bin", scratch.path_text(""));
     lab.server.run("env", &[&path, BINARY, "routes", "show"]);
-    assert!(!std::path::Path::new(&executed).exists());
-    // The test can fail: a shell executes it.
+    assert!(!Path::new(&executed).exists());
+    // The control: a shell executes it.
     lab.server.run("env", &[&path, "sh", "-c", "nft"]);
-    assert!(std::path::Path::new(&executed).exists());
+    assert!(Path::new(&executed).exists());
 }
 
 /// A proxy goes on without its route keeper, which was killed, as long as the rules exist. When another process removes them, the
@@ -166,7 +169,7 @@ fn lost_rules_of_a_killed_keeper_end_the_proxy() {
         "pkill",
         &["-KILL", "--parent", &parent, "--full", "routes keep"],
     );
-    proxy.wait_line("that its keeper is gone", |line| {
+    proxy.wait_line("that the keeper has ended", |line| {
         (line.contains("ERROR") && line.contains("keeper")).then_some(())
     });
     let _down =
@@ -174,12 +177,12 @@ fn lost_rules_of_a_killed_keeper_end_the_proxy() {
     rig.v4.accept();
     // The next proxy's keeper would remove them in the same way.
     server.run(BINARY, &["routes", "remove", "--all"]);
-    let status = proxy.wait_exit(Duration::from_secs(10)).expect("an end");
+    let status = proxy.wait_exit(Duration::from_secs(10)).expect("an exit");
     assert_eq!(status.code(), Some(1));
 }
 
-/// Without the rules a backend's replies would leave for strangers: clients are refused, the log has the
-/// remedy, and once the rules are there clients are served without a restart.
+/// Without the rules, a backend's replies would leave this host: clients are refused and the log has the remedy. Once the rules
+/// are there, clients are served without a restart.
 #[test]
 fn missing_rules_refuse_clients_until_they_are_there() {
     let rig = RoutesRig::new();
@@ -202,8 +205,8 @@ fn missing_rules_refuse_clients_until_they_are_there() {
     rig.assert_clients_served(8443);
 }
 
-/// What a server sends from its loopback address but from another port, as in FTP's active mode, is not looped back: a
-/// connection fails at once as it does without the rules, and a datagram reaches no socket of its own host.
+/// What a server sends from its loopback address and another port, as in FTP's active mode, is not delivered on its own host. A
+/// connection fails at once, as without the rules, and a datagram reaches no local socket.
 #[test]
 fn flows_that_a_local_server_opens_are_not_looped_back() {
     let rig = RoutesRig::new();
@@ -217,7 +220,7 @@ fn flows_that_a_local_server_opens_are_not_looped_back() {
     assert!(!failed.contains("timed out"), "{failed}");
 }
 
-/// The rules that are missing are those that the start adds.
+/// With `setup-routes`, missing rules are no failure.
 #[test]
 fn doctor_reports_rules_that_the_start_will_add() {
     let (rig, files) = (RoutesRig::new(), Scratch::new());
@@ -242,7 +245,7 @@ fn doctor_reports_rules_that_the_start_will_add() {
     }
 }
 
-/// Backends, and no rules yet.
+/// A lab with backends and without routing rules.
 struct RoutesRig {
     v4: Backend,
     v6: Backend,
@@ -267,7 +270,7 @@ impl RoutesRig {
         Peername::start(&self.lab.server, &args, &[listen])
     }
 
-    /// Whether a client reaches its backend.
+    /// Connects a client; returns whether it reaches the backend with its own address.
     fn is_v4_client_served(&self, port: u16) -> bool {
         let (client, listen) = (fresh_client_v4(), v4([10, 81, 0, 1], port));
         let down = Conn::connect_and_send(&self.lab.balancer, listen, &header_for(client));
@@ -301,5 +304,4 @@ fn assert_as_before(host: &Host, before: &BTreeSet<String>) {
 }
 
 const OPEN_FROM_LOOPBACK: &str = include_str!("routes/open_from_loopback.py");
-/// Binds each name as each type of socket.
 const SQUATTER: &str = include_str!("routes/squatter.py");

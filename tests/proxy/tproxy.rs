@@ -1,7 +1,9 @@
-//! TPROXY: many ports of a host brought to one listener by rules: those of go-mmproxy's README word for word,
-//! and those that peername adds itself.
+//! TPROXY: rules redirect many ports of a host to one listener. The rules are those of go-mmproxy's README, word for word, and
+//! those that `peername routes add` adds.
 
-use std::net::SocketAddr;
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
 
 use crate::harness::addr::{BALANCER_V4, BALANCER_V6, addr, fresh_client_like, v4};
 use crate::harness::backend::Backend;
@@ -36,11 +38,11 @@ fn go_mmproxys_tproxy_rules_work() {
     assert_refused(&lab.balancer, v4([10, 81, 0, 1], 20_001));
 }
 
-/// The balancer's connections end where the header says.
+/// A redirected connection goes to the destination in its header.
 #[test]
 fn tproxy_works_with_the_destination_from_the_header() {
     let lab = Lab::new();
-    add(
+    add_routes(
         &lab.server,
         &["--tproxy-ports=10000-20000", "--tproxy-to=25577"],
     );
@@ -49,15 +51,15 @@ fn tproxy_works_with_the_destination_from_the_header() {
          --allow-destination=[::1]:10000-20000",
     );
     let proxy = proxy(&lab.server, "tcp", &args);
-    for (to, at) in [
+    for (to, target) in [
         ("10.81.0.1:14321", "127.0.0.1:14321"),
         ("[fd81::1]:14321", "[::1]:14321"),
         ("10.81.0.1:20000", "127.0.0.1:20000"),
     ] {
-        let (to, at) = (addr(to), addr(at));
-        let backend = Backend::listen(&lab.server, at);
-        let client = fresh_client_like(at);
-        let down = Conn::connect_and_send(&lab.balancer, to, &v2(client, at, &[]));
+        let (to, target) = (addr(to), addr(target));
+        let backend = Backend::listen(&lab.server, target);
+        let client = fresh_client_like(target);
+        let down = Conn::connect_and_send(&lab.balancer, to, &v2(client, target, &[]));
         let up = backend.accept_from(client);
         up.send(b"back");
         assert_eq!(down.recv(4), b"back");
@@ -71,7 +73,7 @@ fn tproxy_works_with_the_destination_from_the_header() {
 fn tproxy_serves_tcp_and_udp_over_both_families() {
     let lab = Lab::new();
     let ports = "--tproxy-ports=10000-20000";
-    add(
+    add_routes(
         &lab.server,
         &[ports, "--tproxy-to=25577", "--protocol=both"],
     );
@@ -105,7 +107,7 @@ fn tproxy_serves_tcp_and_udp_over_both_families() {
 fn target_port_same_is_the_original_destination_port() {
     let lab = Lab::new();
     let ports = "--tproxy-ports=10000-20000";
-    add(
+    add_routes(
         &lab.server,
         &[ports, "--tproxy-to=25577", "--protocol=both"],
     );
@@ -139,7 +141,7 @@ fn target_port_same_is_the_original_destination_port() {
 #[test]
 fn doctor_connects_to_no_port_that_clients_choose() {
     let host = Host::new();
-    add(
+    add_routes(
         &host,
         &words("--tproxy-ports=10000-20000 --tproxy-to=25577 --protocol=both"),
     );
@@ -158,32 +160,35 @@ fn doctor_connects_to_no_port_that_clients_choose() {
         "--listen=127.0.0.9:25577 --protocol=both --target=127.0.0.1:same --target=[::1]:same"
             .to_owned(),
     ] {
-        let said = doctor(&line);
+        let report = doctor(&line);
         for target in ["127.0.0.1:same", "[::1]:same"] {
             let found =
                 format!("ok    backend: {target} is not connected to: clients choose the port");
-            assert_contains(&said, &[&found]);
+            assert_contains(&report, &[&found]);
         }
         for wrong in ["FAIL  backend", "backend's UDP socket"] {
-            assert!(!said.contains(wrong), "{said}");
+            assert!(!report.contains(wrong), "{report}");
         }
     }
-    let said = doctor("--listen=127.0.0.9:10005-10006 --target=127.0.0.1:same");
+    let report = doctor("--listen=127.0.0.9:10005-10006 --target=127.0.0.1:same");
     for port in [10_005, 10_006] {
         let refused = format!("FAIL  backend: 127.0.0.1:{port}: Connection refused");
-        assert_contains(&said, &[&refused, &format!("TCP 127.0.0.9:{port} is free")]);
+        assert_contains(
+            &report,
+            &[&refused, &format!("TCP 127.0.0.9:{port} is free")],
+        );
     }
 }
 
-/// Other traffic of the host in that range is not affected: connections from the host itself, connections
-/// older than the rules, ports it connects from.
+/// Other traffic of the host to or from these ports is not affected: connections of the host to itself, connections older than
+/// the rules, and connections from one of the ports.
 #[test]
 fn tproxy_rules_affect_only_inbound_traffic_to_the_ports() {
     let lab = Lab::new();
     let older = Backend::listen(&lab.server, v4([10, 81, 0, 1], 15_000));
     let older_client = Conn::connect(&lab.balancer, v4([10, 81, 0, 1], 15_000));
     let older_server = older.accept();
-    add(
+    add_routes(
         &lab.server,
         &["--tproxy-ports=10000-20000", "--tproxy-to=25577"],
     );
@@ -211,7 +216,7 @@ fn tproxy_serves_destinations_that_are_no_local_address() {
     let lab = Lab::new();
     lab.balancer.ip("route add 192.0.2.0/24 via 10.81.0.1");
     lab.balancer.ip6("route add 2001:db8:2::/48 via fd81::1");
-    add(
+    add_routes(
         &lab.server,
         &words(
             "--tproxy-ports=10000-20000 --tproxy-to=25577 --tproxy-destination=192.0.2.0/24 \
@@ -235,61 +240,59 @@ fn tproxy_serves_destinations_that_are_no_local_address() {
         datagrams.send(client, &[b"pong"]);
         balancer_socket.expect_datagram(b"pong", to);
     }
-    enable_src_valid_mark(&lab);
+    assert_doctor_explains_src_valid_mark(&lab);
 }
 
-/// Sets src_valid_mark: the kernel then looks up the reverse path with the mark, finds that every address is
-/// its own, and drops the packet silently.
-fn enable_src_valid_mark(lab: &Lab) {
+/// With src_valid_mark, the kernel looks up the reverse path with the mark, finds that every address is its own, and drops the
+/// packet silently. `doctor` reports the setting if it is in force.
+fn assert_doctor_explains_src_valid_mark(lab: &Lab) {
     let doctor = || {
         let args = words("doctor --target-v4=127.0.0.1:9000 --target-v6=[::1]:9000");
         String::from_utf8(Peername::run(&lab.server, &args).stdout).expect("text")
     };
-    let said = doctor();
-    assert_contains(&said, &["ok    firewall marks"]);
+    assert_contains(&doctor(), &["ok    firewall marks"]);
     // Interfaces created from now on would inherit it.
     lab.server
         .sysctl("net.ipv4.conf.default.src_valid_mark", "1");
-    let said = doctor();
-    assert_contains(&said, &["ok    firewall marks"]);
+    assert_contains(&doctor(), &["ok    firewall marks"]);
     lab.server.sysctl("net.ipv4.conf.all.src_valid_mark", "1");
     let to = addr("192.0.2.44:14321");
-    let silent = lab.balancer.enter(|| {
-        std::net::TcpStream::connect_timeout(&to, std::time::Duration::from_millis(1500))
-    });
-    assert!(silent.is_err());
+    let limit = Duration::from_millis(1500);
+    let connected = lab
+        .balancer
+        .enter(|| TcpStream::connect_timeout(&to, limit));
+    assert!(connected.is_err());
     // Traffic to an address of this host needs no mark.
     Conn::connect(&lab.balancer, addr("10.81.0.1:14321"));
-    let said = doctor();
+    let report = doctor();
     let fix = "`sysctl -w net.ipv4.conf.all.src_valid_mark=0`";
-    let line = said.lines().find(|line| line.contains("firewall marks:"));
+    let line = report.lines().find(|line| line.contains("firewall marks:"));
     assert!(
         line.is_some_and(|line| line.starts_with("FAIL") && line.contains(fix)),
-        "{said}"
+        "{report}"
     );
     lab.server.sysctl("net.ipv4.conf.all.src_valid_mark", "0");
     Conn::connect(&lab.balancer, to);
 }
 
-/// A second call makes no difference, each proxy has rules of its own, and none is left.
+/// Adding rules twice makes no difference, each listener has rules of its own, and none is left when they are removed.
 #[test]
 fn tproxy_rules_are_added_shown_and_removed() {
     let host = Host::new();
     let before = host.run("nft", &["list", "ruleset"]);
     for _ in 0..2 {
-        add(&host, &["--tproxy-ports=10000-20000", "--tproxy-to=25577"]);
+        add_routes(&host, &["--tproxy-ports=10000-20000", "--tproxy-to=25577"]);
     }
-    add(
+    add_routes(
         &host,
         &words("--tproxy-ports=53 --tproxy-ports=5060-5061 --protocol=both"),
     );
     let doctor = Peername::run(&host, &["doctor"]);
-    let said = String::from_utf8_lossy(&doctor.stdout);
     assert_contains(
-        &said,
+        &String::from_utf8_lossy(&doctor.stdout),
         &["warn  TPROXY: rules redirect to port 25577, where nothing listens"],
     );
-    let shown = host_run(&host, &["routes", "show"]);
+    let shown = run_peername(&host, &["routes", "show"]);
     for expected in [
         "table inet peername_tproxy_25577: iifname != \"lo\" tcp dport 10000-20000 ",
         "table inet peername_tproxy_8443: iifname != \"lo\" tcp dport { 53, 5060-5061 } ",
@@ -302,26 +305,26 @@ fn tproxy_rules_are_added_shown_and_removed() {
     let removed = Peername::run_with_input(&host, &through, &["routes", "remove"], "");
     let removed = String::from_utf8_lossy(&removed.stdout);
     assert_contains(&removed, &["removed table inet peername_tproxy_25577"]);
-    assert_eq!(host_run(&host, &["routes", "show"]), "");
+    assert_eq!(run_peername(&host, &["routes", "show"]), "");
     assert_eq!(host.run("nft", &["list", "ruleset"]), before);
 }
 
-/// Another process removes a table before its rules are listed, and another one before it is deleted.
+/// One table is removed by another process before its rules are listed, another table before it is deleted.
 #[test]
-fn table_that_another_process_has_removed_meanwhile_is_no_error() {
+fn table_that_another_process_has_removed_is_no_error() {
     let (host, scratch) = (Host::new(), Scratch::new());
     let nft = scratch.path_text("nft");
     host.run("cp", &["/usr/sbin/nft", &nft]);
-    let late = format!(
+    let fake = format!(
         "#!/bin/sh\ncase \"$*\" in\n\
          'list tables inet') echo 'table inet peername_tproxy_1'; echo 'table inet peername_tproxy_2';;\n\
          '-s list table inet peername_tproxy_2') echo '        tcp dport 53 accept';;\n*) exec {nft} \"$@\";;\nesac\n"
     );
-    let late = scratch.write("late", &late);
-    host.run("chmod", &["+x", &late]);
-    let mount = format!("mount --bind {late} /usr/sbin/nft && exec \"$@\"");
-    let with_others = ["unshare", "--mount", "sh", "-c", &mount, "sh", BINARY];
-    let removed = Peername::run_with_input(&host, &with_others, &["routes", "remove"], "");
+    let fake = scratch.write("fake", &fake);
+    host.run("chmod", &["+x", &fake]);
+    let mount = format!("mount --bind {fake} /usr/sbin/nft && exec \"$@\"");
+    let with_fake_nft = ["unshare", "--mount", "sh", "-c", &mount, "sh", BINARY];
+    let removed = Peername::run_with_input(&host, &with_fake_nft, &["routes", "remove"], "");
     assert!(removed.status.success(), "{removed:?}");
     assert_contains(
         &String::from_utf8_lossy(&removed.stdout),
@@ -333,31 +336,33 @@ fn table_that_another_process_has_removed_meanwhile_is_no_error() {
 #[test]
 fn removing_rules_needs_no_nf_tables() {
     let (host, scratch) = (Host::new(), Scratch::new());
-    add(&host, &["--target-v4=127.0.0.1:9000"]);
+    add_routes(&host, &["--target-v4=127.0.0.1:9000"]);
     let nft = scratch.write(
         "nft",
         "#!/bin/sh\necho 'netlink: Error: Protocol not supported' >&2\nexit 1\n",
     );
     host.run("chmod", &["+x", &nft]);
     let mount = format!("mount --bind {nft} /usr/sbin/nft && exec \"$@\"");
-    let without = ["unshare", "--mount", "sh", "-c", &mount, "sh", BINARY];
-    let removed = Peername::run_with_input(&host, &without, &["routes", "remove"], "");
+    let without_nf_tables = ["unshare", "--mount", "sh", "-c", &mount, "sh", BINARY];
+    let removed = Peername::run_with_input(&host, &without_nf_tables, &["routes", "remove"], "");
     assert!(removed.status.success(), "{removed:?}");
-    let left = host_run(&host, &["routes", "show"]);
+    let left = run_peername(&host, &["routes", "show"]);
     assert!(
         !left.contains("lookup") && !left.contains("local "),
         "{left}"
     );
     // Commands that need nf_tables report that.
     let args = ["routes", "add", "--tproxy-ports=53"];
-    let refused = Peername::run_with_input(&host, &without, &args, "");
+    let refused = Peername::run_with_input(&host, &without_nf_tables, &args, "");
     assert_eq!(refused.status.code(), Some(1));
-    let said = String::from_utf8_lossy(&refused.stderr);
-    assert_contains(&said, &["nft: netlink: Error: Protocol not supported"]);
+    assert_contains(
+        &String::from_utf8_lossy(&refused.stderr),
+        &["nft: netlink: Error: Protocol not supported"],
+    );
 }
 
-/// nft does not inherit a capability of the file's. Commands that need no nft succeed, and the output names
-/// what was done.
+/// nft does not inherit the file capabilities of peername's binary. Commands that need no nft succeed, with a note on what was
+/// left out.
 #[test]
 fn file_capabilities_allow_rules_but_no_tables() {
     let (host, scratch) = (Host::new(), Scratch::new());
@@ -374,12 +379,10 @@ fn file_capabilities_allow_rules_but_no_tables() {
         (&["remove"], format!("removed {rule}")),
     ] {
         let output = run(args);
-        let (said, note) = (
-            String::from_utf8_lossy(&output.stdout),
-            String::from_utf8_lossy(&output.stderr),
-        );
         assert!(output.status.success(), "{args:?}: {output:?}");
-        assert!(said.starts_with(&line), "{args:?}: {said}");
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert!(printed.starts_with(&line), "{args:?}: {printed}");
+        let note = String::from_utf8_lossy(&output.stderr);
         assert_contains(&note, &["nft(8) has when root runs it"]);
     }
     let refused = run(&["add", "--tproxy-ports=53"]);
@@ -387,15 +390,15 @@ fn file_capabilities_allow_rules_but_no_tables() {
 }
 
 #[test]
-fn wrong_usage_is_explained() {
+fn invalid_tproxy_options_are_explained() {
     let host = Host::new();
-    for (args, says) in [
+    for (args, hint) in [
         (&["--tproxy-ports=20000-10000"][..], "10000-20000"),
         (&["--tproxy-to=25577"], "--tproxy-ports"),
         (&["--tproxy-ports=53", "--tproxy-to=0"], "--tproxy-to"),
     ] {
-        let said = Peername::run_failing(&host, &[&["routes", "add"], args].concat(), 2);
-        assert!(said.contains(says), "{said}");
+        let error = Peername::run_failing(&host, &[&["routes", "add"], args].concat(), 2);
+        assert!(error.contains(hint), "{error}");
     }
 }
 
@@ -415,11 +418,11 @@ fn proxy(host: &Host, protocol: &str, args: &[&str]) -> Peername {
     Peername::start_udp(host, &[&usual, args].concat())
 }
 
-fn add(host: &Host, args: &[&str]) {
-    host_run(host, &[&["routes", "add"], args].concat());
+fn add_routes(host: &Host, args: &[&str]) {
+    run_peername(host, &[&["routes", "add"], args].concat());
 }
 
-fn host_run(host: &Host, args: &[&str]) -> String {
+fn run_peername(host: &Host, args: &[&str]) -> String {
     let output = Peername::run(host, args);
     assert!(output.status.success(), "{args:?}: {output:?}");
     String::from_utf8(output.stdout).expect("text")
@@ -436,7 +439,7 @@ fn assert_served(balancer: &Host, to: SocketAddr, backend: &Backend) {
 
 #[track_caller]
 fn assert_refused(balancer: &Host, to: SocketAddr) {
-    let connected = balancer.enter(|| std::net::TcpStream::connect(to));
+    let connected = balancer.enter(|| TcpStream::connect(to));
     let kind = connected.map(drop).map_err(|error| error.kind());
-    assert_eq!(kind, Err(std::io::ErrorKind::ConnectionRefused), "{to}");
+    assert_eq!(kind, Err(ErrorKind::ConnectionRefused), "{to}");
 }

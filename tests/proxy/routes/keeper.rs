@@ -28,7 +28,7 @@ fn signals_to_the_group_do_not_end_the_keeper() {
     assert_as_before(server, &with_keeper);
     stop(&mut proxy);
     assert_as_before(server, &before);
-    // It does not outlive the proxy.
+    // The keeper does not outlive the proxy.
     assert!(!Path::new("/proc").join(keeper).exists());
 }
 
@@ -103,7 +103,7 @@ fn rules_of_a_killed_keeper_are_recognized() {
         !shown.is_empty() && !shown.contains("left behind"),
         "{shown}"
     );
-    // The running keeper may have restored its own. If not, it finds nothing to remove, which is not an error.
+    // The running keeper may restore its rules. If it does not, it finds nothing to remove at its end, which is not an error.
     run(server, "routes remove --all");
     stop(&mut alive);
     assert_as_before(server, &before);
@@ -131,7 +131,7 @@ fn next_keeper_cleans_its_slot() {
     assert_as_before(server, &before);
 }
 
-/// The proxy does not start, and names the cause and the remedies.
+/// Without a keeper the proxy does not start, and reports the cause and the remedies.
 #[test]
 fn failure_of_the_keeper_is_reported() {
     let host = Host::new();
@@ -145,7 +145,7 @@ fn failure_of_the_keeper_is_reported() {
     };
     let other_host = "the backend 10.9.0.1:80 is not on this host";
     assert_fails(&start(&[], "10.9.0.1:80"), 1, &[other_host]);
-    // What the proxy needs itself; the keeper has no more.
+    // Enough for the proxy, but the keeper needs CAP_NET_ADMIN.
     let net_raw = ["setpriv", "--bounding-set=-all,+net_raw", "--inh-caps=-all"];
     let remedies = [
         "RTM_NEWROUTE: Operation not permitted",
@@ -169,7 +169,7 @@ fn kill_with_keeper(server: &Host, proxy: &Peername) {
     let keeper = keeper_of(server, proxy);
     server.run("kill", &["-KILL", &keeper]);
     proxy.signal(Signal::KILL);
-    // It holds its slot until it has ended.
+    // A killed keeper holds its slot until it has ended.
     wait_until("the rules are left behind", || {
         run(server, "routes show").contains("# left behind")
     });

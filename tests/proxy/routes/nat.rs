@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use super::RoutesRig;
-use crate::harness::addr::{BALANCER_V4, TARGET_V4, TARGET_V6, v4};
+use crate::harness::addr::{BALANCER_V4, TARGET_V4, TARGET_V6, addr, v4};
 use crate::harness::conn::Conn;
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::lab::Lab;
@@ -34,7 +34,7 @@ fn tcp_backends_see_clients_in_a_network_with_nat() {
         rig.lab.server.run("sh", &["-ec", rules]);
         let _proxy = rig.proxy(8443, &["--setup-routes"]);
         for (client, backend) in [(CLIENT_V4, &rig.v4), (CLIENT_V6, &rig.v6)] {
-            let client: SocketAddr = client.parse().expect("an address");
+            let client = addr(client);
             let listen = v4([10, 81, 0, 1], 8443);
             let down = Conn::connect_and_send(&rig.lab.balancer, listen, &header_for(client));
             let up = backend.accept_from(client);
@@ -57,7 +57,7 @@ fn udp_backends_see_clients_in_a_network_with_nat() {
         );
         let _proxy = Peername::start_udp(&lab.server, &args);
         for (client, target) in [(CLIENT_V4, TARGET_V4), (CLIENT_V6, TARGET_V6)] {
-            let client: SocketAddr = client.parse().expect("an address");
+            let client = addr(client);
             let backend = DatagramSocket::bind(&lab.server, target);
             let balancer = DatagramSocket::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0));
             balancer.send(listen, &[&udp::datagram_header_for(client), b"ping"]);

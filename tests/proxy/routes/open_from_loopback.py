@@ -1,4 +1,4 @@
-# Opens connections from 127.0.0.1 to the address of a client, and prints the errors.
+"""Opens a TCP and a UDP flow from a loopback address to a client, and prints the error of each."""
 import socket
 client = ('203.0.113.9', 9100)
 for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):

@@ -4,6 +4,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::RoutesRig;
+use crate::harness::admin::{ADMIN, get};
 use crate::harness::lab::{Process, wait_until};
 
 #[test]
@@ -48,7 +49,7 @@ fn rules_that_networkd_removes_are_restored() {
         Command::new("unshare").args(["--mount", "bash", "-c", NETWORKD]),
         "",
     );
-    // It has removed what is not in its configuration.
+    // The control: networkd has removed a rule that is not in its configuration.
     assert!(!rules().contains("192.0.2.99"), "{output:?}");
     proxy.wait_logged("is restored: `2111: from");
     for rule in before.lines() {
@@ -57,26 +58,26 @@ fn rules_that_networkd_removes_are_restored() {
     rig.assert_clients_served(8443);
 }
 
-/// A program that removes the rules again and again is not fought at full speed, and the log is not flooded.
+/// The keeper backs off from a program that removes the rules again and again, and does not flood the log.
 #[test]
-fn fight_for_the_rules_backs_off() {
+fn restoring_the_rules_backs_off() {
     let rig = RoutesRig::new();
     let proxy = rig.proxy(8443, &["--setup-routes"]);
     rig.assert_clients_served(8443);
-    let fight = "while :; do ip rule del pref 2111 2>/dev/null; sleep 0.01; done";
-    let fighter = Process::start(&rig.lab.server, "sh", &["-c", fight]);
-    proxy.wait_line("that it waits", |line| {
+    let removal = "while :; do ip rule del pref 2111 2>/dev/null; sleep 0.01; done";
+    let remover = Process::start(&rig.lab.server, "sh", &["-c", removal]);
+    proxy.wait_line("that the keeper waits", |line| {
         (line.contains("again and again") && line.contains("after 1s")).then_some(())
     });
-    drop(fighter);
+    drop(remover);
     let restored = proxy.log().matches("is restored").count();
     assert!((5..=10).contains(&restored), "{}", proxy.log());
     let rule = || rig.lab.server.run("ip", &["rule", "show", "pref", "2111"]);
-    wait_until("the end of the fight", || rule().contains("21101"));
+    wait_until("the rule is restored", || rule().contains("21101"));
     wait_until("clients are served", || rig.is_v4_client_served(8443));
 }
 
-/// Another rule that comes first is not removed, and the log says that it is there.
+/// A rule of another program with a smaller priority is not removed; the log reports it.
 #[test]
 fn rule_of_another_program_before_ours_is_named() {
     let rig = RoutesRig::new();
@@ -89,28 +90,27 @@ fn rule_of_another_program_before_ours_is_named() {
     wait_until("clients are served", || rig.is_v4_client_served(8443));
 }
 
-/// Without a keeper, the proxy itself notices at once.
+/// Without a keeper, the proxy itself notices the removal.
 #[test]
 fn removal_of_permanent_rules_is_noticed_at_once() {
     let rig = RoutesRig::new();
     let server = &rig.lab.server;
     server.ip(PERMANENT_V4);
     server.ip6(PERMANENT_V6);
-    let proxy = rig.proxy(8443, &["--admin=127.0.0.1:9100"]);
+    let proxy = rig.proxy(8443, &[ADMIN]);
     assert!(rig.is_v4_client_served(8443));
-    assert_eq!(server.run("sh", &["-c", READY]), "200");
+    assert_eq!(get(server, &[], "/readyz"), "ready\n200");
     server.ip("rule del pref 2110");
     let removed_at = Instant::now();
     proxy.wait_line("that replies do not come back", |line| {
         (line.contains("replies do not come back") && line.contains("127.0.0.1:9000")).then_some(())
     });
     assert!(removed_at.elapsed() < Duration::from_secs(3));
-    assert_eq!(server.run("sh", &["-c", READY]), "503");
+    assert!(get(server, &[], "/readyz").ends_with("503"));
     server.ip("rule add pref 2110 from 127.0.0.0/8 iif lo lookup 21100");
     wait_until("clients are served", || rig.is_v4_client_served(8443));
 }
 
-const READY: &str = "curl -s -o /dev/null -w '%{http_code}' http://127.0.0.1:9100/readyz";
 const PERMANENT_V4: &str = "
     rule add pref 2110 from 127.0.0.0/8 iif lo lookup 21100
     route add local 0.0.0.0/0 dev lo table 21100

@@ -2,25 +2,26 @@
 
 use std::fs;
 
-use super::addr;
-use crate::harness::addr::{fresh_client_v4, v4};
+use crate::harness::addr::{addr, fresh_client_v4, v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::header_bytes::v1;
 use crate::harness::lab::{Lab, assert_contains};
 use crate::harness::peername::{Peername, words};
 
-/// Loopback has no network that could be congested, and no peer that could vanish. A connection that a rule
-/// brings to a loopback listener has both.
+/// On loopback no network can be congested and no peer can vanish, so congestion control and keepalive differ there. A
+/// connection that a rule redirects to a loopback listener needs both.
 #[test]
-fn connection_brought_to_loopback_is_tuned_as_remote() {
+fn connection_redirected_to_loopback_is_tuned_as_remote() {
     let lab = Lab::new();
-    // A congestion control other than loopback's: the ones that a host allows differ.
-    let allowed = fs::read_to_string("/proc/sys/net/ipv4/tcp_allowed_congestion_control");
-    let allowed = allowed.expect("their names");
-    let mut names = allowed.split_whitespace();
-    let usual = names.find(|name| *name != "reno").unwrap_or("reno");
-    lab.server.sysctl("net.ipv4.tcp_congestion_control", usual);
+    // Loopback connections use reno. For the others, the first algorithm besides reno that this host allows.
+    let allowed = fs::read_to_string("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
+        .expect("the allowed algorithms");
+    let remote = allowed
+        .split_whitespace()
+        .find(|name| *name != "reno")
+        .unwrap_or("reno");
+    lab.server.sysctl("net.ipv4.tcp_congestion_control", remote);
     let rules = "
         ip rule add fwmark 1 lookup 123
         iptables -t mangle -A PREROUTING -p tcp --dport 10000:20000 -j TPROXY \\
@@ -32,7 +33,7 @@ fn connection_brought_to_loopback_is_tuned_as_remote() {
             &["--listen-transparent"][..],
             &lab.balancer,
             "10.81.0.1:14321",
-            usual,
+            remote,
             true,
         ),
         (&[], &lab.server, "127.0.0.1:25577", "reno", false),
@@ -46,8 +47,8 @@ fn connection_brought_to_loopback_is_tuned_as_remote() {
         let down = Conn::connect_and_send(host, to, &v1(client, to));
         let _up = backend.accept();
         let filter = format!("dport = :{}", down.local_addr().port());
-        let said = lab.server.run("ss", &["-tnoiH", &filter]);
-        assert_contains(&said, &[&format!(" {algorithm} ")]);
-        assert_eq!(said.contains("timer:(keepalive"), is_probed, "{said}");
+        let socket = lab.server.run("ss", &["-tnoiH", &filter]);
+        assert_contains(&socket, &[&format!(" {algorithm} ")]);
+        assert_eq!(socket.contains("timer:(keepalive"), is_probed, "{socket}");
     }
 }

@@ -1,8 +1,10 @@
 //! TPROXY over UDP: replies leave from the address that the request was sent to, by reply sockets.
 
 use std::net::{SocketAddr, UdpSocket};
+use std::thread;
+use std::time::Duration;
 
-use super::{add, proxy};
+use super::{add_routes, proxy};
 use crate::harness::addr::{
     BALANCER_V4, BALANCER_V6, addr, fresh_client_like, fresh_client_v4, fresh_client_v6, v4,
 };
@@ -10,14 +12,12 @@ use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes::v2_udp;
 use crate::harness::lab::{Lab, wait_for};
 
-/// A link-local address is valid on its link only, and the reply has to leave by that.
+/// A link-local address is valid on its link only, so the reply has to leave by that link.
 #[test]
 fn reply_to_a_link_local_balancer_leaves_by_its_link() {
-    let lab = Lab::new();
+    let lab = lab_with_rules();
     lab.server.add_addresses("eth0", &["fe80::1/64"]);
     lab.balancer.add_addresses("lan", &["fe80::2/64"]);
-    let ports = "--tproxy-ports=10000-20000";
-    add(&lab.server, &[ports, "--tproxy-to=25577", "--protocol=udp"]);
     let args = ["--target-v6=[::1]:9000", "--trust=fe80::/10"];
     let _proxy = proxy(&lab.server, "udp", &args);
     let backend = DatagramSocket::bind(&lab.server, addr("[::1]:9000"));
@@ -42,22 +42,20 @@ fn reply_to_a_link_local_balancer_leaves_by_its_link() {
 #[test]
 fn replies_come_from_the_original_destination_port() {
     for dialect in ["each", "first"] {
-        let lab = Lab::new();
-        let ports = "--tproxy-ports=10000-20000";
-        add(&lab.server, &[ports, "--tproxy-to=25577", "--protocol=udp"]);
+        let lab = lab_with_rules();
         let args = ["--target-v4=127.0.0.1:9000", "--udp-header", dialect];
         let _proxy = proxy(&lab.server, "udp", &args);
         let backend = DatagramSocket::bind(&lab.server, addr("127.0.0.1:9000"));
         let balancer = DatagramSocket::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0));
-        let asked = [15_001, 15_002].map(|port| v4([10, 81, 0, 1], port));
+        let destinations = [15_001, 15_002].map(|port| v4([10, 81, 0, 1], port));
         let header = v2_udp(fresh_client_v4(), v4([203, 0, 113, 1], 53));
-        let seen = asked.map(|to| {
+        let clients = destinations.map(|to| {
             balancer.send(to, &[&header, b"ping"]);
             backend.recv().1
         });
-        assert_ne!(seen[0], seen[1]);
-        // The destination that was asked last replies first.
-        for (client, from) in seen.into_iter().zip(asked).rev() {
+        assert_ne!(clients[0], clients[1]);
+        // The reply to the last request comes first.
+        for (client, from) in clients.into_iter().zip(destinations).rev() {
             backend.send(client, &[b"pong"]);
             balancer.expect_datagram(b"pong", from);
         }
@@ -67,9 +65,7 @@ fn replies_come_from_the_original_destination_port() {
 /// Reply sockets expire as sessions do, and then their ports are free for other programs.
 #[test]
 fn expired_reply_sockets_free_their_ports() {
-    let lab = Lab::new();
-    let ports = "--tproxy-ports=10000-20000";
-    add(&lab.server, &[ports, "--tproxy-to=25577", "--protocol=udp"]);
+    let lab = lab_with_rules();
     let args = ["--target-v4=127.0.0.1:9000", "--close-after=1s"];
     let _proxy = proxy(&lab.server, "udp", &args);
     let backend = DatagramSocket::bind(&lab.server, addr("127.0.0.1:9000"));
@@ -88,9 +84,7 @@ fn expired_reply_sockets_free_their_ports() {
 /// A server on all addresses has the port from which the reply would have to leave.
 #[test]
 fn taken_reply_port_is_named_in_the_log() {
-    let lab = Lab::new();
-    let ports = "--tproxy-ports=10000-20000";
-    add(&lab.server, &[ports, "--tproxy-to=25577", "--protocol=udp"]);
+    let lab = lab_with_rules();
     let proxy = proxy(&lab.server, "udp", &["--target-v4=127.0.0.1:9000"]);
     let backend = DatagramSocket::bind(&lab.server, addr("127.0.0.1:9000"));
     let balancer = DatagramSocket::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0));
@@ -99,20 +93,17 @@ fn taken_reply_port_is_named_in_the_log() {
     balancer.send(to, &[&v2_udp(client, to), b"ping"]);
     backend.expect_datagram(b"ping", client);
     backend.send(client, &[b"pong"]);
-    proxy.wait_line("naming the port and the cure", |line| {
-        let says = |what| line.contains(what);
-        (says("WARN") && says("10.81.0.1:15001") && says("0.0.0.0") && says("--tproxy-ports"))
-            .then_some(())
+    proxy.wait_line("with the port and the remedy", |line| {
+        let parts = ["WARN", "10.81.0.1:15001", "0.0.0.0", "--tproxy-ports"];
+        parts.iter().all(|part| line.contains(part)).then_some(())
     });
 }
 
-/// Replies to datagrams of this host's own programs reach them, even on unconnected sockets. A request of a balancer is
-/// never taken for such a reply, even if the last datagram of its flow was the proxy's.
+/// Replies to datagrams of this host's own programs reach them rather than the proxy, even on unconnected sockets. A request of a
+/// balancer is never taken for such a reply, even if connection tracking knows its flow by a datagram of the proxy only.
 #[test]
 fn replies_to_this_hosts_own_datagrams_reach_it() {
-    let lab = Lab::new();
-    let ports = "--tproxy-ports=10000-20000";
-    add(&lab.server, &[ports, "--tproxy-to=25577", "--protocol=udp"]);
+    let lab = lab_with_rules();
     for key in ["udp_timeout", "udp_timeout_stream"] {
         let key = format!("net.netfilter.nf_conntrack_{key}");
         lab.server.sysctl(&key, "1");
@@ -123,24 +114,32 @@ fn replies_to_this_hosts_own_datagrams_reach_it() {
         ("127.0.0.1:9000", "0.0.0.0", "10.81.0.1", BALANCER_V4),
         ("[::1]:9000", "[::]", "[fd81::1]", BALANCER_V6),
     ] {
-        let elsewhere = DatagramSocket::bind(&lab.balancer, SocketAddr::new(balancer, 9000));
-        let asks = DatagramSocket::bind(&lab.server, addr(&format!("{any}:15000")));
-        asks.send(SocketAddr::new(balancer, 9000), &[b"hello?"]);
-        let (_, from) = elsewhere.recv();
+        let balancer_socket = DatagramSocket::bind(&lab.balancer, SocketAddr::new(balancer, 9000));
+        let program = DatagramSocket::bind(&lab.server, addr(&format!("{any}:15000")));
+        program.send(SocketAddr::new(balancer, 9000), &[b"hello?"]);
+        let (_, from) = balancer_socket.recv();
         assert_eq!(from, addr(&format!("{own}:15000")));
-        elsewhere.send(from, &[b"me"]);
-        asks.expect_datagram(b"me", SocketAddr::new(balancer, 9000));
+        balancer_socket.send(from, &[b"me"]);
+        program.expect_datagram(b"me", SocketAddr::new(balancer, 9000));
         // Once connection tracking has forgotten the request, it takes the proxy's reply for the first packet of a
         // flow.
         let backend = DatagramSocket::bind(&lab.server, addr(target));
         let to = addr(&format!("{own}:15001"));
         let client = fresh_client_like(to);
-        elsewhere.send(to, &[&v2_udp(client, to), b"one"]);
+        balancer_socket.send(to, &[&v2_udp(client, to), b"one"]);
         backend.expect_datagram(b"one", client);
-        std::thread::sleep(std::time::Duration::from_millis(1500));
+        thread::sleep(Duration::from_millis(1500));
         backend.send(client, &[b"back"]);
-        elsewhere.expect_datagram(b"back", to);
-        elsewhere.send(to, &[&v2_udp(client, to), b"two"]);
+        balancer_socket.expect_datagram(b"back", to);
+        balancer_socket.send(to, &[&v2_udp(client, to), b"two"]);
         backend.expect_datagram(b"two", client);
     }
+}
+
+/// A lab whose server redirects a range of UDP ports to the proxy.
+fn lab_with_rules() -> Lab {
+    let lab = Lab::new();
+    let ports = "--tproxy-ports=10000-20000";
+    add_routes(&lab.server, &[ports, "--tproxy-to=25577", "--protocol=udp"]);
+    lab
 }
