@@ -41,13 +41,13 @@ fn shipped_action_bans_a_client_behind_haproxy() {
         let text = list.read("denied");
         text.contains("\n2001:db8:9::9 # fail2ban sshd\n")
     });
-    // At its end it unbans all.
+    // fail2ban removes all bans when it stops.
     fail2ban.command(&rig.lab.server, "stop");
     assert_eq!(list.read("denied"), "# mine\n192.0.2.1\n");
 }
 
-/// The actions of fail2ban for a firewall match the client's address on loopback, where peername connects from it: new
-/// connections are rejected, which looks as if the server were down. An open one is not ended: it stands still.
+/// The firewall actions of fail2ban match the client's address on loopback, where peername connects from it. They reject new
+/// connections, which looks as if the server were down, and do not end open ones, which stall.
 #[test]
 fn firewall_actions_reject_new_connections_and_leave_open_ones() {
     for action in ["nftables-multiport", "iptables-multiport"] {
@@ -95,7 +95,7 @@ impl Fail2banRig {
         }
     }
 
-    /// Begins a session that lasts.
+    /// Begins a session that lasts for a minute.
     fn log_in(&self, from: IpAddr) -> Process {
         let mut args = self.sshd.ssh_args("root", from, FRONT_V4);
         args.push("echo logged in; sleep 60".to_owned());

@@ -38,17 +38,17 @@ servers! {
 
 #[test]
 fn haproxy_header_of_version_1_is_understood() {
-    from_haproxy("send-proxy");
+    assert_haproxy_header_understood("send-proxy");
 }
 
 #[test]
 fn haproxy_header_of_version_2_is_understood() {
-    from_haproxy("send-proxy-v2");
+    assert_haproxy_header_understood("send-proxy-v2");
 }
 
 #[test]
 fn haproxy_header_with_checksum_and_unique_id_is_understood() {
-    from_haproxy("send-proxy-v2 proxy-v2-options crc32c,unique-id");
+    assert_haproxy_header_understood("send-proxy-v2 proxy-v2-options crc32c,unique-id");
 }
 
 /// The header carries the TLS parameters of the client's connection: version, cipher, server name.
@@ -79,22 +79,19 @@ fn haproxy_health_checks_reach_the_server_as_the_proxy() {
         "check-send-proxy send-proxy-v2",
     ] {
         let lab = Lab::new();
-        let mut server = Some(Redis::start(&lab.server));
+        let server = Redis::start(&lab.server);
         let _proxy = Peername::proxy(&lab, &[]);
         let haproxy = Haproxy::start_checking_redis(&lab, LISTEN_V4, send);
         haproxy.wait_server_state(&lab, "UP");
-        let seen = server
-            .as_ref()
-            .map(|server| server.reported_client(&lab.client, FRONT_V4));
-        assert_eq!(seen, Some(CLIENT_V4), "{send}");
-        server = None;
+        let reported = server.reported_client(&lab.client, FRONT_V4);
+        assert_eq!(reported, CLIENT_V4, "{send}");
+        drop(server);
         haproxy.wait_server_state(&lab, "DOWN");
-        assert!(server.is_none());
     }
 }
 
-/// nginx that learns the client from a header of its own (realip) writes a line of two families where the client's differs from
-/// that of its listener.
+/// nginx that takes the client from a header that it received (realip) sends a header of two families where the client's family
+/// differs from that of nginx's listener.
 #[test]
 fn nginx_stream_header_of_two_families_is_understood() {
     let rig = ProxyRig::new(&[]);
@@ -132,10 +129,9 @@ fn curl_header_is_understood() {
     }
 }
 
-/// The control: without peername every server reports the balancer, so what the tests above see is peername's
-/// doing.
+/// The control: a server reports the peer of its connection, so the clients that the tests above see are peername's doing.
 #[test]
-fn without_peername_servers_see_the_balancer() {
+fn without_peername_a_server_sees_its_peer() {
     let lab = Lab::new();
     lab.server
         .sysctl("net.ipv4.ip_local_port_range", "40099 40099");
@@ -150,13 +146,13 @@ fn without_peername_servers_see_the_balancer() {
     );
 }
 
-/// The other control: HAProxy sends the header that the hand-made headers imitate.
+/// The control for the other tests' headers, which imitate those of HAProxy.
 #[test]
 fn without_peername_the_header_reaches_the_backend() {
     let lab = Lab::new();
     let backend = Backend::listen(&lab.server, LISTEN_V4);
     let _haproxy = Haproxy::start(&lab, LISTEN_V4, "send-proxy-v2");
-    let _client = crate::harness::conn::Conn::connect_and_send(&lab.client, FRONT_V4, b"x");
+    let _client = Conn::connect_and_send(&lab.client, FRONT_V4, b"x");
     let expected = header_bytes::v2(CLIENT_V4, FRONT_V4, &[]);
     assert_eq!(backend.accept().recv(expected.len()), expected);
 }
@@ -169,7 +165,7 @@ fn assert_sees_the_client<S: Server>() {
     assert_true_clients(&lab, &server);
 }
 
-fn from_haproxy(server_options: &str) {
+fn assert_haproxy_header_understood(server_options: &str) {
     for listen in [LISTEN_V4, LISTEN_V6] {
         let lab = Lab::new();
         let server = Python::start(&lab.server);

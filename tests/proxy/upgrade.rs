@@ -4,17 +4,19 @@ mod drain;
 mod load;
 
 use std::fs;
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use rustix::process::Signal;
+use peername_sys::process::pidfd::descendants;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4};
 use crate::harness::admin::get;
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Lab, Scratch, assert_contains, wait_until};
-use crate::harness::peername::PROXY_ARGS;
+use crate::harness::lab::{Lab, Process, Scratch, assert_contains, wait_until};
+use crate::harness::peername::{BINARY, PROXY_ARGS};
 use crate::harness::rig::proxy::header_for;
 use crate::harness::rig::upgrade::{Binary, UpgradeRig};
 use load::under_tcp_load;
@@ -38,7 +40,7 @@ fn hundred_upgrades_lose_no_connection() {
     rig.wait_drained();
 }
 
-/// Without a line for each connection.
+/// The usual arguments without `-v`, which logs a line for each connection.
 fn quiet_args() -> Vec<&'static str> {
     let args = PROXY_ARGS.iter().copied();
     args.filter(|arg| *arg != "-v").collect()
@@ -58,26 +60,26 @@ fn upgrade_applies_a_changed_configuration() {
     let scratch = Scratch::new();
     let file = scratch.write("proxy.toml", &(table(8443) + &table(8444)));
     let mut rig = UpgradeRig::start(&lab.server, &["proxy", &format!("--config={file}")]);
-    let at = |port| std::net::SocketAddr::new(LISTEN_V4.ip(), port);
-    let serves = |port| {
+    let listen = |port| SocketAddr::new(LISTEN_V4.ip(), port);
+    let assert_served = |port| {
         let client = fresh_client_v4();
-        let _down = Conn::connect_and_send(&lab.balancer, at(port), &header_for(client));
+        let _down = Conn::connect_and_send(&lab.balancer, listen(port), &header_for(client));
         assert_eq!(backend.accept().peer_addr(), client);
     };
-    serves(8443);
-    serves(8444);
+    assert_served(8443);
+    assert_served(8444);
     scratch.write("proxy.toml", &(table(8443) + &table(8445)));
     rig.upgrade(&lab.server).expect("it upgrades");
-    serves(8443);
-    serves(8445);
-    lab.balancer.wait_connection_refused(at(8444));
+    assert_served(8443);
+    assert_served(8445);
+    lab.balancer.wait_connection_refused(listen(8444));
     scratch.write("proxy.toml", "no configuration");
     let error = rig.upgrade(&lab.server).expect_err("a refusal");
     assert_contains(&error, &["proxy.toml"]);
-    serves(8443);
+    assert_served(8443);
 }
 
-/// Sockets of workers that there are no more are served by the others; further workers get sockets of their own.
+/// The listening sockets of workers that are left out are served by the others; additional workers open sockets of their own.
 #[test]
 fn upgrade_applies_another_number_of_workers() {
     let lab = Lab::new();
@@ -99,7 +101,7 @@ fn upgrade_applies_another_number_of_workers() {
             load.wait_served(20);
             scratch.write("proxy.toml", &config(workers));
             rig.upgrade(&lab.server).expect("it upgrades");
-            wait_until("so many workers", || {
+            wait_until("the number of workers", || {
                 fs::read_dir(format!("/proc/{}/task", rig.serving))
                     .is_ok_and(|threads| threads.flatten().filter(is_worker).count() == workers)
             });
@@ -108,9 +110,9 @@ fn upgrade_applies_another_number_of_workers() {
     });
 }
 
-/// The new process reports the upgrade that it came from, and keeps the log level and the maintenance that were set.
+/// The new process reports the upgrade, and keeps the log level and the maintenance that were set over the admin endpoint.
 #[test]
-fn upgrade_is_reported_by_the_new_process_which_keeps_what_was_set() {
+fn new_process_reports_the_upgrade_and_keeps_log_level_and_maintenance() {
     let lab = Lab::new();
     let scratch = Scratch::new();
     let path = scratch.path_text("admin.sock");
@@ -124,13 +126,12 @@ fn upgrade_is_reported_by_the_new_process_which_keeps_what_was_set() {
         serde_json::from_str(json).expect("JSON")
     };
     assert_eq!(status()["last_upgrade"], Value::Null);
-    let set = [&by_path[..], &["-X", "PUT", "-d", "debug"]].concat();
-    assert_eq!(get(&lab.server, &set, "/log-level"), "debug\n200");
-    let put = |word| {
-        let args = [&by_path[..], &["-X", "PUT", "-d", word]].concat();
-        get(&lab.server, &args, "/readyz")
+    let put = |path, value| {
+        let args = [&by_path[..], &["-X", "PUT", "-d", value]].concat();
+        get(&lab.server, &args, path)
     };
-    assert_eq!(put("maintenance"), "maintenance\n200");
+    assert_eq!(put("/log-level", "debug"), "debug\n200");
+    assert_eq!(put("/readyz", "maintenance"), "maintenance\n200");
     let old = rig.serving_inside();
     assert_eq!(status()["pid"].to_string(), old);
     rig.upgrade(&lab.server).expect("it upgrades");
@@ -143,12 +144,12 @@ fn upgrade_is_reported_by_the_new_process_which_keeps_what_was_set() {
     assert_eq!(get(&lab.server, &by_path, "/log-level"), "debug\n200");
     let readiness = get(&lab.server, &by_path, "/readyz");
     assert!(readiness.starts_with("maintenance"), "{readiness}");
-    assert_eq!(put("ready"), "ready\n200");
+    assert_eq!(put("/readyz", "ready"), "ready\n200");
     rig.upgrade(&lab.server).expect("it upgrades");
     assert_eq!(get(&lab.server, &by_path, "/readyz"), "ready\n200");
 }
 
-/// The binary is the one at the path, and SIGUSR2 does the same as the subcommand.
+/// SIGUSR2 does the same as `peername upgrade`.
 #[test]
 fn sigusr2_upgrades() {
     let lab = Lab::new();
@@ -158,15 +159,15 @@ fn sigusr2_upgrades() {
     rig.processes
         .wait_logged("upgraded: the new process serves");
     wait_until("the old process has ended", || {
-        let all = rig.servers();
-        all.len() == 1 && all != [rig.serving]
+        let pids = rig.servers();
+        pids.len() == 1 && pids != [rig.serving]
     });
     let client = fresh_client_v4();
     let _down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
     assert_eq!(backend.accept().peer_addr(), client);
 }
 
-/// Each process has rules of its own until it ends: there are always some, and none is left behind.
+/// Each process has rules of its own until it ends, so there is no moment without rules, and none is left behind.
 #[test]
 fn upgrade_keeps_the_routing_rules() {
     let lab = Lab::without_routes();
@@ -185,7 +186,7 @@ fn upgrade_keeps_the_routing_rules() {
     wait_until("no rule is left", || lab.server.routing_rules() == before);
 }
 
-/// The admin endpoint is never refused, and its path stays.
+/// Connections to the admin endpoint are never refused, and the path of its Unix socket stays.
 #[test]
 fn upgrade_hands_the_admin_endpoint_over() {
     let lab = Lab::new();
@@ -196,13 +197,12 @@ fn upgrade_hands_the_admin_endpoint_over() {
     for options in [&[by_path][..], &[by_tcp], &[by_tcp, by_path]] {
         let args = [PROXY_ARGS, options].concat();
         let mut rig = UpgradeRig::start(&lab.server, &args);
-        let get_by = |option: &str, resource: &str| match option.contains("unix") {
-            true => {
+        let get_by = |option: &str, resource: &str| {
+            if option.contains("unix") {
                 let url = format!("http://localhost{resource}");
                 lab.server
                     .run("curl", &["-sf", "--unix-socket", &path, &url])
-            }
-            false => {
+            } else {
                 let url = format!("http://127.0.0.1:9100{resource}");
                 lab.server.run("curl", &["-sf", &url])
             }
@@ -227,43 +227,37 @@ fn upgrade_hands_the_admin_endpoint_over() {
         let status = get("/status");
         assert_contains(&status, &["\"refused\": \"the new process"]);
         rig.signal(Signal::TERM);
-        wait_until("it has ended", || rig.servers().is_empty());
+        wait_until("the exit", || rig.servers().is_empty());
         assert!(!fs::exists(&path).expect("stat"));
     }
 }
 
-/// `pgrep` lists the helper, too.
+/// `pgrep` lists the launcher, too, so an operator may take it for the process to upgrade.
 #[test]
 fn upgrade_of_the_launcher_names_the_process_that_serves() {
     let lab = Lab::new();
     let mut rig = UpgradeRig::start(&lab.server, PROXY_ARGS);
-    let main = rig.serving;
+    let serving = rig.serving;
     let is_launcher = |pid: &u32| {
         let name = fs::read_to_string(format!("/proc/{pid}/comm"));
         name.is_ok_and(|name| name.trim() == "launcher")
     };
-    let helpers = peername_sys::process::pidfd::descendants(main);
-    rig.serving = helpers.into_iter().find(is_launcher).expect("a launcher");
+    let children = descendants(serving);
+    rig.serving = children.into_iter().find(is_launcher).expect("a launcher");
     let error = rig.upgrade(&lab.server).expect_err("a refusal");
-    assert_contains(&error, &[&format!("use --pid {main}")]);
+    assert_contains(&error, &[&format!("use --pid {serving}")]);
 }
 
-/// In a container, as its first process.
+/// As the first process of a container: without it, the container would end.
 #[test]
 fn process_1_is_not_upgraded() {
     let lab = Lab::new();
     let backend = Backend::listen(&lab.server, TARGET_V4);
-    let process = crate::harness::lab::Process::start_in_pid_namespace(
-        &lab.server,
-        crate::harness::peername::BINARY,
-        PROXY_ARGS,
-    );
+    let process = Process::start_in_pid_namespace(&lab.server, BINARY, PROXY_ARGS);
     process.wait_logged("listening");
-    let pids = peername_sys::process::pidfd::descendants(process.pid());
-    let pid = i32::try_from(pids[0])
-        .ok()
-        .and_then(rustix::process::Pid::from_raw);
-    rustix::process::kill_process(pid.expect("a pid"), Signal::USR2).expect("kill");
+    let pids = descendants(process.pid());
+    let pid = i32::try_from(pids[0]).ok().and_then(Pid::from_raw);
+    kill_process(pid.expect("a process id"), Signal::USR2).expect("kill");
     process.wait_logged("this process is PID 1");
     let client = fresh_client_v4();
     let _down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));

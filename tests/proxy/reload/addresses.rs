@@ -27,41 +27,39 @@ const OVERLAPPING: [&[&str]; 8] = [
     &["[::]:8443"],
 ];
 
-fn rig(
+/// Starts a proxy at an address of IPv4; returns it, and a function that writes its configuration file with other addresses.
+fn start(
     lab: &Lab,
     scratch: &Scratch,
     workers: &str,
     protocol: &str,
 ) -> (Peername, impl Fn(&[&str])) {
+    // A table for each address: over UDP the addresses of a table can't change.
     let table = move |address: &&str| {
         format!(
             "[[listen]]\naddress = {address:?}\nprotocol = \"{protocol}\"\n\
              target-v4 = \"{TARGET_V4}\"\ntrust = [\"any\"]\n"
         )
     };
-    // Over UDP the addresses of a table can't change.
-    let content = move |addresses: &[&str]| addresses.iter().map(table).collect::<String>();
-    let first = content(&["10.81.0.1:8443"]);
-    let config = format!("--config={}", scratch.write("proxy.toml", &first));
+    let write = move |addresses: &[&str]| {
+        let tables: String = addresses.iter().map(table).collect();
+        scratch.write("proxy.toml", &tables)
+    };
+    let config = format!("--config={}", write(&["10.81.0.1:8443"]));
     let args = ["proxy", "--log-format=json", &config, workers];
-    (
-        Peername::start_udp(&lab.server, &args),
-        move |addresses: &[&str]| {
-            scratch.write("proxy.toml", &content(addresses));
-        },
-    )
+    let proxy = Peername::start_udp(&lab.server, &args);
+    (proxy, move |addresses: &[&str]| drop(write(addresses)))
 }
 
-/// `[::]` beside an address of IPv4 does not accept IPv4, and can't be changed.
+/// A socket for `[::]` that was opened beside an address of IPv4 is for IPv6 only, and can't be changed to accept IPv4.
 #[test]
 fn reload_that_leaves_no_listener_for_ipv4_is_refused() {
     let (lab, scratch) = (Lab::new(), Scratch::new());
     let backend = Backend::listen(&lab.server, TARGET_V4);
-    let (proxy, put) = rig(&lab, &scratch, "--workers=1", "tcp");
+    let (proxy, write_addresses) = start(&lab, &scratch, "--workers=1", "tcp");
     let reload = |addresses: &[&str], says: &str| {
-        put(addresses);
-        proxy.signal(Signal::HUP);
-        proxy.wait_logged(says);
+        write_addresses(addresses);
+        proxy.reload(says);
     };
     reload(&["10.81.0.1:8443", "[::]:8443"], "\"opened\":\"[::]:8443\"");
     let refused = "reload refused, all stays as it was: [::]:8443 was opened for IPv6 only";
@@ -70,17 +68,13 @@ fn reload_that_leaves_no_listener_for_ipv4_is_refused() {
         &["0.0.0.0:8443", "[::]:8443"],
         "\"opened\":\"0.0.0.0:8443\"",
     );
-    put(&["[::]:8443"]);
-    proxy.signal(Signal::HUP);
-    wait_until("the second refusal", || {
-        proxy.log().matches(refused).count() == 2
-    });
+    reload(&["[::]:8443"], refused);
     let client = fresh_client_v4();
     let _down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
     let _up = backend.accept_from(client);
 }
 
-/// A service manager may pass a socket of IPv6 only: no client of IPv4 is lost by a reload.
+/// A service manager may pass a socket for IPv6 only. A reload then loses no client of IPv4, so it is not refused.
 #[test]
 fn reload_keeps_a_socket_of_ipv6_only() {
     let (lab, scratch) = (Lab::new(), Scratch::new());
@@ -101,7 +95,7 @@ fn reload_replaces_an_address_with_an_overlapping_one() {
     for workers in ["--workers=1", "--workers=2"] {
         let (lab, scratch) = (Lab::new(), Scratch::new());
         let backend = Backend::listen(&lab.server, TARGET_V4);
-        let (proxy, put) = rig(&lab, &scratch, workers, "tcp");
+        let (proxy, write_addresses) = start(&lab, &scratch, workers, "tcp");
         let open = |to: SocketAddr| {
             let client = fresh_client_v4();
             let down = Conn::connect_and_send(&lab.balancer, to, &header_for(client));
@@ -109,33 +103,30 @@ fn reload_replaces_an_address_with_an_overlapping_one() {
             (down, up)
         };
         let (down, up) = open(LISTEN_V4);
-        for (times, addresses) in (1..).zip(OVERLAPPING) {
-            put(addresses);
-            proxy.signal(Signal::HUP);
-            wait_until(&format!("{addresses:?}"), || {
-                let log = proxy.log();
-                assert!(!log.contains("refused"), "{addresses:?}: {log}");
-                log.matches("\"reloaded\"").count() == times
-            });
+        for (reloads, addresses) in (1..).zip(OVERLAPPING) {
+            write_addresses(addresses);
+            assert_reloads(&proxy, reloads);
             for _ in 0..5 {
                 open(LISTEN_V4);
             }
         }
         down.send(b"still");
         assert_eq!(up.recv(5), b"still");
-        // Another program still has the address.
+        // A start still fails where another program has the address.
         drop(proxy);
         let _other = Backend::listen(&lab.server, LISTEN_V4);
         let config = format!("--config={}", scratch.path_text("proxy.toml"));
         let output = Peername::run(&lab.server, &["proxy", &config, workers]);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_contains(&said, &["another program listens there"]);
+        assert_contains(
+            &String::from_utf8_lossy(&output.stderr),
+            &["another program listens there"],
+        );
     }
 }
 
 /// IPv4 is accepted at the addresses that are listed, and at no other.
 #[test]
-fn all_ipv6_addresses_beside_one_of_ipv4_open_no_other_of_ipv4() {
+fn ipv6_wildcard_beside_an_ipv4_address_accepts_no_other_ipv4() {
     let lab = Lab::new();
     let target = format!("--target={TARGET_V4}");
     let listen = ["--listen=127.0.0.1:8443", "--listen=[::]:8443"];
@@ -150,10 +141,10 @@ fn all_ipv6_addresses_beside_one_of_ipv4_open_no_other_of_ipv4() {
 fn reload_replaces_an_overlapping_address_over_udp() {
     for workers in ["--workers=1", "--workers=2"] {
         let (lab, scratch) = (Lab::new(), Scratch::new());
-        let (proxy, put) = rig(&lab, &scratch, workers, "udp");
+        let (proxy, write_addresses) = start(&lab, &scratch, workers, "udp");
         let backend = DatagramSocket::bind(&lab.server, TARGET_V4);
         let balancer = DatagramSocket::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0));
-        let echo = |client: SocketAddr| {
+        let assert_served = |client: SocketAddr| {
             let header = header_bytes::v2_udp(client, FRONT_V4);
             balancer.send(LISTEN_V4, &[&header, b"ping"]);
             backend.expect_datagram(b"ping", client);
@@ -161,19 +152,24 @@ fn reload_replaces_an_overlapping_address_over_udp() {
             balancer.expect_datagram(b"pong", LISTEN_V4);
         };
         let earlier = fresh_client_v4();
-        echo(earlier);
-        // Without the last change: the client's session at `[::]` goes on, and has the port that another one would need.
-        for (times, addresses) in (1..).zip(&OVERLAPPING[..6]) {
-            put(addresses);
-            proxy.signal(Signal::HUP);
-            wait_until(&format!("{addresses:?}"), || {
-                let log = proxy.log();
-                assert!(!log.contains("refused"), "{addresses:?}: {log}");
-                log.matches("\"reloaded\"").count() == times
-            });
+        assert_served(earlier);
+        // Without the last two changes: the session of `earlier` at `[::]` would go on, and have the port that its next session needs.
+        for (reloads, addresses) in (1..).zip(&OVERLAPPING[..6]) {
+            write_addresses(addresses);
+            assert_reloads(&proxy, reloads);
             // A new client, and one whose session was open before.
-            echo(fresh_client_v4());
-            echo(earlier);
+            assert_served(fresh_client_v4());
+            assert_served(earlier);
         }
     }
+}
+
+/// Sends SIGHUP, and waits until so many reloads have succeeded; panics if one is refused.
+#[track_caller]
+fn assert_reloads(proxy: &Peername, reloads: usize) {
+    proxy.signal(Signal::HUP);
+    wait_until("the reload", || {
+        assert_eq!(proxy.count_logged("refused"), 0, "{}", proxy.log());
+        proxy.count_logged("\"reloaded\"") == reloads
+    });
 }

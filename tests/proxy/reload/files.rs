@@ -28,8 +28,8 @@ fn endless_file_does_not_stop_later_reloads() {
     symlink("/dev/zero", &endless).expect("a link");
     let large = scratch.write("large", &"10.0.0.1\n".repeat(1 << 19));
     let secret = scratch.write("secret", "10.81.0.0/24\nroot:$6$salt$hash:19000\n");
-    let reload = |what: &str, says: &str| {
-        scratch.write("proxy.toml", what);
+    let reload = |content: &str, says: &str| {
+        scratch.write("proxy.toml", content);
         proxy.reload(says)
     };
     for (trust, says) in [
@@ -45,13 +45,13 @@ fn endless_file_does_not_stop_later_reloads() {
             Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(fresh_client_v4()));
         backend.accept();
     }
-    // The configuration file itself, too. The proxy opens it by name each time.
+    // The same for the configuration file, which each reload opens by its name.
     let aside = scratch.path_text("aside");
     lab.server.run("mv", &[&file, &aside]);
     lab.server.run("mkfifo", &[&file]);
     proxy.reload("proxy.toml: not a regular file");
     lab.server.run("rm", &[&file]);
-    // The next reload works, although those before were refused: it withdraws the balancer's trust.
+    // The next reload is applied, although the previous ones were refused: it withdraws the balancer's trust.
     scratch.write("trusted", "192.0.2.0/24\n");
     reload(&config(&list), "\"reloaded\"");
     Conn::assert_refused(&lab.balancer, LISTEN_V4);

@@ -9,7 +9,7 @@ use crate::harness::lab::{Lab, Process, Scratch};
 use crate::harness::peername::Peername;
 use crate::harness::rig::load::under_load;
 
-/// Each tenth reload is of an invalid file, each other one changes the header's version and has a listener more or less.
+/// Every tenth reload is of an invalid file. The others change the header's version, and add or remove a listener.
 #[test]
 fn forward_reloads_under_load_and_loses_no_request() {
     let mut rig = ForwardRig::new(&table(FRONT_V4, 2));
@@ -39,13 +39,14 @@ fn forward_reloads_under_load_and_loses_no_request() {
     assert_eq!(totals["reloads"], RELOADS - RELOADS / 10, "{totals}");
     assert_eq!(totals["reloads_refused"], RELOADS / 10, "{totals}");
     let log = rig.files.read("access.log");
-    let of_second = (1..=RELOADS).filter(|round| round % 2 == 1).count();
-    assert_eq!(log.lines().count(), served + of_second + 2);
-    let stranger = log.lines().find(|line| *line != "203.0.113.9");
-    assert_eq!(stranger, None, "each request came with its client");
+    let requests_of_second = (1..=RELOADS).filter(|round| round % 2 == 1).count();
+    // And the two of the long connection.
+    assert_eq!(log.lines().count(), served + requests_of_second + 2);
+    let other_client = log.lines().find(|line| *line != "203.0.113.9");
+    assert_eq!(other_client, None, "each request came with its client");
 }
 
-/// What can't change is refused by its key, and all else stays, too.
+/// A change that needs a restart is refused with its key, and nothing else of the file is applied.
 #[test]
 fn forward_refuses_what_needs_a_restart() {
     let udp = "[[forward]]\nlisten = [\"203.0.113.1:5353\"]\nto = \"10.81.0.1:5353\"\nprotocol = \"udp\"\n";
@@ -70,7 +71,7 @@ fn forward_refuses_what_needs_a_restart() {
     assert_eq!(rig.forward.count_logged("\"reloaded\""), 0);
 }
 
-/// A new session is sent to the new server, though the listener's socket stays; an open one stays with its own.
+/// The listener's socket stays, and new sessions go to the new server; open sessions stay with the old one.
 #[test]
 fn forward_reload_moves_new_udp_sessions() {
     let file = |port| {

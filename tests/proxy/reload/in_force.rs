@@ -13,38 +13,35 @@ use crate::harness::programs::browser::wait_page_shows;
 /// nothing.
 #[test]
 fn config_in_force_is_shown() {
-    let rig = ReloadRig::through(&[], &table(LISTEN_V4, &["10.81.0.0/24"]), &[ADMIN]);
+    let rig = ReloadRig::start_through(&[], &table(LISTEN_V4, &["10.81.0.0/24"]), &[ADMIN]);
     rig.proxy.wait_started();
-    let shown = || -> Value {
-        let answer = get(&rig.lab.server, &[], "/config");
-        let json = answer.strip_suffix("200").expect("200");
-        serde_json::from_str(json).expect("JSON")
-    };
-    let status = || -> Value {
-        let answer = get(&rig.lab.server, &[], "/status");
+    let get_json = |path| -> Value {
+        let answer = get(&rig.lab.server, &[], path);
         serde_json::from_str(answer.strip_suffix("200").expect("200")).expect("JSON")
     };
+    let config = || get_json("/config");
+    let status = || get_json("/status");
     assert_eq!(status()["last_reload"], Value::Null);
-    let config = shown();
-    assert_eq!(config["listen"][0]["trust"], json!(["10.81.0.0/24"]));
-    assert_eq!(config["listen"][0]["header-timeout"], json!("5s"));
-    assert_eq!(config["drain"], json!("30s"));
-    assert_eq!(config["listen"][0]["udp-header"], json!("each"));
-    assert_eq!(config["data-path"], json!("auto"));
-    assert_eq!(config["upgrade-drain"], json!("1h"));
-    assert!(config["workers"].as_u64().is_some(), "{config}");
+    let initial = config();
+    assert_eq!(initial["listen"][0]["trust"], json!(["10.81.0.0/24"]));
+    assert_eq!(initial["listen"][0]["header-timeout"], json!("5s"));
+    assert_eq!(initial["drain"], json!("30s"));
+    assert_eq!(initial["listen"][0]["udp-header"], json!("each"));
+    assert_eq!(initial["data-path"], json!("auto"));
+    assert_eq!(initial["upgrade-drain"], json!("1h"));
+    assert!(initial["workers"].as_u64().is_some(), "{initial}");
 
-    rig.file
+    rig.files
         .write("proxy.toml", &table(LISTEN_V4, &["10.81.0.0/16"]));
     rig.proxy.reload("\"reloaded\"");
     wait_until("the new configuration", || {
-        shown()["listen"][0]["trust"] == json!(["10.81.0.0/16"])
+        config()["listen"][0]["trust"] == json!(["10.81.0.0/16"])
     });
     assert_eq!(status()["last_reload"]["refused"], Value::Null);
     let applied = status()["last_reload"]["at"].as_u64().expect("a time");
-    rig.file.write("proxy.toml", "nonsense");
+    rig.files.write("proxy.toml", "nonsense");
     rig.proxy.reload("reload refused");
-    assert_eq!(shown()["listen"][0]["trust"], json!(["10.81.0.0/16"]));
+    assert_eq!(config()["listen"][0]["trust"], json!(["10.81.0.0/16"]));
     let refused = status()["last_reload"]["refused"].to_string();
     assert_contains(&refused, &["proxy.toml, line 1"]);
     for line in [

@@ -1,4 +1,4 @@
-//! Reload of UDP listeners: sessions go on by what they began with.
+//! Reload of UDP listeners: a session keeps the configuration that it began with.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::thread;
@@ -11,8 +11,8 @@ use crate::harness::header_bytes;
 use crate::harness::lab::wait_for;
 use crate::harness::rig::proxy::front_of;
 
-/// A reload adds and removes UDP listeners as a whole; sessions of those that stay are not affected, but a
-/// peer that is no longer trusted is not heard.
+/// A reload adds and removes UDP listeners as a whole. Sessions of listeners that stay go on, but datagrams of a peer that is no
+/// longer trusted are dropped.
 #[test]
 fn reload_changes_udp_listeners_and_trust() {
     let both = "protocol = \"both\"\n";
@@ -22,33 +22,33 @@ fn reload_changes_udp_listeners_and_trust() {
     let backend = DatagramSocket::bind(&rig.lab.server, TARGET_V4);
     let balancer = DatagramSocket::bind(&rig.lab.balancer, SocketAddr::new(BALANCER_V4, 0));
     let client = fresh_client_v4();
-    let ask = |listen, text: &[u8]| {
+    let send = |listen, text: &[u8]| {
         balancer.send(
             listen,
             &[&header_bytes::v2_udp(client, front_of(client)), text],
         );
     };
-    let answered = |listen, text: &[u8]| {
-        ask(listen, text);
+    let assert_answered = |listen, text: &[u8]| {
+        send(listen, text);
         backend.expect_datagram(text, client);
         backend.send(client, &[b"!"]);
         balancer.expect_datagram(b"!", listen);
     };
-    answered(LISTEN_V4, b"1");
+    assert_answered(LISTEN_V4, b"1");
     rig.reload(&more, "\"reloaded\"");
-    answered(LISTEN_V4, b"2");
+    assert_answered(LISTEN_V4, b"2");
     let changed = more.replace("protocol", "udp-header = \"spp\"\nprotocol");
     rig.reload(&changed, "can't change without a restart");
-    // It would have limits of its own, and be refused at each upgrade.
+    // An address that a reload adds to a table would have limits of its own, and be refused at each upgrade.
     let wider = one.replace("8443\"]", "8443\", \"10.81.0.1:8109\"]");
     rig.reload(&wider, "further addresses need a table of their own");
     rig.reload(&one, "\"reloaded\"");
-    answered(LISTEN_V4, b"3");
+    assert_answered(LISTEN_V4, b"3");
     rig.reload(&one.replace("10.81.0.0/24", "192.0.2.0/24"), "\"reloaded\"");
-    ask(LISTEN_V4, b"unheard");
+    send(LISTEN_V4, b"unheard");
     rig.proxy.wait_logged("datagrams refused: untrusted_peer");
     rig.reload(&one, "\"reloaded\"");
-    answered(LISTEN_V4, b"4");
+    assert_answered(LISTEN_V4, b"4");
     let totals = rig.stop();
     assert_eq!(totals["udp_sessions"], 1, "{totals}");
     assert_eq!(totals["datagrams_dropped"], "untrusted_peer=1", "{totals}");
@@ -63,20 +63,20 @@ fn later_listener_at_the_same_address_has_its_own_sessions() {
     let backend = DatagramSocket::bind(&rig.lab.server, TARGET_V4);
     let balancer = DatagramSocket::bind(&rig.lab.balancer, SocketAddr::new(BALANCER_V4, 0));
     let client = fresh_client_v4();
-    let ask = |text: &[u8]| {
+    let send = |text: &[u8]| {
         let header = header_bytes::v2_udp(client, front_of(client));
         balancer.send(udp_at(8101), &[&header, text]);
     };
-    ask(b"before");
+    send(b"before");
     backend.expect_datagram(b"before", client);
     for port in [8102, 8103] {
         rig.reload(&one, "\"reloaded\"");
-        // A session with traffic goes on for a moment.
+        // Traffic keeps the session of the removed listener alive.
         backend.send(client, &[b"media"]);
-        let another = udp(port).replace(&TARGET_V4.to_string(), "127.0.0.1:9");
-        rig.reload(&(one.clone() + &another), "\"reloaded\"");
+        let other_target = udp(port).replace(&TARGET_V4.to_string(), "127.0.0.1:9");
+        rig.reload(&(one.clone() + &other_target), "\"reloaded\"");
         backend.send(client, &[b"media"]);
-        ask(b"after");
+        send(b"after");
         backend.expect_datagram(b"after", client);
     }
 }
@@ -90,31 +90,31 @@ fn open_udp_sessions_outlive_their_listener() {
     let rig = ReloadRig::new(&more);
     let backend = DatagramSocket::bind(&rig.lab.server, TARGET_V4);
     let balancer = DatagramSocket::bind(&rig.lab.balancer, SocketAddr::new(BALANCER_V4, 0));
-    let ask = |client, text: &[u8]| {
+    let send = |client, text: &[u8]| {
         let header = header_bytes::v2_udp(client, front_of(client));
         balancer.send(udp_at(8101), &[&header, text]);
     };
     let client = fresh_client_v4();
-    let answered = |text: &[u8]| {
-        ask(client, text);
+    let assert_answered = |text: &[u8]| {
+        send(client, text);
         backend.expect_datagram(text, client);
         backend.send(client, &[b"!"]);
         balancer.expect_datagram(b"!", udp_at(8101));
     };
-    answered(b"1");
+    assert_answered(b"1");
     rig.reload(&one, "\"reloaded\"");
     for _ in 0..20 {
-        answered(b"2");
+        assert_answered(b"2");
         thread::sleep(Duration::from_millis(100));
     }
-    ask(v4([198, 51, 100, 8], 4000), b"new");
+    send(v4([198, 51, 100, 8], 4000), b"new");
     backend.assert_silent();
-    answered(b"2");
+    assert_answered(b"2");
     rig.reload(&more, "still drains its sessions");
     let bind = || UdpSocket::bind(udp_at(8101)).ok();
     wait_for("the port is free", || rig.lab.server.enter(bind));
     rig.reload(&more, "\"reloaded\"");
-    answered(b"3");
+    assert_answered(b"3");
 }
 
 const fn udp_at(port: u16) -> SocketAddr {

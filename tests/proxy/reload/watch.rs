@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 use std::{fs, thread};
 
-use super::{ReloadRig, both_listeners, table};
+use super::{PRIVILEGED, ReloadRig, both_listeners, table};
 use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
@@ -13,35 +13,35 @@ use crate::harness::lab::{Lab, Scratch};
 use crate::harness::peername::Peername;
 use crate::harness::rig::proxy::header_for;
 
-/// Written in place, replaced by an editor, and a list that the file names. A broken file is refused and leaves the old
-/// configuration; another file of the directory causes no reload.
+/// The file is reloaded when it is written in place and when an editor replaces it, and a list that the file names is, too. A broken
+/// file is refused and leaves the old configuration in force; another file of the directory causes no reload.
 #[test]
 fn watch_reloads_the_file_and_the_lists_it_names() {
-    let rig = ReloadRig::through(&[], &table(LISTEN_V4, &["10.81.0.0/24"]), &["--watch"]);
+    let rig = ReloadRig::start_through(&[], &table(LISTEN_V4, &["10.81.0.0/24"]), &["--watch"]);
     rig.proxy.wait_started();
-    rig.file.write("proxy.toml", &both_listeners());
+    rig.files.write("proxy.toml", &both_listeners());
     rig.proxy.wait_logged_times("\"reloaded\"", 1);
-    rig.connect(super::PRIVILEGED);
+    rig.connect(PRIVILEGED);
 
-    let list = rig.file.write("trusted", "10.81.0.0/24\n");
+    let list = rig.files.write("trusted", "10.81.0.0/24\n");
     let named = table(LISTEN_V4, &[&format!("@{list}")]);
-    let next = rig.file.write("proxy.toml.new", &named);
-    fs::rename(next, rig.file.path("proxy.toml")).expect("a rename");
+    let next = rig.files.write("proxy.toml.new", &named);
+    fs::rename(next, rig.files.path("proxy.toml")).expect("a rename");
     rig.proxy.wait_logged_times("\"reloaded\"", 2);
     rig.connect(LISTEN_V4);
 
-    rig.file.write("trusted", "192.0.2.0/24\n");
+    rig.files.write("trusted", "192.0.2.0/24\n");
     rig.proxy.wait_logged_times("\"reloaded\"", 3);
     Conn::assert_refused(&rig.lab.balancer, LISTEN_V4);
 
-    rig.file.write("trusted", "nonsense\n");
+    rig.files.write("trusted", "nonsense\n");
     rig.proxy.wait_logged_times("reload refused", 1);
     Conn::assert_refused(&rig.lab.balancer, LISTEN_V4);
-    rig.file.write("trusted", "10.81.0.0/24\n");
+    rig.files.write("trusted", "10.81.0.0/24\n");
     rig.proxy.wait_logged_times("\"reloaded\"", 4);
     rig.connect(LISTEN_V4);
 
-    rig.file.write("unrelated", "");
+    rig.files.write("unrelated", "");
     // Longer than the time in which a change is noticed.
     thread::sleep(Duration::from_secs(1));
     assert_eq!(rig.proxy.count_logged("\"reloaded\""), 4);
@@ -68,11 +68,11 @@ fn watch_reloads_a_config_map() {
     proxy.wait_started();
     for round in 1..=3 {
         revision(&format!("..{}", 2 * round), "192.0.2.0/24");
-        fs::remove_dir_all(map.path(&format!("..{}", 2 * round - 1))).expect("the old one");
+        fs::remove_dir_all(map.path(&format!("..{}", 2 * round - 1))).expect("the old revision");
         proxy.wait_logged_times("\"reloaded\"", 2 * round - 1);
         Conn::assert_refused(&lab.balancer, LISTEN_V4);
         revision(&format!("..{}", 2 * round + 1), "10.81.0.0/24");
-        fs::remove_dir_all(map.path(&format!("..{}", 2 * round))).expect("the old one");
+        fs::remove_dir_all(map.path(&format!("..{}", 2 * round))).expect("the old revision");
         proxy.wait_logged_times("\"reloaded\"", 2 * round);
         let client = fresh_client_v4();
         let _down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));

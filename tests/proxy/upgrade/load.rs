@@ -12,7 +12,7 @@ use crate::harness::pattern::{assert_same, pattern};
 use crate::harness::rig::load::{Load, SetOnDrop, under_load};
 use crate::harness::rig::proxy::header_for;
 
-/// Runs `test` while clients connect one after the other, beside one long transfer. Returns how many were served.
+/// Runs `test` while clients connect again and again and one long transfer goes on. Returns how many connections were served.
 #[track_caller]
 pub(crate) fn under_tcp_load(lab: &Lab, test: impl FnOnce(&Load)) -> usize {
     let listener = lab.server.enter(|| TcpListener::bind(TARGET_V4));
@@ -43,7 +43,7 @@ fn connect(lab: &Lab, client: SocketAddr) -> TcpStream {
     stream
 }
 
-/// One short connection: the backend reports the client's address, and returns what was sent.
+/// Opens a short connection, on which the backend has to report the client's address and return the bytes that were sent.
 fn exchange(lab: &Lab, number: u64) {
     let client = fresh_client_v4();
     let mut stream = connect(lab, client);
@@ -57,7 +57,7 @@ fn exchange(lab: &Lab, number: u64) {
     assert_same(&answer[greeting.len()..], &bytes);
 }
 
-/// One connection that is never idle for long.
+/// Exchanges data on one connection, which is never idle for long.
 fn transfer_until(lab: &Lab, is_over: &AtomicBool) {
     let client = fresh_client_v4();
     let mut stream = connect(lab, client);
@@ -78,7 +78,7 @@ fn transfer_until(lab: &Lab, is_over: &AtomicBool) {
     }
 }
 
-/// The backend's side of a connection.
+/// The backend's side of a connection: reports the client's address, and echoes.
 fn answer(mut stream: TcpStream) {
     thread::spawn(move || {
         let peer = stream.peer_addr()?;
@@ -90,6 +90,6 @@ fn answer(mut stream: TcpStream) {
 }
 
 const CLIENTS: usize = 4;
-/// So that no client's address and port is used twice in the minute that the proxy's end of it is in TIME_WAIT, also in
-/// a hundred upgrades.
+/// Limits the rate, so that even during a hundred upgrades no client's address and port is used again within the minute that the
+/// proxy's socket is in TIME_WAIT.
 const PAUSE: Duration = Duration::from_millis(20);
