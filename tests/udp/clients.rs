@@ -3,12 +3,13 @@
 use std::fs;
 use std::time::Duration;
 
+use super::dialects::header_in_dialect;
 use crate::harness::addr::{CLIENT_V4, FRONT_V4, LISTEN_V4, TARGET_V4, fresh_client_v4, v4};
 use crate::harness::admin::{self, ADMIN};
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
 use crate::harness::lab::{Lab, Scratch, assert_contains, wait_for};
-use crate::harness::peername::Peername;
+use crate::harness::peername::{Peername, words};
 use crate::harness::rig::proxy::front_of;
 use crate::harness::rig::udp::{DIALECTS, UdpRig, datagram_header_for, start_forward};
 
@@ -20,17 +21,13 @@ fn denied_client_gets_no_session_in_any_dialect() {
             "--deny-client=198.51.100.7",
             "--workers=1",
         ]);
-        let header = |client| match dialect {
-            "spp" => header_bytes::spp(client, front_of(client)),
-            _ => datagram_header_for(client),
-        };
         let (denied, other) = (fresh_client_v4(), v4([198, 51, 100, 8], 4001));
-        rig.send_from_balancer(&[&header(denied), b"denied"]);
+        rig.send_from_balancer(&[&header_in_dialect(dialect, denied), b"denied"]);
         if dialect == "first" {
             rig.send_from_balancer(&[b"a datagram of the flow"]);
         }
         rig.add_balancer_socket()
-            .send(LISTEN_V4, &[&header(other), b"other"]);
+            .send(LISTEN_V4, &[&header_in_dialect(dialect, other), b"other"]);
         rig.backend_v4.expect_datagram(b"other", other);
         rig.proxy
             .wait_logged("for example client 198.51.100.7 through 10.81.0.2;");
@@ -40,19 +37,18 @@ fn denied_client_gets_no_session_in_any_dialect() {
     }
 }
 
-/// In user space and offloaded to the kernel.
+/// In user space, and in the kernel, where the flow is removed.
 #[test]
 fn ban_ends_the_session_and_its_flow_in_the_kernel() {
-    for path in ["--data-path=userspace", "--data-path=kernel"] {
+    for relay in ["userspace", "kernel"] {
         let list = Scratch::new();
         let file = list.write("denied", "");
-        let rig = UdpRig::new(&[path, &format!("--deny-client=@{file}"), ADMIN]);
+        let rig = UdpRig::new(&[
+            &format!("--data-path={relay}"),
+            &format!("--deny-client=@{file}"),
+            ADMIN,
+        ]);
         let (denied, other) = (fresh_client_v4(), v4([198, 51, 100, 8], 4001));
-        let relay = if path.ends_with("kernel") {
-            "kernel"
-        } else {
-            "userspace"
-        };
         for client in [denied, other] {
             for _ in 0..40 {
                 rig.round_trip(client);
@@ -72,14 +68,14 @@ fn ban_ends_the_session_and_its_flow_in_the_kernel() {
         rig.backend_v4.assert_silent();
         rig.proxy.wait_outcome("access_revoked");
         fs::write(list.path("denied"), "").expect("an empty list");
-        wait_for("the client is let in", || {
+        wait_for("the client is served", || {
             rig.send_from_balancer(&[&datagram_header_for(denied), b"again"]);
             rig.backend_v4.recv_within(Duration::from_millis(20))
         });
     }
 }
 
-/// The datagrams that follow a refused header on the same flow are its client's, and not those of the client before it.
+/// Datagrams without a header that follow a refused header on a flow are dropped: they are not the previous client's.
 #[test]
 fn header_without_the_required_tlv_ends_its_flow() {
     for dialect in ["each", "first"] {
@@ -102,8 +98,8 @@ fn header_without_the_required_tlv_ends_its_flow() {
     }
 }
 
-/// As over TCP: the balancer's own datagrams need neither an entry nor a TLV, without a client, or with its own address if it is
-/// listed for it.
+/// The balancer's own datagrams need neither an entry nor a TLV. They have a header without a client, or with the balancer's
+/// address and port if it is listed in `--health-checks-from`.
 #[test]
 fn health_checks_need_no_entry_and_no_tlv() {
     for dialect in ["each", "first"] {
@@ -141,18 +137,14 @@ fn client_is_judged_although_its_header_names_the_peer() {
     ] {
         let mut rig = UdpRig::new(&[&format!("--udp-header={dialect}"), option]);
         let own = rig.balancer.socket().local_addr().expect("an address");
-        let header = match dialect {
-            "spp" => header_bytes::spp(own, FRONT_V4),
-            _ => header_bytes::v2_udp(own, FRONT_V4),
-        };
-        rig.send_from_balancer(&[&header, b"own"]);
+        rig.send_from_balancer(&[&header_in_dialect(dialect, own), b"own"]);
         rig.backend_v4.assert_silent();
         let drops = rig.stop_and_count_drops();
         assert_eq!(drops.get(reason), Some(&1), "{dialect} {option}: {drops:?}");
     }
 }
 
-/// There is no client: the ban is that of the peer.
+/// A health check has no client, so the ban is checked for the peer's address.
 #[test]
 fn ban_applies_to_health_checks() {
     for dialect in ["each", "first"] {
@@ -166,12 +158,13 @@ fn ban_applies_to_health_checks() {
 }
 
 #[test]
-fn spp_can_have_no_required_tlv() {
+fn required_tlv_is_refused_with_spp() {
     let lab = Lab::new();
-    let args = "proxy --target=127.0.0.1:443 --trust=any --protocol=udp --udp-header=spp --require-tlv=alpn=h3";
-    let args: Vec<_> = args.split(' ').collect();
-    let said = Peername::run_failing(&lab.server, &args, 2);
-    assert_contains(&said, &["--require-tlv"]);
+    let args = words(
+        "proxy --target=127.0.0.1:443 --trust=any --protocol=udp --udp-header=spp --require-tlv=alpn=h3",
+    );
+    let error = Peername::run_failing(&lab.server, &args, 2);
+    assert_contains(&error, &["--require-tlv"]);
 }
 
 /// `forward` has no header: the client is the peer.

@@ -17,13 +17,13 @@ use crate::harness::rig::udp::UdpRig;
 
 /// Two balancers with the same 500 clients, half of them IPv6 and so with the other target. Each client sends
 /// to two of the balancer's addresses, at two listeners: 4,000 sessions in all. A client's eight sessions
-/// differ in nothing but their path. 100,000 requests, or as many as PEERNAME_TEST_DATAGRAMS says.
+/// differ in nothing but their path. 100,000 requests, or as many as PEERNAME_TEST_DATAGRAMS names.
 #[test]
 fn no_reply_is_misdelivered() {
     deliver(&[]);
 }
 
-/// The same where the kernel serves half of the clients: the others differ in family from their balancers.
+/// The kernel serves half of the clients: the others differ in family from their balancers, and can't be offloaded.
 #[test]
 fn offload_misdelivers_no_reply() {
     let totals = deliver(&["--data-path=kernel"]);
@@ -41,28 +41,30 @@ fn deliver(args: &[&str]) -> Value {
     let stop = Arc::new(AtomicBool::new(false));
     let backends = [&rig.backend_v4, &rig.backend_v6].map(|backend| echo(backend.socket(), &stop));
     let clients: Vec<SocketAddr> = (0..500).map(client).collect();
-    // The session of each endpoint that a backend has seen.
+    // The session (path and client) of each endpoint that a backend has seen.
     let mut endpoints: HashMap<SocketAddr, (usize, usize)> = HashMap::new();
     for from in (0..request_count()).step_by(WINDOW) {
-        // The requests in flight fit the sockets' buffers, so that a datagram that is missing was lost by the
-        // proxy.
+        // The requests in flight fit the sockets' buffers, so a missing datagram was lost by the proxy.
         let mut waiting = HashSet::new();
         for number in from..from + WINDOW {
-            let asked = Asked {
+            let request = Request {
                 number,
                 path: number % paths.len(),
                 client: number / paths.len() % clients.len(),
             };
-            paths[asked.path].send_request(clients[asked.client], &asked);
-            waiting.insert(asked);
+            paths[request.path].send_request(clients[request.client], &request);
+            waiting.insert(request);
         }
         for (number, path) in paths.iter().enumerate() {
             for _ in 0..WINDOW / paths.len() {
-                let (asked, seen) = path.recv_reply();
-                assert_eq!(asked.path, number, "an answer to another's question");
-                assert!(waiting.remove(&asked), "twice, or late: {asked:?}");
-                assert_eq!(seen.ip(), clients[asked.client].ip(), "another client");
-                let session = (asked.path, asked.client);
+                let (request, seen) = path.recv_reply();
+                assert_eq!(request.path, number, "a reply on another path");
+                assert!(
+                    waiting.remove(&request),
+                    "a second reply, or a late one: {request:?}"
+                );
+                assert_eq!(seen.ip(), clients[request.client].ip(), "another client");
+                let session = (request.path, request.client);
                 let owner = *endpoints.entry(seen).or_insert(session);
                 assert_eq!(owner, session, "{seen} belongs to two sessions");
             }
@@ -83,12 +85,12 @@ fn deliver(args: &[&str]) -> Value {
 struct Path {
     balancer: DatagramSocket,
     listener: SocketAddr,
-    /// The balancer's address that the client has sent to.
+    /// The port of the balancer that the client has sent to.
     front: u16,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Asked {
+struct Request {
     number: usize,
     path: usize,
     client: usize,
@@ -119,28 +121,28 @@ fn client(number: u16) -> SocketAddr {
 }
 
 impl Path {
-    fn send_request(&self, client: SocketAddr, asked: &Asked) {
+    fn send_request(&self, client: SocketAddr, request: &Request) {
         let front = if client.is_ipv4() { FRONT_V4 } else { FRONT_V6 };
         let header = header_bytes::v2_udp(client, SocketAddr::new(front.ip(), self.front));
-        let question = format!("{} {} {}", asked.number, asked.path, asked.client);
+        let question = format!("{} {} {}", request.number, request.path, request.client);
         self.balancer
             .send(self.listener, &[&header, question.as_bytes()]);
     }
 
     /// Receives a reply; returns its request, and the client that the backend saw.
     #[track_caller]
-    fn recv_reply(&self) -> (Asked, SocketAddr) {
+    fn recv_reply(&self) -> (Request, SocketAddr) {
         let (bytes, from) = self.balancer.recv();
-        assert_eq!(from, self.listener, "an answer from another listener");
+        assert_eq!(from, self.listener, "a reply from another listener");
         let text = String::from_utf8(bytes).expect("text");
         let words: Vec<&str> = text.split(' ').collect();
-        let [number, path, client] = [0, 1, 2].map(|at| words[at].parse().expect("a number"));
-        let asked = Asked {
+        let [number, path, client] = [0, 1, 2].map(|index| words[index].parse().expect("a number"));
+        let request = Request {
             number,
             path,
             client,
         };
-        (asked, words[3].parse().expect("an endpoint"))
+        (request, words[3].parse().expect("an endpoint"))
     }
 }
 
@@ -168,4 +170,5 @@ fn request_count() -> usize {
         .map_or(100_000, |count| count.parse().expect("a number"))
 }
 
+/// Requests in flight.
 const WINDOW: usize = 80;

@@ -1,13 +1,12 @@
 //! The destination in the header of a datagram.
 
-use crate::harness::peername::words;
-
 use crate::harness::addr::{LISTEN_V4, addr, fresh_client_v4};
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes::{DGRAM_V4, LOCAL, raw, v2_udp};
+use crate::harness::peername::words;
 use crate::harness::rig::udp::UdpRig;
 
-/// Also for a client that has a session already (go-mmproxy sends everything to the first destination).
+/// A second destination of a client gets a session of its own: go-mmproxy sends everything to the first one.
 #[test]
 fn client_with_two_destinations_has_two_sessions() {
     let rig = UdpRig::new(&[

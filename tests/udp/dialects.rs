@@ -1,4 +1,4 @@
-//! Dialects: what each does with a header, and without one.
+//! Dialects: how each handles a datagram with a header, and one without.
 
 use std::net::SocketAddr;
 
@@ -31,7 +31,7 @@ fn every_dialect_serves_every_family_and_listener() {
             "0.0.0.0:8444",
             "[::]:8445",
         ];
-        let proxy = start(&lab, dialect, &listeners);
+        let proxy = start_proxy(&lab, dialect, &listeners);
         for (host, from, to) in [
             (&lab.balancer, BALANCER_V4, "10.81.0.1:8443"),
             (&lab.balancer, BALANCER_V6, "[fd81::1]:8443"),
@@ -48,9 +48,12 @@ fn every_dialect_serves_every_family_and_listener() {
     }
 }
 
-fn start(lab: &Lab, dialect: &str, listeners: &[&str]) -> Peername {
+fn start_proxy(lab: &Lab, dialect: &str, listeners: &[&str]) -> Peername {
     let dialect = format!("--udp-header={dialect}");
-    let listen: Vec<String> = listeners.iter().map(|l| format!("--listen={l}")).collect();
+    let listen: Vec<String> = listeners
+        .iter()
+        .map(|listener| format!("--listen={listener}"))
+        .collect();
     let mut args = vec![
         "proxy",
         "--protocol=udp",
@@ -79,9 +82,8 @@ fn converse(
         let balancer = DatagramSocket::bind(host, from);
         for round in 0..3_u8 {
             let header = match (dialect, round) {
-                ("spp", _) => header_bytes::spp(client, front_of(client)),
                 ("first", 1..) => vec![],
-                _ => datagram_header_for(client),
+                _ => header_in_dialect(dialect, client),
             };
             balancer.send(to, &[&header, &[b'?', round]]);
             backend.expect_datagram(&[b'?', round], client);
@@ -92,19 +94,15 @@ fn converse(
     }
 }
 
-/// Some senders name no port (kdig). The backend sees the client's address, and replies reach the balancer.
+/// Some senders, such as kdig, put port 0 in the header. The backend sees the client's address and any port, and replies reach
+/// the balancer.
 #[test]
 fn source_port_zero_is_any_port() {
     for dialect in ["each", "first", "spp"] {
         let rig = UdpRig::new(&[&format!("--udp-header={dialect}")]);
         let nameless = SocketAddr::new(fresh_client_v4().ip(), 0);
-        let (header, reply_header) = match dialect {
-            "spp" => {
-                let header = header_bytes::spp(nameless, front_of(nameless));
-                (header.clone(), header)
-            }
-            _ => (datagram_header_for(nameless), Vec::new()),
-        };
+        let header = header_in_dialect(dialect, nameless);
+        let reply_header: &[u8] = if dialect == "spp" { &header } else { &[] };
         // Two clients of one address, which only the balancer's ports tell apart.
         let senders = [rig.add_balancer_socket(), rig.add_balancer_socket()];
         let clients = senders.each_ref().map(|sender| {
@@ -117,14 +115,15 @@ fn source_port_zero_is_any_port() {
         for (sender, client) in senders.iter().zip(clients) {
             let answer = client.to_string();
             rig.backend_v4.send(client, &[answer.as_bytes()]);
-            sender.expect_datagram(&[&reply_header, answer.as_bytes()].concat(), LISTEN_V4);
+            sender.expect_datagram(&[reply_header, answer.as_bytes()].concat(), LISTEN_V4);
         }
     }
 }
 
-/// A relayed datagram has a client. `--without-client refuse` refuses the balancer's own, too.
+/// A relayed datagram without a client's address is always refused; `--without-client=refuse` refuses the balancer's own
+/// datagrams, too.
 #[test]
-fn datagram_without_a_client_is_refused_by_the_header_policy() {
+fn datagram_without_a_client_is_refused_on_request() {
     for dialect in ["each", "first"] {
         let dialect = format!("--udp-header={dialect}");
         let mut rig = UdpRig::new(&[&dialect, "--without-client=refuse"]);
@@ -141,7 +140,7 @@ fn datagram_without_a_client_is_refused_by_the_header_policy() {
     }
 }
 
-/// Neither dialect of PROXY headers reads the Simple Proxy Protocol, and the advice names the one that does.
+/// The dialects of PROXY headers do not read the Simple Proxy Protocol; the log names the dialect that does.
 #[test]
 fn header_of_another_dialect_is_named() {
     for dialect in ["each", "first"] {
@@ -161,15 +160,15 @@ fn dialect_each_drops_datagrams_without_a_header() {
     let front = front_of(client);
     let valid = datagram_header_for(client);
     let tcp = header_bytes::v2(client, front, &[]);
-    let with = |tlvs: &[u8]| {
+    let header_with = |tlvs: &[u8]| {
         let body = [&header_bytes::addresses(client, front), tlvs].concat();
         header_bytes::raw(header_bytes::PROXY, header_bytes::DGRAM_V4, &body)
     };
     let empty = header_bytes::tlv(header_bytes::NOOP, &[]);
-    rig.send_from_balancer(&[&with(&empty.repeat(64)), b"64"]);
+    rig.send_from_balancer(&[&header_with(&empty.repeat(64)), b"64"]);
     rig.backend_v4.expect_datagram(b"64", client);
-    let large = with(&header_bytes::tlv(header_bytes::NOOP, &[0; 300]));
-    let many = with(&empty.repeat(65));
+    let large = header_with(&header_bytes::tlv(header_bytes::NOOP, &[0; 300]));
+    let many = header_with(&empty.repeat(65));
     let refused: [(&[u8], &str); 7] = [
         (b"ping", "no_header"),
         (b"", "truncated"),
@@ -193,4 +192,12 @@ fn dialect_each_drops_datagrams_without_a_header() {
         assert!(dropped.contains_key(reason), "{reason}: {dropped:?}");
     }
     rig.proxy.wait_logged("use --udp-header first");
+}
+
+/// The header of `dialect` that a balancer puts before a datagram of this client.
+pub(super) fn header_in_dialect(dialect: &str, client: SocketAddr) -> Vec<u8> {
+    match dialect {
+        "spp" => header_bytes::spp(client, front_of(client)),
+        _ => datagram_header_for(client),
+    }
 }

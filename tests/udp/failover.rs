@@ -1,14 +1,14 @@
-//! Failover: after its balancer has failed, a client comes through another one. It keeps its port, and replies
-//! take the new path.
+//! Failover: when its balancer has failed, a client comes through another one. It keeps its port, and replies
+//! go through the new balancer.
 
 use std::thread;
 use std::time::Duration;
 
 use rustix::process::Signal;
 
+use super::dialects::header_in_dialect;
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4, v4};
 use crate::harness::datagram::DatagramSocket;
-use crate::harness::header_bytes;
 use crate::harness::lab::{Lab, Scratch};
 use crate::harness::peername::Peername;
 use crate::harness::rig::udp::{UdpRig, datagram_header_for};
@@ -20,42 +20,34 @@ fn client_keeps_its_port_through_another_balancer() {
         rig.lab.balancer.add_addresses("lan", &["10.81.0.3/24"]);
         let second = DatagramSocket::bind(&rig.lab.balancer, v4([10, 81, 0, 3], 0));
         let client = fresh_client_v4();
-        let proxy = v4([203, 0, 113, 1], 80);
-        let (header, reply) = match dialect {
-            "spp" => (
-                header_bytes::spp(client, proxy),
-                header_bytes::spp(client, proxy),
-            ),
-            _ => (datagram_header_for(client), Vec::new()),
-        };
-        let answered = |rig: &UdpRig, balancer: &DatagramSocket| {
+        let header = header_in_dialect(dialect, client);
+        let reply_header: &[u8] = if dialect == "spp" { &header } else { &[] };
+        let assert_reply_reaches = |rig: &UdpRig, balancer: &DatagramSocket| {
             rig.backend_v4.send(client, &[b"pong"]);
-            balancer.expect_datagram(&[&reply[..], b"pong"].concat(), LISTEN_V4);
+            balancer.expect_datagram(&[reply_header, b"pong"].concat(), LISTEN_V4);
         };
         rig.send_from_balancer(&[&header, b"first"]);
         rig.backend_v4.expect_datagram(b"first", client);
-        answered(&rig, &rig.balancer);
+        assert_reply_reaches(&rig, &rig.balancer);
         // As long as the first balancer sends, the client keeps a session there, and the session of the second one
         // can't have its port.
         second.send(LISTEN_V4, &[&header, b"too soon"]);
-        let (_, beside) = rig.backend_v4.recv();
-        assert!(
-            beside.ip() == client.ip() && beside.port() != client.port(),
-            "{beside}"
-        );
+        let (_, from) = rig.backend_v4.recv();
+        assert_eq!(from.ip(), client.ip());
+        assert_ne!(from.port(), client.port());
         rig.lab.balancer.add_addresses("lan", &["10.81.0.4/24"]);
         let third = DatagramSocket::bind(&rig.lab.balancer, v4([10, 81, 0, 4], 0));
-        thread::sleep(Duration::from_millis(3200));
+        thread::sleep(UNTIL_FAILOVER);
         for _ in 0..3 {
             third.send(LISTEN_V4, &[&header, b"failover"]);
             rig.backend_v4.expect_datagram(b"failover", client);
-            answered(&rig, &third);
+            assert_reply_reaches(&rig, &third);
         }
-        // Datagrams that the server sends on its own go to the balancer that sent last.
-        thread::sleep(Duration::from_millis(3200));
+        // Replies go to the balancer that sent last.
+        thread::sleep(UNTIL_FAILOVER);
         rig.send_from_balancer(&[&header, b"back"]);
         rig.backend_v4.expect_datagram(b"back", client);
-        answered(&rig, &rig.balancer);
+        assert_reply_reaches(&rig, &rig.balancer);
         assert_eq!(rig.stop()["udp_sessions"], 2);
     }
 }
@@ -65,13 +57,13 @@ fn client_keeps_its_port_through_another_balancer() {
 #[test]
 fn failover_applies_the_current_configuration() {
     let (lab, scratch) = (Lab::new(), Scratch::new());
-    let put = |port: u16| {
+    let write_config = |port: u16| {
         let content = format!(
             "[[listen]]\naddress = [\"{LISTEN_V4}\"]\nprotocol = \"udp\"\ntarget-v4 = \"127.0.0.1:{port}\"\ntrust = [\"any\"]\n"
         );
         scratch.write("proxy.toml", &content)
     };
-    let config = format!("--config={}", put(9000));
+    let config = format!("--config={}", write_config(9000));
     let proxy = Peername::start_udp(&lab.server, &["proxy", "--log-format=json", &config]);
     lab.balancer.add_addresses("lan", &["10.81.0.3/24"]);
     let balancer = |last| DatagramSocket::bind(&lab.balancer, v4([10, 81, 0, last], 0));
@@ -80,13 +72,16 @@ fn failover_applies_the_current_configuration() {
     let client = fresh_client_v4();
     first.send(LISTEN_V4, &[&datagram_header_for(client), b"before"]);
     old.expect_datagram(b"before", client);
-    put(9001);
+    write_config(9001);
     proxy.signal(Signal::HUP);
     proxy.wait_logged("\"reloaded\"");
     first.send(LISTEN_V4, &[&datagram_header_for(client), b"still"]);
     old.expect_datagram(b"still", client);
-    thread::sleep(Duration::from_millis(3200));
+    thread::sleep(UNTIL_FAILOVER);
     second.send(LISTEN_V4, &[&datagram_header_for(client), b"after"]);
     assert_eq!(new.recv().0, b"after");
     old.assert_silent();
 }
+
+/// A balancer counts as failed when it has not sent a client's datagrams for 3 s.
+const UNTIL_FAILOVER: Duration = Duration::from_millis(3200);

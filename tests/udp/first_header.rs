@@ -1,7 +1,9 @@
 //! `--udp-header=first`: after one header, the balancer's address and port identify the client (a flow).
 
+use std::thread;
 use std::time::Duration;
 
+use super::dialects::header_in_dialect;
 use crate::harness::addr::{FRONT_V4, LISTEN_V4, fresh_client_v4, v4};
 use crate::harness::header_bytes::{
     self, CRC32C, DGRAM_UNIX, DGRAM_V4, NOOP, PROXY, UNSPEC, addresses, raw, tlv,
@@ -26,7 +28,7 @@ fn header_alone_is_not_forwarded() {
     );
 }
 
-/// A balancer assigns a port to another client when the one before has ended.
+/// A balancer assigns its port to another client when the previous one has ended.
 #[test]
 fn new_header_replaces_the_client_of_a_flow() {
     let rig = UdpRig::new(&["--udp-header=first"]);
@@ -86,17 +88,17 @@ fn idle_flow_expires() {
     rig.send_from_balancer(&[&datagram_header_for(client), b"0"]);
     rig.backend_v4.expect_datagram(b"0", client);
     for _ in 0..8 {
-        std::thread::sleep(Duration::from_millis(500));
+        thread::sleep(Duration::from_millis(500));
         rig.send_from_balancer(&[b"again"]);
         rig.backend_v4.expect_datagram(b"again", client);
     }
-    std::thread::sleep(Duration::from_millis(3500));
+    thread::sleep(Duration::from_millis(3500));
     rig.send_from_balancer(&[b"too late"]);
     rig.backend_v4.assert_silent();
 }
 
-/// nginx sends version 1, which names TCP, in front of the first datagram. With `--strict-header` it is refused, and in the other
-/// dialects: then the log names the option that takes it.
+/// nginx sends a header of version 1, which names TCP, before the first datagram. Such a header is refused with
+/// `--strict-header` and in the other dialects, where the log names the option that accepts it.
 #[test]
 fn version_1_begins_a_flow_as_nginx_sends_it() {
     let client = fresh_client_v4();
@@ -126,7 +128,6 @@ fn version_1_begins_a_flow_as_nginx_sends_it() {
     }
 }
 
-/// A LOCAL header makes the flow the balancer's own.
 #[test]
 fn local_header_makes_a_flow_the_balancers() {
     let rig = UdpRig::new(&["--udp-header=first"]);
@@ -165,21 +166,21 @@ fn replies_keep_a_flow_alive() {
     for _ in 0..8 {
         rig.backend_v4.send(client, &[b"news"]);
         rig.balancer.expect_datagram(b"news", LISTEN_V4);
-        std::thread::sleep(Duration::from_millis(500));
+        thread::sleep(Duration::from_millis(500));
     }
     rig.send_from_balancer(&[b"thanks"]);
     rig.backend_v4.expect_datagram(b"thanks", client);
 }
 
-/// What begins like a header and is refused ends its flow: the datagrams that follow are the refused client's, and not those
-/// of the client before it. With the kernel data path, too, which can't carry such flows.
+/// A refused header ends its flow: the datagrams that follow belong to the refused client, not to the previous one. The kernel
+/// data path can't carry such flows, and changes nothing.
 #[test]
 fn refused_header_ends_its_flow() {
     for path in ["--data-path=userspace", "--data-path=kernel"] {
         let mut rig = UdpRig::new(&["--udp-header=first", "--max-header=300", path]);
         let (client, refused) = (fresh_client_v4(), refused_headers());
         for (what, header) in &refused {
-            for _ in 0..STEADY {
+            for _ in 0..ROUNDS_UNTIL_STEADY {
                 rig.round_trip(client);
             }
             rig.send_from_balancer(&[header, b"refused"]);
@@ -193,33 +194,28 @@ fn refused_header_ends_its_flow() {
     }
 }
 
-/// Each byte of a header behind its signature, with other values: whatever becomes of the header, the payload that follows is
-/// not the client's before it.
+/// Replaces each byte after a header's signature by other values. Whether or not the result is a valid header, the payload
+/// behind it is never taken for the previous client's.
 #[test]
-fn payload_behind_any_header_is_not_of_the_client_before() {
+fn payload_behind_a_corrupted_header_is_not_the_previous_clients() {
     for dialect in ["each", "first", "spp"] {
         let option = format!("--udp-header={dialect}");
         let rig = UdpRig::new(&[&option, "--data-path=userspace"]);
         let (client, other) = (fresh_client_v4(), v4([203, 0, 113, 99], 4001));
-        let header = |client| match dialect {
-            "spp" => header_bytes::spp(client, FRONT_V4),
-            _ => raw(
-                PROXY,
-                DGRAM_V4,
-                &[addresses(client, FRONT_V4), tlv(CRC32C, &[0; 4])].concat(),
-            ),
+        let valid = header_in_dialect(dialect, client);
+        let (others_header, signature_len) = match dialect {
+            "spp" => (header_in_dialect(dialect, other), 2),
+            _ => {
+                let body = [addresses(other, FRONT_V4), tlv(CRC32C, &[0; 4])].concat();
+                (raw(PROXY, DGRAM_V4, &body), 12)
+            }
         };
-        let valid = match dialect {
-            "spp" => header(client),
-            _ => datagram_header_for(client),
-        };
-        let after_magic = if dialect == "spp" { 2 } else { 12 };
-        for at in after_magic..header(other).len() {
+        for index in signature_len..others_header.len() {
             for value in [0x00, 0x01, 0x11, 0x20, 0x22, 0x31, 0x7f, 0xe0, 0xff] {
-                let mut mutated = header(other);
-                mutated[at] = value;
+                let mut corrupted = others_header.clone();
+                corrupted[index] = value;
                 rig.send_from_balancer(&[&valid, b"before"]);
-                rig.send_from_balancer(&[&mutated, b"of the other"]);
+                rig.send_from_balancer(&[&corrupted, b"of the other"]);
                 rig.send_from_balancer(&[b"behind the other"]);
                 rig.send_from_balancer(&[&valid, b"after"]);
                 let mut received = rig.backend_v4.recv();
@@ -228,7 +224,7 @@ fn payload_behind_any_header_is_not_of_the_client_before() {
                     assert_eq!(
                         received.1 == client,
                         is_before,
-                        "{dialect} {at} {value}: {received:?}"
+                        "{dialect} {index} {value}: {received:?}"
                     );
                     received = rig.backend_v4.recv();
                 }
@@ -237,19 +233,19 @@ fn payload_behind_any_header_is_not_of_the_client_before() {
     }
 }
 
-/// Each way in which a header can be refused while it is read, and two in which its source is.
+/// A header for each reason to refuse one while it is read, and some with a source that is refused.
 fn refused_headers() -> Vec<(&'static str, Vec<u8>)> {
     let (client, front) = (fresh_client_v4(), FRONT_V4);
     let block = addresses(client, front);
-    let with = |tlvs: &[u8]| raw(PROXY, DGRAM_V4, &[&block, tlvs].concat());
-    let from = |ip| header_bytes::v2_udp(v4(ip, 4001), front);
+    let header_with = |tlvs: &[u8]| raw(PROXY, DGRAM_V4, &[&block, tlvs].concat());
+    let header_from = |ip| header_bytes::v2_udp(v4(ip, 4001), front);
     vec![
-        ("too long", with(&tlv(NOOP, &[0; 300]))),
-        ("65 TLVs", with(&tlv(NOOP, &[]).repeat(65))),
-        ("a wrong checksum", with(&tlv(CRC32C, &[1, 2, 3, 4]))),
-        ("a TLV that overruns", with(&[NOOP, 0xff, 0xff])),
+        ("too long", header_with(&tlv(NOOP, &[0; 300]))),
+        ("65 TLVs", header_with(&tlv(NOOP, &[]).repeat(65))),
+        ("a wrong checksum", header_with(&tlv(CRC32C, &[1, 2, 3, 4]))),
+        ("a TLV that overruns", header_with(&[NOOP, 0xff, 0xff])),
         ("for TCP", header_bytes::v2(client, front, &[])),
-        ("cut off", with(&[])[..20].to_vec()),
+        ("cut off", header_with(&[])[..20].to_vec()),
         ("too short for its family", raw(PROXY, DGRAM_V4, &[0; 4])),
         ("version 3", raw(0x31, DGRAM_V4, &block)),
         ("command 2", raw(0x22, DGRAM_V4, &block)),
@@ -265,10 +261,10 @@ fn refused_headers() -> Vec<(&'static str, Vec<u8>)> {
             "version 1, a loopback source",
             header_bytes::v1(v4([127, 0, 0, 1], 4001), front),
         ),
-        ("a loopback source", from([127, 0, 0, 1])),
-        ("an unspecified source", from([0, 0, 0, 0])),
+        ("a loopback source", header_from([127, 0, 0, 1])),
+        ("an unspecified source", header_from([0, 0, 0, 0])),
     ]
 }
 
 /// Enough requests and replies that a session would be offloaded to the kernel.
-const STEADY: usize = 40;
+const ROUNDS_UNTIL_STEADY: usize = 40;

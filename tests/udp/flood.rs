@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4, v4};
 use crate::harness::rig::udp::{UdpRig, datagram_header_for};
 
-/// With limits that are reached at once.
+/// With limits that the flood reaches at once.
 #[test]
 fn flood_evicts_no_established_session() {
     let few_descriptors = ["prlimit", "--nofile=700:700"];
@@ -22,27 +22,26 @@ fn flood_evicts_no_established_session_by_default() {
     assert_withstands_flood(UdpRig::start_through(&descriptors, &["--workers=2"]), 4096);
 }
 
-/// With DNS, a table full of answered clients is the usual case. An eighth as many new clients at once get their
-/// replies. If more come at once, all of their requests still reach the backend.
+/// With DNS, a table full of answered clients is the usual case. If an eighth of its size of new clients comes at once, all of
+/// them get their replies. If more come at once, all of their requests still reach the backend.
 #[test]
 fn full_table_evicts_for_new_clients() {
     let rig = UdpRig::new(&["--workers=1", "--max-sessions-per-balancer=64"]);
     (0..64).for_each(|_| rig.round_trip(fresh_client_v4()));
-    let together = |new: usize| -> HashSet<SocketAddr> {
+    let send_at_once = |new: usize| -> HashSet<SocketAddr> {
         let clients: HashSet<_> = (0..new).map(|_| fresh_client_v4()).collect();
         for client in &clients {
             rig.send_from_balancer(&[&datagram_header_for(*client), b"new"]);
         }
-        let came = (0..new).map(|_| rig.backend_v4.recv());
-        let came: HashSet<_> = came.map(|(_, client)| client).collect();
-        assert_eq!(came, clients);
+        let received: HashSet<_> = (0..new).map(|_| rig.backend_v4.recv().1).collect();
+        assert_eq!(received, clients);
         clients
     };
-    for client in together(8) {
+    for client in send_at_once(8) {
         rig.backend_v4.send(client, &[b"answer"]);
         rig.balancer.expect_datagram(b"answer", LISTEN_V4);
     }
-    together(64);
+    send_at_once(64);
 }
 
 /// 100,000 distinct clients in 10 s against 50 that are answered: no reply is lost, and neither sessions nor
@@ -55,7 +54,7 @@ fn assert_withstands_flood(mut rig: UdpRig, sessions: usize) {
     let flood = rig.add_balancer_socket();
     let flooder = fresh_client_v4();
     let start = Instant::now();
-    let mut most = 0;
+    let mut max_fds = 0;
     for (round, client) in (0..FLOOD).step_by(100).zip(clients.iter().cycle()) {
         rig.send_from_balancer(&[&datagram_header_for(*client), &round.to_be_bytes()]);
         wait_request(&rig, *client, &round.to_be_bytes());
@@ -70,25 +69,27 @@ fn assert_withstands_flood(mut rig: UdpRig, sessions: usize) {
         wait_request(&rig, flooder, &last);
         rig.backend_v4.send(*client, &[b"answer"]);
         rig.balancer.expect_datagram(b"answer", LISTEN_V4);
-        most = most.max(rig.proxy.count_fds());
+        max_fds = max_fds.max(rig.proxy.count_fds());
         let due = Duration::from_millis(u64::from(round) / 10);
         std::thread::sleep(due.saturating_sub(start.elapsed()));
     }
     let elapsed = start.elapsed();
-    // Either worker opens a new session's socket before it closes that of the evicted one.
+    // Each of two workers opens a new session's socket before it closes that of the evicted one.
     let bound = idle + sessions + 2;
-    assert!(most <= bound, "{most} descriptors, {idle} before");
-    // Each is still open, without having sent anything.
+    assert!(max_fds <= bound, "{max_fds} descriptors, {idle} before");
+    // Their sessions are still open, although the clients have sent nothing since.
     for client in clients {
         rig.backend_v4.send(client, &[b"still here"]);
         rig.balancer.expect_datagram(b"still here", LISTEN_V4);
     }
     let memory = rig.proxy.resident_kib();
     let totals = rig.stop();
-    // Otherwise the flood was lost on its path and proved nothing.
-    let began = totals["udp_sessions"].as_u64().expect("a number");
-    assert!(began > u64::from(FLOOD), "{totals}");
-    println!("{FLOOD} clients in {elapsed:?}: at most {most} descriptors, {memory} KiB, {totals}");
+    // Fewer would mean that the flood was lost on its path, and proved nothing.
+    let sessions_begun = totals["udp_sessions"].as_u64().expect("a number");
+    assert!(sessions_begun > u64::from(FLOOD), "{totals}");
+    println!(
+        "{FLOOD} clients in {elapsed:?}: at most {max_fds} descriptors, {memory} KiB, {totals}"
+    );
 }
 
 /// Waits until this request has come to the backend, behind all that the flood has sent to it.

@@ -1,4 +1,4 @@
-//! `forward` and `proxy` make a pair without a balancer.
+//! `forward` in front of `proxy`, without another balancer.
 
 mod dns;
 mod iperf;
@@ -11,8 +11,10 @@ use crate::harness::admin::{ADMIN, wait_metric};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::datagram::DatagramSocket;
+use crate::harness::header_bytes;
 use crate::harness::lab::Lab;
 use crate::harness::peername::{PROXY_ARGS, Peername, words};
+use crate::harness::rig::udp::start_forward;
 
 #[test]
 fn forward_and_proxy_carry_datagrams() {
@@ -27,12 +29,7 @@ fn forward_and_proxy_carry_datagrams() {
         let lab = Lab::new();
         let backends = [TARGET_V4, TARGET_V6].map(|addr| DatagramSocket::bind(&lab.server, addr));
         let _proxy = Peername::udp_proxy(&lab, &[], &[&format!("--udp-header={receiver}")]);
-        let line = format!(
-            "forward --protocol=udp --listen=203.0.113.1:80 --listen=[2001:db8:9::1]:80 \
-             --to=10.81.0.1:8443 {sender}"
-        );
-        let args: Vec<&str> = line.split_ascii_whitespace().collect();
-        let _forward = Peername::start_udp(&lab.balancer, &args);
+        let _forward = start_forward(&lab, &words(sender));
         let fronts = [(CLIENT_V4, FRONT_V4), (CLIENT_V6, FRONT_V6)];
         for ((from, front), backend) in fronts.into_iter().zip(&backends) {
             let client = DatagramSocket::bind(&lab.client, from);
@@ -50,7 +47,7 @@ fn forward_and_proxy_carry_datagrams() {
     }
 }
 
-/// More clients than this host has ports towards the backend: each gets an answer, and the backend counts as up.
+/// There are more clients than ports towards the backend. Each client gets an answer, and no outage of the backend is logged.
 #[test]
 fn session_is_evicted_for_a_port() {
     let lab = Lab::new();
@@ -68,12 +65,14 @@ fn session_is_evicted_for_a_port() {
         client.expect_datagram(b"answer", FRONT_V4);
     }
     forward.wait_logged("widen net.ipv4.ip_local_port_range");
+    // 30 clients and 8 ports.
     let count = "peername_udp_evictions_total{reason=\"ports\"} 22";
     wait_metric(&lab.balancer, &[], count);
     assert!(!forward.log().contains("accepts no clients"));
 }
 
-/// The same over TCP, where no connection gives up its port: that is no fault of the backend.
+/// Over TCP no connection is evicted for its port, so a client is refused. The log does not report that as an outage of the
+/// backend.
 #[test]
 fn connection_without_a_port_is_not_blamed_on_the_backend() {
     let lab = Lab::new();
@@ -81,7 +80,7 @@ fn connection_without_a_port_is_not_blamed_on_the_backend() {
         .sysctl("net.ipv4.ip_local_port_range", "40000 40007");
     let address = "10.81.0.1:7000".parse().unwrap();
     let backend = Backend::listen(&lab.server, address);
-    // The client has the same ports, and as many connections to each address.
+    // The client has one port: it can open a connection to each of several listeners.
     let listen: Vec<_> = (80..89)
         .map(|port| SocketAddr::new(FRONT_V4.ip(), port))
         .collect();
@@ -99,15 +98,14 @@ fn connection_without_a_port_is_not_blamed_on_the_backend() {
     drop(open);
 }
 
-/// One process and one table for a service that has both transports, such as DNS.
+/// For a service over both transports, such as DNS.
 #[test]
 fn forward_and_proxy_carry_both_transports() {
     let lab = Lab::new();
     let datagrams = DatagramSocket::bind(&lab.server, TARGET_V4);
     let connections = Backend::listen(&lab.server, TARGET_V4);
     let _proxy = Peername::start_udp(&lab.server, &[PROXY_ARGS, &["--protocol=both"]].concat());
-    let line = "forward --protocol=both --listen=203.0.113.1:80 --to=10.81.0.1:8443";
-    let args: Vec<&str> = line.split_ascii_whitespace().collect();
+    let args = words("forward --protocol=both --listen=203.0.113.1:80 --to=10.81.0.1:8443");
     let _forward = Peername::start_udp(&lab.balancer, &args);
     let client = DatagramSocket::bind(&lab.client, CLIENT_V4);
     client.send(FRONT_V4, &[b"ask"]);
@@ -136,14 +134,8 @@ fn spp_reply_without_its_header_is_dropped() {
     let client = DatagramSocket::bind(&lab.client, CLIENT_V4);
     client.send(FRONT_V4, &[b"ask"]);
     let (bytes, from) = receiver.recv();
-    assert_eq!(
-        bytes,
-        [
-            &crate::harness::header_bytes::spp(CLIENT_V4, FRONT_V4)[..],
-            b"ask"
-        ]
-        .concat()
-    );
+    let header = header_bytes::spp(CLIENT_V4, FRONT_V4);
+    assert_eq!(bytes, [&header[..], b"ask"].concat());
     receiver.send(from, &[b"bare answer"]);
     client.assert_silent();
     receiver.send(from, &[&bytes]);

@@ -1,5 +1,6 @@
 //! NAT rules of other programs must not hide clients from a UDP backend.
 
+use std::thread;
 use std::time::Duration;
 
 use crate::harness::addr::{fresh_client_v4, fresh_client_v6};
@@ -8,7 +9,7 @@ use crate::harness::lab::wait_until;
 use crate::harness::nat_rules::{NatRules, ON_LOOPBACK};
 use crate::harness::rig::udp::{UdpRig, datagram_header_for};
 
-/// In user space and in the kernel: the backend gets no datagram of a client that it would take for another.
+/// The backend gets no datagram of a client that it would take for another, in user space and in the kernel.
 #[test]
 fn session_that_a_rule_masquerades_does_not_begin() {
     for rules in &ON_LOOPBACK {
@@ -27,7 +28,7 @@ fn session_that_a_rule_masquerades_does_not_begin() {
                 get(&rig.lab.server, &[], "/readyz").starts_with("ready; but clients like")
             });
             NatRules::remove(&rig.lab.server);
-            // Ports that the kernel has no connection tracking entry for.
+            // Fresh ports, for which connection tracking has no entry.
             for client in rules.clients() {
                 rig.round_trip(client);
             }
@@ -40,7 +41,7 @@ fn session_that_a_rule_masquerades_does_not_begin() {
     }
 }
 
-/// Connection tracking begins with the rule, so that it applies to sessions that are open and in use.
+/// The first NAT rule enables connection tracking, which then applies the rule to open sessions in use.
 #[test]
 fn active_session_is_verified_again() {
     let rig = UdpRig::new(&[ADMIN]);
@@ -52,7 +53,7 @@ fn active_session_is_verified_again() {
         for client in clients {
             rig.send_from_balancer(&[&datagram_header_for(client), b"secret"]);
         }
-        std::thread::sleep(Duration::from_millis(100));
+        thread::sleep(Duration::from_millis(100));
         let ready = get(&rig.lab.server, &[], "/readyz");
         ready.starts_with("ready; but clients like")
     });
@@ -63,13 +64,13 @@ fn active_session_is_verified_again() {
         count.lines().next()?.parse::<u64>().ok()
     };
     // Workers add their counts once a second.
-    std::thread::sleep(Duration::from_millis(1500));
+    thread::sleep(Duration::from_millis(1500));
     let before = refused();
     for client in clients {
         rig.send_from_balancer(&[&datagram_header_for(client), b"secret"]);
     }
-    let after = before.map_or(2, |before| before + 2);
-    wait_until("both are refused", || refused() == Some(after));
+    let expected = before.unwrap_or(0) + 2;
+    wait_until("both are refused", || refused() == Some(expected));
 }
 
 /// Connection tracking forgets an idle session before the proxy does, and then applies rules that were added meanwhile.
@@ -81,11 +82,12 @@ fn idle_session_is_verified_again() {
         .sysctl("net.netfilter.nf_conntrack_udp_timeout", "1");
     lab.server
         .sysctl("net.netfilter.nf_conntrack_udp_timeout_stream", "1");
-    let [rules, ..] = &ON_LOOPBACK;
-    let clients = rules.clients();
+    let [docker, ..] = &ON_LOOPBACK;
+    let clients = docker.clients();
     clients.iter().for_each(|client| rig.round_trip(*client));
-    rules.install(&rig.lab.server);
-    std::thread::sleep(Duration::from_secs(21));
+    docker.install(&rig.lab.server);
+    // The proxy verifies a session again that was idle for 20 s.
+    thread::sleep(Duration::from_secs(21));
     for client in clients {
         rig.send_from_balancer(&[&datagram_header_for(client), b"secret"]);
     }

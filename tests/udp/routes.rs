@@ -1,4 +1,5 @@
-//! Reply paths of a UDP server that is not on loopback, and what `doctor` and `proxy` report of one bound to all addresses.
+//! Reply paths of UDP servers: the rules for a server that is not on loopback, and the warnings of `doctor` and `proxy` about a
+//! server that is bound to all addresses.
 
 use std::net::SocketAddr;
 
@@ -8,7 +9,7 @@ use crate::harness::lab::{Lab, assert_contains};
 use crate::harness::peername::{Peername, words};
 use crate::harness::rig::udp::datagram_header_for;
 
-/// The rule for such a server names its protocol and port, so UDP needs one of its own.
+/// The rule for a server on another local address names its protocol and port, so UDP needs a rule of its own.
 #[test]
 fn backend_on_another_local_address_is_served() {
     let lab = Lab::without_routes();
@@ -53,12 +54,10 @@ fn doctor_reports_a_server_bound_to_all_addresses() {
         String::from_utf8(output.stdout).expect("text")
     };
     let wildcard = DatagramSocket::bind(&lab.server, v4([0, 0, 0, 0], 9000));
-    let said = doctor();
-    assert_contains(&said, &["bind it to 127.0.0.1:9000"]);
+    assert_contains(&doctor(), &["bind it to 127.0.0.1:9000"]);
     drop(wildcard);
     let _exact = DatagramSocket::bind(&lab.server, v4([127, 0, 0, 1], 9000));
-    let said = doctor();
-    assert_contains(&said, &["UDP socket: bound to 127.0.0.1:9000"]);
+    assert_contains(&doctor(), &["UDP socket: bound to 127.0.0.1:9000"]);
 }
 
 #[test]

@@ -1,22 +1,24 @@
-//! Sessions: what each must outlive, and what must not be confused with it.
+//! Sessions: which events a session outlives, how it ends, and that sessions are not confused with each other.
 
 mod listing;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
 use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
 
 use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4, v4};
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
 use crate::harness::lab::{WAIT_LIMIT, assert_contains, wait_for};
+use crate::harness::peername::words;
 use crate::harness::rig::proxy::front_of;
 use crate::harness::rig::udp::{UdpRig, datagram_header_for};
 
-use rustix::process::Signal;
-
-/// While the backend is down its host answers by ICMP, which ends no session: go-mmproxy never answers such a
-/// client again.
+/// While the backend is down its host answers by ICMP, which ends no session. With go-mmproxy, such a client gets no answer any
+/// more.
 #[test]
 fn session_outlives_a_backend_restart() {
     let mut rig = UdpRig::new(&[]);
@@ -26,7 +28,7 @@ fn session_outlives_a_backend_restart() {
     for client in clients.iter().cycle().take(60) {
         rig.send_from_balancer(&[&datagram_header_for(*client), b"hello?"]);
     }
-    std::thread::sleep(Duration::from_millis(100));
+    thread::sleep(Duration::from_millis(100));
     rig.backend_v4 = DatagramSocket::bind(&rig.lab.server, TARGET_V4);
     clients.iter().for_each(|client| rig.round_trip(*client));
     assert!(rig.stop_and_count_drops().contains_key("unreachable"));
@@ -39,7 +41,7 @@ fn pending_icmp_error_loses_no_datagram() {
     let client = fresh_client_v4();
     rig.round_trip(client);
     rig.backend_v4 = DatagramSocket::bind(&rig.lab.server, v4([127, 0, 0, 9], 9000));
-    // Suspended, the proxy then receives several batches of them, with errors in between.
+    // When it goes on, the suspended proxy has several batches of datagrams to send, with ICMP errors in between.
     rig.proxy.suspend();
     for size in 1..=80 {
         rig.send_from_balancer(&[&datagram_header_for(client), &vec![0; size]]);
@@ -48,7 +50,6 @@ fn pending_icmp_error_loses_no_datagram() {
     assert_eq!(rig.stop()["datagrams_to_upstream"], 81);
 }
 
-/// An empty datagram is relayed in both directions.
 #[test]
 fn empty_datagrams_are_relayed() {
     let rig = UdpRig::new(&[]);
@@ -60,7 +61,7 @@ fn empty_datagrams_are_relayed() {
     rig.round_trip(client);
 }
 
-/// As large as UDP allows: 65 507 bytes over IPv4, of which a request spends some on its header.
+/// UDP over IPv4 carries 65,507 bytes, of which a request needs some for its header.
 #[test]
 fn largest_datagrams_are_relayed() {
     let rig = UdpRig::new(&[]);
@@ -83,14 +84,15 @@ fn reply_too_large_for_its_header_is_dropped() {
     rig.send_from_balancer(&[&header, b"?"]);
     rig.backend_v4.expect_datagram(b"?", client);
     rig.backend_v4.send(client, &[&[1; 65_507]]);
-    rig.backend_v4.send(client, &[&[2; 65_507 - 38]]);
+    let largest = vec![2; 65_507 - header.len()];
+    rig.backend_v4.send(client, &[&largest]);
     rig.balancer
-        .expect_datagram(&[&header[..], &[2; 65_507 - 38]].concat(), LISTEN_V4);
+        .expect_datagram(&[header, largest].concat(), LISTEN_V4);
     assert_eq!(rig.stop_and_count_drops().get("too_large"), Some(&1));
 }
 
-/// A balancer that was restarted, or is behind NAT, comes from another port: the session is the same, and
-/// replies go to where it was last heard.
+/// A balancer that was restarted, or is behind NAT, comes from another port. The session stays the same, and replies go to the
+/// port that sent last.
 #[test]
 fn replies_follow_a_balancer_to_another_port() {
     let mut rig = UdpRig::new(&[]);
@@ -153,15 +155,15 @@ fn idle_session_expires() {
     rig.send_from_balancer(&[&datagram_header_for(unanswered), b"hello?"]);
     rig.backend_v4.expect_datagram(b"hello?", unanswered);
     let start = Instant::now();
-    let ended = |client: SocketAddr, outcome: &str| {
+    let wait_ended = |client: SocketAddr, outcome: &str| {
         let line = rig.proxy.wait_line("of the session", |line| {
-            let of_client = line.contains(&format!("\"client\":\"{client}\""));
-            (of_client && line.contains("ended")).then(|| line.to_owned())
+            let names_client = line.contains(&format!("\"client\":\"{client}\""));
+            (names_client && line.contains("ended")).then(|| line.to_owned())
         });
         assert_contains(&line, &[&format!("\"outcome\":\"{outcome}\"")]);
         line
     };
-    let line = ended(answered, "idle");
+    let line = wait_ended(answered, "idle");
     for field in [
         "\"listener\":\"10.81.0.1:8443\"",
         "\"upstream\":\"127.0.0.1:9000\"",
@@ -172,9 +174,9 @@ fn idle_session_expires() {
     ] {
         assert!(line.contains(field), "{field}: {line}");
     }
-    ended(unanswered, "unanswered");
+    wait_ended(unanswered, "unanswered");
     assert!(start.elapsed() < Duration::from_secs(4));
-    // Its descriptor is closed: a foreign program may have the address and port now.
+    // The session's socket is closed, so another program can have the address and port.
     rig.lab.server.ip("address add 198.51.100.7/32 dev lo");
     wait_for("the port is free", || {
         let bind = || std::net::UdpSocket::bind(answered).ok();
@@ -190,18 +192,18 @@ fn drain_delivers_pending_replies() {
     rig.send_from_balancer(&[&datagram_header_for(client), b"slow"]);
     rig.backend_v4.expect_datagram(b"slow", client);
     rig.proxy.signal(Signal::TERM);
-    std::thread::sleep(Duration::from_millis(300));
+    thread::sleep(Duration::from_millis(300));
     rig.backend_v4.send(client, &[b"answer"]);
     rig.balancer.expect_datagram(b"answer", LISTEN_V4);
     rig.send_from_balancer(&[&datagram_header_for(fresh_client_v4()), b"new"]);
     rig.backend_v4.assert_silent();
-    // The drain does not wait for a peer with datagrams that are dropped.
+    // The drain does not wait for a peer whose datagrams are dropped.
     let (stranger, is_over) = (rig.add_balancer_socket(), AtomicBool::new(false));
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         scope.spawn(|| {
             while !is_over.load(Relaxed) {
                 stranger.send(LISTEN_V4, &[b"no header"]);
-                std::thread::sleep(Duration::from_millis(100));
+                thread::sleep(Duration::from_millis(100));
             }
         });
         let status = rig.proxy.wait_exit(Duration::from_secs(3));
@@ -222,15 +224,15 @@ fn suspended_proxy_reads_its_sockets_before_it_exits() {
     rig.proxy.suspend();
     rig.send_from_balancer(&[&datagram_header_for(client), b"late"]);
     rig.backend_v4.send(client, &[b"too"]);
-    std::thread::sleep(Duration::from_secs(2));
+    thread::sleep(Duration::from_secs(2));
     rig.proxy.signal(Signal::CONT);
     rig.backend_v4.expect_datagram(b"late", client);
     rig.balancer.expect_datagram(b"too", LISTEN_V4);
     rig.proxy.wait_success(WAIT_LIMIT);
 }
 
-/// A session with a reply that arrived during the suspension is not idle, either. The proxy may handle the reply or the
-/// expiry first, so this is tried several times.
+/// A session is not idle if a reply arrived while the process was suspended. The proxy may handle the reply or the expiry
+/// first, so this is tried several times.
 #[test]
 fn pending_reply_keeps_a_session_alive() {
     let rig = UdpRig::new(&["--workers=1", "--close-after=1s"]);
@@ -239,36 +241,36 @@ fn pending_reply_keeps_a_session_alive() {
         rig.round_trip(client);
         rig.proxy.suspend();
         rig.backend_v4.send(client, &[b"late"]);
-        std::thread::sleep(Duration::from_millis(1500));
+        thread::sleep(Duration::from_millis(1500));
         rig.proxy.signal(Signal::CONT);
         rig.balancer.expect_datagram(b"late", LISTEN_V4);
     }
 }
 
-/// `ss --kill` destroys a session's socket, which then receives nothing; the client gets another. If it destroys a
-/// listener's socket, the proxy exits, to be restarted.
+/// When `ss --kill` destroys a session's socket, the client gets another session. When it destroys a listener's socket, the
+/// proxy exits, to be restarted.
 #[test]
 fn destroyed_session_socket_is_replaced() {
     let mut rig = UdpRig::new(&["--workers=1"]);
     let client = fresh_client_v4();
     rig.round_trip(client);
-    destroy(&rig, "dport = :9000");
+    destroy_sockets(&rig, "dport = :9000");
     wait_destroyed(&rig);
     rig.round_trip(client);
-    destroy(&rig, "sport = :8443");
+    destroy_sockets(&rig, "sport = :8443");
     let status = rig.proxy.wait_exit(Duration::from_secs(3));
     assert_eq!(status.and_then(|status| status.code()), Some(1));
 }
 
-/// The kernel reports the destruction of a socket once, maybe to a send in progress. From then on no event wakes the
-/// session, and a client that goes on sending would keep the session for ever.
+/// The kernel reports the destruction of a socket once, which another call may consume. From then on no event wakes the
+/// session, and a client that goes on sending would keep it alive for ever.
 #[test]
 fn destroyed_socket_is_noticed_by_sending() {
     let mut rig = UdpRig::new(&["--workers=1"]);
     let client = fresh_client_v4();
     rig.round_trip(client);
     rig.proxy.suspend();
-    destroy(&rig, "dport = :9000");
+    destroy_sockets(&rig, "dport = :9000");
     take_pending_errors(rig.proxy.pid());
     for _ in 0..3 {
         rig.send_from_balancer(&[&datagram_header_for(client), b"lost"]);
@@ -313,11 +315,7 @@ fn take_pending_errors(pid: u32) {
 }
 
 /// Destroys UDP sockets of the server's host, of any process.
-fn destroy(rig: &UdpRig, filter: &str) {
-    let args = [
-        &["-K", "-u", "-a", "-n"],
-        &filter.split(' ').collect::<Vec<_>>()[..],
-    ]
-    .concat();
+fn destroy_sockets(rig: &UdpRig, filter: &str) {
+    let args = [&["-K", "-u", "-a", "-n"], &words(filter)[..]].concat();
     rig.lab.server.run("ss", &args);
 }

@@ -1,12 +1,14 @@
 //! Trust and claimed sources over UDP.
 
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::harness::addr::{CLIENT_V4, LISTEN_V4, fresh_client_v4, v4};
+use crate::harness::addr::{CLIENT_V4, LISTEN_V4, fresh_client_v4, fresh_client_v6, v4};
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
+use crate::harness::lab::wait_for;
 use crate::harness::rig::proxy::front_of;
 use crate::harness::rig::udp::{UdpRig, datagram_header_for};
 use crate::harness::special_sources::{
@@ -31,7 +33,7 @@ fn untrusted_sender_is_dropped() {
     assert_eq!(rig.stop_and_count_drops().get("untrusted_peer"), Some(&3));
 }
 
-/// The sources of the TCP test, over UDP: no backend gets a datagram from an impossible client.
+/// No backend gets a datagram from a client that can't exist or that is this host.
 #[test]
 fn special_sources_are_dropped() {
     let mut rig = UdpRig::new(&[]);
@@ -46,14 +48,14 @@ fn special_sources_are_dropped() {
         let client = SocketAddr::new(ip.parse::<IpAddr>().expect("an address"), 40010);
         rig.send_from_balancer(&[&datagram_header_for(client), ip.as_bytes()]);
     }
-    let (v4, v6) = (fresh_client_v4(), crate::harness::addr::fresh_client_v6());
-    rig.round_trip(v4);
-    rig.round_trip(v6);
+    rig.round_trip(fresh_client_v4());
+    rig.round_trip(fresh_client_v6());
     let dropped = rig.stop_and_count_drops();
-    let of_sources = dropped
+    let refusals: u64 = dropped
         .iter()
-        .filter(|(reason, _)| reason.starts_with("source_"));
-    let refusals: u64 = of_sources.map(|(_, count)| count).sum();
+        .filter(|(reason, _)| reason.starts_with("source_"))
+        .map(|(_, count)| count)
+        .sum();
     assert_eq!(refusals, refused.len() as u64, "{dropped:?}");
 }
 
@@ -95,7 +97,7 @@ fn second_balancer_gets_another_port() {
     assert_eq!(rig.stop()["port_collisions"], 1);
 }
 
-/// Datagrams of a client that wait while two balancers send them reach the server in the order of each balancer.
+/// A client's datagrams that queue at the suspended proxy reach the server in the order in which each balancer has sent them.
 #[test]
 fn order_of_each_of_two_balancers_is_kept() {
     let rig = UdpRig::new(&["--workers=1"]);
@@ -112,13 +114,16 @@ fn order_of_each_of_two_balancers_is_kept() {
     rig.proxy.signal(Signal::CONT);
     let all: Vec<_> = (0..40).map(|_| rig.backend_v4.recv().0).collect();
     for balancer in [1, 2] {
-        let of_balancer = all.iter().filter(|bytes| bytes[0] == balancer);
-        let rounds: Vec<_> = of_balancer.map(|bytes| bytes[1]).collect();
+        let rounds: Vec<_> = all
+            .iter()
+            .filter(|bytes| bytes[0] == balancer)
+            .map(|bytes| bytes[1])
+            .collect();
         assert_eq!(rounds, (0..20).collect::<Vec<_>>(), "{all:?}");
     }
 }
 
-/// With `--on-port-collision=fail` the second session, which could not have the client's port, is refused.
+/// With `--on-port-collision=fail`, the second session is refused, because it can't have the client's port.
 #[test]
 fn second_balancer_is_refused_on_request() {
     let mut rig = UdpRig::new(&["--on-port-collision=fail"]);
@@ -132,8 +137,8 @@ fn second_balancer_is_refused_on_request() {
     assert_eq!(rig.stop_and_count_drops().get("port_taken"), Some(&1));
 }
 
-/// A program that is bound to the client's address and port already keeps them, even if it would share them
-/// (SO_REUSEADDR, SO_REUSEPORT). Neither does it receive the client's replies, nor does the client receive the program's.
+/// Another program that is bound to the client's address and port keeps them, even if it allows sharing (SO_REUSEADDR,
+/// SO_REUSEPORT). The session gets another port, so neither receives the replies of the other.
 #[test]
 fn foreign_socket_on_the_clients_endpoint_is_a_collision() {
     let mut rig = UdpRig::new(&[]);
@@ -148,10 +153,10 @@ fn foreign_socket_on_the_clients_endpoint_is_a_collision() {
         socket
     });
     rig.lab.server.ip("address del 198.51.100.7/32 dev lo");
-    crate::harness::lab::wait_for("the address is free again", || {
+    wait_for("the client is served from another port", || {
         rig.send_from_balancer(&[&datagram_header_for(client), b"ping"]);
         rig.backend_v4
-            .recv_within(std::time::Duration::from_millis(50))
+            .recv_within(Duration::from_millis(50))
             .map(|(_, from)| assert_ne!(from.port(), client.port()))
     });
     assert_eq!(rig.stop()["port_collisions"], 1);

@@ -20,7 +20,7 @@ fn hundred_upgrades_lose_no_datagram() {
     upgrade_under_load(Header::Each, 100, &[]);
 }
 
-/// The new process has to know the sessions of the dialect with a header in front of the first datagram only.
+/// In the dialect `first`, the new process needs the clients of all flows, as no later datagram names them.
 #[test]
 fn upgrades_lose_no_datagram_of_other_dialects() {
     for header in [Header::First, Header::Spp] {
@@ -28,16 +28,16 @@ fn upgrades_lose_no_datagram_of_other_dialects() {
     }
 }
 
-/// Offloaded sessions return to user space before the handover, and the new process offloads them again.
+/// Offloaded sessions return to user space for the handover, and the new process offloads them again.
 #[test]
 fn upgrades_lose_no_offloaded_datagram() {
     for header in [Header::Each, Header::Spp] {
-        let carried = upgrade_under_load(header, 10, &["--data-path=kernel"]);
-        assert!(carried > 0, "nothing was offloaded");
+        let offloaded = upgrade_under_load(header, 10, &["--data-path=kernel"]);
+        assert!(offloaded > 0, "nothing was offloaded");
     }
 }
 
-/// Returns how many datagrams the last process offloaded.
+/// Asserts that upgrades lose no datagram; returns how many datagrams the kernel carried for the last process.
 fn upgrade_under_load(header: Header, count: usize, further: &[&str]) -> u64 {
     let lab = Lab::new();
     let usual = PROXY_ARGS.iter().copied().filter(|arg| *arg != "-v");
@@ -60,7 +60,7 @@ fn upgrade_under_load(header: Header, count: usize, further: &[&str]) -> u64 {
     totals["datagrams_in_kernel"].as_u64().expect("a number")
 }
 
-/// The groups keep their sockets, and with them the steering of clients to workers.
+/// The sockets of a listener stay the same, so clients are steered to the same sockets with another number of workers.
 #[test]
 fn number_of_workers_may_change_with_sessions_open() {
     let lab = Lab::new();
@@ -85,7 +85,7 @@ fn number_of_workers_may_change_with_sessions_open() {
     assert_eq!(answered, sent, "{}", rig.processes.log());
 }
 
-/// An upgrade that changes the dialect of a group with sessions is refused; a group may be removed.
+/// An upgrade that changes the dialect of a listener is refused; one that removes the listener is not.
 #[test]
 fn changed_dialect_is_refused() {
     let lab = Lab::new();
@@ -102,25 +102,25 @@ fn changed_dialect_is_refused() {
     let balancer = DatagramSocket::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0));
     let backend = DatagramSocket::bind(&lab.server, TARGET_V4);
     let client = fresh_client_v4();
-    let serves = |port| {
+    let assert_served = |port| {
         let to = SocketAddr::new(LISTEN_V4.ip(), port);
         balancer.send(to, &[&datagram_header_for(client), b"?"]);
         backend.expect_datagram(b"?", client);
         backend.send(client, &[b"!"]);
         balancer.expect_datagram(b"!", to);
     };
-    serves(8443);
+    assert_served(8443);
     config(8443, "spp");
     let error = rig.upgrade(&lab.server).expect_err("a refusal");
     assert_contains(&error, &["can't change at an upgrade"]);
-    serves(8443);
+    assert_served(8443);
     config(8444, "each");
     rig.upgrade(&lab.server).expect("it upgrades");
     rig.wait_drained();
-    serves(8444);
+    assert_served(8444);
 }
 
-/// `forward` moves its sessions too: the receiver sees the same sender.
+/// `forward` hands its sessions over, too: the receiver sees the same sender.
 #[test]
 fn forward_keeps_its_sessions() {
     let lab = Lab::new();
@@ -136,7 +136,7 @@ fn forward_keeps_its_sessions() {
     let (bytes, from) = receiver.recv();
     assert!(
         bytes.len() > 3 && bytes.ends_with(b"one"),
-        "the first has a header"
+        "the first datagram has a header"
     );
     for round in 0..3 {
         rig.upgrade(&lab.server).expect("it upgrades");

@@ -13,11 +13,11 @@ use crate::harness::rig::udp::{DIALECTS, start_forward};
 fn unbound_logs_the_client_behind_dnsdist() {
     let lab = Lab::new();
     let scratch = Scratch::new();
-    let unbound = unbound(&lab, &scratch);
+    let unbound = start_unbound(&lab, &scratch);
     let _proxy = Peername::start_udp(&lab.server, PROXY);
-    let _dnsdist = dnsdist(&lab, &scratch);
-    logged_client(&lab, &unbound, CLIENT_V4, FRONT_V4);
-    logged_client(&lab, &unbound, CLIENT_V6, FRONT_V6);
+    let _dnsdist = start_dnsdist(&lab, &scratch);
+    assert_client_logged(&lab, &unbound, CLIENT_V4, FRONT_V4);
+    assert_client_logged(&lab, &unbound, CLIENT_V6, FRONT_V6);
 }
 
 /// The same behind nginx, which puts a header of version 1 on the first datagram of a client, and none on the next ones.
@@ -25,12 +25,12 @@ fn unbound_logs_the_client_behind_dnsdist() {
 fn unbound_logs_the_client_behind_nginx() {
     let lab = Lab::new();
     let scratch = Scratch::new();
-    let unbound = unbound(&lab, &scratch);
+    let unbound = start_unbound(&lab, &scratch);
     let first = ["--udp-header=first", "--log-format=json", "-v"];
     let proxy = Peername::start_udp(&lab.server, &[PROXY, &first].concat());
     let _nginx = NginxStream::start_udp(&lab, LISTEN_V4);
-    logged_client(&lab, &unbound, CLIENT_V4, FRONT_V4);
-    logged_client(&lab, &unbound, CLIENT_V6, FRONT_V6);
+    assert_client_logged(&lab, &unbound, CLIENT_V4, FRONT_V4);
+    assert_client_logged(&lab, &unbound, CLIENT_V6, FRONT_V6);
     assert!(
         !proxy.log().contains("datagrams refused"),
         "{}",
@@ -44,20 +44,20 @@ fn unbound_logs_the_client_behind_forward() {
     for (sender, receiver) in DIALECTS {
         let lab = Lab::new();
         let scratch = Scratch::new();
-        let unbound = unbound(&lab, &scratch);
+        let unbound = start_unbound(&lab, &scratch);
         let _proxy = Peername::start_udp(&lab.server, &[PROXY, &[receiver]].concat());
         let _forward = start_forward(&lab, &[sender]);
-        logged_client(&lab, &unbound, CLIENT_V4, FRONT_V4);
-        logged_client(&lab, &unbound, CLIENT_V6, FRONT_V6);
+        assert_client_logged(&lab, &unbound, CLIENT_V4, FRONT_V4);
+        assert_client_logged(&lab, &unbound, CLIENT_V6, FRONT_V6);
     }
 }
 
-/// TCP beside UDP in one proxy, since a name server has both.
+/// One proxy serves a name server over TCP and UDP.
 #[test]
 fn one_process_serves_tcp_and_udp() {
     let lab = Lab::new();
     let scratch = Scratch::new();
-    let unbound = unbound(&lab, &scratch);
+    let unbound = start_unbound(&lab, &scratch);
     let proxy: Vec<&str> = PROXY
         .iter()
         .map(|arg| match *arg {
@@ -66,8 +66,8 @@ fn one_process_serves_tcp_and_udp() {
         })
         .collect();
     let _proxy = Peername::start_udp(&lab.server, &proxy);
-    let _dnsdist = dnsdist(&lab, &scratch);
-    logged_client(&lab, &unbound, CLIENT_V4, FRONT_V4);
+    let _dnsdist = start_dnsdist(&lab, &scratch);
+    assert_client_logged(&lab, &unbound, CLIENT_V4, FRONT_V4);
     let answer = dig(&lab, CLIENT_V4, FRONT_V4, "tcp.example", "+tcp");
     assert_contains(&answer, &["192.0.2.53"]);
     wait_until("the query is in unbound's log", || {
@@ -76,7 +76,7 @@ fn one_process_serves_tcp_and_udp() {
     });
 }
 
-fn logged_client(lab: &Lab, unbound: &Process, client: SocketAddr, front: SocketAddr) {
+fn assert_client_logged(lab: &Lab, unbound: &Process, client: SocketAddr, front: SocketAddr) {
     let name = if client.is_ipv4() {
         "v4.example"
     } else {
@@ -103,7 +103,7 @@ fn dig(lab: &Lab, client: SocketAddr, front: SocketAddr, name: &str, how: &str) 
 }
 
 /// Starts unbound, which answers every name under `example` with 192.0.2.53 and logs its clients.
-fn unbound(lab: &Lab, scratch: &Scratch) -> Process {
+fn start_unbound(lab: &Lab, scratch: &Scratch) -> Process {
     let config = scratch.write("unbound.conf", UNBOUND);
     let process = Process::start(&lab.server, "unbound", &["-d", "-d", "-c", &config]);
     process.wait_listening(
@@ -111,7 +111,7 @@ fn unbound(lab: &Lab, scratch: &Scratch) -> Process {
     )
 }
 
-fn dnsdist(lab: &Lab, scratch: &Scratch) -> Process {
+fn start_dnsdist(lab: &Lab, scratch: &Scratch) -> Process {
     let config = scratch.write("dnsdist.conf", DNSDIST);
     let args = ["--supervised", "--disable-syslog", "-C", &config];
     Process::start(&lab.balancer, "dnsdist", &args).wait_listening(&[FRONT_V4, FRONT_V6])

@@ -1,7 +1,8 @@
-//! iperf on both ends of a chain of `forward` and `proxy`: it counts independently which client it hears and
-//! what is lost on the path.
+//! iperf on both ends of a chain of `forward` and `proxy`: an independent count of lost datagrams, and an independent report of
+//! the client.
 
 use std::net::SocketAddr;
+use std::thread;
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -18,22 +19,22 @@ use crate::harness::rig::udp::start_forward;
 fn upload_loses_nothing() {
     for (client, front, target) in FAMILIES {
         let mut chain = Chain::new(target);
-        chain.client(front, &[]);
-        let heard = chain.report_of_server();
+        chain.run_client(front, &[]);
+        let heard = chain.wait_server_report();
         assert_eq!((heard.from, heard.to), (client, target), "{heard:?}");
         chain.assert_accounts_for(&heard);
     }
 }
 
-/// The client only asks; the server sends to the address that it was asked from.
+/// The client sends a request only; the server sends to the address that the request came from.
 #[test]
 fn download_loses_nothing() {
     for (client, front, target) in FAMILIES {
         let mut chain = Chain::new(target);
-        let heard = chain.client(front, &["--reverse"]);
+        let heard = chain.run_client(front, &["--reverse"]);
         assert_eq!((heard.from, heard.to), (front, client), "{heard:?}");
         chain.assert_accounts_for(&heard);
-        let sent = chain.report_of_server();
+        let sent = chain.wait_server_report();
         assert_eq!((sent.from, sent.to), (target, client), "{sent:?}");
     }
 }
@@ -44,17 +45,18 @@ fn download_loses_nothing() {
 fn replies_wait_while_the_process_does_not_run() {
     assert_within(5, Duration::ZERO, || {
         let mut chain = Chain::new(TARGET_V4);
-        let heard = std::thread::scope(|scope| {
-            let client = scope.spawn(|| chain.client(FRONT_V4, &["--reverse"]));
+        let heard = thread::scope(|scope| {
+            let client = scope.spawn(|| chain.run_client(FRONT_V4, &["--reverse"]));
             for process in [&chain.proxy, &chain.forward] {
-                std::thread::sleep(Duration::from_millis(500));
+                thread::sleep(Duration::from_millis(500));
                 process.signal(Signal::STOP);
-                std::thread::sleep(Duration::from_millis(80));
+                thread::sleep(Duration::from_millis(80));
                 process.signal(Signal::CONT);
             }
             client.join().expect("the client")
         });
-        // On a busy machine the pause may be far longer: one of the tries is to lose nothing.
+        // On a busy machine the pause may be far longer, so it is enough that one of the tries loses nothing. The number of
+        // losses is passed as the time that a try takes.
         Duration::from_secs(chain.assert_accounts_for(&heard))
     });
 }
@@ -92,17 +94,17 @@ impl Chain {
         }
     }
 
-    /// Transfers 20 Mbit/s for two seconds, to the end, in datagrams that leave space for a header.
-    fn client(&self, front: SocketAddr, mode: &[&str]) -> Report {
+    /// Runs iperf's client, which transfers 20 Mbit/s for two seconds in datagrams that leave space for a header.
+    fn run_client(&self, front: SocketAddr, mode: &[&str]) -> Report {
         let rate = ["--bandwidth=20M", "--time=2", "--len=1400"];
         let client = iperf("--client", front, &[&rate, mode].concat());
-        let within = ["--signal=KILL", "20", "iperf"];
-        let args: Vec<&str> = within
+        let timeout = ["--signal=KILL", "20", "iperf"];
+        let args: Vec<&str> = timeout
             .into_iter()
             .chain(client.iter().map(String::as_str))
             .collect();
-        let said = self.lab.client.run("timeout", &args);
-        Report::read(&said).unwrap_or_else(|| panic!("no report: {said}"))
+        let output = self.lab.client.run("timeout", &args);
+        Report::read(&output).unwrap_or_else(|| panic!("no report: {output}"))
     }
 
     /// Asserts that every lost datagram was dropped at a full receive buffer, and that `proxy` and `forward` count the
@@ -110,22 +112,23 @@ impl Chain {
     /// with `--reverse`, its iperf has the kernel's default buffer.
     #[track_caller]
     fn assert_accounts_for(&mut self, heard: &Report) -> u64 {
-        let overruns = |host: &Host| {
-            let of = |file: &str, label: &str| value_of(&host.run("cat", &[file]), label);
-            of("/proc/net/snmp", "RcvbufErrors") + of("/proc/net/snmp6", "Udp6RcvbufErrors")
-        };
         let lab = &self.lab;
-        let [client, balancer, server] = [&lab.client, &lab.balancer, &lab.server].map(overruns);
+        let [client, balancer, server] =
+            [&lab.client, &lab.balancer, &lab.server].map(receive_buffer_errors);
         assert_eq!(heard.lost, client + balancer + server, "{heard:?}");
-        assert_eq!(counted(&mut self.forward), balancer, "{heard:?}");
-        assert!(counted(&mut self.proxy) <= server, "{heard:?}");
+        assert_eq!(
+            stop_and_count_drops(&mut self.forward),
+            balancer,
+            "{heard:?}"
+        );
+        assert!(stop_and_count_drops(&mut self.proxy) <= server, "{heard:?}");
         assert_eq!(heard.out_of_order, 0, "{heard:?}");
         // 20 Mbit/s make 3571 in two seconds, and iperf takes 20M for 20 * 2^20.
         assert!(heard.total > 3000, "{heard:?}");
         (balancer + server).unsigned_abs()
     }
 
-    fn report_of_server(&self) -> Report {
+    fn wait_server_report(&self) -> Report {
         self.server.wait_line("of the transfer", Report::read)
     }
 }
@@ -147,7 +150,7 @@ impl Report {
     /// order.
     fn read(line: &str) -> Option<Self> {
         let fields: Vec<&str> = line.trim().split(',').collect();
-        let number = |at: usize| fields.get(at)?.parse().ok();
+        let number = |index: usize| fields.get(index)?.parse().ok();
         Some(Self {
             from: from_parts(fields.get(1)?, fields.get(2)?)?,
             to: from_parts(fields.get(3)?, fields.get(4)?)?,
@@ -158,36 +161,37 @@ impl Report {
     }
 }
 
-/// The datagrams that a process has lost at full receive buffers, by the last line of its log.
-fn counted(process: &mut Peername) -> i64 {
+/// Stops a process, and returns how many datagrams it has lost at full receive buffers, by the last line of its log.
+fn stop_and_count_drops(process: &mut Peername) -> i64 {
     let totals = process.stop();
     let dropped = totals["datagrams_dropped"].as_str().expect("a field");
-    let full = dropped
+    dropped
         .split(' ')
-        .find_map(|one| one.strip_prefix("receive_buffer_full="));
-    full.map_or(0, |number| number.parse().expect("a number"))
+        .find_map(|reason| reason.strip_prefix("receive_buffer_full="))
+        .map_or(0, |count| count.parse().expect("a number"))
 }
 
-/// A counter of /proc/net/snmp, with the names a line above the values, or of snmp6, with a line each.
-fn value_of(text: &str, label: &str) -> i64 {
-    let udp: Vec<_> = text
+/// Datagrams that a host has dropped at full receive buffers, of both families.
+fn receive_buffer_errors(host: &Host) -> i64 {
+    // Two lines for UDP over IPv4: the names of the counters, and their values.
+    let v4 = host.run("cat", &["/proc/net/snmp"]);
+    let mut udp = v4.lines().filter_map(|line| line.strip_prefix("Udp: "));
+    let (names, values) = (udp.next().expect("names"), udp.next().expect("values"));
+    let (_, v4_errors) = names
+        .split(' ')
+        .zip(values.split(' '))
+        .find(|(name, _)| *name == "RcvbufErrors")
+        .expect("the counter");
+    // A line for each counter of IPv6.
+    let v6 = host.run("cat", &["/proc/net/snmp6"]);
+    let v6_errors = v6
         .lines()
-        .filter_map(|line| line.strip_prefix("Udp: "))
-        .collect();
-    let mut pairs = udp
-        .first()
-        .zip(udp.get(1))
-        .into_iter()
-        .flat_map(|(names, values)| names.split(' ').zip(values.split(' ')));
-    let line = || {
-        text.lines()
-            .find_map(|line| line.strip_prefix(label)?.trim().parse().ok())
-    };
-    let value = pairs.find(|(name, _)| *name == label);
-    value.map_or_else(
-        || line().unwrap_or(0),
-        |(_, value)| value.parse().expect("a number"),
-    )
+        .find_map(|line| line.strip_prefix("Udp6RcvbufErrors"))
+        .expect("the counter");
+    [v4_errors, v6_errors]
+        .map(|count| count.trim().parse::<i64>().expect("a number"))
+        .iter()
+        .sum()
 }
 
 const FAMILIES: [(SocketAddr, SocketAddr, SocketAddr); 2] = [

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use crate::harness::addr::{CLIENT_V4, CLIENT_V6, FRONT_V4, FRONT_V6, TARGET_V4, TARGET_V6};
-use crate::harness::lab::{Lab, Process, Scratch, wait_for};
+use crate::harness::lab::{Lab, Process, Scratch};
 use crate::harness::peername::Peername;
 use crate::harness::rig::udp::{DIALECTS, start_forward};
 
@@ -22,7 +22,7 @@ fn http3_download_shows_the_client_in_every_packet() {
         let fronts = [(CLIENT_V4, FRONT_V4), (CLIENT_V6, FRONT_V6)];
         for ((client, front), server) in fronts.into_iter().zip(&servers) {
             download(&lab, &scratch, front);
-            assert_only_heard(server, client);
+            assert_packets_come_from(server, client);
         }
     }
 }
@@ -46,36 +46,33 @@ fn server(lab: &Lab, scratch: &Scratch, addr: SocketAddr) -> Process {
 }
 
 fn download(lab: &Lab, scratch: &Scratch, front: SocketAddr) {
-    let download = format!("--download={}", scratch.path_text("downloads"));
-    lab.client
-        .run("mkdir", &["-p", &scratch.path_text("downloads")]);
+    let downloads = scratch.path_text("downloads");
+    lab.client.run("mkdir", &["-p", &downloads]);
+    let download = format!("--download={downloads}");
     let (ip, port) = (front.ip().to_string(), front.port().to_string());
     let url = "https://front.example/file";
     let args = ["--signal=KILL", "20", "gtlsclient", "-q", &download];
     let args = [&args[..], &["--exit-on-all-streams-close", &ip, &port, url]].concat();
     lab.client.run("timeout", &args);
-    let same = scratch.read("downloads/file") == FILE.repeat(20_000);
-    assert!(same, "the file is another");
+    let is_complete = scratch.read("downloads/file") == FILE.repeat(20_000);
+    assert!(is_complete, "the download differs from the file");
     scratch.write("downloads/file", "");
 }
 
 /// Asserts that every packet at the server came from the client.
-fn assert_only_heard(server: &Process, client: SocketAddr) {
+fn assert_packets_come_from(server: &Process, client: SocketAddr) {
     let from = format!("remote=[{}]:{} ", client.ip(), client.port());
-    let packets = || {
-        let log = server.log();
-        let received = |line: &&str| line.starts_with("Received packet: ");
-        log.lines()
-            .filter(received)
-            .map(str::to_owned)
-            .collect::<Vec<_>>()
-    };
-    let packets = wait_for("the server's log", || {
-        Some(packets()).filter(|p| p.len() > 10)
-    });
-    for packet in packets {
+    server.wait_logged_times(RECEIVED, 11);
+    for packet in server
+        .log()
+        .lines()
+        .filter(|line| line.starts_with(RECEIVED))
+    {
         assert!(packet.contains(&from), "{packet}");
     }
 }
+
+/// Begins a line of the server's log.
+const RECEIVED: &str = "Received packet: ";
 
 const FILE: &str = "What comes back is to be what was sent, all of it.\n";

@@ -1,4 +1,4 @@
-//! UDP checksums with a special value, which the kernel's program has to write as RFC 768 says.
+//! UDP checksums of special values, which the eBPF program has to write as RFC 768 requires.
 
 use std::net::SocketAddr;
 
@@ -20,7 +20,7 @@ fn datagram_without_a_checksum_stays_without() {
         .map(|byte| format!("{byte:02x}"))
         .collect();
     let to = LISTEN_V4.to_string();
-    let args = ["-u", "-c", WITHOUT, &to, &header];
+    let args = ["-u", "-c", WITHOUT_CHECKSUM, &to, &header];
     let balancer = Process::start(&rig.lab.balancer, "/usr/bin/python3", &args);
     for _ in 0..20 {
         rig.backend_v4.expect_datagram(b"ping", client);
@@ -30,11 +30,11 @@ fn datagram_without_a_checksum_stays_without() {
     assert!(in_kernel(&rig.stop()) > 20);
 }
 
-/// A checksum of 0 is sent as 0xffff, since 0 means none, which no receiver accepts over IPv6.
+/// A checksum of 0 is sent as 0xffff, since 0 means that there is none, which no receiver accepts over IPv6.
 #[test]
 fn checksum_of_zero_is_sent_as_ffff() {
     let mut rig = UdpRig::new(&[KERNEL]);
-    // Otherwise the devices compute the checksums, and packets carry none.
+    // Without this, checksums are left to the devices, and packets have none.
     for (host, device) in [(&rig.lab.balancer, "lan"), (&rig.lab.server, "eth0")] {
         host.run("ethtool", &["-K", device, "tx", "off"]);
     }
@@ -69,4 +69,4 @@ fn checksum_without_two_bytes(from: SocketAddr, to: SocketAddr) -> u16 {
     sum as u16
 }
 
-const WITHOUT: &str = include_str!("checksums/without.py");
+const WITHOUT_CHECKSUM: &str = include_str!("checksums/without.py");

@@ -2,9 +2,10 @@
 //! translation.
 
 use std::net::SocketAddr;
+use std::thread;
 use std::time::Duration;
 
-use super::{KERNEL, converse, in_kernel, wait_offloaded};
+use super::{KERNEL, converse, in_kernel, serve_until_offloaded};
 use crate::harness::addr::{
     BALANCER_V4, LISTEN_V4, TARGET_V4, TARGET_V6, fresh_client_v4, fresh_client_v6, v4,
 };
@@ -20,9 +21,9 @@ fn reverse_path_filter_keeps_sessions_in_user_space() {
     for filter in ["1", "2"] {
         let mut rig = UdpRig::new(&[KERNEL]);
         let client = fresh_client_v4();
-        wait_offloaded(&rig, client);
+        serve_until_offloaded(&rig, client);
         rig.lab.server.sysctl("net.ipv4.conf.all.rp_filter", filter);
-        std::thread::sleep(Duration::from_millis(2500));
+        thread::sleep(UNTIL_NOTICED);
         for _ in 0..20 {
             rig.round_trip(client);
             rig.round_trip(fresh_client_v6());
@@ -32,8 +33,8 @@ fn reverse_path_filter_keeps_sessions_in_user_space() {
     }
 }
 
-/// Sessions stay in user space where the kernel's program does not see the same packets: a NAT rule in front
-/// of the listener, and a balancer on this host that sends to one of its other addresses.
+/// Sessions stay in user space where the eBPF program does not see the packets as the listener does: behind a NAT rule in front
+/// of the listener, and with a balancer on this host that sends to an address of the host other than loopback.
 #[test]
 fn nat_and_local_balancers_stay_in_user_space() {
     let lab = Lab::new();
@@ -48,7 +49,7 @@ fn nat_and_local_balancers_stay_in_user_space() {
     let backends = [TARGET_V4, TARGET_V6].map(|addr| DatagramSocket::bind(&lab.server, addr));
     let mut proxy = Peername::udp_proxy(&lab, &[], &[KERNEL]);
     let v6_own = "[fd81::1]:8443".parse().expect("an address");
-    for (host, from, to, clients) in [
+    for (host, from, to, client) in [
         (
             &lab.balancer,
             BALANCER_V4,
@@ -64,8 +65,8 @@ fn nat_and_local_balancers_stay_in_user_space() {
         ),
     ] {
         let balancer = DatagramSocket::bind(host, SocketAddr::new(from, 0));
-        let backend = &backends[usize::from(clients.is_ipv6())];
-        converse(&balancer, to, "each", clients, backend);
+        let backend = &backends[usize::from(client.is_ipv6())];
+        converse(&balancer, to, "each", client, backend);
     }
     let totals = proxy.stop();
     assert_eq!(totals["datagrams_dropped"], "", "{totals}");
@@ -76,7 +77,7 @@ fn nat_and_local_balancers_stay_in_user_space() {
 fn offload_follows_changed_routes_and_mtu() {
     let mut rig = UdpRig::new(&[KERNEL]);
     let client = fresh_client_v4();
-    wait_offloaded(&rig, client);
+    serve_until_offloaded(&rig, client);
     let large = vec![9; 1400];
     let exchange = || {
         rig.send_from_balancer(&[&datagram_header_for(client), b"large?"]);
@@ -85,8 +86,8 @@ fn offload_follows_changed_routes_and_mtu() {
         rig.balancer.expect_datagram(&large, LISTEN_V4);
     };
     exchange();
-    // The packets by device for ten large replies and ten small ones.
-    let packets_by = |device| {
+    // Counts the packets that a device of the balancer receives for ten large replies and ten small ones.
+    let count_packets_by = |device| {
         let before = received_by(&rig.lab.balancer, device);
         for _ in 0..10 {
             exchange();
@@ -98,10 +99,10 @@ fn offload_follows_changed_routes_and_mtu() {
     rig.lab
         .server
         .ip("route replace 10.81.0.0/24 dev eth0 src 10.81.0.1 mtu 1300");
-    std::thread::sleep(Duration::from_millis(2500));
-    let packets = packets_by("lan");
+    thread::sleep(UNTIL_NOTICED);
+    let packets = count_packets_by("lan");
     assert!(packets >= 30, "{packets} packets");
-    // Another route.
+    // A route by another device.
     rig.lab.balancer.add_veth("lan2", &rig.lab.server, "eth1");
     rig.lab.balancer.add_addresses("lan2", &["10.83.0.2/24"]);
     rig.lab.server.add_addresses("eth1", &["10.83.0.1/24"]);
@@ -109,8 +110,8 @@ fn offload_follows_changed_routes_and_mtu() {
     rig.lab
         .server
         .ip("route replace 10.81.0.2/32 via 10.83.0.2 dev eth1 src 10.81.0.1");
-    std::thread::sleep(Duration::from_millis(2500));
-    let by_lan2 = packets_by("lan2");
+    thread::sleep(UNTIL_NOTICED);
+    let by_lan2 = count_packets_by("lan2");
     assert!(by_lan2 >= 20, "{by_lan2} packets");
     let totals = rig.stop();
     assert_eq!(totals["datagrams_dropped"], "", "{totals}");
@@ -145,15 +146,15 @@ fn changed_settings_return_sessions_to_user_space() {
         ("net.ipv4.conf.lo.rp_filter", "2", "0"),
         ("net.ipv4.conf.all.rp_filter", "1", "0"),
     ] {
-        wait_offloaded(&rig, client);
+        serve_until_offloaded(&rig, client);
         rig.lab.server.sysctl(setting, off);
-        std::thread::sleep(Duration::from_millis(2500));
+        thread::sleep(UNTIL_NOTICED);
         (0..10).for_each(|_| rig.round_trip(client));
         rig.lab.server.sysctl(setting, on);
-        std::thread::sleep(Duration::from_millis(1500));
+        thread::sleep(Duration::from_millis(1500));
         // A session that has changed needs some requests to be steady.
         let another = fresh_client_v4();
-        wait_offloaded(&rig, another);
+        serve_until_offloaded(&rig, another);
     }
     let totals = rig.stop();
     assert_eq!(totals["datagrams_dropped"], "", "{totals}");
@@ -164,14 +165,14 @@ fn changed_settings_return_sessions_to_user_space() {
 #[test]
 fn forged_balancer_on_another_device_is_filtered() {
     let rig = UdpRig::new(&[KERNEL]);
-    let elsewhere = Host::new();
-    rig.lab.server.add_veth("eth1", &elsewhere, "eth0");
+    let forger_host = Host::new();
+    rig.lab.server.add_veth("eth1", &forger_host, "eth0");
     rig.lab.server.add_addresses("eth1", &["10.82.0.1/24"]);
     rig.lab.server.sysctl("net.ipv4.conf.eth1.rp_filter", "1");
-    elsewhere.add_addresses("eth0", &["10.82.0.2/24", "10.81.0.2/32"]);
-    // Its neighbour solicitation comes from 10.82.0.2, which the server answers.
-    elsewhere.sysctl("net.ipv4.conf.all.arp_announce", "2");
-    elsewhere.ip("route add 10.81.0.1 via 10.82.0.1 src 10.81.0.2");
+    forger_host.add_addresses("eth0", &["10.82.0.2/24", "10.81.0.2/32"]);
+    // So that the forger's ARP requests come from 10.82.0.2, and the server answers them.
+    forger_host.sysctl("net.ipv4.conf.all.arp_announce", "2");
+    forger_host.ip("route add 10.81.0.1 via 10.82.0.1 src 10.81.0.2");
     let client = fresh_client_v4();
     // The program knows the device: it was there when peername started.
     let mut proxy = Peername::start_udp(
@@ -188,13 +189,8 @@ fn forged_balancer_on_another_device_is_filtered() {
     );
     let listen = v4([10, 81, 0, 1], 8444);
     converse(&rig.balancer, listen, "each", client, &rig.backend_v4);
-    let port = rig
-        .balancer
-        .socket()
-        .local_addr()
-        .expect("an address")
-        .port();
-    let forger = DatagramSocket::bind(&elsewhere, SocketAddr::new(BALANCER_V4, port));
+    let balancer = rig.balancer.socket().local_addr().expect("an address");
+    let forger = DatagramSocket::bind(&forger_host, SocketAddr::new(BALANCER_V4, balancer.port()));
     forger.send(listen, &[&datagram_header_for(client), b"forged"]);
     rig.backend_v4.assert_silent();
     // The control: without the filter it would arrive.
@@ -215,3 +211,6 @@ fn received_by(host: &Host, device: &str) -> u64 {
     let packets = of_device.and_then(|counters| counters.split_whitespace().nth(1));
     packets.expect("a count").parse().expect("a number")
 }
+
+/// Longer than the proxy takes to notice that routes or settings have changed.
+const UNTIL_NOTICED: Duration = Duration::from_millis(2500);

@@ -32,18 +32,18 @@ fn open_sessions_are_listed_with_their_counts() {
     let client = fresh_client_v4();
     rig.send_from_balancer(&[&datagram_header_for(client), b"hello?"]);
     rig.backend_v4.expect_datagram(b"hello?", client);
-    let listed = wait_listed(host, &[], "/sessions", |one| one["bytes_in"] == 6);
-    let one = &listed[0];
-    assert_eq!(one["listener"], LISTEN_V4.to_string());
-    assert_eq!(one["protocol"], "udp");
-    assert_eq!(one["client"], client.to_string());
-    assert_eq!(one["target"], TARGET_V4.to_string());
-    assert_eq!(one["state"], "unanswered");
-    assert_eq!(one["relay"], "userspace");
+    let listed = wait_listed(host, &[], "/sessions", |session| session["bytes_in"] == 6);
+    let session = &listed[0];
+    assert_eq!(session["listener"], LISTEN_V4.to_string());
+    assert_eq!(session["protocol"], "udp");
+    assert_eq!(session["client"], client.to_string());
+    assert_eq!(session["target"], TARGET_V4.to_string());
+    assert_eq!(session["state"], "unanswered");
+    assert_eq!(session["relay"], "userspace");
     rig.backend_v4.send(client, &[b"hi"]);
     rig.balancer.expect_datagram(b"hi", LISTEN_V4);
-    wait_listed(host, &[], "/sessions", |one| {
-        one["bytes_out"] == 2 && one["state"] == "answered"
+    wait_listed(host, &[], "/sessions", |session| {
+        session["bytes_out"] == 2 && session["state"] == "answered"
     });
 
     let clients: Vec<_> = (0..600).map(|_| fresh_client_v4()).collect();
@@ -53,7 +53,9 @@ fn open_sessions_are_listed_with_their_counts() {
     let wanted = clients[300].to_string();
     let listed = list(host, &[], &path);
     assert!(
-        listed.iter().any(|one| one["client"] == wanted.as_str()),
+        listed
+            .iter()
+            .any(|session| session["client"] == wanted.as_str()),
         "{listed:?}"
     );
     assert!(list(host, &[], "/connections").is_empty());

@@ -33,7 +33,7 @@ impl Header {
         match self {
             Self::First if number > 0 => Vec::new(),
             Self::Each | Self::First => header_bytes::v2_udp(client, front_of(client)),
-            Self::Spp => header_bytes::spp(client, front_of(client)).to_vec(),
+            Self::Spp => header_bytes::spp(client, front_of(client)),
         }
     }
 
@@ -57,7 +57,7 @@ impl UdpLoad {
         let backend = DatagramSocket::bind(&lab.server, TARGET_V4);
         let is_over = Arc::clone(&stop);
         thread::spawn(move || {
-            // It answers for as long as a client may wait.
+            // The backend answers for as long as a client may wait.
             while let Some((bytes, from)) = backend.recv_within(2 * WAIT_LIMIT) {
                 backend.send(from, &[format!("{from} ").as_bytes(), &bytes]);
                 if is_over.load(Relaxed) && bytes.is_empty() {
@@ -107,9 +107,10 @@ fn converse(
     answered: &AtomicUsize,
 ) -> usize {
     let client = fresh_client_v4();
-    let prefix = match header.is_on_replies() {
-        true => header.bytes(client, 0),
-        false => Vec::new(),
+    let prefix = if header.is_on_replies() {
+        header.bytes(client, 0)
+    } else {
+        Vec::new()
     };
     let mut is_answered = Vec::new();
     let receive = |is_answered: &mut Vec<bool>, limit| {
@@ -138,7 +139,7 @@ fn converse(
         let bytes = header.bytes(client, number);
         socket.send(LISTEN_V4, &[&bytes, number.to_string().as_bytes()]);
         is_answered.push(false);
-        // The flow of the dialect `first` is known once it was answered.
+        // In the dialect `first`, the proxy knows the flow once the first datagram is answered.
         if number == 0 {
             assert!(receive(&mut is_answered, WAIT_LIMIT), "no first answer");
         }

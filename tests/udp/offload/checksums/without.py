@@ -1,4 +1,4 @@
-# Sends datagrams without UDP checksums (SO_NO_CHECK), and waits for the reply to each.
+"""A balancer that sends twenty datagrams without a checksum, and awaits the reply to each."""
 import socket, sys
 SO_NO_CHECK = 11
 host, port = sys.argv[1].split(":")
