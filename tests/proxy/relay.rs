@@ -201,8 +201,8 @@ fn silent_backend_costs_the_connect_timeout() {
 }
 
 /// A thousand clients stall at once while the backend sends; then, reversed, the backend stalls while a thousand clients send.
-/// Socket buffers are limited to 16 KiB, so the 128 KiB for each reader are several times what the kernel buffers. (8 MiB for each,
-/// without that limit, would test the same and take minutes on a small machine.)
+/// Socket buffers are limited to 16 KiB, so the 128 KiB for each reader are several times what the kernel buffers. (8 MiB for
+/// each, without that limit, would test the same and take minutes on a small machine.)
 #[test]
 fn thousand_slow_readers_cost_no_memory() {
     peername_sys::process::limits::raise_open_files()

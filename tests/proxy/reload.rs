@@ -23,8 +23,8 @@ use crate::harness::peername::Peername;
 use crate::harness::rig::load::{SetOnDrop, under_load};
 use crate::harness::rig::proxy::header_for;
 
-/// A hundred reloads, while four balancers connect as fast as they can and twenty connections stay open. Every tenth reload is of an
-/// invalid file; the others add or remove a listener.
+/// A hundred reloads, while four balancers connect as fast as they can and twenty connections stay open. Every tenth reload is
+/// of an invalid file; the others add or remove a listener.
 #[test]
 fn hundred_reloads_under_load_lose_no_connection() {
     let rig = ReloadRig::new(&both_listeners());

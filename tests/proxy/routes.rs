@@ -44,8 +44,8 @@ fn setup_routes_adds_rules_and_removes_them() {
     assert!(!log.contains("is restored"), "{log}");
 }
 
-/// Proxies reserve their slots by abstract socket names, which any user can bind. Where another user has bound them, two proxies
-/// still take a slot each, and none removes another's rules when the names become free.
+/// Proxies reserve their slots by abstract socket names, which any user can bind. Where another user has bound them, two
+/// proxies still take a slot each, and none removes another's rules when the names become free.
 #[test]
 fn names_bound_by_another_user_do_not_block_the_routes() {
     let rig = RoutesRig::new();
@@ -75,8 +75,8 @@ fn names_bound_by_another_user_do_not_block_the_routes() {
     assert_as_before(server, &before);
 }
 
-/// As in the container image: the file has permitted capabilities, and no effective bit. With that bit, execve(2) fails where one of
-/// the capabilities is not in the bounding set.
+/// As in the container image: the file has permitted capabilities, and no effective bit. With that bit, execve(2) fails where
+/// one of the capabilities is not in the bounding set.
 #[test]
 fn file_capabilities_need_no_effective_bit() {
     let (lab, scratch) = (Lab::without_routes(), Scratch::new());
@@ -142,8 +142,8 @@ fn nft_of_the_callers_path_is_not_executed() {
     assert!(Path::new(&executed).exists());
 }
 
-/// A proxy goes on without its route keeper, which was killed, as long as the rules exist. When another process removes them, the
-/// proxy exits, so that a service manager starts it again.
+/// A proxy goes on without its route keeper, which was killed, as long as the rules exist. When another process removes them,
+/// the proxy exits, so that a service manager starts it again.
 #[test]
 fn lost_rules_of_a_killed_keeper_end_the_proxy() {
     let rig = RoutesRig::new();

@@ -206,8 +206,8 @@ fn reply_path_that_breaks_makes_the_proxy_unready_at_once() {
     });
 }
 
-/// One process serves Prometheus over TCP and the operator over a Unix socket. Only the socket allows changes. The addresses come
-/// from options or from a file.
+/// One process serves Prometheus over TCP and the operator over a Unix socket. Only the socket allows changes. The addresses
+/// come from options or from a file.
 #[test]
 fn endpoint_is_served_on_each_address() {
     let scratch = Scratch::new();
@@ -291,7 +291,8 @@ fn forwarded_unix_socket_refuses_other_hosts_and_origins() {
     assert_eq!(get(host, &put, "/log-level"), "debug\n200");
 }
 
-/// A balancer sends no clients to a node in maintenance. The node goes on to serve its clients, and those that come nevertheless.
+/// A balancer sends no clients to a node in maintenance. The node goes on to serve its clients, and those that come
+/// nevertheless.
 #[test]
 fn maintenance_makes_a_node_unready_and_keeps_it_serving() {
     let scratch = Scratch::new();

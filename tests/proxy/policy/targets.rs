@@ -7,8 +7,8 @@ use crate::harness::lab::{Host, Lab, assert_contains};
 use crate::harness::peername::{Peername, words};
 use crate::harness::rig::proxy::header_for;
 
-/// A missing target has no default, which could be another server. A health check has no client whose address must be kept, so it
-/// goes to the target of the other family.
+/// A missing target has no default, which could be another server. A health check has no client whose address must be kept, so
+/// it goes to the target of the other family.
 #[test]
 fn clients_of_a_family_without_a_target_are_refused() {
     let (v4, v6) = (fresh_client_v4(), fresh_client_v6());

@@ -153,7 +153,8 @@ fn reload_replaces_an_overlapping_address_over_udp() {
         };
         let earlier = fresh_client_v4();
         assert_served(earlier);
-        // Without the last two changes: the session of `earlier` at `[::]` would go on, and have the port that its next session needs.
+        // Without the last two changes: the session of `earlier` at `[::]` would go on, and have the port that its next session
+        // needs.
         for (reloads, addresses) in (1..).zip(&OVERLAPPING[..6]) {
             write_addresses(addresses);
             assert_reloads(&proxy, reloads);

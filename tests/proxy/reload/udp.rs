@@ -11,8 +11,8 @@ use crate::harness::header_bytes;
 use crate::harness::lab::wait_for;
 use crate::harness::rig::proxy::front_of;
 
-/// A reload adds and removes UDP listeners as a whole. Sessions of listeners that stay go on, but datagrams of a peer that is no
-/// longer trusted are dropped.
+/// A reload adds and removes UDP listeners as a whole. Sessions of listeners that stay go on, but datagrams of a peer that is
+/// no longer trusted are dropped.
 #[test]
 fn reload_changes_udp_listeners_and_trust() {
     let both = "protocol = \"both\"\n";

@@ -13,8 +13,8 @@ use crate::harness::lab::{Lab, Scratch};
 use crate::harness::peername::Peername;
 use crate::harness::rig::proxy::header_for;
 
-/// The file is reloaded when it is written in place and when an editor replaces it, and a list that the file names is, too. A broken
-/// file is refused and leaves the old configuration in force; another file of the directory causes no reload.
+/// The file is reloaded when it is written in place and when an editor replaces it, and a list that the file names is, too. A
+/// broken file is refused and leaves the old configuration in force; another file of the directory causes no reload.
 #[test]
 fn watch_reloads_the_file_and_the_lists_it_names() {
     let rig = ReloadRig::start_through(&[], &table(LISTEN_V4, &["10.81.0.0/24"]), &["--watch"]);

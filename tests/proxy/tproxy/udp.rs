@@ -99,8 +99,8 @@ fn taken_reply_port_is_named_in_the_log() {
     });
 }
 
-/// Replies to datagrams of this host's own programs reach them rather than the proxy, even on unconnected sockets. A request of a
-/// balancer is never taken for such a reply, even if connection tracking knows its flow by a datagram of the proxy only.
+/// Replies to datagrams of this host's own programs reach them rather than the proxy, even on unconnected sockets. A request of
+/// a balancer is never taken for such a reply, even if connection tracking knows its flow by a datagram of the proxy only.
 #[test]
 fn replies_to_this_hosts_own_datagrams_reach_it() {
     let lab = lab_with_rules();

@@ -12,8 +12,8 @@ use crate::harness::peername::PROXY_ARGS;
 use crate::harness::rig::proxy::header_for;
 use crate::harness::rig::upgrade::UpgradeRig;
 
-/// `--drain` limits how long a stop takes. Nothing waits for the end of a replaced process, so it keeps its connections for longer,
-/// until it is stopped, too.
+/// `--drain` limits how long a stop takes. Nothing waits for the end of a replaced process, so it keeps its connections for
+/// longer, until it is stopped, too.
 #[test]
 fn replaced_process_keeps_connections_for_longer_than_a_stop() {
     let lab = Lab::new();

@@ -90,6 +90,6 @@ fn answer(mut stream: TcpStream) {
 }
 
 const CLIENTS: usize = 4;
-/// Limits the rate, so that even during a hundred upgrades no client's address and port is used again within the minute that the
-/// proxy's socket is in TIME_WAIT.
+/// Limits the rate, so that even during a hundred upgrades no client's address and port is used again within the minute that
+/// the proxy's socket is in TIME_WAIT.
 const PAUSE: Duration = Duration::from_millis(20);
