@@ -34,8 +34,8 @@ fn no_sandbox_confines_nothing_and_is_logged() {
         let rig = ConfinedRig::new(key, &[option], "127.0.0.1");
         rig.proxy.wait_logged("this process is not confined");
         assert_seccomp(&rig.proxy, NO_FILTERS);
-        let elsewhere = Scratch::new();
-        let list = elsewhere.write("trusted", "10.81.0.0/24\n");
+        let other_directory = Scratch::new();
+        let list = other_directory.write("trusted", "10.81.0.0/24\n");
         rig.reload(&list, "127.0.0.1", "\"reloaded\"");
     }
 }
@@ -50,8 +50,8 @@ fn reload_reads_files_of_the_same_directory_only() {
     rig.reload(&list, "127.0.0.1", "\"reloaded\"");
     let sibling = rig.scratch.write("sibling", "10.81.0.0/24\n");
     rig.reload(&sibling, "127.0.0.1", "\"reloaded\"");
-    let elsewhere = Scratch::new();
-    let outside = elsewhere.write("trusted", "10.81.0.0/24\n");
+    let other_directory = Scratch::new();
+    let outside = other_directory.write("trusted", "10.81.0.0/24\n");
     let refused = rig.reload(&outside, "127.0.0.1", "reload refused");
     let why = format!(
         "{outside}: outside of the directories that this process may read since its start: restart it"

@@ -190,14 +190,14 @@ fn reload_refuses_what_needs_a_restart() {
 #[test]
 fn many_reloads_leak_no_descriptor() {
     let few_descriptors = ["prlimit", "--nofile=128:128"];
-    let one = table(LISTEN_V4, &["10.81.0.0/24"]);
+    let one_listener = table(LISTEN_V4, &["10.81.0.0/24"]);
     for workers in ["--workers=1", "--workers=3"] {
-        let rig = ReloadRig::start_through(&few_descriptors, &one, &[workers]);
+        let rig = ReloadRig::start_through(&few_descriptors, &one_listener, &[workers]);
         let before = rig.measure_capacity();
         assert!(before > 5, "{before} with {workers}");
         for _ in 0..45 {
             rig.reload(&both_listeners(), "\"reloaded\"");
-            rig.reload(&one, "\"reloaded\"");
+            rig.reload(&one_listener, "\"reloaded\"");
         }
         assert_eq!(rig.measure_capacity(), before, "with {workers}");
     }
@@ -206,7 +206,7 @@ fn many_reloads_leak_no_descriptor() {
 /// A reload resolves names, which takes as long as the name server does. A stop does not wait for the reload.
 #[test]
 fn stop_does_not_wait_for_a_reload() {
-    let one = table(LISTEN_V4, &["10.81.0.0/24"]);
+    let config = table(LISTEN_V4, &["10.81.0.0/24"]);
     let etc = Scratch::new();
     let mounts = [
         ("nsswitch.conf", "hosts: files dns\n"),
@@ -219,10 +219,10 @@ fn stop_does_not_wait_for_a_reload() {
     let mount = format!("{}exec \"$@\"", mounts.concat());
     let through = ["unshare", "--mount", "sh", "-c", &mount, "sh"];
     // A name at the start, so that a reload may resolve names.
-    let named = |name: &str| one.replace("127.0.0.1:9000", &format!("{name}:9000"));
-    let mut rig = ReloadRig::start_through(&through, &named("localhost"), &[]);
+    let with_target = |name: &str| config.replace("127.0.0.1:9000", &format!("{name}:9000"));
+    let mut rig = ReloadRig::start_through(&through, &with_target("localhost"), &[]);
     let silent = DatagramSocket::bind(&rig.lab.server, v4([127, 0, 0, 1], 53));
-    rig.files.write("proxy.toml", &named("silent.test"));
+    rig.files.write("proxy.toml", &with_target("silent.test"));
     rig.proxy.signal(Signal::HUP);
     silent.recv();
     rig.proxy.signal(Signal::TERM);

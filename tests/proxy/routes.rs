@@ -213,9 +213,9 @@ fn flows_that_a_local_server_opens_are_not_looped_back() {
     let server = &rig.lab.server;
     let _proxy = rig.proxy(8443, &["--setup-routes"]);
     rig.assert_clients_served(8443);
-    let stranger = DatagramSocket::bind(server, v4([0, 0, 0, 0], 9100));
+    let bystander = DatagramSocket::bind(server, v4([0, 0, 0, 0], 9100));
     let failed = server.run("python3", &["-c", OPEN_FROM_LOOPBACK]);
-    stranger.assert_silent();
+    bystander.assert_silent();
     assert_eq!(failed.lines().count(), 2, "{failed}");
     assert!(!failed.contains("timed out"), "{failed}");
 }

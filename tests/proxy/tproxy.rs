@@ -200,11 +200,11 @@ fn tproxy_rules_affect_only_inbound_traffic_to_the_ports() {
     own.send(b"mine");
     assert_eq!(older.accept().recv(4), b"mine");
     // From a port in the range to another host.
-    let elsewhere = Backend::listen(&lab.balancer, v4([10, 81, 0, 2], 9000));
+    let remote_server = Backend::listen(&lab.balancer, v4([10, 81, 0, 2], 9000));
     lab.server
         .sysctl("net.ipv4.ip_local_port_range", "16000 16000");
     let outgoing = Conn::connect(&lab.server, v4([10, 81, 0, 2], 9000));
-    let incoming = elsewhere.accept();
+    let incoming = remote_server.accept();
     assert_eq!(incoming.peer_addr().port(), 16_000);
     incoming.send(b"answer");
     assert_eq!(outgoing.recv(6), b"answer");

@@ -135,14 +135,15 @@ impl Path {
         let (bytes, from) = self.balancer.recv();
         assert_eq!(from, self.listener, "a reply from another listener");
         let text = String::from_utf8(bytes).expect("text");
-        let words: Vec<&str> = text.split(' ').collect();
-        let [number, path, client] = [0, 1, 2].map(|index| words[index].parse().expect("a number"));
+        let fields: Vec<&str> = text.split(' ').collect();
+        let [number, path, client] =
+            [0, 1, 2].map(|index| fields[index].parse().expect("a number"));
         let request = Request {
             number,
             path,
             client,
         };
-        (request, words[3].parse().expect("an endpoint"))
+        (request, fields[3].parse().expect("an endpoint"))
     }
 }
 

@@ -65,18 +65,18 @@ fn header_moves_a_live_client_to_another_flow() {
 #[test]
 fn flows_are_separated_by_port() {
     let mut rig = UdpRig::new(&["--udp-header=first"]);
-    let (one, other) = (fresh_client_v4(), fresh_client_v4());
+    let (first_client, second_client) = (fresh_client_v4(), fresh_client_v4());
     let second = rig.add_balancer_socket();
     let unknown = rig.add_balancer_socket();
-    rig.send_from_balancer(&[&datagram_header_for(one), b"one"]);
-    second.send(LISTEN_V4, &[&datagram_header_for(other), b"other"]);
+    rig.send_from_balancer(&[&datagram_header_for(first_client), b"one"]);
+    second.send(LISTEN_V4, &[&datagram_header_for(second_client), b"other"]);
     unknown.send(LISTEN_V4, &[b"no flow"]);
-    rig.backend_v4.expect_datagram(b"one", one);
-    rig.backend_v4.expect_datagram(b"other", other);
+    rig.backend_v4.expect_datagram(b"one", first_client);
+    rig.backend_v4.expect_datagram(b"other", second_client);
     rig.send_from_balancer(&[b"1"]);
     second.send(LISTEN_V4, &[b"2"]);
-    rig.backend_v4.expect_datagram(b"1", one);
-    rig.backend_v4.expect_datagram(b"2", other);
+    rig.backend_v4.expect_datagram(b"1", first_client);
+    rig.backend_v4.expect_datagram(b"2", second_client);
     assert_eq!(rig.stop_and_count_drops().get("no_header"), Some(&1));
 }
 
@@ -145,12 +145,12 @@ fn local_header_makes_a_flow_the_balancers() {
 #[test]
 fn late_reply_does_not_reach_the_next_client() {
     let mut rig = UdpRig::new(&["--udp-header=first"]);
-    let (one, next) = (fresh_client_v4(), fresh_client_v4());
-    rig.send_from_balancer(&[&datagram_header_for(one), b"question"]);
-    rig.backend_v4.expect_datagram(b"question", one);
+    let (first, next) = (fresh_client_v4(), fresh_client_v4());
+    rig.send_from_balancer(&[&datagram_header_for(first), b"question"]);
+    rig.backend_v4.expect_datagram(b"question", first);
     rig.send_from_balancer(&[&datagram_header_for(next), b"another"]);
     rig.backend_v4.expect_datagram(b"another", next);
-    rig.backend_v4.send(one, &[b"late"]);
+    rig.backend_v4.send(first, &[b"late"]);
     rig.backend_v4.send(next, &[b"in time"]);
     rig.balancer.expect_datagram(b"in time", LISTEN_V4);
     assert_eq!(rig.stop_and_count_drops().get("flow_changed"), Some(&1));

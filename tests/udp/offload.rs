@@ -215,8 +215,8 @@ fn offload_separates_clients_of_one_balancer_socket() {
     assert!(in_kernel(&rig.stop()) > 500);
 }
 
-/// Trust is not cached: a reload applies to offloaded sessions, too. And a peer that was never trusted does
-/// not get in by the header of a trusted one.
+/// A reload that withdraws trust applies to offloaded sessions, too. And a peer that was never trusted is not admitted by the
+/// header of a trusted one.
 #[test]
 fn reload_withdraws_trust_from_offloaded_sessions() {
     let scratch = Scratch::new();
@@ -237,17 +237,17 @@ fn reload_withdraws_trust_from_offloaded_sessions() {
         ],
     );
     let balancer = DatagramSocket::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0));
-    let stranger = DatagramSocket::bind(&lab.balancer, v4([10, 81, 0, 3], 0));
+    let other_balancer = DatagramSocket::bind(&lab.balancer, v4([10, 81, 0, 3], 0));
     let client = fresh_client_v4();
     converse(&balancer, LISTEN_V4, "each", client, &backend);
-    stranger.send(LISTEN_V4, &[&datagram_header_for(client), b"stranger"]);
+    other_balancer.send(LISTEN_V4, &[&datagram_header_for(client), b"never trusted"]);
     backend.assert_silent();
     scratch.write("trusted", "10.81.0.3\n");
     proxy.signal(Signal::HUP);
     proxy.wait_logged("\"reloaded\"");
     balancer.send(LISTEN_V4, &[&datagram_header_for(client), b"was trusted"]);
     backend.assert_silent();
-    stranger.send(LISTEN_V4, &[&datagram_header_for(client), b"is trusted"]);
+    other_balancer.send(LISTEN_V4, &[&datagram_header_for(client), b"is trusted"]);
     let (says, _) = backend.recv();
     assert_eq!(says, b"is trusted");
     let totals = proxy.stop();

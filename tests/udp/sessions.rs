@@ -198,11 +198,11 @@ fn drain_delivers_pending_replies() {
     rig.send_from_balancer(&[&datagram_header_for(fresh_client_v4()), b"new"]);
     rig.backend_v4.assert_silent();
     // The drain does not wait for a peer whose datagrams are dropped.
-    let (stranger, is_over) = (rig.add_balancer_socket(), AtomicBool::new(false));
+    let (peer, is_over) = (rig.add_balancer_socket(), AtomicBool::new(false));
     thread::scope(|scope| {
         scope.spawn(|| {
             while !is_over.load(Relaxed) {
-                stranger.send(LISTEN_V4, &[b"no header"]);
+                peer.send(LISTEN_V4, &[b"no header"]);
                 thread::sleep(Duration::from_millis(100));
             }
         });
@@ -212,7 +212,7 @@ fn drain_delivers_pending_replies() {
     });
 }
 
-/// The proxy drains its sockets before it expires idle sessions: datagrams that came while the process was
+/// The proxy drains its sockets before it expires idle sessions: datagrams that arrived while the process was
 /// suspended are in time.
 #[test]
 fn suspended_proxy_reads_its_sockets_before_it_exits() {

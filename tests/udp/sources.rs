@@ -22,9 +22,9 @@ fn untrusted_sender_is_dropped() {
     rig.lab.balancer.sysctl("net.ipv4.ip_forward", "1");
     rig.lab.client.ip("route add 10.81.0.0/24 via 203.0.113.1");
     rig.lab.server.ip("route add 203.0.113.0/24 via 10.81.0.2");
-    let stranger = DatagramSocket::bind(&rig.lab.client, SocketAddr::new(CLIENT_V4.ip(), 0));
+    let untrusted = DatagramSocket::bind(&rig.lab.client, SocketAddr::new(CLIENT_V4.ip(), 0));
     for _ in 0..3 {
-        stranger.send(
+        untrusted.send(
             LISTEN_V4,
             &[&datagram_header_for(fresh_client_v4()), b"hello"],
         );

@@ -35,7 +35,7 @@ fn assert_nothing_is_delayed(send: impl FnOnce(&Host, &Process, &str) -> Process
         &format!("--deny-client=@{list}"),
     ]);
     rig.assert_serves(fresh_client_v4());
-    let _stranger = send(&rig.lab.server, &rig.proxy, &socket);
+    let _sender = send(&rig.lab.server, &rig.proxy, &socket);
     assert_healthy(&rig.lab.server);
     scratch.write("denied", &format!("{}\n", CLIENT_V4.ip()));
     assert_refused_within_a_second(&rig, CLIENT_V4, "client_denied");

@@ -272,14 +272,14 @@ fn forwarded_unix_socket_refuses_other_hosts_and_origins() {
     let listed = list(host, &[], "/connections");
     let id = format!("/connections/{}", listed[0]["id"]);
     let put = ["-X", "PUT", "-d", "debug"];
-    for stranger in ["Host: evil.example", "Origin: http://evil.example"] {
+    for header in ["Host: evil.example", "Origin: http://evil.example"] {
         for (args, path) in [
             (&[][..], "/connections"),
             (&["-X", "DELETE"], &*id),
             (&put, "/log-level"),
         ] {
-            let answer = get(host, &[args, &["-H", stranger]].concat(), path);
-            assert!(answer.ends_with("421"), "{stranger}: {path}: {answer}");
+            let answer = get(host, &[args, &["-H", header]].concat(), path);
+            assert!(answer.ends_with("421"), "{header}: {path}: {answer}");
         }
     }
     down.send(b"ping");

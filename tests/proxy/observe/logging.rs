@@ -38,7 +38,7 @@ fn each_connection_has_one_log_line() {
     assert_eq!(line["fault"], "none");
 }
 
-/// Without `-v`, strangers cannot fill a disk.
+/// Without `-v`, peers that are refused can't fill a disk.
 #[test]
 fn connections_are_not_logged_without_verbose() {
     let lab = Lab::new();

@@ -16,9 +16,12 @@ use crate::harness::rig::proxy::front_of;
 #[test]
 fn reload_changes_udp_listeners_and_trust() {
     let both = "protocol = \"both\"\n";
-    let one = table(LISTEN_V4, &["10.81.0.0/24"]) + both;
-    let more = format!("{one}{}{both}", table(PRIVILEGED, &["10.81.0.0/24"]));
-    let rig = ReloadRig::new(&one);
+    let one_listener = table(LISTEN_V4, &["10.81.0.0/24"]) + both;
+    let two_listeners = format!(
+        "{one_listener}{}{both}",
+        table(PRIVILEGED, &["10.81.0.0/24"])
+    );
+    let rig = ReloadRig::new(&one_listener);
     let backend = DatagramSocket::bind(&rig.lab.server, TARGET_V4);
     let balancer = DatagramSocket::bind(&rig.lab.balancer, SocketAddr::new(BALANCER_V4, 0));
     let client = fresh_client_v4();
@@ -35,31 +38,34 @@ fn reload_changes_udp_listeners_and_trust() {
         balancer.expect_datagram(b"!", listen);
     };
     assert_answered(LISTEN_V4, b"1");
-    rig.reload(&more, "\"reloaded\"");
+    rig.reload(&two_listeners, "\"reloaded\"");
     assert_answered(LISTEN_V4, b"2");
-    let changed = more.replace("protocol", "udp-header = \"spp\"\nprotocol");
+    let changed = two_listeners.replace("protocol", "udp-header = \"spp\"\nprotocol");
     rig.reload(&changed, "can't change without a restart");
     // An address that a reload adds to a table would have limits of its own, and be refused at each upgrade.
-    let wider = one.replace("8443\"]", "8443\", \"10.81.0.1:8109\"]");
+    let wider = one_listener.replace("8443\"]", "8443\", \"10.81.0.1:8109\"]");
     rig.reload(&wider, "further addresses need a table of their own");
-    rig.reload(&one, "\"reloaded\"");
+    rig.reload(&one_listener, "\"reloaded\"");
     assert_answered(LISTEN_V4, b"3");
-    rig.reload(&one.replace("10.81.0.0/24", "192.0.2.0/24"), "\"reloaded\"");
+    rig.reload(
+        &one_listener.replace("10.81.0.0/24", "192.0.2.0/24"),
+        "\"reloaded\"",
+    );
     send(LISTEN_V4, b"unheard");
     rig.proxy.wait_logged("datagrams refused: untrusted_peer");
-    rig.reload(&one, "\"reloaded\"");
+    rig.reload(&one_listener, "\"reloaded\"");
     assert_answered(LISTEN_V4, b"4");
     let totals = rig.stop();
     assert_eq!(totals["udp_sessions"], 1, "{totals}");
     assert_eq!(totals["datagrams_dropped"], "untrusted_peer=1", "{totals}");
 }
 
-/// A removed listener that still serves its sessions is not confused with a later one at its address.
+/// While a removed listener still serves its sessions, a reload adds listeners with another target. They do not get its datagrams.
 #[test]
-fn later_listener_at_the_same_address_has_its_own_sessions() {
+fn added_listener_does_not_take_over_sessions_of_a_removed_one() {
     let udp = |port| table(udp_at(port), &["10.81.0.0/24"]) + "protocol = \"udp\"\n";
-    let one = table(LISTEN_V4, &["10.81.0.0/24"]);
-    let rig = ReloadRig::new(&(one.clone() + &udp(8101)));
+    let without_udp = table(LISTEN_V4, &["10.81.0.0/24"]);
+    let rig = ReloadRig::new(&(without_udp.clone() + &udp(8101)));
     let backend = DatagramSocket::bind(&rig.lab.server, TARGET_V4);
     let balancer = DatagramSocket::bind(&rig.lab.balancer, SocketAddr::new(BALANCER_V4, 0));
     let client = fresh_client_v4();
@@ -70,11 +76,11 @@ fn later_listener_at_the_same_address_has_its_own_sessions() {
     send(b"before");
     backend.expect_datagram(b"before", client);
     for port in [8102, 8103] {
-        rig.reload(&one, "\"reloaded\"");
+        rig.reload(&without_udp, "\"reloaded\"");
         // Traffic keeps the session of the removed listener alive.
         backend.send(client, &[b"media"]);
         let other_target = udp(port).replace(&TARGET_V4.to_string(), "127.0.0.1:9");
-        rig.reload(&(one.clone() + &other_target), "\"reloaded\"");
+        rig.reload(&(without_udp.clone() + &other_target), "\"reloaded\"");
         backend.send(client, &[b"media"]);
         send(b"after");
         backend.expect_datagram(b"after", client);
@@ -85,9 +91,10 @@ fn later_listener_at_the_same_address_has_its_own_sessions() {
 /// free once they are idle.
 #[test]
 fn open_udp_sessions_outlive_their_listener() {
-    let one = table(LISTEN_V4, &["10.81.0.0/24"]);
-    let more = one.clone() + &table(udp_at(8101), &["10.81.0.0/24"]) + "protocol = \"udp\"\n";
-    let rig = ReloadRig::new(&more);
+    let without_udp = table(LISTEN_V4, &["10.81.0.0/24"]);
+    let with_udp =
+        without_udp.clone() + &table(udp_at(8101), &["10.81.0.0/24"]) + "protocol = \"udp\"\n";
+    let rig = ReloadRig::new(&with_udp);
     let backend = DatagramSocket::bind(&rig.lab.server, TARGET_V4);
     let balancer = DatagramSocket::bind(&rig.lab.balancer, SocketAddr::new(BALANCER_V4, 0));
     let send = |client, text: &[u8]| {
@@ -102,7 +109,7 @@ fn open_udp_sessions_outlive_their_listener() {
         balancer.expect_datagram(b"!", udp_at(8101));
     };
     assert_answered(b"1");
-    rig.reload(&one, "\"reloaded\"");
+    rig.reload(&without_udp, "\"reloaded\"");
     for _ in 0..20 {
         assert_answered(b"2");
         thread::sleep(Duration::from_millis(100));
@@ -110,10 +117,10 @@ fn open_udp_sessions_outlive_their_listener() {
     send(v4([198, 51, 100, 8], 4000), b"new");
     backend.assert_silent();
     assert_answered(b"2");
-    rig.reload(&more, "still drains its sessions");
+    rig.reload(&with_udp, "still drains its sessions");
     let bind = || UdpSocket::bind(udp_at(8101)).ok();
     wait_for("the port is free", || rig.lab.server.enter(bind));
-    rig.reload(&more, "\"reloaded\"");
+    rig.reload(&with_udp, "\"reloaded\"");
     assert_answered(b"3");
 }
 

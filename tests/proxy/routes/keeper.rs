@@ -19,12 +19,12 @@ fn signals_to_the_group_do_not_end_the_keeper() {
     let mut proxy = rig.proxy(8443, &["--setup-routes"]);
     rig.assert_clients_served(8443);
     let with_keeper = server.routing_rules();
-    let keeper = keeper_of(server, &proxy);
+    let keeper = keeper_pid(server, &proxy);
     for signal in ["-INT", "-TERM", "-HUP"] {
         server.run("kill", &[signal, &keeper]);
     }
     sleep(Duration::from_millis(100));
-    assert_eq!(keeper_of(server, &proxy), keeper);
+    assert_eq!(keeper_pid(server, &proxy), keeper);
     assert_as_before(server, &with_keeper);
     stop(&mut proxy);
     assert_as_before(server, &before);
@@ -37,7 +37,7 @@ fn keeper_holds_one_capability() {
     let rig = RoutesRig::new();
     let proxy = rig.proxy(8443, &["--setup-routes"]);
     rig.assert_clients_served(8443);
-    let keeper = keeper_of(&rig.lab.server, &proxy);
+    let keeper = keeper_pid(&rig.lab.server, &proxy);
     let status = std::fs::read_to_string(format!("/proc/{keeper}/status")).expect("its status");
     let net_admin = "0000000000001000";
     for (set, bits) in [
@@ -157,8 +157,7 @@ fn failure_of_the_keeper_is_reported() {
     assert_as_before(&host, &before);
 }
 
-/// The process id of a proxy's keeper.
-fn keeper_of(server: &Host, proxy: &Peername) -> String {
+fn keeper_pid(server: &Host, proxy: &Peername) -> String {
     let parent = proxy.pid().to_string();
     let pids = server.run("pgrep", &["--parent", &parent, "--full", "routes keep"]);
     pids.trim().to_owned()
@@ -166,7 +165,7 @@ fn keeper_of(server: &Host, proxy: &Peername) -> String {
 
 /// Kills the keeper first, so that the rules stay.
 fn kill_with_keeper(server: &Host, proxy: &Peername) {
-    let keeper = keeper_of(server, proxy);
+    let keeper = keeper_pid(server, proxy);
     server.run("kill", &["-KILL", &keeper]);
     proxy.signal(Signal::KILL);
     // A killed keeper holds its slot until it has ended.

@@ -152,16 +152,15 @@ fn changed_settings_return_sessions_to_user_space() {
         (0..10).for_each(|_| rig.round_trip(client));
         rig.lab.server.sysctl(setting, on);
         thread::sleep(Duration::from_millis(1500));
-        // A session that has changed needs some requests to be steady.
-        let another = fresh_client_v4();
-        serve_until_offloaded(&rig, another);
+        // With the setting restored, new sessions are offloaded again.
+        serve_until_offloaded(&rig, fresh_client_v4());
     }
     let totals = rig.stop();
     assert_eq!(totals["datagrams_dropped"], "", "{totals}");
     assert!(in_kernel(&totals) > 30, "{totals}");
 }
 
-/// A sender that forges the balancer's address on another device meets that device's reverse path filter.
+/// The reverse path filter of another device drops what is sent there from a forged address of the balancer.
 #[test]
 fn forged_balancer_on_another_device_is_filtered() {
     let rig = UdpRig::new(&[KERNEL]);
@@ -174,7 +173,7 @@ fn forged_balancer_on_another_device_is_filtered() {
     forger_host.sysctl("net.ipv4.conf.all.arp_announce", "2");
     forger_host.ip("route add 10.81.0.1 via 10.82.0.1 src 10.81.0.2");
     let client = fresh_client_v4();
-    // The program knows the device: it was there when peername started.
+    // Started after the device was added, so that its eBPF program is on the device, too.
     let mut proxy = Peername::start_udp(
         &rig.lab.server,
         &[
@@ -203,13 +202,16 @@ fn forged_balancer_on_another_device_is_filtered() {
 
 /// Packets that a host has received by a device.
 fn received_by(host: &Host, device: &str) -> u64 {
-    let devices = host.enter(|| std::fs::read_to_string("/proc/thread-self/net/dev"));
-    let devices = devices.expect("the devices' counters");
-    let of_device = devices
+    let devices = host
+        .enter(|| std::fs::read_to_string("/proc/thread-self/net/dev"))
+        .expect("the devices' counters");
+    let counters = devices
         .lines()
-        .find_map(|line| line.trim().strip_prefix(device)?.strip_prefix(':'));
-    let packets = of_device.and_then(|counters| counters.split_whitespace().nth(1));
-    packets.expect("a count").parse().expect("a number")
+        .find_map(|line| line.trim().strip_prefix(device)?.strip_prefix(':'))
+        .expect("the device");
+    // Behind the bytes.
+    let packets = counters.split_whitespace().nth(1).expect("a count");
+    packets.parse().expect("a number")
 }
 
 /// Longer than the proxy takes to notice that routes or settings have changed.

@@ -193,19 +193,19 @@ fn reload_ends_connections_of_clients_that_it_denies() {
 #[test]
 fn list_of_a_removed_listener_is_not_missed() {
     let (lab, files) = (Lab::new(), Scratch::new());
-    let [stays, goes] = ["stays", "goes"].map(|name| files.write(name, "192.0.2.1\n"));
-    let one = listener_with_list(8443, &stays);
-    let both = one.clone() + &listener_with_list(8444, &goes);
+    let [kept, removed] = ["kept", "removed"].map(|name| files.write(name, "192.0.2.1\n"));
+    let one_listener = listener_with_list(8443, &kept);
+    let both = one_listener.clone() + &listener_with_list(8444, &removed);
     let config = files.write("proxy.toml", &both);
     let args = ["proxy", "--log-format=json", ADMIN, "--config", &config];
     let proxy = Peername::start(&lab.server, &args, &[LISTEN_V4]);
-    files.write("proxy.toml", &one);
+    files.write("proxy.toml", &one_listener);
     proxy.reload("\"reloaded\"");
-    fs::remove_file(&goes).expect("unlink(2)");
-    files.write("stays", "192.0.2.2\n");
+    fs::remove_file(&removed).expect("unlink(2)");
+    files.write("kept", "192.0.2.2\n");
     proxy.wait_logged_times(LISTS_READ, 1);
     admin::wait_metric(&lab.server, &[], "peername_lists_stale 0");
-    fs::remove_file(&stays).expect("unlink(2)");
+    fs::remove_file(&kept).expect("unlink(2)");
     admin::wait_metric(&lab.server, &[], "peername_lists_stale 1");
 }
 
