@@ -250,8 +250,7 @@ fn failed_start_never_exits_with_0() {
         (2, "--no-such-option", "--no-such-option"),
     ] {
         let line = format!("proxy --target=[::1]:443 --trust=any {options}");
-        let args: Vec<&str> = line.split(' ').collect();
-        let error = Peername::run_failing(&host, &args, code);
+        let error = Peername::run_failing(&host, &words(&line), code);
         assert!(error.contains(hint), "{line}: {error}");
     }
     let error = Peername::run_failing(&host, &["no-such-command"], 2);

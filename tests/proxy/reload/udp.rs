@@ -60,7 +60,8 @@ fn reload_changes_udp_listeners_and_trust() {
     assert_eq!(totals["datagrams_dropped"], "untrusted_peer=1", "{totals}");
 }
 
-/// While a removed listener still serves its sessions, a reload adds listeners with another target. They do not get its datagrams.
+/// While a removed listener still serves its sessions, a reload adds listeners with another target. They do not get its
+/// datagrams.
 #[test]
 fn added_listener_does_not_take_over_sessions_of_a_removed_one() {
     let udp = |port| table(udp_at(port), &["10.81.0.0/24"]) + "protocol = \"udp\"\n";

@@ -99,7 +99,7 @@ fn removal_of_permanent_rules_is_noticed_at_once() {
     server.ip6(PERMANENT_V6);
     let proxy = rig.proxy(8443, &[ADMIN]);
     assert!(rig.is_v4_client_served(8443));
-    assert_eq!(get(server, &[], "/readyz"), "ready\n200");
+    assert!(get(server, &[], "/readyz").ends_with("200"));
     server.ip("rule del pref 2110");
     let removed_at = Instant::now();
     proxy.wait_line("that replies do not come back", |line| {

@@ -165,7 +165,7 @@ fn flush_of_a_permanent_table_is_noticed() {
     let proxy = rig.proxy(&["--mark=123", ADMIN]);
     let _backend = Backend::listen(&rig.backend, addr(TARGET_V4));
     let readyz = || get(&rig.lab.server, &[], "/readyz");
-    assert_eq!(readyz(), "ready\n200");
+    assert!(readyz().ends_with("200"));
     rig.lab.server.nft("flush ruleset");
     proxy.wait_logged("run `peername routes add --mark 123 --target 10.82.0.5:9000` as root");
     assert!(readyz().ends_with("503"));
@@ -174,7 +174,7 @@ fn flush_of_a_permanent_table_is_noticed() {
     let (_, elapsed) = down.wait_closed();
     assert!(elapsed < Duration::from_secs(1), "{elapsed:?}");
     rig.routes(&["add", "--mark=123", TARGET_OPTION_V4, TARGET_OPTION_V6]);
-    wait_until("readiness", || readyz() == "ready\n200");
+    wait_until("readiness", || readyz().ends_with("200"));
 }
 
 /// Health checks are marked as well and take the same route; go-mmproxy's are not and take another.

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use crate::harness::addr::{CLIENT_V4, CLIENT_V6, FRONT_V4, FRONT_V6, TARGET_V4, TARGET_V6};
 use crate::harness::lab::{Lab, Process, Scratch};
-use crate::harness::peername::Peername;
+use crate::harness::peername::{Peername, words};
 use crate::harness::rig::udp::{DIALECTS, start_forward};
 
 /// A download over HTTP/3 through each dialect: the file is complete, and every packet came to the server
@@ -14,9 +14,9 @@ fn http3_download_shows_the_client_in_every_packet() {
     for (sender, receiver) in DIALECTS {
         let lab = Lab::new();
         let scratch = Scratch::new();
-        certificate(&lab, &scratch);
+        create_certificate(&lab, &scratch);
         scratch.write("file", &FILE.repeat(20_000));
-        let servers = [TARGET_V4, TARGET_V6].map(|addr| server(&lab, &scratch, addr));
+        let servers = [TARGET_V4, TARGET_V6].map(|addr| start_server(&lab, &scratch, addr));
         let _proxy = Peername::udp_proxy(&lab, &[], &[receiver]);
         let _forward = start_forward(&lab, &[sender]);
         let fronts = [(CLIENT_V4, FRONT_V4), (CLIENT_V6, FRONT_V6)];
@@ -27,17 +27,18 @@ fn http3_download_shows_the_client_in_every_packet() {
     }
 }
 
-fn certificate(lab: &Lab, scratch: &Scratch) {
+fn create_certificate(lab: &Lab, scratch: &Scratch) {
     let (key, cert) = (scratch.path_text("key.pem"), scratch.path_text("cert.pem"));
-    let line = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 \
-                -subj /CN=front.example";
-    let args = line.split_ascii_whitespace();
-    let args: Vec<&str> = args.chain(["-keyout", &key, "-out", &cert]).collect();
-    lab.server.run("openssl", &args);
+    let args = words(
+        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 \
+         -subj /CN=front.example",
+    );
+    let files = ["-keyout", &key, "-out", &cert];
+    lab.server.run("openssl", &[&args[..], &files].concat());
 }
 
-/// ngtcp2's server, which serves the scratch directory and logs each packet.
-fn server(lab: &Lab, scratch: &Scratch, addr: SocketAddr) -> Process {
+/// Starts ngtcp2's server, which serves the scratch directory and logs each packet.
+fn start_server(lab: &Lab, scratch: &Scratch, addr: SocketAddr) -> Process {
     let (key, cert) = (scratch.path_text("key.pem"), scratch.path_text("cert.pem"));
     let (ip, port) = (addr.ip().to_string(), addr.port().to_string());
     let args = ["-d", &scratch.path_text("."), &ip, &port, &key, &cert];
