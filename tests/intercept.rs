@@ -9,9 +9,9 @@
 mod admin;
 mod audit;
 mod authz;
-mod basics;
 mod clients;
 mod doctor;
+mod forwarding;
 mod http;
 mod lifecycle;
 mod listener;

@@ -7,7 +7,6 @@
 
 mod ask;
 mod audit;
-mod basics;
 mod bypasses;
 mod denials;
 mod failures;
@@ -18,6 +17,7 @@ mod lists;
 mod mistakes;
 mod ports;
 mod process;
+mod requests;
 mod tcp;
 mod tools;
 mod trust;

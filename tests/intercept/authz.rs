@@ -8,4 +8,4 @@ mod protocols;
 mod rego;
 mod request_as_sent;
 mod trace_context;
-mod wires;
+mod transports;

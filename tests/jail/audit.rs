@@ -1,10 +1,11 @@
 //! The file of `--log`: no request without a line.
 
-use crate::harness::lab::assert_contains;
 use std::fs;
+use std::process::Command;
 
 use serde_json::Value;
 
+use crate::harness::lab::{assert_contains, assert_fails, wait_for, wait_until};
 use crate::harness::rig::jail::{JailRig, User};
 
 fn lines(log: &str) -> Vec<Value> {
@@ -38,6 +39,61 @@ fn request_is_recorded_before_it_is_sent() {
         ],
         ["a.test", "/one", "GET"]
     );
+}
+
+#[test]
+fn audit_lines_go_to_the_file() {
+    let rig = JailRig::new();
+    let log = rig.scratch().path_text("audit.log");
+    let script =
+        "curl -sS -o /dev/null https://a.test/one; curl -sS -o /dev/null http://192.0.2.1/two";
+    let output = rig.run(User::Root, &["-q", "--log", &log], script);
+    assert!(output.stderr.is_empty(), "{output:?}");
+    let lines: Vec<Value> = wait_for("two audit lines", || {
+        let log = rig.scratch().read("audit.log");
+        let lines = log
+            .lines()
+            .filter_map(|line| serde_json::from_str(line).ok());
+        let lines: Vec<Value> = lines
+            .filter(|line: &Value| line["message"] == "request")
+            .collect();
+        (lines.len() == 2).then_some(lines)
+    });
+    let field = |name: &str| [0, 1].map(|at| lines[at][name].as_str().unwrap_or("").to_owned());
+    assert_eq!(field("path"), ["/one", "/two"]);
+    assert_eq!(field("host"), ["a.test", "192.0.2.1"]);
+    assert_eq!(field("code"), ["", "destination_not_public"]);
+    assert!(
+        field("client")
+            .iter()
+            .all(|client| client.starts_with("127.0.0.1:"))
+    );
+}
+
+/// The audit line of a request that outlives the program.
+#[test]
+fn request_of_a_process_left_behind_is_logged() {
+    let rig = JailRig::new();
+    let log = rig.scratch().path_text("audit.log");
+    let program =
+        "curl -sS -o /dev/null --limit-rate 1k http://a.test/slow >/dev/null 2>&1 & sleep 1";
+    rig.succeeds(User::Root, &["-q", "--log", &log], program);
+    wait_until("the interceptor's end", || {
+        let left = Command::new("pgrep")
+            .args(["-f", &rig.interceptor_pattern()])
+            .output();
+        left.expect("pgrep").stdout.is_empty()
+    });
+    let text = rig.scratch().read("audit.log");
+    let lines = text
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok());
+    let messages: Vec<_> = lines
+        .filter(|line: &Value| line["path"] == "/slow")
+        .map(|line| line["message"].as_str().map(str::to_owned))
+        .collect();
+    let expected = ["request admitted", "request"].map(|text| Some(text.to_owned()));
+    assert_eq!(messages, expected, "{text}");
 }
 
 /// On a full disk nothing is sent, and standard error says why; requests go on when there is room.
@@ -78,4 +134,13 @@ fn request_is_denied_where_its_line_can_not_be_written() {
         .into_iter()
         .filter(|line| line["message"] == "request admitted");
     assert_eq!(sent.count(), 1, "{output:?}");
+}
+
+#[test]
+fn log_with_another_name_is_refused() {
+    let rig = JailRig::new();
+    let log = rig.scratch().write("audit.log", "");
+    fs::hard_link(&log, rig.scratch().path("link")).expect("link(2)");
+    let output = rig.run(User::Root, &["--log", &log], "true");
+    assert_fails(&output, 2, &["hard link"]);
 }

@@ -1,12 +1,8 @@
 //! What the program sees of the host's files: covered ones stay covered, whichever way they are reached.
 
 use std::fs;
-use std::os::unix::fs::symlink;
-use std::process::Command;
 
-use serde_json::Value;
-
-use crate::harness::lab::{Process, assert_fails, assert_prints, wait_until};
+use crate::harness::lab::{assert_fails, assert_prints};
 use crate::harness::peername::{AS_NOBODY, NO_CAPABILITIES};
 use crate::harness::rig::jail::{JailRig, USERS, User};
 
@@ -121,32 +117,6 @@ fn key_of_the_authority_and_audit_log_are_out_of_reach() {
     );
 }
 
-/// The audit line of a request that outlives the program.
-#[test]
-fn request_of_a_process_left_behind_is_logged() {
-    let rig = JailRig::new();
-    let log = rig.scratch().path_text("audit.log");
-    let program =
-        "curl -sS -o /dev/null --limit-rate 1k http://a.test/slow >/dev/null 2>&1 & sleep 1";
-    rig.succeeds(User::Root, &["-q", "--log", &log], program);
-    wait_until("the interceptor's end", || {
-        let left = Command::new("pgrep")
-            .args(["-f", &rig.interceptor_pattern()])
-            .output();
-        left.expect("pgrep").stdout.is_empty()
-    });
-    let text = rig.scratch().read("audit.log");
-    let lines = text
-        .lines()
-        .filter_map(|line| serde_json::from_str(line).ok());
-    let messages: Vec<_> = lines
-        .filter(|line: &Value| line["path"] == "/slow")
-        .map(|line| line["message"].as_str().map(str::to_owned))
-        .collect();
-    let expected = ["request admitted", "request"].map(|text| Some(text.to_owned()));
-    assert_eq!(messages, expected, "{text}");
-}
-
 /// What the program is given in place of the host's files is not its own to change.
 #[test]
 fn covers_are_read_only() {
@@ -165,34 +135,6 @@ fn hiding_the_directory_of_the_jails_own_files_is_wrong_usage() {
         let output = rig.run(User::Nobody, &["--hide", hidden], "true");
         assert_fails(&output, 2, &["TMPDIR"]);
     }
-}
-
-/// A socket is the same one by each of its paths.
-#[test]
-fn unix_socket_is_allowed_by_any_path_that_leads_to_it() {
-    let rig = JailRig::new();
-    let (dir, link) = (
-        rig.scratch().path_text("run"),
-        rig.scratch().path_text("var-run"),
-    );
-    fs::create_dir(&dir).expect("a directory");
-    symlink(&dir, &link).expect("a link");
-    let listen = format!("UNIX-LISTEN:{dir}/service,fork,mode=777");
-    let _service = Process::start(
-        &rig.stage.lab.balancer,
-        "socat",
-        &[&listen, "SYSTEM:echo served"],
-    );
-    wait_until("the socket", || {
-        fs::exists(format!("{dir}/service")).unwrap_or(false)
-    });
-    let script = format!("socat -u UNIX-CONNECT:{dir}/service -");
-    for allowed in [&link, &format!("{link}/service")] {
-        let printed = rig.succeeds(User::Nobody, &["--allow-unix", allowed], &script);
-        assert_eq!(printed, "served\n", "{allowed}");
-    }
-    let missing = rig.run(User::Nobody, &["--allow-unix", "/nonexistent"], "true");
-    assert_eq!(missing.status.code(), Some(2), "{missing:?}");
 }
 
 /// ssh(1) refuses included files of another user than root and itself: in an ordinary user's jail, root's belong to an unknown one.
@@ -305,13 +247,4 @@ fn devices_that_act_outside_are_covered() {
     );
     let output = rig.run_outside(User::Root, &script);
     assert_prints(&output, "full\n");
-}
-
-#[test]
-fn log_with_another_name_is_refused() {
-    let rig = JailRig::new();
-    let log = rig.scratch().write("audit.log", "");
-    fs::hard_link(&log, rig.scratch().path("link")).expect("link(2)");
-    let output = rig.run(User::Root, &["--log", &log], "true");
-    assert_fails(&output, 2, &["hard link"]);
 }

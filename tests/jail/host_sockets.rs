@@ -1,12 +1,64 @@
 //! Unix sockets of the host that are listed, and names that are looked up outside.
 
 use std::fs::{self, Permissions};
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
-use crate::harness::lab::wait_for;
-use crate::harness::rig::jail::{JailRig, User};
+use crate::harness::lab::{Process, wait_for, wait_until};
+use crate::harness::rig::jail::{JailRig, USERS, User};
+
+/// A Unix socket of the host is out of reach, unless it or its directory is listed.
+#[test]
+fn unix_socket_is_reachable_on_request_only() {
+    let rig = JailRig::new();
+    let path = rig.scratch().path_text("service");
+    let listen = format!("UNIX-LISTEN:{path},fork,mode=777");
+    let args = [&listen, "SYSTEM:echo served"];
+    let service = Process::start(&rig.stage.lab.balancer, "socat", &args);
+    wait_until("the socket", || rig.scratch().path("service").exists());
+    let script = format!("socat -u UNIX-CONNECT:{path} -");
+    for user in USERS {
+        let refused = rig.run(user, &[], &script);
+        assert!(
+            !refused.status.success() && refused.stdout.is_empty(),
+            "{refused:?}"
+        );
+        for allowed in [&path, &rig.scratch().path_text("")] {
+            let printed = rig.succeeds(user, &["--allow-unix", allowed], &script);
+            assert_eq!(printed, "served\n", "{allowed}");
+        }
+    }
+    drop(service);
+}
+
+/// A socket is the same one by each of its paths.
+#[test]
+fn unix_socket_is_allowed_by_any_path_that_leads_to_it() {
+    let rig = JailRig::new();
+    let (dir, link) = (
+        rig.scratch().path_text("run"),
+        rig.scratch().path_text("var-run"),
+    );
+    fs::create_dir(&dir).expect("a directory");
+    symlink(&dir, &link).expect("a link");
+    let listen = format!("UNIX-LISTEN:{dir}/service,fork,mode=777");
+    let _service = Process::start(
+        &rig.stage.lab.balancer,
+        "socat",
+        &[&listen, "SYSTEM:echo served"],
+    );
+    wait_until("the socket", || {
+        fs::exists(format!("{dir}/service")).unwrap_or(false)
+    });
+    let script = format!("socat -u UNIX-CONNECT:{dir}/service -");
+    for allowed in [&link, &format!("{link}/service")] {
+        let printed = rig.succeeds(User::Nobody, &["--allow-unix", allowed], &script);
+        assert_eq!(printed, "served\n", "{allowed}");
+    }
+    let missing = rig.run(User::Nobody, &["--allow-unix", "/nonexistent"], "true");
+    assert_eq!(missing.status.code(), Some(2), "{missing:?}");
+}
 
 /// A listed directory that the program may write is no way to other sockets: they could be moved there.
 #[test]

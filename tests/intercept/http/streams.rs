@@ -99,22 +99,6 @@ fn server_sent_events_are_not_buffered() {
     assert_eq!(rig.run_python_client(EVENTS_CLIENT, &[]), "1 2 3");
 }
 
-/// An origin may close an idle connection in the very moment it is reused. A request without side effects is
-/// retried; a POST is left to its client to retry.
-#[test]
-fn request_on_a_closed_idle_connection_is_retried() {
-    // Each worker would have an idle connection of its own.
-    let rig = InterceptRig::new(&["--workers=1", "--allow-destination=10.81.0.1:9001"]);
-    let _server = rig.start_python_origin(CLOSING_SERVER);
-    let url = "https://a.test:9001/";
-    for _ in 0..3 {
-        assert_eq!(rig.curl(&["--http1.1", url]), "ok");
-    }
-    let post = ["--http1.1", "--data", "x", url];
-    assert_eq!(rig.curl_problem(&post)["code"], "upstream_closed");
-    assert_eq!(rig.curl(&post), "ok");
-}
-
 pub(crate) const WEBSOCKET_SERVER: &str = include_str!("streams/websocket_server.py");
 
 /// Switches protocols whatever it is asked, with the acceptance of RFC 6455's example.
@@ -127,8 +111,6 @@ const HTTP2_WEBSOCKET_CLIENT: &str = include_str!("streams/http2_websocket_clien
 const GRPC_SERVER: &str = include_str!("streams/grpc_server.py");
 
 const GRPC_CLIENT: &str = include_str!("streams/grpc_client.py");
-
-const CLOSING_SERVER: &str = include_str!("streams/closing_server.py");
 
 const EVENTS_SERVER: &str = include_str!("streams/events_server.py");
 

@@ -66,6 +66,22 @@ fn http_1_1_required_is_obeyed_and_remembered() {
     assert_eq!(protocols, ["h2", "http/1.1", "http/1.1", "http/1.1"]);
 }
 
+/// An origin may close an idle connection in the very moment it is reused. A request without side effects is
+/// retried; a POST is left to its client to retry.
+#[test]
+fn request_on_a_closed_idle_connection_is_retried() {
+    // Each worker would have an idle connection of its own.
+    let rig = InterceptRig::new(&["--workers=1", "--allow-destination=10.81.0.1:9001"]);
+    let _server = rig.start_python_origin(include_str!("closing_origin.py"));
+    let url = "https://a.test:9001/";
+    for _ in 0..3 {
+        assert_eq!(rig.curl(&["--http1.1", url]), "ok");
+    }
+    let post = ["--http1.1", "--data", "x", url];
+    assert_eq!(rig.curl_problem(&post)["code"], "upstream_closed");
+    assert_eq!(rig.curl(&post), "ok");
+}
+
 /// The origin closes an idle connection, and the next request comes just before the proxy sees that. It is sent again, with its
 /// whole body.
 #[test]

@@ -42,15 +42,22 @@ fn streams_beyond_the_origins_limit_open_another_connection() {
     assert_eq!(connections.len(), 2, "{seen:?}");
 }
 
-/// A connection that one client has finished with goes to the idle pool, and serves the next.
+/// Two clients one after the other: the second reuses the first one's connection from the idle pool.
 #[test]
 fn idle_connection_serves_another_client() {
     let rig = InterceptRig::new(&["--workers=1"]);
-    for _ in 0..3 {
-        rig.curl(&["https://a.test/echo"]);
+    for version in ["--http1.1", "--http2"] {
+        for _ in 0..3 {
+            rig.curl(&[version, "https://a.test/"]);
+        }
     }
-    let seen = rig.wait_origin_log(3);
-    assert_eq!(count_connections(&seen).len(), 1, "{seen:?}");
+    let seen = rig.wait_origin_log(6);
+    let mut connections: Vec<_> = seen
+        .iter()
+        .filter_map(|line| line.rsplit(' ').next())
+        .collect();
+    connections.dedup();
+    assert_eq!(connections.len(), 2, "{seen:?}");
 }
 
 /// Forty concurrent requests share one handshake per connection of their client.
@@ -76,7 +83,7 @@ fn concurrent_streams_share_a_connection() {
 #[test]
 fn authenticated_connection_serves_no_other_client() {
     let rig = InterceptRig::new(&["--workers=1", "--allow-destination=10.81.0.1:9001"]);
-    let _server = rig.start_python_origin(include_str!("../clients/by_connection.py"));
+    let _server = rig.start_python_origin(include_str!("connection_auth_origin.py"));
     for scheme in [
         &["--ntlm", "--user", "alice:secret"][..],
         &["-H", "Authorization: Negotiate alice"],
@@ -94,7 +101,7 @@ fn authenticated_connection_serves_no_other_client() {
 #[test]
 fn concurrent_ntlm_handshakes_stay_on_their_connections() {
     let rig = InterceptRig::new(&["--workers=1", "--allow-destination=10.81.0.1:9001"]);
-    let _server = rig.start_python_origin(include_str!("../clients/by_connection.py"));
+    let _server = rig.start_python_origin(include_str!("connection_auth_origin.py"));
     let users: Vec<_> = (0..16).map(|at| format!("user{at}")).collect();
     thread::scope(|scope| {
         for user in &users {
@@ -165,7 +172,7 @@ fn hold_streams(rig: &InterceptRig, paths: &[&str]) -> Process {
     process
 }
 
-const STREAMS: &str = include_str!("../clients/streams.py");
+const STREAMS: &str = include_str!("streams_client.py");
 /// The origin with a limit of streams.
 const LIMITED: &str = "a.test:8443";
 const ORIGIN_OF_USERS: &str = "http://a.test:9001/";

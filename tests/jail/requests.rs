@@ -1,9 +1,7 @@
-//! What is allowed: requests, names, and the programs that make them.
+//! Requests of a jailed program, and the names that they resolve.
 
+use crate::harness::lab::wait_until;
 use crate::harness::peername::words;
-use serde_json::Value;
-
-use crate::harness::lab::{Process, wait_for, wait_until};
 use crate::harness::rig::jail::{JailRig, USERS, User};
 
 #[test]
@@ -119,59 +117,6 @@ fn private_destination_of_an_allowed_name_is_denied() {
     for code in ["destination_not_public", "destination_metadata"] {
         assert!(printed.contains(code), "{code}: {printed}");
     }
-}
-
-#[test]
-fn audit_lines_go_to_the_file() {
-    let rig = JailRig::new();
-    let log = rig.scratch().path_text("audit.log");
-    let script =
-        "curl -sS -o /dev/null https://a.test/one; curl -sS -o /dev/null http://192.0.2.1/two";
-    let output = rig.run(User::Root, &["-q", "--log", &log], script);
-    assert!(output.stderr.is_empty(), "{output:?}");
-    let lines: Vec<Value> = wait_for("two audit lines", || {
-        let log = rig.scratch().read("audit.log");
-        let lines = log
-            .lines()
-            .filter_map(|line| serde_json::from_str(line).ok());
-        let lines: Vec<Value> = lines
-            .filter(|line: &Value| line["message"] == "request")
-            .collect();
-        (lines.len() == 2).then_some(lines)
-    });
-    let field = |name: &str| [0, 1].map(|at| lines[at][name].as_str().unwrap_or("").to_owned());
-    assert_eq!(field("path"), ["/one", "/two"]);
-    assert_eq!(field("host"), ["a.test", "192.0.2.1"]);
-    assert_eq!(field("code"), ["", "destination_not_public"]);
-    assert!(
-        field("client")
-            .iter()
-            .all(|client| client.starts_with("127.0.0.1:"))
-    );
-}
-
-/// A Unix socket of the host is out of reach, unless it or its directory is listed.
-#[test]
-fn unix_socket_is_reachable_on_request_only() {
-    let rig = JailRig::new();
-    let path = rig.scratch().path_text("service");
-    let listen = format!("UNIX-LISTEN:{path},fork,mode=777");
-    let args = [&listen, "SYSTEM:echo served"];
-    let service = Process::start(&rig.stage.lab.balancer, "socat", &args);
-    wait_until("the socket", || rig.scratch().path("service").exists());
-    let script = format!("socat -u UNIX-CONNECT:{path} -");
-    for user in USERS {
-        let refused = rig.run(user, &[], &script);
-        assert!(
-            !refused.status.success() && refused.stdout.is_empty(),
-            "{refused:?}"
-        );
-        for allowed in [&path, &rig.scratch().path_text("")] {
-            let printed = rig.succeeds(user, &["--allow-unix", allowed], &script);
-            assert_eq!(printed, "served\n", "{allowed}");
-        }
-    }
-    drop(service);
 }
 
 /// What the inner interceptor dials is checked by the outer one, by name. The inner jail needs mounts.

@@ -1,6 +1,6 @@
 """Opens a stream for each path, each after the head of the previous response, and prints the statuses.
 
-usage: streams.py PROXY CA AUTHORITY PATH... [hold FILE]
+usage: streams_client.py PROXY CA AUTHORITY PATH... [hold FILE]
 With `hold` it then writes FILE, and reads no more until it is killed.
 """
 import socket, ssl, sys, time

@@ -303,7 +303,7 @@ fn wait_connects(socket: &Path) {
     wait_for("the socket", || UnixStream::connect(socket).ok());
 }
 
-const NGINX: &str = include_str!("wires/nginx.conf");
+const NGINX: &str = include_str!("transports/nginx.conf");
 /// A client without a certificate gets 400.
 const TLS_OF_NGINX: &str = "
         ssl_certificate DIR/server.pem;
@@ -311,4 +311,4 @@ const TLS_OF_NGINX: &str = "
         ssl_client_certificate DIR/root.pem;
         ssl_verify_client on;
 ";
-const CERTIFICATES: &str = include_str!("wires/certificates.sh");
+const CERTIFICATES: &str = include_str!("transports/certificates.sh");
