@@ -1,34 +1,22 @@
 //! The admin endpoint (`--admin`), and readiness while the check service can't be reached.
 
-use std::process::Command;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use crate::harness::addr::v4;
-use crate::harness::admin::{ADMIN as ADMIN_OPTION, get, list, wait_listed, wait_metric};
+use crate::harness::admin::{ADMIN, get, list, wait_listed, wait_metric};
 use crate::harness::check::service::Service;
 use crate::harness::conn::{Conn, End};
 use crate::harness::lab::{Process, Scratch, assert_contains, assert_fields, wait_for, wait_until};
-use crate::harness::peername::Peername;
+use crate::harness::peername::{Peername, words};
 use crate::harness::programs::browser::wait_page_shows;
 use crate::harness::programs::terminal::run_in_terminal;
 use crate::harness::rig::intercept::{
     CLIENT_IP, InterceptLab, InterceptRig, LONG_CHECK_TIMEOUT, PROXY_ADDR, recv_head,
 };
 
-const ADMIN: &str = "http://127.0.0.1:9300";
-
 impl InterceptRig {
-    /// Requests a path of the admin endpoint; returns status and body.
-    fn ask_admin(&self, path: &str, args: &[&str]) -> String {
-        let mut command = Command::new("curl");
-        command.args(["-sS", "--noproxy", "*", "-w", "%{http_code}"]);
-        command.args(args).arg(format!("{ADMIN}{path}"));
-        let output = self.lab.balancer.output(&mut command, "");
-        String::from_utf8(output.stdout).expect("text")
-    }
-
     /// Starts curl through the proxy, which prints the body as it comes.
     fn start_curl(&self, args: &[&str]) -> Process {
         let (proxy, ca) = (
@@ -36,7 +24,7 @@ impl InterceptRig {
             self.scratch.path_text("ca.pem"),
         );
         let root = self.scratch.path_text("root.pem");
-        // Of the proxy's authority, or of the origin's where its TLS is not opened.
+        // A passthrough tunnel shows the origin's certificate, any other the proxy's.
         let is_relayed = args.iter().any(|arg| arg.contains("//b.test"));
         let ca = if is_relayed { &root } else { &ca };
         let usual = [
@@ -55,22 +43,19 @@ impl InterceptRig {
 
     /// The proxy's connections to origins, as the kernel knows them.
     fn count_origin_connections(&self) -> usize {
-        let filter = "state established dst 10.81.0.0/24";
-        let args = ["-Htn"].into_iter().chain(filter.split(' '));
-        let args: Vec<_> = args.collect();
+        let args = words("-Htn state established dst 10.81.0.0/24");
         self.lab.balancer.run("ss", &args).lines().count()
     }
 }
 
-/// What a listing has of a connection: host, state, and the client's address.
-fn host_state_client(one: &Value) -> (String, String, String) {
-    let text = |name: &str| one[name].as_str().unwrap_or_default().to_owned();
-    let client = text("client");
-    let (ip, _) = client.rsplit_once(':').unwrap_or_default();
-    (text("host"), text("state"), ip.to_owned())
+/// The host, the state and the client's address of a listed connection.
+fn host_state_client(conn: &Value) -> (&str, &str, &str) {
+    let text = |name: &str| conn[name].as_str().unwrap_or_default();
+    let (ip, _) = text("client").rsplit_once(':').unwrap_or_default();
+    (text("host"), text("state"), ip)
 }
 
-/// A response without a length, of which more comes for as long as the client reads. No TLS.
+/// Sends an endless response without a length. No TLS.
 const ENDLESS_SERVER: &str = include_str!("admin/endless_server.py");
 
 /// A check service that can't be reached is logged at the start, before any request, and `/readyz` is 503 until it
@@ -79,30 +64,26 @@ const ENDLESS_SERVER: &str = include_str!("admin/endless_server.py");
 fn readyz_waits_for_the_check_service() {
     let check = v4([127, 0, 0, 1], 9191);
     let url = format!("--check=grpc://{check}");
-    let rig = InterceptRig::new(&[&url, "--admin=127.0.0.1:9300", LONG_CHECK_TIMEOUT]);
-    let says = |what: &str| {
-        rig.proxy.wait_logged(what);
-    };
-    says("can't be asked: ");
-    says("requests are denied until it can");
-    let ready = rig.ask_admin("/readyz", &[]);
+    let rig = InterceptRig::new(&[&url, ADMIN, LONG_CHECK_TIMEOUT]);
+    let host = &rig.lab.balancer;
+    rig.proxy.wait_logged("can't be asked: ");
+    rig.proxy.wait_logged("requests are denied until it can");
+    let ready = get(host, &[], "/readyz");
     assert!(
         ready.contains("the check service can't be asked") && ready.ends_with("503"),
         "{ready}"
     );
-    wait_metric(&rig.lab.balancer, &[], "peername_ready 0");
-    assert_eq!(rig.ask_admin("/healthz", &[]), "ok\n200");
-    let _service = rig.lab.balancer.enter(|| Service::ext_authz(check));
-    says("can be asked now");
-    wait_until("readiness", || {
-        rig.ask_admin("/readyz", &[]) == "ready\n200"
-    });
-    wait_metric(&rig.lab.balancer, &[], "peername_ready 1");
+    wait_metric(host, &[], "peername_ready 0");
+    assert_eq!(get(host, &[], "/healthz"), "ok\n200");
+    let _service = host.enter(|| Service::ext_authz(check));
+    rig.proxy.wait_logged("can be asked now");
+    wait_until("readiness", || get(host, &[], "/readyz") == "ready\n200");
+    wait_metric(host, &[], "peername_ready 1");
 }
 
 #[test]
 fn chromium_shows_decisions_and_certificates() {
-    let rig = InterceptRig::new(&["--admin=127.0.0.1:9300"]);
+    let rig = InterceptRig::new(&[ADMIN]);
     assert_eq!(rig.curl_status(&["https://a.test/passes"]), 404);
     assert_eq!(rig.curl_status(&["http://private.test/refused"]), 403);
     let shown = [
@@ -111,20 +92,19 @@ fn chromium_shows_decisions_and_certificates() {
         "unchecked\t",
         "refused\t1",
         "Certificates issued\n1\n",
-        // Why, and what to do about it.
+        // The reason, and the remedy.
         "destination_not_public\trequests\t1\t",
         "If clients may go there, name the host in a rule of --allow, or add the network to --allow-destination.",
-        // To the origin of the request that passed.
+        // The connection to the origin of the request that passed.
         "idle\t1",
         "new\t1",
     ];
     wait_page_shows(&rig.lab.balancer, &shown);
-    let top = Peername::run(&rig.lab.balancer, &["top", "--admin=127.0.0.1:9300"]);
+    let top = Peername::run(&rig.lab.balancer, &["top", ADMIN]);
     let top = String::from_utf8_lossy(&top.stdout).into_owned();
     assert_contains(&top, &["decisions: refused 1, unchecked 1\n"]);
 }
 
-/// What an operator of `intercept` asks first, in a terminal: what is decided, and how long the checks take.
 #[test]
 fn top_shows_decisions_checks_and_their_time() {
     let check = v4([127, 0, 0, 1], 9191);
@@ -132,7 +112,7 @@ fn top_shows_decisions_checks_and_their_time() {
     let lab = InterceptLab::new();
     let mut service = lab.lab.balancer.enter(|| Service::ext_authz(check));
     service.set_answer(r#"{"status": {}, "okResponse": {}}"#);
-    let rig = lab.start(&[&url, "--admin=127.0.0.1:9300", LONG_CHECK_TIMEOUT]);
+    let rig = lab.start(&[&url, ADMIN, LONG_CHECK_TIMEOUT]);
     assert_eq!(rig.curl_status(&["https://a.test/passes"]), 404);
     let steps = [
         "see:decisions: allowed 1",
@@ -141,18 +121,13 @@ fn top_shows_decisions_checks_and_their_time() {
         "see:, p99 ",
         "press:q",
     ];
-    run_in_terminal(
-        &rig.lab.balancer,
-        &steps,
-        &["top", "--admin=127.0.0.1:9300"],
-    );
+    run_in_terminal(&rig.lab.balancer, &steps, &["top", ADMIN]);
 }
 
-/// Each connection with its client, host and state; and the connections to origins, as the kernel
-/// counts them.
+/// The connections to origins are compared with those that the kernel has.
 #[test]
 fn open_connections_are_listed_with_client_host_and_state() {
-    let rig = InterceptRig::new(&[ADMIN_OPTION, "--workers=2", "--passthrough=b.test"]);
+    let rig = InterceptRig::new(&[ADMIN, "--workers=2", "--passthrough=b.test"]);
     let host = &rig.lab.balancer;
     rig.lab.client.add_addresses("eth0", &["203.0.113.10/24"]);
     let other_ip = ["--interface", "203.0.113.10"];
@@ -178,27 +153,28 @@ fn open_connections_are_listed_with_client_host_and_state() {
     ];
     wait_until("all connections, in their states", || {
         let listed = list(host, &[], "/connections");
-        let seen: Vec<_> = listed.iter().map(host_state_client).collect();
-        let mut seen: Vec<_> = seen.iter().map(|(a, b, c)| (&**a, &**b, &**c)).collect();
+        let mut seen: Vec<_> = listed.iter().map(host_state_client).collect();
         seen.sort_unstable();
         seen == wanted
     });
-    let listed = |query: &str| {
+    let list_hosts = |query: &str| {
         let listed = list(host, &[], &format!("/connections?{query}"));
-        let hosts = listed.iter().map(|one| host_state_client(one).0);
-        let mut hosts: Vec<_> = hosts.collect();
+        let mut hosts: Vec<_> = listed
+            .iter()
+            .map(|conn| host_state_client(conn).0.to_owned())
+            .collect();
         hosts.sort_unstable();
         hosts
     };
-    assert_eq!(listed("client=203.0.113.10"), ["a.test:443"]);
-    assert_eq!(listed("state=in_flight"), ["a.test:443", "h1.test:443"]);
-    assert_eq!(listed("state=handshake"), ["other.test:443"]);
-    assert_eq!(listed("sort=bytes&limit=1"), ["b.test:443"]);
-    assert_eq!(listed(&format!("listener={PROXY_ADDR}")).len(), 5);
-    assert!(listed("listener=192.0.2.1:1").is_empty());
+    assert_eq!(list_hosts("client=203.0.113.10"), ["a.test:443"]);
+    assert_eq!(list_hosts("state=in_flight"), ["a.test:443", "h1.test:443"]);
+    assert_eq!(list_hosts("state=handshake"), ["other.test:443"]);
+    assert_eq!(list_hosts("sort=bytes&limit=1"), ["b.test:443"]);
+    assert_eq!(list_hosts(&format!("listener={PROXY_ADDR}")).len(), 5);
+    assert!(list_hosts("listener=192.0.2.1:1").is_empty());
     assert!(get(host, &[], "/connections?state=served").ends_with("400"));
 
-    // Bytes are counted where they are relayed as they are.
+    // Only the bytes of a tunnel that is not opened are counted.
     let [relayed] = &list(host, &[], "/connections?state=open")[..] else {
         panic!("no tunnel")
     };
@@ -212,21 +188,21 @@ fn open_connections_are_listed_with_client_host_and_state() {
     assert!(waiting["bytes_in"].is_null() && waiting["bytes_out"].is_null());
     assert!(waiting["idle_s"].as_f64() <= waiting["age_s"].as_f64());
 
-    // It has no password: nothing can be changed over TCP.
+    // The endpoint has no password, so nothing can be changed over TCP.
     let id = format!("/connections/{}", waiting["id"]);
-    let answer = rig.ask_admin(&id, &["-X", "DELETE"]);
+    let answer = get(host, &["-X", "DELETE"], &id);
     assert!(answer.ends_with("403"), "{answer}");
 
-    // Of the last request: its connection to the origin is idle. The three of curl are in use.
-    let gauge = |state: &str, count: usize| {
+    // The connection that served the last request is idle; those of the three downloads are in use.
+    let wait_gauge = |state: &str, count: usize| {
         let line = format!("peername_intercept_upstream_connections{{state=\"{state}\"}} {count}");
         wait_metric(host, &[], &line);
     };
-    gauge("idle", 1);
-    gauge("in_use", 3);
+    wait_gauge("idle", 1);
+    wait_gauge("in_use", 3);
     assert_eq!(rig.count_origin_connections(), 4);
     drop((handshake, idle, requests));
-    gauge("in_use", 0);
+    wait_gauge("in_use", 0);
     wait_until("the connections to origins", || {
         let idle = rig.count_origin_connections();
         let line = format!("peername_intercept_upstream_connections{{state=\"idle\"}} {idle}");
@@ -235,8 +211,7 @@ fn open_connections_are_listed_with_client_host_and_state() {
     assert_eq!(get(host, &[], "/connections"), "200");
 }
 
-/// The client must not take what it has for the whole response, not even where the end of the connection is the end of the
-/// response.
+/// The client must not take a truncated response for a complete one, even where the end of the connection ends the response.
 #[test]
 fn connection_ended_by_admin_is_reset() {
     let scratch = Scratch::new();
@@ -252,8 +227,8 @@ fn connection_ended_by_admin_is_reset() {
     let unix = ["--unix-socket", &path];
     let delete = ["--unix-socket", &path, "-X", "DELETE"];
     let bystander = rig.start_curl(&["--http1.1", "https://h1.test/slow"]);
-    wait_listed(host, &unix, "/connections", |one| {
-        one["state"] == "in_flight"
+    wait_listed(host, &unix, "/connections", |conn| {
+        conn["state"] == "in_flight"
     });
     for (version, url, state) in [
         ("--http1.0", "http://a.test:9001/", "in_flight"),
@@ -269,10 +244,12 @@ fn connection_ended_by_admin_is_reset() {
             length > 0
         });
         let listed = list(host, &unix, "/connections");
-        let is_it = |one: &&Value| host_state_client(one).0 != "h1.test:443";
-        let one = listed.iter().find(is_it).expect("its connection");
-        assert_eq!(one["state"], state, "{one}");
-        let id = format!("/connections/{}", one["id"]);
+        let conn = listed
+            .iter()
+            .find(|conn| host_state_client(conn).0 != "h1.test:443")
+            .expect("curl's connection");
+        assert_eq!(conn["state"], state, "{conn}");
+        let id = format!("/connections/{}", conn["id"]);
         assert_eq!(get(host, &delete, &id), "ended\n200");
         let status = curl.wait_exit(Duration::from_secs(10)).expect("an end");
         // What curl(1) returns for a failure to receive, and for an error of the HTTP/2 framing layer.
@@ -286,18 +263,19 @@ fn connection_ended_by_admin_is_reset() {
     }
     let lines = wait_for("five audit lines", || {
         let log = rig.proxy.log();
-        let lines = log.lines().map(serde_json::from_str::<Value>);
-        let lines = lines.filter_map(Result::ok);
-        let ended = lines.filter(|line| line["end"] == "closed_by_admin");
-        let ended: Vec<_> = ended.collect();
+        let ended: Vec<Value> = log
+            .lines()
+            .filter_map(|line| serde_json::from_str(line).ok())
+            .filter(|line: &Value| line["end"] == "closed_by_admin")
+            .collect();
         (ended.len() == 5).then_some(ended)
     });
     for line in lines {
         assert!(line["bytes_to_downstream"].as_u64() > Some(0), "{line}");
     }
-    // A connection without a request is reset as well; and no other one was.
+    // A connection without a request is reset as well, and the bystander is not.
     let waiting = Conn::connect(&rig.lab.client, PROXY_ADDR);
-    let listed = wait_for("both connections", || {
+    let listed = wait_for("the idle connection", || {
         let listed = list(host, &unix, "/connections?state=idle");
         (listed.len() == 1).then_some(listed)
     });
@@ -331,23 +309,22 @@ fn quiet_logs_show_denials() {
 /// A web page can't read the endpoint by a name of its own that resolves to the endpoint's address (DNS rebinding).
 #[test]
 fn admin_endpoint_answers_to_its_own_names_only() {
-    for (args, own) in [
-        (&["--admin=127.0.0.1:9300"][..], None),
-        (
-            &["--admin=127.0.0.1:9300", "--admin-host=proxy.example"],
-            Some("proxy.example"),
-        ),
+    for (args, own_name) in [
+        (&[ADMIN][..], "localhost"),
+        (&[ADMIN, "--admin-host=proxy.example"], "proxy.example"),
     ] {
         let rig = InterceptRig::new(args);
-        let with = |header: &str| rig.ask_admin("/healthz", &["-H", header]);
+        let get_with = |header: &str| get(&rig.lab.balancer, &["-H", header], "/healthz");
+        let own_host = format!("Host: {own_name}:9300");
         for header in [
             "X: y",
             "Host:",
             "Host: localhost:9300",
             "Host: [::1]",
             "Host: 192.0.2.7:80",
+            &own_host,
         ] {
-            assert_eq!(with(header), "ok\n200", "{header}");
+            assert_eq!(get_with(header), "ok\n200", "{header}");
         }
         for header in [
             "Host: rebound.example:9300",
@@ -357,9 +334,8 @@ fn admin_endpoint_answers_to_its_own_names_only() {
             "Origin: null",
             "Origin: https://127.0.0.1",
         ] {
-            assert!(with(header).ends_with("421"), "{header}: {}", with(header));
+            let answer = get_with(header);
+            assert!(answer.ends_with("421"), "{header}: {answer}");
         }
-        let host = own.map_or_else(|| "X: y".to_owned(), |name| format!("Host: {name}:9300"));
-        assert_eq!(with(&host), "ok\n200");
     }
 }

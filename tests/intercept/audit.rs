@@ -10,8 +10,7 @@ use crate::harness::backend::Backend;
 use crate::harness::lab::{assert_fields, wait_until};
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR, recv_head};
 
-/// The upstream address that the request was meant for, at whichever stage it failed; none where no address
-/// was tried.
+/// The audit line has the upstream address at whichever stage the request failed, and none where no address was tried.
 #[test]
 fn failed_request_names_the_upstream_that_was_tried() {
     let (_names, rig) = InterceptLab::new().start_with_unknown_names(&[]);
@@ -69,12 +68,12 @@ fn failed_parent_proxy_is_the_upstream_that_was_tried() {
     }
 }
 
-/// Such a response ends with its head.
+/// Method, status or protocol exclude a body, so the response ends with its head.
 #[test]
 fn response_without_a_body_is_complete() {
     let rig = InterceptRig::new(&[]);
     let grpc = ["-H", "Content-Type: application/grpc"];
-    for (before, version) in ["--http1.1", "--http2"].into_iter().enumerate() {
+    for (lines_before, version) in ["--http1.1", "--http2"].into_iter().enumerate() {
         for (status, host, path, args) in [
             (502, "self-signed.test", "/head", &["--head"][..]),
             (200, "self-signed.test", "/grpc", &grpc),
@@ -84,7 +83,7 @@ fn response_without_a_body_is_complete() {
         ] {
             let url = format!("https://{host}{path}");
             assert_eq!(rig.curl_status(&[args, &[version, &url]].concat()), status);
-            let line = &rig.wait_audit_lines(path, before + 1)[before];
+            let line = &rig.wait_audit_lines(path, lines_before + 1)[lines_before];
             assert_eq!(line["end"], "complete", "{version}: {line}");
         }
     }
@@ -111,9 +110,9 @@ fn unused_tunnel_has_an_audit_line() {
         &ca,
         "-verify_return_error",
     ]);
-    let said = rig.lab.client.output(&mut client, "");
-    assert!(said.status.success(), "{said:?}");
-    let line = &tunnels(&rig, 1)[0];
+    let output = rig.lab.client.output(&mut client, "");
+    assert!(output.status.success(), "{output:?}");
+    let line = &wait_tunnel_lines(&rig, 1)[0];
     let expected = json!({
         "method": "CONNECT", "connect": "a.test:443", "sni": "a.test", "tls": "1.3",
         "decision": "unchecked", "end": "unused",
@@ -123,16 +122,16 @@ fn unused_tunnel_has_an_audit_line() {
     assert!(recv_head(&conn).starts_with("HTTP/1.1 200 "));
     conn.send(b"GET / HTTP/1.1\r\n");
     drop(conn);
-    let line = &tunnels(&rig, 2)[1];
+    let line = &wait_tunnel_lines(&rig, 2)[1];
     assert_fields(line, json!({"connect": "a.test:80", "end": "unused"}));
-    // A tunnel that is used has no line but those of its requests.
+    // A tunnel that was used has no line of its own: its requests have theirs.
     rig.curl(&["https://a.test/echo"]);
     rig.wait_audit_lines("/echo", 1);
     // The line of a tunnel is written at its end.
     wait_until("the end of the tunnel", || {
         rig.read_metrics().contains("connections_active 0")
     });
-    assert_eq!(tunnels(&rig, 2).len(), 2);
+    assert_eq!(wait_tunnel_lines(&rig, 2).len(), 2);
     let counted = r#"peername_intercept_requests_total{decision="unchecked"} 3"#;
     let metrics = rig.read_metrics();
     assert!(metrics.lines().any(|line| line == counted), "{metrics}");
@@ -148,12 +147,12 @@ fn tunnel_that_its_origin_resets_is_logged_as_cut_by_origin() {
         assert_eq!(up.recv(1), [HANDSHAKE]);
         up.reset();
     });
-    let line = &tunnels(&rig, 1)[0];
+    let line = &wait_tunnel_lines(&rig, 1)[0];
     assert_fields(line, json!({"how": "passthrough", "end": "cut_by_origin"}));
 }
 
-/// The audit lines of tunnels, which have no path.
-fn tunnels(rig: &InterceptRig, count: usize) -> Vec<Value> {
+/// Waits for the audit lines of tunnels, which have no path.
+fn wait_tunnel_lines(rig: &InterceptRig, count: usize) -> Vec<Value> {
     rig.wait_audit_lines("", count)
 }
 

@@ -1,6 +1,6 @@
 //! Authorization: the check's decisions, its protocols, its faults.
 
-pub(crate) mod decisions;
+mod decisions;
 mod faults;
 mod inject;
 mod lists;

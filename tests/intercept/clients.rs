@@ -9,7 +9,7 @@ use crate::harness::check::service::Opa;
 use crate::harness::peername::BINARY;
 use crate::harness::rig::intercept::{InterceptRig, LONG_CHECK_TIMEOUT, PROXY_ADDR};
 
-/// One client, and the output that is expected of it in each case.
+/// A client, and parts of the output that is expected of it.
 struct Client {
     /// Files written to its directory.
     sources: &'static [(&'static str, &'static str)],
@@ -19,13 +19,13 @@ struct Client {
     prepare: &'static str,
     /// Run by a shell that has evaluated `peername ca env`. The URL follows.
     command: &'static str,
-    /// For a page that is allowed.
+    /// Printed for a page that is allowed.
     passes: &'static str,
-    /// For a denied request inside an allowed tunnel.
+    /// Printed for a denied request inside an allowed tunnel.
     refused: &'static [&'static str],
-    /// For a denied tunnel.
+    /// Printed for a denied tunnel.
     no_tunnel: &'static [&'static str],
-    /// For a check service that can't be reached.
+    /// Printed for a check service that can't be reached.
     check_down: &'static [&'static str],
 }
 
@@ -59,21 +59,22 @@ impl Client {
         for (name, text) in self.sources {
             rig.scratch.write(name, text);
         }
-        let prepared = shell(&rig, self.prepare);
-        assert!(prepared.0, "{}", prepared.1);
+        let (is_prepared, printed) = shell(&rig, self.prepare);
+        assert!(is_prepared, "{printed}");
         (rig, opa)
     }
 
     #[track_caller]
     fn assert_output(&self, rig: &InterceptRig, url: &str, expected: &[&str]) {
-        let said = self.run_client(rig, url);
+        let printed = self.run_client(rig, url);
         for part in expected {
-            assert!(said.contains(part), "{url}, {part:?}: {said}");
+            assert!(printed.contains(part), "{url}, {part:?}: {printed}");
         }
     }
 
     fn run_client(&self, rig: &InterceptRig, url: &str) -> String {
-        shell(rig, &format!("{} {url}", self.command)).1
+        let (_, printed) = shell(rig, &format!("{} {url}", self.command));
+        printed
     }
 }
 

@@ -2,8 +2,9 @@
 
 use std::fs;
 use std::net::SocketAddr;
-use std::process::Command;
+use std::process::{Command, Output};
 
+use crate::harness::addr::v4;
 use crate::harness::check::service::Opa;
 use crate::harness::lab::{Host, Scratch, assert_contains, assert_prints};
 use crate::harness::peername::{BINARY, Peername};
@@ -16,7 +17,7 @@ struct InterceptHost {
     _opa: Opa,
 }
 
-const OPA: SocketAddr = crate::harness::addr::v4([127, 0, 0, 1], 8181);
+const OPA: SocketAddr = v4([127, 0, 0, 1], 8181);
 
 impl InterceptHost {
     fn new() -> Self {
@@ -33,23 +34,23 @@ impl InterceptHost {
         prepared
     }
 
-    fn ca(&self, action: &str, args: &[&str]) -> std::process::Output {
+    fn ca(&self, action: &str, args: &[&str]) -> Output {
         Peername::run(
             &self.host,
             &[&["ca", action, "--ca", &self.ca], args].concat(),
         )
     }
 
-    /// Runs `doctor --intercept` with this check and these variables; asserts the exit code and returns the
-    /// report.
+    /// Runs `doctor --intercept` with these further arguments and variables; asserts the exit code, and that each fault has
+    /// a fix. Returns the report.
     #[track_caller]
-    fn report(&self, code: i32, more: &[&str], variables: &[(&str, &str)]) -> String {
+    fn report(&self, code: i32, args: &[&str], variables: &[(&str, &str)]) -> String {
         let mut command = Command::new(BINARY);
         command
             .args(["doctor", "--intercept", "--ca", &self.ca])
             .args(["--check", "opa+http://127.0.0.1:8181/v1/data/egress/allow"])
             .args(["--resolve", "localhost"])
-            .args(more)
+            .args(args)
             .env_remove("SSL_CERT_FILE")
             .env_remove("SSL_CERT_DIR")
             .envs(variables.iter().copied());
@@ -79,7 +80,7 @@ impl InterceptHost {
 
 /// The report's line about this check.
 #[track_caller]
-fn line<'r>(report: &'r str, check: &str) -> &'r str {
+fn report_line<'r>(report: &'r str, check: &str) -> &'r str {
     let mut lines = report.lines();
     let line = lines.find(|line| line.get(6..).is_some_and(|rest| rest.starts_with(check)));
     line.unwrap_or_else(|| panic!("no {check} in {report}"))
@@ -87,10 +88,10 @@ fn line<'r>(report: &'r str, check: &str) -> &'r str {
 
 #[test]
 fn complete_setup_passes() {
-    let on = InterceptHost::new();
-    assert!(on.ca("env", &[]).status.success());
-    let bundle = format!("{}/bundle.pem", on.ca);
-    let report = on.report(0, &[], &[("SSL_CERT_FILE", &bundle)]);
+    let setup = InterceptHost::new();
+    assert!(setup.ca("env", &[]).status.success());
+    let bundle = format!("{}/bundle.pem", setup.ca);
+    let report = setup.report(0, &[], &[("SSL_CERT_FILE", &bundle)]);
     for (check, what) in [
         ("authority: ", "valid until "),
         ("trust in the authority: ", &bundle),
@@ -102,7 +103,7 @@ fn complete_setup_passes() {
         ("name resolution: ", "localhost is 127.0.0.1"),
         ("listener: ", "TCP 127.0.0.1:8080 is free"),
     ] {
-        let line = line(&report, check);
+        let line = report_line(&report, check);
         assert!(line.starts_with("ok    ") && line.contains(what), "{line}");
     }
     // Requirements of `proxy` alone do not matter here.
@@ -114,18 +115,18 @@ fn complete_setup_passes() {
 
 #[test]
 fn authority_that_this_host_does_not_trust_is_a_warning_with_both_commands() {
-    let on = InterceptHost::new();
-    let report = on.report(0, &[], &[]);
-    let line = line(&report, "trust in the authority: ");
+    let setup = InterceptHost::new();
+    let report = setup.report(0, &[], &[]);
+    let line = report_line(&report, "trust in the authority: ");
     assert!(line.starts_with("warn  "), "{line}");
-    let ca = &on.ca;
+    let ca = &setup.ca;
     assert_contains(line, &[&format!("peername ca env --ca {ca}")]);
     assert_contains(line, &[&format!("peername ca export --ca {ca}")]);
     // A bundle that was written before the authority was rotated.
-    assert!(on.ca("env", &[]).status.success() && on.ca("rotate", &[]).status.success());
+    assert!(setup.ca("env", &[]).status.success() && setup.ca("rotate", &[]).status.success());
     let bundle = format!("{ca}/bundle.pem");
-    let report = on.report(0, &[], &[("SSL_CERT_FILE", &bundle)]);
-    let line = self::line(&report, "trust in the authority: ");
+    let report = setup.report(0, &[], &[("SSL_CERT_FILE", &bundle)]);
+    let line = report_line(&report, "trust in the authority: ");
     assert!(
         line.starts_with("warn  ") && line.contains(&bundle),
         "{line}"
@@ -134,11 +135,11 @@ fn authority_that_this_host_does_not_trust_is_a_warning_with_both_commands() {
 
 #[test]
 fn authority_that_is_missing_unreadable_or_expired_fails_with_the_command_that_mends_it() {
-    let on = InterceptHost::new();
-    let ca = on.ca.clone();
+    let setup = InterceptHost::new();
+    let ca = setup.ca.clone();
     let fails = |fix: String| {
-        let report = on.report(3, &[], &[]);
-        let line = line(&report, "authority: ");
+        let report = setup.report(3, &[], &[]);
+        let line = report_line(&report, "authority: ");
         assert!(
             line.starts_with("FAIL  ") && line.contains(&fix),
             "{fix}: {line}"
@@ -146,67 +147,71 @@ fn authority_that_is_missing_unreadable_or_expired_fails_with_the_command_that_m
         assert!(!line.contains("see docs"), "{line}");
         // The other checks run all the same.
         assert!(
-            self::line(&report, "check service: ").starts_with("ok"),
+            report_line(&report, "check service: ").starts_with("ok"),
             "{report}"
         );
     };
-    on.host
+    setup
+        .host
         .run("chmod", &["644", &format!("{ca}/authority.pem")]);
     fails(format!(": run `chmod 600 {ca}/authority.pem`"));
-    on.host
+    setup
+        .host
         .run("chmod", &["600", &format!("{ca}/authority.pem")]);
-    on.expire();
+    setup.expire();
     fails(format!(
         "has expired; replace it with `peername ca rotate --ca {ca}`"
     ));
-    assert!(on.ca("rotate", &[]).status.success());
-    let report = on.report(0, &[], &[]);
-    assert!(line(&report, "authority: ").starts_with("ok"), "{report}");
+    assert!(setup.ca("rotate", &[]).status.success());
+    let report = setup.report(0, &[], &[]);
+    assert!(
+        report_line(&report, "authority: ").starts_with("ok"),
+        "{report}"
+    );
     fs::remove_dir_all(&ca).expect("rm -r");
     fails(format!("make one with `peername ca init --ca {ca}`"));
 }
 
 #[test]
 fn authority_that_expires_within_two_weeks_is_a_warning() {
-    let on = InterceptHost::new();
-    fs::remove_dir_all(&on.ca).expect("rm -r");
-    assert!(on.ca("init", &["--days", "10"]).status.success());
-    let report = on.report(0, &[], &[]);
-    let line = line(&report, "authority: ");
-    let fix = format!("`peername ca rotate --ca {}`", on.ca);
+    let setup = InterceptHost::new();
+    fs::remove_dir_all(&setup.ca).expect("rm -r");
+    assert!(setup.ca("init", &["--days", "10"]).status.success());
+    let report = setup.report(0, &[], &[]);
+    let line = report_line(&report, "authority: ");
+    let fix = format!("`peername ca rotate --ca {}`", setup.ca);
     assert!(line.starts_with("warn  ") && line.contains(&fix), "{line}");
 }
 
 #[test]
 fn check_that_does_not_answer_and_name_that_does_not_resolve_fail() {
-    let on = InterceptHost::new();
-    let report = on.report(3, &["--check", "grpc://127.0.0.1:9"], &[]);
-    let line = line(&report, "check service: ");
+    let setup = InterceptHost::new();
+    let report = setup.report(3, &["--check", "grpc://127.0.0.1:9"], &[]);
+    let line = report_line(&report, "check service: ");
     assert!(
         line.starts_with("FAIL  ") && line.contains("127.0.0.1:9"),
         "{line}"
     );
-    let report = on.report(3, &["--resolve", "no.such.invalid"], &[]);
-    let line = self::line(&report, "name resolution: no.such.invalid");
+    let report = setup.report(3, &["--resolve", "no.such.invalid"], &[]);
+    let line = report_line(&report, "name resolution: no.such.invalid");
     assert!(
         line.starts_with("FAIL  ") && line.contains("getent hosts no.such.invalid"),
         "{line}"
     );
 }
 
-/// The mode runs a program in a jail.
 #[test]
-fn jail_is_tried() {
+fn doctor_jail_runs_a_program_in_a_jail() {
     let host = Host::new();
     let output = Peername::run(&host, &["doctor", "jail"]);
     assert_prints(&output, "ok    jail: a program runs in it\n");
     let forbid = format!("echo 0 >/proc/sys/user/max_user_namespaces; exec {BINARY} doctor jail");
     let through = ["unshare", "--user", "--map-root-user", "sh", "-c", &forbid];
     let output = Peername::run_with_input(&host, &through, &[], "");
-    let said = String::from_utf8_lossy(&output.stdout);
+    let report = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(3), "{output:?}");
     assert_contains(
-        &said,
+        &report,
         &[
             "FAIL  jail: ",
             "user.max_user_namespaces is 0",
@@ -216,7 +221,7 @@ fn jail_is_tried() {
 }
 
 #[test]
-fn options_of_the_other_kind_are_wrong_usage() {
+fn options_of_another_mode_are_wrong_usage() {
     let host = Host::new();
     for args in [
         &["doctor", "--intercept", "--target-v4=127.0.0.1:80"][..],
@@ -228,5 +233,5 @@ fn options_of_the_other_kind_are_wrong_usage() {
     }
 }
 
-/// Made as by `ca init`, but valid from 400 days ago to 10 days ago.
+/// Writes an authority as `ca init` does, valid from 400 days ago to 10 days ago.
 const EXPIRED: &str = include_str!("doctor/expired.py");

@@ -25,14 +25,11 @@ fn curl_reaches_nginx_through_connect_by_http1_and_http2() {
 #[test]
 fn client_gets_the_protocol_that_the_origin_speaks() {
     let rig = InterceptRig::new(&["--workers=1"]);
-    let version = |_| {
-        rig.curl(&words(
-            "--http2 -o /dev/null -w %{http_version} https://h1.test/",
-        ))
-    };
-    assert_eq!([0, 1].map(version), ["2", "1.1"]);
-    let only = rig.curl(&["--http2-prior-knowledge", "https://h1.test/echo"]);
-    assert!(only.starts_with("GET h1.test HTTP/1.1 "), "{only}");
+    let args = words("--http2 -o /dev/null -w %{http_version} https://h1.test/");
+    let version = || rig.curl(&args);
+    assert_eq!([version(), version()], ["2", "1.1"]);
+    let answer = rig.curl(&["--http2-prior-knowledge", "https://h1.test/echo"]);
+    assert!(answer.starts_with("GET h1.test HTTP/1.1 "), "{answer}");
 }
 
 #[test]
@@ -55,7 +52,7 @@ fn absolute_form_request_goes_to_its_host() {
     assert!(tunnelled.starts_with("GET a.test HTTP/1.1 "), "{tunnelled}");
 }
 
-/// Some clients ask a proxy for `https:` like that, and not by CONNECT: the origin is verified for them.
+/// Some clients send an `https:` URL in absolute form rather than a CONNECT. The proxy verifies the origin for them.
 #[test]
 fn absolute_form_request_for_https_goes_over_tls() {
     let rig = InterceptRig::new(&["--deny=a.test/no", "--allow=*"]);

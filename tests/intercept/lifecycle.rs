@@ -46,13 +46,14 @@ fn exhausted_epoll_watches_refuse_only_new_connections() {
     };
     let mut crowd: Vec<Conn> = std::iter::from_fn(open).collect();
     let before = crowd.len();
-    // Connections older than the one that was closed: a proxy that is late may have left some open for a
-    // moment.
+    // A busy proxy may close a connection after it was counted as open: it is refused, too, like the one that ended the loop.
     crowd.retain(|conn| conn.is_open_after(Duration::from_millis(1)));
     assert!((2..50).contains(&crowd.len()), "{} idle", crowd.len());
     let refused = 1 + before - crowd.len();
     drop(crowd);
-    wait_until("all are gone", || rig.proxy.count_fds() <= idle);
+    wait_until("all connections are closed", || {
+        rig.proxy.count_fds() <= idle
+    });
     assert!(open().is_some());
     let failed = "peername_intercept_connections_failed_total{reason=\"local_error\"}";
     let failed = format!("{failed} {refused}");
@@ -64,11 +65,13 @@ fn exhausted_epoll_watches_refuse_only_new_connections() {
 /// are left for others.
 #[test]
 fn one_http2_client_cannot_take_all_descriptors() {
-    let (rig, most) = short_of_descriptors();
-    let held = rig.wait_audit_lines("/slow", 1);
-    let full = held.iter().filter(|line| line["code"] == "proxy_full");
-    assert!(full.count() > 0, "{held:?}");
-    assert!(most > 10, "{most} connections");
+    let (rig, limit) = start_short_of_descriptors();
+    let lines = rig.wait_audit_lines("/slow", 1);
+    assert!(
+        lines.iter().any(|line| line["code"] == "proxy_full"),
+        "{lines:?}"
+    );
+    assert!(limit > 10, "{limit} connections");
     assert!(!rig.proxy.log().contains("Too many open files"));
 }
 
@@ -77,10 +80,10 @@ fn one_http2_client_cannot_take_all_descriptors() {
 #[test]
 fn idle_connections_are_evicted_first() {
     for credentials in ["", "Authorization: Negotiate YQ==\r\n"] {
-        let (rig, most) = short_of_descriptors();
+        let (rig, limit) = start_short_of_descriptors();
         let client = Conn::connect(&rig.lab.client, PROXY_ADDR);
         let ups: Vec<_> = (9101..)
-            .take(most)
+            .take(limit)
             .map(|port| {
                 let origin = Backend::listen(&rig.lab.server, v4([10, 81, 0, 1], port));
                 let request = format!(
@@ -98,14 +101,14 @@ fn idle_connections_are_evicted_first() {
         assert_eq!(
             ups[0].wait_closed().0,
             End::Fin,
-            "the one that has waited longest"
+            "the one that has been idle longest"
         );
     }
 }
 
-/// Takes all connections with one client, and asserts that another request gets an error. Returns how many
-/// connections there are.
-fn short_of_descriptors() -> (InterceptRig, usize) {
+/// Starts a proxy that has few descriptors. Asserts that a request gets an error while one client has all connections to
+/// origins; returns the limit of these.
+fn start_short_of_descriptors() -> (InterceptRig, usize) {
     let through = ["prlimit", "--nofile=128"];
     let args = ["--workers=1", "--allow-destination=10.81.0.1:9001"];
     let rig = InterceptLab::new().start_through(&through, &args);
@@ -113,33 +116,35 @@ fn short_of_descriptors() -> (InterceptRig, usize) {
     let parallel = ["--parallel", "--parallel-max", "60", "--max-time", "60"];
     let ca = rig.scratch.path_text("ca.pem");
     let proxy = format!("http://{PROXY_ADDR}");
-    let through = ["-sS", "--noproxy", "", "--proxy", &proxy, "--cacert", &ca];
-    let args = [&through[..], &parallel, &urls[..]].concat();
+    let common = ["-sS", "--noproxy", "", "--proxy", &proxy, "--cacert", &ca];
+    let args = [&common[..], &parallel, &urls[..]].concat();
     let crowd = Process::start(&rig.lab.client, "curl", &args);
     rig.wait_audit_lines("/slow", 1);
     // Another client is still admitted, and gets an error.
     let problem = rig.curl_problem(&["http://a.test/echo"]);
     assert_eq!(problem["code"], "proxy_full", "{problem}");
     let detail = problem["detail"].as_str().expect("a detail");
-    let most = detail.split(' ').find_map(|word| word.parse().ok());
-    let most = most.expect("a number");
+    let limit = detail
+        .split(' ')
+        .find_map(|word| word.parse().ok())
+        .expect("a number");
     // All requests have been read when those over the limit have their errors.
-    rig.wait_audit_lines("/slow", urls.len() - most);
+    rig.wait_audit_lines("/slow", urls.len() - limit);
     drop(crowd);
     rig.wait_audit_lines("/slow", urls.len());
-    wait_until("its connections' end", || {
+    wait_until("the end of the crowd's connections", || {
         rig.curl_status(&["http://a.test/echo"]) == 200
     });
-    (rig, most)
+    (rig, limit)
 }
 
 #[test]
 fn missing_prerequisite_is_named_at_the_start() {
     let stage = InterceptLab::new();
     let ca = stage.scratch.path_text("ca");
-    let nothing = stage.scratch.path_text("nothing");
+    let missing = stage.scratch.path_text("missing");
     for (options, expected) in [
-        (format!("--extra-ca={nothing}"), "--extra-ca"),
+        (format!("--extra-ca={missing}"), "--extra-ca"),
         ("--check=ftp://x/".to_owned(), "opa+http://"),
         (format!("{CHECK} --check-take=Host"), "host can't be taken"),
         (format!("{CHECK} --auto-passthrough"), "--check"),
@@ -147,12 +152,12 @@ fn missing_prerequisite_is_named_at_the_start() {
         ("--passthrough=*.192.0.2.1".to_owned(), "*.example.com"),
     ] {
         let args = [&["intercept", "--ca", &ca], &words(&options)[..]].concat();
-        let said = Peername::run_failing(&stage.lab.balancer, &args, 2);
-        assert_contains(&said, &[expected]);
+        let errors = Peername::run_failing(&stage.lab.balancer, &args, 2);
+        assert_contains(&errors, &[expected]);
     }
-    let args = ["intercept", "--ca", &nothing];
-    let said = Peername::run_failing(&stage.lab.balancer, &args, 2);
-    assert_contains(&said, &["peername ca init"]);
+    let args = ["intercept", "--ca", &missing];
+    let errors = Peername::run_failing(&stage.lab.balancer, &args, 2);
+    assert_contains(&errors, &["peername ca init"]);
 }
 
 const CHECK: &str = "--check=http://127.0.0.1:1/";

@@ -7,6 +7,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::harness::addr::v4;
+use crate::harness::admin::{ADMIN, wait_metric};
 use crate::harness::backend::Backend;
 use crate::harness::check::service::Service;
 use crate::harness::lab::{assert_contains, assert_fields, wait_until};
@@ -19,21 +20,21 @@ use crate::harness::rig::jail::{JailRig, User};
 #[test]
 fn allowed_request_has_a_span_to_which_its_audit_line_and_its_check_belong() {
     let stage = InterceptLab::new();
-    let collector = collector(&stage);
+    let collector = start_collector(&stage);
     let mut service = stage.lab.balancer.enter(|| Service::ext_authz(CHECK));
     service.set_answer(r#"{"status": {}}"#);
     let rig = stage.start(&[
         OTLP,
         "--check=grpc://127.0.0.1:9191",
         LONG_CHECK_TIMEOUT,
-        "--admin=127.0.0.1:9300",
+        ADMIN,
     ]);
     rig.proxy.wait_started();
     assert_eq!(rig.proxy.status_field("Seccomp"), "2", "confined");
     rig.curl(&["--http2", "https://a.test/echo?secret=1"]);
     let span = collector.wait_span("/echo");
     let line = &rig.wait_audit_lines("/echo", 1)[0];
-    // Of the kind `server`, and without a parent.
+    // Kind 2 is SERVER.
     let expected = json!({
         "name": "GET", "kind": 2, "parentSpanId": null, "status": {},
         "traceId": line["trace_id"], "spanId": line["span_id"],
@@ -69,14 +70,15 @@ fn allowed_request_has_a_span_to_which_its_audit_line_and_its_check_belong() {
         "{span}"
     );
     assert!(!collector.log().contains("secret"), "{}", collector.log());
-    // The service is asked about the tunnel, too, which has no line of its own.
+    // The service is asked about the tunnel, too, which has no audit line of its own.
     let tunnel = collector.wait_span_with("http.request.method", "CONNECT");
     for span in [&tunnel, &span] {
         let asked = service.next_request();
         assert_eq!(asked["traceparent"], json!([traceparent(span)]), "{asked}");
     }
-    wait_counted(
-        &rig,
+    wait_metric(
+        &rig.lab.balancer,
+        &[],
         r#"peername_intercept_spans_total{outcome="exported"} 2"#,
     );
 }
@@ -85,7 +87,7 @@ fn allowed_request_has_a_span_to_which_its_audit_line_and_its_check_belong() {
 #[test]
 fn span_continues_the_trace_of_the_client_if_that_is_sampled() {
     let stage = InterceptLab::new();
-    let collector = collector(&stage);
+    let collector = start_collector(&stage);
     let mut service = stage.lab.balancer.enter(|| Service::forward_auth(CHECK));
     service.set_answer(r#"{"status": 200, "headers": [], "body": ""}"#);
     let rig = stage.start(&[
@@ -134,7 +136,7 @@ fn span_continues_the_trace_of_the_client_if_that_is_sampled() {
 #[test]
 fn spans_tell_denials_from_errors() {
     let stage = InterceptLab::new();
-    let collector = collector(&stage);
+    let collector = start_collector(&stage);
     let rig = stage.start(&[
         OTLP,
         "--deny=a.test/admin",
@@ -166,7 +168,7 @@ fn spans_tell_denials_from_errors() {
 #[test]
 fn spans_of_the_last_requests_are_sent_before_the_process_ends() {
     let stage = InterceptLab::new();
-    let collector = collector(&stage);
+    let collector = start_collector(&stage);
     let mut rig = stage.start(&[OTLP]);
     rig.curl(&["http://a.test/echo"]);
     rig.proxy.signal(Signal::TERM);
@@ -176,7 +178,7 @@ fn spans_of_the_last_requests_are_sent_before_the_process_ends() {
 
 #[test]
 fn requests_go_on_without_a_collector_and_their_spans_are_counted() {
-    let mut rig = InterceptRig::new(&[OTLP, "--admin=127.0.0.1:9300"]);
+    let mut rig = InterceptRig::new(&[OTLP, ADMIN]);
     for _ in 0..3 {
         assert_eq!(rig.curl_status(&["http://a.test/echo"]), 200);
     }
@@ -184,8 +186,9 @@ fn requests_go_on_without_a_collector_and_their_spans_are_counted() {
         let remedy = "does --otlp name its receiver of OTLP over HTTP, and is it running?";
         (line.contains("Connection refused") && line.contains(remedy)).then_some(())
     });
-    wait_counted(
-        &rig,
+    wait_metric(
+        &rig.lab.balancer,
+        &[],
         r#"peername_intercept_spans_total{outcome="dropped"} 3"#,
     );
     rig.curl(&["http://a.test/echo"]);
@@ -198,9 +201,9 @@ fn collector_is_reached_by_name_and_tls_with_the_roots_of_this_host() {
     let stage = InterceptLab::new();
     let [root, certificate, key] =
         ["root.pem", "origin.pem", "origin.key"].map(|name| stage.scratch.path_text(name));
-    let at = v4([10, 81, 0, 1], 4318);
+    let addr = v4([10, 81, 0, 1], 4318);
     let host = &stage.lab.server;
-    let collector = Collector::start_with_tls(host, &stage.scratch, at, [&certificate, &key]);
+    let collector = Collector::start_with_tls(host, &stage.scratch, addr, [&certificate, &key]);
     let roots = format!("SSL_CERT_FILE={root}");
     let through = [
         "env",
@@ -219,7 +222,7 @@ fn collector_is_reached_by_name_and_tls_with_the_roots_of_this_host() {
 #[test]
 fn nothing_is_exported_without_the_option() {
     let stage = InterceptLab::new();
-    let collector = collector(&stage);
+    let collector = start_collector(&stage);
     let variable = "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4318";
     let mut rig = stage.start_through(&["env", variable], &[]);
     rig.curl(&["http://a.test/echo"]);
@@ -238,7 +241,7 @@ fn nothing_is_exported_without_the_option() {
 #[test]
 fn spans_of_a_jailed_program_are_sent_from_outside() {
     let rig = JailRig::new();
-    let collector = collector(&rig.stage);
+    let collector = start_collector(&rig.stage);
     let script = "curl -sS http://a.test/echo; curl -s4 http://a.test:9999/; true";
     rig.succeeds(User::Nobody, &[OTLP], script);
     let span = collector.wait_span("/echo");
@@ -252,7 +255,7 @@ fn spans_of_a_jailed_program_are_sent_from_outside() {
     });
 }
 
-fn collector(stage: &InterceptLab) -> Collector {
+fn start_collector(stage: &InterceptLab) -> Collector {
     Collector::start(&stage.lab.balancer, &stage.scratch, COLLECTOR)
 }
 
@@ -260,14 +263,6 @@ fn collector(stage: &InterceptLab) -> Collector {
 fn traceparent(span: &Value) -> String {
     let [trace, id] = ["traceId", "spanId"].map(|name| span[name].as_str().expect("an id"));
     format!("00-{trace}-{id}-01")
-}
-
-#[track_caller]
-fn wait_counted(rig: &InterceptRig, counted: &str) {
-    wait_until(counted, || {
-        let metrics = rig.read_metrics();
-        metrics.lines().any(|line| line == counted)
-    });
 }
 
 const CHECK: SocketAddr = v4([127, 0, 0, 1], 9191);

@@ -14,26 +14,22 @@ fn reload_applies_a_rotated_authority_and_a_new_list() {
     let stage = InterceptLab::new();
     let list = stage.scratch.write("clients", "203.0.113.0/24\n");
     let rig = stage.start(&[&format!("--allow-client=@{list}")]);
-    let reload = |says: &str| rig.proxy.reload(says);
     assert_eq!(rig.curl(&["https://a.test/"]), "hello\n");
-    let ca = rig.scratch.path_text("ca");
-    rig.lab.client.run(BINARY, &["ca", "rotate", "--ca", &ca]);
-    let pem = rig.lab.client.run(BINARY, &["ca", "export", "--ca", &ca]);
-    rig.scratch.write("ca.pem", only_first(&pem));
+    rotate_authority(&rig);
     // Still signed by the old authority, which this client does not trust any more.
     assert!(!rig.try_curl(&["https://a.test/"]).status.success());
-    reload("\"reloaded\"");
+    rig.proxy.reload("\"reloaded\"");
     assert_eq!(rig.curl(&["https://a.test/"]), "hello\n");
 
     rig.scratch.write("clients", "not an address\n");
-    reload("reload refused, all stays as it was");
+    rig.proxy.reload("reload refused, all stays as it was");
     assert_eq!(rig.curl(&["https://a.test/"]), "hello\n");
     rig.scratch.write("clients", "192.0.2.0/24\n");
-    reload("\"reloaded\"");
+    rig.proxy.reload("\"reloaded\"");
     assert!(!rig.try_curl(&["https://a.test/"]).status.success());
     rig.proxy.signal(Signal::USR1);
     rig.scratch.write("clients", "any\n");
-    reload("\"reloaded\"");
+    rig.proxy.reload("\"reloaded\"");
     assert_eq!(rig.curl(&["https://a.test/"]), "hello\n");
 }
 
@@ -48,8 +44,10 @@ fn fifo_does_not_stop_later_reloads() {
         rig.lab.server.run("mkfifo", &["--mode=600", &path]);
         rig.proxy.signal(Signal::HUP);
         rig.proxy.wait_line("the refusal", |line| {
-            let is_it = line.contains("reload refused") && line.contains(&path);
-            (is_it && line.contains("not a regular file")).then_some(())
+            ["reload refused", &path, "not a regular file"]
+                .iter()
+                .all(|part| line.contains(part))
+                .then_some(())
         });
         rig.lab.server.run("mv", &[&aside, &path]);
     }
@@ -57,8 +55,8 @@ fn fifo_does_not_stop_later_reloads() {
     assert_eq!(rig.curl(&["https://a.test/"]), "hello\n");
 }
 
-/// Each tenth file is invalid, each other one has a listener and other rules. Clients request without a pause, and the origin
-/// itself counts what it served.
+/// Every tenth file is invalid, and every second one adds a listener and a timeout. Clients request without a pause, and the
+/// origin itself counts what it served.
 #[test]
 fn intercept_reloads_under_load_and_loses_no_request() {
     let rig = start_with_file("-v");
@@ -70,9 +68,9 @@ fn intercept_reloads_under_load_and_loses_no_request() {
         for round in 1..=RELOADS {
             match round % 10 {
                 0 => reload(&rig, "[intercept]\nlisten = 7\n", "reload refused"),
-                _ if round % 2 == 0 => reload(&rig, &file(&rig, ""), "\"reloaded\""),
+                _ if round % 2 == 0 => reload(&rig, &config(&rig, ""), "\"reloaded\""),
                 _ => {
-                    let second = file(&rig, "idle-timeout = \"20s\"\n")
+                    let second = config(&rig, "idle-timeout = \"20s\"\n")
                         .replace(":8080\"", ":8080\", \"203.0.113.1:8081\"");
                     reload(&rig, &second, "\"reloaded\"");
                     Conn::connect(&rig.lab.client, v4([203, 0, 113, 1], 8081)).reset();
@@ -90,31 +88,31 @@ fn intercept_reloads_under_load_and_loses_no_request() {
 fn intercept_reload_changes_rules_and_refuses_the_rest() {
     let rig = start_with_file("-v");
     assert_eq!(rig.curl(&["https://a.test/"]), "hello\n");
-    let closed = file(&rig, "").replace("10.81.0.0/24", "192.0.2.0/24");
-    reload(&rig, &closed, "\"reloaded\"");
+    let refusing = config(&rig, "").replace("10.81.0.0/24", "192.0.2.0/24");
+    reload(&rig, &refusing, "\"reloaded\"");
     assert!(
         !rig.try_curl(&["--fail", "https://a.test/"])
             .status
             .success()
     );
-    reload(&rig, &file(&rig, ""), "\"reloaded\"");
+    reload(&rig, &config(&rig, ""), "\"reloaded\"");
     assert_eq!(rig.curl(&["https://a.test/"]), "hello\n");
     for (text, key) in [
-        (format!("workers = 7\n{}", file(&rig, "")), "workers"),
+        (format!("workers = 7\n{}", config(&rig, "")), "workers"),
         (
-            file(&rig, "certificates-per-client = 7\n"),
+            config(&rig, "certificates-per-client = 7\n"),
             "certificates-per-client",
         ),
         (
-            file(&rig, "check = \"grpc://127.0.0.1:9\"\n"),
+            config(&rig, "check = \"grpc://127.0.0.1:9\"\n"),
             "check can't be added",
         ),
         (
-            file(&rig, "check-cache = \"1s\"\n"),
+            config(&rig, "check-cache = \"1s\"\n"),
             "check-cache: has no effect",
         ),
         (
-            file(&rig, "").replace("allow-client", "trust"),
+            config(&rig, "").replace("allow-client", "trust"),
             "trust: belongs ",
         ),
     ] {
@@ -127,37 +125,37 @@ fn intercept_reload_changes_rules_and_refuses_the_rest() {
 #[test]
 fn open_connection_reaches_no_destination_of_an_old_rule() {
     let rig = start_with_file("-v");
-    let rules = |rules: &str| {
-        file(&rig, &format!("rules = [{rules}]\n"))
-            .replace("allow-destination = [\"10.81.0.0/24\"]\n", "")
-    };
-    reload(&rig, &rules("\"allow 10.81.0.1\""), "\"reloaded\"");
+    reload(
+        &rig,
+        &config_with_rule(&rig, "allow 10.81.0.1"),
+        "\"reloaded\"",
+    );
     assert_eq!(rig.curl(&["http://10.81.0.1/"]), "hello\n");
     let open = Conn::connect(&rig.lab.client, PROXY_ADDR);
     let get = b"GET http://10.81.0.1/ HTTP/1.1\r\nHost: 10.81.0.1\r\n\r\n";
     open.send(get);
     open.recv_text_until(|text| text.ends_with("hello\n"));
-    reload(&rig, &rules("\"allow any\""), "\"reloaded\"");
+    reload(&rig, &config_with_rule(&rig, "allow any"), "\"reloaded\"");
     open.send(get);
     open.recv_text_until(|text| text.contains("destination_not_public"));
 }
 
-/// The same for a connection to the origin that is in use during the reload.
+/// A connection to the origin that is in use during the reload is not reused against the new rules.
 #[test]
 fn connection_in_use_serves_no_request_of_an_old_rule() {
     let rig = start_with_file("-v");
     let origin = Backend::listen(&rig.lab.server, v4([10, 81, 0, 1], 8099));
-    let rules = |rules: &str| {
-        file(&rig, &format!("rules = [{rules}]\n"))
-            .replace("allow-destination = [\"10.81.0.0/24\"]\n", "")
-    };
-    reload(&rig, &rules("\"allow 10.81.0.1:8099\""), "\"reloaded\"");
+    reload(
+        &rig,
+        &config_with_rule(&rig, "allow 10.81.0.1:8099"),
+        "\"reloaded\"",
+    );
     let open = Conn::connect(&rig.lab.client, PROXY_ADDR);
     let get = b"GET http://10.81.0.1:8099/ HTTP/1.1\r\nHost: 10.81.0.1:8099\r\n\r\n";
     open.send(get);
     let to_origin = origin.accept();
     to_origin.recv_text_until(|text| text.ends_with("\r\n\r\n"));
-    reload(&rig, &rules("\"allow any\""), "\"reloaded\"");
+    reload(&rig, &config_with_rule(&rig, "allow any"), "\"reloaded\"");
     to_origin.send(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello\n");
     open.recv_text_until(|text| text.ends_with("hello\n"));
     open.send(get);
@@ -173,46 +171,58 @@ fn watch_notices_a_rotated_authority() {
     let get = b"GET http://a.test/ HTTP/1.1\r\nHost: a.test\r\n\r\n";
     open.send(get);
     open.recv_text_until(|text| text.ends_with("hello\n"));
-    let ca = rig.scratch.path_text("ca");
-    rig.lab.client.run(BINARY, &["ca", "rotate", "--ca", &ca]);
-    let pem = rig.lab.client.run(BINARY, &["ca", "export", "--ca", &ca]);
-    rig.scratch.write("ca.pem", only_first(&pem));
+    rotate_authority(&rig);
     rig.proxy.wait_logged("\"reloaded\"");
     assert_eq!(rig.curl(&["https://a.test/"]), "hello\n");
     open.send(get);
     open.recv_text_until(|text| text.ends_with("hello\n"));
 }
 
-/// The proxy with a file, and this option.
+/// Starts the proxy with a configuration file and this option.
 fn start_with_file(option: &str) -> InterceptRig {
     let stage = InterceptLab::new();
-    let text = stage_file(&stage.scratch.path_text("."), "");
-    let config = stage.scratch.write("intercept.toml", &text);
-    stage.start_with_file(&config, option)
+    let text = config_in(&stage.scratch.path_text("."), "");
+    let path = stage.scratch.write("intercept.toml", &text);
+    stage.start_with_file(&path, option)
 }
 
-fn file(rig: &InterceptRig, keys: &str) -> String {
-    stage_file(&rig.scratch.path_text("."), keys)
+/// The configuration of [`start_with_file`] with these further keys.
+fn config(rig: &InterceptRig, keys: &str) -> String {
+    config_in(&rig.scratch.path_text("."), keys)
 }
 
-fn stage_file(dir: &str, keys: &str) -> String {
+/// The same with this rule in place of the allowed destination.
+fn config_with_rule(rig: &InterceptRig, rule: &str) -> String {
+    config(rig, &format!("rules = [\"{rule}\"]\n"))
+        .replace("allow-destination = [\"10.81.0.0/24\"]\n", "")
+}
+
+fn config_in(dir: &str, keys: &str) -> String {
     format!(
         "[intercept]\nlisten = [\"{PROXY_ADDR}\"]\nca = \"{dir}/ca\"\nextra-ca = [\"{dir}/root.pem\"]\n\
          allow-client = [\"203.0.113.0/24\"]\nallow-destination = [\"10.81.0.0/24\"]\n{keys}"
     )
 }
 
-/// Writes another file, sends SIGHUP, and waits until the proxy has logged `says_then` once more.
+/// Writes another file, sends SIGHUP, and waits until the proxy has logged `logged` once more.
 #[track_caller]
-fn reload(rig: &InterceptRig, text: &str, says_then: &str) {
+fn reload(rig: &InterceptRig, text: &str, logged: &str) {
     rig.scratch.write("intercept.toml", text);
-    rig.proxy.reload(says_then);
+    rig.proxy.reload(logged);
 }
 
 const RELOADS: usize = 100;
 
-/// The first certificate: `ca export` has the predecessors after the authority.
-fn only_first(pem: &str) -> &str {
+/// Rotates the authority of the proxy, and has clients trust the new one alone.
+fn rotate_authority(rig: &InterceptRig) {
+    let ca = rig.scratch.path_text("ca");
+    rig.lab.client.run(BINARY, &["ca", "rotate", "--ca", &ca]);
+    let pem = rig.lab.client.run(BINARY, &["ca", "export", "--ca", &ca]);
+    rig.scratch.write("ca.pem", first_certificate(&pem));
+}
+
+/// `ca export` has the predecessors after the authority.
+fn first_certificate(pem: &str) -> &str {
     let end = "-----END CERTIFICATE-----\n";
     pem.find(end).map_or(pem, |at| &pem[..at + end.len()])
 }

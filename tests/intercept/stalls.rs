@@ -24,7 +24,7 @@ fn idle_http2_client_gets_goaway() {
 #[test]
 fn stalled_response_is_aborted() {
     let rig = InterceptRig::new(&["--host-idle-timeout=a.test=1s", ALLOW]);
-    let (_origin, down, up) = send_half_request(&rig, "GET /half");
+    let (_origin, down, up) = send_request(&rig, "GET", "/half");
     up.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf");
     assert!(recv_head(&down).starts_with("HTTP/1.1 200 "));
     down.recv_to_end();
@@ -35,8 +35,8 @@ fn stalled_response_is_aborted() {
 /// Only a write would tell whether a client that has shut down its side is still there, and a silent origin causes none.
 #[test]
 fn silent_response_of_a_half_closed_client_is_aborted() {
-    let rig = InterceptRig::new(&["--idle-timeout=1s", ALLOW]);
-    let (_origin, down, up) = send_half_request(&rig, "GET /watch");
+    let rig = InterceptRig::new(&[IDLE, ALLOW]);
+    let (_origin, down, up) = send_request(&rig, "GET", "/watch");
     up.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf");
     assert!(recv_head(&down).starts_with("HTTP/1.1 200 "));
     drop(down);
@@ -48,7 +48,7 @@ fn silent_response_of_a_half_closed_client_is_aborted() {
 #[test]
 fn slow_response_is_not_aborted() {
     let rig = InterceptRig::new(&["--host-idle-timeout=a.test=4s", ALLOW]);
-    let (_origin, down, up) = send_half_request(&rig, "GET /slow");
+    let (_origin, down, up) = send_request(&rig, "GET", "/slow");
     up.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n");
     for byte in b"not at all" {
         std::thread::sleep(Duration::from_millis(500));
@@ -66,7 +66,7 @@ fn client_that_does_not_read_is_aborted() {
     let down = Conn::connect_with_receive_buffer(&rig.lab.client, PROXY_ADDR, 4096);
     down.send(b"GET http://a.test:8081/large HTTP/1.1\r\nHost: a.test:8081\r\n\r\n");
     assert_eq!(rig.wait_audit_lines("/large", 1)[0]["end"], "idle");
-    wait_until("the client's end", || {
+    wait_until("the end of the client's connection", || {
         rig.read_metrics().contains("connections_active 0")
     });
 }
@@ -75,9 +75,9 @@ fn client_that_does_not_read_is_aborted() {
 #[test]
 fn stalled_request_is_aborted() {
     let rig = InterceptRig::new(&[IDLE, ALLOW]);
-    let (_origin, down, up) = send_half_request(&rig, "POST /half");
-    let told = down.recv_text_until(|text| text.contains("client_idle"));
-    assert!(told.starts_with("HTTP/1.1 408 "), "{told}");
+    let (_origin, down, up) = send_request(&rig, "POST", "/half");
+    let answer = down.recv_text_until(|text| text.contains("client_idle"));
+    assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
     up.recv_to_end();
     assert_eq!(rig.wait_audit_lines("/half", 1)[0]["code"], "client_idle");
 }
@@ -93,7 +93,7 @@ fn response_that_has_begun_may_be_silent() {
         "application/connect+json",
         "text/event-stream",
     ] {
-        let (_origin, down, up) = send_half_request(&rig, "GET /events");
+        let (_origin, down, up) = send_request(&rig, "GET", "/events");
         std::thread::sleep(Duration::from_millis(1500));
         let head = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type";
         up.send(format!("{head}: {kind}\r\n\r\n").as_bytes());
@@ -113,7 +113,7 @@ fn host_has_an_answer_timeout_of_its_own() {
         "--host-answer-timeout=a.test=20s",
         ALLOW,
     ]);
-    let (origin, down, up) = send_half_request(&rig, "GET /late");
+    let (origin, down, up) = send_request(&rig, "GET", "/late");
     std::thread::sleep(Duration::from_millis(2500));
     up.send(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
     assert!(recv_head(&down).starts_with("HTTP/1.1 200 "));
@@ -130,18 +130,19 @@ fn tunnels_and_websockets_have_their_own_idle_timeout() {
     let origin = Backend::listen(&rig.lab.server, ORIGIN);
     let tunnel = rig.connect_and_send(b"CONNECT a.test:9001 HTTP/1.1\r\n\r\n");
     recv_head(&tunnel);
-    tunnel.send(b"\0\0\0\0neither TLS nor HTTP");
-    let carried = origin.accept();
-    carried.recv(24);
+    let bytes = b"\0\0\0\0neither TLS nor HTTP";
+    tunnel.send(bytes);
+    let relayed = origin.accept();
+    relayed.recv(bytes.len());
     let websocket = rig.connect_and_send(UPGRADE);
     let switched = origin.accept();
     recv_head(&switched);
-    let agreed =
+    let switching =
         "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
     let silent = Instant::now();
-    switched.send(agreed.as_bytes());
+    switched.send(switching.as_bytes());
     recv_head(&websocket);
-    for (down, up) in [(&tunnel, &carried), (&websocket, &switched)] {
+    for (down, up) in [(&tunnel, &relayed), (&websocket, &switched)] {
         down.wait_closed();
         up.wait_closed();
     }
@@ -154,19 +155,21 @@ fn tunnels_and_websockets_have_their_own_idle_timeout() {
     }
 }
 
-/// Sends a request, with half of its body if it has one; returns the origin and both ends, the request's head received.
-fn send_half_request(rig: &InterceptRig, line: &str) -> (Backend, Conn, Conn) {
+/// Sends a request, and of the body of a POST only half. Returns the origin, the client's connection, and the origin's, on
+/// which the head was received.
+fn send_request(rig: &InterceptRig, method: &str, path: &str) -> (Backend, Conn, Conn) {
     let origin = Backend::listen(&rig.lab.server, ORIGIN);
-    let line = line.replace(' ', " http://a.test:9001");
-    let body = match line.starts_with("POST") {
-        true => "Content-Length: 10\r\n\r\nhalf",
-        false => "\r\n",
+    let body = if method == "POST" {
+        "Content-Length: 10\r\n\r\nhalf"
+    } else {
+        "\r\n"
     };
-    let request = format!("{line} HTTP/1.1\r\nHost: a.test:9001\r\n{body}");
-    let conn = rig.connect_and_send(request.as_bytes());
+    let request =
+        format!("{method} http://a.test:9001{path} HTTP/1.1\r\nHost: a.test:9001\r\n{body}");
+    let down = rig.connect_and_send(request.as_bytes());
     let up = origin.accept();
     recv_head(&up);
-    (origin, conn, up)
+    (origin, down, up)
 }
 
 const UPGRADE: &[u8] = b"GET http://a.test:9001/chat HTTP/1.1\r\nHost: a.test:9001\r\n\

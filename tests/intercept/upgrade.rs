@@ -16,7 +16,7 @@ fn upgrades_lose_no_request() {
     let (lab, scratch) = (Lab::new(), Scratch::new());
     let mut rig = start(&lab, &scratch, "--workers=2");
     let sockets = listening_sockets(&lab.server);
-    // Its first request is answered by the first process, its last one after all upgrades.
+    // A connection of the first process, open until all upgrades are done.
     let kept = Conn::connect(&lab.balancer, LISTEN_V4);
     assert_refuses(&kept);
     let request = || {
@@ -31,7 +31,7 @@ fn upgrades_lose_no_request() {
         rig.upgrade_repeatedly(&lab.server, 6, &broken, || load.wait_served(10));
     });
     drop(kept);
-    // Those of every worker were handed over, with the connections that were waiting in them.
+    // The sockets of every worker were handed over, with their accept backlogs.
     assert_eq!(listening_sockets(&lab.server), sockets);
     rig.wait_drained();
 }
@@ -44,7 +44,7 @@ fn draining_process_answers_the_first_request_of_a_connection() {
     let mut rig = start(&lab, &scratch, "--workers=1");
     let connect = || Conn::connect(&lab.balancer, LISTEN_V4);
     let (silent, late) = (connect(), connect());
-    // The process has accepted both, as it has answered a later one.
+    // The process has accepted both, as it has answered a later connection.
     assert_refuses(&connect());
     rig.upgrade(&lab.server).expect("it upgrades");
     rig.processes.wait_logged("replaced; waiting");

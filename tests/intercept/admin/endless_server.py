@@ -1,4 +1,3 @@
-# An origin whose response goes on for as long as the client reads.
 import socket, threading, time
 listener = socket.create_server(("10.81.0.1", 9001))
 def serve(client):

@@ -4,17 +4,17 @@
 use serde_json::json;
 
 use crate::harness::addr::v4;
-use crate::harness::lab::{Host, Process, assert_contains, assert_fields, wait_until};
+use crate::harness::lab::{Lab, Process, Scratch, assert_contains, assert_fields, wait_until};
 use crate::harness::rig::intercept::{
     CLIENT_IP, InterceptLab, InterceptRig, LONG_CHECK_TIMEOUT, recv_head,
 };
 
 const CHECK: std::net::SocketAddr = v4([127, 0, 0, 1], 9191);
-pub(crate) const ASKED: &str = "--check=http://127.0.0.1:9191/";
+pub(super) const CHECK_OPTION: &str = "--check=http://127.0.0.1:9191/";
 
 #[test]
 fn denied_request_never_reaches_the_origin() {
-    let (rig, check) = start_checked(&[]);
+    let (rig, check) = start_with_check(&[]);
     for version in ["--http1.1", "--http2"] {
         assert!(
             rig.curl(&[version, "https://a.test/echo"])
@@ -32,10 +32,8 @@ fn denied_request_never_reaches_the_origin() {
     assert_eq!(rig.wait_origin_log(2).len(), 2);
     assert!(rig.origin_log().iter().all(|line| line.contains("/echo")));
     let request = format!("request GET https a.test /secret/1?token=2 for {CLIENT_IP}");
-    for question in [&request, "connect CONNECT - a.test:443 -"] {
-        let is_it = |line: &str| line.contains(question).then_some(());
-        check.wait_line(question, is_it);
-    }
+    check.wait_logged(&request);
+    check.wait_logged("connect CONNECT - a.test:443 -");
     let line = &rig.wait_audit_lines("/secret/1", 1)[0];
     assert_fields(line, json!({"decision": "denied", "how": "asked"}));
 }
@@ -43,7 +41,7 @@ fn denied_request_never_reaches_the_origin() {
 /// The first request of a connection was allowed; that decides nothing about the next.
 #[test]
 fn each_request_of_a_connection_is_checked() {
-    let (rig, _check) = start_checked(&[]);
+    let (rig, _check) = start_with_check(&[]);
     let urls = [
         "https://a.test/echo",
         "https://a.test/secret/1",
@@ -69,10 +67,10 @@ fn each_request_of_a_connection_is_checked() {
 
 #[test]
 fn denied_connect_has_a_response_for_its_client() {
-    let (rig, _check) = start_checked(&[]);
+    let (rig, _check) = start_with_check(&[]);
     let output = rig.try_curl(&["-v", "https://b.test/echo"]);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_contains(&said, &["CONNECT tunnel failed, response 403"]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_contains(&errors, &["CONNECT tunnel failed, response 403"]);
     // A browser shows no body of a refused CONNECT, so it gets the page inside the tunnel.
     let page = rig.curl(&[
         "-A",
@@ -86,10 +84,9 @@ fn denied_connect_has_a_response_for_its_client() {
         "{page}"
     );
     assert_eq!(rig.origin_log(), Vec::<String>::new());
-    // The connection to the proxy can't be used any further. The status of a denied CONNECT can't be 200, as gRPC would
-    // have it: that grants the tunnel, whatever else the response says. Nor can it be a redirection, which no client
-    // follows for a CONNECT; for a request it can.
+    // The check's redirection is passed on for a request, and not for a CONNECT: no client follows one there.
     assert_eq!(rig.curl_status(&["http://other.test/"]), 302);
+    // Each denial is a 403 that ends the connection. A status of 200, as gRPC has it, would grant the tunnel.
     for (host, header) in [
         ("b.test", "Host: b.test:443"),
         ("b.test", "Content-Type: application/grpc"),
@@ -110,7 +107,7 @@ fn denied_connect_has_a_response_for_its_client() {
 
 #[test]
 fn denial_has_the_form_of_grpc_or_websocket() {
-    let (rig, _check) = start_checked(&[]);
+    let (rig, _check) = start_with_check(&[]);
     let url = "https://a.test/secret/1";
     let grpc = rig.curl(&[
         "-i",
@@ -143,20 +140,24 @@ fn denial_has_the_form_of_grpc_or_websocket() {
 
 #[test]
 fn check_without_an_answer_denies_unless_fail_open() {
-    let rig = InterceptRig::new(&[ASKED, "--check-timeout=300ms"]);
+    let rig = InterceptRig::new(&[CHECK_OPTION, "--check-timeout=300ms"]);
     assert_eq!(rig.curl_status(&["http://a.test/echo"]), 503);
     let line = &rig.wait_audit_lines("/echo", 1)[0];
     let reason = "the service that decides did not answer (check_connect)";
     let expected = json!({"decision": "check_failed", "how": "check_connect", "reason": reason});
     assert_fields(line, expected);
     let answer = rig.curl_problem(&["http://a.test/echo"]).to_string();
-    let words = "the service that decides did not answer (check_";
-    assert_contains(&answer, &[words, "try again"]);
-    // The log lines of the start have come by then.
+    let cause = "the service that decides did not answer (check_";
+    assert_contains(&answer, &[cause, "try again"]);
+    // By now the log lines of the start have been written.
     let log = rig.proxy.log();
     assert!(!log.contains("go on unchecked"), "{log}");
 
-    let rig = InterceptRig::new(&[ASKED, "--on-check-failure=allow", "--admin=127.0.0.1:9300"]);
+    let rig = InterceptRig::new(&[
+        CHECK_OPTION,
+        "--on-check-failure=allow",
+        "--admin=127.0.0.1:9300",
+    ]);
     // The last ones are not sent to the service, because the circuit breaker is open.
     let args = ["-o", "/dev/null", "-w", "%{http_code};"];
     let statuses = rig.curl(&[&args[..], &["http://a.test/echo?[1-15]"]].concat());
@@ -179,8 +180,8 @@ fn check_without_an_answer_denies_unless_fail_open() {
 /// Traffic that can't be inspected is refused, also when it comes in pieces or not at all.
 #[test]
 fn tunnel_of_neither_tls_nor_http_is_refused() {
-    // Nor does a rule for the port let the client choose what the check sees.
-    let (rig, _check) = start_checked(&["--allow=a.test", "--allow=a.test:7022"]);
+    // Not even a rule for the port lets a client hide its requests from the check.
+    let (rig, _check) = start_with_check(&["--allow=a.test", "--allow=a.test:7022"]);
     let senders = [
         &b"SSH-2.0-test\r\n"[..],
         b"\0\0\0\0",
@@ -193,7 +194,7 @@ fn tunnel_of_neither_tls_nor_http_is_refused() {
             let connect = format!("CONNECT a.test:{port} HTTP/1.1\r\n\r\n");
             let conn = rig.connect_and_send(connect.as_bytes());
             assert!(recv_head(&conn).starts_with("HTTP/1.1 200 "));
-            // The proxy may close before it has read all of them.
+            // The proxy may close before it has read all bytes.
             if bytes.iter().all(|byte| conn.send_if_open(&[*byte])) {
                 conn.wait_closed();
             }
@@ -208,13 +209,14 @@ fn tunnel_of_neither_tls_nor_http_is_refused() {
 
 #[test]
 fn metrics_count_decisions() {
-    let (rig, _check) = start_checked(&["--admin=203.0.113.1:9090"]);
+    let (rig, _check) = start_with_check(&["--admin=203.0.113.1:9090"]);
     rig.curl(&["https://a.test/echo", "https://a.test/secret/1"]);
     rig.wait_audit_lines("/secret/1", 1);
-    let metrics = rig
-        .lab
-        .client
-        .run("curl", &["-sS", "http://203.0.113.1:9090/metrics"]);
+    let get = |path: &str| {
+        let url = format!("http://203.0.113.1:9090{path}");
+        rig.lab.client.run("curl", &["-sS", &url])
+    };
+    let metrics = get("/metrics");
     for line in [
         "peername_intercept_requests_total{decision=\"allowed\"} 1",
         "peername_intercept_requests_total{decision=\"denied\"} 1",
@@ -224,31 +226,25 @@ fn metrics_count_decisions() {
     ] {
         assert!(metrics.contains(line), "{line}\n{metrics}");
     }
-    let ready = |path: &str| {
-        rig.lab
-            .client
-            .run("curl", &["-sS", &format!("http://203.0.113.1:9090{path}")])
-    };
     // A worker that other processes keep from running for two seconds is reported as hanging.
-    wait_until("all is well", || ready("/healthz") == "ok\n");
-    assert_eq!(ready("/readyz"), "ready\n");
+    wait_until("all is well", || get("/healthz") == "ok\n");
+    assert_eq!(get("/readyz"), "ready\n");
 }
 
-/// With a forwardAuth service beside the proxy that denies `/secret` on any host, and b.test altogether.
-pub(crate) fn start_checked(args: &[&str]) -> (InterceptRig, Process) {
+/// Starts a proxy and, on its host, [`CHECK_SERVICE`].
+pub(super) fn start_with_check(args: &[&str]) -> (InterceptRig, Process) {
     let stage = InterceptLab::new();
-    let check = start(
-        &stage.lab.balancer,
-        &stage.scratch.write("check.py", SERVICE),
-    );
-    (
-        stage.start(&[&[ASKED, LONG_CHECK_TIMEOUT], args].concat()),
-        check,
-    )
+    let check = start_check(&stage.lab, &stage.scratch, CHECK_SERVICE);
+    let rig = stage.start(&[&[CHECK_OPTION, LONG_CHECK_TIMEOUT], args].concat());
+    (rig, check)
 }
 
-pub(crate) fn start(host: &Host, script: &str) -> Process {
-    Process::start(host, "/usr/bin/python3", &["-u", script]).wait_listening(&[CHECK])
+/// Starts a check service for [`CHECK_OPTION`], which is this Python script.
+pub(super) fn start_check(lab: &Lab, scratch: &Scratch, script: &str) -> Process {
+    let script = scratch.write("check.py", script);
+    Process::start(&lab.balancer, "/usr/bin/python3", &["-u", &script]).wait_listening(&[CHECK])
 }
 
-pub(crate) const SERVICE: &str = include_str!("decisions/service.py");
+/// A forwardAuth service that denies `secret` in a path on any host, the header X-Open, and b.test altogether; it redirects
+/// requests to other.test.
+pub(super) const CHECK_SERVICE: &str = include_str!("decisions/service.py");

@@ -18,12 +18,12 @@ use crate::harness::rig::intercept::{
 
 #[test]
 fn faulty_check_service_denies_in_time() {
-    assert_all_denied("grpc", "", Fault::grpc_gibibyte());
-    assert_all_denied("http", "/verify", Fault::http_gibibyte());
-    assert_all_denied("opa+http", "/v1/data/egress", Fault::http_gibibyte());
+    assert_faults_deny_in_time("grpc", "", Fault::grpc_gibibyte());
+    assert_faults_deny_in_time("http", "/verify", Fault::http_gibibyte());
+    assert_faults_deny_in_time("opa+http", "/v1/data/egress", Fault::http_gibibyte());
 }
 
-fn assert_all_denied(scheme: &str, rule: &str, gibibyte: Fault) {
+fn assert_faults_deny_in_time(scheme: &str, rule: &str, gibibyte: Fault) {
     let stage = InterceptLab::new();
     let _origin = stage.start_nginx();
     let balancer = &stage.lab.balancer;
@@ -37,7 +37,7 @@ fn assert_all_denied(scheme: &str, rule: &str, gibibyte: Fault) {
         // A busy machine may be late once; a proxy without a timeout is late each time.
         let in_time = (0..3).any(|_| {
             let proxy = stage.start_proxy(&[&check, "--allow-destination=10.81.0.0/24"]);
-            denied_in_time(&stage.lab, &proxy, &what)
+            denies_in_time(&stage.lab, &proxy, &what)
         });
         assert!(in_time, "{what}: too late each time");
     }
@@ -50,34 +50,34 @@ fn assert_all_denied(scheme: &str, rule: &str, gibibyte: Fault) {
 
 /// Sends many requests at once, which all wait for the check. Then sends more of them, when the circuit breaker is
 /// open. Asserts that all are denied; returns whether in time.
-fn denied_in_time(lab: &Lab, proxy: &Process, what: &str) -> bool {
+fn denies_in_time(lab: &Lab, proxy: &Process, what: &str) -> bool {
     let (before, begun) = (peak_memory_kib(proxy), Instant::now());
-    let (answers, late) = with_wakeup_delay(|| send_at_once(lab));
-    let limit = IN_TIME + SCHEDULING + late;
+    let (answers, delay) = with_wakeup_delay(|| send_at_once(lab));
+    let limit = ANSWER_LIMIT + SCHEDULING_MARGIN + delay;
     for (answer, _) in &answers {
         assert!(answer.starts_with("HTTP/1.1 503 "), "{what}: {answer}");
     }
     let slowest = answers.iter().map(|(_, took)| *took).max();
     let slowest = slowest.expect("there are some");
     let grown = peak_memory_kib(proxy) - before;
-    assert!(grown < MEMORY, "{what}: {grown} KiB");
-    let ((mut took, asked), more_late) = with_wakeup_delay(|| time_denials(lab, what));
+    assert!(grown < MAX_GROWTH_KIB, "{what}: {grown} KiB");
+    let ((mut took, asked), later_delay) = with_wakeup_delay(|| time_denials(lab, what));
     // One request a second may probe whether the service is back.
     assert!(asked <= begun.elapsed().as_secs(), "{what}: {asked} asked");
     took.sort();
     // A denial waits for nothing but the processor.
     let median = took[took.len() / 2];
     println!(
-        "{what}: {slowest:?}, {grown} KiB; then {median:?}; a clock was {late:?} and {more_late:?} late"
+        "{what}: {slowest:?}, {grown} KiB; then {median:?}; wake-up delays {delay:?} and {later_delay:?}"
     );
-    slowest <= limit && median < WITHOUT_ASKING + more_late
+    slowest <= limit && median < DENIAL_LIMIT + later_delay
 }
 
 /// Sends each request on a connection of its own; returns each response, and the time from the request's last
 /// byte to it.
 fn send_at_once(lab: &Lab) -> Vec<(String, Duration)> {
     let together = Barrier::new(REQUESTS);
-    let one = || {
+    let request = || {
         let conn = Conn::connect(&lab.client, PROXY_ADDR);
         together.wait();
         conn.send(REQUEST);
@@ -85,9 +85,11 @@ fn send_at_once(lab: &Lab) -> Vec<(String, Duration)> {
         (recv_head(&conn), sent.elapsed())
     };
     thread::scope(|scope| {
-        let all: Vec<_> = (0..REQUESTS).map(|_| scope.spawn(one)).collect();
-        let answers = all.into_iter().map(|one| one.join().expect("an answer"));
-        answers.collect()
+        let requests: Vec<_> = (0..REQUESTS).map(|_| scope.spawn(request)).collect();
+        requests
+            .into_iter()
+            .map(|request| request.join().expect("an answer"))
+            .collect()
     })
 }
 
@@ -96,7 +98,7 @@ fn send_at_once(lab: &Lab) -> Vec<(String, Duration)> {
 fn time_denials(lab: &Lab, what: &str) -> (Vec<Duration>, u64) {
     let mut asked = 0;
     let conn = Conn::connect(&lab.client, PROXY_ADDR);
-    let one = |_| {
+    let mut time_request = || {
         let sent = Instant::now();
         conn.send(REQUEST);
         let answer = conn.recv_text_until(|text| text.ends_with("}\n"));
@@ -105,7 +107,7 @@ fn time_denials(lab: &Lab, what: &str) -> (Vec<Duration>, u64) {
         asked += u64::from(!answer.contains("check_suspended"));
         took
     };
-    let took = (0..20).map(one).collect();
+    let took = (0..20).map(|_| time_request()).collect();
     (took, asked)
 }
 
@@ -116,13 +118,13 @@ fn with_wakeup_delay<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         let clock = scope.spawn(|| {
-            let mut late = Duration::ZERO;
+            let mut longest = Duration::ZERO;
             while !done.load(Relaxed) {
                 let begun = Instant::now();
                 thread::sleep(TICK);
-                late = late.max(begun.elapsed() - TICK);
+                longest = longest.max(begun.elapsed() - TICK);
             }
-            late * 2
+            longest * 2
         });
         let result = work();
         done.store(true, Relaxed);
@@ -155,12 +157,12 @@ fn requests_pass_once_the_check_service_is_back() {
 }
 
 /// Stops the service and starts it again.
-fn assert_recovers<Service>(scheme: &str, rule: &str, start: impl Fn() -> Service) {
+fn assert_recovers<T>(scheme: &str, rule: &str, start: impl Fn() -> T) {
     let check = format!("--check={scheme}://{CHECK}{rule}");
     let rig = InterceptRig::new(&[&check, ADMIN, LONG_CHECK_TIMEOUT]);
     let start = || rig.lab.balancer.enter(&start);
     let status = || rig.curl_status(&["http://a.test/echo"]);
-    let is_suspended = |value: u8| {
+    let suspended_is = |value: u8| {
         let sample = format!("peername_check_suspended {value}");
         rig.read_metrics().lines().any(|line| line == sample)
     };
@@ -170,31 +172,28 @@ fn assert_recovers<Service>(scheme: &str, rule: &str, start: impl Fn() -> Servic
     for (answer, _) in send_at_once(&rig.lab) {
         assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
     }
-    assert!(is_suspended(1), "{}", rig.read_metrics());
+    assert!(suspended_is(1), "{}", rig.read_metrics());
     let _service = start();
     let back = Instant::now();
     wait_until("the service is asked again", || status() == 200);
-    // A second is the service's; the rest is the proxy's, and curl's.
+    // The proxy probes the service once a second; the rest is for the probe and for curl.
     let took = back.elapsed();
     assert!(took < Duration::from_secs(3), "{took:?}");
-    assert!(is_suspended(0), "{}", rig.read_metrics());
+    assert!(suspended_is(0), "{}", rig.read_metrics());
     assert_eq!([(); 20].map(|()| status()), [200; 20]);
-    rig.proxy.wait_line("that it answers again", |line| {
-        let said = "the check service answers again";
-        line.contains(said).then_some(())
-    });
+    rig.proxy.wait_logged("the check service answers again");
 }
 
 const REQUEST: &[u8] = b"GET http://a.test/echo HTTP/1.1\r\nHost: a.test\r\n\r\n";
 const REQUESTS: usize = 50;
-/// The default of --check-timeout, and a margin for the rest.
-const IN_TIME: Duration = Duration::from_millis(510);
-/// Of a denial by the open circuit breaker, without asking.
-const WITHOUT_ASKING: Duration = Duration::from_millis(5);
+/// The default of --check-timeout (500 ms), and a margin for the rest.
+const ANSWER_LIMIT: Duration = Duration::from_millis(510);
+/// The longest median of denials by the open circuit breaker, which does not ask the service.
+const DENIAL_LIMIT: Duration = Duration::from_millis(5);
 /// Fifty responses are due at one moment, and wait for two processors that other tests use, too.
-const SCHEDULING: Duration = Duration::from_millis(100);
-/// In KiB: as many connections on both sides, each with as much of a response as is read (64 KiB) and the
+const SCHEDULING_MARGIN: Duration = Duration::from_millis(100);
+/// Room for the connections of all requests, on both sides, each with as much of a response as is read (64 KiB) and the
 /// buffers on the path.
-const MEMORY: u64 = 16 << 10;
+const MAX_GROWTH_KIB: u64 = 16 << 10;
 const CHECK: SocketAddr = v4([127, 0, 0, 1], 9191);
 const ADMIN: &str = "--admin=127.0.0.1:9300";

@@ -3,12 +3,10 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 
-use rustix::process::Signal;
-
-use super::decisions::{ASKED, SERVICE, start};
+use super::decisions::{CHECK_OPTION, CHECK_SERVICE, start_check};
 use crate::harness::conn::Conn;
 use crate::harness::header_bytes;
-use crate::harness::lab::{assert_contains, wait_until};
+use crate::harness::lab::assert_contains;
 use crate::harness::peername::Peername;
 use crate::harness::rig::intercept::{
     InterceptLab, InterceptRig, LONG_CHECK_TIMEOUT, PROXY_ADDR, recv_head,
@@ -19,11 +17,15 @@ const SECRET: &str = "treasure-1";
 #[test]
 fn origin_gets_the_secret_and_no_log_has_it() {
     let stage = InterceptLab::new();
-    let script = stage.scratch.write("check.py", SERVICE);
-    let check = start(&stage.lab.balancer, &script);
+    let check = start_check(&stage.lab, &stage.scratch, CHECK_SERVICE);
     let rig = start_with(
         stage,
-        &[ASKED, LONG_CHECK_TIMEOUT, "-vv", "--admin=127.0.0.1:9300"],
+        &[
+            CHECK_OPTION,
+            LONG_CHECK_TIMEOUT,
+            "-vv",
+            "--admin=127.0.0.1:9300",
+        ],
     );
     let sent = |args: &[&str]| {
         let answer = rig.curl(args);
@@ -35,7 +37,7 @@ fn origin_gets_the_secret_and_no_log_has_it() {
     };
     for version in ["--http1.1", "--http2"] {
         assert_eq!(sent(&[version, "https://a.test/echo"]), SECRET);
-        // In place of the client's.
+        // The secret replaces the client's own headers.
         let own = ["-H", "X-Mine: own", "-H", "x-mine: another"];
         assert_eq!(
             sent(&[&[version][..], &own, &["https://a.test/echo"]].concat()),
@@ -53,7 +55,7 @@ fn origin_gets_the_secret_and_no_log_has_it() {
         );
         assert_eq!(rig.curl_status(&[version, "https://a.test/secret"]), 403);
     }
-    // A TRACE would return it.
+    // An origin would return the secret to a TRACE.
     assert_eq!(
         rig.curl_status(&["-X", "TRACE", "https://a.test/echo"]),
         405
@@ -75,9 +77,9 @@ fn origin_gets_the_secret_and_no_log_has_it() {
     assert!(!check.log().contains(SECRET));
 }
 
-/// What an origin could take for the header, or return to the client.
+/// Some servers take `X_Mine` and `X.Mine` for `X-Mine`, so a client could send a header of its own beside the secret.
 #[test]
-fn client_gets_no_spelling_of_the_header_past_and_no_echo() {
+fn other_spellings_of_the_header_are_removed_and_trace_returns_no_secret() {
     let rig = start_with(InterceptLab::new(), &[]);
     let _origin = rig.start_python_origin(ECHOING);
     let ask = |args: &[&str]| {
@@ -127,11 +129,11 @@ fn secret_does_not_follow_to_another_host() {
         followed.starts_with("GET b.test ") && !followed.contains("treasure"),
         "{followed}"
     );
-    // What the redirecting origin got was its own.
+    // The redirecting origin got its own secret.
     server.wait_logged("treasure-2");
 }
 
-/// Without TLS only if it is written so; a reload reads the file again, for open connections, too.
+/// For open connections, too. The rule begins with `http:`, so the secret is sent without TLS.
 #[test]
 fn reload_reads_the_secret_again() {
     let stage = InterceptLab::new();
@@ -145,25 +147,22 @@ fn reload_reads_the_secret_again() {
     };
     assert!(get().contains(" x=treasure-1 "));
     rig.scratch.write("plain", "treasure-3\n");
-    rig.proxy.signal(Signal::HUP);
-    wait_until("the reload", || rig.proxy.log().contains("\"reloaded\""));
+    rig.proxy.reload("\"reloaded\"");
     let answer = get();
     assert_contains(&answer, &[" x=treasure-3 "]);
     rig.scratch.write("plain", "two\nlines\n");
-    rig.proxy.signal(Signal::HUP);
-    rig.proxy.wait_logged("one line");
+    rig.proxy.reload("one line");
     assert!(get().contains(" x=treasure-3 "));
 }
 
 #[test]
 fn file_that_others_may_read_is_warned_of() {
     let rig = start_with(InterceptLab::new(), &[]);
-    let warning = |log: &str| log.contains("others may read this secret: chmod 600 ");
-    assert!(!warning(&rig.proxy.log()));
+    let warning = "others may read this secret: chmod 600 ";
+    assert!(!rig.proxy.log().contains(warning));
     let file = rig.scratch.path("secret");
     fs::set_permissions(file, Permissions::from_mode(0o644)).expect("chmod");
-    rig.proxy.signal(Signal::HUP);
-    wait_until("the warning", || warning(&rig.proxy.log()));
+    rig.proxy.reload(warning);
 }
 
 /// No error quotes a secret.
@@ -171,7 +170,7 @@ fn file_that_others_may_read_is_warned_of() {
 fn secret_that_is_no_header_value_is_refused() {
     let stage = InterceptLab::new();
     let ca = stage.scratch.path_text("ca");
-    for (content, header, says) in [
+    for (content, header, expected) in [
         ("", "X-Mine", "one line"),
         ("  \n", "X-Mine", "one line"),
         ("treasure\r\nX-Other: 1", "X-Mine", "one line"),
@@ -190,17 +189,16 @@ fn secret_that_is_no_header_value_is_refused() {
         let file = stage.scratch.write("bad", content);
         let inject = format!("--inject=a.test={header}@{file}");
         let args = ["intercept", "--ca", &ca, &inject];
-        let said = Peername::run_failing(&stage.lab.balancer, &args, 2);
-        assert_contains(&said, &[says]);
-        assert!(!said.contains("treasure"), "{said}");
+        let errors = Peername::run_failing(&stage.lab.balancer, &args, 2);
+        assert_contains(&errors, &[expected]);
+        assert!(!errors.contains("treasure"), "{errors}");
     }
 }
 
-/// A client behind a redirected connection gets no more than others.
+/// The secret is the target's: a request whose Host field names another host is refused.
 #[test]
 fn host_of_a_request_alone_does_not_get_the_secret() {
     let rig = start_with(InterceptLab::new(), &["--accept-proxy=203.0.113.9"]);
-    // Host names a.test, the connection and the certificate another one.
     let request = b"GET http://b.test/echo HTTP/1.1\r\nHost: a.test\r\n\r\n";
     let header = header_bytes::v2(crate::harness::addr::fresh_client_v4(), PROXY_ADDR, &[]);
     let bytes = [&header[..], request].concat();
@@ -209,22 +207,22 @@ fn host_of_a_request_alone_does_not_get_the_secret() {
     assert_eq!(rig.origin_log(), Vec::<String>::new());
 }
 
-/// With a secret for a.test:443, and another for the port of the scripted origin.
+/// Starts the proxy with a secret for a.test:443, and another for the port of the scripted origin.
 fn start_with(stage: InterceptLab, args: &[&str]) -> InterceptRig {
-    let private = |name: &str, text: &str| {
+    let write_private = |name: &str, text: &str| {
         let file = stage.scratch.write(name, text);
         fs::set_permissions(&file, Permissions::from_mode(0o600)).expect("chmod");
         file
     };
-    let one = format!(
+    let https = format!(
         "--inject=A.test.=X-Mine@{}",
-        private("secret", &format!("{SECRET}\n"))
+        write_private("secret", &format!("{SECRET}\n"))
     );
-    let other = format!(
+    let other_port = format!(
         "--inject=a.test:9001=X-Mine@{}",
-        private("other", "treasure-2")
+        write_private("other", "treasure-2")
     );
-    stage.start(&[&[&*one, &*other], args].concat())
+    stage.start(&[&[&*https, &*other_port], args].concat())
 }
 
 const REDIRECTING: &str = include_str!("inject/redirecting.py");

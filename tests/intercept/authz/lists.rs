@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use super::decisions::{ASKED, SERVICE, start};
+use super::decisions::{CHECK_OPTION, CHECK_SERVICE, start_check};
 use crate::harness::addr::v4;
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Process, assert_contains, assert_fields, wait_until};
+use crate::harness::lab::{Process, assert_contains, assert_fields};
 use crate::harness::peername::{Peername, words};
 use crate::harness::rig::intercept::{
     InterceptLab, InterceptRig, LONG_CHECK_TIMEOUT, PROXY_ADDR, recv_head,
@@ -49,8 +48,8 @@ fn first_matching_rule_decides_on_each_request() {
     );
     assert!(!page.contains("<p></p>"), "{page}");
     let refused = rig.try_curl(&["https://h1.test/echo"]);
-    let said = String::from_utf8_lossy(&refused.stderr);
-    assert_contains(&said, &["tunnel failed, response 403"]);
+    let errors = String::from_utf8_lossy(&refused.stderr);
+    assert_contains(&errors, &["tunnel failed, response 403"]);
     assert!(rig.origin_log().iter().all(|line| line.contains("/echo")));
 
     let line = &rig.wait_audit_lines("/private/1", 2)[0];
@@ -94,14 +93,14 @@ fn no_spelling_of_a_path_goes_around_a_rule() {
             let answer = rig.curl(&["--path-as-is", "--http2", &url]);
             assert!(is_served || answer != "treasure\n", "{rules:?}: {url}");
         }
-        // Otherwise this test would show nothing.
+        // Without a rule most spellings lead to the file, or this test would show nothing.
         assert!(!is_served || served >= 40, "{served}");
-        let public = if is_served {
+        let allowed = if is_served {
             "/private/file"
         } else {
             "/public/file"
         };
-        assert_eq!(rig.curl_status(&[&format!("https://a.test{public}")]), 200);
+        assert_eq!(rig.curl_status(&[&format!("https://a.test{allowed}")]), 200);
     }
 }
 
@@ -142,12 +141,11 @@ fn relayed_tunnel_needs_a_rule_without_a_path() {
             "{rules:?}: {head}"
         );
         if status == 403 {
-            // A browser is told inside the tunnel.
+            // A browser gets the refusal inside the tunnel.
             let browser = ["-A", "Mozilla/5.0", "-o", "/dev/null", "-w", "%{http_code}"];
-            let told = rig.curl(&[&browser[..], &["https://a.test/public"]].concat());
-            assert_eq!(told, "403", "{rules:?}");
-        }
-        if status == 200 {
+            let inside = rig.curl(&[&browser[..], &["https://a.test/public"]].concat());
+            assert_eq!(inside, "403", "{rules:?}");
+        } else {
             let root = rig.scratch.path_text("root.pem");
             assert_eq!(rig.curl(&["--cacert", &root, "https://a.test/"]), "hello\n");
             let line = &rig.wait_audit_lines("", 1)[0];
@@ -156,9 +154,9 @@ fn relayed_tunnel_needs_a_rule_without_a_path() {
     }
 }
 
-/// The same where the ClientHello names the other name of the loopback, which is passed through, and CONNECT did not.
+/// CONNECT names 127.0.0.1, which would be opened; the ClientHello names `localhost`, which is passed through.
 #[test]
-fn relayed_tunnel_is_decided_on_as_one() {
+fn tunnel_that_is_relayed_by_its_server_name_needs_a_rule_without_a_path() {
     let rig = InterceptRig::new(&["--passthrough=localhost", "--allow=127.0.0.1:8443/public"]);
     let origin = Backend::listen(&rig.lab.balancer, v4([127, 0, 0, 1], 8443));
     let url = "https://localhost:8443/";
@@ -169,7 +167,7 @@ fn relayed_tunnel_is_decided_on_as_one() {
     assert!(origin.accept_within(Duration::from_millis(1)).is_none());
 }
 
-/// Nothing but TLS and HTTP can be decided on by its requests.
+/// A rule with a path needs requests to decide on, which only HTTP has, in TLS or not.
 #[test]
 fn tunnel_of_another_protocol_is_refused() {
     let rig = InterceptRig::new(&["--allow=a.test/public"]);
@@ -187,10 +185,9 @@ fn tunnel_of_another_protocol_is_refused() {
 #[test]
 fn lists_and_check_have_to_agree() {
     let stage = InterceptLab::new();
-    let script = stage.scratch.write("check.py", SERVICE);
-    let check = start(&stage.lab.balancer, &script);
+    let check = start_check(&stage.lab, &stage.scratch, CHECK_SERVICE);
     let rig = stage.start(&[
-        ASKED,
+        CHECK_OPTION,
         LONG_CHECK_TIMEOUT,
         "--allow=a.test",
         "--allow=b.test",
@@ -234,12 +231,10 @@ fn reload_puts_other_rules_in_force_for_open_connections() {
     );
     rig.scratch
         .write("intercept.toml", &file("\"deny a.test\", \"allow *\""));
-    rig.proxy.signal(Signal::HUP);
-    wait_until("the reload", || rig.proxy.log().contains("\"reloaded\""));
+    rig.proxy.reload("\"reloaded\"");
     assert_eq!(get(&open, "/"), "403");
     rig.scratch.write("intercept.toml", &file("\"deny *\""));
-    rig.proxy.signal(Signal::HUP);
-    rig.proxy.wait_logged("denies every request");
+    rig.proxy.reload("denies every request");
     assert_eq!(get(&open, "/"), "403");
 }
 
@@ -252,19 +247,17 @@ fn reload_reads_the_list_of_a_file_again() {
     let status = |host: &str| rig.curl_status(&[&format!("http://{host}/echo")]);
     assert_eq!((status("a.test"), status("b.test")), (200, 403));
     rig.scratch.write("list", "b.test\n");
-    rig.proxy.signal(Signal::HUP);
-    wait_until("the reload", || rig.proxy.log().contains("\"reloaded\""));
+    rig.proxy.reload("\"reloaded\"");
     assert_eq!((status("a.test"), status("b.test")), (403, 200));
     rig.scratch.write("list", "# none\n");
-    rig.proxy.signal(Signal::HUP);
-    rig.proxy.wait_logged("the file lists no rule");
+    rig.proxy.reload("the file lists no rule");
     assert_eq!((status("a.test"), status("b.test")), (403, 200));
 }
 
 #[test]
 fn rules_that_can_not_mean_what_they_say_are_refused() {
     let stage = InterceptLab::new();
-    for (args, says) in [
+    for (args, expected) in [
         (&["--deny=a.test"][..], "--allow '*' for everything else"),
         (
             &["--allow=a.test/x/../y"],
@@ -279,8 +272,8 @@ fn rules_that_can_not_mean_what_they_say_are_refused() {
     ] {
         let ca = stage.scratch.path_text("ca");
         let all = [&["intercept", "--ca", &ca], args].concat();
-        let said = Peername::run_failing(&stage.lab.balancer, &all, 2);
-        assert_contains(&said, &[says]);
+        let errors = Peername::run_failing(&stage.lab.balancer, &all, 2);
+        assert_contains(&errors, &[expected]);
     }
 }
 
@@ -312,7 +305,7 @@ const SPELLINGS: [&str; 24] = [
     "/public\\..\\private/file",
 ];
 
-/// Methods, and a port of another protocol than TLS and HTTP; a refusal says what to ask for, and where.
+/// A rule for a port relays any protocol. A refusal says which rule would allow the request, and where to ask for it.
 #[test]
 fn rules_name_methods_and_ports_and_refusals_name_the_rule() {
     let rig = InterceptRig::new(&[
@@ -324,14 +317,15 @@ fn rules_name_methods_and_ports_and_refusals_name_the_rule() {
     let args = ["TCP-LISTEN:7022,bind=10.81.0.1,fork,reuseaddr", "EXEC:cat"];
     let server = Process::start(&rig.lab.server, "socat", &args);
     let _server = server.wait_listening(&[v4([10, 81, 0, 1], 7022)]);
-    for (host, relayed) in [("a.test", true), ("b.test", false)] {
+    for (host, is_relayed) in [("a.test", true), ("b.test", false)] {
         let connect = format!("CONNECT {host}:7022 HTTP/1.1\r\nHost: {host}:7022\r\n\r\n");
         let conn = rig.connect_and_send(connect.as_bytes());
         assert!(recv_head(&conn).contains(" 200 "), "{host}");
         conn.send(b"\x01binary\n");
-        match relayed {
-            true => assert_eq!(conn.recv(8), b"\x01binary\n"),
-            false => assert!(conn.recv_to_end().0.is_empty()),
+        if is_relayed {
+            assert_eq!(conn.recv(8), b"\x01binary\n");
+        } else {
+            assert!(conn.recv_to_end().0.is_empty());
         }
     }
     let lines = rig.wait_audit_lines("", 2);

@@ -6,58 +6,56 @@ use crate::harness::addr::{fresh_client_v4, v4};
 use crate::harness::backend::Backend;
 use crate::harness::check::service::{Opa, Service};
 use crate::harness::header_bytes;
-use crate::harness::lab::{assert_contains, wait_until};
+use crate::harness::lab::{assert_contains, assert_fields, wait_until};
 use crate::harness::rig::intercept::{
     InterceptLab, InterceptRig, LONG_CHECK_TIMEOUT, PROXY_ADDR, recv_head,
 };
 
-/// A check service of either kind.
-enum Kind {
-    /// A service that the test tells its answer, and the answer for a denial.
+/// A check service, scripted or real.
+enum CheckService {
+    /// A service whose answer the test sets, and its answer for a denial.
     Scripted(Service, &'static str),
     /// OPA with a policy that allows some requests and denies others.
     Opa(Opa),
 }
 
-impl Kind {
+impl CheckService {
     fn set_denial(&mut self) {
-        if let Self::Scripted(service, no) = self {
-            service.set_answer(no);
+        if let Self::Scripted(service, denial) = self {
+            service.set_answer(denial);
         }
     }
 
     /// The check's request about this path, or about a tunnel, in terms common to all protocols.
-    fn asked(&self, path: Option<&str>) -> Value {
+    fn wait_request(&self, path: Option<&str>) -> Value {
         match self {
             Self::Scripted(service, _) => {
                 let asked = service.next_request();
                 match asked.get("headers") {
-                    Some(headers) => of_forward_auth(headers),
-                    None => of_ext_authz(&asked),
+                    Some(headers) => forward_auth_terms(headers),
+                    None => ext_authz_terms(&asked),
                 }
             }
             Self::Opa(opa) => {
                 let wanted = json!(path);
-                of_ext_authz(
-                    &opa.wait_decision_about(|input| of_ext_authz(input)["path"] == wanted),
+                ext_authz_terms(
+                    &opa.wait_decision_about(|input| ext_authz_terms(input)["path"] == wanted),
                 )
             }
         }
     }
 }
 
-/// The common terms of an ext_authz request; OPA's input has the same shape.
-fn of_ext_authz(asked: &Value) -> Value {
+/// The terms of an ext_authz request that all protocols have; OPA's input has the same shape.
+fn ext_authz_terms(asked: &Value) -> Value {
     let attributes = &asked["attributes"];
-    let (http, more) = (
-        &attributes["request"]["http"],
-        &attributes["contextExtensions"],
-    );
+    let http = &attributes["request"]["http"];
+    let extensions = &attributes["contextExtensions"];
     json!({
-        "mode": more["mode"],
+        "mode": extensions["mode"],
         "client": attributes["source"]["address"]["socketAddress"]["address"],
-        "connect": more["connect"],
-        "sni": more["sni"],
+        "connect": extensions["connect"],
+        "sni": extensions["sni"],
         "method": http["method"],
         "host": http["host"],
         // Protobuf can't tell an empty path from none: a tunnel has none.
@@ -65,9 +63,14 @@ fn of_ext_authz(asked: &Value) -> Value {
     })
 }
 
-fn of_forward_auth(headers: &Value) -> Value {
+fn forward_auth_terms(headers: &Value) -> Value {
     let headers = headers.as_array().expect("headers");
-    let header = |name: &str| headers.iter().find(|one| one[0] == name).map(|one| &one[1]);
+    let header = |name: &str| {
+        headers
+            .iter()
+            .find(|header| header[0] == name)
+            .map(|header| &header[1])
+    };
     json!({
         "mode": header("x-peername-mode"),
         "client": header("x-forwarded-for"),
@@ -80,7 +83,11 @@ fn of_forward_auth(headers: &Value) -> Value {
 }
 
 /// Asserts what the service was asked, and that its decision was obeyed: a decision to allow sets a header of the request.
-fn assert_asked_and_obeyed(check: &str, args: &[&str], start: impl FnOnce(&InterceptRig) -> Kind) {
+fn assert_asked_and_obeyed(
+    check: &str,
+    args: &[&str],
+    start: impl FnOnce(&InterceptRig) -> CheckService,
+) {
     let check = format!("--check={check}");
     let rig = InterceptRig::new(
         &[
@@ -99,41 +106,37 @@ fn assert_asked_and_obeyed(check: &str, args: &[&str], start: impl FnOnce(&Inter
     assert_contains(&answer, &[" x=set "]);
     let tunnel = json!({ "mode": "connect", "client": "203.0.113.10", "connect": "a.test:443", "sni": null,
         "method": "CONNECT", "host": "a.test:443", "path": null });
-    assert_eq!(service.asked(None), tunnel);
+    assert_eq!(service.wait_request(None), tunnel);
     let inside = json!({ "mode": "request", "client": "203.0.113.10", "connect": "a.test:443",
         "sni": "a.test", "method": "GET", "host": "a.test", "path": "/echo?q=1" });
-    assert_eq!(service.asked(Some("/echo?q=1")), inside);
+    assert_eq!(service.wait_request(Some("/echo?q=1")), inside);
 
-    let behind = fresh_client_v4();
+    let balanced = fresh_client_v4();
     let request = b"GET http://a.test/echo?q=2 HTTP/1.1\r\nHost: a.test\r\n\r\n";
-    let bytes = [&header_bytes::v2(behind, PROXY_ADDR, &[])[..], request].concat();
+    let bytes = [&header_bytes::v2(balanced, PROXY_ADDR, &[])[..], request].concat();
     let conn = rig.connect_and_send(&bytes);
     assert!(recv_head(&conn).starts_with("HTTP/1.1 200 "));
-    let plain = json!({ "mode": "request", "client": behind.ip().to_string(), "connect": null, "sni": null,
+    let plain = json!({ "mode": "request", "client": balanced.ip().to_string(), "connect": null, "sni": null,
         "method": "GET", "host": "a.test", "path": "/echo?q=2" });
-    assert_eq!(service.asked(Some("/echo?q=2")), plain);
+    assert_eq!(service.wait_request(Some("/echo?q=2")), plain);
     wait_until("nginx logs both", || rig.origin_log().len() == 2);
 
     service.set_denial();
     let refused = rig.try_curl(&[&from[..], &["https://b.test/echo"]].concat());
     let error = String::from_utf8_lossy(&refused.stderr);
     assert_contains(&error, &["tunnel failed, response 451"]);
-    let told = rig.curl(&[&from[..], &["-i", "http://a.test/no"]].concat());
+    let answer = rig.curl(&[&from[..], &["-i", "http://a.test/no"]].concat());
     assert!(
-        told.starts_with("HTTP/1.1 451 ") && told.ends_with("\r\n\r\nby law"),
-        "{told}"
+        answer.starts_with("HTTP/1.1 451 ") && answer.ends_with("\r\n\r\nby law"),
+        "{answer}"
     );
     assert_eq!(
         rig.origin_log().len(),
         2,
-        "nothing of it reached the origin"
+        "no denied request reached the origin"
     );
-    let denied = |line: &Value| line["decision"] == "denied" && line["status"] == 451;
-    assert!(
-        denied(&rig.wait_audit_lines("/no", 1)[0]),
-        "{}",
-        rig.proxy.log()
-    );
+    let line = &rig.wait_audit_lines("/no", 1)[0];
+    assert_fields(line, json!({"decision": "denied", "status": 451}));
 }
 
 #[test]
@@ -144,7 +147,7 @@ fn ext_authz_sees_the_request_and_decides() {
     assert_asked_and_obeyed("grpc://127.0.0.1:9191", &[], |rig| {
         let mut service = rig.lab.balancer.enter(|| Service::ext_authz(CHECK));
         service.set_answer(YES);
-        Kind::Scripted(service, NO)
+        CheckService::Scripted(service, NO)
     });
 }
 
@@ -157,7 +160,7 @@ fn forward_auth_sees_the_request_and_decides() {
     assert_asked_and_obeyed("http://127.0.0.1:9191/verify", &take, |rig| {
         let mut service = rig.lab.balancer.enter(|| Service::forward_auth(CHECK));
         service.set_answer(YES);
-        Kind::Scripted(service, NO)
+        CheckService::Scripted(service, NO)
     });
 }
 
@@ -172,7 +175,7 @@ else := {"allow": false, "http_status": 451, "body": "by law"}
 "#;
     let rule = "opa+http://127.0.0.1:9191/v1/data/egress/verdict";
     assert_asked_and_obeyed(rule, &[], |rig| {
-        Kind::Opa(rig.lab.balancer.enter(|| Opa::start_at(CHECK, POLICY)))
+        CheckService::Opa(rig.lab.balancer.enter(|| Opa::start_at(CHECK, POLICY)))
     });
 }
 
@@ -187,37 +190,43 @@ verdict if { not contains(http.body, "secret"); not is_cut_short }
 is_cut_short if { input.truncated_body; startswith(http.path, "/dav/whole") }
 "#;
     let stage = InterceptLab::new();
-    let opa = || Opa::start_at(CHECK, POLICY);
-    let _opa = stage.lab.balancer.enter(opa);
+    let _opa = stage.lab.balancer.enter(|| Opa::start_at(CHECK, POLICY));
     let rule = "--check=opa+http://127.0.0.1:9191/v1/data/egress/verdict";
     let rig = stage.start(&[rule, "--check-body=1000", LONG_CHECK_TIMEOUT]);
     let large = rig.scratch.path_text("large");
-    let put = |version, path: &str, more: &[&str]| {
+    let put = |version, path: &str, args: &[&str]| {
         let url = format!("https://a.test/dav/{path}");
-        rig.curl_status(&[&[version, "-X", "PUT"][..], more, &[&url]].concat())
+        rig.curl_status(&[&[version, "-X", "PUT"][..], args, &[&url]].concat())
     };
     for version in ["--http1.1", "--http2"] {
-        let late = format!("{}secret", "x".repeat(994));
-        for (body, status) in [("secret", 403), (&late, 403), ("nothing", 201)] {
-            let path = format!("{version}-{}", body.len());
-            assert_eq!(put(version, &path, &["--data", body]), status, "{body}");
+        let long = format!("{}secret", "x".repeat(994));
+        for (name, body, status) in [
+            ("short", "secret", 403),
+            ("as-long-as-the-limit", &long, 403),
+            ("allowed", "nothing", 201),
+        ] {
+            let path = format!("{version}-{name}");
+            assert_eq!(put(version, &path, &["--data", body]), status, "{name}");
         }
         assert_eq!(put(version, "whole", &["-T", &large]), 403);
         let chunked = ["-H", "Transfer-Encoding: chunked", "-T", &large];
-        for more in [&chunked[2..], &chunked] {
-            let path = format!("{version}-{}", more.len());
-            assert_eq!(put(version, &path, more), 201);
+        for (name, args) in [("length", &chunked[2..]), ("chunked", &chunked)] {
+            let path = format!("{version}-{name}");
+            assert_eq!(put(version, &path, args), 201);
             let whole = rig.scratch.read("large");
             assert!(rig.scratch.read(&format!("dav/{path}")) == whole, "{path}");
         }
-        assert_eq!(rig.scratch.read(&format!("dav/{version}-7")), "nothing");
+        assert_eq!(
+            rig.scratch.read(&format!("dav/{version}-allowed")),
+            "nothing"
+        );
     }
 }
 
-/// A call with messages in both directions sends its first ones, and waits for an answer: the service is asked about what there is.
-/// The audit line tells what it has seen.
+/// A bidirectional stream sends its first messages and waits for a response, so the policy sees the part of the body that has
+/// come. The audit line says how much it has seen.
 #[test]
-fn call_that_waits_for_answers_is_checked_without_the_rest_of_its_body() {
+fn stream_that_waits_for_responses_is_checked_without_the_rest_of_its_body() {
     let stage = InterceptLab::new();
     let policy = stage.scratch.write("policy.rego", BODY_POLICY);
     let rig = stage.start(&[

@@ -1,4 +1,4 @@
-//! A policy that is evaluated by the proxy itself.
+//! Rego policies that the proxy evaluates itself (`--check=rego:`).
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -22,7 +22,7 @@ else := {"allow": false, "http_status": 451, "body": "by law", "reason": "not li
 
 #[test]
 fn policy_decides_on_each_request() {
-    let rig = start(POLICY, &[]);
+    let rig = start(POLICY);
     let answer = rig.curl(&["https://a.test/echo"]);
     assert!(
         answer.starts_with("GET a.test HTTP/2.0 ") && answer.contains(" x=set "),
@@ -39,7 +39,7 @@ fn policy_decides_on_each_request() {
 /// A changed file is in force without a signal, for open connections, too; one that is not valid leaves the old policy.
 #[test]
 fn changed_policy_is_in_force_as_a_whole_or_not_at_all() {
-    let rig = start(POLICY, &[]);
+    let rig = start(POLICY);
     let status = |path: &str| rig.curl_status(&[&format!("http://a.test{path}")]);
     assert_eq!((status("/echo"), status("/none")), (200, 451));
     let file = rig.scratch.path("policy.rego");
@@ -81,7 +81,7 @@ verdict := true if http.path == "/conflict"
         &["--check-timeout=2s", "--workers=1", "--allow=a.test"],
     );
     assert_eq!(rig.curl_status(&["http://a.test/echo"]), 200);
-    // The first, because warnings are throttled.
+    // This request is before others that warn, because warnings are throttled.
     assert_eq!(rig.curl_status(&["http://a.test/conflict"]), 503);
     let slow = rig.connect_and_send(b"GET http://a.test/slow HTTP/1.1\r\nHost: a.test\r\n\r\n");
     // The list denies it without an evaluation, which would have to wait for the permit.
@@ -160,11 +160,11 @@ fn invalid_policy_is_refused_at_the_start() {
         .write("policy.rego", "package egress\n\nallow if {\n");
     let ca = stage.scratch.path_text("ca");
     let args = ["intercept", "--ca", &ca, &format!("--check=rego:{file}")];
-    let said = Peername::run_failing(&stage.lab.balancer, &args, 2);
-    assert_contains(&said, &["policy.rego:4:"]);
+    let errors = Peername::run_failing(&stage.lab.balancer, &args, 2);
+    assert_contains(&errors, &["policy.rego:4:"]);
 }
 
-/// As a mounted ConfigMap is, and a directory that `current` leads to.
+/// A mounted ConfigMap has such links, and so has a directory of releases with `current`.
 #[test]
 fn policy_behind_a_symbolic_link_is_watched() {
     let stage = InterceptLab::new();
@@ -181,18 +181,14 @@ fn policy_behind_a_symbolic_link_is_watched() {
     wait_until("the new policy", || status() == 204);
 }
 
-fn start(policy: &str, args: &[&str]) -> InterceptRig {
-    start_through(&[], policy, args)
+fn start(policy: &str) -> InterceptRig {
+    start_through(&[], policy, &[LONG_CHECK_TIMEOUT])
 }
 
-/// The same, with the proxy started through other programs.
+/// Starts the proxy with this policy through other programs.
 fn start_through(through: &[&str], policy: &str, args: &[&str]) -> InterceptRig {
     let stage = InterceptLab::new();
     let file = stage.scratch.write("policy.rego", policy);
     let check = format!("--check=rego:{file}#egress/verdict");
-    let timeout: &[&str] = match args {
-        [] => &[LONG_CHECK_TIMEOUT],
-        _ => &[],
-    };
-    stage.start_through(through, &[&[&*check], timeout, args].concat())
+    stage.start_through(through, &[&[&*check], args].concat())
 }

@@ -1,16 +1,16 @@
 //! The check sees the request as it will be sent, and a denial is recognisable.
 
-use super::decisions::{ASKED, SERVICE, start, start_checked};
+use super::decisions::{CHECK_OPTION, CHECK_SERVICE, start_check, start_with_check};
 use crate::harness::rig::intercept::{InterceptLab, LONG_CHECK_TIMEOUT, recv_head};
-use crate::intercept::http::streams::{WEBSOCKET_SERVER, websocket_by_http2};
+use crate::intercept::http::streams::{WEBSOCKET_SERVER, websocket_over_http2};
 
 /// An extended CONNECT becomes a GET, and a rule about GET applies to it.
 #[test]
 fn websocket_over_http2_is_checked_as_its_origin_gets_it() {
-    let (rig, check) = start_checked(&["--allow-destination=10.81.0.1:9001"]);
+    let (rig, check) = start_with_check(&["--allow-destination=10.81.0.1:9001"]);
     let _server = rig.start_python_origin(WEBSOCKET_SERVER);
-    assert_eq!(websocket_by_http2(&rig, "/chat"), "one two");
-    assert_eq!(websocket_by_http2(&rig, "/secret"), "403");
+    assert_eq!(websocket_over_http2(&rig, "/chat"), "one two");
+    assert_eq!(websocket_over_http2(&rig, "/secret"), "403");
     check.wait_logged("request GET https a.test:9001 /secret ");
 }
 
@@ -18,7 +18,7 @@ fn websocket_over_http2_is_checked_as_its_origin_gets_it() {
 /// not see it.
 #[test]
 fn hop_by_hop_headers_are_not_shown_to_the_check() {
-    let (rig, _check) = start_checked(&[]);
+    let (rig, _check) = start_with_check(&[]);
     for version in ["--http1.1", "--http2"] {
         let open = ["-H", "X-Open: 1", version, "https://a.test/echo"];
         assert_eq!(rig.curl_status(&open), 403, "{version}");
@@ -33,7 +33,7 @@ fn hop_by_hop_headers_are_not_shown_to_the_check() {
 /// A URL may have a query and no path. The request to the origin then has the path `/`, and the check sees that path.
 #[test]
 fn path_is_checked_as_it_is_sent() {
-    let (rig, check) = start_checked(&[]);
+    let (rig, check) = start_with_check(&[]);
     let request = b"GET http://a.test?token=secret HTTP/1.1\r\nHost: a.test\r\n\r\n";
     let conn = rig.connect_and_send(request);
     assert!(recv_head(&conn).starts_with("HTTP/1.1 403 "));
@@ -44,15 +44,14 @@ fn path_is_checked_as_it_is_sent() {
 #[test]
 fn denied_tunnel_is_checked_again() {
     let stage = InterceptLab::new();
-    let script = stage.scratch.write("check.py", SERVICE);
-    let rig = stage.start(&[ASKED, LONG_CHECK_TIMEOUT]);
+    let rig = stage.start(&[CHECK_OPTION, LONG_CHECK_TIMEOUT]);
     let request = "GET /echo HTTP/1.1\r\nHost: a.test\r\n\r\n";
     let browser = "CONNECT a.test:80 HTTP/1.1\r\nUser-Agent: Mozilla/5.0\r\n\r\n";
     let conn = rig.connect_and_send(browser.as_bytes());
     assert!(recv_head(&conn).starts_with("HTTP/1.1 200 "));
     conn.send(request.as_bytes());
     conn.recv_text_until(|text| text.contains("check_failed"));
-    let _check = start(&rig.lab.balancer, &script);
+    let _check = start_check(&rig.lab, &rig.scratch, CHECK_SERVICE);
     conn.send(request.as_bytes());
     conn.recv_text_until(|text| text.contains("GET a.test "));
     // The tunnel is checked again, and not only the request.
@@ -74,9 +73,8 @@ fn client_that_leaves_is_not_logged_as_refused() {
         # A probe comes first.\n\
         while not (c and c.recv(1)): c = s.accept()[0]\n\
         print('asked'); time.sleep(1000)";
-    let script = stage.scratch.write("check.py", script);
-    let silent = start(&stage.lab.balancer, &script);
-    let rig = stage.start(&[ASKED, "--check-timeout=60s"]);
+    let silent = start_check(&stage.lab, &stage.scratch, script);
+    let rig = stage.start(&[CHECK_OPTION, "--check-timeout=60s"]);
     let request = b"GET http://a.test/left HTTP/1.1\r\nHost: a.test\r\n\r\n";
     let conn = rig.connect_and_send(request);
     silent.wait_logged("asked");
@@ -88,7 +86,7 @@ fn client_that_leaves_is_not_logged_as_refused() {
 /// A denial, whether its text is the check's or peername's, has peername's headers and is not cached.
 #[test]
 fn denial_is_distinct_from_an_origins_response() {
-    let (rig, _check) = start_checked(&[]);
+    let (rig, _check) = start_with_check(&[]);
     for (path, kind) in [
         ("secret", "application/problem+json"),
         ("secret/words", "text/x-words"),

@@ -1,65 +1,83 @@
 //! Connections to check services: TLS with certificates on both sides, Unix sockets, and several services.
 
-use crate::harness::peername::words;
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
+use serde_json::{Value, json};
+
 use crate::harness::addr::v4;
 use crate::harness::check::service::{Opa, Service};
-use crate::harness::lab::{Process, wait_for, wait_until};
+use crate::harness::lab::{Host, Process, assert_fields, wait_for, wait_until};
+use crate::harness::peername::words;
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig, LONG_CHECK_TIMEOUT};
 
-/// Starts a service that denies paths with `secret` (the scripted one once it is told to) and allows everything else, at an address or a Unix socket
-/// (`unix:PATH`), with TLS and required client certificates or without.
-type Start = fn(&InterceptLab, address: &str, tls: bool) -> Running;
+/// Starts a service that denies paths with `secret`, the scripted one when its answer is set. It listens on an address or a Unix
+/// socket (`unix:PATH`), with TLS and required client certificates or without.
+type Start = fn(&InterceptLab, address: &str, tls: bool) -> CheckService;
 
-/// What keeps a service running.
-enum Running {
+/// A running service.
+enum CheckService {
     Scripted(Service),
-    Behind { _nginx: Process, _service: Process },
+    BehindNginx { _nginx: Process, _service: Process },
     Opa(#[expect(dead_code, reason = "stops it when dropped")] Opa),
 }
 
-/// URL prefix and suffix without TLS and with it, and how the service is started.
-const SERVICES: [(&str, &str, &str, Start); 3] = [
-    ("grpc:", "grpcs:", "", start_ext_authz),
-    ("http:", "https:", "/verify", start_forward_auth),
-    (
-        "opa+http:",
-        "opa+https:",
-        "/v1/data/egress/allow",
-        start_opa,
-    ),
+struct Protocol {
+    scheme: &'static str,
+    tls_scheme: &'static str,
+    path: &'static str,
+    start: Start,
+}
+
+const PROTOCOLS: [Protocol; 3] = [
+    Protocol {
+        scheme: "grpc:",
+        tls_scheme: "grpcs:",
+        path: "",
+        start: start_ext_authz,
+    },
+    Protocol {
+        scheme: "http:",
+        tls_scheme: "https:",
+        path: "/verify",
+        start: start_forward_auth,
+    },
+    Protocol {
+        scheme: "opa+http:",
+        tls_scheme: "opa+https:",
+        path: "/v1/data/egress/allow",
+        start: start_opa,
+    },
 ];
 
 #[test]
 fn services_are_asked_over_tls_with_certificates_on_both_sides() {
-    for (_, scheme, path, start) in SERVICES {
-        let (stage, mut service) = start_stage(|stage| start(stage, "127.0.0.1:9191", true));
+    for protocol in PROTOCOLS {
+        let (stage, mut service) =
+            start_stage(|stage| (protocol.start)(stage, "127.0.0.1:9191", true));
+        let (scheme, path) = (protocol.tls_scheme, protocol.path);
         let url = format!("--check={scheme}//127.0.0.1:9191{path}");
-        let files = ["ca", "cert", "key"].map(|kind| {
-            let name = match kind {
-                "ca" => "root.pem".to_owned(),
-                "cert" => "client.pem".to_owned(),
-                _ => "client.key".to_owned(),
-            };
-            format!("--check-{kind}={}", stage.scratch.path_text(&name))
-        });
-        let [ca, cert, key] = &files;
-        let rig = stage.start(&[&url, ca, cert, key, LONG_CHECK_TIMEOUT]);
+        let option = |option: &str, file: &str| {
+            format!("--check-{option}={}", stage.scratch.path_text(file))
+        };
+        let ca = option("ca", "root.pem");
+        let (cert, key) = (option("cert", "client.pem"), option("key", "client.key"));
+        let rig = stage.start(&[&url, &ca, &cert, &key, LONG_CHECK_TIMEOUT]);
         assert_decides(&rig, &mut service, scheme);
     }
 }
 
 #[test]
 fn services_are_asked_on_unix_sockets() {
-    for (scheme, _, path, start) in SERVICES {
+    for protocol in PROTOCOLS {
         let (stage, mut service) = start_stage(|stage| {
             let socket = stage.scratch.path_text("check.sock");
-            start(stage, &format!("unix:{socket}"), false)
+            (protocol.start)(stage, &format!("unix:{socket}"), false)
         });
         let socket = stage.scratch.path_text("check.sock");
-        let path = match path {
+        let scheme = protocol.scheme;
+        let path = match protocol.path {
             "" => String::new(),
             path => format!(":{path}"),
         };
@@ -96,7 +114,7 @@ fn service_that_can_not_be_verified_is_not_asked() {
             vec![arg("ca", &root), arg("cert", &client), arg("key", &key)],
             "check_tls",
         ),
-        // No certificate, and one that the service does not accept: TLS 1.3 tells so with the first answer.
+        // No certificate, and one that the service does not accept: with TLS 1.3 the client learns so after its handshake.
         ("127.0.0.1", vec![arg("ca", &root)], "check_broken"),
         (
             "127.0.0.1",
@@ -121,12 +139,12 @@ fn service_that_can_not_be_verified_is_not_asked() {
         let curl = words("-sS -o /dev/null -w %{http_code} -x 203.0.113.1:8080 http://a.test/echo");
         assert_eq!(stage.lab.client.run("curl", &curl), "503", "{files:?}");
         let how = proxy.wait_line("the audit line", |line| {
-            let line: serde_json::Value = serde_json::from_str(line).ok()?;
+            let line: Value = serde_json::from_str(line).ok()?;
             (line["path"] == "/echo").then(|| line["how"].clone())
         });
         assert_eq!(how, code, "{files:?}: {}", proxy.log());
     }
-    if let Running::Scripted(service) = &mut service {
+    if let CheckService::Scripted(service) = &mut service {
         assert_eq!(service.count_requests(), 0);
     }
 }
@@ -135,40 +153,28 @@ fn service_that_can_not_be_verified_is_not_asked() {
 #[test]
 fn next_service_is_asked_where_one_can_not_be_reached() {
     let stage = InterceptLab::new();
-    let policy = |by: &str| {
-        format!(
-            "package egress\nallow := {{\"allow\": true, \"headers\": {{\"x-mine\": \"{by}\"}}}}\n"
-        )
-    };
     let (first, second) = (v4([127, 0, 0, 1], 9191), v4([127, 0, 0, 1], 9192));
-    let start = |address, by: &str| {
-        stage
-            .lab
-            .balancer
-            .enter(|| Opa::start_at(address, &policy(by)))
-    };
-    let one = start(first, "first");
-    let url = |address| format!("--check=opa+http://{address}/v1/data/egress/allow");
-    let (one_url, two_url) = (url(first), url(second));
-    let lab = &stage.lab.balancer;
+    let host = &stage.lab.balancer;
+    let first_opa = start_named_opa(host, first, "first");
     let second_opa = std::thread::scope(|scope| {
         // Each needs a directory of its own, which is named by the thread.
-        let started = scope.spawn(|| lab.enter(|| Opa::start_at(second, &policy("second"))));
+        let started = scope.spawn(|| start_named_opa(host, second, "second"));
         started.join().expect("OPA")
     });
+    let url = |address| format!("--check=opa+http://{address}/v1/data/egress/allow");
     let rig = stage.start(&[
-        &one_url,
-        &two_url,
+        &url(first),
+        &url(second),
         LONG_CHECK_TIMEOUT,
         "--admin=127.0.0.1:9300",
     ]);
-    let asked = || {
+    let decider = || {
         let answer = rig.curl(&["http://a.test/echo"]);
-        let by = answer
+        let name = answer
             .split(" x=")
             .nth(1)
             .and_then(|rest| rest.split(' ').next());
-        by.unwrap_or_default().to_owned()
+        name.unwrap_or_default().to_owned()
     };
     let is_ready = || {
         let url = "http://127.0.0.1:9300/readyz";
@@ -177,48 +183,48 @@ fn next_service_is_asked_where_one_can_not_be_reached() {
             .run("curl", &["-sS", "--noproxy", "*", url])
             == "ready\n"
     };
-    assert_eq!(asked(), "first");
-    drop(one);
+    assert_eq!(decider(), "first");
+    drop(first_opa);
     for _ in 0..15 {
-        assert_eq!(asked(), "second");
+        assert_eq!(decider(), "second");
     }
     assert!(is_ready());
     assert!(rig.read_metrics().contains("peername_check_suspended 1"));
     drop(second_opa);
     assert_eq!(rig.curl_status(&["http://a.test/echo"]), 503);
     assert!(!is_ready());
-    let _one = rig
-        .lab
-        .balancer
-        .enter(|| Opa::start_at(first, &policy("first")));
+    let _first_opa = start_named_opa(&rig.lab.balancer, first, "first");
     wait_until("the first is asked again", || {
         let status = rig.curl_status(&["http://a.test/echo"]);
-        status == 200 && asked() == "first"
+        status == 200 && decider() == "first"
     });
 }
 
-fn assert_decides(rig: &InterceptRig, service: &mut Running, scheme: &str) {
+/// Starts OPA with a policy that allows each request, and sets a header to this name.
+fn start_named_opa(host: &Host, address: SocketAddr, name: &str) -> Opa {
+    let policy = format!(
+        "package egress\nallow := {{\"allow\": true, \"headers\": {{\"x-mine\": \"{name}\"}}}}\n"
+    );
+    host.enter(|| Opa::start_at(address, &policy))
+}
+
+fn assert_decides(rig: &InterceptRig, service: &mut CheckService, scheme: &str) {
     assert!(
         rig.curl(&["https://a.test/echo"])
             .starts_with("GET a.test "),
         "{scheme}"
     );
-    if let Running::Scripted(service) = service {
+    if let CheckService::Scripted(service) = service {
         service.set_answer(r#"{"status": {"code": 7}}"#);
     }
     assert_eq!(rig.curl_status(&["http://a.test/secret"]), 403, "{scheme}");
     for (path, expected) in [("/echo", "allowed"), ("/secret", "denied")] {
         let line = &rig.wait_audit_lines(path, 1)[0];
-        let (decision, how) = (&line["decision"], &line["how"]);
-        assert_eq!(
-            (decision, how),
-            (&expected.into(), &"asked".into()),
-            "{scheme}: {line}"
-        );
+        assert_fields(line, json!({"decision": expected, "how": "asked"}));
     }
 }
 
-fn start_stage(start: impl FnOnce(&InterceptLab) -> Running) -> (InterceptLab, Running) {
+fn start_stage(start: impl FnOnce(&InterceptLab) -> CheckService) -> (InterceptLab, CheckService) {
     let stage = InterceptLab::new();
     let script = CERTIFICATES.replace("DIR", &stage.scratch.path_text("."));
     stage.lab.client.run("sh", &["-ec", &script]);
@@ -226,29 +232,30 @@ fn start_stage(start: impl FnOnce(&InterceptLab) -> Running) -> (InterceptLab, R
     (stage, service)
 }
 
-fn start_ext_authz(stage: &InterceptLab, address: &str, tls: bool) -> Running {
+fn start_ext_authz(stage: &InterceptLab, address: &str, tls: bool) -> CheckService {
     let files = ["server.pem", "server.key", "root.pem"].map(|name| stage.scratch.path_text(name));
     let files = files.iter().map(String::as_str).filter(|_| tls);
     let args: Vec<_> = [address].into_iter().chain(files).collect();
     let mut service = stage.lab.balancer.enter(|| Service::ext_authz_with(&args));
     service.set_answer(r#"{"status": {}}"#);
-    Running::Scripted(service)
+    CheckService::Scripted(service)
 }
 
 /// nginx in front of a forwardAuth service.
-fn start_forward_auth(stage: &InterceptLab, address: &str, tls: bool) -> Running {
-    let script = super::decisions::SERVICE.replace("9191", "9192");
+fn start_forward_auth(stage: &InterceptLab, address: &str, tls: bool) -> CheckService {
+    let script = super::decisions::CHECK_SERVICE.replace("9191", "9192");
     let script = stage.scratch.write("check.py", &script);
     let backend = v4([127, 0, 0, 1], 9192);
     let service = Process::start(&stage.lab.balancer, "/usr/bin/python3", &["-u", &script]);
     let _service = service.wait_listening(&[backend]);
-    let (ssl, more) = match tls {
-        true => (" ssl", TLS_OF_NGINX),
-        false => ("", ""),
+    let (ssl, tls_directives) = if tls {
+        (" ssl", TLS_DIRECTIVES)
+    } else {
+        ("", "")
     };
     let config = NGINX.replace("LISTEN", &format!("{address}{ssl}"));
     let config = config
-        .replace("MORE", more)
+        .replace("TLS_DIRECTIVES", tls_directives)
         .replace("DIR", &stage.scratch.path_text("."));
     let config = stage.scratch.write("check.conf", &config);
     let args = ["-c", &config, "-e", "stderr"];
@@ -260,10 +267,10 @@ fn start_forward_auth(stage: &InterceptLab, address: &str, tls: bool) -> Running
         }
         None => nginx.wait_listening(&[v4([127, 0, 0, 1], 9191)]),
     };
-    Running::Behind { _nginx, _service }
+    CheckService::BehindNginx { _nginx, _service }
 }
 
-fn start_opa(stage: &InterceptLab, address: &str, tls: bool) -> Running {
+fn start_opa(stage: &InterceptLab, address: &str, tls: bool) -> CheckService {
     let policy =
         "package egress\nallow if not contains(input.attributes.request.http.path, \"secret\")\n";
     let file = |name: &str| stage.scratch.path_text(name);
@@ -288,15 +295,14 @@ fn start_opa(stage: &InterceptLab, address: &str, tls: bool) -> Running {
         }
         None => {
             let opa = opa(&format!("https://{address}"));
-            let at = address.parse().expect("an address");
+            let addr: SocketAddr = address.parse().expect("an address");
             wait_for("OPA listens", || {
-                let connect = || std::net::TcpStream::connect::<std::net::SocketAddr>(at).ok();
-                stage.lab.balancer.enter(connect)
+                stage.lab.balancer.enter(|| TcpStream::connect(addr).ok())
             });
             opa
         }
     };
-    Running::Opa(opa)
+    CheckService::Opa(opa)
 }
 
 fn wait_connects(socket: &Path) {
@@ -305,7 +311,7 @@ fn wait_connects(socket: &Path) {
 
 const NGINX: &str = include_str!("transports/nginx.conf");
 /// A client without a certificate gets 400.
-const TLS_OF_NGINX: &str = "
+const TLS_DIRECTIVES: &str = "
         ssl_certificate DIR/server.pem;
         ssl_certificate_key DIR/server.key;
         ssl_client_certificate DIR/root.pem;

@@ -26,13 +26,13 @@ fn websocket_passes_over_http1() {
 fn websocket_passes_over_http2() {
     let rig = InterceptRig::new(&["--allow-destination=10.81.0.1:9001"]);
     let _server = rig.start_python_origin(WEBSOCKET_SERVER);
-    assert_eq!(websocket_by_http2(&rig, "/chat"), "one two");
+    assert_eq!(websocket_over_http2(&rig, "/chat"), "one two");
     assert_eq!(rig.wait_audit_lines("/chat", 1)[0]["method"], "CONNECT");
 }
 
 /// What the client receives from an echo server, or the status it gets instead.
 #[track_caller]
-pub(crate) fn websocket_by_http2(rig: &InterceptRig, path: &str) -> String {
+pub(crate) fn websocket_over_http2(rig: &InterceptRig, path: &str) -> String {
     rig.run_python_client(HTTP2_WEBSOCKET_CLIENT, &[path])
 }
 
@@ -42,7 +42,7 @@ pub(crate) fn websocket_by_http2(rig: &InterceptRig, path: &str) -> String {
 fn websocket_refused_by_the_origin_is_refused() {
     let rig = InterceptRig::new(&["--allow-destination=10.81.0.1:9001"]);
     let server = rig.start_python_origin(EVENTS_SERVER);
-    assert_eq!(websocket_by_http2(&rig, "/chat"), "502");
+    assert_eq!(websocket_over_http2(&rig, "/chat"), "502");
     drop(server);
     let upgrade = [
         "Connection: Upgrade",
@@ -75,7 +75,7 @@ fn websocket_refused_by_the_origin_is_refused() {
 fn websocket_over_http2_needs_the_origins_confirmation() {
     let rig = InterceptRig::new(&["--allow-destination=10.81.0.1:9001"]);
     let _server = rig.start_python_origin(CARELESS_WEBSOCKET_SERVER);
-    assert_eq!(websocket_by_http2(&rig, "/chat"), "502");
+    assert_eq!(websocket_over_http2(&rig, "/chat"), "502");
     let line = &rig.wait_audit_lines("/chat", 1)[0];
     assert!(line.to_string().contains("Sec-WebSocket-Accept"), "{line}");
 }
