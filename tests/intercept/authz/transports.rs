@@ -12,8 +12,8 @@ use crate::harness::lab::{Host, Process, assert_fields, wait_for, wait_until};
 use crate::harness::peername::words;
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig, LONG_CHECK_TIMEOUT};
 
-/// Starts a service that denies paths with `secret`, the scripted one when its answer is set. It listens on an address or a Unix
-/// socket (`unix:PATH`), with TLS and required client certificates or without.
+/// Starts a service that denies paths with `secret`, the scripted one when its answer is set. It listens on an address or a
+/// Unix socket (`unix:PATH`), with TLS and required client certificates or without.
 type Start = fn(&InterceptLab, address: &str, tls: bool) -> CheckService;
 
 /// A running service.

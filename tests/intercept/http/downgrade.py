@@ -1,4 +1,4 @@
-"""An HTTP/2 client that sends one request on a connection of its own, and prints the result as JSON.
+"""An HTTP/2 client that sends the given request on a connection of its own, and prints the result.
 
     downgrade.py PROXY CA REQUEST    REQUEST is JSON: headers, data, trailers, each byte a character
 """
@@ -26,8 +26,8 @@ def to_bytes(text):
     return text.encode("latin-1")
 
 
-def block(headers):
-    """Literals that no table has (RFC 7541, section 6.2.2), so that no encoder changes them."""
+def encode(headers):
+    """Each field as a literal without indexing (RFC 7541, section 6.2.2), so that no encoder changes it."""
     block = b""
     for name, value in headers:
         for part, first in ((to_bytes(name), b"\0"), (to_bytes(value), b"")):
@@ -38,10 +38,10 @@ def block(headers):
 
 data = [to_bytes(part) for part in request.get("data", [])]
 trailers = request.get("trailers")
-parts = [frame(HEADERS, END_HEADERS, 1, block(request["headers"]))]
+parts = [frame(HEADERS, END_HEADERS, 1, encode(request["headers"]))]
 parts += [frame(DATA, 0, 1, part) for part in data]
 if trailers is not None:
-    parts.append(frame(HEADERS, END_HEADERS, 1, block(trailers)))
+    parts.append(frame(HEADERS, END_HEADERS, 1, encode(trailers)))
 # The last frame ends the request.
 last = bytearray(parts[-1])
 last[4] |= END_STREAM

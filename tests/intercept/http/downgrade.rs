@@ -24,14 +24,14 @@ use crate::harness::strict_http;
 
 #[test]
 fn http2_request_never_becomes_ambiguous_http1() {
-    let lab = Lab::new();
+    let rig = DowngradeRig::new();
     let rows: Vec<Row> = include_str!("downgrade.jsonl")
         .lines()
         .map(|line| serde_json::from_str(line).expect(line))
         .collect();
     let failed: Vec<_> = rows
         .iter()
-        .filter_map(|row| Some(format!("{}: {}", row.id, lab.run(row).err()?)))
+        .filter_map(|row| Some(format!("{}: {}", row.id, rig.run(row).err()?)))
         .collect();
     assert!(failed.is_empty(), "{failed:#?}");
     let ran = |verdict| rows.iter().any(|row| row.verdict == verdict);
@@ -75,13 +75,13 @@ struct Seen {
 }
 
 /// The proxy, and an origin that records what it gets. socat terminates TLS for it.
-struct Lab {
+struct DowngradeRig {
     rig: InterceptRig,
     _tls: Process,
     origin: Backend,
 }
 
-impl Lab {
+impl DowngradeRig {
     fn new() -> Self {
         let rig = InterceptRig::new(&[]);
         rig.scratch.write("frames.py", include_str!("frames.py"));
@@ -97,64 +97,63 @@ impl Lab {
     }
 
     fn run(&self, row: &Row) -> Result<(), String> {
-        let (seen, got) = self.exchange(&row.send);
-        let all = || {
-            format!(
-                "the client {seen:?}, the origin {:?}",
-                got.iter()
-                    .map(|got| got.escape_ascii().to_string())
-                    .collect::<Vec<_>>()
-            )
+        let (seen, received) = self.exchange(&row.send);
+        let describe = || {
+            let received: Vec<_> = received
+                .iter()
+                .map(|bytes| bytes.escape_ascii().to_string())
+                .collect();
+            format!("the client {seen:?}, the origin {received:?}")
         };
         let mut whole = 0;
-        for got in &got {
-            let (requests, rest) =
-                strict_http::parse_requests(got).map_err(|why| format!("{why}: {}", all()))?;
+        for bytes in &received {
+            let (requests, rest) = strict_http::parse_requests(bytes)
+                .map_err(|why| format!("{why}: {}", describe()))?;
             whole += requests.len();
             if !requests.is_empty() && !rest.is_empty() {
-                return Err(format!("more than a request: {}", all()));
+                return Err(format!("more than a request: {}", describe()));
             }
         }
-        let got = String::from_utf8_lossy(&got.concat()).into_owned();
-        let lower = got.to_ascii_lowercase();
+        let text = String::from_utf8_lossy(&received.concat()).into_owned();
+        let lower = text.to_ascii_lowercase();
         let ended = seen.status.is_none() && seen.end != "complete";
         let fits = match row.verdict {
             Verdict::One => whole == 1 && seen.status == Some(200) && seen.body == "whole",
-            Verdict::Refused => got.is_empty() && matches!(seen.status, Some(400..=499 | 501)),
-            Verdict::Reset => got.is_empty() && ended,
+            Verdict::Refused => text.is_empty() && matches!(seen.status, Some(400..=499 | 501)),
+            Verdict::Reset => text.is_empty() && ended,
             Verdict::Cut => whole == 0 && (ended || seen.status != Some(200)),
         };
-        let has = row.has.iter().all(|what| got.contains(what));
-        let lacks = !row.lacks.iter().any(|what| lower.contains(what));
-        if fits && has && lacks {
+        let has_all = row.has.iter().all(|part| text.contains(part));
+        let lacks_all = !row.lacks.iter().any(|part| lower.contains(part));
+        if fits && has_all && lacks_all {
             Ok(())
         } else {
-            Err(all())
+            Err(describe())
         }
     }
 
-    /// Sends a request; returns the result at both ends.
+    /// Sends a request; returns what the client saw, and what the origin received on each connection.
     fn exchange(&self, send: &Value) -> (Seen, Vec<Vec<u8>>) {
         let send = send.to_string();
         thread::scope(|scope| {
             let client = scope.spawn(|| self.rig.run_python_client(CLIENT, &[&send]));
-            let mut got = Vec::new();
+            let mut received = Vec::new();
             loop {
                 // Whatever the request causes happens soon after it has ended.
                 let is_over = client.is_finished();
                 match self.origin.accept_within(SOON) {
-                    Some(up) => got.push(serve(&up)),
+                    Some(up) => received.push(serve(&up)),
                     None if is_over => break,
                     None => {}
                 }
             }
             let seen = client.join().expect("what the client saw");
-            (serde_json::from_str(&seen).expect("JSON"), got)
+            (serde_json::from_str(&seen).expect("JSON"), received)
         })
     }
 }
 
-/// Answers once it has a whole request, or bytes that are none; returns everything that came.
+/// Answers once a whole request has come, or bytes that are no request; returns everything that came.
 fn serve(up: &Conn) -> Vec<u8> {
     let mut got = Vec::new();
     while strict_http::parse_requests(&got).is_ok_and(|(all, _)| all.is_empty()) {

@@ -1,12 +1,12 @@
 //! Requests that are answered before their body has come: 100 (Continue), and early final responses.
 
-use crate::harness::lab::assert_contains;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::harness::addr::v4;
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
+use crate::harness::lab::assert_contains;
 use crate::harness::rig::intercept::{InterceptRig, recv_head};
 
 const WITH_LENGTH: &[u8] =
@@ -46,7 +46,7 @@ fn refused_expectation_gets_the_origins_answer_alone() {
         let answer = String::from_utf8_lossy(&answer).to_lowercase();
         assert!(answer.starts_with("http/1.1 401 "), "{answer}");
         assert_contains(&answer, &["connection: close"]);
-        // The body never came, so nothing else comes on the origin's connection, either: no last chunk, which would end one.
+        // The body never came, so the origin gets nothing else, not even a last chunk, which would end the body.
         assert_eq!(up.recv_to_end().0, b"");
         assert_eq!(rig.wait_audit_lines("/x", 1)[0]["end"], "complete");
     }
@@ -69,7 +69,7 @@ fn expectation_that_the_origin_ignores_is_met_after_a_second() {
     assert_eq!(up.recv(4), b"body");
 }
 
-/// The origin answers by the head, and closes the connection while the body is on its way.
+/// The origin responds to the head, and closes the connection while the body is on its way.
 #[test]
 fn early_final_response_reaches_the_client() {
     let rig = InterceptRig::new(&["--allow-destination=10.81.0.1:9002"]);
@@ -101,7 +101,7 @@ fn early_final_response_reaches_the_client() {
     }
 }
 
-/// The statuses of 25 uploads that curl did not get.
+/// Uploads 25 times; returns a line for each response whose status curl did not get.
 fn upload(rig: &InterceptRig, version: &str, origin: &str, data: &str) -> Vec<String> {
     [307, 401, 413]
         .iter()

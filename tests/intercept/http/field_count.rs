@@ -1,19 +1,19 @@
-//! Fields of HTTP/2 header lists. One that is in a table takes a byte on the wire, and 72 bytes in memory.
+//! The number of fields in HTTP/2 header lists. A field that is in a table takes a byte on the wire, and 72 bytes in memory.
 
 use crate::harness::lab::assert_contains;
 use crate::harness::rig::intercept::InterceptRig;
 
-/// As in HTTP/1, where a list is bounded by its lines; each list of a connection's 128 streams is held until its request ends.
+/// HTTP/1 bounds the lines of a head, and HTTP/2 the fields: the lists of 128 streams are held until their requests end.
 #[test]
 fn memory_for_http2_header_lists_is_bounded() {
     let rig = InterceptRig::new(&[]);
     for connections in ["1", "30"] {
         let pid = rig.proxy.pid().to_string();
-        let said = run_client(&rig, &["flood", connections, &pid]);
-        let (sent, grown) = said.split_once(' ').expect("two numbers");
+        let printed = run_client(&rig, &["flood", connections, &pid]);
+        let (sent, grown) = printed.split_once(' ').expect("two numbers");
         println!("{connections} connections: {sent} bytes sent, memory grows by {grown}");
         let [sent, grown] = [sent, grown].map(|number| number.parse::<usize>().expect("a number"));
-        assert!(grown < 10 * sent.max(MEASURABLE), "{said}");
+        assert!(grown < 10 * sent.max(MEASURABLE), "{printed}");
     }
     assert_eq!(rig.curl_status(&["https://a.test/echo"]), 200);
     assert!(rig.origin_log().len() <= 1, "{:?}", rig.origin_log());
@@ -44,5 +44,5 @@ fn run_client(rig: &InterceptRig, args: &[&str]) -> String {
     rig.run_python_client(source, &[&["a.test:443"], args].concat())
 }
 
-/// Bytes sent: less than that is lost in what a process allocates for its first requests.
+/// In bytes: what a process allocates for its first requests hides any smaller growth.
 const MEASURABLE: usize = 1 << 20;

@@ -10,13 +10,13 @@ def frame(kind, flags, number, payload=b""):
 
 
 def read(stream, count):
-    received = b""
-    while len(received) < count:
-        more = stream.recv(count - len(received))
+    data = b""
+    while len(data) < count:
+        more = stream.recv(count - len(data))
         if not more:
             raise EOFError
-        received += more
-    return received
+        data += more
+    return data
 
 
 def receive(stream):

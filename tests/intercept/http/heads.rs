@@ -1,4 +1,4 @@
-//! Heads and ends of HTTP/1 as real clients and origins have them.
+//! Header lines and half-closes of HTTP/1, as real clients and origins send them.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn response_may_have_hundreds_of_header_lines() {
     }
 }
 
-/// Some programs compare names of headers with the case that they are used to.
+/// Some programs compare header names case-sensitively.
 #[test]
 fn names_of_headers_keep_their_case() {
     let rig = InterceptRig::new(&[ALLOW]);

@@ -1,9 +1,9 @@
-//! What an HTTP parser refuses: it is forwarded in a form that origins can parse, or gets an answer that says why, and an
-//! audit line with the host.
+//! Request heads that strict HTTP parsers refuse: each is forwarded in a form that origins can parse, or gets an answer with
+//! the reason, and an audit line with the host.
 
-use crate::harness::lab::assert_contains;
 use serde_json::Value;
 
+use crate::harness::lab::assert_contains;
 use crate::harness::rig::intercept::{InterceptRig, recv_head};
 
 /// A query in PromQL as people type it. Over HTTP/2 curl is asked to use HTTP/1.1.
@@ -13,18 +13,20 @@ fn raw_quotes_and_brackets_of_a_target_reach_the_origin() {
     for version in ["--http1.1", "--http2"] {
         for scheme in ["http", "https"] {
             let url = format!("{scheme}://a.test/echo/<a>?query=up{{job=\"api\"}}<1");
-            let said = rig.curl(&["--globoff", version, &url]);
-            assert!(said.starts_with("GET a.test "), "{version} {url}: {said}");
+            let answer = rig.curl(&["--globoff", version, &url]);
+            assert!(
+                answer.starts_with("GET a.test "),
+                "{version} {url}: {answer}"
+            );
         }
     }
-    let seen = rig.wait_origin_log(4);
-    for line in seen {
+    for line in rig.wait_origin_log(4) {
         assert_contains(&line, &["/echo/%3Ca%3E?query=up{job=%22api%22}%3C1 "]);
     }
     rig.wait_audit_lines("/echo/%3Ca%3E", 4);
-    let asked = &refused(&rig, "", 1)[0];
-    assert_eq!(asked["host"], "a.test", "{asked}");
-    assert_eq!(asked["code"], "bad_request", "{asked}");
+    let line = &wait_refused(&rig, "", 1)[0];
+    assert_eq!(line["host"], "a.test", "{line}");
+    assert_eq!(line["code"], "bad_request", "{line}");
 }
 
 #[test]
@@ -75,35 +77,36 @@ fn refused_request_has_an_answer_with_the_reason_and_an_audit_line_with_the_host
     {
         let tunnel = rig.connect_and_send(b"CONNECT a.test:80 HTTP/1.1\r\nHost: a.test:80\r\n\r\n");
         assert!(recv_head(&tunnel).starts_with("HTTP/1.1 200 "));
-        // The proxy knows HTTP by its first request.
+        // The first request tells the proxy that the tunnel carries HTTP.
         tunnel.send(b"GET /echo HTTP/1.1\r\nHost: a.test\r\n\r\n");
         tunnel.recv_text_until(|text| text.contains("GET a.test "));
         tunnel.send_if_open(request.as_bytes());
         let (answer, _) = tunnel.recv_to_end();
         let answer = String::from_utf8_lossy(&answer);
-        let what = request.get(..40).unwrap_or(&request);
-        let (head, body) = answer.split_once("\r\n\r\n").expect(what);
+        let shown = request.get(..40).unwrap_or(&request);
+        let (head, body) = answer.split_once("\r\n\r\n").expect(shown);
         assert!(
             head.starts_with(&format!("HTTP/1.1 {status} ")),
-            "{what:?}: {answer}"
+            "{shown:?}: {answer}"
         );
-        let problem: Value = serde_json::from_str(body).expect(what);
+        let problem: Value = serde_json::from_str(body).expect(shown);
         let detail = problem["detail"].as_str().expect("a text");
-        assert!(detail.contains(reason), "{what:?}: {detail}");
+        assert!(detail.contains(reason), "{shown:?}: {detail}");
         let lines = rig.wait_audit_lines("/", count + 1);
         let line = &lines[count];
-        assert_eq!(line["host"], "a.test", "{what:?}: {line}");
-        assert_eq!(line["status"], status, "{what:?}: {line}");
-        assert_eq!(line["error"], detail, "{what:?}: {line}");
+        assert_eq!(line["host"], "a.test", "{shown:?}: {line}");
+        assert_eq!(line["status"], status, "{shown:?}: {line}");
+        assert_eq!(line["error"], detail, "{shown:?}: {line}");
     }
     // A request to the proxy itself names its host.
     let folded = b"GET http://b.test/b HTTP/1.1\r\nHost: b.test\r\nX: 1\r\n 2\r\n\r\n";
     let (answer, _) = rig.connect_and_send(folded).recv_to_end();
     assert!(answer.starts_with(b"HTTP/1.1 400 "));
-    assert_eq!(refused(&rig, "/b", 1)[0]["host"], "b.test");
+    assert_eq!(wait_refused(&rig, "/b", 1)[0]["host"], "b.test");
 }
 
-fn refused(rig: &InterceptRig, path: &str, count: usize) -> Vec<Value> {
+/// Waits for audit lines about this path; returns those of refused requests.
+fn wait_refused(rig: &InterceptRig, path: &str, count: usize) -> Vec<Value> {
     let lines = rig.wait_audit_lines(path, count);
     lines
         .into_iter()

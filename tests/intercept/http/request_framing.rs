@@ -21,14 +21,14 @@ use crate::harness::strict_http;
 
 #[test]
 fn ambiguous_request_is_never_sent_on() {
-    let lab = Lab::new();
+    let rig = FramingRig::new();
     let rows = include_str!("requests.jsonl").lines();
     let mut failed = Vec::new();
     let mut ran = [0; 4];
     for row in rows.map(|line| serde_json::from_str::<Row>(line).expect(line)) {
         println!("{}", row.id);
         ran[row.verdict as usize] += 1;
-        if let Err(why) = lab.run(row.verdict, &row.bytes(), &row.body) {
+        if let Err(why) = rig.run(row.verdict, &row.bytes(), &row.body) {
             failed.push(format!("{}: {why}", row.id));
         }
     }
@@ -39,7 +39,7 @@ fn ambiguous_request_is_never_sent_on() {
 /// Cases that are too long for the table.
 #[test]
 fn chunk_extensions_and_trailers_are_bounded() {
-    let lab = Lab::new();
+    let rig = FramingRig::new();
     let head = "POST http://a.test:9001/ HTTP/1.1\r\nHost: a.test:9001\r\nTransfer-Encoding: chunked\r\n\r\n";
     let long = "a".repeat(1000);
     let trailers: String = (0..100).map(|n| format!("X-{n}: {long}\r\n")).collect();
@@ -49,7 +49,7 @@ fn chunk_extensions_and_trailers_are_bounded() {
         format!("0\r\n{trailers}"),
     ] {
         let bytes = format!("{head}{body}0\r\n\r\n");
-        lab.run(Verdict::Cut, bytes.as_bytes(), "").expect("cut");
+        rig.run(Verdict::Cut, bytes.as_bytes(), "").expect("cut");
     }
 }
 
@@ -81,12 +81,12 @@ impl Row {
 }
 
 /// The proxy, and an origin that records what it gets.
-struct Lab {
+struct FramingRig {
     rig: InterceptRig,
     origin: Backend,
 }
 
-impl Lab {
+impl FramingRig {
     fn new() -> Self {
         let rig = InterceptRig::new(&[]);
         let origin = Backend::listen(&rig.lab.server, v4([10, 81, 0, 1], 9001));
@@ -121,10 +121,11 @@ impl Lab {
         let expected = if before.is_empty() { 1 } else { 2 };
         let is_refusal = ["HTTP/1.1 4", "HTTP/1.1 501 "]
             .iter()
-            .any(|one| refusal.contains(one));
-        match is_refusal && answers == expected {
-            true => Ok(()),
-            false => Err(format!("answered {answer:?}")),
+            .any(|status| refusal.contains(status));
+        if is_refusal && answers == expected {
+            Ok(())
+        } else {
+            Err(format!("answered {answer:?}"))
         }
     }
 
@@ -138,10 +139,11 @@ impl Lab {
             return Ok(());
         };
         let (got, _) = up.recv_to_end();
-        match strict_http::parse_requests(&got)? {
-            (whole, _) if whole.is_empty() => self.check_no_other_connection(),
-            _ => Err(format!("the origin got {}", got.escape_ascii())),
+        let (requests, _) = strict_http::parse_requests(&got)?;
+        if !requests.is_empty() {
+            return Err(format!("the origin got {}", got.escape_ascii()));
         }
+        self.check_no_other_connection()
     }
 
     fn check_one(&self, client: &Conn, body: &str) -> Result<(), String> {
@@ -160,21 +162,17 @@ impl Lab {
         client.shutdown_write();
         client.recv_to_end();
         got.extend(up.recv_to_end().0);
-        match strict_http::parse_requests(&got)? {
-            (all, []) if all.len() == 1 && answer.contains("\r\n\r\nwhole") => {
-                match String::from_utf8_lossy(&got).contains(body) {
-                    true => self.check_no_other_connection(),
-                    false => Err(format!(
-                        "the origin misses the body: {}",
-                        got.escape_ascii()
-                    )),
-                }
-            }
-            _ => Err(format!(
-                "the origin got {}; the client {answer:?}",
-                got.escape_ascii()
-            )),
+        let (requests, rest) = strict_http::parse_requests(&got)?;
+        let is_one = requests.len() == 1 && rest.is_empty();
+        if !is_one || !answer.contains("\r\n\r\nwhole") {
+            let got = got.escape_ascii();
+            return Err(format!("the origin got {got}; the client {answer:?}"));
         }
+        if !String::from_utf8_lossy(&got).contains(body) {
+            let got = got.escape_ascii();
+            return Err(format!("the origin misses the body: {got}"));
+        }
+        self.check_no_other_connection()
     }
 
     fn check_no_other_connection(&self) -> Result<(), String> {
@@ -188,6 +186,6 @@ impl Lab {
     }
 }
 
-/// A connection is established before the client is answered, so it is there or it is not.
+/// A connection to the origin is established before the client is answered, so nothing has to be waited for.
 const AT_ONCE: Duration = Duration::from_millis(1);
 const SOON: Duration = WAIT_LIMIT;

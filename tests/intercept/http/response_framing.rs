@@ -11,7 +11,7 @@ const GOOD: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ngood";
 fn ambiguous_response_is_not_passed_on() {
     let rig = InterceptRig::new(&[]);
     let origin = Backend::listen(&rig.lab.server, v4([10, 81, 0, 1], 9001));
-    let bomb = "X: y\r\n".repeat(251);
+    let too_many_lines = "X: y\r\n".repeat(251);
     for headers in [
         "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n",
         "Transfer-Encoding: chunked\r\nContent-Length: 4\r\n",
@@ -24,7 +24,7 @@ fn ambiguous_response_is_not_passed_on() {
         "Content-Length: 4\r\n X: folded\r\n",
         "X : y\r\nContent-Length: 4\r\n",
         "X: \0\r\nContent-Length: 4\r\n",
-        &bomb,
+        &too_many_lines,
     ] {
         let shown = &headers[..headers.len().min(60)];
         let client = rig.connect_and_send(REQUEST);

@@ -10,8 +10,8 @@ use crate::harness::rig::intercept::InterceptRig;
 fn websocket_passes_over_http1() {
     let rig = InterceptRig::new(&["--allow-destination=10.81.0.1:9001"]);
     let _server = rig.start_python_origin(WEBSOCKET_SERVER);
-    let said = rig.run_python_client(WEBSOCKET_CLIENT, &["/chat"]);
-    assert_eq!(said, "one two 100000");
+    let printed = rig.run_python_client(WEBSOCKET_CLIENT, &["/chat"]);
+    assert_eq!(printed, "one two 100000");
     let line = &rig.wait_audit_lines("/chat", 1)[0];
     assert_fields(line, json!({"status": 101, "end": "complete"}));
     assert!(line["bytes_to_upstream"].as_u64() > Some(100_000), "{line}");
@@ -21,7 +21,7 @@ fn websocket_passes_over_http1() {
     assert_eq!(line["end"], "cut_by_origin", "{line}");
 }
 
-/// The client speaks extended CONNECT (RFC 8441), the server as before.
+/// The client uses extended CONNECT (RFC 8441), and the server the upgrade of HTTP/1.1.
 #[test]
 fn websocket_passes_over_http2() {
     let rig = InterceptRig::new(&["--allow-destination=10.81.0.1:9001"]);
@@ -30,7 +30,7 @@ fn websocket_passes_over_http2() {
     assert_eq!(rig.wait_audit_lines("/chat", 1)[0]["method"], "CONNECT");
 }
 
-/// What the client receives from an echo server, or the status it gets instead.
+/// Opens a WebSocket over HTTP/2; returns what an echo server sends back, or the status of a refusal.
 #[track_caller]
 pub(crate) fn websocket_over_http2(rig: &InterceptRig, path: &str) -> String {
     rig.run_python_client(HTTP2_WEBSOCKET_CLIENT, &[path])
@@ -70,7 +70,7 @@ fn websocket_refused_by_the_origin_is_refused() {
     assert!(rig.curl(&h2c).starts_with("GET a.test HTTP/1.1 "));
 }
 
-/// A client of HTTP/2 sends no key, so that the proxy has to verify the acceptance.
+/// A client of HTTP/2 sends no key, so the proxy sends one and verifies Sec-WebSocket-Accept.
 #[test]
 fn websocket_over_http2_needs_the_origins_confirmation() {
     let rig = InterceptRig::new(&["--allow-destination=10.81.0.1:9001"]);
@@ -85,10 +85,10 @@ fn websocket_over_http2_needs_the_origins_confirmation() {
 fn grpc_passes_with_its_trailers() {
     let rig = InterceptRig::new(&["--allow-destination=10.81.0.1:9001"]);
     let _server = rig.start_python_origin(GRPC_SERVER);
-    let said = rig.run_python_client(GRPC_CLIENT, &[]);
-    assert_eq!(said, "hello a,b,c StatusCode.NOT_FOUND no such thing");
-    let denied = rig.wait_audit_lines("/test.Echo/Fail", 1);
-    assert_eq!(denied[0]["upstream"], "10.81.0.1:9001");
+    let printed = rig.run_python_client(GRPC_CLIENT, &[]);
+    assert_eq!(printed, "hello a,b,c StatusCode.NOT_FOUND no such thing");
+    let failed = rig.wait_audit_lines("/test.Echo/Fail", 1);
+    assert_eq!(failed[0]["upstream"], "10.81.0.1:9001");
 }
 
 /// Each event arrives before the next one is sent: the server waits for an acknowledgement of each.
@@ -101,7 +101,7 @@ fn server_sent_events_are_not_buffered() {
 
 pub(crate) const WEBSOCKET_SERVER: &str = include_str!("streams/websocket_server.py");
 
-/// Switches protocols whatever it is asked, with the acceptance of RFC 6455's example.
+/// Switches protocols whatever the request is, with the Sec-WebSocket-Accept of RFC 6455's example.
 const CARELESS_WEBSOCKET_SERVER: &str = include_str!("streams/careless_websocket_server.py");
 
 const WEBSOCKET_CLIENT: &str = include_str!("streams/websocket_client.py");

@@ -10,11 +10,11 @@ use crate::harness::conn::End;
 use crate::harness::lab::Process;
 use crate::harness::rig::intercept::InterceptRig;
 
-/// Each over HTTP/1.1 and HTTP/2 on the client's side.
+/// The client speaks HTTP/1.1, and then HTTP/2.
 #[test]
 fn truncated_body_never_looks_complete() {
     let rig = InterceptRig::new(&[]);
-    let _origin = origin(&rig);
+    let _origin = start_origin(&rig);
     for version in ["--http1.1", "--http2"] {
         for (port, path) in [
             (9001, "length"),
@@ -38,7 +38,7 @@ fn truncated_body_never_looks_complete() {
                 matches!(cut.status.code(), Some(18 | 56 | 92)),
                 "{what}: {cut:?}"
             );
-            // That of the other version may be before it.
+            // The line of the client of HTTP/1.1 comes first.
             let before = usize::from(version == "--http2" && port != 9003);
             let line = &rig.wait_audit_lines(&format!("/{path}"), before + 1)[before];
             assert_eq!(line["status"], 200, "{what}: {line}");
@@ -49,6 +49,7 @@ fn truncated_body_never_looks_complete() {
             }
         }
     }
+    // One for each of the truncated responses: 5 over HTTP/1.1 and 9 over HTTP/2.
     for line in rig.wait_audit_lines("/whole-until-close", 14) {
         assert_eq!(line["close_notify"], Value::Null, "{line}");
     }
@@ -59,7 +60,7 @@ fn truncated_body_never_looks_complete() {
 #[test]
 fn body_without_a_length_may_end_without_close_notify() {
     let rig = InterceptRig::new(&[]);
-    let _origin = origin(&rig);
+    let _origin = start_origin(&rig);
     for version in ["--http1.1", "--http2"] {
         let body = rig.curl(&[version, "https://a.test:9001/until-close"]);
         assert_eq!(body, "0123456789", "{version}");
@@ -109,18 +110,18 @@ fn truncated_body_resets_a_client_of_http_1_0() {
 #[test]
 fn endless_interim_responses_time_out() {
     let rig = InterceptRig::new(&["--workers=1", "--answer-timeout=5s"]);
-    let _origin = origin(&rig);
-    for (version, port, most_kept) in [
-        ("--http1.1", 9001, BUFFERS),
-        ("--http2", 9001, BUFFERS),
-        ("--http2", 9003, ONE_TURN),
+    let _origin = start_origin(&rig);
+    for (version, port, max_growth) in [
+        ("--http1.1", 9001, BUFFERS_KIB),
+        ("--http2", 9001, BUFFERS_KIB),
+        ("--http2", 9003, ONE_POLL_KIB),
     ] {
         let url = format!("https://a.test:{port}");
         // So that the memory of both connections is allocated already.
         assert_eq!(rig.curl(&[version, &format!("{url}/whole")]), "0123456789");
         let before = rig.proxy.resident_kib();
         let url = format!("{url}/interim");
-        let ((status, took), (others, most)) = std::thread::scope(|scope| {
+        let ((status, took), (others, peak)) = std::thread::scope(|scope| {
             let flood = scope.spawn(|| {
                 let begun = Instant::now();
                 let args = ["-o", "/dev/null", "-w", "%{http_code}"];
@@ -131,27 +132,27 @@ fn endless_interim_responses_time_out() {
                 )
             });
             let mut others = 0;
-            let mut most = 0;
+            let mut peak = 0;
             while !flood.is_finished() {
                 assert_eq!(rig.curl_status(&["--http1.1", "https://a.test/echo"]), 200);
                 others += 1;
-                most = most.max(rig.proxy.resident_kib());
+                peak = peak.max(rig.proxy.resident_kib());
             }
-            (flood.join().expect("its end"), (others, most))
+            (flood.join().expect("its end"), (others, peak))
         });
-        println!("{version} {port}: {status}, {took:?}; {others} others, {before} to {most} KiB");
+        println!("{version} {port}: {status}, {took:?}; {others} others, {before} to {peak} KiB");
         assert_eq!(status, "504", "{version} {port}");
         assert!(took < Duration::from_secs(12), "{took:?}");
         assert!(others > 1, "{version} {port}: {others} others in {took:?}");
         assert!(
-            most < before + most_kept,
-            "{version} {port}: {before} to {most} KiB"
+            peak < before + max_growth,
+            "{version} {port}: {before} to {peak} KiB"
         );
     }
 }
 
-/// TLS at 9001 for HTTP/1.1 and at 9003 for HTTP/2.
-fn origin(rig: &InterceptRig) -> Process {
+/// Starts an origin with TLS, at 9001 for HTTP/1.1 and at 9003 for HTTP/2.
+fn start_origin(rig: &InterceptRig) -> Process {
     rig.scratch.write("frames.py", include_str!("frames.py"));
     let script = rig
         .scratch
@@ -165,8 +166,8 @@ fn origin(rig: &InterceptRig) -> Process {
     process.wait_listening(&[9001, 9003].map(|port| v4([10, 81, 0, 1], port)))
 }
 
-/// In KiB: what a connection has in its buffers, many times over.
-const BUFFERS: usize = 16 << 10;
-/// In KiB: h2 keeps interim responses, each for twenty times its bytes, until the task that waits for the
-/// response runs. What is read in one turn is bounded by tokio's budget.
-const ONE_TURN: usize = 128 << 10;
+/// Many times what a connection has in its buffers.
+const BUFFERS_KIB: usize = 16 << 10;
+/// h2 keeps interim responses, with twenty times their bytes, until the task that waits for the response is polled. What is
+/// read in one poll is bounded by tokio's budget.
+const ONE_POLL_KIB: usize = 128 << 10;

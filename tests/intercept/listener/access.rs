@@ -1,15 +1,17 @@
 //! Access rules: which clients may use the proxy.
 
-use crate::harness::lab::assert_contains;
 use std::process::Command;
+
+use serde_json::Value;
 
 use crate::harness::addr::v4;
 use crate::harness::conn::End;
 use crate::harness::header_bytes;
+use crate::harness::lab::assert_contains;
 use crate::harness::peername::Peername;
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR, recv_head};
 
-/// On an address that other hosts reach, it does not start without an access rule.
+/// A listener on an address that other hosts reach needs an access rule.
 #[test]
 fn proxy_without_access_rules_does_not_start() {
     let stage = InterceptLab::new();
@@ -19,45 +21,44 @@ fn proxy_without_access_rules_does_not_start() {
         let usual = ["intercept", &listen, "--ca", &ca];
         Peername::run_failing(&stage.lab.balancer, &[&usual, args].concat(), 2)
     };
-    let said = start(&[]);
-    assert_contains(&said, &["open proxy", "--allow-client", "--proxy-auth"]);
-    let said = start(&["--allow-client=example"]);
-    assert_contains(&said, &["--allow-client \"example\""]);
-    let said = start(&["--allow-client=any", "--accept-proxy=10.0.0.0/33"]);
-    assert_contains(&said, &["--accept-proxy \"10.0.0.0/33\""]);
+    let errors = start(&[]);
+    assert_contains(&errors, &["open proxy", "--allow-client", "--proxy-auth"]);
+    let errors = start(&["--allow-client=example"]);
+    assert_contains(&errors, &["--allow-client \"example\""]);
+    let errors = start(&["--allow-client=any", "--accept-proxy=10.0.0.0/33"]);
+    assert_contains(&errors, &["--accept-proxy \"10.0.0.0/33\""]);
     let users = stage.scratch.write("users", "ann:secret\n");
-    let said = start(&["--proxy-auth", &users]);
+    let errors = start(&["--proxy-auth", &users]);
     assert!(
-        said.contains("users, line 1: not NAME:HASH") && !said.contains("secret"),
-        "{said}"
+        errors.contains("users, line 1: not NAME:HASH") && !errors.contains("secret"),
+        "{errors}"
     );
 }
 
-/// By the client's address, which is the source in a trusted balancer's header.
+/// The client's address is the source in the header of a trusted balancer.
 #[test]
-fn access_by_address() {
+fn client_is_admitted_by_its_address() {
     let rig = InterceptRig::new(&["--allow-client=198.51.100.7", "--accept-proxy=203.0.113.9"]);
     let request = b"GET http://a.test/echo HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n";
-    let open = |ip: [u8; 4]| {
+    let request_from = |ip: [u8; 4]| {
         let header = header_bytes::v2(v4(ip, 4711), PROXY_ADDR, &[]);
         rig.connect_and_send(&[&header[..], request].concat())
     };
-    assert!(recv_head(&open([198, 51, 100, 7])).starts_with("HTTP/1.1 200 "));
+    assert!(recv_head(&request_from([198, 51, 100, 7])).starts_with("HTTP/1.1 200 "));
     for _ in 0..3 {
-        assert_eq!(open([198, 51, 100, 8]).wait_closed().0, End::Reset);
+        assert_eq!(request_from([198, 51, 100, 8]).wait_closed().0, End::Reset);
     }
-    let refused = |line: &str| {
+    let line = rig.proxy.wait_line("the refusal", |line| {
         line.contains("not a network of --allow-client")
             .then(|| line.to_owned())
-    };
-    let line = rig.proxy.wait_line("the refusal", refused);
+    });
     assert_contains(&line, &["198.51.100.8"]);
     assert_eq!(rig.proxy.log().matches("--allow-client").count(), 1);
     assert_eq!(rig.wait_origin_log(1).len(), 1);
 }
 
 #[test]
-fn access_by_name_and_password() {
+fn client_is_admitted_by_its_name_and_password() {
     let stage = InterceptLab::new();
     let entry = |name: &str, password: &str| {
         stage
@@ -136,7 +137,7 @@ fn client_that_rejects_the_authority_is_in_the_audit_log() {
     let output = rig.lab.client.output(&mut command, "");
     assert_eq!(output.status.code(), Some(60), "{output:?}");
     let line = rig.proxy.wait_line("about the handshake", |line| {
-        let line: serde_json::Value = serde_json::from_str(line).ok()?;
+        let line: Value = serde_json::from_str(line).ok()?;
         (line["code"] == "client_tls").then_some(line)
     });
     assert!(line["status"].is_null(), "{line}");

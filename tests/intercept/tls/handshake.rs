@@ -17,34 +17,37 @@ fn refused_origin_gets_an_alert() {
     let origin = rig.start_python_origin(COUNTING_ORIGIN);
     let url = "https://other.test:9001/";
     assert_eq!(rig.curl_problem(&[url])["code"], "upstream_tls_wrong_name");
-    let told = origin.wait_line("the alert", |line| {
-        line.strip_prefix("told ").map(str::to_owned)
+    let alert = origin.wait_line("the alert", |line| {
+        line.strip_prefix("alert ").map(str::to_owned)
     });
-    assert_eq!(told, "SSLV3_ALERT_CERTIFICATE_UNKNOWN");
+    assert_eq!(alert, "SSLV3_ALERT_CERTIFICATE_UNKNOWN");
 }
 
 #[test]
 fn client_gets_tickets_and_response_in_one_segment() {
-    let said = client("tickets");
-    assert_eq!(said, "nothing before the request, 1 segment, with a ticket");
+    let printed = run_client("tickets");
+    assert_eq!(
+        printed,
+        "nothing before the request, 1 segment, with a ticket"
+    );
 }
 
 /// A client that waits for the proxy: for its Finished in TLS 1.2, and for the SETTINGS at the start of
 /// HTTP/2.
 #[test]
 fn client_that_only_reads_gets_the_last_flight() {
-    assert_eq!(client("finished"), "TLSv1.2");
-    assert_eq!(client("settings"), "SETTINGS");
+    assert_eq!(run_client("finished"), "TLSv1.2");
+    assert_eq!(run_client("settings"), "SETTINGS");
 }
 
 #[test]
 fn failed_client_handshake_sends_an_alert() {
-    assert_eq!(client("garbage"), "alert");
+    assert_eq!(run_client("garbage"), "alert");
 }
 
-fn client(what: &str) -> String {
+fn run_client(case: &str) -> String {
     let rig = InterceptRig::new(&[]);
-    rig.run_python_client(CLIENT, &[what])
+    rig.run_python_client(CLIENT, &[case])
 }
 
 /// An origin that answers with the number of segments it received after its own flight. The script reads the socket itself.

@@ -11,7 +11,10 @@ fn concurrent_clients_get_one_certificate() {
     let serials = rig.run_python_client(CROWD, &[]);
     let serials: Vec<_> = serials.lines().collect();
     assert_eq!(serials.len(), 200);
-    assert!(serials.iter().all(|one| *one == serials[0]), "{serials:?}");
+    assert!(
+        serials.iter().all(|serial| *serial == serials[0]),
+        "{serials:?}"
+    );
     let metrics = rig.read_metrics();
     for expected in [
         "peername_certificates_issued_total 1",
@@ -21,8 +24,7 @@ fn concurrent_clients_get_one_certificate() {
     }
 }
 
-/// A gateway or a crawler opens as many hosts as it likes: each gets a response, be it that there is no such
-/// host.
+/// A gateway or a crawler opens many hosts. Each request gets a response, even if its host does not exist.
 #[test]
 fn one_client_may_open_a_thousand_hosts() {
     let (_names, rig) = InterceptLab::new().start_with_unknown_names(&["--admin=127.0.0.1:9300"]);
@@ -47,11 +49,10 @@ fn mint_rate_limit_answers_429() {
     assert!(count("429 000") > 0, "{answers:?}");
     // Clients that had a tunnel already get an alert.
     assert_eq!(count("200 502") + count("429 000") + count("200 000"), 100);
-    let refused = |line: &str| {
+    let line = rig.proxy.wait_line("the refusal", |line| {
         let line: Value = serde_json::from_str(line).ok()?;
         (line["code"] == "too_many_certificates" && line["status"] == 429).then_some(line)
-    };
-    let line = rig.proxy.wait_line("the refusal", refused);
+    });
     assert_eq!(line["decision"], "refused", "{line}");
     // Another client is not delayed.
     assert_eq!(
@@ -60,7 +61,7 @@ fn mint_rate_limit_answers_429() {
     );
 }
 
-/// A client that names another host in its ClientHello than in its CONNECT gets a certificate for that one.
+/// A client whose ClientHello names another host than its CONNECT gets a certificate for the host of the ClientHello.
 #[test]
 fn mint_rate_limit_counts_the_names_of_client_hellos() {
     let rig = InterceptRig::new(&["--certificates-per-client=5"]);
@@ -72,7 +73,7 @@ fn mint_rate_limit_counts_the_names_of_client_hellos() {
     assert_eq!(count("200 403") + count("200 000"), 100, "{answers:?}");
 }
 
-/// For each host: the status of the CONNECT, and that of the request inside.
+/// Requests so many hosts in parallel; returns for each the status of the CONNECT, and that of the request inside.
 fn request_many(rig: &InterceptRig, hosts: usize, options: &[&str]) -> Vec<String> {
     rig.lab.client.add_addresses("eth0", &["203.0.113.10/24"]);
     let hosts = format!("https://h[1-{hosts}].example/");

@@ -19,7 +19,9 @@ os.chdir(sys.argv[1])
 
 class Issuer:
     def __init__(self, name, key):
-        self.name, self.key, self.below = name, key, b""
+        self.name, self.key = name, key
+        # The certificates between the root and the leaf, as PEM.
+        self.chain = b""
 
 
 def new_key():
@@ -67,7 +69,7 @@ def intermediate(name, above, key=None, is_ca=True, length=None, constraints=Non
     if constraints:
         extensions.append((constraints, True))
     issuer = Issuer(named(name), key)
-    issuer.below = sign(issuer.name, key.public_key(), above, extensions, **how) + above.below
+    issuer.chain = sign(issuer.name, key.public_key(), above, extensions, **how) + above.chain
     return issuer
 
 
@@ -78,7 +80,7 @@ def leaf(host, issuer=None, key=None, san=(), usage=(Usage.SERVER_AUTH,), more=(
     extensions = [(x509.ExtendedKeyUsage(usage), False), *more]
     if names:
         extensions.append((x509.SubjectAlternativeName(names), False))
-    chain = sign(named(host), key.public_key(), issuer, extensions, **how) + issuer.below
+    chain = sign(named(host), key.public_key(), issuer, extensions, **how) + issuer.chain
     open(f"{host}.pem", "wb").write(chain)
     write_key(f"{host}.key", key)
 
@@ -94,12 +96,12 @@ def dns(*names):
 
 
 ROOT = Issuer(named("Test Root"), read_key("root.key"))
-# A second root, with an RSA key, in the file that the proxy is given.
+# A second root, of RSA, in the file of roots that the proxy is given.
 RSA_ROOT = Issuer(named("Test Root of RSA"), rsa_key(2048))
 with open("root.pem", "ab") as trusted:
-    itself = RSA_ROOT.key.public_key()
+    public_key = RSA_ROOT.key.public_key()
     ca = (x509.BasicConstraints(True, None), True)
-    trusted.write(sign(RSA_ROOT.name, itself, RSA_ROOT, [ca]))
+    trusted.write(sign(RSA_ROOT.name, public_key, RSA_ROOT, [ca]))
 
 pair("not-yet-valid", {"days": (1, 20)})
 pair("long-expired", {"days": (-20, -1)})
@@ -130,7 +132,7 @@ excluded = x509.NameConstraints(None, dns("excluded.test"))
 excluded = intermediate("excluded", ROOT, constraints=excluded)
 pair("excluded", {"issuer": excluded}, {"issuer": excluded})
 
-# The same certificate for both hosts, where that shows it.
+# Wildcards: each flawed host has a counterpart that is matched, by the same certificate where possible.
 for host in ("a.deep.test", "a.b.deep.test", "deep.test"):
     leaf(host, san=["*.deep.test"])
 leaf("bad.partial.test", san=["b*.partial.test"])
@@ -147,15 +149,15 @@ leaf("old.test", issuer=RSA_ROOT, key=rsa_key(2048))
 subprocess.run(["openssl", "genpkey", "-genparam", "-algorithm", "DH", "-pkeyopt", "group:ffdhe2048", "-out", "dh.pem"],
                check=True)
 
-# Certificates with the name or the key of the proxy's own authority, whose file has its key and its certificate.
+# Chains with the proxy's own authority, and leaves with its key. That is in one file with its certificate.
 OURS = read_key("ca/authority.pem")
 own = x509.load_pem_x509_certificate(open("ca/authority.pem", "rb").read().split(b"-----END PRIVATE KEY-----")[1])
 forger = Issuer(own.subject, OURS)
 leaf("forged-alone.test", issuer=forger)
-forger.below = own.public_bytes(serialization.Encoding.PEM)
+forger.chain = own.public_bytes(serialization.Encoding.PEM)
 leaf("forged.test", issuer=forger)
 crossed = intermediate("crossed", ROOT, OURS)
-open("crossed.crt", "wb").write(crossed.below)
+open("crossed.crt", "wb").write(crossed.chain)
 leaf("crossed.test", issuer=crossed)
 leaf("ok-crossed.test", issuer=intermediate("ok-crossed", ROOT))
 leaf("own-key.test", key=OURS)
@@ -175,7 +177,7 @@ def compressed(name, key):
     """
     subprocess.run(["sh", "-ec", script], check=True)
     issuer = Issuer(named(name), key)
-    issuer.below = open(f"{name}.crt", "rb").read()
+    issuer.chain = open(f"{name}.crt", "rb").read()
     return issuer
 
 
@@ -184,14 +186,14 @@ leaf("ok-compressed.test", issuer=compressed("ok-compressed", new_key()))
 
 
 def changed(pem, change):
-    """Applies a change to the bytes of the first certificate."""
+    """The chain with this change to the bytes of its first certificate."""
     end = "-----END CERTIFICATE-----\n"
     first, rest = pem.split(end, 1)
     return ssl.DER_cert_to_PEM_cert(change(ssl.PEM_cert_to_DER_cert(first + end))) + rest
 
 
-# One certificate in four forms: at a host that it does not name; with an invalid signature; with the signature of another
-# certificate; and below another authority with its issuer's name.
+# One certificate, shown by several hosts: for a host that it does not name; with an invalid signature; with the signature of
+# another certificate; and with another authority of its issuer's name.
 above = intermediate("above", ROOT)
 impostor = intermediate("above", ROOT)
 leaf("seen.test", issuer=above, san=["seen.test", "changed.test", "impostor.test"])
@@ -200,9 +202,9 @@ for host, pem in (
     ("elsewhere.test", seen),
     ("changed.test", changed(seen, lambda der: der[:-1] + bytes([der[-1] ^ 1]))),
     ("sewn.test", changed(seen, lambda der: der.replace(b"seen.test", b"sewn.test"))),
-    ("impostor.test", seen.replace(above.below.decode(), impostor.below.decode())),
+    ("impostor.test", seen.replace(above.chain.decode(), impostor.chain.decode())),
 ):
     open(f"{host}.pem", "w").write(pem)
     shutil.copy("seen.test.key", f"{host}.key")
-# Made last, as it is valid for nine seconds only.
+# Made last, because it is valid for nine seconds only.
 leaf("soon.test", issuer=above, days=(-1, 9 / 86400))

@@ -7,12 +7,12 @@ use std::fmt::Display;
 
 use crate::harness::addr::v4;
 use crate::harness::lab::{Host, Process, assert_contains, wait_for};
-use crate::harness::peername::{BINARY, Peername};
+use crate::harness::peername::{BINARY, Peername, words};
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig};
 
 #[test]
 fn flawed_certificates_are_refused() {
-    assert_refused(&rig(), &certificates());
+    assert_refused(&start_rig(), &certificates());
 }
 
 /// TLS 1.0, 1.1, and of 1.2 a key exchange without forward secrecy and a CBC cipher of the Lucky 13 kind; the
@@ -22,7 +22,7 @@ fn weak_tls_is_refused() {
     let good = "old.test:4433";
     let handshake = "upstream_tls_handshake";
     assert_refused(
-        &rig(),
+        &start_rig(),
         &[
             ("old.test:4431", good, handshake),
             ("old.test:4432", good, handshake),
@@ -35,8 +35,8 @@ fn weak_tls_is_refused() {
 /// The answer says what the origin wants, and what helps.
 #[test]
 fn cause_of_a_failed_handshake_is_named() {
-    let rig = rig();
-    let _servers = client_certificate_servers(&rig);
+    let rig = start_rig();
+    let _servers = start_client_certificate_servers(&rig);
     for (origin, code, cause) in [
         (
             "old.test:4431",
@@ -95,8 +95,8 @@ fn cause_of_a_failed_handshake_is_named() {
 /// The client shows its own certificate.
 #[test]
 fn origin_that_wants_a_client_certificate_gets_it_by_passthrough() {
-    let rig = start_with(stage(), &["--passthrough=old.test"]);
-    let _servers = client_certificate_servers(&rig);
+    let rig = start_with(make_stage(), &["--passthrough=old.test"]);
+    let _servers = start_client_certificate_servers(&rig);
     let [root, own, key] = [
         "root.pem",
         "ok-client-auth.test.pem",
@@ -109,9 +109,11 @@ fn origin_that_wants_a_client_certificate_gets_it_by_passthrough() {
     }
 }
 
-/// Servers that want a client certificate: TLS 1.2 at 9012, TLS 1.3 at 9013.
-fn client_certificate_servers(rig: &InterceptRig) -> Process {
-    let script = rig.scratch.write("wants.py", CLIENT_CERTIFICATE_SERVERS);
+/// Starts servers that want a client certificate: TLS 1.2 at 9012, TLS 1.3 at 9013.
+fn start_client_certificate_servers(rig: &InterceptRig) -> Process {
+    let script = rig
+        .scratch
+        .write("client_certificate_servers.py", CLIENT_CERTIFICATE_SERVERS);
     let here = rig.scratch.path_text(".");
     Process::start(&rig.lab.server, "/usr/bin/python3", &["-u", &script, &here])
         .wait_listening(&[9012, 9013].map(|port| v4([10, 81, 0, 1], port)))
@@ -121,7 +123,7 @@ fn client_certificate_servers(rig: &InterceptRig) -> Process {
 /// has the stolen key; it is refused even where a trusted authority has signed the proxy's.
 #[test]
 fn proxys_own_authority_certifies_no_origin() {
-    let rig = rig();
+    let rig = start_rig();
     let own = "upstream_tls_own_authority";
     let good = "ok-crossed.test";
     let compressed = "ok-compressed.test";
@@ -140,7 +142,7 @@ fn proxys_own_authority_certifies_no_origin() {
 /// A proxy that was started before the rotation still has the old key.
 #[test]
 fn rotated_authority_certifies_no_origin() {
-    let stage = stage();
+    let stage = make_stage();
     let ca = stage.scratch.path_text("ca");
     stage.lab.client.run(BINARY, &["ca", "rotate", "--ca", &ca]);
     let pem = stage.lab.client.run(BINARY, &["ca", "export", "--ca", &ca]);
@@ -151,14 +153,14 @@ fn rotated_authority_certifies_no_origin() {
 
 #[test]
 fn proxys_own_authority_is_refused_as_extra_ca() {
-    let stage = stage();
+    let stage = make_stage();
     let ca = stage.scratch.path_text("ca");
     for extra in ["ca.pem", "crossed.crt", "compressed.crt"] {
         let extra = stage.scratch.path_text(extra);
         let args = ["intercept", "--ca", &ca, "--extra-ca", &extra];
-        let said = Peername::run_failing(&stage.lab.balancer, &args, 2);
-        assert!(!said.contains("listening"), "{extra}: {said}");
-        assert_contains(&said, &["the proxy's own authority"]);
+        let errors = Peername::run_failing(&stage.lab.balancer, &args, 2);
+        assert!(!errors.contains("listening"), "{extra}: {errors}");
+        assert_contains(&errors, &["the proxy's own authority"]);
     }
 }
 
@@ -166,7 +168,7 @@ fn proxys_own_authority_is_refused_as_extra_ca() {
 /// verified each time.
 #[test]
 fn cached_signature_does_not_extend_validity() {
-    let rig = rig();
+    let rig = start_rig();
     let [soon, seen] = ["https://soon.test/", "https://seen.test/"];
     assert_eq!(rig.curl(&[soon]), "hello\n");
     for _ in 0..2 {
@@ -180,7 +182,7 @@ fn cached_signature_does_not_extend_validity() {
             assert_eq!(rig.curl_problem(&[url])["code"], code, "{url}");
         }
     }
-    let problem = wait_for("its end", || {
+    let problem = wait_for("the end of its validity", || {
         let text = rig.curl(&[soon]);
         (text != "hello\n").then_some(text)
     });
@@ -227,28 +229,23 @@ fn assert_refused(rig: &InterceptRig, rows: &[(&str, impl Display, &str)]) {
 /// Requests the URL on the origin's own host by a client that accepts any certificate and any version.
 fn curl_unverified(rig: &InterceptRig, url: &str) -> String {
     let url = format!("{url}lenient");
-    let lenient = ["--insecure", "--tlsv1.0", "--ciphers", "ALL:@SECLEVEL=0"];
-    let there = [
-        "-sS",
-        "--noproxy",
-        "*",
-        "--connect-to",
-        "::10.81.0.1:",
-        &url,
-    ];
-    rig.lab.server.run("curl", &[&lenient[..], &there].concat())
+    let lenient = words("--insecure --tlsv1.0 --ciphers ALL:@SECLEVEL=0");
+    let direct = words("-sS --noproxy * --connect-to ::10.81.0.1:");
+    rig.lab
+        .server
+        .run("curl", &[&lenient[..], &direct, &[&url]].concat())
 }
 
-fn rig() -> InterceptRig {
-    start(stage())
+fn start_rig() -> InterceptRig {
+    start(make_stage())
 }
 
-fn stage() -> InterceptLab {
+fn make_stage() -> InterceptLab {
     let stage = InterceptLab::new();
     let mut hosts = stage.scratch.read("hosts");
     let certificates = certificates();
-    let more = certificates.iter().flat_map(|(bad, good, _)| [*bad, good]);
-    for host in more.chain(OTHERS) {
+    let pairs = certificates.iter().flat_map(|(bad, good, _)| [*bad, good]);
+    for host in pairs.chain(OTHERS) {
         hosts += &format!("10.81.0.1 {host}\n");
     }
     stage.scratch.write("hosts", &hosts);
@@ -270,7 +267,7 @@ fn start_with(stage: InterceptLab, args: &[&str]) -> InterceptRig {
     let config = stage.scratch.write("nginx.conf", &config);
     stage.scratch.write("index.html", "hello\n");
     stage.scratch.write("lenient", "lenient\n");
-    let _origin = nginx(&stage.lab.server, &config);
+    let _origin = start_nginx(&stage.lab.server, &config);
     InterceptRig {
         proxy: stage.start_proxy(&[args, &["--allow-destination=10.81.0.0/24"]].concat()),
         _origin,
@@ -279,7 +276,7 @@ fn start_with(stage: InterceptLab, args: &[&str]) -> InterceptRig {
     }
 }
 
-fn nginx(host: &Host, config: &str) -> Process {
+fn start_nginx(host: &Host, config: &str) -> Process {
     let process = Process::start_in_pid_namespace(host, "nginx", &["-c", config, "-e", "stderr"]);
     process.wait_listening(
         &[443, 4431, 4432, 4433, 4434, 4435, 4436].map(|port| v4([10, 81, 0, 1], port)),
@@ -326,6 +323,7 @@ const WILDCARDS: &[(&str, &str)] = &[
     ("inner.star.test", "ok.star.test"),
 ];
 
+/// Hosts whose certificates are tested one by one.
 const OTHERS: [&str; 15] = [
     "seen.test",
     "elsewhere.test",
@@ -344,7 +342,7 @@ const OTHERS: [&str; 15] = [
     "ok-own-key.test",
 ];
 
-/// OpenSSL no longer does these by default.
+/// Its old versions and ciphers are those that OpenSSL no longer offers by default.
 const NGINX: &str = include_str!("certificates/nginx.conf");
 
 const CLIENT_CERTIFICATE_SERVERS: &str = include_str!("certificates/client_certificate_servers.py");

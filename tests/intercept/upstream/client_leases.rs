@@ -20,8 +20,8 @@ fn leased_connection_expires_when_idle() {
     let by_client = exchange(&client, CREDENTIALS, || origin.accept(), GOOD);
     let other = Conn::connect(&rig.lab.client, PROXY_ADDR);
     let by_origin = exchange(&other, "", || origin.accept(), CHALLENGE);
-    let soon = Instant::now() + Duration::from_secs(30);
-    let ended = poll_until(soon, || {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let ended = poll_until(deadline, || {
         for conn in [&client, &other] {
             conn.send(b"HEAD http://a.test/echo HTTP/1.1\r\nHost: a.test\r\n\r\n");
             assert!(recv_head(conn).starts_with("HTTP/1.1 200 "));
@@ -32,7 +32,7 @@ fn leased_connection_expires_when_idle() {
     ended.expect("their end");
 }
 
-/// No other client gets it, now or later.
+/// No other client gets the connection, now or later.
 #[test]
 fn leased_connection_lives_as_long_as_its_client() {
     let rig = InterceptRig::new(&["--workers=1"]);
@@ -48,7 +48,7 @@ fn leased_connection_lives_as_long_as_its_client() {
     drop(origin);
 }
 
-/// Sends a request with these headers and a response to it, on the connection that it comes by.
+/// Sends a request with these headers, and answers it on the connection to the origin that `up` gives; returns that connection.
 fn exchange(client: &Conn, headers: &str, up: impl FnOnce() -> Conn, answer: &str) -> Conn {
     let request = format!("GET http://{ORIGIN}/ HTTP/1.1\r\nHost: {ORIGIN}\r\n{headers}\r\n");
     client.send(request.as_bytes());

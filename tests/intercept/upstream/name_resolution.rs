@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use crate::harness::lab::{assert_within, wait_until};
 use crate::harness::rig::intercept::InterceptLab;
 
-/// Lookups at a silent name server occupy the threads of one client's few lookups, not all threads.
+/// A client may have only a few lookups at a time, so those at a silent name server don't occupy all threads.
 #[test]
 fn silent_name_server_delays_only_its_own_names() {
     peername_sys::process::limits::raise_open_files().expect("descriptors for many clients");
@@ -25,7 +25,7 @@ fn silent_name_server_delays_only_its_own_names() {
     };
     // More than a worker has threads for.
     let waiting: Vec<_> = (0..600).map(ask).collect();
-    // By then each has its thread, or waits for one.
+    // By then each lookup has a thread, or waits for one.
     sleep(Duration::from_millis(700));
     let other = ["--interface", "203.0.113.10", "http://a.test/echo"];
     assert!(rig.curl(&other).starts_with("GET a.test "));
@@ -34,7 +34,6 @@ fn silent_name_server_delays_only_its_own_names() {
     }
 }
 
-/// A stop does not wait for lookups.
 #[test]
 fn stop_does_not_wait_for_a_silent_name_server() {
     let stage = InterceptLab::new();
@@ -43,7 +42,7 @@ fn stop_does_not_wait_for_a_silent_name_server() {
     let mut rig = stage.start_through(&through, &["--workers=1", "--drain=1s"]);
     let request = b"GET http://slow.test/ HTTP/1.1\r\nHost: slow.test\r\n\r\n";
     let _waiting = rig.connect_and_send(request);
-    wait_until("a question", || names.log().contains("asked"));
+    wait_until("a query", || names.log().contains("asked"));
     rig.proxy.signal(Signal::TERM);
     let ended = rig.proxy.wait_exit(Duration::from_secs(3));
     assert!(ended.is_some(), "it waits for a name");
@@ -66,35 +65,35 @@ fn concurrent_lookups_of_a_name_share_one_query() {
         [get(&[]), other.join().expect("answers")].concat()
     });
     assert_eq!(answers.matches("GET slow.test ").count(), 40, "{answers}");
-    let was_asked = |times: usize| {
+    let assert_queries = |times: usize| {
         let count = || names.log().matches("asked").count();
-        wait_until("the questions", || count() >= times);
+        wait_until("the queries", || count() >= times);
         assert_eq!(count(), times, "{}", names.log());
     };
-    // Both address types, once.
-    was_asked(2);
+    // A and AAAA.
+    assert_queries(2);
     // A name is looked up again after its answer: no cache.
     rig.curl(&["-H", "Connection: close", "http://slow.test:8081/echo"]);
-    was_asked(4);
+    assert_queries(4);
 }
 
 /// Happy Eyeballs: the address that comes first does not answer, and the kernel would give it up after three seconds.
 #[test]
-fn address_that_does_not_answer_costs_a_moment() {
+fn address_that_does_not_answer_delays_little() {
     let stage = InterceptLab::new();
     let hosts = stage.scratch.read("hosts") + "2001:db8:81::dead dual.test\n10.81.0.1 dual.test\n";
     stage.scratch.write("hosts", &hosts);
-    // Of the same scope as the proxy's own address: then IPv6 comes first (RFC 6724).
+    // An address of the same scope for the proxy, so that IPv6 comes first (RFC 6724).
     let host = &stage.lab.balancer;
     host.add_addresses("lan", &["2001:db8:81::2/64"]);
     let networks =
         ["10.81.0.0/24", "2001:db8:81::/64"].map(|net| format!("--allow-destination={net}"));
     let rig = stage.start(&networks.each_ref().map(String::as_str));
     assert_within(3, Duration::from_millis(1500), || {
-        // Not on the connection that the last one has left.
-        let fresh = ["-H", "Connection: close"];
+        // Otherwise the next request would reuse the connection.
+        let close = ["-H", "Connection: close"];
         let begun = Instant::now();
-        let answer = rig.curl(&[&fresh[..], &["http://dual.test:8081/echo"]].concat());
+        let answer = rig.curl(&[&close[..], &["http://dual.test:8081/echo"]].concat());
         assert!(answer.starts_with("GET dual.test"), "{answer}");
         begun.elapsed()
     });

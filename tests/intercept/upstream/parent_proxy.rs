@@ -1,14 +1,14 @@
 //! A parent proxy between this one and all origins.
 
 use crate::harness::addr::v4;
-use crate::harness::lab::{Lab, Process};
+use crate::harness::lab::Process;
 use crate::harness::rig::intercept::{InterceptLab, PROXY_ADDR};
 
 /// tinyproxy, which requires a password: tunnels for TLS, absolute form for the rest.
 #[test]
 fn all_requests_go_through_the_parent() {
     let stage = InterceptLab::new();
-    let _parent = tinyproxy(&stage);
+    let _parent = start_tinyproxy(&stage);
     let rig = stage.start(&["--upstream-proxy=http://us%65r:secret@10.81.0.1:3128"]);
     for url in ["https://a.test/echo", "http://a.test/echo"] {
         assert!(rig.curl(&[url]).starts_with("GET a.test "), "{url}");
@@ -24,7 +24,7 @@ fn all_requests_go_through_the_parent() {
 #[test]
 fn each_error_of_the_parent_has_its_code() {
     let stage = InterceptLab::new();
-    let _parent = tinyproxy(&stage);
+    let _parent = start_tinyproxy(&stage);
     let rig = stage.start(&["--upstream-proxy=http://10.81.0.1:3128"]);
     let problem = rig.curl_problem(&["https://a.test/"]);
     assert_eq!(problem["code"], "upstream_proxy_refused", "{problem}");
@@ -41,15 +41,19 @@ fn loop_of_proxies_ends() {
     assert_eq!(rig.curl_status(&["http://a.test/"]), 508);
 }
 
-fn tinyproxy(stage: &InterceptLab) -> Process {
-    let Lab { server, .. } = &stage.lab;
+fn start_tinyproxy(stage: &InterceptLab) -> Process {
     let config = stage.scratch.write("tinyproxy.conf", TINYPROXY);
     let mount = format!(
         "mount --bind {} /etc/hosts && exec \"$@\"",
         stage.scratch.path_text("hosts")
     );
     let through = ["unshare", "--mount", "sh", "-c", &mount, "sh"];
-    let process = Process::start_through(server, &through, "tinyproxy", &["-d", "-c", &config]);
+    let process = Process::start_through(
+        &stage.lab.server,
+        &through,
+        "tinyproxy",
+        &["-d", "-c", &config],
+    );
     process.wait_listening(&[v4([10, 81, 0, 1], 3128)])
 }
 

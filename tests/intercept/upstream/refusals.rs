@@ -71,7 +71,7 @@ fn each_certificate_error_has_its_code() {
     assert_eq!(rig.origin_log(), Vec::<String>::new());
 }
 
-/// An authority's certificate is accepted for no server, also if it is trusted. One without CA:TRUE is, as advised.
+/// An authority's certificate is accepted for no server, even if it is trusted. A trusted one without CA:TRUE is accepted.
 #[test]
 fn trusted_certificate_serves_an_origin_unless_it_is_an_authority() {
     let stage = InterceptLab::new();
@@ -90,17 +90,17 @@ fn trusted_certificate_serves_an_origin_unless_it_is_an_authority() {
 #[test]
 fn each_connect_error_has_its_code() {
     let (_names, rig) = InterceptLab::new().start_with_unknown_names(&[]);
-    let all = [
+    let cases = [
         ("https://nowhere.invalid/", 502, "dns_nxdomain"),
         ("https://a.test:9/", 502, "connect_refused"),
         ("http://a.test:9/", 502, "connect_refused"),
     ];
-    for (before, (url, status, code)) in all.into_iter().enumerate() {
+    for (lines_before, (url, status, code)) in cases.into_iter().enumerate() {
         let problem = rig.curl_problem(&[url]);
         assert_fields(&problem, json!({"code": code, "status": status}));
         let id = problem["request_id"].as_str().expect("an id");
         assert!(
-            rig.wait_audit_lines("/", before + 1)
+            rig.wait_audit_lines("/", lines_before + 1)
                 .iter()
                 .any(|line| line["id"] == id),
             "{problem}"

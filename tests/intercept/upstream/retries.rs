@@ -6,7 +6,7 @@ use crate::harness::lab::{Process, assert_contains, wait_for};
 use crate::harness::peername::words;
 use crate::harness::rig::intercept::{InterceptRig, PROXY_ADDR};
 
-/// An origin that refuses every stream of a reused connection, or of all, gets each request twice at most.
+/// An origin that refuses every stream gets each request twice at most.
 #[test]
 fn refused_stream_is_retried_once() {
     let (rig, origin) = start();
@@ -15,7 +15,7 @@ fn refused_stream_is_retried_once() {
     assert_eq!(problem["code"], "upstream_unprocessed", "{problem}");
     let line = &rig.wait_audit_lines("/never", 1)[0];
     assert_eq!(line["retried"], true, "{line}");
-    assert_eq!(requests(&rig, &origin, "/never").len(), 2);
+    assert_eq!(requests_seen(&rig, &origin, "/never").len(), 2);
     let metrics = rig.read_metrics();
     assert_contains(&metrics, &["peername_intercept_upstream_retries_total 1"]);
 }
@@ -33,13 +33,13 @@ fn unprocessed_request_is_retried_with_any_method() {
             "POST 1000",
             "{path}"
         );
-        let seen = requests(&rig, &origin, path);
+        let seen = requests_seen(&rig, &origin, path);
         assert_eq!(seen.len(), 2, "{path}: {seen:?}");
         assert_ne!(seen[0], seen[1], "{path}: another connection");
     }
 }
 
-/// Any other reset may come after the request was processed.
+/// A reset for another reason may come after the request was processed.
 #[test]
 fn stream_that_failed_is_not_retried() {
     let (rig, origin) = start();
@@ -48,7 +48,7 @@ fn stream_that_failed_is_not_retried() {
         rig.curl_problem(&[&url("/internal")])["code"],
         "upstream_reset"
     );
-    assert_eq!(requests(&rig, &origin, "/internal").len(), 1);
+    assert_eq!(requests_seen(&rig, &origin, "/internal").len(), 1);
 }
 
 /// An origin may want HTTP/1.1 for some resources (RFC 9113, section 7), and is not asked in vain for each of them.
@@ -58,7 +58,7 @@ fn http_1_1_required_is_obeyed_and_remembered() {
     for _ in 0..3 {
         assert_eq!(rig.curl(&[&url("/http1")]), "GET 0");
     }
-    let seen = requests(&rig, &origin, "/http1");
+    let seen = requests_seen(&rig, &origin, "/http1");
     let protocols: Vec<&str> = seen
         .iter()
         .filter_map(|line| line.split(' ').nth(1))
@@ -66,7 +66,7 @@ fn http_1_1_required_is_obeyed_and_remembered() {
     assert_eq!(protocols, ["h2", "http/1.1", "http/1.1", "http/1.1"]);
 }
 
-/// An origin may close an idle connection in the very moment it is reused. A request without side effects is
+/// An origin may close an idle connection at the very moment it is reused. A request without side effects is
 /// retried; a POST is left to its client to retry.
 #[test]
 fn request_on_a_closed_idle_connection_is_retried() {
@@ -123,7 +123,7 @@ fn retries_have_a_budget_per_origin() {
         &urls,
     ];
     rig.curl(&args);
-    let sent = requests(&rig, &origin, "/never").len();
+    let sent = requests_seen(&rig, &origin, "/never").len();
     assert!(
         (400..=600).contains(&sent),
         "{sent} requests at the origin for 400"
@@ -144,7 +144,7 @@ fn url(path: &str) -> String {
 
 /// The connection, protocol and method of each request of this path that the origin has received. A last request marks the
 /// end of what the origin logs.
-fn requests(rig: &InterceptRig, origin: &Process, path: &str) -> Vec<String> {
+fn requests_seen(rig: &InterceptRig, origin: &Process, path: &str) -> Vec<String> {
     rig.curl(&[&url("/end")]);
     let log = wait_for("the origin's log", || {
         let log = origin.log();

@@ -7,7 +7,7 @@ use std::thread;
 use crate::harness::lab::{Process, wait_until};
 use crate::harness::peername::{IS_STATIC, words};
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR};
-use crate::intercept::listener::kinds::transparent;
+use crate::intercept::listener::kinds::start_transparent;
 
 /// nginx allows two streams per connection, and one client has both.
 #[test]
@@ -26,19 +26,18 @@ fn streams_of_one_client_do_not_block_another() {
 fn streams_beyond_the_origins_limit_open_another_connection() {
     let rig = InterceptRig::new(&["--workers=1", "--allow-destination=10.81.0.1:8443"]);
     // The origin's limit is known once it has answered.
-    let said = open_streams(
+    let printed = open_streams(
         &rig,
         &["/echo", "/slow", "/slow", "/echo?3", "/slow", "/echo?5"],
     );
-    assert_eq!(said, "200 200 200 200 200 200");
+    assert_eq!(printed, "200 200 200 200 200 200");
     let seen = rig.wait_origin_log(3);
-    let of = |word: &str| {
+    let connection_of = |word: &str| {
         let line = seen.iter().find(|line| line.contains(word));
         line.and_then(|line| line.rsplit(' ').next())
             .expect("a connection")
-            .to_owned()
     };
-    let connections = HashSet::from([of("/echo "), of("/echo?3"), of("/echo?5")]);
+    let connections = HashSet::from(["/echo ", "/echo?3", "/echo?5"].map(connection_of));
     assert_eq!(connections.len(), 2, "{seen:?}");
 }
 
@@ -52,12 +51,7 @@ fn idle_connection_serves_another_client() {
         }
     }
     let seen = rig.wait_origin_log(6);
-    let mut connections: Vec<_> = seen
-        .iter()
-        .filter_map(|line| line.rsplit(' ').next())
-        .collect();
-    connections.dedup();
-    assert_eq!(connections.len(), 2, "{seen:?}");
+    assert_eq!(connections(&seen).len(), 2, "{seen:?}");
 }
 
 /// Forty concurrent requests share one handshake per connection of their client.
@@ -76,10 +70,10 @@ fn concurrent_streams_share_a_connection() {
         .iter()
         .filter_map(|line| Some(line["connection"].as_str()?.to_owned()))
         .collect();
-    assert_eq!(count_connections(&seen).len(), clients.len(), "{clients:?}");
+    assert_eq!(connections(&seen).len(), clients.len(), "{clients:?}");
 }
 
-/// Authentication belongs to the connection, by two requests on it (NTLM) or by one (Negotiate).
+/// NTLM authenticates a connection by two requests on it, Negotiate by one.
 #[test]
 fn authenticated_connection_serves_no_other_client() {
     let rig = InterceptRig::new(&["--workers=1", "--allow-destination=10.81.0.1:9001"]);
@@ -88,11 +82,11 @@ fn authenticated_connection_serves_no_other_client() {
         &["--ntlm", "--user", "alice:secret"][..],
         &["-H", "Authorization: Negotiate alice"],
     ] {
-        let urls = [ORIGIN_OF_USERS; 2];
-        let said = rig.curl(&[scheme, &urls[..]].concat());
-        assert_eq!(said.lines().last(), Some("alice"), "{scheme:?}");
+        let urls = [AUTH_ORIGIN; 2];
+        let printed = rig.curl(&[scheme, &urls[..]].concat());
+        assert_eq!(printed.lines().last(), Some("alice"), "{scheme:?}");
         for _ in 0..2 {
-            assert_eq!(rig.curl_status(&[ORIGIN_OF_USERS]), 401, "after {scheme:?}");
+            assert_eq!(rig.curl_status(&[AUTH_ORIGIN]), 401, "after {scheme:?}");
         }
     }
 }
@@ -109,9 +103,8 @@ fn concurrent_ntlm_handshakes_stay_on_their_connections() {
             scope.spawn(move || {
                 let login = format!("{user}:secret");
                 let args = ["--ntlm", "--user", &login];
-                let said = rig.curl(&[&args[..], &[ORIGIN_OF_USERS; 4]].concat());
-                let theirs = format!("{user}\n").repeat(4);
-                assert_eq!(said, theirs);
+                let printed = rig.curl(&[&args[..], &[AUTH_ORIGIN; 4]].concat());
+                assert_eq!(printed, format!("{user}\n").repeat(4));
             });
         }
     });
@@ -139,7 +132,7 @@ fn remembered_protocol_of_an_origin_expires() {
 /// Where the client chose the address, another address is another server.
 #[test]
 fn remembered_protocol_is_kept_by_address() {
-    let rig = transparent("--transparent=203.0.113.1:8081", "redirect to :8081");
+    let rig = start_transparent("--transparent=203.0.113.1:8081", "redirect to :8081");
     let version = |address: &str| {
         let to = format!("h1.test:443:{address}:443");
         let args = ["-o", "/dev/null", "-w", "%{http_version}", "--connect-to"];
@@ -149,7 +142,8 @@ fn remembered_protocol_is_kept_by_address() {
     assert_eq!(versions, ["2", "1.1", "2"]);
 }
 
-fn count_connections(seen: &[String]) -> HashSet<&str> {
+/// The connections of these lines of the origin's log.
+fn connections(seen: &[String]) -> HashSet<&str> {
     seen.iter()
         .filter_map(|line| line.rsplit(' ').next())
         .collect()
@@ -161,7 +155,7 @@ fn open_streams(rig: &InterceptRig, paths: &[&str]) -> String {
     rig.run_python_client(STREAMS, &[&[LIMITED], paths].concat())
 }
 
-/// The same, with the streams left open and nothing read from them.
+/// Opens streams in the same way, and leaves them open without reading from them.
 fn hold_streams(rig: &InterceptRig, paths: &[&str]) -> Process {
     let held = rig.scratch.path_text("held");
     let script = rig.scratch.write("streams.py", STREAMS);
@@ -173,8 +167,8 @@ fn hold_streams(rig: &InterceptRig, paths: &[&str]) -> Process {
 }
 
 const STREAMS: &str = include_str!("streams_client.py");
-/// The origin with a limit of streams.
+/// The port of the origin that allows two streams per connection.
 const LIMITED: &str = "a.test:8443";
-const ORIGIN_OF_USERS: &str = "http://a.test:9001/";
+const AUTH_ORIGIN: &str = "http://a.test:9001/";
 /// ld.so(8) expands `$LIB`.
 const FAKETIME: &str = "LD_PRELOAD=/usr/$LIB/faketime/libfaketime.so.1";

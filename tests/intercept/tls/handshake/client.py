@@ -1,7 +1,7 @@
 # Does a TLS handshake through the proxy, and reports what the third argument selects.
 import socket, ssl, struct, sys
 host, port = sys.argv[1].split(":")
-what = sys.argv[3]
+case = sys.argv[3]
 tls = ssl.create_default_context(cafile=sys.argv[2])
 tunnel = socket.create_connection((host, int(port)))
 tunnel.settimeout(10)
@@ -9,6 +9,7 @@ tunnel.sendall(b"CONNECT a.test:443 HTTP/1.1\r\nHost: a.test:443\r\n\r\n")
 assert b" 200 " in tunnel.recv(1000)
 
 def segments():
+    # tcpi_data_segs_in of struct tcp_info is at 152.
     info = stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 160)
     return struct.unpack_from("I", info, 152)[0]
 
@@ -21,12 +22,12 @@ def something_comes():
     finally:
         stream.settimeout(10)
 
-if what in ("finished", "garbage"):
+if case in ("finished", "garbage"):
     tls.maximum_version = ssl.TLSVersion.TLSv1_2
-if what == "settings":
+if case == "settings":
     tls.set_alpn_protocols(["h2"])
 
-if what == "garbage":
+if case == "garbage":
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     try:
         tls.wrap_bio(incoming, outgoing, server_hostname="a.test").do_handshake()
@@ -42,11 +43,11 @@ if what == "garbage":
     sys.exit()
 
 stream = tls.wrap_socket(tunnel, server_hostname="a.test")
-if what == "finished":
+if case == "finished":
     print(stream.version())
-if what == "settings":
+if case == "settings":
     print("SETTINGS" if stream.recv(9)[3] == 4 else "something else")
-if what == "tickets":
+if case == "tickets":
     early, before = something_comes(), segments()
     stream.sendall(b"GET /echo HTTP/1.1\r\nHost: a.test\r\n\r\n")
     assert b" 200 " in stream.recv(65536)

@@ -2,6 +2,7 @@
 import socket, ssl, struct, sys
 
 def segments(conn):
+    # tcpi_data_segs_in of struct tcp_info is at 152.
     info = conn.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 160)
     return struct.unpack_from("I", info, 152)[0]
 
@@ -22,7 +23,7 @@ def serve(conn):
     try:
         wait_for(session.do_handshake)
     except ssl.SSLError as error:
-        print("told", error.reason)
+        print("alert", error.reason)
         return
     wait_for(lambda: session.read(65536))
     count = str(segments(conn) - before)

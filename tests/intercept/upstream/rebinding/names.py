@@ -1,6 +1,6 @@
 # A name server that answers each query for a name by the next of its labels, such as here-self for two addresses.
 import socket, struct
-places = {"here": "10.81.0.1", "self": "127.0.0.1", "meta": "169.254.169.254"}
+addresses = {"here": "10.81.0.1", "self": "127.0.0.1", "meta": "169.254.169.254"}
 asked = {}
 server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 server.bind(("127.0.0.1", 53))
@@ -15,13 +15,13 @@ while True:
     found = []
     if kind == 1 and labels[-2:] == ["rebind", "test"]:
         name = ".".join(labels).lower()
-        turns = labels[1:-2]
-        turn = turns[asked.get(name, 0) % len(turns)]
+        answers = labels[1:-2]
+        answer = answers[asked.get(name, 0) % len(answers)]
         asked[name] = asked.get(name, 0) + 1
-        found = [places[place] for place in turn.split("-")]
+        found = [addresses[label] for label in answer.split("-")]
         print(name, found)
     head = question[:2] + struct.pack(">HHHHH", 0x8580, 1, len(found), 0, 0)
     body = question[12:at + 5]
-    for place in found:
-        body += b"\xc0\x0c" + struct.pack(">HHIH", 1, 1, 0, 4) + socket.inet_aton(place)
+    for address in found:
+        body += b"\xc0\x0c" + struct.pack(">HHIH", 1, 1, 0, 4) + socket.inet_aton(address)
     server.sendto(head + body, client)
