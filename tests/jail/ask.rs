@@ -7,8 +7,8 @@ const EXPECT: &str = include_str!("../harness/programs/terminal/expect.py");
 const QUESTION: &str = "is not on the lists";
 const PROMPT: &str = r"see:or deny: ";
 
-/// Runs a shell command in a terminal: `$JAIL` is `peername jail` with the options that every test needs. Returns what
-/// it printed.
+/// Runs a command in a terminal, with these steps of `expect.py`, and returns what it printed. `$JAIL` is `peername jail` with
+/// the options that every test needs.
 fn run_in_terminal(rig: &JailRig, user: User, steps: &[&str], command: &[&str]) -> String {
     let script = rig.scratch().write("expect.py", EXPECT);
     let jail = format!(
@@ -16,15 +16,15 @@ fn run_in_terminal(rig: &JailRig, user: User, steps: &[&str], command: &[&str]) 
         rig.scratch().path_text("peername"),
         rig.scratch().path_text("root.pem")
     );
-    let words = [steps, &["--"], command].concat();
-    let quoted = words
+    let quoted: String = [steps, &["--"], command]
+        .concat()
         .iter()
-        .map(|word| format!(" '{}'", word.replace('\'', r"'\''")));
+        .map(|word| format!(" '{}'", word.replace('\'', r"'\''")))
+        .collect();
     let output = rig.run_outside(
         user,
         &format!(
-            "export JAIL='{jail}' CURL='curl -sS --max-time 15'; /usr/bin/python3 {script}{}",
-            quoted.collect::<String>()
+            "export JAIL='{jail}' CURL='curl -sS --max-time 15'; /usr/bin/python3 {script}{quoted}"
         ),
     );
     assert!(output.status.success(), "{output:?}");
@@ -79,19 +79,19 @@ fn question_takes_the_foreground_of_a_job_and_returns_it() {
         r"type:always\n",
         "see:GET a.test ",
         r"see:\$ ",
-        // Ctrl-C at a question is the job's.
+        // Ctrl-C at a question interrupts the job.
         r"type:$CURL https://b.test/echo\n",
         PROMPT,
         r"type:\x03",
         r"see:\$ ",
         r"type:echo code $?\n",
         "see:code 130",
-        // The modes of the terminal are those of before.
+        // The terminal has its modes of before the question.
         r#"type:sh -c "echo up; exec sleep 50"\n"#,
         r"see:\nup\r\n",
         r"type:\x03",
         r"see:\$ ",
-        // Nothing of what follows is an answer.
+        // What follows the command on its line is no answer.
         r"type:$CURL https://b.test/echo; echo code $?\n",
         PROMPT,
         r"type:once\n",
@@ -122,7 +122,7 @@ fn question_without_an_answer_denies_that_request_only() {
     assert!(printed.trim_end().ends_with("exit 0"), "{printed}");
 }
 
-/// The keys are the shell's while it has the terminal.
+/// What is typed is the shell's while it has the terminal.
 #[test]
 fn job_in_the_background_does_not_ask() {
     let rig = JailRig::new();
@@ -141,7 +141,7 @@ fn job_in_the_background_does_not_ask() {
     assert!(printed.trim_end().ends_with("exit 4"), "{printed}");
 }
 
-/// Neither by the terminal's modes before the question, nor by those during it.
+/// The program sets the modes of the terminal, which are in force before and after a question.
 #[test]
 fn modes_of_the_program_do_not_change_an_answer() {
     let rig = JailRig::new();
@@ -164,7 +164,7 @@ fn modes_of_the_program_do_not_change_an_answer() {
 /// Makes `n` the character that erases the one before, and the end of a line one that is ignored.
 const MODES: &str = include_str!("ask/modes.py");
 
-/// It takes the foreground back, so that what is typed is not read as an answer, and denies.
+/// The program takes the foreground back while the question waits, so what is typed is no answer, and the request is denied.
 #[test]
 fn program_can_not_answer_its_own_question() {
     let rig = JailRig::new();
@@ -188,7 +188,7 @@ fn program_can_not_answer_its_own_question() {
 const ADVERSARY: &str = include_str!("ask/adversary.py");
 
 #[test]
-fn without_a_terminal_it_is_wrong_usage() {
+fn ask_without_a_terminal_is_wrong_usage() {
     let rig = JailRig::new();
     let jail = rig.scratch().path_text("peername");
     for user in USERS {

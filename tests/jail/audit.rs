@@ -1,20 +1,20 @@
 //! The file of `--log`: no request without a line.
 
 use std::fs;
-use std::process::Command;
 
 use serde_json::Value;
 
-use crate::harness::lab::{assert_contains, assert_fails, wait_for, wait_until};
+use crate::harness::lab::{assert_contains, assert_fails, wait_for};
 use crate::harness::rig::jail::{JailRig, User};
 
+/// The lines of a log that are JSON.
 fn lines(log: &str) -> Vec<Value> {
     log.lines()
         .filter_map(|line| serde_json::from_str(line).ok())
         .collect()
 }
 
-/// A line for each request before it is sent, with the id of the one at its end.
+/// The line before a request is sent has the same id as the line at its end.
 #[test]
 fn request_is_recorded_before_it_is_sent() {
     let rig = JailRig::new();
@@ -22,13 +22,13 @@ fn request_is_recorded_before_it_is_sent() {
     let script = "curl -sS -o /dev/null 'https://a.test/one?secret'; curl -sS -o /dev/null http://192.0.2.1/two";
     rig.succeeds(User::Root, &["--log", &log], script);
     let lines = lines(&fs::read_to_string(&log).expect("the log"));
-    let with = |message: &str| -> Vec<&Value> {
+    let lines_with = |message: &str| -> Vec<&Value> {
         lines
             .iter()
             .filter(|line| line["message"] == message)
             .collect()
     };
-    let (admitted, ended) = (with("request admitted"), with("request"));
+    let (admitted, ended) = (lines_with("request admitted"), lines_with("request"));
     assert_eq!((admitted.len(), ended.len()), (2, 2), "{lines:?}");
     assert_eq!(admitted[0]["id"], ended[0]["id"]);
     assert_eq!(
@@ -50,13 +50,8 @@ fn audit_lines_go_to_the_file() {
     let output = rig.run(User::Root, &["-q", "--log", &log], script);
     assert!(output.stderr.is_empty(), "{output:?}");
     let lines: Vec<Value> = wait_for("two audit lines", || {
-        let log = rig.scratch().read("audit.log");
-        let lines = log
-            .lines()
-            .filter_map(|line| serde_json::from_str(line).ok());
-        let lines: Vec<Value> = lines
-            .filter(|line: &Value| line["message"] == "request")
-            .collect();
+        let mut lines = lines(&rig.scratch().read("audit.log"));
+        lines.retain(|line| line["message"] == "request");
         (lines.len() == 2).then_some(lines)
     });
     let field = |name: &str| [0, 1].map(|at| lines[at][name].as_str().unwrap_or("").to_owned());
@@ -70,7 +65,7 @@ fn audit_lines_go_to_the_file() {
     );
 }
 
-/// The audit line of a request that outlives the program.
+/// The request outlives the program.
 #[test]
 fn request_of_a_process_left_behind_is_logged() {
     let rig = JailRig::new();
@@ -78,22 +73,15 @@ fn request_of_a_process_left_behind_is_logged() {
     let program =
         "curl -sS -o /dev/null --limit-rate 1k http://a.test/slow >/dev/null 2>&1 & sleep 1";
     rig.succeeds(User::Root, &["-q", "--log", &log], program);
-    wait_until("the interceptor's end", || {
-        let left = Command::new("pgrep")
-            .args(["-f", &rig.interceptor_pattern()])
-            .output();
-        left.expect("pgrep").stdout.is_empty()
-    });
+    super::wait_interceptor_exit(&rig);
     let text = rig.scratch().read("audit.log");
-    let lines = text
-        .lines()
-        .filter_map(|line| serde_json::from_str(line).ok());
+    let lines = lines(&text);
     let messages: Vec<_> = lines
-        .filter(|line: &Value| line["path"] == "/slow")
-        .map(|line| line["message"].as_str().map(str::to_owned))
+        .iter()
+        .filter(|line| line["path"] == "/slow")
+        .map(|line| &line["message"])
         .collect();
-    let expected = ["request admitted", "request"].map(|text| Some(text.to_owned()));
-    assert_eq!(messages, expected, "{text}");
+    assert_eq!(messages, ["request admitted", "request"], "{text}");
 }
 
 /// On a full disk nothing is sent, and standard error says why; requests go on when there is room.
@@ -104,7 +92,7 @@ fn request_is_denied_where_its_line_can_not_be_written() {
     fs::create_dir(&small).expect("a directory");
     let jail = rig.scratch().path_text("peername");
     let root = rig.scratch().path_text("root.pem");
-    // The jail itself does not see the file system, and so asks a process outside for room, by a file.
+    // The jail does not see the small file system. By a file it has a process outside free space there.
     let program = format!(
         "curl -sS https://a.test/echo; touch {small}.go; until [ -e {small}.done ]; do sleep 0.05; done; \
          curl -sS https://a.test/echo"
@@ -130,10 +118,10 @@ fn request_is_denied_where_its_line_can_not_be_written() {
         &["--log can't be written: No space left on device"],
     );
     assert_contains(&errors, &["--log is written again"]);
-    let sent = lines(&printed)
+    let admitted = lines(&printed)
         .into_iter()
         .filter(|line| line["message"] == "request admitted");
-    assert_eq!(sent.count(), 1, "{output:?}");
+    assert_eq!(admitted.count(), 1, "{output:?}");
 }
 
 #[test]

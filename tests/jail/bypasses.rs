@@ -1,5 +1,5 @@
-//! Ways out of the jail, each of which must fail closed: the attempt reports failure, and no process outside notices it. The
-//! same attempt outside of a jail, where this kernel allows it, succeeds: so each can fail its test.
+//! Ways out of the jail, each of which must fail: the attempt reports that it was stopped, and no process outside notices
+//! it. As a control, the same attempts succeed outside of a jail where this kernel allows them.
 //!
 //! The list is the table of docs/jail-attempts.md.
 
@@ -37,7 +37,7 @@ impl Canaries {
         canaries
     }
 
-    /// What they have noticed so far.
+    /// The contacts that were reported so far.
     fn contacts(&self) -> Vec<String> {
         let logs = [self.remote.log(), self.local.log()];
         let lines = logs.iter().flat_map(|log| log.lines());
@@ -48,7 +48,7 @@ impl Canaries {
     }
 }
 
-/// Removes what stays without a process.
+/// Removes the message queue and the shared memory, which outlive the process.
 impl Drop for Canaries {
     fn drop(&mut self) {
         let script = format!(
@@ -63,15 +63,17 @@ impl Drop for Canaries {
     }
 }
 
-struct Range {
+/// A jail to get out of: the canaries outside, and the files and the check service that rules of attempts need.
+struct BypassRig {
     rig: JailRig,
     canaries: Canaries,
     user: User,
+    /// The option that names the check service.
     check: String,
     _check: Process,
 }
 
-impl Range {
+impl BypassRig {
     fn new(user: User) -> Self {
         let rig = JailRig::new();
         for hidden in ["hidden", "open/hidden", "open/log"] {
@@ -111,7 +113,7 @@ impl Range {
         format!("exec env CANARY={canary} VICTIM={victim} timeout 20 /usr/bin/python3 -u {path}")
     }
 
-    fn inside(&self, attempt: &Attempt) -> Output {
+    fn run_inside(&self, attempt: &Attempt) -> Output {
         let hidden = ["hidden", "open/hidden"].map(|path| {
             let path = self.rig.scratch().path_text(path);
             format!("--hide={path}")
@@ -139,13 +141,12 @@ impl Range {
         let script = format!("export PEERNAME_JAIL_TEST=1; {}", self.script(attempt));
         self.rig.run(self.user, &options, &script)
     }
-}
 
-impl Range {
-    /// What shows that the attempt has got out, or was none.
+    /// Runs the attempt in a jail; returns its output if it got out, or if it reports neither that it was stopped nor that it
+    /// was skipped.
     fn failure(&self, attempt: &Attempt) -> Option<String> {
         let contacts_before = self.canaries.contacts().len();
-        let output = self.inside(attempt);
+        let output = self.run_inside(attempt);
         let text = printed(&output);
         let is_closed = text.contains("closed") || text.contains("skipped");
         let contacts = self.canaries.contacts().split_off(contacts_before);
@@ -169,19 +170,19 @@ fn no_attempt_of_an_ordinary_user_gets_out() {
     assert_nothing_gets_out(User::Nobody);
 }
 
-/// Every attempt inside of a jail.
+/// Runs every attempt in a jail.
 #[track_caller]
 fn assert_nothing_gets_out(user: User) {
-    let range = Range::new(user);
+    let bypass = BypassRig::new(user);
     let tried = attempts::all().filter(|attempt| attempt.applies_to(user));
     let got_out: Vec<_> = tried
-        .filter_map(|attempt| range.failure(&attempt))
+        .filter_map(|attempt| bypass.failure(&attempt))
         .collect();
     assert!(got_out.is_empty(), "{got_out:#?}");
     // A canary may report a contact later than the attempt ends.
     thread::sleep(Duration::from_millis(500));
-    assert_eq!(range.canaries.contacts(), [""; 0]);
-    let seen_by_origin = range.rig.scratch().read("access.log");
+    assert_eq!(bypass.canaries.contacts(), [""; 0]);
+    let seen_by_origin = bypass.rig.scratch().read("access.log");
     let denied: Vec<_> = seen_by_origin
         .lines()
         .filter(|line| !is_allowed(line))
@@ -196,18 +197,18 @@ fn is_allowed(line: &str) -> bool {
     matches!(host, "a.test" | "h1.test") && !is_denied("none") && !is_denied("delete")
 }
 
-/// The same attempts without a jail succeed, where they can at all: what the test above asserts can be false.
+/// The control: an attempt that can succeed at all does so without a jail, so the tests above can fail.
 #[test]
 fn attempts_succeed_without_a_jail() {
-    let range = Range::new(User::Root);
-    let can = attempts::all()
+    let bypass = BypassRig::new(User::Root);
+    let controls = attempts::all()
         .filter(|attempt| matches!(attempt.control, Control::Succeeds | Control::Noticed));
-    let failed = can.filter_map(|attempt| {
-        let contacts_before = range.canaries.contacts().len();
-        let output = range.rig.run_outside(User::Root, &range.script(&attempt));
+    let failed = controls.filter_map(|attempt| {
+        let contacts_before = bypass.canaries.contacts().len();
+        let output = bypass.rig.run_outside(User::Root, &bypass.script(&attempt));
         // A canary may report a contact later than the attempt ends.
         let is_noticed = || {
-            let reported = || range.canaries.contacts().len() > contacts_before;
+            let reported = || bypass.canaries.contacts().len() > contacts_before;
             (0..50).any(|_| {
                 reported() || {
                     thread::sleep(Duration::from_millis(100));
@@ -222,13 +223,13 @@ fn attempts_succeed_without_a_jail() {
     let failed: Vec<_> = failed.collect();
     assert!(failed.is_empty(), "{failed:#?}");
     assert!(
-        range.canaries.contacts().len() > 10,
+        bypass.canaries.contacts().len() > 10,
         "{:?}",
-        range.canaries.contacts()
+        bypass.canaries.contacts()
     );
 }
 
-/// The origin returns what it gets, and its own request gets the secret: an attempt at it would see one.
+/// The control of attempts at a secret: the origin echoes requests, so a request to it shows the secret.
 #[test]
 fn secret_is_seen_by_a_request_to_its_origin() {
     let attempt = Attempt {
@@ -237,7 +238,7 @@ fn secret_is_seen_by_a_request_to_its_origin() {
         rules: Rules::Secrets,
         python: r#"judge(http("a.test", "GET /echo HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n", tls="a.test"), "SECRET")"#,
     };
-    let output = Range::new(User::Root).inside(&attempt);
+    let output = BypassRig::new(User::Root).run_inside(&attempt);
     assert!(printed(&output).contains("OUT"), "{output:?}");
 }
 

@@ -12,7 +12,7 @@ use crate::harness::addr::v4;
 use crate::harness::lab::{Process, WAIT_LIMIT, assert_contains, wait_until};
 use crate::harness::rig::jail::{JailRig, USERS, User};
 
-/// What the jail itself wrote.
+/// The lines of standard error that the jail wrote, and not the program.
 pub(super) fn own_lines(stderr: &[u8]) -> Vec<String> {
     String::from_utf8_lossy(stderr)
         .lines()
@@ -61,7 +61,7 @@ try: socket.create_connection((\"127.0.0.1\", int(sys.argv[1])))
 except ConnectionRefusedError: print(\"refused\")' $1; }
 ";
 
-/// A server of the host is meant where it has one; a server of the program that was not there yet is none of the host's.
+/// A refused port counts as denied where the host has a server on it, unless the program binds the port itself later.
 #[test]
 fn refused_port_of_loopback_is_denied_where_the_host_listens() {
     let rig = JailRig::new();
@@ -107,7 +107,7 @@ fn refused_port_of_loopback_is_denied_where_the_host_listens() {
     }
 }
 
-/// Behind a proxy that is reached unopened every host would be open: the form that is advised opens none.
+/// A proxy that is reached unopened would open every host. The advised form (`HOST:PORT/`) opens none.
 #[test]
 fn advised_form_for_a_proxy_opens_no_other_host() {
     let rig = JailRig::new();
@@ -138,10 +138,10 @@ fn remedy_without_rules_is_no_rule() {
     let learned = rig.run(User::Root, &["--learn", &list], script);
     let mut lines = own_lines(&learned.stderr);
     lines.sort();
-    let is_open =
+    let opened_port =
         "peername: denied: b.test:8443, once: --allow-destination 10.81.0.1:8443 allows it";
     // The first one is the warning of --learn.
-    assert_eq!(lines[1..], [private.as_str(), is_open, tcp]);
+    assert_eq!(lines[1..], [private.as_str(), opened_port, tcp]);
     for decider in [&[check.as_str()][..], &["--learn", &list]] {
         let options = ["--allow-destination", "10.81.0.1:80"];
         let options = [decider, &options[..]].concat();
@@ -188,7 +188,7 @@ fn without_a_rule_everything_is_denied_and_a_line_says_so() {
         &["every request is denied", "--learn", "--allow any"],
     );
     assert_eq!(lines.len(), 3, "{lines:?}");
-    // Of --allow-tcp only its destinations are allowed.
+    // --allow-tcp allows its destinations only.
     let output = run("-q --allow-tcp=a.test:7022");
     let printed = String::from_utf8_lossy(&output.stdout);
     assert_eq!(printed.matches("no rule allows it").count(), 2, "{printed}");
@@ -208,7 +208,7 @@ fn denials_are_reported_at_the_exit_although_a_connection_stays_open() {
     let jail = rig.scratch().path_text("peername");
     let script = "curl -s -o /dev/null https://b.test/; \
                   (exec 3<>/dev/tcp/a.test/9418; sleep 5) >/dev/null 2>&1 & sleep 0.5";
-    // Half of that second, for a busy machine.
+    // Half of the second that a drain may take.
     let line = format!(
         "{jail} jail --allow=a.test:9418 -- bash -c '{script}' 2>errors; sleep 0.5; cat errors"
     );
@@ -245,7 +245,7 @@ fn denial_fails_a_program_that_has_succeeded() {
     program.signal(Signal::TERM);
     let status = program.wait_exit(WAIT_LIMIT).expect("its end");
     assert_eq!(status.code(), Some(3));
-    // Where the waiting process is killed, the program is not left alone.
+    // A killed jail does not leave its program behind.
     let script = "echo ready; exec sleep 60";
     let program = rig.start(User::Nobody, &options, &["sh", "-c", script]);
     program.wait_printed("ready");
@@ -316,7 +316,7 @@ fn job_that_asks_for_more_than_its_list_fails_with_the_difference() {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(errors.matches("+POST b.test\n").count(), 1, "{errors}");
     assert_eq!(errors.lines().count(), 2, "{errors}");
-    // What a rule denies is not what the list lacks.
+    // What a rule denies is not reported as missing in the list.
     let denied = ["--deny=a.test", "--allow=c.test", "--check-list", &list];
     let output = rig.run(User::Nobody, &denied, "curl -sS https://a.test/echo");
     assert_eq!(output.status.code(), Some(122), "{output:?}");
@@ -370,7 +370,7 @@ except OSError: pass
         &Value::from("refused"),
     );
     assert_eq!(refused, [expected; 2], "{text}");
-    // Nor does -v write them to standard error, too.
+    // With -v, too, standard error has no audit lines.
     let verbose = rig.run(User::Root, &[&["-v"], &options[..]].concat(), script);
     let errors = String::from_utf8_lossy(&verbose.stderr);
     assert!(!errors.contains("request admitted"), "{errors}");

@@ -1,11 +1,11 @@
-//! Origins that could not be reached have a line at the end.
+//! Origins that could not be reached: a line at the exit of the jail for each.
 
 use super::denials::own_lines;
 use crate::harness::addr::v4;
 use crate::harness::lab::{Process, assert_contains};
 use crate::harness::rig::jail::{JailRig, User};
 
-/// A program often shows no more of it than a status: the cause has a line.
+/// Programs often show only a status, so the jail reports the cause.
 #[test]
 fn origin_that_is_not_reached_has_a_line_with_the_cause() {
     let rig = JailRig::new();

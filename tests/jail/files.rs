@@ -1,4 +1,4 @@
-//! What the program sees of the host's files: covered ones stay covered, whichever way they are reached.
+//! The host's files: covered ones stay covered, by whatever path or descriptor they are reached.
 
 use std::fs;
 
@@ -42,16 +42,16 @@ fn directory_is_not_inherited_as_a_standard_stream() {
     assert!(output.stdout.is_empty(), "{output:?}");
 }
 
-/// A file that another process replaces loses its mount; a directory keeps it, whatever becomes of the files in it.
+/// A mount on a file is lost when the file is replaced. A mount on a directory stays, whatever becomes of its files.
 #[test]
 fn hidden_directory_stays_hidden_while_files_in_it_are_replaced() {
     let rig = JailRig::new();
     let dir = make_secret(&rig);
-    let script =
-        format!("cat {dir}/token; echo ready; read line; cat {dir}/token; ls {dir}; echo over");
     let go = rig.scratch().path_text("go");
+    let script = format!(
+        "cat {dir}/token; echo ready; read line <{go}; cat {dir}/token; ls {dir}; echo over"
+    );
     rustix::fs::mkfifoat(rustix::fs::CWD, &go, 0o644.into()).expect("a FIFO");
-    let script = script.replace("read line", &format!("read line <{go}"));
     let program = rig.start(User::Root, &["--hide", &dir], &["sh", "-c", &script]);
     program.wait_printed("ready");
     rig.scratch().write("secrets/new", "SECRET\n");
@@ -96,7 +96,7 @@ fn files_that_are_replaced_outside_are_covered_again() {
     }
 }
 
-/// The key that signs for every host, and the lines that are to tell what the program did.
+/// The key signs for every host, and the log records what the program did.
 #[test]
 fn key_of_the_authority_and_audit_log_are_out_of_reach() {
     let rig = JailRig::new();
@@ -117,7 +117,7 @@ fn key_of_the_authority_and_audit_log_are_out_of_reach() {
     );
 }
 
-/// What the program is given in place of the host's files is not its own to change.
+/// The program can't change the files that it sees in place of the host's.
 #[test]
 fn covers_are_read_only() {
     let rig = JailRig::new();
@@ -137,7 +137,8 @@ fn hiding_the_directory_of_the_jails_own_files_is_wrong_usage() {
     }
 }
 
-/// ssh(1) refuses included files of another user than root and itself: in an ordinary user's jail, root's belong to an unknown one.
+/// ssh(1) refuses included files that neither root nor its user owns. In an ordinary user's jail, files of root have an
+/// unknown owner.
 #[test]
 fn ssh_reads_the_configuration_of_the_system() {
     let rig = JailRig::new();
@@ -199,7 +200,7 @@ fn part_of_a_hidden_directory_is_hidden_where_it_is_mounted() {
         );
         let output = rig.run_outside(User::Root, &script);
         assert_prints(&output, "end\n");
-        // A path that is below what the other option hides is one of its own, too.
+        // A path below a hidden directory may be hidden by an option of its own.
         let script = format!(
             "mount --bind {dir}/a {work} && exec {user} {jail} jail -q --hide {dir} --hide {work}/key -- sh -c 'ls {work}; echo end'"
         );
@@ -213,7 +214,7 @@ fn part_of_a_hidden_directory_is_hidden_where_it_is_mounted() {
     }
 }
 
-/// A program that the kernel starts outside is named by one of them.
+/// One of them, core_pattern, names a program that the kernel starts outside.
 #[test]
 fn settings_are_read_only_at_each_mount() {
     let rig = JailRig::new();
@@ -228,8 +229,8 @@ fn settings_are_read_only_at_each_mount() {
     assert_prints(&output, "written\n");
 }
 
-/// By them a program types into what is outside, stops the machine, or reaches another one. Here each is the null device. One
-/// is also mounted where its name tells nothing.
+/// Such devices type into programs outside, stop the machine, or reach another one. Here each is the null device, and one is
+/// also mounted where its name does not show what it is.
 #[test]
 fn devices_that_act_outside_are_covered() {
     let rig = JailRig::new();

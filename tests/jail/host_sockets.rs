@@ -15,7 +15,7 @@ fn unix_socket_is_reachable_on_request_only() {
     let path = rig.scratch().path_text("service");
     let listen = format!("UNIX-LISTEN:{path},fork,mode=777");
     let args = [&listen, "SYSTEM:echo served"];
-    let service = Process::start(&rig.stage.lab.balancer, "socat", &args);
+    let _service = Process::start(&rig.stage.lab.balancer, "socat", &args);
     wait_until("the socket", || rig.scratch().path("service").exists());
     let script = format!("socat -u UNIX-CONNECT:{path} -");
     for user in USERS {
@@ -29,7 +29,6 @@ fn unix_socket_is_reachable_on_request_only() {
             assert_eq!(printed, "served\n", "{allowed}");
         }
     }
-    drop(service);
 }
 
 /// A socket is the same one by each of its paths.
@@ -60,7 +59,7 @@ fn unix_socket_is_allowed_by_any_path_that_leads_to_it() {
     assert_eq!(missing.status.code(), Some(2), "{missing:?}");
 }
 
-/// A listed directory that the program may write is no way to other sockets: they could be moved there.
+/// The program could move other sockets to a listed directory that it may write.
 #[test]
 fn socket_that_is_moved_to_a_listed_directory_is_refused() {
     let rig = JailRig::new();
@@ -88,7 +87,7 @@ fn socket_that_is_moved_to_a_listed_directory_is_refused() {
     drop(listeners);
 }
 
-/// A name that is looked up in autofs asks a program outside: what is mounted there already stays, and nothing else is asked.
+/// A lookup in autofs asks a program outside. In the jail only what is mounted there already is seen, and nothing is asked.
 #[test]
 fn automounter_is_not_asked() {
     let rig = JailRig::new();
@@ -123,7 +122,7 @@ fn socket_that_is_bound_later_is_reached_at_a_path_of_root() {
         );
         let option = format!("--allow-unix={dir}");
         let jail = rig.scratch().path_text("peername");
-        // Not the user that files of unknown users belong to.
+        // Not the user that seems to own files of unknown users.
         let user = "setpriv --reuid=1 --regid=1 --clear-groups --inh-caps=-all --bounding-set=-all";
         let user: Vec<&str> = user.split(' ').collect();
         let command = [&jail, "jail", "-q", &option, "--", "sh", "-c", &script];
@@ -141,5 +140,5 @@ fn socket_that_is_bound_later_is_reached_at_a_path_of_root() {
     }
 }
 
-/// Mounts autofs at the first argument, answers one request for `mounted`, and runs a jail by the second.
+/// Mounts autofs at the first argument, makes `mounted` there, and runs the second argument as `peername jail`.
 const AUTOFS: &str = include_str!("host_sockets/autofs.py");

@@ -3,8 +3,8 @@
 use std::fs;
 use std::os::unix::fs::chown;
 
-use crate::harness::addr::v4;
-use crate::harness::lab::{Process, assert_contains, wait_for};
+use super::start_server;
+use crate::harness::lab::{assert_contains, wait_for};
 use crate::harness::rig::jail::{JailRig, USERS, User};
 
 const SCRIPT: &str =
@@ -14,19 +14,15 @@ const SCRIPT: &str =
 #[test]
 fn learned_list_allows_the_same_command_and_nothing_else() {
     let rig = JailRig::new();
-    let args = [
-        "TCP-LISTEN:9418,bind=10.81.0.1,fork,reuseaddr",
-        "SYSTEM:echo served",
-    ];
-    let server = Process::start(&rig.stage.lab.server, "socat", &args);
-    let _server = server.wait_listening(&[v4([10, 81, 0, 1], 9418)]);
+    let _server = start_server(&rig.stage.lab.server, [10, 81, 0, 1], 9418);
     for user in USERS {
         let dir = rig.scratch().path(&format!("{user:?}"));
         fs::create_dir(&dir).expect("mkdir");
-        chown(&dir, (user == User::Nobody).then_some(65_534), None).expect("chown");
+        let owner = (user == User::Nobody).then_some(65_534);
+        chown(&dir, owner, None).expect("chown");
         let file = dir.join("list");
         fs::write(&file, "# mine\nc.test\n").expect("write");
-        chown(&file, (user == User::Nobody).then_some(65_534), None).expect("chown");
+        chown(&file, owner, None).expect("chown");
         let file = file.to_str().expect("text");
 
         let log = dir.join("log");
@@ -35,7 +31,7 @@ fn learned_list_allows_the_same_command_and_nothing_else() {
         assert!(learned.status.success(), "{user:?}: {learned:?}");
         let warning = String::from_utf8_lossy(&learned.stderr);
         assert_contains(&warning, &["EVERYTHING IS ALLOWED"]);
-        // It is complete when the program has exited.
+        // The list is complete when the jail has exited.
         let list = fs::read_to_string(file).expect("the list");
         let rules: Vec<_> = list
             .lines()
@@ -76,16 +72,11 @@ fn learned_list_allows_the_same_command_and_nothing_else() {
     }
 }
 
-/// What standard error names opens a server on one of the loopback addresses to programs that try the other one only.
+/// The options that standard error names allow both addresses of the loopback: a program may try the one without a server.
 #[test]
 fn server_on_localhost_is_learned_with_the_options_that_are_named() {
     let rig = JailRig::new();
-    let args = [
-        "TCP-LISTEN:5432,bind=127.0.0.1,fork,reuseaddr",
-        "SYSTEM:echo served",
-    ];
-    let server = Process::start(&rig.stage.lab.balancer, "socat", &args);
-    let _server = server.wait_listening(&[v4([127, 0, 0, 1], 5432)]);
+    let _server = start_server(&rig.stage.lab.balancer, [127, 0, 0, 1], 5432);
     let file = rig.scratch().path_text("list");
     let script = "timeout 10 bash -c 'cat </dev/tcp/::1/5432'";
     let denied = rig.run(User::Root, &["--learn", &file], script);
@@ -96,8 +87,8 @@ fn server_on_localhost_is_learned_with_the_options_that_are_named() {
         "--allow-destination",
         "[::1]:5432",
     ];
-    let said = String::from_utf8_lossy(&denied.stderr).replace('\'', "");
-    assert_contains(&said, &[&options.join(" ")]);
+    let errors = String::from_utf8_lossy(&denied.stderr).replace('\'', "");
+    assert_contains(&errors, &[&options.join(" ")]);
     assert_contains(&rig.scratch().read("list"), &["to allow: localhost:5432"]);
     // The server has one of the two addresses.
     let options = [&["-q", "--learn", &file], &options[..2]].concat();
@@ -109,23 +100,18 @@ fn server_on_localhost_is_learned_with_the_options_that_are_named() {
     assert_eq!(rig.succeeds(User::Root, &options, script), "served\n");
 }
 
-/// The one option that standard error names opens the port and the private address, and the list is the same rule.
+/// The option that standard error names opens both the port and the private address, and the list has the same rule.
 #[test]
 fn private_host_at_another_port_is_learned_with_the_option_that_is_named() {
     let rig = JailRig::without_destinations();
-    let args = [
-        "TCP-LISTEN:5433,bind=10.81.0.1,fork,reuseaddr",
-        "SYSTEM:echo served",
-    ];
-    let server = Process::start(&rig.stage.lab.server, "socat", &args);
-    let _server = server.wait_listening(&[v4([10, 81, 0, 1], 5433)]);
+    let _server = start_server(&rig.stage.lab.server, [10, 81, 0, 1], 5433);
     for host in ["a.test", "10.81.0.1"] {
         let file = rig.scratch().path_text(&format!("list of {host}"));
         let script = format!("timeout 10 bash -c 'cat </dev/tcp/{host}/5433'");
         let denied = rig.run(User::Root, &["--learn", &file], &script);
         let option = format!("--allow-tcp={host}:5433");
-        let said = String::from_utf8_lossy(&denied.stderr);
-        assert_contains(&said, &[&option.replace('=', " ")]);
+        let errors = String::from_utf8_lossy(&denied.stderr);
+        assert_contains(&errors, &[&option.replace('=', " ")]);
         let options = ["-q", "--learn", &file, &option];
         assert_eq!(rig.succeeds(User::Root, &options, &script), "served\n");
         let list = rig.scratch().read(&format!("list of {host}"));
@@ -142,13 +128,13 @@ fn private_host_at_another_port_is_learned_with_the_option_that_is_named() {
     assert_eq!(output.stdout, b"", "{output:?}");
 }
 
-/// The name of a list without its `@` is a host, and every other one is denied.
+/// Without its `@`, the name of a list is a host, and every other host is denied.
 #[test]
 fn list_without_its_at_sign_is_noticed() {
     let rig = JailRig::new();
     let output = rig.run(User::Root, &["--allow=Cargo.toml"], "true");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_contains(&said, &["for the rules in it write @Cargo.toml"]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_contains(&errors, &["for the rules in it write @Cargo.toml"]);
 }
 
 #[test]

@@ -1,12 +1,13 @@
 //! Access lists and secrets in a jail.
 
-use crate::harness::addr::v4;
-use crate::harness::lab::{Process, assert_contains};
-use crate::harness::peername::words;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};
 
+use super::start_server;
 use super::tcp::start_greeter;
+use crate::harness::addr::v4;
+use crate::harness::lab::{Process, assert_contains};
+use crate::harness::peername::words;
 use crate::harness::rig::jail::{JailRig, USERS, User};
 
 const CURL: &str = "curl -sS --max-time 10 -o /dev/null -w '%{http_code} '";
@@ -22,7 +23,7 @@ fn access_lists_decide_on_what_a_program_requests() {
             "{CURL} https://a.test/echo; {CURL} https://a.test/slow; {CURL} https://a.test/x/../slow --path-as-is
              {CURL} http://b.test/echo; {CURL} http://a.test:8081/echo; {CURL} http://b.test:8081/echo 2>/dev/null; true"
         );
-        // Of tunnels only the one whose host is allowed without regard to a path would be relayed.
+        // A tunnel is relayed only to a host that is allowed without a path.
         let statuses = rig.succeeds(user, &options, &script);
         assert_eq!(statuses, "200 403 403 403 000 000 ", "{user:?}");
         let options = ["-q", "--allow=a.test", "--allow-tcp=a.test:8081"];
@@ -67,7 +68,7 @@ fn one_list_names_methods_ports_and_private_hosts() {
     assert_eq!(rig.succeeds(User::Nobody, &domain, &script), "403 ");
 }
 
-/// The `[jail]` table of a file, which the options of the command line replace and its rules follow.
+/// Options of the command line replace those of the `[jail]` table, and its rules are before those of the table.
 #[test]
 fn file_of_a_repository_has_the_options() {
     let rig = JailRig::new();
@@ -85,7 +86,7 @@ fn file_of_a_repository_has_the_options() {
     assert_eq!(run(&[]), (Some(122), "200 403 403 ".to_owned()));
     let more = ["--allow=b.test", "--allow=POST a.test"];
     assert_eq!(run(&more), (Some(0), "200 200 200 ".to_owned()));
-    // Of the command line, too, the first match decides.
+    // Among rules of the command line, too, the first match decides.
     let rules = ["--deny=b.test/echo", "--allow=b.test"];
     assert_eq!(run(&rules), (Some(122), "200 403 403 ".to_owned()));
     for (text, expected) in [
@@ -103,7 +104,7 @@ fn file_of_a_repository_has_the_options() {
     }
 }
 
-/// What a file has and the command line excludes has no effect, and that is said. Rules of both are one list.
+/// Rules of the file and of the command line are one list. Rules that the command line excludes are reported.
 #[test]
 fn rules_of_a_file_are_kept_or_reported() {
     let rig = JailRig::new();
@@ -124,22 +125,22 @@ fn rules_of_a_file_are_kept_or_reported() {
     let (printed, _) = run(&["--deny=b.test/slow", "--allow=any"]);
     assert_eq!(printed, "403 403 ");
     let learned = rig.scratch().path_text("learned");
-    let (printed, said) = run(&["--learn", &learned]);
+    let (printed, errors) = run(&["--learn", &learned]);
     assert_eq!(printed, "200 200 ");
-    assert_contains(&said, &["deny of ", "peername.toml: no effect beside"]);
+    assert_contains(&errors, &["deny of ", "peername.toml: no effect beside"]);
     let hide = ["--config", &file, "--hide", &other, "--allow=any"];
     let shown = rig.run(User::Nobody, &hide, &format!("cat {secret}"));
     assert!(!String::from_utf8_lossy(&shown.stdout).contains("treasure"));
     // The first match decides, so nothing is denied here.
-    let (printed, said) = run(&["--allow=any", "--deny=b.test"]);
+    let (printed, errors) = run(&["--allow=any", "--deny=b.test"]);
     assert_eq!(printed, "403 200 ");
     assert_contains(
-        &said,
+        &errors,
         &["the rule deny b.test denies nothing: allow any stands before it"],
     );
 }
 
-/// An error names the file where the file gives the option, and a denial where the file takes the rule.
+/// An error names the file that has the faulty option, and a denial the file in which a rule would allow it.
 #[test]
 fn messages_name_the_file() {
     let rig = JailRig::new();
@@ -188,7 +189,7 @@ fn messages_name_the_file() {
     }
 }
 
-/// It is the list beside the file, not one of the same name where the program runs.
+/// A list is looked for beside the file, not in the working directory.
 #[test]
 fn list_that_a_file_names_is_beside_it() {
     let rig = JailRig::new();
@@ -206,12 +207,7 @@ fn list_that_a_file_names_is_beside_it() {
 fn localhost_is_the_loopback_of_the_host() {
     let rig = JailRig::without_destinations();
     let host = &rig.stage.lab.balancer;
-    let args = [
-        "TCP-LISTEN:8082,bind=127.0.0.1,fork,reuseaddr",
-        "SYSTEM:echo served",
-    ];
-    let server = Process::start(host, "socat", &args);
-    let _server = server.wait_listening(&[v4([127, 0, 0, 1], 8082)]);
+    let _server = start_server(host, [127, 0, 0, 1], 8082);
     let args = ["-u", "-m", "http.server", "--bind", "127.0.0.1", "8080"];
     let web = Process::start(host, "/usr/bin/python3", &args);
     let _web = web.wait_listening(&[v4([127, 0, 0, 1], 8080)]);

@@ -2,7 +2,7 @@
 
 use crate::harness::rig::jail::{JailRig, USERS, User};
 
-/// Whichever address a server binds: it is reached there, and other hosts at their own addresses still.
+/// A server is reached at the address that it binds, and other hosts are still reached at theirs.
 #[test]
 fn servers_of_the_program_get_the_ports_that_they_bind() {
     let rig = JailRig::new();
@@ -31,7 +31,8 @@ fn servers_of_the_program_get_the_ports_that_they_bind() {
     }
 }
 
-/// Those that listening opens without being asked for, as of a database, and a network namespace of the program's own.
+/// `--learn` opens usual ports without an option, such as those of databases. They are also free in a network namespace of the
+/// program's own.
 #[test]
 fn usual_ports_of_learning_are_the_programs_too() {
     let rig = JailRig::new();

@@ -3,7 +3,6 @@
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
-use std::process::Command;
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -33,16 +32,10 @@ fn signals_reach_the_program_and_the_interceptor_ends_with_it() {
     let mut program = rig.start(User::Nobody, &[], &["sh", "-c", script]);
     program.wait_printed("ready");
     program.signal(Signal::USR1);
-    let status = program.wait_exit(WAIT_LIMIT).expect("its end");
+    let status = program.wait_exit(WAIT_LIMIT).expect("its exit");
     assert_eq!(status.code(), Some(3));
     program.wait_printed("caught");
-    // The supervisor is the last one.
-    wait_until("the interceptor's end", || {
-        let left = Command::new("pgrep")
-            .args(["-f", &rig.interceptor_pattern()])
-            .output();
-        left.expect("pgrep").stdout.is_empty()
-    });
+    super::wait_interceptor_exit(&rig);
 }
 
 /// The interceptor ends with the program, so what the program leaves behind has no network.
@@ -68,7 +61,7 @@ fn processes_left_behind_have_no_network() {
     assert!(!log.contains("code 0"), "{log}");
 }
 
-/// Else it could continue the calls that the mediator makes, such as connect(2) to a socket outside.
+/// With a listener of its own, a process could continue calls that the mediator makes, such as connect(2) to a socket outside.
 #[test]
 fn processes_left_behind_get_no_listener_of_their_own() {
     let rig = JailRig::new();
@@ -98,10 +91,9 @@ fn killed_program_is_reported_as_killed() {
 #[test]
 fn standard_streams_are_the_programs_own() {
     let rig = JailRig::new();
-    // 1 GB through both pipes, the sizes of which tell whether a byte was lost.
-    let script = "head -c 1000000000 /dev/zero | $0 | wc -c";
-    let jail = format!("{} jail -- cat", rig.scratch().path_text("peername"));
-    let script = script.replace("$0", &jail);
+    // 1 GB through both pipes: the count shows whether a byte was lost.
+    let jail = rig.scratch().path_text("peername");
+    let script = format!("head -c 1000000000 /dev/zero | {jail} jail -- cat | wc -c");
     let output = rig.run_outside(User::Nobody, &script);
     assert_eq!(
         String::from_utf8_lossy(&output.stdout).trim(),
@@ -133,12 +125,16 @@ fn job_control_works_in_a_terminal() {
     assert!(!text.contains("no job control"), "{text}");
 }
 
+/// Apart from variables of proxies and of name resolution, which have no use in a jail.
 #[test]
-fn user_and_directory_and_variables_are_kept() {
+fn user_directory_and_variables_are_kept() {
     let rig = JailRig::new();
     for (user, id) in [(User::Root, "0"), (User::Nobody, "65534")] {
-        let script = "cd /var && FOO=bar https_proxy=http://192.0.2.1:3128 LOCALDOMAIN=corp.test $JAIL jail -- sh -c 'id -u; pwd; echo $FOO; echo \"${https_proxy-none} ${LOCALDOMAIN-none}\"'";
-        let script = script.replace("$JAIL", &rig.scratch().path_text("peername"));
+        let jail = rig.scratch().path_text("peername");
+        let script = format!(
+            "cd /var && FOO=bar https_proxy=http://192.0.2.1:3128 LOCALDOMAIN=corp.test {jail} jail -- \
+             sh -c 'id -u; pwd; echo $FOO; echo \"${{https_proxy-none}} ${{LOCALDOMAIN-none}}\"'"
+        );
         let output = rig.run_outside(user, &script);
         let printed = String::from_utf8_lossy(&output.stdout);
         assert_eq!(
@@ -163,7 +159,7 @@ fn root_may_become_another_user() {
     assert!(printed.starts_with("65534\nGET a.test "), "{printed}");
 }
 
-/// On some kernels its owner makes interfaces in the networks of other processes.
+/// On some kernels the owner of a network namespace can make interfaces in the networks of other processes.
 #[test]
 fn network_namespace_of_the_programs_own_needs_allow_mounts() {
     let rig = JailRig::new();
@@ -213,7 +209,7 @@ fn program_is_not_started_where_no_origin_could_be_verified() {
     assert_prints(&output, "");
 }
 
-/// The interceptor's error is the only cause that is reported: it removes the jail's directory, which is being filled.
+/// The interceptor removes the jail's directory while that is being filled, and the failures that follow are not reported.
 #[test]
 fn interceptor_that_does_not_start_is_the_only_cause() {
     let rig = JailRig::new();
@@ -239,14 +235,16 @@ fn interceptor_that_does_not_start_is_the_only_cause() {
 #[test]
 fn forbidden_user_namespaces_are_explained() {
     let rig = JailRig::new();
-    let jail = format!("{} jail -- true", rig.scratch().path_text("peername"));
-    let forbid = "unshare --user --map-root-user sh -c 'echo 0 >/proc/sys/user/max_user_namespaces; exec $0 jail -- true'";
-    let output = rig.run_outside(User::Nobody, &forbid.replace("$0 jail -- true", &jail));
+    let jail = rig.scratch().path_text("peername");
+    let script = format!(
+        "unshare --user --map-root-user sh -c 'echo 0 >/proc/sys/user/max_user_namespaces; exec {jail} jail -- true'"
+    );
+    let output = rig.run_outside(User::Nobody, &script);
     assert_fails(&output, 125, &["user.max_user_namespaces is 0", "sysctl"]);
 }
 
 #[test]
-fn every_user_leaves_the_host_untouched() {
+fn jail_leaves_the_host_unchanged() {
     let rig = JailRig::new();
     let jail = rig.scratch().path_text("peername");
     for user in USERS {

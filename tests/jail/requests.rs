@@ -37,7 +37,7 @@ fn check_decides_by_name_and_a_denied_request_gets_the_page() {
         "{printed}"
     );
     assert_eq!(printed.matches(" 403").count(), 2, "{printed}");
-    wait_until("the questions", || {
+    wait_until("the requests of the check", || {
         let log = check.log();
         let asked = ["a.test GET /echo", "b.test GET /echo"];
         asked.iter().all(|line| log.contains(line))
@@ -63,20 +63,23 @@ fn names_have_synthetic_addresses_whether_they_exist_or_not() {
     );
 }
 
-/// A program that makes no request to private addresses makes those to names in a jail.
+/// Programs that guard against SSRF refuse private addresses. They accept those that names have in a jail.
 #[test]
-fn guards_take_the_addresses_of_names_for_public() {
+fn synthetic_addresses_pass_for_public_ones() {
     let rig = JailRig::new();
+    // Prints whether each address is public, and whether it is in one of the ranges of the options below.
     let script = "import ipaddress, socket
+ranges = [ipaddress.ip_network(text) for text in ('10.9.0.0/16', '2001:db8::/64')]
 for found in socket.getaddrinfo('a.test', 443, type=socket.SOCK_STREAM):
     ip = ipaddress.ip_address(found[4][0])
-    print(ip.is_global and not (ip.is_private or ip.is_reserved), *(ip in ipaddress.ip_network(n) for n in ['10.9.0.0/16', '2001:db8::/64'] if ip.version == ipaddress.ip_network(n).version))";
+    is_public = ip.is_global and not (ip.is_private or ip.is_reserved)
+    print(is_public, any(ip in network for network in ranges))";
     let script = rig.scratch().write("guard.py", script);
     let script = format!("/usr/bin/python3 {script} && curl -sS -o /dev/null https://a.test/echo");
     let printed = rig.succeeds(User::Nobody, &["-q"], &script);
     assert_eq!(printed, "True False\nTrue False\n");
-    let ranges = words("-q --name-range=10.9.0.0/16 --name-range=2001:db8::/64");
-    let printed = rig.succeeds(User::Nobody, &ranges, &script);
+    let options = words("-q --name-range=10.9.0.0/16 --name-range=2001:db8::/64");
+    let printed = rig.succeeds(User::Nobody, &options, &script);
     assert_eq!(printed, "False True\nFalse True\n");
     for wrong in ["--name-range=127.1.0.0/16", "--name-range=10.9.0.0/30"] {
         let refused = rig.run(User::Nobody, &[wrong], "true");
@@ -92,10 +95,10 @@ fn name_without_an_address_is_reported() {
     let output = rig.run(User::Nobody, &["--name-range=10.200.0.0/24"], script);
     let failed = String::from_utf8_lossy(&output.stdout);
     assert!(failed.starts_with("32\n33\n"), "{failed}");
-    let said = String::from_utf8_lossy(&output.stderr);
+    let errors = String::from_utf8_lossy(&output.stderr);
     assert!(
-        said.contains("a name has no address: the table of 31 names is full"),
-        "{said}"
+        errors.contains("a name has no address: the table of 31 names is full"),
+        "{errors}"
     );
 }
 
@@ -119,7 +122,7 @@ fn private_destination_of_an_allowed_name_is_denied() {
     }
 }
 
-/// What the inner interceptor dials is checked by the outer one, by name. The inner jail needs mounts.
+/// The outer interceptor checks, by name, what the inner one connects to. The inner jail needs mounts.
 #[test]
 fn jail_in_a_jail_is_checked_by_both() {
     let rig = JailRig::new();
@@ -137,12 +140,12 @@ fn jail_in_a_jail_is_checked_by_both() {
             printed.contains("no such host for you"),
             "{user:?}: {printed}"
         );
-        // It has no mediator, which would see refused ports.
+        // The inner jail has no mediator, and only a mediator sees refused ports.
         let inner = inner.replace("jail", "jail --fail-on-deny");
         let refused = rig.run(user, &[&option, "--allow-mounts"], &inner);
         assert_eq!(refused.status.code(), Some(125), "{refused:?}");
-        let said = String::from_utf8_lossy(&refused.stderr);
-        assert!(said.contains("refused ports can't be seen"), "{said}");
+        let errors = String::from_utf8_lossy(&refused.stderr);
+        assert!(errors.contains("refused ports can't be seen"), "{errors}");
     }
     assert!(check.log().contains("b.test GET /echo"));
 }

@@ -49,14 +49,14 @@ fn listed_destination_is_checked_as_a_connect() {
     assert_eq!(printed, "hello from the server\n");
     let denied = rig.run(User::Nobody, &options, &connect("b.test"));
     assert!(denied.stdout.is_empty(), "{denied:?}");
-    wait_until("the questions", || {
+    wait_until("the requests of the check", || {
         let log = check.log();
         let asked = ["a.test:7022 CONNECT", "b.test:7022 CONNECT"];
         asked.iter().all(|line| log.contains(line))
     });
 }
 
-/// OpenSSH, and git over it: the server is the first to send, and the client's host key check names the host.
+/// In SSH the server sends first.
 #[test]
 fn ssh_and_git_over_ssh_reach_a_listed_host() {
     let rig = JailRig::new();

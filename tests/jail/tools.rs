@@ -1,4 +1,4 @@
-//! Package managers and a browser, unmodified, with a mirror of the test's own as the only host that is allowed.
+//! Package managers, clients of services and a browser, unmodified: the mirror of the test is the only allowed host.
 
 use crate::harness::lab::assert_contains;
 use crate::harness::rig::jail::{JailRig, User};
@@ -85,7 +85,7 @@ fn cargo_fetches_from_the_allowed_registry_only() {
     );
 }
 
-/// Proxies of configuration files and of options, none of which the jail reaches.
+/// The jail reaches none of the proxies that files and options name.
 #[test]
 fn proxies_that_programs_are_configured_for_are_not_needed() {
     let rig = JailRig::new();
@@ -94,7 +94,7 @@ fn proxies_that_programs_are_configured_for_are_not_needed() {
     publish(&rig, CRATE);
     let (host, port) = ("proxy.corp.test", 3128);
     let proxy = format!("http://{host}:{port}");
-    let files = [
+    let configured_by_file = [
         format!(
             "printf 'proxy = {proxy}\nhttps-proxy = {proxy}\n' >.npmrc && npm install --no-audit --no-fund --no-update-notifier \
              --fetch-retries=0 --loglevel=error --registry=https://a.test/npm/ tiny >&2 && node -e \"console.log(require('tiny'))\""
@@ -115,8 +115,8 @@ fn proxies_that_programs_are_configured_for_are_not_needed() {
              grep -q 'not found' && echo from the mirror"
         ),
     ];
-    // Options, which no variable overrides: the interceptor answers in place of that proxy.
-    let options = [
+    // No variable overrides options, so the interceptor answers in place of the proxy.
+    let configured_by_option = [
         format!(
             "curl -sS -x {proxy} https://a.test/simple/tiny/ | grep -q tiny && echo from the mirror"
         ),
@@ -130,9 +130,13 @@ fn proxies_that_programs_are_configured_for_are_not_needed() {
         ),
     ];
     let with_port = [&ALLOW[..], &["--port=3128"]].concat();
-    let files = files.iter().map(|program| (&ALLOW[..], program));
-    let options = options.iter().map(|program| (&with_port[..], program));
-    for (options, program) in files.chain(options) {
+    let by_file = configured_by_file
+        .iter()
+        .map(|program| (&ALLOW[..], program));
+    let by_option = configured_by_option
+        .iter()
+        .map(|program| (&with_port[..], program));
+    for (options, program) in by_file.chain(by_option) {
         let script =
             format!("export HOME=$(mktemp -d); trap 'rm -rf $HOME' EXIT; cd $HOME; {program}");
         let printed = rig.succeeds(User::Root, options, &script);
@@ -143,9 +147,9 @@ fn proxies_that_programs_are_configured_for_are_not_needed() {
     let denied =
         format!("curl -sS -x {proxy} https://b.test/ ; curl -sS -x {proxy} http://b.test/");
     let denied = rig.run(User::Root, &with_port, &denied);
-    let said = [denied.stdout, denied.stderr].concat();
-    let said = String::from_utf8_lossy(&said);
-    assert_contains(&said, &["403", "no rule allows it"]);
+    let printed = [denied.stdout, denied.stderr].concat();
+    let printed = String::from_utf8_lossy(&printed);
+    assert_contains(&printed, &["403", "no rule allows it"]);
 }
 
 /// Clients of services, which have trust and configuration of their own.
@@ -180,7 +184,7 @@ fn clients_of_apis_reach_the_allowed_host_only() {
     }
 }
 
-/// As root it gives up its user for its downloads.
+/// apt changes its user from root to another one for downloads.
 #[test]
 fn apt_updates_from_the_allowed_repository_only() {
     let rig = JailRig::new();
@@ -212,10 +216,9 @@ fn browser_shows_the_page_of_an_allowed_host_and_the_denial_of_another() {
              timeout 50 chromium --headless --no-sandbox --disable-gpu --user-data-dir=$HOME/profile --dump-dom {url}"
         )
     };
-    let options = ["-q", "--allow=a.test"];
-    let shown = rig.succeeds(User::Root, &options, &browse("https://a.test/echo"));
+    let shown = rig.succeeds(User::Root, &ALLOW, &browse("https://a.test/echo"));
     assert_contains(&shown, &["GET a.test HTTP/2.0"]);
-    let shown = rig.succeeds(User::Root, &options, &browse("https://b.test/echo"));
+    let shown = rig.succeeds(User::Root, &ALLOW, &browse("https://b.test/echo"));
     assert_contains(&shown, &["No rule allows it"]);
 }
 

@@ -1,8 +1,8 @@
-//! Programs trust the interceptor, by variables and by the files that distributions have.
+//! Programs trust the interceptor's authority, by variables and by the files of the system.
 
 use crate::harness::rig::jail::{JailRig, User};
 
-/// Each prints the origin's body, with the variables of the jail and, where it reads a file of the system, without any.
+/// With the variables of the jail and, if the program reads a file of the system, also without (`env -i`).
 #[test]
 fn programs_trust_the_interceptor() {
     let rig = JailRig::new();
@@ -38,7 +38,6 @@ fn programs_trust_the_interceptor() {
     }
 }
 
-/// The tool that an agent uses most: a clone over HTTPS.
 #[test]
 fn git_clones_over_https() {
     let rig = JailRig::new();
@@ -52,7 +51,7 @@ fn git_clones_over_https() {
     assert_eq!(rig.succeeds(User::Nobody, &[], script), "first\n");
 }
 
-/// With JAVA_TOOL_OPTIONS it would write a line to standard error, which scripts read.
+/// With JAVA_TOOL_OPTIONS, Java would write a line to standard error, which scripts read.
 #[test]
 fn java_writes_nothing_of_its_own() {
     let rig = JailRig::new();
@@ -61,8 +60,8 @@ fn java_writes_nothing_of_its_own() {
     assert!(errors.starts_with("openjdk version"), "{output:?}");
 }
 
-/// Files that the user's own variables name are trusted beside the interceptor: the origin of a tunnel that is not opened has
-/// an authority of the user's.
+/// The user's own variables name authorities that are trusted beside the interceptor's: a passthrough tunnel shows the
+/// certificate of the origin.
 #[test]
 fn bundles_of_the_users_own_are_merged() {
     let rig = JailRig::new();
@@ -98,15 +97,15 @@ fn bundles_of_the_users_own_are_merged() {
 fn own_authority_is_used_on_request() {
     let rig = JailRig::new();
     let ca = rig.scratch().path_text("ca");
-    let script = "curl -sS --capath /nonexistent --cacert $0 https://a.test/echo";
-    let script = script.replace("$0", &rig.scratch().path_text("ca.pem"));
+    let pem = rig.scratch().path_text("ca.pem");
+    let script = format!("curl -sS --capath /nonexistent --cacert {pem} https://a.test/echo");
     let printed = rig.succeeds(User::Root, &["--ca", &ca], &script);
     assert!(printed.starts_with("GET a.test "), "{printed}");
     let other = rig.run(User::Root, &[], &script);
     assert_eq!(other.status.code(), Some(60), "{other:?}");
 }
 
-/// The origin itself, and one whose TLS the interceptor terminates.
+/// Requests an origin by a passthrough tunnel, and one whose TLS the interceptor terminates.
 const CURL_BOTH: &str = "curl -sS https://a.test/echo https://b.test/echo";
 const NODE_BOTH: &str = "node -e \"for (const name of ['a', 'b']) \
     require('https').get('https://' + name + '.test/echo', r => r.pipe(process.stdout))\"";

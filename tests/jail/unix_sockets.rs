@@ -1,23 +1,23 @@
 //! Unix sockets that programs of a jail use among themselves.
 
-use crate::harness::lab::assert_prints;
 use std::process::Command;
 
+use crate::harness::lab::assert_prints;
 use crate::harness::rig::jail::{JailRig, USERS, User};
 
-fn python(rig: &JailRig, user: User, options: &[&str], script: &str) -> String {
+fn run_python(rig: &JailRig, user: User, options: &[&str], script: &str) -> String {
     let script = rig
         .scratch()
         .write("unix.py", &format!("{PRELUDE}\n{script}"));
     rig.succeeds(user, options, &format!("/usr/bin/python3 {script}"))
 }
 
-/// By each kind of address, from each directory, and with the names that the programs have written.
+/// By each kind of address, from any directory. getsockname(2) returns the address as the program wrote it.
 #[test]
 fn programs_of_a_jail_reach_each_other() {
     let rig = JailRig::new();
     for user in USERS {
-        let printed = python(&rig, user, &[], AMONG_THEMSELVES);
+        let printed = run_python(&rig, user, &[], AMONG_THEMSELVES);
         assert_eq!(printed, "ok\n", "{user:?}");
     }
 }
@@ -26,33 +26,32 @@ fn programs_of_a_jail_reach_each_other() {
 #[test]
 fn connect_waits_as_it_does_without_a_jail() {
     let rig = JailRig::new();
-    let inside = python(&rig, User::Nobody, &[], WAITING);
+    let inside = run_python(&rig, User::Nobody, &[], WAITING);
     let script = rig.scratch().path_text("unix.py");
     let outside = rig.run_outside(User::Nobody, &format!("/usr/bin/python3 {script}"));
     assert_eq!(inside, String::from_utf8_lossy(&outside.stdout));
     assert!(inside.ends_with("ok\n"), "{inside}");
 }
 
-/// The server's kernel tells it the client's user, not the mediator's.
+/// SO_PEERCRED has the user of the client, not of the mediator.
 #[test]
 fn peer_has_the_users_identity() {
     let rig = JailRig::new();
-    let printed = python(&rig, User::Root, &[], PEER);
+    let printed = run_python(&rig, User::Root, &[], PEER);
     assert_eq!(printed, "0 0\n1 1\n7 9\n7 9\n");
-    let printed = python(&rig, User::Nobody, &[], "print(*peer(lambda: None))");
+    let printed = run_python(&rig, User::Nobody, &[], "print(*peer(lambda: None))");
     assert_eq!(printed, "65534 65534\n");
 }
 
-/// Capabilities over a user namespace that the caller has made are none over the files of others.
+/// Capabilities in a user namespace that the caller has made give no rights to the files of others.
 #[test]
 fn capabilities_of_a_nested_namespace_are_not_the_mediators() {
     let rig = JailRig::new();
-    let printed = python(&rig, User::Root, &[], NESTED);
+    let printed = run_python(&rig, User::Root, &[], NESTED);
     assert_eq!(printed, "EACCES EACCES\n");
 }
 
-/// A signal with a handler that lets calls go on (SA_RESTART) does not make a call twice, nor does a program lose descriptors
-/// of the mediator by sockets that are gone.
+/// A call that a signal interrupts (SA_RESTART) is made once, and the mediator closes its descriptors of removed sockets.
 #[test]
 fn calls_are_made_once_and_leave_nothing() {
     let rig = JailRig::new();
@@ -75,7 +74,7 @@ fn servers_serve_their_clients_in_the_jail() {
     assert_prints(&output, "postgres\nPeer authentication failed\nPONG\n");
 }
 
-/// A program's own system calls do the same as those of the C library.
+/// The program makes 32-bit system calls of its own, without the C library.
 #[test]
 fn program_of_32_bits_connects() {
     let rig = JailRig::new();

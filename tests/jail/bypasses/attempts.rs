@@ -1,7 +1,7 @@
-//! The attempts, in Python: `OUT` where one has got out, and `closed` with the reason where it has not.
+//! The attempts, in Python. An attempt that has got out prints `OUT`, and one that was stopped `closed` with the reason.
 //!
-//! Each cell of `attempts/*.py` is one: `# %% NAME [CONTROL]` or `# %% NAME [CONTROL, RULES]`, then the script, which follows
-//! `prelude.py`.
+//! Each cell of `attempts/*.py` is an attempt: `# %% NAME [CONTROL]` or `# %% NAME [CONTROL, RULES]`, then the script, which
+//! is run after `prelude.py`.
 
 use crate::harness::rig::jail::User;
 
@@ -18,11 +18,11 @@ pub(super) struct Attempt {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Control {
     Succeeds,
-    /// It prints OUT, and a canary must report it: the program can't see whether it arrived.
+    /// It prints OUT, and a canary must report the contact, which the program itself can't see.
     Noticed,
-    /// It needs what not every kernel or test machine has, or would change the machine.
+    /// Not tried: it would change the machine, or needs what not every kernel or test machine has.
     NotTried,
-    /// The same, and only root can try it in a jail: others can't anywhere.
+    /// Not tried, and in a jail tried by root only: other users can't do this anywhere.
     OfRoot,
 }
 

@@ -1,35 +1,35 @@
-//! The same attempts in httpjail, for the comparison in docs/jail-attempts.md. It needs httpjail's binary: `make bench-jail-bypasses`.
+//! The same attempts in httpjail, for the comparison in docs/jail-attempts.md (`make bench-jail-bypasses`).
 
 use std::process::Output;
 
 use super::attempts::{self, Attempt};
-use super::{Range, User, printed};
+use super::{BypassRig, User, printed};
 
-/// Prints for each attempt what it reported and what was noticed outside. An attempt that reports success unnoticed is to be judged by a
-/// reader: some need no witness, such as typing into a terminal, and `--hide` is an option of `peername jail` only.
+/// Prints for each attempt what it reported and what was noticed outside. The reader judges attempts that report success and
+/// were not noticed: some leave no trace, such as typing into a terminal, and only `peername jail` has `--hide`.
 #[test]
 #[ignore = "a comparison, for docs/jail-attempts.md: needs httpjail"]
 fn attempts_in_httpjail() {
     let httpjail = std::env::var("HTTPJAIL").expect("HTTPJAIL is the path of the binary");
-    let range = Range::new(User::Nobody);
-    range.rig.scratch().write("rule.py", RULE);
+    let bypass = BypassRig::new(User::Nobody);
+    bypass.rig.scratch().write("rule.py", RULE);
 
-    let allowed = range.run_in_httpjail(&httpjail, "curl -sS http://a.test/echo");
+    let allowed = bypass.run_in_httpjail(&httpjail, "curl -sS http://a.test/echo");
     assert!(printed(&allowed).contains("GET"), "{allowed:?}");
-    let denied = range.run_in_httpjail(&httpjail, "curl -sS http://b.test/echo");
+    let denied = bypass.run_in_httpjail(&httpjail, "curl -sS http://b.test/echo");
     assert!(
         printed(&denied).contains("blocked by httpjail"),
         "{denied:?}"
     );
 
     for attempt in attempts::all().filter(|attempt| attempt.applies_to(User::Nobody)) {
-        let contacts_before = range.canaries.contacts().len();
-        let requests_before = range.rig.scratch().read("access.log").len();
-        let output = range.run_in_httpjail(&httpjail, &range.script(&attempt));
-        let contacts = range.canaries.contacts().split_off(contacts_before);
-        let requests = range.rig.scratch().read("access.log");
+        let contacts_before = bypass.canaries.contacts().len();
+        let requests_before = bypass.rig.scratch().read("access.log").len();
+        let output = bypass.run_in_httpjail(&httpjail, &bypass.script(&attempt));
+        let contacts = bypass.canaries.contacts().split_off(contacts_before);
+        let requests = bypass.rig.scratch().read("access.log");
         let mut requests = requests[requests_before..].lines();
-        // A request that arrives at the host that it names, and is allowed, is none.
+        // Requests to the allowed host are no way out.
         let other = requests.find(|line| !line.contains(" a.test "));
         print_result(&attempt, &output, &contacts, other);
     }
@@ -53,9 +53,9 @@ fn print_result(attempt: &Attempt, output: &Output, contacts: &[String], request
     }
 }
 
-impl Range {
-    /// Runs a shell script in httpjail, as sudo of the ordinary user would start it. Only `a.test` is allowed, by its line processor:
-    /// that engine is the same in each build. Its files are in file systems that end with it.
+impl BypassRig {
+    /// Runs a shell script in httpjail, as sudo of the ordinary user would start it. Only `a.test` is allowed, by a line
+    /// processor: each build of httpjail has this engine. Its files are in file systems that end with it.
     fn run_in_httpjail(&self, httpjail: &str, script: &str) -> Output {
         let scratch = self.rig.scratch().path_text("");
         let start = format!(
@@ -76,7 +76,7 @@ impl Range {
     }
 }
 
-/// What attempts print that httpjail has stopped, and that name of an allowed host has led to that host.
+/// What attempts print although they did not get out: httpjail stopped them, or the request reached the allowed host.
 const REFUSALS: [&str; 3] = [
     "blocked by httpjail",
     "Connection timed out",

@@ -1,4 +1,3 @@
-# Greets each client.
 import socket
 server = socket.create_server(("10.81.0.1", 7022))
 print("ready", flush=True)

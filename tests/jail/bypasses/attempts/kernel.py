@@ -1,5 +1,5 @@
-# Attempts to change the kernel, its devices and its settings, which needs a capability over the whole host. The arguments are
-# such that a call changes nothing where it is permitted.
+# Attempts to change the kernel, its devices and its settings, which takes a capability over the whole host. The arguments are
+# such that a call which is permitted changes nothing.
 
 # %% the accounting of processes (acct) [succeeds]
 permitted(libc.acct(b"/nonexistent/peername"))
@@ -86,7 +86,7 @@ for kind, number in ((stat.S_IFBLK, os.makedev(7, 0)), (stat.S_IFCHR, os.makedev
 
 # %% a device of one's own in a user namespace below [not-tried]
 import stat
-own_namespace(0x10020000)
+own_namespace(CLONE_NEWUSER | CLONE_NEWNS)
 path = os.path.dirname(os.environ["CANARY"]) + "/open/device-below-%d" % os.getuid()
 os.mknod(path, stat.S_IFBLK | 0o600, os.makedev(7, 0))
 os.unlink(path)
@@ -120,7 +120,7 @@ try:
     print("OUT")
 except OSError as error:
     print("closed", error)
-own_namespace(0x10020000)
+own_namespace(CLONE_NEWUSER | CLONE_NEWNS)
 call(libc.mount(b"fuse", b"/mnt", b"fuse", 6, options))
 print("OUT")
 
@@ -199,14 +199,10 @@ tries = [
 print("OUT" if any(result >= 0 for result in tries) else "closed", tries)
 
 # %% a program in memory (memfd) [succeeds]
-import tempfile
-source = "int main(void){int s=socket(2,1,0);struct sockaddr_in a={2,htons(7000),{inet_addr(\"10.81.0.1\")}};return connect(s,(void*)&a,sizeof a)?1:0;}"
 with tempfile.TemporaryDirectory() as dir:
-    with open(dir + "/a.c", "w") as file:
-        file.write('#include <arpa/inet.h>\n#include <sys/socket.h>\n' + source)
-    subprocess.run(["cc", "-static", "-o", dir + "/a", dir + "/a.c"], check=True)
     program = os.memfd_create("a")
-    os.write(program, open(dir + "/a", "rb").read())
+    with open(build_connector(dir), "rb") as file:
+        os.write(program, file.read())
 child = os.fork()
 if child == 0:
     os.execve(program, ["a"], {})

@@ -120,7 +120,6 @@ for path in glob.glob("/proc/[0-9]*/task/*/ns/*"):
 print("closed")
 
 # %% the mediator by a descriptor of a socket's peer (SO_PEERPIDFD) [not-tried]
-import tempfile
 with tempfile.TemporaryDirectory() as dir:
     server = socket.socket(socket.AF_UNIX)
     server.bind(dir + "/own")
@@ -134,7 +133,7 @@ tries += [libc.setns(peer, flags) for flags in (0x40000000, 0x20000, 0x10000000,
 print("OUT" if any(result >= 0 for result in tries) else "closed", tries)
 
 # %% a signal to the mediator and to the interceptor [not-tried]
-needs_signal_scope()
+require_signal_scope()
 for pid in processes_of_jail():
     try:
         os.kill(pid, 0)
@@ -174,7 +173,7 @@ print("closed")
 # %% a hidden directory from a namespace of one's own, without its root [not-tried]
 hidden = os.path.dirname(os.environ["CANARY"]) + "/hidden"
 above = os.open("/", os.O_RDONLY)
-own_namespace(0x10020000)
+own_namespace(CLONE_NEWUSER | CLONE_NEWNS)
 os.chroot("/tmp")
 os.fchdir(above)
 for _ in range(20):
@@ -183,14 +182,14 @@ os.chroot(".")
 print("OUT" if os.listdir(hidden) else "closed")
 
 # %% a seccomp filter that allows everything [succeeds]
-call(libc.prctl(38, 1, 0, 0, 0))
+call(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
 allow = struct.pack("HBBI", 6, 0, 0, 0x7fff0000)
 program = ctypes.create_string_buffer(allow)
 call(libc.syscall(SECCOMP, 1, 0, ctypes.create_string_buffer(struct.pack("H6xQ", 1, ctypes.addressof(program)))))
 unix(os.environ["CANARY"])
 
 # %% a listener of one's own for system calls (seccomp) [succeeds]
-call(libc.prctl(38, 1, 0, 0, 0))
+call(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
 program = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0x7fff0000))
 call(libc.syscall(SECCOMP, 1, 8, ctypes.create_string_buffer(struct.pack("H6xQ", 1, ctypes.addressof(program)))))
 print("OUT")
@@ -201,7 +200,7 @@ if child == 0:
     time.sleep(2)
     os._exit(0)
 try:
-    call(libc.ptrace(0x4206, child, 0, ctypes.c_void_p(1 << 21)))
+    call(libc.ptrace(PTRACE_SEIZE, child, 0, ctypes.c_void_p(1 << 21)))
     print("OUT")
 finally:
     os.kill(child, signal.SIGKILL)

@@ -1,10 +1,11 @@
-# Precedes each attempt. An attempt prints OUT for what it has reached, and closed otherwise.
-import ctypes, errno, fcntl, os, signal, socket, ssl, struct, subprocess, sys, time
+import ctypes, errno, fcntl, os, signal, socket, ssl, struct, subprocess, sys, tempfile, termios, time
 SERVER, SERVER6 = "10.81.0.1", "fd81::1"
 VICTIM = int(os.environ["VICTIM"])
-# The key of the canary's System V shared memory.
+# The key of the canary's System V segment.
 SHARED_KEY = 0x70000000 + VICTIM
 libc = ctypes.CDLL(None, use_errno=True)
+CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x20000, 0x10000000, 0x20000000, 0x40000000
+PR_SET_NO_NEW_PRIVS, PTRACE_SEIZE = 38, 0x4206
 SECCOMP = {"x86_64": 317}.get(os.uname().machine, 277)
 socket.setdefaulttimeout(2)
 
@@ -48,7 +49,7 @@ def unix(path, kind=socket.SOCK_STREAM):
                 report(error)
     print("OUT", client.recv(100))
 
-# Enters new namespaces by the flags of unshare(2), among them a user namespace, in which the user stays the same.
+# Makes the namespaces of these flags of unshare(2), one of them a user namespace, in which this is the same user.
 def own_namespace(flags):
     user, group = os.geteuid(), os.getegid()
     call(libc.unshare(flags))
@@ -74,7 +75,7 @@ def dns(name, kind, address=SERVER, port=53):
     client.send(query(name, kind))
     return client.recv(2000), query(name, kind)
 
-# The server outside returns what it gets; the jail's has no data of these types, or is silent.
+# The server outside returns the query. The jail's name server has no data of these types, or does not answer.
 def ask(packet):
     client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     client.settimeout(0.3)
@@ -98,7 +99,7 @@ def open_to_write(paths):
             pass
     print("closed")
 
-# Sends bytes to a host and returns its answer. With `tls`, the server name, over TLS, which offers `protocols` by ALPN.
+# Sends bytes to a server, by TLS if there is a server name, and returns what it answers.
 def http(host, request, port=None, tls=None, protocols=(), wait=1):
     connection = socket.create_connection((host, port or (443 if tls is not None else 80)), 2)
     if tls is not None:
@@ -117,7 +118,7 @@ def http(host, request, port=None, tls=None, protocols=(), wait=1):
         pass
     return received.decode("latin-1")
 
-# The HEADERS frame of a request on an HTTP/2 stream. Each field is a literal of HPACK.
+# The HEADERS frame of an HTTP/2 request without a body, each field a literal of HPACK.
 def h2_request(fields, stream=1):
     block = b"".join(b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value for name, value in fields)
     return struct.pack("!I", len(block) << 8 | 1) + b"\5" + struct.pack("!I", stream) + block
@@ -129,16 +130,32 @@ def h2(*requests, tls="a.test", host="a.test", wait=1):
 def fields(authority, path=b"/echo", method=b"GET", scheme=b"https", more=()):
     return [(b":method", method), (b":scheme", scheme), (b":path", path), (b":authority", authority), *more]
 
-# `sign` is a text in the origin's answer to the request that is not allowed, and in no other answer.
+# `sign` is in the text only if a request that is not allowed was answered.
 def judge(text, sign):
     print("OUT" if sign in text else "closed", repr(text))
+
+# Builds a static program that connects to the server by its own system calls; returns its path.
+def build_connector(directory):
+    source = """
+        #include <arpa/inet.h>
+        #include <sys/socket.h>
+        int main(void) {
+            int client = socket(AF_INET, SOCK_STREAM, 0);
+            struct sockaddr_in server = {AF_INET, htons(7000), {inet_addr("10.81.0.1")}};
+            return connect(client, (void *)&server, sizeof server) ? 1 : 0;
+        }
+    """
+    with open(directory + "/a.c", "w") as file:
+        file.write(source)
+    subprocess.run(["cc", "-static", "-o", directory + "/a", directory + "/a.c"], check=True)
+    return directory + "/a"
 
 def curl(*arguments):
     done = subprocess.run(["curl", "-sS", "--max-time", "10", *arguments], capture_output=True, text=True)
     return done.stdout + done.stderr
 
 # Landlock scopes signals since Linux 6.12.
-def needs_signal_scope():
+def require_signal_scope():
     if libc.syscall(444, None, 0, 1) < 6 and is_jailed():
         print("skipped: no Landlock with scopes in this kernel")
         sys.exit(0)
@@ -146,12 +163,11 @@ def needs_signal_scope():
 def is_jailed():
     return "PEERNAME_JAIL_TEST" in os.environ
 
-# The kernel drops a signal without an error; the canary reports whether one has arrived.
+# The kernel drops a signal without an error: the canary reports whether it arrived.
 def outcome():
     return "closed: sent, and dropped" if is_jailed() else "OUT: sent"
 
-# Joins the canary's process group, makes it the owner of a socket by `own`, and sends data to the socket, for which the owner
-# gets a signal.
+# Joins the process group of the canary, and has data arrive at a socket that signals its owner. `own` makes the group the owner.
 def in_group_of_victim(own):
     group = os.getpgid(VICTIM)
     if os.fork() == 0:
@@ -182,7 +198,7 @@ def read_or_nothing(path):
     except OSError:
         return ""
 
-# The kernel checks the capability before the arguments, so any other error means that the call is permitted.
+# The kernel checks the capability first, so any other error is about the arguments: the call was permitted.
 def permitted(result):
     number = ctypes.get_errno()
     is_refused = result < 0 and number in (errno.EPERM, errno.EACCES, errno.ENOSYS)

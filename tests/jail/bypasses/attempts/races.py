@@ -1,7 +1,7 @@
 # Attempts by races with a call that is checked or made, and by addresses that two parsers could read differently.
 
 # %% a path that is exchanged during the call [not-tried]
-import tempfile, threading
+import threading
 with tempfile.TemporaryDirectory() as dir:
     server = socket.socket(socket.AF_UNIX)
     server.bind(dir + "/own")
@@ -16,7 +16,7 @@ with tempfile.TemporaryDirectory() as dir:
     os._exit(0)
 
 # %% a directory that is exchanged during the call [not-tried]
-import tempfile, threading
+import threading
 with tempfile.TemporaryDirectory() as dir:
     os.mkdir(dir + "/real")
     name = os.path.basename(os.environ["CANARY"])
@@ -33,7 +33,7 @@ with tempfile.TemporaryDirectory() as dir:
     os._exit(0)
 
 # %% a path that is replaced while it is bound [not-tried]
-import tempfile, threading
+import threading
 with tempfile.TemporaryDirectory() as dir:
     path = dir + "/own"
     def replace():
@@ -61,8 +61,8 @@ with tempfile.TemporaryDirectory() as dir:
     os._exit(0)
 
 # %% a working and a root directory that change during the call [not-tried]
-import tempfile, threading
-own_namespace(0x10020000)
+import threading
+own_namespace(CLONE_NEWUSER | CLONE_NEWNS)
 with tempfile.TemporaryDirectory() as dir:
     name = os.path.basename(os.environ["CANARY"])
     server = socket.socket(socket.AF_UNIX)
@@ -79,7 +79,6 @@ with tempfile.TemporaryDirectory() as dir:
     os._exit(0)
 
 # %% callers that are killed during the call [not-tried]
-import tempfile
 end, number = time.monotonic() + 1.5, 0
 while time.monotonic() < end:
     children = []
@@ -121,7 +120,7 @@ thread.start()
 thread.join()
 
 # %% a Unix socket from a PID namespace of one's own [succeeds]
-own_namespace(0x30020000)
+own_namespace(CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNS)
 if os.fork() == 0:
     client = socket.socket(socket.AF_UNIX)
     try:
@@ -134,7 +133,7 @@ os.wait()
 
 # %% the limits of a process outside from a PID namespace of one's own [not-tried]
 import resource
-own_namespace(0x30020000)
+own_namespace(CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNS)
 if os.fork() == 0:
     for number in (VICTIM, 1, -1, 2**31 - 1):
         try:
@@ -152,7 +151,6 @@ path = os.environ["CANARY"].encode() + b"\0/tmp/own"
 connect_by(b"\1\0" + path)
 
 # %% a Unix socket of the host by a path of 108 bytes without a zero [succeeds]
-import tempfile
 with tempfile.TemporaryDirectory() as dir:
     path = (dir + "/" + "x" * 108)[:108]
     os.symlink(os.environ["CANARY"], path)
@@ -170,7 +168,6 @@ for prefix in ("/proc/self/root", "/proc/thread-self/root", "/proc/%d/root" % os
         print("closed", prefix, error)
 
 # %% a Unix socket of the host by a name in proc of the mediator [not-tried]
-import tempfile
 for target in ["/proc/self/fd/%d" % number for number in range(20)] + ["/proc/self/root", "/proc/self/cwd"]:
     with tempfile.TemporaryDirectory() as dir:
         os.symlink(target, dir + "/link")
@@ -214,7 +211,6 @@ for path in (os.environ["CANARY"] + ".packets", os.environ["CANARY"] + ".datagra
         print("closed", error)
 
 # %% a Unix socket of the host by a 32-bit system call [not-tried]
-import tempfile
 source = """
 #include <sys/mman.h>
 #include <string.h>

@@ -161,7 +161,6 @@ for data, protocols in ((b"SSH-2.0-x\r\n", ["ssh"]), (b"\0\0\0\x08\x04\xd2\x16\x
         print("closed", error)
 
 # %% data before the end of the handshake (0-RTT) [not-tried]
-import tempfile
 with tempfile.TemporaryDirectory() as dir:
     request = dir + "/request"
     open(request, "w").write("GET /echo HTTP/1.1\r\nHost: b.test\r\nConnection: close\r\n\r\n")

@@ -10,7 +10,6 @@ unix(os.environ["CANARY"] + ".renamed")
 unix(os.environ["CANARY"] + ".later")
 
 # %% a Unix socket by a symbolic link [succeeds]
-import tempfile
 with tempfile.TemporaryDirectory() as dir:
     os.symlink(os.environ["CANARY"], dir + "/link")
     unix(dir + "/link")
@@ -23,7 +22,7 @@ unix(os.path.basename(os.environ["CANARY"]))
 unix("/proc/self/fd/%d" % os.open(os.environ["CANARY"], os.O_PATH))
 
 # %% a Unix socket from another root directory [succeeds]
-own_namespace(0x10020000)
+own_namespace(CLONE_NEWUSER | CLONE_NEWNS)
 os.chroot(os.path.dirname(os.environ["CANARY"]))
 unix("/" + os.path.basename(os.environ["CANARY"]))
 
@@ -46,7 +45,6 @@ client.sendto(b"x", os.environ["CANARY"] + ".datagrams")
 print("OUT")
 
 # %% a Unix socket moved to the path of one's own [succeeds]
-import tempfile
 with tempfile.TemporaryDirectory() as dir:
     server = socket.socket(socket.AF_UNIX)
     server.bind(dir + "/own")
@@ -56,7 +54,7 @@ with tempfile.TemporaryDirectory() as dir:
     unix(dir + "/own")
 
 # %% an address and a socket that change during the call [not-tried]
-import tempfile, threading
+import threading
 outside = bytes([1, 0]) + os.environ["CANARY"].encode() + b"\0"
 with tempfile.TemporaryDirectory() as dir:
     server = socket.socket(socket.AF_UNIX)
@@ -84,7 +82,7 @@ with tempfile.TemporaryDirectory() as dir:
     print("closed")
 
 # %% mounts in a namespace of one's own [not-tried]
-own_namespace(0x10020000)
+own_namespace(CLONE_NEWUSER | CLONE_NEWNS)
 tries = {
     "mount": lambda: libc.mount(b"t", b"/mnt", b"tmpfs", 0, None),
     "bind": lambda: libc.mount(b"/usr", b"/mnt", None, 0x1000, None),
@@ -194,7 +192,7 @@ sibling, view, root = ("%s/%s-%d" % (open_dir, name, os.getuid()) for name in ("
 directory = os.open(open_dir, os.O_RDONLY)
 ready, moved = os.pipe(), os.pipe()
 if os.fork() == 0:
-    own_namespace(0x10020000)
+    own_namespace(CLONE_NEWUSER | CLONE_NEWNS)
     call(libc.mount(sibling.encode(), view.encode(), None, 0x1000, None))
     os.write(ready[1], b"x")
     os.read(moved[0], 1)
@@ -204,7 +202,7 @@ os.close(ready[1])
 if os.read(ready[0], 1) == b"":
     report("no mount")
 if os.fork() == 0:
-    own_namespace(0x10020000)
+    own_namespace(CLONE_NEWUSER | CLONE_NEWNS)
     call(libc.mount(b"t", root.encode(), b"tmpfs", 0, None))
     os.mkdir(root + "/old")
     call(libc.syscall(155, root.encode(), (root + "/old").encode()))

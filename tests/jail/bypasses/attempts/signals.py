@@ -1,30 +1,30 @@
 # Attempts to signal, stop or type at processes outside. The canary waits for SIGURG, which is ignored elsewhere.
 
 # %% a signal by a process descriptor [noticed]
-needs_signal_scope()
+require_signal_scope()
 signal.pidfd_send_signal(os.pidfd_open(VICTIM), signal.SIGURG)
 print("OUT")
 
 # %% a signal to a thread outside (tgkill, tkill) [noticed]
-needs_signal_scope()
+require_signal_scope()
 tgkill, tkill = {"x86_64": (234, 200)}.get(os.uname().machine, (131, 130))
 sent = [libc.syscall(tgkill, VICTIM, VICTIM, signal.SIGURG), libc.syscall(tkill, VICTIM, signal.SIGURG)]
 print("OUT" if 0 in sent else "closed", sent)
 
 # %% a queued signal with data (rt_sigqueueinfo) [noticed]
-needs_signal_scope()
+require_signal_scope()
 process, thread = {"x86_64": (129, 297)}.get(os.uname().machine, (138, 240))
 info = ctypes.create_string_buffer(struct.pack("iii4xiI", signal.SIGURG, 0, -1, os.getpid(), os.getuid()), 128)
 sent = [libc.syscall(process, VICTIM, signal.SIGURG, info), libc.syscall(thread, VICTIM, VICTIM, signal.SIGURG, info)]
 print("OUT" if 0 in sent else "closed", sent)
 
 # %% a signal to the process group of a process outside [noticed]
-needs_signal_scope()
+require_signal_scope()
 os.killpg(os.getpgid(VICTIM), signal.SIGURG)
 print("OUT")
 
 # %% a signal to every process (kill -1) [not-tried]
-needs_signal_scope()
+require_signal_scope()
 try:
     os.kill(-1, signal.SIGURG)
 except OSError as error:
@@ -32,7 +32,7 @@ except OSError as error:
 print("closed: the canary says whether it is outside")
 
 # %% a signal when a socket has data (F_SETOWN, SIGIO) [noticed]
-needs_signal_scope()
+require_signal_scope()
 one, other = socket.socketpair()
 fcntl.fcntl(one, fcntl.F_SETOWN, VICTIM)
 fcntl.fcntl(one, fcntl.F_SETSIG, signal.SIGURG)
@@ -42,19 +42,19 @@ time.sleep(0.2)
 print(outcome())
 
 # %% a signal when a socket has data, to a process group that one has joined [noticed]
-needs_signal_scope()
-in_group_of_victim(lambda owned, group: fcntl.fcntl(owned, fcntl.F_SETOWN, -group))
+require_signal_scope()
+in_group_of_victim(lambda one, group: fcntl.fcntl(one, fcntl.F_SETOWN, -group))
 
 # %% such a signal to a process group by F_SETOWN_EX [noticed]
-needs_signal_scope()
-in_group_of_victim(lambda owned, group: fcntl.fcntl(owned, 15, struct.pack("ii", 2, group)))
+require_signal_scope()
+in_group_of_victim(lambda one, group: fcntl.fcntl(one, 15, struct.pack("ii", 2, group)))
 
 # %% such a signal to a process group by FIOSETOWN and SIOCSPGRP [noticed]
-needs_signal_scope()
-in_group_of_victim(lambda owned, group: [fcntl.ioctl(owned, command, struct.pack("i", -group)) for command in (0x8901, 0x8902)])
+require_signal_scope()
+in_group_of_victim(lambda one, group: [fcntl.ioctl(one, command, struct.pack("i", -group)) for command in (0x8901, 0x8902)])
 
 # %% a signal for urgent data (SIGURG) [noticed]
-needs_signal_scope()
+require_signal_scope()
 server = socket.create_server(("127.0.0.1", 0))
 client = socket.create_connection(server.getsockname())
 accepted, _ = server.accept()
@@ -64,8 +64,7 @@ time.sleep(0.2)
 print(outcome())
 
 # %% a signal when a directory changes (F_NOTIFY) [noticed]
-needs_signal_scope()
-import tempfile
+require_signal_scope()
 with tempfile.TemporaryDirectory() as dir:
     directory = os.open(dir, os.O_RDONLY)
     fcntl.fcntl(directory, fcntl.F_NOTIFY, 4)
@@ -76,8 +75,7 @@ with tempfile.TemporaryDirectory() as dir:
 print(outcome())
 
 # %% a signal when a lease is broken (F_SETLEASE) [noticed]
-needs_signal_scope()
-import tempfile
+require_signal_scope()
 with tempfile.TemporaryDirectory() as dir:
     open(dir + "/file", "w").close()
     leased = os.open(dir + "/file", os.O_RDONLY)
@@ -123,7 +121,7 @@ owned, ready = os.pipe()
 if os.fork() == 0:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     os.setsid()
-    fcntl.ioctl(slave, 0x540e, 0)
+    fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
     os.write(ready, b"x")
     time.sleep(1)
     os._exit(0)
@@ -131,7 +129,7 @@ os.read(owned, 1)
 if os.fork() == 0:
     os.setsid()
     try:
-        fcntl.ioctl(slave, 0x540e, 1)
+        fcntl.ioctl(slave, termios.TIOCSCTTY, 1)
         print("OUT", flush=True)
     except OSError as error:
         print("closed", error, flush=True)
@@ -142,7 +140,7 @@ os.wait()
 import pty
 master, slave = pty.openpty()
 os.setsid()
-fcntl.ioctl(slave, 0x540e, 0)
+fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
 number = {"x86_64": 16}.get(os.uname().machine, 29)
 call(libc.syscall(number, slave, ctypes.c_long(0x7_0000_5412), b"x"))
 print("OUT")
@@ -151,7 +149,7 @@ print("OUT")
 import pty
 master, slave = pty.openpty()
 os.setsid()
-fcntl.ioctl(slave, 0x540e, 0)
+fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
 # TIOCCONS, TIOCLINUX, TIOCVHANGUP, and N_SLIP and N_GSM0710 by TIOCSETD.
 for command, argument in ((0x541d, b""), (0x541c, b"\2"), (0x5437, b""), (0x5423, struct.pack("i", 1)), (0x5423, struct.pack("i", 21))):
     try:

@@ -216,7 +216,7 @@ for protocol in (1, 2, 6, 7):
 
 # %% the network of a socket (SIOCGSKNS) [succeeds]
 network = fcntl.ioctl(socket.socket(), 0x894c, 0)
-call(libc.setns(network, 0x40000000))
+call(libc.setns(network, CLONE_NEWNET))
 print("OUT")
 
 # %% routes and addresses by ioctl(2) [not-tried]
