@@ -27,7 +27,7 @@ impl InterceptRig {
         // A passthrough tunnel shows the origin's certificate, any other the proxy's.
         let is_relayed = args.iter().any(|arg| arg.contains("//b.test"));
         let ca = if is_relayed { &root } else { &ca };
-        let usual = [
+        let common = [
             "-sSN",
             "--noproxy",
             "",
@@ -37,7 +37,7 @@ impl InterceptRig {
             ca,
             "--suppress-connect-headers",
         ];
-        let args = [&usual, args].concat();
+        let args = [&common, args].concat();
         Process::start(&self.lab.client, "/usr/bin/curl", &args)
     }
 
@@ -153,9 +153,9 @@ fn open_connections_are_listed_with_client_host_and_state() {
     ];
     wait_until("all connections, in their states", || {
         let listed = list(host, &[], "/connections");
-        let mut seen: Vec<_> = listed.iter().map(host_state_client).collect();
-        seen.sort_unstable();
-        seen == wanted
+        let mut states: Vec<_> = listed.iter().map(host_state_client).collect();
+        states.sort_unstable();
+        states == wanted
     });
     let list_hosts = |query: &str| {
         let listed = list(host, &[], &format!("/connections?{query}"));
@@ -252,7 +252,7 @@ fn connection_ended_by_admin_is_reset() {
         let id = format!("/connections/{}", conn["id"]);
         assert_eq!(get(host, &delete, &id), "ended\n200");
         let status = curl.wait_exit(Duration::from_secs(10)).expect("an end");
-        // What curl(1) returns for a failure to receive, and for an error of the HTTP/2 framing layer.
+        // curl(1)'s codes for a failure to receive, and for an error of the HTTP/2 framing layer.
         assert!(
             matches!(status.code(), Some(56 | 16)),
             "{version} {url}: {status:?}, {}",
@@ -282,9 +282,9 @@ fn connection_ended_by_admin_is_reset() {
     let id = format!("/connections/{}", listed[0]["id"]);
     assert_eq!(get(host, &delete, &id), "ended\n200");
     assert_eq!(waiting.wait_closed().0, End::Reset);
-    let left = list(host, &unix, "/connections");
-    assert_eq!(left.len(), 1);
-    assert_eq!(host_state_client(&left[0]).0, "h1.test:443");
+    let remaining = list(host, &unix, "/connections");
+    assert_eq!(remaining.len(), 1);
+    assert_eq!(host_state_client(&remaining[0]).0, "h1.test:443");
     drop(bystander);
 }
 

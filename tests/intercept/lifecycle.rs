@@ -39,12 +39,12 @@ fn exhausted_epoll_watches_refuse_only_new_connections() {
         .start_through(&failing_calls, &["--workers=1", "--admin=127.0.0.1:9300"]);
     rig.proxy.wait_started();
     let idle = rig.proxy.count_fds();
-    let open = || {
+    let try_open = || {
         let conn = Conn::connect(&rig.lab.client, PROXY_ADDR);
         conn.is_open_after(Duration::from_millis(100))
             .then_some(conn)
     };
-    let mut crowd: Vec<Conn> = std::iter::from_fn(open).collect();
+    let mut crowd: Vec<Conn> = std::iter::from_fn(try_open).collect();
     let before = crowd.len();
     // A busy proxy may close a connection after it was counted as open: it is refused, too, like the one that ended the loop.
     crowd.retain(|conn| conn.is_open_after(Duration::from_millis(1)));
@@ -54,7 +54,7 @@ fn exhausted_epoll_watches_refuse_only_new_connections() {
     wait_until("all connections are closed", || {
         rig.proxy.count_fds() <= idle
     });
-    assert!(open().is_some());
+    assert!(try_open().is_some());
     let failed = "peername_intercept_connections_failed_total{reason=\"local_error\"}";
     let failed = format!("{failed} {refused}");
     let metrics = rig.read_metrics();

@@ -73,8 +73,12 @@ fn allowed_request_has_a_span_to_which_its_audit_line_and_its_check_belong() {
     // The service is asked about the tunnel, too, which has no audit line of its own.
     let tunnel = collector.wait_span_with("http.request.method", "CONNECT");
     for span in [&tunnel, &span] {
-        let asked = service.next_request();
-        assert_eq!(asked["traceparent"], json!([traceparent(span)]), "{asked}");
+        let check_request = service.next_request();
+        assert_eq!(
+            check_request["traceparent"],
+            json!([traceparent(span)]),
+            "{check_request}"
+        );
     }
     wait_metric(
         &rig.lab.balancer,
@@ -118,11 +122,11 @@ fn span_continues_the_trace_of_the_client_if_that_is_sampled() {
     );
     assert_eq!(collector.spans().len(), 1, "{}", collector.log());
     for expected in [not_sampled, traceparent(&span)] {
-        let asked = service.next_request();
-        let headers = asked["headers"].as_array().expect("headers");
+        let check_request = service.next_request();
+        let headers = check_request["headers"].as_array().expect("headers");
         assert!(
             headers.contains(&json!(["traceparent", expected])),
-            "{asked}"
+            "{check_request}"
         );
     }
     for (path, id) in [("/unsampled", None), ("/sampled", span["spanId"].as_str())] {

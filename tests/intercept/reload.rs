@@ -131,13 +131,13 @@ fn open_connection_reaches_no_destination_of_an_old_rule() {
         "\"reloaded\"",
     );
     assert_eq!(rig.curl(&["http://10.81.0.1/"]), "hello\n");
-    let open = Conn::connect(&rig.lab.client, PROXY_ADDR);
+    let client = Conn::connect(&rig.lab.client, PROXY_ADDR);
     let get = b"GET http://10.81.0.1/ HTTP/1.1\r\nHost: 10.81.0.1\r\n\r\n";
-    open.send(get);
-    open.recv_text_until(|text| text.ends_with("hello\n"));
+    client.send(get);
+    client.recv_text_until(|text| text.ends_with("hello\n"));
     reload(&rig, &config_with_rule(&rig, "allow any"), "\"reloaded\"");
-    open.send(get);
-    open.recv_text_until(|text| text.contains("destination_not_public"));
+    client.send(get);
+    client.recv_text_until(|text| text.contains("destination_not_public"));
 }
 
 /// A connection to the origin that is in use during the reload is not reused against the new rules.
@@ -150,16 +150,16 @@ fn connection_in_use_serves_no_request_of_an_old_rule() {
         &config_with_rule(&rig, "allow 10.81.0.1:8099"),
         "\"reloaded\"",
     );
-    let open = Conn::connect(&rig.lab.client, PROXY_ADDR);
+    let client = Conn::connect(&rig.lab.client, PROXY_ADDR);
     let get = b"GET http://10.81.0.1:8099/ HTTP/1.1\r\nHost: 10.81.0.1:8099\r\n\r\n";
-    open.send(get);
+    client.send(get);
     let to_origin = origin.accept();
     to_origin.recv_text_until(|text| text.ends_with("\r\n\r\n"));
     reload(&rig, &config_with_rule(&rig, "allow any"), "\"reloaded\"");
     to_origin.send(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello\n");
-    open.recv_text_until(|text| text.ends_with("hello\n"));
-    open.send(get);
-    open.recv_text_until(|text| text.contains("destination_not_public"));
+    client.recv_text_until(|text| text.ends_with("hello\n"));
+    client.send(get);
+    client.recv_text_until(|text| text.contains("destination_not_public"));
 }
 
 /// `--watch` notices the rotation: a client that trusts the new root alone is served without a signal, and a connection
@@ -167,15 +167,15 @@ fn connection_in_use_serves_no_request_of_an_old_rule() {
 #[test]
 fn watch_notices_a_rotated_authority() {
     let rig = start_with_file("--watch");
-    let open = Conn::connect(&rig.lab.client, PROXY_ADDR);
+    let client = Conn::connect(&rig.lab.client, PROXY_ADDR);
     let get = b"GET http://a.test/ HTTP/1.1\r\nHost: a.test\r\n\r\n";
-    open.send(get);
-    open.recv_text_until(|text| text.ends_with("hello\n"));
+    client.send(get);
+    client.recv_text_until(|text| text.ends_with("hello\n"));
     rotate_authority(&rig);
     rig.proxy.wait_logged("\"reloaded\"");
     assert_eq!(rig.curl(&["https://a.test/"]), "hello\n");
-    open.send(get);
-    open.recv_text_until(|text| text.ends_with("hello\n"));
+    client.send(get);
+    client.recv_text_until(|text| text.ends_with("hello\n"));
 }
 
 /// Starts the proxy with a configuration file and this option.

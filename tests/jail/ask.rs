@@ -122,7 +122,7 @@ fn question_without_an_answer_denies_that_request_only() {
     assert!(printed.trim_end().ends_with("exit 0"), "{printed}");
 }
 
-/// What is typed is the shell's while it has the terminal.
+/// The terminal belongs to the shell, which reads what is typed.
 #[test]
 fn job_in_the_background_does_not_ask() {
     let rig = JailRig::new();

@@ -142,8 +142,8 @@ fn proxies_that_programs_are_configured_for_are_not_needed() {
         let printed = rig.succeeds(User::Root, options, &script);
         assert_eq!(printed.trim(), "from the mirror", "{program}");
     }
-    let seen = rig.scratch().read("access.log");
-    assert_contains(&seen, &["https a.test GET /maven/org/"]);
+    let log = rig.scratch().read("access.log");
+    assert_contains(&log, &["https a.test GET /maven/org/"]);
     let denied =
         format!("curl -sS -x {proxy} https://b.test/ ; curl -sS -x {proxy} http://b.test/");
     let denied = rig.run(User::Root, &with_port, &denied);

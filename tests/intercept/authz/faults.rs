@@ -33,13 +33,13 @@ fn assert_faults_deny_in_time(scheme: &str, rule: &str, gibibyte: Fault) {
     }
     for (name, address) in services {
         let check = format!("--check={scheme}://{address}{rule}");
-        let what = format!("{name}, {scheme}");
+        let case = format!("{name}, {scheme}");
         // A busy machine may be late once; a proxy without a timeout is late each time.
         let in_time = (0..3).any(|_| {
             let proxy = stage.start_proxy(&[&check, "--allow-destination=10.81.0.0/24"]);
-            denies_in_time(&stage.lab, &proxy, &what)
+            denies_in_time(&stage.lab, &proxy, &case)
         });
-        assert!(in_time, "{what}: too late each time");
+        assert!(in_time, "{case}: too late each time");
     }
     assert_eq!(
         stage.scratch.read("access.log"),
@@ -50,25 +50,25 @@ fn assert_faults_deny_in_time(scheme: &str, rule: &str, gibibyte: Fault) {
 
 /// Sends many requests at once, which all wait for the check. Then sends more of them, when the circuit breaker is
 /// open. Asserts that all are denied; returns whether in time.
-fn denies_in_time(lab: &Lab, proxy: &Process, what: &str) -> bool {
+fn denies_in_time(lab: &Lab, proxy: &Process, case: &str) -> bool {
     let (before, begun) = (peak_memory_kib(proxy), Instant::now());
     let (answers, delay) = with_wakeup_delay(|| send_at_once(lab));
     let limit = ANSWER_LIMIT + SCHEDULING_MARGIN + delay;
     for (answer, _) in &answers {
-        assert!(answer.starts_with("HTTP/1.1 503 "), "{what}: {answer}");
+        assert!(answer.starts_with("HTTP/1.1 503 "), "{case}: {answer}");
     }
     let slowest = answers.iter().map(|(_, took)| *took).max();
     let slowest = slowest.expect("there are some");
     let grown = peak_memory_kib(proxy) - before;
-    assert!(grown < MAX_GROWTH_KIB, "{what}: {grown} KiB");
-    let ((mut took, asked), later_delay) = with_wakeup_delay(|| time_denials(lab, what));
+    assert!(grown < MAX_GROWTH_KIB, "{case}: {grown} KiB");
+    let ((mut took, asked), later_delay) = with_wakeup_delay(|| time_denials(lab, case));
     // One request a second may probe whether the service is back.
-    assert!(asked <= begun.elapsed().as_secs(), "{what}: {asked} asked");
+    assert!(asked <= begun.elapsed().as_secs(), "{case}: {asked} asked");
     took.sort();
     // A denial waits for nothing but the processor.
     let median = took[took.len() / 2];
     println!(
-        "{what}: {slowest:?}, {grown} KiB; then {median:?}; wake-up delays {delay:?} and {later_delay:?}"
+        "{case}: {slowest:?}, {grown} KiB; then {median:?}; wake-up delays {delay:?} and {later_delay:?}"
     );
     slowest <= limit && median < DENIAL_LIMIT + later_delay
 }
@@ -95,7 +95,7 @@ fn send_at_once(lab: &Lab) -> Vec<(String, Duration)> {
 
 /// Sends requests one after the other on one connection; returns the time of each, and how many of them the
 /// service was asked about.
-fn time_denials(lab: &Lab, what: &str) -> (Vec<Duration>, u64) {
+fn time_denials(lab: &Lab, case: &str) -> (Vec<Duration>, u64) {
     let mut asked = 0;
     let conn = Conn::connect(&lab.client, PROXY_ADDR);
     let mut time_request = || {
@@ -103,7 +103,7 @@ fn time_denials(lab: &Lab, what: &str) -> (Vec<Duration>, u64) {
         conn.send(REQUEST);
         let answer = conn.recv_text_until(|text| text.ends_with("}\n"));
         let took = sent.elapsed();
-        assert!(answer.starts_with("HTTP/1.1 503 "), "{what}: {answer}");
+        assert!(answer.starts_with("HTTP/1.1 503 "), "{case}: {answer}");
         asked += u64::from(!answer.contains("check_suspended"));
         took
     };

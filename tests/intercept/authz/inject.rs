@@ -112,7 +112,7 @@ fn secret_does_not_follow_to_another_host() {
     // b.test is at the same address, and its certificate is the same.
     let both = rig.curl(&["--http2", "https://a.test/echo", "https://b.test/echo"]);
     assert_eq!(both.matches(SECRET).count(), 1, "{both}");
-    let asked = [
+    let misdirected = [
         "--http2",
         "-H",
         "Host: b.test",
@@ -122,7 +122,7 @@ fn secret_does_not_follow_to_another_host() {
         "%{http_code}",
         "https://a.test/echo",
     ];
-    assert_eq!(rig.curl(&asked), "421");
+    assert_eq!(rig.curl(&misdirected), "421");
     let server = rig.start_python_origin(REDIRECTING);
     let followed = rig.curl(&["-L", "https://a.test:9001/"]);
     assert!(
@@ -140,10 +140,10 @@ fn reload_reads_the_secret_again() {
     let file = stage.scratch.write("plain", SECRET);
     let inject = format!("--inject=http://a.test=X-Mine@{file}");
     let rig = stage.start(&[&inject]);
-    let open = Conn::connect(&rig.lab.client, PROXY_ADDR);
+    let client = Conn::connect(&rig.lab.client, PROXY_ADDR);
     let get = || {
-        open.send(b"GET http://a.test/echo HTTP/1.1\r\nHost: a.test\r\n\r\n");
-        open.recv_text_until(|text| text.contains(" proxy="))
+        client.send(b"GET http://a.test/echo HTTP/1.1\r\nHost: a.test\r\n\r\n");
+        client.recv_text_until(|text| text.contains(" proxy="))
     };
     assert!(get().contains(" x=treasure-1 "));
     rig.scratch.write("plain", "treasure-3\n");

@@ -124,7 +124,7 @@ fn path_that_some_servers_take_for_a_denied_one_is_denied() {
     }
 }
 
-/// What is inside such a tunnel is not visible, so a path allows none of it.
+/// The requests inside are not visible, so a rule with a path can't allow the tunnel.
 #[test]
 fn relayed_tunnel_needs_a_rule_without_a_path() {
     for (rules, status) in [
@@ -224,18 +224,18 @@ fn reload_puts_other_rules_in_force_for_open_connections() {
             conn.recv_text_until(|text| text.ends_with("hello\n") || text.ends_with("}\n"));
         answer.split(' ').nth(1).unwrap_or_default().to_owned()
     };
-    let open = Conn::connect(&rig.lab.client, PROXY_ADDR);
+    let client = Conn::connect(&rig.lab.client, PROXY_ADDR);
     assert_eq!(
-        (get(&open, "/x"), get(&open, "/")),
+        (get(&client, "/x"), get(&client, "/")),
         ("403".into(), "200".into())
     );
     rig.scratch
         .write("intercept.toml", &file("\"deny a.test\", \"allow *\""));
     rig.proxy.reload("\"reloaded\"");
-    assert_eq!(get(&open, "/"), "403");
+    assert_eq!(get(&client, "/"), "403");
     rig.scratch.write("intercept.toml", &file("\"deny *\""));
     rig.proxy.reload("denies every request");
-    assert_eq!(get(&open, "/"), "403");
+    assert_eq!(get(&client, "/"), "403");
 }
 
 /// A list that can't be used any more leaves the one before in force.

@@ -30,10 +30,10 @@ impl CheckService {
     fn wait_request(&self, path: Option<&str>) -> Value {
         match self {
             Self::Scripted(service, _) => {
-                let asked = service.next_request();
-                match asked.get("headers") {
+                let check_request = service.next_request();
+                match check_request.get("headers") {
                     Some(headers) => forward_auth_terms(headers),
-                    None => ext_authz_terms(&asked),
+                    None => ext_authz_terms(&check_request),
                 }
             }
             Self::Opa(opa) => {
@@ -47,8 +47,8 @@ impl CheckService {
 }
 
 /// The terms of an ext_authz request that all protocols have; OPA's input has the same shape.
-fn ext_authz_terms(asked: &Value) -> Value {
-    let attributes = &asked["attributes"];
+fn ext_authz_terms(check_request: &Value) -> Value {
+    let attributes = &check_request["attributes"];
     let http = &attributes["request"]["http"];
     let extensions = &attributes["contextExtensions"];
     json!({

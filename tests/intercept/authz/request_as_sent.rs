@@ -20,8 +20,8 @@ fn websocket_over_http2_is_checked_as_its_origin_gets_it() {
 fn hop_by_hop_headers_are_not_shown_to_the_check() {
     let (rig, _check) = start_with_check(&[]);
     for version in ["--http1.1", "--http2"] {
-        let open = ["-H", "X-Open: 1", version, "https://a.test/echo"];
-        assert_eq!(rig.curl_status(&open), 403, "{version}");
+        let args = ["-H", "X-Open: 1", version, "https://a.test/echo"];
+        assert_eq!(rig.curl_status(&args), 403, "{version}");
     }
     let named = ["-H", "X-Open: 1", "-H", "Connection: x-open", "--http1.1"];
     assert_eq!(

@@ -38,13 +38,17 @@ fn ext_authz_is_called_within_the_trace_of_the_request() {
     let mut service = rig.lab.balancer.enter(|| Service::ext_authz(CHECK));
     service.set_answer(r#"{"status": {}}"#);
     rig.curl(&["-H", TRACED, "http://a.test/echo"]);
-    let asked = service.next_request();
-    assert_eq!(asked["traceparent"], json!([PARENT]), "{asked}");
-    let headers = &asked["attributes"]["request"]["http"]["headers"];
-    assert_eq!(headers["traceparent"], PARENT, "{asked}");
+    let check_request = service.next_request();
+    assert_eq!(
+        check_request["traceparent"],
+        json!([PARENT]),
+        "{check_request}"
+    );
+    let headers = &check_request["attributes"]["request"]["http"]["headers"];
+    assert_eq!(headers["traceparent"], PARENT, "{check_request}");
     rig.curl(&["http://a.test/echo"]);
-    let asked = service.next_request();
-    assert_eq!(asked["traceparent"], Value::Null, "{asked}");
+    let check_request = service.next_request();
+    assert_eq!(check_request["traceparent"], Value::Null, "{check_request}");
 }
 
 #[test]
@@ -58,14 +62,14 @@ fn forward_auth_gets_the_trace_of_the_request() {
     service.set_answer(r#"{"status": 200, "headers": [], "body": ""}"#);
     let state = "tracestate: vendor=1";
     rig.curl(&["-H", TRACED, "-H", state, "http://a.test/echo"]);
-    let asked = service.next_request();
-    let headers = asked["headers"].as_array().expect("headers");
+    let check_request = service.next_request();
+    let headers = check_request["headers"].as_array().expect("headers");
     for header in [["traceparent", PARENT], ["tracestate", "vendor=1"]] {
-        assert!(headers.contains(&json!(header)), "{asked}");
+        assert!(headers.contains(&json!(header)), "{check_request}");
     }
 }
 
-/// What a client writes is logged only if it is a trace context. Nothing is invented for it, either.
+/// A client's header is logged only if it is a valid trace context, and no other one takes its place.
 #[test]
 fn invalid_trace_context_is_not_logged() {
     let rig = InterceptRig::new(&[]);

@@ -53,7 +53,7 @@ fn names_of_headers_keep_their_case() {
     }
 }
 
-/// As `nc -N` and many scripts do. The response is larger than all buffers, and the client begins to read late.
+/// `nc -N` and many scripts half-close. The response is larger than all buffers, and the client begins to read late.
 #[test]
 fn client_that_half_closes_gets_its_answer() {
     let rig = InterceptRig::new(&[ALLOW]);

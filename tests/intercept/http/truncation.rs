@@ -31,21 +31,21 @@ fn truncated_body_never_looks_complete() {
             if port == 9003 && version == "--http1.1" {
                 continue;
             }
-            let what = format!("{version} {path}");
+            let case = format!("{version} {path}");
             let url = format!("https://a.test:{port}");
             let cut = rig.try_curl(&[version, &format!("{url}/{path}")]);
             assert!(
                 matches!(cut.status.code(), Some(18 | 56 | 92)),
-                "{what}: {cut:?}"
+                "{case}: {cut:?}"
             );
             // The line of the client of HTTP/1.1 comes first.
             let before = usize::from(version == "--http2" && port != 9003);
             let line = &rig.wait_audit_lines(&format!("/{path}"), before + 1)[before];
-            assert_eq!(line["status"], 200, "{what}: {line}");
-            assert_ne!(line["end"], "complete", "{what}: {line}");
+            assert_eq!(line["status"], 200, "{case}: {line}");
+            assert_ne!(line["end"], "complete", "{case}: {line}");
             for good in ["whole", "whole-until-close"] {
                 let whole = rig.curl(&[version, &format!("{url}/{good}")]);
-                assert_eq!(whole, "0123456789", "{what}: {good}");
+                assert_eq!(whole, "0123456789", "{case}: {good}");
             }
         }
     }
@@ -121,7 +121,7 @@ fn endless_interim_responses_time_out() {
         assert_eq!(rig.curl(&[version, &format!("{url}/whole")]), "0123456789");
         let before = rig.proxy.resident_kib();
         let url = format!("{url}/interim");
-        let ((status, took), (others, peak)) = std::thread::scope(|scope| {
+        let ((status, took), (served, peak)) = std::thread::scope(|scope| {
             let flood = scope.spawn(|| {
                 let begun = Instant::now();
                 let args = ["-o", "/dev/null", "-w", "%{http_code}"];
@@ -131,19 +131,19 @@ fn endless_interim_responses_time_out() {
                     begun.elapsed(),
                 )
             });
-            let mut others = 0;
+            let mut served = 0;
             let mut peak = 0;
             while !flood.is_finished() {
                 assert_eq!(rig.curl_status(&["--http1.1", "https://a.test/echo"]), 200);
-                others += 1;
+                served += 1;
                 peak = peak.max(rig.proxy.resident_kib());
             }
-            (flood.join().expect("its end"), (others, peak))
+            (flood.join().expect("its end"), (served, peak))
         });
-        println!("{version} {port}: {status}, {took:?}; {others} others, {before} to {peak} KiB");
+        println!("{version} {port}: {status}, {took:?}; {served} served, {before} to {peak} KiB");
         assert_eq!(status, "504", "{version} {port}");
         assert!(took < Duration::from_secs(12), "{took:?}");
-        assert!(others > 1, "{version} {port}: {others} others in {took:?}");
+        assert!(served > 1, "{version} {port}: {served} served in {took:?}");
         assert!(
             peak < before + max_growth,
             "{version} {port}: {before} to {peak} KiB"

@@ -18,8 +18,8 @@ fn proxy_without_access_rules_does_not_start() {
     let ca = stage.scratch.path_text("ca");
     let listen = format!("--listen={PROXY_ADDR}");
     let start = |args: &[&str]| {
-        let usual = ["intercept", &listen, "--ca", &ca];
-        Peername::run_failing(&stage.lab.balancer, &[&usual, args].concat(), 2)
+        let common = ["intercept", &listen, "--ca", &ca];
+        Peername::run_failing(&stage.lab.balancer, &[&common, args].concat(), 2)
     };
     let errors = start(&[]);
     assert_contains(&errors, &["open proxy", "--allow-client", "--proxy-auth"]);

@@ -42,9 +42,9 @@ fn one_client_cannot_take_all_connections() {
         .filter_map(|_| Conn::try_connect(&rig.lab.client, PROXY_ADDR))
         .collect();
     let start = Instant::now();
-    let other = ["--interface", "203.0.113.10", "--max-time", "5"];
+    let from_other_client = ["--interface", "203.0.113.10", "--max-time", "5"];
     for _ in 0..10 {
-        let answer = rig.curl(&[&other[..], &["https://a.test/"]].concat());
+        let answer = rig.curl(&[&from_other_client[..], &["https://a.test/"]].concat());
         assert_eq!(answer, "hello\n");
     }
     assert!(start.elapsed() < Duration::from_secs(5));
@@ -66,10 +66,11 @@ fn passwords_of_one_client_do_not_delay_others() {
         .write("users", &format!("{}{}", entry("ann"), entry("bob")));
     let rig = stage.start(&["--proxy-auth", &users]);
     rig.lab.client.add_addresses("eth0", &["203.0.113.10/24"]);
-    let other = ["--interface", "203.0.113.10", "--proxy-user"];
+    let from_other_client = ["--interface", "203.0.113.10", "--proxy-user"];
     let ask = |user| {
         let start = Instant::now();
-        let status = rig.curl_status(&[&other[..], &[user, "http://a.test/echo"]].concat());
+        let status =
+            rig.curl_status(&[&from_other_client[..], &[user, "http://a.test/echo"]].concat());
         (status, start.elapsed())
     };
     let (status, alone) = ask("ann:secret");

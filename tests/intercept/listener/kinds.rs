@@ -123,8 +123,9 @@ fn proxy_header_names_the_client() {
             .contains("connections_failed_total{reason=\"proxy_header\"} 1")
     });
     assert!(!rig.proxy.log().contains("connections refused"));
-    let none = rig.connect_and_send(b"GET http://a.test/ HTTP/1.1\r\nHost: a.test\r\n\r\n");
-    none.wait_closed();
+    let without_header =
+        rig.connect_and_send(b"GET http://a.test/ HTTP/1.1\r\nHost: a.test\r\n\r\n");
+    without_header.wait_closed();
     rig.proxy.wait_logged("--accept-proxy expects a header");
 }
 

@@ -77,7 +77,7 @@ fn mint_rate_limit_counts_the_names_of_client_hellos() {
 fn request_many(rig: &InterceptRig, hosts: usize, options: &[&str]) -> Vec<String> {
     rig.lab.client.add_addresses("eth0", &["203.0.113.10/24"]);
     let hosts = format!("https://h[1-{hosts}].example/");
-    let usual = [
+    let common = [
         "--interface",
         "203.0.113.9",
         "-Z",
@@ -90,7 +90,7 @@ fn request_many(rig: &InterceptRig, hosts: usize, options: &[&str]) -> Vec<Strin
         "%{http_connect} %{http_code}\n",
         &hosts,
     ];
-    let output = rig.try_curl(&[&usual, options].concat());
+    let output = rig.try_curl(&[&common, options].concat());
     let text = String::from_utf8(output.stdout).expect("text");
     text.lines().map(str::to_owned).collect()
 }

@@ -114,8 +114,8 @@ fn start_client_certificate_servers(rig: &InterceptRig) -> Process {
     let script = rig
         .scratch
         .write("client_certificate_servers.py", CLIENT_CERTIFICATE_SERVERS);
-    let here = rig.scratch.path_text(".");
-    Process::start(&rig.lab.server, "/usr/bin/python3", &["-u", &script, &here])
+    let dir = rig.scratch.path_text(".");
+    Process::start(&rig.lab.server, "/usr/bin/python3", &["-u", &script, &dir])
         .wait_listening(&[9012, 9013].map(|port| v4([10, 81, 0, 1], port)))
 }
 
@@ -252,8 +252,8 @@ fn make_stage() -> InterceptLab {
     let script = stage
         .scratch
         .write("certificates.py", include_str!("certificates.py"));
-    let here = stage.scratch.path_text(".");
-    let args = ["-W", "ignore", &script, &here];
+    let dir = stage.scratch.path_text(".");
+    let args = ["-W", "ignore", &script, &dir];
     stage.lab.client.run("/usr/bin/python3", &args);
     stage
 }

@@ -11,18 +11,18 @@ use crate::harness::rig::intercept::{InterceptRig, PROXY_ADDR, recv_head};
 
 const ORIGIN: std::net::SocketAddr = v4([10, 81, 0, 1], 9001);
 
-/// Whether the client or the origin began the authentication, and however busy the client is elsewhere.
+/// It does so whether the client or the origin began the authentication, and however busy the client is elsewhere.
 #[test]
 fn leased_connection_expires_when_idle() {
     let rig = InterceptRig::new(&["--workers=1", "--idle-timeout=4s"]);
     let origin = Backend::listen(&rig.lab.server, ORIGIN);
     let client = Conn::connect(&rig.lab.client, PROXY_ADDR);
     let by_client = exchange(&client, CREDENTIALS, || origin.accept(), GOOD);
-    let other = Conn::connect(&rig.lab.client, PROXY_ADDR);
-    let by_origin = exchange(&other, "", || origin.accept(), CHALLENGE);
+    let other_client = Conn::connect(&rig.lab.client, PROXY_ADDR);
+    let by_origin = exchange(&other_client, "", || origin.accept(), CHALLENGE);
     let deadline = Instant::now() + Duration::from_secs(30);
     let ended = poll_until(deadline, || {
-        for conn in [&client, &other] {
+        for conn in [&client, &other_client] {
             conn.send(b"HEAD http://a.test/echo HTTP/1.1\r\nHost: a.test\r\n\r\n");
             assert!(recv_head(conn).starts_with("HTTP/1.1 200 "));
         }
@@ -39,12 +39,12 @@ fn leased_connection_lives_as_long_as_its_client() {
     let origin = Backend::listen(&rig.lab.server, ORIGIN);
     let client = Conn::connect(&rig.lab.client, PROXY_ADDR);
     let mut up = exchange(&client, CREDENTIALS, || origin.accept(), GOOD);
-    let other = Conn::connect(&rig.lab.client, PROXY_ADDR);
-    let others = exchange(&other, "", || origin.accept(), GOOD);
+    let other_client = Conn::connect(&rig.lab.client, PROXY_ADDR);
+    let other_up = exchange(&other_client, "", || origin.accept(), GOOD);
     up = exchange(&client, "", || up, GOOD);
     drop(client);
     assert_eq!(up.wait_closed().0, End::Fin);
-    exchange(&other, "", || others, GOOD);
+    exchange(&other_client, "", || other_up, GOOD);
     drop(origin);
 }
 

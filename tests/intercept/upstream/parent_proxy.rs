@@ -13,10 +13,10 @@ fn all_requests_go_through_the_parent() {
     for url in ["https://a.test/echo", "http://a.test/echo"] {
         assert!(rig.curl(&[url]).starts_with("GET a.test "), "{url}");
     }
-    let seen = rig.wait_origin_log(2);
+    let log = rig.wait_origin_log(2);
     assert!(
-        seen.iter().all(|line| line.starts_with("10.81.0.1 ")),
-        "the parent's address: {seen:?}"
+        log.iter().all(|line| line.starts_with("10.81.0.1 ")),
+        "the parent's address: {log:?}"
     );
     assert!(!rig.proxy.log().contains("secret"));
 }

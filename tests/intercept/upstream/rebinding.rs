@@ -7,7 +7,7 @@ use crate::harness::conn::Conn;
 use crate::harness::lab::Process;
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig};
 
-/// By a name server of the test's own. A name encodes its answers, one label per query: `here` is the origin,
+/// The name server takes its answers from the name, one label per query: `here` is the origin,
 /// `self` this host, `meta` the metadata service; several in one label are one answer.
 #[test]
 fn checked_address_is_the_one_connected_to() {

@@ -33,9 +33,9 @@ fn unprocessed_request_is_retried_with_any_method() {
             "POST 1000",
             "{path}"
         );
-        let seen = requests_seen(&rig, &origin, path);
-        assert_eq!(seen.len(), 2, "{path}: {seen:?}");
-        assert_ne!(seen[0], seen[1], "{path}: another connection");
+        let requests = requests_seen(&rig, &origin, path);
+        assert_eq!(requests.len(), 2, "{path}: {requests:?}");
+        assert_ne!(requests[0], requests[1], "{path}: another connection");
     }
 }
 
@@ -58,8 +58,8 @@ fn http_1_1_required_is_obeyed_and_remembered() {
     for _ in 0..3 {
         assert_eq!(rig.curl(&[&url("/http1")]), "GET 0");
     }
-    let seen = requests_seen(&rig, &origin, "/http1");
-    let protocols: Vec<&str> = seen
+    let requests = requests_seen(&rig, &origin, "/http1");
+    let protocols: Vec<&str> = requests
         .iter()
         .filter_map(|line| line.split(' ').nth(1))
         .collect();
@@ -152,7 +152,7 @@ fn requests_seen(rig: &InterceptRig, origin: &Process, path: &str) -> Vec<String
     });
     log.lines()
         .filter_map(|line| line.rsplit_once(' '))
-        .filter(|(_, seen)| seen.split('?').next() == Some(path))
+        .filter(|(_, target)| target.split('?').next() == Some(path))
         .map(|(head, _)| head.to_owned())
         .collect()
 }

@@ -31,14 +31,14 @@ fn streams_beyond_the_origins_limit_open_another_connection() {
         &["/echo", "/slow", "/slow", "/echo?3", "/slow", "/echo?5"],
     );
     assert_eq!(printed, "200 200 200 200 200 200");
-    let seen = rig.wait_origin_log(3);
+    let log = rig.wait_origin_log(3);
     let connection_of = |word: &str| {
-        let line = seen.iter().find(|line| line.contains(word));
+        let line = log.iter().find(|line| line.contains(word));
         line.and_then(|line| line.rsplit(' ').next())
             .expect("a connection")
     };
     let connections = HashSet::from(["/echo ", "/echo?3", "/echo?5"].map(connection_of));
-    assert_eq!(connections.len(), 2, "{seen:?}");
+    assert_eq!(connections.len(), 2, "{log:?}");
 }
 
 /// Two clients one after the other: the second reuses the first one's connection from the idle pool.
@@ -50,8 +50,8 @@ fn idle_connection_serves_another_client() {
             rig.curl(&[version, "https://a.test/"]);
         }
     }
-    let seen = rig.wait_origin_log(6);
-    assert_eq!(connections(&seen).len(), 2, "{seen:?}");
+    let log = rig.wait_origin_log(6);
+    assert_eq!(connections(&log).len(), 2, "{log:?}");
 }
 
 /// Forty concurrent requests share one handshake per connection of their client.
@@ -64,13 +64,13 @@ fn concurrent_streams_share_a_connection() {
     let urls = urls.iter().map(String::as_str);
     let args = ["--parallel", "--parallel-max", "40"];
     rig.curl(&args.into_iter().chain(urls).collect::<Vec<_>>());
-    let seen = rig.wait_origin_log(40);
+    let log = rig.wait_origin_log(40);
     let clients: HashSet<_> = rig
         .wait_audit_lines("/echo", 40)
         .iter()
         .filter_map(|line| Some(line["connection"].as_str()?.to_owned()))
         .collect();
-    assert_eq!(connections(&seen).len(), clients.len(), "{clients:?}");
+    assert_eq!(connections(&log).len(), clients.len(), "{clients:?}");
 }
 
 /// NTLM authenticates a connection by two requests on it, Negotiate by one.
@@ -129,7 +129,7 @@ fn remembered_protocol_of_an_origin_expires() {
     assert_eq!([version(), version()], ["2", "1.1"], "and asked again");
 }
 
-/// Where the client chose the address, another address is another server.
+/// A redirected client has chosen the address, and another address is another server.
 #[test]
 fn remembered_protocol_is_kept_by_address() {
     let rig = start_transparent("--transparent=203.0.113.1:8081", "redirect to :8081");
@@ -143,8 +143,8 @@ fn remembered_protocol_is_kept_by_address() {
 }
 
 /// The connections of these lines of the origin's log.
-fn connections(seen: &[String]) -> HashSet<&str> {
-    seen.iter()
+fn connections(log: &[String]) -> HashSet<&str> {
+    log.iter()
         .filter_map(|line| line.rsplit(' ').next())
         .collect()
 }

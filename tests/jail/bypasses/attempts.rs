@@ -14,7 +14,7 @@ pub(super) struct Attempt {
     pub(super) python: &'static str,
 }
 
-/// What the same attempt does as root without a jail.
+/// The result of the same attempt, as root, without a jail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Control {
     Succeeds,
@@ -26,10 +26,10 @@ pub(super) enum Control {
     OfRoot,
 }
 
-/// What is allowed in the jail of an attempt.
+/// The rules of the jail in which an attempt is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rules {
-    /// What the check service allows, a.test.
+    /// The check service allows a.test.
     Check,
     /// a.test, but for `/none` and DELETE.
     Paths,

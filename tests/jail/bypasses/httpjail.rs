@@ -30,8 +30,8 @@ fn attempts_in_httpjail() {
         let requests = bypass.rig.scratch().read("access.log");
         let mut requests = requests[requests_before..].lines();
         // Requests to the allowed host are no way out.
-        let other = requests.find(|line| !line.contains(" a.test "));
-        print_result(&attempt, &output, &contacts, other);
+        let request = requests.find(|line| !line.contains(" a.test "));
+        print_result(&attempt, &output, &contacts, request);
     }
 }
 
@@ -76,7 +76,7 @@ impl BypassRig {
     }
 }
 
-/// What attempts print although they did not get out: httpjail stopped them, or the request reached the allowed host.
+/// Output of attempts that did not get out: httpjail stopped them, or the request reached the allowed host.
 const REFUSALS: [&str; 3] = [
     "blocked by httpjail",
     "Connection timed out",
