@@ -21,6 +21,12 @@ pub(super) fn own_lines(stderr: &[u8]) -> Vec<String> {
         .collect()
 }
 
+fn sorted_own_lines(stderr: &[u8]) -> Vec<String> {
+    let mut lines = own_lines(stderr);
+    lines.sort();
+    lines
+}
+
 #[test]
 fn each_denied_destination_has_a_line_with_what_would_allow_it() {
     let rig = JailRig::without_destinations();
@@ -46,9 +52,7 @@ fn each_denied_destination_has_a_line_with_what_would_allow_it() {
             "peername: denied: metadata.test:80, once: --allow-destination 169.254.169.254:80 allows it (a cloud's metadata service: it may hand out credentials)",
             "peername: denied: private.test:80, once: --allow private.test:80 allows it",
         ];
-        let mut lines = own_lines(&output.stderr);
-        lines.sort();
-        assert_eq!(lines, expected, "{user:?}");
+        assert_eq!(sorted_own_lines(&output.stderr), expected, "{user:?}");
         assert_eq!(output.status.code(), Some(0));
         let quiet = rig.run(user, &[&["-q"], &options[..]].concat(), script);
         assert_eq!(own_lines(&quiet.stderr), [""; 0], "{user:?}");
@@ -130,14 +134,12 @@ fn remedy_without_rules_is_no_rule() {
                --port 9999";
     let http = "peername: denied: b.test:8443, once: --port 8443 allows it";
     let checked = rig.run(User::Nobody, &[&check], script);
-    let mut lines = own_lines(&checked.stderr);
-    lines.sort();
+    let lines = sorted_own_lines(&checked.stderr);
     assert_eq!(lines, [private.as_str(), http, tcp]);
     let allow_by = format!("\"allow_by\":\"{allow_destination}\"");
     assert_contains(&String::from_utf8_lossy(&checked.stdout), &[&allow_by]);
     let learned = rig.run(User::Root, &["--learn", &list], script);
-    let mut lines = own_lines(&learned.stderr);
-    lines.sort();
+    let lines = sorted_own_lines(&learned.stderr);
     let opened_port =
         "peername: denied: b.test:8443, once: --allow-destination 10.81.0.1:8443 allows it";
     // The first one is the warning of --learn.

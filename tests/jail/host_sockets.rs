@@ -1,4 +1,4 @@
-//! Unix sockets of the host that are listed, and names that are looked up outside.
+//! Unix sockets of the host (`--allow-unix`), and lookups in automounted directories.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
@@ -8,15 +8,21 @@ use std::path::Path;
 use crate::harness::lab::{Process, wait_for, wait_until};
 use crate::harness::rig::jail::{JailRig, USERS, User};
 
+/// Starts a server of the host on a Unix socket, which sends `served` to each client.
+fn start_unix_server(rig: &JailRig, path: &str) -> Process {
+    let listen = format!("UNIX-LISTEN:{path},fork,mode=777");
+    let args = [&listen, "SYSTEM:echo served"];
+    let server = Process::start(&rig.stage.lab.balancer, "socat", &args);
+    wait_until("the socket", || Path::new(path).exists());
+    server
+}
+
 /// A Unix socket of the host is out of reach, unless it or its directory is listed.
 #[test]
 fn unix_socket_is_reachable_on_request_only() {
     let rig = JailRig::new();
     let path = rig.scratch().path_text("service");
-    let listen = format!("UNIX-LISTEN:{path},fork,mode=777");
-    let args = [&listen, "SYSTEM:echo served"];
-    let _service = Process::start(&rig.stage.lab.balancer, "socat", &args);
-    wait_until("the socket", || rig.scratch().path("service").exists());
+    let _service = start_unix_server(&rig, &path);
     let script = format!("socat -u UNIX-CONNECT:{path} -");
     for user in USERS {
         let refused = rig.run(user, &[], &script);
@@ -31,7 +37,7 @@ fn unix_socket_is_reachable_on_request_only() {
     }
 }
 
-/// A socket is the same one by each of its paths.
+/// A socket is known by its file, whatever path leads there.
 #[test]
 fn unix_socket_is_allowed_by_any_path_that_leads_to_it() {
     let rig = JailRig::new();
@@ -41,15 +47,7 @@ fn unix_socket_is_allowed_by_any_path_that_leads_to_it() {
     );
     fs::create_dir(&dir).expect("a directory");
     symlink(&dir, &link).expect("a link");
-    let listen = format!("UNIX-LISTEN:{dir}/service,fork,mode=777");
-    let _service = Process::start(
-        &rig.stage.lab.balancer,
-        "socat",
-        &[&listen, "SYSTEM:echo served"],
-    );
-    wait_until("the socket", || {
-        fs::exists(format!("{dir}/service")).unwrap_or(false)
-    });
+    let _service = start_unix_server(&rig, &format!("{dir}/service"));
     let script = format!("socat -u UNIX-CONNECT:{dir}/service -");
     for allowed in [&link, &format!("{link}/service")] {
         let printed = rig.succeeds(User::Nobody, &["--allow-unix", allowed], &script);

@@ -51,7 +51,7 @@ fn stream_that_failed_is_not_retried() {
     assert_eq!(requests_seen(&rig, &origin, "/internal").len(), 1);
 }
 
-/// An origin may want HTTP/1.1 for some resources (RFC 9113, section 7), and is not asked in vain for each of them.
+/// An origin may want HTTP/1.1 for some resources (RFC 9113, section 7), and the proxy remembers that.
 #[test]
 fn http_1_1_required_is_obeyed_and_remembered() {
     let (rig, origin) = start();
