@@ -1,13 +1,36 @@
-//! Reload (SIGHUP): files are read again, all or none take effect.
+//! The configuration: errors at the start, and reloads (SIGHUP, `--watch`), by which all files take effect or none.
 
 use rustix::process::Signal;
 
 use crate::harness::addr::v4;
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
-use crate::harness::peername::BINARY;
+use crate::harness::lab::assert_contains;
+use crate::harness::peername::{BINARY, Peername, words};
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR};
 use crate::harness::rig::load::under_load;
+
+#[test]
+fn missing_prerequisite_is_named_at_the_start() {
+    let stage = InterceptLab::new();
+    let ca = stage.scratch.path_text("ca");
+    let missing = stage.scratch.path_text("missing");
+    for (options, expected) in [
+        (format!("--extra-ca={missing}"), "--extra-ca"),
+        ("--check=ftp://x/".to_owned(), "opa+http://"),
+        (format!("{CHECK} --check-take=Host"), "host can't be taken"),
+        (format!("{CHECK} --auto-passthrough"), "--check"),
+        ("--upstream-proxy=socks5://x".to_owned(), "http://HOST:PORT"),
+        ("--passthrough=*.192.0.2.1".to_owned(), "*.example.com"),
+    ] {
+        let args = [&["intercept", "--ca", &ca], &words(&options)[..]].concat();
+        let errors = Peername::run_failing(&stage.lab.balancer, &args, 2);
+        assert_contains(&errors, &[expected]);
+    }
+    let args = ["intercept", "--ca", &missing];
+    let errors = Peername::run_failing(&stage.lab.balancer, &args, 2);
+    assert_contains(&errors, &["peername ca init"]);
+}
 
 #[test]
 fn reload_applies_a_rotated_authority_and_a_new_list() {
@@ -212,6 +235,8 @@ fn reload(rig: &InterceptRig, text: &str, logged: &str) {
 }
 
 const RELOADS: usize = 100;
+
+const CHECK: &str = "--check=http://127.0.0.1:1/";
 
 /// Rotates the authority of the proxy, and has clients trust the new one alone.
 fn rotate_authority(rig: &InterceptRig) {

@@ -1,4 +1,4 @@
-//! Start, and shortage of descriptors.
+//! Shortage of descriptors and of epoll watches.
 
 use std::time::Duration;
 
@@ -6,8 +6,7 @@ use crate::harness::addr::v4;
 use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
 use crate::harness::lab::failing::no_epoll_watches_from;
-use crate::harness::lab::{Process, assert_contains, failing_calls, wait_until};
-use crate::harness::peername::{Peername, words};
+use crate::harness::lab::{Process, failing_calls, wait_until};
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR, recv_head};
 
 /// A crowd takes all descriptors; later clients wait or get an error, and afterwards all clients are served.
@@ -137,27 +136,3 @@ fn start_short_of_descriptors() -> (InterceptRig, usize) {
     });
     (rig, limit)
 }
-
-#[test]
-fn missing_prerequisite_is_named_at_the_start() {
-    let stage = InterceptLab::new();
-    let ca = stage.scratch.path_text("ca");
-    let missing = stage.scratch.path_text("missing");
-    for (options, expected) in [
-        (format!("--extra-ca={missing}"), "--extra-ca"),
-        ("--check=ftp://x/".to_owned(), "opa+http://"),
-        (format!("{CHECK} --check-take=Host"), "host can't be taken"),
-        (format!("{CHECK} --auto-passthrough"), "--check"),
-        ("--upstream-proxy=socks5://x".to_owned(), "http://HOST:PORT"),
-        ("--passthrough=*.192.0.2.1".to_owned(), "*.example.com"),
-    ] {
-        let args = [&["intercept", "--ca", &ca], &words(&options)[..]].concat();
-        let errors = Peername::run_failing(&stage.lab.balancer, &args, 2);
-        assert_contains(&errors, &[expected]);
-    }
-    let args = ["intercept", "--ca", &missing];
-    let errors = Peername::run_failing(&stage.lab.balancer, &args, 2);
-    assert_contains(&errors, &["peername ca init"]);
-}
-
-const CHECK: &str = "--check=http://127.0.0.1:1/";
