@@ -6,6 +6,7 @@ mod compat;
 mod config;
 mod docs;
 mod journal;
+mod kernels;
 mod mistakes;
 mod options;
 mod routing;

@@ -98,7 +98,7 @@ fn refusal_of_all_clients_is_logged_with_its_cause() {
                         DatagramSocket::bind(&lab.balancer, from).send(LISTEN_V4, &[sent]);
                     }
                     _ if reason == "untrusted_peer" => {
-                        Conn::assert_refused(&lab.balancer, LISTEN_V4)
+                        Conn::assert_refused(&lab.balancer, LISTEN_V4);
                     }
                     _ => drop(Conn::connect_and_send(&lab.balancer, LISTEN_V4, sent).wait_closed()),
                 }

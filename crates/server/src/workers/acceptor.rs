@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -199,6 +199,7 @@ impl<S: Serve> Acceptor<S> {
                         }
                         let _ = self.poller.delete(&listener.socket);
                         self.listeners.remove(&token);
+                        self.closed.fetch_add(1, Relaxed);
                         break;
                     }
                     Err(error) if is_per_connection_error(&error) => {}

@@ -88,7 +88,7 @@ impl<S: Serve> EventLoop<S> {
         }
     }
 
-    fn spawn(&mut self, task: WorkerTask) {
+    fn spawn(&self, task: WorkerTask) {
         self.tasks.push(task(self.phases.clone()));
     }
 

@@ -49,8 +49,10 @@ impl Phases {
 
     /// Whether the task drains: nothing new may begin.
     pub fn is_draining(&self) -> bool {
-        let is_guard_dropped = |guard: &watch::Receiver<Phase>| guard.has_changed().is_err();
-        *self.workers.borrow() >= Phase::Drain || self.guard.as_ref().is_some_and(is_guard_dropped)
+        let is_guard_gone = |guard: &watch::Receiver<Phase>| {
+            guard.has_changed().is_err() || *guard.borrow() >= Phase::Drain
+        };
+        *self.workers.borrow() >= Phase::Drain || self.guard.as_ref().is_some_and(is_guard_gone)
     }
 
     /// Whether the process will drain soon, or drains: clients should be sent elsewhere.
