@@ -177,10 +177,12 @@ impl Interceptor {
         Ok(Some(file.into()))
     }
 
-    /// Runs the interceptor in this process until the program has exited. `inherited` are the descriptors of [`Inherited`], in
-    /// the order of its fields. Returns the exit code.
-    pub(super) fn run(self, inherited: Vec<OwnedFd>) -> u8 {
-        match self.try_run(inherited) {
+    /// Runs the interceptor in this process until the program has exited. `inherited` are the channel to the jail's process and
+    /// the descriptors of [`Inherited`], in the order of its fields. Returns the exit code.
+    pub(super) fn run(self, mut inherited: Vec<OwnedFd>) -> u8 {
+        // Closed after an error was printed: the jail's process then says, too, that the interceptor did not start.
+        let channel = inherited.remove(0);
+        match self.try_run(&channel, inherited) {
             Ok(()) => 0,
             Err(error) => {
                 eprintln!("peername: the interceptor: {}", with_causes(&error));
@@ -189,22 +191,26 @@ impl Interceptor {
         }
     }
 
-    fn try_run(self, inherited: Vec<OwnedFd>) -> anyhow::Result<()> {
+    fn try_run(self, channel: &OwnedFd, inherited: Vec<OwnedFd>) -> anyhow::Result<()> {
         let inherited = Inherited::from_fds(inherited, &self)
             .context("a descriptor is missing that the jail hands over")?;
         if let Some(directory) = &self.working_directory {
             env::set_current_dir(directory)
                 .with_context(|| format!("chdir(2) to {}", directory.display()))?;
         }
-        let Some(sockets) = receive_sockets(&inherited.channel)? else {
+        let Some(sockets) = receive_sockets(channel)? else {
             return Ok(());
         };
-        block_on(self.serve(sockets, inherited))
+        block_on(self.serve(channel, sockets, inherited))
     }
 
-    async fn serve(self, sockets: Vec<OwnedFd>, inherited: Inherited) -> anyhow::Result<()> {
+    async fn serve(
+        self,
+        channel: &OwnedFd,
+        sockets: Vec<OwnedFd>,
+        inherited: Inherited,
+    ) -> anyhow::Result<()> {
         let Inherited {
-            channel,
             program,
             mediator,
             log,
@@ -284,8 +290,7 @@ impl Interceptor {
         serve_names(sockets.names_udp, sockets.names_tcp, &jail.names)
             .context("the name server of the jail")?;
         // Fails only if the jail's process has exited, because the jail could not be made.
-        let _ = fd_passing::send_word(&channel, READY, None);
-        drop(channel);
+        let _ = fd_passing::send_word(channel, READY, None);
         program.wait_exit().await?;
         // Lets the mediator's task count what was reported before the exit.
         tokio::task::yield_now().await;
@@ -309,8 +314,6 @@ impl Interceptor {
 
 /// The descriptors that the interceptor's process inherits.
 struct Inherited {
-    /// The channel to the jail's process.
-    channel: OwnedFd,
     program: PidFd,
     /// The mediator's channel.
     mediator: OwnedFd,
@@ -327,7 +330,6 @@ impl Inherited {
     fn from_fds(fds: Vec<OwnedFd>, interceptor: &Interceptor) -> Option<Self> {
         let mut fds = fds.into_iter();
         Some(Self {
-            channel: fds.next()?,
             program: fds.next()?.into(),
             mediator: fds.next()?,
             log: match interceptor.log {
