@@ -12,9 +12,9 @@ use peername_server::header_error::HeaderError;
 use peername_sys::SyscallError;
 
 use crate::backend::Backend;
+use crate::nat_probe::LIST_RULES;
 use crate::policy::destination::DestinationRefusal;
 use crate::routes::add_command;
-use crate::translation::LIST_RULES;
 
 /// The end of a connection or session. The log line, the counters and the tests all read this value.
 #[derive(Debug)]

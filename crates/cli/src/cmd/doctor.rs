@@ -12,10 +12,10 @@ mod finding;
 mod host;
 mod intercept;
 mod listener;
+mod nat;
 mod observe;
 mod readiness;
 mod tproxy;
-mod translation;
 mod udp;
 mod version;
 
@@ -204,7 +204,7 @@ impl CheckedConfig {
         } else {
             &listen
         };
-        let backends = args.backends.backends_of(client_ports)?;
+        let backends = args.backends.backends_for_listeners(client_ports)?;
         let transports = args.backends.protocol.transports();
         Ok(Self {
             file: None,
@@ -285,7 +285,7 @@ impl CheckedConfig {
             return note(backend::port_of_clients(target));
         }
         if is_routed {
-            note(translation::check(backend, mark).await);
+            note(nat::check(backend, mark).await);
         }
         if backend.transport == Transport::Udp {
             return note(udp::bound(target).await);

@@ -133,7 +133,10 @@ impl BackendArgs {
     /// # Errors
     ///
     /// Those of [`target_args::Args::targets`].
-    pub(crate) fn backends_of(&self, listen: &[SocketAddr]) -> Result<Vec<Backend>, Usage> {
+    pub(crate) fn backends_for_listeners(
+        &self,
+        listen: &[SocketAddr],
+    ) -> Result<Vec<Backend>, Usage> {
         let ports: BTreeSet<u16> = match listen {
             [] => BTreeSet::from([0]),
             listen => listen.iter().map(SocketAddr::port).collect(),

@@ -18,8 +18,8 @@ use peername_sys::throttle::Throttle;
 use tokio::net::TcpStream;
 
 use crate::backend::Backend;
+use crate::nat_probe::probe_egress;
 use crate::outcome::Failure;
-use crate::translation::emitted;
 
 /// The backend's end of a connection from a client's address.
 #[derive(Clone, Copy, Debug)]
@@ -94,7 +94,7 @@ impl ServerSide {
         if find_socket(backend, client).map_err(Failure::Local)? == TcpSocket::Missing {
             return self.verify_egress(mark);
         }
-        match emitted(Backend::new(backend, Transport::Tcp), mark, client) {
+        match probe_egress(Backend::new(backend, Transport::Tcp), mark, client) {
             Ok(Some(seen)) if seen.source == client => Ok(()),
             Err(error) => Err(Failure::Local(error)),
             Ok(_) => Err(Failure::SourceTranslated {
@@ -123,7 +123,7 @@ pub(super) fn verify_emitted(
     client: SocketAddr,
 ) -> Result<(), Failure> {
     let target = backend.address;
-    match emitted(backend, mark, client) {
+    match probe_egress(backend, mark, client) {
         Ok(Some(seen)) if seen.source != client => {
             Err(Failure::SourceTranslated { client, target })
         }

@@ -20,8 +20,8 @@ use tokio::net::TcpListener;
 use tokio::time::timeout;
 
 use crate::backend::Backend;
+use crate::nat_probe::{Emitted, LIST_RULES, fresh_source, probe_egress};
 use crate::routes::{BackendLocation, add_command, has_rule, locate_backend};
-use crate::translation::{Emitted, LIST_RULES, emitted, fresh_source};
 
 /// The finding of a successful probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -167,7 +167,7 @@ pub(crate) async fn probe_with(
             detect_overridden_rule(netlink, backend, outcome).await
         }
         BackendLocation::OtherHost => match mark {
-            Some(_) => probe_egress(backend, mark),
+            Some(_) => verify_egress(backend, mark),
             None => Ok(ProbeOutcome::OtherHost),
         },
     }
@@ -175,9 +175,12 @@ pub(crate) async fn probe_with(
 
 /// Verifies that NAT rules keep a foreign address on the way to a backend on another host. Succeeds where the device can't
 /// tell; where a packet filter drops the probe, the error is [`ReplyPathError::Syscall`].
-fn probe_egress(target: Backend, mark: Option<NonZeroU32>) -> Result<ProbeOutcome, ReplyPathError> {
+fn verify_egress(
+    target: Backend,
+    mark: Option<NonZeroU32>,
+) -> Result<ProbeOutcome, ReplyPathError> {
     let from = fresh_source(foreign_addr(target.address.ip()))?;
-    match emitted(target, mark, from) {
+    match probe_egress(target, mark, from) {
         Ok(Some(Emitted { source: seen, .. })) if seen.ip() != from.ip() => {
             Err(ReplyPathError::Rewritten {
                 target: target.address,

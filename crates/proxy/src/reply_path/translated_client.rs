@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::state::RETRY_INTERVAL;
 use crate::backend::Backend;
-use crate::translation::{emitted, fresh_source};
+use crate::nat_probe::{fresh_source, probe_egress};
 
 /// The first refused client, until its address is kept again.
 #[derive(Debug, Default)]
@@ -98,7 +98,7 @@ impl Suspect {
     /// The reason why the probe can't tell.
     fn probe(&self) -> Result<bool, String> {
         let emitted = fresh_source(self.client)
-            .and_then(|source| emitted(self.backend, self.mark, source))
+            .and_then(|source| probe_egress(self.backend, self.mark, source))
             .map_err(|error| error.to_string())?
             .ok_or_else(|| "the device does not tell what it sends".to_owned())?;
         Ok(emitted.source.ip() != self.client)

@@ -220,7 +220,7 @@ pub(crate) async fn connect_as(
     match stream::take_error(&connection).call("getsockopt(SO_ERROR)")? {
         Some(error) if error.kind() == ErrorKind::ConnectionRefused => Ok(ConnectOutcome::Refused),
         Some(error) => Err(error).call("connect(2)"),
-        // The socket does not show whether NAT replaces the source; `translation` checks that.
+        // The socket does not show whether NAT replaces the source; `nat` checks that.
         None => Ok(ConnectOutcome::Connected),
     }
 }

@@ -6,9 +6,9 @@ use std::num::NonZeroU32;
 use std::process::Command;
 
 use ipnet::IpNet;
+use peername_proxy::nat_probe::{fresh_source, probe_egress};
 use peername_proxy::reply_path::probe::foreign_addr;
 use peername_proxy::routes::{Backend, BackendLocation, locate_backend};
-use peername_proxy::translation::{emitted, fresh_source};
 use peername_sys::SyscallError;
 use peername_sys::netlink::Netlink;
 
@@ -35,7 +35,7 @@ async fn examine(backend: Backend, mark: Option<NonZeroU32>) -> Result<Finding, 
     }
     let mut kept = 0_u32;
     for (&client, rule) in &clients {
-        let seen = match emitted(backend, mark, fresh_source(client)?) {
+        let seen = match probe_egress(backend, mark, fresh_source(client)?) {
             Ok(Some(seen)) => seen,
             Ok(None) => continue,
             Err(error) if error.is_permission() => {

@@ -1,4 +1,4 @@
-//! Source translation: NAT rules of this host that replace the client's address on the way to a backend.
+//! Probes of the NAT rules of this host, which may replace the client's address on the way to a backend.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ use crate::backend::Backend;
 /// # Errors
 ///
 /// A system call failed: EPERM without the capability, and where the packet filter drops the packet.
-pub fn emitted(
+pub fn probe_egress(
     backend: Backend,
     mark: Option<NonZeroU32>,
     client: SocketAddr,
