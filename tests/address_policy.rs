@@ -73,7 +73,7 @@ impl Policies {
         Self {
             own_ports: OwnPorts {
                 ports: BTreeSet::from([OWN_PORT]),
-                transparent: false,
+                is_transparent: false,
             },
             own: OwnAddresses::fixed(own.map(|ip| (ip, host_address(ip).unwrap()))),
         }
@@ -114,7 +114,7 @@ impl Policies {
         let context = DestinationContext {
             kind_of: &host_address,
             own_ports: &self.own_ports,
-            source_is_trusted: false,
+            is_source_trusted: false,
         };
         let verdict = policy.admit(SocketAddr::new(ip, port), context);
         verdict_cell(verdict.map_err(|refusal| refusal.reason()))

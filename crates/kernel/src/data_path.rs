@@ -26,8 +26,8 @@ pub struct DataPath {
     maps: Mutex<Maps>,
     /// The number of times that all flows were evicted.
     epoch: AtomicU64,
-    /// [`DataPath::is_filtered`], as of the last check.
-    is_filtered: AtomicBool,
+    /// [`DataPath::is_reverse_path_filtered`], as of the last check.
+    is_reverse_path_filtered: AtomicBool,
     /// Owns the program and its links to devices.
     _object: Ebpf,
 }
@@ -70,7 +70,7 @@ impl DataPath {
         Ok(Self {
             maps: Mutex::new(maps),
             epoch: AtomicU64::new(0),
-            is_filtered: AtomicBool::new(sysctl::is_filtered()),
+            is_reverse_path_filtered: AtomicBool::new(sysctl::is_reverse_path_filtered()),
             _object: object,
         })
     }
@@ -82,7 +82,9 @@ impl DataPath {
     /// the maps are full, or the flow is installed already; and when `epoch` is over, because the decision may not hold any
     /// more.
     pub fn install(&self, flow: &Flow<'_>, epoch: Epoch) -> Option<InstalledFlow> {
-        if !flow.is_offloadable() || self.is_filtered() && flow.is_redirected_to_loopback() {
+        if !flow.is_offloadable()
+            || self.is_reverse_path_filtered() && flow.is_redirected_to_loopback()
+        {
             return None;
         }
         let mut maps = self.maps();
@@ -126,15 +128,19 @@ impl DataPath {
     }
 
     /// Whether the reverse path filter drops redirected IPv4 requests. Then IPv4 requests from other hosts stay in user space.
-    pub fn is_filtered(&self) -> bool {
-        self.is_filtered.load(Ordering::Relaxed)
+    pub fn is_reverse_path_filtered(&self) -> bool {
+        self.is_reverse_path_filtered.load(Ordering::Relaxed)
     }
 
     /// Reads again the sysctls that [`DataPath::attach`] set, and evicts all flows when the reverse path filter was turned on.
     /// To be called once a second.
     pub fn check_sysctls(&self) {
-        let is_filtered = sysctl::is_filtered();
-        if !self.is_filtered.swap(is_filtered, Ordering::Relaxed) && is_filtered {
+        let is_reverse_path_filtered = sysctl::is_reverse_path_filtered();
+        if !self
+            .is_reverse_path_filtered
+            .swap(is_reverse_path_filtered, Ordering::Relaxed)
+            && is_reverse_path_filtered
+        {
             self.evict_all();
         }
     }

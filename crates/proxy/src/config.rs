@@ -69,7 +69,7 @@ pub struct Targets {
 
 impl Targets {
     /// The target of clients of this address's family.
-    pub fn of_family(&self, client: IpAddr) -> Option<TargetRule> {
+    pub fn for_client(&self, client: IpAddr) -> Option<TargetRule> {
         match client {
             IpAddr::V4(_) => self.v4,
             IpAddr::V6(_) => self.v6,

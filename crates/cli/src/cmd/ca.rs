@@ -84,7 +84,7 @@ struct NewAuthority {
 
 /// Performs the action.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    perform(&args.action).map_err(ca_dir::advise)?;
+    perform(&args.action).map_err(ca_dir::suggest_ca_option)?;
     Ok(ExitCode::SUCCESS)
 }
 

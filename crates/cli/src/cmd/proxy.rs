@@ -155,7 +155,7 @@ async fn attach_data_path(setup: &Setup) -> anyhow::Result<Option<Arc<DataPath>>
         devices = devices.join(", "),
         "steady UDP sessions are left to the kernel"
     );
-    if kernel.is_filtered() {
+    if kernel.is_reverse_path_filtered() {
         tracing::warn!(
             "net.ipv4.conf.all.rp_filter is not 0: what comes over IPv4 from other hosts stays in user space for as long"
         );

@@ -127,7 +127,7 @@ fn loopback_target(value: Option<&OsStr>, default: SocketAddr) -> Option<SocketA
     let rule = match value {
         Some(text) => {
             let target: Target = target(text).to_str()?.parse().ok()?;
-            target.targets().ok()?.of_family(default.ip())?
+            target.targets().ok()?.for_client(default.ip())?
         }
         None => default.into(),
     };

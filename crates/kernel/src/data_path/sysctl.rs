@@ -17,7 +17,7 @@ pub(super) fn set_all() -> Result<(), Error> {
 
 /// Whether a sysctl makes the kernel drop IPv4 requests that are redirected to loopback, or can't be read. The kernel applies
 /// the larger of loopback's `rp_filter` and that for all devices.
-pub(super) fn is_filtered() -> bool {
+pub(super) fn is_reverse_path_filtered() -> bool {
     let mut settings = SETTINGS.into_iter().chain([RP_FILTER_ALL]);
     !settings.all(has_value)
 }

@@ -22,7 +22,7 @@ pub struct DestinationContext<'a> {
     /// The ports this process listens on.
     pub own_ports: &'a OwnPorts,
     /// Whether the client's address is trusted to send headers, so that its payload could be taken for one.
-    pub source_is_trusted: bool,
+    pub is_source_trusted: bool,
 }
 
 /// The ports this process listens on, TCP and UDP.
@@ -31,7 +31,7 @@ pub struct OwnPorts {
     /// The port numbers.
     pub ports: BTreeSet<u16>,
     /// Whether TPROXY rules redirect connections to this process: then any address may lead to it.
-    pub transparent: bool,
+    pub is_transparent: bool,
 }
 
 /// The reason why a destination is refused.
@@ -149,7 +149,7 @@ impl DestinationPolicy {
             Some(HostAddress::NetworkOrBroadcast) => return Err(DestinationRefusal::Broadcast),
             Some(HostAddress::Own) => context.admit_this_host(port)?,
             None if is_loopback => context.admit_this_host(port)?,
-            None if context.own_ports.transparent => context.admit_possible_loop()?,
+            None if context.own_ports.is_transparent => context.admit_possible_loop()?,
             None => {}
         }
         if is_listed {
@@ -172,7 +172,7 @@ impl DestinationContext<'_> {
 
     /// Admits a destination that might lead back to this process, unless its payload could then be taken for a header.
     fn admit_possible_loop(&self) -> Result<(), DestinationRefusal> {
-        if self.source_is_trusted {
+        if self.is_source_trusted {
             Err(DestinationRefusal::TrustedSource)
         } else {
             Ok(())

@@ -53,7 +53,7 @@ impl Rules {
     pub(crate) fn target_for(&self, client: IpAddr) -> Result<TargetRule, Failure> {
         let targets = &self.config.upstream.targets;
         targets
-            .of_family(client)
+            .for_client(client)
             .ok_or(Failure::NoTarget { client })
     }
 
@@ -133,7 +133,7 @@ impl Rules {
         let context = DestinationContext {
             kind_of: &|ip| self.own_addresses.kind_of(ip),
             own_ports: &self.own_ports,
-            source_is_trusted: self.config.trust.contains(client) && !self.trusts_all(client),
+            is_source_trusted: self.config.trust.contains(client) && !self.trusts_all(client),
         };
         policy.admit(destination, context).map_err(refuse)?;
         Ok(Some(Target(destination)))

@@ -258,7 +258,7 @@ fn encode_udp(encoder: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> Resul
         encoder,
         "peername_udp_sessions_opened",
         "UDP sessions opened",
-        udp.sessions_began,
+        udp.sessions_opened,
     )?;
     counters(
         encoder,

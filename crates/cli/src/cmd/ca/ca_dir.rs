@@ -72,7 +72,7 @@ fn absolute_path_in(variable: &str) -> Option<PathBuf> {
 }
 
 /// Adds the option to the error of a directory that may not be read or written.
-pub(crate) fn advise(error: anyhow::Error) -> anyhow::Error {
+pub(crate) fn suggest_ca_option(error: anyhow::Error) -> anyhow::Error {
     match error.downcast_ref() {
         Some(CaError::Io { source, .. }) if source.kind() == ErrorKind::PermissionDenied => {
             anyhow!("{error}; name one with --ca DIR")

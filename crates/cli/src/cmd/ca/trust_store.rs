@@ -22,7 +22,7 @@ pub(crate) struct TrustStore {
 }
 
 /// The authority's certificates (PEM), each by the name that OpenSSL looks it up by in a directory.
-pub(crate) fn hashed(certificates: &[CertificateDer<'_>]) -> Vec<(String, Vec<u8>)> {
+pub(crate) fn pem_by_subject_hash(certificates: &[CertificateDer<'_>]) -> Vec<(String, Vec<u8>)> {
     certificates
         .iter()
         .filter_map(|certificate| {

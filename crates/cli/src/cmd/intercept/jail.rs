@@ -215,7 +215,7 @@ fn trust_files(
         own: store.extra,
         bundle: store.bundle,
         java: store.java,
-        hashed: trust_store::hashed(authority),
+        hashed: trust_store::pem_by_subject_hash(authority),
     }
 }
 

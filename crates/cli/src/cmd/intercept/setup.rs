@@ -321,7 +321,7 @@ impl Setup {
 pub(super) fn open_authority(dir: &Path) -> anyhow::Result<Authority> {
     Authority::open(dir).map_err(|error| match error {
         CaError::Absent { .. } => Usage::from_error(error).into(),
-        error => ca_dir::advise(error.into()),
+        error => ca_dir::suggest_ca_option(error.into()),
     })
 }
 

@@ -140,7 +140,7 @@ impl Shared {
                 .map(SocketAddr::port)
                 .chain(setup.process.admin.ports())
                 .collect(),
-            transparent: setup.services.iter().any(|plan| plan.config.transparent),
+            is_transparent: setup.services.iter().any(|plan| plan.config.transparent),
         };
         for plan in &setup.services {
             let rules = Rules {

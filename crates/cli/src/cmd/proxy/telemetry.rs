@@ -111,7 +111,7 @@ pub(crate) fn log_totals(totals: &Snapshot, reloads: ReloadCounts) {
         outcomes = counts(&totals.by_outcome()),
         reloads = reloads.applied,
         reloads_refused = reloads.refused,
-        udp_sessions = udp.sessions_began,
+        udp_sessions = udp.sessions_opened,
         datagrams_received = udp.received,
         datagrams_to_upstream = udp.to_upstream,
         datagrams_replied = udp.replies,

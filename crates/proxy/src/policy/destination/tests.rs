@@ -24,21 +24,21 @@ fn admit(entries: &[&str], destination: &str) -> Result<(), DestinationRefusal> 
 fn admit_from(
     entries: &[&str],
     destination: &str,
-    source_is_trusted: bool,
+    is_source_trusted: bool,
 ) -> Result<(), DestinationRefusal> {
     let own_ports = own_ports(false);
     let context = DestinationContext {
         kind_of: &host_address,
         own_ports: &own_ports,
-        source_is_trusted,
+        is_source_trusted,
     };
     policy(entries).admit(destination.parse().unwrap(), context)
 }
 
-fn own_ports(transparent: bool) -> OwnPorts {
+fn own_ports(is_transparent: bool) -> OwnPorts {
     OwnPorts {
         ports: BTreeSet::from([8443]),
-        transparent,
+        is_transparent,
     }
 }
 
@@ -137,13 +137,13 @@ fn behind_tproxy_any_destination_may_loop() {
     let mut context = DestinationContext {
         kind_of: &host_address,
         own_ports: &own_ports(true),
-        source_is_trusted: true,
+        is_source_trusted: true,
     };
     let (policy, destination) = (policy(&["10.9.0.0/16"]), "10.9.0.1:80".parse().unwrap());
     assert_eq!(
         policy.admit(destination, context),
         Err(DestinationRefusal::TrustedSource)
     );
-    context.source_is_trusted = false;
+    context.is_source_trusted = false;
     assert_eq!(policy.admit(destination, context), Ok(()));
 }

@@ -36,7 +36,7 @@ pub struct DatagramSnapshot {
     /// Sessions open now.
     pub sessions: u64,
     /// Sessions since the start.
-    pub sessions_began: u64,
+    pub sessions_opened: u64,
     /// Datagrams from balancers.
     pub received: u64,
     /// Datagrams sent to backends.
@@ -100,7 +100,7 @@ impl DatagramCounters {
         let (ended, started) = (self.ended.load(Relaxed), self.started.load(Relaxed));
         DatagramSnapshot {
             sessions: started.saturating_sub(ended),
-            sessions_began: started,
+            sessions_opened: started,
             received: self.received.load(Relaxed),
             to_upstream: self.to_upstream.load(Relaxed),
             replies: self.replies.load(Relaxed),
