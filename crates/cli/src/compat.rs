@@ -79,7 +79,7 @@ fn compat_option(args: &[OsString]) -> Option<Result<(Program, &[OsString]), Ear
         Some(program) => Ok((program, args)),
         None => Err(EarlyExit::failure(
             2,
-            format!("--compat takes one of {}", program::NAMES.join(", ")),
+            format!("--compat takes one of {}", Program::names().join(", ")),
         )),
     })
 }

@@ -16,15 +16,21 @@ pub(super) enum Program {
 }
 
 impl Program {
+    const ALL: [Self; 4] = [
+        Self::GoMmproxy,
+        Self::MmproxyRs,
+        Self::Cloudflare,
+        Self::Udppp,
+    ];
+
     /// The program of this name: the argument of `--compat`, or the name of a link to this binary.
     pub(super) fn from_name(name: &OsStr) -> Option<Self> {
-        match name.to_str()? {
-            "go-mmproxy" => Some(Self::GoMmproxy),
-            "mmproxy-rs" => Some(Self::MmproxyRs),
-            "cloudflare-mmproxy" => Some(Self::Cloudflare),
-            "udppp" => Some(Self::Udppp),
-            _ => None,
-        }
+        Self::ALL.into_iter().find(|program| name == program.name())
+    }
+
+    /// All names, for messages.
+    pub(super) fn names() -> [&'static str; Self::ALL.len()] {
+        Self::ALL.map(Self::name)
     }
 
     /// The name that [`Program::from_name`] parses.
@@ -37,6 +43,3 @@ impl Program {
         }
     }
 }
-
-/// All names, for messages.
-pub(super) const NAMES: [&str; 4] = ["go-mmproxy", "mmproxy-rs", "cloudflare-mmproxy", "udppp"];
