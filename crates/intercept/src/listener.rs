@@ -147,8 +147,8 @@ impl ListenerService {
         drop(lists);
         let Some(_permit) = self.state.client_limit.try_acquire(client.ip()) else {
             self.refuse(&stream, peer, "too_many_connections");
-            let why = "its open connections are more than twice the number still free; raise LimitNOFILE or `ulimit -n` if this is \
-                       the normal load";
+            let why = "its open connections are more than twice as many as the free file descriptors allow; raise LimitNOFILE or `ulimit -n` \
+                       if this is the normal load";
             return warn(&TOO_MANY, client.ip(), why);
         };
         let connection = ClientConnection::new(peer, client, entry);

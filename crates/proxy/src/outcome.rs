@@ -89,7 +89,7 @@ pub enum Failure {
     Client(#[from] ClientRefusal),
     /// The client has its share of all connections already.
     #[error(
-        "its open connections are more than twice the number still free; raise LimitNOFILE or `ulimit -n` if this is the normal load"
+        "its open connections are more than twice as many as the free file descriptors allow; raise LimitNOFILE or `ulimit -n` if this is the normal load"
     )]
     TooManyConnections,
     /// The destination policy refuses the destination in the header.

@@ -83,7 +83,7 @@ fn other_protocols_are_named() {
             b"\x16\x03\x01\0\x31\x01\0\0\x2d\x03\x03",
             "FAIL  observed: a TLS ClientHello from",
         ),
-        (b"\x1b[2J", "no header, but the bytes 1b5b324a;"),
+        (b"\x1b[2J", "no PROXY header; first bytes 1b5b324a;"),
     ] {
         assert_recognized(bytes, 3, report);
     }

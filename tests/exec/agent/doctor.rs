@@ -45,7 +45,10 @@ fn policy_that_does_not_fit_the_balancer_is_named() {
         &["FAIL  container of runc: the agent refuses its connection from 192.0.2.10"],
     );
     let report = doctor.run(0, &["--port=443"]);
-    assert_contains(&report, &["warn  container of runc: the agent has it"]);
+    assert_contains(
+        &report,
+        &["warn  container of runc: the agent supervises the container"],
+    );
     let report = doctor.run(3, &["--balancer=10.81.0.2", "--port=80"]);
     assert_contains(
         &report,

@@ -49,7 +49,7 @@ fn one_client_cannot_take_all_connections() {
     }
     assert!(start.elapsed() < Duration::from_secs(5));
     rig.proxy
-        .wait_logged("more than twice the number still free");
+        .wait_logged("more than twice as many as the free file descriptors allow");
     drop(greedy);
 }
 

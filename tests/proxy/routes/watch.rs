@@ -67,7 +67,7 @@ fn restoring_the_rules_backs_off() {
     let removal = "while :; do ip rule del pref 2111 2>/dev/null; sleep 0.01; done";
     let remover = Process::start(&rig.lab.server, "sh", &["-c", removal]);
     proxy.wait_line("that the keeper waits", |line| {
-        (line.contains("again and again") && line.contains("after 1s")).then_some(())
+        (line.contains("happens repeatedly") && line.contains("after 1s")).then_some(())
     });
     drop(remover);
     let restored = proxy.log().matches("is restored").count();

@@ -220,7 +220,7 @@ fn describe(dir: &CaDir, authority: &Authority) -> anyhow::Result<()> {
     for previous in authority.predecessors().iter().map(Certificate::new) {
         writeln!(
             out,
-            "before it  SHA-256 {}, until {}",
+            "previous   SHA-256 {}, until {}",
             previous.sha256, previous.not_after
         )?;
     }

@@ -121,8 +121,8 @@ fn supervise(
 fn report_lost_privileges(no_new_privs: NoNewPrivs) {
     if no_new_privs == NoNewPrivs::Set {
         eprintln!(
-            "peername: no_new_privs is set: sudo, su, sendmail and other set-user-ID programs gain nothing below \
-             (start as root, or with CAP_SYS_ADMIN, to keep them)"
+            "peername: no_new_privs is set: sudo, su, sendmail and other set-user-ID programs get no privileges when the program \
+             starts them (start as root, or with CAP_SYS_ADMIN, to keep them)"
         );
     }
 }

@@ -157,7 +157,7 @@ async fn attach_data_path(setup: &Setup) -> anyhow::Result<Option<Arc<DataPath>>
     );
     if kernel.is_reverse_path_filtered() {
         tracing::warn!(
-            "net.ipv4.conf.all.rp_filter is not 0: what comes over IPv4 from other hosts stays in user space for as long"
+            "net.ipv4.conf.all.rp_filter is not 0: IPv4 sessions from other hosts are not offloaded while it is set"
         );
     }
     Ok(Some(Arc::new(kernel)))

@@ -40,4 +40,4 @@ fn is_missing(error: &anyhow::Error) -> bool {
 }
 
 const ESRCH: i32 = 3;
-const LIST_PROCESSES: &str = "`pgrep -a peername` lists those of peername";
+pub(super) const LIST_PROCESSES: &str = "`pgrep -a peername` lists peername's processes";

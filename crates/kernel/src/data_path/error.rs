@@ -10,7 +10,7 @@ use aya::programs::ProgramError;
 pub enum Error {
     /// The object or its maps could not be loaded.
     #[error(
-        "making the tables of the data path in the kernel, which needs Linux 6.6, CAP_BPF and CAP_NET_ADMIN at the start"
+        "creating the maps of the kernel data path, which needs Linux 6.6, CAP_BPF and CAP_NET_ADMIN at the start"
     )]
     Load(#[from] EbpfError),
     /// The kernel (its verifier) rejected the program.
@@ -31,7 +31,7 @@ pub enum Error {
     },
     /// A sysctl of loopback could not be set.
     #[error(
-        "writing {value} to {setting}, for the data path in the kernel; where it can't be written, set it from outside"
+        "writing {value} to {setting}, for the kernel data path; if /proc/sys is read-only here, set this sysctl on the host"
     )]
     Setting {
         /// The path of the sysctl.

@@ -68,7 +68,7 @@ impl Keeper {
         match answer.map_err(Error::Start)?.trim_end() {
             READY => Ok(keeper),
             "" => Err(Error::Keeper(
-                "the keeper of the routes ended at once".into(),
+                "the keeper of the routes exited before it was ready".into(),
             )),
             reason => Err(Error::Keeper(reason.to_owned())),
         }

@@ -48,7 +48,7 @@ fn describe(restored: &[String], by: Option<String>, delay: Duration) -> String 
     let repetition = match delay {
         Duration::ZERO => String::new(),
         delay => format!(
-            ". It happens again and again: the next time they are restored after {delay:?}; \
+            ". This happens repeatedly: the next restoration follows after {delay:?}; \
              docs/routes.md names the settings of programs that remove foreign rules"
         ),
     };

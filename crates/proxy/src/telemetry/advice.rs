@@ -56,7 +56,7 @@ pub fn advise(reason: &str) -> Option<&'static str> {
             "The balancer does not send what --require-tlv requires, or the client came another way: --log-tlv shows what it sends."
         }
         "too_many_connections" => {
-            "The open connections of one client are more than twice the number still free: raise LimitNOFILE or `ulimit -n` if this is the normal load."
+            "The open connections of one client are more than twice as many as the free file descriptors allow: raise LimitNOFILE or `ulimit -n` if this is the normal load."
         }
         "destination_not_listed" => {
             "Most balancers name themselves as the destination: then set a target instead of --dynamic-destination. If clients may go there, add the network to --allow-destination."

@@ -101,7 +101,7 @@ impl ProxyCollector {
         counters(
             encoder,
             "peername_worker_handoffs",
-            "TCP connections that a worker accepted and handed off to one with fewer, by worker that accepted",
+            "TCP connections that a worker accepted and handed off to a less loaded worker, by accepting worker",
             by_worker(self.workers.iter().map(|worker| worker.handed_off())),
         )
     }
@@ -120,7 +120,7 @@ fn encode_methods(encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error>
     gauges(
         encoder,
         "peername_relay_method",
-        "TCP connections that are relayed now, by what moves their bytes",
+        "TCP connections that are relayed now, by relay method",
         connections.map(|(method, count)| {
             let method = method.name();
             (MethodLabel { method }, count)

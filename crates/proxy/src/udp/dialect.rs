@@ -122,7 +122,7 @@ impl Display for Dialect {
 
 /// The error for a name that no dialect has.
 #[derive(Debug, thiserror::Error)]
-#[error("not a dialect; they are {}", Dialect::NAMES.join(", "))]
+#[error("unknown dialect; known are {}", Dialect::NAMES.join(", "))]
 pub struct UnknownDialect;
 
 impl FromStr for Dialect {

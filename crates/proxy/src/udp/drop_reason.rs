@@ -46,7 +46,7 @@ pub(crate) enum DropReason {
     #[error("a header alone: it opens the flow and is not forwarded")]
     HeaderOnly,
     /// The datagram is longer than the receive buffer, which takes any UDP datagram.
-    #[error("longer than the buffer")]
+    #[error("longer than the receive buffer")]
     Truncated,
     /// The proxy is draining, and the session would be new.
     #[error("no new sessions: the proxy is stopping")]

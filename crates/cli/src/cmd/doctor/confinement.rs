@@ -14,6 +14,7 @@ use peername_sys::process::confine::files::supported_version;
 use super::finding::Finding;
 use super::host::read_text;
 use super::intercept;
+use crate::cmd::upgrade::LIST_PROCESSES;
 
 /// Options of `peername doctor confinement`.
 #[derive(Debug, clap::Args)]
@@ -300,7 +301,6 @@ const HELPERS: [(&str, &str); 5] = [
     ),
 ];
 const KEEPER: &str = "the keeper of `--setup-routes`, which removes the rules at the end";
-const LIST_PROCESSES: &str = "`pgrep -a peername` lists those of peername";
 const LANDLOCK: &str = "Landlock";
 const APPARMOR: &str = "AppArmor";
 const SECCOMP: &str = "seccomp";

@@ -70,12 +70,12 @@ async fn examine(backend: Backend, mark: Option<NonZeroU32>) -> Result<Finding, 
         ),
         1 => Finding::ok(
             CHECK,
-            format!("{target} sees the one address that was tried as it is"),
+            format!("{target} sees the client's address unchanged (1 tried)"),
         ),
         kept => Finding::ok(
             CHECK,
             format!(
-                "{target} sees {kept} addresses as they are, one in each network of this host and its NAT rules"
+                "{target} sees clients' addresses unchanged ({kept} tried, one in each network of this host and its NAT rules)"
             ),
         ),
     })

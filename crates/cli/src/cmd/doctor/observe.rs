@@ -122,7 +122,7 @@ fn judge(peer: SocketAddr, bytes: &[u8]) -> Finding {
             CHECK,
             // Peer input is shown as hex only.
             format!(
-                "from {peer} no header, but the bytes {}",
+                "from {peer} no PROXY header; first bytes {}",
                 HEXLOWER.encode(bytes)
             ),
             switch_on,

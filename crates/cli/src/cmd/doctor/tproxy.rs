@@ -20,7 +20,7 @@ pub(super) fn listeners() -> Finding {
         ),
         Err(routes::Error::NftPermission) => Finding::ok(
             CHECK,
-            "not checked: its tables can be listed with CAP_NET_ADMIN only",
+            "not checked: peername's tables can be listed with CAP_NET_ADMIN only",
         ),
         Err(error) => Finding::broken(CHECK, error.to_string()),
     }
@@ -76,7 +76,7 @@ fn judge(ports: Vec<u16>) -> Finding {
                  `same`, with an address of this host instead of 0.0.0.0"
             ),
         ),
-        None if ports.is_empty() => Finding::ok(CHECK, "no rules of peername's"),
+        None if ports.is_empty() => Finding::ok(CHECK, "peername has no rules"),
         None => Finding::ok(
             CHECK,
             format!("rules redirect to {ports:?}, where something listens"),

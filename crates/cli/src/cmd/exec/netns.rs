@@ -81,7 +81,7 @@ fn addresses(args: &Args) -> Result<Vec<SocketAddr>, Usage> {
     if !args.listen.is_empty() {
         if let Some(port) = port_in_one_list_only(&args.listen, &args.rules.ports) {
             return Err(Usage(format!(
-                "--ports and --listen name different ports ({port} is in one of them only): with --mode \
+                "--ports and --listen name different ports (only one of them has {port}): with --mode \
                  netns give --listen alone, or the same ports in both"
             )));
         }

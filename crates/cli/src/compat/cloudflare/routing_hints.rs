@@ -68,7 +68,7 @@ async fn try_target(target: SocketAddr, mark: u32) -> [String; 3] {
         Ok(BackendLocation::OtherHost) => {
             format!("[!] FAILED: Target {ip} isn't on a local machine. {UNLIKELY}")
         }
-        Err(error) => format!("[!] FAILED: Where {ip} is can't be told: {error}."),
+        Err(error) => format!("[!] FAILED: The location of {ip} is unknown: {error}."),
     };
     let conventional = connect_from_own_address(target).await;
     let spoofed = connect_as(foreign_addr(ip), target, NonZeroU32::new(mark)).await;

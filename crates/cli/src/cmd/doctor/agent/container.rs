@@ -98,7 +98,9 @@ impl Trial<'_> {
             ),
             Outcome::Refused if self.balancer.is_none() => Finding::warn(
                 check,
-                format!("the agent has it, and refuses its connection from {balancer}"),
+                format!(
+                    "the agent supervises the container, and refuses its connection from {balancer}"
+                ),
                 "name your balancer by --balancer, and the port of your server by --port",
             ),
             Outcome::Refused => Finding::fail(

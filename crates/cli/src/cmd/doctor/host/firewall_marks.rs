@@ -29,7 +29,7 @@ fn interfaces_that_validate_marks() -> Vec<String> {
 
 fn judge(interfaces: &[String]) -> Finding {
     if interfaces.is_empty() {
-        return Finding::ok(CHECK, "lead to this host; src_valid_mark is 0");
+        return Finding::ok(CHECK, "marked packets reach this host; src_valid_mark is 0");
     }
     let settings: Vec<String> = interfaces
         .iter()
