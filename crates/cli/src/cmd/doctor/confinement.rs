@@ -136,20 +136,26 @@ fn process_findings(pid: u32) -> Vec<Finding> {
     if let Some(other) = other_program(pid) {
         return vec![other];
     }
-    let all_have = |name, value| threads.iter().all(|status| field(status, name) == value);
-    let seccomp = if all_have("Seccomp", "2") {
+    let count_with = |name, value| {
+        threads
+            .iter()
+            .filter(|status| field(status, name) == value)
+            .count()
+    };
+    let (filtered, all) = (count_with("Seccomp", "2"), threads.len());
+    let seccomp = if filtered == all {
         Finding::ok(SECCOMP, "a filter is in force in every thread")
     } else {
         Finding::fail(
             SECCOMP,
-            "no filter is in force",
+            format!("a filter is in force in {filtered} of {all} threads"),
             "start it without --no-sandbox; its log says if the kernel lacks seccomp(2)",
         )
     };
-    let no_new_privs = if all_have("NoNewPrivs", "1") {
+    let no_new_privs = if count_with("NoNewPrivs", "1") == all {
         Finding::ok("no_new_privs", "set")
     } else {
-        Finding::fail("no_new_privs", "not set", "restart it")
+        Finding::fail("no_new_privs", "not set in every thread", "restart it")
     };
     vec![
         seccomp,

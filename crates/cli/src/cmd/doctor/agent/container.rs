@@ -41,8 +41,12 @@ enum Outcome {
     NotAccepted,
     /// The server has not called listen(2), or listen(2) has not returned.
     NotListening,
-    /// The runtime or the server has failed, with this message.
-    Failed(String),
+    /// The runtime has exited before the server listened, with this message.
+    RuntimeFailed(String),
+    /// The server has reported this error.
+    ServerFailed(String),
+    /// The trial could not be made, for this reason.
+    NotTried(String),
 }
 
 /// The outcome of a trial, and what it has left behind.
@@ -70,7 +74,7 @@ impl Trial<'_> {
                 .unwrap_or_else(|_| Err(anyhow!("the trial has panicked")))
         });
         let completed = completed.unwrap_or_else(|error| Completed {
-            outcome: Outcome::failed(&error),
+            outcome: Outcome::not_tried(&error),
             leftover: None,
         });
         let check = runtime.kind.container;
@@ -123,7 +127,13 @@ impl Trial<'_> {
                 ),
                 "see the agent's log (`journalctl -u peername-agent`); try again if this host is busy",
             ),
-            Outcome::Failed(reason) => Finding::fail(
+            Outcome::NotTried(reason) => Finding::broken(check, reason),
+            Outcome::ServerFailed(report) => Finding::fail(
+                check,
+                format!("its server can't accept: {report}"),
+                "see the agent's log (`journalctl -u peername-agent`)",
+            ),
+            Outcome::RuntimeFailed(reason) => Finding::fail(
                 check,
                 reason,
                 "the runtime has said this; if it names the agent's socket or seccomp, see \"When it does not work\" in docs/agent.md; \
@@ -145,7 +155,7 @@ impl Trial<'_> {
         let mut container = Container::start(runtime, bundle)?;
         let outcome = self.connect_to(&mut container);
         Ok(Completed {
-            outcome: outcome.unwrap_or_else(|error| Outcome::failed(&error)),
+            outcome: outcome.unwrap_or_else(|error| Outcome::not_tried(&error)),
             leftover: container.remove().err(),
         })
     }
@@ -153,7 +163,7 @@ impl Trial<'_> {
     fn connect_to(&self, container: &mut Container<'_>) -> anyhow::Result<Outcome> {
         match container.wait_listening() {
             Ok(true) => {}
-            Ok(false) => return Ok(Outcome::Failed(container.wait_failure())),
+            Ok(false) => return Ok(container.wait_failure()),
             Err(error) if error.kind() == ErrorKind::TimedOut => return Ok(Outcome::NotListening),
             Err(error) => return Err(error).context("reading its server's output"),
         }
@@ -214,8 +224,8 @@ impl Trial<'_> {
 }
 
 impl Outcome {
-    fn failed(error: &anyhow::Error) -> Self {
-        Self::Failed(with_causes(error))
+    fn not_tried(error: &anyhow::Error) -> Self {
+        Self::NotTried(with_causes(error))
     }
 }
 
@@ -282,13 +292,13 @@ impl<'a> Container<'a> {
     }
 
     /// Waits for the reason why the container has exited: the server's report, or the last line of the runtime's errors.
-    fn wait_failure(&mut self) -> String {
+    fn wait_failure(&mut self) -> Outcome {
         if let Some(report) = self.report() {
-            return format!("its server can't accept: {report}");
+            return Outcome::ServerFailed(report);
         }
         let deadline = Instant::now() + ENDS_WITHIN;
         let stderr = read_until(&mut self.process.stderr, deadline, |_| false);
-        last_line(&stderr.unwrap_or_default())
+        Outcome::RuntimeFailed(last_line(&stderr.unwrap_or_default()))
     }
 
     /// Deletes the container.

@@ -35,11 +35,9 @@ impl AgentSocket {
                 agent,
             },
             Ok(Err(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
-                Self::without_agent(Finding::fail(
-                    SOCKET,
-                    format!("{shown}: this user may not connect; {access}"),
-                    "run `peername doctor agent` as the user of the container runtime; `--runtime-uid` of the agent adds one",
-                ))
+                Self::without_agent(refused_to_user(format!(
+                    "{shown}: this user may not connect; {access}"
+                )))
             }
             // The backlog is full; a container runtime's connect(2) would wait instead.
             Ok(Err(error)) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -77,15 +75,18 @@ impl AgentSocket {
 ///
 /// # Errors
 ///
-/// The finding that there is no socket.
+/// The finding that there is no socket, or that this user may not search its folder (EACCES).
 fn access(path: &Path) -> Result<String, Finding> {
     let shown = path.display();
-    let found = fs::metadata(path).map_err(|error| {
-        Finding::fail(
+    let found = fs::metadata(path).map_err(|error| match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            refused_to_user(format!("{shown}: this user may not connect: {error}"))
+        }
+        _ => Finding::fail(
             SOCKET,
             format!("{shown}: {error}, so containers whose profile names it don't start"),
             how_to_start(path),
-        )
+        ),
     })?;
     if !found.file_type().is_socket() {
         return Err(Finding::fail(
@@ -102,6 +103,14 @@ fn access(path: &Path) -> Result<String, Finding> {
         0 => format!("{users} may connect"),
         _ => format!("every user may connect, and it serves {users} and those of --runtime-uid"),
     })
+}
+
+fn refused_to_user(seen: String) -> Finding {
+    Finding::fail(
+        SOCKET,
+        seen,
+        "run `peername doctor agent` as the user of the container runtime; `--runtime-uid` of the agent adds one",
+    )
 }
 
 /// Returns the agent's process id once the agent has closed the connection, on which nothing is announced. Where the agent has
