@@ -37,7 +37,7 @@ use peername_sys::Transport;
 use peername_sys::process::launch::exit_code::PROBLEM_FOUND;
 
 use super::proxy::setup::Setup;
-use super::routes::BackendArgs;
+use super::routes::{BackendArgs, Protocol};
 use crate::config_file::{self, Kind};
 use finding::{Finding, Verdict};
 
@@ -99,7 +99,10 @@ enum Mode {
 impl Args {
     /// The configuration file to check: the one given, or the packages' one if the options name nothing to check.
     fn config(&self) -> Result<Option<PathBuf>, Usage> {
-        let names_something = self.config.is_some() || !self.listen.is_empty() || self.mark != 0;
+        let names_something = self.config.is_some()
+            || !self.listen.is_empty()
+            || self.mark != 0
+            || self.backends.protocol != Protocol::Tcp;
         if names_something || !self.backends.backends()?.is_empty() {
             return Ok(self.config.clone());
         }

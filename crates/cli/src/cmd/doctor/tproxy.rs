@@ -20,7 +20,7 @@ pub(super) fn listeners() -> Finding {
         ),
         Err(routes::Error::NftPermission) => Finding::ok(
             CHECK,
-            "not checked: peername's tables can be listed with CAP_NET_ADMIN only",
+            "not checked, nor is port `same` of --target: peername's tables can be listed with CAP_NET_ADMIN only",
         ),
         Err(error) => Finding::broken(CHECK, error.to_string()),
     }
