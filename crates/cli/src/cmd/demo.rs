@@ -5,7 +5,7 @@ mod jail;
 mod peers;
 
 use std::env;
-use std::io::{Write, stdout};
+use std::io::{self, Write, stdout};
 use std::net::SocketAddr;
 use std::process::{Child, Command, ExitCode};
 
@@ -13,6 +13,7 @@ use anyhow::{Context, ensure};
 use peername_proto::{Transport, V2Writer, write_v1};
 use peername_proxy::backend::Backend;
 use peername_proxy::routes;
+use peername_sys::Errno;
 use peername_sys::netlink::Netlink;
 use peername_sys::process::caps::{CapabilitySet, is_effective};
 use peername_sys::process::kill_on_close::KillOnClose;
@@ -83,8 +84,20 @@ async fn prepare() -> anyhow::Result<Vec<Case>> {
     }
     routes::add(&backends).await?;
     let mut cases = vec![Case::new(&V4)?];
-    cases.extend(Case::new(&V6).ok());
+    match Case::new(&V6) {
+        Ok(case) => cases.push(case),
+        Err(error) if lacks_ipv6(&error) => {}
+        Err(error) => return Err(error),
+    }
     Ok(cases)
+}
+
+/// Whether this host has no IPv6 (EAFNOSUPPORT), or none on loopback (EADDRNOTAVAIL).
+fn lacks_ipv6(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| {
+        error.kind() == io::ErrorKind::AddrNotAvailable
+            || error.raw_os_error() == Some(Errno::AFNOSUPPORT.raw_os_error())
+    })
 }
 
 /// A process of `peername proxy` in the namespaces of this thread. Dropping this kills it.
