@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 
+use peername_sys::SyscallError;
 use peername_sys::ipc::listen_fds::InheritedSocket;
 use peername_sys::socket::transparent;
 use peername_sys::socket::{BindOptions, is_ipv6_only};
 use peername_sys::udp;
-use peername_sys::{NameCall, SyscallError};
 
 use super::dialect::Dialect;
 use super::handover::ReceivedState;
@@ -249,9 +249,7 @@ impl SocketOpener for UdpOpener<'_> {
 }
 
 fn steer(socket: &UdpSocket, workers: usize, dialect: Option<Dialect>) -> Result<(), SyscallError> {
-    let workers = u32::try_from(workers)
-        .map_err(std::io::Error::other)
-        .call("so many workers")?;
+    let workers = u32::try_from(workers).unwrap_or(u32::MAX);
     match dialect {
         Some(dialect) if workers > 1 => dialect.steer(socket, workers),
         _ => Ok(()),
