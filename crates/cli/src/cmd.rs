@@ -5,7 +5,7 @@ mod completions;
 mod config;
 mod decode;
 mod demo;
-pub(crate) mod doctor;
+mod doctor;
 pub(crate) mod exec;
 pub(crate) mod forward;
 pub(crate) mod intercept;

@@ -6,10 +6,13 @@ mod check_report;
 mod cmd;
 mod compat;
 mod config_file;
+mod connect_probe;
 mod help;
 mod launcher;
+mod options;
 mod publish;
 mod separator;
+mod telemetry;
 
 use std::env;
 use std::ffi::OsString;

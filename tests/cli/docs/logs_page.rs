@@ -84,7 +84,7 @@ fn page_lists_every_field_of_a_connection() {
         "tracing::debug!(",
     );
     let totals = fields(
-        include_str!("../../../crates/cli/src/cmd/proxy/telemetry.rs"),
+        include_str!("../../../crates/cli/src/telemetry.rs"),
         "let udp = &totals.datagrams;",
     );
     assert!(connection.contains("outcome") && totals.contains("connections"));

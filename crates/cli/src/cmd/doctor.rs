@@ -5,7 +5,7 @@
 //! settings only where it can't.
 
 mod agent;
-pub(crate) mod backend;
+mod backend;
 mod backend_listener;
 mod confinement;
 mod finding;
@@ -37,8 +37,9 @@ use peername_sys::Transport;
 use peername_sys::process::launch::exit_code::PROBLEM_FOUND;
 
 use super::proxy::setup::Setup;
-use super::routes::{BackendArgs, Protocol};
 use crate::config_file::{self, Kind};
+use crate::options::backend_args::BackendArgs;
+use crate::options::protocol::Protocol;
 use finding::{Finding, Verdict};
 
 /// Options of `peername doctor`. Without a mode it checks what `peername proxy` needs.

@@ -26,7 +26,7 @@ use peername_server::workers::Workers;
 use peername_server::workers::services::ServiceHandle;
 use peername_sys::process::caps::{CapabilitySet, keep_only};
 
-use crate::cmd::proxy::telemetry::{ProxyHealth, Telemetry, log_totals};
+use crate::telemetry::{ProxyHealth, Telemetry, log_totals};
 
 pub(crate) use options::Args;
 use setup::Setup;

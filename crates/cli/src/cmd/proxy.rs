@@ -1,16 +1,12 @@
 //! `peername proxy`: strips the header and connects to the backend as the client.
 
-pub(crate) mod clients;
 mod control;
 mod destination;
-pub(crate) mod header_args;
 pub(crate) mod options;
 mod privileges;
 mod reload;
 mod route_keeper;
 pub(crate) mod setup;
-pub(crate) mod telemetry;
-pub(crate) mod udp;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -30,10 +26,10 @@ use peername_server::workers::Workers;
 use peername_sys::Transport;
 use peername_sys::netlink::{Netlink, has_ipsec_policies};
 
+use crate::telemetry::{ProxyHealth, Telemetry, log_totals};
 use control::{Control, Privileged};
 pub(crate) use options::Args;
 use setup::Setup;
-use telemetry::{ProxyHealth, Telemetry, log_totals};
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     command::run(args.clone())

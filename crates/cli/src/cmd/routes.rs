@@ -1,19 +1,15 @@
 //! `peername routes`: the policy routing rules and routes that deliver a backend's replies to this host.
 
 mod filter_options;
-pub(crate) mod target_args;
 
-use std::collections::BTreeSet;
 use std::io::{self, Write, stdout};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU32;
 use std::process::ExitCode;
 
 use peername_daemon::command::block_on;
-use peername_daemon::usage::Usage;
-use peername_proxy::config::TargetRule;
 use peername_proxy::routes::{self, Backend, RoutingEntry, Scope};
-use peername_sys::Transport;
+
+use crate::options::backend_args::BackendArgs;
 
 /// Options of `peername routes`.
 #[derive(Debug, clap::Args)]
@@ -55,127 +51,6 @@ enum Action {
         #[arg(long = "mark")]
         marks: Vec<NonZeroU32>,
     },
-}
-
-/// The options that name backends, as `peername proxy` has them, and their protocol; also of `peername doctor`.
-#[derive(Debug, Clone, clap::Args)]
-#[group(skip)]
-pub(crate) struct BackendArgs {
-    #[command(flatten)]
-    targets: target_args::Args,
-    /// The protocol of the backends
-    #[arg(short, long, default_value = "tcp")]
-    pub(super) protocol: Protocol,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Protocol {
-    Tcp,
-    Udp,
-    Both,
-}
-
-impl Protocol {
-    pub(super) fn transports(self) -> &'static [Transport] {
-        match self {
-            Self::Tcp => &[Transport::Tcp],
-            Self::Udp => &[Transport::Udp],
-            Self::Both => &[Transport::Tcp, Transport::Udp],
-        }
-    }
-
-    pub(crate) fn has_tcp(self) -> bool {
-        matches!(self, Self::Tcp | Self::Both)
-    }
-
-    pub(crate) fn has_udp(self) -> bool {
-        matches!(self, Self::Udp | Self::Both)
-    }
-
-    /// The addresses to listen on for TCP: all or none.
-    pub(crate) fn tcp(self, listen: &[SocketAddr]) -> &[SocketAddr] {
-        if self.has_tcp() { listen } else { &[] }
-    }
-
-    /// The addresses to listen on for UDP: all or none.
-    pub(crate) fn udp(self, listen: &[SocketAddr]) -> &[SocketAddr] {
-        if self.has_udp() { listen } else { &[] }
-    }
-
-    /// A backend for each address and protocol.
-    pub(crate) fn backends(self, addresses: &[SocketAddr]) -> Vec<Backend> {
-        self.transports()
-            .iter()
-            .flat_map(|&transport| {
-                addresses
-                    .iter()
-                    .map(move |&address| Backend { address, transport })
-            })
-            .collect()
-    }
-}
-
-impl BackendArgs {
-    /// The backends that are named, IPv4 first, with each protocol. Port 0 stands for all ports.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`target_args::Args::targets`]; or a backend on another host has port `same`.
-    pub(crate) fn backends(&self) -> Result<Vec<Backend>, Usage> {
-        let targets = self.targets.targets()?;
-        let addresses: Result<Vec<_>, _> = targets.iter().map(rule_address).collect();
-        Ok(self.protocol.backends(&addresses?))
-    }
-
-    /// As [`BackendArgs::backends`], for a proxy with these listeners: a backend with port `same` has each of their ports, or
-    /// port 0 without listeners.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`target_args::Args::targets`].
-    pub(crate) fn backends_for_listeners(
-        &self,
-        listen: &[SocketAddr],
-    ) -> Result<Vec<Backend>, Usage> {
-        let ports: BTreeSet<u16> = match listen {
-            [] => BTreeSet::from([0]),
-            listen => listen.iter().map(SocketAddr::port).collect(),
-        };
-        let targets = self.targets.targets()?;
-        let mut addresses = Vec::new();
-        for target in targets.iter() {
-            match target {
-                TargetRule::Fixed(target) => addresses.push(target.0),
-                TargetRule::SamePort(ip) => {
-                    addresses.extend(ports.iter().map(|&port| SocketAddr::new(ip, port)));
-                }
-            }
-        }
-        Ok(self.protocol.backends(&addresses))
-    }
-
-    /// As [`BackendArgs::backends`]; if no backend is named, all ports of loopback in both families.
-    fn backends_or_loopback(&self) -> Result<Vec<Backend>, Usage> {
-        let named = self.backends()?;
-        if !named.is_empty() {
-            return Ok(named);
-        }
-        let loopback = [IpAddr::V4(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()];
-        Ok(self
-            .protocol
-            .backends(&loopback.map(|ip| SocketAddr::new(ip, 0))))
-    }
-}
-
-/// The address that the rules of a target are for.
-fn rule_address(target: TargetRule) -> Result<SocketAddr, Usage> {
-    match target {
-        TargetRule::Fixed(target) => Ok(target.0),
-        TargetRule::SamePort(ip) if ip.is_loopback() => Ok(SocketAddr::new(ip, 0)),
-        TargetRule::SamePort(_) => Err(Usage(format!(
-            "--target {target}: rules for a backend that is not on loopback are for one port each; name it"
-        ))),
-    }
 }
 
 /// Runs `peername routes`.

@@ -1,21 +1,17 @@
 //! Checks of one backend and its reply path.
 
-use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
-use std::time::Duration;
 
 use peername_proxy::reply_path::probe::{self, ProbeOutcome, foreign_addr};
 use peername_proxy::routes::{self, Backend, BackendLocation, EntryOwner, locate_backend};
-use peername_sys::event::readiness::register_stream;
+use peername_sys::SyscallError;
 use peername_sys::netlink::Netlink;
-use peername_sys::socket::upstream::UpstreamSocket;
-use peername_sys::tcp::stream;
-use peername_sys::{NameCall, SyscallError};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::finding::Finding;
+use crate::connect_probe::{CONNECT_TIMEOUT, ConnectOutcome, connect_as};
 
 /// Finds rules of a proxy that was killed together with its route keeper.
 pub(super) async fn leftovers() -> Finding {
@@ -192,40 +188,5 @@ async fn reply_route(target: Backend) -> Result<ReplyRoute, SyscallError> {
     })
 }
 
-pub(crate) enum ConnectOutcome {
-    Connected,
-    Refused,
-    Silence,
-}
-
-/// Connects to the backend from the address `source`, with this mark.
-pub(crate) async fn connect_as(
-    source: IpAddr,
-    target: SocketAddr,
-    mark: Option<NonZeroU32>,
-) -> Result<ConnectOutcome, SyscallError> {
-    let socket = UpstreamSocket::new_tcp(target)?;
-    if let Some(mark) = mark {
-        socket.set_mark(mark.get())?;
-    }
-    socket.set_transparent()?;
-    socket.bind_any_port(source)?;
-    let connection = register_stream(socket.connect(target)?)?;
-    if timeout(CONNECT_TIMEOUT, connection.writable())
-        .await
-        .is_err()
-    {
-        return Ok(ConnectOutcome::Silence);
-    }
-    match stream::take_error(&connection).call("getsockopt(SO_ERROR)")? {
-        Some(error) if error.kind() == ErrorKind::ConnectionRefused => Ok(ConnectOutcome::Refused),
-        Some(error) => Err(error).call("connect(2)"),
-        // The socket does not show whether NAT replaces the source; `nat` checks that.
-        None => Ok(ConnectOutcome::Connected),
-    }
-}
-
 /// Any number works; this is the one in docs/routes.md.
 const EXAMPLE_MARK: Option<NonZeroU32> = NonZeroU32::new(123);
-/// Long enough for one lost SYN: the kernel retransmits it after a second.
-pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);

@@ -18,7 +18,7 @@ use peername_sys::udp;
 
 use super::options::Args;
 use super::rule_args::HeaderRequirement;
-use crate::cmd::proxy::header_args::HeaderArgs;
+use crate::options::header_args::HeaderArgs;
 
 /// Opens the listening sockets and moves this process into its private network.
 ///

@@ -10,7 +10,7 @@ use peername_daemon::value;
 use peername_exec::program::{Mechanism, ProgramError, Reason, examine, search_path};
 
 use super::rule_args::RuleArgs;
-use crate::cmd::routes::Protocol;
+use crate::options::protocol::Protocol;
 
 /// Options of `peername exec`.
 #[derive(Debug, clap::Args)]

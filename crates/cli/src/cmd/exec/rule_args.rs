@@ -12,7 +12,7 @@ use peername_exec::table::Rules;
 use peername_identity::{Network, Settings, SocketListing, SourcePolicy};
 
 use super::clients::ListJudge;
-use crate::cmd::proxy::header_args::HeaderArgs;
+use crate::options::header_args::HeaderArgs;
 
 /// Which listeners expect headers, and which headers.
 #[derive(Clone, Debug, PartialEq, clap::Args)]

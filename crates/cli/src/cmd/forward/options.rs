@@ -15,9 +15,9 @@ use peername_proxy::udp::{Dialect, UdpConfig};
 use peername_server::access::clients::RequiredTlvs;
 use peername_server::addr::Target;
 
-use crate::cmd::proxy::clients;
-use crate::cmd::proxy::udp;
-use crate::cmd::send::Header;
+use crate::options::protocol::Protocol;
+use crate::options::sent_header::Header;
+use crate::options::{clients, udp};
 
 /// Options of `peername forward`.
 #[derive(Clone, Debug, clap::Args)]
@@ -62,13 +62,6 @@ pub(crate) struct Forward {
     udp: udp::Args,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Protocol {
-    Tcp,
-    Udp,
-    Both,
-}
-
 impl Forward {
     /// The addresses to listen on; resolves names now.
     ///
@@ -81,14 +74,9 @@ impl Forward {
             return Err(Usage(text.to_owned()));
         }
         let listen = resolve_listeners("--listen", &self.listen)?;
-        let (tcp, udp) = match self.protocol {
-            Protocol::Tcp => (listen, Vec::new()),
-            Protocol::Udp => (Vec::new(), listen),
-            Protocol::Both => (listen.clone(), listen),
-        };
         Ok(ListenPlan {
-            tcp,
-            udp,
+            tcp: self.protocol.tcp(&listen).to_vec(),
+            udp: self.protocol.udp(&listen).to_vec(),
             transparent: false,
             datagrams: self.udp_config(),
             steered_by: None,

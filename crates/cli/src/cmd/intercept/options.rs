@@ -28,7 +28,7 @@ use peername_server::destination_list::{AllowedDestination, DestinationList};
 use super::check_args::CheckArgs;
 use super::rule_args::RuleArgs;
 use crate::cmd::ca::ca_dir::CaDir;
-use crate::cmd::proxy::clients::read_networks;
+use crate::options::clients::read_networks;
 
 /// Options of `peername intercept`.
 #[derive(Clone, Debug, clap::Args)]

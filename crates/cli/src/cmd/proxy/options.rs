@@ -18,9 +18,9 @@ use peername_server::destination_list::AllowedDestination;
 use peername_server::header_limits::HeaderLimits;
 
 use super::destination::destination_policy;
-use super::header_args::HeaderArgs;
-use super::udp;
-use crate::cmd::routes::{Protocol, target_args};
+use crate::options::header_args::HeaderArgs;
+use crate::options::protocol::Protocol;
+use crate::options::{target_args, udp};
 
 /// Options of `peername proxy`.
 #[derive(Clone, Debug, clap::Args)]

@@ -16,8 +16,8 @@ use peername_sys::netlink::Netlink;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::cmd::doctor::backend::{CONNECT_TIMEOUT, ConnectOutcome, connect_as};
 use crate::compat::translation::{Preflight, print_to_stderr};
+use crate::connect_probe::{CONNECT_TIMEOUT, ConnectOutcome, connect_as};
 
 /// Prints the rules and checks on standard error. Call it before privileges are dropped: iptables needs them.
 pub(in crate::compat) async fn print(preflight: &Preflight) {

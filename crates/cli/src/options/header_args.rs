@@ -30,7 +30,7 @@ pub(crate) struct HeaderArgs {
     health_checks_from: Vec<String>,
     /// A TLV that headers must have: NAME=VALUE, or 0xNN=HEX; values of one name are alternatives; may be repeated
     #[arg(long, value_name = "NAME=VALUE")]
-    pub(super) require_tlv: Vec<RequiredTlv>,
+    pub(crate) require_tlv: Vec<RequiredTlv>,
     /// The time from accept to the complete header
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = value::timeout)]
     pub(crate) header_timeout: Duration,
@@ -70,7 +70,7 @@ impl HeaderArgs {
     }
 
     /// The files of `--trust`, whose change takes a reload. Files of client lists are left out: their change takes none.
-    pub(super) fn trust_files(&self) -> impl Iterator<Item = &Path> {
+    pub(crate) fn trust_files(&self) -> impl Iterator<Item = &Path> {
         self.trust.iter().filter_map(|word| list_file(word))
     }
 

@@ -1,0 +1,149 @@
+//! The options for the header to send: of `send` and `forward`.
+
+use std::net::SocketAddr;
+use std::str::FromStr;
+
+use peername_daemon::usage::Usage;
+use peername_daemon::value::Tlv;
+use peername_proto::Transport;
+use peername_proxy::config::SendProxy;
+use peername_proxy::forward::HeaderTemplate;
+
+/// The contents of the header.
+#[derive(Clone, Debug, PartialEq, clap::Args)]
+#[group(skip)]
+pub(crate) struct Header {
+    /// The version of the header: 1 (text), 2 (binary), spp (Simple Proxy Protocol, UDP only), or none for no header
+    #[arg(long, value_name = "VERSION", default_value = "2")]
+    proxy_version: Version,
+    /// The source address in the header, or `real` for the connection's own address
+    #[arg(long, value_name = "ADDR:PORT", default_value = "real")]
+    source: Source,
+    /// A TLV to add, its value as text or as hex:…; may be repeated (version 2)
+    #[arg(long, value_name = "TYPE=VALUE")]
+    tlv: Vec<Tlv>,
+    /// Add a CRC-32C checksum (version 2)
+    #[arg(long)]
+    crc32c: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Version {
+    /// Text
+    V1,
+    /// Binary
+    V2,
+    /// Simple Proxy Protocol, UDP only
+    Spp,
+    /// No header: the payload alone is sent
+    None,
+}
+
+impl FromStr for Version {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "1" | "v1" => Ok(Self::V1),
+            "2" | "v2" => Ok(Self::V2),
+            "spp" => Ok(Self::Spp),
+            "none" => Ok(Self::None),
+            _ => Err("use 1 (text), 2 (binary), spp or none".to_owned()),
+        }
+    }
+}
+
+/// The source address in the header; `None` for the connection's own address.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Source(Option<SocketAddr>);
+
+impl FromStr for Source {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "real" => Ok(Self(None)),
+            addr => match addr.parse() {
+                Ok(addr) => Ok(Self(Some(addr))),
+                Err(_) => Err("use real, 192.0.2.1:4711 or [2001:db8::1]:4711".to_owned()),
+            },
+        }
+    }
+}
+
+impl Header {
+    /// The template of a header over TCP.
+    ///
+    /// # Errors
+    ///
+    /// [`Usage`] if the version is for UDP only, or the TLVs fit neither the version nor a header.
+    pub(crate) fn header_template(&self) -> Result<HeaderTemplate, Usage> {
+        if self.is_spp() {
+            return Err(Usage(
+                "--proxy-version spp is for UDP (--protocol udp); TCP has 1 and 2".to_owned(),
+            ));
+        }
+        self.build_template()
+    }
+
+    /// The template of a header over UDP. With the Simple Proxy Protocol only its source is used.
+    ///
+    /// # Errors
+    ///
+    /// As [`Header::header_template`], and [`Usage`] for version 1, which has no UDP.
+    pub(crate) fn datagram_header_template(&self) -> Result<HeaderTemplate, Usage> {
+        if self.proxy_version == Version::V1 {
+            return Err(Usage(
+                "--proxy-version 1 has no UDP; use 2 or spp".to_owned(),
+            ));
+        }
+        self.build_template()
+    }
+
+    /// Whether there are TLVs, which only version 2 has.
+    pub(crate) fn has_fields(&self) -> bool {
+        self.crc32c || !self.tlv.is_empty()
+    }
+
+    pub(crate) fn is_absent(&self) -> bool {
+        self.proxy_version == Version::None
+    }
+
+    pub(crate) fn is_spp(&self) -> bool {
+        self.proxy_version == Version::Spp
+    }
+
+    /// Builds the template for either transport, and refuses options that its version does not have.
+    fn build_template(&self) -> Result<HeaderTemplate, Usage> {
+        if self.proxy_version != Version::V2 && self.has_fields() {
+            return Err(Usage(
+                "--proxy-version must be 2 for --tlv and --crc32c: other versions have no TLVs"
+                    .to_owned(),
+            ));
+        }
+        if self.is_absent() && self.source.0.is_some() {
+            return Err(Usage(
+                "--source is part of a header, and --proxy-version none sends none".to_owned(),
+            ));
+        }
+        let header_template = HeaderTemplate {
+            version: match self.proxy_version {
+                Version::V1 => Some(SendProxy::V1),
+                Version::V2 | Version::Spp => Some(SendProxy::V2),
+                Version::None => None,
+            },
+            source: self.source.0,
+            tlvs: self
+                .tlv
+                .iter()
+                .map(|tlv| (tlv.kind, tlv.value.clone()))
+                .collect(),
+            crc32c: self.crc32c,
+        };
+        let example = SocketAddr::from(([192, 0, 2, 1], 1));
+        header_template
+            .header(Transport::Stream, example, example)
+            .map_err(|error| Usage(format!("--tlv: {error}")))?;
+        Ok(header_template)
+    }
+}
