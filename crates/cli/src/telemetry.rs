@@ -112,12 +112,12 @@ pub(crate) fn log_totals(totals: &Snapshot, reloads: ReloadCounts) {
         reloads = reloads.applied,
         reloads_refused = reloads.refused,
         udp_sessions = udp.sessions_opened,
-        datagrams_received = udp.received,
-        datagrams_to_upstream = udp.to_upstream,
-        datagrams_replied = udp.replies,
-        datagrams_to_downstream = udp.to_downstream,
-        datagrams_in_kernel = udp.in_kernel,
-        datagrams_dropped = counts(&udp.dropped),
+        datagrams_received = udp.totals.received,
+        datagrams_to_upstream = udp.totals.to_upstream,
+        datagrams_replied = udp.totals.replies,
+        datagrams_to_downstream = udp.totals.to_downstream,
+        datagrams_in_kernel = udp.totals.in_kernel,
+        datagrams_dropped = counts(&udp.totals.dropped),
         "stopped"
     );
 }

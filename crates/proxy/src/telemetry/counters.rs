@@ -17,8 +17,7 @@ use crate::outcome::{Failure, Fault, Outcome, SessionEnd};
 mod datagrams;
 
 use datagrams::DatagramCounters;
-pub use datagrams::DatagramSnapshot;
-pub(crate) use datagrams::DatagramTally;
+pub use datagrams::{DatagramSnapshot, DatagramTally};
 
 /// The counters of one proxy since its start.
 #[derive(Debug)]

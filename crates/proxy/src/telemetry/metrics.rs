@@ -248,6 +248,7 @@ fn encode_totals(
 
 fn encode_udp(encoder: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> Result<(), fmt::Error> {
     let udp = &snapshot.datagrams;
+    let totals = &udp.totals;
     gauge(
         encoder,
         "peername_udp_sessions",
@@ -264,19 +265,20 @@ fn encode_udp(encoder: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> Resul
         encoder,
         "peername_udp_datagrams",
         "Datagrams sent on, by direction, in user space and in the kernel",
-        directions(udp.to_upstream, udp.to_downstream),
+        directions(totals.to_upstream, totals.to_downstream),
     )?;
     counter(
         encoder,
         "peername_udp_offloaded_datagrams",
         "Datagrams that the kernel data path sent on",
-        udp.in_kernel,
+        totals.in_kernel,
     )?;
     counters(
         encoder,
         "peername_udp_dropped",
         "Datagrams dropped, by reason",
-        udp.dropped
+        totals
+            .dropped
             .iter()
             .map(|(&reason, &count)| (ReasonLabel { reason }, count)),
     )?;
@@ -284,7 +286,8 @@ fn encode_udp(encoder: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> Resul
         encoder,
         "peername_udp_evictions",
         "UDP sessions evicted for another one, by the limit that was reached",
-        udp.evicted
+        totals
+            .evicted
             .iter()
             .map(|(&reason, &count)| (ReasonLabel { reason }, count)),
     )

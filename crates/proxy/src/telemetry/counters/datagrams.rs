@@ -1,42 +1,14 @@
 //! The UDP counters: every received datagram is counted either as sent or as dropped, with the reason.
 
 use std::collections::BTreeMap;
+use std::mem;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 
-#[derive(Debug, Default)]
-pub(super) struct DatagramCounters {
-    pub(super) started: AtomicU64,
-    pub(super) ended: AtomicU64,
-    received: AtomicU64,
-    to_upstream: AtomicU64,
-    replies: AtomicU64,
-    to_downstream: AtomicU64,
-    in_kernel: AtomicU64,
-    dropped: Mutex<BTreeMap<&'static str, u64>>,
-    evicted: Mutex<BTreeMap<&'static str, u64>>,
-}
-
-/// The counts of one worker since it last flushed them.
-#[derive(Debug, Default)]
-pub(crate) struct DatagramTally {
-    pub(crate) received: u64,
-    pub(crate) to_upstream: u64,
-    pub(crate) replies: u64,
-    pub(crate) to_downstream: u64,
-    pub(crate) in_kernel: u64,
-    dropped: BTreeMap<&'static str, u64>,
-    evicted: BTreeMap<&'static str, u64>,
-}
-
-/// The UDP counters at one moment.
+/// The counters of datagrams: those of one worker since it last flushed them, or the sums of all workers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct DatagramSnapshot {
-    /// Sessions open now.
-    pub sessions: u64,
-    /// Sessions since the start.
-    pub sessions_opened: u64,
+pub struct DatagramTally {
     /// Datagrams from balancers.
     pub received: u64,
     /// Datagrams sent to backends.
@@ -54,6 +26,25 @@ pub struct DatagramSnapshot {
     pub evicted: BTreeMap<&'static str, u64>,
 }
 
+#[derive(Debug, Default)]
+pub(super) struct DatagramCounters {
+    pub(super) started: AtomicU64,
+    pub(super) ended: AtomicU64,
+    /// Locked once for each batch of datagrams.
+    totals: Mutex<DatagramTally>,
+}
+
+/// The UDP counters at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DatagramSnapshot {
+    /// Sessions open now.
+    pub sessions: u64,
+    /// Sessions since the start.
+    pub sessions_opened: u64,
+    /// The datagrams and evictions since the start.
+    pub totals: DatagramTally,
+}
+
 impl DatagramTally {
     pub(crate) fn count_evicted(&mut self, reason: &'static str) {
         *self.evicted.entry(reason).or_default() += 1;
@@ -64,36 +55,30 @@ impl DatagramTally {
     }
 }
 
-/// Adds counts by reason, and resets them.
-fn flush_reasons(
-    sums: &Mutex<BTreeMap<&'static str, u64>>,
-    counted: &mut BTreeMap<&'static str, u64>,
-) {
-    if counted.is_empty() {
-        return;
-    }
-    let mut sums = sums.lock();
-    for (reason, count) in std::mem::take(counted) {
-        *sums.entry(reason).or_default() += count;
-    }
-}
-
 impl DatagramCounters {
     /// Adds the tally, and resets it.
     pub(super) fn flush_tally(&self, tally: &mut DatagramTally) {
-        for (counter, counted) in [
-            (&self.received, &mut tally.received),
-            (&self.to_upstream, &mut tally.to_upstream),
-            (&self.replies, &mut tally.replies),
-            (&self.to_downstream, &mut tally.to_downstream),
-            (&self.in_kernel, &mut tally.in_kernel),
-        ] {
-            if *counted > 0 {
-                counter.fetch_add(std::mem::take(counted), Relaxed);
-            }
+        let DatagramTally {
+            received,
+            to_upstream,
+            replies,
+            to_downstream,
+            in_kernel,
+            dropped,
+            evicted,
+        } = mem::take(tally);
+        let mut totals = self.totals.lock();
+        totals.received += received;
+        totals.to_upstream += to_upstream;
+        totals.replies += replies;
+        totals.to_downstream += to_downstream;
+        totals.in_kernel += in_kernel;
+        for (reason, count) in dropped {
+            *totals.dropped.entry(reason).or_default() += count;
         }
-        flush_reasons(&self.dropped, &mut tally.dropped);
-        flush_reasons(&self.evicted, &mut tally.evicted);
+        for (reason, count) in evicted {
+            *totals.evicted.entry(reason).or_default() += count;
+        }
     }
 
     pub(super) fn snapshot(&self) -> DatagramSnapshot {
@@ -101,13 +86,7 @@ impl DatagramCounters {
         DatagramSnapshot {
             sessions: started.saturating_sub(ended),
             sessions_opened: started,
-            received: self.received.load(Relaxed),
-            to_upstream: self.to_upstream.load(Relaxed),
-            replies: self.replies.load(Relaxed),
-            to_downstream: self.to_downstream.load(Relaxed),
-            in_kernel: self.in_kernel.load(Relaxed),
-            dropped: self.dropped.lock().clone(),
-            evicted: self.evicted.lock().clone(),
+            totals: self.totals.lock().clone(),
         }
     }
 }
