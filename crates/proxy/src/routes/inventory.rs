@@ -57,7 +57,7 @@ impl RoutingEntry {
 
     /// Whether it is a packet filter table that marks packets for local delivery.
     pub fn sets_mark(&self) -> bool {
-        matches!(&self.kind, EntryKind::Filter(table) if table.to_string().contains(" meta mark set "))
+        matches!(&self.kind, EntryKind::Filter(table) if table.sets_mark())
     }
 
     /// Whether it is a rule that selects by firewall mark.

@@ -215,12 +215,13 @@ impl NftTable {
     }
 
     pub(super) fn reply_mark(&self) -> Option<NonZeroU32> {
-        let numbers = self
-            .name
-            .strip_prefix(TABLE_PREFIX)?
-            .strip_prefix(REPLIES)?;
-        let mark = numbers.split('_').next()?;
+        let rest = self.name.strip_prefix(TABLE_PREFIX)?;
+        let mark = rest.strip_prefix(REPLIES)?.split('_').next()?;
         mark.parse().ok()
+    }
+
+    pub(super) fn sets_mark(&self) -> bool {
+        self.rules.iter().any(|rule| rule.contains("meta mark set"))
     }
 
     /// The routing table of the owner; `None` for the administrator.
