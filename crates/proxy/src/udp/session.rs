@@ -1,10 +1,10 @@
 //! A session: one client behind one balancer, as plain data.
 
+mod commands;
 mod eviction;
 mod failover;
 mod handover;
 mod offloaded;
-mod revocation;
 pub(super) mod role;
 mod snapshot;
 pub(super) mod table;

@@ -1,7 +1,7 @@
 //! The session table of one worker: looks up the session of a datagram, opens sessions and closes them.
 //!
 //! [`super::eviction`] closes sessions at a limit, [`super::failover`] moves a session to another balancer,
-//! [`super::offloaded`] offloads sessions to the kernel, [`super::revocation`] closes those of denied clients, and
+//! [`super::offloaded`] offloads sessions to the kernel, [`super::commands`] lists them and closes those of denied clients, and
 //! [`super::verification`] checks whether backends still see the clients.
 
 use std::collections::HashMap;

@@ -1,4 +1,4 @@
-//! Commands of the control side, among them revocation: closes the sessions of clients that a changed list denies.
+//! Commands of the control side: lists the sessions, and closes those of clients that a changed list denies (revocation).
 
 use super::role::Role;
 use super::table::SessionTable;
