@@ -16,7 +16,7 @@ use super::listeners::UdpListeners;
 use super::listing::OpenSessions;
 use super::session::Session;
 use super::session::role::{AdmittedDatagram, Role};
-use super::worker::{self, SharedState};
+use super::worker::{SharedState, worker_tasks};
 use crate::forward::ForwardService;
 use crate::outcome::Failure;
 use crate::policy::claims::Claims;
@@ -42,18 +42,16 @@ pub struct UdpForwarder {
 impl UdpForwarder {
     /// Makes the tasks that serve these sockets, one for each worker that has some, and the handles of these workers.
     pub fn worker_tasks(&self, sockets: UdpListeners) -> (Vec<WorkerTask>, UdpWorkers) {
-        let limits = worker::limits(&self.config, sockets.workers());
-        let listeners: Arc<[_]> = sockets.listeners.clone().into();
-        let role = || ForwarderRole {
+        let role = |_, listeners| ForwarderRole {
             forwarder: self.clone(),
-            listeners: Arc::clone(&listeners),
+            listeners,
         };
         let shared = SharedState {
             counters: Arc::clone(&self.counters),
             kernel: None,
             sessions: self.sessions.clone(),
         };
-        worker::worker_tasks(sockets, limits, &shared, role)
+        worker_tasks(sockets, &self.config, &shared, role)
     }
 }
 

@@ -15,10 +15,9 @@ use super::handover::{FlowState, UdpWorkers};
 use super::listeners::UdpListeners;
 use super::listing::OpenSessions;
 use super::lru_table::TableLimits;
-use super::offload::KernelDataPath;
 use super::session::Session;
 use super::session::role::{AdmittedDatagram, Role};
-use super::worker::{self, SharedState};
+use super::worker::{SharedState, worker_tasks};
 use crate::outcome::Failure;
 use crate::policy::permit::Permit;
 use crate::service::{Service, ServiceCache, ServiceHandle};
@@ -33,10 +32,8 @@ use peername_sys::Transport;
 #[derive(Clone, Debug)]
 pub struct UdpProxy {
     services: ServiceHandle,
-    counters: Arc<Counters>,
     config: UdpConfig,
-    kernel: KernelDataPath,
-    sessions: OpenSessions,
+    shared: SharedState,
 }
 
 impl UdpProxy {
@@ -53,23 +50,23 @@ impl UdpProxy {
     ) -> Self {
         Self {
             services,
-            counters,
             config,
-            kernel,
-            sessions,
+            shared: SharedState {
+                counters,
+                kernel,
+                sessions,
+            },
         }
     }
 
     /// Makes the tasks that serve these sockets, one for each worker that has some, and the handles of these workers.
     pub fn worker_tasks(&self, sockets: UdpListeners) -> (Vec<WorkerTask>, UdpWorkers) {
-        let limits = worker::limits(&self.config, sockets.workers());
-        let listeners: Arc<[_]> = sockets.listeners.clone().into();
-        let role = || ProxyRole {
+        let role = |limits: TableLimits, listeners: Arc<[_]>| ProxyRole {
             services: self.services.clone(),
             known: KnownServices {
                 cache: self.services.cache(),
-                listeners: Arc::clone(&listeners),
                 last: vec![None; listeners.len()],
+                listeners,
             },
             dialect: self.config.dialect,
             headers: HeaderReader::new(
@@ -80,12 +77,7 @@ impl UdpProxy {
                 },
             ),
         };
-        let shared = SharedState {
-            counters: Arc::clone(&self.counters),
-            kernel: self.kernel.clone(),
-            sessions: self.sessions.clone(),
-        };
-        worker::worker_tasks(sockets, limits, &shared, role)
+        worker_tasks(sockets, &self.config, &self.shared, role)
     }
 }
 

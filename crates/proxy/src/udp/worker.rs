@@ -34,11 +34,12 @@ use super::session::role::Role;
 use super::session::table::SessionTable;
 use crate::telemetry::counters::Counters;
 use peername_server::addr::LocalAddr;
+use peername_server::listeners::ListenerId;
 use peername_server::workers::WorkerTask;
 use peername_server::workers::phases::Phases;
 
 /// One worker's share of the limits.
-pub(crate) fn limits(config: &UdpConfig, workers: usize) -> TableLimits {
+fn limits(config: &UdpConfig, workers: usize) -> TableLimits {
     let share = |limit: usize| limit.div_ceil(workers.max(1)).max(1);
     TableLimits {
         entries: share(config.sessions),
@@ -49,6 +50,7 @@ pub(crate) fn limits(config: &UdpConfig, workers: usize) -> TableLimits {
 }
 
 /// The state that all workers share.
+#[derive(Clone, Debug)]
 pub(crate) struct SharedState {
     pub(crate) counters: Arc<Counters>,
     pub(crate) kernel: KernelDataPath,
@@ -58,10 +60,12 @@ pub(crate) struct SharedState {
 /// Makes the tasks of UDP workers, one for each worker that has sockets, and the handles of these workers.
 pub(crate) fn worker_tasks<R: Role + Send + 'static>(
     mut sockets: UdpListeners,
-    limits: TableLimits,
+    config: &UdpConfig,
     shared: &SharedState,
-    role: impl Fn() -> R,
+    role: impl Fn(TableLimits, Arc<[(ListenerId, LocalAddr)]>) -> R,
 ) -> (Vec<WorkerTask>, UdpWorkers) {
+    let limits = limits(config, sockets.workers());
+    let listeners: Arc<[_]> = sockets.listeners.clone().into();
     let mut restored = std::mem::take(&mut sockets.restored).into_iter();
     let mut tasks = Vec::new();
     let mut handover_senders = Vec::new();
@@ -69,7 +73,7 @@ pub(crate) fn worker_tasks<R: Role + Send + 'static>(
         let gauge = Arc::<SessionGauge>::default();
         let session_commands = shared.sessions.add_worker(index, Arc::clone(&gauge));
         let (handover_sender, handover_commands) = mpsc::unbounded_channel();
-        let role = role();
+        let role = role(limits, Arc::clone(&listeners));
         let (counters, kernel) = (Arc::clone(&shared.counters), shared.kernel.clone());
         let restored = restored.next().unwrap_or_default();
         let task: WorkerTask = Box::new(move |mut phases| {
