@@ -34,7 +34,7 @@ use health::{ExecHealth, SupervisorSocket};
 pub(super) fn start(given: &Given<Args>, table: Table<'static>) -> anyhow::Result<Option<OwnedFd>> {
     let args = &given.options;
     start_process(AdminEndpoint {
-        command: "exec",
+        command: AdminCommand::Exec,
         args: args.admin.clone(),
         table,
         config: options_as_json(given),
@@ -65,14 +65,20 @@ pub(crate) fn start_process(endpoint: AdminEndpoint) -> anyhow::Result<Option<Ow
 
 /// An admin endpoint, and what it shows.
 pub(crate) struct AdminEndpoint {
-    /// The name of the subcommand.
-    pub(crate) command: &'static str,
+    pub(crate) command: AdminCommand,
     pub(crate) args: AdminArgs,
     /// The table, or the sum of those of all containers.
     pub(crate) table: Table<'static>,
     /// The options in force, as JSON.
     pub(crate) config: String,
     pub(crate) verbose: u8,
+}
+
+/// The subcommand that an endpoint reports on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AdminCommand {
+    Exec,
+    Agent,
 }
 
 /// The options in force as JSON, without the program's arguments, which may be secret.
@@ -123,11 +129,11 @@ async fn serve(
     } = process;
     let socket = Arc::new(SupervisorSocket::new(supervisor)?);
     let mut registry = Registry::default();
-    let is_agent = command == "agent";
+    let is_agent = command == AdminCommand::Agent;
     registry.register_collector(Box::new(ExecCollector { table, is_agent }));
     let level = ExecLogLevel { level, table };
     let resources = Resources {
-        command,
+        command: if is_agent { "agent" } else { "exec" },
         advise: Some(advise),
         // The agent's log level stays as it was started.
         log_level: (!is_agent).then(|| Box::new(level) as Box<dyn LogLevel>),
