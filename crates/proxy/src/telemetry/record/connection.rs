@@ -11,7 +11,6 @@ use peername_sys::socket::upstream::local_addr;
 use crate::outcome::Outcome;
 use crate::telemetry::counters::Counters;
 use crate::telemetry::record::line::{Line, LoggedTlvs, is_logged};
-use crate::telemetry::refusals;
 
 /// The record of a connection: its entry in the worker's table, and the fields that only the log line has. Dropping the record
 /// counts and logs the connection, once: at any end, and also when the proxy stops first.
@@ -86,22 +85,19 @@ impl Drop for ConnectionRecord {
         let tally = entry.stats().tally();
         self.counters
             .count_ended(entry.listener(), &self.outcome, &tally);
-        refusals::report(entry.peer(), self.client, &self.outcome);
-        if is_logged() {
-            let line = Line {
-                listener: entry.listener(),
-                is_redirected: self.is_redirected,
-                local: self.local.as_deref().copied(),
-                peer: entry.peer(),
-                since: entry.since(),
-                client: self.client,
-                target: entry.target(),
-                tlvs: self.tlvs.as_deref(),
-                tally,
-                datagrams: None,
-                outcome: &self.outcome,
-            };
-            line.log();
-        }
+        let line = Line {
+            listener: entry.listener(),
+            is_redirected: self.is_redirected,
+            local: self.local.as_deref().copied(),
+            peer: entry.peer(),
+            since: entry.since(),
+            client: self.client,
+            target: entry.target(),
+            tlvs: self.tlvs.as_deref(),
+            tally,
+            datagrams: None,
+            outcome: &self.outcome,
+        };
+        line.report();
     }
 }

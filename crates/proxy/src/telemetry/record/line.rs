@@ -11,6 +11,7 @@ use peername_server::addr::{ClaimedSource, LocalAddr, PeerAddr, Target};
 use tokio::time::Instant;
 
 use crate::outcome::Outcome;
+use crate::telemetry::refusals;
 
 /// The TLVs to log, as text.
 #[derive(Debug)]
@@ -44,8 +45,10 @@ pub(super) struct Line<'a> {
 }
 
 impl Line<'_> {
-    /// Logs the line, at debug level because peers decide how many there are.
-    pub(super) fn log(&self) {
+    /// Warns of an end that concerns more than one client, and logs the line: at debug level, because peers decide how many
+    /// there are.
+    pub(super) fn report(&self) {
+        refusals::report(self.peer, self.client, self.outcome);
         let listener = match self.local {
             Some(original) if self.is_redirected => original,
             _ => self.listener,

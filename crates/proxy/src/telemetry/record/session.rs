@@ -12,7 +12,6 @@ use tokio::time::Instant;
 use crate::outcome::Outcome;
 use crate::telemetry::counters::Counters;
 use crate::telemetry::record::line::{DatagramCounts, Line, is_logged};
-use crate::telemetry::refusals;
 
 /// The record of a session. Dropping it counts and logs the session, once: at any end, and also when the proxy stops first.
 #[derive(Debug)]
@@ -118,22 +117,19 @@ impl Drop for SessionRecord {
         }
         self.counters
             .count_session_ended(self.listener, &self.outcome, &self.tally);
-        refusals::report(self.peer, self.client, &self.outcome);
-        if is_logged() {
-            let line = Line {
-                listener: self.listener,
-                is_redirected: self.is_redirected,
-                local: self.local.as_deref().copied(),
-                peer: self.peer,
-                since: self.since,
-                client: self.client,
-                target: Some(self.target),
-                tlvs: None,
-                tally: self.tally,
-                datagrams: Some(self.datagrams),
-                outcome: &self.outcome,
-            };
-            line.log();
-        }
+        let line = Line {
+            listener: self.listener,
+            is_redirected: self.is_redirected,
+            local: self.local.as_deref().copied(),
+            peer: self.peer,
+            since: self.since,
+            client: self.client,
+            target: Some(self.target),
+            tlvs: None,
+            tally: self.tally,
+            datagrams: Some(self.datagrams),
+            outcome: &self.outcome,
+        };
+        line.report();
     }
 }
