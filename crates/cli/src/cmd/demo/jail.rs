@@ -63,7 +63,7 @@ fn answer(mut client: TcpStream, requests: &Sender<String>) -> io::Result<()> {
     let request = head.next().transpose()?.unwrap_or_default();
     // The head is read to its end: closing a socket with unread bytes resets the connection.
     head.map_while(Result::ok).find(String::is_empty);
-    // The demo has ended if nobody receives.
+    // Fails after the demo has ended.
     let _ = requests.send(request);
     client.write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\n")
 }
