@@ -7,7 +7,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
-use peername_sys::process::daemonize;
+use peername_sys::process::fork;
 use peername_sys::process::pidfd::PidFd;
 use peername_sys::{NameCall, SyscallError};
 
@@ -47,8 +47,8 @@ pub fn start(
     let mut inherited = sockets;
     inherited.push(theirs.into());
     inherited.push(PidFd::current()?.into());
-    daemonize::spawn_detached(inherited, |mut sockets| {
-        daemonize::set_thread_name(c"peername-admin");
+    fork::spawn_detached(inherited, |mut sockets| {
+        fork::set_thread_name(c"peername-admin");
         let (Some(program), Some(supervisor)) = (sockets.pop(), sockets.pop()) else {
             return 1;
         };

@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use peername_identity::SocketListing;
 use peername_sys::ipc::fd_passing;
 use peername_sys::process::pidfd::{PidFd, Signal};
-use peername_sys::process::{daemonize, memory};
+use peername_sys::process::{fork, memory};
 use peername_sys::seccomp::{self, Getsockname};
 use peername_sys::{Errno, NameCall, SyscallError};
 
@@ -89,7 +89,7 @@ enum TrialResult {
 /// announced is the missing one.
 fn try_in_child(interfaces: &[&'static Interface]) -> peername_sys::Result<TrialResult> {
     let (ours, theirs) = fd_passing::seqpacket_pair()?;
-    let child = daemonize::fork_child([theirs], |[parent]| {
+    let child = fork::fork_child([theirs], |[parent]| {
         // The parent reports what is missing.
         let _ = try_all(&parent, interfaces);
         0
@@ -106,7 +106,7 @@ fn try_in_child(interfaces: &[&'static Interface]) -> peername_sys::Result<Trial
             _ => listing = Some(SocketListing::from_word(value)),
         }
     }
-    let status = daemonize::wait_exit(child)?;
+    let status = fork::wait_exit(child)?;
     if let Some(listing) = listing {
         return Ok(TrialResult::NoneMissing(listing));
     }

@@ -25,7 +25,7 @@ use peername_sys::event::epoll::{Epoll, Interest};
 use peername_sys::ipc::listen_fds;
 use peername_sys::netlink::make_every_address_local;
 use peername_sys::process::caps::{CapabilitySet, is_effective, raise_ambient};
-use peername_sys::process::daemonize::{self, ChildProcess};
+use peername_sys::process::fork::{self, ChildProcess};
 use peername_sys::process::kill_on_close::KillOnClose;
 use peername_sys::process::launch::become_program;
 use peername_sys::process::namespace::{
@@ -68,7 +68,7 @@ pub fn start(sockets: Vec<OwnedFd>, proxy: Vec<OsString>) -> Result<(), NetnsErr
     let mut inherited = sockets;
     inherited.push(PidFd::current()?.into());
     let pid = process::id();
-    daemonize::spawn_detached(inherited, |mut sockets| {
+    fork::spawn_detached(inherited, |mut sockets| {
         let Some(program) = sockets.pop().map(PidFd::from) else {
             return 1;
         };
@@ -91,7 +91,7 @@ fn supervise(
     sockets: Vec<OwnedFd>,
     proxy: Vec<OsString>,
 ) -> Result<(), SyscallError> {
-    daemonize::set_thread_name(c"peername-netns");
+    fork::set_thread_name(c"peername-netns");
     // If this process is killed, the proxy ends; the program would be unreachable, so the kernel kills it, too.
     let _kill_on_close = match KillOnClose::new(pid, program) {
         Err(_) if program.has_exited() => return Ok(()),
@@ -130,14 +130,14 @@ fn wait_first(epoll: &Epoll, limit: Option<Duration>) -> Result<Option<u64>, Sys
 /// Executes the proxy with the sockets passed as by a service manager (sd_listen_fds(3)).
 fn become_proxy(sockets: Vec<OwnedFd>, arguments: Vec<OsString>) -> u8 {
     let count = sockets.len().to_string();
-    let ready = daemonize::set_parent_death_signal(Signal::TERM)
+    let ready = fork::set_parent_death_signal(Signal::TERM)
         .and_then(|()| raise_ambient(CapabilitySet::NET_RAW | CapabilitySet::NET_BIND_SERVICE))
         .and_then(|()| listen_fds::pass_on_exec(sockets));
     if let Err(error) = ready {
         eprintln!("peername: the proxy beside the program: {error}");
         return 1;
     }
-    daemonize::unblock_signals();
+    fork::unblock_signals();
     let mut command = Command::new("/proc/self/exe");
     command
         .args(arguments)

@@ -33,7 +33,7 @@ use peername_identity::{FILTER_PROBE, FILTER_PROBE_ERRNO};
 use peername_sys::ipc::fd_passing;
 use peername_sys::process::caps::{CapabilitySet, is_effective, keep_only, set_no_new_privs};
 use peername_sys::process::pidfd::PidFd;
-use peername_sys::process::{daemonize, limits};
+use peername_sys::process::{fork, limits};
 use peername_sys::seccomp::{self, Bypass, Getsockname, NoNewPrivs, NotificationListener};
 use peername_sys::{SyscallError, kernel_release};
 
@@ -84,7 +84,7 @@ pub fn start(mut config: SupervisorConfig) -> Result<NoNewPrivs, NotifyError> {
     let admin = config.admin.take();
     let has_admin = admin.is_some();
     let inherited: Vec<OwnedFd> = [theirs, process.into()].into_iter().chain(admin).collect();
-    daemonize::spawn_detached(inherited, |mut inherited| {
+    fork::spawn_detached(inherited, |mut inherited| {
         config.admin = has_admin.then(|| inherited.pop()).flatten();
         let Ok([launcher, process]) = <[OwnedFd; 2]>::try_from(inherited) else {
             return 1;

@@ -42,7 +42,7 @@ use std::path::Path;
 use peername_sys::ipc::fd_passing;
 use peername_sys::ipc::foreign_fd::ForeignFd;
 use peername_sys::process::caps::set_effective;
-use peername_sys::process::daemonize;
+use peername_sys::process::fork;
 use peername_sys::process::limits;
 use peername_sys::process::namespace::UserNamespace;
 use peername_sys::process::pidfd::PidFd;
@@ -79,14 +79,14 @@ pub fn spawn(
     covers: Vec<Cover>,
     log_refusals: bool,
 ) -> std::result::Result<MediatorChannel, JailError> {
-    fork(allowed, ports, covers, log_refusals)
+    fork_mediator(allowed, ports, covers, log_refusals)
         .map(MediatorChannel)
         .map_err(JailError::Mediator)
 }
 
 /// Forks the mediator, and returns the program's end of the channel. The mediator keeps only the descriptors that it is given,
 /// so [`AllowedSockets`] and [`ListenerPorts`] are taken apart for the fork.
-fn fork(
+fn fork_mediator(
     allowed: AllowedSockets,
     ports: ListenerPorts,
     covers: Vec<Cover>,
@@ -98,8 +98,8 @@ fn fork(
     let (to_interceptor, ports) = ports.into_parts();
     let mut kept = vec![mediator_end, PidFd::current()?.into(), to_interceptor];
     kept.extend(pinned);
-    daemonize::spawn_detached(kept, |mut kept| {
-        daemonize::set_thread_name(c"peername-jail");
+    fork::spawn_detached(kept, |mut kept| {
+        fork::set_thread_name(c"peername-jail");
         let allowed = AllowedSockets::from_parts(kept.split_off(3), watched);
         let Ok([channel, exit, to_interceptor]) = <[OwnedFd; 3]>::try_from(kept) else {
             return 1;

@@ -2,9 +2,9 @@
 
 pub mod caps;
 pub mod confine;
-pub mod daemonize;
 pub mod descriptors;
 pub mod executable;
+pub mod fork;
 pub mod kill_on_close;
 pub mod launch;
 pub mod limits;

@@ -1,7 +1,7 @@
 //! Options and addresses that TCP and UDP sockets have in common.
 
-pub mod addressed;
 pub mod egress_probe;
+pub mod raw_address;
 pub mod transparent;
 pub mod upstream;
 

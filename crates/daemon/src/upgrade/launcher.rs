@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use peername_sys::event::wait_readable;
 use peername_sys::ipc::fd_passing;
-use peername_sys::process::daemonize::{
+use peername_sys::process::executable::path_executed;
+use peername_sys::process::fork::{
     fork_launcher, fork_to_exec, set_thread_name, unblock_signals, wait_exit,
 };
-use peername_sys::process::executable::path_executed;
 use peername_sys::process::launch::exit_code;
 use peername_sys::process::pidfd::{PidFd, Signal};
 use peername_sys::process::stderr;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use peername_identity::Counts;
 use peername_sys::event::wait_readable;
 use peername_sys::ipc::shared_memory::create_anonymous;
-use peername_sys::process::daemonize::ChildProcess;
+use peername_sys::process::fork::ChildProcess;
 use peername_sys::process::pidfd::Signal;
 use peername_sys::seccomp;
 use peername_sys::{NameCall, SyscallError};

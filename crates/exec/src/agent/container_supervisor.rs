@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use peername_sys::SyscallError;
 use peername_sys::event::wait_readable;
-use peername_sys::process::daemonize;
+use peername_sys::process::fork;
 use peername_sys::process::namespace::{NetworkNamespace, UserNamespace};
 use peername_sys::process::secrets;
 use peername_sys::process::stderr::{self, try_write_line};
@@ -45,7 +45,7 @@ enum SupervisorError {
 
 /// Supervises a container until none of its processes is left, or until the agent ends. Returns the exit code.
 pub(super) fn run(container: SupervisedContainer, policy: &AgentPolicy) -> u8 {
-    daemonize::set_thread_name(c"peername-notify");
+    fork::set_thread_name(c"peername-notify");
     stderr::set_subject(format!("container {}", container.id));
     match supervise(container, policy) {
         Ok(()) => 0,

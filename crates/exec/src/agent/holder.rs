@@ -12,7 +12,7 @@ use std::time::Duration;
 use peername_sys::event::epoll::{Epoll, Interest};
 use peername_sys::event::wait_readable;
 use peername_sys::ipc::{fd_passing, seqpacket};
-use peername_sys::process::{daemonize, limits, user};
+use peername_sys::process::{fork, limits, user};
 use peername_sys::{SyscallError, seccomp};
 
 use super::descriptor_store::{
@@ -166,8 +166,8 @@ fn receive_all(connection: &OwnedFd, path: &Path) -> Result<Vec<StoredDescriptor
 /// Starts a holder with a socket at `path`, for as long as it is needed.
 fn start(path: &Path) -> Result<()> {
     let listener = seqpacket::listen_at(path)?;
-    daemonize::spawn_detached([listener], |[listener]| {
-        daemonize::set_thread_name(c"peername-hold");
+    fork::spawn_detached([listener], |[listener]| {
+        fork::set_thread_name(c"peername-hold");
         // The path is not removed, because another holder may have replaced the socket there.
         let served = Holder::new(listener).and_then(|mut holder| holder.serve_while_needed());
         u8::from(served.is_err())

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use peername_identity::{OPEN_CHANNEL, RefusalVerbosity, Table};
 use peername_sys::event::epoll::{Epoll, Interest};
 use peername_sys::ipc::foreign_fd::ForeignFd;
-use peername_sys::process::daemonize;
+use peername_sys::process::fork;
 use peername_sys::process::pidfd::ThreadFd;
 use peername_sys::seccomp::{Notification, NotifiedCall, ThreadCache, is_over};
 use peername_sys::tcp::foreign_listener::ForeignListener;
@@ -77,7 +77,7 @@ impl Supervisor {
         supervised: SupervisedCalls,
         program: Option<FirstProcess>,
     ) -> Result<Self> {
-        daemonize::set_thread_name(c"peername-notify");
+        fork::set_thread_name(c"peername-notify");
         supervised.calls.enable_sync_wakeup();
         let &SupervisorConfig {
             table,

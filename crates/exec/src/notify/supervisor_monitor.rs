@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use peername_sys::Result;
 use peername_sys::event::epoll::{Epoll, Interest};
 use peername_sys::process::caps::{self, CapabilitySet};
-use peername_sys::process::daemonize::{self, ChildProcess};
+use peername_sys::process::fork::{self, ChildProcess};
 use peername_sys::process::pidfd::{PidFd, Signal, descendants};
 use peername_sys::process::stderr::try_write_line;
 use peername_sys::seccomp::{Notification, NotificationListener, is_over};
@@ -114,7 +114,7 @@ fn fork_monitor(supervised: &SupervisedCalls, first: &FirstProcess) -> Result<Ch
         first.process.try_clone()?.into(),
     ];
     ChildProcess::fork(inherited, |[supervisor, calls, process]| {
-        daemonize::set_thread_name(c"peername-guard");
+        fork::set_thread_name(c"peername-guard");
         // The monitor only ends the program. If the other capabilities can't be dropped, that is no reason to fail.
         if caps::is_effective(CapabilitySet::SYS_PTRACE) {
             let _ = caps::keep_only(CapabilitySet::KILL);

@@ -13,7 +13,7 @@ use peername_sys::process::namespace::UserNamespace;
 use peername_sys::process::user::act_as::{act_as, enter_directories};
 use peername_sys::process::user::task_status::TaskStatus;
 use peername_sys::seccomp::Notification;
-use peername_sys::socket::addressed;
+use peername_sys::socket::raw_address;
 use peername_sys::{Result, SyscallError};
 
 use super::call_error::CallError;
@@ -138,10 +138,10 @@ impl RootDirectory {
         path: &Path,
     ) -> std::result::Result<Option<File>, CallError> {
         let address = unix_address(path)?;
-        self.run_in_directories(caller, directories, || addressed::bind(&socket, &address))?;
+        self.run_in_directories(caller, directories, || raw_address::bind(&socket, &address))?;
         // The socket is bound now, so a failure to find its file must not fail the call.
         set_effective(CapabilitySet::NET_ADMIN).map_err(CallError::Mediator)?;
-        let file = addressed::bound_file(&socket);
+        let file = raw_address::bound_file(&socket);
         set_effective(IDLE_CAPABILITIES).map_err(CallError::Mediator)?;
         Ok(file.ok().map(File::from))
     }
@@ -180,7 +180,7 @@ impl UnixName {
     /// such an address.
     pub(super) fn from_address(address: &[u8], socket: impl AsFd) -> Option<Self> {
         let name = Self::parse(address)?;
-        addressed::is_unix(socket).then_some(name)
+        raw_address::is_unix(socket).then_some(name)
     }
 
     fn parse(address: &[u8]) -> Option<Self> {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use peername_sys::Errno;
 use peername_sys::seccomp::{Notification, NotificationListener};
-use peername_sys::socket::addressed::{Connected, connect, connect_timeout};
+use peername_sys::socket::raw_address::{Connected, connect, connect_timeout};
 use peername_sys::tcp::socket_info::is_closed;
 
 use super::call_error::{CallError, has_errno};

@@ -15,7 +15,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 
 use peername_sys::ipc::fd_passing;
-use peername_sys::socket::addressed;
+use peername_sys::socket::raw_address;
 use peername_sys::tcp::listener;
 use peername_sys::tcp::socket_info::{current_netns_cookie, netns_cookie};
 use peername_sys::{Errno, NameCall, Result};
@@ -66,12 +66,12 @@ impl ListenerPorts {
     /// Binds the socket. If a listener of the jail has the port, the listener is closed first.
     pub(super) fn bind(&mut self, socket: impl AsFd, address: &[u8]) -> io::Result<()> {
         let Some(addr) = inet_address(address) else {
-            return addressed::bind(&socket, address);
+            return raw_address::bind(&socket, address);
         };
-        let bound = match addressed::bind(&socket, address) {
+        let bound = match raw_address::bind(&socket, address) {
             Err(error) if has_errno(&error, Errno::ADDRINUSE) && self.take_port(&socket, addr) => {
                 // The stopped listener and the connections that it has accepted are still bound to the port.
-                addressed::bind_reusing(&socket, address)
+                raw_address::bind_reusing(&socket, address)
             }
             bound => bound,
         };
@@ -146,7 +146,7 @@ impl ListenerPorts {
 
     /// Whether it is a TCP socket of the jail's network.
     fn is_tcp_in_jail(&self, socket: impl AsFd) -> bool {
-        addressed::is_stream(&socket) && netns_cookie(socket) == self.network
+        raw_address::is_stream(&socket) && netns_cookie(socket) == self.network
     }
 }
 

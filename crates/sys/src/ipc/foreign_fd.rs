@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::process::daemonize::thread_count;
+use crate::process::fork::thread_count;
 
 /// A descriptor, perhaps of a lingering socket, that is closed within `LIMIT`.
 ///

@@ -11,7 +11,7 @@ pub mod system_calls;
 
 use std::io;
 
-use super::daemonize::thread_count;
+use super::fork::thread_count;
 use crate::{NameCall, Result};
 
 /// Checks that this process has one thread.

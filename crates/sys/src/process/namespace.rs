@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
 use super::caps::{CapabilitySet, is_effective};
-use super::daemonize::{fork_to_exec, set_parent_death_signal, wait_exit};
+use super::fork::{fork_to_exec, set_parent_death_signal, wait_exit};
 use crate::fs::FileId;
 use crate::{NameCall, Result};
 

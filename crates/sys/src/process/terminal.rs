@@ -2,7 +2,7 @@
 //!
 //! A process that reads the terminal has to be in its foreground process group, or gets SIGTTIN, or EIO if that is blocked. So
 //! the foreground is taken for the time of a question. The process has to be in a process group of its own and to block
-//! SIGTTOU, as a daemon of [`spawn_detached`](crate::process::daemonize::spawn_detached) does.
+//! SIGTTOU, as a daemon of [`spawn_detached`](crate::process::fork::spawn_detached) does.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};

@@ -40,7 +40,7 @@ use peername_jail::files::{self, PrivateDir, TrustFiles};
 use peername_jail::mediator::{self, ports::ListenerPorts};
 use peername_jail::{confine, network};
 use peername_sys::ipc::fd_passing;
-use peername_sys::process::daemonize;
+use peername_sys::process::fork;
 use peername_sys::process::pidfd::{PidFd, Signal};
 use peername_sys::process::secrets;
 use peername_sys::random;
@@ -164,7 +164,7 @@ fn print_notices(args: &Args, denies_everything: bool) {
 /// Has the kernel end this process with its parent, which waits for the program: without it nothing would pass on what was
 /// denied.
 fn end_with_parent(parent: u32) -> anyhow::Result<()> {
-    daemonize::set_parent_death_signal(Signal::TERM)?;
+    fork::set_parent_death_signal(Signal::TERM)?;
     // The parent may have exited before prctl(2).
     if parent_id() != parent {
         bail!("the process that waits for the program was killed");
@@ -194,11 +194,11 @@ fn spawn(
     inherited.extend(interceptor.open_log()?);
     inherited.extend(interceptor.start_helper()?);
     inherited.extend(verdict);
-    daemonize::spawn_detached(inherited, |inherited| {
-        daemonize::set_thread_name(c"peername-jail");
+    fork::spawn_detached(inherited, |inherited| {
+        fork::set_thread_name(c"peername-jail");
         let _ = secrets::disable_core_dumps();
-        let child = daemonize::fork_child(inherited, |inherited| interceptor.run(inherited));
-        let ended = child.and_then(daemonize::wait_exit);
+        let child = fork::fork_child(inherited, |inherited| interceptor.run(inherited));
+        let ended = child.and_then(fork::wait_exit);
         dir.remove();
         u8::from(ended.is_err())
     })?;

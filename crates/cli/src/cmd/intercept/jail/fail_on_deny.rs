@@ -16,7 +16,7 @@ use peername_daemon::command::block_on;
 use peername_daemon::usage::Usage;
 use peername_daemon::usage::error_text::with_causes;
 use peername_sys::ipc::fd_passing::{receive_bytes, send_bytes, seqpacket_pair};
-use peername_sys::process::daemonize;
+use peername_sys::process::fork;
 use peername_sys::process::launch::exit_code::{LAUNCHER_FAILED, REQUEST_DENIED, WRONG_USAGE};
 use peername_sys::process::pidfd::{PidFd, Signal};
 use peername_sys::process::terminal;
@@ -30,10 +30,10 @@ use tokio::signal::unix::{SignalKind, signal};
 /// fork(2) fails, or no verdict came.
 pub(super) fn run(start: impl FnOnce(OwnedFd) -> anyhow::Result<u8>) -> anyhow::Result<ExitCode> {
     let (verdicts, sender) = seqpacket_pair()?;
-    let child = daemonize::fork_to_exec(|| failure_code(start(sender)))?;
+    let child = fork::fork_to_exec(|| failure_code(start(sender)))?;
     let program = PidFd::open(child)?;
     block_on(wait_exit(program))?;
-    let code = shell_exit_code(daemonize::wait_exit(child)?);
+    let code = shell_exit_code(fork::wait_exit(child)?);
     let mut verdict = [0];
     let is_known = receive_bytes(&verdicts, &mut verdict)?.0 == verdict.len();
     Ok(match (code, is_known, verdict) {

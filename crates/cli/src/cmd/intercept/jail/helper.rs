@@ -7,7 +7,7 @@ use peername_daemon::usage::Usage;
 use peername_daemon::usage::error_text::with_causes;
 use peername_intercept::listener::jail::TunnelledDestination;
 use peername_sys::ipc::fd_passing::{send_bytes, seqpacket_pair};
-use peername_sys::process::daemonize;
+use peername_sys::process::fork;
 use peername_sys::process::secrets;
 use peername_sys::process::terminal::Terminal;
 use peername_sys::resolve;
@@ -63,14 +63,14 @@ impl Helper {
         match self {
             Self::Ask(terminal, timeout) => {
                 let program = Program::current();
-                daemonize::spawn_detached([helper_end, terminal.into()], |[channel, terminal]| {
+                fork::spawn_detached([helper_end, terminal.into()], |[channel, terminal]| {
                     let mut terminal = Terminal::from(terminal);
                     serve(&channel, |question| {
                         ask::ask(&mut terminal, program, timeout, &channel, question)
                     })
                 })
             }
-            Self::Learn(list) => daemonize::spawn_detached([helper_end], |[channel]| {
+            Self::Learn(list) => fork::spawn_detached([helper_end], |[channel]| {
                 serve(&channel, |question| match list.add(&question.to) {
                     Ok(()) => Answer::Always,
                     Err(error) => {
@@ -86,7 +86,7 @@ impl Helper {
 
 /// Answers questions until the interceptor has exited. Returns the exit code.
 fn serve(channel: &OwnedFd, mut answer: impl FnMut(&Question) -> Answer) -> u8 {
-    daemonize::set_thread_name(c"peername-answer");
+    fork::set_thread_name(c"peername-answer");
     let _ = secrets::disable_core_dumps();
     while let Some(question) = Question::receive(channel) {
         let answer = answer(&question).to_byte();

@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn file_of_a_renamed_socket_is_found() {
-        let dir = std::env::temp_dir().join(format!("peername-addressed-{}", std::process::id()));
+        let dir = std::env::temp_dir().join(format!("peername-raw-address-{}", std::process::id()));
         std::fs::create_dir(&dir).unwrap();
         let (old, new) = (dir.join("old"), dir.join("new"));
         let listener = UnixListener::bind(&old).unwrap();
