@@ -55,7 +55,7 @@ impl AdminArgs {
             .map(|listener| {
                 let handle = listener.handle().context("--admin")?;
                 // Dropping the listener must not remove the path.
-                handle.leave();
+                handle.give_up_path_ownership();
                 handle.share().context("--admin")
             })
             .collect()
@@ -161,7 +161,7 @@ impl RunningAdmin {
     pub fn leave(&self, adopted: &[SocketInfo]) {
         for socket in &self.sockets {
             if adopted.contains(&socket.info) {
-                socket.handle.leave();
+                socket.handle.give_up_path_ownership();
                 socket.task.abort();
             }
         }

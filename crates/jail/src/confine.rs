@@ -41,7 +41,7 @@ fn confine_to_mediator(
     may_mount: bool,
 ) -> Result<UnixSockets, JailError> {
     let mut rules = JailRules {
-        mounts: may_mount,
+        allows_mounts: may_mount,
         unix_sockets: UnixSockets::Mediated,
     };
     match confine_calls(rules) {

@@ -193,7 +193,7 @@ impl<H: Health> AdminServer<H> {
         listeners
             .into_iter()
             .map(|listener| {
-                listener.own_path();
+                listener.take_path_ownership();
                 tokio::spawn(Arc::clone(&server).serve(listener)).abort_handle()
             })
             .collect()

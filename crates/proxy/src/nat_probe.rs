@@ -8,7 +8,7 @@ use std::num::NonZeroU32;
 use peername_sys::Result as SysResult;
 use peername_sys::random;
 use peername_sys::socket::egress_probe::EgressProbe;
-pub use peername_sys::socket::egress_probe::Emitted;
+pub use peername_sys::socket::egress_probe::TranslatedAddresses;
 
 use crate::backend::Backend;
 
@@ -24,7 +24,7 @@ pub fn probe_egress(
     backend: Backend,
     mark: Option<NonZeroU32>,
     client: SocketAddr,
-) -> SysResult<Option<Emitted>> {
+) -> SysResult<Option<TranslatedAddresses>> {
     let key = (backend.address.is_ipv6(), mark);
     PROBES.with_borrow_mut(|probes| {
         let probe = match probes.remove(&key) {

@@ -147,13 +147,13 @@ impl AddressTable {
         }
     }
 
-    fn add_network(&mut self, LocalNetwork { address, prefix }: LocalNetwork) {
+    fn add_network(&mut self, LocalNetwork { address, prefix_len }: LocalNetwork) {
         // The route of `exec --mode netns`, which makes every address local: it does not tell clients from this host.
-        if prefix == 0 {
+        if prefix_len == 0 {
             return;
         }
-        match IpNet::new(address, prefix) {
-            Ok(network) if prefix < network.max_prefix_len() => self.networks.insert(network),
+        match IpNet::new(address, prefix_len) {
+            Ok(network) if prefix_len < network.max_prefix_len() => self.networks.insert(network),
             _ => drop(self.addresses.insert(address, HostAddress::Own)),
         }
     }
@@ -178,9 +178,9 @@ async fn dump_addresses(netlink: &Netlink) -> Result<AddressTable> {
 /// The network and broadcast addresses of an interface's network; for IPv6 its subnet-router anycast address.
 fn network_and_broadcast(address: &InterfaceAddress) -> impl Iterator<Item = IpAddr> {
     let by_prefix = match address.network {
-        IpAddr::V4(ip) => first_and_last(ip, address.prefix).map(|end| end.map(IpAddr::V4)),
+        IpAddr::V4(ip) => first_and_last(ip, address.prefix_len).map(|end| end.map(IpAddr::V4)),
         IpAddr::V6(ip) => [
-            subnet_router_anycast(ip, address.prefix).map(IpAddr::V6),
+            subnet_router_anycast(ip, address.prefix_len).map(IpAddr::V6),
             None,
         ],
     };
@@ -191,11 +191,11 @@ fn network_and_broadcast(address: &InterfaceAddress) -> impl Iterator<Item = IpA
 }
 
 /// The network and the broadcast address. A /31 has neither (RFC 3021), and a /32 is one host.
-fn first_and_last(address: Ipv4Addr, prefix: u8) -> [Option<Ipv4Addr>; 2] {
-    if prefix > 30 {
+fn first_and_last(address: Ipv4Addr, prefix_len: u8) -> [Option<Ipv4Addr>; 2] {
+    if prefix_len > 30 {
         return [None, None];
     }
-    let hosts = u32::MAX >> prefix;
+    let hosts = u32::MAX >> prefix_len;
     let bits = address.to_bits();
     [
         Some(Ipv4Addr::from_bits(bits & !hosts)),
@@ -204,9 +204,9 @@ fn first_and_last(address: Ipv4Addr, prefix: u8) -> [Option<Ipv4Addr>; 2] {
 }
 
 /// The subnet-router anycast address (RFC 4291, section 2.6.1). A /127 has none (RFC 6164).
-fn subnet_router_anycast(address: Ipv6Addr, prefix: u8) -> Option<Ipv6Addr> {
-    let hosts = u128::MAX.checked_shr(prefix.into())?;
-    (prefix < 127).then(|| Ipv6Addr::from_bits(address.to_bits() & !hosts))
+fn subnet_router_anycast(address: Ipv6Addr, prefix_len: u8) -> Option<Ipv6Addr> {
+    let hosts = u128::MAX.checked_shr(prefix_len.into())?;
+    (prefix_len < 127).then(|| Ipv6Addr::from_bits(address.to_bits() & !hosts))
 }
 
 const WATCH_RETRY_DELAY: Duration = Duration::from_secs(5);
@@ -218,13 +218,13 @@ mod tests {
     fn special_addresses(
         own: &str,
         network: &str,
-        prefix: u8,
+        prefix_len: u8,
         broadcast: Option<&str>,
     ) -> Vec<String> {
         let address = InterfaceAddress {
             own: own.parse().unwrap(),
             network: network.parse().unwrap(),
-            prefix,
+            prefix_len,
             broadcast: broadcast.map(|text| text.parse().unwrap()),
         };
         let mut all: Vec<_> = network_and_broadcast(&address)

@@ -29,5 +29,5 @@ pub use nft_monitor::{NftMonitor, NftProcess, NftRemoval};
 pub use route::{LocalNetwork, LocalRoute};
 pub use routing_monitor::{RoutingChange, RoutingMonitor};
 pub use rule::{Rule, Selector, Traffic};
-pub use socket_lookup::{SocketLookup, TcpSocket};
+pub use socket_lookup::{SocketLookup, TcpLookup};
 pub use xfrm::has_ipsec_policies;

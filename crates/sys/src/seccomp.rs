@@ -23,8 +23,8 @@ pub use deny_io_uring::deny_io_uring;
 pub use filter::{Bypass, Getsockname};
 pub use jail::{AddressArgument, JailRules, MediatedCall, UnixSockets, confine_calls};
 pub use listener::{
-    AddFdOutcome, Notification, NotificationListener, NotificationRecord, WaitOutcome, is_listener,
-    is_over,
+    AddFdOutcome, Notification, NotificationListener, NotificationRecord, WaitOutcome,
+    has_no_process, is_listener,
 };
 pub use thread_cache::ThreadCache;
 

@@ -147,7 +147,7 @@ fn only_allowed_files() {
     let version = files::confine(&AllowedFiles {
         read: vec![inside.clone(), PathBuf::from("/nonexistent")],
         remove_in: vec![inside.clone()],
-        names: false,
+        resolves_names: false,
     });
     assert!(version.unwrap().is_some(), "this kernel has no Landlock");
 

@@ -270,7 +270,7 @@ pub(crate) fn usual_needs(ca: Option<PathBuf>) -> Needs {
             .into_iter()
             .collect(),
         directories,
-        names: true,
+        resolves_names: true,
         ..Needs::default()
     }
 }

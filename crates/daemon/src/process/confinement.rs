@@ -31,7 +31,7 @@ impl Args {
         logging::journal::native::connect();
         let needs = Needs {
             files: [text_file::opened(), needs.files].concat(),
-            names: needs.names || value::are_names_resolved(),
+            resolves_names: needs.resolves_names || value::are_names_resolved(),
             ..needs
         };
         Ok(AppliedConfinement(Some(needs.confine()?)))

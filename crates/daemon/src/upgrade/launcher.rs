@@ -131,7 +131,7 @@ impl Program {
 
     fn start(&self, their_end: &OwnedFd) -> anyhow::Result<Started> {
         let (reader, writer) = io::pipe().context("pipe2(2)")?;
-        fd_passing::let_inherit(their_end)?;
+        fd_passing::clear_close_on_exec(their_end)?;
         let pid = fork_to_exec(|| self.execute(their_end, writer.as_fd()))?;
         let reader = OwnedFd::from(reader);
         Ok(Started {

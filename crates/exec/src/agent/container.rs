@@ -146,7 +146,7 @@ impl Container {
 
     /// Whether no process of the container is left.
     pub(super) fn has_ended(&self) -> bool {
-        seccomp::is_over(&self.calls)
+        seccomp::has_no_process(&self.calls)
     }
 
     /// Starts a supervisor: none runs. Returns the descriptor of its process, to watch.

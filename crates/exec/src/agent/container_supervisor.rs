@@ -127,7 +127,7 @@ fn first_call(
         }
         wait_readable([calls.as_fd(), stop.as_fd()], None)?;
         let is_stopped = wait_readable([stop.as_fd()], Some(Duration::ZERO))?;
-        if is_stopped || seccomp::is_over(calls) {
+        if is_stopped || seccomp::has_no_process(calls) {
             return Ok(None);
         }
         inflight.receive(calls);

@@ -337,7 +337,7 @@ impl Holder {
         let mut ended = Vec::new();
         for stored in &self.stored {
             if let Some(number) = listener_number(stored.name)
-                && seccomp::is_over(&stored.fd)
+                && seccomp::has_no_process(&stored.fd)
             {
                 ended.push(number);
             }

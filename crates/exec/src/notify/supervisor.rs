@@ -15,7 +15,7 @@ use peername_sys::event::epoll::{Epoll, Interest};
 use peername_sys::ipc::foreign_fd::ForeignFd;
 use peername_sys::process::fork;
 use peername_sys::process::pidfd::ThreadFd;
-use peername_sys::seccomp::{Notification, NotifiedCall, ThreadCache, is_over};
+use peername_sys::seccomp::{Notification, NotifiedCall, ThreadCache, has_no_process};
 use peername_sys::tcp::foreign_listener::ForeignListener;
 use peername_sys::{Errno, Result};
 
@@ -150,7 +150,9 @@ impl Supervisor {
             for event in events.drain(..) {
                 match EpollToken::from(event.token) {
                     EpollToken::Calls if event.readable => self.answer_next(),
-                    EpollToken::Calls if event.hung_up && is_over(&self.supervised.calls) => {
+                    EpollToken::Calls
+                        if event.hung_up && has_no_process(&self.supervised.calls) =>
+                    {
                         return Ok(());
                     }
                     EpollToken::Stop => return Ok(()),

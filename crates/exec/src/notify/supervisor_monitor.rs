@@ -15,7 +15,7 @@ use peername_sys::process::caps::{self, CapabilitySet};
 use peername_sys::process::fork::{self, ChildProcess};
 use peername_sys::process::pidfd::{PidFd, Signal, descendants};
 use peername_sys::process::stderr::try_write_line;
-use peername_sys::seccomp::{Notification, NotificationListener, is_over};
+use peername_sys::seccomp::{Notification, NotificationListener, has_no_process};
 
 use super::epoll_token::EpollToken;
 use super::inflight_calls::InflightCalls;
@@ -198,7 +198,7 @@ impl MonitorProcess {
             let mut events = Vec::new();
             let left = deadline.saturating_duration_since(Instant::now());
             epoll.wait(Some(left), &mut events)?;
-            if events.iter().any(|event| event.hung_up) && is_over(&self.calls) {
+            if events.iter().any(|event| event.hung_up) && has_no_process(&self.calls) {
                 return Ok(true);
             }
             if left.is_zero() {

@@ -47,9 +47,9 @@ impl AdminListener {
     }
 
     /// Makes this process the one that removes the path.
-    pub(super) fn own_path(&self) {
+    pub(super) fn take_path_ownership(&self) {
         if let Self::Unix(file) = self {
-            file.path().own();
+            file.path().take_ownership();
         }
     }
 }
@@ -70,9 +70,9 @@ impl AdminHandle {
     }
 
     /// Leaves it to the other process to remove the path.
-    pub fn leave(&self) {
+    pub fn give_up_path_ownership(&self) {
         if let Some(path) = &self.path {
-            path.leave();
+            path.give_up_ownership();
         }
     }
 

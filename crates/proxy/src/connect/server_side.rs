@@ -12,7 +12,7 @@ use std::num::NonZeroU32;
 use peername_server::addr::{Target, canonical};
 use peername_sys::Result as SysResult;
 use peername_sys::Transport;
-use peername_sys::netlink::{SocketLookup, TcpSocket};
+use peername_sys::netlink::{SocketLookup, TcpLookup};
 use peername_sys::tcp::original_destination;
 use peername_sys::throttle::Throttle;
 use tokio::net::TcpStream;
@@ -60,7 +60,7 @@ impl ServerSide {
             return Ok(false);
         }
         let found = find_socket(self.backend, self.client).map_err(Failure::Local)?;
-        Ok(found == TcpSocket::Connection)
+        Ok(found == TcpLookup::Connection)
     }
 
     /// Verifies the client's address of an established connection.
@@ -91,7 +91,7 @@ impl ServerSide {
         let Self {
             backend, client, ..
         } = self;
-        if find_socket(backend, client).map_err(Failure::Local)? == TcpSocket::Missing {
+        if find_socket(backend, client).map_err(Failure::Local)? == TcpLookup::Missing {
             return self.verify_egress(mark);
         }
         match probe_egress(Backend::new(backend, Transport::Tcp), mark, client) {
@@ -140,10 +140,10 @@ pub(super) fn verify_emitted(
     }
 }
 
-fn find_socket(local: SocketAddr, remote: SocketAddr) -> SysResult<TcpSocket> {
+fn find_socket(local: SocketAddr, remote: SocketAddr) -> SysResult<TcpLookup> {
     match with_lookup(|lookup| lookup.tcp(local, remote)) {
         // gVisor has no sock_diag(7), and no NAT rules of the host.
-        Err(error) if error.is_unknown_protocol() => Ok(TcpSocket::Missing),
+        Err(error) if error.is_unknown_protocol() => Ok(TcpLookup::Missing),
         found => found,
     }
 }

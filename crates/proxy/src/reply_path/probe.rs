@@ -20,7 +20,7 @@ use tokio::net::TcpListener;
 use tokio::time::timeout;
 
 use crate::backend::Backend;
-use crate::nat_probe::{Emitted, LIST_RULES, fresh_source, probe_egress};
+use crate::nat_probe::{TranslatedAddresses, LIST_RULES, fresh_source, probe_egress};
 use crate::routes::{BackendLocation, add_command, has_rule, locate_backend};
 
 /// The finding of a successful probe.
@@ -181,7 +181,7 @@ fn verify_egress(
 ) -> Result<ProbeOutcome, ReplyPathError> {
     let from = fresh_source(foreign_addr(target.address.ip()))?;
     match probe_egress(target, mark, from) {
-        Ok(Some(Emitted { source: seen, .. })) if seen.ip() != from.ip() => {
+        Ok(Some(TranslatedAddresses { source: seen, .. })) if seen.ip() != from.ip() => {
             Err(ReplyPathError::Rewritten {
                 target: target.address,
                 from,

@@ -24,17 +24,17 @@ impl BackendRule {
     ///
     /// On loopback, port 0 stands for all ports, and so does 65535, because the kernel refuses that port in a rule.
     pub(super) fn for_backend(backend: Backend, location: BackendLocation) -> Vec<Self> {
-        let rule = |from: IpAddr, prefix, traffic| Self {
+        let rule = |from: IpAddr, prefix_len, traffic| Self {
             target: backend.address,
             selector: Selector::From {
                 from,
-                prefix,
+                prefix_len,
                 traffic,
             },
         };
         match location {
             BackendLocation::Loopback(ip) => {
-                let (from, prefix) = match ip {
+                let (from, prefix_len) = match ip {
                     IpAddr::V4(_) => (Ipv4Addr::new(127, 0, 0, 0).into(), 8),
                     IpAddr::V6(_) => (Ipv6Addr::LOCALHOST.into(), 128),
                 };
@@ -46,13 +46,13 @@ impl BackendRule {
                 };
                 traffic
                     .iter()
-                    .map(|&traffic| rule(from, prefix, traffic))
+                    .map(|&traffic| rule(from, prefix_len, traffic))
                     .collect()
             }
             BackendLocation::ThisHost(address) => {
-                let prefix = if address.is_ipv4() { 32 } else { 128 };
+                let prefix_len = if address.is_ipv4() { 32 } else { 128 };
                 let traffic = Traffic::Port(backend.transport, address.port());
-                vec![rule(address.ip(), prefix, traffic)]
+                vec![rule(address.ip(), prefix_len, traffic)]
             }
             BackendLocation::OtherHost => Vec::new(),
         }
@@ -102,7 +102,7 @@ pub(crate) async fn has_rule(netlink: &Netlink, backend: Backend) -> SysResult<b
 fn covers(selector: Selector, backend: Backend) -> bool {
     let Selector::From {
         from,
-        prefix,
+        prefix_len,
         traffic,
     } = selector
     else {
@@ -110,7 +110,7 @@ fn covers(selector: Selector, backend: Backend) -> bool {
     };
     let Backend { address, transport } = backend;
     let is_address_covered =
-        IpNet::new(from, prefix).is_ok_and(|network| network.contains(&address.ip()));
+        IpNet::new(from, prefix_len).is_ok_and(|network| network.contains(&address.ip()));
     let is_traffic_covered = match traffic {
         Traffic::Any => true,
         Traffic::Port(of_rule, port) => of_rule == transport && port == address.port(),

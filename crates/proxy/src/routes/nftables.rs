@@ -156,7 +156,7 @@ fn write_tproxy(
 fn write_untracked(f: &mut Formatter<'_>, selector: Selector) -> fmt::Result {
     let Selector::From {
         from,
-        prefix,
+        prefix_len,
         traffic,
     } = selector
     else {
@@ -166,7 +166,7 @@ fn write_untracked(f: &mut Formatter<'_>, selector: Selector) -> fmt::Result {
         IpAddr::V4(_) => ("ip", "icmp"),
         IpAddr::V6(_) => ("ip6", "ipv6-icmp"),
     };
-    let own = format!("{from}/{prefix}");
+    let own = format!("{from}/{prefix_len}");
     let to = format!("{family} daddr {own} {family} saddr != {own}");
     let back = format!("oifname \"lo\" {family} saddr {own} {family} daddr != {own}");
     match traffic {
@@ -431,7 +431,7 @@ mod tests {
         let rule = |from: &str| Rule {
             selector: Selector::From {
                 from: from.parse().unwrap(),
-                prefix: 32,
+                prefix_len: 32,
                 traffic: Traffic::Port(Transport::Tcp, 80),
             },
             table: 21101,

@@ -138,8 +138,9 @@ fn routing_change_author(change: RoutingChange, own_table: u32) -> Option<String
 }
 
 fn table_removal_author(removal: NftRemoval) -> Option<String> {
-    let by = removal.by?;
-    Some(format!("process {} ({})", by.pid, by.name.escape_debug()))
+    let process = removal.process?;
+    let name = process.name.escape_debug();
+    Some(format!("process {} ({name})", process.pid))
 }
 
 /// The delay of the next restoration.

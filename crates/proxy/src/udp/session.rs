@@ -53,7 +53,7 @@ pub(crate) struct OverflowCounter(pub(super) u32);
 impl OverflowCounter {
     /// Returns how many datagrams were dropped since the last call.
     pub(crate) fn take_new(&mut self, meta: &RecvMeta) -> u32 {
-        let dropped = meta.dropped.unwrap_or(self.0);
+        let dropped = meta.dropped_total.unwrap_or(self.0);
         dropped.wrapping_sub(std::mem::replace(&mut self.0, dropped))
     }
 }

@@ -20,7 +20,7 @@ pub(super) fn allowed(needs: &Needs) -> AllowedCalls {
     calls.allow_descriptor_ioctls();
     calls.allow_harmless_prctls();
     calls.allow_own_limits();
-    if needs.names {
+    if needs.resolves_names {
         // getaddrinfo(3) asks resolvers on this host by Unix sockets, and loads modules of the C library.
         calls.allow_sockets(SocketFamilies::NetworkAndUnix);
         calls.allow(&[Sysno::mmap, Sysno::mprotect]);
@@ -208,7 +208,7 @@ mod tests {
     fn every_list_compiles_for_this_architecture() {
         for bits in 0..16 {
             let needs = Needs {
-                names: bits & 1 != 0,
+                resolves_names: bits & 1 != 0,
                 watches: bits & 2 != 0,
                 bpf_maps: bits & 4 != 0,
                 raw_packets: bits & 8 != 0,

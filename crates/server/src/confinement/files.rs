@@ -17,7 +17,7 @@ pub(super) fn allowed(needs: &Needs) -> AllowedFiles {
         // The maps have a value for each CPU.
         read.push(PathBuf::from("/sys/devices/system/cpu"));
     }
-    if needs.names {
+    if needs.resolves_names {
         read.extend(RESOLVER_PATHS.iter().map(PathBuf::from));
     }
     read.sort_unstable();
@@ -25,7 +25,7 @@ pub(super) fn allowed(needs: &Needs) -> AllowedFiles {
     AllowedFiles {
         read,
         remove_in: needs.removes.iter().flat_map(|file| parent(file)).collect(),
-        names: needs.names,
+        resolves_names: needs.resolves_names,
     }
 }
 

@@ -13,7 +13,7 @@ pub struct Needs {
     /// Files that are removed at the end.
     pub removes: Vec<PathBuf>,
     /// Names are resolved, for connections or at a reload.
-    pub names: bool,
+    pub resolves_names: bool,
     /// Files are watched for changes (inotify(7)).
     pub watches: bool,
     /// The entries of eBPF maps (`--data-path kernel`).

@@ -166,7 +166,7 @@ pub fn refuse_descriptors(socket: impl AsFd) {
 }
 
 /// Lets the programs that this process executes inherit the descriptor.
-pub fn let_inherit(fd: impl AsFd) -> Result<()> {
+pub fn clear_close_on_exec(fd: impl AsFd) -> Result<()> {
     fcntl_setfd(fd, FdFlags::empty()).call("fcntl(F_SETFD)")
 }
 

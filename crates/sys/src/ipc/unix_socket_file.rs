@@ -26,12 +26,12 @@ pub struct SocketPath {
 
 impl SocketPath {
     /// Makes this process the one that removes the path.
-    pub fn own(&self) {
+    pub fn take_ownership(&self) {
         self.is_owner.store(true, Relaxed);
     }
 
     /// Leaves the path to another process: this one does not remove it.
-    pub fn leave(&self) {
+    pub fn give_up_ownership(&self) {
         self.is_owner.store(false, Relaxed);
     }
 
@@ -98,7 +98,7 @@ impl UnixSocketFile {
 
     /// Returns the socket, and leaves the path.
     pub fn into_socket(self) -> io::Result<OwnedFd> {
-        self.path.leave();
+        self.path.give_up_ownership();
         self.socket.as_fd().try_clone_to_owned()
     }
 }

@@ -20,7 +20,7 @@ pub struct InterfaceAddress {
     /// An address of its network: `own`, or the far end on a point-to-point link.
     pub network: IpAddr,
     /// Length of the network's prefix, in bits.
-    pub prefix: u8,
+    pub prefix_len: u8,
     /// The broadcast address, where one was set. It need not be that of the prefix.
     pub broadcast: Option<Ipv4Addr>,
 }
@@ -93,7 +93,7 @@ fn interface_address(message: &AddressMessage) -> Option<InterfaceAddress> {
         // IPv6 has IFA_LOCAL on point-to-point links only, IPv4 always (rtnetlink(7)).
         own: local.unwrap_or(network),
         network,
-        prefix: message.header.prefix_len,
+        prefix_len: message.header.prefix_len,
         broadcast,
     })
 }

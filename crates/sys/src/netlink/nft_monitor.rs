@@ -17,7 +17,7 @@ pub type NftMonitor = Monitor<NftRemoval>;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NftRemoval {
     /// The process that did it; `None` after a loss of notifications.
-    pub by: Option<NftProcess>,
+    pub process: Option<NftProcess>,
 }
 
 /// A process, as nftables names the author of a transaction.
@@ -72,7 +72,7 @@ fn read_datagram(datagram: &[u8], prefix: &str, has_removal: &mut bool) -> Optio
         *has_removal |= is_removal(&message, prefix);
         if message.kind == NEW_GENERATION && std::mem::take(has_removal) {
             removal = Some(NftRemoval {
-                by: author(message.body),
+                process: author(message.body),
             });
         }
         rest = after;

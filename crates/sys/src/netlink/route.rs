@@ -47,7 +47,7 @@ pub struct LocalNetwork {
     /// The first address.
     pub address: IpAddr,
     /// Length of the prefix, in bits.
-    pub prefix: u8,
+    pub prefix_len: u8,
 }
 
 impl Netlink {
@@ -268,7 +268,7 @@ pub(super) fn local_network(message: &RouteMessage) -> Option<LocalNetwork> {
     });
     is_in_table_local.then_some(LocalNetwork {
         address,
-        prefix: header.destination_prefix_length,
+        prefix_len: header.destination_prefix_length,
     })
 }
 

@@ -31,10 +31,10 @@ pub struct Rule {
 pub enum Selector {
     /// Packets that this host sends from these addresses (`iif lo`), as opposed to forwarded ones.
     From {
-        /// An address of the source network `from/prefix`.
+        /// An address of the source network `from/prefix_len`.
         from: IpAddr,
         /// Length of the prefix, in bits.
-        prefix: u8,
+        prefix_len: u8,
         /// Which of these packets the rule selects.
         traffic: Traffic,
     },
@@ -84,10 +84,10 @@ impl fmt::Display for Selector {
         match self {
             Self::From {
                 from,
-                prefix,
+                prefix_len,
                 traffic,
             } => {
-                write!(f, "from {from}/{prefix} iif lo")?;
+                write!(f, "from {from}/{prefix_len} iif lo")?;
                 match traffic {
                     Traffic::Port(transport, port) => {
                         write!(f, " ipproto {} sport {port}", transport.name())
@@ -166,10 +166,10 @@ fn to_message(rule: &Rule) -> RuleMessage {
     match rule.selector {
         Selector::From {
             from,
-            prefix,
+            prefix_len,
             traffic,
         } => {
-            message.header.src_len = prefix;
+            message.header.src_len = prefix_len;
             message.attributes.extend([
                 RuleAttribute::Source(from),
                 RuleAttribute::Iifname("lo".to_owned()),
@@ -219,7 +219,7 @@ pub(super) fn from_message(message: &RuleMessage) -> Option<Rule> {
     let selector = match (attributes.from, attributes.mark) {
         (Some(from), None) if attributes.is_from_this_host => Selector::From {
             from,
-            prefix: header.src_len,
+            prefix_len: header.src_len,
             traffic: traffic(attributes.ip_protocol, attributes.port)?,
         },
         (None, Some(mark)) if attributes.mask == Some(EVERY_BIT) => Selector::Mark {
@@ -309,7 +309,7 @@ mod tests {
     const FROM_LOOPBACK: Rule = Rule {
         selector: Selector::From {
             from: IpAddr::V4(Ipv4Addr::LOCALHOST),
-            prefix: 8,
+            prefix_len: 8,
             traffic: Traffic::Any,
         },
         table: 100,

@@ -15,9 +15,9 @@ use crate::{NameCall, Result};
 #[derive(Debug)]
 pub struct SocketLookup(OwnedFd);
 
-/// The socket that a segment to `local` from `remote` would be delivered to.
+/// The kind of the socket that a segment to `local` from `remote` would be delivered to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TcpSocket {
+pub enum TcpLookup {
     /// A connection between the two, also one in the accept backlog or one that is closing.
     Connection,
     /// What is left of a former connection between the two (TIME_WAIT).
@@ -41,7 +41,7 @@ impl SocketLookup {
 
     /// Looks up the TCP socket as the kernel does for a segment, in constant time: by an IPv4 address, it finds a socket of
     /// `[::]`, too.
-    pub fn tcp(&self, local: SocketAddr, remote: SocketAddr) -> Result<TcpSocket> {
+    pub fn tcp(&self, local: SocketAddr, remote: SocketAddr) -> Result<TcpLookup> {
         let mut buffer = [0; 512];
         let request = exact_request(IPPROTO_TCP, local, remote);
         let answer = self.query(&request, &mut buffer)?;
@@ -79,14 +79,14 @@ fn found_socket(answer: &[u8]) -> io::Result<Option<&[u8]>> {
     }
 }
 
-fn tcp_socket(answer: &[u8]) -> io::Result<TcpSocket> {
+fn tcp_socket(answer: &[u8]) -> io::Result<TcpLookup> {
     let Some(socket) = found_socket(answer)? else {
-        return Ok(TcpSocket::Missing);
+        return Ok(TcpLookup::Missing);
     };
     Ok(match socket.get(STATE) {
-        Some(&LISTEN) => TcpSocket::Listener,
-        Some(&TIME_WAIT) => TcpSocket::TimeWait,
-        Some(_) => TcpSocket::Connection,
+        Some(&LISTEN) => TcpLookup::Listener,
+        Some(&TIME_WAIT) => TcpLookup::TimeWait,
+        Some(_) => TcpLookup::Connection,
         None => return Err(ErrorKind::InvalidData.into()),
     })
 }
@@ -164,16 +164,16 @@ mod tests {
             let local = client.local_addr().unwrap();
             let find = |remote| lookup.tcp(server, remote).unwrap();
             // First in the accept backlog, then accepted, then closed by the server.
-            assert_eq!(find(local), TcpSocket::Connection, "{listen}");
+            assert_eq!(find(local), TcpLookup::Connection, "{listen}");
             let (accepted, _) = listener.accept().unwrap();
-            assert_eq!(find(local), TcpSocket::Connection, "{listen}");
+            assert_eq!(find(local), TcpLookup::Connection, "{listen}");
             drop(accepted);
-            assert_eq!(find(local), TcpSocket::Connection, "{listen}");
+            assert_eq!(find(local), TcpLookup::Connection, "{listen}");
             let unconnected = SocketAddr::new(local.ip(), 9);
-            assert_eq!(find(unconnected), TcpSocket::Listener, "{listen}");
+            assert_eq!(find(unconnected), TcpLookup::Listener, "{listen}");
             let nothing = SocketAddr::new(server.ip(), 9);
             let found = lookup.tcp(nothing, local).unwrap();
-            assert_eq!(found, TcpSocket::Missing, "{listen}");
+            assert_eq!(found, TcpLookup::Missing, "{listen}");
         }
     }
 

@@ -84,9 +84,9 @@ pub enum Typed {
     Line(Vec<u8>),
     /// Ctrl-C or Ctrl-Z, for the process group that had the foreground.
     Signal(TypedSignal),
-    /// Nothing, because of the deadline, the end of the file, an error, or the other descriptor, which is readable; or because
-    /// another process has changed the terminal's modes meanwhile.
-    Nothing,
+    /// No input before the deadline, a hang-up or an error of the terminal, or before the other descriptor was readable; or
+    /// input that another process may have changed, because it has changed the terminal's modes.
+    NoInput,
 }
 
 /// A key that sends a signal.
@@ -120,18 +120,18 @@ impl ForegroundGuard<'_> {
     pub fn read_line(&mut self, deadline: Instant, other: impl AsFd) -> Typed {
         let left = deadline.saturating_duration_since(Instant::now());
         if !wait_input(&self.terminal, other, left) {
-            return Typed::Nothing;
+            return Typed::NoInput;
         }
         let mut line = [0; MAX_LINE];
         let len = self.terminal.read(&mut line).unwrap_or_default();
         if !self.has_line_modes() {
-            return Typed::Nothing;
+            return Typed::NoInput;
         }
         match line.get(..len) {
             Some([line @ .., b'\n']) => Typed::Line(line.to_vec()),
             Some([.., INTERRUPT]) => Typed::Signal(TypedSignal::Interrupt),
             Some([.., STOP]) => Typed::Signal(TypedSignal::Stop),
-            _ => Typed::Nothing,
+            _ => Typed::NoInput,
         }
     }
 

@@ -170,7 +170,7 @@ fn unknown_call() -> io::Error {
 
 impl AddressBuffer {
     /// Whether no address is requested, as accept(2) allows.
-    pub fn is_none(&self) -> bool {
+    pub fn is_null(&self) -> bool {
         self.address == 0
     }
 

@@ -32,7 +32,7 @@ use table::{Check, Decision, GROUPS};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JailRules {
     /// Whether the program may make network namespaces, and change mounts in mount namespaces of its own.
-    pub mounts: bool,
+    pub allows_mounts: bool,
     /// Unix sockets.
     pub unix_sockets: UnixSockets,
 }
@@ -135,7 +135,7 @@ impl JailRules {
                 UnixSockets::Mediated => Some(vec![ret(SECCOMP_RET_USER_NOTIF)]),
                 UnixSockets::Refused => None,
             },
-            Decision::Mount => (!self.mounts).then(|| vec![ret(FAIL_EPERM)]),
+            Decision::Mount => (!self.allows_mounts).then(|| vec![ret(FAIL_EPERM)]),
             Decision::Fail(errno) => Some(vec![ret(failure(errno))]),
         }
     }
@@ -147,7 +147,11 @@ impl JailRules {
             Check::Ioctl => check_ioctl(),
             Check::SignalOwner => check_signal_owner(),
             Check::Clone => {
-                let network = if self.mounts { 0 } else { libc::CLONE_NEWNET };
+                let network = if self.allows_mounts {
+                    0
+                } else {
+                    libc::CLONE_NEWNET
+                };
                 let denied = (libc::CLONE_PARENT | network).cast_unsigned();
                 allow_without_flags(argument(0), denied, FAIL_EPERM)
             }

@@ -56,7 +56,7 @@ pub enum WaitOutcome {
 }
 
 /// Whether no process with the filter of this listener is left.
-pub fn is_over(listener: impl AsFd) -> bool {
+pub fn has_no_process(listener: impl AsFd) -> bool {
     let now = Timespec::try_from(Duration::ZERO).ok();
     let mut fds = [PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN)];
     let polled = poll(&mut fds, now.as_ref());

@@ -26,7 +26,7 @@ pub struct EgressProbe {
 
 /// The addresses of a packet as it leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Emitted {
+pub struct TranslatedAddresses {
     /// The source that the receiver sees.
     pub source: SocketAddr,
     /// The destination.
@@ -72,7 +72,7 @@ impl EgressProbe {
         transport: Transport,
         from: SocketAddr,
         to: SocketAddr,
-    ) -> Result<Option<Emitted>> {
+    ) -> Result<Option<TranslatedAddresses>> {
         // Clears an error of an earlier packet, which sendto(2) would return.
         let _ = self.socket.take_error();
         let serial = self.serial.get().wrapping_add(1);
@@ -185,7 +185,7 @@ fn fold(sum: u32) -> u32 {
 }
 
 /// The addresses in a packet of [`packet`]'s form; `None` if it has another.
-fn parse(packet: &[u8], to: SocketAddr) -> Option<Emitted> {
+fn parse(packet: &[u8], to: SocketAddr) -> Option<TranslatedAddresses> {
     let (first, addresses, ports) = match to {
         SocketAddr::V4(_) => (V4_START, packet.get(12..20)?, packet.get(20..24)?),
         SocketAddr::V6(_) => (V6_START, packet.get(8..40)?, packet.get(40..44)?),
@@ -195,7 +195,7 @@ fn parse(packet: &[u8], to: SocketAddr) -> Option<Emitted> {
     }
     let (source, destination) = addresses.split_at(addresses.len() / 2);
     let (source_port, destination_port) = ports.split_at(2);
-    Some(Emitted {
+    Some(TranslatedAddresses {
         source: address(source, source_port)?,
         destination: address(destination, destination_port)?,
     })
@@ -253,7 +253,7 @@ mod tests {
                     let emitted = probe.send(transport, source, destination).unwrap();
                     assert_eq!(
                         emitted,
-                        Some(Emitted {
+                        Some(TranslatedAddresses {
                             source,
                             destination
                         })

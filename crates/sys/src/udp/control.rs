@@ -26,7 +26,7 @@ pub(super) struct ControlMessages {
     pub(super) local: Option<PktInfo>,
     pub(super) original: Option<SocketAddr>,
     pub(super) segment: Option<u16>,
-    pub(super) dropped: Option<u32>,
+    pub(super) dropped_total: Option<u32>,
 }
 
 impl Control {
@@ -103,7 +103,7 @@ impl Control {
                 (libc::SOL_UDP, libc::UDP_GRO) => {
                     read.segment = int(data).and_then(|size| u16::try_from(size).ok());
                 }
-                (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => read.dropped = int(data),
+                (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => read.dropped_total = int(data),
                 _ => {}
             }
             rest = next;

@@ -45,9 +45,9 @@ pub struct RecvMeta {
     pub segment: Option<u16>,
     /// Datagrams that the kernel has dropped at this socket since it was opened, because the receive buffer was
     /// full (SO_RXQ_OVFL). `None` before the first.
-    pub dropped: Option<u32>,
+    pub dropped_total: Option<u32>,
     /// Whether the datagram was longer than the buffer, and so truncated (MSG_TRUNC).
-    pub truncated: bool,
+    pub is_truncated: bool,
 }
 
 impl RecvBatch {
@@ -147,7 +147,7 @@ impl Entry {
             local,
             original,
             segment,
-            dropped,
+            dropped_total,
         } = self.control.read(message.msg_controllen as _);
         let len = (header.msg_len as usize).min(MAX_DATAGRAM_LEN);
         self.received = name.as_socket().map(|peer| RecvMeta {
@@ -156,8 +156,8 @@ impl Entry {
             local,
             original,
             segment: segment.filter(|&size| size > 0 && usize::from(size) < len),
-            dropped,
-            truncated: message.msg_flags & libc::MSG_TRUNC != 0,
+            dropped_total,
+            is_truncated: message.msg_flags & libc::MSG_TRUNC != 0,
         });
     }
 }

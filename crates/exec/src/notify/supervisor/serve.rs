@@ -156,7 +156,7 @@ impl Supervisor {
 
     /// Fills the call's address buffer, if it has one.
     fn write_peer(&self, call: &AcceptCall, shown: SocketAddr) -> io::Result<()> {
-        if call.peer.is_none() {
+        if call.peer.is_null() {
             return Ok(());
         }
         let capacity = call.peer.capacity()?;

@@ -56,7 +56,7 @@ impl<R: Role> Worker<R> {
             for range in split_merged(&meta) {
                 self.sessions.tally.received += 1;
                 let datagram = bytes.get(range.clone()).unwrap_or_default();
-                let found = if meta.truncated {
+                let found = if meta.is_truncated {
                     Err(DropReason::Truncated.into())
                 } else {
                     let flush = |sessions: &mut _| send_requests(sessions, inbox, sender, unsent);

@@ -20,7 +20,7 @@ pub struct AllowedFiles {
     /// Directories in which files may be removed.
     pub remove_in: Vec<PathBuf>,
     /// Whether `read` has the files that getaddrinfo(3) needs, so that names can be resolved.
-    pub names: bool,
+    pub resolves_names: bool,
 }
 
 /// Makes every attempt to open another file, and any change to the file system, fail with EACCES. Open descriptors stay
@@ -43,7 +43,7 @@ pub fn confine(allowed: &AllowedFiles) -> Result<Option<u32>> {
     // Set once: a process has one start.
     let _ = CONFINED.set(Confined {
         _pinned: pin_kernel_files(allowed),
-        names: allowed.names,
+        resolves_names: allowed.resolves_names,
     });
     Ok(Some(version))
 }
@@ -83,7 +83,9 @@ pub fn supported_version() -> Option<u32> {
 
 /// Whether this process has given up resolving names.
 pub(crate) fn are_names_denied() -> bool {
-    CONFINED.get().is_some_and(|confined| !confined.names)
+    CONFINED
+        .get()
+        .is_some_and(|confined| !confined.resolves_names)
 }
 
 /// Replaces an error of open(2) by [`OUTSIDE`] if confinement is its cause: access(2) is not subject to Landlock.
@@ -111,7 +113,7 @@ fn pin_kernel_files(allowed: &AllowedFiles) -> Vec<PathFd> {
 
 /// What this process has confined itself to.
 struct Confined {
-    names: bool,
+    resolves_names: bool,
     _pinned: Vec<PathFd>,
 }
 

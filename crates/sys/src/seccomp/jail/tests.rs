@@ -2,11 +2,11 @@ use super::super::bpf::evaluate;
 use super::*;
 
 const STRICT: JailRules = JailRules {
-    mounts: false,
+    allows_mounts: false,
     unix_sockets: UnixSockets::Mediated,
 };
 const NESTED: JailRules = JailRules {
-    mounts: true,
+    allows_mounts: true,
     unix_sockets: UnixSockets::Refused,
 };
 

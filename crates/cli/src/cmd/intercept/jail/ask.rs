@@ -132,7 +132,7 @@ fn read_answer(
                 foreground.forward(signal);
                 return Answer::Unanswered;
             }
-            Typed::Nothing => {
+            Typed::NoInput => {
                 let _ = foreground.write("\npeername: no answer: denied\n");
                 return Answer::Unanswered;
             }

@@ -9,7 +9,7 @@ use peername_intercept::listener::jail::JailListener;
 use peername_intercept::state::InterceptState;
 use peername_jail::mediator::ports::{self, FromMediator};
 use peername_sys::event::readiness::register_readable;
-use peername_sys::netlink::{SocketLookup, TcpSocket};
+use peername_sys::netlink::{SocketLookup, TcpLookup};
 
 /// Starts a task that closes the listeners of a port when the mediator asks for it, and records connections that the mediator
 /// reports as refused. A refused connection to loopback is recorded only if `host_sockets` finds a listener on this host, which
@@ -50,5 +50,5 @@ pub(super) fn serve_mediator(
 /// own.
 fn has_listener(host_sockets: Option<&SocketLookup>, addr: SocketAddr) -> bool {
     let client = SocketAddr::new(addr.ip(), 0);
-    host_sockets.is_some_and(|sockets| matches!(sockets.tcp(addr, client), Ok(TcpSocket::Listener)))
+    host_sockets.is_some_and(|sockets| matches!(sockets.tcp(addr, client), Ok(TcpLookup::Listener)))
 }
