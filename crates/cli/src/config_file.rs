@@ -7,7 +7,7 @@ mod schema;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use peername_daemon::options::{Given, Place, Table, Tables};
+use peername_daemon::options::{Given, KnownTable, Table, Tables};
 use peername_daemon::reload::file_watch::Fingerprints;
 use peername_daemon::usage::Usage;
 use peername_sys::fs::text_file;
@@ -78,7 +78,7 @@ impl Configuration {
 
     /// The text of `/config`: JSON with the keys of the file, without secrets.
     pub(crate) fn to_json(&self) -> String {
-        let mut keys = self.top.shown().clone();
+        let mut keys = self.top.as_json().clone();
         let mut add = |key: &str, tables: Vec<Value>| {
             if !tables.is_empty() {
                 keys.insert(key.to_owned(), tables.into());
@@ -87,7 +87,7 @@ impl Configuration {
         add("listen", shown(&self.listen));
         add("forward", shown(&self.forward));
         if let Some(table) = &self.intercept {
-            keys.insert("intercept".to_owned(), table.given.shown().clone().into());
+            keys.insert("intercept".to_owned(), table.given.as_json().clone().into());
         }
         format!("{:#}\n", Value::from(keys))
     }
@@ -104,7 +104,7 @@ impl Configuration {
 fn shown<T: clap::Args>(tables: &[Table<T>]) -> Vec<Value> {
     tables
         .iter()
-        .map(|table| table.given.shown().clone().into())
+        .map(|table| table.given.as_json().clone().into())
         .collect()
 }
 
@@ -183,7 +183,7 @@ pub(crate) fn read_partial(
         }
         Err(error) => return (Configuration::default(), problem(&error.to_string())),
     };
-    let mut tables = Tables::of_file(path, &text, places());
+    let mut tables = Tables::new(path, &text, known_tables());
     let mut config = parse(&mut tables, kinds);
     config.warnings = tables.warnings().collect();
     let mut problems = tables.errors();
@@ -251,15 +251,15 @@ fn refuse_unordered_rules(tables: &mut Tables<'_>, table: &Spanned<DeValue<'_>>)
     }
 }
 
-/// The places of keys: the top of the file and all its tables.
-fn places() -> Vec<Place> {
+/// The tables with known keys: the top of the file and all its tables.
+fn known_tables() -> Vec<KnownTable> {
     vec![
-        Place::top::<Top>(),
-        Place::table::<Listener>(Kind::Listen.name()),
-        Place::table::<Forward>(Kind::Forward.name()),
-        Place::table::<Intercept>(Kind::Intercept.name()),
-        Place::table::<Jail>(Kind::Jail.name()),
-        Place::table::<Policy>(Kind::Agent.name()),
+        KnownTable::top::<Top>(),
+        KnownTable::table::<Listener>(Kind::Listen.name()),
+        KnownTable::table::<Forward>(Kind::Forward.name()),
+        KnownTable::table::<Intercept>(Kind::Intercept.name()),
+        KnownTable::table::<Jail>(Kind::Jail.name()),
+        KnownTable::table::<Policy>(Kind::Agent.name()),
     ]
 }
 

@@ -129,7 +129,7 @@ fn exit_code(outcome: anyhow::Result<ExitCode>, wrong_usage: u8) -> ExitCode {
 /// it may resolve later.
 fn unless_name_unresolved(code: u8) -> u8 {
     match code {
-        WRONG_USAGE if value::is_name_unresolved() => FAILURE,
+        WRONG_USAGE if value::has_failed_lookup() => FAILURE,
         code => code,
     }
 }

@@ -28,7 +28,7 @@ pub struct ListenPlan {
     /// Whether they accept traffic that TPROXY rules redirect.
     pub transparent: bool,
     /// How datagrams are served.
-    pub datagrams: UdpConfig,
+    pub udp_config: UdpConfig,
     /// The dialect of the headers by which datagrams are steered to workers; `None` if the sender of a datagram is the client.
     pub steered_by: Option<Dialect>,
 }
@@ -124,7 +124,7 @@ pub struct UdpGroup {
     /// The open sockets.
     pub sockets: UdpListeners,
     /// The configuration in use: at most as many sessions as there are descriptors for.
-    pub datagrams: UdpConfig,
+    pub udp_config: UdpConfig,
     /// The configuration as requested.
     pub requested: UdpConfig,
     /// Descriptors for sockets that reply from other addresses than the listeners'.
@@ -207,7 +207,7 @@ impl OpenedListeners {
     }
 
     /// The bound address of each listener, by its requested address: they differ where the kernel chose the port.
-    pub fn actual(&self) -> BoundAddresses {
+    pub fn bound_addresses(&self) -> BoundAddresses {
         let mut all = BoundAddresses::new();
         for (&(_, addr), bound) in self.wanted_tcp.iter().zip(self.tcp.addrs()) {
             all.insert((Transport::Tcp, addr), bound);
@@ -270,11 +270,11 @@ impl UdpGroup {
             return Ok(Self::transparent(
                 wanted,
                 sockets,
-                plan.datagrams,
+                plan.udp_config,
                 descriptors,
             ));
         }
-        Ok(Self::new(wanted, sockets, plan.datagrams, descriptors))
+        Ok(Self::new(wanted, sockets, plan.udp_config, descriptors))
     }
 
     fn new(
@@ -287,7 +287,7 @@ impl UdpGroup {
         Self {
             wanted,
             sockets,
-            datagrams: UdpConfig {
+            udp_config: UdpConfig {
                 sessions,
                 ..requested
             },
@@ -313,7 +313,7 @@ impl UdpGroup {
 
     /// The descriptors that the group may use beside its listeners.
     pub fn descriptors(&self) -> usize {
-        self.datagrams.sessions + self.reply_sockets
+        self.udp_config.sessions + self.reply_sockets
     }
 
     /// The requested addresses.
@@ -381,7 +381,7 @@ mod tests {
         };
         for (descriptors, sessions) in [(1000, 1000 - MAX_REPLY_SOCKETS), (9000, 4096)] {
             let group = UdpGroup::transparent(wanted.clone(), open(), requested, descriptors);
-            assert_eq!(group.datagrams.sessions, sessions);
+            assert_eq!(group.udp_config.sessions, sessions);
             assert_eq!(group.descriptors(), sessions + MAX_REPLY_SOCKETS);
             let group = UdpGroup::new(wanted.clone(), open(), requested, descriptors);
             assert_eq!(group.descriptors(), descriptors.min(4096));

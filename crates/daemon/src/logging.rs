@@ -32,9 +32,8 @@ pub use level::LevelHandle;
 /// Options of every long-running subcommand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::Args)]
 #[command(next_help_heading = heading::LOG)]
-// Without a group: its name would be `Args`, like that of the command it is flattened into.
 #[group(skip)]
-pub struct Args {
+pub struct LogArgs {
     /// The format of the log [default: text on a terminal, fields in the journal, else json]
     #[arg(long, value_name = "FORMAT", hide_short_help = true)]
     pub log_format: Option<Format>,
@@ -58,7 +57,7 @@ pub enum Format {
     GoMmproxy,
 }
 
-impl Args {
+impl LogArgs {
     /// Starts logging to standard error, or to standard output in the format of go-mmproxy. Lines that are still queued are
     /// written when the guard is dropped. The handle changes the level. Needs a tokio runtime.
     pub fn start(self) -> (WorkerGuard, LevelHandle) {

@@ -11,10 +11,11 @@ use std::time::Duration;
 use anyhow::ensure;
 
 use crate::admin::AdminArgs;
-use crate::logging;
+use crate::logging::LogArgs;
 use crate::options::heading;
 use crate::signals::drain::DrainLimits;
 use crate::value;
+use confinement::SandboxArgs;
 
 /// Options of the process, independent of its listeners.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
@@ -57,10 +58,10 @@ pub struct Process {
     workers: Option<usize>,
     #[command(flatten)]
     /// The confinement.
-    pub sandbox: confinement::Args,
+    pub sandbox: SandboxArgs,
     #[command(flatten)]
     /// The log.
-    pub logging: logging::Args,
+    pub logging: LogArgs,
 }
 
 impl Process {
@@ -82,18 +83,18 @@ impl Process {
     /// The keys that differ, although a reload can't change them. If `self` has the defaults, these are the keys that are set.
     pub fn changes_of_fixed_keys(&self, new: &Self) -> Vec<&'static str> {
         let fixed = [
-            ("workers", new.workers == self.workers),
-            ("admin", new.admin.admin == self.admin.admin),
-            ("admin-host", new.admin.admin_host == self.admin.admin_host),
-            ("no-sandbox", new.sandbox == self.sandbox),
+            ("workers", new.workers != self.workers),
+            ("admin", new.admin.admin != self.admin.admin),
+            ("admin-host", new.admin.admin_host != self.admin.admin_host),
+            ("no-sandbox", new.sandbox != self.sandbox),
             (
                 "log-format",
-                new.logging.log_format == self.logging.log_format,
+                new.logging.log_format != self.logging.log_format,
             ),
-            ("verbose", new.logging.verbose == self.logging.verbose),
-            ("quiet", new.logging.quiet == self.logging.quiet),
+            ("verbose", new.logging.verbose != self.logging.verbose),
+            ("quiet", new.logging.quiet != self.logging.quiet),
         ];
-        changed(fixed)
+        changed_keys(fixed)
     }
 
     /// The time that open connections have at the end of the process.
@@ -114,11 +115,10 @@ pub fn default_workers() -> usize {
 
 const MAX_WORKERS: usize = 1024;
 
-/// Returns the keys that have changed; each comes with whether it is the same as before.
-pub fn changed<const N: usize>(keys: [(&'static str, bool); N]) -> Vec<&'static str> {
+/// Returns the keys that have changed; each comes with whether it has.
+pub fn changed_keys<const N: usize>(keys: [(&'static str, bool); N]) -> Vec<&'static str> {
     keys.into_iter()
-        .filter(|(_, is_same)| !is_same)
-        .map(|(key, _)| key)
+        .filter_map(|(key, has_changed)| has_changed.then_some(key))
         .collect()
 }
 

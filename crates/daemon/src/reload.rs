@@ -29,7 +29,7 @@ use file_watch::{FileWatch, Fingerprints};
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = heading::OPERATION)]
 #[group(skip)]
-pub struct Source {
+pub struct ConfigSource {
     /// Read this file (docs/config.md) instead of the options of listeners; SIGHUP reads it again
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -38,7 +38,7 @@ pub struct Source {
     pub watch: bool,
 }
 
-impl Source {
+impl ConfigSource {
     /// Whether files may be watched at some time: those of the configuration, or lists of clients, which the file may name
     /// after a reload.
     pub fn may_watch(&self) -> bool {

@@ -6,6 +6,6 @@ pub mod text;
 
 pub use endpoints::{Address, Listen, Target, target_v4, target_v6};
 pub use parse::{
-    MAX_INTEGER, Tlv, address, are_names_resolved, duration, is_name_unresolved, list_file, mark,
+    MAX_INTEGER, Tlv, address, duration, has_failed_lookup, has_resolved_names, list_file, mark,
     number, ports, timeout, tlv_kind,
 };

@@ -29,7 +29,7 @@ pub use private_dir::PrivateDir;
 #[derive(Debug)]
 pub struct Covered {
     /// Whether a Java keystore was found and covered: Java needs no option to trust the interceptor.
-    pub java: bool,
+    pub has_java_keystore: bool,
     /// Files that the mediator covers again where processes outside replace them.
     pub files: Vec<Cover>,
 }
@@ -52,7 +52,7 @@ pub fn cover(
 ) -> Result<Covered, JailError> {
     mounts::stop_propagation().map_err(|source| JailError::cover(Path::new("/"), source))?;
     dir.mount()?;
-    dir.write(&dir.certificates(), &trust.own)?;
+    dir.write(&dir.certificates(), &trust.authority)?;
     dir.write(&dir.bundle(), &trust.bundle)?;
     dir.write(&dir.truststore(), &trust.java)?;
     let mut covers = hashed_dirs::copy(dir, trust)?;
@@ -79,7 +79,7 @@ pub fn cover(
     reenter_working_directory()?;
     mounts::start_propagation().map_err(|source| JailError::cover(Path::new("/"), source))?;
     Ok(Covered {
-        java: !keystores.is_empty(),
+        has_java_keystore: !keystores.is_empty(),
         files,
     })
 }

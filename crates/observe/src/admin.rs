@@ -49,7 +49,7 @@ use crate::connections::ConnectionSource;
 /// The health of a command, as `/healthz` and `/readyz` report it.
 pub trait Health: Send + Sync + 'static {
     /// The reason that is reported while `check_liveness` does not return.
-    const HANGS: &'static str = "a worker or the control thread hangs";
+    const HANG_REASON: &'static str = "a worker or the control thread hangs";
 
     /// Returns once every worker, or what serves in their stead, has answered; the endpoint sets the deadline.
     fn check_liveness(&self) -> impl Future<Output = ()> + Send;

@@ -103,7 +103,7 @@ impl Command for Args {
         let udp = join(groups.iter().flat_map(|group| group.sockets.addrs()));
         let tcp = join(opened.sockets.tcp.addrs());
         let tasks = udp_tasks(&services, &counters, &sessions);
-        let client_policies = setup.client_policies(&opened.sockets.actual());
+        let client_policies = setup.client_policies(&opened.sockets.bound_addresses());
         let listeners = opened.start(&Arc::new(forwarder), capacity, Vec::new(), tasks)?;
         tracing::info!(tcp, udp, upstream = setup.targets(), workers, "listening");
         let open_clients = OpenClients {
@@ -153,7 +153,7 @@ fn udp_tasks(
     move |group| {
         let forwarder = UdpForwarder {
             services: services.clone(),
-            config: group.datagrams,
+            config: group.udp_config,
             counters: Arc::clone(&counters),
             sessions: sessions.clone(),
         };

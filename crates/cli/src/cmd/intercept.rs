@@ -114,7 +114,7 @@ impl Command for Args {
             own_addresses,
             can_tproxy,
         } = checked;
-        let destinations = setup.destinations(&own_addresses, &listeners.sockets.actual());
+        let destinations = setup.destinations(&own_addresses, &listeners.sockets.bound_addresses());
         let capacity = descriptors::capacity(setup.process.workers(), TASKS_PER_WORKER, 0)?;
         let capacity = client_capacity(capacity);
         let upstream = setup.options.upstream(capacity.connections, destinations);

@@ -74,7 +74,7 @@ fn verdicts<T: Args>(options: &[(String, String)]) -> (bool, bool) {
     let words = options.iter().map(|(word, _)| word);
     let matches = T::augment_args(command).try_get_matches_from(words);
     let text: String = options.iter().map(|(_, line)| line.as_str()).collect();
-    let mut tables = Tables::of_file(Path::new("file"), &text, Vec::new());
+    let mut tables = Tables::new(Path::new("file"), &text, Vec::new());
     let table = tables.parse();
     tables.read_top::<T>(table);
     (matches.is_ok(), tables.errors().is_empty())
@@ -199,7 +199,7 @@ fn names_of_values_tell_whether_they_have_a_path() {
 #[test]
 fn values_are_reported_unchanged() {
     let text = "trust = [\"@/etc/my--lists/x\"]\naddress = [\"127.0.0.1:1\"]\n";
-    let mut tables = Tables::of_file(Path::new("file"), text, Vec::new());
+    let mut tables = Tables::new(Path::new("file"), text, Vec::new());
     let table = tables.parse();
     let origin = {
         let value = toml::Spanned::new(0..0, toml::de::DeValue::Table(table));
@@ -207,11 +207,11 @@ fn values_are_reported_unchanged() {
         table.unwrap().origin
     };
     assert_eq!(
-        origin.of("--trust @/etc/my--lists/x: No such file"),
+        origin.locate("--trust @/etc/my--lists/x: No such file"),
         "file, line 1, [[listen]]: trust @/etc/my--lists/x: No such file"
     );
     assert_eq!(
-        origin.of("--listen 127.0.0.1:1 is given twice"),
+        origin.locate("--listen 127.0.0.1:1 is given twice"),
         "file, line 2, [[listen]]: address 127.0.0.1:1 is given twice"
     );
 }

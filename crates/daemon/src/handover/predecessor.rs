@@ -150,7 +150,7 @@ impl Predecessor {
             for &addr in &plan.tcp {
                 self.check_transparent(addr, plan.transparent)?;
             }
-            self.check_udp(&plan.udp, plan.datagrams.dialect, plan.transparent)?;
+            self.check_udp(&plan.udp, plan.udp_config.dialect, plan.transparent)?;
         }
         let given = std::mem::take(&mut self.given);
         Ok(InheritedSockets {

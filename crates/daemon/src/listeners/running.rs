@@ -145,7 +145,7 @@ impl Opened {
             });
             previous.take_over(tcp, udp.collect())?;
         }
-        let (ids, bound) = (self.sockets.ids(), self.sockets.actual());
+        let (ids, bound) = (self.sockets.ids(), self.sockets.bound_addresses());
         let ipv6_only = self.sockets.ipv6_only();
         let (mut worker_tasks, groups): (Vec<_>, Vec<_>) = self
             .sockets
@@ -203,7 +203,7 @@ impl RunningListeners {
         ids.retain(|key, _| wanted.contains(key));
         ids.extend(opened.ids());
         bound.retain(|key, _| wanted.contains(key));
-        bound.extend(opened.actual());
+        bound.extend(opened.bound_addresses());
         Ok(Change {
             plans,
             opened,
@@ -221,7 +221,7 @@ impl RunningListeners {
         replace_services: impl FnOnce(),
         udp_tasks: impl Fn(UdpGroup) -> UdpTasks,
     ) -> (String, String) {
-        let opened = ranges(change.opened.actual().into_values());
+        let opened = ranges(change.opened.bound_addresses().into_values());
         self.ipv6_only.retain(|key| change.wanted.contains(key));
         self.ipv6_only.extend(change.opened.ipv6_only());
         let closed = ranges(self.close_all_but(&change).await);
@@ -334,7 +334,7 @@ impl RunningUdpGroup {
 
     fn is_unchanged_in(&self, plan: &ListenPlan) -> bool {
         let own: HashSet<_> = self.addresses.iter().collect();
-        own == plan.udp.iter().collect() && plan.datagrams == self.requested
+        own == plan.udp.iter().collect() && plan.udp_config == self.requested
     }
 
     fn overlaps(&self, new: &UdpGroup) -> bool {

@@ -13,7 +13,7 @@ pub struct Given<T> {
     /// The options.
     pub options: T,
     pub(super) words: Vec<Word>,
-    shown: Map<String, Value>,
+    json: Map<String, Value>,
 }
 
 /// Options of a file and a command line.
@@ -69,8 +69,8 @@ impl<T: clap::Args> Given<T> {
 
     /// Sets the shown value of an option that was not given, and whose default depends on more than the options.
     pub fn show_default(&mut self, key: &str, value: impl Into<Value>) {
-        if !self.shown.contains_key(key) {
-            self.shown.insert(key.to_owned(), value.into());
+        if !self.json.contains_key(key) {
+            self.json.insert(key.to_owned(), value.into());
         }
     }
 
@@ -90,8 +90,8 @@ impl<T: clap::Args> Given<T> {
     }
 
     /// The options as JSON, by their names, defaults included.
-    pub fn shown(&self) -> &Map<String, Value> {
-        &self.shown
+    pub fn as_json(&self) -> &Map<String, Value> {
+        &self.json
     }
 }
 
@@ -157,7 +157,7 @@ impl<T: clap::Args> FromArgMatches for Given<T> {
         Ok(Self {
             options: T::from_arg_matches(matches)?,
             words: ordered_words(options(), matches),
-            shown: options()
+            json: options()
                 .filter(|arg| !arg.is_hide_set())
                 .filter_map(|arg| Some((arg.get_long()?.to_owned(), show(arg, matches)?)))
                 .collect(),
@@ -327,11 +327,11 @@ mod tests {
 
     #[test]
     fn options_are_shown_with_defaults_and_without_passwords() {
-        let shown = given(&["--proxy=http://user:secret@proxy.test:1", "--trust=7"]);
+        let options = given(&["--proxy=http://user:secret@proxy.test:1", "--trust=7"]);
         let expected = serde_json::json!({
             "drain": "5s", "trust": [7], "verbose": 0, "quiet": false, "proxy": "http://proxy.test:1"
         });
-        assert_eq!(Value::from(shown.shown().clone()), expected);
+        assert_eq!(Value::from(options.as_json().clone()), expected);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::given::command;
 use super::origin::Mistake;
 
 /// A table that a file may have, or the top of the file.
-pub struct Place {
+pub struct KnownTable {
     /// Its location for an error, as in "belongs in `[[listen]]`".
     location: String,
     /// Its name, as a file writes it; `None` for the top.
@@ -16,7 +16,7 @@ pub struct Place {
     command: Command,
 }
 
-impl Place {
+impl KnownTable {
     /// The top of the file, with these options.
     pub fn top<T: clap::Args>() -> Self {
         Self {
@@ -53,13 +53,18 @@ pub(super) fn find_option<'c>(command: &'c Command, key: &str) -> Option<&'c Arg
 
 /// Returns the mistake of a key that the table with the options of `command` does not have. It names the tables that have the
 /// key, or else a similar key of this table.
-pub(super) fn unknown_key(at: usize, key: String, command: &Command, places: &[Place]) -> Mistake {
-    let right_places: Vec<_> = places
+pub(super) fn unknown_key(
+    at: usize,
+    key: String,
+    command: &Command,
+    known_tables: &[KnownTable],
+) -> Mistake {
+    let locations: Vec<_> = known_tables
         .iter()
-        .filter(|place| find_option(&place.command, &key).is_some())
-        .map(|place| place.location.as_str())
+        .filter(|table| find_option(&table.command, &key).is_some())
+        .map(|table| table.location.as_str())
         .collect();
-    let why = match (right_places.as_slice(), suggest(command.clone(), &key)) {
+    let why = match (locations.as_slice(), suggest(command.clone(), &key)) {
         ([], Some(name)) => format!("unknown key; did you mean `{name}`?"),
         ([], None) => "unknown key; `peername config schema` prints all".to_owned(),
         (locations, _) => format!("belongs {}", locations.join(" or ")),
@@ -72,8 +77,8 @@ pub(super) fn unknown_key(at: usize, key: String, command: &Command, places: &[P
 }
 
 /// Returns the mistake of a table that a file can't have. It names a similar table, or else all.
-pub(super) fn unknown_table(at: usize, key: String, places: &[Place]) -> Mistake {
-    let tables: Vec<_> = places.iter().filter_map(|place| place.name).collect();
+pub(super) fn unknown_table(at: usize, key: String, known_tables: &[KnownTable]) -> Mistake {
+    let tables: Vec<_> = known_tables.iter().filter_map(|table| table.name).collect();
     let keys = tables.iter().copied().map(key_of);
     let command = Command::new("")
         .no_binary_name(true)

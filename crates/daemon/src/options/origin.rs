@@ -32,13 +32,13 @@ pub struct TableKey {
 
 impl Origin {
     /// Returns the name of the option with which an error, or a word of a command line, begins.
-    pub fn option_of(text: &str) -> Option<&str> {
+    pub fn option_name(text: &str) -> Option<&str> {
         split_option(text).map(|(option, _)| option)
     }
 
     /// Returns an error with its file and line. An option at the beginning of the error becomes a key, and the line is that of
     /// the key if the table has it; else it is that of the table.
-    pub fn of(&self, error: &str) -> String {
+    pub fn locate(&self, error: &str) -> String {
         let Self::Table {
             path,
             line,

@@ -12,7 +12,9 @@ use toml::de::{DeInteger, DeTable, DeValue};
 use super::clap_error::{is_about_value, missing_options, reason};
 use super::file_path::resolve_relative_path;
 use super::given::{Given, Word, command, conflicts, option_word};
-use super::known_keys::{Place, file_options, find_option, is_table, unknown_key, unknown_table};
+use super::known_keys::{
+    KnownTable, file_options, find_option, is_table, unknown_key, unknown_table,
+};
 use super::origin::{Mistake, Origin, TableKey, line_of, split_name};
 use crate::usage::Usage;
 
@@ -30,7 +32,7 @@ pub struct Table<T> {
 pub struct Tables<'t> {
     path: &'t Path,
     text: &'t str,
-    places: Vec<Place>,
+    known_tables: Vec<KnownTable>,
     mistakes: Vec<Mistake>,
     old_names: BTreeMap<OldName, usize>,
 }
@@ -63,7 +65,7 @@ struct Entry<'c> {
 
 impl<T> Table<T> {
     /// Wraps the options of a command line.
-    pub fn of_command_line(given: Given<T>) -> Self {
+    pub fn from_command_line(given: Given<T>) -> Self {
         Self {
             given,
             origin: Origin::CommandLine,
@@ -86,18 +88,18 @@ impl<T> Table<T> {
         errors
             .lines()
             .filter(|line| !self.unread.explains(line))
-            .map(|line| self.origin.of(line))
+            .map(|line| self.origin.locate(line))
     }
 }
 
 impl<'t> Tables<'t> {
-    /// Reads tables of this file. `places` are all tables that the file may have, and its top: the error about a key in the
+    /// Reads tables of this file. `known_tables` are all tables that the file may have, and its top: the error about a key in the
     /// wrong table names the right one.
-    pub fn of_file(path: &'t Path, text: &'t str, places: Vec<Place>) -> Self {
+    pub fn new(path: &'t Path, text: &'t str, known_tables: Vec<KnownTable>) -> Self {
         Self {
             path,
             text,
-            places,
+            known_tables,
             mistakes: Vec::new(),
             old_names: BTreeMap::new(),
         }
@@ -244,9 +246,9 @@ impl<'t> Tables<'t> {
             let (at, key) = (key.span().start, key.into_inner().into_owned());
             let Some(arg) = find_option(command, &key) else {
                 self.mistakes.push(if is_table(value.get_ref()) {
-                    unknown_table(at, key, &self.places)
+                    unknown_table(at, key, &self.known_tables)
                 } else {
-                    unknown_key(at, key, command, &self.places)
+                    unknown_key(at, key, command, &self.known_tables)
                 });
                 has_unknown = true;
                 continue;

@@ -8,15 +8,14 @@ use crate::{logging, service_manager};
 
 /// `--no-sandbox`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::Args)]
-// Without a group: its name would be `Args`, like that of the command it is flattened into.
 #[group(skip)]
-pub struct Args {
+pub struct SandboxArgs {
     /// Do not confine the process after its start by Landlock and seccomp (docs/confinement.md)
     #[arg(long, hide_short_help = true)]
     pub no_sandbox: bool,
 }
 
-impl Args {
+impl SandboxArgs {
     /// Confines this process, unless `--no-sandbox` is given. To be called after the privileges are dropped, and before
     /// anything starts a thread. The files that were read so far stay readable, and names resolvable if one was resolved.
     ///
@@ -31,7 +30,7 @@ impl Args {
         logging::journal::native::connect();
         let needs = Needs {
             files: [text_file::opened(), needs.files].concat(),
-            resolves_names: needs.resolves_names || value::are_names_resolved(),
+            resolves_names: needs.resolves_names || value::has_resolved_names(),
             ..needs
         };
         Ok(AppliedConfinement(Some(needs.confine()?)))

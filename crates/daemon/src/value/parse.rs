@@ -127,8 +127,8 @@ fn resolve(text: &str) -> io::Result<impl Iterator<Item = SocketAddr> + use<>> {
         check_host_and_port(text)?;
     }
     allowed?;
-    NAME_RESOLVED.store(true, Ordering::Relaxed);
-    text.to_socket_addrs().inspect_err(note_unresolved)
+    HAS_RESOLVED_NAMES.store(true, Ordering::Relaxed);
+    text.to_socket_addrs().inspect_err(note_failed_lookup)
 }
 
 /// Whether the host of `host:port` is four numbers with dots between them.
@@ -157,26 +157,26 @@ fn check_host_and_port(text: &str) -> io::Result<()> {
 }
 
 /// Whether this process has resolved a name. A reload resolves it again.
-pub fn are_names_resolved() -> bool {
-    NAME_RESOLVED.load(Ordering::Relaxed)
+pub fn has_resolved_names() -> bool {
+    HAS_RESOLVED_NAMES.load(Ordering::Relaxed)
 }
 
-static NAME_RESOLVED: AtomicBool = AtomicBool::new(false);
+static HAS_RESOLVED_NAMES: AtomicBool = AtomicBool::new(false);
 
 /// Whether a lookup failed in this process: the next start may succeed.
-pub fn is_name_unresolved() -> bool {
-    NAME_UNRESOLVED.load(Ordering::Relaxed)
+pub fn has_failed_lookup() -> bool {
+    HAS_FAILED_LOOKUP.load(Ordering::Relaxed)
 }
 
 /// Records that a name did not resolve, but not text that can't be a name: the standard library reports that as invalid input.
-fn note_unresolved(error: &io::Error) {
+fn note_failed_lookup(error: &io::Error) {
     if error.kind() != io::ErrorKind::InvalidInput {
-        NAME_UNRESOLVED.store(true, Ordering::Relaxed);
+        HAS_FAILED_LOOKUP.store(true, Ordering::Relaxed);
     }
 }
 
 /// A global flag, because clap and the TOML parser discard all but the text of an error.
-static NAME_UNRESOLVED: AtomicBool = AtomicBool::new(false);
+static HAS_FAILED_LOOKUP: AtomicBool = AtomicBool::new(false);
 
 /// Parses a TLV's type, by name or number: `authority`, `0xEA`, `234`.
 pub fn tlv_kind(text: &str) -> Result<u8, String> {

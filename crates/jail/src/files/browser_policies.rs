@@ -69,7 +69,7 @@ impl PolicyFormat {
     fn write_policy(self, dir: &PrivateDir, trust: &TrustFiles) -> Vec<u8> {
         match self {
             Self::Chromium => {
-                let quoted: Vec<_> = base64_certificates(&trust.own)
+                let quoted: Vec<_> = base64_certificates(&trust.authority)
                     .iter()
                     .map(|certificate| format!("\"{certificate}\""))
                     .collect();

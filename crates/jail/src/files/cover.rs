@@ -11,7 +11,7 @@ use crate::JailError;
 #[derive(Clone, Debug)]
 pub struct TrustFiles {
     /// The interceptor's certificates (PEM).
-    pub own: Vec<u8>,
+    pub authority: Vec<u8>,
     /// The certificates of the interceptor and of the host (PEM).
     pub bundle: Vec<u8>,
     /// The certificates of the interceptor and of the host, as a keystore for Java.

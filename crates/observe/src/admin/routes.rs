@@ -78,7 +78,7 @@ impl<H: Health> AdminServer<H> {
         match timeout(LIVENESS_TIMEOUT, self.check_liveness()).await {
             Ok(()) => plain(StatusCode::OK, "ok\n"),
             Err(_) => {
-                let text = format!("{}\n", H::HANGS);
+                let text = format!("{}\n", H::HANG_REASON);
                 full_response(StatusCode::SERVICE_UNAVAILABLE, TEXT, text)
             }
         }

@@ -64,7 +64,7 @@ impl<H: Health> AdminServer<H> {
     async fn not_ready(&self) -> Option<String> {
         let liveness = timeout(ANSWER_TIMEOUT, self.check_liveness());
         if liveness.await.is_err() {
-            return Some(H::HANGS.to_owned());
+            return Some(H::HANG_REASON.to_owned());
         }
         match timeout(ANSWER_TIMEOUT, self.check_readiness()).await {
             Ok(readiness) => readiness.err(),

@@ -43,7 +43,7 @@ impl Args {
 fn host_findings() -> Vec<Finding> {
     let proxy = Needs {
         files: text_file::opened(),
-        resolves_names: value::are_names_resolved(),
+        resolves_names: value::has_resolved_names(),
         ..Needs::default()
     };
     vec![

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use anyhow::Context;
 use peername_daemon::admin::{AdminArgs, RunningAdmin};
 use peername_daemon::command::block_on;
-use peername_daemon::logging::{self, LevelHandle};
+use peername_daemon::logging::{LevelHandle, LogArgs};
 use peername_daemon::options::Given;
-use peername_daemon::process::confinement;
+use peername_daemon::process::confinement::SandboxArgs;
 use peername_daemon::usage::error_text::with_causes;
 use peername_exec::admin::{self, AdminProcess};
 use peername_identity::{RefusalVerbosity, Table};
@@ -83,7 +83,7 @@ pub(crate) enum AdminCommand {
 
 /// The options in force as JSON, without the program's arguments, which may be secret.
 fn options_as_json(given: &Given<Args>) -> String {
-    let mut options = given.shown().clone();
+    let mut options = given.as_json().clone();
     let program = given.options.command.first();
     let program = program.map(|program| program.to_string_lossy());
     options.insert("program".to_owned(), program.into());
@@ -97,11 +97,11 @@ fn run(endpoint: AdminEndpoint, mut process: AdminProcess) -> anyhow::Result<()>
         removes: endpoint.args.socket_files(),
         ..Needs::default()
     };
-    let confinement = confinement::Args::default().confine(needs)?;
+    let confinement = SandboxArgs::default().confine(needs)?;
     block_on(async {
-        let logging = logging::Args {
+        let logging = LogArgs {
             verbose: endpoint.verbose,
-            ..logging::Args::default()
+            ..LogArgs::default()
         };
         let (_log, level) = logging.start();
         confinement.log();

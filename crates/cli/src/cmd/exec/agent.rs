@@ -134,7 +134,7 @@ fn start_admin(given: &Given<Serve>) -> anyhow::Result<Option<(OwnedFd, Table<'s
             command: AdminCommand::Agent,
             args: given.options.admin.clone(),
             table: totals,
-            config: format!("{:#}\n", Value::from(given.shown().clone())),
+            config: format!("{:#}\n", Value::from(given.as_json().clone())),
             verbose: given.options.verbose.into(),
         };
         match start_process(endpoint) {

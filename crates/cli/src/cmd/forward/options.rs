@@ -7,7 +7,7 @@ use peername_daemon::listeners::ListenPlan;
 use peername_daemon::listeners::resolve_listeners;
 use peername_daemon::options::{Given, NotWithFile, heading};
 use peername_daemon::process::Process;
-use peername_daemon::reload::Source;
+use peername_daemon::reload::ConfigSource;
 use peername_daemon::usage::{Usage, UsageErrors};
 use peername_daemon::value::{self, Address, Listen};
 use peername_proxy::forward::ForwardService;
@@ -29,7 +29,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     pub(super) forward: NotWithFile<Given<Forward>>,
     #[command(flatten)]
-    pub(super) source: Source,
+    pub(super) source: ConfigSource,
     #[command(flatten)]
     pub(super) process: Given<Process>,
 }
@@ -78,7 +78,7 @@ impl Forward {
             tcp: self.protocol.tcp(&listen).to_vec(),
             udp: self.protocol.udp(&listen).to_vec(),
             transparent: false,
-            datagrams: self.udp_config(),
+            udp_config: self.udp_config(),
             steered_by: None,
         })
     }

@@ -47,7 +47,7 @@ impl Setup {
     /// All errors.
     pub(super) fn load(args: &Args, files: &mut Fingerprints) -> Result<Self, Usage> {
         let command_line = Configuration {
-            forward: vec![Table::of_command_line(args.forward.0.clone())],
+            forward: vec![Table::from_command_line(args.forward.0.clone())],
             ..Configuration::default()
         };
         let file = args.source.config.as_deref();
@@ -108,7 +108,7 @@ impl Setup {
         for group in &self.groups {
             for (_, addr) in group.sockets.listeners().filter(|key| !taken.insert(*key)) {
                 let text = format!("--listen {addr} is given twice");
-                problems.push(group.origin.of(&text));
+                problems.push(group.origin.locate(&text));
             }
         }
         for group in &self.groups {
@@ -127,7 +127,7 @@ impl Setup {
             };
             if TRANSPORTS.into_iter().any(reaches_listener) {
                 let text = format!("--to {target}: it would connect to itself");
-                problems.push(group.origin.of(&text));
+                problems.push(group.origin.locate(&text));
             }
         }
         problems

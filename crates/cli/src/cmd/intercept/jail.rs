@@ -212,7 +212,7 @@ fn trust_files(
 ) -> TrustFiles {
     let store = TrustStore::merged(authority, host_roots, None);
     TrustFiles {
-        own: store.extra,
+        authority: store.extra,
         bundle: store.bundle,
         java: store.java,
         hashed: trust_store::pem_by_subject_hash(authority),

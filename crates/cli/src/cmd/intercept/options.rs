@@ -10,7 +10,7 @@ use clap::ValueEnum;
 use peername_daemon::listeners::resolve_listeners;
 use peername_daemon::options::{Given, NotWithFile, heading};
 use peername_daemon::process::Process;
-use peername_daemon::reload::Source;
+use peername_daemon::reload::ConfigSource;
 use peername_daemon::usage::{Usage, UsageErrors};
 use peername_daemon::value::{self, Listen, list_file};
 use peername_intercept::authz::{AccessRules, InjectedHeaders, Injection};
@@ -41,7 +41,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     pub(super) intercept: NotWithFile<Given<Intercept>>,
     #[command(flatten)]
-    pub(super) source: Source,
+    pub(super) source: ConfigSource,
     #[command(flatten)]
     pub(super) process: Given<Process>,
 }

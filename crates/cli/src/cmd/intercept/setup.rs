@@ -68,7 +68,7 @@ impl Setup {
     /// Reads the options, or the file that they name, and the lists; resolves names.
     pub(super) fn load(args: &Args, files: &mut Fingerprints) -> Result<Self, Usage> {
         let command_line = Configuration {
-            intercept: Some(Table::of_command_line(args.intercept.0.clone())),
+            intercept: Some(Table::from_command_line(args.intercept.0.clone())),
             ..Configuration::default()
         };
         let file = args.source.config.as_deref();
@@ -88,7 +88,7 @@ impl Setup {
         let json = config.to_json();
         let table = config
             .intercept
-            .unwrap_or_else(|| Table::of_command_line(Given::default()));
+            .unwrap_or_else(|| Table::from_command_line(Given::default()));
         let warnings = config.warnings;
         let process = config.top.options.process;
         Self::validate(process, table.options().clone(), json, None)
@@ -241,7 +241,7 @@ impl Setup {
             tcp: addresses.to_vec(),
             udp: Vec::new(),
             transparent,
-            datagrams: UdpConfig::default(),
+            udp_config: UdpConfig::default(),
             steered_by: None,
         };
         vec![

@@ -90,7 +90,7 @@ impl Control {
         };
         let reply_path = Arc::new(ReplyPathMonitor::new(setup.probes()));
         reply_path.probe_all().await;
-        let bound = opened.sockets.actual();
+        let bound = opened.sockets.bound_addresses();
         let ids = opened.sockets.ids();
         let services = ServiceHandle::new(shared.services(&setup, &ids, &bound, &reply_path)?);
         let listeners = shared.run(&setup, opened, &services)?;
@@ -189,7 +189,7 @@ impl Shared {
             let proxy = UdpProxy::new(
                 services.clone(),
                 Arc::clone(&counters),
-                group.datagrams,
+                group.udp_config,
                 kernel.clone(),
                 sessions.clone(),
             );

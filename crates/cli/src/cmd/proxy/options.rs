@@ -6,8 +6,8 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use peername_daemon::options::{Given, NotWithFile, heading};
-use peername_daemon::process::{Process, changed};
-use peername_daemon::reload::Source;
+use peername_daemon::process::{Process, changed_keys};
+use peername_daemon::reload::ConfigSource;
 use peername_daemon::usage::{Usage, UsageErrors};
 use peername_daemon::value::{self, Listen, MAX_INTEGER};
 use peername_proto::SourcePolicy;
@@ -33,7 +33,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     pub(super) listener: NotWithFile<Given<Listener>>,
     #[command(flatten)]
-    pub(super) source: Source,
+    pub(super) source: ConfigSource,
     #[command(flatten)]
     pub(super) top: Given<Top>,
 }
@@ -326,11 +326,11 @@ impl Listener {
 impl HostArgs {
     /// The keys that a reload can't change and that differ, as [`Process::changes_of_fixed_keys`].
     pub(crate) fn changes_of_fixed_keys(&self, new: &Self) -> Vec<&'static str> {
-        changed([
-            ("setup-routes", new.setup_routes == self.setup_routes),
+        changed_keys([
+            ("setup-routes", new.setup_routes != self.setup_routes),
             (
                 "data-path",
-                new.uses_kernel_data_path() == self.uses_kernel_data_path(),
+                new.uses_kernel_data_path() != self.uses_kernel_data_path(),
             ),
         ])
     }

@@ -65,7 +65,7 @@ impl Setup {
     /// All errors in the configuration file, or of the command line.
     pub(super) fn load(args: &Args, files: &mut Fingerprints) -> Result<Self, Usage> {
         let command_line = Configuration {
-            listen: vec![Table::of_command_line(args.listener.0.clone())],
+            listen: vec![Table::from_command_line(args.listener.0.clone())],
             ..Configuration::default()
         };
         let file = args.source.config.as_deref();
@@ -252,7 +252,7 @@ impl Setup {
             }
             if let Some(addr) = duplicate {
                 let text = format!("--listen {addr} is given twice");
-                problems.push(plan.origin.of(&text));
+                problems.push(plan.origin.locate(&text));
             }
         }
         // Inherited listeners are in another network namespace, where no target leads to them.
@@ -271,7 +271,7 @@ impl Setup {
                         "--target {target}: the proxy would connect to itself, because it listens on {listener}; choose another \
                          port by --listen, or name the server's"
                     );
-                    problems.push(plan.origin.of(&text));
+                    problems.push(plan.origin.locate(&text));
                 }
             }
             if plan.sockets.listen(transport).is_empty() {
@@ -281,7 +281,7 @@ impl Setup {
                 if reached_listener(&taken, target, is_own).is_some() {
                     let text =
                         format!("--allow-destination {target}: the proxy would connect to itself");
-                    problems.push(plan.origin.of(&text));
+                    problems.push(plan.origin.locate(&text));
                 }
             }
         }
@@ -319,14 +319,14 @@ impl ServicePlan {
         let config = errors.note(listener.config());
         let listen = errors.note(resolve_listeners("--listen", &listener.listen));
         let (config, listen) = errors.into_result(config.zip(listen))?;
-        let datagrams = listener.udp.config();
+        let udp_config = listener.udp.config();
         Ok(Self {
             sockets: ListenPlan {
                 tcp: listener.protocol.tcp(&listen).to_vec(),
                 udp: listener.protocol.udp(&listen).to_vec(),
                 transparent: config.transparent,
-                datagrams,
-                steered_by: Some(datagrams.dialect),
+                udp_config,
+                steered_by: Some(udp_config.dialect),
             },
             config: Arc::new(config),
             expected: listener.expected_families(),

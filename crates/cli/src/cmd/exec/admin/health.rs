@@ -72,7 +72,7 @@ impl SupervisorSocket {
 pub(super) struct ExecHealth(pub(super) Arc<SupervisorSocket>);
 
 impl Health for ExecHealth {
-    const HANGS: &'static str = "the supervisor does not answer";
+    const HANG_REASON: &'static str = "the supervisor does not answer";
 
     async fn check_liveness(&self) {
         self.0.wait_answer().await;

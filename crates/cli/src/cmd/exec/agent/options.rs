@@ -96,7 +96,7 @@ impl Serve {
     /// All errors, a line each.
     pub(super) fn policies(&self, files: &mut Fingerprints) -> Result<Vec<AgentPolicy>, Usage> {
         let command_line = Configuration {
-            agent: vec![Table::of_command_line(self.policy.0.clone())],
+            agent: vec![Table::from_command_line(self.policy.0.clone())],
             ..Configuration::default()
         };
         let file = self.config.as_deref();

@@ -27,7 +27,7 @@ pub(super) fn prepare(
         command.env(name, dir.certificates());
     }
     // Only where no keystore could be covered: with the variable, each Java process writes a line to standard error.
-    if !covered.java {
+    if !covered.has_java_keystore {
         command.env("JAVA_TOOL_OPTIONS", java_tool_options(&dir.truststore())?);
     }
     for name in PROXY_VARIABLES {

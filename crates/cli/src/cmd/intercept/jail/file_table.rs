@@ -65,7 +65,7 @@ impl FileTable {
     }
 
     fn locate_line(&self, error: &str) -> String {
-        let Some(option) = Origin::option_of(error) else {
+        let Some(option) = Origin::option_name(error) else {
             return error.to_owned();
         };
         let is_appended = self.appended.iter().any(|appended| appended == option);
@@ -78,7 +78,7 @@ impl FileTable {
         if is_about_command_line {
             error.to_owned()
         } else {
-            self.origin.of(error)
+            self.origin.locate(error)
         }
     }
 
@@ -118,7 +118,7 @@ impl FileTable {
 
 /// Returns `option` of `--option=value`.
 fn option_name(word: &OsString) -> Option<String> {
-    Origin::option_of(&word.to_string_lossy()).map(str::to_owned)
+    Origin::option_name(&word.to_string_lossy()).map(str::to_owned)
 }
 
 /// The ids of the options whose values on the command line are added to those of the file.

@@ -234,7 +234,8 @@ impl Interceptor {
         )?;
         let host_sockets = SocketLookup::open().ok();
         keep_only(CapabilitySet::empty())?;
-        let mut destinations = setup.destinations(&own_addresses, &opened.sockets.actual());
+        let mut destinations =
+            setup.destinations(&own_addresses, &opened.sockets.bound_addresses());
         if is_jailed() {
             // Names resolve to addresses of the outer jail, which has checks of its own.
             let outer_names = self.name_ranges.networks();

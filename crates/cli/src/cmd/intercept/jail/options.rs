@@ -10,9 +10,9 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command, FromArgMatches};
 use ipnet::IpNet;
-use peername_daemon::logging;
+use peername_daemon::logging::LogArgs;
 use peername_daemon::options::heading;
-use peername_daemon::process::confinement;
+use peername_daemon::process::confinement::SandboxArgs;
 use peername_daemon::usage::{Usage, UsageErrors};
 use peername_daemon::value::{self, list_file};
 use peername_intercept::authz::{AccessRules, HTTP_PORTS, Rule};
@@ -87,12 +87,12 @@ pub(crate) struct Args {
     #[arg(long, help_heading = heading::CONFINEMENT)]
     pub(super) allow_mounts: bool,
     #[command(flatten, next_help_heading = heading::CONFINEMENT)]
-    pub(super) sandbox: confinement::Args,
+    pub(super) sandbox: SandboxArgs,
     /// Write the audit lines to this file [default: to standard error with -v, else nowhere]
     #[arg(long, value_name = "FILE", help_heading = heading::LOG)]
     pub(super) log: Option<PathBuf>,
     #[command(flatten)]
-    pub(super) logging: logging::Args,
+    pub(super) logging: LogArgs,
     /// The network of the addresses that names have in the jail, once for IPv4 and once for IPv6 [default: 44.128.0.0/16 and
     /// 3e70:6565:726e:616d::/64]
     #[arg(long = "name-range", value_name = "NETWORK", value_parser = peername_proto::parse_network, help_heading = heading::TUNING)]
