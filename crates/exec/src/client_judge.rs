@@ -43,6 +43,6 @@ impl ConnectionEnds {
 pub struct DeniedClient {
     /// The client's address, or the balancer's if the header names no client.
     pub client: SocketAddr,
-    /// The reason, one of those of [`Counter::is_of_client`].
-    pub why: Counter,
+    /// The reason, one of those of [`Counter::is_client_refusal`].
+    pub reason: Counter,
 }

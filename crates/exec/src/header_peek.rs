@@ -79,10 +79,10 @@ pub fn peek_again(
 }
 
 /// Counts a connection that is refused for another reason than its header, and records it for the log.
-pub fn record_refusal(table: Table<'_>, connection: BorrowedFd<'_>, why: Counter) {
+pub fn record_refusal(table: Table<'_>, connection: BorrowedFd<'_>, reason: Counter) {
     match socket_info::peer_addr(connection) {
-        Ok(peer) => record(table, connection, peer, why),
-        Err(_) => table.settings().count(why),
+        Ok(peer) => record(table, connection, peer, reason),
+        Err(_) => table.settings().count(reason),
     }
 }
 
@@ -107,16 +107,16 @@ fn drive(
         let ends = ConnectionEnds::from_connection(connection, origin.peer);
         judge.judge(ends, header).err()
     };
-    let refuse = |peer, why| {
-        record(table, connection, peer, why);
+    let refuse = |peer, reason| {
+        record(table, connection, peer, reason);
         PeekOutcome::Refused
     };
     loop {
         step = match step {
             Step::Peek => check.peeked(peek(connection, buffer)),
             Step::Store { len, named } => {
-                if let Some(DeniedClient { client, why }) = denial(buffer.get(..len)) {
-                    return refuse(client, why);
+                if let Some(DeniedClient { client, reason }) = denial(buffer.get(..len)) {
+                    return refuse(client, reason);
                 }
                 client = named.map(|(client, _)| client);
                 let stored = match named {
@@ -133,14 +133,14 @@ fn drive(
                 return PeekOutcome::Ready(client);
             }
             Step::PassThrough => {
-                if let Some(DeniedClient { client, why }) = denial(None) {
-                    return refuse(client, why);
+                if let Some(DeniedClient { client, reason }) = denial(None) {
+                    return refuse(client, reason);
                 }
                 table.settings().count(Counter::PassedThrough);
                 return PeekOutcome::Ready(None);
             }
             Step::Wait(len) => return PeekOutcome::Incomplete(len),
-            Step::Refuse(why) => return refuse(origin.peer, why),
+            Step::Refuse(reason) => return refuse(origin.peer, reason),
         }
     }
 }
@@ -176,8 +176,10 @@ fn store_client(
 }
 
 /// Counts and records a refusal. `peer` is the client's address if the client was judged.
-fn record(table: Table<'_>, connection: BorrowedFd<'_>, peer: SocketAddr, why: Counter) {
+fn record(table: Table<'_>, connection: BorrowedFd<'_>, peer: SocketAddr, reason: Counter) {
     let port = local_addr(connection).map_or(0, |local| local.port());
     // No wake-up: this is the supervisor's thread, which reads refusals after each round of its event loop.
-    let _ = table.settings().record_refusal(Refusal { why, peer, port });
+    let _ = table
+        .settings()
+        .record_refusal(Refusal { reason, peer, port });
 }

@@ -349,17 +349,17 @@ impl HeaderWaiter {
             let ends = ConnectionEnds::from_connection(connection.as_fd(), peer);
             judge.judge(ends, None).err()
         });
-        if let Some(DeniedClient { why, .. }) = denial {
+        if let Some(DeniedClient { reason, .. }) = denial {
             let PendingConnection { connection, .. } = self.remove_pending(id)?;
-            self.refuse(connection, why);
+            self.refuse(connection, reason);
             return None;
         }
         self.table.settings().count(Counter::PassedThrough);
         self.make_ready(id)
     }
 
-    fn refuse(&self, connection: ForeignFd, why: Counter) {
-        record_refusal(self.table, connection.as_fd(), why);
+    fn refuse(&self, connection: ForeignFd, reason: Counter) {
+        record_refusal(self.table, connection.as_fd(), reason);
         close_with_reset(connection);
     }
 

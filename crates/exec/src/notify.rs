@@ -77,7 +77,7 @@ pub enum NotifyError {
 /// This process must have one thread only.
 pub fn start(mut config: SupervisorConfig) -> Result<NoNewPrivs, NotifyError> {
     PidFd::check_proc().map_err(NotifyError::Proc)?;
-    let (settings, has_library) = (config.table.settings(), config.library.is_some());
+    let (settings, has_library) = (config.table.settings(), config.table_file.is_some());
     let program = process::id();
     let process = PidFd::current().map_err(NotifyError::Start)?;
     let (ours, theirs) = fd_passing::seqpacket_pair().map_err(NotifyError::Start)?;
@@ -94,7 +94,7 @@ pub fn start(mut config: SupervisorConfig) -> Result<NoNewPrivs, NotifyError> {
             process: process.into(),
         };
         let supervised = supervise(&mut config, launcher, first);
-        config.library.iter().for_each(SharedTable::remove);
+        config.table_file.iter().for_each(SharedTable::remove);
         match supervised {
             Ok(()) => 0,
             Err(error) => {

@@ -28,7 +28,7 @@ pub struct SharedTable {
 
 /// The settings of a new table; [`Policy`] describes the fields.
 #[derive(Clone, Debug)]
-pub struct Rules {
+pub struct TableRules {
     /// The peers that may send headers.
     pub networks: Vec<Network>,
     /// The ports on which headers are expected; every port, if the list is empty.
@@ -78,7 +78,7 @@ impl SharedTable {
     /// # Errors
     ///
     /// [`TableError`]: the file can't be created or mapped, or the number of slots or networks is invalid.
-    pub fn create(slots: usize, rules: &Rules) -> Result<Self, TableError> {
+    pub fn create(slots: usize, rules: &TableRules) -> Result<Self, TableError> {
         if rules.networks.len() > Settings::MAX_NETWORKS {
             return Err(TableError::Networks(rules.networks.len()));
         }
@@ -88,7 +88,7 @@ impl SharedTable {
         Self::create_at(path.clone(), slots, rules).inspect_err(|_| drop(fs::remove_file(path)))
     }
 
-    fn create_at(path: PathBuf, slots: usize, rules: &Rules) -> Result<Self, TableError> {
+    fn create_at(path: PathBuf, slots: usize, rules: &TableRules) -> Result<Self, TableError> {
         let file_error = |source| TableError::File {
             path: path.clone(),
             source,
@@ -127,7 +127,7 @@ impl SharedTable {
     }
 }
 
-impl Rules {
+impl TableRules {
     /// Writes the settings of a table that is used in the calling thread's network namespace.
     ///
     /// # Errors

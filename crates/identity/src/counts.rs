@@ -89,8 +89,8 @@ mod tests {
         total.add_gauges(&counts);
         let summed = Table::new(&sum).unwrap().settings();
         summed.store_counts(&total);
-        assert_eq!(summed.counted(Counter::Accepted), 2);
-        assert_eq!(summed.counted(Counter::Late), 0);
+        assert_eq!(summed.counter(Counter::Accepted), 2);
+        assert_eq!(summed.counter(Counter::Late), 0);
         assert_eq!(summed.gauge(Gauge::PendingHeaders), 3);
         let written = sum.iter().filter(|word| word.load(Ordering::Relaxed) != 0);
         assert_eq!(written.count(), 2);

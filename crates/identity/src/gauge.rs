@@ -102,7 +102,7 @@ mod tests {
             settings.count(counter);
         }
         for counter in Counter::ALL {
-            assert_eq!(settings.counted(counter), 1, "{counter:?}");
+            assert_eq!(settings.counter(counter), 1, "{counter:?}");
         }
         for (value, gauge) in (10..).zip(gauges) {
             assert_eq!(settings.gauge(gauge), value, "{gauge:?}");

@@ -95,7 +95,7 @@ impl HeaderCheck {
     pub fn stored(self, len: usize, stored: Result<(), NotStored>) -> Step {
         match stored {
             Ok(()) => Step::Discard(len),
-            Err(why) => Step::Refuse(why.counter()),
+            Err(error) => Step::Refuse(error.counter()),
         }
     }
 
@@ -109,9 +109,9 @@ impl HeaderCheck {
     }
 
     /// The next step of a connection without a header, or from an untrusted peer.
-    pub fn without_header(self, why: Counter) -> Step {
+    pub fn without_header(self, reason: Counter) -> Step {
         if self.policy.header_required {
-            Step::Refuse(why)
+            Step::Refuse(reason)
         } else {
             Step::PassThrough
         }

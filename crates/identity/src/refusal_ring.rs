@@ -16,7 +16,7 @@ use crate::settings::{Counter, Settings};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The reason.
-    pub why: Counter,
+    pub reason: Counter,
     /// The peer's real address: the balancer's, if it came from one.
     pub peer: SocketAddr,
     /// The listener's port.
@@ -34,7 +34,7 @@ pub struct RefusalReader {
 impl Settings<'_> {
     /// Counts a refusal and records it for the reader. Returns whether the reader must be woken.
     pub fn record_refusal(self, refusal: Refusal) -> bool {
-        self.count(refusal.why);
+        self.count(refusal.reason);
         let number = self.refusal_count().fetch_add(1, Ordering::Relaxed);
         if let Some(record) = self.0.refusals.get(record_index(number)) {
             refusal.store(record, number);
@@ -56,7 +56,7 @@ impl Settings<'_> {
 
 impl RefusalReader {
     /// Reads the next refusal. Refusals that were overwritten before they were read are skipped; their counters
-    /// ([`Settings::counted`]) include them.
+    /// ([`Settings::counter`]) include them.
     pub fn next(&mut self, settings: Settings<'_>) -> Option<Refusal> {
         loop {
             let written = settings.refusal_count().load(Ordering::Acquire);
@@ -92,7 +92,7 @@ impl Refusal {
         sequence.store(UNFINISHED, Ordering::Relaxed);
         fence(Ordering::Release);
         let ports = u64::from(self.peer.port()) << 16 | u64::from(self.port);
-        reason_and_ports.store((self.why as u64) << 32 | ports, Ordering::Relaxed);
+        reason_and_ports.store((self.reason as u64) << 32 | ports, Ordering::Relaxed);
         let (high_bits, low_bits) = split(to_bits(self.peer.ip()));
         high.store(high_bits, Ordering::Relaxed);
         low.store(low_bits, Ordering::Relaxed);
@@ -114,7 +114,7 @@ impl Refusal {
         let port =
             |shift: u32| u16::try_from(reason_and_ports >> shift & 0xffff).unwrap_or_default();
         Some(Self {
-            why: Counter::from_number(reason_and_ports >> 32)?,
+            reason: Counter::from_number(reason_and_ports >> 32)?,
             peer: SocketAddr::new(from_bits(join(high, low)), port(16)),
             port: port(0),
         })
@@ -137,7 +137,7 @@ mod tests {
 
     fn refusal(port: u16) -> Refusal {
         Refusal {
-            why: Counter::Source,
+            reason: Counter::Source,
             peer: SocketAddr::new("2001:db8::7".parse().unwrap(), port),
             port: 443,
         }
@@ -163,7 +163,7 @@ mod tests {
             (None, false)
         );
         assert!(settings.record_refusal(refusal(3)));
-        assert_eq!(settings.counted(Counter::Source), 3);
+        assert_eq!(settings.counter(Counter::Source), 3);
     }
 
     #[test]

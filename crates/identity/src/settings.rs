@@ -123,7 +123,7 @@ impl Counter {
     ];
 
     /// Whether the header waiter's judge refuses for this reason ([`Policy::judged_by_waiter`]).
-    pub fn is_of_client(self) -> bool {
+    pub fn is_client_refusal(self) -> bool {
         use Counter::{ClientDenied, ClientNotAllowed, TlvMismatch, TlvMissing};
         matches!(
             self,
@@ -246,7 +246,7 @@ impl<'m> Settings<'m> {
     }
 
     /// The value of a counter.
-    pub fn counted(self, counter: Counter) -> u64 {
+    pub fn counter(self, counter: Counter) -> u64 {
         self.counter_word(counter)
             .map_or(0, |word| word.load(Ordering::Relaxed))
     }

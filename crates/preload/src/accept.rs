@@ -144,7 +144,7 @@ impl Arrival<'_> {
                 self.admit(origin, check, &mut buffer, len, named)
             }
             Step::Wait(_) => self.park(origin.peer),
-            Step::Refuse(why) => self.refuse(origin.peer, why),
+            Step::Refuse(reason) => self.refuse(origin.peer, reason),
             Step::PassThrough => {
                 settings.count(Counter::PassedThrough);
                 Some((self.socket, self.address))
@@ -258,7 +258,7 @@ impl Arrival<'_> {
             {
                 self.park(origin.peer)
             }
-            (Step::Refuse(why), _) => self.refuse(origin.peer, why),
+            (Step::Refuse(reason), _) => self.refuse(origin.peer, reason),
             // The check returns no other step here.
             _ => self.refuse(origin.peer, Counter::Closed),
         }
@@ -310,11 +310,11 @@ impl Arrival<'_> {
         None
     }
 
-    fn refuse(self, peer: SocketAddr, why: Counter) -> Option<(Socket, RawAddress)> {
+    fn refuse(self, peer: SocketAddr, reason: Counter) -> Option<(Socket, RawAddress)> {
         debug::log("dropping connection\n");
         let port = self.socket.local().map_or(0, |local| local.port());
         self.socket.reset();
-        let refusal = Refusal { why, peer, port };
+        let refusal = Refusal { reason, peer, port };
         if self.table.settings().record_refusal(refusal) && !standalone::is_standalone() {
             waiter_client::notify(WaiterRequest::Log);
         }

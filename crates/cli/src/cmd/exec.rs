@@ -20,7 +20,7 @@ use peername_exec::interfaces::{self, InterfaceError};
 use peername_exec::library::{self, Library};
 use peername_exec::notify::{self, SupervisorConfig};
 use peername_exec::program::Mechanism;
-use peername_exec::table::{Rules, SharedTable};
+use peername_exec::table::{SharedTable, TableRules};
 use peername_sys::process::launch::exit_code::LAUNCHER_FAILED;
 use peername_sys::seccomp::NoNewPrivs;
 
@@ -51,10 +51,10 @@ fn start(given: &Given<Args>) -> anyhow::Result<ExitCode> {
         );
         return Ok(ExitCode::from(LAUNCHER_FAILED));
     }
-    let clients = args.rules.client_judge()?;
-    let rules = Rules {
+    let judge = args.rules.client_judge()?;
+    let rules = TableRules {
         show_destination: args.dst,
-        ..args.rules.rules(clients.is_some())?
+        ..args.rules.rules(judge.is_some())?
     };
     let mut command = launcher::command(&args.command);
     if args.mode == Mode::Netns {
@@ -77,11 +77,11 @@ fn start(given: &Given<Args>) -> anyhow::Result<ExitCode> {
     }
     let interfaces = interfaces::check(mechanism == Mechanism::Preload)?;
     report_missing_interfaces(&interfaces.missing);
-    let rules = Rules {
+    let rules = TableRules {
         listing: interfaces.listing,
         ..rules
     };
-    let no_new_privs = supervise(given, mechanism, &rules, clients, &mut command)?;
+    let no_new_privs = supervise(given, mechanism, &rules, judge, &mut command)?;
     report_lost_privileges(no_new_privs);
     Ok(execute(command))
 }
@@ -91,8 +91,8 @@ fn start(given: &Given<Args>) -> anyhow::Result<ExitCode> {
 fn supervise(
     given: &Given<Args>,
     mechanism: Mechanism,
-    rules: &Rules,
-    clients: Option<Rc<dyn ClientJudge>>,
+    rules: &TableRules,
+    judge: Option<Rc<dyn ClientJudge>>,
     command: &mut Command,
 ) -> anyhow::Result<NoNewPrivs> {
     let args = &given.options;
@@ -109,8 +109,8 @@ fn supervise(
     let started = notify::start(SupervisorConfig {
         table: table.table(),
         header_timeout: args.rules.headers.header_timeout,
-        library: library.map(|_| table.clone()),
-        clients,
+        table_file: library.map(|_| table.clone()),
+        judge,
         verbose: args.verbose > 0,
         admin,
     });

@@ -18,7 +18,7 @@ use super::container_memory::map_table;
 use super::policy::AgentPolicy;
 use crate::notify::{self, InflightCalls, SupervisorConfig};
 use crate::sockets::find_listing;
-use crate::table::Rules;
+use crate::table::TableRules;
 
 /// The descriptors of a container that its supervisor needs.
 pub(super) struct SupervisedContainer {
@@ -73,7 +73,7 @@ fn supervise(container: SupervisedContainer, policy: &AgentPolicy) -> Result<(),
         return Ok(());
     }
     let table = map_table(table)?;
-    let rules = Rules {
+    let rules = TableRules {
         listing: find_listing()?,
         ..policy.rules.clone()
     };
@@ -81,8 +81,8 @@ fn supervise(container: SupervisedContainer, policy: &AgentPolicy) -> Result<(),
     let config = SupervisorConfig {
         table,
         header_timeout: policy.header_timeout,
-        library: None,
-        clients: policy.clients.clone(),
+        table_file: None,
+        judge: policy.judge.clone(),
         verbose: policy.verbose,
         admin: None,
     };

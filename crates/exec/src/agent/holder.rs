@@ -79,7 +79,7 @@ pub struct HolderClient(OwnedFd);
 
 /// An agent's connection, and the descriptors that the holder has kept.
 #[derive(Debug)]
-pub struct Connected {
+pub struct HolderConnection {
     /// The connection.
     pub holder: HolderClient,
     /// The descriptors that an earlier agent has stored.
@@ -89,7 +89,7 @@ pub struct Connected {
 impl HolderClient {
     /// Connects to the holder whose socket is at `path`, and takes over from the agent that uses it, if there is one. Starts a
     /// holder if there is none. This process must have one thread only.
-    pub fn open(path: &Path) -> Result<Connected, HolderError> {
+    pub fn open(path: &Path) -> Result<HolderConnection, HolderError> {
         if let Some(connected) = Self::connect(path)? {
             return Ok(connected);
         }
@@ -98,7 +98,7 @@ impl HolderClient {
     }
 
     /// Connects as [`HolderClient::open`] does; `None` if there is no holder.
-    pub fn connect(path: &Path) -> Result<Option<Connected>, HolderError> {
+    pub fn connect(path: &Path) -> Result<Option<HolderConnection>, HolderError> {
         let failed = |source| HolderError::at(path, source);
         let connection = match seqpacket::connect_to(path) {
             Err(error) if is_absent(&error) => return Ok(None),
@@ -107,7 +107,7 @@ impl HolderClient {
         fd_passing::set_time_limit(&connection, HANDOVER_TIMEOUT).map_err(failed)?;
         let stored = receive_all(&connection, path)?;
         let holder = Self(connection);
-        Ok(Some(Connected { holder, stored }))
+        Ok(Some(HolderConnection { holder, stored }))
     }
 }
 
@@ -439,7 +439,7 @@ mod tests {
     }
 
     /// Connects once the holder listens at `path`.
-    fn wait_connected(path: &Path) -> Connected {
+    fn wait_connected(path: &Path) -> HolderConnection {
         loop {
             if let Some(connected) = HolderClient::connect(path).unwrap() {
                 return connected;

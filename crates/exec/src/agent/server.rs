@@ -72,7 +72,7 @@ pub enum AgentError {
 
 /// The reason for the agent's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum AgentExit {
     /// SIGTERM or SIGINT. The calls of so many containers wait for the next agent.
     Stopped(usize),
     /// Another agent has taken over.
@@ -158,7 +158,7 @@ impl Agent {
     }
 
     /// Serves until a signal ends the agent, or another agent takes over. Then the supervisors have ended.
-    pub fn run(mut self) -> Result<Ended, AgentError> {
+    pub fn run(mut self) -> Result<AgentExit, AgentError> {
         self.start_all();
         self.host.ready(&self.status());
         let mut events = Vec::new();
@@ -168,14 +168,14 @@ impl Agent {
                 match event.token {
                     Token::SIGNALS => match self.signals.next() {
                         Some(Signal::HUP) => self.reload(),
-                        Some(_) => return Ok(Ended::Stopped(self.stop())),
+                        Some(_) => return Ok(AgentExit::Stopped(self.stop())),
                         None => {}
                     },
                     Token::SOCKET => self.accept(),
                     Token::STORE => {
                         if self.handle_store_event() {
                             self.stop();
-                            return Ok(Ended::TakenOver);
+                            return Ok(AgentExit::TakenOver);
                         }
                     }
                     Token::ADMIN => {

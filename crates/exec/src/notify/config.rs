@@ -22,10 +22,10 @@ pub struct SupervisorConfig {
     /// The filter allows calls of the library ([`peername_identity::Settings::pass`]), and the supervisor answers all others.
     /// So a process of the program is shown its clients even if it has lost the library: if its parent gave it another
     /// environment, if it is static, or if it was executed with more privileges (ld.so(8)).
-    pub library: Option<SharedTable>,
-    /// Which clients may connect; `None` for all. If the program is started with the library,
+    pub table_file: Option<SharedTable>,
+    /// Decides which clients may connect; `None` where all may. If the program is started with the library,
     /// [`peername_identity::Policy::judged_by_waiter`] has to be set, too.
-    pub clients: Option<Rc<dyn ClientJudge>>,
+    pub judge: Option<Rc<dyn ClientJudge>>,
     /// Log each refused connection, not only the first of each reason in an interval.
     pub verbose: bool,
     /// The supervisor's end of the liveness socket, for the process of the admin endpoint ([`crate::admin`]).

@@ -69,13 +69,13 @@ impl RefusalLog {
             }
             RefusalVerbosity::Throttled => {}
         }
-        let state = self.reasons.get_mut(refusal.why as usize)?;
+        let state = self.reasons.get_mut(refusal.reason as usize)?;
         let logged_at = state.logged_at;
         let is_throttled = logged_at.is_some_and(|at| now < at + LOG_INTERVAL);
-        if is_throttled || !concerns_configuration(refusal.why) {
+        if is_throttled || !concerns_configuration(refusal.reason) {
             return None;
         }
-        let counted = settings.counted(refusal.why);
+        let counted = settings.counter(refusal.reason);
         let new_refusals = counted.saturating_sub(state.counted);
         *state = ReasonState {
             logged_at: Some(now),
@@ -90,8 +90,8 @@ impl RefusalLog {
 
 /// Whether the reason can lie in the configuration. Port scans, and health checks that only connect, close before a header was
 /// complete.
-fn concerns_configuration(why: Counter) -> bool {
-    why != Counter::Closed
+fn concerns_configuration(reason: Counter) -> bool {
+    reason != Counter::Closed
 }
 
 /// A refusal, displayed with its cause and the remedy.
@@ -99,11 +99,15 @@ struct Explained(Refusal);
 
 impl Display for Explained {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Refusal { why, peer, port } = self.0;
+        let Refusal { reason, peer, port } = self.0;
         let ip = peer.ip().to_canonical();
-        let kind = if why.is_of_client() { "client " } else { "" };
+        let kind = if reason.is_client_refusal() {
+            "client "
+        } else {
+            ""
+        };
         write!(f, "from {kind}{peer} to port {port}: ")?;
-        match why {
+        match reason {
             Counter::Untrusted if ip.is_loopback() => f.write_str(
                 "this host itself is not trusted (if the balancer is here, add --trust loopback; --header optional accepts a \
                  client on this host without a header)",
@@ -192,10 +196,10 @@ mod tests {
             .collect()
     }
 
-    fn refusal(why: Counter) -> Refusal {
+    fn refusal(reason: Counter) -> Refusal {
         let peer = "192.0.2.7:4711".parse().expect("an address");
         Refusal {
-            why,
+            reason,
             peer,
             port: 443,
         }
@@ -210,7 +214,7 @@ mod tests {
         let mut lines_at = |seconds, reasons: &[Counter]| {
             reasons
                 .iter()
-                .for_each(|&why| _ = settings.record_refusal(refusal(why)));
+                .for_each(|&reason| _ = settings.record_refusal(refusal(reason)));
             log.lines(settings, start + Duration::from_secs(seconds))
         };
         let first = lines_at(0, &[Counter::Untrusted, Counter::Untrusted, Counter::Late]);

@@ -82,8 +82,8 @@ impl Supervisor {
         let &SupervisorConfig {
             table,
             header_timeout,
-            ref library,
-            ref clients,
+            ref table_file,
+            ref judge,
             verbose,
             ..
         } = config;
@@ -94,7 +94,7 @@ impl Supervisor {
         });
         let epoll = Epoll::new()?;
         let mut monitor = program.map(SupervisorMonitor::new);
-        let channels = library
+        let channels = table_file
             .is_some()
             .then(|| RequestChannels::new(table.settings()))
             .transpose()?;
@@ -104,7 +104,7 @@ impl Supervisor {
             // With the library the monitor is started by the first accept(2) that the supervisor serves.
             monitor.start(&supervised, &epoll)?;
         }
-        let waiter = HeaderWaiter::new(table, header_timeout, clients.clone())?;
+        let waiter = HeaderWaiter::new(table, header_timeout, judge.clone())?;
         epoll.add(
             &supervised.calls,
             EpollToken::Calls.into(),
@@ -127,7 +127,7 @@ impl Supervisor {
             buffer: vec![0; table.settings().policy().max_header],
             permission_error_logged: false,
             monitor_error_logged: false,
-            judge: clients.clone(),
+            judge: judge.clone(),
             stale_checked_at: Instant::now(),
         })
     }

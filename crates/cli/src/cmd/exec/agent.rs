@@ -26,7 +26,7 @@ use peername_daemon::usage::Usage;
 use peername_daemon::usage::error_text::advise_on_permission;
 use peername_exec::agent::admin::create_totals;
 use peername_exec::agent::descriptor_store::{DescriptorStore, StoredDescriptor, StoredName};
-use peername_exec::agent::{Agent, AgentHost, AgentPolicy, Ended, holder};
+use peername_exec::agent::{Agent, AgentExit, AgentHost, AgentPolicy, holder};
 use peername_exec::interfaces;
 use peername_identity::Table;
 use peername_sys::event::signals::SignalFd;
@@ -87,11 +87,11 @@ fn serve(given: &Given<Serve>) -> anyhow::Result<ExitCode> {
         agent.serve_admin(liveness, totals)?;
     }
     match agent.run()? {
-        Ended::Stopped(0) => {}
-        Ended::Stopped(containers) => eprintln!(
+        AgentExit::Stopped(0) => {}
+        AgentExit::Stopped(containers) => eprintln!(
             "peername: the agent has stopped: accept(2) of {containers} containers waits until one is started again"
         ),
-        Ended::TakenOver => {
+        AgentExit::TakenOver => {
             eprintln!("peername: another agent has taken over");
             if on_takeover == OnTakeover::Wait {
                 wait_for_stop()?;

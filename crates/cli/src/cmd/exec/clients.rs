@@ -73,7 +73,7 @@ impl ListJudge {
                 client: client
                     .claim
                     .map_or_else(|| canonical(ends.peer), |claim| claim.0),
-                why: counter_for(refusal),
+                reason: counter_for(refusal),
             })
     }
 
@@ -86,9 +86,9 @@ impl ListJudge {
                 .judge(PeerAddr(ends.peer).ip())
                 .map_err(counter_for)
         };
-        judged.map_err(|why| DeniedClient {
+        judged.map_err(|reason| DeniedClient {
             client: canonical(ends.peer),
-            why,
+            reason,
         })
     }
 }

@@ -8,7 +8,7 @@ use peername_daemon::options::heading;
 use peername_daemon::usage::Usage;
 use peername_daemon::value;
 use peername_exec::client_judge::ClientJudge;
-use peername_exec::table::Rules;
+use peername_exec::table::TableRules;
 use peername_identity::{Network, Settings, SocketListing, SourcePolicy};
 
 use super::clients::ListJudge;
@@ -89,7 +89,7 @@ impl RuleArgs {
     /// # Errors
     ///
     /// Each value of `--trust` that is invalid, or that names an invalid file.
-    pub(crate) fn rules(&self, judged_by_waiter: bool) -> Result<Rules, Usage> {
+    pub(crate) fn rules(&self, judged_by_waiter: bool) -> Result<TableRules, Usage> {
         let trust = self.headers.trust()?;
         let (count, max) = (trust.iter().count(), Settings::MAX_NETWORKS);
         if count > max {
@@ -97,7 +97,7 @@ impl RuleArgs {
                 "--trust lists {count} networks, more than the {max} that fit; join neighbouring ones"
             )));
         }
-        Ok(Rules {
+        Ok(TableRules {
             judged_by_waiter,
             networks: trust
                 .iter()

@@ -55,7 +55,7 @@ impl Collector for ExecCollector {
             &mut encoder,
             "peername_exec_parked",
             "Connections that were kept for the header waiter, since their header was incomplete or is judged there",
-            settings.counted(Counter::Parked),
+            settings.counter(Counter::Parked),
         )?;
         for (name, help, value) in [
             (
@@ -108,7 +108,7 @@ impl ExecCollector {
                 Counted {
                     class,
                     outcome,
-                    connections: settings.counted(counter),
+                    connections: settings.counter(counter),
                 }
             })
             .filter(|counted| counted.class != Class::Undecided && counted.connections > 0)

@@ -47,13 +47,13 @@ impl Policy {
                 self.name
             )));
         }
-        let clients = self.rules.client_judge()?;
+        let judge = self.rules.client_judge()?;
         Ok(AgentPolicy {
             name: self.name.clone(),
-            rules: self.rules.rules(clients.is_some())?,
+            rules: self.rules.rules(judge.is_some())?,
             slots: self.rules.slots(),
             header_timeout: self.rules.headers.header_timeout,
-            clients,
+            judge,
             verbose: false,
         })
     }

@@ -11,7 +11,7 @@ use peername_daemon::service_manager;
 use peername_exec::agent::descriptor_store::{
     DescriptorStore, StoreEvent, StoredDescriptor, StoredName,
 };
-use peername_exec::agent::holder::{Connected, HolderClient};
+use peername_exec::agent::holder::{HolderClient, HolderConnection};
 use peername_observe::shell::quote;
 use peername_sys::ipc::listen_fds::{self, NamedDescriptor};
 use peername_sys::process::stderr::try_write_line;
@@ -83,8 +83,8 @@ fn stored_by_manager(inherited: NamedDescriptor) -> Option<StoredDescriptor> {
     }
 }
 
-impl From<Connected> for Opened {
-    fn from(connected: Connected) -> Self {
+impl From<HolderConnection> for Opened {
+    fn from(connected: HolderConnection) -> Self {
         Self {
             store: Box::new(connected.holder),
             stored: connected.stored,
