@@ -19,7 +19,7 @@ use crate::sockets::ProgramSocket;
 
 /// The result of a peek.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PeekOutcome {
+pub(crate) enum PeekOutcome {
     /// The program gets the connection: the header is discarded and the client, if it named one, stored in the table; or
     /// no header was expected.
     Ready(Option<SocketAddr>),
@@ -32,18 +32,18 @@ pub enum PeekOutcome {
 
 /// The real peer of a connection, and its network namespace.
 #[derive(Clone, Copy, Debug)]
-pub struct ConnectionOrigin {
+pub(crate) struct ConnectionOrigin {
     /// The peer, whether trusted to send headers or not.
-    pub peer: SocketAddr,
+    pub(crate) peer: SocketAddr,
     /// The network namespace of a connection that is known to be TCP; `None` if the kernel has to be queried for both.
-    pub namespace: Option<u64>,
+    pub(crate) namespace: Option<u64>,
 }
 
 /// Checks a connection that was just accepted by a listener that expects headers: whether its peer is trusted, and its
 /// header complete.
 ///
 /// `buffer` must have room for the largest header ([`peername_identity::Policy::max_header`]). Never blocks on a peer.
-pub fn peek_accepted(
+pub(crate) fn peek_accepted(
     table: Table<'_>,
     connection: BorrowedFd<'_>,
     origin: ConnectionOrigin,
@@ -58,7 +58,7 @@ pub fn peek_accepted(
 
 /// Peeks again at a connection with an [incomplete](PeekOutcome::Incomplete) header, or at one that the library has parked for
 /// `judge`.
-pub fn peek_again(
+pub(crate) fn peek_again(
     table: Table<'_>,
     connection: BorrowedFd<'_>,
     judge: Option<&dyn ClientJudge>,
@@ -79,7 +79,7 @@ pub fn peek_again(
 }
 
 /// Counts a connection that is refused for another reason than its header, and records it for the log.
-pub fn record_refusal(table: Table<'_>, connection: BorrowedFd<'_>, reason: Counter) {
+pub(crate) fn record_refusal(table: Table<'_>, connection: BorrowedFd<'_>, reason: Counter) {
     match socket_info::peer_addr(connection) {
         Ok(peer) => record(table, connection, peer, reason),
         Err(_) => table.settings().count(reason),
@@ -87,7 +87,7 @@ pub fn record_refusal(table: Table<'_>, connection: BorrowedFd<'_>, reason: Coun
 }
 
 /// Closes a connection with RST, so that its peer learns that its data was not processed.
-pub fn close_with_reset(connection: impl AsFd) {
+pub(crate) fn close_with_reset(connection: impl AsFd) {
     // If this fails, the close sends FIN or, with unread data, RST: the peer notices in either case.
     let _ = stream::reset_on_close(connection);
 }

@@ -19,7 +19,7 @@
 
 mod listeners;
 mod port_watch;
-pub mod request_channels;
+pub(crate) mod request_channels;
 mod wakeup_connection;
 mod wakeups;
 
@@ -43,11 +43,11 @@ use listeners::{Listeners, MAX_LISTENERS};
 use port_watch::PortWatch;
 use wakeup_connection::WakeupConnection;
 
-pub use listeners::ListenerAddr;
+pub(crate) use listeners::ListenerAddr;
 
 /// The pending connections, whose header is incomplete, the ready ones, and the wake-up connections.
 #[derive(Debug)]
-pub struct HeaderWaiter {
+pub(crate) struct HeaderWaiter {
     table: Table<'static>,
     header_timeout: Duration,
     judge: Option<Rc<dyn ClientJudge>>,
@@ -90,7 +90,7 @@ struct ReadyConnection {
 impl HeaderWaiter {
     /// Creates an empty header waiter, which lets `judge` decide about clients. `header_timeout` counts from the handshake. The
     /// number of connections is limited by the descriptors that this process may have open now.
-    pub fn new(
+    pub(crate) fn new(
         table: Table<'static>,
         header_timeout: Duration,
         judge: Option<Rc<dyn ClientJudge>>,
@@ -111,7 +111,7 @@ impl HeaderWaiter {
             unchecked: Vec::new(),
             ready: HashMap::new(),
             listeners: Listeners::new(policy.namespace, MAX_LISTENERS.min(third / 4)),
-            ports: PortWatch::new(),
+            ports: PortWatch::Waiting,
             wakeups: HashMap::new(),
             unanswered_logged: None,
             buffer: vec![0; policy.max_header],
@@ -129,14 +129,14 @@ impl HeaderWaiter {
         let _ = self.listeners.add(socket, at);
     }
 
-    /// Disables the warning that the program listens on none of the ports: a container has programs that listen on others.
+    /// Disables the warning that the program listens on none of the ports.
     pub(crate) fn ignore_other_ports(&mut self) {
         self.ports = PortWatch::Done;
     }
 
     /// Parks a connection of this listener with an incomplete header. Beyond [`MAX_WAITING`], and beyond the limit of
     /// descriptors, the connection is refused.
-    pub fn park(&mut self, connection: ForeignFd, listener: &ForeignListener) {
+    pub(crate) fn park(&mut self, connection: ForeignFd, listener: &ForeignListener) {
         let (pending, ready) = self.counts();
         let at = ListenerAddr::from(listener);
         if pending + ready >= self.capacity || self.listeners.add(listener, at).is_err() {
@@ -163,7 +163,7 @@ impl HeaderWaiter {
     }
 
     /// Takes the oldest ready connection of this listener.
-    pub fn take_ready(&mut self, listener: ListenerAddr) -> Option<ForeignFd> {
+    pub(crate) fn take_ready(&mut self, listener: ListenerAddr) -> Option<ForeignFd> {
         let queue = self.ready.get_mut(&listener)?;
         let ready = queue.pop_front();
         if queue.is_empty() {
@@ -173,7 +173,7 @@ impl HeaderWaiter {
     }
 
     /// Returns a ready connection after a failed handoff. It is the next to be taken, and its listener is woken.
-    pub fn return_ready(&mut self, connection: ForeignFd, listener: ListenerAddr) {
+    pub(crate) fn return_ready(&mut self, connection: ForeignFd, listener: ListenerAddr) {
         let ready = ReadyConnection {
             connection,
             woken: None,
@@ -184,7 +184,7 @@ impl HeaderWaiter {
 
     /// Processes events and deadlines that are due, without waiting. Returns the listeners of connections that have become
     /// ready, one entry per connection.
-    pub fn process_due(&mut self) -> Result<Vec<ListenerAddr>> {
+    pub(crate) fn process_due(&mut self) -> Result<Vec<ListenerAddr>> {
         let mut ready = Vec::new();
         for id in std::mem::take(&mut self.unchecked) {
             ready.extend(self.check_pending(id, None));
@@ -205,13 +205,13 @@ impl HeaderWaiter {
     }
 
     /// The number of pending connections, and of ready ones.
-    pub fn counts(&self) -> (usize, usize) {
+    pub(crate) fn counts(&self) -> (usize, usize) {
         let ready = self.ready.values().map(VecDeque::len).sum();
         (self.pending.len(), ready)
     }
 
     /// When [`HeaderWaiter::process_due`] must be called even without an event.
-    pub fn next_deadline(&self) -> Option<Instant> {
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
         if !self.unchecked.is_empty() {
             return Some(Instant::now());
         }
@@ -226,7 +226,7 @@ impl HeaderWaiter {
     /// Frees the table's slots of closed sockets.
     ///
     /// Only sockets of the calling thread's network namespace are checked, which must be that of the table's policy.
-    pub fn sweep(&self) {
+    pub(crate) fn sweep(&self) {
         let policy = self.table.settings().policy();
         let mut closed: Vec<_> = self
             .table
@@ -377,7 +377,7 @@ impl AsFd for HeaderWaiter {
 }
 
 /// The maximum number of pending and ready connections together. Each takes a descriptor and little else.
-pub const MAX_WAITING: usize = 8192;
+pub(crate) const MAX_WAITING: usize = 8192;
 /// A program accepts a wake-up connection at once. If it has not after this time, the wake-up may have been lost.
 const WAKE_AGAIN_AFTER: Duration = Duration::from_millis(200);
 /// A slot is freed if its socket is missing in so many lists of the open sockets.

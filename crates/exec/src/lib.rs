@@ -6,7 +6,7 @@
 //! | module | |
 //! |---|---|
 //! | [`table`] | the shared identity table as a file ([`peername_identity`]) |
-//! | [`header_peek`] | peeks at a connection's header, strips it and stores the client, or refuses the connection |
+//! | `header_peek` | peeks at a connection's header, strips it and stores the client, or refuses the connection |
 //! | [`client_judge`] | decides which clients may connect |
 //! | [`interfaces`] | tries the interfaces of the kernel that the supervisor needs later |
 //! | [`program`] | inspects a program, and selects the mechanism that reaches it |
@@ -14,7 +14,7 @@
 //! | [`library`] | finds the libraries that are loaded into programs, and sets their variables |
 //! | [`connect`] | `--connect`: starts a client with PROXY headers on its connections |
 //! | [`netns`] | `--mode netns`: a private network, and `peername proxy` in it |
-//! | [`header_waiter`] | keeps connections with an incomplete header, so that accept(2) never waits for one |
+//! | `header_waiter` | keeps connections with an incomplete header, so that accept(2) never waits for one |
 //! | [`agent`] | supervises containers that a container runtime has started |
 //! | [`admin`] | a process beside the program that serves its admin endpoint |
 #![forbid(unsafe_code)]
@@ -23,8 +23,8 @@ pub mod admin;
 pub mod agent;
 pub mod client_judge;
 pub mod connect;
-pub mod header_peek;
-pub mod header_waiter;
+mod header_peek;
+mod header_waiter;
 pub mod interfaces;
 pub mod library;
 pub mod netns;

@@ -11,6 +11,7 @@ mod options;
 pub(crate) mod rule_args;
 pub(crate) mod unit;
 
+use std::env;
 use std::process::{Command, ExitCode};
 use std::rc::Rc;
 
@@ -111,6 +112,7 @@ fn supervise(
         header_timeout: args.rules.headers.header_timeout,
         table_file: library.map(|_| table.clone()),
         judge,
+        warns_of_other_ports: env::var_os("LISTEN_FDS").is_none(),
         verbose: args.verbose > 0,
         admin,
     });

@@ -83,6 +83,7 @@ fn supervise(container: SupervisedContainer, policy: &AgentPolicy) -> Result<(),
         header_timeout: policy.header_timeout,
         table_file: None,
         judge: policy.judge.clone(),
+        warns_of_other_ports: false,
         verbose: policy.verbose,
         admin: None,
     };

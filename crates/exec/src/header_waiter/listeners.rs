@@ -16,11 +16,11 @@ use peername_sys::tcp::socket_info;
 
 /// The address of a listener, with the network namespace: each namespace can have a listener at the same address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ListenerAddr {
+pub(crate) struct ListenerAddr {
     /// The socket's own address.
-    pub addr: SocketAddr,
+    pub(crate) addr: SocketAddr,
     /// The network namespace (SO_NETNS_COOKIE; 0 if unknown).
-    pub namespace: u64,
+    pub(crate) namespace: u64,
 }
 
 impl From<&ForeignListener> for ListenerAddr {

@@ -1,7 +1,6 @@
 //! Warns if the program listens on none of the ports of `--ports`: after a typing error it would take the balancer for its
 //! client.
 
-use std::env;
 use std::time::{Duration, Instant};
 
 use peername_identity::Settings;
@@ -19,14 +18,6 @@ pub(super) enum PortWatch {
 }
 
 impl PortWatch {
-    /// [`PortWatch::Done`] if a service manager has passed sockets: they listen already, and their ports are not known here.
-    pub(super) fn new() -> Self {
-        match env::var_os("LISTEN_FDS") {
-            Some(_) => Self::Done,
-            None => Self::Waiting,
-        }
-    }
-
     /// Notes the port of a socket that is about to listen.
     pub(super) fn note(&mut self, port: u16, settings: Settings<'_>) {
         if settings.covers(port) {

@@ -27,7 +27,7 @@ use super::{HeaderWaiter, ListenerAddr};
 
 /// The header waiter's ends of the open channels.
 #[derive(Debug)]
-pub struct RequestChannels {
+pub(crate) struct RequestChannels {
     settings: Settings<'static>,
     epoll: Epoll,
     open: Vec<Channel>,
@@ -53,7 +53,7 @@ struct UnconfirmedHandoff {
 
 impl RequestChannels {
     /// Creates the set, with no channel open.
-    pub fn new(settings: Settings<'static>) -> Result<Self> {
+    pub(crate) fn new(settings: Settings<'static>) -> Result<Self> {
         Ok(Self {
             settings,
             epoll: Epoll::new()?,

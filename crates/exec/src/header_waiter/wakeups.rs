@@ -14,7 +14,7 @@ use crate::header_peek::close_with_reset;
 impl HeaderWaiter {
     /// Makes the listener readable, for one ready connection. If the program has no listener at the address any more, all ready
     /// connections of that address are refused.
-    pub fn wake_listener(&mut self, listener: ListenerAddr) {
+    pub(crate) fn wake_listener(&mut self, listener: ListenerAddr) {
         if !self.listeners.has_listener_at(listener) {
             return self.refuse_ready(listener);
         }

@@ -26,6 +26,9 @@ pub struct SupervisorConfig {
     /// Decides which clients may connect; `None` where all may. If the program is started with the library,
     /// [`peername_identity::Policy::judged_by_waiter`] has to be set, too.
     pub judge: Option<Rc<dyn ClientJudge>>,
+    /// Warn if the program listens on none of the ports. False where a service manager has passed sockets, which listen already
+    /// on unknown ports, and for a container, in which other programs may listen on others.
+    pub warns_of_other_ports: bool,
     /// Log each refused connection, not only the first of each reason in an interval.
     pub verbose: bool,
     /// The supervisor's end of the liveness socket, for the process of the admin endpoint ([`crate::admin`]).

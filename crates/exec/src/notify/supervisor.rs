@@ -84,6 +84,7 @@ impl Supervisor {
             header_timeout,
             ref table_file,
             ref judge,
+            warns_of_other_ports,
             verbose,
             ..
         } = config;
@@ -104,7 +105,10 @@ impl Supervisor {
             // With the library the monitor is started by the first accept(2) that the supervisor serves.
             monitor.start(&supervised, &epoll)?;
         }
-        let waiter = HeaderWaiter::new(table, header_timeout, judge.clone())?;
+        let mut waiter = HeaderWaiter::new(table, header_timeout, judge.clone())?;
+        if !warns_of_other_ports {
+            waiter.ignore_other_ports();
+        }
         epoll.add(
             &supervised.calls,
             EpollToken::Calls.into(),
@@ -137,7 +141,6 @@ impl Supervisor {
         self.epoll
             .add(&stop, EpollToken::Stop.into(), Interest::Readable)?;
         self.stop = Some(stop);
-        self.waiter.ignore_other_ports();
         Ok(())
     }
 
