@@ -59,8 +59,8 @@ pub enum NotifyError {
     Filter(SyscallError),
     /// /proc can't be used.
     #[error(
-        "{0}: the program's processes are found by /proc, and this one is not that of this PID namespace: mount it \
-         (`unshare --pid --fork --mount-proc`, proc(5))"
+        "{0}: the program's processes are found by /proc: mount that of this PID namespace (`unshare --pid --fork \
+         --mount-proc`, proc(5))"
     )]
     Proc(SyscallError),
     /// Another system call failed.

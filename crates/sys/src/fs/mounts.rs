@@ -24,7 +24,7 @@ pub fn bind_over(target: &Path, source: &Path) -> Result<()> {
 
 /// Binds `source`, and everything mounted below it, over `target`.
 pub fn bind_recursively_over(target: &Path, source: &Path) -> Result<()> {
-    mount_bind_recursive(source, target).call("mount(MS_BIND)")
+    mount_bind_recursive(source, target).call("mount(MS_BIND|MS_REC)")
 }
 
 /// Mounts an empty tmpfs of at most `bytes` on the directory `target`, whose root has this mode.
@@ -55,7 +55,7 @@ pub fn start_propagation() -> Result<()> {
 ///
 /// Those of [`bind_over`]; ENOSYS before Linux 5.12.
 pub fn make_read_only(target: &Path) -> Result<()> {
-    mount_bind_recursive(target, target).call("mount(MS_BIND)")?;
+    mount_bind_recursive(target, target).call("mount(MS_BIND|MS_REC)")?;
     let path = CString::new(target.as_os_str().as_bytes());
     let path = path.map_err(io::Error::other).call("mount_setattr(2)")?;
     let read_only = MountAttr {

@@ -78,7 +78,7 @@ pub fn receive_any() -> Result<Vec<NamedDescriptor>> {
                 fcntl_getfd(borrowed).call("LISTEN_FDS: fcntl(F_GETFD)")?;
                 OwnedFd::from_raw_fd(number)
             };
-            fcntl_setfd(&fd, FdFlags::CLOEXEC).call("fcntl(FD_CLOEXEC)")?;
+            fcntl_setfd(&fd, FdFlags::CLOEXEC).call("fcntl(F_SETFD)")?;
             let name = names.next().unwrap_or_default().to_owned();
             Ok(NamedDescriptor { number, name, fd })
         })
@@ -92,7 +92,7 @@ impl InheritedSocket {
     ///
     /// ENOTSOCK for another kind of file; [`io::ErrorKind::Other`] for a socket that is neither IPv4 nor IPv6.
     pub fn new(socket: OwnedFd, label: String) -> Result<Self> {
-        fcntl_setfd(&socket, FdFlags::CLOEXEC).call("fcntl(FD_CLOEXEC)")?;
+        fcntl_setfd(&socket, FdFlags::CLOEXEC).call("fcntl(F_SETFD)")?;
         let options = SockRef::from(&socket);
         let kind = options.r#type().call("LISTEN_FDS: getsockopt(SO_TYPE)")?;
         let is_stream = kind == Type::STREAM;

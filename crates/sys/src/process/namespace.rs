@@ -150,7 +150,10 @@ pub fn unshare_with_new_user_namespace(others: Unshared) -> Result<()> {
         // SAFETY: none of the flags affects the descriptor table.
         unsafe { unshare_unsafe(UnshareFlags::NEWUSER | flags) }.call("unshare(CLONE_NEWUSER)")
     };
-    let (users, groups) = (IdMap::read("uid_map")?, IdMap::read("gid_map")?);
+    let (users, groups) = (
+        IdMap::read("/proc/self/uid_map")?,
+        IdMap::read("/proc/self/gid_map")?,
+    );
     let may_map_all = is_effective(CapabilitySet::SETUID | CapabilitySet::SETGID);
     if may_map_all && (users.has_several_ids() || groups.has_several_ids()) {
         return unshare_and_map_all(unshare, &users, &groups);
@@ -185,30 +188,38 @@ fn unshare_and_map_all(
         let waited = set_parent_death_signal(Signal::TERM)
             .map_err(|error| error.source)
             .and_then(|()| reader.read_exact(&mut [0]));
-        let written = [("uid_map", users), ("gid_map", groups)]
-            .into_iter()
-            .try_for_each(|(file, map)| fs::write(format!("/proc/{process}/{file}"), &map.0));
-        u8::from(waited.and(written).is_err())
+        let write_map =
+            |file: &str, map: &IdMap| fs::write(format!("/proc/{process}/{file}"), &map.0);
+        if waited.and_then(|()| write_map("uid_map", users)).is_err() {
+            1
+        } else if write_map("gid_map", groups).is_err() {
+            GID_MAP_FAILED
+        } else {
+            0
+        }
     })?;
     let unshared = unshare();
     // A byte, because the child has the write end, too, and so would wait for ever for the end of the pipe.
     let released = writer.write_all(&[0]).call("write(2)");
     let exit = wait_exit(child)?;
     unshared.and(released)?;
-    if exit.success() {
-        Ok(())
-    } else {
-        Err(io::Error::from_raw_os_error(libc::EPERM)).call("write(/proc/PID/uid_map)")
-    }
+    let call = match exit.code() {
+        Some(0) => return Ok(()),
+        Some(code) if code == i32::from(GID_MAP_FAILED) => "write(/proc/PID/gid_map)",
+        _ => "write(/proc/PID/uid_map)",
+    };
+    Err(io::Error::from_raw_os_error(libc::EPERM)).call(call)
 }
+
+/// The exit code of the child that can't write the map of groups.
+const GID_MAP_FAILED: u8 = 2;
 
 /// The lines of a map (user_namespaces(7)) that gives each number of this namespace the same number in a new one.
 struct IdMap(String);
 
 impl IdMap {
-    fn read(file: &str) -> Result<Self> {
-        let map =
-            fs::read_to_string(format!("/proc/self/{file}")).call("open(/proc/self/uid_map)")?;
+    fn read(path: &'static str) -> Result<Self> {
+        let map = fs::read_to_string(path).call(path)?;
         let identity = map.lines().filter_map(|line| {
             let mut words = line.split_ascii_whitespace();
             let (inside, count) = (words.next()?, words.nth(1)?);
@@ -298,8 +309,5 @@ const NS_GET_PARENT: libc::Ioctl = 0xb702;
 const NS_GET_USERNS: libc::Ioctl = 0xb701;
 
 fn write(path: &'static str, text: &str) -> Result<()> {
-    fs::write(path, text).map_err(|error: io::Error| crate::SyscallError {
-        call: path,
-        source: error,
-    })
+    fs::write(path, text).call(path)
 }

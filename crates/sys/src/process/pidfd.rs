@@ -61,12 +61,12 @@ impl PidFd {
     ///
     /// # Errors
     ///
-    /// ESRCH where /proc is that of another PID namespace, ENOENT where it is needed and missing.
+    /// [`io::ErrorKind::Other`] where /proc is that of another PID namespace, ENOENT where it is needed and missing.
     pub fn check_proc() -> Result<()> {
         let own = std::process::id();
         let checked = match fs::read_link("/proc/self") {
             Ok(id) if id == Path::new(&own.to_string()) => Ok(()),
-            Ok(_) => Err(io::Error::from_raw_os_error(libc::ESRCH)),
+            Ok(_) => Err(io::Error::other("/proc is that of another PID namespace")),
             Err(_) if Self::open_with(own, PIDFD_THREAD).is_ok() => Ok(()),
             Err(error) => Err(error),
         };
