@@ -45,7 +45,7 @@ fn reload_applies_a_rotated_authority_and_a_new_list() {
     assert_eq!(rig.curl(&["https://a.test/"]), "hello\n");
 
     rig.scratch.write("clients", "not an address\n");
-    rig.proxy.reload("reload refused, all stays as it was");
+    rig.proxy.reload("reload refused, nothing was changed");
     assert_eq!(rig.curl(&["https://a.test/"]), "hello\n");
     rig.scratch.write("clients", "192.0.2.0/24\n");
     rig.proxy.reload("\"reloaded\"");

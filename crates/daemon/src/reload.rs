@@ -187,7 +187,7 @@ impl Serving {
                 service_manager::ready(&format!("reloaded; {summary}"));
             }
             Err(error) => {
-                tracing::warn!("reload refused, all stays as it was: {error}");
+                tracing::warn!("reload refused, nothing was changed: {error}");
                 service_manager::ready(&format!("last reload refused ({error}); {summary}"));
             }
         }

@@ -127,7 +127,7 @@ fn killed_holder_is_replaced() {
     kill(wait_helper_pid("peername-hold", &agent.network()));
     agent
         .process
-        .wait_logged("the holder of descriptors was killed; another one has them now");
+        .wait_logged("the holder of descriptors has ended; another one has them now");
     assert_sees(&served.lab, fresh_client_v4());
     agent.kill();
     agent.restart(&[]);

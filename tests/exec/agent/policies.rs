@@ -117,7 +117,7 @@ fn reload_replaces_the_policies_and_keeps_the_clients() {
     agent.process.signal(Signal::HUP);
     agent
         .process
-        .wait_logged("the policies of before stay in force");
+        .wait_logged("the previous policies stay in force");
     files.write("agent.toml", open);
     agent.process.signal(Signal::HUP);
     agent
@@ -143,7 +143,7 @@ fn watched_file_reloads_the_policies_without_a_signal() {
     files.write("agent.toml", "[[agent]]\ntrust = [\"10.81.0.0/40\"]\n");
     agent
         .process
-        .wait_logged("the policies of before stay in force");
+        .wait_logged("the previous policies stay in force");
     assert_sees(&lab, fresh_client_v4());
     // The broken file is read once, compared at most once more, and not periodically.
     let switches = || -> u64 {
@@ -158,7 +158,7 @@ fn watched_file_reloads_the_policies_without_a_signal() {
     assert_eq!(
         agent
             .process
-            .count_logged("the policies of before stay in force"),
+            .count_logged("the previous policies stay in force"),
         1
     );
     assert_eq!(agent.process.count_logged("the policies were reloaded"), 1);
@@ -184,7 +184,7 @@ fn watched_symbolic_link_reloads_the_policies() {
     files.write("2/agent.toml", "[[agent]]\ntrust = [\"10.81.0.0/40\"]\n");
     agent
         .process
-        .wait_logged("the policies of before stay in force");
+        .wait_logged("the previous policies stay in force");
 }
 
 #[test]

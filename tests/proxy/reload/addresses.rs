@@ -62,7 +62,7 @@ fn reload_that_leaves_no_listener_for_ipv4_is_refused() {
         proxy.reload(says);
     };
     reload(&["10.81.0.1:8443", "[::]:8443"], "\"opened\":\"[::]:8443\"");
-    let refused = "reload refused, all stays as it was: [::]:8443 was opened for IPv6 only";
+    let refused = "reload refused, nothing was changed: [::]:8443 was opened for IPv6 only";
     reload(&["[::]:8443"], refused);
     reload(
         &["0.0.0.0:8443", "[::]:8443"],

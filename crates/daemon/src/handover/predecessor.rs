@@ -200,8 +200,8 @@ impl Predecessor {
                 && group.transparent == is_transparent;
             ensure!(
                 is_same || known.is_disjoint(&wanted),
-                "UDP at {}: its addresses, udp-header and listen-transparent can't change at an upgrade; it can only go as \
-                 a whole",
+                "UDP at {}: its addresses, udp-header and listen-transparent can't change at an upgrade; the group can \
+                 only be removed as a whole",
                 ranges(group.addresses.iter().copied())
             );
         }

@@ -279,7 +279,7 @@ impl RunningListeners {
                     .iter()
                     .all(|plan| group.is_disjoint_from(plan) || group.is_unchanged_in(plan)),
                 "UDP at {}: its addresses and udp-header can't change without a restart, close-after and max-sessions not without a \
-                 restart or an upgrade; it can only go as a whole, and further addresses need a table of their own",
+                 restart or an upgrade; the group can only be removed as a whole, and further addresses need a table of their own",
                 ranges(group.addresses.iter().copied())
             );
         }

@@ -207,7 +207,7 @@ impl ListReader {
                 Ok(Err(_)) => {}
                 Err(_) => {
                     let error = hang_error(&policy);
-                    tracing::warn!("{error}; the lists of before stay in force, whole");
+                    tracing::warn!("{error}; the previous lists stay in force");
                     errors.push(error);
                     self.hanging.push((policy, thread));
                 }
@@ -245,7 +245,7 @@ fn begin_reading(policy: &Arc<ClientAccess>) -> JoinHandle<PolicyRead> {
         let mut files = Fingerprints::default();
         files.note_all(policy.files().map(Path::new));
         let read = policy.reread().map_err(|error| {
-            tracing::warn!("{error}; the lists of before stay in force, whole");
+            tracing::warn!("{error}; the previous lists stay in force");
             error.to_string()
         });
         (files, read)

@@ -53,7 +53,7 @@ impl Upgrades {
         match &upgraded {
             Ok(pid) => tracing::info!(pid, "upgraded: the new process serves"),
             Err(error) => {
-                tracing::warn!("upgrade refused, all stays as it was: {error}");
+                tracing::warn!("upgrade refused, nothing was changed: {error}");
                 service_manager::ready(&format!("last upgrade refused ({error}); {summary}"));
             }
         }

@@ -49,7 +49,7 @@ impl AgentAdmin {
             return Some(self);
         }
         try_write_line(
-            "peername: the process of the admin endpoint has exited: nothing answers there any more",
+            "peername: the process of the admin endpoint has exited: the admin endpoint no longer answers",
         );
         None
     }

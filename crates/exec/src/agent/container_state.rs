@@ -24,7 +24,9 @@ pub(super) enum StateError {
     #[error("it has no descriptor named {SECCOMP_FD}")]
     NoListener,
     /// The id of the container is empty or too long, or has characters that are not allowed.
-    #[error("the container's id has characters that no runtime allows")]
+    #[error(
+        "the container's id is none of a runtime: 1 to {MAX_ID} ASCII letters, digits and _+-."
+    )]
     Id,
     /// The name of the policy is too long, or has characters that are not allowed.
     #[error(

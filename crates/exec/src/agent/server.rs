@@ -209,7 +209,7 @@ impl Agent {
                 try_write_line("peername: the policies were reloaded");
             }
             Err(error) => try_write_line(&format!(
-                "peername: {error}; the policies of before stay in force"
+                "peername: {error}; the previous policies stay in force"
             )),
         }
         if let Some(watch) = &mut self.watch {

@@ -72,7 +72,7 @@ impl Collector for ProcessCollector {
         gauge(
             &mut encoder,
             "peername_lists_stale",
-            "1 while a list of clients can't be read, so that the one of before is in force",
+            "1 while a list of clients can't be read and the previous one stays in force",
             u64::from(state.stale_lists.is_some()),
         )?;
         gauge(

@@ -41,7 +41,7 @@ impl<H: Health> AdminServer<H> {
             }
             (&Method::DELETE, Via::UnixSocket(peer)) => self.delete(&request, peer).await,
             (&Method::PUT, Via::UnixSocket(peer)) => self.put(request, peer).await,
-            _ => plain(StatusCode::METHOD_NOT_ALLOWED, "GET, please\n"),
+            _ => method_not_allowed(),
         }
     }
 
@@ -242,6 +242,13 @@ fn page() -> AdminResponse {
 
 fn not_found() -> AdminResponse {
     plain(StatusCode::NOT_FOUND, PATHS)
+}
+
+fn method_not_allowed() -> AdminResponse {
+    let mut response = plain(StatusCode::METHOD_NOT_ALLOWED, "use GET or HEAD\n");
+    let allowed = HeaderValue::from_static("GET, HEAD");
+    response.headers_mut().insert(header::ALLOW, allowed);
+    response
 }
 
 fn plain(status: StatusCode, text: &'static str) -> AdminResponse {

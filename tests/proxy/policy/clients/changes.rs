@@ -131,7 +131,7 @@ fn broken_list_leaves_the_old_one_in_force() {
         })
     };
     let line = wait_warning("denied, line 2: neither a network nor an address");
-    assert_contains(&line, &["the lists of before stay in force"]);
+    assert_contains(&line, &["the previous lists stay in force"]);
     let refused = wait_stale_lists(1);
     let why = refused["refused"].as_str().expect("a reason");
     assert!(why.contains("denied, line 2"), "{refused}");

@@ -56,7 +56,7 @@ impl ListJudge {
         files.read = Some(read);
         if let Err(error) = self.access.reread() {
             try_write_line(&format!(
-                "peername: {error}; the lists of before stay in force, whole"
+                "peername: {error}; the previous lists stay in force"
             ));
         }
     }

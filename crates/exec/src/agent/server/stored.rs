@@ -68,14 +68,14 @@ impl Agent {
                     }
                 }
                 try_write_line(
-                    "peername: the holder of descriptors was killed; another one has them now",
+                    "peername: the holder of descriptors has ended; another one has them now",
                 );
             }
             Ok(None) => self.reopen_at = Some(Instant::now() + RETRY_INTERVAL),
             Err(error) => {
                 self.reopen_at = Some(Instant::now() + RETRY_INTERVAL);
                 try_write_line(&format!(
-                    "peername: the holder of descriptors was killed: {error}; containers fail if the agent dies"
+                    "peername: the holder of descriptors has ended: {error}; containers fail if the agent dies"
                 ));
             }
         }

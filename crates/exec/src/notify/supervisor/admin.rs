@@ -40,7 +40,7 @@ impl Supervisor {
                 self.admin = Some(socket);
             } else {
                 try_write_line(
-                    "peername: the process of the admin endpoint has exited: nothing answers there any more",
+                    "peername: the process of the admin endpoint has exited: the admin endpoint no longer answers",
                 );
             }
         }
