@@ -4,7 +4,7 @@ use std::io::{self, Write, stdout};
 use std::path::Path;
 use std::process::ExitCode;
 
-use peername_sys::process::launch::exit_code::PROBLEM_FOUND;
+use crate::exit_code::PROBLEM_FOUND;
 
 /// Prints `missing`, which the file lacks, a line each, or `ok`. Returns the exit code of the command.
 pub(crate) fn report_missing(path: &Path, missing: &[String]) -> io::Result<ExitCode> {

@@ -24,9 +24,9 @@ use std::thread::available_parallelism;
 use clap::Parser;
 use peername_daemon::command::block_on;
 use peername_observe::shell::command_line;
-use peername_sys::process::launch::exit_code::FAILURE;
 
 use crate::Args;
+use crate::exit_code::FAILURE;
 use program::Program;
 use translation::{EarlyExit, Environment, Translation, print_to_stderr};
 

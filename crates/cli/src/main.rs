@@ -7,6 +7,7 @@ mod cmd;
 mod compat;
 mod config_file;
 mod connect_probe;
+mod exit_code;
 mod help;
 mod launcher;
 mod options;
@@ -24,9 +25,9 @@ use peername_daemon::usage::Usage;
 use peername_daemon::usage::error_text::with_causes;
 use peername_daemon::{handover, logging, value};
 use peername_sys::process::caps::{self, CapabilitySet};
-use peername_sys::process::launch::exit_code::{FAILURE, WRONG_USAGE};
 
 use crate::cmd::Command;
+use crate::exit_code::{FAILURE, WRONG_USAGE};
 
 /// Gives a server behind a load balancer its true clients, and a program that you start only the hosts that you allow.
 #[derive(Debug, Parser)]

@@ -9,13 +9,13 @@ use peername_daemon::options::Given;
 use peername_daemon::reload::Setup as _;
 use peername_daemon::reload::file_watch::Fingerprints;
 use peername_daemon::usage::Usage;
-use peername_sys::process::launch::exit_code::PROBLEM_FOUND;
 
 use crate::cmd::exec::agent::policy_args;
 use crate::cmd::intercept;
 use crate::cmd::proxy::options::Top;
 use crate::cmd::{forward, proxy};
 use crate::config_file::{self, Configuration, Kind, Problems};
+use crate::exit_code::PROBLEM_FOUND;
 
 /// Options of `peername config`.
 #[derive(Debug, clap::Args)]

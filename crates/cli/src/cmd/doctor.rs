@@ -34,12 +34,12 @@ use peername_daemon::usage::Usage;
 use peername_daemon::value::{self, Listen};
 use peername_proxy::routes::Backend;
 use peername_sys::Transport;
-use peername_sys::process::launch::exit_code::PROBLEM_FOUND;
 
 use super::proxy::setup::Setup;
 use crate::config_file::{self, Kind};
 use crate::options::backend_args::BackendArgs;
 use crate::options::protocol::Protocol;
+use crate::exit_code::PROBLEM_FOUND;
 use finding::{Finding, Verdict};
 
 /// Options of `peername doctor`. Without a mode it checks what `peername proxy` needs.

@@ -17,10 +17,12 @@ use peername_daemon::usage::Usage;
 use peername_daemon::usage::error_text::with_causes;
 use peername_sys::ipc::fd_passing::{receive_bytes, send_bytes, seqpacket_pair};
 use peername_sys::process::fork;
-use peername_sys::process::launch::exit_code::{LAUNCHER_FAILED, REQUEST_DENIED, WRONG_USAGE};
+use peername_sys::process::launch::exit_code::LAUNCHER_FAILED;
 use peername_sys::process::pidfd::{PidFd, Signal};
 use peername_sys::process::terminal;
 use tokio::signal::unix::{SignalKind, signal};
+
+use crate::exit_code::{REQUEST_DENIED, WRONG_USAGE};
 
 /// Runs `start` in a child, which passes the verdict's channel to the interceptor and becomes the program. Returns the exit
 /// code of the program, or [`REQUEST_DENIED`].
