@@ -164,13 +164,14 @@ impl Display for Explained {
                  wait)",
             ),
             Counter::WaiterUnreachable => f.write_str(
-                "it has to wait at the supervisor, for the rest of its PROXY header or for the lists of clients, but the supervisor \
-                 could not be asked: it has exited, or there was no descriptor for the request (raise the limit of open files)",
+                "it has to wait at the supervisor, for the rest of its PROXY header or for the lists of clients, but the \
+                 supervisor could not be asked: it has exited, or there was no descriptor for the request (raise the limit \
+                 of open files)",
             ),
             Counter::ListenerUnreachable => f.write_str(
-                "it waited at the supervisor, for the rest of its PROXY header or for the lists of clients, and this host may not \
-                 connect to the server, so the server can't be woken for it (let the firewall's INPUT accept `-i lo`; a server that is bound to a device by \
-                 SO_BINDTODEVICE needs --mode netns)",
+                "it waited at the supervisor, for the rest of its PROXY header or for the lists of clients, and this host \
+                 may not connect to the server, so the server can't be woken for it (let the firewall's INPUT accept `-i lo`; \
+                 a server that is bound to a device by SO_BINDTODEVICE needs --mode netns)",
             ),
             Counter::Accepted | Counter::PassedThrough | Counter::Parked => f.write_str("no reason"),
         }
