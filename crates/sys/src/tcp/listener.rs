@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use rustix::net::{Shutdown, SocketFlags, acceptfrom_with};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::socket_info::tcp_info;
+use super::socket_info::{is_listener, tcp_info};
 use crate::socket::BindOptions;
 use crate::{NameCall, Result};
 
@@ -53,8 +53,12 @@ pub fn accept(listener: impl AsFd) -> io::Result<(TcpStream, SocketAddr)> {
 }
 
 /// Shrinks the accept backlog of a draining listener to a single connection: listen(2) again, with 0. Queued connections stay.
-/// The kernel ignores further SYNs, so that clients retry until the socket is closed.
+/// The kernel ignores further SYNs, so that clients retry until the socket is closed. No effect on a socket that does not listen
+/// any more, which would listen again.
 pub fn shrink_backlog(listener: impl AsFd) -> Result<()> {
+    if !is_listener(&listener) {
+        return Ok(());
+    }
     rustix::net::listen(listener, 0).call("listen(2)")
 }
 
@@ -99,4 +103,20 @@ fn bind(addr: SocketAddr, options: BindOptions) -> Result<Socket> {
     }
     socket.bind(&addr.into()).call("bind(2)")?;
     Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stopped_listener_does_not_listen_again() {
+        let address = "127.0.0.1:0".parse().unwrap();
+        let listener = listen(address, BindOptions::default()).unwrap();
+        shrink_backlog(&listener).unwrap();
+        assert!(is_listener(&listener));
+        stop(&listener).unwrap();
+        shrink_backlog(&listener).unwrap();
+        assert!(!is_listener(&listener));
+    }
 }
