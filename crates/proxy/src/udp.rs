@@ -31,7 +31,7 @@ pub use config::UdpConfig;
 pub use dialect::{Dialect, UnknownDialect};
 pub use forwarder::UdpForwarder;
 pub use handover::{FrozenWorkers, ReceivedState, StateSink, UdpWorkers, WorkerState};
-pub use listeners::UdpListeners;
+pub use listeners::{RestoreError, UdpListeners};
 pub use listing::OpenSessions;
 pub use proxy::UdpProxy;
 pub use reply_sockets::MAX_REPLY_SOCKETS;

@@ -21,6 +21,9 @@ pub(crate) enum ChannelError {
     /// The time limit is over.
     #[error("the time limit is over")]
     TimedOut,
+    /// The message of this process can't be written as JSON.
+    #[error("the message to the other process: {0}")]
+    Serialize(serde_json::Error),
     /// A message that this version does not know.
     #[error("the other process speaks another version: {0}")]
     Unknown(serde_json::Error),
@@ -53,7 +56,7 @@ impl Channel {
         message: &impl Serialize,
         fds: &[BorrowedFd<'_>],
     ) -> Result<(), ChannelError> {
-        let text = serde_json::to_vec(message).map_err(ChannelError::Unknown)?;
+        let text = serde_json::to_vec(message).map_err(ChannelError::Serialize)?;
         fd_passing::send_message(&self.0, &text, fds).map_err(classify)
     }
 

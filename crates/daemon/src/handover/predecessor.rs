@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use peername_observe::admin::{AdminAddr, AdminListener};
-use peername_proxy::udp::{Dialect, ReceivedState, UdpListeners};
+use peername_proxy::udp::{Dialect, ReceivedState, RestoreError, UdpListeners};
 use peername_server::listeners::InheritedSockets;
 use peername_sys::ipc::fd_passing::take_inherited;
 use peername_sys::ipc::listen_fds::InheritedSocket;
@@ -279,18 +279,15 @@ impl PreviousGroup {
                 let first = self.addresses.first();
                 first.is_some_and(|first| addresses.contains(first))
             })
-            .context("sessions of unknown listeners")?;
+            .ok_or(RestoreError::UnknownIndex)?;
         // The index of each of the group's listeners in this process.
         let new_indices: Option<Vec<_>> = self
             .addresses
             .iter()
             .map(|addr| addresses.iter().position(|other| other == addr))
             .collect();
-        ensure!(
-            new_indices.is_some_and(|indices| sockets.restore(worker, received, &indices)),
-            "a UDP session came without its socket: raise LimitNOFILE"
-        );
-        Ok(())
+        let new_indices = new_indices.ok_or(RestoreError::UnknownIndex)?;
+        Ok(sockets.restore(worker, received, &new_indices)?)
     }
 }
 

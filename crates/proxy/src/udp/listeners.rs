@@ -27,6 +27,17 @@ pub struct UdpListeners {
     pub(super) restored: Vec<Vec<ReceivedState>>,
 }
 
+/// An error of [`UdpListeners::restore`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RestoreError {
+    /// The kernel has not passed a descriptor, for want of a free number.
+    #[error("a UDP session came without its socket: raise LimitNOFILE")]
+    MissingSocket,
+    /// The state names a worker or a listener that does not exist.
+    #[error("UDP sessions of an unknown worker or listener")]
+    UnknownIndex,
+}
+
 impl UdpListeners {
     /// Opens every socket of every worker and steers datagrams among the workers by client. A client's datagrams must always
     /// reach the same worker, because its address and port can have only one upstream socket. A `dialect` of `None` means that
@@ -127,22 +138,26 @@ impl UdpListeners {
 
     /// Adds the state of a worker of a previous process. `new_index` has the new index of each of that process's listeners.
     ///
-    /// Returns `false` where the state does not fit these listeners.
+    /// # Errors
+    ///
+    /// [`RestoreError`]: the state does not fit these listeners.
     pub fn restore(
         &mut self,
         worker: usize,
         (mut state, sockets): ReceivedState,
         new_index: &[usize],
-    ) -> bool {
-        let is_complete = state.sessions.len() == sockets.len() && worker < self.by_worker.len();
-        if !is_complete || state.renumber(new_index).is_none() {
-            return false;
+    ) -> Result<(), RestoreError> {
+        if state.sessions.len() != sockets.len() {
+            return Err(RestoreError::MissingSocket);
         }
         self.restored.resize_with(self.by_worker.len(), Vec::new);
-        if let Some(restored) = self.restored.get_mut(worker) {
-            restored.push((state, sockets));
-        }
-        true
+        let restored = self.restored.get_mut(worker);
+        let restored = restored.ok_or(RestoreError::UnknownIndex)?;
+        state
+            .renumber(new_index)
+            .ok_or(RestoreError::UnknownIndex)?;
+        restored.push((state, sockets));
+        Ok(())
     }
 
     /// Sets IP_TRANSPARENT on the sockets, so that they receive datagrams that a TPROXY rule redirects, with their original
