@@ -158,7 +158,7 @@ impl EventFeed {
 }
 
 /// Of one listener, which accepts far more connections: the other paths stay reachable.
-const MAX_STREAMS: usize = 8;
+pub(super) const MAX_STREAMS: usize = 8;
 /// Events come each second, so the connection of a client that reads has taken one within this time.
 const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Tells a browser how long to wait before it connects again.

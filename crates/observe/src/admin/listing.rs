@@ -271,6 +271,16 @@ mod tests {
     }
 
     #[test]
+    fn every_state_is_listed() {
+        let error = ConnectionState::deserialize(StrDeserializer::<ValueError>::new("ended"));
+        // "unknown variant `ended`, expected one of `header`, …"
+        let error = error.unwrap_err().to_string();
+        let states: Vec<_> = error.split('`').skip(3).step_by(2).collect();
+        let form = states.join("|");
+        assert!(PARAMETERS.contains(&("state", form.as_str())), "{error}");
+    }
+
+    #[test]
     fn error_names_the_parameter_and_what_is_wrong_with_it() {
         for (query, error) in [
             ("sort=name", "sort=name: use sort=bytes|age|idle"),

@@ -16,7 +16,7 @@ use tokio::net::unix::UCred;
 use tokio::time::timeout;
 use tracing::Level;
 
-use super::events::StreamPermits;
+use super::events::{MAX_STREAMS, StreamPermits};
 use super::listing::ListQuery;
 use super::page::{CONTENT_SECURITY_POLICY, PAGE};
 use super::{AdminServer, Health, Via};
@@ -52,7 +52,7 @@ impl<H: Health> AdminServer<H> {
             "/" => page(),
             "/events" => match self.feed.subscribe(streams) {
                 Some(events) => streaming_response(EVENT_STREAM, events),
-                None => plain(StatusCode::SERVICE_UNAVAILABLE, TOO_MANY_STREAMS),
+                None => too_many_streams(),
             },
             "/metrics" => self.metrics().await,
             "/healthz" => self.get_liveness().await,
@@ -244,6 +244,13 @@ fn not_found() -> AdminResponse {
     plain(StatusCode::NOT_FOUND, PATHS)
 }
 
+fn too_many_streams() -> AdminResponse {
+    let text = format!(
+        "{MAX_STREAMS} event streams of this address are open already: close a page, or `peername top`; the other paths answer\n"
+    );
+    full_response(StatusCode::SERVICE_UNAVAILABLE, TEXT, text)
+}
+
 fn method_not_allowed() -> AdminResponse {
     let mut response = plain(StatusCode::METHOD_NOT_ALLOWED, "use GET or HEAD\n");
     let allowed = HeaderValue::from_static("GET, HEAD");
@@ -292,7 +299,6 @@ const NEEDS_UNIX_SOCKET: &str = "changes are accepted over a Unix socket only (-
     its mode restricts them to its owner and group\n";
 const NO_SESSIONS: &str = "only connections can be ended: DELETE /connections/ID; a UDP session ends after --close-after without a datagram, \
     or when --deny-client lists its client\n";
-const TOO_MANY_STREAMS: &str = "8 event streams of this address are open already: close a page, or `peername top`; the other paths answer\n";
 const PATHS: &str = "paths: /, /events, /metrics, /healthz, /readyz, /status, /connections, /sessions, /config, /log-level, \
     as far as this command has them\n";
 const HTML: &str = "text/html; charset=utf-8";
