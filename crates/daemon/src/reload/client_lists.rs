@@ -214,6 +214,7 @@ impl ListReader {
             }
         }
         // Several listeners may have the same list.
+        errors.sort();
         errors.dedup();
         match errors.as_slice() {
             [] => Ok(()),
