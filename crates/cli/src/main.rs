@@ -43,8 +43,7 @@ struct Args {
     command: Command,
 }
 
-/// The exit codes are those of [`peername_sys::process::launch::exit_code`]; with `--compat`, wrong usage has the other
-/// program's.
+/// The exit codes are those of [`exit_code`](mod@exit_code); with `--compat`, wrong usage has the other program's.
 fn main() -> ExitCode {
     // For a file whose capabilities have no effective bit, as in the container image: with the bit, execve(2) would fail
     // wherever a capability can't be granted, also for commands that need none. An error shows at the first call that needs a
