@@ -272,7 +272,7 @@ impl PreviousGroup {
         worker: usize,
         received: ReceivedState,
         listeners: &mut [(Vec<SocketAddr>, &mut UdpListeners)],
-    ) -> anyhow::Result<()> {
+    ) -> Result<(), RestoreError> {
         let (addresses, sockets) = listeners
             .iter_mut()
             .find(|(addresses, _)| {
@@ -281,13 +281,13 @@ impl PreviousGroup {
             })
             .ok_or(RestoreError::UnknownIndex)?;
         // The index of each of the group's listeners in this process.
-        let new_indices: Option<Vec<_>> = self
+        let new_indices = self
             .addresses
             .iter()
             .map(|addr| addresses.iter().position(|other| other == addr))
-            .collect();
-        let new_indices = new_indices.ok_or(RestoreError::UnknownIndex)?;
-        Ok(sockets.restore(worker, received, &new_indices)?)
+            .collect::<Option<Vec<_>>>()
+            .ok_or(RestoreError::UnknownIndex)?;
+        sockets.restore(worker, received, &new_indices)
     }
 }
 
