@@ -76,6 +76,8 @@ struct PendingConnection {
     connection: ForeignFd,
     listener: ListenerAddr,
     deadline: Instant,
+    /// The low-water mark that the program has set on its listener.
+    low_water: usize,
     /// Whether a first byte has come.
     has_begun: bool,
 }
@@ -142,6 +144,8 @@ impl HeaderWaiter {
         if pending + ready >= self.capacity || self.listeners.add(listener, at).is_err() {
             return self.refuse(connection, Counter::WaiterUnavailable);
         }
+        let low_water = stream::receive_low_water(&connection).unwrap_or(1);
+        let _ = stream::set_receive_low_water(&connection, 1);
         let id = self.new_id();
         // Bytes that have been received already are reported at once.
         if self.epoll.add(&connection, id, Interest::Readable).is_err() {
@@ -153,6 +157,7 @@ impl HeaderWaiter {
             connection,
             listener: at,
             deadline: Instant::now() + self.header_timeout - deferred,
+            low_water,
             has_begun: false,
         };
         self.deadlines.insert((pending.deadline, id));
@@ -318,7 +323,7 @@ impl HeaderWaiter {
         self.deadlines.remove(&(pending.deadline, id));
         // The socket may be open in another process, so closing it here would not end the registration.
         let _ = self.epoll.delete(&pending.connection);
-        let _ = stream::set_receive_low_water(&pending.connection, 1);
+        let _ = stream::set_receive_low_water(&pending.connection, pending.low_water);
         Some(pending)
     }
 

@@ -14,7 +14,7 @@ use rustix::io::ioctl_fionbio;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
-use crate::socket::set_int;
+use crate::socket::{get_option, set_int};
 use crate::{NameCall, Result};
 
 /// The result of a read.
@@ -169,6 +169,13 @@ pub fn set_nonblocking(socket: impl AsFd, nonblocking: bool) -> io::Result<()> {
 pub fn set_receive_low_water(socket: impl AsFd, bytes: usize) -> io::Result<()> {
     let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
     set_int(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes)
+}
+
+/// Reads the low-water mark ([`set_receive_low_water`]).
+pub fn receive_low_water(socket: impl AsFd) -> io::Result<usize> {
+    // SAFETY: an integer has no invalid bits.
+    let bytes: libc::c_int = unsafe { get_option(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT) }?;
+    usize::try_from(bytes).map_err(io::Error::other)
 }
 
 /// Sets the options of every relayed connection; accepted sockets inherit them from their listener.
