@@ -22,7 +22,12 @@ use crate::sockets::ProgramSocket;
 pub(crate) enum PeekOutcome {
     /// The program gets the connection: the header is discarded and the client, if it named one, stored in the table; or
     /// no header was expected.
-    Ready(Option<SocketAddr>),
+    Ready {
+        /// The client that the header names.
+        client: Option<SocketAddr>,
+        /// The counter to increment when the program gets the connection; `None` for a socket that is not TCP.
+        counter: Option<Counter>,
+    },
     /// The header is incomplete: in all it has at least this many bytes.
     Incomplete(usize),
     /// The connection is refused, and that is counted and recorded for the log. The caller closes it with
@@ -51,7 +56,10 @@ pub(crate) fn peek_accepted(
     buffer: &mut [u8],
 ) -> PeekOutcome {
     if origin.namespace.is_none() && socket_info::protocol(connection).is_none() {
-        return PeekOutcome::Ready(None);
+        return PeekOutcome::Ready {
+            client: None,
+            counter: None,
+        };
     }
     drive(table, connection, origin, judge, buffer)
 }
@@ -129,15 +137,15 @@ fn drive(
                 check.discarded(stream::discard(connection, len).ok() == Some(len))
             }
             Step::Admit => {
-                table.settings().count(Counter::Accepted);
-                return PeekOutcome::Ready(client);
+                let counter = Some(Counter::Accepted);
+                return PeekOutcome::Ready { client, counter };
             }
             Step::PassThrough => {
                 if let Some(DeniedClient { client, reason }) = denial(None) {
                     return refuse(client, reason);
                 }
-                table.settings().count(Counter::PassedThrough);
-                return PeekOutcome::Ready(None);
+                let counter = Some(Counter::PassedThrough);
+                return PeekOutcome::Ready { client, counter };
             }
             Step::Wait(len) => return PeekOutcome::Incomplete(len),
             Step::Refuse(reason) => return refuse(origin.peer, reason),

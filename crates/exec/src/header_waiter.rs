@@ -87,6 +87,8 @@ struct ReadyConnection {
     connection: ForeignFd,
     /// When the listener was woken for this connection.
     woken: Option<Instant>,
+    /// The counter of connections that the program gets this way; `None` if the connection is counted already.
+    counter: Option<Counter>,
 }
 
 impl HeaderWaiter {
@@ -174,7 +176,11 @@ impl HeaderWaiter {
         if queue.is_empty() {
             self.ready.remove(&listener);
         }
-        ready.map(|ready| ready.connection)
+        let ready = ready?;
+        if let Some(counter) = ready.counter {
+            self.table.settings().count(counter);
+        }
+        Some(ready.connection)
     }
 
     /// Returns a ready connection after a failed handoff. It is the next to be taken, and its listener is woken.
@@ -182,6 +188,7 @@ impl HeaderWaiter {
         let ready = ReadyConnection {
             connection,
             woken: None,
+            counter: None,
         };
         self.ready.entry(listener).or_default().push_front(ready);
         self.wake_listener(listener);
@@ -283,7 +290,7 @@ impl HeaderWaiter {
         );
         let is_closed = event.is_some_and(|event| event.read_closed || event.hung_up);
         match outcome {
-            PeekOutcome::Ready(_) => self.make_ready(id),
+            PeekOutcome::Ready { counter, .. } => self.make_ready(id, counter),
             PeekOutcome::Incomplete(len) if !is_closed => {
                 // Judged by the bytes and not by an event, which SO_RCVLOWAT can delay.
                 pending.has_begun |= len > 1;
@@ -304,7 +311,7 @@ impl HeaderWaiter {
         }
     }
 
-    fn make_ready(&mut self, id: u64) -> Option<ListenerAddr> {
+    fn make_ready(&mut self, id: u64, counter: Option<Counter>) -> Option<ListenerAddr> {
         let PendingConnection {
             connection,
             listener,
@@ -313,6 +320,7 @@ impl HeaderWaiter {
         let ready = ReadyConnection {
             connection,
             woken: None,
+            counter,
         };
         self.ready.entry(listener).or_default().push_back(ready);
         Some(listener)
@@ -359,8 +367,7 @@ impl HeaderWaiter {
             self.refuse(connection, reason);
             return None;
         }
-        self.table.settings().count(Counter::PassedThrough);
-        self.make_ready(id)
+        self.make_ready(id, Some(Counter::PassedThrough))
     }
 
     fn refuse(&self, connection: ForeignFd, reason: Counter) {

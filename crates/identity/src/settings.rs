@@ -57,7 +57,7 @@ pub const FILTER_PROBE_ERRNO: i32 = 78;
 /// The counters, over all processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counter {
-    /// Connections with a complete header, with or without a client (LOCAL, UNKNOWN).
+    /// Connections that the program got with a complete header, with or without a client (LOCAL, UNKNOWN).
     Accepted,
     /// Connections without a header that the program got, since none is required.
     PassedThrough,
@@ -96,11 +96,14 @@ pub enum Counter {
     NoKey,
     /// Refused: the wake-up connection to its listener was refused, although the listener listens.
     ListenerUnreachable,
+    /// Refused: its listener was closed while it waited at the header waiter, or is in a network namespace that the header waiter
+    /// can't reach.
+    ListenerClosed,
 }
 
 impl Counter {
     /// All counters.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Accepted,
         Self::PassedThrough,
         Self::Untrusted,
@@ -120,6 +123,7 @@ impl Counter {
         Self::KeyInUse,
         Self::NoKey,
         Self::ListenerUnreachable,
+        Self::ListenerClosed,
     ];
 
     /// Whether the header waiter's judge refuses for this reason ([`Policy::judged_by_waiter`]).

@@ -16,13 +16,13 @@ impl HeaderWaiter {
     /// connections of that address are refused.
     pub(crate) fn wake_listener(&mut self, listener: ListenerAddr) {
         if !self.listeners.has_listener_at(listener) {
-            return self.refuse_ready(listener);
+            return self.refuse_ready(listener, Counter::ListenerClosed);
         }
         match WakeupConnection::open(listener.addr, self.table.settings().wakeup_ports()) {
             Ok(wakeup) => self.keep_wakeup(wakeup),
             // The program listens there, so a firewall refuses, or the listener is bound to a device.
             Err(error) if error.source.kind() == ErrorKind::ConnectionRefused => {
-                return self.refuse_unreachable(listener);
+                return self.refuse_ready(listener, Counter::ListenerUnreachable);
             }
             // Out of ports or descriptors, or no route to the address: retried later.
             Err(_) => {}
@@ -104,15 +104,14 @@ impl HeaderWaiter {
         }
     }
 
-    fn refuse_ready(&mut self, listener: ListenerAddr) {
+    fn refuse_ready(&mut self, listener: ListenerAddr, reason: Counter) {
         for ready in self.ready.remove(&listener).into_iter().flatten() {
-            close_with_reset(ready.connection);
-        }
-    }
-
-    fn refuse_unreachable(&mut self, listener: ListenerAddr) {
-        for ready in self.ready.remove(&listener).into_iter().flatten() {
-            self.refuse(ready.connection, Counter::ListenerUnreachable);
+            if ready.counter.is_some() {
+                self.refuse(ready.connection, reason);
+            } else {
+                // Its handoff has failed, and it is counted as handed over.
+                close_with_reset(ready.connection);
+            }
         }
     }
 }

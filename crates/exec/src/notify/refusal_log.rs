@@ -89,9 +89,9 @@ impl RefusalLog {
 }
 
 /// Whether the reason can lie in the configuration. Port scans, and health checks that only connect, close before a header was
-/// complete.
+/// complete; a program that stops closes its listener.
 fn concerns_configuration(reason: Counter) -> bool {
-    reason != Counter::Closed
+    !matches!(reason, Counter::Closed | Counter::ListenerClosed)
 }
 
 /// A refusal, displayed with its cause and the remedy.
@@ -172,6 +172,10 @@ impl Display for Explained {
                 "it waited at the supervisor, for the rest of its PROXY header or for the lists of clients, and this host \
                  may not connect to the server, so the server can't be woken for it (let the firewall's INPUT accept `-i lo`; \
                  a server that is bound to a device by SO_BINDTODEVICE needs --mode netns)",
+            ),
+            Counter::ListenerClosed => f.write_str(
+                "while it waited at the supervisor, the program closed its listener; or that is in another network namespace \
+                 than the supervisor",
             ),
             Counter::Accepted | Counter::PassedThrough | Counter::Parked => f.write_str("no reason"),
         }

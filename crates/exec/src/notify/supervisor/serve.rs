@@ -77,9 +77,12 @@ impl Supervisor {
             judge,
             &mut self.buffer,
         ) {
-            PeekOutcome::Ready(None) => return Some((connection, peer)),
-            PeekOutcome::Ready(Some(client)) => {
-                return Some((connection, as_socket_family(client, peer.is_ipv6())));
+            PeekOutcome::Ready { client, counter } => {
+                if let Some(counter) = counter {
+                    self.table.settings().count(counter);
+                }
+                let shown = client.map_or(peer, |client| as_socket_family(client, peer.is_ipv6()));
+                return Some((connection, shown));
             }
             PeekOutcome::Incomplete(_) => {
                 self.table.settings().count(Counter::Parked);

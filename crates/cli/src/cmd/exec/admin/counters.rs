@@ -116,7 +116,7 @@ impl ExecCollector {
         counter(
             encoder,
             "peername_connections_accepted",
-            "TCP connections accepted, of which those that still wait for their header are left out",
+            "TCP connections accepted, of which those that still wait at the supervisor are left out",
             decided.iter().map(|counted| counted.connections).sum(),
         )?;
         let outcomes = decided.iter().map(|counted| {
@@ -178,6 +178,7 @@ fn classify(counter: Counter) -> (Class, &'static str) {
         Counter::KeyInUse => (Class::Denied, "socket_key_in_use"),
         Counter::NoKey => (Class::Denied, "multipath_unlisted"),
         Counter::ListenerUnreachable => (Class::Denied, "listener_unreachable"),
+        Counter::ListenerClosed => (Class::Denied, "listener_closed"),
         Counter::Parked => (Class::Undecided, "parked"),
     }
 }
@@ -208,6 +209,9 @@ pub(super) fn advise(reason: &str) -> Option<&'static str> {
         ),
         "listener_unreachable" => Some(
             "This host may not connect to the server: let the firewall accept connections over lo. A server that is bound to a device needs --mode netns.",
+        ),
+        "listener_closed" => Some(
+            "The program closed its listener before it took the connection, as at its end; or it listens in another network namespace than it was started in.",
         ),
         _ => advice::advise(reason),
     }
