@@ -96,8 +96,8 @@ pub enum Counter {
     NoKey,
     /// Refused: the wake-up connection to its listener was refused, although the listener listens.
     ListenerUnreachable,
-    /// Refused: its listener was closed while it waited at the header waiter, or is in a network namespace that the header waiter
-    /// can't reach.
+    /// Refused: its listener was closed while it waited at the header waiter, or is in a network namespace that the header
+    /// waiter can't reach.
     ListenerClosed,
 }
 

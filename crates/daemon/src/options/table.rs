@@ -93,8 +93,8 @@ impl<T> Table<T> {
 }
 
 impl<'t> Tables<'t> {
-    /// Reads tables of this file. `known_tables` are all tables that the file may have, and its top: the error about a key in the
-    /// wrong table names the right one.
+    /// Reads tables of this file. `known_tables` are all tables that the file may have, and its top: the error about a key in
+    /// the wrong table names the right one.
     pub fn new(path: &'t Path, text: &'t str, known_tables: Vec<KnownTable>) -> Self {
         Self {
             path,

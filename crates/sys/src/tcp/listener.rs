@@ -53,8 +53,8 @@ pub fn accept(listener: impl AsFd) -> io::Result<(TcpStream, SocketAddr)> {
 }
 
 /// Shrinks the accept backlog of a draining listener to a single connection: listen(2) again, with 0. Queued connections stay.
-/// The kernel ignores further SYNs, so that clients retry until the socket is closed. No effect on a socket that does not listen
-/// any more, which would listen again.
+/// The kernel ignores further SYNs, so that clients retry until the socket is closed. No effect on a socket that does not
+/// listen any more, which would listen again.
 pub fn shrink_backlog(listener: impl AsFd) -> Result<()> {
     if !is_listener(&listener) {
         return Ok(());
