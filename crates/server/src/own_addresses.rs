@@ -147,7 +147,13 @@ impl AddressTable {
         }
     }
 
-    fn add_network(&mut self, LocalNetwork { address, prefix_len }: LocalNetwork) {
+    fn add_network(
+        &mut self,
+        LocalNetwork {
+            address,
+            prefix_len,
+        }: LocalNetwork,
+    ) {
         // The route of `exec --mode netns`, which makes every address local: it does not tell clients from this host.
         if prefix_len == 0 {
             return;

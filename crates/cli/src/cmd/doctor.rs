@@ -37,9 +37,9 @@ use peername_sys::Transport;
 
 use super::proxy::setup::Setup;
 use crate::config_file::{self, Kind};
+use crate::exit_code::PROBLEM_FOUND;
 use crate::options::backend_args::BackendArgs;
 use crate::options::protocol::Protocol;
-use crate::exit_code::PROBLEM_FOUND;
 use finding::{Finding, Verdict};
 
 /// Options of `peername doctor`. Without a mode it checks what `peername proxy` needs.

@@ -20,7 +20,7 @@ use tokio::net::TcpListener;
 use tokio::time::timeout;
 
 use crate::backend::Backend;
-use crate::nat_probe::{TranslatedAddresses, LIST_RULES, fresh_source, probe_egress};
+use crate::nat_probe::{LIST_RULES, TranslatedAddresses, fresh_source, probe_egress};
 use crate::routes::{BackendLocation, add_command, has_rule, locate_backend};
 
 /// The finding of a successful probe.

@@ -114,7 +114,7 @@ async fn clients_to_try(
     let interfaces = netlink.addresses().await?;
     let own: Vec<IpAddr> = interfaces.iter().map(|interface| interface.own).collect();
     let attached = interfaces.iter().filter_map(|interface| {
-        let network = IpNet::new(interface.network, interface.prefix).ok()?;
+        let network = IpNet::new(interface.network, interface.prefix_len).ok()?;
         Some((network, String::new()))
     });
     let listed = list_rules();
