@@ -41,7 +41,7 @@ fn typical_mistakes_have_a_short_answer() {
             "jail --allow 'https://[2600::1]:8443/' -- true",
             "write --allow '[2600::1]:8443'",
         ),
-        ("jail --allow 'GTE a.test' -- true", "no HTTP method"),
+        ("jail --allow 'GTE a.test' -- true", "not an HTTP method"),
         (
             "jail --learn list --allow a.test -- true",
             "--learn FILE -- CMD",

@@ -264,7 +264,7 @@ fn rules_that_can_not_mean_what_they_say_are_refused() {
             "servers disagree about what this path means",
         ),
         (&["--allow=a.test:http"], "a port is a number"),
-        (&["--allow=a b"], "no HTTP method"),
+        (&["--allow=a b"], "not an HTTP method"),
         (
             &["--allow=a.test", "--auto-passthrough"],
             "cannot be used with",

@@ -38,7 +38,7 @@ impl CheckMetrics {
         );
         registry.register_with_unit(
             "peername_check",
-            "What the check service took to answer, or not to",
+            "Duration of requests to check services, failed ones included",
             Unit::Seconds,
             self.seconds.clone(),
         );

@@ -255,7 +255,7 @@ impl Mint {
         );
         registry.register(
             "peername_certificate_cache_hits",
-            "Handshakes answered with a certificate that was there",
+            "Handshakes answered with a cached certificate",
             self.hits.clone(),
         );
     }

@@ -218,7 +218,7 @@ fn absolute_target(parts: &Parts) -> Result<RequestTarget, Refusal> {
 /// Refuses a request that came through this process before: proxies forward it in a loop.
 fn refuse_loop(parts: &Parts) -> Result<(), Refusal> {
     if id::is_in_via(&parts.headers) {
-        let detail = "the request has been here before: proxies send it round";
+        let detail = "the request has passed this proxy before: proxies forward it in a loop";
         let status = StatusCode::LOOP_DETECTED;
         return Err(Refusal::new(status, "proxy_loop", detail));
     }

@@ -151,7 +151,7 @@ impl JailListener {
         if is_opened {
             return serve_opened(state, connection, tunnel, stream).await;
         }
-        let detail = "connections to this port are relayed to hosts that are listed with it only";
+        let detail = "only connections to hosts that are listed with this port are relayed";
         let refusal = Refusal::new(StatusCode::FORBIDDEN, "tcp_not_allowed", detail);
         let to = name_localhost(to);
         tunnel.record.remedy = state.port_remedy(&to);

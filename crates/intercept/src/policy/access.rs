@@ -78,7 +78,7 @@ pub enum UsersError {
         path: PathBuf,
     },
     /// The host provides no random numbers for the key of the digests.
-    #[error("--proxy-auth: this host gives no random numbers")]
+    #[error("--proxy-auth: this host provides no random numbers")]
     Random,
 }
 

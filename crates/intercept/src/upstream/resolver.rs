@@ -59,9 +59,7 @@ impl Resolver {
             Ok(Some(Ok(ips))) => Ok(ips),
             Ok(Some(Err(ResolveError::NoSuchName))) => Err(UpstreamError::NoSuchName),
             Ok(Some(Err(ResolveError::Lookup(why)))) => Err(UpstreamError::Lookup(why)),
-            Ok(None) => Err(UpstreamError::Lookup(
-                "the thread that asked has ended".to_owned(),
-            )),
+            Ok(None) => Err(UpstreamError::Lookup("the lookup was aborted".to_owned())),
             Err(_) => Err(UpstreamError::LookupTimeout(limit)),
         }
     }

@@ -34,7 +34,7 @@ impl SpanQueue {
             if let Some(suppressed) = FULL_WARNINGS.pass() {
                 tracing::warn!(
                     suppressed,
-                    "spans dropped: {CAPACITY} wait for the collector of --otlp already; it takes fewer than there are"
+                    "spans dropped: {CAPACITY} wait for the collector of --otlp already, and the collector is too slow"
                 );
             }
         }

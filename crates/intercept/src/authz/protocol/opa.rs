@@ -213,7 +213,7 @@ impl Ruling {
         let response = match self.allow {
             Some(true) if self.changes_query() => {
                 return Err(AuthzError::Malformed(
-                    "an allow for a changed query, and queries are not changed here",
+                    "an allow for a changed query, which is not supported",
                 ));
             }
             Some(true) => AuthzResponse::allow(self.changes())?,

@@ -45,7 +45,7 @@ pub enum ParseRuleError {
     Action,
     /// The word before the host is not a method.
     #[error(
-        "the word before the host is no HTTP method; write GET example.com, or GET,HEAD example.com for several"
+        "the word before the host is not an HTTP method; write GET example.com, or GET,HEAD example.com for several"
     )]
     Method,
     /// A method without a host.

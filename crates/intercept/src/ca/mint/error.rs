@@ -27,6 +27,6 @@ pub enum MintError {
     #[error("making a certificate: {0}")]
     Tls(#[from] rustls::Error),
     /// The thread that made the RSA key has panicked.
-    #[error("making the RSA key: the thread did not end well")]
+    #[error("making the RSA key: the thread has panicked")]
     Thread,
 }

@@ -148,11 +148,11 @@ impl Display for BadCertificate {
             Fault::Untrusted => "has an issuer that is not trusted here",
             Fault::SelfSigned => "is self-signed and not trusted here",
             Fault::Revoked => "is revoked",
-            Fault::CaAsServer => "is an authority's (CA:TRUE), which is accepted for no server",
+            Fault::CaAsServer => "is an authority's (CA:TRUE), which no server may use",
             Fault::WeakKey(bits) => {
                 return write!(
                     f,
-                    "the origin's certificate or an issuer has an RSA key of {bits} bits, and {MIN_RSA_BITS} are the least; it {}",
+                    "the origin's certificate or an issuer has an RSA key of {bits} bits, but at least {MIN_RSA_BITS} are required; it {}",
                     self.description
                 );
             }

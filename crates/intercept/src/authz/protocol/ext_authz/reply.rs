@@ -66,7 +66,7 @@ fn at_most_one<T>(mut occurrences: Vec<T>) -> Result<Option<T>, AuthzError> {
 fn header_mutations(ok: OkHttpResponse) -> Result<HeaderMutations, AuthzError> {
     if !ok.query_parameters_to_set.is_empty() || !ok.query_parameters_to_remove.is_empty() {
         return Err(AuthzError::Malformed(
-            "an OK for a changed query, and queries are not changed here",
+            "an OK for a changed query, which is not supported",
         ));
     }
     let mut changes = HeaderMutations::default();
