@@ -120,12 +120,12 @@ fn mistakes_are_answered_with_cause_and_fix() {
         (
             "jail --allow=a.test:53/x -- true",
             2,
-            &["a rule for port 53", "name server's"],
+            &["a rule for port 53", "the jail's name server"],
         ),
         (
             "jail --allow=b.test --deny=a.test:53/x -- true",
             2,
-            &["a rule for port 53", "name server's"],
+            &["a rule for port 53", "the jail's name server"],
         ),
         (
             "jail --hide=/tmp -- true",
@@ -141,7 +141,7 @@ fn mistakes_are_answered_with_cause_and_fix() {
             "jail --allow a.test b.test -- curl",
             2,
             &[
-                "\"b.test\" is neither an option nor behind `--`: repeat the option for it, or quote it",
+                "\"b.test\" is neither an option nor after `--`: repeat the option for it, or quote it",
             ],
         ),
         (

@@ -127,7 +127,7 @@ fn rules_of_a_file_are_kept_or_reported() {
     let learned = rig.scratch().path_text("learned");
     let (printed, errors) = run(&["--learn", &learned]);
     assert_eq!(printed, "200 200 ");
-    assert_contains(&errors, &["deny of ", "peername.toml: no effect beside"]);
+    assert_contains(&errors, &["deny of ", "peername.toml have no effect"]);
     let hide = ["--config", &file, "--hide", &other, "--allow=any"];
     let shown = rig.run(User::Nobody, &hide, &format!("cat {secret}"));
     assert!(!String::from_utf8_lossy(&shown.stdout).contains("treasure"));
@@ -136,7 +136,7 @@ fn rules_of_a_file_are_kept_or_reported() {
     assert_eq!(printed, "403 200 ");
     assert_contains(
         &errors,
-        &["the rule deny b.test denies nothing: allow any stands before it"],
+        &["the rule deny b.test denies nothing: allow any comes before it"],
     );
 }
 

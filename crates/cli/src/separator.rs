@@ -13,7 +13,7 @@ pub(crate) fn explain_missing(command: &str, words: &[OsString], unknown: &str) 
     let at = words.iter().position(|word| word == unknown)?;
     if words.iter().skip(at).any(|word| word == "--") {
         return Some(format!(
-            "{unknown:?} is neither an option nor behind `--`: repeat the option for it, or quote it with the word before it"
+            "{unknown:?} is neither an option nor after `--`: repeat the option for it, or quote it with the word before it"
         ));
     }
     let (options, program) = words.split_at_checked(at)?;

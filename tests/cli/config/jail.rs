@@ -14,7 +14,7 @@ fn config_check_reads_the_rules_of_a_jail() {
         ),
         (
             "rules = [\"allow a.test:53\"]".to_owned(),
-            "53 is the jail's name server's",
+            "a rule for port 53, which belongs to the jail's name server",
         ),
         (
             format!("contact = \"x\"\nrules = [\"allow @{list}\"]"),

@@ -144,8 +144,8 @@ struct TimeoutArgs {
     /// applies
     #[arg(long, value_name = "HOST=DURATION", value_parser = host_timeout, hide_short_help = true)]
     host_answer_timeout: Vec<HostTimeout>,
-    /// Close connections without a request for so long, on both sides (10 s for a first request and for a head that has begun), and abort exchanges whose client sends nothing of its
-    /// request, or reads nothing of the response, for so long
+    /// Close connections on both sides that have no request for so long; a first request, and a head that has begun, have 10 s.
+    /// Abort exchanges whose client sends nothing of its request, or reads nothing of the response, for so long
     #[arg(
         long,
         value_name = "DURATION",

@@ -168,7 +168,7 @@ impl Setup {
         let mut overruled = self.lists.rules.iter().flat_map(|rules| rules.overruled());
         if let Some(Overruled { denial, by }) = overruled.next() {
             tracing::warn!(
-                "the rule {denial} denies nothing: {by} stands before it, and the first match decides ({} more such rules)",
+                "the rule {denial} denies nothing: {by} comes before it, and the first match decides ({} more such rules)",
                 overruled.count()
             );
         }

@@ -33,7 +33,7 @@ pub(super) fn warn_if_replaced(path: &Path, log: &Metadata) {
     let is_log = fs::metadata(path).is_ok_and(|found| FileId::from(&found) == FileId::from(log));
     if !is_log {
         try_write_line(&format!(
-            "peername: what is at {path:?} is not the log (--log) of this jail: it was moved meanwhile"
+            "peername: the log (--log) of this jail was moved: {path:?} is another file now"
         ));
     }
 }

@@ -58,7 +58,9 @@ impl CommandLine {
         let excluded: Vec<_> = excluded.into_iter().filter(|key| key != "quiet").collect();
         if !excluded.is_empty() && !given.options.logging.quiet {
             let (keys, file) = (excluded.join(", "), path.display());
-            eprintln!("peername: {keys} of {file}: no effect beside an option of the command line");
+            eprintln!(
+                "peername: {keys} of {file} have no effect, because the command line has an option that excludes them"
+            );
         }
         given.options.table = Some(table);
         Ok(given.options)

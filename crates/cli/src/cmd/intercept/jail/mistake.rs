@@ -71,14 +71,14 @@ fn url_to_rule(url: &str) -> Option<String> {
     Rule::allow(&rule).is_ok().then_some(rule)
 }
 
-/// Explains a word that is neither an option nor behind `--`.
+/// Explains a word that is neither an option nor after `--`.
 fn explain_word(words: &[OsString], unknown: &str) -> Option<String> {
     let texts: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
     let at = texts.iter().position(|word| word == unknown)?;
     let before = at.checked_sub(1).and_then(|at| texts.get(at));
     if let (Some(host), Ok(port)) = (before, unknown.parse::<u16>()) {
         return Some(format!(
-            "the port {port} stands behind a space: write it behind the host and a colon, as in {host}:{port}"
+            "the port {port} follows a space: write it after the host and a colon, as in {host}:{port}"
         ));
     }
     separator::explain_missing("jail", words, unknown)

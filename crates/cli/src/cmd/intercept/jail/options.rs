@@ -194,7 +194,7 @@ impl Args {
         let named = rules.map_or_else(BTreeSet::new, AccessRules::relayed_ports);
         if opened.contains(&DNS_PORT) || named.contains(&DNS_PORT) {
             return Err(Usage(format!(
-                "a rule for port {DNS_PORT}: {IS_NAME_SERVERS}; leave it out"
+                "a rule for port {DNS_PORT}, which belongs to the jail's name server; leave it out"
             )));
         }
         let relayed: BTreeSet<_> = named.difference(&opened).copied().collect();
@@ -373,7 +373,7 @@ impl<T: clap::Args> FromArgMatches for InJail<T> {
     }
 }
 
-const IS_NAME_SERVERS: &str = "53 is the jail's name server's";
+const IS_NAME_SERVERS: &str = "port 53 belongs to the jail's name server";
 const LISTENER_OPTIONS: [&str; 5] = [
     "listen",
     "transparent",
