@@ -66,7 +66,7 @@ pub struct Upstream {
 pub struct Sent {
     pub(crate) response: Response<Incoming>,
     pub(crate) lease: Lease,
-    pub(crate) about: Arc<ConnectionInfo>,
+    pub(crate) info: Arc<ConnectionInfo>,
     pub(crate) reused: bool,
     pub(crate) retried: bool,
 }
@@ -234,18 +234,18 @@ impl Upstream {
         started: Instant,
     ) -> Result<Sent, FailedExchange> {
         let reused = lease.is_reused();
-        let about = Arc::clone(lease.about());
+        let info = Arc::clone(lease.info());
         set_expectation(&mut request);
         if authenticates_connection(request.headers(), &header::AUTHORIZATION) {
             lease.make_private();
         }
         let form = RequestForm {
             http2: lease.is_http2(),
-            absolute: about.absolute_form,
+            absolute: info.absolute_form,
         };
         write_target(&mut request, key, form);
         if let Some(proxy) = self.config().proxy.as_ref()
-            && about.absolute_form
+            && info.absolute_form
         {
             proxy.sign(request.headers_mut());
         }
@@ -276,7 +276,7 @@ impl Upstream {
                         .map(Box::new),
                 };
                 return Err(FailedExchange {
-                    cause: error.at(about.addr),
+                    cause: error.at(info.addr),
                     retry,
                 });
             }
@@ -286,7 +286,7 @@ impl Upstream {
         }
         if let Some(error) = framing_error(response.headers()) {
             return Err(UpstreamError::BadResponse(error.to_owned())
-                .at(about.addr)
+                .at(info.addr)
                 .into());
         }
         let mut challenges = [header::WWW_AUTHENTICATE, header::PROXY_AUTHENTICATE].iter();
@@ -296,7 +296,7 @@ impl Upstream {
         Ok(Sent {
             response,
             lease,
-            about,
+            info,
             reused,
             retried: false,
         })

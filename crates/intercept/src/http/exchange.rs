@@ -239,14 +239,14 @@ impl Exchange<'_> {
         let Sent {
             mut response,
             lease,
-            about,
+            info,
             reused,
             retried,
         } = sent;
         record.retried = retried;
         record.set_upstream(UpstreamFields {
-            addr: about.addr,
-            tls: about.tls,
+            addr: info.addr,
+            tls: info.tls,
             reused,
         });
         let has_length = [CONTENT_LENGTH, TRANSFER_ENCODING]
@@ -264,7 +264,7 @@ impl Exchange<'_> {
         if let Some(upgrade) = upgrade {
             let switch = Switched {
                 upgrade,
-                connection: about,
+                connection: info,
                 record,
                 idle_timeout: self.state.rules.tunnel_timeout,
             };
@@ -287,7 +287,7 @@ impl Exchange<'_> {
         let origin = OriginBody {
             body,
             lease,
-            lacks_close_notify: (!has_length).then(|| Arc::clone(&about.lacks_close_notify)),
+            lacks_close_notify: (!has_length).then(|| Arc::clone(&info.lacks_close_notify)),
         };
         let body = ResponseBody::from_origin(origin, record, limits);
         Response::from_parts(parts, body)

@@ -206,12 +206,12 @@ impl Tunnel {
         self.record.set_target(&target);
         // No certificate is verified here, so the proxy resolves a name itself and ignores the client's address for it.
         match state.upstream.open_tunnel(&allowed).await {
-            Ok(OpenTunnel { socket, about }) => {
-                self.record.set_tunnelled(about.addr, about.tls);
+            Ok(OpenTunnel { socket, info }) => {
+                self.record.set_tunnelled(info.addr, info.tls);
                 let idle_timeout = state.rules.tunnel_timeout;
                 relay_bytes(stream, socket, idle_timeout, &mut self.record).await;
                 // The connection has counted against the connection cap until now.
-                drop(about);
+                drop(info);
             }
             Err(failed) => {
                 failed.note_in(&mut self.record, state.has_rules());

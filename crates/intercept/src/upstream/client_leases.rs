@@ -58,7 +58,7 @@ impl ClientLeases {
         leases.retain(|lease| lease.strong_count() > 0);
         leases.iter().filter_map(Weak::upgrade).find(|lease| {
             lease.return_to.key == *key
-                && since.is_none_or(|since| lease.about.opened >= since)
+                && since.is_none_or(|since| lease.info.opened >= since)
                 && lease.takes_another_request()
         })
     }
@@ -113,7 +113,7 @@ impl ReturnTo {
 pub(crate) struct Http2Lease {
     sender: http2::SendRequest<RequestBody>,
     limit: StreamLimit,
-    about: Arc<ConnectionInfo>,
+    info: Arc<ConnectionInfo>,
     return_to: ReturnTo,
     /// Set once the origin has refused a request on this connection. It takes no further requests, and is closed after those in
     /// flight.
@@ -137,7 +137,7 @@ impl Drop for Http2Lease {
         }
         let connection = Connection {
             sender: Sender::Http2(self.sender.clone(), self.limit.clone()),
-            about: Arc::clone(&self.about),
+            info: Arc::clone(&self.info),
         };
         self.return_to.put(connection);
     }
@@ -147,7 +147,7 @@ impl Drop for Http2Lease {
 #[derive(Debug)]
 pub(crate) struct Lease {
     kind: LeaseKind,
-    about: Arc<ConnectionInfo>,
+    info: Arc<ConnectionInfo>,
     /// Whether the connection had been used before.
     is_reused: bool,
 }
@@ -190,7 +190,7 @@ impl Lease {
 
     fn share(lease: Arc<Http2Lease>) -> Self {
         Self {
-            about: Arc::clone(&lease.about),
+            info: Arc::clone(&lease.info),
             kind: LeaseKind::Http2(lease),
             is_reused: true,
         }
@@ -207,7 +207,7 @@ impl Lease {
         connection: Connection,
         is_private: bool,
     ) -> Self {
-        let Connection { sender, about } = connection;
+        let Connection { sender, info } = connection;
         let return_to = ReturnTo {
             key: key.clone(),
             leases: Arc::clone(leases),
@@ -218,14 +218,14 @@ impl Lease {
             Sender::Http2(sender, limit) => LeaseKind::Http2(leases.add_http2(Http2Lease {
                 sender,
                 limit,
-                about: Arc::clone(&about),
+                info: Arc::clone(&info),
                 return_to,
                 is_retired: AtomicBool::new(false),
             })),
         };
         Self {
             kind,
-            about,
+            info,
             is_reused: false,
         }
     }
@@ -246,8 +246,8 @@ impl Lease {
         }
     }
 
-    pub(super) fn about(&self) -> &Arc<ConnectionInfo> {
-        &self.about
+    pub(super) fn info(&self) -> &Arc<ConnectionInfo> {
+        &self.info
     }
 
     pub(super) fn is_reused(&self) -> bool {
@@ -277,8 +277,8 @@ impl Lease {
     pub(crate) fn give_back(self) {
         if let LeaseKind::Http1(sender, return_to) = self.kind {
             let sender = Sender::Http1(sender);
-            let about = self.about;
-            return_to.put(Connection { sender, about });
+            let info = self.info;
+            return_to.put(Connection { sender, info });
         }
     }
 }

@@ -20,7 +20,7 @@ use crate::stream::origin_socket::OriginSocket;
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(super) sender: Sender,
-    pub(super) about: Arc<ConnectionInfo>,
+    pub(super) info: Arc<ConnectionInfo>,
 }
 
 #[derive(Debug)]
@@ -66,7 +66,7 @@ impl ConnectionInfo {
 #[derive(Debug)]
 pub struct OpenTunnel {
     pub(crate) socket: TcpStream,
-    pub(crate) about: Arc<ConnectionInfo>,
+    pub(crate) info: Arc<ConnectionInfo>,
 }
 
 impl Connection {
@@ -100,12 +100,12 @@ pub(super) struct StreamLimit(Weak<Mutex<Driver>>);
 
 impl StreamLimit {
     /// Spawns the driver. Its errors reach the requests that wait for a response.
-    pub(super) fn spawn(driver: Driver, about: Arc<ConnectionInfo>) -> Self {
+    pub(super) fn spawn(driver: Driver, info: Arc<ConnectionInfo>) -> Self {
         let driver = Arc::new(Mutex::new(driver));
         let limit = Self(Arc::downgrade(&driver));
         tokio::spawn(std::future::poll_fn(move |cx| {
             // The connection counts against the cap until its driver ends.
-            let _counted = &about;
+            let _counted = &info;
             let mut driver = driver.lock();
             std::pin::Pin::new(&mut *driver).poll(cx).map(drop)
         }));

@@ -220,18 +220,18 @@ impl Dialer {
         let socket = OriginSocket::new(socket);
         if !key.tls {
             let absolute_form = self.config.proxy.is_some();
-            let about = ConnectionInfo::new(addr, None, absolute_form, permit);
-            return http1_handshake(socket, about).await;
+            let info = ConnectionInfo::new(addr, None, absolute_form, permit);
+            return http1_handshake(socket, info).await;
         }
         let stream = self.tls_handshake(key, socket).await?;
         let (_, session) = stream.get_ref();
         let version = session.protocol_version().map(tls_version);
-        let about = ConnectionInfo::new(addr, version, false, permit);
+        let info = ConnectionInfo::new(addr, version, false, permit);
         match session.alpn_protocol() {
-            Some(b"h2") => http2_handshake(stream, about).await,
+            Some(b"h2") => http2_handshake(stream, info).await,
             _ => {
-                let stream = UnnotifiedEnd::new(stream, Arc::clone(&about.lacks_close_notify));
-                http1_handshake(stream, about).await
+                let stream = UnnotifiedEnd::new(stream, Arc::clone(&info.lacks_close_notify));
+                http1_handshake(stream, info).await
             }
         }
     }
@@ -280,8 +280,8 @@ impl Dialer {
                 .await
                 .map_err(|error| error.at(addr))?;
         }
-        let about = ConnectionInfo::new(addr, None, false, permit);
-        Ok(OpenTunnel { socket, about })
+        let info = ConnectionInfo::new(addr, None, false, permit);
+        Ok(OpenTunnel { socket, info })
     }
 
     async fn connect_to_origin(
@@ -378,7 +378,7 @@ async fn send_proxy_header(
         .map_err(|error| UpstreamError::from_connect(to, &error))
 }
 
-async fn http1_handshake<T>(io: T, about: Arc<ConnectionInfo>) -> Result<Connection, UpstreamError>
+async fn http1_handshake<T>(io: T, info: Arc<ConnectionInfo>) -> Result<Connection, UpstreamError>
 where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -389,7 +389,7 @@ where
         .handshake(TokioIo::new(io))
         .await
         .map_err(|error| UpstreamError::BadResponse(error.to_string()))?;
-    let counted = Arc::clone(&about);
+    let counted = Arc::clone(&info);
     let mut driver = driver.with_upgrades();
     // The driver's errors reach the request that waits for a response. The future is not an async block, which would have room
     // for the driver twice: as a captured variable, and as the future that is awaited.
@@ -400,13 +400,13 @@ where
     }));
     Ok(Connection {
         sender: Sender::Http1(sender),
-        about,
+        info,
     })
 }
 
 async fn http2_handshake(
     io: TlsConnection,
-    about: Arc<ConnectionInfo>,
+    info: Arc<ConnectionInfo>,
 ) -> Result<Connection, UpstreamError> {
     let (sender, driver) = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
@@ -416,8 +416,8 @@ async fn http2_handshake(
         .await
         .map_err(|error| UpstreamError::BadResponse(error.to_string()))?;
     Ok(Connection {
-        sender: Sender::Http2(sender, StreamLimit::spawn(driver, Arc::clone(&about))),
-        about,
+        sender: Sender::Http2(sender, StreamLimit::spawn(driver, Arc::clone(&info))),
+        info,
     })
 }
 
