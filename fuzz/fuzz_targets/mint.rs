@@ -6,9 +6,9 @@ use std::net::IpAddr;
 use std::sync::{Arc, LazyLock};
 
 use libfuzzer_sys::fuzz_target;
+use peername_intercept::ca::mint::client_support::ClientSupport;
 use peername_intercept::ca::mint::config::MintConfig;
 use peername_intercept::ca::mint::error::MintError;
-use peername_intercept::ca::mint::offer::ClientSupport;
 use peername_intercept::ca::mint::{Mint, in_memory};
 use peername_intercept::ca::{Authority, AuthorityOptions};
 use peername_intercept::host::Host;

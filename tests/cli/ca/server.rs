@@ -7,7 +7,7 @@ use std::thread;
 
 use peername_intercept::ca::Authority;
 use peername_intercept::ca::mint::Mint;
-use peername_intercept::ca::mint::offer::ClientSupport;
+use peername_intercept::ca::mint::client_support::ClientSupport;
 use peername_intercept::host::Host as Name;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

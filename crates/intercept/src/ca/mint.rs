@@ -3,6 +3,7 @@
 //! A key for each host would cost tens of microseconds (P-256) or a sixth of a second (RSA). So one key serves all hosts
 //! for a day; a certificate then costs one signature, and is cached while it is in use.
 
+pub mod client_support;
 pub mod config;
 pub mod error;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -11,7 +12,6 @@ pub mod in_memory;
 mod key_epoch;
 mod leaf_certificate;
 mod mint_limiter;
-pub mod offer;
 mod server_config;
 #[cfg(test)]
 mod tests;
@@ -29,12 +29,12 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 
 use super::Authority;
 use crate::host::Host;
+use client_support::ClientSupport;
 use config::MintConfig;
 use error::MintError;
 use key_epoch::{KeyEpoch, LeafKey};
 use leaf_certificate::sign_leaf;
 use mint_limiter::MintLimiter;
-use offer::ClientSupport;
 
 /// Makes leaf certificates, and caches those in use. Shared by all workers.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use http::StatusCode;
 use rustls::server::{Accepted, Acceptor};
 use tokio::time::{Instant, timeout_at};
 
-use crate::ca::mint::offer::ClientSupport;
+use crate::ca::mint::client_support::ClientSupport;
 use crate::host::Host;
 use crate::request::refusal::Refusal;
 use crate::stream::prefixed::ClientStream;

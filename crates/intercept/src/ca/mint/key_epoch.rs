@@ -13,9 +13,9 @@ use rustls::sign::SigningKey;
 use tokio::sync::OnceCell;
 use tokio::task::spawn_blocking;
 
+use super::client_support::ClientSupport;
 use super::config::MintConfig;
 use super::error::MintError;
-use super::offer::ClientSupport;
 use crate::ca::Authority;
 use crate::ca::validity::DAY;
 

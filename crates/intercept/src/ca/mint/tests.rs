@@ -10,10 +10,10 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig};
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::parse_x509_certificate;
 
+use super::client_support::ClientSupport;
 use super::config::MintConfig;
 use super::error::MintError;
 use super::mint_limiter::MintLimiter;
-use super::offer::ClientSupport;
 use super::{Mint, in_memory};
 use crate::ca::{Authority, AuthorityOptions, Permitted};
 use crate::host::Host;
