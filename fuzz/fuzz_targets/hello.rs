@@ -2,13 +2,17 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use peername_intercept::fuzzing::{hello, opening};
+use peername_intercept::fuzzing::{classify_opening, parse_client_hello};
 
 fuzz_target!(|bytes: &[u8]| {
     let whole = opening(bytes);
     let mut verdict = None;
     for end in 0..=bytes.len().min(MAX_PREFIX) {
         let next = opening(&bytes[..end]);
+    let whole = classify_opening(bytes);
+    let mut before = None;
+    for end in 0..=bytes.len().min(300) {
+        let now = classify_opening(&bytes[..end]);
         assert!(
             verdict.is_none() || next == verdict,
             "{verdict:?} became {next:?} at {end}"
@@ -17,8 +21,10 @@ fuzz_target!(|bytes: &[u8]| {
     }
     assert!(verdict.is_none() || verdict == whole);
     let parsed = hello(bytes, bytes.len().max(1));
+    assert!(before.is_none() || before == whole);
+    let parsed = parse_client_hello(bytes, bytes.len().max(1));
     for step in [1, 7, 1000] {
-        assert_eq!(hello(bytes, step), parsed, "by {step}");
+        assert_eq!(parse_client_hello(bytes, step), parsed, "by {step}");
     }
     if let Some(name) = parsed.and_then(|parsed| parsed.sni) {
         assert!(name.as_ip().is_none());

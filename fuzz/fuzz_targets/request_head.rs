@@ -5,12 +5,12 @@
 use http::Version;
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use libfuzzer_sys::fuzz_target;
-use peername_intercept::fuzzing::{ParsedRequest, framing, requests};
+use peername_intercept::fuzzing::{ParsedRequest, check_framing, parse_requests};
 
 fuzz_target!(|bytes: &[u8]| {
-    let whole = framing(bytes, bytes.len().max(1));
+    let whole = check_framing(bytes, bytes.len().max(1));
     for step in [1, 5] {
-        assert_eq!(framing(bytes, step), whole, "by {step}");
+        assert_eq!(check_framing(bytes, step), whole, "by {step}");
     }
     let (verdicts, _) = whole;
     let refused = verdicts.iter().position(|served| !served);
@@ -21,6 +21,9 @@ fuzz_target!(|bytes: &[u8]| {
     let parsed = requests(bytes, bytes.len().max(1));
     let parsed_in_pieces = requests(bytes, 3);
     let served: Vec<_> = parsed.iter().filter(|request| request.served).collect();
+    let all = parse_requests(bytes, bytes.len().max(1));
+    let in_pieces = parse_requests(bytes, 3);
+    let served: Vec<_> = all.iter().filter(|taken| taken.served).collect();
     assert!(
         parsed
             .iter()
@@ -36,6 +39,8 @@ fuzz_target!(|bytes: &[u8]| {
     let served_in_pieces = parsed_in_pieces.iter().filter(|request| request.served);
     for (whole, in_pieces) in served.iter().zip(served_in_pieces) {
         check_same_request(whole, in_pieces);
+    for taken in &served {
+        assert_valid_framing(taken);
     }
 });
 
@@ -52,6 +57,11 @@ fn check_framing(ParsedRequest { head, body, .. }: &ParsedRequest) {
     let codings: Vec<_> = head.headers.get_all(TRANSFER_ENCODING).iter().collect();
     // An incomplete body has no length to compare.
     let has_length = |len: usize| body.as_ref().is_none_or(|body| body.len() == len);
+/// Asserts that the framing of a served request avoids the ambiguities that RFC 9112 permits.
+fn assert_valid_framing(ParsedRequest { head, body, .. }: &ParsedRequest) {
+    let all = |name| -> Vec<_> { head.headers.get_all(name).iter().collect() };
+    let (lengths, codings) = (all(CONTENT_LENGTH), all(TRANSFER_ENCODING));
+    let whole = |len: usize| body.as_ref().is_none_or(|body| body.len() == len);
     match (&lengths[..], &codings[..]) {
         ([], []) => assert!(has_length(0)),
         ([length], []) => {

@@ -34,15 +34,15 @@ pub struct HelloFields {
     pub ecdsa: bool,
 }
 
-/// The protocol with which a stream of bytes begins: "tls", "http", "unknown", or `None` if more bytes are needed.
+/// Classifies the protocol with which a stream of bytes begins: "tls", "http", "unknown", or `None` if more bytes are needed.
 #[must_use]
-pub fn opening(bytes: &[u8]) -> Option<&'static str> {
+pub fn classify_opening(bytes: &[u8]) -> Option<&'static str> {
     Opening::classify(bytes)
 }
 
 /// Parses a ClientHello that comes `step` bytes at a time; `None` if it is incomplete or invalid.
 #[must_use]
-pub fn hello(bytes: &[u8], step: usize) -> Option<HelloFields> {
+pub fn parse_client_hello(bytes: &[u8], step: usize) -> Option<HelloFields> {
     let mut reader = ClientHelloReader::default();
     let step = step.max(1);
     for part in 1..=bytes.len().div_ceil(step) {
@@ -62,7 +62,7 @@ pub fn hello(bytes: &[u8], step: usize) -> Option<HelloFields> {
 /// Feeds a stream of bytes, `step` at a time, to the monitor of framing. Returns whether each request is accepted, and whether
 /// the whole stream is.
 #[must_use]
-pub fn framing(bytes: &[u8], step: usize) -> (Vec<bool>, bool) {
+pub fn check_framing(bytes: &[u8], step: usize) -> (Vec<bool>, bool) {
     let mut framing = FramingMonitor::default();
     let mut accepted = Vec::new();
     for part in bytes.chunks(step.max(1)) {
@@ -86,9 +86,9 @@ pub struct ParsedRequest {
     pub served: bool,
 }
 
-/// The requests that hyper, monitored as in the proxy, parses from a stream of bytes that comes `step` at a time and ends.
+/// Parses the requests of a stream of bytes that comes `step` at a time and ends, by hyper, monitored as in the proxy.
 #[must_use]
-pub fn requests(bytes: &[u8], step: usize) -> Vec<ParsedRequest> {
+pub fn parse_requests(bytes: &[u8], step: usize) -> Vec<ParsedRequest> {
     let parsed = Arc::new(Mutex::new(Vec::new()));
     let shared = SharedFraming::default();
     let input = Input { bytes, step };
