@@ -165,10 +165,10 @@ impl CheckService {
     /// # Errors
     ///
     /// The first one's error: its circuit breaker is open, or it accepts no connection.
-    pub async fn reach(&self) -> Result<(), AuthzError> {
+    pub async fn probe(&self) -> Result<(), AuthzError> {
         let mut first = None;
         for (service, breaker) in self.shared.services() {
-            match reach(service, breaker).await {
+            match probe(service, breaker).await {
                 Ok(()) => return Ok(()),
                 Err(error) => first = first.or(Some(error)),
             }
@@ -322,7 +322,7 @@ impl Shared {
     }
 
     async fn await_service(&self, service: &Service, breaker: &CircuitBreaker) {
-        let Err(error) = reach(service, breaker).await else {
+        let Err(error) = probe(service, breaker).await else {
             return;
         };
         let consequence = match (self.config.services.len(), self.config.on_failure) {
@@ -331,7 +331,7 @@ impl Shared {
             (_, FailureMode::Deny) => "requests are denied until it can",
         };
         warn!("the check service at {service} can't be asked: {error}; {consequence}");
-        while reach(service, breaker).await.is_err() {
+        while probe(service, breaker).await.is_err() {
             sleep(PROBE_INTERVAL).await;
         }
         info!("the check service at {service} can be asked now");
@@ -409,15 +409,15 @@ impl Shared {
 }
 
 /// Probes whether a service can be asked.
-async fn reach(service: &Service, breaker: &CircuitBreaker) -> Result<(), AuthzError> {
+async fn probe(service: &Service, breaker: &CircuitBreaker) -> Result<(), AuthzError> {
     if breaker.is_open(Instant::now()) {
         return Err(AuthzError::Suspended);
     }
     match &service.backend {
         Backend::Remote(remote) => {
             let version = remote.protocol.http_version;
-            let reached = http_client::reach(&remote.endpoint, version, PROBE_TIMEOUT).await;
-            reached.map_err(AuthzError::from)
+            let probed = http_client::probe(&remote.endpoint, version, PROBE_TIMEOUT).await;
+            probed.map_err(AuthzError::from)
         }
         Backend::Policy(_) => Ok(()),
     }

@@ -107,7 +107,7 @@ impl HttpClient {
 /// # Errors
 ///
 /// [`HttpClientError::Connect`], [`HttpClientError::Tls`], [`HttpClientError::Timeout`].
-pub(crate) async fn reach(
+pub(crate) async fn probe(
     endpoint: &Endpoint,
     version: HttpVersion,
     limit: Duration,

@@ -312,7 +312,7 @@ impl InterceptState {
     /// Probes the check service, if one is configured. The error tells why it can't be asked.
     pub(crate) async fn probe_check(&self) -> Result<(), authz::AuthzError> {
         match &self.policy.load_full().check {
-            Some(check) => check.reach().await,
+            Some(check) => check.probe().await,
             None => Ok(()),
         }
     }

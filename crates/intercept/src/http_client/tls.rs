@@ -26,7 +26,7 @@ pub(crate) struct Credentials {
 
 impl Credentials {
     /// The authorities that this host trusts, and no certificate.
-    pub(crate) fn of_host() -> Self {
+    pub(crate) fn native() -> Self {
         Self {
             roots: rustls_native_certs::load_native_certs().certs,
             chain: Vec::new(),

@@ -103,12 +103,12 @@ impl AsyncWrite for OriginSocket {
 /// A TLS stream that may end without close_notify, which is noted and read as the end of the stream. In HTTP/1 it ends a
 /// response without a length; other responses end by their length (RFC 9112, section 9.8).
 #[derive(Debug)]
-pub(crate) struct UnnotifiedEnd<T> {
+pub(crate) struct CloseNotifyOptional<T> {
     stream: T,
     lacks_close_notify: Arc<AtomicBool>,
 }
 
-impl<T> UnnotifiedEnd<T> {
+impl<T> CloseNotifyOptional<T> {
     /// Sets `lacks_close_notify` if the stream ends without close_notify.
     pub(crate) fn new(stream: T, lacks_close_notify: Arc<AtomicBool>) -> Self {
         Self {
@@ -118,7 +118,7 @@ impl<T> UnnotifiedEnd<T> {
     }
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for UnnotifiedEnd<T> {
+impl<T: AsyncRead + Unpin> AsyncRead for CloseNotifyOptional<T> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -134,7 +134,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for UnnotifiedEnd<T> {
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for UnnotifiedEnd<T> {
+impl<T: AsyncWrite + Unpin> AsyncWrite for CloseNotifyOptional<T> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

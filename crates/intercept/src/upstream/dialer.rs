@@ -38,7 +38,7 @@ use crate::authz::{Allowed, AllowedTunnel};
 use crate::host::{HostPort, LOOPBACK};
 use crate::policy::destination::Requested;
 use crate::stream::corked::CorkedStream;
-use crate::stream::origin_socket::{OriginSocket, UnnotifiedEnd};
+use crate::stream::origin_socket::{CloseNotifyOptional, OriginSocket};
 
 /// Opens connections to origins, under the connection cap.
 #[derive(Debug)]
@@ -230,7 +230,7 @@ impl Dialer {
         match session.alpn_protocol() {
             Some(b"h2") => http2_handshake(stream, info).await,
             _ => {
-                let stream = UnnotifiedEnd::new(stream, Arc::clone(&info.lacks_close_notify));
+                let stream = CloseNotifyOptional::new(stream, Arc::clone(&info.lacks_close_notify));
                 http1_handshake(stream, info).await
             }
         }

@@ -204,7 +204,7 @@ async fn check_service(service: Option<&ServiceUrl>, tls: &CheckTlsArgs) -> Find
         Ok(opened) => opened,
         Err(error) => return Finding::fail(name, error.to_string(), "see docs/check.md"),
     };
-    match check.reach().await {
+    match check.probe().await {
         Ok(()) if url.policy().is_some() => Finding::ok(name, format!("{shown} is a valid policy")),
         Ok(()) => Finding::ok(name, format!("{shown} accepts connections")),
         Err(failure) => Finding::fail(

@@ -38,7 +38,7 @@ impl Collector {
     pub(super) fn new(url: &CollectorUrl) -> Result<Self, ExporterError> {
         let tls = url
             .is_https()
-            .then(|| ClientTls::new(Credentials::of_host()));
+            .then(|| ClientTls::new(Credentials::native()));
         let endpoint = Endpoint {
             uri: url.uri().clone(),
             socket: None,

@@ -28,7 +28,7 @@ impl CheckTlsFiles<'_> {
     /// is quoted.
     pub fn read(self) -> Result<ClientTls, ConfigError> {
         let mut credentials = match self.ca {
-            [] => Credentials::of_host(),
+            [] => Credentials::native(),
             paths => Credentials {
                 roots: paths
                     .iter()
