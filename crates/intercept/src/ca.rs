@@ -74,10 +74,10 @@ impl Authority {
     fn explain_existing(store: &CaStore<'_>, path: PathBuf) -> CaError {
         match Self::load(store) {
             Ok(found) if found.facts.options().is_none() => {
-                let fault = AuthorityDefect::Foreign;
-                CaError::InTheWay { path, fault }
+                let defect = AuthorityDefect::Foreign;
+                CaError::InTheWay { path, defect }
             }
-            Err(CaError::Unusable { path, fault }) => CaError::InTheWay { path, fault },
+            Err(CaError::Unusable { path, defect }) => CaError::InTheWay { path, defect },
             // `rotate` reports whatever else is wrong.
             _ => CaError::Exists { path },
         }
@@ -94,9 +94,9 @@ impl Authority {
         let authority = Self::load(&store)?;
         match authority.facts.check_validity(UnixTime::now()) {
             Ok(()) => Ok(authority),
-            Err(fault) => Err(CaError::Unusable {
+            Err(defect) => Err(CaError::Unusable {
                 path: store.path(),
-                fault,
+                defect,
             }),
         }
     }
@@ -125,7 +125,7 @@ impl Authority {
         let Some(options) = old.facts.options() else {
             return Err(CaError::Unusable {
                 path: store.path(),
-                fault: AuthorityDefect::Foreign,
+                defect: AuthorityDefect::Foreign,
             });
         };
         let (key, certificate) = profile::make(&options, UnixTime::now())?;
@@ -137,11 +137,11 @@ impl Authority {
 
     /// Reads an authority, which may have expired.
     fn load(store: &CaStore<'_>) -> Result<Self, CaError> {
-        let unusable = |path, fault| CaError::Unusable { path, fault };
-        let mut authority =
-            Self::parse(&store.read_authority()?).map_err(|fault| unusable(store.path(), fault))?;
+        let unusable = |path, defect| CaError::Unusable { path, defect };
+        let mut authority = Self::parse(&store.read_authority()?)
+            .map_err(|defect| unusable(store.path(), defect))?;
         let previous = pem::parse_certificates(&store.read_previous()?);
-        authority.previous = previous.map_err(|fault| unusable(store.previous_path(), fault))?;
+        authority.previous = previous.map_err(|defect| unusable(store.previous_path(), defect))?;
         authority.drop_expired(UnixTime::now());
         Ok(authority)
     }

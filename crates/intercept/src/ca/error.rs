@@ -21,7 +21,7 @@ pub enum CaError {
     },
     /// There is a file already, which can't be rotated.
     #[error(
-        "{path} is there already and stays: {fault}; to make a new one, move it away and run \
+        "{path} is there already and stays: {defect}; to make a new one, move it away and run \
          `peername ca init --ca {}` again",
         directory(path)
     )]
@@ -29,7 +29,7 @@ pub enum CaError {
         /// The file.
         path: PathBuf,
         /// The defect for which it can't be rotated.
-        fault: AuthorityDefect,
+        defect: AuthorityDefect,
     },
     /// There is no authority.
     #[error(
@@ -88,12 +88,12 @@ pub enum CaError {
         us: u32,
     },
     /// Clients would not accept the authority in the file.
-    #[error("{path}: {fault}{}", remedy(path, *fault))]
+    #[error("{path}: {defect}{}", remedy(path, *defect))]
     Unusable {
         /// The file.
         path: PathBuf,
         /// What is wrong.
-        fault: AuthorityDefect,
+        defect: AuthorityDefect,
     },
     /// A certificate with these options can't be made, for example because of odd characters in the name.
     #[error("making the authority: {0}")]
@@ -114,8 +114,8 @@ impl CaError {
             | Self::ReadableByOthers { .. }
             | Self::WritableByOthers { .. }
             | Self::OwnedByAnother { .. } => true,
-            Self::Unusable { fault, .. } => matches!(
-                fault,
+            Self::Unusable { defect, .. } => matches!(
+                defect,
                 AuthorityDefect::NoKey
                     | AuthorityDefect::NotP256
                     | AuthorityDefect::Name
@@ -183,8 +183,8 @@ pub enum AuthorityDefect {
 }
 
 /// The command that repairs a defect, where there is one.
-fn remedy(path: &Path, fault: AuthorityDefect) -> String {
-    match fault {
+fn remedy(path: &Path, defect: AuthorityDefect) -> String {
+    match defect {
         AuthorityDefect::Expired => format!(
             "; replace it with `peername ca rotate --ca {}` and let clients trust the new one",
             directory(path)

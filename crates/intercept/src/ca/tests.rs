@@ -65,7 +65,7 @@ fn an_expired_authority_can_be_rotated_and_leaves_no_predecessor() {
     let long_ago = UnixTime::since_unix_epoch(std::time::Duration::from_secs(1_000_000_000));
     let (key, certificate) = profile::make(&options(&[]), long_ago).expect("an old one");
     fs::write(dir.file(), pem::encode_authority(&key, &certificate)).expect("a file");
-    assert_eq!(fault(&dir.0), AuthorityDefect::Expired);
+    assert_eq!(defect(&dir.0), AuthorityDefect::Expired);
     let new = Authority::rotate(&dir.0).expect("another");
     assert_eq!(new.certificates().len(), 1);
 }
@@ -104,15 +104,15 @@ fn each_defect_is_named() {
         ),
     ] {
         fs::write(dir.file(), text).expect("a file");
-        assert_eq!(fault(&dir.0), expected);
+        assert_eq!(defect(&dir.0), expected);
     }
     fs::write(dir.file(), ours + &good).expect("a file");
     Authority::open(&dir.0).expect("and this is good");
 }
 
-fn fault(dir: &Path) -> AuthorityDefect {
+fn defect(dir: &Path) -> AuthorityDefect {
     match Authority::open(dir) {
-        Err(CaError::Unusable { fault, .. }) => fault,
+        Err(CaError::Unusable { defect, .. }) => defect,
         other => panic!("{other:?}"),
     }
 }
