@@ -170,7 +170,7 @@ impl ListenerService {
         stream: &TcpStream,
     ) -> Result<Option<ClaimedSource>, Option<String>> {
         let limits = HeaderLimits::default();
-        let opening_timeout = self.state.rules.opening_timeout;
+        let opening_timeout = self.state.config.opening_timeout;
         match timeout(opening_timeout, header_reader::read_claim(stream, &limits)).await {
             Ok(Ok(claimed)) => Ok(claimed),
             Ok(Err(error)) if error.is_empty_connection() => Err(None),

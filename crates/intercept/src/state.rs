@@ -42,9 +42,9 @@ use crate::upstream::config::UpstreamConfig;
 use crate::upstream::trust::{OriginTls, TrustError};
 use record_sinks::RecordSinks;
 
-/// Rules and timeouts for the connections of clients.
+/// Timeouts and exceptions for the connections of clients, which a connection keeps for as long as it lasts.
 #[derive(Debug)]
-pub struct Rules {
+pub struct ClientConnectionConfig {
     /// Hosts with TLS that is not terminated (`--passthrough`).
     pub passthrough: Passthrough,
     /// Clients that have refused the proxy's certificate for a host (`--auto-passthrough`).
@@ -55,17 +55,17 @@ pub struct Rules {
     /// The timeout between two requests, and for clients that don't read the response.
     pub idle_timeout: Duration,
     /// The timeout for a pause within a response; hosts that are not listed have none.
-    pub silent_responses: HostTimeouts,
+    pub response_idle_timeouts: HostTimeouts,
     /// The timeout for tunnels on which no byte moves, and for clients that don't read a stream.
     pub tunnel_timeout: Duration,
     /// The contact in the pages and problem details of refusals (`--contact`).
     pub contact: Option<Arc<str>>,
 }
 
-impl Rules {
+impl ClientConnectionConfig {
     /// The shortest time after which an exchange may be aborted.
     pub(crate) fn shortest_stall(&self) -> Duration {
-        match self.silent_responses.shortest() {
+        match self.response_idle_timeouts.shortest() {
             Some(limit) => limit.min(self.idle_timeout),
             None => self.idle_timeout,
         }
@@ -135,7 +135,7 @@ pub enum CheckChangeError {
 #[derive(Debug)]
 pub struct InterceptState {
     policy: Arc<ArcSwap<RequestPolicy>>,
-    pub(crate) rules: Rules,
+    pub(crate) config: ClientConnectionConfig,
     pub(crate) mint: Arc<Mint>,
     pub(crate) upstream: Upstream,
     pub(crate) sinks: RecordSinks,
@@ -149,7 +149,7 @@ impl InterceptState {
     /// Creates the state, for at most `connections` client connections.
     pub fn new(
         lists: Arc<LiveLists>,
-        rules: Rules,
+        config: ClientConnectionConfig,
         mint: Mint,
         upstream: Upstream,
         check: Option<CheckService>,
@@ -158,7 +158,7 @@ impl InterceptState {
         let (draining, _) = watch::channel(false);
         Self {
             policy: Arc::new(ArcSwap::from_pointee(RequestPolicy { lists, check })),
-            rules,
+            config,
             mint: Arc::new(mint),
             upstream,
             sinks: RecordSinks::default(),
@@ -229,7 +229,7 @@ impl InterceptState {
     pub fn successor(
         &self,
         reload: Reload,
-        mut rules: Rules,
+        mut config: ClientConnectionConfig,
         mut upstream: UpstreamConfig,
         check: Option<CheckService>,
     ) -> Self {
@@ -240,12 +240,12 @@ impl InterceptState {
         }
         let lists = reload.lists;
         self.policy.store(Arc::new(RequestPolicy { lists, check }));
-        if let (Some(next), Some(pinned)) = (&mut rules.pinned, &self.rules.pinned) {
+        if let (Some(next), Some(pinned)) = (&mut config.pinned, &self.config.pinned) {
             *next = pinned.clone();
         }
         Self {
             policy: Arc::clone(&self.policy),
-            rules,
+            config,
             mint: Arc::clone(&self.mint),
             upstream: self.upstream.successor(upstream, reload.tls),
             sinks: self.sinks.clone(),
@@ -282,7 +282,7 @@ impl InterceptState {
 
     /// The timeout of idle connections to origins.
     pub(crate) fn idle_timeout(&self) -> Duration {
-        self.rules.idle_timeout
+        self.config.idle_timeout
     }
 
     /// Whether no connection is accepted any more.

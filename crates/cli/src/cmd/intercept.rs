@@ -246,7 +246,7 @@ pub(crate) fn new_state(
     )?;
     Ok(InterceptState::new(
         Arc::clone(&setup.lists),
-        setup.options.rules(),
+        setup.options.client_connections(),
         mint,
         upstream,
         check,

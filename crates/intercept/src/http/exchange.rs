@@ -144,8 +144,8 @@ impl Exchange<'_> {
     ) -> Result<(), Denied> {
         let mut authorizer = self.authorizer();
         let client = self.connection.info.addr.ip();
-        let rules = &self.state.rules;
-        authorizer.relays_tunnel = rules.passes_through(client, &self.target.to.host);
+        let config = &self.state.config;
+        authorizer.relays_tunnel = config.passes_through(client, &self.target.to.host);
         authorizer.authorize_tunnel(connect, record).await?;
         Ok(())
     }
@@ -190,7 +190,7 @@ impl Exchange<'_> {
         };
         body.continue_now();
         let read = body.read_prefix(max, BODY_PAUSE);
-        match timeout(self.state.rules.opening_timeout, read).await {
+        match timeout(self.state.config.opening_timeout, read).await {
             Ok(Ok(prefix)) => {
                 record.checked_body = Some(if prefix.truncated { "partial" } else { "whole" });
                 Ok(Some(prefix))
@@ -266,7 +266,7 @@ impl Exchange<'_> {
                 upgrade,
                 connection: info,
                 record,
-                idle_timeout: self.state.rules.tunnel_timeout,
+                idle_timeout: self.state.config.tunnel_timeout,
             };
             let why = match handshake {
                 Some(handshake) if handshake.is_confirmed(&parts.headers) => {
@@ -294,14 +294,14 @@ impl Exchange<'_> {
     }
 
     fn stall_limits(&self, response: &HeaderMap) -> StallLimits {
-        let rules = &self.state.rules;
+        let config = &self.state.config;
         StallLimits {
             client: if is_streaming(response) {
-                rules.tunnel_timeout
+                config.tunnel_timeout
             } else {
-                rules.idle_timeout
+                config.idle_timeout
             },
-            origin: rules.silent_responses.get(&self.target.to.host),
+            origin: config.response_idle_timeouts.get(&self.target.to.host),
         }
     }
 }

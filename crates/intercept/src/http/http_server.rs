@@ -189,10 +189,10 @@ async fn run<C, T>(
     shut_down: impl Fn(&mut C),
 ) -> Option<T> {
     let wait_idle = || {
-        let rules = &state.rules;
+        let config = &state.config;
         connection
             .exchanges
-            .wait_idle(rules.idle_timeout, rules.shortest_stall())
+            .wait_idle(config.idle_timeout, config.shortest_stall())
     };
     let mut idle = pin!(wait_idle());
     let begun = connection.exchanges.total_begun();
@@ -282,7 +282,7 @@ where
     );
     let ended = tokio::select! {
         ended = ended => ended?,
-        () = wait_head_timeout(&framing, connection, state.rules.opening_timeout) => {
+        () = wait_head_timeout(&framing, connection, state.config.opening_timeout) => {
             state.count_failed_connection(connection.info.peer, "head_timeout");
             return None;
         }

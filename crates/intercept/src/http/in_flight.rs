@@ -36,7 +36,7 @@ impl InFlightRecord {
         Box::new(Self {
             record,
             sinks: state.sinks.clone(),
-            contact: state.rules.contact.clone(),
+            contact: state.config.contact.clone(),
             connection: Arc::clone(connection),
             is_exchange: true,
             begun_before: None,

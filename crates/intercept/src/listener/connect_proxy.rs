@@ -95,7 +95,7 @@ impl ConnectProxy {
         let target = Arc::new(RequestTarget::plain(to.clone(), Some(to.clone())));
         record.set_target(&target);
         let mut authorizer = self.state.authorizer(client, &target);
-        authorizer.relays_tunnel = self.state.rules.passes_through(ip, &to.host);
+        authorizer.relays_tunnel = self.state.config.passes_through(ip, &to.host);
         let check = match authorizer.authorize_tunnel(&parts, &mut record).await {
             Ok(allowed) => TunnelCheck::Allowed(allowed),
             // A browser shows nothing of a response to CONNECT, so it gets the denial inside the tunnel.
@@ -125,7 +125,7 @@ impl ConnectProxy {
     /// Admits the client to the certificate that it will need, unless its TLS is passed through.
     async fn admit(&self, to: &HostPort) -> Result<(), MintError> {
         let ip = self.connection.info.addr.ip();
-        if self.state.rules.passes_through(ip, &to.host) {
+        if self.state.config.passes_through(ip, &to.host) {
             return Ok(());
         }
         self.state.mint.admit(ip, &to.host).await

@@ -207,7 +207,7 @@ async fn serve_opened(
     mut tunnel: Tunnel,
     mut stream: ClientStream,
 ) {
-    let deadline = Instant::now() + state.rules.opening_timeout;
+    let deadline = Instant::now() + state.config.opening_timeout;
     connection.set_opening(true);
     let opening = Opening::read(&mut stream, deadline).await;
     if matches!(opening, Ok(Opening::Http)) && connect_proxy::is_to_proxy(stream.prefix()) {

@@ -62,7 +62,7 @@ impl TunnelCheck {
 impl Tunnel {
     /// Serves the connection to its end.
     pub(crate) async fn serve(self, state: &Arc<InterceptState>, mut stream: ClientStream) {
-        let deadline = Instant::now() + state.rules.opening_timeout;
+        let deadline = Instant::now() + state.config.opening_timeout;
         self.record.connection().set_opening(true);
         let opening = Opening::read(&mut stream, deadline).await;
         self.serve_opening(state, stream, opening, deadline).await;
@@ -208,7 +208,7 @@ impl Tunnel {
         match state.upstream.open_tunnel(&allowed).await {
             Ok(OpenTunnel { socket, info }) => {
                 self.record.set_tunnelled(info.addr, info.tls);
-                let idle_timeout = state.rules.tunnel_timeout;
+                let idle_timeout = state.config.tunnel_timeout;
                 relay_bytes(stream, socket, idle_timeout, &mut self.record).await;
                 // The connection has counted against the connection cap until now.
                 drop(info);
@@ -270,7 +270,7 @@ async fn finish_handshake(
             Err(error)
         }
     };
-    if let Some(pinned) = &state.rules.pinned {
+    if let Some(pinned) = &state.config.pinned {
         match &finished {
             Ok(_) => pinned.note_accepted(client, &target.to.host),
             Err(error) if pinned.note_failed(client, &target.to.host, error) => {

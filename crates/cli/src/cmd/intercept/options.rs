@@ -20,7 +20,7 @@ use peername_intercept::policy::destination::Destinations;
 use peername_intercept::policy::host_timeouts::{HostTimeout, HostTimeouts};
 use peername_intercept::policy::passthrough::{HostPattern, Passthrough};
 use peername_intercept::policy::pinned::PinnedClients;
-use peername_intercept::state::Rules;
+use peername_intercept::state::ClientConnectionConfig;
 use peername_intercept::upstream::config::UpstreamConfig;
 use peername_intercept::upstream::upstream_proxy::UpstreamProxy;
 use peername_server::destination_list::{AllowedDestination, DestinationList};
@@ -214,13 +214,13 @@ impl Intercept {
         self.allow_destination.iter().cloned().collect()
     }
 
-    pub(super) fn rules(&self) -> Rules {
-        Rules {
+    pub(super) fn client_connections(&self) -> ClientConnectionConfig {
+        ClientConnectionConfig {
             passthrough: Passthrough::new(self.passthrough.clone()),
             pinned: self.auto_passthrough.then(PinnedClients::default),
             opening_timeout: OPENING_TIMEOUT,
             idle_timeout: self.timeouts.idle_timeout,
-            silent_responses: HostTimeouts::new(self.timeouts.host_idle_timeout.clone()),
+            response_idle_timeouts: HostTimeouts::new(self.timeouts.host_idle_timeout.clone()),
             tunnel_timeout: self.timeouts.tunnel_timeout,
             contact: self.contact.as_deref().map(Arc::from),
         }

@@ -70,8 +70,8 @@ impl Reload for Control {
         let upstream = setup.options.upstream(self.max_upstream, destinations);
 
         // Nothing fails from here on.
-        let rules = setup.options.rules();
-        let state = Arc::new(state.successor(prepared, rules, upstream, check));
+        let config = setup.options.client_connections();
+        let state = Arc::new(state.successor(prepared, config, upstream, check));
         let services = setup.services(&change.ids, &state);
         let replace = || {
             self.services.replace(services);
