@@ -1,6 +1,6 @@
 //! Liveness and readiness of `peername intercept`, for the admin endpoint.
 
-pub mod advice;
+pub mod code_advice;
 
 use peername_observe::admin::Health;
 use peername_server::workers::liveness::Liveness;

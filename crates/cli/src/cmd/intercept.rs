@@ -22,7 +22,7 @@ use peername_daemon::reload::file_watch::Fingerprints;
 use peername_daemon::usage::Usage;
 use peername_daemon::value::text::join;
 use peername_intercept::admin::InterceptHealth;
-use peername_intercept::admin::advice::advise;
+use peername_intercept::admin::code_advice::advise;
 use peername_intercept::authz::CheckService;
 use peername_intercept::ca::Authority;
 use peername_intercept::ca::mint::Mint;
