@@ -127,7 +127,7 @@ impl Policies {
             rules: SharedRules::default(),
             relayed: AccessRules::deny_others(Vec::new()),
             treats_loopback_as_one: false,
-            own: self.own.clone(),
+            own_addresses: self.own.clone(),
             listening: vec![OWN_PORT],
         };
         let to = HostPort {

@@ -274,7 +274,7 @@ impl AuditRecord {
     /// Records that the client gets this refusal as its response.
     pub(crate) fn set_refused(&mut self, refusal: &Refusal) {
         if self.decision == FinalDecision::Left {
-            self.set_overruled();
+            self.set_refused_by_rule();
         }
         self.status = Some(refusal.status);
         self.code = Some(refusal.code);
@@ -286,7 +286,7 @@ impl AuditRecord {
     pub(crate) fn set_unanswered(&mut self, refusal: &Refusal) {
         // The limit of certificates refuses a tunnel that the check has allowed.
         if self.decision == FinalDecision::Left || refusal.code == "too_many_certificates" {
-            self.set_overruled();
+            self.set_refused_by_rule();
         }
         self.code = Some(refusal.code);
         self.error = Some(refusal.detail.clone());
@@ -310,7 +310,7 @@ impl AuditRecord {
     }
 
     /// Records that a rule of the proxy refuses the request, even if the check allowed it.
-    pub(crate) fn set_overruled(&mut self) {
+    pub(crate) fn set_refused_by_rule(&mut self) {
         self.set_decision(FinalDecision::Refused, "rule");
     }
 

@@ -55,7 +55,7 @@ pub use protocol::opa::decode as opa_reply;
 pub use request::{AuthzRequest, BodyPrefix, HostPortRef};
 pub use response::{AuthzResponse, CacheLifetime};
 pub use rules::{
-    AccessRules, AccessRulesError, HTTP_PORTS, Overruled, ParseRuleError, Rule, rule_for,
+    AccessRules, AccessRulesError, HTTP_PORTS, ParseRuleError, Rule, ShadowedRule, rule_for,
 };
 pub use verdict::{AuthzError, DecidedBy, Decision, Denial, Verdict};
 

@@ -98,7 +98,7 @@ mod tests {
         let to = HostPort::parse(&format!("a.test:{port}")).unwrap();
         record.target = Some(Arc::new(RequestTarget::plain(to, None)));
         let failed = FailedAttempt::from(error);
-        failed.note_in(&mut record, false);
+        failed.record_in(&mut record, false);
         record.set_refused(&failed.into());
         record
     }

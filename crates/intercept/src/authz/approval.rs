@@ -29,7 +29,7 @@ pub struct ApprovalRequest<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Approval {
     /// The reason of a denial, for the client and the log; `None` if the request is allowed.
-    pub denied: Option<&'static str>,
+    pub denial_reason: Option<&'static str>,
     /// How it was decided, for the log.
     pub how: &'static str,
 }

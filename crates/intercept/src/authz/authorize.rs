@@ -28,7 +28,7 @@ pub(crate) struct Denied {
     /// The client's response.
     pub(crate) denial: Arc<Denial>,
     /// Whether the request is denied only because the check failed.
-    pub(crate) failed: bool,
+    pub(crate) check_failed: bool,
 }
 
 impl Denied {
@@ -231,7 +231,7 @@ impl Authorizer<'_> {
             Decision::Allow(mutations) => Ok(mutations),
             Decision::Deny(denial) => Err(Denied {
                 denial,
-                failed: matches!(verdict.decided_by, DecidedBy::Failure(_)),
+                check_failed: matches!(verdict.decided_by, DecidedBy::Failure(_)),
             }),
         }
     }
@@ -265,7 +265,7 @@ impl Authorizer<'_> {
             (Err(DeniedBy::Default | DeniedBy::AmbiguousPath), Some(approver)) => {
                 let request = self.approval_request(subject, parts);
                 let approval = approver.approve(request).await;
-                match approval.denied {
+                match approval.denial_reason {
                     None => return Ok(Some(approval.how)),
                     Some(reason) => (reason.to_owned(), approval.how),
                 }
@@ -307,7 +307,7 @@ fn deny(denial: Denial, how: &'static str, record: &mut AuditRecord) -> Denied {
     record.set_denial_reason(&denial.reason);
     Denied {
         denial: Arc::new(denial),
-        failed: false,
+        check_failed: false,
     }
 }
 

@@ -149,7 +149,7 @@ impl InjectedHeaders {
             value,
         } in &self.headers
         {
-            if destination.tls == target.tls && destination.to == target.to {
+            if destination.tls == target.is_tls && destination.to == target.to {
                 remove_cgi_aliases(headers, name);
                 headers.insert(name.clone(), value.clone());
                 names.push(name.as_str());

@@ -68,7 +68,7 @@ impl Naming {
 
 /// A rule that denies nothing, because a rule before it allows the same requests.
 #[derive(Clone, Copy, Debug)]
-pub struct Overruled<'a> {
+pub struct ShadowedRule<'a> {
     /// The rule that denies nothing.
     pub denial: &'a Rule,
     /// The rule before it.
@@ -102,7 +102,7 @@ impl AccessRules {
     }
 
     /// Finds the rules that deny nothing.
-    pub fn overruled(&self) -> impl Iterator<Item = Overruled<'_>> {
+    pub fn shadowed_rules(&self) -> impl Iterator<Item = ShadowedRule<'_>> {
         let last_allowing = self.0.iter().rposition(Rule::allows);
         let mut allowing: Vec<&Rule> = Vec::new();
         self.0.iter().enumerate().filter_map(move |(index, rule)| {
@@ -113,8 +113,8 @@ impl AccessRules {
             let is_after_last_allow = last_allowing.is_none_or(|last| last < index);
             let by = allowing
                 .iter()
-                .find(|by| by.overrules(rule, is_after_last_allow))?;
-            Some(Overruled { denial: rule, by })
+                .find(|by| by.shadows(rule, is_after_last_allow))?;
+            Some(ShadowedRule { denial: rule, by })
         })
     }
 

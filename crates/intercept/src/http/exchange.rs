@@ -96,7 +96,7 @@ impl Exchange<'_> {
         if let Some(connect) = &self.target.denied_connect
             && let Err(denied) = self.reauthorize_connect(connect, &mut record).await
         {
-            record.set_tunnel_denied(denied.failed);
+            record.set_tunnel_denied(denied.check_failed);
             return format.deny(&denied, record);
         }
         let (prepared, handshake) = match self.prepare(parts) {
@@ -216,7 +216,7 @@ impl Exchange<'_> {
         match upstream.send(&self.connection.leases, allowed, body).await {
             Ok(sent) => self.forward_response(sent, changes.as_deref(), context),
             Err(failed) => {
-                failed.note_in(&mut context.record, self.state.has_rules());
+                failed.record_in(&mut context.record, self.state.has_rules());
                 context
                     .format
                     .refuse(&Refusal::from(failed), context.record)

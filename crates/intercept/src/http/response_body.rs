@@ -142,7 +142,7 @@ impl TransferState {
             if lacks_close_notify.is_some_and(|lacks| lacks.load(Relaxed)) {
                 record.lacks_close_notify = true;
             }
-            origin.lease.give_back();
+            origin.lease.return_to_pool();
             record.end = ExchangeEnd::Complete;
         }
     }

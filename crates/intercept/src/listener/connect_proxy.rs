@@ -110,7 +110,7 @@ impl ConnectProxy {
             }
         };
         if let Err(error) = self.admit(&to).await {
-            record.set_overruled();
+            record.set_refused_by_rule();
             return format.refuse(&no_certificate(&error).with_close(), record);
         }
         let tunnel = Tunnel {

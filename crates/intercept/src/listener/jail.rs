@@ -94,7 +94,7 @@ impl TunnelledDestination {
 
     /// Access lists that deny everything but these destinations.
     #[must_use]
-    pub fn as_rules(tunnelled: &[Self]) -> AccessRules {
+    pub fn access_rules(tunnelled: &[Self]) -> AccessRules {
         AccessRules::deny_others(tunnelled.iter().map(|listed| listed.rule.clone()).collect())
     }
 

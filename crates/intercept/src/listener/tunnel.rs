@@ -116,7 +116,7 @@ impl Tunnel {
         let client = &connection.info;
         if may_pass_through
             && state
-                .rules
+                .config
                 .passes_through(client.addr.ip(), &target.to.host)
         {
             return self.relay_unopened(state, stream, target).await;
@@ -170,7 +170,7 @@ impl Tunnel {
         if state.has_policy() {
             let detail = "neither TLS nor HTTP, which no check could inspect";
             let code = "unknown_protocol";
-            self.record.set_overruled();
+            self.record.set_refused_by_rule();
             // With a check service, no rule would allow this connection to be relayed.
             if !HTTP_PORTS.contains(&target.to.port) && !state.inspects_requests() {
                 self.record.remedy = Some(Remedy::Allow(target.to.to_string()));
@@ -214,7 +214,7 @@ impl Tunnel {
                 drop(info);
             }
             Err(failed) => {
-                failed.note_in(&mut self.record, state.has_rules());
+                failed.record_in(&mut self.record, state.has_rules());
                 self.record.set_unanswered(&failed.into());
                 reset(stream);
             }
@@ -272,8 +272,8 @@ async fn finish_handshake(
     };
     if let Some(pinned) = &state.config.pinned {
         match &finished {
-            Ok(_) => pinned.note_accepted(client, &target.to.host),
-            Err(error) if pinned.note_failed(client, &target.to.host, error) => {
+            Ok(_) => pinned.record_accepted(client, &target.to.host),
+            Err(error) if pinned.record_failed(client, &target.to.host, error) => {
                 tracing::info!(client = %client, host = %target.host, "the client does not trust the proxy's authority: TLS to this host is not opened for a day");
             }
             Err(_) => {}

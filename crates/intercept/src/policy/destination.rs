@@ -31,7 +31,7 @@ pub struct Destinations {
     /// decided on one address only.
     pub treats_loopback_as_one: bool,
     /// This host's addresses.
-    pub own: OwnAddresses,
+    pub own_addresses: OwnAddresses,
     /// The ports on which this process listens.
     pub listening: Vec<u16>,
 }
@@ -189,7 +189,7 @@ impl Destinations {
             Some(Special::Private | Special::NotPublic) => {
                 !host.is_localhost()
                     && requested.is_resolved
-                    && self.own.kind_of(meaning).is_none()
+                    && self.own_addresses.kind_of(meaning).is_none()
                     && (requested.is_verified || naming.names_both)
             }
             _ => false,
@@ -198,7 +198,8 @@ impl Destinations {
 
     /// Whether the proxy itself listens there.
     pub(crate) fn is_own_listener(&self, ip: IpAddr, port: u16) -> bool {
-        let is_own_address = ip.is_loopback() || self.own.kind_of(ip) == Some(HostAddress::Own);
+        let is_own_address =
+            ip.is_loopback() || self.own_addresses.kind_of(ip) == Some(HostAddress::Own);
         is_own_address && self.listening.contains(&port)
     }
 
@@ -213,7 +214,8 @@ impl Destinations {
                 Special::Unspecified | Special::Broadcast | Special::Multicast | Special::Reserved
             )
         );
-        let is_network_or_broadcast = self.own.kind_of(ip) == Some(HostAddress::NetworkOrBroadcast);
+        let is_network_or_broadcast =
+            self.own_addresses.kind_of(ip) == Some(HostAddress::NetworkOrBroadcast);
         if is_not_a_server || is_network_or_broadcast || port == 0 {
             return Err(DestinationDenied::NotAServer);
         }
@@ -225,7 +227,7 @@ impl Destinations {
         match special(ip) {
             Some(Special::Metadata) => Err(DestinationDenied::Metadata),
             Some(Special::Loopback) => Err(DestinationDenied::ThisHost),
-            _ if self.own.kind_of(ip).is_some() => Err(DestinationDenied::ThisHost),
+            _ if self.own_addresses.kind_of(ip).is_some() => Err(DestinationDenied::ThisHost),
             Some(_) => Err(DestinationDenied::NotPublic),
             None => Ok(()),
         }
@@ -251,7 +253,7 @@ mod tests {
             rules: SharedRules::new(AccessRules::new(rules).unwrap().map(Arc::new)),
             relayed: AccessRules::deny_others(Vec::new()),
             treats_loopback_as_one: false,
-            own: OwnAddresses::fixed([(own, HostAddress::Own)]),
+            own_addresses: OwnAddresses::fixed([(own, HostAddress::Own)]),
             listening: vec![3128],
         }
     }

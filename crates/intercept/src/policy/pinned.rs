@@ -39,12 +39,12 @@ impl PinnedClients {
     }
 
     /// Records that the client has accepted the proxy's certificate, so that it does not pin another one.
-    pub(crate) fn note_accepted(&self, client: IpAddr, host: &Host) {
+    pub(crate) fn record_accepted(&self, client: IpAddr, host: &Host) {
         self.refusals.invalidate(&(client, host.clone()));
     }
 
     /// Records a failed handshake. Returns whether the next handshake is passed through because of this one.
-    pub(crate) fn note_failed(&self, client: IpAddr, host: &Host, error: &io::Error) -> bool {
+    pub(crate) fn record_failed(&self, client: IpAddr, host: &Host, error: &io::Error) -> bool {
         if !is_certificate_alert(error) {
             return false;
         }
@@ -109,12 +109,12 @@ mod tests {
     fn host_is_passed_through_after_three_consecutive_refusals() {
         let (pinned, host) = (PinnedClients::default(), Host::parse("a.test").unwrap());
         let client = IpAddr::from([192, 0, 2, 1]);
-        let refuse = || pinned.note_failed(client, &host, &alert(AlertDescription::UnknownCA));
+        let refuse = || pinned.record_failed(client, &host, &alert(AlertDescription::UnknownCA));
         assert!(!refuse() && !refuse());
-        pinned.note_accepted(client, &host);
+        pinned.record_accepted(client, &host);
         assert!(!refuse() && !refuse() && !pinned.includes(client, &host));
         let unrelated = alert(AlertDescription::HandshakeFailure);
-        assert!(!pinned.note_failed(client, &host, &unrelated));
+        assert!(!pinned.record_failed(client, &host, &unrelated));
         assert!(refuse() && pinned.includes(client, &host));
         assert!(!pinned.includes(IpAddr::from([192, 0, 2, 2]), &host));
         assert!(!pinned.includes(client, &Host::parse("b.test").unwrap()));

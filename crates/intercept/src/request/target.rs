@@ -22,7 +22,7 @@ pub(crate) struct RequestTarget {
     /// Host and port as most requests name them.
     authority: Box<str>,
     /// Whether the origin is spoken to over TLS.
-    pub(crate) tls: bool,
+    pub(crate) is_tls: bool,
     /// The original destination of a redirected connection whose ClientHello has a name.
     pub(crate) via: Option<IpAddr>,
     /// The target of CONNECT.
@@ -69,7 +69,7 @@ impl RequestTarget {
             host: to.host.to_string().into(),
             authority: to.to_authority(false).into(),
             to,
-            tls: false,
+            is_tls: false,
             via: None,
             connect,
             sni: None,
@@ -83,7 +83,7 @@ impl RequestTarget {
     /// The target of an `https:` request to the proxy itself, which has no ClientHello.
     pub(crate) fn encrypted(to: HostPort) -> Self {
         Self {
-            tls: true,
+            is_tls: true,
             authority: to.to_authority(true).into(),
             ..Self::plain(to, None)
         }
@@ -124,7 +124,7 @@ impl RequestTarget {
     }
 
     pub(crate) fn scheme(&self) -> &'static str {
-        if self.tls { "https" } else { "http" }
+        if self.is_tls { "https" } else { "http" }
     }
 
     /// Checks that a request on the connection is for this target.
@@ -147,7 +147,7 @@ impl RequestTarget {
         if self.is_named_by(request) {
             return Ok(());
         }
-        let Some(requested) = requested_host(request, if self.tls { 443 } else { 80 })? else {
+        let Some(requested) = requested_host(request, if self.is_tls { 443 } else { 80 })? else {
             return match request.version {
                 Version::HTTP_11 | Version::HTTP_2 => {
                     Err(Refusal::bad_request("the request names no host"))

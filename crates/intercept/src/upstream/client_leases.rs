@@ -274,7 +274,7 @@ impl Lease {
     }
 
     /// Returns the connection to the pool after a complete exchange. Without this call, an HTTP/1 connection is closed.
-    pub(crate) fn give_back(self) {
+    pub(crate) fn return_to_pool(self) {
         if let LeaseKind::Http1(sender, return_to) = self.kind {
             let sender = Sender::Http1(sender);
             let info = self.info;

@@ -87,8 +87,8 @@ impl Dialer {
         PoolKey {
             generation: self.generation.load(Acquire),
             to: target.to.clone(),
-            tls: target.tls,
-            http2: request.allows_http2() && target.tls,
+            tls: target.is_tls,
+            http2: request.allows_http2() && target.is_tls,
             via: target.via,
             announced_client: self.config.send_proxy.then_some(request.client()),
             private_to: None,

@@ -93,12 +93,12 @@ impl From<UpstreamError> for FailedAttempt {
 impl FailedAttempt {
     /// Records the failure. A destination that is not allowed counts as a refusal by the proxy. `has_rules` tells whether
     /// access lists are configured.
-    pub(crate) fn note_in(&self, record: &mut AuditRecord, has_rules: bool) {
+    pub(crate) fn record_in(&self, record: &mut AuditRecord, has_rules: bool) {
         record.tried = self.tried;
         record.retried = self.retried;
         record.origin = self.error.origin_contact();
         if let UpstreamError::Destination(addr, why) = self.error {
-            record.set_overruled();
+            record.set_refused_by_rule();
             if let Some(target) = &record.target
                 && let Some(remedy) = why.remedy(&target.to, addr, has_rules)
             {

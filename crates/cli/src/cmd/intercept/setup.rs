@@ -12,7 +12,7 @@ use peername_daemon::process::default_workers;
 use peername_daemon::reload;
 use peername_daemon::reload::file_watch::Fingerprints;
 use peername_daemon::usage::{Usage, UsageErrors};
-use peername_intercept::authz::{AccessRules, CheckConfig, CheckService, Overruled, rule_for};
+use peername_intercept::authz::{AccessRules, CheckConfig, CheckService, ShadowedRule, rule_for};
 use peername_intercept::ca::{Authority, CaError};
 use peername_intercept::listener::jail::{JailListener, TunnelledDestination};
 use peername_intercept::listener::{ListenerKind, ListenerService};
@@ -165,11 +165,15 @@ impl Setup {
     /// Logs a warning for each option that is valid, but hardly what was meant: a file with a secret that others may read, a secret
     /// for a host to which no request is allowed, a rule that denies nothing, and a host in a rule that is the name of a file.
     pub(super) fn warn_of_options(&self) {
-        let mut overruled = self.lists.rules.iter().flat_map(|rules| rules.overruled());
-        if let Some(Overruled { denial, by }) = overruled.next() {
+        let mut shadowed = self
+            .lists
+            .rules
+            .iter()
+            .flat_map(|rules| rules.shadowed_rules());
+        if let Some(ShadowedRule { denial, by }) = shadowed.next() {
             tracing::warn!(
                 "the rule {denial} denies nothing: {by} comes before it, and the first match decides ({} more such rules)",
-                overruled.count()
+                shadowed.count()
             );
         }
         if let Some(host) = self.options.rules.host_like_a_file() {
@@ -300,9 +304,9 @@ impl Setup {
             allowed: self.options.allowed_destinations(),
             ports: self.jail.iter().flat_map(JailPlan::ports).collect(),
             rules: SharedRules::new(self.lists.rules.clone()),
-            relayed: TunnelledDestination::as_rules(self.tunnelled()),
+            relayed: TunnelledDestination::access_rules(self.tunnelled()),
             treats_loopback_as_one: self.jail.as_ref().is_some_and(|jail| jail.is_learning),
-            own: own_addresses.clone(),
+            own_addresses: own_addresses.clone(),
             listening: bound
                 .values()
                 .filter(|addr| !in_jail.contains(addr))

@@ -170,7 +170,7 @@ impl Rule {
     ///
     /// To deny an IPv4 address also denies the IPv6 addresses that embed it, which this rule does not allow. So such a denial
     /// has an effect, unless no rule after it allows anything (`is_after_last_allow`).
-    pub(super) fn overrules(&self, denial: &Self, is_after_last_allow: bool) -> bool {
+    pub(super) fn shadows(&self, denial: &Self, is_after_last_allow: bool) -> bool {
         !self.is_partial()
             && self.port.is_none_or(|port| denial.port == Some(port))
             && self.covers_hosts_of(denial, is_after_last_allow)

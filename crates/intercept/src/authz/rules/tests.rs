@@ -1,4 +1,4 @@
-mod advice;
+mod missing_rule;
 
 use super::*;
 use crate::host::ParseHostError;
@@ -378,7 +378,7 @@ fn rule_that_denies_nothing_is_found() {
         (&["allow *.test", "deny any"], false),
         (&["allow 192.0.2.0/25", "deny 192.0.2.0/24"], false),
     ] {
-        let found = self::rules(rules).overruled().next().is_some();
+        let found = self::rules(rules).shadowed_rules().next().is_some();
         assert_eq!(found, denies_nothing, "{rules:?}");
     }
 }

@@ -2,10 +2,10 @@ use http::Request;
 
 use super::*;
 
-fn target_for(host: &str, tls: bool) -> RequestTarget {
+fn target_for(host: &str, is_tls: bool) -> RequestTarget {
     let to = HostPort::parse(host).unwrap();
     RequestTarget {
-        tls,
+        is_tls,
         ..RequestTarget::plain(to, None)
     }
 }
@@ -94,7 +94,7 @@ fn requests_are_refused_unless_sni_and_connect_agree() {
         let target = RequestTarget::from_client_hello(&connect, name);
         assert_eq!((&*target.host, target.to.port), (host, 8443), "{sni:?}");
         assert_eq!(target.refusal.is_some(), is_refused, "{sni:?}");
-        assert!(target.tls && target.via.is_none());
+        assert!(target.is_tls && target.via.is_none());
         let agrees = refusal(&target, Version::HTTP_11, "/", &["a.test:8443"]).is_none();
         assert_eq!(agrees, host == "a.test", "{sni:?}");
     }

@@ -108,12 +108,12 @@ impl Mode {
             ),
             Self::Learn => ("learned", "the list of --learn can't be written"),
         };
-        let denied = match answer {
+        let denial_reason = match answer {
             Answer::Once | Answer::Always => None,
             Answer::Never => Some("denied on the terminal (jail --ask)"),
             Answer::Unanswered => Some(why_unanswered),
         };
-        Approval { denied, how }
+        Approval { denial_reason, how }
     }
 }
 
@@ -300,7 +300,7 @@ mod tests {
 
     fn is_allowed(approval: ApprovalFuture<'_>) -> bool {
         let runtime = Builder::new_current_thread().build().unwrap();
-        runtime.block_on(approval).denied.is_none()
+        runtime.block_on(approval).denial_reason.is_none()
     }
 
     #[test]

@@ -42,7 +42,7 @@ impl Helper {
         let ports = args.jail_ports(None)?;
         let network = LearningNetwork {
             allowed: args.intercept().allowed_destinations(),
-            relayed: TunnelledDestination::as_rules(&ports.tunnelled),
+            relayed: TunnelledDestination::access_rules(&ports.tunnelled),
             http_ports: ports.opened,
             resolve: |name| resolve::lookup(name).unwrap_or_default(),
         };

@@ -99,7 +99,7 @@ impl Interceptor {
         let ports = args.jail_ports(rules.as_deref())?;
         let interceptor = Self {
             fallback: (!args.has_helper())
-                .then(|| TunnelledDestination::as_rules(&ports.tunnelled)),
+                .then(|| TunnelledDestination::access_rules(&ports.tunnelled)),
             options,
             process,
             authority,
