@@ -24,7 +24,7 @@ use rustls::ProtocolVersion;
 
 use crate::request::client_info::ClientInfo;
 use crate::request::id::Id;
-use crate::request::refusal::Refusal;
+use crate::request::refusal::{Refusal, RefusalKind};
 use crate::request::remedy::Remedy;
 use crate::request::target::RequestTarget;
 use crate::request::trace_context::{SpanContext, TraceContext, TraceId};
@@ -61,6 +61,8 @@ pub(crate) struct AuditRecord {
     pub(crate) status: Option<StatusCode>,
     /// The code of the proxy's own error response.
     pub(crate) code: Option<&'static str>,
+    /// What the refusal is about, if the request was refused.
+    refusal_kind: RefusalKind,
     pub(crate) error: Option<String>,
     /// What to do about the error; may be empty.
     pub(crate) hint: &'static str,
@@ -199,6 +201,7 @@ impl AuditRecord {
             checked_body: None,
             status: None,
             code: None,
+            refusal_kind: RefusalKind::default(),
             error: None,
             hint: "",
             sent: Arc::default(),
@@ -277,17 +280,20 @@ impl AuditRecord {
             self.set_refused_by_rule();
         }
         self.status = Some(refusal.status);
-        self.code = Some(refusal.code);
-        self.error = Some(refusal.detail.clone());
-        self.hint = refusal.hint;
+        self.set_refusal(refusal);
     }
 
     /// Records that the connection is closed without a response. `refusal` is for the log only, with its hint.
     pub(crate) fn set_unanswered(&mut self, refusal: &Refusal) {
         // The limit of certificates refuses a tunnel that the check has allowed.
-        if self.decision == FinalDecision::Left || refusal.code == "too_many_certificates" {
+        if self.decision == FinalDecision::Left || refusal.kind == RefusalKind::RateLimit {
             self.set_refused_by_rule();
         }
+        self.set_refusal(refusal);
+    }
+
+    fn set_refusal(&mut self, refusal: &Refusal) {
+        self.refusal_kind = refusal.kind;
         self.code = Some(refusal.code);
         self.error = Some(refusal.detail.clone());
         self.hint = refusal.hint;

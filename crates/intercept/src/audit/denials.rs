@@ -6,6 +6,7 @@ use parking_lot::Mutex;
 
 use super::{AuditRecord, FinalDecision};
 use crate::host::HostPort;
+use crate::request::refusal::RefusalKind;
 use crate::request::remedy::Remedy;
 
 /// The denied destinations of a process, with the number of denials of each. Bounded, because the client chooses the destinations.
@@ -55,7 +56,7 @@ impl Denials {
         };
         let mut counts = self.0.lock();
         let key = (to.clone(), record.remedy.clone());
-        let denied = if record.code == Some("port_not_allowed") && to.host.is_localhost() {
+        let denied = if record.refusal_kind == RefusalKind::ClosedPort && to.host.is_localhost() {
             counts
                 .refused
                 .entry(to.port)
@@ -100,16 +101,11 @@ impl AuditRecord {
         let is_denied = match self.decision {
             FinalDecision::Denied | FinalDecision::CheckFailed => true,
             FinalDecision::Refused => {
-                let destination_codes = [
-                    "name_mismatch",
-                    "unknown_name",
-                    "port_not_allowed",
-                    "tcp_not_allowed",
-                ];
                 self.remedy.is_some()
-                    || self
-                        .code
-                        .is_some_and(|code| destination_codes.contains(&code))
+                    || matches!(
+                        self.refusal_kind,
+                        RefusalKind::Destination | RefusalKind::ClosedPort
+                    )
             }
             _ => false,
         };

@@ -8,7 +8,7 @@ use http::{Response, StatusCode};
 use super::in_flight::InFlightRecord;
 use super::response_body::ResponseBody;
 use crate::authz::authorize::Denied;
-use crate::request::refusal::Refusal;
+use crate::request::refusal::{Refusal, RefusalKind};
 use crate::request::remedy::Remedy;
 
 /// The format of a client's error responses.
@@ -121,7 +121,7 @@ fn respond(
         let basic = HeaderValue::from_static("Basic realm=\"peername\", charset=\"UTF-8\"");
         headers.insert(header::PROXY_AUTHENTICATE, basic);
     }
-    if refusal.code == "too_many_certificates" {
+    if refusal.kind == RefusalKind::RateLimit {
         headers.insert(header::RETRY_AFTER, HeaderValue::from_static("2"));
     }
     if refusal.close {

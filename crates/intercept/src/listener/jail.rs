@@ -22,7 +22,7 @@ use crate::http::client_connection::ClientConnection;
 use crate::http::in_flight::InFlightRecord;
 use crate::request::client_info::ClientInfo;
 use crate::request::id::Id;
-use crate::request::refusal::Refusal;
+use crate::request::refusal::{Refusal, RefusalKind};
 use crate::request::target::{Destination, RequestTarget};
 use crate::state::InterceptState;
 use crate::stream::client_socket::ClientSocket;
@@ -142,7 +142,8 @@ impl JailListener {
         let stream = ClientStream::new(socket, Vec::new());
         if is_unassigned {
             let detail = "a synthetic address that no name has";
-            let refusal = Refusal::new(StatusCode::FORBIDDEN, "unknown_name", detail);
+            let refusal = Refusal::new(StatusCode::FORBIDDEN, "unknown_name", detail)
+                .with_kind(RefusalKind::Destination);
             return tunnel.refuse_unread(stream, &refusal);
         }
         if is_tunnelled {
@@ -152,7 +153,8 @@ impl JailListener {
             return serve_opened(state, connection, tunnel, stream).await;
         }
         let detail = "only connections to hosts that are listed with this port are relayed";
-        let refusal = Refusal::new(StatusCode::FORBIDDEN, "tcp_not_allowed", detail);
+        let refusal = Refusal::new(StatusCode::FORBIDDEN, "tcp_not_allowed", detail)
+            .with_kind(RefusalKind::Destination);
         let to = name_localhost(to);
         tunnel.record.remedy = state.port_remedy(&to);
         tunnel.destination = Destination::Named(to);
@@ -180,11 +182,9 @@ impl JailListener {
         record.remedy = state.port_remedy(&to);
         record.target = Some(Arc::new(RequestTarget::plain(to, None)));
         let detail = "no rule names this port, so nothing listens there";
-        record.set_unanswered(&Refusal::new(
-            StatusCode::FORBIDDEN,
-            "port_not_allowed",
-            detail,
-        ));
+        let refusal = Refusal::new(StatusCode::FORBIDDEN, "port_not_allowed", detail)
+            .with_kind(RefusalKind::ClosedPort);
+        record.set_unanswered(&refusal);
         state.sinks.finish(&record);
         state.sinks.export(&record);
     }

@@ -22,7 +22,7 @@ use crate::ca::mint::error::MintError;
 use crate::http::http_server::{HttpServer, ServedTarget};
 use crate::http::in_flight::InFlightRecord;
 use crate::request::client_info::ClientInfo;
-use crate::request::refusal::Refusal;
+use crate::request::refusal::{Refusal, RefusalKind};
 use crate::request::remedy::Remedy;
 use crate::request::target::{Destination, RequestTarget};
 use crate::state::InterceptState;
@@ -308,11 +308,14 @@ async fn mint_config(
 
 /// The refusal for a client that gets no certificate.
 pub(crate) fn no_certificate(error: &MintError) -> Refusal {
-    let (status, code) = match error {
-        MintError::TooMany => (StatusCode::TOO_MANY_REQUESTS, "too_many_certificates"),
-        _ => (StatusCode::INTERNAL_SERVER_ERROR, "no_certificate"),
-    };
-    Refusal::new(status, code, error.to_string())
+    let detail = error.to_string();
+    match error {
+        MintError::TooMany => {
+            let status = StatusCode::TOO_MANY_REQUESTS;
+            Refusal::new(status, "too_many_certificates", detail).with_kind(RefusalKind::RateLimit)
+        }
+        _ => Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "no_certificate", detail),
+    }
 }
 
 /// Authorizes a redirected or jailed connection that is to be relayed. It has no request to check, so it is checked as the CONNECT

@@ -14,8 +14,23 @@ pub(crate) struct Refusal {
     pub(crate) detail: String,
     /// What to do about it; may be empty.
     pub(crate) hint: &'static str,
+    pub(crate) kind: RefusalKind,
     /// Whether the connection has to be closed after the response.
     pub(crate) close: bool,
+}
+
+/// What a refusal is about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum RefusalKind {
+    /// The request, the client, or a failure.
+    #[default]
+    Request,
+    /// The destination.
+    Destination,
+    /// The destination's port, on which the jail does not listen.
+    ClosedPort,
+    /// The rate limit of certificates, which also refuses what the check has allowed.
+    RateLimit,
 }
 
 impl Refusal {
@@ -29,12 +44,17 @@ impl Refusal {
             code,
             detail: detail.into().into_owned(),
             hint: "",
+            kind: RefusalKind::default(),
             close: false,
         }
     }
 
     pub(crate) fn with_hint(self, hint: &'static str) -> Self {
         Self { hint, ..self }
+    }
+
+    pub(crate) fn with_kind(self, kind: RefusalKind) -> Self {
+        Self { kind, ..self }
     }
 
     /// Closes the connection after the response.
@@ -49,6 +69,7 @@ impl Refusal {
     pub(crate) fn name_mismatch(status: StatusCode, detail: String) -> Self {
         Self::new(status, "name_mismatch", detail)
             .with_hint("CONNECT, SNI and Host have to name the same host and port")
+            .with_kind(RefusalKind::Destination)
     }
 
     /// A request that a proxy can't interpret.
