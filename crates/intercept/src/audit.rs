@@ -11,6 +11,7 @@ pub mod otlp;
 mod span;
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -361,6 +362,18 @@ impl AuditRecord {
     }
 }
 
+/// The entry of a key, which is added unless there are [`MAX_DESTINATIONS`] already: the client chooses the destinations.
+fn bounded_entry<K: Ord, V>(
+    entries: &mut BTreeMap<K, V>,
+    key: K,
+    new: impl FnOnce() -> V,
+) -> Option<&mut V> {
+    if entries.len() >= MAX_DESTINATIONS && !entries.contains_key(&key) {
+        return None;
+    }
+    Some(entries.entry(key).or_insert_with(new))
+}
+
 /// Escapes a peer's text for the audit line, and caps it at `max_bytes`.
 fn escape(text: &str, max_bytes: usize) -> String {
     let mut out = String::new();
@@ -381,6 +394,8 @@ pub(crate) fn tls_version(version: ProtocolVersion) -> &'static str {
 pub const TARGET: &str = "peername::audit";
 /// How the decision was made: by asking the check service.
 pub(crate) const ASKED: &str = "asked";
+/// The maximum number of destinations that a summary lists.
+const MAX_DESTINATIONS: usize = 1000;
 /// The maximum number of bytes of a method in the line.
 const MAX_METHOD: usize = 32;
 /// The maximum number of bytes of a path in the line.

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
 
-use super::{AuditRecord, FinalDecision};
+use super::{AuditRecord, FinalDecision, bounded_entry};
 use crate::host::HostPort;
 use crate::request::refusal::RefusalKind;
 use crate::request::remedy::Remedy;
 
-/// The denied destinations of a process, with the number of denials of each. Bounded, because the client chooses the destinations.
+/// The denied destinations of a process, with the number of denials of each.
 #[derive(Debug, Default)]
 pub struct Denials(Mutex<Counts>);
 
@@ -18,7 +18,7 @@ struct Counts {
     by_destination: BTreeMap<(HostPort, Option<Remedy>), DeniedDestination>,
     /// The ports of the host's loopback to which connections were refused.
     refused: BTreeMap<u16, DeniedDestination>,
-    /// Denials of destinations beyond [`MAX_DESTINATIONS`].
+    /// Denials of destinations beyond the limit.
     others: u64,
 }
 
@@ -55,24 +55,17 @@ impl Denials {
             return;
         };
         let mut counts = self.0.lock();
-        let key = (to.clone(), record.remedy.clone());
+        let new = || DeniedDestination::new(to, record);
         let denied = if record.refusal_kind == RefusalKind::ClosedPort && to.host.is_localhost() {
-            counts
-                .refused
-                .entry(to.port)
-                .or_insert_with(|| DeniedDestination::new(to, record))
-        } else if counts.by_destination.len() < MAX_DESTINATIONS
-            || counts.by_destination.contains_key(&key)
-        {
-            counts
-                .by_destination
-                .entry(key)
-                .or_insert_with(|| DeniedDestination::new(to, record))
+            Some(counts.refused.entry(to.port).or_insert_with(new))
         } else {
-            counts.others += 1;
-            return;
+            let key = (to.clone(), record.remedy.clone());
+            bounded_entry(&mut counts.by_destination, key, new)
         };
-        denied.count += 1;
+        match denied {
+            Some(denied) => denied.count += 1,
+            None => counts.others += 1,
+        }
     }
 
     /// Forgets the refused connections to this port of the host's loopback.
@@ -123,6 +116,3 @@ impl AuditRecord {
         }
     }
 }
-
-/// The maximum number of destinations that are listed.
-const MAX_DESTINATIONS: usize = 1000;

@@ -4,18 +4,17 @@ use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
 
-use super::{AuditRecord, OriginContact};
+use super::{AuditRecord, OriginContact, bounded_entry};
 use crate::host::HostPort;
 
-/// The destinations of a process whose last request was allowed but did not reach its origin. Bounded, because the client
-/// chooses the destinations.
+/// The destinations of a process whose last request was allowed but did not reach its origin.
 #[derive(Debug, Default)]
 pub struct Failures(Mutex<Counts>);
 
 #[derive(Debug, Default)]
 struct Counts {
     by_destination: BTreeMap<HostPort, FailedDestination>,
-    /// Failures of destinations beyond [`MAX_DESTINATIONS`].
+    /// Failures of destinations beyond the limit.
     others: u64,
 }
 
@@ -48,18 +47,14 @@ impl Failures {
     fn add(&self, to: &HostPort, record: &AuditRecord) {
         let error = record.error_with_hint().unwrap_or_default().into_owned();
         let mut counts = self.0.lock();
-        if let Some(known) = counts.by_destination.get_mut(to) {
-            known.count += 1;
-            known.error = error;
-        } else if counts.by_destination.len() < MAX_DESTINATIONS {
-            let failed = FailedDestination {
-                to: to.clone(),
-                count: 1,
-                error,
-            };
-            counts.by_destination.insert(to.clone(), failed);
-        } else {
-            counts.others += 1;
+        let new = || FailedDestination {
+            to: to.clone(),
+            count: 0,
+            error: String::new(),
+        };
+        match bounded_entry(&mut counts.by_destination, to.clone(), new) {
+            Some(failed) => (failed.count, failed.error) = (failed.count + 1, error),
+            None => counts.others += 1,
         }
     }
 
@@ -73,9 +68,6 @@ impl Failures {
     }
 }
 
-/// The maximum number of destinations that are listed.
-const MAX_DESTINATIONS: usize = 1000;
-
 #[cfg(test)]
 mod tests {
     use std::net::{Ipv4Addr, SocketAddr};
@@ -84,6 +76,7 @@ mod tests {
 
     use peername_server::addr::PeerAddr;
 
+    use super::super::MAX_DESTINATIONS;
     use super::*;
     use crate::request::client_info::ClientInfo;
     use crate::request::id::Id;
