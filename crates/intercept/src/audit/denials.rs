@@ -73,18 +73,16 @@ impl Denials {
         self.0.lock().refused.remove(&port);
     }
 
-    /// The denied destinations and then the refused ports, each sorted, and the number of denials of destinations beyond the limit.
+    /// The denied destinations and the refused ports, sorted, and the number of denials of destinations beyond the limit.
     pub fn list(&self) -> (Vec<DeniedDestination>, u64) {
         let counts = self.0.lock();
-        (
-            counts
-                .by_destination
-                .values()
-                .chain(counts.refused.values())
-                .cloned()
-                .collect(),
-            counts.others,
-        )
+        let all = counts
+            .by_destination
+            .values()
+            .chain(counts.refused.values());
+        let mut listed: Vec<_> = all.cloned().collect();
+        listed.sort_by(|one, other| (&one.to, &one.remedy).cmp(&(&other.to, &other.remedy)));
+        (listed, counts.others)
     }
 }
 
@@ -114,5 +112,42 @@ impl AuditRecord {
                 None => format!("denied by the check ({})", self.how),
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+    use std::sync::Arc;
+
+    use http::StatusCode;
+    use peername_server::addr::PeerAddr;
+
+    use super::*;
+    use crate::request::client_info::ClientInfo;
+    use crate::request::id::Id;
+    use crate::request::refusal::Refusal;
+    use crate::request::target::RequestTarget;
+
+    #[test]
+    fn refused_ports_are_sorted_among_the_other_destinations() {
+        let denials = Denials::default();
+        for (to, kind) in [
+            ("b.test:80", RefusalKind::Destination),
+            ("z.test:80", RefusalKind::Destination),
+            ("localhost:81", RefusalKind::ClosedPort),
+        ] {
+            let client = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+            let client = ClientInfo::new(Id::next(), PeerAddr(client), client);
+            let mut record = AuditRecord::new(Arc::new(client), "CONNECT");
+            let to = HostPort::parse(to).unwrap();
+            record.target = Some(Arc::new(RequestTarget::plain(to, None)));
+            let refusal = Refusal::new(StatusCode::FORBIDDEN, "code", "detail").with_kind(kind);
+            record.set_unanswered(&refusal);
+            denials.count(&record);
+        }
+        let (listed, _) = denials.list();
+        let listed: Vec<_> = listed.iter().map(|denied| denied.to.to_string()).collect();
+        assert_eq!(listed, ["b.test:80", "localhost:81", "z.test:80"]);
     }
 }
