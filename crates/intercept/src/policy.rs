@@ -7,3 +7,4 @@ pub(crate) mod host_port_path;
 pub mod host_timeouts;
 pub mod passthrough;
 pub mod pinned;
+pub mod tunnelled;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use peername_daemon::usage::Usage;
 use peername_daemon::usage::error_text::with_causes;
-use peername_intercept::listener::jail::TunnelledDestination;
+use peername_intercept::policy::tunnelled::TunnelledDestination;
 use peername_sys::ipc::fd_passing::{send_bytes, seqpacket_pair};
 use peername_sys::process::fork;
 use peername_sys::process::secrets;

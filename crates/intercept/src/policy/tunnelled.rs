@@ -1,0 +1,100 @@
+//! The destinations that a jail relays unopened (`--allow-tcp`).
+
+use std::str::FromStr;
+
+use crate::authz::{AccessRules, ParseRuleError, Rule};
+use crate::host::{HostPort, ParseHostError};
+
+/// A destination whose connections are relayed as they are: a rule with a port and nothing else, `HOST:PORT`.
+#[derive(Clone, Debug)]
+pub struct TunnelledDestination {
+    rule: Rule,
+    port: u16,
+}
+
+/// Why a text is not a host, domain or network with a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ParseTunnelledError {
+    /// An IPv6 address with a port behind it, and no brackets.
+    #[error(transparent)]
+    Unbracketed(ParseRuleError),
+    /// Anything else.
+    #[error("use HOST:PORT, such as github.com:22, *.example.com:5432 or 192.0.2.7:22")]
+    Form,
+}
+
+impl FromStr for TunnelledDestination {
+    type Err = ParseTunnelledError;
+
+    fn from_str(text: &str) -> Result<Self, ParseTunnelledError> {
+        let rule = Rule::allow(text).map_err(|error| match error {
+            ParseRuleError::Port(ParseHostError::Unbracketed(_)) => {
+                ParseTunnelledError::Unbracketed(error)
+            }
+            _ => ParseTunnelledError::Form,
+        })?;
+        Self::from_rule(rule).ok_or(ParseTunnelledError::Form)
+    }
+}
+
+impl TunnelledDestination {
+    /// The destination of every host, on one port.
+    #[must_use]
+    pub fn every_host(port: u16) -> Self {
+        Self {
+            rule: Rule::allow_port(port),
+            port,
+        }
+    }
+
+    /// The destination of a rule that has a port, and neither methods nor a path.
+    #[must_use]
+    pub fn from_rule(rule: Rule) -> Option<Self> {
+        let port = rule.port().filter(|_| !rule.is_partial())?;
+        Some(Self { rule, port })
+    }
+
+    /// Access lists that deny everything but these destinations.
+    #[must_use]
+    pub fn access_rules(tunnelled: &[Self]) -> AccessRules {
+        AccessRules::deny_others(tunnelled.iter().map(|listed| listed.rule.clone()).collect())
+    }
+
+    /// The port.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(crate) fn includes(&self, to: &HostPort) -> bool {
+        self.rule.allows_tunnel(to)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tunnelled_destinations_are_hosts_domains_and_networks_with_a_port() {
+        let includes = |listed: &str, to: &str| {
+            let listed: TunnelledDestination = listed.parse().unwrap();
+            listed.includes(&HostPort::parse(to).unwrap())
+        };
+        assert!(includes("a.test:22", "A.test:22"));
+        assert!(!includes("a.test:22", "a.test:23") && !includes("a.test:22", "b.test:22"));
+        assert!(includes("*.a.test:22", "b.a.test:22"));
+        assert!(includes("*:22", "b.test:22") && !includes("*:22", "b.test:23"));
+        assert!(includes("192.0.2.7:22", "192.0.2.7:22"));
+        assert!(includes("[2001:db8::]/32:22", "[2001:db8::7]:22"));
+        assert!(includes("[2001:db8::/32]:22", "[2001:db8::7]:22"));
+        assert!(includes("[2001:db8::7]:22", "[2001:db8::7]:22"));
+        let rule = |text: &str| TunnelledDestination::from_rule(Rule::allow(text).unwrap());
+        let listed = rule("*.a.test:22").unwrap();
+        assert!(listed.includes(&HostPort::parse("b.a.test:22").unwrap()));
+        assert!(rule("a.test").is_none() && rule("a.test:22/x").is_none());
+        for wrong in ["a.test", "a.test:0", "a.test:65536", ":22", "a.test:ssh"] {
+            assert!(wrong.parse::<TunnelledDestination>().is_err(), "{wrong}");
+        }
+    }
+}
