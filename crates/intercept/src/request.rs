@@ -8,3 +8,4 @@ pub(crate) mod refusal;
 pub(crate) mod remedy;
 pub(crate) mod target;
 pub(crate) mod trace_context;
+pub(crate) mod via;

@@ -18,9 +18,9 @@ use crate::http::http_server::{ResponseFuture, SwitchSlot, linger_and_close, run
 use crate::http::in_flight::InFlightRecord;
 use crate::http::response_body::ResponseBody;
 use crate::http::websocket::{self, Switched};
-use crate::request::id;
 use crate::request::refusal::Refusal;
 use crate::request::target::{Destination, RequestTarget, requested_host};
+use crate::request::via;
 use crate::state::InterceptState;
 use crate::stream::prefixed::ClientStream;
 
@@ -217,7 +217,7 @@ fn absolute_target(parts: &Parts) -> Result<RequestTarget, Refusal> {
 
 /// Refuses a request that came through this process before: proxies forward it in a loop.
 fn refuse_loop(parts: &Parts) -> Result<(), Refusal> {
-    if id::is_in_via(&parts.headers) {
+    if via::is_in_via(&parts.headers) {
         let detail = "the request has passed this proxy before: proxies forward it in a loop";
         let status = StatusCode::LOOP_DETECTED;
         return Err(Refusal::new(status, "proxy_loop", detail));

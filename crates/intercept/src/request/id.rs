@@ -22,23 +22,6 @@ impl Display for Id {
     }
 }
 
-/// The value that this process adds to a Via header: protocol version and pseudonym (RFC 9110, section 7.6.3).
-pub(crate) fn via() -> &'static str {
-    &VIA
-}
-
-/// Whether a Via header says that the request came through this process before.
-pub(crate) fn is_in_via(headers: &http::HeaderMap) -> bool {
-    let pseudonym = VIA.strip_prefix("1.1 ").unwrap_or(&VIA);
-    headers
-        .get_all(http::header::VIA)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .any(|hop| hop.split_ascii_whitespace().nth(1) == Some(pseudonym))
-}
-
 /// A random number for this process, by the random seed of the standard library's hash maps.
-static PROCESS: LazyLock<u32> =
+pub(super) static PROCESS: LazyLock<u32> =
     LazyLock::new(|| u32::try_from(RandomState::new().hash_one(0) >> 32).unwrap_or_default());
-static VIA: LazyLock<String> = LazyLock::new(|| format!("1.1 peername-{:08x}", *PROCESS));

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use super::error::UpstreamError;
 use crate::host::HostPort;
-use crate::request::id;
+use crate::request::via;
 use crate::stream::head_reader::HeadReader;
 
 /// An HTTP proxy. It is sent a CONNECT for each connection with TLS, and requests in absolute form for `http`.
@@ -87,7 +87,7 @@ impl UpstreamProxy {
     /// Adds the headers for the upstream proxy: credentials, and Via, by which proxies that forward requests to each other
     /// detect the loop.
     pub(super) fn sign(&self, headers: &mut HeaderMap) {
-        headers.insert(header::VIA, HeaderValue::from_static(id::via()));
+        headers.insert(header::VIA, HeaderValue::from_static(via::value()));
         if let Some(value) = &self.authorization {
             headers.insert(header::PROXY_AUTHORIZATION, value.clone());
         }
