@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::ca::mint::client_support::ClientSupport;
 use crate::host::Host;
 use crate::request::refusal::Refusal;
-use crate::stream::prefixed::ClientStream;
+use crate::stream::client_socket::ClientStream;
 
 /// The protocol with which a client begins.
 pub(crate) enum Opening {

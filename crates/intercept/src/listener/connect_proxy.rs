@@ -22,7 +22,7 @@ use crate::request::refusal::Refusal;
 use crate::request::target::{Destination, RequestTarget, requested_host};
 use crate::request::via;
 use crate::state::InterceptState;
-use crate::stream::prefixed::ClientStream;
+use crate::stream::client_socket::ClientStream;
 
 /// Serves a client that addresses the proxy itself.
 #[derive(Clone)]

@@ -24,8 +24,7 @@ use crate::request::id::Id;
 use crate::request::refusal::{Refusal, RefusalKind};
 use crate::request::target::{Destination, RequestTarget};
 use crate::state::InterceptState;
-use crate::stream::client_socket::ClientSocket;
-use crate::stream::prefixed::ClientStream;
+use crate::stream::client_socket::{ClientSocket, ClientStream};
 use names::table::{NameLookup, SyntheticNames};
 
 /// The configuration of a jail's listeners.

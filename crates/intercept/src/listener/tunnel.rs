@@ -26,9 +26,8 @@ use crate::request::refusal::{Refusal, RefusalKind};
 use crate::request::remedy::Remedy;
 use crate::request::target::{Destination, RequestTarget};
 use crate::state::InterceptState;
-use crate::stream::client_socket::ClientSocket;
+use crate::stream::client_socket::{ClientSocket, ClientStream};
 use crate::stream::corked::CorkedStream;
-use crate::stream::prefixed::ClientStream;
 use crate::upstream::OpenTunnel;
 
 /// A connection whose destination is known.

@@ -11,6 +11,8 @@ use peername_sys::tcp::stream::reset_on_close;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
+use super::prefixed::PrefixedStream;
+
 /// Closes with RST once [`ConnectionEntry::end_reason`] or [`CutResponse`] is set. After a FIN, a client would take an
 /// incomplete response for a complete one, if only the end of the connection ends the response.
 #[derive(Debug)]
@@ -20,6 +22,9 @@ pub(crate) struct ClientSocket {
     entry: Arc<ConnectionEntry>,
     cut: CutResponse,
 }
+
+/// A client's socket, with what was read from it.
+pub(crate) type ClientStream = PrefixedStream<ClientSocket>;
 
 /// Whether a response that only the end of the connection ends (HTTP/1.0) was cut. Clones share it.
 #[derive(Clone, Debug, Default)]

@@ -6,8 +6,6 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
-use super::client_socket::ClientSocket;
-
 /// Reads return the prefix first, then what the stream has.
 #[derive(Debug)]
 pub(crate) struct PrefixedStream<T> {
@@ -15,9 +13,6 @@ pub(crate) struct PrefixedStream<T> {
     /// Bytes that were read and not yet returned to a reader.
     prefix: Vec<u8>,
 }
-
-/// A client's socket, with what was read from it.
-pub(crate) type ClientStream = PrefixedStream<ClientSocket>;
 
 impl<T: AsyncRead + Unpin> PrefixedStream<T> {
     pub(crate) fn new(stream: T, prefix: impl Into<Vec<u8>>) -> Self {
