@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::passthrough::HostPattern;
+use super::host_pattern::HostPattern;
 use crate::host::Host;
 
 /// A timeout for the hosts of a pattern.

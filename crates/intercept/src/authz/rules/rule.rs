@@ -9,8 +9,8 @@ use peername_proto::meanings;
 use super::methods::Methods;
 use super::path::{PathPrefix, RequestPath};
 use crate::host::{Host, HostPort, ParseHostError};
+use crate::policy::host_pattern::{HostPattern, ParseHostPatternError};
 use crate::policy::host_port_path::Parts;
-use crate::policy::passthrough::{HostPattern, ParseHostPatternError};
 
 /// A rule: `allow [METHOD[,METHOD] ]HOST[:PORT][/PATH]`, or the same with `deny`.
 ///
