@@ -2,6 +2,7 @@
 //! terminal.
 
 use std::fmt::Write;
+use std::sync::Arc;
 
 /// Appends `value` with spaces, `"`, `\` and all that is not printable ASCII as `%NN`, as in a URL: no log format has to escape
 /// the result again. After `max_bytes` the rest is cut, and `...(N_octets)` follows, where N is the whole length.
@@ -26,6 +27,18 @@ pub fn escape_into(out: &mut String, value: &[u8], max_bytes: usize, also: &[u8]
     }
 }
 
+/// Escapes what is not printable as Rust does (`\n`, `\u{1b}`), and truncates the text to 256 characters.
+pub fn printable(text: &str) -> Arc<str> {
+    text.chars()
+        .flat_map(char::escape_debug)
+        .take(MAX_PRINTABLE)
+        .collect::<String>()
+        .into()
+}
+
+/// The maximum number of characters of a printable text.
+const MAX_PRINTABLE: usize = 256;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -38,5 +51,15 @@ mod tests {
         out.clear();
         escape_into(&mut out, &[b'x'; 300], 256, b"");
         assert_eq!(out.len(), 256 + "...(300_octets)".len());
+    }
+
+    #[test]
+    fn printable_text_is_short_and_has_no_control_characters() {
+        let text = printable(&("no\r\n\u{1b}[31m \u{202e}".to_owned() + &"x".repeat(1000)));
+        assert!(
+            text.starts_with("no\\r\\n\\u{1b}[31m \\u{202e}xx"),
+            "{text}"
+        );
+        assert_eq!(text.len(), MAX_PRINTABLE);
     }
 }

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use peername_observe::escape::printable;
 
 use super::header_mutations::{HeaderMutations, MAX_MUTATIONS, is_mutable};
-use crate::http_client::error::{HttpClientError, printable};
+use crate::http_client::error::HttpClientError;
 
 /// The outcome of a check. Every check has one: if the service fails, the failure mode decides.
 #[derive(Clone, Debug)]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper_util::client::legacy;
+use peername_observe::escape::printable;
 
 use super::connector::TlsFailed;
 
@@ -63,31 +64,4 @@ fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn
 fn innermost(error: &(dyn Error + 'static)) -> Arc<str> {
     let last = causes(error).last().unwrap_or(error);
     printable(&last.to_string())
-}
-
-/// Escapes and truncates a server's text for the log.
-pub(crate) fn printable(text: &str) -> Arc<str> {
-    text.chars()
-        .flat_map(char::escape_debug)
-        .take(MAX_REASON)
-        .collect::<String>()
-        .into()
-}
-
-/// Characters of a text in the log.
-const MAX_REASON: usize = 256;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_reason_is_short_and_printable() {
-        let reason = printable(&("no\r\n\u{1b}[31m \u{202e}".to_owned() + &"x".repeat(1000)));
-        assert!(
-            reason.starts_with("no\\r\\n\\u{1b}[31m \\u{202e}xx"),
-            "{reason}"
-        );
-        assert_eq!(reason.len(), MAX_REASON);
-    }
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use http::uri::PathAndQuery;
 use http::{HeaderMap, Uri};
+use peername_observe::escape::printable;
 use tokio::time::Instant;
 use tonic::client::Grpc;
 use tonic::metadata::MetadataMap;
@@ -22,7 +23,7 @@ use crate::authz::config::error::ConfigError;
 use crate::authz::config::sent_headers::SentHeaders;
 use crate::authz::request::AuthzRequest;
 use crate::authz::verdict::AuthzError;
-use crate::http_client::error::{HttpClientError, printable};
+use crate::http_client::error::HttpClientError;
 use crate::http_client::{HttpClient, HttpVersion, MAX_RESPONSE, Pool};
 
 use messages::{

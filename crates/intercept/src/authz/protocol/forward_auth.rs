@@ -4,6 +4,7 @@
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Request, StatusCode, Uri};
+use peername_observe::escape::printable;
 
 use super::opa::DATA_API;
 use super::{EncodeConfig, PreparedCheck, Protocol};
@@ -13,7 +14,6 @@ use crate::authz::header_mutations::{HeaderMutations, MessageKind, MutationMode,
 use crate::authz::request::AuthzRequest;
 use crate::authz::response::{AuthzResponse, CacheLifetime};
 use crate::authz::verdict::{AuthzError, Denial};
-use crate::http_client::error::printable;
 use crate::http_client::{HttpClient, HttpVersion};
 
 /// The protocol of `http://HOST[:PORT]/PATH`.

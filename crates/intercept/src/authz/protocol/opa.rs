@@ -9,6 +9,7 @@ use std::fmt::{self, Formatter};
 use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use http::{Request, StatusCode, Uri};
+use peername_observe::escape::printable;
 use serde::de::{Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
@@ -20,7 +21,6 @@ use crate::authz::header_mutations::{HeaderMutations, MessageKind, MutationMode}
 use crate::authz::request::AuthzRequest;
 use crate::authz::response::{AuthzResponse, CacheLifetime};
 use crate::authz::verdict::{AuthzError, Denial};
-use crate::http_client::error::printable;
 use crate::http_client::{HttpClient, HttpVersion};
 
 /// The protocol of `opa+http://HOST:PORT/v1/data/RULE`.

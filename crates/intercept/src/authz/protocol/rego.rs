@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use http::StatusCode;
+use peername_observe::escape::printable;
 use regorus::utils::limits::ExecutionTimerConfig;
 use regorus::{Engine, LimitError, PolicyLengthConfig, Value};
 use tokio::sync::Semaphore;
@@ -27,7 +28,6 @@ use crate::authz::request::AuthzRequest;
 use crate::authz::response::AuthzResponse;
 use crate::authz::verdict::AuthzError;
 use crate::http_client::MAX_RESPONSE;
-use crate::http_client::error::printable;
 pub(crate) use source::PolicyPath;
 use source::{Source, format_error};
 
