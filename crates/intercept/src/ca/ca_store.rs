@@ -2,6 +2,7 @@
 //! one for the certificates of its predecessors.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -10,7 +11,6 @@ use peername_sys::fs::text_file;
 use peername_sys::process::user;
 
 use super::error::CaError;
-use super::profile;
 
 /// The file of key and certificate in the directory of an authority.
 pub(super) fn authority_file(dir: &Path) -> PathBuf {
@@ -152,10 +152,9 @@ impl<'a> CaStore<'a> {
     /// Writes a temporary file and syncs it to the disk. Other users can't open it at any moment: O_CREAT with O_EXCL and
     /// mode 0600.
     fn write_draft(&self, text: &str) -> Result<PathBuf, CaError> {
-        let path = self.0.join(format!(
-            ".draft-{}",
-            profile::tag(&profile::random_serial())
-        ));
+        // O_EXCL guarantees that the name is unique, not its suffix.
+        let suffix = RandomState::new().hash_one(());
+        let path = self.0.join(format!(".draft-{suffix:016x}"));
         let mut file = OpenOptions::new()
             .write(true)
             .create_new(true)

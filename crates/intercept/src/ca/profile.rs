@@ -48,7 +48,7 @@ fn subject(common_name: &str, serial: &SerialNumber) -> DistinguishedName {
 }
 
 /// The first bytes of a serial number in hexadecimal: enough to tell two authorities apart.
-pub(super) fn tag(serial: &SerialNumber) -> String {
+fn tag(serial: &SerialNumber) -> String {
     let bytes = serial.to_bytes();
     bytes
         .iter()
