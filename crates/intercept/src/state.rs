@@ -323,21 +323,19 @@ impl InterceptState {
         rules.as_ref().is_some_and(|rules| rules.relays(to))
     }
 
-    /// The option that would open a port of `localhost`, which `to` names; `None` if a rule denies the port. Without rules it
-    /// is not a rule: the first rule would deny everything else, and `--learn` accepts none.
+    /// The option that would open a port of `localhost`, which `to` names; `None` if a rule denies the port.
     pub(crate) fn port_remedy(&self, to: &HostPort) -> Option<Remedy> {
         let policy = self.policy.load();
-        let Some(rules) = &policy.lists.rules else {
-            return Some(match HTTP_PORTS.contains(&to.port) {
-                true => Remedy::Port(to.port),
-                false => Remedy::AllowTcp(to.to_string()),
-            });
+        let rules = policy.lists.rules.as_ref();
+        let decision = rules.map(|rules| rules.decide(to, Subject::RelayedTunnel));
+        if matches!(decision, Some(Err(DeniedBy::Rule(_)))) {
+            return None;
+        }
+        let other = match HTTP_PORTS.contains(&to.port) {
+            true => Remedy::Port(to.port),
+            false => Remedy::AllowTcp(to.to_string()),
         };
-        let is_denied = matches!(
-            rules.decide(to, Subject::RelayedTunnel),
-            Err(DeniedBy::Rule(_))
-        );
-        (!is_denied).then(|| Remedy::Allow(to.to_string()))
+        Some(Remedy::rule_or(rules.is_some(), to.to_string(), other))
     }
 
     /// Forgets the refused connections to this port of the host's loopback: they were for a server in the jail.

@@ -98,23 +98,24 @@ impl DestinationDenied {
         }
     }
 
-    /// The option that would allow a request for `to` that leads to this address; `None` if no option would. Without rules it
-    /// is not a rule: the first rule would deny everything else, and `--learn` accepts none.
+    /// The option that would allow a request for `to` that leads to this address; `None` if no option would.
     pub(crate) fn remedy(self, to: &HostPort, addr: SocketAddr, has_rules: bool) -> Option<Remedy> {
         let is_address = to.host.as_ip().is_some();
         let is_localhost = to.host.is_loopback() || to.host.is_localhost();
         match self {
             Self::OwnListener | Self::NotAServer => None,
             // `localhost` includes both loopback addresses: a server may listen on one only.
-            Self::ThisHost if is_localhost => Some(match has_rules {
-                true => Remedy::Allow(format!("localhost:{}", to.port)),
-                false => Remedy::AllowLoopback(to.port),
-            }),
-            _ if !has_rules => Some(Remedy::AllowDestination(addr)),
-            Self::NotPublic | Self::Port => Some(Remedy::Allow(to.to_string())),
-            Self::Metadata | Self::ThisHost if is_address => Some(Remedy::Allow(to.to_string())),
+            Self::ThisHost if is_localhost => {
+                let rule = format!("localhost:{}", to.port);
+                let other = Remedy::AllowLoopback(to.port);
+                Some(Remedy::rule_or(has_rules, rule, other))
+            }
             // No rule for a name opens such an address.
-            Self::Metadata | Self::ThisHost => Some(Remedy::AllowDestination(addr)),
+            Self::Metadata | Self::ThisHost if !is_address => Some(Remedy::AllowDestination(addr)),
+            Self::Metadata | Self::ThisHost | Self::NotPublic | Self::Port => {
+                let other = Remedy::AllowDestination(addr);
+                Some(Remedy::rule_or(has_rules, to.to_string(), other))
+            }
         }
     }
 }

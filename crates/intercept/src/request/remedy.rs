@@ -23,6 +23,11 @@ pub enum Remedy {
 }
 
 impl Remedy {
+    /// A rule, or without rules the other option: the first rule would deny everything else, and `--learn` accepts none.
+    pub(crate) fn rule_or(has_rules: bool, rule: String, other: Self) -> Self {
+        if has_rules { Self::Allow(rule) } else { other }
+    }
+
     /// The name of the option, which is also its key in a configuration file.
     pub fn option(&self) -> &'static str {
         match self {
