@@ -1,4 +1,7 @@
 //! The files by which programs trust an authority beside those of the host, and the variables that name them.
+//!
+//! Contents and variables are decided here, for `ca env` and `jail`. Where the files are written, and for how long, is up to the
+//! caller: the directory of the authority, or the jail's own, as `TrustFiles` of the crate peername-jail.
 
 use std::collections::BTreeSet;
 use std::env::var_os;
