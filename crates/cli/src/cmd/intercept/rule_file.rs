@@ -111,7 +111,9 @@ mod tests {
         let path = std::env::temp_dir().join(name);
         let read_text = |text: &str| {
             fs::write(&path, text).unwrap();
-            read_some("--allow @FILE", &path, Rule::allow)
+            let read = read_some("--allow @FILE", &path, Rule::allow);
+            fs::remove_file(&path).unwrap();
+            read
         };
         let rules = read_text("# hosts\n\n a.test ; the first\n*.b.test:443/x # the second\n");
         let rules: Vec<_> = rules.unwrap().iter().map(ToString::to_string).collect();
@@ -135,7 +137,6 @@ mod tests {
             error.contains("no rule: lines that begin with # are comments"),
             "{error}"
         );
-        fs::remove_file(&path).unwrap();
     }
 
     #[test]
