@@ -371,11 +371,11 @@ async fn send_proxy_header(
     V2Writer::proxy(&mut header, Transport::Stream, client, to)
         .tlv(kind::AUTHORITY, host.as_bytes())
         .finish()
-        .map_err(|error| UpstreamError::Handshake(error.to_string()))?;
+        .map_err(|error| UpstreamError::ProxyHeader(error.to_string()))?;
     socket
         .write_all(&header)
         .await
-        .map_err(|error| UpstreamError::from_connect(to, &error))
+        .map_err(|error| UpstreamError::ProxyHeader(error.to_string()))
 }
 
 async fn http1_handshake<T>(io: T, info: Arc<ConnectionInfo>) -> Result<Connection, UpstreamError>

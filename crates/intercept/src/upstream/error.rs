@@ -39,6 +39,8 @@ pub(crate) enum UpstreamError {
     Proxy(String),
     #[error("the upstream proxy answered CONNECT with {0}")]
     ProxyRefused(u16),
+    #[error("the PROXY header could not be sent: {0}")]
+    ProxyHeader(String),
     #[error("{0}")]
     Certificate(BadCertificate),
     #[error("the TLS handshake failed: {0}")]
@@ -209,7 +211,7 @@ impl UpstreamError {
             }
             Self::Handshake(_) | Self::Incompatible(_) => "upstream_tls_handshake",
             Self::HandshakeTimeout(_) => "upstream_tls_timeout",
-            Self::Closed => "upstream_closed",
+            Self::ProxyHeader(_) | Self::Closed => "upstream_closed",
             Self::Unprocessed(_) => "upstream_unprocessed",
             Self::Reset(_) => "upstream_reset",
             Self::ResponseTimeout(_) => "upstream_timeout",
@@ -231,6 +233,7 @@ impl UpstreamError {
             | Self::Unreachable(..)
             | Self::Proxy(_)
             | Self::ProxyRefused(_)
+            | Self::ProxyHeader(_)
             | Self::Certificate(_)
             | Self::Handshake(_)
             | Self::Incompatible(_)
@@ -279,6 +282,7 @@ impl UpstreamError {
             Self::RequestIdle(_) => "see --idle-timeout",
             Self::Full(_) => "the proxy has no descriptors for more: raise LimitNOFILE",
             Self::Proxy(_) | Self::ProxyRefused(_) => "see --upstream-proxy, and that proxy's log",
+            Self::ProxyHeader(_) => "does the origin accept PROXY headers (--send-proxy)?",
             Self::Certificate(bad) => bad.hint(),
             Self::Incompatible(Incompatibility::ClientCertificate) => {
                 "the proxy has none: --passthrough this host, and the client shows its own"
