@@ -6,7 +6,8 @@
 //!
 //! The access lists ([`AccessRules`]) decide first: a service is asked only about requests that they allow.
 //!
-//! With several services, each has its own circuit breaker, and the next service is asked if one can't be reached.
+//! With several services, each has its own circuit breaker, and the next service is asked if one can't be reached. The breaker of
+//! a policy that is evaluated in this process never opens.
 //!
 //! A check always ends with a [`Verdict`] within the deadline: if the service fails, the failure mode decides. Decoding a
 //! response is separate from receiving it, for tests and fuzzing: see [`ext_authz_reply`], [`forward_auth_reply`] and
@@ -297,9 +298,11 @@ impl CheckClient {
             link.abandon(generation);
             Err(AuthzError::Timeout(shared.config.timeout))
         });
-        let transition = match &result {
-            Ok(_) => breaker_permit.succeeded(),
-            Err(_) => breaker_permit.failed(Instant::now()),
+        let transition = match (link, &result) {
+            // Its failures are about single requests, or a busy CPU: a pause would fail all others, too.
+            (Link::Policy(_), _) => Transition::Unchanged,
+            (_, Ok(_)) => breaker_permit.succeeded(),
+            (_, Err(_)) => breaker_permit.failed(Instant::now()),
         };
         shared.log_transition(service, transition);
         let response = result?;

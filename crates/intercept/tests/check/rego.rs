@@ -227,6 +227,27 @@ async fn errors_of_a_policy_name_file_and_line() {
     assert!(error.contains("No such file"), "{error}");
 }
 
+/// The failure of a request, which its client may intend, is not that of the next one.
+#[tokio::test]
+async fn failing_policy_is_not_suspended() {
+    let file = std::env::temp_dir().join(format!("peername-failing-{}.rego", std::process::id()));
+    let policy = "package egress
+verdict := true
+verdict := false if input.attributes.request.http.path == \"/conflict\"
+";
+    std::fs::write(&file, policy).expect("write");
+    let client = client(&format!("rego:{}#egress/verdict", file.display()));
+    std::fs::remove_file(&file).expect("remove the file");
+    for _ in 0..20 {
+        let conflict = CheckInput {
+            path: "/conflict",
+            ..CheckInput::default()
+        };
+        assert_eq!(decision(&conflict.ask(&client).await), Err("check_status"));
+    }
+    assert!(ask(&client).await.decision.allows());
+}
+
 /// Rules, and the policies that have them.
 const POLICIES: [(&str, &str); 10] = [
     ("egress/allow", "package egress
