@@ -5,14 +5,10 @@ use libfuzzer_sys::fuzz_target;
 use peername_intercept::fuzzing::{classify_opening, parse_client_hello};
 
 fuzz_target!(|bytes: &[u8]| {
-    let whole = opening(bytes);
+    let whole = classify_opening(bytes);
     let mut verdict = None;
     for end in 0..=bytes.len().min(MAX_PREFIX) {
-        let next = opening(&bytes[..end]);
-    let whole = classify_opening(bytes);
-    let mut before = None;
-    for end in 0..=bytes.len().min(300) {
-        let now = classify_opening(&bytes[..end]);
+        let next = classify_opening(&bytes[..end]);
         assert!(
             verdict.is_none() || next == verdict,
             "{verdict:?} became {next:?} at {end}"
@@ -20,8 +16,6 @@ fuzz_target!(|bytes: &[u8]| {
         verdict = next;
     }
     assert!(verdict.is_none() || verdict == whole);
-    let parsed = hello(bytes, bytes.len().max(1));
-    assert!(before.is_none() || before == whole);
     let parsed = parse_client_hello(bytes, bytes.len().max(1));
     for step in [1, 7, 1000] {
         assert_eq!(parse_client_hello(bytes, step), parsed, "by {step}");

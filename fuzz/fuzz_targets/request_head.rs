@@ -18,12 +18,9 @@ fuzz_target!(|bytes: &[u8]| {
         refused.is_none_or(|at| at + 1 == verdicts.len()),
         "a verdict follows a refusal"
     );
-    let parsed = requests(bytes, bytes.len().max(1));
-    let parsed_in_pieces = requests(bytes, 3);
+    let parsed = parse_requests(bytes, bytes.len().max(1));
+    let parsed_in_pieces = parse_requests(bytes, 3);
     let served: Vec<_> = parsed.iter().filter(|request| request.served).collect();
-    let all = parse_requests(bytes, bytes.len().max(1));
-    let in_pieces = parse_requests(bytes, 3);
-    let served: Vec<_> = all.iter().filter(|taken| taken.served).collect();
     assert!(
         parsed
             .iter()
@@ -33,14 +30,12 @@ fuzz_target!(|bytes: &[u8]| {
     );
     assert!(served.len() <= verdicts.iter().filter(|served| **served).count());
     for request in &served {
-        check_framing(request);
+        assert_valid_framing(request);
     }
     // With larger reads hyper may detect an error earlier, and serve fewer requests.
     let served_in_pieces = parsed_in_pieces.iter().filter(|request| request.served);
     for (whole, in_pieces) in served.iter().zip(served_in_pieces) {
         check_same_request(whole, in_pieces);
-    for taken in &served {
-        assert_valid_framing(taken);
     }
 });
 
@@ -51,17 +46,12 @@ fn check_same_request(whole: &ParsedRequest, in_pieces: &ParsedRequest) {
     assert!(whole.body.is_none() || whole.body == in_pieces.body);
 }
 
-/// Checks that a served request has none of the ambiguities of framing that RFC 9112 permits.
-fn check_framing(ParsedRequest { head, body, .. }: &ParsedRequest) {
+/// Asserts that a served request has none of the ambiguities of framing that RFC 9112 permits.
+fn assert_valid_framing(ParsedRequest { head, body, .. }: &ParsedRequest) {
     let lengths: Vec<_> = head.headers.get_all(CONTENT_LENGTH).iter().collect();
     let codings: Vec<_> = head.headers.get_all(TRANSFER_ENCODING).iter().collect();
     // An incomplete body has no length to compare.
     let has_length = |len: usize| body.as_ref().is_none_or(|body| body.len() == len);
-/// Asserts that the framing of a served request avoids the ambiguities that RFC 9112 permits.
-fn assert_valid_framing(ParsedRequest { head, body, .. }: &ParsedRequest) {
-    let all = |name| -> Vec<_> { head.headers.get_all(name).iter().collect() };
-    let (lengths, codings) = (all(CONTENT_LENGTH), all(TRANSFER_ENCODING));
-    let whole = |len: usize| body.as_ref().is_none_or(|body| body.len() == len);
     match (&lengths[..], &codings[..]) {
         ([], []) => assert!(has_length(0)),
         ([length], []) => {

@@ -148,7 +148,10 @@ fn page_lists_every_exit_code() {
         .filter_map(|line| line.strip_prefix("| ")?.split(" |").next())
         .flat_map(|cell| cell.split(", "))
         .collect();
-    let constants = include_str!("../../../crates/sys/src/process/launch/exit_code.rs");
+    let constants = concat!(
+        include_str!("../../../crates/cli/src/exit_code.rs"),
+        include_str!("../../../crates/sys/src/process/launch/exit_code.rs"),
+    );
     let written: BTreeSet<_> = constants
         .lines()
         .filter_map(|line| line.split_once(": u8 = ")?.1.strip_suffix(';'))

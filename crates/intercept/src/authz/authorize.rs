@@ -42,12 +42,15 @@ impl Denied {
 
     /// The denial as an error response of the proxy, without the headers and the body of the service.
     pub(crate) fn to_refusal(&self) -> Refusal {
-        let Self { denial, failed } = self;
+        let Self {
+            denial,
+            check_failed,
+        } = self;
         let detail = match &*denial.reason {
             "" => "the request is not allowed".to_owned(),
             reason => reason.to_owned(),
         };
-        if *failed {
+        if *check_failed {
             return Refusal::new(denial.status, "check_failed", detail)
                 .with_hint("try again; if it lasts, tell those who run the service");
         }
