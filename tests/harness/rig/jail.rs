@@ -72,7 +72,7 @@ impl JailRig {
         String::from_utf8(output.stdout).expect("text")
     }
 
-    /// Like [`Self::succeeds`], for nobody, with these variables (`NAME=VALUE`) in the environment of `peername jail`.
+    /// Like [`Self::succeeds`], for the user `nobody`, with these variables (`NAME=VALUE`) in the environment of `peername jail`.
     #[track_caller]
     pub(crate) fn succeeds_with(
         &self,
