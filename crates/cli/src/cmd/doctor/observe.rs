@@ -163,6 +163,6 @@ mod tests {
             "ok    observed: a PROXY protocol header of version 1 from 192.0.2.1:1"
         );
         assert!(judged(b"SSH-2.0-OpenSSH_").starts_with("FAIL  observed: SSH from"));
-        assert!(judged(b"\x1b[31mred").contains("the bytes 1b5b33316d726564"));
+        assert!(judged(b"\x1b[31mred").contains("first bytes 1b5b33316d726564"));
     }
 }
