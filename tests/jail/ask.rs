@@ -38,7 +38,10 @@ fn answers_on_the_terminal_decide_on_what_no_rule_matches() {
     let rig = JailRig::new();
     let script = "$CURL https://b.test/echo; $CURL https://a.test/one; $CURL https://a.test/echo; \
                   $CURL https://a.test/echo; $CURL http://a.test/\u{e4}; $CURL http://a.test/four; $CURL https://h1.test/five";
-    let command = format!("exec $JAIL --deny=h1.test --allow=b.test --ask -- sh -c '{script}'");
+    let command = format!(
+        "list=$(mktemp -u); $JAIL --deny=h1.test --allow=b.test --ask --ask-list=$list -- sh -c '{script}'; \
+         echo \"the list has $(grep -v '^#' $list).\"; rm $list"
+    );
     let steps = [
         "see:GET b.test ",
         r"see:\npeername: a.test:443 is not on the lists: GET /one\r\n",
@@ -57,6 +60,7 @@ fn answers_on_the_terminal_decide_on_what_no_rule_matches() {
         "see:denied on the terminal",
         "see:denied on the terminal",
         "see:denied by the rule deny h1.test",
+        "see:the list has a.test.",
     ];
     for user in USERS {
         let printed = run_in_terminal(&rig, user, &steps, &["sh", "-c", &command]);

@@ -19,8 +19,13 @@ use super::options::Args;
 
 /// What the helper is started with.
 pub(super) enum Helper {
-    Ask(Terminal, Duration),
-    Learn(Box<LearnedList>),
+    Ask {
+        terminal: Terminal,
+        timeout: Duration,
+        /// The list of what is answered `always`.
+        list: Option<LearnedList>,
+    },
+    Learn(LearnedList),
 }
 
 impl Helper {
@@ -30,29 +35,22 @@ impl Helper {
     ///
     /// There is no terminal, or the list can't be read or written.
     pub(super) fn new(args: &Args) -> Result<Option<Self>, Usage> {
-        if let Some(timeout) = args.answer_timeout() {
-            let terminal = Terminal::open().map_err(|error| {
-                Usage(format!("--ask: there is no terminal to ask on: {error}"))
-            })?;
-            return Ok(Some(Self::Ask(terminal, timeout)));
-        }
-        let Some(path) = &args.learn else {
-            return Ok(None);
+        let list = open_list(args)?;
+        let Some(timeout) = args.answer_timeout() else {
+            return Ok(list.map(Self::Learn));
         };
-        let ports = args.jail_ports(None)?;
-        let network = LearningNetwork {
-            allowed: args.intercept().allowed_destinations(),
-            relayed: TunnelledDestination::access_rules(&ports.tunnelled),
-            http_ports: ports.opened,
-            resolve: |name| resolve::lookup(name).unwrap_or_default(),
-        };
-        let list = LearnedList::open(path, &args.command, args.kept_options(), network)?;
-        Ok(Some(Self::Learn(Box::new(list))))
+        let terminal = Terminal::open()
+            .map_err(|error| Usage(format!("--ask: there is no terminal to ask on: {error}")))?;
+        Ok(Some(Self::Ask {
+            terminal,
+            timeout,
+            list,
+        }))
     }
 
     pub(super) fn mode(&self) -> Mode {
         match self {
-            Self::Ask(..) => Mode::Ask,
+            Self::Ask { .. } => Mode::Ask,
             Self::Learn(_) => Mode::Learn,
         }
     }
@@ -61,20 +59,28 @@ impl Helper {
     pub(super) fn spawn(self) -> peername_sys::Result<OwnedFd> {
         let (interceptor_end, helper_end) = seqpacket_pair()?;
         match self {
-            Self::Ask(terminal, timeout) => {
+            Self::Ask {
+                terminal,
+                timeout,
+                list,
+            } => {
                 let program = Program::current();
                 fork::spawn_detached([helper_end, terminal.into()], |[channel, terminal]| {
                     let mut terminal = Terminal::from(terminal);
                     serve(&channel, |question| {
-                        ask::ask(&mut terminal, program, timeout, &channel, question)
+                        let answer = ask::ask(&mut terminal, program, timeout, &channel, question);
+                        if let (Answer::Always, Some(list)) = (answer, &list) {
+                            add(list, "--ask-list", question);
+                        }
+                        answer
                     })
                 })
             }
             Self::Learn(list) => fork::spawn_detached([helper_end], |[channel]| {
-                serve(&channel, |question| match list.add(&question.to) {
-                    Ok(()) => Answer::Always,
-                    Err(error) => {
-                        eprintln!("peername: the list of --learn: {}", with_causes(&error));
+                serve(&channel, |question| {
+                    if add(&list, "--learn", question) {
+                        Answer::Always
+                    } else {
                         Answer::Unanswered
                     }
                 })
@@ -82,6 +88,35 @@ impl Helper {
         }?;
         Ok(interceptor_end)
     }
+}
+
+/// Opens the list of `--learn` or `--ask-list`.
+fn open_list(args: &Args) -> Result<Option<LearnedList>, Usage> {
+    let (option, path) = match (&args.learn, &args.ask_list) {
+        (Some(path), _) => ("--learn", path),
+        (None, Some(path)) => ("--ask-list", path),
+        (None, None) => return Ok(None),
+    };
+    let ports = args.jail_ports(None)?;
+    let network = LearningNetwork {
+        allowed: args.intercept().allowed_destinations(),
+        relayed: TunnelledDestination::access_rules(&ports.tunnelled),
+        http_ports: ports.opened,
+        resolve: |name| resolve::lookup(name).unwrap_or_default(),
+    };
+    LearnedList::open(path, &args.command, args.kept_options(), network)
+        .map(Some)
+        .map_err(|error| {
+            let error = with_causes(&error);
+            Usage(format!("{option} {}: {error}", path.display()))
+        })
+}
+
+/// Adds a destination to the list of this option; an error is reported. Returns whether the list has it now.
+fn add(list: &LearnedList, option: &str, question: &Question) -> bool {
+    list.add(&question.to)
+        .inspect_err(|error| eprintln!("peername: the list of {option}: {}", with_causes(error)))
+        .is_ok()
 }
 
 /// Answers questions until the interceptor has exited. Returns the exit code.

@@ -16,8 +16,6 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
-use peername_daemon::usage::Usage;
-use peername_daemon::usage::error_text::with_causes;
 use peername_intercept::authz::{HTTP_PORTS, Rule};
 use peername_intercept::host::HostPort;
 
@@ -43,35 +41,30 @@ impl LearnedList {
     ///
     /// # Errors
     ///
-    /// [`Usage`]: the file has a line that is no rule, or can't be read or written.
+    /// The file has a line that is no rule, or can't be read or written.
     pub(super) fn open(
         path: &Path,
         command: &[OsString],
         options: Vec<String>,
         network: LearningNetwork,
-    ) -> Result<Self, Usage> {
+    ) -> anyhow::Result<Self> {
         // Resolves symbolic links, so that rename(2) replaces the file and not the link.
         let resolved = match fs::canonicalize(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => std::path::absolute(path),
             resolved => resolved,
         };
         let list = Self {
-            path: resolved
-                .map_err(|error| Usage(format!("--learn {}: {error}", path.display())))?,
+            path: resolved?,
             command: as_comment(command),
             options,
             network,
         };
-        let written = list
-            .lock()
-            .and_then(|_lock| match ListFile::read(&list.path)? {
-                Some(file) => list.write(&file.text),
-                None => list.write(&list.render(&ListFile::default())),
-            });
-        written.map_err(|error| {
-            let path = list.path.display();
-            Usage(format!("--learn {path}: {}", with_causes(&error)))
-        })?;
+        let lock = list.lock()?;
+        match ListFile::read(&list.path)? {
+            Some(file) => list.write(&file.text)?,
+            None => list.write(&list.render(&ListFile::default()))?,
+        }
+        drop(lock);
         Ok(list)
     }
 
@@ -184,6 +177,7 @@ const LOCK_RETRY: Duration = Duration::from_millis(20);
 
 #[cfg(test)]
 mod tests {
+    use peername_daemon::usage::error_text::with_causes;
     use peername_intercept::authz::AccessRules;
     use peername_server::destination_list::AllowedDestination;
 
@@ -223,7 +217,7 @@ mod tests {
         let options = ["--extra-ca root.pem", "--extra-ca 'a\nevil.test'"];
         let options = options.map(str::to_owned).to_vec();
         let list = LearnedList::open(&path, &command, options, network());
-        let result = list.map_err(|error| error.0).map(|list| {
+        let result = list.map_err(|error| with_causes(&error)).map(|list| {
             for to in asked {
                 list.add(&HostPort::parse(to).unwrap()).unwrap();
             }

@@ -50,6 +50,16 @@ pub(crate) struct Args {
     /// Ask on the terminal about each host and port that no rule of --allow and --deny matches
     #[arg(long, help_heading = heading::RULES)]
     pub(super) ask: bool,
+    /// Add the hosts and ports that are answered `always` to FILE, as rules for --allow @FILE
+    #[arg(
+        long,
+        value_name = "FILE",
+        value_parser = list_path,
+        requires = "ask",
+        help_heading = heading::RULES,
+        hide_short_help = true
+    )]
+    pub(super) ask_list: Option<PathBuf>,
     /// Deny what is not answered in this time
     #[arg(
         long,
