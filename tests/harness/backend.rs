@@ -2,7 +2,7 @@
 //! unnoticed.
 
 use std::io::ErrorKind;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Shutdown, SocketAddr, TcpListener};
 use std::time::Duration;
 
 use socket2::{Domain, SockRef, Socket, Type};
@@ -84,5 +84,12 @@ impl Backend {
         if let Some(conn) = self.accept_within(Duration::from_millis(1)) {
             panic!("a connection from {} reached the backend", conn.peer_addr());
         }
+    }
+}
+
+/// Refuses connections from now on, also while children of other tests hold the socket, from fork(2) to execve(2).
+impl Drop for Backend {
+    fn drop(&mut self) {
+        let _ = SockRef::from(&self.0).shutdown(Shutdown::Both);
     }
 }
