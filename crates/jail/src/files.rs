@@ -25,7 +25,7 @@ use mount_table::Mount;
 pub use cover::{Cover, TrustFiles};
 pub use private_dir::PrivateDir;
 
-/// The outcome of [`cover`].
+/// The outcome of [`cover()`].
 #[derive(Debug)]
 pub struct Covered {
     /// Whether a Java keystore was found and covered: Java needs no option to trust the interceptor.
