@@ -16,7 +16,7 @@ packages=(
     util-linux       # setpriv, unshare, runuser
     libcap2-bin      # capsh, getcap: what is left of our privileges
     procps           # sysctl
-    busybox          # syslogd, for the log that fail2ban reads
+    busybox-static   # syslogd, for the log that fail2ban reads; the tests of a release take it, too
     fail2ban
     ethtool          # checksums that devices don't add
     faketime         # what is remembered for minutes
