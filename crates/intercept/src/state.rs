@@ -323,7 +323,7 @@ impl InterceptState {
         rules.as_ref().is_some_and(|rules| rules.relays(to))
     }
 
-    /// The option that would open a port of `localhost`, which `to` names; `None` if a rule denies the port.
+    /// The option that would open this port of the host; `None` if a rule denies it.
     pub(crate) fn port_remedy(&self, to: &HostPort) -> Option<Remedy> {
         let policy = self.policy.load();
         let rules = policy.lists.rules.as_ref();

@@ -9,7 +9,7 @@ use peername_sys::process::user;
 use crate::JailError;
 
 /// Returns the error for a failed call that makes namespaces. If the host has refused the call, the error says what to do about
-/// the refusal: about the outer jail if `is_nested`, else about the host's settings.
+/// the refusal: about the outer jail if `is_nested`, else about the host's settings. A limit on namespaces is always the host's.
 pub(crate) fn explain(failed: SyscallError, is_nested: bool) -> JailError {
     let fix = match failed.source.kind() {
         StorageFull => limit_fix(),

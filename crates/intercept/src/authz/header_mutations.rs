@@ -9,7 +9,8 @@ pub struct HeaderMutations {
     request: Vec<HeaderMutation>,
     response: Vec<HeaderMutation>,
     refused: usize,
-    /// Whether a change of a request header was refused, so that the client's own value would remain.
+    /// Whether a change of a mutable request header was refused (an invalid value, or too many), so that the client's own value
+    /// would remain.
     is_incomplete: bool,
 }
 

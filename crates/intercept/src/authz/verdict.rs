@@ -78,7 +78,8 @@ impl Denial {
         }
     }
 
-    /// Adds a header. One of the connection or the framing, and one that is not valid, is left out.
+    /// Adds a header. One of the connection or the framing, one that is not valid, and what is beyond the limit, is left
+    /// out.
     pub(crate) fn add_header(&mut self, name: &[u8], value: &[u8]) {
         let name = HeaderName::from_bytes(name).ok().filter(is_mutable);
         let value = HeaderValue::from_bytes(value).ok();

@@ -170,7 +170,7 @@ impl Tunnel {
             let detail = "neither TLS nor HTTP, which no check could inspect";
             let code = "unknown_protocol";
             self.record.set_refused_by_rule();
-            // With a check service, no rule would allow this connection to be relayed.
+            // With a check service or an approver, no rule would allow this connection to be relayed.
             if !HTTP_PORTS.contains(&target.to.port) && !state.inspects_requests() {
                 self.record.remedy = Some(Remedy::Allow(target.to.to_string()));
             }

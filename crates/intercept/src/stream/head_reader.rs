@@ -27,20 +27,18 @@ impl HeadReader {
         self.socket
     }
 
-    /// The number of these bytes to the end of the head, or all of them.
-    fn take_head(&mut self, bytes: &[u8]) -> usize {
+    /// The number of these bytes to the end of the head, or all of them; and whether the line is empty after them.
+    fn find_end(&self, bytes: &[u8]) -> (usize, bool) {
+        let mut is_line_empty = self.is_line_empty;
         for (index, byte) in bytes.iter().enumerate() {
-            let ends_head = *byte == b'\n' && self.is_line_empty;
-            self.is_line_empty = match byte {
-                b'\n' => !ends_head,
-                b'\r' => self.is_line_empty,
-                _ => false,
-            };
-            if ends_head {
-                return index + 1;
+            match byte {
+                b'\n' if is_line_empty => return (index + 1, false),
+                b'\n' => is_line_empty = true,
+                b'\r' => {}
+                _ => is_line_empty = false,
             }
         }
-        bytes.len()
+        (bytes.len(), is_line_empty)
     }
 }
 
@@ -54,9 +52,11 @@ impl AsyncRead for HeadReader {
         let room = buffer.remaining().min(PEEK_SIZE);
         let mut peek = ReadBuf::new(peeked.get_mut(..room).unwrap_or_default());
         ready!(self.socket.poll_peek(cx, &mut peek))?;
-        let len = self.take_head(peek.filled());
+        let (len, is_line_empty) = self.find_end(peek.filled());
         let mut head = buffer.take(len);
+        // Pending if the task has used up its budget (tokio::task::coop), although there are bytes: they are peeked again.
         ready!(Pin::new(&mut self.socket).poll_read(cx, &mut head))?;
+        self.is_line_empty = is_line_empty;
         let read = head.filled().len();
         buffer.put_slice(peek.filled().get(..read).unwrap_or_default());
         Poll::Ready(Ok(()))

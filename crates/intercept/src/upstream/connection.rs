@@ -62,7 +62,7 @@ impl ConnectionInfo {
     }
 }
 
-/// A tunnel to an origin, which counts against the connection cap until `about` is dropped.
+/// A tunnel to an origin, which counts against the connection cap until `info` is dropped.
 #[derive(Debug)]
 pub struct OpenTunnel {
     pub(crate) socket: TcpStream,

@@ -17,7 +17,8 @@ use crate::host::HostPort;
 use crate::request::via;
 use crate::stream::head_reader::HeadReader;
 
-/// An HTTP proxy. It is sent a CONNECT for each connection with TLS, and requests in absolute form for `http`.
+/// An HTTP proxy. It is sent a CONNECT for each tunnel and each connection with TLS, and other requests in absolute
+/// form.
 #[derive(Clone)]
 pub struct UpstreamProxy {
     host_port: HostPort,

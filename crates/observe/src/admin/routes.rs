@@ -41,7 +41,8 @@ impl<H: Health> AdminServer<H> {
             }
             (&Method::DELETE, Via::UnixSocket(peer)) => self.delete(&request, peer).await,
             (&Method::PUT, Via::UnixSocket(peer)) => self.put(request, peer).await,
-            _ => method_not_allowed(),
+            (_, Via::Network) => method_not_allowed("GET, HEAD"),
+            (_, Via::UnixSocket(_)) => method_not_allowed("GET, HEAD, PUT, DELETE"),
         }
     }
 
@@ -251,9 +252,13 @@ fn too_many_streams() -> AdminResponse {
     full_response(StatusCode::SERVICE_UNAVAILABLE, TEXT, text)
 }
 
-fn method_not_allowed() -> AdminResponse {
-    let mut response = plain(StatusCode::METHOD_NOT_ALLOWED, "use GET or HEAD\n");
-    let allowed = HeaderValue::from_static("GET, HEAD");
+fn method_not_allowed(allowed: &'static str) -> AdminResponse {
+    let mut response = full_response(
+        StatusCode::METHOD_NOT_ALLOWED,
+        TEXT,
+        format!("use one of {allowed}\n"),
+    );
+    let allowed = HeaderValue::from_static(allowed);
     response.headers_mut().insert(header::ALLOW, allowed);
     response
 }

@@ -96,8 +96,8 @@ impl ServerSide {
         }
         match probe_egress(Backend::new(backend, Transport::Tcp), mark, client) {
             Ok(Some(seen)) if seen.source == client => Ok(()),
-            Err(error) => Err(Failure::Local(error)),
-            Ok(_) => Err(Failure::SourceTranslated {
+            // Only a listener was found, so the client is another one for it, whatever the probe tells.
+            _ => Err(Failure::SourceTranslated {
                 client,
                 target: backend,
             }),

@@ -1,5 +1,6 @@
 //! The listening UDP sockets of all workers, before they serve.
 
+use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -147,8 +148,10 @@ impl UdpListeners {
         (mut state, sockets): ReceivedState,
         new_index: &[usize],
     ) -> Result<(), RestoreError> {
-        if state.sessions.len() != sockets.len() {
-            return Err(RestoreError::MissingSocket);
+        match sockets.len().cmp(&state.sessions.len()) {
+            Ordering::Less => return Err(RestoreError::MissingSocket),
+            Ordering::Greater => return Err(RestoreError::UnknownIndex),
+            Ordering::Equal => {}
         }
         self.restored.resize_with(self.by_worker.len(), Vec::new);
         let restored = self.restored.get_mut(worker);

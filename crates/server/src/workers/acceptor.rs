@@ -111,11 +111,13 @@ impl<S: Serve> Acceptor<S> {
     /// many connections as there are permits now, the rest by [`Acceptor::accept`]. If another process holds the socket
     /// too, the backlog is left to that process.
     pub(crate) fn close(&mut self, id: ListenerId) {
-        let tokens = tokens_of(id).take_while(|token| self.listeners.contains_key(token));
-        for token in tokens.collect::<Vec<_>>() {
-            if let Some(listener) = self.listeners.remove(&token) {
-                self.drain(listener);
-            }
+        let closed: Vec<_> = self
+            .listeners
+            .extract_if(|_, listener| listener.id == id)
+            .map(|(_, listener)| listener)
+            .collect();
+        for listener in closed {
+            self.drain(listener);
         }
     }
 

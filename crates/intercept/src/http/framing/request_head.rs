@@ -181,7 +181,7 @@ impl RequestHead {
         let target = words.next().and_then(|target| {
             check_controls(target).ok()?;
             let target = encode_target(target).unwrap_or_else(|| target.to_vec());
-            let is_valid = target.len() < MAX_REQUEST_HEAD
+            let is_valid = target.len() <= MAX_SUBSTITUTED_TARGET
                 && !target.contains(&b'\t')
                 && check_target(&target).is_ok();
             is_valid.then_some(target)
@@ -199,11 +199,15 @@ impl RequestHead {
                     && split_header(line).is_ok_and(|(name, _)| is_kept(name))
             })
             .take(KEPT_HEADERS.len());
+        let room = MAX_REQUEST_HEAD - CLOSE.len();
         for line in kept {
+            if head.len() + line.len() + b"\r\n".len() > room {
+                continue;
+            }
             head.extend_from_slice(line);
             head.extend_from_slice(b"\r\n");
         }
-        head.extend_from_slice(b"Connection: close\r\n\r\n");
+        head.extend_from_slice(CLOSE);
         head
     }
 }
@@ -389,4 +393,8 @@ pub(crate) const MAX_REQUEST_HEAD: usize = 64 * 1024;
 pub(crate) const MAX_REQUEST_HEADERS: usize = 200;
 /// Bytes of a request target: the most that [`Uri`] accepts.
 const MAX_TARGET: usize = u16::MAX as usize - 1;
+/// The end of a substitute.
+const CLOSE: &[u8] = b"Connection: close\r\n\r\n";
+/// A longer target is left out of a substitute, which hyper refuses if it is longer than [`MAX_REQUEST_HEAD`].
+const MAX_SUBSTITUTED_TARGET: usize = MAX_REQUEST_HEAD / 2;
 const KEPT_HEADERS: [&[u8]; 4] = [b"host", b"accept", b"content-type", b"user-agent"];

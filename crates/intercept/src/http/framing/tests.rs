@@ -202,16 +202,16 @@ fn refused_head_is_replaced_by_one_that_can_be_answered() {
         pass(sent, sent.len()),
         "GET /a HTTP/1.1\r\nHost: a.test\r\nAccept: text/html\r\nConnection: close\r\n\r\n"
     );
-    // It is too long only once it is encoded.
+    // It is too long only once its target is encoded.
     let long = [
-        "GET /",
-        &"<".repeat(40_000),
+        "PUT /",
+        &"<".repeat(21_840),
         " HTTP/1.1\r\nHost: a.test\r\n\r\n",
     ]
     .concat();
     assert_eq!(
         pass(long.as_bytes(), long.len()),
-        "GET / HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n"
+        "PUT / HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n"
     );
     for garbage in [
         &b"\x16\x03\x01"[..],

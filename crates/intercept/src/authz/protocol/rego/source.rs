@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::authz::config::error::ConfigError;
 
-/// The location of a policy and its rule: `FILE` or `DIR`, with `#PACKAGE/RULE` if not the only package is meant.
+/// The location of a policy and its rule: `FILE` or `DIR`, with `#PACKAGE/RULE` for a single rule, or one of several packages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PolicyPath {
     path: PathBuf,
