@@ -200,3 +200,29 @@ fn ask_without_a_terminal_is_wrong_usage() {
         assert_fails(&output, 2, &["no terminal to ask on"]);
     }
 }
+
+/// A list of answers is not one of permissions: without questions nothing is allowed by it, and `--check-list`, which excludes
+/// `--ask`, on the command line or in the file, allows what its own list has.
+#[test]
+fn ask_list_allows_nothing_by_itself() {
+    let rig = JailRig::new();
+    let scratch = rig.scratch();
+    let listed = scratch.write("listed", "a.test\n");
+    let answers = scratch.path_text("answers");
+    let check = ["--check-list", &listed];
+    for options in [
+        vec!["--check-list", &listed, "--ask-list", &answers],
+        vec!["--learn", &listed, "--ask-list", &answers],
+        vec!["--ask-list", &answers],
+    ] {
+        let output = rig.run(User::Root, &options, "true");
+        assert_fails(&output, 2, &["--ask-list"]);
+    }
+    let config = scratch.write(
+        "asking.toml",
+        &format!("[jail]\nask = true\nask-list = \"{answers}\"\n"),
+    );
+    let options = [&["--config", &config], &check[..]].concat();
+    let output = rig.run(User::Root, &options, "$CURL https://b.test/");
+    assert_eq!(output.status.code(), Some(122), "{output:?}");
+}

@@ -195,7 +195,7 @@ fn names_of_values_tell_whether_they_have_a_path() {
     assert_paths_are_named::<Policy>();
 }
 
-/// A value that looks like an option is reported as it was as_word_and_line.
+/// A value that looks like an option is reported as it was written.
 #[test]
 fn values_are_reported_unchanged() {
     let text = "trust = [\"@/etc/my--lists/x\"]\naddress = [\"127.0.0.1:1\"]\n";

@@ -17,7 +17,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout, timeout_at};
 
-/// The state of each file at the time it was read; `None` if it did not exist.
+/// The state of each file at the time it was read; `None` where stat(2) failed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Fingerprints(BTreeMap<PathBuf, Option<Fingerprint>>);
 
@@ -173,7 +173,7 @@ impl FileWatch {
         }
     }
 
-    /// Watches other directories if a missing one has appeared or one was replaced. Returns whether it did: then a file may
+    /// Watches other directories if a missing one has appeared, or a symbolic link leads elsewhere. Returns whether it did: then a file may
     /// have changed before its directory was watched.
     async fn follow_directories(&mut self) -> bool {
         let read = self.read.clone();

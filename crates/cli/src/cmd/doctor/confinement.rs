@@ -223,6 +223,10 @@ pub(super) fn is_peername(pid: u32) -> Option<bool> {
 
 /// The profile of a process, such as `peername-service (enforce)`.
 fn apparmor_label(pid: u32) -> String {
+    // Without AppArmor `current` has the label of another security module.
+    if !is_apparmor_enabled() {
+        return "not available".to_owned();
+    }
     ["apparmor/current", "current"]
         .into_iter()
         .find_map(|file| fs::read_to_string(format!("/proc/{pid}/attr/{file}")).ok())

@@ -117,7 +117,8 @@ impl Fragment {
         }
     }
 
-    /// Finds the file by the name, which may be an alias, or the first of several; `None` if the last one leads to no file.
+    /// Finds the file by the name, which may be an alias, or the first of several; `None` if no file has the name, or too
+    /// many aliases lead to it.
     fn resolve(root: &Path, name: &str) -> Option<Self> {
         let mut files: Vec<_> = iter::successors(find_file(root, name), |file| {
             find_file(root, &alias_target(root, file)?)

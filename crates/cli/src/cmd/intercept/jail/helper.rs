@@ -1,6 +1,7 @@
 //! The helper process of `--ask` and `--learn`: outside of the jail, and not confined as the interceptor is.
 
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::time::Duration;
 
 use peername_daemon::usage::Usage;
@@ -14,7 +15,7 @@ use peername_sys::resolve;
 
 use super::approval::{Answer, Mode, Question};
 use super::ask::{self, Program};
-use super::learn::{LearnedList, LearningNetwork};
+use super::learn::{LearnedList, LearningNetwork, ListKind};
 use super::options::Args;
 
 /// What the helper is started with.
@@ -35,16 +36,19 @@ impl Helper {
     ///
     /// There is no terminal, or the list can't be read or written.
     pub(super) fn new(args: &Args) -> Result<Option<Self>, Usage> {
-        let list = open_list(args)?;
         let Some(timeout) = args.answer_timeout() else {
-            return Ok(list.map(Self::Learn));
+            let list = args.learn.as_deref();
+            let list = list.map(|path| open_list(args, ListKind::Learned, path));
+            return Ok(list.transpose()?.map(Self::Learn));
         };
         let terminal = Terminal::open()
             .map_err(|error| Usage(format!("--ask: there is no terminal to ask on: {error}")))?;
+        let list = args.ask_list.as_deref();
+        let list = list.map(|path| open_list(args, ListKind::Answered, path));
         Ok(Some(Self::Ask {
             terminal,
             timeout,
-            list,
+            list: list.transpose()?,
         }))
     }
 
@@ -70,7 +74,7 @@ impl Helper {
                     serve(&channel, |question| {
                         let answer = ask::ask(&mut terminal, program, timeout, &channel, question);
                         if let (Answer::Always, Some(list)) = (answer, &list) {
-                            add(list, "--ask-list", question);
+                            add(list, question);
                         }
                         answer
                     })
@@ -78,7 +82,7 @@ impl Helper {
             }
             Self::Learn(list) => fork::spawn_detached([helper_end], |[channel]| {
                 serve(&channel, |question| {
-                    if add(&list, "--learn", question) {
+                    if add(&list, question) {
                         Answer::Always
                     } else {
                         Answer::Unanswered
@@ -90,32 +94,29 @@ impl Helper {
     }
 }
 
-/// Opens the list of `--learn` or `--ask-list`.
-fn open_list(args: &Args) -> Result<Option<LearnedList>, Usage> {
-    let (option, path) = match (&args.learn, &args.ask_list) {
-        (Some(path), _) => ("--learn", path),
-        (None, Some(path)) => ("--ask-list", path),
-        (None, None) => return Ok(None),
-    };
-    let ports = args.jail_ports(None)?;
+/// Opens the list of `--learn` or `--ask-list`. Ports that rules of this run open are opened for the list, too.
+fn open_list(args: &Args, kind: ListKind, path: &Path) -> Result<LearnedList, Usage> {
+    let rules = args.intercept().access_rules()?;
+    let ports = args.jail_ports(rules.as_deref())?;
     let network = LearningNetwork {
         allowed: args.intercept().allowed_destinations(),
         relayed: TunnelledDestination::access_rules(&ports.tunnelled),
         http_ports: ports.opened,
         resolve: |name| resolve::lookup(name).unwrap_or_default(),
     };
-    LearnedList::open(path, &args.command, args.kept_options(), network)
-        .map(Some)
-        .map_err(|error| {
-            let error = with_causes(&error);
-            Usage(format!("{option} {}: {error}", path.display()))
-        })
+    LearnedList::open(kind, path, &args.command, args.kept_options(), network).map_err(|error| {
+        let (option, error) = (kind.option(), with_causes(&error));
+        Usage(format!("{option} {}: {error}", path.display()))
+    })
 }
 
-/// Adds a destination to the list of this option; an error is reported. Returns whether the list has it now.
-fn add(list: &LearnedList, option: &str, question: &Question) -> bool {
+/// Adds a destination to a list; an error is reported. Returns whether the list has it now.
+fn add(list: &LearnedList, question: &Question) -> bool {
     list.add(&question.to)
-        .inspect_err(|error| eprintln!("peername: the list of {option}: {}", with_causes(error)))
+        .inspect_err(|error| {
+            let option = list.kind().option();
+            eprintln!("peername: the list of {option}: {}", with_causes(error));
+        })
         .is_ok()
 }
 

@@ -1,4 +1,5 @@
-//! The list of `--learn`: the hosts and ports that a program has asked for, as rules of `--allow @FILE`.
+//! The lists of `--learn` and `--ask-list`: the hosts and ports that a program has asked for, or that were answered `always`,
+//! as rules of `--allow @FILE`.
 //!
 //! The file is rewritten for each rule that is added, before the request goes on, so it is complete however the program exits.
 //! Before each write the file is read again, so lines that were added in the meantime are kept.
@@ -22,12 +23,31 @@ use peername_intercept::host::HostPort;
 use crate::publish::replace_file;
 use comment::{as_comment, is_printable};
 pub(super) use list_file::NOT_PUBLIC;
-use list_file::{HEADER, ListFile, RuleLine};
+use list_file::{ListFile, RuleLine};
 use needed_rule::NeededRule;
 pub(super) use needed_rule::{LearningNetwork, is_refused_by_default};
 
+/// What a list has.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum ListKind {
+    /// What the program asked for (`--learn`).
+    Learned,
+    /// What was answered `always` (`--ask-list`).
+    Answered,
+}
+
+impl ListKind {
+    pub(super) fn option(self) -> &'static str {
+        match self {
+            Self::Learned => "--learn",
+            Self::Answered => "--ask-list",
+        }
+    }
+}
+
 /// The file, and the run that it is written for.
 pub(super) struct LearnedList {
+    kind: ListKind,
     path: PathBuf,
     /// The program and its arguments, as a comment.
     command: String,
@@ -43,6 +63,7 @@ impl LearnedList {
     ///
     /// The file has a line that is no rule, or can't be read or written.
     pub(super) fn open(
+        kind: ListKind,
         path: &Path,
         command: &[OsString],
         options: Vec<String>,
@@ -54,6 +75,7 @@ impl LearnedList {
             resolved => resolved,
         };
         let list = Self {
+            kind,
             path: resolved?,
             command: as_comment(command),
             options,
@@ -66,6 +88,10 @@ impl LearnedList {
         }
         drop(lock);
         Ok(list)
+    }
+
+    pub(super) fn kind(&self) -> ListKind {
+        self.kind
     }
 
     /// Adds the rule that allows this destination, unless the list has one already.
@@ -112,10 +138,16 @@ impl LearnedList {
         let now = humantime::format_rfc3339_seconds(SystemTime::now());
         let command = &self.command;
         let options = self.next_options(file);
-        let mut text = format!(
-            "{HEADER}what this command and the programs that it started asked for, {now}\n\
-             {HEADER}use it: peername jail {options} -- {command}\n"
-        );
+        let mut text = match self.kind {
+            ListKind::Learned => format!(
+                "# --learn: what this command and the programs that it started asked for, {now}\n\
+                 # --learn: use it: peername jail {options} -- {command}\n"
+            ),
+            ListKind::Answered => format!(
+                "# --ask-list: what was answered `always`, {now}\n\
+                 # --ask-list: use it with {options}\n"
+            ),
+        };
         let mut push = |line: &str| {
             text.push_str(line);
             text.push('\n');
@@ -181,6 +213,7 @@ mod tests {
     use peername_intercept::authz::AccessRules;
     use peername_server::destination_list::AllowedDestination;
 
+    use super::list_file::is_header;
     use super::*;
 
     fn network() -> LearningNetwork {
@@ -216,7 +249,7 @@ mod tests {
         // The second option would end the line of the comment.
         let options = ["--extra-ca root.pem", "--extra-ca 'a\nevil.test'"];
         let options = options.map(str::to_owned).to_vec();
-        let list = LearnedList::open(&path, &command, options, network());
+        let list = LearnedList::open(ListKind::Learned, &path, &command, options, network());
         let result = list.map_err(|error| with_causes(&error)).map(|list| {
             for to in asked {
                 list.add(&HostPort::parse(to).unwrap()).unwrap();
@@ -234,9 +267,7 @@ mod tests {
     }
 
     fn without_header(text: &str) -> Vec<&str> {
-        text.lines()
-            .filter(|line| !line.starts_with(HEADER))
-            .collect()
+        text.lines().filter(|line| !is_header(line)).collect()
     }
 
     /// Each run reads the list, adds a rule and replaces the file.
@@ -247,7 +278,9 @@ mod tests {
             for run in ["a", "b"] {
                 let path = &path;
                 scope.spawn(move || {
-                    let list = LearnedList::open(path, &[], Vec::new(), network()).unwrap();
+                    let list =
+                        LearnedList::open(ListKind::Answered, path, &[], Vec::new(), network())
+                            .unwrap();
                     for number in 0..20 {
                         let to = format!("{run}{number}.test:443");
                         list.add(&HostPort::parse(&to).unwrap()).unwrap();

@@ -93,7 +93,7 @@ fn explain_learn(error: &clap::Error) -> Option<String> {
     };
     let names_learn = option != prior && (option.contains("--learn") || prior.contains("--learn"));
     names_learn.then(|| {
-        "--learn allows everything, and lists it: it goes without --allow, --deny, --check, --check-list and --ask\n\
+        "--learn allows everything, and lists it: it goes without --allow, --deny, --check, --check-list, --ask and --ask-list\n\
          `peername jail --learn FILE -- CMD` adds to a FILE that exists; `peername jail --allow @FILE -- CMD` applies it"
             .to_owned()
     })

@@ -53,7 +53,7 @@ impl ListFile {
                 });
             } else if line.starts_with(NOT_PUBLIC) {
                 file.not_public.push(line.to_owned());
-            } else if !line.is_empty() && !line.starts_with(HEADER) {
+            } else if !line.is_empty() && !is_header(line) {
                 comments.push(line.to_owned());
             }
         }
@@ -63,8 +63,13 @@ impl ListFile {
     }
 }
 
-/// The beginning of the lines that are written anew each time.
-pub(super) const HEADER: &str = "# --learn: ";
+/// Whether a line is one of those that are written anew each time.
+pub(super) fn is_header(line: &str) -> bool {
+    ["# --learn: ", "# --ask-list: "]
+        .into_iter()
+        .any(|beginning| line.starts_with(beginning))
+}
+
 /// The beginning of comments for addresses that are not public, which are refused while learning.
 pub(in crate::cmd::intercept::jail) const NOT_PUBLIC: &str =
     "# not public, remove this beginning to allow: ";
