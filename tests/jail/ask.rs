@@ -223,6 +223,6 @@ fn ask_list_allows_nothing_by_itself() {
         &format!("[jail]\nask = true\nask-list = \"{answers}\"\n"),
     );
     let options = [&["--config", &config], &check[..]].concat();
-    let output = rig.run(User::Root, &options, "$CURL https://b.test/");
+    let output = rig.run(User::Root, &options, "curl -sS https://b.test/");
     assert_eq!(output.status.code(), Some(122), "{output:?}");
 }
