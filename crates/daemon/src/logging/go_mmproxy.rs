@@ -47,7 +47,9 @@ impl GoMmproxyFormat {
     }
 
     fn connection(self, fields: &Fields) -> Option<Pairs> {
-        let error = error_phrase(&fields.text("outcome"), &fields.text("error"));
+        let outcome = fields.text("outcome");
+        let error =
+            (!is_regular_end(&outcome)).then(|| error_text(&outcome, &fields.text("error")));
         if error.is_none() && self.verbose < 2 {
             return None;
         }
@@ -176,7 +178,7 @@ fn dropped(fields: &Fields) -> Pairs {
     let cause = message
         .strip_prefix("datagram dropped: ")
         .unwrap_or(&message);
-    let error = error_phrase(&fields.text("reason"), cause).unwrap_or_else(|| cause.to_owned());
+    let error = error_text(&fields.text("reason"), cause);
     let mut pairs = vec![
         ("msg".to_owned(), json!("dropping datagram")),
         ("listenerNum".to_owned(), json!(listener_number())),
@@ -188,28 +190,73 @@ fn dropped(fields: &Fields) -> Pairs {
     pairs
 }
 
-/// Returns go-mmproxy's phrase for the outcome of a connection, followed by peername's error; `None` if the connection did not
-/// fail.
-fn error_phrase(outcome: &str, error: &str) -> Option<String> {
-    let phrase = match outcome {
-        "finished" | "idle" | "unanswered" | "evicted" | "stopped" | "cut" => return None,
-        "reset" => return Some("connection broken: connection reset by peer".to_owned()),
+/// Whether an outcome is no error: the connection ended in order, or this process or its operator ended it.
+fn is_regular_end(outcome: &str) -> bool {
+    matches!(
+        outcome,
+        "finished"
+            | "idle"
+            | "unanswered"
+            | "evicted"
+            | "stopped"
+            | "cut"
+            | "closed_by_admin"
+            | "access_revoked"
+    )
+}
+
+/// Returns the text of an error: go-mmproxy's phrase for the code, if it has one, followed by peername's error.
+fn error_text(code: &str, error: &str) -> String {
+    match phrase(code) {
+        Some(phrase) if error.is_empty() => phrase.to_owned(),
+        Some(phrase) => format!("{phrase}: {error}"),
+        None => error.to_owned(),
+    }
+}
+
+/// Returns go-mmproxy's phrase for the outcome of a connection or the reason of a dropped datagram. `None` where each of its
+/// phrases would be wrong: a datagram that is dropped after its header was read and without an attempt to reach the backend, or
+/// that can't be sent.
+fn phrase(code: &str) -> Option<&'static str> {
+    let is_of_kind = |kinds: &[&str]| kinds.iter().any(|kind| code.starts_with(kind));
+    Some(match code {
+        "reset" => "connection broken: connection reset by peer",
         "socket_destroyed" | "unwatched" => "connection broken",
         "untrusted_peer" => "connection origin not in allowed subnets",
-        "header_timeout" | "closed_without_header" | "header_truncated" | "downstream_reset" => {
-            "failed to read PROXY header"
-        }
+        "too_many_pending"
+        | "header_timeout"
+        | "closed_without_header"
+        | "header_truncated"
+        | "downstream_reset" => "failed to read PROXY header",
         "no_header" | "v1_on_datagram" => "failed to parse PROXY header: PROXY header missing",
-        header
-            if MALFORMED_HEADER
-                .iter()
-                .any(|prefix| header.starts_with(prefix)) =>
-        {
-            "failed to parse PROXY header"
-        }
-        _ => "failed to establish backend connection",
-    };
-    Some(format!("{phrase}: {error}"))
+        "truncated"
+        | "tlv_overrun"
+        | "unique_id_length"
+        | "ssl_structure"
+        | "header_too_long"
+        | "too_many_tlvs"
+        | "header_without_address"
+        | "header_without_client"
+        | "header_deviation"
+        | "datagram_transport"
+        | "stream_transport" => "failed to parse PROXY header",
+        _ if is_of_kind(&["v1_", "v2_", "crc32c_", "spp_"]) => "failed to parse PROXY header",
+        "listener_closed"
+        | "client_denied"
+        | "client_not_allowed"
+        | "tlv_missing"
+        | "tlv_mismatch"
+        | "too_many_connections"
+        | "no_target"
+        | "reply_path"
+        | "port_taken"
+        | "connect_refused"
+        | "connect_timeout"
+        | "header_unwritable"
+        | "local_error" => NOT_ESTABLISHED,
+        _ if is_of_kind(&["source_", "destination_"]) => NOT_ESTABLISHED,
+        _ => return None,
+    })
 }
 
 /// The number of the worker, from the name of its thread.
@@ -219,19 +266,7 @@ fn listener_number() -> u32 {
     number.and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
-/// Prefixes of the outcomes that mean a malformed header.
-const MALFORMED_HEADER: [&str; 10] = [
-    "v1_",
-    "v2_",
-    "tlv_",
-    "unique_id_",
-    "ssl_",
-    "crc32c_",
-    "spp_",
-    "truncated",
-    "header_too_long",
-    "datagram_transport",
-];
+const NOT_ESTABLISHED: &str = "failed to establish backend connection";
 
 #[cfg(test)]
 mod tests {
@@ -293,23 +328,111 @@ mod tests {
     }
 
     #[test]
+    fn end_by_the_operator_is_no_error() {
+        for outcome in ["closed_by_admin", "access_revoked"] {
+            let event = [
+                ("message", json!("connection ended")),
+                ("outcome", json!(outcome)),
+            ];
+            assert!(lines(1, &event).is_empty(), "{outcome}");
+            let closing = r#"msg="connection closing" listenerNum=0 protocol="TCP""#;
+            assert_eq!(lines(2, &event), [closing], "{outcome}");
+        }
+    }
+
+    #[test]
     fn errors_have_the_phrases_of_go_mmproxy() {
-        let table = [
-            ("no_header", "PROXY header missing"),
-            ("v2_length", "failed to parse PROXY header: "),
-            ("header_timeout", "failed to read PROXY header: "),
-            ("untrusted_peer", "connection origin not in allowed subnets"),
-            ("reset", "connection broken"),
+        for (code, expected) in [
+            (
+                "no_header",
+                "failed to parse PROXY header: PROXY header missing: x",
+            ),
+            ("v2_length", "failed to parse PROXY header: x"),
+            ("too_many_tlvs", "failed to parse PROXY header: x"),
+            ("header_without_address", "failed to parse PROXY header: x"),
+            ("header_without_client", "failed to parse PROXY header: x"),
+            ("header_deviation", "failed to parse PROXY header: x"),
+            ("header_timeout", "failed to read PROXY header: x"),
+            ("too_many_pending", "failed to read PROXY header: x"),
+            (
+                "untrusted_peer",
+                "connection origin not in allowed subnets: x",
+            ),
             ("unwatched", "connection broken: x"),
             ("socket_destroyed", "connection broken: x"),
-            ("connect_timeout", "failed to establish backend connection"),
-            ("source_multicast", "failed to establish backend connection"),
+            (
+                "connect_timeout",
+                "failed to establish backend connection: x",
+            ),
+            (
+                "source_multicast",
+                "failed to establish backend connection: x",
+            ),
+            ("tlv_missing", "failed to establish backend connection: x"),
+            ("stranger", "x"),
+        ] {
+            assert_eq!(error_text(code, "x"), expected, "{code}");
+        }
+        let reset = "connection broken: connection reset by peer";
+        assert_eq!(error_text("reset", ""), reset);
+    }
+
+    #[test]
+    fn dropped_datagram_without_a_phrase_has_its_cause() {
+        let event = [
+            ("message", json!("datagram dropped: send buffer full")),
+            ("reason", json!("send_buffer_full")),
+            ("peer", json!("10.0.0.1:5")),
         ];
-        for (outcome, phrase) in table {
-            assert!(
-                error_phrase(outcome, "x").unwrap().contains(phrase),
-                "{outcome}"
-            );
+        let expected = r#"msg="dropping datagram" listenerNum=0 protocol="UDP" frontendRemoteAddr="10.0.0.1:5" error="send buffer full""#;
+        assert_eq!(lines(0, &event), [expected]);
+    }
+
+    const LOGS: &str = include_str!("../../../../docs/logs.md");
+    const UDP: &str = include_str!("../../../../docs/udp.md");
+
+    /// The codes in the first column of the table below a heading.
+    fn first_column<'page>(page: &'page str, heading: &str) -> Vec<&'page str> {
+        let (_, section) = page.split_once(heading).expect(heading);
+        let (section, _) = section.split_once("\n#").unwrap_or((section, ""));
+        section
+            .lines()
+            .filter_map(|line| line.strip_prefix("| `"))
+            .filter_map(|row| row.split(" | ").next())
+            .flat_map(|cell| cell.trim_end_matches('`').split("`, `"))
+            .collect()
+    }
+
+    /// A new code has to be classified. The black-box tests verify that the pages list all codes.
+    #[test]
+    fn every_documented_code_is_classified() {
+        let without_phrase = [
+            "header_only",
+            "receive_buffer_full",
+            "send_buffer_full",
+            "unsendable",
+            "longer_than_buffer",
+            "flow_changed",
+            "too_large",
+            "unreachable",
+            "reply_without_header",
+            "stranger",
+            "kernel",
+            "session_evicted",
+            "stopping",
+        ];
+        let outcomes = first_column(LOGS, "### Outcomes");
+        let drops = first_column(UDP, "## Drop reasons");
+        assert!(
+            outcomes.len() > 50 && drops.len() > 15,
+            "{outcomes:?} {drops:?}"
+        );
+        let patterns = ["…", "source_…"];
+        let codes = outcomes.into_iter().chain(drops);
+        for code in codes.filter(|code| !patterns.contains(code)) {
+            let has_phrase = phrase(code).is_some();
+            let is_silent = is_regular_end(code) || without_phrase.contains(&code);
+            assert_ne!(has_phrase, is_silent, "{code}");
         }
     }
 }
