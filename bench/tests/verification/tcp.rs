@@ -8,8 +8,7 @@ use std::thread;
 
 use super::{assert_fails, assert_passes, error_message};
 
-/// The first echo on a connection belongs to its opening; faults begin after it, where only the workload itself can
-/// detect them.
+/// The length of a message. The first one on a connection opens it.
 const OPENING_BYTES: usize = 64;
 
 #[test]
@@ -30,39 +29,45 @@ fn correct_backend_passes() {
 
 #[test]
 fn flipped_bit_fails() {
-    let target = serve(|stream| echo_with(stream, |bytes| bytes[7] ^= 0x10));
     for workload in WORKLOADS {
-        assert_fails(workload, &load(workload, target), "byte 7 came back as");
+        let opening = opening_messages(workload);
+        let target = serve(move |stream| echo_with(stream, opening, |bytes| bytes[7] ^= 0x10));
+        let output = load(workload, target);
+        let good = opening * OPENING_BYTES;
+        let words = format!("after {good} good bytes: byte 7 came back as");
+        assert_fails(workload, &output, &words);
     }
 }
 
 #[test]
 fn repeated_message_fails() {
-    let target = serve(|stream| {
-        let mut first = None;
-        echo_with(stream, move |bytes| {
-            let first = first.get_or_insert_with(|| bytes.to_vec());
-            bytes.copy_from_slice(first);
-        });
-    });
     for workload in ["pingpong", "bulk"] {
+        let opening = opening_messages(workload);
+        let target = serve(move |stream| {
+            let mut first = None;
+            echo_with(stream, opening, move |bytes| {
+                let first = first.get_or_insert_with(|| bytes.to_vec());
+                bytes.copy_from_slice(first);
+            });
+        });
         assert_fails(workload, &load(workload, target), "came back as");
     }
 }
 
 #[test]
 fn echo_on_the_wrong_connection_fails() {
-    let last = Arc::new(Mutex::new([0; OPENING_BYTES]));
-    let target = serve(move |stream| {
-        let last = Arc::clone(&last);
-        echo_with(stream, move |bytes| {
-            let mut last = last.lock().unwrap();
-            let mine: [u8; OPENING_BYTES] = (&*bytes).try_into().unwrap();
-            bytes.copy_from_slice(&*last);
-            *last = mine;
-        });
-    });
     for workload in ["pingpong", "churn"] {
+        let opening = opening_messages(workload);
+        let last = Arc::new(Mutex::new(None));
+        let target = serve(move |stream| {
+            let last = Arc::clone(&last);
+            echo_with(stream, opening, move |bytes| {
+                let previous = last.lock().unwrap().replace(bytes.to_vec());
+                if let Some(previous) = previous {
+                    bytes.copy_from_slice(&previous);
+                }
+            });
+        });
         assert_fails(workload, &load(workload, target), "came back as");
     }
 }
@@ -130,11 +135,22 @@ fn serve(handle: impl Fn(TcpStream) + Clone + Send + 'static) -> SocketAddr {
     address
 }
 
-/// Echoes messages of the opening's size, each altered by `spoil`.
-fn echo_with(mut stream: TcpStream, mut spoil: impl FnMut(&mut [u8])) {
+/// The number of messages on a connection before the measured interval. The backend leaves them unaltered, so that only the
+/// workload itself can detect the faults. `churn` measures the opening, too.
+fn opening_messages(workload: &str) -> usize {
+    usize::from(workload != "churn")
+}
+
+/// Echoes messages of the opening's size. Each that follows the first `opening` messages is altered by `spoil`.
+fn echo_with(mut stream: TcpStream, opening: usize, mut spoil: impl FnMut(&mut [u8])) {
     let mut bytes = [0; OPENING_BYTES];
-    while stream.read_exact(&mut bytes).is_ok() {
-        spoil(&mut bytes);
+    for number in 0.. {
+        if stream.read_exact(&mut bytes).is_err() {
+            return;
+        }
+        if number >= opening {
+            spoil(&mut bytes);
+        }
         if stream.write_all(&bytes).is_err() {
             return;
         }
