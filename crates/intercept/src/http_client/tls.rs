@@ -36,7 +36,8 @@ impl Credentials {
 }
 
 impl ClientTls {
-    /// Builds a configuration.
+    /// Builds a configuration. Leaves out roots that can't be parsed: this host may have some. The reader of files that an
+    /// operator lists refuses them.
     ///
     /// # Errors
     ///

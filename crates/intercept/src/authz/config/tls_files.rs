@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use peername_sys::fs::text_file;
+use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
@@ -32,7 +33,7 @@ impl CheckTlsFiles<'_> {
             paths => Credentials {
                 roots: paths
                     .iter()
-                    .map(|path| certificates("--check-ca", path))
+                    .map(|path| authorities(path))
                     .collect::<Result<Vec<_>, _>>()?
                     .concat(),
                 chain: Vec::new(),
@@ -46,6 +47,20 @@ impl CheckTlsFiles<'_> {
         ClientTls::new(credentials)
             .map_err(|error| ConfigError::Tls(format!("--check-cert, --check-key: {error}")))
     }
+}
+
+/// Reads authorities, and refuses a certificate that can't be parsed: [`ClientTls`] leaves such roots out, as this host may have
+/// some, and every check would fail later.
+fn authorities(path: &Path) -> Result<Vec<CertificateDer<'static>>, ConfigError> {
+    let option = "--check-ca";
+    let certificates = certificates(option, path)?;
+    let mut roots = RootCertStore::empty();
+    for certificate in &certificates {
+        roots
+            .add(CertificateDer::from(certificate.as_ref()))
+            .map_err(|error| refuse(option, path, &error))?;
+    }
+    Ok(certificates)
 }
 
 fn certificates(option: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, ConfigError> {
@@ -74,4 +89,28 @@ fn read(option: &str, path: &Path) -> Result<String, ConfigError> {
 
 fn refuse(option: &str, path: &Path, why: &dyn fmt::Display) -> ConfigError {
     ConfigError::Tls(format!("{option} {}: {why}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn authority_that_cannot_be_parsed_is_refused() {
+        let name = format!("peername-check-ca-{}.pem", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let pem = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        fs::write(&path, pem).unwrap();
+        let files = CheckTlsFiles {
+            ca: std::slice::from_ref(&path),
+            identity: None,
+        };
+        let read = files.read();
+        fs::remove_file(&path).unwrap();
+        let error = read.unwrap_err().to_string();
+        let option = format!("--check-ca {}: ", path.display());
+        assert!(error.contains(&option), "{error}");
+    }
 }
