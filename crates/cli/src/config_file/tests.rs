@@ -124,6 +124,7 @@ fn file_and_command_line_have_the_same_verdict() {
     assert_same_verdicts::<Forward>();
     assert_same_verdicts::<Intercept>();
     assert_same_verdicts::<Jail>();
+    assert_same_verdicts::<Policy>();
 }
 
 /// Names of values that are a path, or have one in some forms.
