@@ -1,4 +1,4 @@
-//! Trusted networks (CIDR), and addresses as words: IPv6, with IPv4 mapped into it.
+//! Trusted networks (CIDR), and the 128-bit form of addresses, stored as two `u64`.
 
 use core::net::{IpAddr, Ipv6Addr};
 use core::sync::atomic::{AtomicU64, Ordering};
