@@ -4,7 +4,9 @@ use peername_sys::Errno;
 use peername_sys::process::confine::scopes;
 use peername_sys::process::descriptors;
 use peername_sys::process::namespace::{Unshared, unshare_with_new_user_namespace};
-use peername_sys::seccomp::{JailRules, UnixSockets, confine_calls};
+use peername_sys::seccomp::{
+    UnixSockets, confine_calls_with_mediator, confine_calls_without_mediator,
+};
 
 use crate::JailError;
 use crate::mediator::MediatorChannel;
@@ -16,14 +18,15 @@ use crate::mediator::MediatorChannel;
 ///   no capability that it has or gains applies to either.
 /// - System V IPC and POSIX message queues are those of a namespace of its own.
 /// - It sends no signals to processes outside (Linux 6.12).
-/// - Of the system calls that would reach past its namespaces, it makes none, or its mediator makes them ([`confine_calls`]).
+/// - Of the system calls that would reach past its namespaces, it makes none, or its mediator makes them
+///   ([`confine_calls_with_mediator`]).
 /// - It inherits the descriptors 0, 1 and 2 only: a socket that was opened outside would stay connected to the outside.
 ///
 /// Returns whether Unix sockets are mediated or refused. They are refused if a mediator of an outer jail or of a container
 /// manager exists already, because there can be only one.
 ///
 /// no_new_privs is not set. An ordinary user's user namespace has no other user, so set-user-ID programs gain nothing there;
-/// root's has all users, and they go on to work.
+/// root's has all users, and set-user-ID programs still work.
 ///
 /// # Errors
 ///
@@ -40,18 +43,13 @@ fn confine_to_mediator(
     mediator: MediatorChannel,
     may_mount: bool,
 ) -> Result<UnixSockets, JailError> {
-    let mut rules = JailRules {
-        allows_mounts: may_mount,
-        unix_sockets: UnixSockets::Mediated,
-    };
-    match confine_calls(rules) {
-        Ok(Some(listener)) => return mediator.start(&listener).map(|()| UnixSockets::Mediated),
-        // The kernel gives no listener, as to a process that has one already: nothing can be mediated.
-        Ok(None) => {}
-        Err(error) if error.errno() == Some(Errno::BUSY.raw_os_error()) => {}
-        Err(error) => return Err(JailError::Confine(error)),
+    match confine_calls_with_mediator(may_mount) {
+        Ok(listener) => mediator.start(&listener).map(|()| UnixSockets::Mediated),
+        // An inherited filter has a listener already, and the kernel allows one only: nothing can be mediated.
+        Err(error) if error.errno() == Some(Errno::BUSY.raw_os_error()) => {
+            confine_calls_without_mediator(may_mount).map_err(JailError::Confine)?;
+            Ok(UnixSockets::Refused)
+        }
+        Err(error) => Err(JailError::Confine(error)),
     }
-    rules.unix_sockets = UnixSockets::Refused;
-    confine_calls(rules).map_err(JailError::Confine)?;
-    Ok(UnixSockets::Refused)
 }

@@ -21,7 +21,10 @@ use listener::listener_from;
 pub use call::{AddressBuffer, Endpoint, NotifiedCall};
 pub use deny_io_uring::deny_io_uring;
 pub use filter::{Bypass, Getsockname};
-pub use jail::{AddressArgument, JailRules, MediatedCall, UnixSockets, confine_calls};
+pub use jail::{
+    AddressArgument, MediatedCall, UnixSockets, confine_calls_with_mediator,
+    confine_calls_without_mediator,
+};
 pub use listener::{
     AddFdOutcome, Notification, NotificationListener, NotificationRecord, WaitOutcome,
     has_no_process, is_listener,

@@ -30,11 +30,10 @@ use table::{Check, Decision, GROUPS};
 
 /// What a jailed program may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct JailRules {
+struct JailRules {
     /// Whether the program may make network namespaces, and change mounts in mount namespaces of its own.
-    pub allows_mounts: bool,
-    /// Unix sockets.
-    pub unix_sockets: UnixSockets,
+    allows_mounts: bool,
+    unix_sockets: UnixSockets,
 }
 
 /// How Unix sockets of the program are connected.
@@ -46,34 +45,43 @@ pub enum UnixSockets {
     Refused,
 }
 
-/// Installs the filter on this thread and what it executes, irrevocably. Returns the mediator's end if Unix sockets are
-/// mediated, and `None` if they are refused.
+/// Installs the filter on this thread and what it executes, irrevocably. Unix sockets are mediated. Returns the mediator's end.
+/// `allows_mounts`: whether the program may make network namespaces, and change mounts in mount namespaces of its own.
 ///
 /// # Errors
 ///
-/// EACCES without CAP_SYS_ADMIN over the thread's user namespace, or no_new_privs. EBUSY if Unix sockets are to be mediated
-/// and an inherited filter has a mediator already: there can be only one.
-pub fn confine_calls(rules: JailRules) -> Result<Option<NotificationListener>> {
-    let program = program(rules);
-    match rules.unix_sockets {
-        UnixSockets::Mediated => {
-            const CALL: &str = "seccomp(SECCOMP_FILTER_FLAG_NEW_LISTENER)";
-            // With WAIT_KILLABLE_RECV, a signal does not restart a call that the mediator has received already. Before Linux
-            // 5.19 it does, and the mediator makes the call twice.
-            let flags = SECCOMP_FILTER_FLAG_NEW_LISTENER | WAIT_KILLABLE_RECV;
-            let fd = match install(&program, flags) {
-                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-                    install(&program, SECCOMP_FILTER_FLAG_NEW_LISTENER)
-                }
-                installed => installed,
-            };
-            listener_from(fd.call(CALL)?).map(Some)
+/// EACCES without CAP_SYS_ADMIN over the thread's user namespace, or no_new_privs. EBUSY if an inherited filter has a mediator
+/// already: there can be only one.
+pub fn confine_calls_with_mediator(allows_mounts: bool) -> Result<NotificationListener> {
+    const CALL: &str = "seccomp(SECCOMP_FILTER_FLAG_NEW_LISTENER)";
+    let program = program(JailRules {
+        allows_mounts,
+        unix_sockets: UnixSockets::Mediated,
+    });
+    // With WAIT_KILLABLE_RECV, a signal does not restart a call that the mediator has received already. Before Linux 5.19 it
+    // does, and the mediator makes the call twice.
+    let flags = SECCOMP_FILTER_FLAG_NEW_LISTENER | WAIT_KILLABLE_RECV;
+    let fd = match install(&program, flags) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            install(&program, SECCOMP_FILTER_FLAG_NEW_LISTENER)
         }
-        UnixSockets::Refused => {
-            install(&program, 0).call("seccomp(SECCOMP_SET_MODE_FILTER)")?;
-            Ok(None)
-        }
-    }
+        installed => installed,
+    };
+    listener_from(fd.call(CALL)?)
+}
+
+/// Installs the filter as [`confine_calls_with_mediator`] does, but Unix sockets are refused.
+///
+/// # Errors
+///
+/// EACCES without CAP_SYS_ADMIN over the thread's user namespace, or no_new_privs.
+pub fn confine_calls_without_mediator(allows_mounts: bool) -> Result<()> {
+    let program = program(JailRules {
+        allows_mounts,
+        unix_sockets: UnixSockets::Refused,
+    });
+    install(&program, 0).call("seccomp(SECCOMP_SET_MODE_FILTER)")?;
+    Ok(())
 }
 
 fn program(rules: JailRules) -> Vec<sock_filter> {

@@ -33,7 +33,7 @@ pub struct AddressArgument {
 }
 
 impl Notification {
-    /// Decodes a call that was intercepted by [`confine_calls`](super::confine_calls).
+    /// Decodes a call that was intercepted by [`confine_calls_with_mediator`](super::confine_calls_with_mediator).
     #[must_use]
     pub fn mediated_call(&self) -> MediatedCall {
         let [first, second, third, ..] = self.data.args;
