@@ -122,7 +122,7 @@ impl Translation {
     fn serve(&self, args: Args) -> anyhow::Result<ExitCode> {
         if let Some(preflight) = &self.preflight {
             block_on(async {
-                cloudflare::routing_hints::print(preflight).await;
+                cloudflare::preflight::print(preflight).await;
                 Ok(())
             })?;
         }

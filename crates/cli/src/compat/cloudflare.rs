@@ -1,6 +1,6 @@
 //! Translates the command line of cloudflare/mmproxy; its binary is called `mmproxy`.
 
-pub(super) mod routing_hints;
+pub(super) mod preflight;
 
 use std::ffi::{OsStr, OsString};
 use std::net::{IpAddr, SocketAddr};

@@ -44,7 +44,7 @@ fn cloudflare_mmproxy_is_translated() {
 }
 
 #[test]
-fn cloudflare_mmproxy_prints_routing_hints_for_its_mark_and_targets() {
+fn preflight_has_the_mark_and_targets_of_cloudflare_mmproxy() {
     let preflight = |old: &str| {
         let old = format!("{old} -a /n -l 0.0.0.0:1 -4 127.0.0.1:22 -6 [::1]:22");
         as_program("mmproxy", &old).unwrap().preflight.unwrap()

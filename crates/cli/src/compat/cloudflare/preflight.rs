@@ -1,8 +1,8 @@
 //! Prints what cloudflare/mmproxy prints before it starts: the rules that deliver replies to this host, and whether each is
 //! installed; and whether each target can be reached from an address of this host and from a spoofed one.
 //!
-//! The rules are those for any interface. A backend on loopback needs no marks (`peername routes add`), so a missing rule
-//! may be harmless: the result of the connection decides.
+//! cloudflare/mmproxy prints the rules for replies that leave by any interface. A backend on loopback needs none of their marks
+//! (`peername routes add`), so `CHECK FAILED` of a rule may be harmless. Only `FAILED` of a connection counts.
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -66,7 +66,7 @@ async fn try_target(target: SocketAddr, mark: u32) -> [String; 3] {
             format!("[+] OK. Routing to {ip} points to a local machine.")
         }
         Ok(BackendLocation::OtherHost) => {
-            format!("[!] FAILED: Target {ip} isn't on a local machine. {UNLIKELY}")
+            format!("[!] FAILED: Target {ip} isn't on a local machine. {LIKELY_BROKEN}")
         }
         Err(error) => format!("[!] FAILED: The location of {ip} is unknown: {error}."),
     };
@@ -102,13 +102,13 @@ fn verdict(kind: &str, target: SocketAddr, outcome: anyhow::Result<ConnectOutcom
             );
         }
         Ok(ConnectOutcome::Refused) => {
-            return format!("[!] FAILED: Target server {target} seems to be down. {UNLIKELY}");
+            return format!("[!] FAILED: Target server {target} seems to be down. {LIKELY_BROKEN}");
         }
         Ok(ConnectOutcome::Silence) => format!("no answer within {CONNECT_TIMEOUT:?}"),
         Err(error) => error.to_string(),
     };
     format!(
-        "[!] FAILED: Unable to do {kind} connect() to target server {target}: {why}. {UNLIKELY}"
+        "[!] FAILED: Unable to do {kind} connect() to target server {target}: {why}. {LIKELY_BROKEN}"
     )
 }
 
@@ -155,7 +155,7 @@ fn read_stdout(program: &str, args: &str) -> String {
         .unwrap_or_default()
 }
 
-const UNLIKELY: &str = "This program will likely NOT WORK.";
+const LIKELY_BROKEN: &str = "This program will likely NOT WORK.";
 
 #[cfg(test)]
 mod tests {
