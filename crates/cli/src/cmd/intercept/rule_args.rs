@@ -96,7 +96,7 @@ impl RuleFile {
     fn read(&self) -> Result<Vec<Rule>, Usage> {
         match self.kind {
             ListKind::Allowed => rule_file::read_allowed(&self.name, &self.path, Rule::allow),
-            ListKind::Denied => rule_file::read_some(&self.name, &self.path, Rule::deny),
+            ListKind::Denied => rule_file::read_nonempty(&self.name, &self.path, Rule::deny),
             // An empty list is valid: everything is denied then, and the report has what to add.
             ListKind::Checked => {
                 rule_file::require_file(&self.name, &self.path)?;

@@ -41,7 +41,7 @@ pub(super) fn read<T, E: Display>(
 /// # Errors
 ///
 /// Those of [`read`]; or the file has no entry.
-pub(super) fn read_some<T, E: Display>(
+pub(super) fn read_nonempty<T, E: Display>(
     name: &str,
     path: &Path,
     parse: impl Fn(&str) -> Result<T, E>,
@@ -55,14 +55,14 @@ pub(super) fn read_some<T, E: Display>(
     Ok(parsed)
 }
 
-/// Reads a list of what is allowed as [`read_some`] does. If the list is missing, the error has the command that writes it.
+/// Reads a list of what is allowed as [`read_nonempty`] does. If the list is missing, the error has the command that writes it.
 pub(super) fn read_allowed<T, E: Display>(
     name: &str,
     path: &Path,
     parse: impl Fn(&str) -> Result<T, E>,
 ) -> Result<Vec<T>, Usage> {
     require_file(name, path)?;
-    read_some(name, path, parse)
+    read_nonempty(name, path, parse)
 }
 
 /// Refuses a list of what is allowed that does not exist: the error has the command that writes it.
@@ -111,7 +111,7 @@ mod tests {
         let path = std::env::temp_dir().join(name);
         let read_text = |text: &str| {
             fs::write(&path, text).unwrap();
-            let read = read_some("--allow @FILE", &path, Rule::allow);
+            let read = read_nonempty("--allow @FILE", &path, Rule::allow);
             fs::remove_file(&path).unwrap();
             read
         };
