@@ -6,9 +6,9 @@ pub(crate) mod admin;
 pub(crate) mod agent;
 mod clients;
 mod connect;
+pub(crate) mod listener_policy_args;
 mod netns;
 mod options;
-pub(crate) mod rule_args;
 pub(crate) mod unit;
 
 use std::env;
@@ -44,7 +44,7 @@ fn start(given: &Given<Args>) -> anyhow::Result<ExitCode> {
         return Ok(connect::run(args, source));
     }
     args.check_mode()?;
-    if let Some(fd) = accepted::find(|port| args.rules.covers(port)) {
+    if let Some(fd) = accepted::find(|port| args.listener_policy.covers(port)) {
         eprintln!(
             "peername: descriptor {fd} is a connection that was accepted before, as by inetd or a systemd socket with \
              Accept=yes: exec reads the headers of connections that the server itself accepts, so the server would take its \
@@ -52,10 +52,10 @@ fn start(given: &Given<Args>) -> anyhow::Result<ExitCode> {
         );
         return Ok(ExitCode::from(LAUNCHER_FAILED));
     }
-    let judge = args.rules.client_judge()?;
+    let judge = args.listener_policy.client_judge()?;
     let rules = TableRules {
         show_destination: args.dst,
-        ..args.rules.rules(judge.is_some())?
+        ..args.listener_policy.table_rules(judge.is_some())?
     };
     let mut command = launcher::command(&args.command);
     if args.mode == Mode::Netns {
@@ -101,7 +101,7 @@ fn supervise(
         Mechanism::Preload => Some(Library::Accept.find()?),
         Mechanism::Notify => None,
     };
-    let table = SharedTable::create(args.rules.slots(), rules)?;
+    let table = SharedTable::create(args.listener_policy.slots(), rules)?;
     match &library {
         Some(library) => library::set_environment(command, library, &table),
         None => table.remove(),
@@ -109,7 +109,7 @@ fn supervise(
     let admin = admin::start(given, table.table()).inspect_err(|_| table.remove())?;
     let started = notify::start(SupervisorConfig {
         table: table.table(),
-        header_timeout: args.rules.headers.header_timeout,
+        header_timeout: args.listener_policy.headers.header_timeout,
         table_file: library.map(|_| table.clone()),
         judge,
         warns_of_other_ports: env::var_os("LISTEN_FDS").is_none(),

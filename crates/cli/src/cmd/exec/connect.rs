@@ -36,7 +36,7 @@ fn prepare(args: &Args, source: SocketAddr, command: &mut Command) -> Result<Rea
     let connect = Connect {
         source,
         version: args.client.version(),
-        ports: args.rules.ports.clone(),
+        ports: args.listener_policy.ports.clone(),
     };
     connect.prepare(&program, command)?;
     Ok(program.reason)

@@ -18,7 +18,7 @@ use crate::options::header_args::HeaderArgs;
 #[derive(Clone, Debug, PartialEq, clap::Args)]
 #[command(next_help_heading = heading::LISTENING)]
 #[group(skip)]
-pub(crate) struct RuleArgs {
+pub(crate) struct ListenerPolicyArgs {
     /// Only listeners on these ports, such as 80,443,8000-8010 [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = value::ports)]
     pub(super) ports: Vec<RangeInclusive<u16>>,
@@ -63,7 +63,7 @@ pub(super) enum SourcePolicyArg {
     AllowLocal,
 }
 
-impl RuleArgs {
+impl ListenerPolicyArgs {
     /// Whether listeners on this port expect headers.
     pub(super) fn covers(&self, port: u16) -> bool {
         self.ports.is_empty() || self.ports.iter().any(|ports| ports.contains(&port))
@@ -89,7 +89,7 @@ impl RuleArgs {
     /// # Errors
     ///
     /// Each value of `--trust` that is invalid, or that names an invalid file.
-    pub(crate) fn rules(&self, judged_by_waiter: bool) -> Result<TableRules, Usage> {
+    pub(crate) fn table_rules(&self, judged_by_waiter: bool) -> Result<TableRules, Usage> {
         let trust = self.headers.trust()?;
         let (count, max) = (trust.iter().count(), Settings::MAX_NETWORKS);
         if count > max {

@@ -16,8 +16,8 @@ use peername_sys::socket::BindOptions;
 use peername_sys::tcp::listener;
 use peername_sys::udp;
 
+use super::listener_policy_args::HeaderRequirement;
 use super::options::Args;
-use super::rule_args::HeaderRequirement;
 use crate::options::header_args::HeaderArgs;
 
 /// Opens the listening sockets and moves this process into its private network.
@@ -36,7 +36,7 @@ pub(super) fn start(given: &Given<Args>) -> anyhow::Result<()> {
 
 fn refuse_unsupported_options(given: &Given<Args>) -> Result<(), Usage> {
     let args = &given.options;
-    let text = if args.rules.header == HeaderRequirement::Optional {
+    let text = if args.listener_policy.header == HeaderRequirement::Optional {
         "--mode netns goes with --header require only"
     } else if args.dst {
         "--mode netns can't show the header's destination (--dst): the server's own address \
@@ -79,7 +79,7 @@ fn admin_sockets(args: &Args) -> anyhow::Result<impl Iterator<Item = OwnedFd>> {
 /// The addresses to listen on: those of `--listen`, or every address on each of `--ports`.
 fn addresses(args: &Args) -> Result<Vec<SocketAddr>, Usage> {
     if !args.listen.is_empty() {
-        if let Some(port) = port_in_one_list_only(&args.listen, &args.rules.ports) {
+        if let Some(port) = port_in_one_list_only(&args.listen, &args.listener_policy.ports) {
             return Err(Usage(format!(
                 "--ports and --listen name different ports (only one of them has {port}): with --mode \
                  netns give --listen alone, or the same ports in both"
@@ -88,7 +88,13 @@ fn addresses(args: &Args) -> Result<Vec<SocketAddr>, Usage> {
         return Ok(args.listen.clone());
     }
     // Ranges may overlap.
-    let ports: BTreeSet<u16> = args.rules.ports.iter().cloned().flatten().collect();
+    let ports: BTreeSet<u16> = args
+        .listener_policy
+        .ports
+        .iter()
+        .cloned()
+        .flatten()
+        .collect();
     if ports.is_empty() {
         let text = "--mode netns opens the ports itself: set --ports (such as 443) or --listen";
         return Err(Usage(text.to_owned()));
@@ -126,7 +132,10 @@ fn proxy_argv(given: &Given<Args>, addrs: &[SocketAddr]) -> Vec<OsString> {
             .iter()
             .map(|addr| OsString::from(format!("--listen={addr}"))),
     );
-    let networks = args.rules.headers_with_absolute_paths().network_words();
+    let networks = args
+        .listener_policy
+        .headers_with_absolute_paths()
+        .network_words();
     argv.extend(networks.into_iter().map(OsString::from));
     argv.extend(
         HeaderArgs::OTHER_IDS

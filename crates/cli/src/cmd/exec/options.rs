@@ -9,7 +9,7 @@ use peername_daemon::usage::Usage;
 use peername_daemon::value;
 use peername_exec::program::{Mechanism, ProgramError, Reason, examine, search_path};
 
-use super::rule_args::RuleArgs;
+use super::listener_policy_args::ListenerPolicyArgs;
 use crate::options::protocol::Protocol;
 
 /// Options of `peername exec`.
@@ -26,7 +26,7 @@ pub(crate) struct Args {
     #[arg(short, long, default_value = "tcp")]
     pub(super) protocol: Protocol,
     #[command(flatten)]
-    pub(super) rules: RuleArgs,
+    pub(super) listener_policy: ListenerPolicyArgs,
     /// Show the header's destination as the server's own address (getsockname)
     #[arg(long)]
     pub(super) dst: bool,

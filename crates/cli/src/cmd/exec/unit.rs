@@ -120,8 +120,8 @@ fn refuse_invalid_options(args: &Args) -> Result<(), Usage> {
         return Err(Usage(text.to_owned()));
     }
     args.check_mode()?;
-    args.rules.client_judge()?;
-    args.rules.rules(false)?;
+    args.listener_policy.client_judge()?;
+    args.listener_policy.table_rules(false)?;
     Ok(())
 }
 
@@ -132,7 +132,10 @@ fn launcher(given: &Given<Args>) -> anyhow::Result<Launcher> {
         Mode::Notify => None,
         _ => Some(Library::Accept.find()?),
     };
-    let mut options = args.rules.headers_with_absolute_paths().network_words();
+    let mut options = args
+        .listener_policy
+        .headers_with_absolute_paths()
+        .network_words();
     for word in given.words_except(&NOT_COPIED) {
         let word = word
             .to_str()

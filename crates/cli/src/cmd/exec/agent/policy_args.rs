@@ -7,7 +7,7 @@ use peername_daemon::usage::{Usage, UsageErrors};
 use peername_exec::agent::{AgentPolicy, DEFAULT_POLICY};
 
 use super::values::policy_name;
-use crate::cmd::exec::rule_args::RuleArgs;
+use crate::cmd::exec::listener_policy_args::ListenerPolicyArgs;
 
 /// A policy: which listeners of a container expect headers, and which headers.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
@@ -18,7 +18,7 @@ pub(crate) struct Policy {
     #[arg(long, value_name = "NAME", default_value = DEFAULT_POLICY, value_parser = policy_name)]
     name: String,
     #[command(flatten)]
-    rules: RuleArgs,
+    listener_policy: ListenerPolicyArgs,
 }
 
 /// The policies of these tables. Reads the files that they name.
@@ -47,12 +47,12 @@ impl Policy {
                 self.name
             )));
         }
-        let judge = self.rules.client_judge()?;
+        let judge = self.listener_policy.client_judge()?;
         Ok(AgentPolicy {
             name: self.name.clone(),
-            rules: self.rules.rules(judge.is_some())?,
-            slots: self.rules.slots(),
-            header_timeout: self.rules.headers.header_timeout,
+            rules: self.listener_policy.table_rules(judge.is_some())?,
+            slots: self.listener_policy.slots(),
+            header_timeout: self.listener_policy.headers.header_timeout,
             judge,
             verbose: false,
         })
