@@ -12,7 +12,8 @@
 //! 2. [`HeaderWaiter::process_due`] processes events and deadlines, and returns the listeners of connections that have
 //!    become ready, one entry per connection;
 //! 3. for each of these listeners, if a call of accept(2) is pending there, hand it the connection of
-//!    [`HeaderWaiter::take_ready`]; else [`HeaderWaiter::wake_listener`].
+//!    [`HeaderWaiter::take_ready`];
+//! 4. then call [`HeaderWaiter::wake_listener`] for each of them, because a pending call may have failed instead.
 //!
 //! After a failed handoff the connection is [returned](HeaderWaiter::return_ready). [`HeaderWaiter::process_due`] also wakes
 //! listeners again that did not react to a wake-up.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
-use crate::harness::conn::Conn;
+use crate::harness::conn::{Conn, End};
 use crate::harness::lab::{Host, WAIT_LIMIT, assert_fails, wait_until};
 use crate::harness::peername::{BINARY, Peername};
 use crate::harness::rig::exec::{NOTIFY, ProgramRig};
@@ -226,6 +226,24 @@ fn closed_listener_frees_its_port_at_once() {
     assert_sees(&exec.lab, fresh_client_v4());
 }
 
+/// The header completes after the listener was closed: no call can take the connection any more, so it is reset.
+#[test]
+fn ready_connection_is_reset_if_its_listener_was_closed_during_accept() {
+    let exec = NotifyRig::start(&[], CLOSING);
+    let header = header_for(fresh_client_v4());
+    let (start, rest) = header.split_at(20);
+    let slow = exec.connect_and_send(start);
+    // The backlog is a queue, so the slow connection was accepted before this one, and waits for its header.
+    let client = fresh_client_v4();
+    let served = exec.connect_and_send(&header_for(client));
+    assert_eq!(served.recv_to_end().0, client.to_string().as_bytes());
+    exec.process.signal(Signal::USR1);
+    exec.process.wait_printed("closed");
+    slow.send(rest);
+    exec.process.wait_printed("accept: Invalid argument");
+    assert_eq!(slow.wait_closed().0, End::Reset);
+}
+
 /// In the /proc of another PID namespace the program's process ids are those of other processes, which the supervisor would
 /// kill.
 #[test]
@@ -269,6 +287,7 @@ const ACCEPTING: [&str; 4] = [
     "child",
     "thread of the child",
 ];
+const CLOSING: &[&str] = &["/usr/bin/python3", "-uc", include_str!("faults/closing.py")];
 const TOGGLING: &[&str] = &[
     "/usr/bin/python3",
     "-uc",

@@ -12,9 +12,12 @@ use super::{HeaderWaiter, ListenerAddr, ReadyConnection, WAKE_AGAIN_AFTER};
 use crate::header_peek::close_with_reset;
 
 impl HeaderWaiter {
-    /// Makes the listener readable, for one ready connection. If the program has no listener at the address any more, all ready
-    /// connections of that address are refused.
+    /// Makes the listener readable, for one ready connection for which it was not woken; does nothing if there is none. If the
+    /// program has no listener at the address any more, all ready connections of that address are refused.
     pub(crate) fn wake_listener(&mut self, listener: ListenerAddr) {
+        if self.first_unwoken(listener).is_none() {
+            return;
+        }
         if !self.listeners.has_listener_at(listener) {
             return self.refuse_ready(listener, Counter::ListenerClosed);
         }
@@ -27,10 +30,15 @@ impl HeaderWaiter {
             // Out of ports or descriptors, or no route to the address: retried later.
             Err(_) => {}
         }
-        let mut queue = self.ready.get_mut(&listener).into_iter().flatten();
-        if let Some(ready) = queue.find(|ready| ready.woken.is_none()) {
+        if let Some(ready) = self.first_unwoken(listener) {
             ready.woken = Some(Instant::now());
         }
+    }
+
+    /// The oldest ready connection for which this listener was not woken.
+    fn first_unwoken(&mut self, listener: ListenerAddr) -> Option<&mut ReadyConnection> {
+        let queue = self.ready.get_mut(&listener)?;
+        queue.iter_mut().find(|ready| ready.woken.is_none())
     }
 
     fn keep_wakeup(&mut self, wakeup: WakeupConnection) {

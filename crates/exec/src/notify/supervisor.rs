@@ -379,11 +379,15 @@ impl Supervisor {
 
     /// Runs the header waiter, and hands over the ready connections.
     fn run_waiter(&mut self) -> Result<()> {
-        for listener in self.waiter.process_due()? {
-            match self.pending.oldest_at(listener) {
-                Some(serial) => self.retry_pending(serial),
-                None => self.waiter.wake_listener(listener),
+        let ready = self.waiter.process_due()?;
+        for &listener in &ready {
+            if let Some(serial) = self.pending.oldest_at(listener) {
+                self.retry_pending(serial);
             }
+        }
+        // The connections that no call has taken: none was pending, or the call failed, because its listener was closed.
+        for listener in ready {
+            self.waiter.wake_listener(listener);
         }
         Ok(())
     }
