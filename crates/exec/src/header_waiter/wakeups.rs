@@ -61,8 +61,10 @@ impl HeaderWaiter {
         }
     }
 
-    /// Retries the wake-up of listeners with ready connections that were not taken, although no wake-up connection is in
-    /// their accept backlog.
+    /// Retries the wake-up of listeners with ready connections that were not taken: one at a time for each listener, and none
+    /// while an earlier wake-up connection is in its accept backlog. A program that accepts until EAGAIN takes all ready
+    /// connections at one wake-up; one that accepts once per event gets a connection per [`WAKE_AGAIN_AFTER`]. More wake-ups at
+    /// once would be thousands of attempts where ports or descriptors are exhausted.
     pub(super) fn wake_again(&mut self) {
         let now = Instant::now();
         let mut unresponsive = Vec::new();
@@ -78,7 +80,7 @@ impl HeaderWaiter {
         for listener in unresponsive {
             self.wake_listener(listener);
         }
-        self.postpone_wakeups(now);
+        self.postpone_overdue(now);
         self.log_unanswered(now);
     }
 
@@ -102,9 +104,9 @@ impl HeaderWaiter {
         }
     }
 
-    /// Postpones the next wake-up of listeners with a wake-up connection that is still in the accept backlog: another one is
-    /// not needed.
-    fn postpone_wakeups(&mut self, now: Instant) {
+    /// Postpones the next wake-up for all connections that are still overdue: a wake-up connection is in the backlog of their
+    /// listener, or was just opened for an older connection.
+    fn postpone_overdue(&mut self, now: Instant) {
         for ready in self.ready.values_mut().flatten() {
             if ready.is_overdue(now) {
                 ready.woken = Some(now);
