@@ -36,6 +36,7 @@ use peername_sys::ipc::foreign_fd::ForeignFd;
 use peername_sys::process::limits::max_open_files;
 use peername_sys::tcp::foreign_listener::ForeignListener;
 use peername_sys::tcp::{socket_info, stream};
+use peername_sys::throttle::Throttle;
 
 use crate::client_judge::{ClientJudge, ConnectionEnds, DeniedClient};
 use crate::header_peek::{PeekOutcome, close_with_reset, peek_again, record_refusal};
@@ -66,8 +67,8 @@ pub(crate) struct HeaderWaiter {
     listeners: Listeners,
     ports: PortWatch,
     wakeups: HashMap<u64, WakeupConnection>,
-    /// When it was last logged that a wake-up connection gets no answer.
-    unanswered_logged: Option<Instant>,
+    /// The throttle of the line about wake-up connections that get no answer.
+    unanswered_log: Throttle,
     /// A buffer for the largest header.
     buffer: Vec<u8>,
 }
@@ -118,7 +119,7 @@ impl HeaderWaiter {
             listeners: Listeners::new(policy.namespace, MAX_LISTENERS.min(third / 4)),
             ports: PortWatch::Waiting,
             wakeups: HashMap::new(),
-            unanswered_logged: None,
+            unanswered_log: Throttle::new(),
             buffer: vec![0; policy.max_header],
         })
     }

@@ -85,17 +85,15 @@ impl HeaderWaiter {
     }
 
     /// Logs that a wake-up connection gets no answer, so that connections with a complete header wait.
-    fn log_unanswered(&mut self, now: Instant) {
-        let last_logged = self.unanswered_logged;
-        if last_logged.is_some_and(|at| now < at + UNANSWERED_AFTER) {
-            return;
-        }
+    fn log_unanswered(&self, now: Instant) {
         let unanswered = self.wakeups.values().find(|wakeup| {
             let since = wakeup.unanswered_since();
             since.is_some_and(|since| since + UNANSWERED_AFTER <= now)
         });
-        if let Some(wakeup) = unanswered {
-            self.unanswered_logged = Some(now);
+        // The number of suppressed lines means nothing here: it grows with each check, not with each wake-up connection.
+        if let Some(wakeup) = unanswered
+            && self.unanswered_log.pass().is_some()
+        {
             try_write_line(&format!(
                 "peername: clients wait: the server at {} answers no connection of this host. Its accept backlog is full, or a \
                  firewall drops them (let its INPUT accept `-i lo`)",
@@ -133,5 +131,5 @@ impl ReadyConnection {
     }
 }
 
-/// A wake-up connection that gets no answer is logged after this time, and again after the same time.
+/// A wake-up connection that gets no answer is logged after this time.
 const UNANSWERED_AFTER: Duration = Duration::from_secs(5);
