@@ -59,9 +59,9 @@ pub fn hold(shared: &Path, own: &Path) -> Result<(), HolderError> {
     // An agent connects once it has read its configuration. Until then the earlier agent serves.
     let first = holder.wait_first_agent().map_err(failed)?;
     // Only now: later the listener at `shared` is this process's own.
-    if let Some(previous) = HolderClient::connect(shared)? {
+    if let Some(previous) = HolderConnection::connect(shared)? {
         holder.stored = previous.stored;
-        let _ = send(&previous.holder.0, RETIRE, None);
+        let _ = send(&previous.connection.0, RETIRE, None);
     }
     holder
         .listen_at(shared)
@@ -75,21 +75,21 @@ pub fn hold(shared: &Path, own: &Path) -> Result<(), HolderError> {
 
 /// An agent's connection to the holder.
 #[derive(Debug)]
-pub struct HolderClient(OwnedFd);
+pub struct HolderConnection(OwnedFd);
 
-/// An agent's connection, and the descriptors that the holder has kept.
+/// An agent's connection to the holder, and the descriptors that the holder has kept.
 #[derive(Debug)]
-pub struct HolderConnection {
+pub struct OpenedHolder {
     /// The connection.
-    pub holder: HolderClient,
+    pub connection: HolderConnection,
     /// The descriptors that an earlier agent has stored.
     pub stored: Vec<StoredDescriptor>,
 }
 
-impl HolderClient {
+impl HolderConnection {
     /// Connects to the holder whose socket is at `path`, and takes over from the agent that uses it, if there is one. Starts a
     /// holder if there is none. This process must have one thread only.
-    pub fn open(path: &Path) -> Result<HolderConnection, HolderError> {
+    pub fn open(path: &Path) -> Result<OpenedHolder, HolderError> {
         if let Some(connected) = Self::connect(path)? {
             return Ok(connected);
         }
@@ -97,8 +97,8 @@ impl HolderClient {
         Self::connect(path)?.ok_or_else(|| HolderError::Closed(path.to_owned()))
     }
 
-    /// Connects as [`HolderClient::open`] does; `None` if there is no holder.
-    pub fn connect(path: &Path) -> Result<Option<HolderConnection>, HolderError> {
+    /// Connects as [`HolderConnection::open`] does; `None` if there is no holder.
+    pub fn connect(path: &Path) -> Result<Option<OpenedHolder>, HolderError> {
         let failed = |source| HolderError::at(path, source);
         let connection = match seqpacket::connect_to(path) {
             Err(error) if is_absent(&error) => return Ok(None),
@@ -106,12 +106,12 @@ impl HolderClient {
         };
         fd_passing::set_time_limit(&connection, HANDOVER_TIMEOUT).map_err(failed)?;
         let stored = receive_all(&connection, path)?;
-        let holder = Self(connection);
-        Ok(Some(HolderConnection { holder, stored }))
+        let connection = Self(connection);
+        Ok(Some(OpenedHolder { connection, stored }))
     }
 }
 
-impl DescriptorStore for HolderClient {
+impl DescriptorStore for HolderConnection {
     fn put(&mut self, name: StoredName, fd: BorrowedFd<'_>) -> io::Result<()> {
         send(&self.0, &format!("{PUT}{name}"), Some(fd)).map_err(|error| error.source)
     }
@@ -329,14 +329,14 @@ impl Holder {
     /// Whether a container's seccomp listener is stored: without one, the other parts are useless.
     fn has_containers(&self) -> bool {
         let mut names = self.stored.iter().map(|stored| stored.name);
-        names.any(|name| listener_number(name).is_some())
+        names.any(|name| container_of_listener(name).is_some())
     }
 
     /// Closes the descriptors of containers without a process.
     fn close_ended_containers(&mut self) {
         let mut ended = Vec::new();
         for stored in &self.stored {
-            if let Some(number) = listener_number(stored.name)
+            if let Some(number) = container_of_listener(stored.name)
                 && seccomp::has_no_process(&stored.fd)
             {
                 ended.push(number);
@@ -350,7 +350,7 @@ impl Holder {
 }
 
 /// The number of the container whose seccomp listener has this name.
-fn listener_number(name: StoredName) -> Option<u64> {
+fn container_of_listener(name: StoredName) -> Option<u64> {
     match name {
         StoredName::Container {
             number,
@@ -404,47 +404,4 @@ const AGENT: u64 = 0;
 const FIRST_LISTENER: u64 = 1;
 
 #[cfg(test)]
-mod tests {
-    use std::{env, fs, process, thread};
-
-    use super::*;
-
-    /// The next agents are served, and the holder does not take over from itself.
-    #[test]
-    fn first_agent_may_exit_before_it_has_the_descriptors() {
-        let directory = env::temp_dir().join(format!("peername-hold-{}", process::id()));
-        fs::create_dir_all(&directory).unwrap();
-        let [shared, own] = ["shared", "own"].map(|name| directory.join(name));
-        let holder = {
-            let (shared, own) = (shared.clone(), own.clone());
-            thread::spawn(move || hold(&shared, &own))
-        };
-        let first = loop {
-            match seqpacket::connect_to(&own) {
-                Ok(first) => break first,
-                Err(error) => assert!(is_absent(&error), "{error}"),
-            }
-            thread::sleep(Duration::from_millis(1));
-        };
-        drop(first);
-        for path in [&own, &shared] {
-            let next = wait_connected(path);
-            assert!(next.stored.is_empty());
-            drop(next);
-        }
-        let last = wait_connected(&own);
-        send(&last.holder.0, RETIRE, None).unwrap();
-        holder.join().unwrap().unwrap();
-        fs::remove_dir_all(&directory).unwrap();
-    }
-
-    /// Connects once the holder listens at `path`.
-    fn wait_connected(path: &Path) -> HolderConnection {
-        loop {
-            if let Some(connected) = HolderClient::connect(path).unwrap() {
-                return connected;
-            }
-            thread::sleep(Duration::from_millis(1));
-        }
-    }
-}
+mod tests;

@@ -11,7 +11,7 @@ use peername_daemon::service_manager;
 use peername_exec::agent::descriptor_store::{
     DescriptorStore, StoreEvent, StoredDescriptor, StoredName,
 };
-use peername_exec::agent::holder::{HolderClient, HolderConnection};
+use peername_exec::agent::holder::{HolderConnection, OpenedHolder};
 use peername_observe::shell::quote;
 use peername_sys::ipc::listen_fds::{self, NamedDescriptor};
 use peername_sys::process::stderr::try_write_line;
@@ -53,7 +53,7 @@ pub(super) fn wait_open(args: &Serve) -> anyhow::Result<Opened> {
 /// Opens the store of the agent; `None` if there is none so far.
 pub(super) fn open(args: &Serve) -> anyhow::Result<Option<Opened>> {
     if let Some(path) = &args.holder {
-        return Ok(HolderClient::connect(path)?.map(Opened::from));
+        return Ok(HolderConnection::connect(path)?.map(Opened::from));
     }
     if service_manager::has_store() {
         let stored = listen_fds::receive_any()?
@@ -66,7 +66,7 @@ pub(super) fn open(args: &Serve) -> anyhow::Result<Option<Opened>> {
         }));
     }
     let path = holder_path(&args.listen);
-    Ok(Some(HolderClient::open(&path)?.into()))
+    Ok(Some(HolderConnection::open(&path)?.into()))
 }
 
 /// A descriptor that an agent has stored, by its name; others are logged and closed.
@@ -83,11 +83,11 @@ fn stored_by_manager(inherited: NamedDescriptor) -> Option<StoredDescriptor> {
     }
 }
 
-impl From<HolderConnection> for Opened {
-    fn from(connected: HolderConnection) -> Self {
+impl From<OpenedHolder> for Opened {
+    fn from(opened: OpenedHolder) -> Self {
         Self {
-            store: Box::new(connected.holder),
-            stored: connected.stored,
+            store: Box::new(opened.connection),
+            stored: opened.stored,
         }
     }
 }

@@ -1,0 +1,126 @@
+//! Holders in threads of this process, and agents that connect to them.
+
+use std::fs::{self, File};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+use std::{env, process};
+
+use super::*;
+
+/// A directory that is removed at the end of the test.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = env::temp_dir().join(format!("peername-hold-{}-{number}", process::id()));
+        fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    fn paths<const N: usize>(&self, names: [&str; N]) -> [PathBuf; N] {
+        names.map(|name| self.0.join(name))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A thread that runs [`hold`].
+struct HolderThread(JoinHandle<Result<(), HolderError>>);
+
+impl HolderThread {
+    fn start(shared: &Path, own: &Path) -> Self {
+        let (shared, own) = (shared.to_owned(), own.to_owned());
+        Self(thread::spawn(move || hold(&shared, &own)))
+    }
+
+    /// Starts a holder, which keeps a descriptor of an agent that has exited.
+    fn start_with_descriptor(shared: &Path, own: &Path) -> Self {
+        let holder = Self::start(shared, own);
+        let mut agent = holder.wait_opened(own).connection;
+        let null = File::open("/dev/null").unwrap();
+        agent.put(StoredName::Socket, null.as_fd()).unwrap();
+        holder
+    }
+
+    /// Connects once the holder listens at `path`, and does not wait for the descriptors.
+    fn wait_connected(&self, path: &Path) -> OwnedFd {
+        self.wait_value(|| match seqpacket::connect_to(path) {
+            Ok(connection) => Some(connection),
+            Err(error) => {
+                assert!(is_absent(&error), "{error}");
+                None
+            }
+        })
+    }
+
+    /// Connects once the holder listens at `path`, as an agent does.
+    fn wait_opened(&self, path: &Path) -> OpenedHolder {
+        self.wait_value(|| HolderConnection::connect(path).unwrap())
+    }
+
+    /// Polls until there is a value. Panics once the holder has ended.
+    fn wait_value<T>(&self, poll: impl Fn() -> Option<T>) -> T {
+        wait_for(|| {
+            let value = poll();
+            assert!(
+                value.is_some() || !self.0.is_finished(),
+                "the holder has ended"
+            );
+            value
+        })
+    }
+
+    /// Waits until the holder has ended.
+    fn wait_end(self) -> Result<(), HolderError> {
+        wait_for(|| self.0.is_finished().then_some(()));
+        self.0.join().unwrap()
+    }
+
+    /// Connects to the holder at `path`, and ends it as another holder does.
+    fn retire(self, path: &Path) {
+        let last = self.wait_opened(path);
+        send(&last.connection.0, RETIRE, None).unwrap();
+        self.wait_end().unwrap();
+    }
+}
+
+/// The next agents are served, and the holder does not take over from itself.
+#[test]
+fn first_agent_may_exit_before_it_has_the_descriptors() {
+    let scratch = Scratch::new();
+    let [shared, previous_own, own] = scratch.paths(["shared", "previous", "own"]);
+    let previous = HolderThread::start_with_descriptor(&shared, &previous_own);
+    let holder = HolderThread::start(&shared, &own);
+    drop(holder.wait_connected(&own));
+    previous.wait_end().unwrap();
+    for path in [&own, &shared] {
+        let next = holder.wait_opened(path);
+        assert_eq!(names(&next), [StoredName::Socket]);
+    }
+    holder.retire(&own);
+}
+
+/// Polls until there is a value. Panics after [`WAIT_LIMIT`].
+fn wait_for<T>(poll: impl Fn() -> Option<T>) -> T {
+    let deadline = Instant::now() + WAIT_LIMIT;
+    loop {
+        if let Some(value) = poll() {
+            return value;
+        }
+        assert!(Instant::now() < deadline, "not within {WAIT_LIMIT:?}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn names(opened: &OpenedHolder) -> Vec<StoredName> {
+    opened.stored.iter().map(|stored| stored.name).collect()
+}
+
+const WAIT_LIMIT: Duration = Duration::from_secs(10);
