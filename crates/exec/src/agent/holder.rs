@@ -2,7 +2,7 @@
 //!
 //! It does nothing else, so that little can go wrong in it. Usually the agent starts the holder, which is no child of the
 //! agent, is in a process group of its own, and exits once there is neither an agent nor a container. Where a container runtime
-//! ends all processes that the agent has started, [`hold`] runs the holder.
+//! ends all processes that the agent has started, `peername agent hold` runs it ([`hold`]), in a container of its own.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -58,14 +58,16 @@ pub fn hold(shared: &Path, own: &Path) -> Result<(), HolderError> {
     let mut holder = Holder::new(listener).map_err(failed)?;
     // An agent connects once it has read its configuration. Until then the earlier agent serves.
     let first = holder.wait_first_agent().map_err(failed)?;
-    // Only now: later the listener at `shared` is this process's own.
-    if let Some(previous) = HolderConnection::connect(shared)? {
-        holder.stored = previous.stored;
-        let _ = send(&previous.connection.0, RETIRE, None);
-    }
+    // Connect before listening at `shared`: afterwards the path is our own socket.
+    let previous = HolderConnection::connect(shared)?;
+    // Listen before the other holder closes its descriptors: this may fail, and end this process.
     holder
         .listen_at(shared)
         .map_err(|source| HolderError::at(shared, source))?;
+    if let Some(OpenedHolder { connection, stored }) = previous {
+        holder.stored = stored;
+        let _ = send(&connection.0, RETIRE, None);
+    }
     holder.attach(first);
     while !holder.is_retired {
         holder.serve().map_err(failed)?;

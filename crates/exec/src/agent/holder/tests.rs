@@ -1,6 +1,7 @@
 //! Holders in threads of this process, and agents that connect to them.
 
 use std::fs::{self, File};
+use std::os::unix::fs::symlink;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
@@ -104,6 +105,26 @@ fn first_agent_may_exit_before_it_has_the_descriptors() {
         let next = holder.wait_opened(path);
         assert_eq!(names(&next), [StoredName::Socket]);
     }
+    holder.retire(&own);
+}
+
+/// bind(2) does not replace the symbolic link, which connect(2) follows.
+#[test]
+fn holder_keeps_its_descriptors_if_the_next_one_can_not_listen() {
+    let scratch = Scratch::new();
+    let [shared, link, own, next_own] = scratch.paths(["shared", "link", "own", "next"]);
+    let holder = HolderThread::start_with_descriptor(&shared, &own);
+    symlink(&shared, &link).unwrap();
+    let next = HolderThread::start(&link, &next_own);
+    let _agent = next.wait_connected(&next_own);
+    let failed = next.wait_end();
+    assert!(
+        matches!(&failed, Err(HolderError::Call { path, .. }) if *path == link),
+        "{failed:?}"
+    );
+    let kept = holder.wait_opened(&shared);
+    assert_eq!(names(&kept), [StoredName::Socket]);
+    drop(kept);
     holder.retire(&own);
 }
 
