@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 
 use super::containers::{run, start};
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
@@ -131,6 +131,23 @@ fn killed_holder_is_replaced() {
     assert_sees(&served.lab, fresh_client_v4());
     agent.kill();
     agent.restart(&[]);
+    assert_sees(&served.lab, fresh_client_v4());
+}
+
+/// The container is served, and the log says that it would not outlive the agent.
+#[test]
+fn holder_without_a_free_descriptor_is_reported() {
+    let (agent, served) = (Agent::start(&[]), Served::new("discarded", "level"));
+    let holder = wait_helper_pid("peername-hold", &agent.network());
+    let none_free = Rlimit {
+        current: Some(3),
+        maximum: getrlimit(Resource::Nofile).maximum,
+    };
+    prlimit(Some(holder), Resource::Nofile, none_free).expect("prlimit(2)");
+    let _server = served.run(&agent);
+    agent
+        .process
+        .wait_logged("the holder of descriptors can't keep ");
     assert_sees(&served.lab, fresh_client_v4());
 }
 

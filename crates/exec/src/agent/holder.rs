@@ -12,7 +12,9 @@ use std::time::Duration;
 use peername_sys::event::epoll::{Epoll, Interest};
 use peername_sys::event::wait_readable;
 use peername_sys::ipc::{fd_passing, seqpacket};
+use peername_sys::process::stderr::try_write_line;
 use peername_sys::process::{fork, limits, user};
+use peername_sys::throttle::Throttle;
 use peername_sys::{SyscallError, seccomp};
 
 use super::descriptor_store::{
@@ -316,9 +318,14 @@ impl Holder {
             return;
         }
         let parse_name = |verb| text.strip_prefix(verb)?.parse::<StoredName>().ok();
-        if let (Some(name), Some(fd)) = (parse_name(PUT), fd) {
-            self.remove(name);
-            self.stored.push(StoredDescriptor { name, fd });
+        if let Some(name) = parse_name(PUT) {
+            match fd {
+                Some(fd) => {
+                    self.remove(name);
+                    self.stored.push(StoredDescriptor { name, fd });
+                }
+                None => log_discarded(name),
+            }
         } else if let Some(name) = parse_name(REMOVE) {
             self.remove(name);
         }
@@ -361,6 +368,19 @@ fn container_of_listener(name: StoredName) -> Option<u64> {
         _ => None,
     }
 }
+
+/// Logs that the kernel has discarded the descriptor of a message (MSG_CTRUNC, recvmsg(2)). The agent does not learn of it: it
+/// waits for no answer.
+fn log_discarded(name: StoredName) {
+    if DISCARDED_LOG.pass().is_some() {
+        try_write_line(&format!(
+            "peername: the holder of descriptors can't keep {name}: it can open no more files (LimitNOFILE), so containers fail if \
+             the agent dies"
+        ));
+    }
+}
+
+static DISCARDED_LOG: Throttle = Throttle::new();
 
 /// A message between an agent and the holder.
 struct Message {
