@@ -23,7 +23,7 @@ pub mod descriptor_store;
 pub mod holder;
 mod policy;
 mod registration;
-mod runtime_warnings;
+mod runtime_refusal_log;
 mod server;
 
 pub use container_state::{DEFAULT_POLICY, is_policy_name};

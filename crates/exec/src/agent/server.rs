@@ -24,7 +24,7 @@ use super::container::Container;
 use super::descriptor_store::{DescriptorStore, StoredDescriptor};
 use super::policy::AgentPolicy;
 use super::registration::Registration;
-use super::runtime_warnings::RuntimeWarnings;
+use super::runtime_refusal_log::RuntimeRefusalLog;
 use watch::PolicyWatch;
 
 /// The process of which the agent is a part: its configuration, its service manager, its store.
@@ -99,7 +99,7 @@ pub struct Agent {
     containers: HashMap<u64, Container>,
     /// The number of the last container or connection, also of earlier agents.
     last_number: u64,
-    warnings: RuntimeWarnings,
+    refusals: RuntimeRefusalLog,
     admin: Option<AgentAdmin>,
     /// `None` where only SIGHUP reloads the policies.
     watch: Option<PolicyWatch>,
@@ -136,7 +136,7 @@ impl Agent {
             registrations: HashMap::new(),
             last_number: 0,
             containers: HashMap::new(),
-            warnings: RuntimeWarnings::default(),
+            refusals: RuntimeRefusalLog::default(),
             admin: None,
             watch: watch.transpose()?,
         };

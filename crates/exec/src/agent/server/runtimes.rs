@@ -33,14 +33,14 @@ impl Agent {
         };
         let user = match peer_user(&socket) {
             Ok(user) if self.users.contains(&user) => user,
-            other => return self.warnings.log_untrusted_user(other.ok()),
+            other => return self.refusals.log_untrusted_user(other.ok()),
         };
         let share = self.share(user);
         let registrations = self.registrations.values();
         let open = registrations.filter(|registration| registration.user == user);
         if open.count() >= share {
             let error = RegistrationError::TooMany { user, share };
-            return self.warnings.log_refused(&error);
+            return self.refusals.log_refused(&error);
         }
         let number = self.next_number();
         let registered = socket
@@ -81,7 +81,7 @@ impl Agent {
             RegistrationProgress::Incomplete => return,
             RegistrationProgress::Complete(announced) => self.add_container(announced),
             RegistrationProgress::Empty => {}
-            RegistrationProgress::Refused(error) => self.warnings.log_refused(&error),
+            RegistrationProgress::Refused(error) => self.refusals.log_refused(&error),
         }
         self.registrations.remove(&number);
     }
@@ -91,7 +91,7 @@ impl Agent {
         self.registrations.retain(|_, registration| {
             let is_late = registration.deadline <= now;
             if is_late {
-                self.warnings.log_refused(&RegistrationError::Late);
+                self.refusals.log_refused(&RegistrationError::Late);
             }
             !is_late
         });

@@ -1,4 +1,4 @@
-//! The log lines about connections that the agent refuses.
+//! The throttled log of the connections and containers of runtimes that the agent refuses.
 
 use std::collections::HashMap;
 use std::fmt::{self, Display, Formatter};
@@ -9,14 +9,14 @@ use peername_sys::throttle::Throttle;
 
 use super::registration::RegistrationError;
 
-/// The throttles of the lines about refused connections, of which a process may open many.
+/// Logs refused connections, of which a process may open many: one throttle for each reason.
 #[derive(Debug, Default)]
-pub(super) struct RuntimeWarnings {
+pub(super) struct RuntimeRefusalLog {
     untrusted_users: Throttle,
     refused: HashMap<Discriminant<RegistrationError>, Throttle>,
 }
 
-impl RuntimeWarnings {
+impl RuntimeRefusalLog {
     pub(super) fn log_untrusted_user(&self, user: Option<u32>) {
         if let Some(suppressed) = self.untrusted_users.pass() {
             let user = user.map_or_else(|| "?".to_owned(), |user| user.to_string());
