@@ -226,7 +226,7 @@ fn users_can_not_keep_each_other_out() {
     );
     agent
         .process
-        .wait_logged("user 65534 has 128 unfinished ones already");
+        .wait_logged("user 65534 has 128 unfinished registrations already");
     let mut announced = UnixStream::connect(&socket).expect("the agent");
     announced.write_all(b"{}").expect("a write");
     drop(announced);

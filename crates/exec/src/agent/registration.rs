@@ -62,7 +62,7 @@ pub(super) enum RegistrationError {
     NoDescriptor,
     #[error("its descriptor is no seccomp listener")]
     NotAListener,
-    #[error("user {user} has {share} unfinished ones already")]
+    #[error("user {user} has {share} unfinished registrations already")]
     TooMany { user: u32, share: usize },
 }
 

@@ -32,7 +32,7 @@ impl RuntimeRefusalLog {
         let throttle = self.refused.entry(discriminant(error)).or_default();
         if let Some(suppressed) = throttle.pass() {
             try_write_line(&format!(
-                "peername: a runtime announced a container, but {error}; its accept(2) fails{}",
+                "peername: refused the container that a runtime announced: {error}; the container's accept(2) fails{}",
                 Suppressed(suppressed)
             ));
         }
