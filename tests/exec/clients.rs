@@ -155,7 +155,7 @@ fn changed_list_is_in_force_within_a_second() {
         server.process.wait_line("of the broken list", |line| {
             // The file is compared when a client comes.
             serves(fresh_client_v4());
-            line.contains("denied, line 2: neither a network nor an address; the lists")
+            line.contains("denied, line 2: neither a network nor an address; the previous lists")
                 .then_some(())
         });
         assert!(!serves(fresh_client_v4()));

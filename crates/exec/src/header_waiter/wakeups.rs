@@ -114,10 +114,10 @@ impl HeaderWaiter {
 
     fn refuse_ready(&mut self, listener: ListenerAddr, reason: Counter) {
         for ready in self.ready.remove(&listener).into_iter().flatten() {
-            if ready.counter.is_some() {
+            // A connection whose handoff has failed is counted as handed over; what only an operator can mend is logged even so.
+            if ready.counter.is_some() || reason == Counter::ListenerUnreachable {
                 self.refuse(ready.connection, reason);
             } else {
-                // Its handoff has failed, and it is counted as handed over.
                 close_with_reset(ready.connection);
             }
         }
