@@ -83,13 +83,13 @@ fn relay_opened(
 }
 
 impl TcpProxy {
-    /// A proxy that serves each connection by the service that its listener has at the time of accept(2), and at most
-    /// `connections` at once.
-    pub fn new(services: ServiceHandle, counters: Arc<Counters>, connections: usize) -> Self {
+    /// A proxy that serves each connection by the service that its listener has at the time of accept(2). `capacity`, the
+    /// number of connections that the process may have, sets the default limits of [`PendingHeaders`]; the workers enforce it.
+    pub fn new(services: ServiceHandle, counters: Arc<Counters>, capacity: usize) -> Self {
         Self {
             services,
             counters,
-            pending: PendingHeaders::new(connections),
+            pending: PendingHeaders::new(capacity),
         }
     }
 
@@ -119,15 +119,15 @@ impl TcpProxy {
         record.set_header(claimed.claims.claim, claimed.tlvs.take());
         let permit = Permit::decide(&claimed.claims, claimed.listener, rules)
             .map_err(|failure| refuse(&claimed.stream, failure))?;
-        record.set_target(permit.target());
-        let permit = match self.services.load().get(listener) {
-            Some(in_force) => permit
-                .confirm(&claimed.claims, &in_force.rules)
-                .map_err(|failure| refuse(&claimed.stream, failure))?,
-            // A reload has closed the listener meanwhile, so it has no newer lists.
-            None => permit,
+        let target = permit.target();
+        record.set_target(target);
+        let confirmed = {
+            let services = self.services.load();
+            let in_force = services.get(listener).map(|service| &service.rules);
+            permit.confirm(&claimed.claims, in_force)
         };
-        if permit.source().is_none() {
+        let permit = confirmed.map_err(|failure| refuse(&claimed.stream, failure))?;
+        if permit.as_permit().source().is_none() {
             claimed.clear_claim(&rules.config);
         }
         let ConnectedPair {
@@ -137,9 +137,9 @@ impl TcpProxy {
         } = ConnectedPair::open(claimed, &permit, &service.connector)
             .await
             .inspect_err(|failure| {
-                rules.report_failure(permit.target(), Transport::Tcp, failure);
+                rules.report_failure(target, Transport::Tcp, failure);
             })?;
-        outages::report_success(Backend::new(permit.target().0, Transport::Tcp));
+        outages::report_success(Backend::new(target.0, Transport::Tcp));
         let pair = Pair {
             downstream,
             upstream,

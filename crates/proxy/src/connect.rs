@@ -11,7 +11,6 @@ use peername_relay::Prefix;
 use peername_server::addr::Target;
 use peername_sys::socket::upstream::is_connected;
 use peername_sys::tcp::stream;
-use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -23,7 +22,8 @@ use crate::config::UpstreamConfig;
 use crate::conn::accept::refuse;
 use crate::conn::header::ClaimedConn;
 use crate::outcome::Failure;
-use crate::policy::permit::Permit;
+use crate::policy::permit::{ConfirmedPermit, Permit};
+use crate::upstream_stream::{wait_established, write_all};
 
 /// Both sockets of a connection, and the bytes already read from the client: all that the relay needs.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ impl ConnectedPair {
     /// downstream connection is reset.
     pub fn open(
         claimed: ClaimedConn,
-        permit: &Permit,
+        permit: &ConfirmedPermit,
         connector: &Connector,
     ) -> impl Future<Output = Result<Self, Failure>> + Send {
         let ClaimedConn {
@@ -53,6 +53,7 @@ impl ConnectedPair {
             mut prefix,
             ..
         } = claimed;
+        let permit = permit.as_permit();
         async move {
             match connect(permit, connector, outbound_header.as_deref(), &mut prefix).await {
                 Ok(upstream) => Ok(Self {
@@ -73,24 +74,13 @@ async fn connect(
     prefix: &mut Prefix,
 ) -> Result<TcpStream, Failure> {
     let target = permit.target();
-    let failed = |error| Failure::Connect {
-        upstream: target,
-        error,
-    };
     let started = Instant::now();
     let Connecting { upstream, client } = start_connect(permit, connector).await?;
     let server_side =
         client.map(|client| ServerSide::new(target, client, permit.is_target_on_this_host()));
-    let is_verified = match server_side {
-        Some(server_side) => server_side.sees_client(&upstream)?,
-        None => true,
-    };
-    let sent_at_once = if is_verified {
-        try_send(&upstream, outbound_header.unwrap_or(&prefix.bytes)).map_err(failed)?
-    } else {
-        None
-    };
-    let sent = match sent_at_once {
+    let first = outbound_header.unwrap_or(&prefix.bytes);
+    // A verified, established connection takes the first bytes now. Else wait until it is both; nothing has been sent then.
+    let sent = match send_if_verified(&upstream, target, server_side, first)? {
         Some(sent) => sent,
         None => {
             wait_verified(&upstream, target, server_side, &connector.config).await?;
@@ -103,10 +93,34 @@ async fn connect(
         Some(outbound_header) => {
             write_all(&upstream, outbound_header.get(sent..).unwrap_or_default())
                 .await
-                .map_err(failed)?;
+                .map_err(|error| Failure::Connect {
+                    upstream: target,
+                    error,
+                })?;
         }
     }
     Ok(upstream)
+}
+
+/// Sends the first bytes without waiting, and returns how many were sent; `None` while it is not known that the backend sees
+/// the client, or while the connection is not established.
+fn send_if_verified(
+    upstream: &TcpStream,
+    target: Target,
+    server_side: Option<ServerSide>,
+    first: &[u8],
+) -> Result<Option<usize>, Failure> {
+    let is_verified = match server_side {
+        Some(server_side) => server_side.sees_client(upstream)?,
+        None => true,
+    };
+    if !is_verified {
+        return Ok(None);
+    }
+    try_send(upstream, first).map_err(|error| Failure::Connect {
+        upstream: target,
+        error,
+    })
 }
 
 /// Waits until the connection is established, and verifies that the backend sees the client.
@@ -183,26 +197,8 @@ async fn start_connect(permit: &Permit, connector: &Connector) -> Result<Connect
         .map_err(ConnectError::into_failure)
 }
 
-/// Waits until the connection is established or has failed.
-pub(crate) async fn wait_established(upstream: &TcpStream) -> io::Result<()> {
-    upstream.writable().await?;
-    match stream::take_error(upstream) {
-        Ok(None) => Ok(()),
-        Ok(Some(error)) | Err(error) => Err(error),
-    }
-}
-
-/// Writes all the bytes. Only for the few before the relay begins.
-pub(crate) async fn write_all(socket: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
-    while !bytes.is_empty() {
-        let send = || stream::send(socket, bytes);
-        let sent = socket.async_io(Interest::WRITABLE, send).await?;
-        bytes = bytes.get(sent..).unwrap_or_default();
-    }
-    Ok(())
-}
-
-/// A closing connection frees its 4-tuple within a round trip or two. After this time, the 4-tuple's connection stays open.
+/// A closing connection frees its 4-tuple within a round trip or two. A connection that still holds the 4-tuple
+/// after this time is taken for open, not closing.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(1);
 const RETRY_BACKOFF_MIN: Duration = Duration::from_millis(5);
 const RETRY_BACKOFF_MAX: Duration = Duration::from_millis(100);

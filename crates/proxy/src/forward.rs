@@ -21,11 +21,11 @@ use tokio::time::{Instant, timeout};
 
 use crate::config::SendProxy;
 use crate::conn::accept::refuse;
-use crate::connect::{wait_established, write_all};
 use crate::outcome::{Failure, Outcome};
 use crate::telemetry::counters::Counters;
 use crate::telemetry::outages;
 use crate::telemetry::record::connection::ConnectionRecord;
+use crate::upstream_stream::{wait_established, write_all};
 
 /// The header to send: its version, source and TLVs.
 #[derive(Clone, Debug)]

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Each stage is a type that only the stage before can make, so that leaving one out does not compile: only an
-//! [`AcceptedConn`](conn::accept::AcceptedConn) is read from, only a [`Permit`](policy::permit::Permit) opens an
-//! upstream socket. [`conn`] hands a connection from stage to stage, [`udp`] does so with datagrams and sessions; each
+//! [`AcceptedConn`](conn::accept::AcceptedConn) is read from, only a
+//! [`ConfirmedPermit`](policy::permit::ConfirmedPermit) connects it to a backend. [`conn`] hands a connection from stage to stage, [`udp`] does so with datagrams and sessions; each
 //! end is one [`Outcome`](outcome::Outcome), which log line, counter and test all read. [`forward`] is the sending
 //! side, which writes the header.
 #![forbid(unsafe_code)]
@@ -25,3 +25,5 @@ pub mod routes;
 pub mod service;
 pub mod telemetry;
 pub mod udp;
+
+mod upstream_stream;

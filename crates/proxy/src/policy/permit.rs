@@ -11,7 +11,7 @@ use crate::outcome::Failure;
 use crate::policy::claims::Claims;
 use crate::policy::rules::Rules;
 
-/// Permission to connect from one source to one target. Nothing else opens an upstream socket.
+/// Permission to connect from one source to one target. Nothing else connects a client that a header claims.
 #[derive(Debug)]
 pub struct Permit {
     source: Option<ClaimedSource>,
@@ -19,6 +19,41 @@ pub struct Permit {
     is_target_on_this_host: bool,
     source_port: SourcePort,
     on_collision: OnCollision,
+}
+
+/// A permit that was confirmed by the lists in force: permission to connect a client over TCP.
+///
+/// [`ConnectedPair::open`](crate::connect::ConnectedPair::open) takes nothing else:
+///
+/// ```
+/// use peername_proxy::conn::header::ClaimedConn;
+/// use peername_proxy::connect::{ConnectedPair, Connector};
+/// use peername_proxy::policy::permit::ConfirmedPermit;
+///
+/// async fn open(claimed: ClaimedConn, permit: ConfirmedPermit, connector: &Connector) {
+///     let _ = ConnectedPair::open(claimed, &permit, connector).await;
+/// }
+/// ```
+///
+/// A permit that was not confirmed opens no connection. Expected error: mismatched types (E0308), at `&permit`.
+///
+/// ```compile_fail,E0308
+/// use peername_proxy::conn::header::ClaimedConn;
+/// use peername_proxy::connect::{ConnectedPair, Connector};
+/// use peername_proxy::policy::permit::Permit;
+///
+/// async fn open(claimed: ClaimedConn, permit: Permit, connector: &Connector) {
+///     let _ = ConnectedPair::open(claimed, &permit, connector).await;
+/// }
+/// ```
+#[derive(Debug)]
+pub struct ConfirmedPermit(Permit);
+
+impl ConfirmedPermit {
+    /// The permit itself.
+    pub(crate) fn as_permit(&self) -> &Permit {
+        &self.0
+    }
 }
 
 impl Permit {
@@ -70,6 +105,7 @@ impl Permit {
         if !is_sound && !rules.is_on_this_host(client) {
             return Err(Failure::ReplyPath {
                 backend,
+                // Replies of a local backend are recognised without the mark.
                 mark: rules.mark().filter(|_| !is_local),
             });
         }
@@ -86,13 +122,22 @@ impl Permit {
     /// Applies the lists of clients of the rules that are in force now, which may have changed while the header was awaited. To
     /// be called once the client is on record, so that a later change finds the connection and ends it.
     ///
+    /// `in_force` is `None` for a listener that a reload has closed meanwhile: its lists are still read again in place, so
+    /// [`Self::decide`] has just applied the current ones.
+    ///
     /// # Errors
     ///
     /// [`Failure::Client`].
-    pub(crate) fn confirm(self, claims: &Claims, in_force: &Rules) -> Result<Self, Failure> {
-        let client = HeaderClient::of_read_header(claims.claim, claims.peer);
-        in_force.admit_client(client)?;
-        Ok(self)
+    pub(crate) fn confirm(
+        self,
+        claims: &Claims,
+        in_force: Option<&Rules>,
+    ) -> Result<ConfirmedPermit, Failure> {
+        if let Some(rules) = in_force {
+            let client = HeaderClient::of_read_header(claims.claim, claims.peer);
+            rules.admit_client(client)?;
+        }
+        Ok(ConfirmedPermit(self))
     }
 
     /// A permit to connect from an address of this host. A header without a claimed source names no destination either.
