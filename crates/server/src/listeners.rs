@@ -121,7 +121,7 @@ impl Listeners {
         };
         let per_worker: Vec<Vec<_>> = open_per_worker(&request, &mut opener)?
             .into_iter()
-            .map(|sockets| opener.name_listeners(sockets, wanted))
+            .map(|sockets| opener.make_listeners(sockets, wanted))
             .collect();
         let surplus = opener.take_surplus(wanted);
         Ok(Self {

@@ -237,13 +237,13 @@ impl SocketOpener for UdpOpener<'_> {
     type Socket = UdpSocket;
 
     fn check_free(&self, addr: SocketAddr) -> peername_sys::Result<()> {
-        if self.is_given(addr) {
+        if self.is_inherited(addr) {
             return Ok(());
         }
         udp::check_address_free(addr)
     }
 
-    fn is_given(&self, addr: SocketAddr) -> bool {
+    fn is_inherited(&self, addr: SocketAddr) -> bool {
         self.inherited.contains_key(&addr)
     }
 

@@ -50,8 +50,8 @@ pub trait SocketOpener {
     /// EADDRINUSE if another program does.
     fn check_free(&self, addr: SocketAddr) -> peername_sys::Result<()>;
 
-    /// Whether a service manager has opened a socket on this address.
-    fn is_given(&self, addr: SocketAddr) -> bool;
+    /// Whether a service manager has passed a socket on this address.
+    fn is_inherited(&self, addr: SocketAddr) -> bool;
 
     /// Opens a socket on the address, or takes one that another process has opened.
     fn open(
@@ -110,7 +110,7 @@ fn open_all<O: SocketOpener>(
         .iter()
         .chain(staying)
         .filter(|addr| addr.is_ipv4())
-        .filter(|addr| !addr.ip().is_unspecified() || opener.is_given(**addr))
+        .filter(|addr| !addr.ip().is_unspecified() || opener.is_inherited(**addr))
         .map(SocketAddr::port)
         .collect();
     let mut sockets = Vec::new();

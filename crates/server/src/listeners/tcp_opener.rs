@@ -21,7 +21,7 @@ pub(super) struct TcpOpener<'a> {
 
 impl TcpOpener<'_> {
     /// Gives each socket the id of its address.
-    pub(super) fn name_listeners(
+    pub(super) fn make_listeners(
         &self,
         sockets: Vec<net::TcpListener>,
         wanted: &[ListenAddr],
@@ -59,13 +59,13 @@ impl SocketOpener for TcpOpener<'_> {
     type Socket = net::TcpListener;
 
     fn check_free(&self, addr: SocketAddr) -> peername_sys::Result<()> {
-        if self.is_given(addr) || self.previous.has(addr) {
+        if self.is_inherited(addr) || self.previous.has(addr) {
             return Ok(());
         }
         listener::check_address_free(addr)
     }
 
-    fn is_given(&self, addr: SocketAddr) -> bool {
+    fn is_inherited(&self, addr: SocketAddr) -> bool {
         self.inherited.contains_key(&addr)
     }
 
@@ -74,10 +74,12 @@ impl SocketOpener for TcpOpener<'_> {
         addr: SocketAddr,
         options: BindOptions,
     ) -> peername_sys::Result<net::TcpListener> {
-        let socket = match (self.inherited.get(&addr), self.previous.next(addr)) {
-            (Some(inherited), _) => inherited.try_clone()?.into(),
-            (None, Some(previous)) => previous,
-            (None, None) => listener::listen(addr, options)?,
+        let socket = if let Some(inherited) = self.inherited.get(&addr) {
+            inherited.try_clone()?.into()
+        } else if let Some(previous) = self.previous.next(addr) {
+            previous
+        } else {
+            listener::listen(addr, options)?
         };
         // Accepted sockets inherit these options, which saves five system calls per connection.
         stream::tune_for_peer(&socket, addr.ip())?;
@@ -139,5 +141,31 @@ impl PreviousSockets {
             .find(|address| address.requested == requested)
             .map(|address| std::mem::take(&mut address.sockets))
             .unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::listeners::ListenerId;
+
+    /// A previous process may have a socket on an address that a service manager passes, too.
+    #[test]
+    fn inherited_address_leaves_the_previous_socket_as_surplus() {
+        let passed = net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let previous = passed.try_clone().unwrap();
+        let passed = InheritedSocket::new(passed.into(), "3".to_owned()).unwrap();
+        let addr = passed.addr;
+        let wanted = [(ListenerId(0), addr)];
+        let mut opener = TcpOpener {
+            inherited: &HashMap::from([(addr, passed)]),
+            previous: PreviousSockets::take(&wanted, &mut HashMap::from([(addr, vec![previous])])),
+        };
+        let options = BindOptions {
+            reuse_port: true,
+            v6_only: false,
+        };
+        opener.open(addr, options).unwrap();
+        assert_eq!(opener.take_surplus(&wanted).len(), 1);
     }
 }
