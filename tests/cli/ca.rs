@@ -5,4 +5,3 @@
 
 mod clients;
 mod files;
-mod server;

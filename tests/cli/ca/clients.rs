@@ -3,8 +3,7 @@
 use crate::harness::lab::assert_contains;
 use std::process::Output;
 
-use super::server;
-use crate::harness::rig::ca::CaRig;
+use crate::harness::rig::ca::{CaRig, server};
 
 /// Asserts that the client fails without the variables of `ca env`, and succeeds with them: a client that verifies
 /// nothing does not pass.

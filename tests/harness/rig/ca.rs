@@ -1,5 +1,7 @@
 //! `peername ca` on a host of its own.
 
+pub(crate) mod server;
+
 use std::process::{Command, Output};
 
 use crate::harness::lab::{Host, Scratch};

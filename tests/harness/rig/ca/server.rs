@@ -1,5 +1,4 @@
-//! A web server with a certificate for whatever host its client requests, by the mint of `peername
-//! intercept`.
+//! A web server with a certificate for whatever host its client requests, by the mint of `peername intercept`.
 
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::path::Path;
@@ -17,7 +16,7 @@ use tokio_rustls::rustls::server::Acceptor;
 use crate::harness::lab::Host;
 
 /// Listens on 127.0.0.1 of `host` until the test ends, and answers every request with [`BODY`].
-pub(super) fn start(host: &Host, ca: &str) -> u16 {
+pub(crate) fn start(host: &Host, ca: &str) -> u16 {
     let authority = Authority::open(Path::new(ca)).expect("an authority");
     let mint = Mint::new(authority, 100).expect("a mint");
     let listener = host
@@ -69,4 +68,4 @@ async fn answer(connection: TcpStream, mint: &Mint) -> anyhow::Result<()> {
 }
 
 /// The body that every client prints.
-pub(super) const BODY: &str = "served";
+pub(crate) const BODY: &str = "served";
