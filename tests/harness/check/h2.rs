@@ -19,9 +19,9 @@ pub(crate) fn header_field(name: &[u8], value: &[u8]) -> Vec<u8> {
     [&[0, length(name)], name, &[length(value)], value].concat()
 }
 
-/// Exchanges settings, waits for a request, and answers its stream with response headers.
+/// Accepts a request, and answers its stream with response headers.
 pub(crate) fn begin_response(mut stream: &TcpStream) {
-    exchange_settings(stream);
+    accept_request(stream);
     let head = [
         &[STATUS_200][..],
         &header_field(b"content-type", b"application/grpc"),
@@ -30,8 +30,8 @@ pub(crate) fn begin_response(mut stream: &TcpStream) {
     let _ = stream.write_all(&frame(HEADERS, END_HEADERS, 1, &head));
 }
 
-/// Exchanges settings, and waits for a request.
-pub(crate) fn exchange_settings(mut stream: &TcpStream) {
+/// Exchanges settings, and waits until a whole request has come.
+pub(crate) fn accept_request(mut stream: &TcpStream) {
     let _ = stream.write_all(&frame(SETTINGS, 0, 0, &[]));
     let _ = stream.write_all(&frame(SETTINGS, ACK, 0, &[]));
     // A response before its request would be a protocol error.
@@ -45,10 +45,11 @@ pub(crate) fn exchange_settings(mut stream: &TcpStream) {
     }
 }
 
-/// Whether the client has sent its preface (RFC 9113 §3.4) and a whole request. Of another protocol any byte is
-/// enough.
+/// Whether the client has sent its preface (RFC 9113 §3.4) and a whole request. Of another protocol, the first byte that differs
+/// from the preface is enough.
 fn is_request_whole(received: &[u8]) -> bool {
-    if !received.is_empty() && !received.starts_with(b"PRI") {
+    let start = received.get(..PREFACE_START.len()).unwrap_or(received);
+    if !PREFACE_START.starts_with(start) {
         return true;
     }
     let mut rest = received.get(PREFACE_LEN..).unwrap_or_default();
@@ -81,6 +82,7 @@ pub(crate) fn trailers(status: &[u8]) -> Vec<u8> {
 }
 
 const PREFACE_LEN: usize = 24;
+const PREFACE_START: &[u8] = b"PRI";
 const FRAME_HEADER_LEN: usize = 9;
 
 pub(crate) const DATA: u8 = 0;
@@ -93,3 +95,13 @@ pub(crate) const END_HEADERS: u8 = 4;
 const ACK: u8 = 1;
 /// `:status: 200`, by its index in the static table (RFC 7541 §6.1, appendix A).
 pub(crate) const STATUS_200: u8 = 0x88;
+
+#[test]
+fn start_of_the_preface_is_not_another_protocol() {
+    for start in [&b""[..], b"P", b"PR", b"PRI", b"PRI * HTTP"] {
+        assert!(!is_request_whole(start), "{start:?}");
+    }
+    for other in [&b"G"[..], b"PO", b"\x16\x03\x01"] {
+        assert!(is_request_whole(other), "{other:?}");
+    }
+}

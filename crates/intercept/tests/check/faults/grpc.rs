@@ -52,7 +52,7 @@ async fn faulty_grpc_answers_are_denied() {
     let faults = [
         Fault::ok_with("HTTP/1.1", b""),
         Fault::new("greets and goes", |mut stream| {
-            h2::exchange_settings(&stream);
+            h2::accept_request(&stream);
             let payload = [0, 0, 0, 0, 0, 0, 0, 0, b'\xff', 0];
             let _ = stream.write_all(&frame(h2::GOAWAY, 0, 0, &payload));
         }),
@@ -84,7 +84,7 @@ async fn faulty_grpc_answers_are_denied() {
         Fault::grpc_answer("a denied response and an OK", &[0x12, 0, 0x1a, 0], b"0"),
         Fault::grpc_answer("two OKs", &[0x1a, 0, 0x1a, 0], b"0"),
         Fault::new("a status before and behind the answer", |mut stream| {
-            h2::exchange_settings(&stream);
+            h2::accept_request(&stream);
             let head = [
                 &[h2::STATUS_200][..],
                 &h2::header_field(b"content-type", b"application/grpc"),
@@ -104,11 +104,11 @@ async fn faulty_grpc_answers_are_denied() {
         }),
         Fault::grpc_answer("a reason not in UTF-8", &[0x0a, 3, 0x12, 1, 0xff], b"0"),
         Fault::new("500", |stream| {
-            h2::exchange_settings(&stream);
+            h2::accept_request(&stream);
             write_frames(&stream, &[frame(h2::HEADERS, END, 1, &[STATUS_500])]);
         }),
         Fault::new("headers for ever", |mut stream| {
-            h2::exchange_settings(&stream);
+            h2::accept_request(&stream);
             let _ = stream.write_all(&frame(h2::HEADERS, 0, 1, &[h2::STATUS_200]));
             let header = h2::header_field(b"x-more", &[b'x'; 120]);
             write_forever(&stream, &frame(h2::CONTINUATION, 0, 1, &header));
