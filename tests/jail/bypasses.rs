@@ -143,7 +143,7 @@ impl BypassRig {
     }
 
     /// Runs the attempt in a jail; returns its output if it got out, or if it reports neither that it was stopped nor that it
-    /// was skipped.
+    /// was skipped. Prints why it was skipped.
     fn failure(&self, attempt: &Attempt) -> Option<String> {
         let contacts_before = self.canaries.contacts().len();
         let output = self.run_inside(attempt);
@@ -151,6 +151,9 @@ impl BypassRig {
         let is_closed = text.contains("closed") || text.contains("skipped");
         let contacts = self.canaries.contacts().split_off(contacts_before);
         let name = attempt.name;
+        for line in text.lines().filter(|line| line.starts_with("skipped")) {
+            eprintln!("{name}: {line}");
+        }
         (!is_closed || text.contains("OUT") || !contacts.is_empty())
             .then(|| format!("{name}: {contacts:?}: {output:?}"))
     }

@@ -1,4 +1,5 @@
-//! The attempts, in Python. An attempt that has got out prints `OUT`, and one that was stopped `closed` with the reason.
+//! The attempts, in Python. An attempt that has got out prints `OUT`, one that was stopped `closed` with the
+//! reason, and one for which this kernel is too old `skipped` with the reason.
 //!
 //! Each cell of `attempts/*.py` is an attempt: `# %% NAME [CONTROL]` or `# %% NAME [CONTROL, RULES]`, then the script, which
 //! is run after `prelude.py`.
@@ -23,7 +24,7 @@ pub(super) enum Control {
     /// Not tried: it would change the machine, or needs what not every kernel or test machine has.
     NotTried,
     /// Not tried, and in a jail tried by root only: other users can't do this anywhere.
-    OfRoot,
+    NotTriedRootOnly,
 }
 
 /// The rules of the jail in which an attempt is made.
@@ -51,7 +52,7 @@ impl Attempt {
             "succeeds" => Control::Succeeds,
             "noticed" => Control::Noticed,
             "not-tried" => Control::NotTried,
-            "of-root" => Control::OfRoot,
+            "not-tried-root-only" => Control::NotTriedRootOnly,
             other => panic!("{name}: no control {other}"),
         };
         let rules = match rules {
@@ -71,7 +72,7 @@ impl Attempt {
     }
 
     pub(super) fn applies_to(&self, user: User) -> bool {
-        self.control != Control::OfRoot || user == User::Root
+        self.control != Control::NotTriedRootOnly || user == User::Root
     }
 }
 

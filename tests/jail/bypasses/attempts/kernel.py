@@ -92,20 +92,20 @@ os.mknod(path, stat.S_IFBLK | 0o600, os.makedev(7, 0))
 os.unlink(path)
 print("OUT")
 
-# %% the memory and the ports of the machine as files [of-root]
+# %% the memory and the ports of the machine as files [not-tried-root-only]
 for name in ("mem", "port", "kmem", "nvram", "cpu/0/msr", "mcelog"):
     try:
         print("OUT", name, os.open("/dev/" + name, os.O_RDWR))
     except OSError as error:
         print("closed", name, error)
 
-# %% devices by which the host or other machines are reached [of-root]
+# %% devices by which the host or other machines are reached [not-tried-root-only]
 import glob, stat
 for path in glob.glob("/dev/vhost-vsock") + glob.glob("/dev/vmci") + glob.glob("/dev/loop-control") + glob.glob("/dev/kmsg") + glob.glob("/dev/vport*") + glob.glob("/dev/watchdog*") + glob.glob("/dev/uinput") + glob.glob("/dev/uhid"):
     print("OUT" if stat.S_ISCHR(os.stat(path).st_mode) else "closed", path)
 print("closed")
 
-# %% new disks of loop devices [of-root]
+# %% new disks of loop devices [not-tried-root-only]
 try:
     fcntl.ioctl(os.open("/dev/loop-control", os.O_RDWR), 0x4c82)
     print("OUT")
@@ -144,11 +144,11 @@ paths = ["/sys/class/net/lo/mtu", "/sys/kernel/uevent_helper", "/sys/power/state
 paths += glob.glob("/sys/bus/*/drivers_probe") + glob.glob("/sys/block/*/queue/scheduler") + glob.glob("/sys/bus/pci/rescan") + glob.glob("/sys/fs/*/*/*")
 open_to_write(paths)
 
-# %% the programs that the kernel starts, and other settings in proc [of-root]
+# %% the programs that the kernel starts, and other settings in proc [not-tried-root-only]
 names = "kernel/modprobe kernel/hotplug kernel/poweroff_cmd kernel/sysrq kernel/panic kernel/usermodehelper/bset vm/drop_caches kernel/kexec_load_disabled kernel/ns_last_pid fs/binfmt_misc/register fs/suid_dumpable kernel/yama/ptrace_scope kernel/unprivileged_bpf_disabled kernel/hostname"
 open_to_write("/proc/sys/" + name for name in names.split())
 
-# %% keys and triggers of the kernel in proc [of-root]
+# %% keys and triggers of the kernel in proc [not-tried-root-only]
 import glob
 open_to_write(["/proc/sysrq-trigger", "/proc/acpi/wakeup", "/proc/mtrr", "/proc/scsi/scsi", "/proc/dynamic_debug/control", "/proc/irq/default_smp_affinity", *glob.glob("/proc/bus/pci/*/*")[:5], *glob.glob("/proc/fs/*/*/*")[:5]])
 

@@ -101,7 +101,7 @@ fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
 fcntl.ioctl(slave, termios.TIOCSTI, b"x")
 print("OUT")
 
-# %% a program that the kernel starts (core_pattern) [of-root]
+# %% a program that the kernel starts (core_pattern) [not-tried-root-only]
 with open("/proc/sys/kernel/core_pattern", "r+") as file:
     pattern = file.read()
     file.seek(0)
@@ -114,7 +114,7 @@ for kind in ("proc", "sysfs"):
     done = subprocess.run(["unshare", "--user", "--map-root-user", "--mount", "--net", "--pid", "--fork", "sh", "-c", script], capture_output=True, text=True)
     print("OUT" if "OUT" in done.stdout else "closed", done.stderr)
 
-# %% a raw disk [of-root]
+# %% a raw disk [not-tried-root-only]
 import glob
 disks = [name for name in glob.glob("/dev/*") if os.path.exists("/sys/class/block/" + os.path.basename(name))]
 for disk in disks:
