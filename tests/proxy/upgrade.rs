@@ -4,7 +4,10 @@ mod drain;
 mod load;
 
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
 use std::time::Duration;
 
 use peername_sys::process::pidfd::descendants;
@@ -17,6 +20,7 @@ use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::lab::{Lab, Process, Scratch, assert_contains, wait_until};
 use crate::harness::peername::{BINARY, PROXY_ARGS};
+use crate::harness::rig::load::SetOnDrop;
 use crate::harness::rig::proxy::header_for;
 use crate::harness::rig::upgrade::{Binary, UpgradeRig};
 use load::under_tcp_load;
@@ -212,11 +216,25 @@ fn upgrade_hands_the_admin_endpoint_over() {
             let mut answers = options.iter().map(|option| get_by(option, "/readyz"));
             answers.all(|answer| answer == "ready\n")
         };
+        let connect = || {
+            for option in options {
+                let connected = if option.contains("unix") {
+                    UnixStream::connect(&path).map(drop)
+                } else {
+                    lab.server
+                        .enter(|| TcpStream::connect("127.0.0.1:9100"))
+                        .map(drop)
+                };
+                connected.expect(option);
+            }
+        };
         for _ in 0..3 {
             assert!(is_ready());
-            rig.upgrade(&lab.server).expect("it upgrades");
-            assert!(is_ready());
-            rig.wait_drained();
+            while_connecting(connect, || {
+                rig.upgrade(&lab.server).expect("it upgrades");
+                assert!(is_ready());
+                rig.wait_drained();
+            });
             assert!(is_ready());
         }
         rig.install(&lab.server, Binary::Fails);
@@ -230,6 +248,28 @@ fn upgrade_hands_the_admin_endpoint_over() {
         wait_until("the exit", || rig.servers().is_empty());
         assert!(!fs::exists(&path).expect("stat"));
     }
+}
+
+/// Runs `work` while another thread calls `connect` again and again, which panics if a connection is refused.
+#[track_caller]
+fn while_connecting(connect: impl Fn() + Sync, work: impl FnOnce()) {
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        // The thread ends also if the test fails.
+        let end = SetOnDrop(&is_over);
+        let connecting = scope.spawn(|| {
+            while !is_over.load(Relaxed) {
+                connect();
+                thread::sleep(Duration::from_millis(5));
+            }
+        });
+        work();
+        drop(end);
+        assert!(
+            connecting.join().is_ok(),
+            "a connection was refused, see above"
+        );
+    });
 }
 
 /// `pgrep` lists the launcher, too, so an operator may take it for the process to upgrade.
@@ -248,7 +288,7 @@ fn upgrade_of_the_launcher_names_the_process_that_serves() {
     assert_contains(&error, &[&format!("use --pid {serving}")]);
 }
 
-/// As the first process of a container: without it, the container would end.
+/// PID 1 can't be replaced, because its container ends with it: it refuses, and goes on serving.
 #[test]
 fn process_1_is_not_upgraded() {
     let lab = Lab::new();
