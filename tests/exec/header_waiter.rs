@@ -58,10 +58,10 @@ fn slow_headers_are_limited_by_descriptors() {
     }
 }
 
-/// The wakeup connections of two listeners could have the same port, each at an address of its own. The
-/// listener that is woken first must not take the other's for a client, even where clients need no header.
+/// Two listeners at different addresses could have wakeup connections with one port. But closing the first would make the other
+/// look like a client where clients need no header. So with a single port, the second listener is woken after the first.
 #[test]
-fn wakeup_connections_with_one_port_are_told_apart_by_listener() {
+fn two_wakeup_connections_never_share_a_port() {
     for mode in MODES {
         let served = ProgramRig::with_mode(mode, &["--header=optional"], TWO_LISTENERS);
         let host = &served.lab.server;
@@ -83,10 +83,12 @@ fn wakeup_connections_with_one_port_are_told_apart_by_listener() {
             let _conn = open(to, &v2(client));
             wait_accepted(client);
         }
+        // So that the first wake-up connection is not accepted before the second header is complete.
         kill_process(server, Signal::STOP).expect("kill");
         for (conn, client) in &slow {
             conn.send(&v2(*client)[20..]);
         }
+        // The other listener has none: there is no port for it yet.
         wait_until("a wakeup connection", || {
             let filter = "sport = :40054";
             let wakeups = host.run("ss", &["-Htn", "state", "established", filter]);

@@ -132,6 +132,7 @@ fn unused_tunnel_has_an_audit_line() {
         rig.read_metrics().contains("connections_active 0")
     });
     assert_eq!(wait_tunnel_lines(&rig, 2).len(), 2);
+    // The two unused tunnels and GET /echo: a tunnel that was used is not counted.
     let counted = r#"peername_intercept_requests_total{decision="unchecked"} 3"#;
     let metrics = rig.read_metrics();
     assert!(metrics.lines().any(|line| line == counted), "{metrics}");
