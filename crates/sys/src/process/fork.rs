@@ -16,18 +16,19 @@ use crate::{NameCall, Result};
 
 /// Runs `work` in a daemon (double fork): its parent is init or a subreaper, and this process need not reap it. The daemon has
 /// a process group of its own, so the terminal's signals don't reach it, and blocks all signals that can be blocked: a
-/// service manager that signals all processes of a service means the program.
+/// service manager's signal to all processes of a service is meant for the program, not for the daemon.
 ///
 /// The daemon stays in the session. In a session of its own, the scheduler would give it the same share of the CPUs as the
 /// program (`kernel.sched_autogroup_enabled`, sched(7)).
 ///
 /// `work` returns the exit code. The daemon inherits only standard error and the descriptors `keep`, which are passed to
-/// `work`: an inherited socket would stay open for as long as the daemon runs.
+/// `work`: an inherited socket would stay open for as long as the daemon runs. `work` must own no other descriptor, because it
+/// would close a number that is closed already, or is another file's by then.
 ///
 /// # Errors
 ///
-/// EBUSY when this process has several threads: the daemon would lack the others, but not the locks that they hold. EAGAIN when
-/// the second fork failed. Else those of fork(2).
+/// EBUSY when this process has several threads: the daemon would lack the others, but not the locks that they hold. EAGAIN or
+/// ENOMEM of fork(2); EAGAIN also whenever the second fork failed.
 pub fn spawn_detached<K: AsRef<[OwnedFd]>>(keep: K, work: impl FnOnce(K) -> u8) -> Result<()> {
     let intermediate = fork(|| {
         let _ = setpgid(None, None);
@@ -43,12 +44,16 @@ pub fn spawn_detached<K: AsRef<[OwnedFd]>>(keep: K, work: impl FnOnce(K) -> u8) 
     if wait_exit(intermediate)?.success() {
         Ok(())
     } else {
-        Err(io::Error::from(io::ErrorKind::WouldBlock)).call("fork(2)")
+        Err(io::Error::from_raw_os_error(libc::EAGAIN)).call("fork(2)")
     }
 }
 
 /// Runs `work` in a child in the same session, with the same signals blocked, and returns its process id. The child
-/// inherits descriptors as [`spawn_detached`] describes.
+/// inherits only standard error and the descriptors `keep`, which are passed to `work`. `work` must own no other descriptor.
+///
+/// # Errors
+///
+/// EBUSY when this process has several threads; EAGAIN or ENOMEM of fork(2).
 pub fn fork_child<K: AsRef<[OwnedFd]>>(keep: K, work: impl FnOnce(K) -> u8) -> Result<u32> {
     fork(|| match detach_from_parent(keep.as_ref()) {
         Ok(()) => work(keep),
@@ -64,11 +69,13 @@ pub struct ChildProcess {
 }
 
 impl ChildProcess {
-    /// As [`fork_child`], with a descriptor of the child.
+    /// Runs `work` in a child in the same session, with the same signals blocked. The child inherits only standard error and
+    /// the descriptors `keep`, which are passed to `work`. `work` must own no other descriptor.
     ///
     /// # Errors
     ///
-    /// Those of [`fork_to_exec`], and of pidfd_open(2): the child is killed then.
+    /// EBUSY when this process has several threads; EAGAIN or ENOMEM of fork(2). EMFILE or ENFILE of pidfd_open(2): the child
+    /// is killed then.
     pub fn fork<K: AsRef<[OwnedFd]>>(keep: K, work: impl FnOnce(K) -> u8) -> Result<Self> {
         let id = fork_child(keep, work)?;
         match PidFd::open(id) {
@@ -103,7 +110,12 @@ impl ChildProcess {
 
 /// Runs `work` in a child that executes programs for this process, and returns the child's process id. The child keeps the
 /// standard streams, the working directory, the environment, and of the other descriptors `keep` only, which are passed to
-/// `work`. It blocks all signals that can be blocked: signals to the whole process group mean this process.
+/// `work`. `work` must own no other descriptor. The child blocks all signals that can be blocked: a signal to the whole process
+/// group is meant for this process, not for the child.
+///
+/// # Errors
+///
+/// EBUSY when this process has several threads; EAGAIN or ENOMEM of fork(2).
 pub fn fork_launcher<K: AsRef<[OwnedFd]>>(keep: K, work: impl FnOnce(K) -> u8) -> Result<u32> {
     fork(|| {
         block_signals();
@@ -118,7 +130,7 @@ pub fn fork_launcher<K: AsRef<[OwnedFd]>>(keep: K, work: impl FnOnce(K) -> u8) -
 ///
 /// # Errors
 ///
-/// EBUSY when this process has more than one thread; else those of fork(2).
+/// EBUSY when this process has several threads; EAGAIN or ENOMEM of fork(2).
 pub fn fork_to_exec(work: impl FnOnce() -> u8) -> Result<u32> {
     fork(work)
 }
@@ -137,8 +149,8 @@ pub fn wait_exit(child: u32) -> Result<ExitStatus> {
     Ok(ExitStatus::from_raw(status))
 }
 
-/// Makes the kernel send this process a signal when its parent exits (PR_SET_PDEATHSIG, prctl(2)). execve(2) keeps the setting,
-/// unless it gains privileges; a change of credentials clears it.
+/// Makes the kernel send this process a signal when the thread that created it exits, even if other threads of the parent go on
+/// (PR_SET_PDEATHSIG, prctl(2)). execve(2) keeps the setting, unless it gains privileges; a change of credentials clears it.
 ///
 /// # Errors
 ///
@@ -195,25 +207,34 @@ fn detach_from_parent(keep: &[OwnedFd]) -> Result<()> {
 
 /// Closes all descriptors but `keep` and the standard streams.
 fn close_above_stderr(keep: &[OwnedFd]) -> Result<()> {
-    let mut kept: Vec<_> = keep
+    let kept = keep
         .iter()
         .map(|fd| fd.as_raw_fd().cast_unsigned())
         .collect();
-    kept.sort_unstable();
-    let mut first = FIRST_AFTER_STDERR;
-    for next_kept in kept.into_iter().chain([u32::MAX]) {
-        if first < next_kept {
-            close_range(first, next_kept - 1)?;
-        }
-        first = next_kept.saturating_add(1);
+    for (first, last) in ranges_without(kept) {
+        close_range(first, last)?;
     }
     Ok(())
 }
 
+/// The ranges of descriptors above standard error that leave out `kept`: the first and the last number of each.
+fn ranges_without(mut kept: Vec<u32>) -> Vec<(u32, u32)> {
+    kept.sort_unstable();
+    let mut ranges = Vec::new();
+    let mut first = FIRST_AFTER_STDERR;
+    for next_kept in kept.into_iter().chain([u32::MAX]) {
+        if first < next_kept {
+            ranges.push((first, next_kept - 1));
+        }
+        first = first.max(next_kept.saturating_add(1));
+    }
+    ranges
+}
+
 /// close_range(2), since Linux 5.9.
 fn close_range(first: u32, last: u32) -> Result<()> {
-    // SAFETY: this is a forked child that uses none of these descriptors any more. It ends by _exit(2), so no value that
-    // owns a closed descriptor is dropped.
+    // SAFETY: this is a forked child that uses none of these descriptors any more. Its `work` owns none of them, as its caller
+    // warrants; and as the child ends by _exit(2), no other value that owns one is dropped.
     match unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()).call("close_range(2)"),
@@ -242,3 +263,22 @@ fn mask_all_signals(how: libc::c_int) {
 const FIRST_AFTER_STDERR: u32 = 3;
 /// The exit code of Rust programs that panic.
 const PANICKED: u8 = 101;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_but_the_kept_descriptors_and_standard_streams_are_closed() {
+        const LAST: u32 = u32::MAX - 1;
+        for (kept, ranges) in [
+            (vec![], vec![(3, LAST)]),
+            (vec![7, 3, 4], vec![(5, 6), (8, LAST)]),
+            // A standard stream among the kept ones must not make the others close.
+            (vec![1], vec![(3, LAST)]),
+            (vec![0, 5], vec![(3, 4), (6, LAST)]),
+        ] {
+            assert_eq!(ranges_without(kept.clone()), ranges, "{kept:?}");
+        }
+    }
+}
