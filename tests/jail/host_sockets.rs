@@ -85,19 +85,20 @@ fn socket_that_is_moved_to_a_listed_directory_is_refused() {
     drop(listeners);
 }
 
-/// A lookup in autofs asks a program outside. In the jail only what is mounted there already is seen, and nothing is asked.
+/// A lookup in autofs asks a program outside. In the jail only what is mounted there already is seen, and nothing is asked. A
+/// user who can't reach the mount has a jail, too.
 #[test]
 fn automounter_is_not_asked() {
     let rig = JailRig::new();
     let script = rig.scratch().write("autofs.py", AUTOFS);
-    let point = rig.scratch().path_text("net");
-    fs::create_dir(&point).expect("a directory");
+    let point = rig.scratch().path_text("above/net");
+    fs::create_dir_all(&point).expect("a directory");
     let jail = rig.scratch().path_text("peername");
     let command = format!("unshare --mount /usr/bin/python3 {script} {point} {jail}");
     let output = rig.run_outside(User::Root, &command);
     let printed = String::from_utf8_lossy(&output.stdout);
     assert_eq!(
-        printed, "outside: asked for leak\njail: ['mounted']\nhidden: []\n",
+        printed, "outside: asked for leak\njail: ['mounted']\nhidden: []\nout of reach\n",
         "{output:?}"
     );
 }
@@ -138,5 +139,6 @@ fn socket_that_is_bound_later_is_reached_at_a_path_of_root() {
     }
 }
 
-/// Mounts autofs at the first argument, makes `mounted` there, and runs the second argument as `peername jail`.
+/// Mounts autofs at the first argument, makes `mounted` there, and runs the second argument as `peername jail`: at last for
+/// another user, who can't search the directory above the mount.
 const AUTOFS: &str = include_str!("host_sockets/autofs.py");

@@ -4,8 +4,8 @@ mod browser_policies;
 mod cover;
 mod devices;
 mod hashed_dirs;
-mod kernel_mounts;
 mod mount_table;
+mod outside_mounts;
 mod private_dir;
 mod ssh_config;
 mod trust_stores;
@@ -60,7 +60,7 @@ pub fn cover(
     covers.extend(ssh_config::copy(dir)?);
     // Before anything is covered.
     let table = mount_table::read()?;
-    let kernel_mounts = kernel_mounts::find(dir, &table)?;
+    let outside_mounts = outside_mounts::prepare(dir, &table)?;
     write_names(dir)?;
     // Before the bind mounts of the covers, which become read-only only if their source is.
     dir.make_read_only()?;
@@ -70,9 +70,9 @@ pub fn cover(
     for file in &files {
         cover_existing(&file.original, &file.copy)?;
     }
-    kernel_mounts
+    outside_mounts
         .iter()
-        .try_for_each(kernel_mounts::KernelMount::cover)?;
+        .try_for_each(outside_mounts::OutsideMount::cover)?;
     devices::protect(&dir.empty_file(), &table)?;
     hide(dir, hidden, &table)?;
     dir.hide_copies()?;

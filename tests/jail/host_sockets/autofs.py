@@ -29,3 +29,6 @@ subprocess.run([jail, "jail", "-q", "--", "/usr/bin/python3", "-c", lookup, poin
 search = "import glob,sys; print('hidden:', [path for path in glob.glob(sys.argv[1] + '/**/secret', recursive=True)])"
 temporary = os.environ.get("TMPDIR", "/tmp")
 subprocess.run([jail, "jail", "-q", "--hide", point + "/mounted", "--", "/usr/bin/python3", "-c", search, temporary + "/peername-jail-*"], start_new_session=True)
+os.chmod(os.path.dirname(point), 0o700)
+user = ["setpriv", "--reuid=1", "--regid=1", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all"]
+subprocess.run([*user, jail, "jail", "-q", "--", "echo", "out of reach"], start_new_session=True)

@@ -13,7 +13,7 @@ use crate::JailError;
 
 /// A mount that is covered by a copy: an otherwise empty directory with the mounts that are below the original.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct KernelMount {
+pub(super) struct OutsideMount {
     point: PathBuf,
     copy: PathBuf,
     /// The mounts below, which are kept visible.
@@ -27,62 +27,71 @@ struct MountBelow {
     copy: PathBuf,
 }
 
-/// Finds the mounts of these file systems, and creates the directories that will cover them. Mounts that another one hides
-/// entirely are left out.
-pub(super) fn find(dir: &PrivateDir, all: &[Mount]) -> Result<Vec<KernelMount>, JailError> {
-    let mut found = Vec::new();
-    for (index, mount) in all
-        .iter()
-        .enumerate()
-        .filter(|(_, mount)| mount.is_one_of(&COVERED))
-    {
-        let later = all.iter().skip(index + 1).map(|later| &later.point);
-        if later.clone().any(|point| mount.point.starts_with(point)) {
+/// Finds the visible mounts of these file systems, and creates the directories that will cover them.
+pub(super) fn prepare(dir: &PrivateDir, all: &[Mount]) -> Result<Vec<OutsideMount>, JailError> {
+    let mut prepared = Vec::new();
+    for (index, mount) in all.iter().enumerate() {
+        let later = all.get(index + 1..).unwrap_or_default();
+        let is_hidden = || {
+            later
+                .iter()
+                .any(|other| mount.point.starts_with(&other.point))
+        };
+        if !mount.is_one_of(&COVERED) || is_hidden() {
             continue;
         }
-        let copy = dir.create_copy_dir(&format!("mount-{index}"))?;
-        let mut covered = KernelMount {
+        let mut covered = OutsideMount {
             point: mount.point.clone(),
-            copy,
+            copy: dir.create_copy_dir(&format!("mount-{index}"))?,
             below: Vec::new(),
         };
-        for point in later.filter(|point| point.starts_with(&mount.point)) {
-            covered
-                .keep(point)
-                .map_err(|error| JailError::write(point, error))?;
+        for other in later {
+            if let Ok(name) = other.point.strip_prefix(&mount.point) {
+                covered
+                    .keep(&other.point, name)
+                    .map_err(|error| JailError::write(&other.point, error))?;
+            }
         }
-        found.push(covered);
+        prepared.push(covered);
     }
-    Ok(found)
+    Ok(prepared)
 }
 
-impl KernelMount {
-    /// Keeps what is mounted at `point` visible, with all that is below it.
-    fn keep(&mut self, point: &Path) -> io::Result<()> {
-        let is_kept = self.below.iter().any(|kept| point.starts_with(&kept.point));
-        if let Ok(name) = point.strip_prefix(&self.point)
-            && !is_kept
-        {
-            let copy = self.copy.join(name);
-            fs::create_dir_all(&copy)?;
-            self.below.push(MountBelow {
-                point: point.to_owned(),
-                copy,
-            });
+impl OutsideMount {
+    /// Keeps what is mounted at `point`, `name` below this mount, visible, with all that is below it.
+    fn keep(&mut self, point: &Path, name: &Path) -> io::Result<()> {
+        if self.below.iter().any(|kept| point.starts_with(&kept.point)) {
+            return Ok(());
         }
+        let copy = self.copy.join(name);
+        fs::create_dir_all(&copy)?;
+        self.below.push(MountBelow {
+            point: point.to_owned(),
+            copy,
+        });
         Ok(())
     }
 
     pub(super) fn cover(&self) -> Result<(), JailError> {
         for below in &self.below {
-            mounts::bind_recursively_over(&below.copy, &below.point)
-                .map_err(|source| JailError::cover(&below.point, source))?;
+            unless_out_of_reach(
+                &below.point,
+                mounts::bind_recursively_over(&below.copy, &below.point),
+            )?;
         }
-        match mounts::bind_recursively_over(&self.point, &self.copy) {
-            // A directory above the mount can't be searched: the program does not reach the mount either.
-            Err(error) if error.is_permission() && self.point.symlink_metadata().is_err() => Ok(()),
-            covered => covered.map_err(|source| JailError::cover(&self.point, source)),
-        }
+        unless_out_of_reach(
+            &self.point,
+            mounts::bind_recursively_over(&self.point, &self.copy),
+        )
+    }
+}
+
+/// Ignores the error of a bind where a directory above the mount can't be searched: the program does not reach the mount either.
+/// To be tested after the error only: a test of a mount point that is in reach may ask the automounter.
+fn unless_out_of_reach(point: &Path, bound: peername_sys::Result<()>) -> Result<(), JailError> {
+    match bound {
+        Err(error) if error.is_permission() && point.symlink_metadata().is_err() => Ok(()),
+        bound => bound.map_err(|source| JailError::cover(point, source)),
     }
 }
 
