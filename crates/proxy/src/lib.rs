@@ -6,9 +6,9 @@
 //! ```
 //!
 //! Each stage is a type that only the stage before can make, so that leaving one out does not compile: only an
-//! [`AcceptedConn`](conn::accept::AcceptedConn) is read from, only a
-//! [`ConfirmedPermit`](policy::permit::ConfirmedPermit) connects it to a backend. [`conn`] hands a connection from stage to stage, [`udp`] does so with datagrams and sessions; each
-//! end is one [`Outcome`](outcome::Outcome), which log line, counter and test all read. [`forward`] is the sending
+//! [`AcceptedConn`](conn::accept::AcceptedConn) is read from, only a [`ConfirmedPermit`](policy::permit::ConfirmedPermit)
+//! connects it to a backend. [`conn`] hands a connection from stage to stage, [`udp`] does so with datagrams and sessions;
+//! each end is one [`Outcome`](outcome::Outcome), which log line, counter and test all read. [`forward`] is the sending
 //! side, which writes the header.
 #![forbid(unsafe_code)]
 
