@@ -18,7 +18,7 @@ use peername_sys::udp;
 
 use super::Session;
 use super::role::{AdmittedDatagram, Role};
-use super::verification::Verification;
+use super::verification::{SLOTS_PER_SECOND, Verification};
 use crate::backend::Backend;
 use crate::outcome::{Failure, SessionEnd};
 use crate::telemetry::counters::{Counters, DatagramTally};
@@ -87,7 +87,6 @@ impl<R: Role> SessionTable<R> {
         poller: &AsyncEpoll,
         flush: impl FnMut(&mut Self),
     ) -> Result<(EntryId, usize), DroppedRequest> {
-        // Read before anything is decided: an eviction that is requested meanwhile changes the epoch, and nothing is offloaded.
         let epoch = self.kernel.as_ref().map(|kernel| kernel.epoch());
         let admitted = self.role.admit(bytes, reply_to, now)?;
         let id = self
@@ -213,6 +212,28 @@ impl<R: Role> SessionTable<R> {
         self.report();
     }
 
+    /// Verifies the sessions of the next few slots that have had a request since they were last verified. Called once a second.
+    /// Requests that the kernel carries don't count, because they pass no NAT rule.
+    fn verify_batch(&mut self, now: Instant) {
+        let from = self.verification.next_slot;
+        let to = from + SLOTS_PER_SECOND;
+        let used: Vec<_> = self
+            .table
+            .in_slots(from..to)
+            .filter(|session| session.value.verified_at < session.value.last_request)
+            .map(|session| session.id)
+            .collect();
+        for id in used {
+            if let Some(session) = self.table.get_mut(id) {
+                session.verified_at = now;
+                if self.role.verify_source(session).is_err() {
+                    self.verification.suspect_since = Some(now);
+                }
+            }
+        }
+        self.verification.next_slot = if to < self.table.slot_count() { to } else { 0 };
+    }
+
     /// Adds this worker's counts to those of the process.
     pub(crate) fn report(&mut self) {
         self.counters.flush_tally(&mut self.tally);
@@ -286,6 +307,13 @@ impl<R: Role> SessionTable<R> {
             opened => opened?,
         };
         let bound_to = self.listener_address(&admitted.key);
+        let listener = reply_to.original_destination.map_or(bound_to, LocalAddr);
+        let local = reply_to.local.map(|local| {
+            let ip = reply_to
+                .original_destination
+                .map_or(local.ip, |original_destination| original_destination.ip());
+            LocalAddr::canonical(SocketAddr::new(ip, listener.0.port()))
+        });
         if self
             .table
             .eviction_candidate_for(admitted.balancer)
@@ -297,7 +325,7 @@ impl<R: Role> SessionTable<R> {
         let start = SessionStart {
             listener: bound_to,
             is_redirected: reply_to.original_destination.is_some(),
-            local: local_of(reply_to, bound_to),
+            local,
             peer: reply_to.peer,
             client: admitted.header.claims.claim,
             target: Target(upstream),
@@ -355,16 +383,6 @@ impl<R: Role> SessionTable<R> {
             session.close(end);
         }
     }
-}
-
-/// The address that the client's datagrams were sent to: the original destination, where they were redirected.
-fn local_of(reply_to: &ReplyTo, bound_to: LocalAddr) -> Option<LocalAddr> {
-    let local = reply_to.local?;
-    let (ip, port) = match reply_to.original_destination {
-        Some(original) => (original.ip(), original.port()),
-        None => (local.ip, bound_to.0.port()),
-    };
-    Some(LocalAddr::canonical(SocketAddr::new(ip, port)))
 }
 
 /// Receive buffer of an upstream socket in bytes, for replies while the worker does not run: 0.4 s of 20 Mbit/s. The

@@ -6,17 +6,15 @@
 use std::time::{Duration, Instant};
 
 use super::Session;
-use super::role::Role;
-use super::table::SessionTable;
 
 /// Which sessions are verified next.
 #[derive(Debug, Default)]
 pub(super) struct Verification {
     /// When a session was last found whose client's address is replaced. Sessions that were not verified since are verified
     /// before their next datagram is sent.
-    suspect_since: Option<Instant>,
+    pub(super) suspect_since: Option<Instant>,
     /// The first slot of the next batch.
-    next_slot: usize,
+    pub(super) next_slot: usize,
 }
 
 impl Verification {
@@ -29,32 +27,8 @@ impl Verification {
     }
 }
 
-impl<R: Role> SessionTable<R> {
-    /// Verifies the sessions of the next few slots that have had a request since they were last verified. Called once a second.
-    /// Requests that the kernel carries don't count, because they pass no NAT rule.
-    pub(super) fn verify_batch(&mut self, now: Instant) {
-        let from = self.verification.next_slot;
-        let to = from + SLOTS_PER_SECOND;
-        let used: Vec<_> = self
-            .table
-            .in_slots(from..to)
-            .filter(|session| session.value.verified_at < session.value.last_request)
-            .map(|session| session.id)
-            .collect();
-        for id in used {
-            if let Some(session) = self.table.get_mut(id) {
-                session.verified_at = now;
-                if self.role.verify_source(session).is_err() {
-                    self.verification.suspect_since = Some(now);
-                }
-            }
-        }
-        self.verification.next_slot = if to < self.table.slot_count() { to } else { 0 };
-    }
-}
-
 /// An idle session counts as tracked for this long. Connection tracking keeps a translation for 30 s at least without a
 /// datagram (`nf_conntrack_udp_timeout`).
 const TRACKING_TIMEOUT: Duration = Duration::from_secs(20);
 /// Slots whose sessions are verified in a second. Each takes about 10 us, in which the worker serves no datagram.
-const SLOTS_PER_SECOND: usize = 64;
+pub(super) const SLOTS_PER_SECOND: usize = 64;
