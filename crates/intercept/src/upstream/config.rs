@@ -26,7 +26,7 @@ pub struct UpstreamConfig {
     pub response_timeout: Duration,
     /// The response timeouts of single hosts, in place of `response_timeout`.
     pub response_timeouts: HostTimeouts,
-    /// The timeout of connections in the idle pool, and of requests whose client sends nothing.
+    /// How long a request waits for the next bytes of its client's body. The idle pool has the timeout of client connections.
     pub idle_timeout: Duration,
     /// The connection cap: the maximum number of connections, idle ones included.
     pub max_connections: usize,
