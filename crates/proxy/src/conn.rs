@@ -57,7 +57,8 @@ impl Serve for TcpProxy {
     ) -> impl Future<Output = ()> + Send + 'static {
         // The future of the stages before the relay is larger than the relay's. The box frees its memory when the relay
         // begins, so the future of an open connection stays small.
-        let opening = Box::pin(self.open(incoming, entry, context));
+        let record = ConnectionRecord::begin(&self.counters, &incoming, entry);
+        let opening = Box::pin(self.open(incoming, record, context));
         async move {
             let (record, opened) = opening.await;
             let outcome = relay_opened(opened, record.stats()).await;
@@ -96,10 +97,9 @@ impl TcpProxy {
     async fn open(
         self: Arc<Self>,
         incoming: Incoming,
-        entry: Arc<ConnectionEntry>,
+        mut record: ConnectionRecord,
         service: Option<AcceptingService>,
     ) -> (ConnectionRecord, Result<RelayArgs, Failure>) {
-        let mut record = ConnectionRecord::begin(&self.counters, &incoming, entry);
         let opened = self.pass_stages(incoming, service, &mut record).await;
         (record, opened)
     }

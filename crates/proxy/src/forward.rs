@@ -117,17 +117,28 @@ impl Serve for Forwarder {
         self.services.load().get(listener).map(Arc::clone)
     }
 
-    async fn serve(
+    fn serve(
         self: Arc<Self>,
         incoming: Incoming,
         entry: Arc<ConnectionEntry>,
         service: Self::Context,
-    ) {
+    ) -> impl Future<Output = ()> + Send + 'static {
         let source = service
             .as_ref()
             .and_then(|service| service.header_template.source);
         entry.set_client(ClaimedSource::canonical(source.unwrap_or(incoming.peer.0)));
         let record = ConnectionRecord::begin(&self.counters, &incoming, entry);
+        self.forward(incoming, record, service)
+    }
+}
+
+impl Forwarder {
+    async fn forward(
+        self: Arc<Self>,
+        incoming: Incoming,
+        record: ConnectionRecord,
+        service: Option<Arc<ForwardService>>,
+    ) {
         let outcome = match service {
             Some(service) => {
                 record.set_target(service.target);

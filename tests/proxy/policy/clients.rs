@@ -2,13 +2,16 @@
 
 mod changes;
 
-use std::net::SocketAddr;
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpStream};
+use std::thread;
+use std::time::Instant;
 
 use crate::harness::addr::{FRONT_V4, LISTEN_V4, fresh_client_v4, fresh_client_v6, v4, v6};
 use crate::harness::admin::{self, ADMIN};
 use crate::harness::conn::{Conn, End};
 use crate::harness::header_bytes;
-use crate::harness::lab::{Host, Lab, Scratch, assert_contains, wait_for};
+use crate::harness::lab::{Host, Lab, Scratch, WAIT_LIMIT, assert_contains, wait_for, wait_until};
 use crate::harness::peername::{Peername, words};
 use crate::harness::programs::sender::Haproxy;
 use crate::harness::programs::server::{Python, Redis, Server};
@@ -278,10 +281,53 @@ fn forward_denies_peers() {
             option,
         ];
         let forward = Peername::start(&rig.lab.balancer, &args, &[FRONT_V4]);
-        Conn::assert_refused(&rig.lab.client, FRONT_V4);
-        forward.wait_outcome(outcome);
+        wait_until(outcome, || {
+            // The lists, which are read once more at the start, may end a connection before it is judged.
+            Conn::assert_refused(&rig.lab.client, FRONT_V4);
+            forward.outcomes().iter().any(|seen| seen == outcome)
+        });
         rig.assert_no_backend_connection();
     }
+}
+
+/// The lists are read once more at the start, which may end a connection before the worker has begun to serve it.
+#[test]
+fn every_connection_that_is_denied_at_the_start_has_an_outcome() {
+    let lab = Lab::new();
+    let args = [
+        "forward",
+        "--listen=203.0.113.1:80",
+        "--to=10.81.0.1:8443",
+        "--deny-client=203.0.113.9",
+        "--log-format=json",
+        "-v",
+    ];
+    for _ in 0..10 {
+        let (connected, forward) = thread::scope(|scope| {
+            let connecting = scope.spawn(|| connect_from_the_start(&lab.client));
+            let forward = Peername::start(&lab.balancer, &args, &[FRONT_V4]);
+            (connecting.join().expect("the connections"), forward)
+        });
+        wait_until("an outcome of each", || {
+            forward.outcomes().len() == connected
+        });
+    }
+}
+
+/// Connects again and again from before the proxy listens, and returns the number of connections that it got.
+fn connect_from_the_start(client: &Host) -> usize {
+    client.enter(|| {
+        let deadline = Instant::now() + WAIT_LIMIT;
+        let mut connected = 0;
+        while connected < 40 && Instant::now() < deadline {
+            match TcpStream::connect_timeout(&FRONT_V4, WAIT_LIMIT) {
+                Ok(_) => connected += 1,
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => connected += 1,
+                Err(_) => {}
+            }
+        }
+        connected
+    })
 }
 
 /// Waits until so many connections have been refused by the lists, and returns their outcomes.

@@ -27,7 +27,8 @@ pub(crate) struct ConnectionRecord {
 }
 
 impl ConnectionRecord {
-    /// Begins the record of a connection that was just accepted, and counts it.
+    /// Begins the record of a connection that was just accepted, and counts it. To be called before the connection's future is
+    /// polled: a list of clients may end the connection before.
     pub(crate) fn begin(
         counters: &Arc<Counters>,
         incoming: &Incoming,
