@@ -6,6 +6,7 @@
 use std::env;
 use std::io;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -55,6 +56,13 @@ pub fn receive() -> Result<Vec<InheritedSocket>> {
         .collect()
 }
 
+/// The descriptors that the environment says were passed to this process; it may say so of some that are not open.
+pub fn announced() -> Range<RawFd> {
+    let is_for_us = env_number("LISTEN_PID") == Some(u64::from(std::process::id()));
+    let count = env_number("LISTEN_FDS").filter(|_| is_for_us).unwrap_or(0);
+    FIRST_FD..FIRST_FD + count.min(MAX_FDS) as RawFd
+}
+
 /// Takes the descriptors of any kind that were passed to this process; none at the second call.
 ///
 /// # Errors
@@ -62,14 +70,13 @@ pub fn receive() -> Result<Vec<InheritedSocket>> {
 /// A descriptor is not open (EBADF): the service manager is misconfigured.
 pub fn receive_any() -> Result<Vec<NamedDescriptor>> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
-    let is_for_us = env_number("LISTEN_PID") == Some(u64::from(std::process::id()));
-    if !is_for_us || TAKEN.swap(true, Relaxed) {
+    let announced = announced();
+    if announced.is_empty() || TAKEN.swap(true, Relaxed) {
         return Ok(Vec::new());
     }
-    let count = env_number("LISTEN_FDS").unwrap_or(0).min(MAX_FDS);
     let names = env::var("LISTEN_FDNAMES").unwrap_or_default();
     let mut names = names.split(':');
-    (FIRST_FD..FIRST_FD + count as i32)
+    announced
         .map(|number| {
             // SAFETY: only an open descriptor becomes an owned one. This process alone owns the number: the
             // service manager passed it by the environment, and it is taken once.

@@ -1,22 +1,17 @@
 //! Finds connections that were accepted before the program starts, as by inetd or systemd's `Accept=yes`: the program gets
 //! them as descriptors, and nothing would read their headers.
 
-use std::env;
 use std::os::fd::{BorrowedFd, RawFd};
-use std::process;
 
+use peername_sys::ipc::listen_fds;
 use peername_sys::socket::upstream::local_addr;
 use peername_sys::tcp::socket_info;
 
 /// Finds a descriptor that is a TCP connection on one of the covered ports: standard input, or one that a service manager
 /// passes (sd_listen_fds(3)).
 pub(super) fn find(is_covered: impl Fn(u16) -> bool) -> Option<RawFd> {
-    let variable = |name| env::var(name).ok()?.parse::<RawFd>().ok();
-    let is_for_us = variable("LISTEN_PID") == RawFd::try_from(process::id()).ok();
-    let passed = variable("LISTEN_FDS").filter(|_| is_for_us).unwrap_or(0);
-    let end = FIRST_PASSED.saturating_add(passed.clamp(0, MAX_PASSED));
     [0].into_iter()
-        .chain(FIRST_PASSED..end)
+        .chain(listen_fds::announced().take(MAX_PASSED))
         .find(|&fd| is_covered_connection(fd, &is_covered))
 }
 
@@ -31,7 +26,5 @@ fn is_tcp_connection(socket: BorrowedFd<'_>) -> bool {
     socket_info::protocol(socket).is_some() && socket_info::peer_addr(socket).is_ok()
 }
 
-/// SD_LISTEN_FDS_START.
-const FIRST_PASSED: RawFd = 3;
 /// Bounds the search, whatever LISTEN_FDS says; a service manager passes a few descriptors.
-const MAX_PASSED: RawFd = 1024;
+const MAX_PASSED: usize = 1024;
