@@ -100,13 +100,12 @@ async fn reason(response: Response<Incoming>) -> String {
         .collect()
         .await;
     let text = body.map(|body| body.to_bytes()).unwrap_or_default();
-    let escape = |word: &[u8]| {
-        let mut escaped = String::new();
-        escape_into(&mut escaped, word, MAX_REASON, b"");
-        escaped
-    };
-    let words: Vec<_> = text.split(u8::is_ascii_whitespace).map(escape).collect();
-    words.join(" ").trim().to_owned()
+    let mut reason = String::new();
+    for word in text.split(u8::is_ascii_whitespace) {
+        escape_into(&mut reason, word, MAX_REASON, b"");
+        reason.push(' ');
+    }
+    reason.trim().to_owned()
 }
 
 /// Bytes of an error response that are read.

@@ -164,6 +164,10 @@ struct CheckedConfig {
     sets_up_routes: bool,
 }
 
+fn to_lines(error: Usage) -> Vec<String> {
+    vec![error.to_string()]
+}
+
 impl CheckedConfig {
     /// Reads the configuration file, if there is one, else the options.
     ///
@@ -171,7 +175,6 @@ impl CheckedConfig {
     ///
     /// All errors in the file, or of the options.
     fn from_args(args: &Args) -> Result<Self, Vec<String>> {
-        let to_lines = |error: Usage| vec![error.to_string()];
         match args.config().map_err(to_lines)? {
             Some(path) => Self::from_file(path),
             None => Self::from_options(args).map_err(to_lines),

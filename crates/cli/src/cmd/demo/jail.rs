@@ -37,10 +37,10 @@ pub(super) fn show(out: &mut impl Write) -> anyhow::Result<()> {
             writeln!(out, "    {line}")?;
         }
     }
-    let seen: Vec<String> = seen.try_iter().collect();
-    writeln!(out, "and the server saw        {}\n", seen.join(", "))?;
+    let requests: Vec<String> = seen.try_iter().collect();
+    writeln!(out, "and the server saw        {}\n", requests.join(", "))?;
     ensure!(
-        seen == ["GET / HTTP/1.1"],
+        requests == ["GET / HTTP/1.1"],
         "the server should have seen the GET and nothing else"
     );
     Ok(())

@@ -136,13 +136,7 @@ fn process_findings(pid: u32) -> Vec<Finding> {
     if let Some(other) = other_program(pid) {
         return vec![other];
     }
-    let count_with = |name, value| {
-        threads
-            .iter()
-            .filter(|status| field(status, name) == value)
-            .count()
-    };
-    let (filtered, all) = (count_with("Seccomp", "2"), threads.len());
+    let (filtered, all) = (count_with(&threads, "Seccomp", "2"), threads.len());
     let seccomp = if filtered == all {
         Finding::ok(SECCOMP, "a filter is in force in every thread")
     } else {
@@ -152,7 +146,7 @@ fn process_findings(pid: u32) -> Vec<Finding> {
             "start it without --no-sandbox; its log says if the kernel lacks seccomp(2)",
         )
     };
-    let no_new_privs = if count_with("NoNewPrivs", "1") == all {
+    let no_new_privs = if count_with(&threads, "NoNewPrivs", "1") == all {
         Finding::ok("no_new_privs", "set")
     } else {
         Finding::fail("no_new_privs", "not set in every thread", "restart it")
@@ -245,6 +239,14 @@ fn thread_statuses(pid: u32) -> std::io::Result<Vec<String>> {
 }
 
 /// A field of /proc/PID/status (proc_pid_status(5)); empty if it is missing.
+/// The number of threads whose status has this value.
+fn count_with(threads: &[String], name: &str, value: &str) -> usize {
+    threads
+        .iter()
+        .filter(|status| field(status, name) == value)
+        .count()
+}
+
 fn field<'s>(status: &'s str, name: &str) -> &'s str {
     status
         .lines()

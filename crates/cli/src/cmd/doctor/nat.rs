@@ -175,8 +175,9 @@ fn networks_in(rules: &str) -> impl Iterator<Item = (IpNet, String)> {
         let rule = if is_nat { line.trim() } else { "" };
         line.split(|c: char| c.is_whitespace() || "{},".contains(c))
             .filter_map(|word| {
-                let address = || word.parse::<IpAddr>().ok().map(IpNet::from);
-                word.parse().ok().or_else(address)
+                word.parse()
+                    .ok()
+                    .or_else(|| word.parse::<IpAddr>().ok().map(IpNet::from))
             })
             .map(|network| (network, rule.to_owned()))
     })

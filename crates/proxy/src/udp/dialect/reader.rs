@@ -100,7 +100,7 @@ impl HeaderReader {
         while self.flows.remove_expired(now).is_some() {}
     }
 
-    /// Ends the flow of a sender whose header is refused, or who is no longer trusted: the header could name another client.
+    /// Ends the flow of a sender that is no longer trusted, or whose header is refused: the header could name another client.
     pub(crate) fn end_flow(&mut self, reply_to: &ReplyTo) {
         if let Some(id) = self.flows.find(&flow_key(reply_to)) {
             self.flows.remove(id);

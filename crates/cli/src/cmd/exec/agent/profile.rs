@@ -54,9 +54,8 @@ impl SeccompListener {
         socket: Option<&Path>,
         profile: Option<&Profile>,
     ) -> Self {
-        let in_profile = |key| Some(string_field(profile?, key)).filter(|text| !text.is_empty());
-        let policy = policy.or_else(|| in_profile("listenerMetadata"));
-        let socket = socket.or_else(|| in_profile("listenerPath").map(Path::new));
+        let policy = policy.or_else(|| nonempty_field(profile?, "listenerMetadata"));
+        let socket = socket.or_else(|| nonempty_field(profile?, "listenerPath").map(Path::new));
         Self {
             policy: policy.unwrap_or(DEFAULT_POLICY).to_owned(),
             socket: socket.map_or_else(|| SOCKET.into(), Path::to_owned),
@@ -190,6 +189,10 @@ pub(crate) fn faults(profile: &Profile, listener: &SeccompListener) -> Vec<Strin
         }
     }
     faults
+}
+
+fn nonempty_field<'p>(profile: &'p Profile, key: &str) -> Option<&'p str> {
+    Some(string_field(profile, key)).filter(|text| !text.is_empty())
 }
 
 fn string_field<'p>(profile: &'p Profile, key: &str) -> &'p str {

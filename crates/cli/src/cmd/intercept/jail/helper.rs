@@ -37,18 +37,15 @@ impl Helper {
     /// There is no terminal, or the list can't be read or written.
     pub(super) fn new(args: &Args) -> Result<Option<Self>, Usage> {
         let Some(timeout) = args.answer_timeout() else {
-            let list = args.learn.as_deref();
-            let list = list.map(|path| open_list(args, ListKind::Learned, path));
-            return Ok(list.transpose()?.map(Self::Learn));
+            let list = open_list(args, ListKind::Learned, args.learn.as_deref())?;
+            return Ok(list.map(Self::Learn));
         };
         let terminal = Terminal::open()
             .map_err(|error| Usage(format!("--ask: there is no terminal to ask on: {error}")))?;
-        let list = args.ask_list.as_deref();
-        let list = list.map(|path| open_list(args, ListKind::Answered, path));
         Ok(Some(Self::Ask {
             terminal,
             timeout,
-            list: list.transpose()?,
+            list: open_list(args, ListKind::Answered, args.ask_list.as_deref())?,
         }))
     }
 
@@ -94,8 +91,15 @@ impl Helper {
     }
 }
 
-/// Opens the list of `--learn` or `--ask-list`. Ports that rules of this run open are opened for the list, too.
-fn open_list(args: &Args, kind: ListKind, path: &Path) -> Result<LearnedList, Usage> {
+/// Opens the list of `--learn` or `--ask-list`, if there is one. Ports that rules of this run open are opened for the list, too.
+fn open_list(
+    args: &Args,
+    kind: ListKind,
+    path: Option<&Path>,
+) -> Result<Option<LearnedList>, Usage> {
+    let Some(path) = path else {
+        return Ok(None);
+    };
     let rules = args.intercept().access_rules()?;
     let ports = args.jail_ports(rules.as_deref())?;
     let network = LearningNetwork {
@@ -104,10 +108,12 @@ fn open_list(args: &Args, kind: ListKind, path: &Path) -> Result<LearnedList, Us
         http_ports: ports.opened,
         resolve: |name| resolve::lookup(name).unwrap_or_default(),
     };
-    LearnedList::open(kind, path, &args.command, args.kept_options(), network).map_err(|error| {
-        let (option, error) = (kind.option(), with_causes(&error));
-        Usage(format!("{option} {}: {error}", path.display()))
-    })
+    LearnedList::open(kind, path, &args.command, args.kept_options(), network)
+        .map(Some)
+        .map_err(|error| {
+            let (option, error) = (kind.option(), with_causes(&error));
+            Usage(format!("{option} {}: {error}", path.display()))
+        })
 }
 
 /// Adds a destination to a list; an error is reported. Returns whether the list has it now.
