@@ -256,6 +256,22 @@ fn unix_socket_is_for_its_owner_and_group() {
     wait_metric(&rig.lab.server, &args, "peername_connections_active 0");
 }
 
+/// RFC 9110, section 15.5.6.
+#[test]
+fn refused_method_names_those_that_are_allowed() {
+    let scratch = Scratch::new();
+    let path = scratch.path_text("admin.sock");
+    let rig = ProxyRig::new(&[ADMIN, &format!("--admin=unix:{path}")]);
+    for (by, allowed) in [
+        (&[][..], "GET, HEAD"),
+        (&["--unix-socket", &path], "GET, HEAD, PUT, DELETE"),
+    ] {
+        let args = [by, &["-X", "POST", "-i"]].concat();
+        let response = get(&rig.lab.server, &args, "/readyz");
+        assert_contains(&response, &["405", &format!("\r\nallow: {allowed}\r\n")]);
+    }
+}
+
 /// `ssh -L PORT:/run/peername/admin.sock` lets a browser reach the socket. A web page that makes its own name resolve to
 /// 127.0.0.1 can neither read nor change anything.
 #[test]
