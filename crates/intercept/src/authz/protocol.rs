@@ -22,11 +22,13 @@ use crate::http_client::{HttpClient, HttpVersion};
 /// A protocol of check services.
 #[derive(Debug)]
 pub(crate) struct Protocol {
+    /// Its name, for help texts.
+    pub(crate) name: &'static str,
     /// The scheme of its URLs without TLS.
     pub(crate) scheme: &'static str,
     /// The scheme of its URLs with TLS.
     pub(crate) tls_scheme: &'static str,
-    /// The form of its URLs without TLS, for error texts.
+    /// The form of its URLs without TLS, for help and error texts.
     pub(crate) url_form: &'static str,
     /// Whether its URLs need a port.
     pub(crate) needs_port: bool,

@@ -11,7 +11,8 @@ use peername_daemon::options::heading;
 use peername_daemon::usage::Usage;
 use peername_daemon::value;
 use peername_intercept::authz::{
-    CheckConfig, ConfigError, FailureMode, MediaType, SentHeaders, ServiceUrl,
+    CheckConfig, ConfigError, FailureMode, MediaType, SentHeaders, ServiceUrl, check_forms,
+    check_schemes_with_tls,
 };
 
 use super::check_tls_args::CheckTlsArgs;
@@ -52,8 +53,8 @@ pub(crate) struct CheckArgs {
         hide_short_help = true
     )]
     check_header: Vec<HeaderName>,
-    /// Bytes of a request's body that are sent to a grpc, opa+http or rego service; the proxy asks once it has them, the body has
-    /// ended, or the client sends no more for a second [default: none]
+    /// Bytes of a request's body that are sent with its check, except to forwardAuth services; the proxy asks once it has them,
+    /// the body has ended, or the client sends no more for a second [default: none]
     #[arg(long, value_name = "BYTES", value_parser = value::number(1, 1_048_576), requires = "check", hide_short_help = true)]
     check_body: Option<usize>,
     /// A media type of request bodies that --check-body does not apply to: application/grpc; may be repeated
@@ -82,10 +83,9 @@ pub(crate) struct CheckArgs {
 /// The help text of `--check`, with what becomes of requests if there is neither a check nor a rule.
 pub(super) fn check_help(otherwise: &str) -> String {
     format!(
-        "The service that checks requests: `grpc://HOST:PORT` (Envoy's ext_authz), `http://HOST[:PORT]/PATH` (forwardAuth), \
-         `opa+http://HOST:PORT/v1/data/RULE`, each with TLS (grpcs, https, opa+https) or on a Unix socket (`grpc:unix:/run/x`), or a \
-         policy in Rego (`rego:FILE`); may be repeated, the next one is asked where one can't be reached [default: none; without a \
-         rule too, {otherwise}]"
+        "The service that checks requests: {}; may be repeated, the next one is asked where one can't be reached [default: none; \
+         without a rule too, {otherwise}]",
+        check_forms()
     )
 }
 
@@ -120,9 +120,10 @@ impl CheckArgs {
     /// Refuses files for TLS that no check uses.
     pub(super) fn refuse_unused_tls_files(&self) -> Result<(), Usage> {
         match self.tls.files().next() {
-            Some(_) if !self.uses_tls() => Err(Usage(
-                "--check has no URL with TLS (grpcs, https, opa+https), which --check-ca and --check-cert are for".to_owned(),
-            )),
+            Some(_) if !self.uses_tls() => Err(Usage(format!(
+                "--check has no URL with TLS ({}), which --check-ca and --check-cert are for",
+                check_schemes_with_tls()
+            ))),
             _ => Ok(()),
         }
     }

@@ -32,12 +32,12 @@ pub enum ConfigError {
     Url(&'static str),
     /// A body for a protocol that sends none.
     #[error(
-        "a forwardAuth service is not sent bodies; ask over grpc, opa+http or rego, or leave the body out"
+        "a forwardAuth service is not sent bodies; leave the body out, or ask over another protocol"
     )]
     Body,
     /// Headers to take from the response, for a protocol whose responses name the headers to change.
     #[error(
-        "headers to take from the answer are for forwardAuth; grpc and opa+http services and policies name them in the answer"
+        "headers to take from the answer are for forwardAuth; services of other protocols and policies name them in the answer"
     )]
     ResponseHeaders,
     /// A header that no response may change.

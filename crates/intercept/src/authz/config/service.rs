@@ -100,7 +100,7 @@ impl FromStr for ServiceUrl {
     fn from_str(text: &str) -> Result<Self, ConfigError> {
         let not_a_url = || ConfigError::NotAUrl {
             url: text.to_owned(),
-            forms: url_forms(),
+            forms: check_forms(),
         };
         let (scheme, rest) = text.split_once(':').ok_or_else(not_a_url)?;
         let kind = match scheme {
@@ -116,7 +116,7 @@ impl FromStr for ServiceUrl {
                 None if rest.starts_with("//") => {
                     return Err(ConfigError::Scheme {
                         scheme: scheme.to_owned(),
-                        forms: url_forms(),
+                        forms: check_forms(),
                     });
                 }
                 None => return Err(not_a_url()),
@@ -223,13 +223,19 @@ impl Display for Service {
     }
 }
 
-/// The URL forms of all protocols, for error texts.
-fn url_forms() -> String {
-    let forms = PROTOCOLS.map(|protocol| protocol.url_form).join(", ");
-    let secured = PROTOCOLS.map(|protocol| protocol.tls_scheme).join(", ");
+/// The forms of `--check`, with their protocols, for help and error texts.
+pub fn check_forms() -> String {
+    let forms = PROTOCOLS.map(|protocol| format!("{} ({})", protocol.url_form, protocol.name));
     format!(
-        "{forms} (with TLS {secured}; on a Unix socket unix:SOCKET: for HOST:PORT) or rego:FILE"
+        "{}, each with TLS ({}) or on a Unix socket (unix:SOCKET: for //HOST:PORT), or rego:FILE (a policy in Rego)",
+        forms.join(", "),
+        check_schemes_with_tls()
     )
+}
+
+/// The schemes of `--check` that use TLS, for error texts.
+pub fn check_schemes_with_tls() -> String {
+    PROTOCOLS.map(|protocol| protocol.tls_scheme).join(", ")
 }
 
 #[cfg(test)]
@@ -308,7 +314,7 @@ mod tests {
     fn urls_that_no_protocol_accepts_are_refused() {
         let not_a_url = |url: &str| ConfigError::NotAUrl {
             url: url.to_owned(),
-            forms: url_forms(),
+            forms: check_forms(),
         };
         for (text, error) in [
             ("", not_a_url("")),
@@ -318,7 +324,7 @@ mod tests {
                 "ftp://auth.test/",
                 ConfigError::Scheme {
                     scheme: "ftp".into(),
-                    forms: url_forms(),
+                    forms: check_forms(),
                 },
             ),
             ("grpc://auth.test", ConfigError::Port("grpc://HOST:PORT")),
@@ -359,9 +365,10 @@ mod tests {
     }
 
     #[test]
-    fn the_error_names_all_forms() {
-        let forms = "grpc://HOST:PORT, http://HOST:PORT/PATH, opa+http://HOST:PORT/v1/data/PATH (with TLS grpcs, https, opa+https; \
-                     on a Unix socket unix:SOCKET: for HOST:PORT) or rego:FILE";
-        assert_eq!(url_forms(), forms);
+    fn all_forms_are_named() {
+        let forms = "grpc://HOST:PORT (Envoy's ext_authz), http://HOST[:PORT]/PATH (forwardAuth), \
+                     opa+http://HOST:PORT/v1/data/PATH (OPA's data API), each with TLS (grpcs, https, opa+https) or on a Unix \
+                     socket (unix:SOCKET: for //HOST:PORT), or rego:FILE (a policy in Rego)";
+        assert_eq!(check_forms(), forms);
     }
 }

@@ -35,6 +35,7 @@ pub use reply::decode;
 
 /// The protocol of `grpc://HOST:PORT`.
 pub(crate) static EXT_AUTHZ: Protocol = Protocol {
+    name: "Envoy's ext_authz",
     scheme: "grpc",
     tls_scheme: "grpcs",
     url_form: "grpc://HOST:PORT",

@@ -18,9 +18,10 @@ use crate::http_client::{HttpClient, HttpVersion};
 
 /// The protocol of `http://HOST[:PORT]/PATH`.
 pub(crate) static FORWARD_AUTH: Protocol = Protocol {
+    name: "forwardAuth",
     scheme: "http",
     tls_scheme: "https",
-    url_form: "http://HOST:PORT/PATH",
+    url_form: "http://HOST[:PORT]/PATH",
     needs_port: false,
     check_url,
     http_version: HttpVersion::Http1,

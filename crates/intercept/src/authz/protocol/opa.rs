@@ -25,6 +25,7 @@ use crate::http_client::{HttpClient, HttpVersion};
 
 /// The protocol of `opa+http://HOST:PORT/v1/data/RULE`.
 pub(crate) static OPA: Protocol = Protocol {
+    name: "OPA's data API",
     scheme: "opa+http",
     tls_scheme: "opa+https",
     url_form: "opa+http://HOST:PORT/v1/data/PATH",
