@@ -8,7 +8,7 @@ use peername_kernel::data_path::DataPath;
 use peername_observe::admin::history::ReloadCounts;
 use peername_observe::admin::{AdminServer, AllowedHosts, Health, Resources};
 use peername_proxy::reply_path::monitor::ReplyPathMonitor;
-use peername_proxy::telemetry::advice::advise;
+use peername_proxy::telemetry::codes::advise;
 use peername_proxy::telemetry::counters::{Counters, Snapshot};
 use peername_proxy::telemetry::metrics::ProxyCollector;
 use peername_proxy::udp::OpenSessions;

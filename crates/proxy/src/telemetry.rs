@@ -1,6 +1,6 @@
 //! Metrics counters, log lines and throttled warnings about connections and sessions.
 
-pub mod advice;
+pub mod codes;
 pub mod counters;
 pub mod metrics;
 

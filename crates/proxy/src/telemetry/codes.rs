@@ -1,8 +1,85 @@
-//! One line of advice for the operator on each outcome of a connection or session, and on each reason of a dropped datagram.
+//! What the codes of the metrics and logs mean, of outcomes of connections and sessions and of dropped datagrams: the stage at
+//! which it ended, and one line of advice for the operator.
 
-/// The advice on an outcome or drop reason, by its name in the metrics; `None` where there is nothing to do.
-pub fn advise(reason: &str) -> Option<&'static str> {
-    Some(match reason {
+/// The stage at which a connection, session or datagram ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Its regular end, or one by this process or its operator.
+    RegularEnd,
+    /// The peer was refused by its address.
+    Peer,
+    /// The header was read.
+    HeaderRead,
+    /// No header was found.
+    HeaderSearch,
+    /// The header was parsed and judged.
+    HeaderParse,
+    /// The backend was chosen and connected to.
+    Connect,
+    /// Bytes were relayed.
+    Relay,
+    /// A datagram was relayed, or sent.
+    Datagram,
+}
+
+impl Stage {
+    /// The stage of a code; `None` for an unknown one.
+    pub fn of(code: &str) -> Option<Self> {
+        let is_of_kind = |kinds: &[&str]| kinds.iter().any(|kind| code.starts_with(kind));
+        Some(match code {
+            "finished" | "idle" | "unanswered" | "evicted" | "stopped" | "cut"
+            | "closed_by_admin" | "access_revoked" => Self::RegularEnd,
+            "untrusted_peer" => Self::Peer,
+            "too_many_pending"
+            | "header_timeout"
+            | "closed_without_header"
+            | "header_truncated"
+            | "downstream_reset" => Self::HeaderRead,
+            "no_header" | "v1_on_datagram" => Self::HeaderSearch,
+            "header_too_long"
+            | "too_many_tlvs"
+            | "header_without_address"
+            | "header_without_client"
+            | "header_deviation"
+            | "datagram_transport"
+            | "stream_transport" => Self::HeaderParse,
+            _ if is_malformed(code) => Self::HeaderParse,
+            "listener_closed"
+            | "client_denied"
+            | "client_not_allowed"
+            | "tlv_missing"
+            | "tlv_mismatch"
+            | "too_many_connections"
+            | "no_target"
+            | "reply_path"
+            | "port_taken"
+            | "connect_refused"
+            | "connect_timeout"
+            | "header_unwritable"
+            | "local_error" => Self::Connect,
+            _ if is_of_kind(&["source_", "destination_"]) => Self::Connect,
+            "reset" | "socket_destroyed" | "unwatched" => Self::Relay,
+            "header_only"
+            | "receive_buffer_full"
+            | "send_buffer_full"
+            | "unsendable"
+            | "longer_than_buffer"
+            | "flow_changed"
+            | "too_large"
+            | "unreachable"
+            | "reply_without_header"
+            | "stranger"
+            | "kernel"
+            | "session_evicted"
+            | "stopping" => Self::Datagram,
+            _ => return None,
+        })
+    }
+}
+
+/// The advice on a code; `None` where there is nothing to do.
+pub fn advise(code: &str) -> Option<&'static str> {
+    Some(match code {
         "untrusted_peer" => "If it is a balancer of yours, add its address to --trust.",
         "too_many_pending" => {
             "Many connections send no header. If they are clients of yours, raise --max-pending or --max-pending-per-peer."
@@ -131,19 +208,22 @@ pub fn advise(reason: &str) -> Option<&'static str> {
         "v1_on_datagram" => {
             "The balancer sends a text header over UDP, as nginx does, on the first datagram of a flow: --udp-header first takes it, without --strict-header."
         }
-        "truncated" | "tlv_overrun" | "unique_id_length" | "ssl_structure" => MALFORMED,
-        _ if ["v1_", "v2_", "crc32c_", "spp_"]
-            .iter()
-            .any(|kind| reason.starts_with(kind)) =>
-        {
-            MALFORMED
+        _ if is_malformed(code) => {
+            "The header is malformed: capture one and let `peername decode` explain it."
         }
         _ => return None,
     })
 }
 
-const MALFORMED: &str =
-    "The header is malformed: capture one and let `peername decode` explain it.";
+/// Whether it is a code of [`peername_proto::Invalid`] that says how bytes fail to be the header they begin as.
+fn is_malformed(code: &str) -> bool {
+    matches!(
+        code,
+        "truncated" | "tlv_overrun" | "unique_id_length" | "ssl_structure"
+    ) || ["v1_", "v2_", "crc32c_", "spp_"]
+        .iter()
+        .any(|kind| code.starts_with(kind))
+}
 
 #[cfg(test)]
 mod tests {
@@ -162,6 +242,28 @@ mod tests {
             .filter_map(|row| row.split(" | ").next())
             .flat_map(|cell| cell.trim_end_matches('`').split("`, `"))
             .collect()
+    }
+
+    /// All codes, as the pages list them: the black-box tests verify that they do.
+    fn documented_codes() -> impl Iterator<Item = &'static str> {
+        let outcomes = first_column(LOGS, "### Outcomes");
+        let drops = first_column(UDP, "## Drop reasons");
+        assert!(
+            outcomes.len() > 50 && drops.len() > 15,
+            "{outcomes:?} {drops:?}"
+        );
+        let patterns = ["…", "source_…"];
+        outcomes
+            .into_iter()
+            .chain(drops)
+            .filter(move |code| !patterns.contains(code))
+    }
+
+    #[test]
+    fn every_documented_code_has_a_stage() {
+        for code in documented_codes() {
+            assert!(Stage::of(code).is_some(), "{code}");
+        }
     }
 
     /// A refusal without advice leaves the operator alone with a number.
@@ -186,17 +288,9 @@ mod tests {
             "stranger",
             "longer_than_buffer",
         ];
-        let outcomes = first_column(LOGS, "### Outcomes");
-        let drops = first_column(UDP, "## Drop reasons");
-        assert!(
-            outcomes.len() > 50 && drops.len() > 15,
-            "{outcomes:?} {drops:?}"
-        );
-        let patterns = ["…", "source_…"];
-        let reasons = outcomes.into_iter().chain(drops);
-        for reason in reasons.filter(|reason| !patterns.contains(reason)) {
-            let is_silent = nothing_to_do.contains(&reason);
-            assert_eq!(advise(reason).is_none(), is_silent, "{reason}");
+        for code in documented_codes() {
+            let is_silent = nothing_to_do.contains(&code);
+            assert_eq!(advise(code).is_none(), is_silent, "{code}");
         }
     }
 }

@@ -20,7 +20,7 @@ use peername_sys::throttle::Throttle;
 
 use crate::backend::Backend;
 use crate::outcome::{Failure, Outcome, SessionEnd};
-use crate::telemetry::{advice, outages};
+use crate::telemetry::{codes, outages};
 use crate::udp::drop_reason::{DatagramOrigin, DropReason};
 
 /// Warns of an ended connection or session if its end concerns more than one client. `client`: the claimed source of a trusted
@@ -177,7 +177,7 @@ fn header_warning_text(transport: Transport, error: &HeaderError) -> Option<Stri
 }
 
 fn with_advice(error: impl Display, reason: &str) -> String {
-    let advice = advice::advise(reason).unwrap_or_default();
+    let advice = codes::advise(reason).unwrap_or_default();
     format!("{error}. {advice}")
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use peername_identity::{Counter, Gauge, Table};
 use peername_observe::encode::{counter, counters, gauge};
-use peername_proxy::telemetry::advice;
+use peername_proxy::telemetry::codes;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet};
 
@@ -213,7 +213,7 @@ pub(super) fn advise(reason: &str) -> Option<&'static str> {
         "listener_closed" => Some(
             "The program closed its listener before it took the connection, as at its end; or it listens in another network namespace than it was started in.",
         ),
-        _ => advice::advise(reason),
+        _ => codes::advise(reason),
     }
 }
 
