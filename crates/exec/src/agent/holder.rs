@@ -40,6 +40,14 @@ pub enum HolderError {
     /// The holder has exited, does not trust this user, or waits for an agent that has connected later.
     #[error("the holder of descriptors, {}: it has exited, or has closed the connection", .0.display())]
     Closed(PathBuf),
+    /// The kernel has discarded a descriptor, since this process has no room for it (MSG_CTRUNC, recvmsg(2)).
+    #[error("the holder of descriptors, {}: this process can't receive {name}: it can open no more files (LimitNOFILE, ulimit -n)", path.display())]
+    NoRoom {
+        /// The path of the holder's socket.
+        path: PathBuf,
+        /// The name of the descriptor.
+        name: StoredName,
+    },
 }
 
 impl HolderError {
@@ -160,10 +168,15 @@ fn receive_all(connection: &OwnedFd, path: &Path) -> Result<Vec<StoredDescriptor
         if text == END {
             return Ok(stored);
         }
-        let name = text.strip_prefix(PUT).and_then(|name| name.parse().ok());
-        if let (Some(name), Some(fd)) = (name, fd) {
-            stored.push(StoredDescriptor { name, fd });
-        }
+        let Some(name) = text.strip_prefix(PUT).and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        // Without one of them a container would lose its clients or its accept(2), and nobody would notice.
+        let fd = fd.ok_or_else(|| HolderError::NoRoom {
+            path: path.to_owned(),
+            name,
+        })?;
+        stored.push(StoredDescriptor { name, fd });
     }
 }
 

@@ -128,6 +128,30 @@ fn holder_keeps_its_descriptors_if_the_next_one_can_not_listen() {
     holder.retire(&own);
 }
 
+/// The kernel discards a descriptor that the receiver has no room for, and delivers the text.
+#[test]
+fn agent_does_not_start_without_one_of_the_descriptors() {
+    let scratch = Scratch::new();
+    let [path] = scratch.paths(["holder"]);
+    let listener = seqpacket::listen_at(&path).unwrap();
+    let holder = thread::spawn(move || {
+        let agent = seqpacket::accept_from(&listener).unwrap();
+        send(&agent, "put socket", None).unwrap();
+    });
+    let failed = HolderConnection::connect(&path);
+    assert!(
+        matches!(
+            &failed,
+            Err(HolderError::NoRoom {
+                name: StoredName::Socket,
+                ..
+            })
+        ),
+        "{failed:?}"
+    );
+    holder.join().unwrap();
+}
+
 /// Polls until there is a value. Panics after [`WAIT_LIMIT`].
 fn wait_for<T>(poll: impl Fn() -> Option<T>) -> T {
     let deadline = Instant::now() + WAIT_LIMIT;
