@@ -3,8 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use peername_proto::{
-    Carrier, Command, Endpoints, Header, Parsed, Spp, Tlv, Transport, V2Writer, Version, canonical,
-    guess_protocol, kind, parse, write_spp, write_v1,
+    Carrier, Command, Endpoints, Header, Parsed, Spp, Tlv, Transport, UnixName, V2Writer, Version,
+    canonical, guess_protocol, kind, parse, write_spp, write_v1,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -35,6 +35,46 @@ proptest! {
         prop_assert_eq!((header.version, header.command, header.len), (Version::V2, Command::Proxy, len));
         prop_assert_eq!(header.endpoints, spec.endpoints());
         spec.compare_tlvs(&header);
+    }
+
+    #[test]
+    fn v2_header_without_ip_addresses_reads_back(
+        names: Option<([u8; 108], [u8; 108])>,
+        transport in transports(),
+        is_local: bool,
+        payload in vec(any::<u8>(), 0..40),
+    ) {
+        let names = names.as_ref().map(|(source, destination)| (UnixName(source), UnixName(destination)));
+        let mut bytes = Vec::new();
+        let writer = match names {
+            Some((source, destination)) => V2Writer::unix(&mut bytes, transport, source, destination),
+            None if is_local => V2Writer::local(&mut bytes),
+            None => V2Writer::unspec(&mut bytes),
+        };
+        let len = writer.finish().unwrap();
+        bytes.extend(payload);
+        let header = complete(&bytes, Carrier::Stream);
+        let endpoints = match names {
+            Some((source, destination)) => Endpoints::Unix { transport, source, destination },
+            None => Endpoints::Real,
+        };
+        prop_assert_eq!((header.len, header.endpoints), (len, endpoints));
+        prop_assert_eq!(header.command == Command::Local, names.is_none() && is_local);
+    }
+
+    #[test]
+    fn header_that_is_too_long_is_not_written(spec in header_specs(), before in vec(any::<u8>(), 0..9), len in 65_500..65_536_usize) {
+        let mut out = before.clone();
+        let written = V2Writer::proxy(&mut out, spec.transport, spec.source, spec.destination)
+            .tlv(kind::NOOP, &vec![0; len])
+            .finish();
+        match written {
+            Ok(len) => {
+                prop_assert_eq!(out.len(), before.len() + len);
+                prop_assert_eq!(complete(&out[before.len()..], Carrier::Stream).len, len);
+            }
+            Err(_) => prop_assert_eq!(out, before),
+        }
     }
 
     #[test]
