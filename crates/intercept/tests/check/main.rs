@@ -1,7 +1,6 @@
 //! Check clients against real services and faulty ones: an ext_authz server built on Envoy's own message types, OPA, a
 //! forwardAuth service, fault injection, and policies that are evaluated in this process.
 
-#[path = "../../../../tests/harness/check/broken.rs"]
 mod broken;
 mod cache;
 mod ext_authz;
