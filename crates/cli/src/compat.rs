@@ -22,7 +22,6 @@ use std::process::ExitCode;
 use std::thread::available_parallelism;
 
 use clap::Parser;
-use peername_daemon::command::block_on;
 use peername_observe::shell::command_line;
 
 use crate::Args;
@@ -116,17 +115,7 @@ impl Translation {
             }
         };
         self.announce();
-        crate::exit_code(self.serve(args), FAILURE)
-    }
-
-    fn serve(&self, args: Args) -> anyhow::Result<ExitCode> {
-        if let Some(preflight) = &self.preflight {
-            block_on(async {
-                cloudflare::preflight::print(preflight).await;
-                Ok(())
-            })?;
-        }
-        args.command.run()
+        crate::exit_code(args.command.run(), FAILURE)
     }
 
     /// Prints the native command line and the warnings, a line each, on standard error, so that a log on standard output

@@ -6,7 +6,6 @@ mod check_report;
 mod cmd;
 mod compat;
 mod config_file;
-mod connect_probe;
 mod exit_code;
 mod help;
 mod launcher;

@@ -1,9 +1,9 @@
-//! cloudflare/mmproxy: its README, self-test, lists, exit codes.
+//! cloudflare/mmproxy: its README, lists, exit codes.
 
 use std::net::SocketAddr;
 
 use crate::harness::addr::v4;
-use crate::harness::lab::{Host, Lab, Process, assert_contains};
+use crate::harness::lab::{Host, Lab, Process};
 use crate::harness::rig::compat::{CompatRig, start_netcat};
 
 /// The README's example, with its rules for a backend on loopback.
@@ -15,26 +15,13 @@ fn readme_example_over_loopback_works() {
     );
     host.ip6("rule add from ::1/128 iif lo table 100\nroute add local ::/0 dev lo table 100");
     let backend = start_netcat(&host, "nc -kvnl 127.0.0.1 22");
-    let proxy = example(&rig, &host, "");
-    for line in [
-        "[ ] Remember to set the reverse routing rules correctly:",
-        "iptables -t mangle -I PREROUTING -m mark --mark 123 -m comment --comment mmproxy -j CONNMARK --save-mark\t# [!] CHECK FAILED",
-        "ip rule add fwmark 123 lookup 100\t# [!] CHECK FAILED",
-        "ip route add local 0.0.0.0/0 dev lo table 100\t# [+] VERIFIED",
-        "ip -6 route add local ::/0 dev lo table 100\t# [+] VERIFIED",
-        "[+] OK. Routing to 127.0.0.1 points to a local machine.",
-        "[+] OK. Target server 127.0.0.1:22 is up and reachable using conventional connection.",
-        "[+] OK. Target server 127.0.0.1:22 is up and reachable using spoofed connection.",
-        "[!] FAILED: Target server [::1]:22 seems to be down. This program will likely NOT WORK.",
-    ] {
-        proxy.wait_printed(line);
-    }
+    let _proxy = example(&rig, &host, "");
     let seen = hello(&rig, &host, &backend);
     assert_eq!(seen.ip(), v4([1, 2, 3, 4], 0).ip());
     assert_ne!(seen.port(), 11, "the port is not kept unless asked for");
 }
 
-/// The routing rules that mmproxy prints: they use a mark and connection tracking.
+/// The routing rules that mmproxy printed: they use a mark and connection tracking.
 #[test]
 fn readme_example_with_marks_works() {
     let (rig, lab) = (CompatRig::new(), Lab::without_routes());
@@ -51,26 +38,8 @@ fn readme_example_with_marks_works() {
         }
     }
     let backend = start_netcat(server, "nc -kvnl 127.0.0.1 22");
-    let proxy = example(&rig, server, "-P ");
-    proxy.wait_logged("[::1]:22");
-    let log = proxy.log();
-    assert!(!log.contains("CHECK FAILED"), "{log}");
-    assert_eq!(log.matches("[+] VERIFIED").count(), 8, "{log}");
-    assert_contains(
-        &log,
-        &["127.0.0.1:22 is up and reachable using spoofed connection"],
-    );
+    let _proxy = example(&rig, server, "-P ");
     assert_eq!(hello(&rig, server, &backend), v4([1, 2, 3, 4], 11));
-}
-
-/// Without rules the self-test fails and names them; no client is left waiting.
-#[test]
-fn self_test_finds_missing_rules() {
-    let (rig, host) = (CompatRig::new(), Host::new());
-    let _backend = start_netcat(&host, "nc -kvnl 127.0.0.1 22");
-    let proxy = example(&rig, &host, "-q ");
-    proxy.wait_logged("[!] FAILED: Unable to do spoofed connect() to target server 127.0.0.1:22");
-    assert!(!proxy.log().contains("Remember to set"), "quiet");
 }
 
 /// Invalid lines of the list of networks are skipped, with a warning.
@@ -122,7 +91,6 @@ fn hello(rig: &CompatRig, host: &Host, backend: &Process) -> SocketAddr {
     let test =
         r#"echo -en "PROXY TCP4 1.2.3.4 1.2.3.4 11 11\r\nHello World!" | nc -q3 -v 127.0.0.1 2222"#;
     rig.run(host, test);
-    // The self-test's connections came before.
     backend.wait_line("the client", |line| {
         let (_, port) = line.split_once("Connection received on 1.2.3.4 ")?;
         crate::harness::addr::from_parts("1.2.3.4", port)

@@ -8,6 +8,7 @@ mod agent;
 mod backend;
 mod backend_listener;
 mod confinement;
+mod connect_probe;
 mod finding;
 mod host;
 mod intercept;

@@ -1,16 +1,12 @@
 //! Translates the command line of cloudflare/mmproxy; its binary is called `mmproxy`.
 
-pub(super) mod preflight;
-
 use std::ffi::{OsStr, OsString};
 use std::net::{IpAddr, SocketAddr};
-
-use peername_daemon::value;
 
 use super::native_command::{NativeCommand, target};
 use super::parser::{self, Opt, ParsedOptions, ParserRules};
 use super::program::Program;
-use super::translation::{EarlyExit, Preflight, Translation};
+use super::translation::{EarlyExit, Translation};
 use super::trust_file::trust_valid_lines;
 
 /// Whether cloudflare/mmproxy would accept this command line.
@@ -39,18 +35,19 @@ pub(super) fn translate(args: &[OsString]) -> Result<Translation, EarlyExit> {
             return Err(abort(missing));
         }
     }
-    let (mark, table) = (
-        number(&parsed, "mark", 123)?,
-        number(&parsed, "table", 100)?,
-    );
-    let targets = [target_v4(&parsed)?, target_v6(&parsed)?];
-    let [v4, v6] = &targets;
-    let mut notes = Vec::new();
+    let mark = parsed
+        .parse_last("mark", |text| text.parse().ok())
+        .map_err(|value| abort(&format!("{value} is not a valid --mark")))?
+        .unwrap_or(DEFAULT_MARK);
+    let mut notes = vec![
+        "mmproxy's own checks of rules and targets are left out: `peername doctor` makes them"
+            .to_owned(),
+    ];
     let networks = parsed.last("allowed-networks").unwrap_or_default();
     let native = NativeCommand::new("proxy")
         .option_if("--listen", parsed.last("listen"))
-        .option("--target-v4", v4)
-        .option("--target-v6", v6)
+        .option("--target-v4", target_v4(&parsed)?)
+        .option("--target-v6", target_v6(&parsed)?)
         .trust(trust_valid_lines(networks, &mut notes))
         .option("--source-policy", "allow-local")
         .option_if(
@@ -67,20 +64,7 @@ pub(super) fn translate(args: &[OsString]) -> Result<Translation, EarlyExit> {
         program: Program::Cloudflare,
         words: native.into_words(),
         notes,
-        preflight: Some(Preflight {
-            mark,
-            table,
-            targets: targets.map(|target| value::address(&target.to_string_lossy()).ok()),
-            quiet: parsed.has("quiet"),
-        }),
     })
-}
-
-fn number(parsed: &ParsedOptions, name: &str, default: u32) -> Result<u32, EarlyExit> {
-    parsed
-        .parse_last(name, |text| text.parse().ok())
-        .map(|number| number.unwrap_or(default))
-        .map_err(|value| abort(&format!("{value} is not a valid --{name}")))
 }
 
 /// Parses `-4`. cloudflare/mmproxy accepted an IPv6 target here, and mapped the client's address (`::ffff:`). Such an
@@ -121,6 +105,8 @@ fn literal(text: &OsStr) -> Option<SocketAddr> {
 fn abort(text: &str) -> EarlyExit {
     EarlyExit::failure(1, format!("[-] PROGRAM ABORT : {text}"))
 }
+
+const DEFAULT_MARK: u32 = 123;
 
 /// The options that cloudflare/mmproxy requires, each with its error where it is missing.
 const REQUIRED: [(&str, &str); 4] = [
@@ -166,8 +152,7 @@ const USAGE: &str = "Usage: (peername in the place of mmproxy; see docs/migrate.
  -6, --target-v6 ADDR            where IPv6 clients go, such as [::1]:22
  -a, --allowed-networks FILE     networks of the balancers, one a line
  -m, --mark MARK                 SO_MARK of connections to the backend (default 123)
- -t, --table TABLE               routing table of the printed suggestions (default 100)
- -q, --quiet                     no suggestions
+ -t, --table TABLE, -q, --quiet  accepted; they were for the printed suggestions
  -v, --verbose                   log more
  -P, --force-real-client-port    keep the client's port too
  -N, --do-not-sandbox            do not confine the process after its start

@@ -51,7 +51,6 @@ pub(super) fn translate(args: &[OsString]) -> Result<Translation, EarlyExit> {
         program: Program::GoMmproxy,
         words: native.into_words(),
         notes,
-        preflight: None,
     })
 }
 

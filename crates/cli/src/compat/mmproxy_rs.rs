@@ -50,7 +50,6 @@ pub(super) fn translate(
         program: Program::MmproxyRs,
         words: native.into_words(),
         notes,
-        preflight: None,
     })
 }
 

@@ -14,19 +14,6 @@ pub(crate) struct Translation {
     pub(super) words: Vec<OsString>,
     /// Warnings for the user, a line each.
     pub(super) notes: Vec<String>,
-    /// The checks that cloudflare/mmproxy makes and prints before it starts.
-    pub(super) preflight: Option<Preflight>,
-}
-
-/// The mark, table and targets for which cloudflare/mmproxy prints routing commands and tries connections.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Preflight {
-    pub(super) mark: u32,
-    pub(super) table: u32,
-    /// The targets for IPv4 and IPv6; `None` for a name without an address.
-    pub(super) targets: [Option<std::net::SocketAddr>; 2],
-    /// Whether to leave out the routing commands.
-    pub(super) quiet: bool,
 }
 
 /// The end of a command line that runs nothing: it is wrong, or asks for help.

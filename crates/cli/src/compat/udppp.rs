@@ -36,7 +36,6 @@ pub(super) fn translate(
         program: Program::Udppp,
         words: native.into_words(),
         notes,
-        preflight: None,
     })
 }
 

@@ -10,8 +10,8 @@ use peername_sys::netlink::Netlink;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use super::connect_probe::{CONNECT_TIMEOUT, ConnectOutcome, connect_as};
 use super::finding::Finding;
-use crate::connect_probe::{CONNECT_TIMEOUT, ConnectOutcome, connect_as};
 
 /// Finds rules of a proxy that was killed together with its route keeper.
 pub(super) async fn leftovers() -> Finding {

@@ -1,7 +1,6 @@
 //! cloudflare/mmproxy: its README, each of its options.
 
-use super::{as_program, assert_early_exits, translated};
-use crate::compat::translation::Preflight;
+use super::{assert_early_exits, translated};
 
 pub(super) const TABLE: &[(&str, &str)] = &[
     // The two examples of the README.
@@ -41,31 +40,6 @@ fn cloudflare_mmproxy_is_translated() {
         let verbose = translated("mmproxy", &format!("{old} -v"));
         assert_eq!(verbose, Ok(format!("{native}v")), "{old}");
     }
-}
-
-#[test]
-fn preflight_has_the_mark_and_targets_of_cloudflare_mmproxy() {
-    let preflight = |old: &str| {
-        let old = format!("{old} -a /n -l 0.0.0.0:1 -4 127.0.0.1:22 -6 [::1]:22");
-        as_program("mmproxy", &old).unwrap().preflight.unwrap()
-    };
-    let usual = Preflight {
-        mark: 123,
-        table: 100,
-        targets: [
-            Some("127.0.0.1:22".parse().unwrap()),
-            Some("[::1]:22".parse().unwrap()),
-        ],
-        quiet: false,
-    };
-    assert_eq!(preflight("--verbose"), usual);
-    let other = Preflight {
-        mark: 5,
-        table: 6,
-        quiet: true,
-        ..usual
-    };
-    assert_eq!(preflight("-qm5 -t 6"), other);
 }
 
 #[test]

@@ -12,14 +12,14 @@ use peername_sys::{NameCall, SyscallError};
 use tokio::time::timeout;
 
 /// The result of a connection attempt.
-pub(crate) enum ConnectOutcome {
+pub(super) enum ConnectOutcome {
     Connected,
     Refused,
     Silence,
 }
 
 /// Connects to the backend from the address `source`, with this mark.
-pub(crate) async fn connect_as(
+pub(super) async fn connect_as(
     source: IpAddr,
     target: SocketAddr,
     mark: Option<NonZeroU32>,
@@ -46,4 +46,4 @@ pub(crate) async fn connect_as(
 }
 
 /// Long enough for one lost SYN: the kernel retransmits it after a second.
-pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
