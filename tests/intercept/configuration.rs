@@ -1,14 +1,18 @@
 //! The configuration: errors at the start, and reloads (SIGHUP, `--watch`), by which all files take effect or none.
 
+use std::fs;
+use std::path::Path;
+
 use rustix::process::Signal;
 
 use crate::harness::addr::v4;
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
-use crate::harness::lab::assert_contains;
+use crate::harness::lab::{assert_contains, wait_until};
 use crate::harness::peername::{BINARY, Peername, words};
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR};
 use crate::harness::rig::load::under_load;
+use crate::intercept::upstream::reuse::start_streams;
 
 #[test]
 fn missing_prerequisite_is_named_at_the_start() {
@@ -168,21 +172,48 @@ fn open_connection_reaches_no_destination_of_an_old_rule() {
 fn connection_in_use_serves_no_request_of_an_old_rule() {
     let rig = start_with_file("-v");
     let origin = Backend::listen(&rig.lab.server, v4([10, 81, 0, 1], 8099));
-    reload(
-        &rig,
-        &config_with_rule(&rig, "allow 10.81.0.1:8099"),
-        "\"reloaded\"",
-    );
+    let opened = config_with_rule(&rig, "allow 10.81.0.1:8099");
+    reload(&rig, &opened, "\"reloaded\"");
     let client = Conn::connect(&rig.lab.client, PROXY_ADDR);
-    let get = b"GET http://10.81.0.1:8099/ HTTP/1.1\r\nHost: 10.81.0.1:8099\r\n\r\n";
-    client.send(get);
-    let to_origin = origin.accept();
-    to_origin.recv_text_until(|text| text.ends_with("\r\n\r\n"));
+    let to_origin = request_on_new_connection(&client, &origin);
     reload(&rig, &config_with_rule(&rig, "allow any"), "\"reloaded\"");
-    to_origin.send(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello\n");
-    client.recv_text_until(|text| text.ends_with("hello\n"));
-    client.send(get);
-    client.recv_text_until(|text| text.contains("destination_not_public"));
+    answer(&to_origin, &client);
+    assert_not_public(&client);
+}
+
+/// Nor is it if a reload that left the rules as they were came between the client's connection and its request.
+#[test]
+fn connection_in_use_serves_no_request_of_an_old_rule_after_several_reloads() {
+    let rig = start_with_file("-v");
+    let origin = Backend::listen(&rig.lab.server, v4([10, 81, 0, 1], 8099));
+    let opened = config_with_rule(&rig, "allow 10.81.0.1:8099");
+    reload(&rig, &opened, "\"reloaded\"");
+    let client = Conn::connect(&rig.lab.client, PROXY_ADDR);
+    answer(&request_on_new_connection(&client, &origin), &client);
+    reload(&rig, &(opened + CONTACT), "\"reloaded\"");
+    let to_origin = request_on_new_connection(&client, &origin);
+    reload(&rig, &config_with_rule(&rig, "allow any"), "\"reloaded\"");
+    answer(&to_origin, &client);
+    assert_not_public(&client);
+}
+
+/// The same by HTTP/2, where the connection to the origin takes further requests while it is in use.
+#[test]
+fn http2_connection_in_use_serves_no_request_of_an_old_rule_after_several_reloads() {
+    let rig = start_with_file("-v");
+    let opened = config_with_rule(&rig, "allow a.test");
+    reload(&rig, &opened, "\"reloaded\"");
+    let pause = rig.scratch.path_text("pause");
+    let steps = ["wait", &pause, "/slow", "wait", &pause, "/echo"];
+    let client = start_streams(&rig, "a.test:443", &steps);
+    for text in [opened + CONTACT, config_with_rule(&rig, "allow any")] {
+        wait_until("the client's pause", || Path::new(&pause).exists());
+        reload(&rig, &text, "\"reloaded\"");
+        fs::remove_file(&pause).expect("the client's pause");
+    }
+    client.wait_printed("200 403");
+    let line = &rig.wait_audit_lines("/echo", 1)[0];
+    assert_eq!(line["code"], "destination_not_public", "{line}");
 }
 
 /// `--watch` notices the rotation: a client that trusts the new root alone is served without a signal, and a connection
@@ -199,6 +230,28 @@ fn watch_notices_a_rotated_authority() {
     assert_eq!(rig.curl(&["https://a.test/"]), "hello\n");
     client.send(get);
     client.recv_text_until(|text| text.ends_with("hello\n"));
+}
+
+/// Sends [`GET_8099`], and returns the connection on which it reaches the origin.
+fn request_on_new_connection(client: &Conn, origin: &Backend) -> Conn {
+    client.send(GET_8099);
+    let to_origin = origin.accept();
+    to_origin.recv_text_until(|text| text.ends_with("\r\n\r\n"));
+    to_origin
+}
+
+/// Answers the request, and waits until the client has the answer.
+fn answer(to_origin: &Conn, client: &Conn) {
+    to_origin.send(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello\n");
+    client.recv_text_until(|text| text.ends_with("hello\n"));
+}
+
+/// Sends [`GET_8099`], and asserts that the proxy refuses its destination.
+#[track_caller]
+fn assert_not_public(client: &Conn) {
+    client.send(GET_8099);
+    let response = client.recv_text_until(|text| text.ends_with("}\n"));
+    assert_contains(&response, &["destination_not_public"]);
 }
 
 /// Starts the proxy with a configuration file and this option.
@@ -235,6 +288,9 @@ fn reload(rig: &InterceptRig, text: &str, logged: &str) {
 }
 
 const RELOADS: usize = 100;
+const GET_8099: &[u8] = b"GET http://10.81.0.1:8099/ HTTP/1.1\r\nHost: 10.81.0.1:8099\r\n\r\n";
+/// A key that changes nothing but pages of refusals.
+const CONTACT: &str = "contact = \"ann\"\n";
 
 const CHECK: &str = "--check=http://127.0.0.1:1/";
 

@@ -8,4 +8,4 @@ mod parent_proxy;
 mod rebinding;
 mod refusals;
 mod retries;
-mod reuse;
+pub(crate) mod reuse;

@@ -158,12 +158,17 @@ fn open_streams(rig: &InterceptRig, paths: &[&str]) -> String {
 /// Opens streams in the same way, and leaves them open without reading from them.
 fn hold_streams(rig: &InterceptRig, paths: &[&str]) -> Process {
     let held = rig.scratch.path_text("held");
-    let script = rig.scratch.write("streams.py", STREAMS);
-    let (proxy, ca) = (PROXY_ADDR.to_string(), rig.scratch.path_text("ca.pem"));
-    let args = [&[&*script, &proxy, &ca, LIMITED], paths, &["hold", &held]].concat();
-    let process = Process::start(&rig.lab.client, "/usr/bin/python3", &args);
+    let process = start_streams(rig, LIMITED, &[paths, &["wait", &held]].concat());
     wait_until("answers", || Path::new(&held).exists());
     process
+}
+
+/// Starts a client that takes these steps on one HTTP/2 connection; see `streams_client.py`.
+pub(crate) fn start_streams(rig: &InterceptRig, authority: &str, steps: &[&str]) -> Process {
+    let script = rig.scratch.write("streams.py", STREAMS);
+    let (proxy, ca) = (PROXY_ADDR.to_string(), rig.scratch.path_text("ca.pem"));
+    let args = [&[&*script, &proxy, &ca, authority], steps].concat();
+    Process::start(&rig.lab.client, "/usr/bin/python3", &args)
 }
 
 const STREAMS: &str = include_str!("streams_client.py");

@@ -1,14 +1,12 @@
 """Opens a stream for each path, each after the head of the previous response, and prints the statuses.
 
-usage: streams_client.py PROXY CA AUTHORITY PATH... [hold FILE]
-With `hold` it then writes FILE, and reads no more until it is killed.
+usage: streams_client.py PROXY CA AUTHORITY (PATH | wait FILE)...
+`wait` writes FILE, and reads no more until the file is removed, or a minute has passed.
 """
-import socket, ssl, sys, time
+import os, socket, ssl, sys, time
 import h2.config, h2.connection, h2.events
 
-proxy, ca, authority, *paths = sys.argv[1:]
-hold = paths[-1] if paths[-2:-1] == ["hold"] else None
-paths = paths[:-2] if hold else paths
+proxy, ca, authority, *steps = sys.argv[1:]
 host, port = proxy.split(":")
 tunnel = socket.create_connection((host, int(port)), timeout=10)
 tunnel.sendall(f"CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n".encode())
@@ -21,9 +19,19 @@ client = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="u
 client.initiate_connection()
 statuses = {}
 
-for path in paths:
+def wait_removed(file):
+    open(file, "w").close()
+    deadline = time.monotonic() + 60
+    while os.path.exists(file) and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+steps = iter(steps)
+for step in steps:
+    if step == "wait":
+        wait_removed(next(steps))
+        continue
     stream = client.get_next_available_stream_id()
-    client.send_headers(stream, [(":method", "GET"), (":scheme", "https"), (":path", path),
+    client.send_headers(stream, [(":method", "GET"), (":scheme", "https"), (":path", step),
         (":authority", authority)], end_stream=True)
     wire.sendall(client.data_to_send())
     while stream not in statuses:
@@ -34,6 +42,3 @@ for path in paths:
                 statuses[event.stream_id] = dict(event.headers)[":status"]
         wire.sendall(client.data_to_send())
 print(*statuses.values(), flush=True)
-if hold:
-    open(hold, "w").close()
-    time.sleep(60)

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{
     AtomicU64,
-    Ordering::{Acquire, Relaxed, Release},
+    Ordering::{Acquire, Release},
 };
 use std::time::Duration;
 
@@ -45,10 +45,11 @@ use crate::stream::origin_socket::{CloseNotifyOptional, OriginSocket};
 pub(super) struct Dialer {
     config: UpstreamConfig,
     tls: OriginTls,
-    /// Connections of another generation are not reused.
-    generation: AtomicU64,
-    /// The last generation of this dialer and its successors.
-    last_generation: Arc<AtomicU64>,
+    /// The number of this dialer. The connections of another one are not reused: its configuration differs.
+    number: u64,
+    /// The current generation of connections; those of another one are not reused. A dialer shares it with its successors, as it
+    /// shares the access lists: clients that are connected keep their dialer, however many reloads follow.
+    generation: Arc<AtomicU64>,
     cap: Arc<ConnectionCap>,
     resolver: Arc<Resolver>,
     /// Recent diagnoses by origin, and by the address that a redirected client has chosen for it.
@@ -61,21 +62,21 @@ impl Dialer {
             tls,
             cap: Arc::new(ConnectionCap::new(config.max_connections)),
             resolver: Arc::default(),
-            generation: AtomicU64::new(0),
-            last_generation: Arc::default(),
+            number: 0,
+            generation: Arc::default(),
             config,
             diagnoses: diagnosis_cache(),
         }
     }
 
-    /// The dialer after a reload, which shares the cap and the limits of lookups.
+    /// The dialer after a reload, which shares the generation, the cap and the limits of lookups.
     pub(super) fn successor(&self, config: UpstreamConfig, tls: OriginTls) -> Self {
         Self {
             tls,
             cap: Arc::clone(&self.cap),
             resolver: Arc::clone(&self.resolver),
-            generation: AtomicU64::new(self.next_generation()),
-            last_generation: Arc::clone(&self.last_generation),
+            number: self.begin_generation(),
+            generation: Arc::clone(&self.generation),
             config,
             diagnoses: diagnosis_cache(),
         }
@@ -85,6 +86,7 @@ impl Dialer {
     pub(super) fn request_key(&self, request: &Allowed) -> PoolKey {
         let target = request.target();
         PoolKey {
+            dialer: self.number,
             generation: self.generation.load(Acquire),
             to: target.to.clone(),
             tls: target.is_tls,
@@ -98,6 +100,7 @@ impl Dialer {
     /// The key of a connection for this tunnel. Tunnels are never in a pool.
     fn tunnel_key(&self, tunnel: &AllowedTunnel) -> PoolKey {
         PoolKey {
+            dialer: self.number,
             generation: self.generation.load(Acquire),
             to: tunnel.target().to.clone(),
             tls: true,
@@ -117,15 +120,16 @@ impl Dialer {
         registry.register_collector(Box::new(PoolCollector(Arc::clone(&self.cap))));
     }
 
-    /// Closes idle connections, and keeps those in use from being reused.
+    /// Closes idle connections, and keeps those in use from being reused, by any dialer.
     pub(super) fn renew_connections(&self) {
-        // Releases the store of the new access lists: they admit each connection of the new generation.
-        self.generation.store(self.next_generation(), Release);
+        self.begin_generation();
         self.cap.close_idle();
     }
 
-    fn next_generation(&self) -> u64 {
-        1 + self.last_generation.fetch_add(1, Relaxed)
+    /// Begins a generation, and returns its number, which no other one has.
+    fn begin_generation(&self) -> u64 {
+        // Releases the store of the new access lists: they admit each connection of the new generation.
+        1 + self.generation.fetch_add(1, Release)
     }
 
     /// Adds a pool whose idle connections may be evicted for new ones.

@@ -16,8 +16,9 @@ use crate::request::id::Id;
 /// derives it from an allowed request or tunnel.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct PoolKey {
-    /// The generation of configuration and access lists, which determine how an origin is reached and verified, and whether it
-    /// may be.
+    /// The number of the dialer, whose configuration determines how an origin is reached and verified.
+    pub(super) dialer: u64,
+    /// The generation of the access lists, which determine whether an origin may be reached.
     pub(super) generation: u64,
     pub(super) to: HostPort,
     pub(super) tls: bool,
