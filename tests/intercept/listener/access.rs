@@ -119,6 +119,30 @@ fn client_is_admitted_by_its_name_and_password() {
     assert!(!echo.contains("YW5u"), "{echo}");
 }
 
+/// Many clients send their password only when it is asked for. What follows a CONNECT is not parsed, so they connect again.
+#[test]
+fn client_answers_the_challenge_with_its_password() {
+    let stage = InterceptLab::new();
+    let args = ["-nbBC", "4", "ann", "secret"];
+    let entry = stage.lab.client.run("htpasswd", &args);
+    let users = stage.scratch.write("users", &entry);
+    let rig = stage.start(&["--proxy-auth", &users]);
+    let when_asked = ["--proxy-anyauth", "--proxy-user", "ann:secret"];
+    let written = ["-w", "%{http_connect} %{http_code}"];
+    for (url, statuses) in [
+        ("https://a.test/echo?tunnel", "200 200"),
+        ("http://a.test/echo?plain", "000 200"),
+    ] {
+        let printed = rig.curl(&[&when_asked[..], &written, &[url]].concat());
+        assert!(printed.starts_with("GET a.test "), "{url}: {printed}");
+        assert!(printed.ends_with(statuses), "{url}: {printed}");
+    }
+    let log = rig.wait_origin_log(2);
+    assert_eq!(log.len(), 2, "{log:?}");
+    rig.proxy
+        .wait_logged_times("\"code\":\"proxy_auth_required\"", 2);
+}
+
 /// A client that does not trust the authority reports that in its own error. The operator finds it in the audit line,
 /// which has no status: the client got no response.
 #[test]

@@ -86,7 +86,7 @@ impl ConnectProxy {
         let ip = client.addr.ip();
         match lists.access.authenticate(&parts.headers, ip).await {
             Ok(user) => client.set_user(user),
-            Err(refusal) => return format.refuse(&refusal, record),
+            Err(refusal) => return format.refuse(&refusal.with_close(), record),
         }
         let to = match connect_target(&parts, &body) {
             Ok(to) => to,
