@@ -171,7 +171,7 @@ fn receive_all(connection: &OwnedFd, path: &Path) -> Result<Vec<StoredDescriptor
         let Some(name) = text.strip_prefix(PUT).and_then(|name| name.parse().ok()) else {
             continue;
         };
-        // Without one of them a container would lose its clients or its accept(2), and nobody would notice.
+        // Without one of them a container would lose its clients or its accept(2), without a word.
         let fd = fd.ok_or_else(|| HolderError::NoRoom {
             path: path.to_owned(),
             name,
