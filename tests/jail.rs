@@ -17,6 +17,7 @@ mod lists;
 mod mistakes;
 mod ports;
 mod process;
+mod replaced_files;
 mod requests;
 mod tcp;
 mod tools;

@@ -1,60 +1,33 @@
-//! Replaces files atomically: other programs may read them at any moment.
+//! Files for other programs, which may read them at any moment.
 
-use std::fs::{self, OpenOptions, Permissions};
-use std::io::Write;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
 use anyhow::Context;
-use peername_sys::random;
+use peername_sys::fs::open_path;
+use peername_sys::fs::replace::replace_file;
 
-/// Replaces a world-readable file: a certificate, a seccomp profile, a drop-in of a unit.
-///
-/// # Errors
-///
-/// Those of [`replace_file`].
-pub(crate) fn publish(path: &Path, content: &[u8]) -> anyhow::Result<()> {
-    replace_file(path, content, Some(Permissions::from_mode(0o644)))
-}
-
-/// Replaces a file atomically (rename(2)), so that no program reads half of it. The file gets `permissions` regardless of the
-/// umask, or by the umask if there are none.
+/// Replaces a world-readable file atomically: a certificate, a seccomp profile, a drop-in of a unit.
 ///
 /// # Errors
 ///
 /// The file can't be created, written or renamed.
-pub(crate) fn replace_file(
-    path: &Path,
-    content: &[u8],
-    permissions: Option<Permissions>,
-) -> anyhow::Result<()> {
-    let mut draft = path.as_os_str().to_owned();
-    // A random number: a killed process may have left a draft, and in a container process ids repeat soon.
-    draft.push(format!(".{:016x}", random::words::<1>()?[0]));
-    let draft = PathBuf::from(draft);
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true);
-    if permissions.is_some() {
-        // Until fchmod(2): the umask may let others read.
-        options.mode(0o600);
-    }
-    let mut file = options
-        .open(&draft)
-        .with_context(|| format!("writing {}", draft.display()))?;
-    let written = permissions
-        .map_or(Ok(()), |permissions| file.set_permissions(permissions))
-        .and_then(|()| file.write_all(content))
-        .and_then(|()| file.sync_all())
-        .and_then(|()| fs::rename(&draft, path));
-    if written.is_err() {
-        let _ = fs::remove_file(&draft);
-    }
-    written.with_context(|| format!("writing {}", path.display()))
+pub(crate) fn publish(path: &Path, content: &[u8]) -> anyhow::Result<()> {
+    let writing = || format!("writing {}", path.display());
+    let name = path.file_name().with_context(writing)?;
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let directory = open_path(directory).with_context(writing)?;
+    let permissions = Permissions::from_mode(0o644);
+    replace_file(directory, name, content, Some(permissions)).with_context(writing)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{env, process};
+    use std::{env, fs, process};
 
     use super::*;
 

@@ -2,6 +2,7 @@
 
 pub mod inotify;
 pub mod mounts;
+pub mod replace;
 pub mod text_file;
 
 use std::ffi::OsStr;
@@ -16,6 +17,7 @@ use rustix::fs::{
     symlinkat,
 };
 
+use crate::process::user;
 use crate::{NameCall, Result};
 
 /// The identity of a file, whatever its paths are: its file system and its number there (inode(7)). Compare it only while the
@@ -89,4 +91,16 @@ pub fn is_executable(path: &Path) -> bool {
 #[must_use]
 pub fn is_writable(path: &Path) -> bool {
     accessat(CWD, path, Access::WRITE_OK, AtFlags::empty()).is_ok()
+}
+
+/// Whether this process's user can put another file at this path: as root, or because it may change a directory above it.
+#[must_use]
+pub fn is_replaceable(path: &Path) -> bool {
+    user::is_root() || path.ancestors().any(is_changeable_dir)
+}
+
+/// Whether this user may write to the directory, or owns it and so may change its mode.
+fn is_changeable_dir(path: &Path) -> bool {
+    let is_own = |metadata: Metadata| metadata.uid() == user::effective_uid();
+    path.is_dir() && (is_writable(path) || path.metadata().is_ok_and(is_own))
 }

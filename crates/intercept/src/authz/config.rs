@@ -56,6 +56,17 @@ impl CheckConfig {
         }
     }
 
+    /// Has each service asked at the Unix socket that is at its path now, where this process's user could put another one there:
+    /// for requests of programs that run as this user. A service that makes its socket anew is not reached then, so its requests
+    /// are denied.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::Socket`]: nothing is at the path.
+    pub fn pin_sockets(&mut self) -> Result<(), ConfigError> {
+        self.services.iter_mut().try_for_each(Service::pin_socket)
+    }
+
     /// Refuses a setting that a service's protocol does not support, or that would have no effect.
     pub(crate) fn validate(&self) -> Result<(), ConfigError> {
         if self.services.is_empty() {

@@ -1,7 +1,9 @@
 //! Connects to a server: over TCP or a Unix socket, with TLS or without.
 
+use std::fs::File;
 use std::io;
-use std::path::PathBuf;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -11,6 +13,7 @@ use http::Uri;
 use http::uri::Scheme;
 use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
 use hyper_util::rt::TokioIo;
+use peername_sys::fs::{is_replaceable, open_path};
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
@@ -26,9 +29,17 @@ pub(crate) struct Endpoint {
     /// The URI of requests, with the scheme `http` or `https`; its host is `localhost` for a Unix socket.
     pub(crate) uri: Uri,
     /// The Unix socket; `None` for TCP.
-    pub(crate) socket: Option<PathBuf>,
+    pub(crate) socket: Option<ServerSocket>,
     /// Set if and only if the scheme is `https`.
     pub(crate) tls: Option<ClientTls>,
+}
+
+/// The Unix socket of a server.
+#[derive(Clone, Debug)]
+pub(crate) struct ServerSocket {
+    path: PathBuf,
+    /// The only socket that is connected to, whatever is at the path later; `None` for that at the path.
+    pinned: Option<Arc<File>>,
 }
 
 /// The connector of one server.
@@ -56,6 +67,42 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 impl Endpoint {
     pub(crate) fn is_https(&self) -> bool {
         self.uri.scheme() == Some(&Scheme::HTTPS)
+    }
+}
+
+impl ServerSocket {
+    pub(crate) fn new(path: &str) -> Self {
+        Self {
+            path: path.into(),
+            pinned: None,
+        }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Pins the socket that is at the path now, if this process's user could put another one there.
+    ///
+    /// # Errors
+    ///
+    /// Those of open(2).
+    pub(crate) fn pin_if_replaceable(&mut self) -> io::Result<()> {
+        let is_replaceable = match self.path.canonicalize() {
+            Ok(path) => is_replaceable(&path),
+            Err(_) => is_replaceable(&std::path::absolute(&self.path)?),
+        };
+        if is_replaceable {
+            self.pinned = Some(Arc::new(open_path(&self.path)?));
+        }
+        Ok(())
+    }
+
+    async fn connect(&self) -> io::Result<UnixStream> {
+        match &self.pinned {
+            Some(file) => UnixStream::connect(format!("/proc/self/fd/{}", file.as_raw_fd())).await,
+            None => UnixStream::connect(&self.path).await,
+        }
     }
 }
 
@@ -91,7 +138,7 @@ impl Connector {
 
     async fn open(&self) -> io::Result<Box<dyn Stream>> {
         let stream: Box<dyn Stream> = match &self.endpoint.socket {
-            Some(socket) => Box::new(UnixStream::connect(socket).await?),
+            Some(socket) => Box::new(socket.connect().await?),
             None => {
                 let connected = self.tcp.clone().call(self.endpoint.uri.clone()).await;
                 Box::new(connected.map_err(io::Error::other)?.into_inner())

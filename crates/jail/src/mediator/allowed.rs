@@ -4,11 +4,10 @@ use std::collections::HashSet;
 use std::fs::{self, File, Metadata};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use peername_sys::fs::{FileId, is_writable, open_path};
-use peername_sys::process::user;
+use peername_sys::fs::{FileId, is_replaceable, open_path};
 
 /// The sockets that exist now, by their inodes, and the paths at which services may bind new ones.
 ///
@@ -39,7 +38,7 @@ impl AllowedSockets {
                 return Err(failed(io::Error::other("neither a socket nor a directory")));
             }
             for_each_socket(&path, &mut |_, file| found.push(file.into()));
-            if is_fixed(&path) {
+            if !is_replaceable(&path) {
                 watched.push(path);
             }
         }
@@ -76,7 +75,7 @@ impl AllowedSockets {
                 let is_wanted = file
                     .metadata()
                     .is_ok_and(|metadata| FileId::from(&metadata) == *wanted);
-                is_found |= is_wanted && is_fixed(directory);
+                is_found |= is_wanted && !is_replaceable(directory);
             });
         }
         is_found
@@ -102,17 +101,6 @@ fn for_each_socket(path: &Path, visit: &mut impl FnMut(&Path, File)) {
             visit(path.parent().unwrap_or(&path), file);
         }
     }
-}
-
-/// Whether the program's user can change neither what is at this path nor a directory above it.
-fn is_fixed(path: &Path) -> bool {
-    !user::is_root() && !path.ancestors().any(is_changeable_dir)
-}
-
-/// Whether this user may write to the directory, or owns it and so may change its mode.
-fn is_changeable_dir(path: &Path) -> bool {
-    let is_own = |metadata: Metadata| metadata.uid() == user::effective_uid();
-    path.is_dir() && (is_writable(path) || path.metadata().is_ok_and(is_own))
 }
 
 /// Entries that are visited below one path of `--allow-unix`.

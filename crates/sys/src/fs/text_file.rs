@@ -4,13 +4,15 @@
 //! ends, and `/dev/zero` has no length.
 
 use std::collections::BTreeSet;
-use std::fs::{File, OpenOptions};
+use std::ffi::OsStr;
+use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use rustix::fs::OFlags;
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::io::Errno;
 
 use crate::process::confine::files;
 use crate::process::user::effective_uid;
@@ -22,10 +24,19 @@ use crate::process::user::effective_uid;
 /// Those of [`open`] and read(2); [`io::ErrorKind::FileTooLarge`]; [`io::ErrorKind::InvalidData`] for a file that is not UTF-8.
 /// No error quotes the file's content.
 pub fn read(path: &Path) -> io::Result<String> {
-    read_open(&open(path)?, MAX_LEN)
+    read_opened(&open(path)?)
 }
 
-/// The files that this process has opened by this module. A reload opens them again.
+/// Reads an opened file as [`read`] does.
+///
+/// # Errors
+///
+/// Those of [`read`] for a file that is open.
+pub fn read_opened(file: &File) -> io::Result<String> {
+    read_at_most(file, MAX_LEN)
+}
+
+/// The files that this process has opened by their paths, by this module. A reload opens them again.
 pub fn opened() -> Vec<PathBuf> {
     let opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
     opened.iter().cloned().collect()
@@ -37,20 +48,36 @@ pub fn opened() -> Vec<PathBuf> {
 ///
 /// Those of open(2) and fstat(2); [`io::ErrorKind::InvalidInput`] for anything but a regular file.
 pub fn open(path: &Path) -> io::Result<File> {
-    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
-    let flags = i32::try_from(flags.bits()).unwrap_or_default();
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags(flags)
-        .open(path)
+    let file = open_at(CWD, path, OFlags::empty())
         .map_err(|error| with_user(files::explain(path, error)))?;
+    let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+    opened.insert(path.to_owned());
+    drop(opened);
+    Ok(file)
+}
+
+/// Opens a file as [`open`] does, by its name in an open directory and without following a symbolic link.
+///
+/// # Errors
+///
+/// Those of [`open`]; [`io::ErrorKind::InvalidInput`] for a symbolic link.
+pub fn open_in(directory: impl AsFd, name: &OsStr) -> io::Result<File> {
+    open_at(directory, Path::new(name), OFlags::NOFOLLOW).map_err(|error| {
+        if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) {
+            let why = "a symbolic link: name the file that it leads to";
+            return io::Error::new(io::ErrorKind::InvalidInput, why);
+        }
+        error
+    })
+}
+
+fn open_at(directory: impl AsFd, path: &Path, more: OFlags) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY | more;
+    let file = File::from(openat(directory, path, flags, Mode::empty())?);
     if !file.metadata()?.is_file() {
         let why = "not a regular file (a directory, a pipe or a device)";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     }
-    let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
-    opened.insert(path.to_owned());
-    drop(opened);
     Ok(file)
 }
 
@@ -65,7 +92,7 @@ fn with_user(error: io::Error) -> io::Error {
     error
 }
 
-fn read_open(file: &File, max_len: u64) -> io::Result<String> {
+fn read_at_most(file: &File, max_len: u64) -> io::Result<String> {
     let mut text = String::new();
     // The file may grow while it is read, so its length is no bound.
     let len = file
@@ -95,7 +122,7 @@ mod tests {
         }
         let path = std::env::temp_dir().join(format!("peername-text-{}", std::process::id()));
         std::fs::write(&path, "0123456789").unwrap();
-        let read_at_most = |max_len| read_open(&open(&path).unwrap(), max_len);
+        let read_at_most = |max_len| super::read_at_most(&open(&path).unwrap(), max_len);
         assert_eq!(read_at_most(10).unwrap(), "0123456789");
         let kind = |result: io::Result<String>| result.map_err(|error| error.kind());
         assert_eq!(kind(read_at_most(9)), Err(io::ErrorKind::FileTooLarge));

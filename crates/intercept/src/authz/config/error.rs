@@ -1,5 +1,7 @@
 //! Why the configuration of a check service is refused.
 
+use std::path::PathBuf;
+
 use http::HeaderName;
 
 /// Why the configuration of a check service is refused.
@@ -55,6 +57,17 @@ pub enum ConfigError {
     /// A service that uses TLS, without trust anchors.
     #[error("a check service with TLS needs trust anchors")]
     NoTrustAnchors,
+    /// Nothing is at the path of a Unix socket, and the program could put its own there.
+    #[error(
+        "--check, the Unix socket {}: {error}; start the service first, or have the socket in a directory that the program's user \
+         can't write: elsewhere the program could put its own there", path.display()
+    )]
+    Socket {
+        /// The path.
+        path: PathBuf,
+        /// The error of open(2).
+        error: String,
+    },
     /// No service.
     #[error("no check service is named")]
     NoService,

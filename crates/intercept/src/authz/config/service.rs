@@ -14,7 +14,7 @@ use crate::authz::protocol::ext_authz::EXT_AUTHZ;
 use crate::authz::protocol::forward_auth::FORWARD_AUTH;
 use crate::authz::protocol::opa::OPA;
 use crate::authz::protocol::rego::{Policy, PolicyPath};
-use crate::http_client::connector::Endpoint;
+use crate::http_client::connector::{Endpoint, ServerSocket};
 use crate::http_client::tls::ClientTls;
 
 /// The protocols of services in other processes. A new protocol is its file and an entry here.
@@ -178,10 +178,31 @@ impl Remote {
             protocol,
             endpoint: Endpoint {
                 uri,
-                socket: Some(socket.into()),
+                socket: Some(ServerSocket::new(socket)),
                 tls: None,
             },
         })
+    }
+}
+
+impl Service {
+    /// Pins the service's Unix socket where this process's user could replace it, unless TLS shows which service it is.
+    pub(super) fn pin_socket(&mut self) -> Result<(), ConfigError> {
+        let Backend::Remote(Remote { endpoint, .. }) = &mut self.backend else {
+            return Ok(());
+        };
+        if endpoint.is_https() {
+            return Ok(());
+        }
+        let Some(socket) = &mut endpoint.socket else {
+            return Ok(());
+        };
+        socket
+            .pin_if_replaceable()
+            .map_err(|error| ConfigError::Socket {
+                path: socket.path().to_owned(),
+                error: error.to_string(),
+            })
     }
 }
 
@@ -302,7 +323,7 @@ mod tests {
             assert!(remote.protocol.url_form.starts_with(form), "{url}");
             assert_eq!(remote.endpoint.uri, uri.parse::<Uri>().unwrap(), "{url}");
             assert_eq!(
-                remote.endpoint.socket.as_deref(),
+                remote.endpoint.socket.as_ref().map(ServerSocket::path),
                 socket.map(Path::new),
                 "{url}"
             );

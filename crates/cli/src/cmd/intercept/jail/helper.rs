@@ -15,7 +15,7 @@ use peername_sys::resolve;
 
 use super::approval::{Answer, Mode, Question};
 use super::ask::{self, Program};
-use super::learn::{LearnedList, LearningNetwork, ListKind};
+use super::learn::{LearningNetwork, ListKind, OpenedList};
 use super::options::Args;
 
 /// What the helper is started with.
@@ -24,9 +24,9 @@ pub(super) enum Helper {
         terminal: Terminal,
         timeout: Duration,
         /// The list of what is answered `always`.
-        list: Option<LearnedList>,
+        list: Option<OpenedList>,
     },
-    Learn(LearnedList),
+    Learn(OpenedList),
 }
 
 impl Helper {
@@ -66,7 +66,23 @@ impl Helper {
                 list,
             } => {
                 let program = Program::current();
-                fork::spawn_detached([helper_end, terminal.into()], |[channel, terminal]| {
+                let mut inherited = vec![helper_end, terminal.into()];
+                let list = list.map(|OpenedList { list, directory }| {
+                    inherited.push(directory.into());
+                    list
+                });
+                fork::spawn_detached(inherited, |inherited| {
+                    let mut inherited = inherited.into_iter();
+                    let (Some(channel), Some(terminal)) = (inherited.next(), inherited.next())
+                    else {
+                        return 1;
+                    };
+                    let list = list
+                        .zip(inherited.next())
+                        .map(|(list, directory)| OpenedList {
+                            list,
+                            directory: directory.into(),
+                        });
                     let mut terminal = Terminal::from(terminal);
                     serve(&channel, |question| {
                         let answer = ask::ask(&mut terminal, program, timeout, &channel, question);
@@ -77,15 +93,21 @@ impl Helper {
                     })
                 })
             }
-            Self::Learn(list) => fork::spawn_detached([helper_end], |[channel]| {
-                serve(&channel, |question| {
-                    if add(&list, question) {
-                        Answer::Always
-                    } else {
-                        Answer::Unanswered
-                    }
+            Self::Learn(OpenedList { list, directory }) => {
+                fork::spawn_detached([helper_end, directory.into()], |[channel, directory]| {
+                    let list = OpenedList {
+                        list,
+                        directory: directory.into(),
+                    };
+                    serve(&channel, |question| {
+                        if add(&list, question) {
+                            Answer::Always
+                        } else {
+                            Answer::Unanswered
+                        }
+                    })
                 })
-            }),
+            }
         }?;
         Ok(interceptor_end)
     }
@@ -96,7 +118,7 @@ fn open_list(
     args: &Args,
     kind: ListKind,
     path: Option<&Path>,
-) -> Result<Option<LearnedList>, Usage> {
+) -> Result<Option<OpenedList>, Usage> {
     let Some(path) = path else {
         return Ok(None);
     };
@@ -108,7 +130,7 @@ fn open_list(
         http_ports: ports.opened,
         resolve: |name| resolve::lookup(name).unwrap_or_default(),
     };
-    LearnedList::open(kind, path, &args.command, args.kept_options(), network)
+    OpenedList::open(kind, path, &args.command, args.kept_options(), network)
         .map(Some)
         .map_err(|error| {
             let (option, error) = (kind.option(), with_causes(&error));
@@ -117,7 +139,7 @@ fn open_list(
 }
 
 /// Adds a destination to a list; an error is reported. Returns whether the list has it now.
-fn add(list: &LearnedList, question: &Question) -> bool {
+fn add(list: &OpenedList, question: &Question) -> bool {
     list.add(&question.to)
         .inspect_err(|error| {
             let option = list.kind().option();

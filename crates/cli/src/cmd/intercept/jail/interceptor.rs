@@ -23,7 +23,7 @@ use peername_daemon::usage::Usage;
 use peername_daemon::usage::error_text::with_causes;
 use peername_intercept::AUDIT_TARGET;
 use peername_intercept::admission::AdmissionLog;
-use peername_intercept::authz::{AccessRules, Approver, CheckService};
+use peername_intercept::authz::{AccessRules, Approver, CheckConfig, CheckService, ConfigError};
 use peername_intercept::ca::Authority;
 use peername_intercept::denials::Denials;
 use peername_intercept::failures::Failures;
@@ -222,8 +222,7 @@ impl Interceptor {
         let sockets = JailSockets::sort(sockets)?;
         let listeners_by_port = sockets.by_port()?;
         let setup = self.setup(sockets.addresses(), sockets.has_v6())?;
-        let check = setup.check.clone().map(CheckService::new).transpose();
-        let check = check.map_err(Usage::from_error)?;
+        let check = open_check(setup.check.clone()).map_err(Usage::from_error)?;
         let own_addresses = OwnAddresses::read().await?;
         let workers = setup.process.workers();
         let inherited_listeners = InheritedSockets::new(sockets.listeners)?;
@@ -349,6 +348,15 @@ impl Inherited {
             },
         })
     }
+}
+
+/// Opens the check service, whose Unix socket the program can't replace then.
+fn open_check(config: Option<CheckConfig>) -> Result<Option<CheckService>, ConfigError> {
+    let Some(mut config) = config else {
+        return Ok(None);
+    };
+    config.pin_sockets()?;
+    CheckService::new(config).map(Some)
 }
 
 /// The log of requests that are admitted, in the file of `--log`.

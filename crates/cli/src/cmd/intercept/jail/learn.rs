@@ -2,7 +2,9 @@
 //! as rules of `--allow @FILE`.
 //!
 //! The file is rewritten for each rule that is added, before the request goes on, so it is complete however the program exits.
-//! Before each write the file is read again, so lines that were added in the meantime are kept.
+//! Before each write the file is read again, so lines that were added in the meantime are kept. The program may write to the
+//! directory, too, and this process reads what is hidden from the program: the directory is opened before the program starts,
+//! and symbolic links in it are not followed.
 
 mod comment;
 mod list_file;
@@ -10,17 +12,16 @@ mod needed_rule;
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::fs::{self, File, TryLockError};
-use std::io;
-use std::path::{Path, PathBuf};
+use std::fs::{File, Permissions, TryLockError};
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
 use peername_intercept::authz::{HTTP_PORTS, Rule};
 use peername_intercept::host::HostPort;
+use peername_sys::fs::replace::replace_file;
 
-use crate::publish::replace_file;
 use comment::{as_comment, is_printable};
 pub(super) use list_file::NOT_PUBLIC;
 use list_file::{ListFile, RuleLine};
@@ -45,10 +46,10 @@ impl ListKind {
     }
 }
 
-/// The file, and the run that it is written for.
+/// The name of the file, and the run that it is written for.
 pub(super) struct LearnedList {
     kind: ListKind,
-    path: PathBuf,
+    name: OsString,
     /// The program and its arguments, as a comment.
     command: String,
     /// Options of this run that the next one needs, too.
@@ -56,12 +57,18 @@ pub(super) struct LearnedList {
     network: LearningNetwork,
 }
 
-impl LearnedList {
+/// A list, with its directory.
+pub(super) struct OpenedList {
+    pub(super) list: LearnedList,
+    pub(super) directory: File,
+}
+
+impl OpenedList {
     /// Reads the file, if it exists, and writes it: so an error is reported before the program runs.
     ///
     /// # Errors
     ///
-    /// The file has a line that is no rule, or can't be read or written.
+    /// The file has a line that is no rule, is a symbolic link, or can't be read or written.
     pub(super) fn open(
         kind: ListKind,
         path: &Path,
@@ -69,29 +76,31 @@ impl LearnedList {
         options: Vec<String>,
         network: LearningNetwork,
     ) -> anyhow::Result<Self> {
-        // Resolves symbolic links, so that rename(2) replaces the file and not the link.
-        let resolved = match fs::canonicalize(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => std::path::absolute(path),
-            resolved => resolved,
-        };
-        let list = Self {
+        let path = std::path::absolute(path)?;
+        let directory = path.parent().context("not a file")?;
+        let list = LearnedList {
             kind,
-            path: resolved?,
+            name: path.file_name().context("not a file")?.to_owned(),
             command: as_comment(command),
             options,
             network,
         };
-        let lock = list.lock()?;
-        match ListFile::read(&list.path)? {
-            Some(file) => list.write(&file.text)?,
-            None => list.write(&list.render(&ListFile::default()))?,
+        let opened = Self {
+            directory: File::open(directory)
+                .with_context(|| format!("open(2) {}", directory.display()))?,
+            list,
+        };
+        let lock = opened.lock()?;
+        match ListFile::read(&opened.directory, &opened.list.name)? {
+            Some(file) => opened.write(&file.text, file.permissions)?,
+            None => opened.write(&opened.list.render(&ListFile::default()), None)?,
         }
         drop(lock);
-        Ok(list)
+        Ok(opened)
     }
 
     pub(super) fn kind(&self) -> ListKind {
-        self.kind
+        self.list.kind
     }
 
     /// Adds the rule that allows this destination, unless the list has one already.
@@ -101,12 +110,12 @@ impl LearnedList {
     /// The file can't be read any more, or not be written.
     pub(super) fn add(&self, to: &HostPort) -> anyhow::Result<()> {
         let _lock = self.lock()?;
-        let mut file = ListFile::read(&self.path)?.unwrap_or_default();
+        let mut file = ListFile::read(&self.directory, &self.list.name)?.unwrap_or_default();
         let NeededRule {
             text,
             names_port,
             opens_refused,
-        } = self.network.needed_rule(to);
+        } = self.list.network.needed_rule(to);
         let allows =
             |rule: &Rule| rule.allows_tunnel(to) && (!names_port || rule.port() == Some(to.port));
         if file.lines.iter().any(|line| allows(&line.rule)) {
@@ -129,9 +138,45 @@ impl LearnedList {
                 text,
             });
         }
-        self.write(&self.render(&file))
+        let text = self.list.render(&file);
+        self.write(&text, file.permissions)
     }
 
+    /// Locks the directory against other learning runs. Waits no longer than [`LOCK_LIMIT`], because the program may lock the
+    /// directory, too.
+    fn lock(&self) -> anyhow::Result<DirectoryLock<'_>> {
+        let deadline = Instant::now() + LOCK_LIMIT;
+        loop {
+            match self.directory.try_lock() {
+                Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
+                    thread::sleep(LOCK_RETRY);
+                }
+                locked => {
+                    locked.context("flock(2) of its directory: another program holds the lock")?;
+                    return Ok(DirectoryLock(&self.directory));
+                }
+            }
+        }
+    }
+
+    /// Replaces the file; `permissions` are those that it had.
+    fn write(&self, text: &str, permissions: Option<Permissions>) -> anyhow::Result<()> {
+        let Self { list, directory } = self;
+        replace_file(directory, &list.name, text.as_bytes(), permissions).context("writing it")
+    }
+}
+
+/// A lock on the directory, until it is dropped.
+struct DirectoryLock<'a>(&'a File);
+
+impl Drop for DirectoryLock<'_> {
+    fn drop(&mut self) {
+        // Closing the file unlocks it as well.
+        let _ = self.0.unlock();
+    }
+}
+
+impl LearnedList {
     fn render(&self, file: &ListFile) -> String {
         let mut lines: Vec<_> = file.lines.iter().collect();
         lines.sort_by(|a, b| a.text.cmp(&b.text));
@@ -177,31 +222,6 @@ impl LearnedList {
         options.extend(self.options.iter().filter(is_all_printable).cloned());
         options.join(" ")
     }
-
-    /// Locks the list's directory against other learning runs, until the returned file is dropped. Waits no longer than
-    /// [`LOCK_LIMIT`], because the program may lock the directory, too.
-    fn lock(&self) -> anyhow::Result<File> {
-        let directory = self.path.parent().context("not a file")?;
-        let directory = File::open(directory)?;
-        let deadline = Instant::now() + LOCK_LIMIT;
-        loop {
-            match directory.try_lock() {
-                Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
-                    thread::sleep(LOCK_RETRY);
-                }
-                locked => {
-                    locked.context("flock(2) of its directory: another program holds the lock")?;
-                    return Ok(directory);
-                }
-            }
-        }
-    }
-
-    /// Replaces the file, which keeps its mode.
-    fn write(&self, text: &str) -> anyhow::Result<()> {
-        let permissions = fs::metadata(&self.path).map(|old| old.permissions()).ok();
-        replace_file(&self.path, text.as_bytes(), permissions)
-    }
 }
 
 const LOCK_LIMIT: Duration = Duration::from_secs(5);
@@ -209,6 +229,9 @@ const LOCK_RETRY: Duration = Duration::from_millis(20);
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::PathBuf;
+
     use peername_daemon::usage::error_text::with_causes;
     use peername_intercept::authz::AccessRules;
     use peername_server::destination_list::AllowedDestination;
@@ -249,7 +272,7 @@ mod tests {
         // The second option would end the line of the comment.
         let options = ["--extra-ca root.pem", "--extra-ca 'a\nevil.test'"];
         let options = options.map(str::to_owned).to_vec();
-        let list = LearnedList::open(ListKind::Learned, &path, &command, options, network());
+        let list = OpenedList::open(ListKind::Learned, &path, &command, options, network());
         let result = list.map_err(|error| with_causes(&error)).map(|list| {
             for to in asked {
                 list.add(&HostPort::parse(to).unwrap()).unwrap();
@@ -279,7 +302,7 @@ mod tests {
                 let path = &path;
                 scope.spawn(move || {
                     let list =
-                        LearnedList::open(ListKind::Answered, path, &[], Vec::new(), network())
+                        OpenedList::open(ListKind::Answered, path, &[], Vec::new(), network())
                             .unwrap();
                     for number in 0..20 {
                         let to = format!("{run}{number}.test:443");

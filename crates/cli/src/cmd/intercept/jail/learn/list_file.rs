@@ -1,7 +1,9 @@
 //! The file of a learned list: its rules and their comments.
 
+use std::ffi::OsStr;
+use std::fs::Permissions;
 use std::io;
-use std::path::Path;
+use std::os::fd::AsFd;
 
 use anyhow::Context;
 use peername_intercept::authz::Rule;
@@ -13,6 +15,8 @@ use crate::cmd::intercept::rule_file::{strip_byte_order_mark, strip_comment};
 #[derive(Debug, Default)]
 pub(super) struct ListFile {
     pub(super) text: String,
+    /// The mode of the file; `None` if it does not exist.
+    pub(super) permissions: Option<Permissions>,
     pub(super) lines: Vec<RuleLine>,
     /// Rules for addresses that are not public, each as a comment ([`NOT_PUBLIC`]).
     pub(super) not_public: Vec<String>,
@@ -29,13 +33,15 @@ pub(super) struct RuleLine {
 }
 
 impl ListFile {
-    /// Reads the file; `None` if it does not exist.
-    pub(super) fn read(path: &Path) -> anyhow::Result<Option<Self>> {
-        match text_file::read(path) {
-            Ok(text) => Self::parse(text).map(Some),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+    /// Reads the file of this name in an open directory; `None` if it does not exist.
+    pub(super) fn read(directory: impl AsFd, name: &OsStr) -> anyhow::Result<Option<Self>> {
+        let opened = match text_file::open_in(directory, name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            opened => opened?,
+        };
+        let mut file = Self::parse(text_file::read_opened(&opened)?)?;
+        file.permissions = Some(opened.metadata()?.permissions());
+        Ok(Some(file))
     }
 
     /// Parses the file. An error does not quote the line that is no rule: the file may not be the one that was meant.
