@@ -1,12 +1,14 @@
 //! Upgrade without loss of `peername intercept`.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
-use crate::harness::addr::LISTEN_V4;
+use crate::harness::addr::{LISTEN_V4, v4};
+use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
-use crate::harness::lab::{Host, Lab, Scratch};
+use crate::harness::lab::{Host, Lab, Scratch, assert_contains};
 use crate::harness::peername::BINARY;
 use crate::harness::rig::load::under_load;
 use crate::harness::rig::upgrade::{Binary, UpgradeRig};
@@ -14,7 +16,7 @@ use crate::harness::rig::upgrade::{Binary, UpgradeRig};
 #[test]
 fn upgrades_lose_no_request() {
     let (lab, scratch) = (Lab::new(), Scratch::new());
-    let mut rig = start(&lab, &scratch, "--workers=2");
+    let mut rig = start(&lab, &scratch, &["--workers=2"]);
     let sockets = listening_sockets(&lab.server);
     // A connection of the first process, open until all upgrades are done.
     let kept = Conn::connect(&lab.balancer, LISTEN_V4);
@@ -41,7 +43,7 @@ fn upgrades_lose_no_request() {
 #[test]
 fn draining_process_answers_the_first_request_of_a_connection() {
     let (lab, scratch) = (Lab::new(), Scratch::new());
-    let mut rig = start(&lab, &scratch, "--workers=1");
+    let mut rig = start(&lab, &scratch, &["--workers=1"]);
     let connect = || Conn::connect(&lab.balancer, LISTEN_V4);
     let (silent, late) = (connect(), connect());
     // The process has accepted both, as it has answered a later connection.
@@ -62,8 +64,30 @@ fn draining_process_answers_the_first_request_of_a_connection() {
     rig.wait_drained();
 }
 
+/// No process shows the password, the launcher included, and the new process of an upgrade has it nevertheless.
+#[test]
+fn password_of_the_upstream_proxy_is_masked_and_kept_by_an_upgrade() {
+    let (lab, scratch) = (Lab::new(), Scratch::new());
+    let parent = Backend::listen(&lab.balancer, PARENT_PROXY);
+    let options = [
+        "--upstream-proxy=http://user:secret@10.81.0.2:3128",
+        "--allow-destination=10.81.0.0/24",
+    ];
+    let mut rig = start(&lab, &scratch, &options);
+    assert_password_is_masked(&rig);
+    rig.upgrade(&lab.server).expect("it upgrades");
+    assert_password_is_masked(&rig);
+    // A public address, to which only the parent would connect.
+    let request = b"GET http://8.8.8.8/ HTTP/1.1\r\nHost: 8.8.8.8\r\n\r\n";
+    let _client = Conn::connect_and_send(&lab.balancer, LISTEN_V4, request);
+    let forwarded = parent.accept();
+    let head = forwarded.recv_text_until(|text| text.contains("\r\n\r\n"));
+    // `user:secret` in Base64.
+    assert_contains(&head, &["Basic dXNlcjpzZWNyZXQ="]);
+}
+
 /// Starts a proxy on [`LISTEN_V4`] with an authority of its own.
-fn start(lab: &Lab, scratch: &Scratch, workers: &str) -> UpgradeRig {
+fn start(lab: &Lab, scratch: &Scratch, options: &[&str]) -> UpgradeRig {
     let ca = format!("--ca={}", scratch.path_text("ca"));
     lab.server.run(BINARY, &["ca", "init", &ca]);
     let args = [
@@ -71,10 +95,19 @@ fn start(lab: &Lab, scratch: &Scratch, workers: &str) -> UpgradeRig {
         "--listen=10.81.0.1:8443",
         "--allow-client=10.81.0.0/24",
         "--drain=600s",
-        workers,
         &ca,
     ];
-    UpgradeRig::start(&lab.server, &args)
+    UpgradeRig::start(&lab.server, &[&args, options].concat())
+}
+
+#[track_caller]
+fn assert_password_is_masked(rig: &UpgradeRig) {
+    let lines = rig.command_lines();
+    let is_masked_launcher = |line: &String| {
+        line.starts_with("launcher: ") && line.contains("http://***********@10.81.0.2:3128")
+    };
+    assert!(lines.iter().any(is_masked_launcher), "{lines:?}");
+    assert!(!lines.concat().contains("secret"), "{lines:?}");
 }
 
 /// The inodes of the sockets that are listening.
@@ -98,5 +131,6 @@ fn request(connection: &str) -> Vec<u8> {
     format!("GET {target} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: {connection}\r\n\r\n").into()
 }
 
+const PARENT_PROXY: SocketAddr = v4([10, 81, 0, 2], 3128);
 /// Long enough for a drain to close what it does not wait for.
 const AFTER_DRAIN_BEGAN: Duration = Duration::from_millis(300);

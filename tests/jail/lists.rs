@@ -271,9 +271,12 @@ fn credentials_of_the_outer_proxy_are_not_shown() {
     let rig = JailRig::new();
     let option = "--upstream-proxy=http://user:SECRET@10.81.0.1:3128";
     let script = format!("pgrep -a -f '{}'", rig.interceptor_pattern());
-    for user in USERS {
-        let printed = rig.succeeds(user, &["-q", option], &script);
-        assert_contains(&printed, &["http://***********@10.81.0.1:3128"]);
-        assert!(!printed.contains("SECRET"), "{printed}");
+    // With the second option, the process that was started is a parent of the program.
+    for options in [&["-q", option][..], &["-q", option, "--fail-on-deny"]] {
+        for user in USERS {
+            let printed = rig.succeeds(user, options, &script);
+            assert_contains(&printed, &["http://***********@10.81.0.1:3128"]);
+            assert!(!printed.contains("SECRET"), "{printed}");
+        }
     }
 }

@@ -134,6 +134,25 @@ impl UpgradeRig {
         pids
     }
 
+    /// The arguments of the processes that serve or drain, and of their launchers, as every user sees them: each in a line
+    /// after the name of its process.
+    pub(crate) fn command_lines(&self) -> Vec<String> {
+        let read = |pid: u32, name: &str| {
+            fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default()
+        };
+        let line = |pid| {
+            let arguments = read(pid, "cmdline").replace('\0', " ");
+            format!("{}: {arguments}", read(pid, "comm").trim())
+        };
+        let is_own = |line: &String| {
+            ["peername: ", "launcher: "]
+                .iter()
+                .any(|name| line.starts_with(name))
+        };
+        let pids = descendants(self.processes.pid()).into_iter();
+        pids.map(line).filter(is_own).collect()
+    }
+
     /// Waits for the totals of the serving process, which are the last line once it has ended.
     pub(crate) fn wait_totals(&self) -> Value {
         wait_until("it has ended", || self.servers().is_empty());

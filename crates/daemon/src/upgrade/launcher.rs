@@ -23,7 +23,7 @@ use peername_sys::process::fork::{
 };
 use peername_sys::process::launch::exit_code;
 use peername_sys::process::pidfd::{PidFd, Signal};
-use peername_sys::process::stderr;
+use peername_sys::process::{secrets, stderr};
 
 use crate::handover::channel::{Channel, ChannelError};
 use crate::handover::message::{CHANNEL_VARIABLE, FromLauncher, ToLauncher, printable};
@@ -37,7 +37,8 @@ pub(crate) struct Launcher {
 }
 
 impl Launcher {
-    /// Forks the launcher.
+    /// Forks the launcher. User names and passwords in the arguments are masked in both processes, and not in the new one of an
+    /// upgrade, which needs them.
     pub(crate) fn fork() -> anyhow::Result<Self> {
         ensure!(
             std::process::id() != 1,
@@ -47,6 +48,8 @@ impl Launcher {
             path: path_executed().context("the path of this program")?,
             args: env::args_os().collect(),
         };
+        // The launcher has memory of its own, in which this process could mask nothing later.
+        secrets::mask_arguments()?;
         let (channel, theirs) = Channel::pair()?;
         let pid = fork_launcher([theirs], |[theirs]| {
             set_thread_name(THREAD_NAME);

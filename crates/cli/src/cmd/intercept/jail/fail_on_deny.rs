@@ -19,7 +19,7 @@ use peername_sys::ipc::fd_passing::{receive_bytes, send_bytes, seqpacket_pair};
 use peername_sys::process::fork;
 use peername_sys::process::launch::exit_code::LAUNCHER_FAILED;
 use peername_sys::process::pidfd::{PidFd, Signal};
-use peername_sys::process::terminal;
+use peername_sys::process::{secrets, terminal};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::exit_code::{REQUEST_DENIED, WRONG_USAGE};
@@ -29,8 +29,10 @@ use crate::exit_code::{REQUEST_DENIED, WRONG_USAGE};
 ///
 /// # Errors
 ///
-/// fork(2) fails, or no verdict came.
+/// Those of [`secrets::mask_arguments`]; fork(2) fails, or no verdict came.
 pub(super) fn run(start: impl FnOnce(OwnedFd) -> anyhow::Result<u8>) -> anyhow::Result<ExitCode> {
+    // The child masks its own copy only, and this process stays until the end.
+    secrets::mask_arguments()?;
     let (verdicts, sender) = seqpacket_pair()?;
     let child = fork::fork_to_exec(|| failure_code(start(sender)))?;
     let program = PidFd::open(child)?;
