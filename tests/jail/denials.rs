@@ -111,6 +111,25 @@ fn refused_port_of_loopback_is_denied_where_the_host_listens() {
     }
 }
 
+/// The jail's own listeners on 1 and 2, the alternates of 80 and 443, are none to the program.
+#[test]
+fn refused_alternate_ports_are_denied_as_any_other() {
+    let rig = JailRig::new();
+    let script =
+        "for port in 1 2 3; do (exec 3<>/dev/tcp/203.0.113.5/$port) 2>/dev/null; done; true";
+    let program = ["bash", "-c", script];
+    for user in USERS {
+        let output = rig.run_program(user, &["--fail-on-deny", "--allow=a.test"], &program);
+        let expected = [1, 2, 3].map(|port| {
+            format!(
+                "peername: denied: 203.0.113.5:{port}, once: --allow 203.0.113.5:{port} allows it"
+            )
+        });
+        assert_eq!(sorted_own_lines(&output.stderr), expected, "{user:?}");
+        assert_eq!(output.status.code(), Some(122), "{user:?}");
+    }
+}
+
 /// A proxy that is reached unopened would open every host. The advised form (`HOST:PORT/`) opens none.
 #[test]
 fn advised_form_for_a_proxy_opens_no_other_host() {

@@ -103,14 +103,18 @@ impl ListenerPorts {
     ///
     /// # Errors
     ///
-    /// ECONNREFUSED for an alternate port: the program has no use for it.
-    pub(super) fn redirect(&self, socket: impl AsFd, mut address: Vec<u8>) -> io::Result<Vec<u8>> {
+    /// ECONNREFUSED for an alternate port, which is reported: to the program it is a port without a listener.
+    pub(super) fn redirect(
+        &mut self,
+        socket: impl AsFd,
+        mut address: Vec<u8>,
+    ) -> io::Result<Vec<u8>> {
         let Some(addr) = inet_address(&address) else {
             return Ok(address);
         };
         let is_alternate = self.alternates.values().any(|&port| port == addr.port());
         let is_intercepted = self.taken.contains(&addr.port()) && !is_jail_address(addr.ip());
-        let is_changed = (is_alternate || is_intercepted) && self.is_tcp_in_jail(socket);
+        let is_changed = (is_alternate || is_intercepted) && self.is_tcp_in_jail(&socket);
         if !is_changed {
             return Ok(address);
         }
@@ -119,7 +123,10 @@ impl ListenerPorts {
                 address[PORT].copy_from_slice(&alternate.to_be_bytes());
                 Ok(address)
             }
-            _ => Err(Errno::CONNREFUSED.into()),
+            _ => {
+                self.report_refused(socket, &address);
+                Err(Errno::CONNREFUSED.into())
+            }
         }
     }
 
