@@ -179,6 +179,22 @@ fn network_namespace_of_the_programs_own_needs_allow_mounts() {
     }
 }
 
+/// Fast Open connects without connect(2), so a refusal could not be reported. Programs that ask for it do without.
+#[test]
+fn fast_open_is_not_supported() {
+    let rig = JailRig::new();
+    let script = rig.scratch().write("fast_open.py", FAST_OPEN);
+    let script = format!("/usr/bin/python3 {script}; curl -sS --tcp-fastopen http://a.test/echo");
+    for user in USERS {
+        let printed = rig.succeeds(user, &[], &script);
+        let answer = printed.strip_prefix("EOPNOTSUPP\nEOPNOTSUPP\nEOPNOTSUPP\n");
+        assert!(
+            answer.is_some_and(|text| text.starts_with("GET a.test ")),
+            "{printed}"
+        );
+    }
+}
+
 #[test]
 fn jail_that_can_not_be_made_is_125_and_wrong_usage_2() {
     let rig = JailRig::new();
@@ -268,4 +284,5 @@ fn jail_leaves_the_host_unchanged() {
 }
 
 const TERMINAL: &str = include_str!("process/terminal.py");
+const FAST_OPEN: &str = include_str!("process/fast_open.py");
 const OWN_LISTENER: &str = include_str!("process/own_listener.py");

@@ -74,7 +74,7 @@ fn unavailable() -> ConnectStart {
     if !REPORTED.swap(true, Ordering::Relaxed) {
         kernel::write_stderr(
             "peername: the kernel can't begin a connection with a header: that takes Linux 4.15 and the \
-             first bit of net.ipv4.tcp_fastopen (sysctl -w net.ipv4.tcp_fastopen=1)\n",
+             first bit of net.ipv4.tcp_fastopen (sysctl -w net.ipv4.tcp_fastopen=1); `peername jail` refuses it\n",
         );
     }
     ConnectStart::Failed(Errno::EOPNOTSUPP)

@@ -152,6 +152,12 @@ impl JailRules {
         match check {
             Check::Socket => self.check_socket(),
             Check::SocketPair => check_socket_pair(),
+            Check::SendFlags(index) => allow_without_flags(
+                argument(index),
+                libc::MSG_FASTOPEN.cast_unsigned(),
+                FAIL_EOPNOTSUPP,
+            ),
+            Check::SocketOption => check_socket_option(),
             Check::Ioctl => check_ioctl(),
             Check::SignalOwner => check_signal_owner(),
             Check::Clone => {
@@ -225,7 +231,19 @@ impl JailRules {
 fn check_socket_pair() -> Vec<sock_filter> {
     let mut checks = vec![load(argument(0))];
     checks.extend(if_equal(libc::AF_UNIX as u32, &allow_unix_streams()));
-    checks.push(ret(failure(libc::EOPNOTSUPP)));
+    checks.push(ret(FAIL_EOPNOTSUPP));
+    checks
+}
+
+/// Denies TCP_FASTOPEN_CONNECT.
+fn check_socket_option() -> Vec<sock_filter> {
+    let mut check_tcp_option = vec![load(argument(2))];
+    let denied = libc::TCP_FASTOPEN_CONNECT.cast_unsigned();
+    check_tcp_option.extend(dispatch(&[(denied, FAIL_EOPNOTSUPP)]));
+    check_tcp_option.push(ALLOW);
+    let mut checks = vec![load(argument(1))];
+    checks.extend(if_equal(libc::SOL_TCP.cast_unsigned(), &check_tcp_option));
+    checks.push(ALLOW);
     checks
 }
 
@@ -294,6 +312,8 @@ const IPPROTO_SMC: u32 = 256;
 /// From `linux/net.h`: the bits of the type, without SOCK_NONBLOCK and SOCK_CLOEXEC.
 const SOCK_TYPE_MASK: u32 = 0xf;
 const FAIL_EPERM: u32 = failure(libc::EPERM);
+/// As the kernel fails where Fast Open is off (net.ipv4.tcp_fastopen), which programs expect.
+const FAIL_EOPNOTSUPP: u32 = failure(libc::EOPNOTSUPP);
 const ALLOW: sock_filter = sock_filter {
     code: (libc::BPF_RET | libc::BPF_K) as u16,
     jt: 0,

@@ -43,6 +43,10 @@ pub(super) enum Check {
     Socket,
     /// Of socketpair(2): the type of a Unix socket.
     SocketPair,
+    /// Of sendto(2), sendmsg(2) and sendmmsg(2): the flags, the argument with this index.
+    SendFlags(usize),
+    /// Of setsockopt(2): the option.
+    SocketOption,
     /// Of ioctl(2): the command.
     Ioctl,
     /// Of fcntl(2): the command, and the owner of the signals of a descriptor.
@@ -77,6 +81,21 @@ pub(super) const GROUPS: &[Group] = &[
         decision: Decision::Check(Check::SocketPair),
         reason: "Unix datagrams, which sendmsg(2) sends to any path, also from a connected pair",
         calls: &["socketpair"],
+    },
+    Group {
+        decision: Decision::Check(Check::SendFlags(3)),
+        reason: "MSG_FASTOPEN connects without connect(2): past the ports of the program's servers, and a refusal would not be reported",
+        calls: &["sendto", "sendmmsg"],
+    },
+    Group {
+        decision: Decision::Check(Check::SendFlags(2)),
+        reason: "the same",
+        calls: &["sendmsg"],
+    },
+    Group {
+        decision: Decision::Check(Check::SocketOption),
+        reason: "with TCP_FASTOPEN_CONNECT, connect(2) may leave it to the first write to connect",
+        calls: &["setsockopt"],
     },
     Group {
         decision: Decision::Check(Check::Ioctl),
@@ -195,8 +214,7 @@ pub(super) const GROUPS: &[Group] = &[
         reason: "uses open sockets, which are of the jail's network or Unix sockets of connections",
         calls: &[
             "accept", "accept4", "getpeername", "getsockname", "getsockopt", "listen", "recvfrom",
-            "recvmmsg", "recvmmsg_time64", "recvmsg", "sendmmsg", "sendmsg", "sendto", "setsockopt",
-            "shutdown",
+            "recvmmsg", "recvmmsg_time64", "recvmsg", "shutdown",
         ],
     },
     Group {

@@ -61,6 +61,40 @@ fn only_stream_and_seqpacket_unix_sockets_are_opened() {
 }
 
 #[test]
+fn connections_by_fast_open_are_denied() {
+    let flags = (libc::MSG_FASTOPEN | libc::MSG_NOSIGNAL) as u64;
+    let other = libc::MSG_NOSIGNAL as u64;
+    for (call, index) in [
+        (libc::SYS_sendto, 3),
+        (libc::SYS_sendmsg, 2),
+        (libc::SYS_sendmmsg, 3),
+    ] {
+        let with = |flags| {
+            let mut args = [libc::MSG_FASTOPEN as u64; 4];
+            args[index] = flags;
+            native_call(STRICT, call, &args)
+        };
+        assert_eq!(with(flags), FAIL_EOPNOTSUPP);
+        // The kernel reads an int.
+        assert_eq!(with(flags | 1 << 32), FAIL_EOPNOTSUPP);
+        assert_eq!(with(other), SECCOMP_RET_ALLOW);
+    }
+    let option = |level: i32, name: i32| {
+        let args = [3, level as u64, name as u64];
+        native_call(STRICT, libc::SYS_setsockopt, &args)
+    };
+    assert_eq!(
+        option(libc::SOL_TCP, libc::TCP_FASTOPEN_CONNECT),
+        FAIL_EOPNOTSUPP
+    );
+    assert_eq!(option(libc::SOL_TCP, libc::TCP_NODELAY), SECCOMP_RET_ALLOW);
+    assert_eq!(
+        option(libc::SOL_SOCKET, libc::TCP_FASTOPEN_CONNECT),
+        SECCOMP_RET_ALLOW
+    );
+}
+
+#[test]
 fn typing_into_a_terminal_snapshots_and_owners_in_memory_are_denied() {
     for command in DENIED_IOCTLS {
         let action = native_call(STRICT, libc::SYS_ioctl, &[0, command.into()]);
