@@ -149,3 +149,36 @@ fn jail_in_a_jail_is_checked_by_both() {
     }
     assert!(check.log().contains("b.test GET /echo"));
 }
+
+/// A host that the list lacks is denied, although the connection ends before there is a request: another protocol, a client that
+/// does not trust the authority, and one that sends nothing after the handshake.
+#[test]
+fn connections_without_a_request_are_denied_by_the_list() {
+    let rig = JailRig::new();
+    let script = rig.scratch().write("no_request.py", NO_REQUEST);
+    let script = format!("/usr/bin/python3 {script}");
+    let list = rig.scratch().write("list", "# none yet\n");
+    let allowed = ["b", "c", "d", "e"].map(|name| format!("--allow={name}.test"));
+    for user in USERS {
+        let output = rig.run(user, &["--check-list", &list], &script);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let mut lines: Vec<_> = errors.lines().collect();
+        lines.sort_unstable();
+        let header = format!(
+            "peername: --check-list {list}: what follows was denied, because the list does not have it"
+        );
+        let expected = [
+            "+c.test",
+            "+d.test",
+            &header,
+            "peername: denied: b.test:443, once: no rule allows it",
+        ];
+        assert_eq!(lines, expected, "{user:?}");
+        assert_eq!(output.status.code(), Some(122), "{user:?}");
+        let allowed = allowed.each_ref().map(String::as_str);
+        let options = [&["--fail-on-deny"][..], &allowed].concat();
+        assert_eq!(rig.succeeds(user, &options, &script), "");
+    }
+}
+
+const NO_REQUEST: &str = include_str!("requests/no_request.py");

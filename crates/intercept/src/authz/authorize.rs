@@ -273,19 +273,40 @@ impl Authorizer<'_> {
                     Some(reason) => (reason.to_owned(), approval.how),
                 }
             }
-            (Err(denied), _) => {
-                record.rule = denied.rule_text();
-                if matches!(denied, DeniedBy::Default)
-                    && let Some(rules) = &self.rules
-                    && let Some(rule) = rules.missing_rule(&self.target.to, subject)
-                {
-                    record.remedy = Some(Remedy::Allow(rule));
-                }
-                (denied.reason(), LIST)
-            }
+            (Err(denied), _) => return Err(self.deny_by_list(denied, subject, record)),
         };
         let denial = Denial::new(StatusCode::FORBIDDEN, &reason);
         Err(deny(denial, how, record))
+    }
+
+    /// Records that the access lists deny this tunnel, if they do and no approver would be asked: for a connection that ended
+    /// before there was a request to decide on.
+    pub(crate) fn record_denied_tunnel(&self, record: &mut AuditRecord) {
+        let subject = Subject::OpenedTunnel;
+        if let Some(rules) = &self.rules
+            && let Err(denied) = rules.decide(&self.target.to, subject)
+            && (self.approver.is_none() || matches!(denied, DeniedBy::Rule(_)))
+        {
+            self.deny_by_list(denied, subject, record);
+        }
+    }
+
+    /// Records a denial by the access lists, and the rule that would allow the subject.
+    fn deny_by_list(
+        &self,
+        denied: DeniedBy<'_>,
+        subject: Subject<'_>,
+        record: &mut AuditRecord,
+    ) -> Denied {
+        record.rule = denied.rule_text();
+        if matches!(denied, DeniedBy::Default)
+            && let Some(rules) = &self.rules
+            && let Some(rule) = rules.missing_rule(&self.target.to, subject)
+        {
+            record.remedy = Some(Remedy::Allow(rule));
+        }
+        let denial = Denial::new(StatusCode::FORBIDDEN, &denied.reason());
+        deny(denial, LIST, record)
     }
 
     fn approval_request<'a>(

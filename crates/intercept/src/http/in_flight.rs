@@ -69,7 +69,7 @@ impl InFlightRecord {
     }
 
     /// Whether it is the record of a tunnel, and requests inside the tunnel have lines of their own.
-    fn is_superseded(&self) -> bool {
+    pub(crate) fn is_superseded(&self) -> bool {
         self.begun_before
             .is_some_and(|before| self.connection.exchanges.total_begun() > before)
     }

@@ -77,6 +77,11 @@ impl Tunnel {
     ) {
         match opening {
             Err(error) => {
+                // A connection that the client itself has closed was not refused.
+                if matches!(error, OpeningError::NotAClientHello(_) | OpeningError::Late) {
+                    let target = Arc::new(self.destination.to_target());
+                    self.record_list_denial(state, &target);
+                }
                 self.record.set_unanswered(&error.to_refusal());
                 reset(stream);
             }
@@ -121,12 +126,15 @@ impl Tunnel {
             return self.relay_unopened(state, stream, target).await;
         }
         let handshake = finish_handshake(state, client, stream, hello, &target);
-        let stream = match timeout_at(deadline, handshake).await {
-            Ok(Ok(stream)) => stream,
-            Ok(Err(refusal)) => return self.refuse(target, &refusal),
-            Err(_) => return self.refuse(target, &OpeningError::Late.to_refusal()),
+        let finished = timeout_at(deadline, handshake).await;
+        let stream = match finished.unwrap_or_else(|_| Err(OpeningError::Late.to_refusal())) {
+            Ok(stream) => stream,
+            Err(refusal) => {
+                let target = Arc::new(target);
+                self.record_list_denial(state, &target);
+                return self.refuse(target, &refusal);
+            }
         };
-        let mut record = self.record;
         let (_, session) = stream.get_ref();
         target.tls_version = session.protocol_version().map(tls_version);
         let http2 = session.alpn_protocol() == Some(b"h2");
@@ -134,14 +142,15 @@ impl Tunnel {
             .alpn_protocol()
             .map(|_| if http2 { "h2" } else { "http/1.1" });
         let target = Arc::new(target);
-        record.defer_to_tunnel_requests(&target);
+        self.record.defer_to_tunnel_requests(&target);
         let server = HttpServer::new(state, &connection);
         if http2 {
-            server.serve_http2(stream, target).await;
+            server.serve_http2(stream, Arc::clone(&target)).await;
         } else {
-            let target = ServedTarget::Connection(target);
+            let target = ServedTarget::Connection(Arc::clone(&target));
             server.serve_http1(stream, target).await;
         }
+        self.record_unused(state, &target);
     }
 
     /// Serves HTTP without TLS. On a redirected connection only the requests name a host. The proxy resolves that name and
@@ -153,11 +162,14 @@ impl Tunnel {
         let target = Arc::new(target);
         self.record.defer_to_tunnel_requests(&target);
         let served = match self.destination {
-            Destination::Connect(_) | Destination::Named(_) => ServedTarget::Connection(target),
+            Destination::Connect(_) | Destination::Named(_) => {
+                ServedTarget::Connection(Arc::clone(&target))
+            }
             Destination::Redirected(addr) => ServedTarget::ByHost { port: addr.port() },
         };
         let server = HttpServer::new(state, &connection);
         server.serve_http1(stream, served).await;
+        self.record_unused(state, &target);
     }
 
     async fn serve_unknown(mut self, state: &Arc<InterceptState>, stream: ClientStream) {
@@ -167,13 +179,14 @@ impl Tunnel {
             return self.relay_unopened(state, stream, target).await;
         }
         if state.has_policy() {
+            let target = Arc::new(target);
             let detail = "neither TLS nor HTTP, which no check could inspect";
             let code = "unknown_protocol";
             self.record.set_refused_by_rule();
-            // With a check service or an approver, no rule would allow this connection to be relayed.
-            if !HTTP_PORTS.contains(&target.to.port) && !state.inspects_requests() {
-                self.record.remedy = Some(Remedy::Allow(target.to.to_string()));
-            }
+            self.record_list_denial(state, &target);
+            // On HTTP's ports, and with a check service or an approver, no rule would allow this connection to be relayed.
+            let is_relayable = !HTTP_PORTS.contains(&target.to.port) && !state.inspects_requests();
+            self.record.remedy = is_relayable.then(|| Remedy::Allow(target.to.to_string()));
             self.refuse(target, &Refusal::new(StatusCode::FORBIDDEN, code, detail));
             return reset(stream);
         }
@@ -217,6 +230,24 @@ impl Tunnel {
                 self.record.set_unanswered(&failed.into());
                 reset(stream);
             }
+        }
+    }
+
+    /// Records a denial by the access lists if no request has come through the tunnel.
+    fn record_unused(&mut self, state: &InterceptState, target: &Arc<RequestTarget>) {
+        if !self.record.is_superseded() {
+            self.record_list_denial(state, target);
+        }
+    }
+
+    /// Records that the access lists deny the destination of a jailed program's connection, if they do: the connection ends
+    /// without a request, and the summary at the end of the jail has every host that was denied.
+    fn record_list_denial(&mut self, state: &InterceptState, target: &Arc<RequestTarget>) {
+        if matches!(self.destination, Destination::Named(_)) {
+            self.record.set_target(target);
+            let connection = Arc::clone(self.record.connection());
+            let authorizer = state.authorizer(&connection.info, target);
+            authorizer.record_denied_tunnel(&mut self.record);
         }
     }
 
