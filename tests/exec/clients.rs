@@ -19,10 +19,14 @@ use crate::harness::rig::exec::{MODES, ProgramRig, ServerRig, pseudo_ipv4, v1, v
 fn denied_client_is_not_accepted() {
     for mode in MODES {
         let list = Scratch::new();
-        let path = list.write("denied", "198.51.100.7 # sshd\n2001:db8:7::/64\n");
+        // A ban by the log of a server with an IPv4 socket.
+        let stand_in = pseudo_ipv4("2001:db8:9::7".parse().expect("an address"));
+        let denied = format!("198.51.100.7 # sshd\n2001:db8:7::/64\n{stand_in}\n");
+        let path = list.write("denied", &denied);
         let server = start(mode, &["-v", &format!("--deny-client=@{path}")]);
         let mapped = v6([0, 0, 0, 0, 0, 0xffff, 0xc633, 0x6407], 4001);
-        for client in [fresh_client_v4(), fresh_client_v6(), mapped] {
+        let logged = v6([0x2001, 0xdb8, 9, 0, 0, 0, 0, 7], 4002);
+        for client in [fresh_client_v4(), fresh_client_v6(), mapped, logged] {
             let port = client.port();
             assert_refused(&server, &v2(client));
             server.process.wait_line("of the refusal", |line| {

@@ -109,6 +109,15 @@ impl ClientAccess {
         lists.check_allowed(client)
     }
 
+    /// Refuses an address of the deny list.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientRefusal::Denied`].
+    pub fn check_denied(&self, address: IpAddr) -> Result<(), ClientRefusal> {
+        self.lists.load().check_denied(address)
+    }
+
     /// Decides by the TLVs of a header. A header without a client (LOCAL, UNKNOWN) is the balancer's own and needs none.
     ///
     /// # Errors

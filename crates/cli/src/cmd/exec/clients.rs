@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use peername_daemon::reload::file_watch::Fingerprints;
 use peername_exec::client_judge::{ClientJudge, ConnectionEnds, DeniedClient};
-use peername_identity::Counter;
+use peername_identity::{Counter, pseudo_v4};
 use peername_proto::{Carrier, Header, Parsed, parse};
 use peername_server::access::clients::{ClientAccess, ClientRefusal, HeaderClient};
 use peername_server::addr::{ClaimedSource, PeerAddr, canonical};
@@ -69,12 +69,21 @@ impl ListJudge {
         };
         self.access
             .admit(client, |ip| is_on_this_host(ip, ends))
+            .and_then(|()| self.check_stand_in(client.address()))
             .map_err(|refusal| DeniedClient {
                 client: client
                     .claim
                     .map_or_else(|| canonical(ends.peer), |claim| claim.0),
                 reason: counter_for(refusal),
             })
+    }
+
+    /// Refuses an IPv6 client whose stand-in is denied: a server with an IPv4 socket logs that, so bans by its log name it.
+    fn check_stand_in(&self, client: IpAddr) -> Result<(), ClientRefusal> {
+        match client {
+            IpAddr::V6(ip) => self.access.check_denied(pseudo_v4(ip).into()),
+            IpAddr::V4(_) => Ok(()),
+        }
     }
 
     /// Judges a connection without a header: the peer is the client.
