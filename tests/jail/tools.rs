@@ -50,6 +50,33 @@ fn pip_installs_from_the_allowed_index_only() {
     );
 }
 
+/// A proxy of a configuration file is overridden, where there is one: with a proxy, pip would not reach a server of the jail.
+#[test]
+fn pip_needs_no_proxy_and_reaches_an_index_in_the_jail() {
+    let rig = JailRig::new();
+    publish(&rig, WHEEL);
+    let install = |index: &str| {
+        format!(
+            "unset PIP_FIND_LINKS PIP_EXTRA_INDEX_URL; out=$(mktemp -d); trap 'rm -rf $out; kill $server 2>/dev/null' EXIT
+             cd {root}; /usr/bin/python3 -m http.server --bind 127.0.0.1 3141 >/dev/null 2>&1 & server=$!
+             while ! curl -s -o /dev/null 127.0.0.1:3141/; do sleep 0.1; done
+             /usr/bin/python3 -m pip install -q --no-cache-dir --disable-pip-version-check --retries 0 --target $out \
+             --index-url {index} tiny && PYTHONPATH=$out /usr/bin/python3 -c 'import tiny; print(tiny.TEXT)'",
+            root = rig.scratch().path_text(".")
+        )
+    };
+    let configuration = "[global]\nproxy = http://proxy.corp.test:3128\n";
+    let configuration = rig.scratch().write("pip.conf", configuration);
+    for (file, index) in [
+        ("/dev/null", "http://127.0.0.1:3141/simple/"),
+        (&configuration, "https://a.test/simple/"),
+    ] {
+        let variables = ["HOME=/nonexistent", &format!("PIP_CONFIG_FILE={file}")];
+        let printed = rig.succeeds_with(&variables, &ALLOW, &install(index));
+        assert_eq!(printed, "from the mirror\n");
+    }
+}
+
 #[test]
 fn npm_installs_from_the_allowed_registry_only() {
     let rig = JailRig::new();
@@ -98,11 +125,6 @@ fn proxies_that_programs_are_configured_for_are_not_needed() {
         format!(
             "printf 'proxy = {proxy}\nhttps-proxy = {proxy}\n' >.npmrc && npm install --no-audit --no-fund --no-update-notifier \
              --fetch-retries=0 --loglevel=error --registry=https://a.test/npm/ tiny >&2 && node -e \"console.log(require('tiny'))\""
-        ),
-        format!(
-            "mkdir -p .config/pip && printf '[global]\nproxy = {proxy}\n' >.config/pip/pip.conf && unset PIP_FIND_LINKS PIP_EXTRA_INDEX_URL && \
-             /usr/bin/python3 -m pip install -q --no-cache-dir --disable-pip-version-check --retries 0 --target out \
-             --index-url https://a.test/simple/ tiny && PYTHONPATH=out /usr/bin/python3 -c 'import tiny; print(tiny.TEXT)'"
         ),
         format!(
             "mkdir src && touch src/lib.rs && printf '[package]\nname = \"user\"\nedition = \"2021\"\n[dependencies]\ntiny = \"1\"\n' >Cargo.toml && \

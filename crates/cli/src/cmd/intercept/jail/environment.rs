@@ -1,11 +1,12 @@
 //! The environment of the program.
 
 use std::env;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Context;
 use peername_jail::files::{Covered, PrivateDir};
+use peername_sys::fs::text_file;
 
 use crate::cmd::ca::trust_store::{BUNDLE_VARIABLES, EXTRA_CA_VARIABLES, java_options};
 
@@ -38,6 +39,9 @@ pub(super) fn prepare(
     for (name, value) in PROXY_OVERRIDES {
         command.env(name, value);
     }
+    if is_pip_proxy_configured() {
+        command.env("PIP_PROXY", PIP_PROXY);
+    }
     disable_git_proxy(command);
     for name in RESOLVER_VARIABLES {
         command.env_remove(name);
@@ -52,6 +56,29 @@ pub(super) fn ignored_proxy() -> Option<String> {
         .into_iter()
         .flat_map(|name| [name.to_owned(), name.to_ascii_uppercase()])
         .find(|name| env::var_os(name).is_some_and(|value| !value.is_empty()))
+}
+
+/// Whether a configuration file of pip names a proxy. Only then is it overridden: pip would ask the interceptor for a server of
+/// the jail, too, which the interceptor does not reach.
+fn is_pip_proxy_configured() -> bool {
+    let below = |variable: &str, path: &str| Some(Path::new(&env::var_os(variable)?).join(path));
+    let files = [
+        env::var_os("PIP_CONFIG_FILE").map(PathBuf::from),
+        below("VIRTUAL_ENV", "pip.conf"),
+        below("XDG_CONFIG_HOME", "pip/pip.conf"),
+        below("HOME", ".config/pip/pip.conf"),
+        below("HOME", ".pip/pip.conf"),
+        Some("/etc/xdg/pip/pip.conf".into()),
+        Some("/etc/pip.conf".into()),
+    ];
+    files
+        .into_iter()
+        .flatten()
+        .filter_map(|file| text_file::read(&file).ok())
+        .any(|text| {
+            text.lines()
+                .any(|line| line.trim_start().starts_with("proxy"))
+        })
 }
 
 /// Overrides `http.proxy` of git's configuration files, by an entry after those that the environment has already. Settings of
@@ -83,14 +110,14 @@ const PROXY_VARIABLES: [&str; 7] = [
     "grpc_proxy",
     "no_grpc_proxy",
 ];
-/// Override the proxies in the configuration files of npm, cargo and pip. pip ignores an empty value, so it gets a name that
-/// the interceptor answers.
-const PROXY_OVERRIDES: [(&str, &str); 4] = [
+/// Override the proxies in the configuration files of npm and cargo.
+const PROXY_OVERRIDES: [(&str, &str); 3] = [
     ("npm_config_proxy", "false"),
     ("npm_config_https_proxy", "false"),
     ("CARGO_HTTP_PROXY", ""),
-    ("PIP_PROXY", "http://interceptor.invalid:80"),
 ];
+/// pip ignores an empty value, so it gets a name that the interceptor answers.
+const PIP_PROXY: &str = "http://interceptor.invalid:80";
 /// Search lists and aliases of names (resolv.conf(5), hostname(7)). Every name resolves in the jail, so a resolver would take
 /// the first name that it completes.
 const RESOLVER_VARIABLES: [&str; 3] = ["LOCALDOMAIN", "RES_OPTIONS", "HOSTALIASES"];
