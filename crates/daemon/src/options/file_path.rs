@@ -1,21 +1,33 @@
 //! Relative paths in a configuration file are relative to its directory, so that they name the same files wherever the command
-//! is run.
+//! is run. `~/` is the home directory of the user who runs it, as in a shell: a file that several users share can name files of
+//! each.
 
+use std::env;
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::Arg;
 
-/// Returns the value of an option of this file, in which a relative path was joined to the file's directory.
+/// Returns the value of an option of this file, in which a relative path was joined to the file's directory, or to the home
+/// directory.
 pub(super) fn resolve_relative_path(file: &Path, arg: &Arg, value: String) -> OsString {
-    let directory = file.parent();
     match path_start(arg, &value).and_then(|start| value.split_at_checked(start)) {
         Some((before, path)) if !path.is_empty() => {
             let mut value = OsString::from(before);
-            value.push(directory.map_or_else(|| path.into(), |directory| directory.join(path)));
+            value.push(resolve(file, path));
             value
         }
         _ => value.into(),
+    }
+}
+
+fn resolve(file: &Path, path: &str) -> PathBuf {
+    if let (Some(below_home), Some(home)) = (path.strip_prefix("~/"), env::home_dir()) {
+        return home.join(below_home);
+    }
+    match file.parent() {
+        Some(directory) => directory.join(path),
+        None => path.into(),
     }
 }
 
@@ -76,6 +88,13 @@ mod tests {
             let prefix = found.strip_suffix(expected).unwrap();
             assert!(value.starts_with(prefix), "{value_name} {value}: {found}");
         }
+    }
+
+    #[test]
+    fn tilde_is_the_home_directory() {
+        let arg = Arg::new("hide").value_name("PATH");
+        let found = resolve_relative_path(Path::new("conf/file.toml"), &arg, "~/.ssh".to_owned());
+        assert_eq!(found, env::home_dir().unwrap().join(".ssh"));
     }
 
     #[test]
