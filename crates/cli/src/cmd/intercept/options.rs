@@ -78,7 +78,7 @@ pub(crate) struct Intercept {
     inject: Vec<Injection>,
     /// A line for the answers to refused requests, such as where to ask for a rule: `Ask net@example.com`
     #[arg(long, value_name = "TEXT", hide_short_help = true)]
-    contact: Option<String>,
+    pub(super) contact: Option<String>,
     #[command(flatten, next_help_heading = heading::CHECK)]
     pub(super) check: CheckArgs,
     #[command(flatten, next_help_heading = heading::TLS)]

@@ -24,6 +24,8 @@ pub(super) struct DenialReport {
     check_list: Option<PathBuf>,
     /// The table of a file, in which a missing rule or option can be added.
     table: Option<FileTable>,
+    /// Whom to ask for a rule (`--contact`).
+    contact: Option<String>,
     is_quiet: bool,
     /// The denials that have a line.
     reported: BTreeSet<(HostPort, Option<Remedy>)>,
@@ -36,6 +38,7 @@ impl DenialReport {
         Self {
             check_list: args.check_list.clone(),
             table: args.table.clone(),
+            contact: args.intercept().contact.clone(),
             // The exit code of --fail-on-deny needs a reason, also with --quiet.
             is_quiet: args.logging.quiet && !args.fails_on_deny(),
             reported: BTreeSet::new(),
@@ -91,6 +94,12 @@ impl DenialReport {
                 .iter()
                 .take(MAX_LINES)
                 .for_each(|failed| try_write_line(&failure_line(failed)));
+        }
+        if let Some(contact) = &self.contact
+            && !self.is_quiet
+            && !self.reported.is_empty()
+        {
+            try_write_line(&format!("peername: {contact}"));
         }
         // A denial that has a line counts, also if it was forgotten since: the program's own server listens on its port now.
         has_denials || !self.reported.is_empty()
