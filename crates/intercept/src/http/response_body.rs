@@ -167,6 +167,10 @@ impl TransferState {
             Poll::Ready(None) => self.complete(),
             Poll::Ready(Some(Ok(_))) if body.is_end_stream() => self.complete(),
             Poll::Ready(Some(Err(_))) => record.end = ExchangeEnd::CutByOrigin,
+            // HTTP/2: the end of the stream is still to come, but a client that goes now has everything.
+            Poll::Ready(Some(Ok(_))) if body.size_hint().exact() == Some(0) => {
+                record.end = ExchangeEnd::Complete;
+            }
             Poll::Ready(Some(Ok(_))) | Poll::Pending => {}
         }
         frame.map(|frame| frame.map(|frame| frame.map_err(ResponseBodyError::new)))
