@@ -122,11 +122,14 @@ impl InjectedHeaders {
         &self.exposed
     }
 
+    /// The destinations of all headers.
+    pub fn destinations(&self) -> impl Iterator<Item = &HostPort> {
+        self.headers.iter().map(|header| &header.destination.to)
+    }
+
     /// The destinations of headers that are never added, because these rules allow no request to them.
     pub fn denied_by<'a>(&'a self, rules: &'a AccessRules) -> impl Iterator<Item = &'a HostPort> {
-        self.headers
-            .iter()
-            .map(|header| &header.destination.to)
+        self.destinations()
             .filter(|to| rules.decide(to, Subject::OpenedTunnel).is_err())
     }
 

@@ -172,9 +172,12 @@ impl Setup {
             .iter()
             .flat_map(|rules| rules.shadowed_rules());
         if let Some(ShadowedRule { denial, by }) = shadowed.next() {
+            let others = match shadowed.count() {
+                0 => String::new(),
+                count => format!(" ({count} more such rules)"),
+            };
             tracing::warn!(
-                "the rule {denial} denies nothing: {by} comes before it, and the first match decides ({} more such rules)",
-                shadowed.count()
+                "the rule {denial} denies nothing: {by} comes before it, and the first match decides{others}"
             );
         }
         if let Some(host) = self.options.rules.host_like_a_file() {
@@ -192,6 +195,16 @@ impl Setup {
                 "--inject for {to}: no rule allows a request to this host, so its secret is not used; --allow {} allows all",
                 quote(&rule_for(to))
             );
+        }
+        let opened = self.jail.as_ref().map(|jail| &jail.listener.opened);
+        for to in self.lists.injected.destinations() {
+            if opened.is_some_and(|opened| !opened.contains(&to.port)) {
+                tracing::warn!(
+                    "--inject for {to}: connections to this port are relayed unopened, so its secret is not used; write the rule as \
+                     {to}/, or open the port by --port {}",
+                    to.port
+                );
+            }
         }
         for file in self.lists.injected.exposed_files() {
             tracing::warn!(
