@@ -49,7 +49,7 @@ pub struct ForwardService {
     pub header_template: HeaderTemplate,
     /// The connect timeout: from the first SYN to an established connection.
     pub connect_timeout: Duration,
-    /// The idle timeout of connections.
+    /// The idle timeout of connections, also of half-closed ones.
     pub idle_timeout: Duration,
     /// Which clients may connect. There is no header here: the client is the peer.
     pub clients: Arc<ClientAccess>,
@@ -177,6 +177,7 @@ impl ForwardService {
         let prefix = Prefix::default();
         let limits = Limits {
             idle: Some(self.idle_timeout),
+            half_closed: self.idle_timeout,
             ..Limits::default()
         };
         let end = relay(pair, prefix, Method::Auto, limits, stats).await;

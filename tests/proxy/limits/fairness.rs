@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4, v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
-use crate::harness::lab::Lab;
+use crate::harness::lab::{Lab, wait_until};
 use crate::harness::peername::{Peername, words};
 use crate::harness::rig::proxy::{ProxyRig, header_for};
 
@@ -52,7 +52,7 @@ fn forward_leaves_connections_for_other_clients() {
     forward.wait_logged("too_many_connections");
 }
 
-/// `--idle-timeout` ends a connection of `forward` without a byte in either direction.
+/// `--idle-timeout` ends a connection of `forward` without a byte in either direction, also if its client has sent FIN.
 #[test]
 fn forward_ends_idle_connections() {
     let lab = Lab::new();
@@ -63,11 +63,16 @@ fn forward_ends_idle_connections() {
     ]
     .concat();
     let forward = Peername::start(&lab.server, &args, &[LISTEN_V4]);
-    let down = Conn::connect(&lab.balancer, LISTEN_V4);
-    let _up = backend.accept();
-    down.assert_stays_open(Duration::from_secs(1));
-    down.wait_closed();
-    forward.wait_outcome("idle");
+    for is_half_closed in [false, true] {
+        let down = Conn::connect(&lab.balancer, LISTEN_V4);
+        let _up = backend.accept();
+        if is_half_closed {
+            down.shutdown_write();
+        }
+        down.assert_stays_open(Duration::from_secs(1));
+        down.wait_closed();
+    }
+    wait_until("the outcomes", || forward.outcomes() == ["idle"; 2]);
 }
 
 /// Freed permits go to the listeners in turn, so the client of an idle listener waits for few of them.
