@@ -8,7 +8,7 @@ use crate::harness::addr::{CLIENT_V4, FRONT_V4, LISTEN_V4, TARGET_V4, fresh_clie
 use crate::harness::admin::{self, ADMIN};
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
-use crate::harness::lab::{Lab, Scratch, assert_contains, wait_for};
+use crate::harness::lab::{Lab, Scratch, assert_contains, wait_for, wait_until};
 use crate::harness::peername::{Peername, words};
 use crate::harness::rig::proxy::front_of;
 use crate::harness::rig::udp::{DIALECTS, UdpRig, datagram_header_for, start_forward};
@@ -186,5 +186,38 @@ fn forward_denies_peers_and_ends_their_sessions() {
         let dropped = "peername_udp_dropped_total{reason=\"client_denied\"} 1";
         admin::wait_metric(&lab.balancer, &[], dropped);
         backend.assert_silent();
+    }
+}
+
+/// Sessions go on after a reload has removed their listener, and a ban ends them then, too.
+#[test]
+fn forward_ends_sessions_of_a_removed_listener() {
+    let (lab, files) = (Lab::new(), Scratch::new());
+    let list = files.write("denied", "");
+    let table = |port| {
+        format!(
+            "[[forward]]\nlisten = [\"203.0.113.1:{port}\"]\nto = \"10.81.0.1:7000\"\nprotocol = \"udp\"\n\
+             proxy-version = \"none\"\ndeny-client = [\"@{list}\"]\n"
+        )
+    };
+    let config = files.write("forward.toml", &(table(80) + &table(81)));
+    let backend = DatagramSocket::bind(&lab.server, v4([10, 81, 0, 1], 7000));
+    let args = ["forward", "--log-format=json", "-v", "--config", &config];
+    let forward = Peername::start_udp(&lab.balancer, &args);
+    let client = DatagramSocket::bind(&lab.client, CLIENT_V4);
+    client.send(FRONT_V4, &[b"ask"]);
+    assert_eq!(backend.recv().0, b"ask");
+    files.write("forward.toml", &table(81));
+    forward.reload("\"reloaded\"");
+    files.write("denied", "203.0.113.9\n");
+    wait_until("the session is ended", || {
+        // A draining listener is closed once no datagram comes.
+        client.send(FRONT_V4, &[b"more"]);
+        let outcomes = forward.outcomes();
+        outcomes.iter().any(|outcome| outcome == "access_revoked")
+    });
+    client.send(FRONT_V4, &[b"denied"]);
+    while let Some((bytes, _)) = backend.recv_within(Duration::from_millis(50)) {
+        assert_ne!(bytes, b"denied");
     }
 }

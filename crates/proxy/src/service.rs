@@ -21,9 +21,6 @@ pub type Services = services::Services<Service>;
 /// Shares the services that are in force: a reload replaces them.
 pub type ServiceHandle = services::ServiceHandle<Service>;
 
-/// [`ServiceHandle`] for a loop that loads often.
-pub(crate) type ServiceCache = services::ServiceCache<Service>;
-
 impl Service {
     /// A service with these rules.
     ///

@@ -18,6 +18,7 @@ pub(crate) mod drop_reason;
 mod endpoints;
 mod forwarder;
 mod handover;
+mod known_services;
 mod listeners;
 mod listing;
 mod lru_table;

@@ -12,6 +12,7 @@ use super::dialect::header::DatagramHeader;
 use super::drop_reason::DropReason;
 use super::endpoints::{ReplyTo, SessionKey};
 use super::handover::{FlowState, UdpWorkers};
+use super::known_services::KnownServices;
 use super::listeners::UdpListeners;
 use super::listing::OpenSessions;
 use super::session::Session;
@@ -21,8 +22,7 @@ use crate::forward::ForwardService;
 use crate::outcome::Failure;
 use crate::policy::claims::Claims;
 use crate::telemetry::counters::Counters;
-use peername_server::addr::{ClaimedSource, LocalAddr};
-use peername_server::listeners::ListenerId;
+use peername_server::addr::ClaimedSource;
 use peername_server::workers::WorkerTask;
 use peername_server::workers::services::ServiceHandle;
 
@@ -44,7 +44,7 @@ impl UdpForwarder {
     pub fn worker_tasks(&self, sockets: UdpListeners) -> (Vec<WorkerTask>, UdpWorkers) {
         let role = |_, listeners| ForwarderRole {
             forwarder: self.clone(),
-            listeners,
+            known: KnownServices::new(&self.services, listeners),
         };
         let shared = SharedState {
             counters: Arc::clone(&self.counters),
@@ -58,7 +58,7 @@ impl UdpForwarder {
 /// The forwarder's decisions in one worker.
 struct ForwarderRole {
     forwarder: UdpForwarder,
-    listeners: Arc<[(ListenerId, LocalAddr)]>,
+    known: KnownServices<ForwardService>,
 }
 
 impl Role for ForwarderRole {
@@ -68,7 +68,7 @@ impl Role for ForwarderRole {
         reply_to: &ReplyTo,
         _now: Instant,
     ) -> Result<AdmittedDatagram, DropReason> {
-        let listener = self.listeners.get(reply_to.listener);
+        let listener = self.known.listener(reply_to.listener).ok();
         let listener = listener.map(|(_, address)| address.0);
         // A client may send to several addresses of a listener on all addresses, and each must send its own replies.
         let destination = listener.map(|listener| {
@@ -138,18 +138,19 @@ impl Role for ForwarderRole {
 
     /// There are no balancers: each peer is a client.
     fn unclaimed_client(&self, session: &Session) -> Option<SocketAddr> {
-        let (id, _) = self.listeners.get(session.key.listener)?;
+        let (id, _) = self.known.listener(session.key.listener).ok()?;
         let services = self.forwarder.services.load();
-        let source = services.get(*id)?.header_template.source;
+        let service = services
+            .get(id)
+            .or_else(|| self.known.last(session.key.listener))?;
+        let source = service.header_template.source;
         Some(ClaimedSource::canonical(source.unwrap_or(session.reply_to.peer.0)).0)
     }
 
-    fn is_denied(&self, session: &Session) -> bool {
-        let listener = self.listeners.get(session.key.listener);
-        let services = self.forwarder.services.load();
-        let service = listener.and_then(|&(id, _)| services.get(id));
+    fn is_denied(&mut self, session: &Session) -> bool {
         let peer = session.reply_to.peer.ip();
-        service.is_some_and(|service| service.clients.judge(peer).is_err())
+        let service = self.known.current(session.key.listener);
+        service.is_ok_and(|service| service.clients.judge(peer).is_err())
     }
 
     fn flows(&self, _now: Instant) -> Vec<FlowState> {
@@ -158,7 +159,9 @@ impl Role for ForwarderRole {
 
     fn restore_flow(&mut self, _flow: &FlowState, _now: Instant) {}
 
-    fn tick(&mut self, _now: Instant) {}
+    fn tick(&mut self, _now: Instant) {
+        self.known.refresh();
+    }
 }
 
 impl ForwarderRole {
@@ -168,9 +171,9 @@ impl ForwarderRole {
     ///
     /// [`Failure::NoService`]: a reload has removed the listener.
     fn service(&self, admitted: &AdmittedDatagram) -> Result<Arc<ForwardService>, Failure> {
-        let listener = self.listeners.get(admitted.key.listener);
+        let (id, _) = self.known.listener(admitted.key.listener)?;
         let services = self.forwarder.services.load();
-        let service = listener.and_then(|&(id, _)| services.get(id));
-        service.map(Arc::clone).ok_or(Failure::NoService)
+        let service = services.get(id).ok_or(Failure::NoService)?;
+        Ok(Arc::clone(service))
     }
 }

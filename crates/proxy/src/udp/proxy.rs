@@ -12,6 +12,7 @@ use super::dialect::{Dialect, SessionHeaders};
 use super::drop_reason::DropReason;
 use super::endpoints::{ReplyTo, SessionKey};
 use super::handover::{FlowState, UdpWorkers};
+use super::known_services::KnownServices;
 use super::listeners::UdpListeners;
 use super::listing::OpenSessions;
 use super::lru_table::TableLimits;
@@ -20,11 +21,10 @@ use super::session::role::{AdmittedDatagram, Role};
 use super::worker::{SharedState, worker_tasks};
 use crate::outcome::Failure;
 use crate::policy::permit::Permit;
-use crate::service::{Service, ServiceCache, ServiceHandle};
+use crate::service::{Service, ServiceHandle};
 use crate::telemetry::counters::Counters;
 use peername_server::access::clients::HeaderClient;
 use peername_server::addr::{ClaimedSource, LocalAddr, Target};
-use peername_server::listeners::ListenerId;
 use peername_server::workers::WorkerTask;
 use peername_sys::Transport;
 
@@ -63,11 +63,7 @@ impl UdpProxy {
     pub fn worker_tasks(&self, sockets: UdpListeners) -> (Vec<WorkerTask>, UdpWorkers) {
         let role = |limits: TableLimits, listeners: Arc<[_]>| ProxyRole {
             services: self.services.clone(),
-            known: KnownServices {
-                cache: self.services.cache(),
-                last: vec![None; listeners.len()],
-                listeners,
-            },
+            known: KnownServices::new(&self.services, listeners),
             dialect: self.config.dialect,
             headers: HeaderReader::new(
                 self.config.dialect,
@@ -84,17 +80,9 @@ impl UdpProxy {
 /// The proxy's decisions in one worker.
 struct ProxyRole {
     services: ServiceHandle,
-    known: KnownServices,
+    known: KnownServices<Service>,
     dialect: Dialect,
     headers: HeaderReader,
-}
-
-/// The services of the listeners that this worker has seen.
-struct KnownServices {
-    cache: ServiceCache,
-    listeners: Arc<[(ListenerId, LocalAddr)]>,
-    /// The last known service of each listener.
-    last: Vec<Option<Arc<Service>>>,
 }
 
 impl Role for ProxyRole {
@@ -191,17 +179,11 @@ impl Role for ProxyRole {
         None
     }
 
-    fn is_denied(&self, session: &Session) -> bool {
-        let services = self.services.load();
-        let service = self
-            .known
-            .listener(session.key.listener)
-            .ok()
-            .and_then(|(id, _)| services.get(id))
-            .or_else(|| self.known.last(session.key.listener));
+    fn is_denied(&mut self, session: &Session) -> bool {
         let claim = session.key.client.map(ClaimedSource);
         let client = HeaderClient::of_read_header(claim, session.reply_to.peer);
-        service.is_some_and(|service| service.rules.admit_client(client).is_err())
+        let service = self.known.current(session.key.listener);
+        service.is_ok_and(|service| service.rules.admit_client(client).is_err())
     }
 
     fn flows(&self, now: Instant) -> Vec<FlowState> {
@@ -213,6 +195,7 @@ impl Role for ProxyRole {
     }
 
     fn tick(&mut self, now: Instant) {
+        self.known.refresh();
         self.headers.expire(now);
     }
 }
@@ -234,33 +217,5 @@ impl ProxyRole {
             .map_or(listener, LocalAddr);
         let permit = Permit::decide(&admitted.header.claims, listener, &service.rules)?;
         Ok((Arc::clone(service), permit))
-    }
-}
-
-impl KnownServices {
-    /// The current service of a listener. For a listener that a reload has removed, its last one: open sessions
-    /// continue with it.
-    fn current(&mut self, number: usize) -> Result<&Service, Failure> {
-        let (id, _) = self.listener(number)?;
-        let last = self.last.get_mut(number).ok_or(Failure::NoService)?;
-        if let Some(current) = self.cache.load().get(id)
-            && last.as_ref().is_none_or(|last| !Arc::ptr_eq(last, current))
-        {
-            *last = Some(Arc::clone(current));
-        }
-        last.as_deref().ok_or(Failure::NoService)
-    }
-
-    /// The last known service of a listener.
-    fn last(&self, number: usize) -> Option<&Arc<Service>> {
-        self.last.get(number)?.as_ref()
-    }
-
-    /// The listener with this index.
-    fn listener(&self, number: usize) -> Result<(ListenerId, LocalAddr), Failure> {
-        self.listeners
-            .get(number)
-            .copied()
-            .ok_or(Failure::NoService)
     }
 }

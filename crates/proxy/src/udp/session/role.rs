@@ -55,8 +55,9 @@ pub(crate) trait Role {
     /// The client of a session without a claim, where that is not the balancer itself.
     fn unclaimed_client(&self, session: &Session) -> Option<SocketAddr>;
 
-    /// Whether a list of clients denies the session's client. The lists may have changed since the session began.
-    fn is_denied(&self, session: &Session) -> bool;
+    /// Whether a list of clients denies the session's client. The lists may have changed since the session began, and a reload
+    /// may have removed its listener.
+    fn is_denied(&mut self, session: &Session) -> bool;
 
     /// The flows, to which datagrams without a header belong; the least recently used ones first.
     fn flows(&self, now: Instant) -> Vec<FlowState>;
