@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use peername_proto::{Transport, V2Writer, WriteError, write_v1};
 use peername_relay::{Limits, Method, Pair, Prefix, RelayStats, relay};
-use peername_server::access::client_limit::ClientLimit;
+use peername_server::access::client_limit::{ClientLimit, ClientPermit};
 use peername_server::access::clients::ClientAccess;
 use peername_server::addr::{ClaimedSource, PeerAddr, Target, canonical};
 use peername_server::listeners::ListenerId;
@@ -139,29 +139,53 @@ impl Forwarder {
         record: ConnectionRecord,
         service: Option<Arc<ForwardService>>,
     ) {
-        let outcome = match service {
+        let opened = match service {
             Some(service) => {
                 record.set_target(service.target);
-                service.forward(incoming, record.stats(), &self).await
+                service.open(incoming, &self).await
             }
             None => Err(refuse(&incoming.stream, Failure::NoService)),
         };
-        record.end(outcome.unwrap_or_else(Outcome::Failed));
+        let outcome = match opened {
+            Ok(opened) => opened.relay(record.stats()).await,
+            Err(failure) => Outcome::Failed(failure),
+        };
+        record.end(outcome);
+    }
+}
+
+/// A connection whose header was sent. It has no part of its service: the lists of a service that a reload has replaced are
+/// read again for as long as something holds it.
+struct OpenedConn<'a> {
+    pair: Pair,
+    limits: Limits,
+    permit: ClientPermit<'a>,
+}
+
+impl OpenedConn<'_> {
+    async fn relay(self, stats: Arc<RelayStats>) -> Outcome {
+        let Self {
+            pair,
+            limits,
+            permit,
+        } = self;
+        let end = relay(pair, Prefix::default(), Method::Auto, limits, stats).await;
+        drop(permit);
+        Outcome::Relayed(end)
     }
 }
 
 impl ForwardService {
-    async fn forward(
+    async fn open<'a>(
         &self,
         incoming: Incoming,
-        stats: Arc<RelayStats>,
-        forwarder: &Forwarder,
-    ) -> Result<Outcome, Failure> {
+        forwarder: &'a Forwarder,
+    ) -> Result<OpenedConn<'a>, Failure> {
         let Incoming { stream, peer, .. } = incoming;
         if let Err(refusal) = self.clients.judge(peer.ip()) {
             return Err(refuse(&stream, refusal.into()));
         }
-        let Some(_permit) = forwarder.client_limit.try_acquire(peer.ip()) else {
+        let Some(permit) = forwarder.client_limit.try_acquire(peer.ip()) else {
             return Err(refuse(&stream, Failure::TooManyConnections));
         };
         let downstream = register_stream(stream).map_err(Failure::Local)?;
@@ -170,18 +194,18 @@ impl ForwardService {
             .await
             .map_err(|failure| refuse(&downstream, failure))?;
         outages::report_success(self.target.0.into());
-        let pair = Pair {
-            downstream,
-            upstream,
-        };
-        let prefix = Prefix::default();
-        let limits = Limits {
-            idle: Some(self.idle_timeout),
-            half_closed: self.idle_timeout,
-            ..Limits::default()
-        };
-        let end = relay(pair, prefix, Method::Auto, limits, stats).await;
-        Ok(Outcome::Relayed(end))
+        Ok(OpenedConn {
+            pair: Pair {
+                downstream,
+                upstream,
+            },
+            limits: Limits {
+                idle: Some(self.idle_timeout),
+                half_closed: self.idle_timeout,
+                ..Limits::default()
+            },
+            permit,
+        })
     }
 
     /// Connects to the receiver and writes the header of `downstream`.

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use peername_observe::admin::history::History;
@@ -34,6 +34,9 @@ struct Policies {
     open: ClientPolicies,
     /// The policies of listeners that a reload has closed, for connections that are still open.
     closed: ClientPolicies,
+    /// The policies that reloads have replaced. A connection that waits for its header is judged by the one that it was accepted
+    /// with, also if its listener was closed and another one has the address.
+    replaced: Vec<Weak<ClientAccess>>,
 }
 
 /// The open connections and sessions to which the lists apply.
@@ -68,23 +71,38 @@ impl ClientPolicies {
 
     /// The policies that have lists, each once.
     fn with_lists(&self) -> Vec<Arc<ClientAccess>> {
-        let mut all = Vec::<Arc<ClientAccess>>::new();
-        for policy in self.0.values().filter(|policy| policy.has_lists()) {
-            if !all.iter().any(|known| Arc::ptr_eq(known, policy)) {
-                all.push(Arc::clone(policy));
-            }
-        }
-        all
+        unique_with_lists(self.0.values().cloned())
     }
+}
+
+fn unique_with_lists(policies: impl Iterator<Item = Arc<ClientAccess>>) -> Vec<Arc<ClientAccess>> {
+    let mut unique = Vec::<Arc<ClientAccess>>::new();
+    for policy in policies.filter(|policy| policy.has_lists()) {
+        if !unique.iter().any(|known| Arc::ptr_eq(known, &policy)) {
+            unique.push(policy);
+        }
+    }
+    unique
 }
 
 impl Policies {
     fn replace_open(&mut self, policies: ClientPolicies) {
         let before = std::mem::replace(&mut self.open, policies);
+        self.replaced.retain(|policy| policy.strong_count() > 0);
+        self.replaced
+            .extend(before.with_lists().iter().map(Arc::downgrade));
         self.closed.0.extend(before.0);
         self.closed
             .0
             .retain(|key, _| !self.open.0.contains_key(key));
+    }
+
+    /// The policies with lists that no new connection gets, each once: those of closed listeners, and replaced ones that are
+    /// still in use.
+    fn earlier_with_lists(&self) -> Vec<Arc<ClientAccess>> {
+        let closed = self.closed.0.values().cloned();
+        let replaced = self.replaced.iter().filter_map(Weak::upgrade);
+        unique_with_lists(closed.chain(replaced))
     }
 
     fn find_tcp(&self, listener: SocketAddr) -> Option<&ClientAccess> {
@@ -99,9 +117,15 @@ impl ClientLists {
     pub fn start(policies: ClientPolicies, open: OpenClients, history: History) -> Self {
         let (sender, receiver) = watch::channel(Policies {
             open: policies,
-            closed: ClientPolicies::default(),
+            ..Policies::default()
         });
-        tokio::spawn(keep_in_force(receiver, open, history));
+        let keeper = Keeper {
+            open,
+            history,
+            watch: FileWatch::of_lists(),
+            reader: ListReader::default(),
+        };
+        tokio::spawn(keeper.keep_in_force(receiver));
         Self(sender)
     }
 
@@ -111,55 +135,64 @@ impl ClientLists {
     }
 }
 
-/// Reads the lists after a reload, when a file changes, and at the start: a file may have changed since the options were read,
-/// and sessions of a previous process may be open that its lists did not deny.
-async fn keep_in_force(
-    mut policies: watch::Receiver<Policies>,
+/// Reads the lists, and ends what they deny.
+struct Keeper {
     open: OpenClients,
     history: History,
-) {
-    let mut watch = FileWatch::of_lists();
-    let mut reader = ListReader::default();
-    let mut has_changed = false;
-    loop {
-        let current = policies.borrow_and_update().clone();
-        let in_use = current.open.with_lists();
-        let closed = current.closed.with_lists();
-        if in_use.is_empty() && closed.is_empty() {
-            // Else the old files would be watched, and count as changed again and again.
-            watch.replace(Fingerprints::default());
-            history.set_lists_read(Ok(()));
-        } else {
-            let mut files = Fingerprints::default();
-            let read = reader.read_again(&in_use, &mut files).await;
-            // An error in the list of a closed listener is not reported: no new client needs the list.
-            let _ = reader.read_again(&closed, &mut files).await;
-            watch.replace(files);
-            let is_read = read.is_ok();
-            history.set_lists_read(read);
-            let [connections, sessions] = end_denied(current, &open).await;
-            let denied: usize = in_use.iter().map(|policy| policy.lists().denied()).sum();
-            let allowed: usize = in_use
-                .iter()
-                .map(|policy| policy.lists().allowed().unwrap_or(0))
-                .sum();
-            if (has_changed && is_read) || connections + sessions > 0 {
-                tracing::info!(
-                    denied,
-                    allowed,
-                    connections,
-                    sessions,
-                    "lists of clients read; connections and sessions of denied clients ended"
-                );
+    watch: FileWatch,
+    reader: ListReader,
+}
+
+impl Keeper {
+    /// Reads the lists after a reload, when a file changes, and at the start: a file may have changed since the options were
+    /// read, and sessions of a previous process may be open that its lists did not deny.
+    async fn keep_in_force(mut self, mut policies: watch::Receiver<Policies>) {
+        let mut has_changed = false;
+        loop {
+            let current = policies.borrow_and_update().clone();
+            self.bring_into_force(current, has_changed).await;
+            tokio::select! {
+                changed = policies.changed() => match changed {
+                    Ok(()) => has_changed = false,
+                    Err(_) => return,
+                },
+                () = self.watch.changed() => has_changed = true,
+                () = sleep(RETRY_INTERVAL), if self.reader.is_waiting() => has_changed = true,
             }
         }
-        tokio::select! {
-            changed = policies.changed() => match changed {
-                Ok(()) => has_changed = false,
-                Err(_) => return,
-            },
-            () = watch.changed() => has_changed = true,
-            () = sleep(RETRY_INTERVAL), if reader.is_waiting() => has_changed = true,
+    }
+
+    /// Reads the lists of these policies. Keeps none of the policies, so that replaced ones end with their last connection.
+    async fn bring_into_force(&mut self, current: Policies, has_changed: bool) {
+        let in_use = current.open.with_lists();
+        let earlier = current.earlier_with_lists();
+        if in_use.is_empty() && earlier.is_empty() {
+            // Else the old files would be watched, and count as changed again and again.
+            self.watch.replace(Fingerprints::default());
+            self.history.set_lists_read(Ok(()));
+            return;
+        }
+        let mut files = Fingerprints::default();
+        let read = self.reader.read_again(&in_use, &mut files).await;
+        // An error in the list of a closed listener is not reported: no new client needs the list.
+        let _ = self.reader.read_again(&earlier, &mut files).await;
+        self.watch.replace(files);
+        let is_read = read.is_ok();
+        self.history.set_lists_read(read);
+        let [connections, sessions] = end_denied(current, &self.open).await;
+        let denied: usize = in_use.iter().map(|policy| policy.lists().denied()).sum();
+        let allowed: usize = in_use
+            .iter()
+            .map(|policy| policy.lists().allowed().unwrap_or(0))
+            .sum();
+        if (has_changed && is_read) || connections + sessions > 0 {
+            tracing::info!(
+                denied,
+                allowed,
+                connections,
+                sessions,
+                "lists of clients read; connections and sessions of denied clients ended"
+            );
         }
     }
 }

@@ -122,8 +122,9 @@ impl Permit {
     /// Applies the lists of clients of the rules that are in force now, which may have changed while the header was awaited. To
     /// be called once the client is on record, so that a later change finds the connection and ends it.
     ///
-    /// `in_force` is `None` for a listener that a reload has closed meanwhile: its lists are still read again in place, so
-    /// [`Self::decide`] has just applied the current ones.
+    /// `in_force` is `None` for a listener that a reload has closed meanwhile. The lists of the rules that the connection was
+    /// accepted with are still read again in place, also if another listener has the address by now, so [`Self::decide`] has
+    /// just applied the current ones.
     ///
     /// # Errors
     ///

@@ -189,6 +189,36 @@ fn reload_ends_connections_of_clients_that_it_denies() {
     assert_eq!(down.wait_closed().0, End::Reset);
 }
 
+/// A connection is judged by the list as it is once its header is complete, although reloads have closed its listener and opened
+/// another one at the address.
+#[test]
+fn ban_applies_to_a_waiting_connection_of_a_listener_that_was_added_again() {
+    let (lab, files) = (Lab::new(), Scratch::new());
+    let list = files.write("denied", "");
+    let table = |port| listener_with_list(port, &list) + "header-timeout = \"60s\"\n";
+    let (kept, both) = (table(8444), table(8443) + &table(8444));
+    let config = files.write("proxy.toml", &both);
+    let backend = Backend::listen(&lab.server, TARGET_V4);
+    let args = ["proxy", "--log-format=json", "-v", "--config", &config];
+    let proxy = Peername::start(&lab.server, &args, &[LISTEN_V4]);
+    let header = header_for(fresh_client_v4());
+    let waiting = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header[..20]);
+    for tables in [&kept, &both] {
+        files.write("proxy.toml", tables);
+        proxy.reload("\"reloaded\"");
+    }
+    let other = v4([198, 51, 100, 8], 4001);
+    let open = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(other));
+    let _up = backend.accept();
+    files.write("denied", "198.51.100.0/24\n");
+    // Connections are ended once all lists have been read.
+    assert_eq!(open.wait_closed().0, End::Reset);
+    waiting.send(&header[20..]);
+    assert_eq!(waiting.wait_closed().0, End::Reset);
+    proxy.wait_outcome("client_denied");
+    backend.assert_no_connection();
+}
+
 /// The list of a removed listener is not read any more: a warning about it would hide one about a list in use.
 #[test]
 fn list_of_a_removed_listener_is_not_missed() {
