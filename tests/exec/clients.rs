@@ -9,7 +9,7 @@ use crate::harness::addr::{
 };
 use crate::harness::conn::{Conn, End};
 use crate::harness::header_bytes;
-use crate::harness::lab::{Host, Lab, Process, Scratch, WAIT_LIMIT, wait_until};
+use crate::harness::lab::{Host, Lab, LeasedFile, Process, Scratch, WAIT_LIMIT, wait_until};
 use crate::harness::peername::{BINARY, words};
 use crate::harness::programs::server::nginx;
 use crate::harness::rig::exec::{MODES, ProgramRig, ServerRig, pseudo_ipv4, v1, v2};
@@ -137,12 +137,7 @@ fn changed_list_is_in_force_within_a_second() {
         let options = ["--deny-client=@denied"];
         let python = SPEAKS_FIRST[0];
         let server = ServerRig::start(mode, &through, python, &script, &options);
-        // The greeting, or a reset.
-        let serves = |client| {
-            let conn = Conn::try_connect(&server.lab.balancer, LISTEN_V4);
-            let conn = conn.filter(|conn| conn.send_if_open(&v2(client)));
-            conn.is_some_and(|conn| conn.is_answered_after(WAIT_LIMIT))
-        };
+        let serves = |client| is_served(&server.lab, client);
         let wait_serves = |expected: bool| {
             let start = Instant::now();
             wait_until("the new list", || serves(fresh_client_v4()) == expected);
@@ -166,6 +161,26 @@ fn changed_list_is_in_force_within_a_second() {
         list.write("denied", "192.0.2.1\n");
         wait_serves(true);
         open.assert_stays_open(Duration::from_millis(100));
+    }
+}
+
+/// Nothing about the file changes when it can be read again.
+#[test]
+fn list_that_can_not_be_read_for_a_while_is_read_later() {
+    for mode in MODES {
+        let list = Scratch::new();
+        let path = list.write("denied", "");
+        let server = start(mode, &[&format!("--deny-client=@{path}")]);
+        let host = &server.lab.server;
+        let leased = LeasedFile::replace(host, &list, "denied", "198.51.100.7\n");
+        // The file is compared when a client comes.
+        let serves = || is_served(&server.lab, fresh_client_v4());
+        wait_until("the failed read", || {
+            let stale = "the previous lists stay in force";
+            serves() && server.process.count_logged(stale) > 0
+        });
+        drop(leased);
+        wait_until("the list", || !serves());
     }
 }
 
@@ -306,6 +321,13 @@ fn greeting(conn: &Conn) -> String {
 #[track_caller]
 fn assert_served(server: &ProgramRig, header: &[u8], client: SocketAddr) {
     assert_eq!(greeting(&connect(server, header)), client.to_string());
+}
+
+/// Whether the server's greeting comes, and not a reset.
+fn is_served(lab: &Lab, client: SocketAddr) -> bool {
+    let conn = Conn::try_connect(&lab.balancer, LISTEN_V4);
+    let conn = conn.filter(|conn| conn.send_if_open(&v2(client)));
+    conn.is_some_and(|conn| conn.is_answered_after(WAIT_LIMIT))
 }
 
 #[track_caller]

@@ -13,6 +13,7 @@
 
 pub(crate) mod failing;
 pub(crate) mod host;
+pub(crate) mod leased_file;
 pub(crate) mod process;
 pub(crate) mod scratch;
 
@@ -23,6 +24,7 @@ use serde_json::Value;
 
 pub(crate) use failing::failing_calls;
 pub(crate) use host::Host;
+pub(crate) use leased_file::LeasedFile;
 pub(crate) use process::{OWN_PID_NAMESPACE, Process};
 pub(crate) use scratch::Scratch;
 

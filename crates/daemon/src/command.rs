@@ -18,6 +18,7 @@ use peername_server::confinement::Needs;
 use peername_server::listeners::InheritedSockets;
 use peername_server::workers::Workers;
 use peername_sys::ipc::listen_fds;
+use peername_sys::throttle::RepeatThrottle;
 
 use crate::admin::RunningAdmin;
 use crate::handover::{Predecessor, PreviousState};
@@ -201,6 +202,7 @@ async fn start<C: Command>(
         config,
         upgrades: Upgrades { upgrader, admin },
         history: history.clone(),
+        refusals: RepeatThrottle::default(),
     };
     let code = tokio::select! {
         code = serve(&mut running, serving) => code,

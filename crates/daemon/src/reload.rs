@@ -12,6 +12,7 @@ use std::time::Duration;
 use anyhow::Context;
 use peername_observe::admin::ConfigInForce;
 use peername_observe::admin::history::History;
+use peername_sys::throttle::RepeatThrottle;
 use tokio::time::timeout;
 
 use crate::listeners::running::RunningListeners;
@@ -23,7 +24,7 @@ use crate::signals::{SignalEvent, Signals};
 use crate::upgrade::{Outcome, Upgrades};
 use crate::usage::error_text::with_causes;
 use changed_keys::changed_keys;
-use file_watch::{FileWatch, Fingerprints};
+use file_watch::{FileWatch, Fingerprints, ReadCause};
 
 /// The options that name the configuration file, and watch it.
 #[derive(Clone, Debug, clap::Args)]
@@ -110,6 +111,8 @@ pub struct Serving {
     pub upgrades: Upgrades,
     /// The reloads and upgrades so far.
     pub history: History,
+    /// Throttles the log of refused reloads that are tried again.
+    pub refusals: RepeatThrottle,
 }
 
 /// Serves until SIGTERM or SIGINT, or until another process has taken over, then drains open connections.
@@ -122,13 +125,17 @@ pub async fn serve<R: Reload>(command: &mut R, mut serving: Serving) -> anyhow::
     service_manager::keep_alive(serving.listeners.workers.liveness());
     serving.watch.start();
     let ending = loop {
+        let mut is_retry = false;
         let event = tokio::select! {
             event = serving.signals.next(&mut serving.listeners.workers) => event?,
-            () = serving.watch.changed() => SignalEvent::Reload,
+            cause = serving.watch.changed() => {
+                is_retry = cause == ReadCause::Retry;
+                SignalEvent::Reload
+            }
         };
         let ending = match event {
             SignalEvent::Stop => Some(Ending::Stopped),
-            SignalEvent::Reload => serving.reload(command).await?,
+            SignalEvent::Reload => serving.reload(command, is_retry).await?,
             SignalEvent::Upgrade => serving.upgrade(command).await?,
         };
         if let Some(ending) = ending {
@@ -163,8 +170,13 @@ impl Serving {
         })
     }
 
-    /// Reloads the configuration. Returns an ending if a signal has asked to stop before it was read.
-    async fn reload<R: Reload>(&mut self, command: &mut R) -> anyhow::Result<Option<Ending>> {
+    /// Reloads the configuration. Returns an ending if a signal has asked to stop before it was read. A retry that is refused
+    /// for the reason of the attempt before counts as the same refused reload.
+    async fn reload<R: Reload>(
+        &mut self,
+        command: &mut R,
+        is_retry: bool,
+    ) -> anyhow::Result<Option<Ending>> {
         service_manager::reloading();
         let Some(plan) = self.read_plan(command).await? else {
             return Ok(Some(Ending::Stopped));
@@ -175,11 +187,11 @@ impl Serving {
             Err(error) => Err(error),
         };
         let applied = applied.map_err(|error| with_causes(&error));
-        self.history
-            .add_reload(applied.as_ref().map(drop).map_err(Clone::clone));
         let summary = command.setup().summary();
         match applied {
             Ok((opened, closed)) => {
+                self.refusals.clear();
+                self.history.add_reload(Ok(()));
                 let changed = changed_keys(&before, command.setup().json());
                 tracing::info!(opened, closed, changed, "reloaded");
                 log_warnings(command.setup());
@@ -187,7 +199,10 @@ impl Serving {
                 service_manager::ready(&format!("reloaded; {summary}"));
             }
             Err(error) => {
-                tracing::warn!("reload refused, nothing was changed: {error}");
+                if self.refusals.passes(&error) || !is_retry {
+                    tracing::warn!("reload refused, nothing was changed: {error}");
+                    self.history.add_reload(Err(error.clone()));
+                }
                 service_manager::ready(&format!("last reload refused ({error}); {summary}"));
             }
         }
@@ -203,7 +218,7 @@ impl Serving {
         let read = command.reader();
         let reading = reread(move || {
             let mut files = Fingerprints::default();
-            let plan = read(&mut files);
+            let plan = files.note_read(read);
             Ok((files, plan))
         });
         let signals = &mut self.signals;

@@ -60,6 +60,31 @@ impl Default for Throttle {
     }
 }
 
+/// Lets a text through at once if it differs from the last one, and else once per [`LOG_INTERVAL`]: the error of an attempt that
+/// is repeated.
+#[derive(Debug, Default)]
+pub struct RepeatThrottle {
+    last: Option<String>,
+    throttle: Throttle,
+}
+
+impl RepeatThrottle {
+    /// Whether this text is to be logged.
+    pub fn passes(&mut self, text: &str) -> bool {
+        let is_due = self.throttle.pass().is_some();
+        if self.last.as_deref() == Some(text) {
+            return is_due;
+        }
+        self.last = Some(text.to_owned());
+        true
+    }
+
+    /// Lets the next text through at once: an attempt has succeeded.
+    pub fn clear(&mut self) {
+        self.last = None;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -71,5 +96,14 @@ mod tests {
         assert_eq!((throttle.pass(), throttle.pass()), (None, None));
         let often = Throttle::every(Duration::ZERO);
         assert_eq!((often.pass(), often.pass()), (Some(0), Some(0)));
+    }
+    #[test]
+    fn text_that_repeats_passes_once_until_it_is_another() {
+        let mut throttle = RepeatThrottle::default();
+        let texts = ["one", "one", "two", "two", "one"];
+        let passed = texts.map(|text| throttle.passes(text));
+        assert_eq!(passed, [true, false, true, false, true]);
+        throttle.clear();
+        assert!(throttle.passes("one"));
     }
 }

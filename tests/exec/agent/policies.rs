@@ -11,7 +11,7 @@ use super::containers::{run, start};
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::admin::{ADMIN, get, wait_metric};
 use crate::harness::conn::{Conn, End};
-use crate::harness::lab::{Host, Lab, Process, Scratch, WAIT_LIMIT, assert_fails};
+use crate::harness::lab::{Host, Lab, LeasedFile, Process, Scratch, WAIT_LIMIT, assert_fails};
 use crate::harness::peername::{AS_NOBODY, Peername};
 use crate::harness::rig::agent::{Agent, Container};
 use crate::harness::rig::exec_notify::assert_sees;
@@ -162,6 +162,24 @@ fn watched_file_reloads_the_policies_without_a_signal() {
         1
     );
     assert_eq!(agent.process.count_logged("the policies were reloaded"), 1);
+}
+
+/// Nothing about the file changes when it can be read again.
+#[test]
+fn watched_file_that_can_not_be_read_for_a_while_is_read_later() {
+    let files = Scratch::new();
+    let table = |network: &str| format!("[[agent]]\ntrust = [\"{network}\"]\n");
+    let config = files.write("agent.toml", &table("192.0.2.0/24"));
+    let agent = Agent::start_with(&[&format!("--config={config}"), "--watch"]);
+    let text = table("10.81.0.0/24");
+    let leased = LeasedFile::replace(agent.host(), &files, "agent.toml", &text);
+    let stale = "the previous policies stay in force";
+    agent.process.wait_logged(stale);
+    // It is tried twice a second, and logged once in ten.
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    assert!(agent.process.count_logged(stale) <= 2);
+    drop(leased);
+    agent.process.wait_logged("the policies were reloaded");
 }
 
 /// A symbolic link to a directory is replaced, as Kubernetes does when a ConfigMap changes.

@@ -1,6 +1,7 @@
 //! Lists of clients: bans, allowed networks, and TLVs that a header must have. Nothing of a refused client reaches the backend.
 
 mod changes;
+mod unreadable;
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};

@@ -9,7 +9,7 @@ use super::{PRIVILEGED, ReloadRig, both_listeners, table};
 use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Lab, Scratch};
+use crate::harness::lab::{Lab, LeasedFile, Scratch};
 use crate::harness::peername::Peername;
 use crate::harness::rig::proxy::header_for;
 
@@ -78,4 +78,18 @@ fn watch_reloads_a_config_map() {
         let _down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
         assert_eq!(backend.accept().peer_addr(), client);
     }
+}
+
+/// Nothing about the file changes when it can be read again.
+#[test]
+fn watch_reloads_a_file_that_could_not_be_read_for_a_while() {
+    let rig = ReloadRig::start_through(&[], &table(LISTEN_V4, &["10.81.0.0/24"]), &["--watch"]);
+    rig.proxy.wait_started();
+    let (host, text) = (&rig.lab.server, both_listeners());
+    let leased = LeasedFile::replace(host, &rig.files, "proxy.toml", &text);
+    rig.proxy.wait_logged("reload refused");
+    rig.connect(LISTEN_V4);
+    drop(leased);
+    rig.proxy.wait_logged("\"reloaded\"");
+    rig.connect(PRIVILEGED);
 }

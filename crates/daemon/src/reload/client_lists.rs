@@ -15,11 +15,12 @@ use peername_proxy::udp::OpenSessions;
 use peername_server::access::clients::ClientAccess;
 use peername_server::workers::connections::{ConnectionEntry, OpenConnections};
 use peername_sys::Transport;
+use peername_sys::throttle::RepeatThrottle;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::file_watch::{FileWatch, Fingerprints};
+use super::file_watch::{FileWatch, Fingerprints, ReadCause};
 use crate::listeners::{BoundAddresses, ListenerKey};
 
 /// The policy of each listener, by the address that it is bound to.
@@ -124,6 +125,7 @@ impl ClientLists {
             history,
             watch: FileWatch::of_lists(),
             reader: ListReader::default(),
+            failures: RepeatThrottle::default(),
         };
         tokio::spawn(keeper.keep_in_force(receiver));
         Self(sender)
@@ -141,29 +143,34 @@ struct Keeper {
     history: History,
     watch: FileWatch,
     reader: ListReader,
+    /// Throttles the log of failures of reads that are tried again.
+    failures: RepeatThrottle,
 }
 
 impl Keeper {
     /// Reads the lists after a reload, when a file changes, and at the start: a file may have changed since the options were
     /// read, and sessions of a previous process may be open that its lists did not deny.
     async fn keep_in_force(mut self, mut policies: watch::Receiver<Policies>) {
-        let mut has_changed = false;
+        let mut cause = None;
         loop {
             let current = policies.borrow_and_update().clone();
-            self.bring_into_force(current, has_changed).await;
+            self.bring_into_force(current, cause).await;
             tokio::select! {
                 changed = policies.changed() => match changed {
-                    Ok(()) => has_changed = false,
+                    Ok(()) => cause = None,
                     Err(_) => return,
                 },
-                () = self.watch.changed() => has_changed = true,
-                () = sleep(RETRY_INTERVAL), if self.reader.is_waiting() => has_changed = true,
+                why = self.watch.changed() => cause = Some(why),
+                () = sleep(HANG_RETRY), if self.reader.is_waiting() => {
+                    cause = Some(ReadCause::Retry);
+                }
             }
         }
     }
 
-    /// Reads the lists of these policies. Keeps none of the policies, so that replaced ones end with their last connection.
-    async fn bring_into_force(&mut self, current: Policies, has_changed: bool) {
+    /// Reads the lists of these policies; `cause` is `None` at the start and after a reload. Keeps none of the policies, so that
+    /// replaced ones end with their last connection.
+    async fn bring_into_force(&mut self, current: Policies, cause: Option<ReadCause>) {
         let in_use = current.open.with_lists();
         let earlier = current.earlier_with_lists();
         if in_use.is_empty() && earlier.is_empty() {
@@ -173,19 +180,23 @@ impl Keeper {
             return;
         }
         let mut files = Fingerprints::default();
-        let read = self.reader.read_again(&in_use, &mut files).await;
-        // An error in the list of a closed listener is not reported: no new client needs the list.
-        let _ = self.reader.read_again(&earlier, &mut files).await;
+        let errors = self.reader.read_again(&in_use, &mut files).await;
+        let errors_of_earlier = self.reader.read_again(&earlier, &mut files).await;
+        self.log_failures([&errors[..], &errors_of_earlier].concat(), cause);
+        let is_read = errors.is_empty() && !files.is_incomplete();
         self.watch.replace(files);
-        let is_read = read.is_ok();
-        self.history.set_lists_read(read);
+        // An error in the list of a closed listener is not reported: no new client needs the list.
+        self.history.set_lists_read(match errors.as_slice() {
+            [] => Ok(()),
+            _ => Err(errors.join("; ")),
+        });
         let [connections, sessions] = end_denied(current, &self.open).await;
         let denied: usize = in_use.iter().map(|policy| policy.lists().denied()).sum();
         let allowed: usize = in_use
             .iter()
             .map(|policy| policy.lists().allowed().unwrap_or(0))
             .sum();
-        if (has_changed && is_read) || connections + sessions > 0 {
+        if (cause.is_some() && is_read) || connections + sessions > 0 {
             tracing::info!(
                 denied,
                 allowed,
@@ -193,6 +204,21 @@ impl Keeper {
                 sessions,
                 "lists of clients read; connections and sessions of denied clients ended"
             );
+        }
+    }
+
+    /// Logs each error once. Those of reads that are tried again are logged when others have come, and else from time to time.
+    fn log_failures(&mut self, mut errors: Vec<String>, cause: Option<ReadCause>) {
+        if errors.is_empty() {
+            return self.failures.clear();
+        }
+        errors.sort();
+        errors.dedup();
+        let passes = self.failures.passes(&errors.join("; "));
+        if passes || cause != Some(ReadCause::Retry) {
+            for error in errors {
+                tracing::warn!("{error}; the previous lists stay in force");
+            }
         }
     }
 }
@@ -209,16 +235,13 @@ struct ListReader {
 type PolicyRead = (Fingerprints, Result<(), String>);
 
 impl ListReader {
-    /// Reads all lists of these policies again. An invalid list is logged, and the one before stays in force.
-    ///
-    /// # Errors
-    ///
-    /// All reasons why a list is invalid, or was not read in time.
+    /// Reads all lists of these policies again. Returns all reasons why a list is invalid, or was not read in time; the one before
+    /// stays in force then.
     async fn read_again(
         &mut self,
         policies: &[Arc<ClientAccess>],
         files: &mut Fingerprints,
-    ) -> Result<(), String> {
+    ) -> Vec<String> {
         self.hanging.retain(|(_, thread)| !thread.is_finished());
         let mut errors = Vec::new();
         let mut reading = Vec::new();
@@ -239,9 +262,7 @@ impl ListReader {
                 // The thread has panicked.
                 Ok(Err(_)) => {}
                 Err(_) => {
-                    let error = hang_error(&policy);
-                    tracing::warn!("{error}; the previous lists stay in force");
-                    errors.push(error);
+                    errors.push(hang_error(&policy));
                     self.hanging.push((policy, thread));
                 }
             }
@@ -249,10 +270,7 @@ impl ListReader {
         // Several listeners may have the same list.
         errors.sort();
         errors.dedup();
-        match errors.as_slice() {
-            [] => Ok(()),
-            _ => Err(errors.join("; ")),
-        }
+        errors
     }
 
     /// Whether a policy still waits for its lists. Its files are not watched then.
@@ -277,10 +295,9 @@ fn begin_reading(policy: &Arc<ClientAccess>) -> JoinHandle<PolicyRead> {
     let policy = Arc::clone(policy);
     spawn_blocking(move || {
         let mut files = Fingerprints::default();
-        files.note_all(policy.files().map(Path::new));
-        let read = policy.reread().map_err(|error| {
-            tracing::warn!("{error}; the previous lists stay in force");
-            error.to_string()
+        let read = files.note_read(|files| {
+            files.note_all(policy.files());
+            policy.reread().map_err(|error| error.to_string())
         });
         (files, read)
     })
@@ -302,4 +319,4 @@ async fn end_denied(policies: Policies, open: &OpenClients) -> [usize; 2] {
 /// A file system in the network answers within a second, or not at all.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
 /// After this time, the lists are read again for a policy that still waits.
-const RETRY_INTERVAL: Duration = Duration::from_secs(10);
+const HANG_RETRY: Duration = Duration::from_secs(10);

@@ -13,13 +13,28 @@ use std::path::{Component, Path, PathBuf, absolute};
 use std::time::Duration;
 
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
+use peername_sys::fs::text_file;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::spawn_blocking;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-/// The state of each file at the time it was read; `None` where stat(2) failed.
+/// The state of each file at the time it was read.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Fingerprints(BTreeMap<PathBuf, Option<Fingerprint>>);
+pub struct Fingerprints {
+    /// `None` where stat(2) failed.
+    files: BTreeMap<PathBuf, Option<Fingerprint>>,
+    /// Whether a file could not be read for a reason that may pass without a change of the file.
+    is_incomplete: bool,
+}
+
+/// Why files are to be read again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadCause {
+    /// A file has changed.
+    Change,
+    /// The last read was incomplete ([`Fingerprints::is_incomplete()`]).
+    Retry,
+}
 
 /// Metadata of a file that differ after a change.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -52,7 +67,7 @@ pub struct FileWatch {
 impl Fingerprints {
     /// Notes a file that is about to be read.
     pub fn note(&mut self, path: &Path) {
-        self.0.insert(path.to_owned(), fingerprint(path));
+        self.files.insert(path.to_owned(), fingerprint(path));
     }
 
     /// Notes several files.
@@ -60,20 +75,39 @@ impl Fingerprints {
         paths.into_iter().for_each(|path| self.note(path));
     }
 
+    /// Runs a read, which notes each file before it reads it, and notes whether the read is incomplete. It counts as incomplete,
+    /// too, if another thread has failed to read a file meanwhile.
+    pub fn note_read<T>(&mut self, read: impl FnOnce(&mut Self) -> T) -> T {
+        let before = text_file::passing_failures();
+        let result = read(self);
+        self.is_incomplete |= text_file::passing_failures() != before;
+        result
+    }
+
+    /// Whether a file could not be read for a reason that may pass without a change of the file, such as too many open files:
+    /// the files must be read again then, because no event will tell.
+    pub fn is_incomplete(&self) -> bool {
+        self.is_incomplete
+    }
+
     /// Adds the files of another one.
     pub fn extend(&mut self, other: Self) {
-        self.0.extend(other.0);
+        self.files.extend(other.files);
+        self.is_incomplete |= other.is_incomplete;
     }
 
     /// The directories in which a change of an entry may change a file.
     pub fn directories(&self) -> BTreeSet<PathBuf> {
-        self.0.keys().flat_map(|file| directories(file)).collect()
+        self.files
+            .keys()
+            .flat_map(|file| directories(file))
+            .collect()
     }
 
-    /// Whether all files are as they were.
+    /// Whether all files have been read, and are as they were.
     pub fn are_current(&self) -> bool {
-        let mut all = self.0.iter();
-        all.all(|(path, before)| fingerprint(path) == *before)
+        let mut all = self.files.iter();
+        !self.is_incomplete && all.all(|(path, before)| fingerprint(path) == *before)
     }
 }
 
@@ -133,7 +167,7 @@ impl FileWatch {
         self.read = read;
         self.awaits_event = false;
         match self.watcher {
-            None if !self.read.0.is_empty() => self.start(),
+            None if !self.read.files.is_empty() => self.start(),
             _ => self.watch_directories(self.read.directories()),
         }
     }
@@ -144,21 +178,26 @@ impl FileWatch {
         self.awaits_event = true;
     }
 
-    /// Waits until a file differs from what was read, and no further event has come for a moment. Cancel-safe.
-    pub async fn changed(&mut self) {
+    /// Waits until a file differs from what was read, and no further event has come for a moment; or for a second, if the read
+    /// was incomplete. Cancel-safe.
+    pub async fn changed(&mut self) -> ReadCause {
         if self.watcher.is_none() {
             return std::future::pending().await;
         }
         loop {
             if !self.awaits_event {
+                if self.read.is_incomplete {
+                    sleep(RETRY_INTERVAL).await;
+                    return ReadCause::Retry;
+                }
                 match self.compare().await {
                     Comparison::Same => {}
                     // Reading the files finds out which of them hangs.
-                    Comparison::Hangs => return,
+                    Comparison::Hangs => return ReadCause::Change,
                     Comparison::Changed => {
                         self.wait_quiet().await;
                         if self.compare().await != Comparison::Same {
-                            return;
+                            return ReadCause::Change;
                         }
                     }
                 }
@@ -305,6 +344,8 @@ const MAX_DELAY: Duration = Duration::from_secs(3);
 /// A ban should be in force within a second, and bans come in bursts.
 const LISTS_QUIET: Duration = Duration::from_millis(50);
 const LISTS_MAX_DELAY: Duration = Duration::from_millis(300);
+/// A ban should be in force within a second of the time from which it can be read.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// A file system in the network answers within a second, or not at all.
 const METADATA_TIMEOUT: Duration = Duration::from_secs(5);
 /// As the kernel's limit (path_resolution(7)).
@@ -370,5 +411,19 @@ mod tests {
         assert!(timeout(QUIET * 5, &mut changed).await.is_err());
         fs::write(&file, "192.0.2.7").unwrap();
         timeout(Duration::from_secs(20), changed).await.unwrap();
+    }
+    /// Else a ban that was written while descriptors were short would never be in force.
+    #[tokio::test]
+    async fn file_that_could_not_be_read_for_a_while_is_read_again() {
+        let mut read = Fingerprints::default();
+        // Nothing is mapped at its begin: EIO.
+        let memory = Path::new("/proc/self/mem");
+        let failed = read.note_read(|_| text_file::read(memory));
+        assert!(failed.is_err() && !read.are_current());
+        let mut watch = FileWatch::of_configuration(true, read);
+        watch.start();
+        assert_eq!(watch.changed().await, ReadCause::Retry);
+        watch.replace(Fingerprints::default());
+        assert!(timeout(RETRY_INTERVAL * 2, watch.changed()).await.is_err());
     }
 }

@@ -18,6 +18,7 @@ use peername_sys::event::epoll::{Epoll, Interest};
 use peername_sys::event::signals::SignalFd;
 use peername_sys::process::pidfd::Signal;
 use peername_sys::process::stderr::try_write_line;
+use peername_sys::throttle::RepeatThrottle;
 
 use super::admin::AgentAdmin;
 use super::container::Container;
@@ -42,7 +43,7 @@ pub trait AgentHost: Debug {
     /// The directories to watch for changes of the policies' files.
     fn policy_directories(&self) -> BTreeSet<PathBuf>;
 
-    /// Whether the policies' files are unchanged since the policies were last read.
+    /// Whether the policies' files are unchanged since the policies were last read, and could be read then.
     fn are_policies_current(&self) -> bool;
 
     /// Opens another store, which is empty, after the store has ended. `None` if there is none so far.
@@ -103,6 +104,17 @@ pub struct Agent {
     admin: Option<AgentAdmin>,
     /// `None` where only SIGHUP reloads the policies.
     watch: Option<PolicyWatch>,
+    /// Throttles the log of failed reloads that are tried again.
+    load_failures: RepeatThrottle,
+}
+
+/// Why the policies are reloaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ReloadCause {
+    /// SIGHUP.
+    Signal,
+    /// Their files have changed, or could not be read before.
+    Files,
 }
 
 impl Agent {
@@ -139,6 +151,7 @@ impl Agent {
             refusals: RuntimeRefusalLog::default(),
             admin: None,
             watch: watch.transpose()?,
+            load_failures: RepeatThrottle::default(),
         };
         agent.watch_store()?;
         agent.store_socket();
@@ -167,7 +180,7 @@ impl Agent {
             for event in events.drain(..) {
                 match event.token {
                     Token::SIGNALS => match self.signals.next() {
-                        Some(Signal::HUP) => self.reload(),
+                        Some(Signal::HUP) => self.reload(ReloadCause::Signal),
                         Some(_) => return Ok(AgentExit::Stopped(self.stop())),
                         None => {}
                     },
@@ -199,21 +212,30 @@ impl Agent {
 
     /// Reads the policies again, and replaces each supervisor by one with the new policies. Connections whose header is not
     /// complete are reset.
-    fn reload(&mut self) {
-        self.host.reloading();
-        match self.host.load_policies() {
+    fn reload(&mut self, cause: ReloadCause) {
+        let loaded = self.host.load_policies();
+        if let Some(watch) = &mut self.watch {
+            watch.add_directories(&self.host.policy_directories());
+        }
+        match loaded {
             Ok(policies) => {
+                self.load_failures.clear();
+                self.host.reloading();
                 self.policies = policies;
                 self.stop_all();
                 self.start_all();
                 try_write_line("peername: the policies were reloaded");
             }
-            Err(error) => try_write_line(&format!(
-                "peername: {error}; the previous policies stay in force"
-            )),
-        }
-        if let Some(watch) = &mut self.watch {
-            watch.add_directories(&self.host.policy_directories());
+            Err(error) => {
+                let passes = self.load_failures.passes(&error);
+                if !passes && cause == ReloadCause::Files {
+                    return;
+                }
+                self.host.reloading();
+                try_write_line(&format!(
+                    "peername: {error}; the previous policies stay in force"
+                ));
+            }
         }
         self.host.ready(&self.status());
     }
@@ -239,7 +261,7 @@ impl Agent {
         if let Some(watch) = &mut self.watch
             && watch.take_reload(now, || self.host.are_policies_current())
         {
-            self.reload();
+            self.reload(ReloadCause::Files);
         }
         self.start_due(now);
         self.close_late(now);

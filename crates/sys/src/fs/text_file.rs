@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
@@ -24,7 +25,13 @@ use crate::process::user::effective_uid;
 /// Those of [`open`] and read(2); [`io::ErrorKind::FileTooLarge`]; [`io::ErrorKind::InvalidData`] for a file that is not UTF-8.
 /// No error quotes the file's content.
 pub fn read(path: &Path) -> io::Result<String> {
-    read_opened(&open(path)?)
+    read_opened(&open(path)?).inspect_err(count_passing)
+}
+
+/// The number of reads of this process that have failed for a reason that may pass without a change of the file, such as
+/// EMFILE, ENOMEM or EIO.
+pub fn passing_failures() -> u64 {
+    PASSING_FAILURES.load(Relaxed)
 }
 
 /// Reads an opened file as [`read`] does.
@@ -48,6 +55,10 @@ pub fn opened() -> Vec<PathBuf> {
 ///
 /// Those of open(2) and fstat(2); [`io::ErrorKind::InvalidInput`] for anything but a regular file.
 pub fn open(path: &Path) -> io::Result<File> {
+    open_regular(path).inspect_err(count_passing)
+}
+
+fn open_regular(path: &Path) -> io::Result<File> {
     let file = open_at(CWD, path, OFlags::empty())
         .map_err(|error| with_user(files::explain(path, error)))?;
     let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -105,6 +116,31 @@ fn read_at_most(file: &File, max_len: u64) -> io::Result<String> {
     Ok(text)
 }
 
+fn count_passing(error: &io::Error) {
+    if may_pass(error) {
+        PASSING_FAILURES.fetch_add(1, Relaxed);
+    }
+}
+
+/// Whether the reason may pass without a change of the file. What is wrong with the file itself has no number, or is about its
+/// path.
+fn may_pass(error: &io::Error) -> bool {
+    let of_the_path = [
+        Errno::NOENT,
+        Errno::NOTDIR,
+        Errno::ACCESS,
+        Errno::PERM,
+        Errno::LOOP,
+        Errno::NAMETOOLONG,
+        Errno::NXIO,
+        Errno::NODEV,
+    ];
+    Errno::from_io_error(error).is_some_and(|errno| !of_the_path.contains(&errno))
+}
+
+/// Global, because the errors of many readers end as texts.
+static PASSING_FAILURES: AtomicU64 = AtomicU64::new(0);
+
 /// A global list, so that no file that an option names can be missing in it.
 static OPENED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
@@ -129,5 +165,18 @@ mod tests {
         std::fs::write(&path, b"\xff").unwrap();
         assert_eq!(kind(read_at_most(9)), Err(io::ErrorKind::InvalidData));
         std::fs::remove_file(&path).unwrap();
+    }
+    #[test]
+    fn failures_that_may_pass_are_counted() {
+        for code in [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EIO] {
+            assert!(may_pass(&io::Error::from_raw_os_error(code)), "{code}");
+        }
+        for path in ["/nonexistent", "/dev/null/list", "/dev/tty", "/dev"] {
+            assert!(!may_pass(&open(Path::new(path)).unwrap_err()), "{path}");
+        }
+        let before = passing_failures();
+        // Nothing is mapped at its begin: EIO.
+        read(Path::new("/proc/self/mem")).unwrap_err();
+        assert!(passing_failures() > before);
     }
 }

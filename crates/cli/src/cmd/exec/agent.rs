@@ -174,7 +174,8 @@ impl AgentHost for Host {
     fn load_policies(&self) -> Result<Vec<AgentPolicy>, String> {
         let mut files = self.policy_files.borrow_mut();
         *files = Fingerprints::default();
-        self.args.policies(&mut files).map_err(|Usage(error)| error)
+        let policies = files.note_read(|files| self.args.policies(files));
+        policies.map_err(|Usage(error)| error)
     }
 
     fn watches_policies(&self) -> bool {

@@ -11,8 +11,10 @@ use peername_exec::client_judge::{ClientJudge, ConnectionEnds, DeniedClient};
 use peername_identity::{Counter, pseudo_v4};
 use peername_proto::{Carrier, Header, Parsed, parse};
 use peername_server::access::clients::{ClientAccess, ClientRefusal, HeaderClient};
+use peername_server::access::network_set::NetworkListError;
 use peername_server::addr::{ClaimedSource, PeerAddr, canonical};
 use peername_sys::process::stderr::try_write_line;
+use peername_sys::throttle::RepeatThrottle;
 
 /// The lists of clients and the required TLVs. Files are read again when they have changed. Open connections stay then: they
 /// are the program's alone.
@@ -29,6 +31,23 @@ struct ListFiles {
     read: Option<Fingerprints>,
     /// When the files were last compared with `read`.
     compared: Option<Instant>,
+    /// Throttles the log of failures of reads that are tried again.
+    failures: RepeatThrottle,
+}
+
+impl ListFiles {
+    /// Logs a failed read. That of a retry is logged if it is another one, and else from time to time.
+    fn log_failure(&mut self, read: Result<(), NetworkListError>, is_retry: bool) {
+        let Err(error) = read else {
+            return self.failures.clear();
+        };
+        let error = error.to_string();
+        if self.failures.passes(&error) || !is_retry {
+            try_write_line(&format!(
+                "peername: {error}; the previous lists stay in force"
+            ));
+        }
+    }
 }
 
 impl ListJudge {
@@ -41,7 +60,7 @@ impl ListJudge {
         Some(Rc::new(Self { access, files }))
     }
 
-    /// Reads the lists again if their files have changed.
+    /// Reads the lists again if their files have changed, or could not be read for a reason that may have passed.
     fn refresh(&self) {
         let (mut files, now) = (self.files.borrow_mut(), Instant::now());
         if files.compared.is_some_and(|at| now < at + COMPARE_INTERVAL) {
@@ -52,13 +71,13 @@ impl ListJudge {
             return;
         }
         let mut read = Fingerprints::default();
-        read.note_all(self.access.files());
-        files.read = Some(read);
-        if let Err(error) = self.access.reread() {
-            try_write_line(&format!(
-                "peername: {error}; the previous lists stay in force"
-            ));
-        }
+        let reread = read.note_read(|read| {
+            read.note_all(self.access.files());
+            self.access.reread()
+        });
+        let before = files.read.replace(read);
+        let is_retry = before.is_some_and(|before| before.is_incomplete());
+        files.log_failure(reread, is_retry);
     }
 
     fn judge_header(&self, ends: ConnectionEnds, header: &Header<'_>) -> Result<(), DeniedClient> {
