@@ -190,7 +190,8 @@ install: ## Install program, libraries, units, documentation; PREFIX=/usr/local,
 		sed -i 's|/usr/bin/peername|$(PREFIX)/bin/peername|; s|file:///usr/share|file://$(PREFIX)/share|' \
 			$(DESTDIR)$(UNITS)/$${unit##*/}; \
 	done
-	install -D -m 644 -t $(DESTDIR)$(DOCUMENTATION) README.md CHANGELOG.md SECURITY.md LICENSE-APACHE LICENSE-MIT
+	install -D -m 644 -t $(DESTDIR)$(DOCUMENTATION) README.md CHANGELOG.md SECURITY.md CONTRIBUTING.md ARCHITECTURE.md LICENSE-APACHE LICENSE-MIT
+	install -D -m 644 -t $(DESTDIR)$(DOCUMENTATION)/bench bench/README.md
 	install -D -m 644 -t $(DESTDIR)$(DOCUMENTATION)/docs docs/*
 	@for kind in prometheus grafana fail2ban/action.d; do \
 		install -D -m 644 -t $(DESTDIR)$(DOCUMENTATION)/$$kind packaging/$$kind/*; \
