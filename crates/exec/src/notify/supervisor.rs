@@ -3,21 +3,20 @@
 mod admin;
 mod channel;
 mod names;
+mod pending;
 mod serve;
 
-use std::io;
 use std::os::fd::{OwnedFd, RawFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use peername_identity::{OPEN_CHANNEL, RefusalVerbosity, Table};
+use peername_sys::Result;
 use peername_sys::event::epoll::{Epoll, Interest};
-use peername_sys::ipc::foreign_fd::ForeignFd;
 use peername_sys::process::fork;
 use peername_sys::process::pidfd::ThreadFd;
 use peername_sys::seccomp::{Notification, NotifiedCall, ThreadCache, has_no_process};
 use peername_sys::tcp::foreign_listener::ForeignListener;
-use peername_sys::{Errno, Result};
 
 use super::config::SupervisorConfig;
 use super::epoll_token::EpollToken;
@@ -29,8 +28,8 @@ use super::refusal_log::RefusalLog;
 use super::supervised_calls::{FirstProcess, SupervisedCalls};
 use super::supervisor_monitor::SupervisorMonitor;
 use crate::client_judge::ClientJudge;
+use crate::header_waiter::HeaderWaiter;
 use crate::header_waiter::request_channels::RequestChannels;
-use crate::header_waiter::{HeaderWaiter, ListenerAddr};
 
 /// The state of the event loop.
 #[derive(Debug)]
@@ -327,56 +326,6 @@ impl Supervisor {
         Some((thread, listener_copy))
     }
 
-    fn accept(&mut self, call: AcceptCall, listener_copy: ForeignListener) {
-        let ServeOutcome::NoConnection(call, listener_copy) = self.serve(call, listener_copy)
-        else {
-            return;
-        };
-        if listener_copy.nonblocking {
-            drop(listener_copy);
-            self.fail(call, Errno::AGAIN);
-        } else {
-            self.wait_for_connection(call, listener_copy);
-        }
-    }
-
-    fn wait_for_connection(&mut self, call: AcceptCall, listener_copy: ForeignListener) {
-        if let Err(call) = self.pending.insert(&self.epoll, call, listener_copy) {
-            self.fail(*call, Errno::NOMEM);
-        }
-    }
-
-    /// Hands a ready connection to the oldest pending call at its listener, or returns it to the header waiter.
-    fn offer(&mut self, connection: ForeignFd, listener: ListenerAddr) {
-        let oldest = self.pending.oldest_at(listener);
-        match oldest.and_then(|serial| self.pending.remove(&self.epoll, serial)) {
-            Some(call) => _ = self.complete_with_ready(call, connection),
-            None => self.waiter.return_ready(connection, listener),
-        }
-    }
-
-    /// Serves a pending call again: its listener is ready, or broken, or there is a connection for it.
-    fn retry_pending(&mut self, serial: u64) {
-        let Some(call) = self.pending.remove(&self.epoll, serial) else {
-            return;
-        };
-        let Some(listener_copy) = self.copy_listener(&call) else {
-            // EINVAL: the socket does not listen any more (accept(2)).
-            return self.fail(call, Errno::INVAL);
-        };
-        if let ServeOutcome::NoConnection(call, listener_copy) = self.serve(call, listener_copy) {
-            self.wait_for_connection(call, listener_copy);
-        }
-    }
-
-    /// Copies the listener of a pending call again. `None` if the number of its descriptor is not that of the listener any
-    /// more.
-    fn copy_listener(&mut self, call: &AcceptCall) -> Option<ForeignListener> {
-        let socket = call.thread.get_fd(call.fd_number).ok()?.into();
-        let listener_copy = self.listeners.check(self.table.settings(), socket)?;
-        (ListenerAddr::from(&listener_copy) == call.listener_addr).then_some(listener_copy)
-    }
-
     /// Runs the header waiter, and hands over the ready connections.
     fn run_waiter(&mut self) -> Result<()> {
         let ready = self.waiter.process_due()?;
@@ -390,27 +339,6 @@ impl Supervisor {
             self.waiter.wake_listener(listener);
         }
         Ok(())
-    }
-
-    /// Removes a pending call that is over without an answer.
-    fn drop_pending(&mut self, serial: u64) {
-        if let Some(call) = self.pending.remove(&self.epoll, serial) {
-            self.supervised.inflight.remove(&call.slot);
-        }
-    }
-
-    /// Removes pending calls that a signal has interrupted, which the kernel does not report.
-    fn drop_interrupted(&mut self) {
-        self.stale_checked_at = Instant::now();
-        let calls = &self.supervised.calls;
-        for serial in self.pending.find(|pending| !calls.is_pending(pending.id)) {
-            self.drop_pending(serial);
-        }
-    }
-
-    fn fail(&self, call: AcceptCall, error: impl Into<io::Error>) {
-        self.supervised.calls.fail(call.id, &error.into());
-        self.supervised.inflight.remove(&call.slot);
     }
 }
 

@@ -1,0 +1,85 @@
+//! Pending calls of accept(2): how they are kept, served again, and dropped.
+
+use std::io;
+use std::time::Instant;
+
+use peername_sys::Errno;
+use peername_sys::ipc::foreign_fd::ForeignFd;
+use peername_sys::tcp::foreign_listener::ForeignListener;
+
+use super::{ServeOutcome, Supervisor};
+use crate::header_waiter::ListenerAddr;
+use crate::notify::pending_accepts::AcceptCall;
+
+impl Supervisor {
+    pub(super) fn accept(&mut self, call: AcceptCall, listener_copy: ForeignListener) {
+        let ServeOutcome::NoConnection(call, listener_copy) = self.serve(call, listener_copy)
+        else {
+            return;
+        };
+        if listener_copy.nonblocking {
+            drop(listener_copy);
+            self.fail(call, Errno::AGAIN);
+        } else {
+            self.wait_for_connection(call, listener_copy);
+        }
+    }
+
+    fn wait_for_connection(&mut self, call: AcceptCall, listener_copy: ForeignListener) {
+        if let Err(call) = self.pending.insert(&self.epoll, call, listener_copy) {
+            self.fail(*call, Errno::NOMEM);
+        }
+    }
+
+    /// Hands a ready connection to the oldest pending call at its listener, or returns it to the header waiter.
+    pub(super) fn offer(&mut self, connection: ForeignFd, listener: ListenerAddr) {
+        let oldest = self.pending.oldest_at(listener);
+        match oldest.and_then(|serial| self.pending.remove(&self.epoll, serial)) {
+            Some(call) => _ = self.complete_with_ready(call, connection),
+            None => self.waiter.return_ready(connection, listener),
+        }
+    }
+
+    /// Serves a pending call again: its listener is ready, or broken, or there is a connection for it.
+    pub(super) fn retry_pending(&mut self, serial: u64) {
+        let Some(call) = self.pending.remove(&self.epoll, serial) else {
+            return;
+        };
+        let Some(listener_copy) = self.copy_listener(&call) else {
+            // EINVAL: the socket does not listen any more (accept(2)).
+            return self.fail(call, Errno::INVAL);
+        };
+        if let ServeOutcome::NoConnection(call, listener_copy) = self.serve(call, listener_copy) {
+            self.wait_for_connection(call, listener_copy);
+        }
+    }
+
+    /// Copies the listener of a pending call again. `None` if the number of its descriptor is not that of the listener any
+    /// more.
+    fn copy_listener(&mut self, call: &AcceptCall) -> Option<ForeignListener> {
+        let socket = call.thread.get_fd(call.fd_number).ok()?.into();
+        let listener_copy = self.listeners.check(self.table.settings(), socket)?;
+        (ListenerAddr::from(&listener_copy) == call.listener_addr).then_some(listener_copy)
+    }
+
+    /// Removes a pending call that is over without an answer.
+    pub(super) fn drop_pending(&mut self, serial: u64) {
+        if let Some(call) = self.pending.remove(&self.epoll, serial) {
+            self.supervised.inflight.remove(&call.slot);
+        }
+    }
+
+    /// Removes pending calls that a signal has interrupted, which the kernel does not report.
+    pub(super) fn drop_interrupted(&mut self) {
+        self.stale_checked_at = Instant::now();
+        let calls = &self.supervised.calls;
+        for serial in self.pending.find(|pending| !calls.is_pending(pending.id)) {
+            self.drop_pending(serial);
+        }
+    }
+
+    pub(super) fn fail(&self, call: AcceptCall, error: impl Into<io::Error>) {
+        self.supervised.calls.fail(call.id, &error.into());
+        self.supervised.inflight.remove(&call.slot);
+    }
+}
