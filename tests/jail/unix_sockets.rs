@@ -65,6 +65,19 @@ fn calls_are_made_once_and_leave_nothing() {
     assert_eq!(printed, "0\nok\n", "{output:?}");
 }
 
+/// More processes than the mediator may have descriptors call connect(2), one after the other.
+#[test]
+fn processes_that_have_exited_leave_descriptors_for_others() {
+    let rig = JailRig::new();
+    let script = rig
+        .scratch()
+        .write("many.py", &format!("{PRELUDE}\n{MANY}"));
+    let jail = rig.scratch().path_text("peername");
+    let command = format!("ulimit -n 512; {jail} jail -q -- /usr/bin/python3 {script}");
+    let output = rig.run_outside(User::Nobody, &command);
+    assert_prints(&output, "600 ENOENT\n");
+}
+
 /// PostgreSQL accepts a user by the identity of a Unix socket's peer, and Redis by permission.
 #[test]
 fn servers_serve_their_clients_in_the_jail() {
@@ -108,6 +121,8 @@ const PEER: &str = include_str!("unix_sockets/peer.py");
 const NESTED: &str = include_str!("unix_sockets/nested.py");
 
 const ONCE: &str = include_str!("unix_sockets/once.py");
+
+const MANY: &str = include_str!("unix_sockets/many.py");
 
 /// Binds, listens and connects to a Unix socket by `int $0x80`.
 const SMALL: &str = include_str!("unix_sockets/small.c");

@@ -165,7 +165,7 @@ fn serve(channel: OwnedFd, program: Program, config: MediatorConfig) -> Result<(
     };
     let mut mediator = Mediator {
         calls: NotificationListener::from(listener),
-        threads: ThreadCache::default(),
+        threads: ThreadCache::new(max_files),
         namespace: UserNamespace::of_process(program.id)?,
         program: program.exit,
         root: RootDirectory::current()?,

@@ -38,6 +38,11 @@ impl SyscallError {
         is_exhaustion(&self.source)
     }
 
+    /// Whether this process (EMFILE) or the system (ENFILE) has no descriptor left.
+    pub fn is_out_of_descriptors(&self) -> bool {
+        matches!(self.errno(), Some(libc::EMFILE | libc::ENFILE))
+    }
+
     /// Whether no port was left for a UDP socket, which connect(2) reports as EAGAIN (`net.ipv4.ip_local_port_range`).
     pub fn is_udp_port_exhaustion(&self) -> bool {
         self.errno() == Some(libc::EAGAIN)

@@ -10,7 +10,7 @@ use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::{Conn, End};
 use crate::harness::lab::{Host, WAIT_LIMIT, assert_fails, wait_until};
 use crate::harness::peername::{BINARY, Peername};
-use crate::harness::rig::exec::{NOTIFY, ProgramRig};
+use crate::harness::rig::exec::{Libc, NOTIFY, ProgramRig, ServerRig, compiled_server};
 use crate::harness::rig::exec_notify::{NotifyRig, assert_sees, kill_pid};
 use crate::harness::rig::proxy::header_for;
 
@@ -268,6 +268,18 @@ fn listener_that_is_made_blocking_meanwhile_holds_up_no_other() {
         let header = header_for(fresh_client_v4());
         let conn = Conn::connect_and_send(&rig.lab.balancer, LISTEN_V4, &header);
         conn.recv_text_until(|text| text == "served");
+    }
+}
+
+/// Two processes of the server ask for the peer of each connection, and exit. The supervisor has a descriptor of each at that
+/// time, and fewer descriptors in all than the processes are.
+#[test]
+fn processes_that_have_exited_take_no_descriptors() {
+    let (limited, server) = (["prlimit", "--nofile=128"], compiled_server(Libc::Static));
+    let served = ServerRig::start(NOTIFY, &limited, &server, "--accept=block", &[]);
+    for _ in 0..100 {
+        let client = fresh_client_v4();
+        served.assert_report(&served.report_for(&header_for(client)), client);
     }
 }
 

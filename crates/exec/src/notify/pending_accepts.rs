@@ -7,7 +7,7 @@ use std::rc::Rc;
 use peername_sys::SyscallError;
 use peername_sys::event::epoll::{Epoll, Interest};
 use peername_sys::process::pidfd::ThreadFd;
-use peername_sys::seccomp::AddressBuffer;
+use peername_sys::seccomp::{AddressBuffer, ThreadCache};
 use peername_sys::tcp::foreign_listener::ForeignListener;
 
 use super::epoll_token::EpollToken;
@@ -58,12 +58,13 @@ impl PendingAccepts {
     pub(super) fn insert(
         &mut self,
         epoll: &Epoll,
+        threads: &mut ThreadCache,
         call: AcceptCall,
         listener_copy: ForeignListener,
     ) -> Result<(), Box<AcceptCall>> {
         self.last_serial += 1;
         let serial = self.last_serial;
-        let watched = watch(epoll, serial, &call, &listener_copy);
+        let watched = threads.with_room(|| watch(epoll, serial, &call, &listener_copy));
         drop(listener_copy);
         match watched {
             Ok(watch) => {

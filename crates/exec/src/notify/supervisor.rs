@@ -14,6 +14,7 @@ use peername_identity::{OPEN_CHANNEL, RefusalVerbosity, Table};
 use peername_sys::Result;
 use peername_sys::event::epoll::{Epoll, Interest};
 use peername_sys::process::fork;
+use peername_sys::process::limits::max_open_files;
 use peername_sys::process::pidfd::ThreadFd;
 use peername_sys::seccomp::{Notification, NotifiedCall, ThreadCache, has_no_process};
 use peername_sys::tcp::foreign_listener::ForeignListener;
@@ -124,7 +125,7 @@ impl Supervisor {
             admin: None,
             stop: None,
             pending: PendingAccepts::default(),
-            threads: ThreadCache::default(),
+            threads: ThreadCache::new(max_open_files()),
             listeners: ListenerCache::default(),
             refusals: RefusalLog::new(),
             buffer: vec![0; table.settings().policy().max_header],

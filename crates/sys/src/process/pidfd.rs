@@ -152,6 +152,11 @@ impl ThreadFd {
         self.is_of_thread
     }
 
+    /// Whether the thread has exited; where the descriptor refers to the process, whether that has.
+    pub(crate) fn has_exited(&self) -> bool {
+        self.fd.has_exited()
+    }
+
     /// As [`PidFd::get_fd`].
     ///
     /// # Errors

@@ -26,7 +26,10 @@ impl Supervisor {
     }
 
     fn wait_for_connection(&mut self, call: AcceptCall, listener_copy: ForeignListener) {
-        if let Err(call) = self.pending.insert(&self.epoll, call, listener_copy) {
+        let inserted = self
+            .pending
+            .insert(&self.epoll, &mut self.threads, call, listener_copy);
+        if let Err(call) = inserted {
             self.fail(*call, Errno::NOMEM);
         }
     }
@@ -45,21 +48,36 @@ impl Supervisor {
         let Some(call) = self.pending.remove(&self.epoll, serial) else {
             return;
         };
-        let Some(listener_copy) = self.copy_listener(&call) else {
-            // EINVAL: the socket does not listen any more (accept(2)).
-            return self.fail(call, Errno::INVAL);
+        let listener_copy = match self.copy_listener(&call) {
+            Ok(listener_copy) => listener_copy,
+            Err(error) => return self.fail(call, error),
         };
         if let ServeOutcome::NoConnection(call, listener_copy) = self.serve(call, listener_copy) {
             self.wait_for_connection(call, listener_copy);
         }
     }
 
-    /// Copies the listener of a pending call again. `None` if the number of its descriptor is not that of the listener any
-    /// more.
-    fn copy_listener(&mut self, call: &AcceptCall) -> Option<ForeignListener> {
-        let socket = call.thread.get_fd(call.fd_number).ok()?.into();
-        let listener_copy = self.listeners.check(self.table.settings(), socket)?;
-        (ListenerAddr::from(&listener_copy) == call.listener_addr).then_some(listener_copy)
+    /// Copies the listener of a pending call again.
+    ///
+    /// # Errors
+    ///
+    /// EMFILE or ENFILE; else EINVAL: the socket does not listen any more (accept(2)), or the number of its descriptor is that
+    /// of another one.
+    fn copy_listener(&mut self, call: &AcceptCall) -> io::Result<ForeignListener> {
+        let copied = self
+            .threads
+            .with_room(|| call.thread.get_fd(call.fd_number));
+        let socket = copied.map_err(|error| {
+            if error.is_out_of_descriptors() {
+                error.source
+            } else {
+                Errno::INVAL.into()
+            }
+        })?;
+        self.listeners
+            .check(self.table.settings(), socket.into())
+            .filter(|listener_copy| ListenerAddr::from(listener_copy) == call.listener_addr)
+            .ok_or_else(|| Errno::INVAL.into())
     }
 
     /// Removes a pending call that is over without an answer.

@@ -11,7 +11,7 @@ use peername_sys::seccomp::AddFdOutcome;
 use peername_sys::socket::upstream::local_addr;
 use peername_sys::tcp::foreign_listener::ForeignListener;
 use peername_sys::tcp::{socket_info, stream};
-use peername_sys::{Errno, SyscallError, is_per_connection_error};
+use peername_sys::{Errno, NameCall, SyscallError, is_per_connection_error};
 
 use super::names::lookup_identity;
 use super::{ServeOutcome, Supervisor};
@@ -33,20 +33,23 @@ impl Supervisor {
                 drop(listener_copy);
                 return self.complete_with_ready(call, connection);
             }
-            match listener_copy.accept(call.nonblocking) {
+            let accepted = self
+                .threads
+                .with_room(|| listener_copy.accept(call.nonblocking).call("accept4(2)"));
+            match accepted {
                 Ok((connection, peer)) => {
                     if let Some(ready) = self.admit(connection, peer, &listener_copy) {
                         drop(listener_copy);
                         return self.complete(call, ready);
                     }
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                Err(error) if error.source.kind() == ErrorKind::WouldBlock => {
                     return ServeOutcome::NoConnection(call, listener_copy);
                 }
-                Err(error) if is_per_connection_error(&error) => {}
+                Err(error) if is_per_connection_error(&error.source) => {}
                 Err(error) => {
                     drop(listener_copy);
-                    self.fail(call, error);
+                    self.fail(call, error.source);
                     return ServeOutcome::Answered;
                 }
             }
