@@ -13,7 +13,7 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, pr
 use crate::harness::addr::{LISTEN_V4, LISTEN_V6, fresh_client_like, fresh_client_v4};
 use crate::harness::conn::{Conn, End};
 use crate::harness::lab::wait_until;
-use crate::harness::rig::exec::{MODES, ProgramRig, ServerRig, header_waiter_pid, v2};
+use crate::harness::rig::exec::{MODES, ProgramRig, ServerRig, header_waiter_pid, v1, v2};
 use crate::harness::rig::exec_notify::cpu_ticks;
 
 /// To a Unix socket with a name, other users and containers that share the network could connect.
@@ -139,6 +139,25 @@ fn header_waiter_without_a_descriptor_does_not_spin() {
     prlimit(Some(waiter), Resource::Nofile, previous_limit).expect("prlimit");
     assert_two_pieces_served(&served);
     served.process.wait_logged("no descriptor for the request");
+}
+
+/// Reads stop at the mark of urgent data, so the header does not become complete, however many bytes are behind the mark.
+#[test]
+fn urgent_byte_in_a_header_does_not_make_the_header_waiter_spin() {
+    for mode in MODES {
+        let served = ServerRig::with_mode(mode, "--accept=level --brief", &[]);
+        let waiter = header_waiter_pid(&served.process);
+        assert_two_pieces_served(&served);
+        let header = v1(fresh_client_v4());
+        let conn = served.connect_and_send(&header[..16]);
+        conn.send_urgent(header[16]);
+        conn.send(&header[17..]);
+        let before = cpu_ticks(waiter);
+        conn.assert_stays_open(Duration::from_secs(1));
+        let took = cpu_ticks(waiter) - before;
+        assert!(took < SPIN_TICKS, "{mode}: {took} ticks in a second");
+        assert_two_pieces_served(&served);
+    }
 }
 
 #[track_caller]

@@ -109,6 +109,12 @@ impl Conn {
         (&self.0).write_all(bytes).expect("send");
     }
 
+    /// Sends a byte of urgent data (MSG_OOB).
+    pub(crate) fn send_urgent(&self, byte: u8) {
+        let sent = SockRef::from(&self.0).send_out_of_band(&[byte]);
+        assert_eq!(sent.expect("send"), 1);
+    }
+
     /// Sends to a connection that may have been closed; returns whether the kernel took the bytes.
     pub(crate) fn send_if_open(&self, bytes: &[u8]) -> bool {
         (&self.0).write_all(bytes).is_ok()

@@ -80,6 +80,8 @@ struct PendingConnection {
     deadline: Instant,
     /// The low-water mark that the program has set on its listener.
     low_water: usize,
+    /// The low-water mark that is set meanwhile: the bytes to wait for.
+    awaited: usize,
     /// Whether a first byte has come.
     has_begun: bool,
 }
@@ -149,10 +151,13 @@ impl HeaderWaiter {
             return self.refuse(connection, Counter::WaiterUnavailable);
         }
         let low_water = stream::receive_low_water(&connection).unwrap_or(1);
-        let _ = stream::set_receive_low_water(&connection, 1);
+        let awaited = 1;
+        let _ = stream::set_receive_low_water(&connection, awaited);
         let id = self.new_id();
-        // Bytes that have been received already are reported at once.
-        if self.epoll.add(&connection, id, Interest::Readable).is_err() {
+        // Bytes that have been received already are reported at once. Edge-triggered: a peek leaves all bytes in the queue, and
+        // may see fewer than are there, as it stops at the mark of urgent data.
+        let added = self.epoll.add(&connection, id, Interest::ReadableEdge);
+        if added.is_err() {
             return self.refuse(connection, Counter::WaiterUnavailable);
         }
         // The time for which the kernel has deferred the connection counts, up to half of the timeout.
@@ -162,6 +167,7 @@ impl HeaderWaiter {
             listener: at,
             deadline: Instant::now() + self.header_timeout - deferred,
             low_water,
+            awaited,
             has_begun: false,
         };
         self.deadlines.insert((pending.deadline, id));
@@ -296,8 +302,12 @@ impl HeaderWaiter {
             PeekOutcome::Incomplete(len) if !is_closed => {
                 // Judged by the bytes and not by an event, which SO_RCVLOWAT can delay.
                 pending.has_begun |= len > 1;
-                // Otherwise every byte would wake the loop, even bytes that were peeked at already.
-                let _ = stream::set_receive_low_water(&pending.connection, len);
+                // Otherwise every byte would wake the loop. If so many bytes have come since the peek, this call reports them;
+                // so it is not repeated, or a header that never becomes complete would wake the loop for ever.
+                if pending.awaited != len {
+                    pending.awaited = len;
+                    let _ = stream::set_receive_low_water(&pending.connection, len);
+                }
                 None
             }
             PeekOutcome::Incomplete(_) => {
