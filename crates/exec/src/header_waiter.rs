@@ -21,6 +21,7 @@
 mod listeners;
 mod port_watch;
 pub(crate) mod request_channels;
+mod sweeper;
 mod wakeup_connection;
 mod wakeups;
 
@@ -29,7 +30,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use peername_identity::{Counter, SocketQueries as _, Table};
+use peername_identity::{Counter, Table};
 use peername_sys::Result;
 use peername_sys::event::epoll::{Epoll, Interest, Readiness};
 use peername_sys::ipc::foreign_fd::ForeignFd;
@@ -40,9 +41,9 @@ use peername_sys::throttle::Throttle;
 
 use crate::client_judge::{ClientJudge, ConnectionEnds, DeniedClient};
 use crate::header_peek::{PeekOutcome, close_with_reset, peek_again, record_refusal};
-use crate::sockets::{ProgramSocket, open_keys};
 use listeners::{Listeners, MAX_LISTENERS};
 use port_watch::PortWatch;
+use sweeper::Sweeper;
 use wakeup_connection::WakeupConnection;
 
 pub(crate) use listeners::ListenerAddr;
@@ -66,6 +67,7 @@ pub(crate) struct HeaderWaiter {
     ready: HashMap<ListenerAddr, VecDeque<ReadyConnection>>,
     listeners: Listeners,
     ports: PortWatch,
+    sweeper: Sweeper,
     wakeups: HashMap<u64, WakeupConnection>,
     /// The throttle of the line about wake-up connections that get no answer.
     unanswered_log: Throttle,
@@ -120,6 +122,7 @@ impl HeaderWaiter {
             ready: HashMap::new(),
             listeners: Listeners::new(policy.namespace, MAX_LISTENERS.min(third / 4)),
             ports: PortWatch::Waiting,
+            sweeper: Sweeper::new(table),
             wakeups: HashMap::new(),
             unanswered_log: Throttle::new(),
             buffer: vec![0; policy.max_header],
@@ -243,52 +246,20 @@ impl HeaderWaiter {
         [header, wake_again, ports].into_iter().flatten().min()
     }
 
-    /// Frees the table's slots of closed sockets.
-    ///
-    /// Only sockets of the calling thread's network namespace are checked, which must be that of the table's policy.
+    /// Frees the table's slots of closed sockets, see [`Sweeper::sweep`].
     pub(crate) fn sweep(&self) {
-        let policy = self.table.settings().policy();
-        let mut closed: Vec<_> = self
-            .table
-            .occupied_slots()
-            .filter(|slot| policy.namespace != 0 && slot.namespace == policy.namespace)
-            .collect();
-        // A list may omit a socket if another one is closed meanwhile, but two lists do not omit the same one. If the kernel
-        // can't list the sockets, nothing is freed until the next sweep.
-        for _ in 0..LISTS {
-            if closed.is_empty() {
-                break;
-            }
-            match open_keys(policy.listing) {
-                Ok(open) => closed.retain(|slot| !open.contains(&slot.key)),
-                Err(_) => closed.clear(),
-            }
-        }
-        for slot in closed {
-            self.table.remove(slot);
-        }
-        self.table.settings().schedule_sweep();
+        self.sweeper.sweep();
     }
 
-    /// Sweeps if the table has no free slot for this connection: since the last sweep connections may have been closed, and the
-    /// next one may not be due yet.
-    pub(crate) fn sweep_if_full(&self, connection: BorrowedFd<'_>) {
-        let settings = self.table.settings();
-        // Of a table that is less than a quarter full, it is unlikely that all slots of a probe window are occupied.
-        if settings.used() < self.table.slots() as u64 / 4 {
-            return;
-        }
-        let socket = ProgramSocket(connection);
-        let listing = settings.policy().listing;
-        let key = listing.key(&socket, socket.is_multipath());
-        if key.is_some_and(|key| self.table.needs_sweep_for(key)) {
-            self.sweep();
-        }
+    /// Sweeps if the table has no free slot for this connection, and has not been swept for that reason a moment ago.
+    pub(crate) fn sweep_if_full(&mut self, connection: BorrowedFd<'_>) {
+        self.sweeper.sweep_if_full(connection);
     }
 
     /// Peeks again at a pending connection, because of this event, if there is one.
     fn check_pending(&mut self, id: u64, event: Option<Readiness>) -> Option<ListenerAddr> {
-        self.sweep_if_full(self.pending.get(&id)?.connection.as_fd());
+        let connection = self.pending.get(&id)?.connection.as_fd();
+        self.sweeper.sweep_if_full(connection);
         let pending = self.pending.get_mut(&id)?;
         let outcome = peek_again(
             self.table,
@@ -404,5 +375,3 @@ impl AsFd for HeaderWaiter {
 pub(crate) const MAX_WAITING: usize = 8192;
 /// A program accepts a wake-up connection at once. If it has not after this time, the wake-up may have been lost.
 const WAKE_AGAIN_AFTER: Duration = Duration::from_millis(200);
-/// A slot is freed if its socket is missing in so many lists of the open sockets.
-const LISTS: usize = 2;
