@@ -12,7 +12,7 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, pr
 
 use crate::harness::addr::{LISTEN_V4, LISTEN_V6, fresh_client_like, fresh_client_v4};
 use crate::harness::conn::{Conn, End};
-use crate::harness::lab::wait_until;
+use crate::harness::lab::{Scratch, wait_until};
 use crate::harness::rig::exec::{MODES, ProgramRig, ServerRig, header_waiter_pid, v1, v2};
 use crate::harness::rig::exec_notify::cpu_ticks;
 
@@ -116,6 +116,33 @@ fn closed_listeners_occupy_no_descriptors() {
     }
 }
 
+/// The header waiter has descriptors to watch fewer listeners than the program has. It keeps those at which connections wait.
+#[test]
+fn slow_header_is_served_beside_many_listeners() {
+    let scratch = Scratch::new();
+    let script = scratch.write("many_listeners.py", MANY_LISTENERS);
+    for mode in MODES {
+        let (limited, server_args) = (["prlimit", "--nofile=192"], format!("-u {script}"));
+        let served = ServerRig::start(mode, &limited, "/usr/bin/python3", &server_args, &[]);
+        let open = |port: u16| {
+            let client = fresh_client_v4();
+            let listener = SocketAddr::new(LISTEN_V4.ip(), port);
+            let half = &v2(client)[..20];
+            let conn = Conn::connect_and_send(&served.lab.balancer, listener, half);
+            conn.assert_stays_open(Duration::from_millis(20));
+            (conn, client)
+        };
+        let assert_served = |(conn, client): (Conn, SocketAddr)| {
+            conn.send(&v2(client)[20..]);
+            let (answer, _) = conn.recv_to_end();
+            assert_eq!(String::from_utf8_lossy(&answer), client.to_string());
+        };
+        let first = open(9000);
+        (9001..9040).for_each(|port| assert_served(open(port)));
+        assert_served(first);
+    }
+}
+
 /// Without a descriptor for a request, the connection is refused, with the reason; once there is one, requests are served.
 #[test]
 fn header_waiter_without_a_descriptor_does_not_spin() {
@@ -191,6 +218,9 @@ const SHORT_LISTENERS: &[&str] = &[
     "-uc",
     include_str!("header_waiter/short_listeners.py"),
 ];
+
+/// Listens at 41 ports, and tells each client its address.
+const MANY_LISTENERS: &str = include_str!("header_waiter/many_listeners.py");
 
 /// CPU time in a second, in hundredths. A loop that spins takes a hundred, or what a busy machine leaves to it.
 const SPIN_TICKS: u64 = 10;

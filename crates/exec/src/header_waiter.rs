@@ -41,7 +41,7 @@ use peername_sys::throttle::Throttle;
 
 use crate::client_judge::{ClientJudge, ConnectionEnds, DeniedClient};
 use crate::header_peek::{PeekOutcome, close_with_reset, peek_again, record_refusal};
-use listeners::{Listeners, MAX_LISTENERS};
+use listeners::Listeners;
 use port_watch::PortWatch;
 use sweeper::Sweeper;
 use wakeup_connection::WakeupConnection;
@@ -107,7 +107,7 @@ impl HeaderWaiter {
     ) -> Result<Self> {
         let policy = table.settings().policy();
         // A third for the connections, a third for their wake-up connections, and the last third for handoffs, a quarter of
-        // which is for listeners.
+        // which is for listeners and another quarter for the threads of the program ([`peername_sys::seccomp::ThreadCache`]).
         let third = usize::try_from(max_open_files() / 3).unwrap_or(usize::MAX);
         Ok(Self {
             table,
@@ -120,7 +120,8 @@ impl HeaderWaiter {
             deadlines: BTreeSet::new(),
             unchecked: Vec::new(),
             ready: HashMap::new(),
-            listeners: Listeners::new(policy.namespace, MAX_LISTENERS.min(third / 4)),
+            // Each connection may have a listener of its own.
+            listeners: Listeners::new(policy.namespace, MAX_WAITING.min(third / 4)),
             ports: PortWatch::Waiting,
             sweeper: Sweeper::new(table),
             wakeups: HashMap::new(),
@@ -137,7 +138,14 @@ impl HeaderWaiter {
     /// Adds a listener of the program, which may have ready connections of an earlier one at its address.
     pub(crate) fn note_listener(&mut self, socket: impl AsFd, at: ListenerAddr) {
         // If there is no descriptor to watch the listener, those connections are refused.
-        let _ = self.listeners.add(socket, at);
+        let _ = self.watch_listener(socket, at);
+    }
+
+    fn watch_listener(&mut self, socket: impl AsFd, at: ListenerAddr) -> Result<()> {
+        self.listeners.add(socket, at, || {
+            let pending = self.pending.values().map(|pending| pending.listener);
+            pending.chain(self.ready.keys().copied()).collect()
+        })
     }
 
     /// Disables the warning that the program listens on none of the ports.
@@ -150,7 +158,7 @@ impl HeaderWaiter {
     pub(crate) fn park(&mut self, connection: ForeignFd, listener: &ForeignListener) {
         let (pending, ready) = self.counts();
         let at = ListenerAddr::from(listener);
-        if pending + ready >= self.capacity || self.listeners.add(listener, at).is_err() {
+        if pending + ready >= self.capacity || self.watch_listener(listener, at).is_err() {
             return self.refuse(connection, Counter::WaiterUnavailable);
         }
         let low_water = stream::receive_low_water(&connection).unwrap_or(1);

@@ -3,16 +3,16 @@
 //! No descriptor of a listener is kept, because the program must be able to free its port. Instead an epoll(7) instance
 //! watches each listener, which does not keep the listener open, and from which the kernel removes a closed one.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-use peername_sys::Result;
 use peername_sys::event::epoll::{Epoll, Interest};
 use peername_sys::tcp::foreign_listener::ForeignListener;
 use peername_sys::tcp::socket_info;
+use peername_sys::{Errno, NameCall, Result};
 
 /// The address of a listener, with the network namespace: each namespace can have a listener at the same address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -39,8 +39,8 @@ pub(super) struct Listeners {
     by_inode: HashMap<u64, WatchedListener>,
     /// The network namespace of wake-up connections (SO_NETNS_COOKIE; 0 if unknown).
     namespace: u64,
-    /// The maximum number of listeners. When it is reached, all are removed: those that are still used are added again with the
-    /// next connection.
+    /// The maximum number of listeners. When it is reached, those at which no connection waits are removed: they are added
+    /// again with their next connection.
     capacity: usize,
     /// The number of listeners at which the closed ones are removed next.
     prune_at: usize,
@@ -55,6 +55,7 @@ struct WatchedListener {
 impl Listeners {
     /// Creates an empty set of at most `capacity` listeners, each of which takes a descriptor.
     pub(super) fn new(namespace: u64, capacity: usize) -> Self {
+        let capacity = capacity.max(1);
         Self {
             by_inode: HashMap::new(),
             namespace,
@@ -63,19 +64,29 @@ impl Listeners {
         }
     }
 
-    /// Adds a listener at this address, if it is not watched already.
+    /// Adds a listener at this address, if it is not watched already. `waited_for` returns the addresses at which connections
+    /// wait.
     ///
     /// # Errors
     ///
-    /// EMFILE, ENFILE or ENOMEM: there is no descriptor, or no memory, to watch the listener.
-    pub(super) fn add(&mut self, socket: impl AsFd, at: ListenerAddr) -> Result<()> {
+    /// EMFILE, ENFILE or ENOMEM: there is no descriptor, or no memory, to watch the listener. EMFILE also if connections wait at
+    /// as many listeners as can be watched.
+    pub(super) fn add(
+        &mut self,
+        socket: impl AsFd,
+        at: ListenerAddr,
+        waited_for: impl FnOnce() -> HashSet<ListenerAddr>,
+    ) -> Result<()> {
         let inode = socket_info::inode(&socket)?;
         let known = self.by_inode.get(&inode);
         if known.is_some_and(|known| known.at == at && known.is_open()) {
             return Ok(());
         }
         if self.by_inode.len() >= self.prune_at {
-            self.prune();
+            self.prune(waited_for);
+        }
+        if self.by_inode.len() >= self.capacity {
+            return Err(Errno::MFILE).call("epoll_create1(2), for a listener");
         }
         let epoll = Epoll::new()?;
         epoll.add(&socket, 0, Interest::Readable)?;
@@ -83,11 +94,14 @@ impl Listeners {
         Ok(())
     }
 
-    /// Removes the closed listeners, or all if too many are left. The next time is when the number of the rest has doubled.
-    fn prune(&mut self) {
+    /// Removes the closed listeners, and if too many are left those at which no connection waits. The next time is when the
+    /// number of the rest has doubled.
+    fn prune(&mut self, waited_for: impl FnOnce() -> HashSet<ListenerAddr>) {
         self.by_inode.retain(|_, listener| listener.is_open());
         if self.by_inode.len() >= self.capacity {
-            self.by_inode.clear();
+            let waited_for = waited_for();
+            self.by_inode
+                .retain(|_, listener| waited_for.contains(&listener.at));
         }
         let next = (self.by_inode.len() * 2).max(MIN_PRUNED);
         self.prune_at = next.min(self.capacity);
@@ -119,7 +133,41 @@ impl WatchedListener {
     }
 }
 
-/// The maximum capacity.
-pub(super) const MAX_LISTENERS: usize = 1024;
 /// Fewer listeners than this are not examined: that would cost more than keeping the closed ones.
 const MIN_PRUNED: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn listener_is_watched_while_connections_wait_at_it() {
+        let mut listeners = Listeners::new(0, 2);
+        let [first, second, third] = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let one_waits = || HashSet::from([addr_of(&first)]);
+        for listener in [&first, &second, &third] {
+            let added = listeners.add(listener, addr_of(listener), one_waits);
+            added.unwrap();
+        }
+        let watched = |listeners: &Listeners| {
+            [&first, &second, &third].map(|listener| listeners.has_listener_at(addr_of(listener)))
+        };
+        assert_eq!(watched(&listeners), [true, false, true]);
+        let both_wait = || HashSet::from([addr_of(&first), addr_of(&third)]);
+        let added = listeners.add(&second, addr_of(&second), both_wait);
+        assert_eq!(
+            added.unwrap_err().errno(),
+            Some(Errno::MFILE.raw_os_error())
+        );
+        assert_eq!(watched(&listeners), [true, false, true]);
+    }
+
+    fn addr_of(listener: &TcpListener) -> ListenerAddr {
+        ListenerAddr {
+            addr: listener.local_addr().unwrap(),
+            namespace: 0,
+        }
+    }
+}
