@@ -2,4 +2,5 @@
 //! them and the supervisor are contained.
 
 mod faults;
+mod flood;
 mod programs;

@@ -107,7 +107,7 @@ impl HeaderWaiter {
     ) -> Result<Self> {
         let policy = table.settings().policy();
         // A third for the connections, a third for their wake-up connections, and the last third for handoffs, a quarter of
-        // which is for listeners and another quarter for the threads of the program ([`peername_sys::seccomp::ThreadCache`]).
+        // which is for listeners and another quarter for the threads of the program (`ThreadCache`).
         let third = usize::try_from(max_open_files() / 3).unwrap_or(usize::MAX);
         Ok(Self {
             table,

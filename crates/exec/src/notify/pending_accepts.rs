@@ -1,8 +1,9 @@
-//! Pending calls of accept(2): those that wait for a connection.
+//! Pending calls of accept(2): those that wait for a connection, or for their turn.
 
 use std::collections::BTreeMap;
 use std::os::fd::RawFd;
 use std::rc::Rc;
+use std::time::Instant;
 
 use peername_sys::SyscallError;
 use peername_sys::event::epoll::{Epoll, Interest};
@@ -28,6 +29,8 @@ pub(super) struct AcceptCall {
     /// The requested flags of the new socket.
     pub(super) nonblocking: bool,
     pub(super) close_on_exec: bool,
+    /// When the call fails with EAGAIN if there is no connection; `None` if never, or if it has not begun to wait.
+    pub(super) deadline: Option<Instant>,
     /// The call's slot in the record of in-flight calls.
     pub(super) slot: InflightSlot,
 }
@@ -99,6 +102,12 @@ impl PendingAccepts {
             .filter(|(_, pending)| predicate(&pending.call))
             .map(|(&serial, _)| serial)
             .collect()
+    }
+
+    /// When the first call fails if there is no connection for it.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        let deadlines = self.all.values().map(|pending| pending.call.deadline);
+        deadlines.flatten().min()
     }
 
     pub(super) fn len(&self) -> usize {

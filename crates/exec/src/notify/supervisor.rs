@@ -47,6 +47,8 @@ pub(super) struct Supervisor {
     /// For a container: readable once the agent has ended, or asks this process to end.
     stop: Option<OwnedFd>,
     pending: PendingAccepts,
+    /// How many more connections may be refused or parked in this round of the event loop: then other calls have their turn.
+    refusals_left: usize,
     threads: ThreadCache,
     listeners: ListenerCache,
     refusals: RefusalLog,
@@ -65,8 +67,16 @@ pub(super) struct Supervisor {
 enum ServeOutcome {
     /// The call was answered, or is over.
     Answered,
-    /// There is no connection for the call at this listener.
-    NoConnection(AcceptCall, ForeignListener),
+    /// The call was not answered.
+    Unserved(UnservedCall),
+}
+
+/// A call of accept(2) that gets no connection now.
+struct UnservedCall {
+    call: AcceptCall,
+    listener_copy: ForeignListener,
+    /// Whether the listener has no connection. Otherwise other calls have their turn first.
+    is_backlog_empty: bool,
 }
 
 impl Supervisor {
@@ -125,6 +135,7 @@ impl Supervisor {
             admin: None,
             stop: None,
             pending: PendingAccepts::default(),
+            refusals_left: MAX_REFUSALS,
             threads: ThreadCache::new(max_open_files()),
             listeners: ListenerCache::default(),
             refusals: RefusalLog::new(),
@@ -150,6 +161,7 @@ impl Supervisor {
         loop {
             self.store_gauges();
             self.epoll.wait(self.wait_limit(), &mut events)?;
+            self.refusals_left = MAX_REFUSALS;
             for event in events.drain(..) {
                 match EpollToken::from(event.token) {
                     EpollToken::Calls if event.readable => self.answer_next(),
@@ -184,6 +196,9 @@ impl Supervisor {
                 monitor.retry(&self.supervised, &self.epoll);
             }
         }
+        for serial in self.pending.find(|call| is_due(call.deadline)) {
+            self.retry_pending(serial);
+        }
         if is_due(self.channels_deadline()) {
             self.serve_channels();
         }
@@ -202,6 +217,7 @@ impl Supervisor {
         let deadlines = [
             self.waiter.next_deadline(),
             self.channels_deadline(),
+            self.pending.next_deadline(),
             self.refusals.next_deadline(self.table.settings()),
         ];
         let until_deadline = deadlines.into_iter().flatten().min().map(|deadline| {
@@ -295,6 +311,7 @@ impl Supervisor {
                         peer,
                         nonblocking,
                         close_on_exec,
+                        deadline: None,
                         slot,
                     };
                     return self.accept(call, listener_copy);
@@ -350,4 +367,6 @@ fn is_due(deadline: Option<Instant>) -> bool {
 /// The interval of the check for calls that a signal has interrupted (their threads may make no other call), and of the
 /// attempts to start a missing monitor.
 const STALE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// A refusal takes some 20 microseconds, so the calls of other listeners wait for a millisecond or two.
+const MAX_REFUSALS: usize = 64;
 const TIMER_SLACK: Duration = Duration::from_micros(100);

@@ -7,25 +7,31 @@ use peername_sys::Errno;
 use peername_sys::ipc::foreign_fd::ForeignFd;
 use peername_sys::tcp::foreign_listener::ForeignListener;
 
-use super::{ServeOutcome, Supervisor};
+use super::{ServeOutcome, Supervisor, UnservedCall, is_due};
 use crate::header_waiter::ListenerAddr;
 use crate::notify::pending_accepts::AcceptCall;
 
 impl Supervisor {
     pub(super) fn accept(&mut self, call: AcceptCall, listener_copy: ForeignListener) {
-        let ServeOutcome::NoConnection(call, listener_copy) = self.serve(call, listener_copy)
-        else {
-            return;
-        };
-        if listener_copy.nonblocking {
-            drop(listener_copy);
-            self.fail(call, Errno::AGAIN);
-        } else {
-            self.wait_for_connection(call, listener_copy);
+        if let ServeOutcome::Unserved(mut unserved) = self.serve(call, listener_copy) {
+            let is_nonblocking = unserved.listener_copy.nonblocking;
+            unserved.call.deadline = is_nonblocking.then(Instant::now);
+            self.keep(unserved);
         }
     }
 
-    fn wait_for_connection(&mut self, call: AcceptCall, listener_copy: ForeignListener) {
+    /// Keeps a call until there is a connection for it, or fails it if it may wait no longer. A call that has refused its share of
+    /// connections is kept in either case: there may be one for it behind them, of which the program would not be told again.
+    fn keep(&mut self, unserved: UnservedCall) {
+        let UnservedCall {
+            call,
+            listener_copy,
+            is_backlog_empty,
+        } = unserved;
+        if is_backlog_empty && is_due(call.deadline) {
+            drop(listener_copy);
+            return self.fail(call, Errno::AGAIN);
+        }
         let inserted = self
             .pending
             .insert(&self.epoll, &mut self.threads, call, listener_copy);
@@ -43,7 +49,7 @@ impl Supervisor {
         }
     }
 
-    /// Serves a pending call again: its listener is ready, or broken, or there is a connection for it.
+    /// Serves a pending call again: its listener is ready, or broken, or there is a connection for it, or its deadline has passed.
     pub(super) fn retry_pending(&mut self, serial: u64) {
         let Some(call) = self.pending.remove(&self.epoll, serial) else {
             return;
@@ -52,8 +58,8 @@ impl Supervisor {
             Ok(listener_copy) => listener_copy,
             Err(error) => return self.fail(call, error),
         };
-        if let ServeOutcome::NoConnection(call, listener_copy) = self.serve(call, listener_copy) {
-            self.wait_for_connection(call, listener_copy);
+        if let ServeOutcome::Unserved(unserved) = self.serve(call, listener_copy) {
+            self.keep(unserved);
         }
     }
 

@@ -14,12 +14,13 @@ use peername_sys::tcp::{socket_info, stream};
 use peername_sys::{Errno, NameCall, SyscallError, is_per_connection_error};
 
 use super::names::lookup_identity;
-use super::{ServeOutcome, Supervisor};
+use super::{ServeOutcome, Supervisor, UnservedCall};
 use crate::header_peek::{ConnectionOrigin, PeekOutcome, close_with_reset, peek_accepted};
 use crate::notify::pending_accepts::AcceptCall;
 
 impl Supervisor {
-    /// Answers the call with a connection, if there is one: a ready one, or the next accepted one with a complete header.
+    /// Answers the call with a connection, if there is one: a ready one, or the next accepted one with a complete header. Stops
+    /// when too many have been refused in this round of the event loop.
     ///
     /// `listener_copy` is closed before the call is answered: with the answer the program continues, and may close its
     /// listener and bind the address again.
@@ -44,7 +45,11 @@ impl Supervisor {
                     }
                 }
                 Err(error) if error.source.kind() == ErrorKind::WouldBlock => {
-                    return ServeOutcome::NoConnection(call, listener_copy);
+                    return ServeOutcome::Unserved(UnservedCall {
+                        call,
+                        listener_copy,
+                        is_backlog_empty: true,
+                    });
                 }
                 Err(error) if is_per_connection_error(&error.source) => {}
                 Err(error) => {
@@ -53,6 +58,14 @@ impl Supervisor {
                     return ServeOutcome::Answered;
                 }
             }
+            if self.refusals_left == 0 {
+                return ServeOutcome::Unserved(UnservedCall {
+                    call,
+                    listener_copy,
+                    is_backlog_empty: false,
+                });
+            }
+            self.refusals_left -= 1;
         }
     }
 
