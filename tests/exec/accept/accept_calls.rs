@@ -99,5 +99,20 @@ fn so_peername_returns_the_client() {
     assert_eq!(String::from_utf8_lossy(&shown), expected);
 }
 
+/// As without peername, SO_RCVTIMEO of the listener limits the wait in accept(2).
+#[test]
+fn accept_waits_no_longer_than_the_receive_timeout() {
+    for mode in MODES {
+        let program = ProgramRig::with_mode(mode, &[], &["/usr/bin/python3", "-uc", TIMING_OUT]);
+        program.process.wait_printed("EAGAIN after 1 s");
+        let client = fresh_client_v4();
+        let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, &v2(client));
+        let (shown, _) = conn.recv_to_end();
+        assert_eq!(String::from_utf8_lossy(&shown), client.to_string());
+    }
+}
+
 /// Reads SO_PEERNAME also into a buffer that is larger than the address, which the kernel refuses.
 const BY_OPTION: &str = include_str!("accept_calls/by_option.py");
+/// Accepts with a receive timeout of a second, and prints how long each accept(2) took that failed.
+const TIMING_OUT: &str = include_str!("accept_calls/timing_out.py");

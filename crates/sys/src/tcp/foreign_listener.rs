@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use rustix::fs::{OFlags, fcntl_getfl};
-use rustix::net::{SocketFlags, acceptfrom_with};
+use rustix::net::{SocketFlags, acceptfrom_with, sockopt};
 use socket2::{SockRef, Type};
 
 use crate::Errno;
@@ -79,6 +79,14 @@ impl ForeignListener {
             error => io::Error::from(error),
         })?;
         Ok((socket.into(), peer.and_then(|peer| peer.try_into().ok())))
+    }
+
+    /// How long accept(2) waits for a connection, if the listener is a blocking one (SO_RCVTIMEO, socket(7)); `None` without a
+    /// limit.
+    pub fn accept_timeout(&self) -> Option<Duration> {
+        sockopt::socket_timeout(self, sockopt::Timeout::Recv)
+            .ok()
+            .flatten()
     }
 
     /// Defers connections until they have sent something, or for a second (TCP_DEFER_ACCEPT, tcp(7)).

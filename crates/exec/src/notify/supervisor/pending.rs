@@ -1,7 +1,7 @@
 //! Pending calls of accept(2): how they are kept, served again, and dropped.
 
 use std::io;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use peername_sys::Errno;
 use peername_sys::ipc::foreign_fd::ForeignFd;
@@ -14,8 +14,7 @@ use crate::notify::pending_accepts::AcceptCall;
 impl Supervisor {
     pub(super) fn accept(&mut self, call: AcceptCall, listener_copy: ForeignListener) {
         if let ServeOutcome::Unserved(mut unserved) = self.serve(call, listener_copy) {
-            let is_nonblocking = unserved.listener_copy.nonblocking;
-            unserved.call.deadline = is_nonblocking.then(Instant::now);
+            unserved.call.deadline = deadline_at(&unserved.listener_copy);
             self.keep(unserved);
         }
     }
@@ -106,4 +105,14 @@ impl Supervisor {
         self.supervised.calls.fail(call.id, &error.into());
         self.supervised.inflight.remove(&call.slot);
     }
+}
+
+/// The deadline of a call that begins to wait now at this listener; `None` if it waits for ever.
+fn deadline_at(listener: &ForeignListener) -> Option<Instant> {
+    let limit = if listener.nonblocking {
+        Some(Duration::ZERO)
+    } else {
+        listener.accept_timeout()
+    };
+    limit.and_then(|limit| Instant::now().checked_add(limit))
 }
