@@ -21,6 +21,7 @@ use crate::harness::rig::exec::{
     Libc, MODES, ProgramRig, ServerRig, built_library, compiled_server, exec_args,
     header_waiter_pid, v2,
 };
+use crate::harness::rig::exec_notify::NotifyRig;
 
 /// Exit code, arguments and environment are the program's own.
 #[test]
@@ -241,6 +242,29 @@ fn accept_without_a_monitor_fails_alone() {
     served.assert_sees(&conn, client);
 }
 
+/// The supervisor has a descriptor for the listener, and none to wait for it.
+#[test]
+fn accept_fails_with_the_error_of_the_supervisor() {
+    let exec = NotifyRig::start(&[], REPEATING);
+    let supervisor = exec.supervisor_pid();
+    let limit = || limit_free_descriptors(supervisor, &open_descriptors(supervisor), 0);
+    let previous_limit = limit();
+    wait_until("an error of accept(2)", || {
+        // The signal ends the call that waits, and frees the descriptor that it waits with.
+        limit();
+        exec.process.signal(Signal::USR1);
+        thread::sleep(Duration::from_millis(20));
+        exec.process.log().contains("accept: ")
+    });
+    prlimit(Some(supervisor), Resource::Nofile, previous_limit).expect("prlimit(2)");
+    let client = fresh_client_v4();
+    let (shown, _) = exec.connect_and_send(&v2(client)).recv_to_end();
+    assert_eq!(String::from_utf8_lossy(&shown), client.to_string());
+    let log = exec.process.log();
+    let mut errors = log.lines().filter(|line| line.starts_with("accept: "));
+    assert!(errors.all(|line| line == "accept: EMFILE"), "{log}");
+}
+
 fn open_descriptors(process: Pid) -> BTreeSet<u64> {
     fs::read_dir(format!("/proc/{}/fd", process.as_raw_pid()))
         .expect("a process")
@@ -258,3 +282,10 @@ fn limit_free_descriptors(process: Pid, open: &BTreeSet<u64>, free: usize) -> Rl
     };
     prlimit(Some(process), Resource::Nofile, limit).expect("prlimit(2)")
 }
+
+/// Repeats accept(2) after each signal and each error.
+const REPEATING: &[&str] = &[
+    "/usr/bin/python3",
+    "-uc",
+    include_str!("faults/repeating.py"),
+];

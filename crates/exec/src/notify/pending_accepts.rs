@@ -43,6 +43,13 @@ pub(super) struct PendingAccepts {
     last_serial: u64,
 }
 
+/// A call that can't wait for its listener, and why.
+#[derive(Debug)]
+pub(super) struct UnwatchedCall {
+    pub(super) call: AcceptCall,
+    pub(super) error: SyscallError,
+}
+
 #[derive(Debug)]
 struct PendingAccept {
     call: AcceptCall,
@@ -57,14 +64,14 @@ impl PendingAccepts {
     ///
     /// # Errors
     ///
-    /// The call, if the registration fails (epoll_create1(2), epoll_ctl(2)).
+    /// The registration has failed: EMFILE or ENFILE of epoll_create1(2), ENOMEM or ENOSPC of epoll_ctl(2).
     pub(super) fn insert(
         &mut self,
         epoll: &Epoll,
         threads: &mut ThreadCache,
         call: AcceptCall,
         listener_copy: ForeignListener,
-    ) -> Result<(), Box<AcceptCall>> {
+    ) -> Result<(), Box<UnwatchedCall>> {
         self.last_serial += 1;
         let serial = self.last_serial;
         let watched = threads.with_room(|| watch(epoll, serial, &call, &listener_copy));
@@ -74,7 +81,7 @@ impl PendingAccepts {
                 self.all.insert(serial, PendingAccept { call, watch });
                 Ok(())
             }
-            Err(_) => Err(Box::new(call)),
+            Err(error) => Err(Box::new(UnwatchedCall { call, error })),
         }
     }
 

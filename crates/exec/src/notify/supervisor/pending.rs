@@ -9,7 +9,7 @@ use peername_sys::tcp::foreign_listener::ForeignListener;
 
 use super::{ServeOutcome, Supervisor, UnservedCall, is_due};
 use crate::header_waiter::ListenerAddr;
-use crate::notify::pending_accepts::AcceptCall;
+use crate::notify::pending_accepts::{AcceptCall, UnwatchedCall};
 
 impl Supervisor {
     pub(super) fn accept(&mut self, call: AcceptCall, listener_copy: ForeignListener) {
@@ -34,8 +34,9 @@ impl Supervisor {
         let inserted = self
             .pending
             .insert(&self.epoll, &mut self.threads, call, listener_copy);
-        if let Err(call) = inserted {
-            self.fail(*call, Errno::NOMEM);
+        if let Err(unwatched) = inserted {
+            let UnwatchedCall { call, error } = *unwatched;
+            self.fail(call, error.source);
         }
     }
 
