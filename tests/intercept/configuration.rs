@@ -110,6 +110,19 @@ fn intercept_reloads_under_load_and_loses_no_request() {
     assert_eq!(log.lines().count(), 2 * served);
 }
 
+/// The reason is also shown by the admin endpoint, which asks for no password.
+#[test]
+fn refused_reload_does_not_log_a_password() {
+    let rig = start_with_file("-v");
+    rig.proxy.wait_started();
+    let wrong = config(
+        &rig,
+        "upstream-proxy = \"https://user:s3cr3t@a.test:3128\"\n",
+    );
+    reload(&rig, &wrong, "https://***@a.test:3128");
+    assert!(!rig.proxy.log().contains("s3cr3t"));
+}
+
 /// Rules, timeouts and lists are those of the new file; what needs a restart is refused by its key.
 #[test]
 fn intercept_reload_changes_rules_and_refuses_the_rest() {

@@ -21,6 +21,7 @@ use std::process::ExitCode;
 
 use clap::error::{ContextKind, ErrorKind};
 use peername_daemon::options::Given;
+use peername_daemon::usage::secrets::mask_words;
 
 use crate::separator;
 
@@ -29,6 +30,7 @@ pub(crate) fn explain(argv: &[OsString], error: &clap::Error) -> Option<String> 
     let [_, name, words @ ..] = argv else {
         return None;
     };
+    let words = &mask_words(words);
     match (name.to_str()?, error.kind()) {
         ("jail", _) | ("intercept", ErrorKind::ValueValidation) => {
             intercept::jail::explain_mistake(words, error)

@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, Command, CommandFactory, FromArgMatches};
 use peername_daemon::options::heading::{LOG, OPERATION, TUNING};
+use peername_daemon::usage::secrets::mask_error;
 
 use crate::Args;
 
@@ -13,12 +14,12 @@ use crate::Args;
 ///
 /// # Errors
 ///
-/// Wrong usage, and help that is requested.
+/// Wrong usage, without the secrets of values, and help that is requested.
 pub(crate) fn parse(argv: &[OsString]) -> Result<Args, clap::Error> {
     let mut command = command_line();
     let mut matches = command
         .try_get_matches_from_mut(argv)
-        .map_err(|error| with_tips(error, &command, argv))?;
+        .map_err(|error| mask_error(with_tips(error, &command, argv)))?;
     Args::from_arg_matches_mut(&mut matches)
         .map_err(|error| error.format(&mut named_command(&command, argv).clone()))
 }
@@ -216,6 +217,8 @@ const TEMPLATE: &str = "\
 mod tests {
     use std::collections::BTreeSet;
 
+    use peername_daemon::usage::secrets::mask_value;
+
     use super::*;
 
     /// Calls `check` with each command that is shown, and with its name, such as `peername routes add`.
@@ -240,6 +243,24 @@ mod tests {
         command
             .get_arguments()
             .filter(|arg| !arg.is_hide_set() && !arg.is_positional())
+    }
+
+    #[test]
+    fn errors_quote_no_secret_of_an_option() {
+        check_all(|command, path| {
+            for option in options(command).filter(|option| may_have_secret(option)) {
+                let name = format!("--{}", option.get_long().unwrap_or_default());
+                let shown = mask_value(&name, "user:s3cr3t@a.test");
+                assert!(!shown.contains("s3cr3t"), "{path} {name}: {shown}");
+            }
+        });
+    }
+
+    fn may_have_secret(option: &Arg) -> bool {
+        let names = option.get_value_names().unwrap_or_default();
+        names
+            .iter()
+            .any(|name| ["URL", "HOST=HEADER@FILE"].contains(&name.as_str()))
     }
 
     #[test]

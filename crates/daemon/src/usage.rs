@@ -2,6 +2,7 @@
 //! printed.
 
 pub mod error_text;
+pub mod secrets;
 
 /// The user must change the command line or the file; exit code 2. A line for each error.
 #[derive(Debug, thiserror::Error)]

@@ -99,6 +99,39 @@ fn misplaced_key_is_reported_with_the_table_that_it_belongs_in() {
     }
 }
 
+/// As on the command line, for every command that reads the file.
+#[test]
+fn secrets_of_wrong_values_are_not_printed() {
+    let scratch = Scratch::new();
+    let text_of = |keys: &str| format!("[intercept]\nlisten = \"127.0.0.1:8080\"\n{keys}\n");
+    for (keys, report) in [
+        (
+            "upstream-proxy = \"https://user:s3cr3t@a.test:3128\"",
+            "line 3, upstream-proxy: \"https://***@a.test:3128\": use http://HOST:PORT or ",
+        ),
+        (
+            "check = [\"user:s3cr3t@a.test:1\"]",
+            "line 3, check: \"***@a.test:1\": not a URL; write ",
+        ),
+        (
+            "inject = \"a.test=Authorization: Bearer s3cr3t\"",
+            "line 3, inject: \"a.test=…\": use HOST=HEADER@FILE, ",
+        ),
+    ] {
+        let path = scratch.write("intercept.toml", &text_of(keys));
+        for (args, code) in [
+            (["config", "check", &path], 3),
+            (["intercept", "--config", &path], 2),
+        ] {
+            let output = run(&args);
+            let printed = text(&output);
+            assert_eq!(output.status.code(), Some(code), "{printed}");
+            assert_contains(&printed, &[report]);
+            assert!(!printed.contains("s3cr3t"), "{printed}");
+        }
+    }
+}
+
 /// A reload refuses a change of these keys, which `config check` can't compare with a running process.
 #[test]
 fn config_check_names_keys_that_a_reload_does_not_change() {

@@ -4,6 +4,8 @@ use std::error::Error as _;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
+use crate::usage::secrets::mask_error;
+
 /// Whether the error is about a value, not about options that need or exclude each other.
 pub(super) fn is_about_value(error: &clap::Error) -> bool {
     !matches!(
@@ -12,8 +14,9 @@ pub(super) fn is_about_value(error: &clap::Error) -> bool {
     )
 }
 
-/// What is wrong, in one line.
-pub(super) fn reason(error: &clap::Error) -> String {
+/// What is wrong, in one line, without the secret of a value.
+pub(super) fn reason(error: clap::Error) -> String {
+    let error = mask_error(error);
     let value = match error.get(ContextKind::InvalidValue) {
         Some(ContextValue::String(value)) => value.as_str(),
         _ => "",

@@ -221,7 +221,7 @@ impl<'t> Tables<'t> {
             .collect();
         let given = Given::parse(words).unwrap_or_else(|error| {
             // An error that no value and no pair of options has by itself.
-            self.refuse(at, reason(&error));
+            self.refuse(at, reason(error));
             Given::default()
         });
         ReadTable {
@@ -348,7 +348,7 @@ fn read_value(
         let word = word(Some(resolve_relative_path(file, arg, text)));
         let parsed = command.clone().try_get_matches_from([&word.text]);
         match parsed.err().filter(is_about_value) {
-            Some(error) => mistakes.push(mistake(at, reason(&error))),
+            Some(error) => mistakes.push(mistake(at, reason(error))),
             None => words.push(word),
         }
     }

@@ -7,11 +7,9 @@ use http::HeaderName;
 /// Why the configuration of a check service is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// Not a URL.
-    #[error("{url:?} is not a URL; write {forms}")]
+    /// Not a URL. The text is not quoted: it may have a password.
+    #[error("not a URL; write {forms}")]
     NotAUrl {
-        /// The text.
-        url: String,
         /// The forms of the known protocols.
         forms: String,
     },
