@@ -119,6 +119,30 @@ fn files_open_to_others_are_refused_with_the_remedy() {
     assert_contains(&printed, &["chown 0"]);
 }
 
+/// chmod(1) of such a directory would break the programs that use it.
+#[test]
+fn shared_directory_is_refused_with_another_one() {
+    let rig = CaRig::new(&[]);
+    let shared = rig.scratch.path_text("shared");
+    fs::create_dir(&shared).expect("a directory");
+    for mode in [0o1777, 0o777] {
+        fs::set_permissions(&shared, Permissions::from_mode(mode)).expect("chmod");
+        for command in [&["ca", "show"][..], &["ca", "init"], &["intercept"]] {
+            let args = [command, &["--ca", &shared]].concat();
+            let printed = Peername::run_failing(&rig.host, &args, 1);
+            let advice = format!(
+                "--ca {shared}: a directory that others may write; name one of your own: --ca {shared}/ca"
+            );
+            assert_contains(&printed, &[&advice]);
+            assert!(!printed.contains("chmod"), "{printed}");
+        }
+    }
+    rig.shell_succeeds("cp $CA/authority.pem $DIR/shared");
+    let args = ["ca", "show", "--ca", &shared];
+    let printed = Peername::run_failing(&rig.host, &args, 1);
+    assert_contains(&printed, &["chmod go-w"]);
+}
+
 /// As Kubernetes mounts a Secret for a user: root's file, readable by a group of that user.
 #[test]
 fn roots_key_may_be_readable_by_its_group() {

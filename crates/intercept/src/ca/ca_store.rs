@@ -37,13 +37,16 @@ impl<'a> CaStore<'a> {
         };
         check_owner(dir, &metadata)?;
         let mode = metadata.mode() & PERMISSIONS;
-        if mode & 0o022 != 0 {
-            return Err(CaError::WritableByOthers {
-                path: dir.to_owned(),
-                mode,
-            });
+        if mode & 0o022 == 0 {
+            return Ok(store);
         }
-        Ok(store)
+        let path = dir.to_owned();
+        let is_of_the_host = metadata.uid() == 0 && !store.path().exists();
+        Err(if mode & STICKY != 0 || is_of_the_host {
+            CaError::Shared { path }
+        } else {
+            CaError::WritableByOthers { path, mode }
+        })
     }
 
     /// Opens the directory, and creates it and its parents if they are missing.
@@ -216,6 +219,8 @@ fn failed(call: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CaError 
     move |source| CaError::Io { call, path, source }
 }
 
+/// The bit of directories in which each user may make files: /tmp (S_ISVTX).
+const STICKY: u32 = 0o1000;
 /// The bits of a file's mode without its type.
 const PERMISSIONS: u32 = 0o7777;
 /// Bytes that are read of a file.

@@ -74,6 +74,16 @@ pub enum CaError {
         /// Its permissions.
         mode: u32,
     },
+    /// Others may write a directory that is not for an authority alone, and has to stay as it is: /tmp.
+    #[error(
+        "--ca {}: a directory that others may write; name one of your own: --ca {}",
+        quote(path),
+        quote(&path.join("ca"))
+    )]
+    Shared {
+        /// The directory.
+        path: PathBuf,
+    },
     /// Another user can replace the authority.
     #[error(
         "{path} belongs to user {owner}, who can replace it: run `chown {us} {}`, or as that user",
@@ -113,6 +123,7 @@ impl CaError {
             | Self::Absent { .. }
             | Self::ReadableByOthers { .. }
             | Self::WritableByOthers { .. }
+            | Self::Shared { .. }
             | Self::OwnedByAnother { .. } => true,
             Self::Unusable { defect, .. } => matches!(
                 defect,
