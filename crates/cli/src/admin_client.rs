@@ -1,6 +1,7 @@
 //! A client of the admin endpoint.
 
 use std::io::{self, ErrorKind};
+use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use bytes::Bytes;
@@ -13,6 +14,7 @@ use peername_observe::admin::AdminAddr;
 use peername_observe::escape::escape_into;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::time::timeout;
 
 /// Requests to one admin endpoint. Each has a connection of its own.
 #[derive(Clone, Debug)]
@@ -33,12 +35,18 @@ impl AdminClient {
     ///
     /// # Errors
     ///
-    /// The endpoint can't be reached, or the status is not 200; with its reason.
+    /// The endpoint can't be reached, does not answer, or the status is not 200; with its reason.
     pub(crate) async fn request(
         &self,
         method: Method,
         path: &str,
     ) -> anyhow::Result<Response<Incoming>> {
+        timeout(ANSWERS_WITHIN, self.ask(method, path))
+            .await
+            .unwrap_or_else(|_| Err(self.explain_silence()))
+    }
+
+    async fn ask(&self, method: Method, path: &str) -> anyhow::Result<Response<Incoming>> {
         let context = format!("--admin {}: {method} {path}", self.0);
         let request = Request::builder()
             .method(method)
@@ -64,6 +72,14 @@ impl AdminClient {
             StatusCode::OK => Ok(response),
             status => bail!("{context}: {status}: {}", reason(response).await),
         }
+    }
+
+    fn explain_silence(&self) -> anyhow::Error {
+        anyhow!(
+            "--admin {}: no answer within {ANSWERS_WITHIN:?}; is that peername's --admin, and does the process run? \
+             `pgrep -a peername`",
+            self.0
+        )
     }
 
     /// The error of connect(2), with advice where nothing listens.
@@ -108,5 +124,7 @@ async fn reason(response: Response<Incoming>) -> String {
     reason.trim().to_owned()
 }
 
+/// More than the two seconds that the endpoint gives the workers.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
 /// Bytes of an error response that are read.
 const MAX_REASON: usize = 1024;

@@ -4,6 +4,7 @@ use rustix::process::Signal;
 
 use crate::harness::addr::{LISTEN_V4, addr, fresh_client_v4, v4};
 use crate::harness::admin::ADMIN;
+use crate::harness::backend::Backend;
 use crate::harness::lab::{Lab, Process, Scratch, assert_contains, wait_for};
 use crate::harness::peername::Peername;
 use crate::harness::programs::terminal::run_in_terminal;
@@ -139,6 +140,13 @@ fn top_names_the_call_that_failed() {
     );
     let missing = text(&["top", "--admin=unix:/nonexistent/admin.sock"]);
     assert_contains(&missing, &["connect(2): No such file"]);
+    // It accepts, and is silent.
+    let _silent = Backend::listen(&lab.server, addr("127.0.0.1:9302"));
+    let silent = text(&["top", "--admin=127.0.0.1:9302"]);
+    assert_contains(
+        &silent,
+        &["--admin 127.0.0.1:9302: no answer within 5s; is that peername's --admin"],
+    );
     let args = ["-m", "http.server", "--bind", "127.0.0.1", "9301"];
     let _web_server =
         Process::start(&lab.server, "python3", &args).wait_listening(&[addr("127.0.0.1:9301")]);
