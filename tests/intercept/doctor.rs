@@ -205,19 +205,19 @@ fn doctor_jail_runs_a_program_in_a_jail() {
     let host = Host::new();
     let output = Peername::run(&host, &["doctor", "jail"]);
     assert_prints(&output, "ok    jail: a program runs in it\n");
-    let forbid = format!("echo 0 >/proc/sys/user/max_user_namespaces; exec {BINARY} doctor jail");
-    let through = ["unshare", "--user", "--map-root-user", "sh", "-c", &forbid];
-    let output = Peername::run_with_input(&host, &through, &[], "");
-    let report = String::from_utf8_lossy(&output.stdout);
-    assert_eq!(output.status.code(), Some(3), "{output:?}");
-    assert_contains(
-        &report,
-        &[
-            "FAIL  jail: ",
-            "user.max_user_namespaces is 0",
-            "docs/jail.md",
-        ],
-    );
+    for limit in [
+        "max_user_namespaces",
+        "max_net_namespaces",
+        "max_mnt_namespaces",
+    ] {
+        let forbid = format!("echo 0 >/proc/sys/user/{limit}; exec {BINARY} doctor jail");
+        let through = ["unshare", "--user", "--map-root-user", "sh", "-c", &forbid];
+        let output = Peername::run_with_input(&host, &through, &[], "");
+        let report = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(output.status.code(), Some(3), "{output:?}");
+        let fix = format!("user.{limit} is 0: `sudo sysctl -w user.{limit}=10000`");
+        assert_contains(&report, &["FAIL  jail: ", &fix, "docs/jail.md"]);
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Why this host refuses user namespaces, and the command that allows them.
+//! Why this host refuses the namespaces of a jail, and the command that allows them.
 
 use std::fs;
 use std::io::ErrorKind::StorageFull;
@@ -20,14 +20,21 @@ pub(crate) fn explain(failed: SyscallError, is_nested: bool) -> JailError {
     JailError::Forbidden { failed, fix }
 }
 
-/// The fix for an exceeded limit (user_namespaces(7), namespaces(7)).
+/// The fix for an exceeded limit (user_namespaces(7), namespaces(7)). A call fails also at the limit of an outer user namespace,
+/// which can't be read here.
 fn limit_fix() -> String {
-    let max = fs::read_to_string("/proc/sys/user/max_user_namespaces").unwrap_or_default();
-    format!(
-        "user.max_user_namespaces is {}: `sudo sysctl -w user.max_user_namespaces=10000` allows more; \
-         user.max_net_namespaces and user.max_mnt_namespaces limit the others that a jail needs",
-        max.trim()
-    )
+    let is_zero = |limit: &&str| {
+        fs::read_to_string(format!("/proc/sys/user/{limit}")).is_ok_and(|text| text.trim() == "0")
+    };
+    match LIMITS.into_iter().find(is_zero) {
+        Some(limit) => {
+            format!("user.{limit} is 0: `sudo sysctl -w user.{limit}=10000` allows them")
+        }
+        None => format!(
+            "As many are in use as one of the limits {} allows, of this host or of a container around this one: raise it",
+            LIMITS.map(|limit| format!("user.{limit}")).join(", ")
+        ),
+    }
 }
 
 fn permission_fix() -> &'static str {
@@ -41,6 +48,12 @@ fn permission_fix() -> &'static str {
         .map_or(CONTAINER, |(_, _, fix)| fix)
 }
 
+/// The limits on the namespaces that a jail makes.
+const LIMITS: [&str; 3] = [
+    "max_user_namespaces",
+    "max_net_namespaces",
+    "max_mnt_namespaces",
+];
 /// Settings that forbid user namespaces: the file, the value, and the fix.
 const SETTINGS: [(&str, &str, &str); 2] = [
     (

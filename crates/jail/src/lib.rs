@@ -24,7 +24,7 @@
 //! | [`files`] | what the program sees instead of the host's trusted authorities, name servers and sockets |
 //! | [`mediator`] | connects the program's sockets, to Unix sockets that it may connect to |
 //! | [`confine`] | the last steps before the program is executed |
-//! | [`forbidden`] | explains why this host refuses user namespaces |
+//! | [`forbidden`] | explains why this host refuses the namespaces of a jail |
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
@@ -40,8 +40,8 @@ pub mod network;
 /// Why the program can't be jailed. It was not executed then.
 #[derive(Debug, thiserror::Error)]
 pub enum JailError {
-    /// This host does not allow user namespaces to this user, or no more of them.
-    #[error("{failed}: this host does not let this user make a user namespace. {fix}")]
+    /// This host does not allow the namespaces of a jail to this user, or no more of them.
+    #[error("{failed}: this host does not let this user make the namespaces of a jail. {fix}")]
     Forbidden {
         /// The call that failed.
         failed: SyscallError,
