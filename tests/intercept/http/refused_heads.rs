@@ -3,8 +3,8 @@
 
 use serde_json::Value;
 
-use crate::harness::lab::assert_contains;
-use crate::harness::rig::intercept::{InterceptRig, recv_head};
+use crate::harness::lab::{assert_contains, wait_for};
+use crate::harness::rig::intercept::{InterceptRig, PROXY_ADDR, recv_head};
 
 /// A query in PromQL as people type it. Over HTTP/2 curl is asked to use HTTP/1.1.
 #[test]
@@ -70,7 +70,11 @@ fn refused_request_has_an_answer_with_the_reason_and_an_audit_line_with_the_host
             431,
             "200 header lines",
         ),
-        ("\x16\x03\x01 TLS again".to_owned(), 400, "no HTTP"),
+        (
+            "\x16\x03\x01 TLS again".to_owned(),
+            400,
+            "a TLS ClientHello, which is no HTTP",
+        ),
     ]
     .into_iter()
     .enumerate()
@@ -103,6 +107,28 @@ fn refused_request_has_an_answer_with_the_reason_and_an_audit_line_with_the_host
     let (answer, _) = rig.connect_and_send(folded).recv_to_end();
     assert!(answer.starts_with(b"HTTP/1.1 400 "));
     assert_eq!(wait_refused(&rig, "/b", 1)[0]["host"], "b.test");
+}
+
+/// A client's proxy URL with another scheme.
+#[test]
+fn proxy_of_another_kind_is_answered_with_the_url_to_write() {
+    let rig = InterceptRig::new(&[]);
+    for (scheme, error) in [
+        ("https", "a TLS ClientHello, which is no HTTP request: "),
+        ("socks4", "a SOCKS client, which sends no HTTP: "),
+        ("socks5", "a SOCKS client, which sends no HTTP: "),
+    ] {
+        let before = rig.proxy.count_logged(error);
+        let proxy = format!("{scheme}://{PROXY_ADDR}");
+        let output = rig.try_curl(&["--proxy", &proxy, "https://a.test/"]);
+        assert!(!output.status.success(), "{scheme}: {output:?}");
+        let line = wait_for("the refusal", || {
+            let log = rig.proxy.log();
+            let mut lines = log.lines().filter(|line| line.contains(error));
+            lines.nth(before).map(str::to_owned)
+        });
+        assert_contains(&line, &["bad_request", "https_proxy=http://HOST:PORT"]);
+    }
 }
 
 /// Waits for audit lines about this path; returns those of refused requests.

@@ -90,6 +90,9 @@ impl RequestHead {
         if self.bytes.len() > MAX_REQUEST_HEAD {
             return Err(too_large("a head of more than 64 KiB"));
         }
+        if self.request_line.is_none() {
+            refuse_other_protocol(self.bytes.get(self.line_start..).unwrap_or_default())?;
+        }
         if end.is_none() {
             // A client that does not speak HTTP may not end its line for long.
             return self.check_partial_line(len_before).map(|()| None);
@@ -299,6 +302,22 @@ fn check_controls(line: &[u8]) -> Result<(), FramingError> {
         None => Ok(()),
         Some(b'\r' | b'\0') => Err("CR or NUL inside a line".into()),
         Some(_) => Err("a control character inside a line".into()),
+    }
+}
+
+/// Names the protocol of a client that takes this for a proxy of another kind, by the first byte: of a TLS record with a
+/// handshake (RFC 8446, section 5.1), or the version of SOCKS (RFC 1928, section 3).
+fn refuse_other_protocol(bytes: &[u8]) -> Result<(), FramingError> {
+    match bytes.first() {
+        Some(0x16) => Err(
+            "a TLS ClientHello, which is no HTTP request: this proxy is plain HTTP, so write https_proxy=http://HOST:PORT"
+                .into(),
+        ),
+        Some(4 | 5) => Err(
+            "a SOCKS client, which sends no HTTP: this is a proxy for HTTP, so write https_proxy=http://HOST:PORT"
+                .into(),
+        ),
+        _ => Ok(()),
     }
 }
 
