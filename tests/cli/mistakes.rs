@@ -52,6 +52,11 @@ fn mistakes_are_answered_with_cause_and_fix() {
             &["the address is missing, as in 127.0.0.1:443, or 0.0.0.0:443 to listen on all"],
         ),
         (
+            "forward --to=127.0.0.1:0",
+            2,
+            &["name the server's address and port"],
+        ),
+        (
             "exec --ports=80 -- true",
             2,
             &["--trust: no network is listed", "such as 192.0.2.0/24"],

@@ -242,7 +242,6 @@ fn open_unix(path: &Path) -> anyhow::Result<UnixSocketFile> {
             ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
                 "this process may not write to its directory"
             }
-            ErrorKind::InvalidInput => "use a path of at most 96 bytes",
             _ => return anyhow!("--admin unix:{}: {error}", path.display()),
         };
         anyhow!("--admin unix:{}: {remedy}", path.display())

@@ -99,6 +99,34 @@ fn misplaced_key_is_reported_with_the_table_that_it_belongs_in() {
     }
 }
 
+/// Exit code 2 tells a service manager that another start would fail, too.
+#[test]
+fn config_check_refuses_what_no_start_can_use() {
+    let scratch = Scratch::new();
+    let long = format!("/tmp/{}", "a".repeat(120));
+    let forward = "[[forward]]\nlisten = \"127.0.0.1:8080\"\n";
+    for (file, report) in [
+        (
+            format!("admin = \"unix:{long}\"\n{forward}to = \"127.0.0.1:9\"\n"),
+            format!("line 1, admin: \"unix:{long}\": use a path of at most 96 bytes\n"),
+        ),
+        (
+            format!("{forward}to = \"127.0.0.1:0\"\n"),
+            "line 3, to: \"127.0.0.1:0\": name the server's address and port\n".to_owned(),
+        ),
+    ] {
+        let path = scratch.write("forward.toml", &file);
+        for (args, code) in [
+            (["config", "check", &path], 3),
+            (["forward", "--config", &path], 2),
+        ] {
+            let output = run(&args);
+            assert_eq!(output.status.code(), Some(code), "{}", text(&output));
+            assert_contains(&text(&output), &[&report]);
+        }
+    }
+}
+
 /// As on the command line, for every command that reads the file.
 #[test]
 fn secrets_of_wrong_values_are_not_printed() {

@@ -21,7 +21,7 @@ pub struct Listen(String);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target(String);
 
-/// An address with a port: `192.0.2.1:80`, `[::1]:80`, `host:80`.
+/// The address of a server, with its port: `192.0.2.1:80`, `[::1]:80`, `host:80`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address(String);
 
@@ -30,9 +30,12 @@ impl Address {
     ///
     /// # Errors
     ///
-    /// The name does not resolve.
+    /// The name does not resolve, or the port is 0.
     pub fn resolve(&self) -> Result<SocketAddr, String> {
-        address(&self.0)
+        match address(&self.0)? {
+            addr if addr.port() == 0 => Err("name the server's address and port".to_owned()),
+            addr => Ok(addr),
+        }
     }
 }
 

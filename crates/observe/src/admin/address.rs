@@ -14,19 +14,31 @@ pub enum AdminAddr {
     Unix(PathBuf),
 }
 
-/// The text is neither form.
+/// Why a text is not the address of an admin endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("use an address and a port, such as 127.0.0.1:9100, or unix:PATH with an absolute path")]
-pub struct ParseAdminAddrError;
+pub enum ParseAdminAddrError {
+    /// The text is neither form.
+    #[error(
+        "use an address and a port, such as 127.0.0.1:9100, or unix:PATH with an absolute path"
+    )]
+    Form,
+    /// The path does not fit into the address of a socket.
+    #[error("use a path of at most {MAX_PATH} bytes")]
+    TooLong,
+}
 
 impl FromStr for AdminAddr {
     type Err = ParseAdminAddrError;
 
     fn from_str(text: &str) -> Result<Self, ParseAdminAddrError> {
         match text.strip_prefix("unix:").map(PathBuf::from) {
+            Some(path) if path.as_os_str().len() > MAX_PATH => Err(ParseAdminAddrError::TooLong),
             Some(path) if path.is_absolute() => Ok(Self::Unix(path)),
-            Some(_) => Err(ParseAdminAddrError),
-            None => text.parse().map(Self::Tcp).map_err(|_| ParseAdminAddrError),
+            Some(_) => Err(ParseAdminAddrError::Form),
+            None => text
+                .parse()
+                .map(Self::Tcp)
+                .map_err(|_| ParseAdminAddrError::Form),
         }
     }
 }
@@ -39,6 +51,10 @@ impl Display for AdminAddr {
         }
     }
 }
+
+/// Bytes of the path of a socket: of the 107 that Linux takes (unix(7)), those that leave room for a dot and the number of a
+/// process, under which it is bound first.
+const MAX_PATH: usize = 96;
 
 #[cfg(test)]
 mod tests {
@@ -53,7 +69,7 @@ mod tests {
         for text in ["", "9100", "localhost:9100", "unix:admin.sock", "unix:"] {
             assert_eq!(
                 text.parse::<AdminAddr>(),
-                Err(ParseAdminAddrError),
+                Err(ParseAdminAddrError::Form),
                 "{text}"
             );
         }
