@@ -81,6 +81,11 @@ impl AdminArgs {
             .collect()
     }
 
+    /// The first address, where clients of the endpoint find it.
+    pub fn first(&self) -> Option<&AdminAddr> {
+        self.admin.first()
+    }
+
     /// The TCP ports, for destination rules that refuse this process's own ports.
     pub fn ports(&self) -> impl Iterator<Item = u16> {
         self.admin.iter().filter_map(|addr| match addr {

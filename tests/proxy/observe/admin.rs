@@ -173,6 +173,32 @@ fn doctor_reports_readiness_of_a_running_proxy() {
     });
 }
 
+/// The file names the endpoint of the proxy that runs by it.
+#[test]
+fn doctor_says_whom_a_running_proxy_refuses() {
+    let (lab, scratch) = (Lab::new(), Scratch::new());
+    let config = "admin = \"127.0.0.1:9300\"\n[[listen]]\naddress = \"10.81.0.1:8443\"\n\
+                  trust = \"192.0.2.11\"\ntarget = \"127.0.0.1:9000\"\n";
+    let file = scratch.write("proxy.toml", config);
+    let report = || {
+        let output = Peername::run(&lab.server, &["doctor", "--config", &file]);
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let absent = report();
+    assert_contains(
+        &absent,
+        &["ok    running proxy: none answers at 127.0.0.1:9300\n"],
+    );
+    let args = ["proxy", "--log-format=json", "--config", &file];
+    let _proxy = Peername::start(&lab.server, &args, &[LISTEN_V4]);
+    let header = header_for(v4([203, 0, 113, 7], 56324));
+    let refused = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header);
+    refused.wait_closed();
+    let expected = "warn  refused clients: 1 since its start, untrusted_peer; If it is a balancer of yours, add its \
+                    address to --trust.\n";
+    wait_for("the refusal", || report().contains(expected).then_some(()));
+}
+
 /// Replies that leave this host are an outage for every client.
 #[test]
 fn proxy_without_a_reply_path_is_not_ready() {

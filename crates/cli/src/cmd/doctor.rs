@@ -16,6 +16,7 @@ mod listener;
 mod nat;
 mod observe;
 mod readiness;
+mod running;
 mod tproxy;
 mod udp;
 mod version;
@@ -33,6 +34,7 @@ use peername_daemon::listeners::resolve_listeners;
 use peername_daemon::reload::file_watch::Fingerprints;
 use peername_daemon::usage::Usage;
 use peername_daemon::value::{self, Listen};
+use peername_observe::admin::AdminAddr;
 use peername_proxy::routes::Backend;
 use peername_sys::Transport;
 
@@ -163,6 +165,8 @@ struct CheckedConfig {
     backends: Vec<(Backend, u32)>,
     /// Whether the start adds the rules and routes that the backends need.
     sets_up_routes: bool,
+    /// The admin endpoint of the proxy that runs by the file.
+    admin: Option<AdminAddr>,
 }
 
 fn to_lines(error: Usage) -> Vec<String> {
@@ -200,6 +204,7 @@ impl CheckedConfig {
             listen: setup.all_listeners().collect(),
             backends,
             sets_up_routes: setup.host.setup_routes,
+            admin: setup.admin_addr(),
             file: Some(path),
         })
     }
@@ -225,6 +230,7 @@ impl CheckedConfig {
                 .map(|backend| (backend, args.mark))
                 .collect(),
             sets_up_routes: false,
+            admin: None,
         })
     }
 
@@ -248,6 +254,12 @@ impl CheckedConfig {
                 "`peername doctor --target ADDR:PORT`, or --config FILE",
             )),
             None => {}
+        }
+        if let Some(admin) = &self.admin {
+            running::findings(admin)
+                .await
+                .into_iter()
+                .for_each(&mut note);
         }
         for check in host::CHECKS {
             note(check());

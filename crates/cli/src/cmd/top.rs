@@ -23,6 +23,7 @@ use tokio::sync::mpsc;
 use tokio::time::sleep;
 
 use crate::admin_client::AdminClient;
+pub(crate) use app::refusals;
 use app::{Action, App};
 use client::EventStream;
 
@@ -44,8 +45,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     block_on(async {
         let client = AdminClient(args.admin.clone());
         let mut events = client.events().await?;
-        let first = events.next().await?;
-        let first = first.context("GET /events: the process ended the stream")?;
+        let first = first_event(&mut events).await?;
         if stdin().is_terminal() && stdout().is_terminal() {
             show(client, events, first).await?;
         } else {
@@ -53,6 +53,20 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         Ok(ExitCode::SUCCESS)
     })
+}
+
+/// The state of the command that serves this endpoint.
+///
+/// # Errors
+///
+/// The admin endpoint can't be reached, or it refuses.
+pub(crate) async fn current_status(client: &AdminClient) -> anyhow::Result<StatusEvent> {
+    first_event(&mut client.events().await?).await
+}
+
+async fn first_event(events: &mut EventStream) -> anyhow::Result<StatusEvent> {
+    let first = events.next().await?;
+    first.context("GET /events: the process ended the stream")
 }
 
 /// Shows the state in the terminal until `q` is pressed or SIGTERM comes.

@@ -14,6 +14,7 @@ use peername_daemon::reload;
 use peername_daemon::reload::client_lists::ClientPolicies;
 use peername_daemon::reload::file_watch::Fingerprints;
 use peername_daemon::usage::{Usage, UsageErrors};
+use peername_observe::admin::AdminAddr;
 use peername_proto::HostAddress;
 use peername_proxy::config::{Config, TargetRule};
 use peername_proxy::reply_path::ProbeTarget;
@@ -115,6 +116,11 @@ impl Setup {
             .iter()
             .flat_map(move |plan| plan.sockets.listen(transport))
             .copied()
+    }
+
+    /// Where the admin endpoint is found.
+    pub(crate) fn admin_addr(&self) -> Option<AdminAddr> {
+        self.process.admin.first().cloned()
     }
 
     /// The addresses to listen on, of both protocols.

@@ -222,7 +222,7 @@ pub(super) fn moved_bytes(event: &StatusEvent) -> (f64, f64) {
 }
 
 /// Reasons of refusals, each with its count and advice, the most frequent first.
-pub(super) fn refusals(event: &StatusEvent) -> Vec<(&str, u64, &str)> {
+pub(crate) fn refusals(event: &StatusEvent) -> Vec<(&str, u64, &str)> {
     let counts = event.advice.iter().map(|(reason, advice)| {
         let totals = REFUSALS.map(|(name, label)| total(event, name, Some((label, reason))));
         let count = totals.iter().sum::<f64>() as u64;
