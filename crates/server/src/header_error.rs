@@ -100,5 +100,5 @@ impl Display for GuessSuffix {
     }
 }
 
-const NO_BYTES_HINT: &str = "a balancer that sends it only after the client's first byte (AWS NLB \
-    without on_first_ack) never does for protocols in which the server speaks first";
+const NO_BYTES_HINT: &str = "turn it on at the balancer (send-proxy-v2 in HAProxy); where the server speaks first, a balancer \
+    that sends it only after the client's first byte (AWS NLB without on_first_ack) never does";
