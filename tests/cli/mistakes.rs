@@ -97,6 +97,21 @@ fn mistakes_are_answered_with_cause_and_fix() {
             &["--max-connections is not for --mode netns"],
         ),
         (
+            "exec --check",
+            2,
+            &["peername: --check is for --unit: peername exec --unit NAME --check\n"],
+        ),
+        (
+            "exec --trust=any --print",
+            2,
+            &["peername: --print is for --unit: peername exec --unit NAME --print\n"],
+        ),
+        (
+            "exec --remove true",
+            2,
+            &["peername: --remove is for --unit: peername exec --unit NAME --remove\n"],
+        ),
+        (
             "exec --unit=nosuchunit --remove",
             1,
             &["nosuchunit.service"],
@@ -105,6 +120,11 @@ fn mistakes_are_answered_with_cause_and_fix() {
             "exec --trust=any redis-server --port 1",
             2,
             &["peername exec --trust=any -- redis-server --port 1"],
+        ),
+        (
+            "exec --trust=any server --check",
+            2,
+            &["peername exec --trust=any -- server --check"],
         ),
         (
             "exec --trust=any --print -- true",
@@ -220,6 +240,11 @@ fn mistakes_are_answered_with_cause_and_fix() {
         assert_contains(&printed, says);
         let lines = printed.lines().filter(|line| !line.is_empty()).count();
         assert!(lines <= 3, "{printed}");
+        // A usage with what was just refused.
+        assert!(
+            !printed.contains("cannot be used") || !printed.contains("Usage"),
+            "{printed}"
+        );
     }
 }
 

@@ -37,11 +37,12 @@ pub(crate) fn explain(argv: &[OsString], error: &clap::Error) -> Option<String> 
         }
         ("exec", ErrorKind::UnknownArgument) => {
             let unknown = separator::context_text(error, ContextKind::InvalidArg)?;
-            separator::explain_missing("exec", words, &unknown)
+            let before = words.split(|word| word == unknown.as_str()).next()?;
+            exec::unit::explain_missing_name(before)
+                .or_else(|| separator::explain_missing("exec", words, &unknown))
         }
-        ("exec", ErrorKind::MissingRequiredArgument) => {
-            separator::explain_no_program("exec", words, error)
-        }
+        ("exec", ErrorKind::MissingRequiredArgument) => exec::unit::explain_missing_name(words)
+            .or_else(|| separator::explain_no_program("exec", words, error)),
         _ => None,
     }
 }

@@ -48,6 +48,10 @@ fn with_tips(mut error: clap::Error, command: &Command, argv: &[OsString]) -> cl
                 error.remove(ContextKind::Suggested);
             }
         }
+        ErrorKind::ArgumentConflict => {
+            // It would have one of the two, and what else conflicts with it.
+            error.remove(ContextKind::Usage);
+        }
         _ => {}
     }
     error

@@ -5,6 +5,7 @@ mod service_unit;
 mod unit_name;
 
 use std::env;
+use std::ffi::OsString;
 use std::fs;
 use std::io::{ErrorKind, Write, stdout};
 use std::path::{Path, PathBuf};
@@ -68,6 +69,22 @@ pub(super) fn run(given: &Given<Args>, name: &str) -> anyhow::Result<ExitCode> {
     write(&path, &text)
         .map_err(|error| advise_on_permission(error, "run as root, or use --print"))?;
     reload_manager(&unit.name, &path, "written")
+}
+
+/// Explains an option for a unit that is given without one.
+pub(crate) fn explain_missing_name(words: &[OsString]) -> Option<String> {
+    let options = || {
+        words
+            .iter()
+            .map_while(|word| word.to_str().filter(|word| *word != "--"))
+    };
+    if options().any(|word| word == "--unit" || word.starts_with("--unit=")) {
+        return None;
+    }
+    let option = options().find(|word| ["--print", "--check", "--remove"].contains(word))?;
+    Some(format!(
+        "{option} is for --unit: peername exec --unit NAME {option}"
+    ))
 }
 
 /// The full name of a service. A missing suffix is added, as by systemctl(1).
