@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, Command, CommandFactory, FromArgMatches};
 use peername_daemon::options::heading::{LOG, OPERATION, TUNING};
+use peername_daemon::options::server_option;
 use peername_daemon::usage::secrets::mask_error;
 
 use crate::Args;
@@ -92,12 +93,6 @@ fn owners(command: &Command, argv: &[OsString], option: &str) -> Vec<String> {
     owners
 }
 
-/// The command's option for the server behind it, if `name` is another name of such an option.
-fn server_option<'a>(command: &'a Command, name: &str) -> Option<&'a str> {
-    let is_synonym = SERVER_OPTIONS.contains(&name);
-    shown_options(command).find(|option| is_synonym && SERVER_OPTIONS.contains(option))
-}
-
 /// The option `ports` for `port`.
 fn plural_option<'a>(command: &'a Command, name: &str) -> Option<&'a str> {
     shown_options(command).find(|option| option.strip_suffix('s') == Some(name))
@@ -141,9 +136,6 @@ fn named_commands<'a>(command: &'a Command, argv: &[OsString]) -> Vec<&'a Comman
     }
     named
 }
-
-/// Names of the option for the server behind a proxy, here and elsewhere.
-const SERVER_OPTIONS: [&str; 4] = ["target", "to", "backend", "upstream"];
 
 /// The subcommands of the command that these words name.
 fn subcommands<'a>(command: &'a Command, argv: &[OsString]) -> Vec<&'a str> {

@@ -12,6 +12,6 @@ pub mod schema;
 mod table;
 
 pub use given::{Given, Merged, NotWithFile};
-pub use known_keys::KnownTable;
+pub use known_keys::{KnownTable, server_option};
 pub use origin::{Origin, TableKey};
 pub use table::{Table, Tables};

@@ -81,6 +81,26 @@ fn misplaced_key_is_reported_with_the_table_that_it_belongs_in() {
             "line 5, trsut: unknown key; did you mean `trust`?\n",
         ),
         (
+            format!("{table}setup_routes = true\n"),
+            "line 5, setup_routes: `setup-routes` belongs at the top, before the first table\n",
+        ),
+        (
+            format!("{table}header_timeout = \"5s\"\n"),
+            "line 5, header_timeout: unknown key; did you mean `header-timeout`?\n",
+        ),
+        (
+            format!("{table}x = 1\n"),
+            "line 5, x: unknown key; `peername config schema` prints all\n",
+        ),
+        (
+            format!("{table}backend = \"127.0.0.1:2\"\n"),
+            "line 5, backend: unknown key; did you mean `target`?\n",
+        ),
+        (
+            "[[forward]]\nlisten = \"127.0.0.1:1\"\ntarget = \"127.0.0.1:2\"\n".to_owned(),
+            "line 3, target: unknown key; did you mean `to`?\n",
+        ),
+        (
             format!("{table}[[lisen]]\naddress = [\"127.0.0.1:2\"]\n"),
             "line 5, lisen: unknown table; did you mean [[listen]]?\n",
         ),

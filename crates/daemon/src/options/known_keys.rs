@@ -51,23 +51,38 @@ pub(super) fn find_option<'c>(command: &'c Command, key: &str) -> Option<&'c Arg
     })
 }
 
-/// Returns the mistake of a key that the table with the options of `command` does not have. It names the tables that have the
-/// key, or else a similar key of this table.
+/// The option of a command, or of a table, for the server behind it, if `name` is another name of such an option.
+pub fn server_option<'c>(command: &'c Command, name: &str) -> Option<&'c str> {
+    let is_synonym = SERVER_OPTIONS.contains(&name);
+    file_options(command)
+        .filter_map(Arg::get_long)
+        .find(|option| is_synonym && SERVER_OPTIONS.contains(option))
+}
+
+/// Returns the mistake of a key that the table with the options of `command` does not have. It names this table's key for it, or
+/// the tables that have the key, or else a similar key of this table.
 pub(super) fn unknown_key(
     at: usize,
     key: String,
     command: &Command,
     known_tables: &[KnownTable],
 ) -> Mistake {
+    let name = key.replace('_', "-");
     let locations: Vec<_> = known_tables
         .iter()
-        .filter(|table| find_option(&table.command, &key).is_some())
+        .filter(|table| find_option(&table.command, &name).is_some())
         .map(|table| table.location.as_str())
         .collect();
-    let why = match (locations.as_slice(), suggest(command.clone(), &key)) {
-        ([], Some(name)) => format!("unknown key; did you mean `{name}`?"),
-        ([], None) => "unknown key; `peername config schema` prints all".to_owned(),
-        (locations, _) => format!("belongs {}", locations.join(" or ")),
+    let meant = find_option(command, &name)
+        .and_then(Arg::get_long)
+        .or_else(|| server_option(command, &name))
+        .map(str::to_owned)
+        .or_else(|| suggest(command.clone(), &name).filter(|_| locations.is_empty()));
+    let why = match (meant, locations.as_slice()) {
+        (Some(meant), _) => format!("unknown key; did you mean `{meant}`?"),
+        (None, []) => "unknown key; `peername config schema` prints all".to_owned(),
+        (None, locations) if name == key => format!("belongs {}", locations.join(" or ")),
+        (None, locations) => format!("`{name}` belongs {}", locations.join(" or ")),
     };
     Mistake {
         at,
@@ -96,8 +111,11 @@ pub(super) fn unknown_table(at: usize, key: String, known_tables: &[KnownTable])
     }
 }
 
-/// Lets clap suggest an option that is similar to an unknown one.
+/// Lets clap suggest an option that is similar to an unknown one. To clap a letter or two are similar to any name with them.
 fn suggest(command: Command, unknown: &str) -> Option<String> {
+    if unknown.len() < 3 {
+        return None;
+    }
     let error = command
         .try_get_matches_from([format!("--{unknown}")])
         .err()?;
@@ -119,3 +137,6 @@ pub(super) fn is_table(value: &DeValue<'_>) -> bool {
         _ => false,
     }
 }
+
+/// Names of the option for the server behind a proxy, here and elsewhere.
+const SERVER_OPTIONS: [&str; 4] = ["target", "to", "backend", "upstream"];
