@@ -231,6 +231,38 @@ fn mistakes_are_answered_with_cause_and_fix() {
             &["use the number of a process; `pgrep -a peername`"],
         ),
         (
+            "agent --trust=any --listen=/etc/hosts",
+            1,
+            &[
+                "--listen /etc/hosts: there is another file, not a socket; remove it or use another path",
+            ],
+        ),
+        (
+            "agent hold --holder=/etc/hosts",
+            1,
+            &["--holder /etc/hosts: there is another file, not a socket"],
+        ),
+        (
+            &format!("agent --trust=any --listen=/{}", "a".repeat(96)),
+            2,
+            &["use a path of at most 96 bytes"],
+        ),
+        (
+            "agent --trust=any --runtime-uid=nobody",
+            2,
+            &["use a number: id -u nobody"],
+        ),
+        (
+            "ca show --ca=/etc/hosts",
+            1,
+            &["--ca /etc/hosts: a file, not a directory"],
+        ),
+        (
+            "proxy --target=127.0.0.1:80 --trust=@/bin/true",
+            2,
+            &["--trust @/bin/true: line 1: not UTF-8; save the file as UTF-8"],
+        ),
+        (
             "upgrade --pid=4194304",
             1,
             &["process 4194304 does not run; `pgrep -a peername`"],
@@ -382,7 +414,7 @@ fn mistakes_of_an_ordinary_user_are_answered_with_what_it_may_do() {
         (
             format!("env HOME=/root {peername} intercept --allow any"),
             1,
-            "Permission denied (os error 13); name one with --ca DIR",
+            "run as its owner, or give another --ca DIR",
         ),
     ] {
         let output = rig.run_outside(User::Nobody, &command);

@@ -238,9 +238,6 @@ fn open_unix(path: &Path) -> anyhow::Result<UnixSocketFile> {
     UnixSocketFile::bind(path).map_err(|error| {
         let remedy = match error.kind() {
             ErrorKind::AddrInUse => "another process listens there; stop it or use another path",
-            ErrorKind::AlreadyExists => {
-                "there is another file, not a socket; remove it or use another path"
-            }
             ErrorKind::NotFound => {
                 "its directory does not exist; create it (RuntimeDirectory= in a unit)"
             }

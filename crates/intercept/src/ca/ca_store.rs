@@ -25,7 +25,7 @@ impl<'a> CaStore<'a> {
     ///
     /// # Errors
     ///
-    /// It is missing, or another user owns it or can write it.
+    /// It is missing or no directory, or another user owns it or can write it.
     pub(super) fn open(dir: &'a Path) -> Result<Self, CaError> {
         let store = Self(dir);
         let metadata = match fs::metadata(dir) {
@@ -35,6 +35,11 @@ impl<'a> CaStore<'a> {
             }
             Err(error) => return Err(failed("stat(2)", dir)(error)),
         };
+        if !metadata.is_dir() {
+            return Err(CaError::NotADirectory {
+                path: dir.to_owned(),
+            });
+        }
         check_owner(dir, &metadata)?;
         let mode = metadata.mode() & PERMISSIONS;
         if mode & 0o022 == 0 {

@@ -40,6 +40,12 @@ pub enum CaError {
         /// Where it would be.
         path: PathBuf,
     },
+    /// The directory is another kind of file.
+    #[error("--ca {path}: a file, not a directory; use another path")]
+    NotADirectory {
+        /// The file.
+        path: PathBuf,
+    },
     /// A system call failed.
     #[error("{call} {path}: {source}")]
     Io {
@@ -121,6 +127,7 @@ impl CaError {
             Self::Exists { .. }
             | Self::InTheWay { .. }
             | Self::Absent { .. }
+            | Self::NotADirectory { .. }
             | Self::ReadableByOthers { .. }
             | Self::WritableByOthers { .. }
             | Self::Shared { .. }
@@ -128,6 +135,7 @@ impl CaError {
             Self::Unusable { defect, .. } => matches!(
                 defect,
                 AuthorityDefect::NoKey
+                    | AuthorityDefect::Encrypted
                     | AuthorityDefect::NotP256
                     | AuthorityDefect::Name
                     | AuthorityDefect::Expired
@@ -143,10 +151,11 @@ impl CaError {
 #[non_exhaustive]
 pub enum AuthorityDefect {
     /// No section `PRIVATE KEY`, or it is cut off.
-    #[error(
-        "no private key in PEM; an encrypted one must be decrypted first: `openssl pkcs8 -in OLD -out NEW`"
-    )]
+    #[error("no private key in PEM: the file is empty or damaged, or has a certificate only")]
     NoKey,
+    /// A key with a password.
+    #[error("the private key is encrypted: decrypt it: `openssl pkcs8 -in OLD -out NEW`")]
+    Encrypted,
     /// A key of another type than P-256.
     #[error(
         "not a P-256 key; RSA and others cost far more for each new host: `openssl ecparam -genkey -name prime256v1`"
@@ -198,6 +207,10 @@ fn remedy(path: &Path, defect: AuthorityDefect) -> String {
     match defect {
         AuthorityDefect::Expired => format!(
             "; replace it with `peername ca rotate --ca {}` and let clients trust the new one",
+            directory(path)
+        ),
+        AuthorityDefect::NoKey => format!(
+            "; restore it, or move it away and make a new one: `peername ca init --ca {}`",
             directory(path)
         ),
         _ => String::new(),

@@ -8,12 +8,21 @@ use super::error::AuthorityDefect;
 
 /// Parses the private key in a text that may hold other sections too.
 pub(super) fn parse_key(text: &str) -> Result<KeyPair, AuthorityDefect> {
-    let der = PrivateKeyDer::from_pem_slice(text.as_bytes()).map_err(|_| AuthorityDefect::NoKey)?;
-    let key = KeyPair::try_from(&der).map_err(|_| AuthorityDefect::NoKey)?;
+    let der = PrivateKeyDer::from_pem_slice(text.as_bytes()).map_err(|_| no_key(text))?;
+    let key = KeyPair::try_from(&der).map_err(|_| no_key(text))?;
     if key.algorithm() == &PKCS_ECDSA_P256_SHA256 {
         Ok(key)
     } else {
         Err(AuthorityDefect::NotP256)
+    }
+}
+
+/// The defect of a text without a key that can be parsed. OpenSSL has two forms of encrypted keys, both with this word.
+fn no_key(text: &str) -> AuthorityDefect {
+    if text.contains("ENCRYPTED") {
+        AuthorityDefect::Encrypted
+    } else {
+        AuthorityDefect::NoKey
     }
 }
 

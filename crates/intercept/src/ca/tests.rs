@@ -92,6 +92,10 @@ fn each_defect_is_named() {
     for (text, expected) in [
         (String::new(), AuthorityDefect::NoKey),
         (good.clone(), AuthorityDefect::NoKey),
+        (
+            ours.replace("PRIVATE", "ENCRYPTED PRIVATE") + &good,
+            AuthorityDefect::Encrypted,
+        ),
         (ours.clone(), AuthorityDefect::NoCertificate),
         (rsa + &good, AuthorityDefect::NotP256),
         (p384 + &good, AuthorityDefect::NotP256),

@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::string::FromUtf8Error;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
@@ -104,16 +105,25 @@ fn with_user(error: io::Error) -> io::Error {
 }
 
 fn read_at_most(file: &File, max_len: u64) -> io::Result<String> {
-    let mut text = String::new();
+    let mut content = Vec::new();
     // The file may grow while it is read, so its length is no bound.
     let len = file
         .take(max_len.saturating_add(1))
-        .read_to_string(&mut text)?;
+        .read_to_end(&mut content)?;
     if u64::try_from(len).is_ok_and(|len| len > max_len) {
         let why = format!("larger than {max_len} bytes");
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
     }
-    Ok(text)
+    String::from_utf8(content).map_err(|error| not_utf8(&error))
+}
+
+/// Names the line in which a file is not UTF-8.
+fn not_utf8(error: &FromUtf8Error) -> io::Error {
+    let valid = error.utf8_error().valid_up_to();
+    let before = error.as_bytes().iter().take(valid);
+    let line = 1 + before.filter(|byte| **byte == b'\n').count();
+    let why = format!("line {line}: not UTF-8; save the file as UTF-8");
+    io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
 fn count_passing(error: &io::Error) {
@@ -162,10 +172,16 @@ mod tests {
         assert_eq!(read_at_most(10).unwrap(), "0123456789");
         let kind = |result: io::Result<String>| result.map_err(|error| error.kind());
         assert_eq!(kind(read_at_most(9)), Err(io::ErrorKind::FileTooLarge));
-        std::fs::write(&path, b"\xff").unwrap();
-        assert_eq!(kind(read_at_most(9)), Err(io::ErrorKind::InvalidData));
+        std::fs::write(&path, b"# a\n\xff").unwrap();
+        let error = read_at_most(9).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        assert!(
+            error.to_string().starts_with("line 2: not UTF-8"),
+            "{error}"
+        );
         std::fs::remove_file(&path).unwrap();
     }
+
     #[test]
     fn failures_that_may_pass_are_counted() {
         for code in [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EIO] {

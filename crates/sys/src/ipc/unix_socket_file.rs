@@ -115,23 +115,39 @@ impl Drop for UnixSocketFile {
     }
 }
 
+/// Refuses a path at which there is another file than a socket.
+///
+/// # Errors
+///
+/// [`ErrorKind::AlreadyExists`], with what to do.
+pub fn refuse_other_file(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if !found.file_type().is_socket() => {
+            Err(io::Error::new(ErrorKind::AlreadyExists, OTHER_FILE))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Checks that nothing is at the path, or a socket on which no process listens.
 fn check_replaceable(path: &Path) -> io::Result<()> {
-    let metadata = match fs::symlink_metadata(path) {
-        Ok(metadata) => metadata,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error),
-    };
-    if !metadata.file_type().is_socket() {
-        return Err(ErrorKind::AlreadyExists.into());
-    }
+    refuse_other_file(path)?;
     match UnixStream::connect(path) {
-        Err(error) if error.kind() == ErrorKind::ConnectionRefused => Ok(()),
+        Err(error) if is_absent(&error) => Ok(()),
         Err(error) => Err(error),
         Ok(_) => Err(ErrorKind::AddrInUse.into()),
     }
 }
 
+/// Whether the error of connect(2) means that no process listens at the path.
+fn is_absent(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::ConnectionRefused | ErrorKind::NotFound
+    )
+}
+
+const OTHER_FILE: &str = "there is another file, not a socket; remove it or use another path";
 /// Readable and writable by owner and group.
 const MODE: u32 = 0o660;
 

@@ -8,6 +8,7 @@ use anyhow::anyhow;
 use peername_daemon::usage::Usage;
 use peername_intercept::ca::CaError;
 use peername_observe::shell::quote;
+use peername_sys::process::user::effective_uid;
 
 /// The option `--ca`, which `peername intercept` has, too.
 #[derive(Debug, Clone, Default, PartialEq, clap::Args)]
@@ -71,11 +72,14 @@ fn absolute_path_in(variable: &str) -> Option<PathBuf> {
         .filter(|path| path.is_absolute())
 }
 
-/// Adds the option to the error of a directory that may not be read or written.
+/// Adds what to do to the error of a directory that may not be read or written.
 pub(crate) fn suggest_ca_option(error: anyhow::Error) -> anyhow::Error {
     match error.downcast_ref() {
         Some(CaError::Io { source, .. }) if source.kind() == ErrorKind::PermissionDenied => {
-            anyhow!("{error}; name one with --ca DIR")
+            let user = effective_uid();
+            anyhow!(
+                "{error}; it is closed to user {user}: run as its owner, or give another --ca DIR"
+            )
         }
         _ => error,
     }

@@ -6,6 +6,7 @@
 use std::io::{self, Write, stdout};
 use std::path::{Path, PathBuf};
 
+use anyhow::ensure;
 use peername_daemon::usage::Usage;
 use peername_intercept::ca::Authority;
 use peername_observe::shell::quote;
@@ -31,6 +32,11 @@ pub(super) fn run(dir: &CaDir, output: &OutputDir) -> anyhow::Result<()> {
     let into = into
         .canonicalize()
         .map_err(|error| output_error(&into, &error))?;
+    ensure!(
+        into.is_dir(),
+        "--into {}: a file, not a directory; use another path",
+        into.display()
+    );
     let own = into.join("certificates.pem");
     let bundle = into.join("bundle.pem");
     let java = into.join("truststore.p12");

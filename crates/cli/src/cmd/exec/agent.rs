@@ -31,7 +31,7 @@ use peername_exec::interfaces;
 use peername_identity::Table;
 use peername_sys::event::signals::SignalFd;
 use peername_sys::event::wait_readable;
-use peername_sys::ipc::unix_socket_file::UnixSocketFile;
+use peername_sys::ipc::unix_socket_file::{UnixSocketFile, refuse_other_file};
 use peername_sys::process::caps::{CapabilitySet, is_effective, keep_only};
 use peername_sys::process::limits;
 use peername_sys::process::pidfd::{PidFd, Signal};
@@ -48,6 +48,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.action {
         Some(options::Action::Profile(profile)) => profile::run(profile),
         Some(options::Action::Hold(hold)) => {
+            refuse_other_file(&hold.holder)
+                .with_context(|| format!("--holder {}", hold.holder.display()))?;
             holder::hold(&store::holder_path(&hold.listen), &hold.holder)
                 .map_err(|error| advise_on_permission(error.into(), NOT_ROOT))?;
             Ok(ExitCode::SUCCESS)
@@ -110,6 +112,9 @@ struct OpenedAgent {
 }
 
 fn listen(args: &Serve) -> anyhow::Result<OpenedAgent> {
+    // Before the holder makes its own file beside it.
+    refuse_other_file(&args.listen)
+        .with_context(|| format!("--listen {}", args.listen.display()))?;
     make_directory(&args.listen)?;
     let store::Opened { store, mut stored } = store::wait_open(args)?;
     let socket = match take_socket(&mut stored, &args.listen) {

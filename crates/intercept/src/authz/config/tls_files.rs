@@ -44,8 +44,17 @@ impl CheckTlsFiles<'_> {
             credentials.chain = certificates("--check-cert", chain)?;
             credentials.key = Some(private_key(key)?);
         }
-        ClientTls::new(credentials)
-            .map_err(|error| ConfigError::Tls(format!("--check-cert, --check-key: {error}")))
+        ClientTls::new(credentials).map_err(|error| self.refuse_identity(&error))
+    }
+
+    fn refuse_identity(self, error: &rustls::Error) -> ConfigError {
+        match (error, self.identity) {
+            (rustls::Error::InconsistentKeys(_), Some((chain, key))) => {
+                let why = format!("not the key of {}", chain.display());
+                refuse("--check-key", key, &why)
+            }
+            _ => ConfigError::Tls(format!("--check-cert, --check-key: {error}")),
+        }
     }
 }
 
@@ -95,6 +104,8 @@ fn refuse(option: &str, path: &Path, why: &dyn fmt::Display) -> ConfigError {
 mod tests {
     use std::fs;
 
+    use rcgen::{CertificateParams, KeyPair};
+
     use super::*;
 
     #[test]
@@ -112,5 +123,29 @@ mod tests {
         let error = read.unwrap_err().to_string();
         let option = format!("--check-ca {}: ", path.display());
         assert!(error.contains(&option), "{error}");
+    }
+
+    #[test]
+    fn key_of_another_certificate_is_named() {
+        let [ours, other] = [(); 2].map(|()| KeyPair::generate().unwrap());
+        let certificate = CertificateParams::default().self_signed(&ours).unwrap();
+        let [chain, key] = ["chain", "key"].map(|name| {
+            let name = format!("peername-check-{name}-{}.pem", std::process::id());
+            std::env::temp_dir().join(name)
+        });
+        fs::write(&chain, certificate.pem()).unwrap();
+        fs::write(&key, other.serialize_pem()).unwrap();
+        let files = CheckTlsFiles {
+            ca: &[],
+            identity: Some((chain.as_path(), key.as_path())),
+        };
+        let read = files.read();
+        for path in [&chain, &key] {
+            fs::remove_file(path).unwrap();
+        }
+        let error = read.unwrap_err().to_string();
+        let (chain, key) = (chain.display(), key.display());
+        let expected = format!("--check-key {key}: not the key of {chain}");
+        assert!(error.contains(&expected), "{error}");
     }
 }

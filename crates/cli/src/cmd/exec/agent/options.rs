@@ -10,7 +10,7 @@ use peername_exec::agent::AgentPolicy;
 
 use super::policy_args::{Policy, policies};
 use super::profile;
-use super::values::{SOCKET, socket_path};
+use super::values::{SOCKET, socket_path, user_id};
 use crate::config_file::{Configuration, Kind};
 
 /// Options of `peername agent`.
@@ -57,7 +57,7 @@ pub(super) struct Serve {
     #[arg(short, long, value_name = "unix:PATH", default_value = SOCKET, value_parser = socket_path)]
     pub(super) listen: PathBuf,
     /// A user whose container runtimes may announce containers, beside root and the agent's own; may be repeated
-    #[arg(long, value_name = "UID")]
+    #[arg(long, value_name = "UID", value_parser = user_id)]
     pub(super) runtime_uid: Vec<u32>,
     /// The socket of `peername agent hold`, which keeps the descriptors of containers, so that the agent may be killed
     /// [default: the service manager keeps them, or a process that the agent starts]

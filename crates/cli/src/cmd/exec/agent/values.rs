@@ -3,19 +3,32 @@
 use std::path::PathBuf;
 
 use peername_exec::agent::is_policy_name;
+use peername_observe::shell::quote;
 
 /// Parses the path of a Unix socket, with or without `unix:`.
 ///
 /// # Errors
 ///
-/// The path is not absolute: runtimes have other working directories.
+/// The path is not absolute: runtimes have other working directories. Or it is too long for a socket.
 pub(crate) fn socket_path(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text.strip_prefix("unix:").unwrap_or(text));
-    if path.is_absolute() {
-        Ok(path)
-    } else {
-        Err(format!("use an absolute path, such as unix:{SOCKET}"))
+    if !path.is_absolute() {
+        return Err(format!("use an absolute path, such as unix:{SOCKET}"));
     }
+    if path.as_os_str().len() > MAX_SOCKET_PATH {
+        return Err(format!("use a path of at most {MAX_SOCKET_PATH} bytes"));
+    }
+    Ok(path)
+}
+
+/// Parses the number of a user.
+///
+/// # Errors
+///
+/// It is no number: a container need not have the user's name.
+pub(super) fn user_id(text: &str) -> Result<u32, String> {
+    text.parse()
+        .map_err(|_| format!("use a number: id -u {}", quote(text)))
 }
 
 /// Parses the name of a policy.
@@ -33,3 +46,5 @@ pub(crate) fn policy_name(text: &str) -> Result<String, String> {
 
 /// The default of the agent's socket, and of the socket that a profile names.
 pub(super) const SOCKET: &str = "/run/peername-agent/agent.sock";
+/// The kernel takes 107 bytes (unix(7)). The agent binds its socket under a longer name first, and its holder's beside it.
+const MAX_SOCKET_PATH: usize = 96;
