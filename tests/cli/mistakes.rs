@@ -263,6 +263,33 @@ fn mistakes_are_answered_with_cause_and_fix() {
             &["--trust @/bin/true: line 1: not UTF-8; save the file as UTF-8"],
         ),
         (
+            "proxy --listen=127.0.0.1:70000 --target=127.0.0.1:80 --trust=any",
+            2,
+            &["a port is a number from 1 to 65535\n"],
+        ),
+        (
+            "proxy --target=nosuch.invalid:80 --trust=any",
+            1,
+            &["; `getent hosts nosuch.invalid` looks it up, too\n"],
+        ),
+        (
+            "send 127.0.0.1:8443",
+            1,
+            &[
+                "127.0.0.1:8443: connect(2): ",
+                "; does it listen there (`ss -ltn`)?",
+            ],
+        ),
+        (
+            "send --protocol=udp 127.0.0.1:8443",
+            1,
+            &[
+                "127.0.0.1:8443: recv(2): ",
+                "; does it listen there (`ss -lun`)?",
+            ],
+        ),
+        ("man /etc/hosts", 1, &["/etc/hosts: a file, not a folder"]),
+        (
             "upgrade --pid=4194304",
             1,
             &["process 4194304 does not run; `pgrep -a peername`"],
@@ -379,6 +406,15 @@ fn unknown_names_are_answered_with_the_known_ones() {
             "jail --trust=any -- true",
             "tip: it is an option of `peername proxy`, ",
         ),
+        ("help nosuch", "the subcommands are proxy, exec, agent, "),
+        (
+            "decode header.bin",
+            "tip: it reads standard input: < header.bin\n",
+        ),
+        ("proxy my.toml", "tip: write --config my.toml\n"),
+        ("upgrade 1234", "tip: write --pid 1234\n"),
+        ("ca init ./ca", "tip: write --ca ./ca\n"),
+        ("-v", "tip: -V prints the version\n"),
         ("jail --alow a.test -- true", "'--allow'"),
         ("proxy --trsut any", "'--trust'"),
     ] {

@@ -8,6 +8,7 @@ use clap::{Arg, ArgAction, Command, CommandFactory, FromArgMatches};
 use peername_daemon::options::heading::{LOG, OPERATION, TUNING};
 use peername_daemon::options::server_option;
 use peername_daemon::usage::secrets::mask_error;
+use peername_observe::shell::quote;
 
 use crate::Args;
 
@@ -63,8 +64,10 @@ fn tip_for_unknown(command: &Command, error: &clap::Error, argv: &[OsString]) ->
     let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else {
         return None;
     };
-    let name = unknown.strip_prefix("--")?;
     let named = named_command(command, argv);
+    let Some(name) = unknown.strip_prefix("--") else {
+        return tip_for_word(named, unknown);
+    };
     let synonym = server_option(named, name).or_else(|| plural_option(named, name));
     let owners = owners(command, argv, name);
     if synonym.is_none() && !owners.is_empty() {
@@ -72,6 +75,20 @@ fn tip_for_unknown(command: &Command, error: &clap::Error, argv: &[OsString]) ->
     }
     let option = synonym.or_else(|| shorter_option(named, name))?;
     Some(format!("`peername {}` has --{option}", named.get_name()))
+}
+
+/// The tip for a word that an option takes, or standard input.
+fn tip_for_word(named: &Command, word: &str) -> Option<String> {
+    let option = match (named.get_name(), word) {
+        ("peername", "-v") => return Some("-V prints the version".to_owned()),
+        (_, word) if word.starts_with('-') => return None,
+        ("decode", word) => return Some(format!("it reads standard input: < {}", quote(word))),
+        ("upgrade", _) => "pid",
+        ("init" | "show" | "export" | "rotate" | "env", _) => "ca",
+        (_, word) if word.ends_with(".toml") => "config",
+        _ => return None,
+    };
+    has_option(named, option).then(|| format!("write --{option} {}", quote(word)))
 }
 
 /// The commands that have this option: first those below and beside the named command, then those above it.
@@ -127,7 +144,8 @@ fn named_command<'a>(command: &'a Command, argv: &[OsString]) -> &'a Command {
 
 /// The commands that these words name, each a subcommand of the one before; the first is `command`.
 fn named_commands<'a>(command: &'a Command, argv: &[OsString]) -> Vec<&'a Command> {
-    let mut words = argv.iter().skip(1);
+    // `help COMMAND` is about the command, too.
+    let mut words = argv.iter().skip(1).filter(|word| *word != "help");
     let mut named = vec![command];
     let mut last = command;
     while let Some(next) = words.next().and_then(|word| last.find_subcommand(word)) {

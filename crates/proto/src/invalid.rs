@@ -173,7 +173,7 @@ pub enum V1Field {
     DestinationPort,
     /// The part of an UNKNOWN line that is to be ignored; it may not hold a lone LF.
     Ignored,
-    /// The LF after the CR.
+    /// The LF after the CR, or an LF without one.
     LineEnd,
 }
 
@@ -199,7 +199,7 @@ impl Display for V1Field {
             Self::SourcePort => "the source port",
             Self::DestinationPort => "the destination port",
             Self::Ignored => "the ignored part of UNKNOWN",
-            Self::LineEnd => "the line's end (CRLF)",
+            Self::LineEnd => "the line's end (CRLF, not LF alone)",
         })
     }
 }

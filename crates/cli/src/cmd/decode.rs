@@ -70,7 +70,8 @@ fn decode_raw(input: impl Read, mut output: impl Write, format: MessageFormat) -
     Report::new(&message, format).print(&mut output)
 }
 
-/// Decodes one message of hex per line; an empty line is an empty message. What a line has beyond [`MAX_LINE_LEN`] is skipped.
+/// Decodes one message of hex per line; an empty line is an empty message, and so is an empty input. What a line has beyond
+/// [`MAX_LINE_LEN`] is skipped.
 fn decode_hex_lines(
     mut input: impl BufRead,
     mut output: impl Write,
@@ -78,6 +79,9 @@ fn decode_hex_lines(
 ) -> io::Result<bool> {
     let mut line = Vec::new();
     let mut all_accepted = true;
+    if input.fill_buf()?.is_empty() {
+        return Report::new(&[], format).print(&mut output);
+    }
     while input
         .by_ref()
         .take(MAX_LINE_LEN as u64)
@@ -105,7 +109,9 @@ fn parse_hex(line: &[u8]) -> Result<Vec<u8>, String> {
     if let Some(position) = digits.iter().position(|digit| !digit.is_ascii_hexdigit()) {
         let blanks = line.len() - line.trim_ascii_start().len();
         let column = blanks + position + 1;
-        return Err(format!("not hex: column {column} is not a hex digit"));
+        return Err(format!(
+            "not hex: column {column} is not a hex digit; write digits alone, as `xxd -p` does"
+        ));
     }
     HEXLOWER_PERMISSIVE
         .decode(digits)

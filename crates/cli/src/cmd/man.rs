@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use clap::Command;
 
 use crate::help;
@@ -18,6 +18,11 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    ensure!(
+        !args.folder.is_file(),
+        "{}: a file, not a folder",
+        args.folder.display()
+    );
     fs::create_dir_all(&args.folder)
         .and_then(|()| clap_mangen::generate_to(for_manual(help::command_line()), &args.folder))
         .with_context(|| format!("writing manual pages to {}", args.folder.display()))?;

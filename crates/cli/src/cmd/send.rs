@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use peername_daemon::usage::Usage;
 use peername_daemon::value;
 use peername_proto::{Spp, Transport};
@@ -61,8 +61,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 fn send_tcp(args: &Args) -> anyhow::Result<ExitCode> {
     let header_template = args.header.header_template()?;
-    let socket =
-        TcpStream::connect(args.to).with_context(|| format!("connecting to {}", args.to))?;
+    let socket = TcpStream::connect(args.to).map_err(|error| failed(args, "connect(2)", &error))?;
     let destination = args.destination.unwrap_or(args.to);
     let header = header_template.header(Transport::Stream, socket.local_addr()?, destination)?;
     (&socket).write_all(&header).context("sending the header")?;
@@ -84,7 +83,7 @@ fn send_udp(args: &Args) -> anyhow::Result<ExitCode> {
     let socket = UdpSocket::bind((unspecified, 0)).context("bind(2)")?;
     socket
         .connect(args.to)
-        .with_context(|| format!("connecting to {}", args.to))?;
+        .map_err(|error| failed(args, "connect(2)", &error))?;
     let destination = args.destination.unwrap_or(args.to);
     let client = header_template.source.unwrap_or(socket.local_addr()?);
     let mut datagram = if args.header.is_spp() {
@@ -94,7 +93,9 @@ fn send_udp(args: &Args) -> anyhow::Result<ExitCode> {
         header_template.header(Transport::Datagram, client, destination)?
     };
     io::stdin().lock().read_to_end(&mut datagram)?;
-    socket.send(&datagram).context("send(2)")?;
+    socket
+        .send(&datagram)
+        .map_err(|error| failed(args, "send(2)", &error))?;
     socket.set_read_timeout(Some(REPLY_TIMEOUT))?;
     let mut buffer = vec![0; 64 * 1024];
     let mut out = io::stdout().lock();
@@ -104,7 +105,7 @@ fn send_udp(args: &Args) -> anyhow::Result<ExitCode> {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 return Ok(ExitCode::SUCCESS);
             }
-            Err(error) => return Err(error).context("recv(2)"),
+            Err(error) => return Err(failed(args, "recv(2)", &error)),
         };
         let reply = buffer.get(..len).unwrap_or_default();
         // A reply of the Simple Proxy Protocol has a header, too.
@@ -116,6 +117,16 @@ fn send_udp(args: &Args) -> anyhow::Result<ExitCode> {
         out.write_all(reply.get(header_len..).unwrap_or_default())?;
         out.flush()?;
     }
+}
+
+/// The error of a call, with the receiver and, if that has refused, how to see what listens there.
+fn failed(args: &Args, call: &str, error: &io::Error) -> anyhow::Error {
+    let advice = match (error.kind(), args.protocol) {
+        (ErrorKind::ConnectionRefused, Protocol::Tcp) => "; does it listen there (`ss -ltn`)?",
+        (ErrorKind::ConnectionRefused, Protocol::Udp) => "; does it listen there (`ss -lun`)?",
+        _ => "",
+    };
+    anyhow!("{}: {call}: {error}{advice}", args.to)
 }
 
 /// The progress of the thread that sends standard input.

@@ -10,7 +10,7 @@ use std::str::FromStr;
 
 use peername_proxy::config::{TargetRule, Targets};
 
-use super::parse::{address, addresses, port_alone};
+use super::parse::{address, addresses, is_number, port_alone};
 
 /// A listen address: `192.0.2.1:80`, `[::]:80`, `host:80`, and ranges of ports `0.0.0.0:10000-10100`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,10 +56,7 @@ impl Listen {
 
     fn range(&self) -> Result<(SocketAddr, RangeInclusive<u16>), String> {
         let text = &self.0;
-        let Some((first, last)) = text
-            .rsplit_once('-')
-            .filter(|(_, last)| is_port_number(last))
-        else {
+        let Some((first, last)) = text.rsplit_once('-').filter(|(_, last)| is_number(last)) else {
             let addr = address(text).map_err(|why| match port_alone(text) {
                 Some(port) => format!("{why}, or 0.0.0.0:{port} to listen on all"),
                 None => why,
@@ -153,10 +150,6 @@ fn target_rule(addr: SocketAddr, is_same: bool) -> Result<TargetRule, String> {
     } else {
         addr.into()
     })
-}
-
-fn is_port_number(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// Implements parsing for values that store their text: the check finds what is wrong, and its result is dropped.

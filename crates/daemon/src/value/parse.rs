@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use data_encoding::HEXLOWER_PERMISSIVE;
+use peername_observe::shell::quote;
 use peername_proto::{kind, parse_unbracketed, port_range};
 use peername_sys::resolve as names;
 
@@ -108,7 +109,27 @@ fn resolve_with_advice(text: &str) -> Result<impl Iterator<Item = SocketAddr> + 
     if let Some(port) = port_alone(text) {
         return Err(format!("the address is missing, as in 127.0.0.1:{port}"));
     }
-    resolve(text).map_err(|error| format!("{error}; {FORM}"))
+    resolve(text).map_err(|error| format!("{error}; {}", advice(text, &error)))
+}
+
+/// Says what to do about text that did not resolve: the form of an address, unless it had that.
+fn advice(text: &str, error: &io::Error) -> String {
+    match (error.kind(), text.rsplit_once(':')) {
+        (io::ErrorKind::InvalidInput, Some((_, port)))
+            if is_number(port) && port.parse::<u16>().is_err() =>
+        {
+            "a port is a number from 1 to 65535".to_owned()
+        }
+        (io::ErrorKind::InvalidInput | io::ErrorKind::PermissionDenied, _) | (_, None) => {
+            FORM.to_owned()
+        }
+        (_, Some((host, _))) => format!("`getent hosts {}` looks it up, too", quote(host)),
+    }
+}
+
+/// Whether text is digits only.
+pub(super) fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// The port of text that has no address: `443`, `:443`.

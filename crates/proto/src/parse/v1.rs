@@ -243,12 +243,14 @@ impl<'a> Line<'a> {
         self.at.saturating_add(line_end).max(MIN_LEN)
     }
 
-    /// The error of the byte just read: it is invalid at its position.
+    /// The error of the byte just read: it is invalid at its position. An LF was meant to end the line.
     fn wrong_byte(&self) -> Stop {
-        Stop::Wrong(Invalid::V1Line {
-            field: self.field,
-            offset: self.last_offset(),
-        })
+        let offset = self.last_offset();
+        let field = match self.bytes.get(offset) {
+            Some(b'\n') => V1Field::LineEnd,
+            _ => self.field,
+        };
+        Stop::Wrong(Invalid::V1Line { field, offset })
     }
 
     fn last_offset(&self) -> usize {

@@ -118,12 +118,20 @@ impl<'a> Report<'a> {
 
     fn invalid(invalid: &Invalid, message: &[u8]) -> Self {
         let is_other_protocol = matches!(invalid, Invalid::NoHeader { .. } | Invalid::SppMagic(_));
-        let hint = guess_protocol(message)
-            .filter(|_| is_other_protocol)
-            .map(|guess| format!(" (it looks like {guess})"))
-            .unwrap_or_default();
+        let hint = match guess_protocol(message) {
+            _ if !is_other_protocol => String::new(),
+            Some(guess) => format!(" (it looks like {guess})"),
+            None if is_hex(message) => " (it looks like hex: add --hex)".to_owned(),
+            None => String::new(),
+        };
         Self::reject(format!("{invalid}{hint}"))
     }
+}
+
+/// Whether a message begins as hex does: no payload of a protocol that begins with so many digits is known.
+fn is_hex(message: &[u8]) -> bool {
+    let beginning = message.get(..12).unwrap_or_default();
+    !beginning.is_empty() && beginning.iter().all(u8::is_ascii_hexdigit)
 }
 
 impl<'a> Field<'a> {

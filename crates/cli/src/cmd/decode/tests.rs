@@ -137,8 +137,18 @@ fn bad_hex_rejects_its_line_only() {
 }
 
 #[test]
-fn empty_input_has_no_output() {
-    assert_eq!(decoded_lines("", STREAM), (vec![], true));
+fn empty_input_is_an_empty_message() {
+    let (raw, is_accepted) = decoded(b"", STREAM);
+    assert!(!is_accepted);
+    assert_eq!(decoded_lines("", STREAM), (vec![raw], false));
+}
+
+#[test]
+fn hex_without_the_option_is_named_in_the_error() {
+    let text = HEXLOWER.encode(b"PROXY UNKNOWN\r\n");
+    let (output, _) = decoded(text.as_bytes(), STREAM);
+    let error = output["error"].as_str().unwrap();
+    assert!(error.ends_with("(it looks like hex: add --hex)"), "{error}");
 }
 
 #[test]

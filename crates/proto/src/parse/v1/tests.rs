@@ -6,7 +6,7 @@ const ENDINGS: &[u8] = b"\n\r :.1CPKNOW46TUXRY";
 
 #[test]
 fn first_wrong_byte_is_reported() {
-    use V1Field::{Destination, DestinationPort, Ignored, LineEnd, Protocol, Source, SourcePort};
+    use V1Field::{Destination, DestinationPort, LineEnd, Protocol, Source, SourcePort};
     for (line, field, offset, reason) in [
         ("PROXY tcp4", Protocol, 6, "v1_protocol"),
         ("PROXY TCP5", Protocol, 9, "v1_protocol"),
@@ -45,7 +45,13 @@ fn first_wrong_byte_is_reported() {
             31,
             "v1_line_end",
         ),
-        ("PROXY UNKNOWN x\n", Ignored, 15, "v1_line_end"),
+        (
+            "PROXY TCP4 1.1.1.1 2.2.2.2 1 2\n",
+            LineEnd,
+            30,
+            "v1_line_end",
+        ),
+        ("PROXY UNKNOWN x\n", LineEnd, 15, "v1_line_end"),
         ("PROXY UNKNOWNX", Protocol, 13, "v1_protocol"),
     ] {
         let invalid = Invalid::V1Line { field, offset };
