@@ -218,7 +218,12 @@ fn mistakes_are_answered_with_cause_and_fix() {
         (
             "jail -q -- nosuchprog",
             127,
-            &["peername: nosuchprog: not in PATH, or its interpreter is missing"],
+            &["peername: nosuchprog: no such program in PATH"],
+        ),
+        (
+            "jail -q -- /etc/hosts",
+            126,
+            &["/etc/hosts: not an executable file: chmod +x /etc/hosts"],
         ),
         (
             "proxy --config=/nonexistent/proxy.toml",

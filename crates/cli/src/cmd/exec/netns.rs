@@ -6,12 +6,11 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 
-use anyhow::Context;
 use peername_daemon::options::Given;
 use peername_daemon::usage::Usage;
 use peername_exec::netns;
 use peername_observe::admin::AdminListener;
-use peername_server::listeners::InheritedSockets;
+use peername_server::listeners::{BindError, InheritedSockets};
 use peername_sys::socket::BindOptions;
 use peername_sys::tcp::listener;
 use peername_sys::udp;
@@ -52,14 +51,14 @@ fn refuse_unsupported_options(given: &Given<Args>) -> Result<(), Usage> {
 fn listening_sockets(args: &Args, addrs: &[SocketAddr]) -> anyhow::Result<Vec<OwnedFd>> {
     let mut sockets = Vec::new();
     for &addr in addrs {
-        let context = || format!("can't listen on {addr}");
+        let failed = |failed| BindError::new(addr, failed);
         if args.protocol.has_tcp() {
-            let socket = listener::listen(addr, V6_ONLY).with_context(context)?;
+            let socket = listener::listen(addr, V6_ONLY).map_err(failed)?;
             sockets.push(OwnedFd::from(socket));
         }
         if args.protocol.has_udp() {
-            let socket = udp::listen(addr, V6_ONLY).with_context(context)?;
-            udp::start_receiving(&socket).with_context(context)?;
+            let socket = udp::listen(addr, V6_ONLY).map_err(failed)?;
+            udp::start_receiving(&socket).map_err(failed)?;
             sockets.push(OwnedFd::from(socket));
         }
     }
