@@ -20,6 +20,14 @@ fail() {
     exit 1
 }
 
+# Prints the lines at the beginning of this script, which it can't find if it was piped into a shell.
+help() {
+    case $0 in
+        *install.sh) sed -n '2,/^[^#]/ s/^# \{0,1\}//p' "$0" ;;
+        *) fail "run the script as a file to see its help" ;;
+    esac
+}
+
 is_root() { [ "$(id -u)" = 0 ]; }
 
 main() {
@@ -31,6 +39,7 @@ main() {
     is_root || prefix=$HOME/.local
     while [ $# -gt 0 ]; do
         case $1 in
+            -h | --help) help && exit ;;
             --remove) action=uninstall && shift && continue ;;
             --from | --key | --key-file | --prefix) [ $# -ge 2 ] || fail "$1 takes a value" ;;
             *) fail "$1: unknown option; the first lines of this script list them" ;;

@@ -38,6 +38,21 @@ fn every_error_has_its_position() {
         ),
         ("[[listen]\n", "line 1: ", "]"),
         (
+            "workers = 1\nworkers = 2\n",
+            "line 2: ",
+            "not TOML: duplicate key `workers`;",
+        ),
+        (
+            &format!("drain = 30\n{table}"),
+            "line 1, drain: ",
+            "the unit is missing, as in \"30s\"",
+        ),
+        (
+            &format!("no-sandbox = \"true\"\n{table}"),
+            "line 1, no-sandbox: ",
+            "use true or false, without quotes",
+        ),
+        (
             "[[listen]]\ntarget = 127.0.0.1:8443\n",
             "line 2: ",
             "text needs quotes, as in \"127.0.0.1:8443\"",

@@ -114,7 +114,7 @@ fn mistakes_are_answered_with_cause_and_fix() {
         (
             "exec --unit=nosuchunit --remove",
             1,
-            &["nosuchunit.service"],
+            &["nosuchunit.service: no such unit; `systemctl list-unit-files '*.service'`"],
         ),
         (
             "exec --trust=any redis-server --port 1",
@@ -293,6 +293,16 @@ fn mistakes_are_answered_with_cause_and_fix() {
                 "; does it listen there (`ss -lun`)?",
             ],
         ),
+        (
+            "agent profile --from=/etc/hosts",
+            1,
+            &["/etc/hosts: no seccomp profile: not JSON: "],
+        ),
+        (
+            "jail --check-take=x-user --check=grpc://127.0.0.1:9191 -- true",
+            2,
+            &["--check-take: headers to take from the answer are for forwardAuth"],
+        ),
         ("man /etc/hosts", 1, &["/etc/hosts: a file, not a folder"]),
         (
             "upgrade --pid=4194304",
@@ -451,6 +461,11 @@ fn mistakes_of_an_ordinary_user_are_answered_with_what_it_may_do() {
             format!("env --unset=HOME {peername} ca init"),
             2,
             "give --ca DIR",
+        ),
+        (
+            format!("env TMPDIR=/nonexistent {peername} jail --allow any -- true"),
+            125,
+            "a directory in /nonexistent (TMPDIR names another): ",
         ),
         (
             format!("env HOME=/root {peername} intercept --allow any"),

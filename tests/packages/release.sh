@@ -47,6 +47,8 @@ minisign -G -W -p "$work/other.pub" -s "$work/other" >/dev/null
 check "the checksums can be signed" packaging/checksums.sh "$copy" "$work/key"
 install="sh $copy/install.sh --prefix $work/prefix"
 chmod 755 "$work" && install -d -o 65534 "$work/prefix" "$work/refused"
+shows_help() { sh "$copy/install.sh" --help | grep -q -- '--key-file'; }
+check "install.sh shows its options" shows_help
 check "install.sh takes a release that the key has signed" run_as_user $install --key-file "$work/key.pub"
 check "what it installs runs" "$work/prefix/bin/peername" --version
 check "install.sh takes the key as text" run_as_user $install --key "$(tail -n 1 "$work/key.pub")"

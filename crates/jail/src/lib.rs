@@ -86,6 +86,14 @@ pub enum JailError {
         /// The error.
         failed: std::io::Error,
     },
+    /// The directory of the jail's own files can't be created.
+    #[error("a directory in {} (TMPDIR names another): {failed}", parent.display())]
+    TemporaryDir {
+        /// The system's directory for temporary files.
+        parent: PathBuf,
+        /// The error.
+        failed: std::io::Error,
+    },
     /// A file for the program can't be written.
     #[error("writing {}: {failed}", path.display())]
     Write {

@@ -64,6 +64,21 @@ fn shown_lines_are_valid_arguments_of_ip() {
     assert_eq!(shown.lines().collect::<Vec<_>>(), routing);
 }
 
+/// The rules of a mark have no address, by which the families could be told apart.
+#[test]
+fn rule_of_ipv6_for_a_mark_is_named() {
+    let shown = run(&Host::new(), "routes add --mark 7", 0);
+    let rules: Vec<_> = shown
+        .lines()
+        .filter(|line| line.contains(" fwmark "))
+        .collect();
+    let [v4, v6] = rules[..] else {
+        panic!("{shown}");
+    };
+    assert!(v4.ends_with("  # made by `routes add`"), "{v4}");
+    assert_eq!(v6, v4.replace("# made", "# IPv6, made"));
+}
+
 #[test]
 fn backend_on_another_host_is_an_error_with_a_remedy() {
     let printed = Peername::run_failing(&Host::new(), &words("routes add -4 10.9.0.1:80"), 1);

@@ -138,9 +138,14 @@ fn print_tables(
 fn print(prefix: &str, entries: &[RoutingEntry]) -> io::Result<()> {
     let mut out = stdout();
     for entry in entries {
+        let family = if entry.is_mark_of_ipv6() {
+            "IPv6, "
+        } else {
+            ""
+        };
         // A table has a line for each of its rules.
         for line in entry.to_string().lines() {
-            writeln!(out, "{prefix}{line}  # {}", entry.owner)?;
+            writeln!(out, "{prefix}{line}  # {family}{}", entry.owner)?;
         }
     }
     Ok(())

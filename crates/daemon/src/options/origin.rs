@@ -82,8 +82,8 @@ pub(super) struct Mistake {
 }
 
 impl Mistake {
-    /// An error of the parser.
-    pub(super) fn of_syntax(error: &toml::de::Error) -> Self {
+    /// An error of the parser of this text.
+    pub(super) fn of_syntax(error: &toml::de::Error, text: &str) -> Self {
         // The parser takes unquoted text for a number or a time if it begins with a digit, as addresses do, and for a boolean
         // if it begins as `true` or `false`.
         let is_unquoted = ["invalid float", "invalid time", "invalid boolean"]
@@ -94,11 +94,16 @@ impl Mistake {
         } else {
             ""
         };
+        let span = error.span().unwrap_or_default();
+        let key = match text.get(span.clone()) {
+            Some(key) if error.message() == "duplicate key" => format!(" `{key}`"),
+            _ => String::new(),
+        };
         Self {
-            at: error.span().map_or(0, |span| span.start),
+            at: span.start,
             key: None,
             why: format!(
-                "not TOML: {}{advice}; docs/config.md has examples",
+                "not TOML: {}{key}{advice}; docs/config.md has examples",
                 error.message()
             ),
         }

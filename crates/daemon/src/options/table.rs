@@ -121,8 +121,9 @@ impl<'t> Tables<'t> {
             [first, .., _, _] => std::slice::from_ref(first),
             all => all,
         };
-        self.mistakes
-            .extend(reported.iter().map(Mistake::of_syntax));
+        let text = self.text;
+        let mistakes = reported.iter().map(|error| Mistake::of_syntax(error, text));
+        self.mistakes.extend(mistakes);
         if !errors.is_empty() {
             return DeTable::new();
         }
@@ -319,14 +320,14 @@ fn read_value(
         (ArgAction::SetTrue, DeValue::Boolean(is_set)) => {
             return Ok(is_set.then(|| word(None)).into_iter().collect());
         }
-        (ArgAction::SetTrue, _) => return Err(wrong("use true or false")),
+        (ArgAction::SetTrue, _) => return Err(wrong("use true or false, without quotes")),
         (ArgAction::Count, DeValue::Integer(count)) => {
             return match integer(&count).and_then(|count| u8::try_from(count).ok()) {
                 Some(count) => Ok(vec![word(None); usize::from(count)]),
                 None => Err(wrong("use a number from 0 to 255")),
             };
         }
-        (ArgAction::Count, _) => return Err(wrong("use a number")),
+        (ArgAction::Count, _) => return Err(wrong("use a number, without quotes")),
         (ArgAction::Append, DeValue::Array(all)) if all.is_empty() && is_empty_refused(arg) => {
             return Err(wrong("an empty list: name some, or leave the key out"));
         }

@@ -22,6 +22,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     match humantime::parse_duration(text) {
         Ok(duration) if duration <= MAX_DURATION => Ok(duration),
         Ok(_) => Err("at most a year (365d)".to_owned()),
+        Err(_) if is_number(text) => Err(format!("the unit is missing, as in \"{text}s\"")),
         Err(_) => Err("use a number and a unit: 500ms, 5s, 2m".to_owned()),
     }
 }

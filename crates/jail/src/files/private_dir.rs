@@ -20,12 +20,14 @@ impl PrivateDir {
     ///
     /// # Errors
     ///
-    /// [`JailError::Write`].
+    /// [`JailError::TemporaryDir`].
     pub fn create(tag: &str) -> Result<Self, JailError> {
-        let path = std::env::temp_dir().join(format!("peername-jail-{tag}"));
-        let made = DirBuilder::new().mode(0o700).create(&path);
-        made.map_err(|error| JailError::write(&path, error))?;
-        Ok(Self(path))
+        let parent = std::env::temp_dir();
+        let path = parent.join(format!("peername-jail-{tag}"));
+        match DirBuilder::new().mode(0o700).create(&path) {
+            Ok(()) => Ok(Self(path)),
+            Err(failed) => Err(JailError::TemporaryDir { parent, failed }),
+        }
     }
 
     /// Removes the directory, which is empty outside of the jail. To be called after the program's end: in the jail the files

@@ -5,7 +5,7 @@ use std::fmt;
 use std::num::NonZeroU32;
 
 use peername_sys::Result as SysResult;
-use peername_sys::netlink::{LocalRoute, Netlink, Rule, Selector};
+use peername_sys::netlink::{Family, LocalRoute, Netlink, Rule, Selector};
 
 use super::error::Error;
 use super::install::ignore_missing;
@@ -64,6 +64,12 @@ impl RoutingEntry {
     pub fn selects_by_mark(&self) -> bool {
         matches!(&self.kind, EntryKind::Routing(RuleOrRoute::Rule(rule))
             if matches!(rule.selector, Selector::Mark { .. }))
+    }
+
+    /// Whether it is a rule of IPv6 that selects by firewall mark: its text has no address, and is that of the rule of IPv4.
+    pub fn is_mark_of_ipv6(&self) -> bool {
+        matches!(&self.kind, EntryKind::Routing(RuleOrRoute::Rule(rule))
+            if matches!(rule.selector, Selector::Mark { family: Family::V6, .. }))
     }
 
     /// Removes the entry, if it still exists.

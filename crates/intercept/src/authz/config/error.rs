@@ -37,7 +37,7 @@ pub enum ConfigError {
     Body,
     /// Headers to take from the response, for a protocol whose responses name the headers to change.
     #[error(
-        "headers to take from the answer are for forwardAuth; services of other protocols and policies name them in the answer"
+        "--check-take: headers to take from the answer are for forwardAuth; services of other protocols and policies name them in the answer"
     )]
     ResponseHeaders,
     /// A header that no response may change.

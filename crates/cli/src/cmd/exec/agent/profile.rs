@@ -109,7 +109,7 @@ pub(crate) fn read(path: &Path) -> anyhow::Result<Profile> {
 }
 
 fn parse_object(text: &str) -> anyhow::Result<Profile> {
-    match serde_json::from_str(text)? {
+    match serde_json::from_str(text).context("not JSON")? {
         Value::Object(object) => Ok(object),
         _ => bail!("no JSON object"),
     }

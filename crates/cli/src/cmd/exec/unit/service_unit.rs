@@ -34,7 +34,7 @@ struct Setting {
 /// Why a unit can't be read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReadError {
-    #[error("{name}: no file of this unit below {}", SEARCH_PATH.join(", "))]
+    #[error("{name}: no such unit; `systemctl list-unit-files '*.service'` lists all")]
     Missing { name: String },
     #[error("{name} is masked ({}): systemctl unmask {}", file.display(), quote(name))]
     Masked { name: String, file: PathBuf },

@@ -125,10 +125,7 @@ impl DenialReport {
         let times = times(*count);
         let outcome = match remedy {
             Some(remedy) => {
-                let remedy_text = match &self.table {
-                    Some(table) => table.describe_remedy(remedy),
-                    None => remedy.to_string(),
-                };
+                let remedy_text = self.describe(remedy);
                 let opening_hint = opening_remedy(to, remedy)
                     .map(|form| format!(" unopened; for HTTPS or a proxy: {form}"))
                     .unwrap_or_default();
@@ -138,7 +135,8 @@ impl DenialReport {
                     ""
                 };
                 let private_hint = if is_http_host_rule(to, remedy) {
-                    format!("; for a private host: {to}")
+                    let with_port = self.describe(&Remedy::Allow(to.to_string()));
+                    format!("; if its address is private: {with_port}")
                 } else {
                     String::new()
                 };
@@ -147,6 +145,14 @@ impl DenialReport {
             None => reason.clone(),
         };
         format!("peername: denied: {to}, {times}: {outcome}")
+    }
+
+    /// The remedy as the user writes it: in the file, or on the command line.
+    fn describe(&self, remedy: &Remedy) -> String {
+        match &self.table {
+            Some(table) => table.describe_remedy(remedy),
+            None => remedy.to_string(),
+        }
     }
 }
 
