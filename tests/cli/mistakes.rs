@@ -221,9 +221,9 @@ fn mistakes_are_answered_with_cause_and_fix() {
             &["peername: nosuchprog: no such program in PATH"],
         ),
         (
-            "jail -q -- /etc/hosts",
+            "jail -q -- /etc/passwd",
             126,
-            &["/etc/hosts: not an executable file: chmod +x /etc/hosts"],
+            &["/etc/passwd: not an executable file: chmod +x /etc/passwd"],
         ),
         (
             "proxy --config=/nonexistent/proxy.toml",
