@@ -47,6 +47,10 @@ fn typical_mistakes_have_a_short_answer() {
             "--learn FILE -- CMD",
         ),
         (
+            "jail --extra-ca nosuch --allow any -- true",
+            "peername: --extra-ca nosuch: No such file",
+        ),
+        (
             "jail --ca /nonexistent --allow any -- true",
             "peername ca init --ca /nonexistent",
         ),

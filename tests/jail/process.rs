@@ -231,18 +231,22 @@ fn interceptor_that_does_not_start_is_the_only_cause() {
     let rig = JailRig::new();
     let jail = rig.scratch().path_text("peername");
     let broken = rig.scratch().path_text("broken.pem");
-    std::fs::write(&broken, "no certificate").expect("write(2)");
+    let pem = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    std::fs::write(&broken, pem).expect("write(2)");
+    let no_roots = rig.scratch().path_text("no-roots");
+    std::fs::create_dir(&no_roots).expect("mkdir(2)");
     for _ in 0..5 {
-        let script = format!("{jail} jail --extra-ca {broken} --allow a.test -- echo started");
+        let script = format!(
+            "SSL_CERT_FILE={broken} SSL_CERT_DIR={no_roots} {jail} jail --allow a.test -- echo started"
+        );
         let output = rig.run_outside(User::Nobody, &script);
         assert_eq!(output.status.code(), Some(125), "{output:?}");
         assert_prints(&output, "");
         assert_eq!(
             String::from_utf8_lossy(&output.stderr),
-            format!(
-                "peername: the interceptor: --extra-ca {broken}: no certificate in it; it has to be PEM\n\
-                 peername: the interceptor did not start\n"
-            )
+            "peername: the interceptor: this host trusts no certificate authority, so that no origin could be verified: install \
+             ca-certificates, or give --extra-ca FILE\n\
+             peername: the interceptor did not start\n"
         );
     }
 }

@@ -111,6 +111,19 @@ impl OriginTls {
     }
 }
 
+/// Checks the files of `--extra-ca`, which are read again for the connections, with the certificates `own_ca` of the proxy's own
+/// authority.
+///
+/// # Errors
+///
+/// [`TrustError::ExtraCa`].
+pub fn check_extra_ca(extra: &[PathBuf], own_ca: &[CertificateDer<'_>]) -> Result<(), TrustError> {
+    let own_keys = OwnCaKeys::new(own_ca);
+    extra
+        .iter()
+        .try_for_each(|path| add_roots(&mut RootCertStore::empty(), path, &own_keys))
+}
+
 fn add_roots(
     roots: &mut RootCertStore,
     path: &Path,

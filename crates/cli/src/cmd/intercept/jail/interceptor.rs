@@ -34,6 +34,7 @@ use peername_intercept::listener::jail::names::table::SyntheticNames;
 use peername_intercept::listener::{CurrentState, Intercept};
 use peername_intercept::otlp::SpanExporter;
 use peername_intercept::policy::tunnelled::TunnelledDestination;
+use peername_intercept::upstream::trust::check_extra_ca;
 use peername_jail::network::{alternate_ports, is_jailed};
 use peername_server::destination_list::AllowedDestination;
 use peername_server::listeners::InheritedSockets;
@@ -96,6 +97,7 @@ impl Interceptor {
         process.logging = args.logging;
         process.set_default_workers(default_workers().min(MAX_WORKERS));
         let options = args.intercept();
+        check_extra_ca(&options.extra_ca, &authority.certificates()).map_err(Usage::from_error)?;
         let rules = options.access_rules()?;
         let ports = args.jail_ports(rules.as_deref())?;
         let interceptor = Self {
