@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use peername_sys::Result as SysResult;
-use peername_sys::netlink::{self, Family, LocalRoute, Netlink, Rule, Selector};
+use peername_sys::netlink::{self, Family, LocalRoute, Netlink, Rule, Selector, Traffic};
 
 use super::backend_rule::BackendRule;
 use super::error::Error;
@@ -74,8 +74,11 @@ impl InstalledRoutes {
     }
 
     /// Removes everything again. Continues after an error and returns the first.
-    pub(super) async fn undo(self, netlink: &Netlink) -> SysResult<()> {
+    pub(super) async fn undo(mut self, netlink: &Netlink) -> SysResult<()> {
         let mut outcome = Ok(());
+        // To delete a rule for all packets of a source, the kernel takes the first rule for that source, which may be a narrower
+        // one: the order in the kernel changes when a rule is restored.
+        self.rules.sort_by_key(selects_any_traffic);
         // Rules before routes, so that no rule points to an empty table.
         for rule in &self.rules {
             outcome = outcome.and(ignore_missing(netlink.delete_rule(rule).await));
@@ -133,6 +136,17 @@ impl InstalledRoutes {
     }
 }
 
+/// Whether the rule selects all packets of a source.
+fn selects_any_traffic(rule: &Rule) -> bool {
+    matches!(
+        rule.selector,
+        Selector::From {
+            traffic: Traffic::Any,
+            ..
+        }
+    )
+}
+
 /// The policy for a rule or route that exists already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OnConflict {
@@ -163,5 +177,51 @@ pub(super) fn ignore_missing(outcome: SysResult<()>) -> SysResult<()> {
     match outcome {
         Err(error) if netlink::is_not_found(&error) => Ok(()),
         outcome => outcome,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use peername_sys::process::namespace::NetworkNamespace;
+
+    use super::*;
+    use crate::backend::Backend;
+    use crate::routes::backend_rule::rules_for;
+
+    /// Removes a rule of all ports and one of a port, after the first was restored and so comes last in the kernel.
+    async fn remove_restored_rules() {
+        let netlink = Netlink::open().unwrap();
+        netlink.set_loopback_up().await.unwrap();
+        let targets = ["127.0.0.1:0", "127.0.0.1:80"].map(|text| text.parse::<Backend>().unwrap());
+        let rules = rules_for(&netlink, &targets, false).await.unwrap();
+        let slot = TableSlot::ADMINISTRATOR;
+        let installed = InstalledRoutes::install_new(&netlink, slot, &rules)
+            .await
+            .unwrap();
+        let [any, of_port] = installed.rules.as_slice() else {
+            panic!("{installed:?}");
+        };
+        netlink.delete_rule(any).await.unwrap();
+        assert_eq!(netlink.rules(PROTOCOL).await.unwrap(), [of_port.clone()]);
+        installed.restore(&netlink).await.unwrap();
+        installed.undo(&netlink).await.unwrap();
+        assert_eq!(netlink.rules(PROTOCOL).await.unwrap(), []);
+    }
+
+    /// Needs root.
+    #[test]
+    fn rules_of_one_source_are_removed_in_whatever_order_they_are() {
+        let run = || {
+            let _network = NetworkNamespace::unshare().expect("root");
+            tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap()
+                .block_on(remove_restored_rules());
+        };
+        // The namespace belongs to the thread.
+        thread::spawn(run).join().unwrap();
     }
 }

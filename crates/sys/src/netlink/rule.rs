@@ -135,7 +135,8 @@ impl Netlink {
         with_call(request.execute().await, "RTM_NEWRULE")
     }
 
-    /// Deletes exactly this rule.
+    /// Deletes the first rule that has these attributes. The kernel takes one that the request lacks as any value: delete
+    /// narrower rules before one with [`Traffic::Any`].
     ///
     /// # Errors
     ///
