@@ -223,7 +223,7 @@ pub(super) fn from_message(message: &RuleMessage) -> Option<Rule> {
             prefix_len: header.src_len,
             traffic: traffic(attributes.ip_protocol, attributes.port)?,
         },
-        (None, Some(mark)) if attributes.mask == Some(EVERY_BIT) => Selector::Mark {
+        (None, Some(mark)) if attributes.selects_by_mark_only() => Selector::Mark {
             family: match header.family {
                 AddressFamily::Inet6 => Family::V6,
                 _ => Family::V4,
@@ -261,7 +261,7 @@ impl Attributes {
         for attribute in message_attributes {
             match attribute {
                 RuleAttribute::Source(address) => read.from = Some(*address),
-                RuleAttribute::Iifname(name) => read.is_from_this_host = name == "lo",
+                RuleAttribute::Iifname(name) if name == "lo" => read.is_from_this_host = true,
                 RuleAttribute::SourcePortRange(range) => read.port = Some(*range),
                 RuleAttribute::IpProtocol(number) => read.ip_protocol = Some(*number),
                 RuleAttribute::FwMark(number) => read.mark = Some(*number),
@@ -270,6 +270,7 @@ impl Attributes {
                 RuleAttribute::Priority(number) => read.priority = Some(*number),
                 RuleAttribute::Protocol(number) => read.protocol = Some(*number),
                 RuleAttribute::Destination(_)
+                | RuleAttribute::Iifname(_)
                 | RuleAttribute::Oifname(_)
                 | RuleAttribute::DestinationPortRange(_)
                 | RuleAttribute::UidRange(_)
@@ -279,6 +280,12 @@ impl Attributes {
             }
         }
         Some(read)
+    }
+
+    /// Whether the rule compares the whole mark, and nothing else.
+    fn selects_by_mark_only(&self) -> bool {
+        let has_any_traffic = traffic(self.ip_protocol, self.port) == Some(Traffic::Any);
+        self.mask == Some(EVERY_BIT) && !self.is_from_this_host && has_any_traffic
     }
 }
 
@@ -343,5 +350,27 @@ mod tests {
         let mut message = to_message(&FROM_LOOPBACK);
         message.attributes.push(selects_nothing);
         assert_eq!(from_message(&message), Some(FROM_LOOPBACK));
+    }
+
+    #[test]
+    fn rule_for_a_mark_has_no_other_selector() {
+        let of_mark = Rule {
+            selector: Selector::Mark {
+                family: Family::V6,
+                mark: 7,
+            },
+            ..FROM_LOOPBACK
+        };
+        assert_eq!(from_message(&to_message(&of_mark)).as_ref(), Some(&of_mark));
+        for attribute in [
+            RuleAttribute::Iifname("eth0".to_owned()),
+            RuleAttribute::Iifname("lo".to_owned()),
+            RuleAttribute::IpProtocol(IpProtocol::Tcp),
+            RuleAttribute::IpProtocol(IpProtocol::Icmp),
+        ] {
+            let mut message = to_message(&of_mark);
+            message.attributes.push(attribute);
+            assert_eq!(from_message(&message), None, "{message:?}");
+        }
     }
 }
