@@ -46,8 +46,9 @@ async fn request_has_the_same_headers_as_traefiks() {
     .header("x-forwarded-host", b"elsewhere.test")
     .header("x-forwarded-server", b"elsewhere.test")
     .header("x-peername-user", b"root")
-    // A service behind CGI or WSGI can't tell this name from that with hyphens.
-    .header("x_forwarded_uri", b"/harmless");
+    // A service behind CGI or WSGI can't tell these names from that with hyphens.
+    .header("x_forwarded_uri", b"/harmless")
+    .header("x.forwarded.uri", b"/harmless");
     assert!(input.ask(&client(&url)).await.decision.allows());
     let request = service.next_request();
     assert_eq!(request["line"], "GET /verify?by=test HTTP/1.1");
@@ -65,6 +66,7 @@ async fn request_has_the_same_headers_as_traefiks() {
         ("x-peername-sni", vec!["origin.test"]),
         ("x-peername-user", vec![]),
         ("x_forwarded_uri", vec![]),
+        ("x.forwarded.uri", vec![]),
         ("user-agent", vec!["curl"]),
         ("x-twice", vec!["1", "2"]),
         ("host", vec![&service_address]),

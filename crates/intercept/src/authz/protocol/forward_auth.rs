@@ -106,9 +106,11 @@ fn non_empty(text: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-/// The name with dashes instead of underscores: to a service behind CGI, WSGI or PHP, `X_A` and `X-A` are one variable.
+/// The name with dashes instead of characters that are no letters or digits: to a service behind CGI, WSGI or PHP, `X.A`, `X_A`
+/// and `X-A` are one variable (RFC 3875, section 4.1.18).
 fn dashed(name: &HeaderName) -> HeaderName {
-    let dashed = name.as_str().replace('_', "-");
+    let is_separator = |c: char| !c.is_ascii_alphanumeric();
+    let dashed = name.as_str().replace(is_separator, "-");
     dashed.parse().unwrap_or_else(|_| name.clone())
 }
 
