@@ -1,7 +1,7 @@
 //! forwardAuth over HTTP/1.1, as Traefik sends it.
 
-use http::{HeaderMap, HeaderValue, header};
-use peername_intercept::authz::{DecidedBy, Decision};
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+use peername_intercept::authz::{DecidedBy, Decision, SentHeaders};
 use serde_json::Value;
 
 use crate::ext_authz::denial;
@@ -78,6 +78,26 @@ async fn request_has_the_same_headers_as_traefiks() {
         ("x-forwarded-server", vec![]),
     ] {
         assert_eq!(header_values(&request, name), expected, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn header_is_sent_by_the_name_that_is_configured() {
+    let (service, url) = start(OK);
+    let client = check(&url, |config| {
+        let names = ["x_user", "x_forwarded_uri"].map(HeaderName::from_static);
+        config.sent = SentHeaders::Only(names.into());
+    })
+    .client();
+    let input = CheckInput::default()
+        .header("x_user", b"alice")
+        .header("x-user", b"bob")
+        .header("x_forwarded_uri", b"/harmless");
+    assert!(input.ask(&client).await.decision.allows());
+    let request = service.next_request();
+    assert_eq!(header_values(&request, "x_user"), ["alice"]);
+    for name in ["x-user", "x_forwarded_uri"] {
+        assert_eq!(header_values(&request, name), [""; 0], "{name}");
     }
 }
 

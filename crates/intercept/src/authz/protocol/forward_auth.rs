@@ -65,9 +65,8 @@ fn encode(
     let mut encoded = Request::new(Bytes::new());
     *encoded.uri_mut() = uri.clone();
     let headers = encoded.headers_mut();
-    let is_sent = |name: &HeaderName| sent.includes(name) && is_mutable(name) && !is_reserved(name);
     for (name, value) in request.headers {
-        if is_sent(name) && is_sent(&dashed(name)) {
+        if sent.includes(name) && is_mutable(name) && !is_reserved(&dashed(name)) {
             headers.append(name, value.clone());
         }
     }
@@ -114,8 +113,9 @@ fn dashed(name: &HeaderName) -> HeaderName {
     dashed.parse().unwrap_or_else(|_| name.clone())
 }
 
-/// Whether a client's header is not sent to the service, because only the proxy may set it, or because it is conditional: the
-/// condition or range is about the origin's resource, and the service would respond with 304 or a part of its own.
+/// Whether a client's header with this [`dashed`] name is not sent to the service, because only the proxy may set it, or
+/// because it is conditional: the condition or range is about the origin's resource, and the service would respond with 304 or
+/// a part of its own.
 fn is_reserved(name: &HeaderName) -> bool {
     let reserved = [
         header::IF_MATCH,
