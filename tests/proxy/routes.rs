@@ -14,6 +14,7 @@ use crate::harness::addr::{LISTEN_V4, TARGET_V4, TARGET_V6, fresh_client_v4, fre
 use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
 use crate::harness::datagram::DatagramSocket;
+use crate::harness::header_bytes;
 use crate::harness::lab::{Host, Lab, Process, Scratch, assert_contains, wait_for, wait_until};
 use crate::harness::peername::{AS_NOBODY, BINARY, Peername, copy_executable, words};
 use crate::harness::rig::proxy::header_for;
@@ -164,18 +165,35 @@ fn lost_rules_of_a_killed_keeper_end_the_proxy() {
     with_target("127.0.0.1:9000");
     proxy.signal(Signal::HUP);
     proxy.wait_logged("reloaded");
-    let parent = proxy.pid().to_string();
-    server.run(
-        "pkill",
-        &["-KILL", "--parent", &parent, "--full", "routes keep"],
-    );
-    proxy.wait_line("that the keeper has ended", |line| {
-        (line.contains("ERROR") && line.contains("keeper")).then_some(())
-    });
+    kill_keeper(server, &proxy);
     let _down =
         Conn::connect_and_send(&rig.lab.balancer, LISTEN_V4, &header_for(fresh_client_v4()));
     rig.v4.accept();
     // The next proxy's keeper would remove them in the same way.
+    server.run(BINARY, &["routes", "remove", "--all"]);
+    let status = proxy.wait_exit(Duration::from_secs(10)).expect("an exit");
+    assert_eq!(status.code(), Some(1));
+}
+
+/// Without `--target`, the proxy knows only the destinations that headers have named.
+#[test]
+fn lost_rules_of_a_named_destination_end_the_proxy() {
+    let rig = RoutesRig::new();
+    let server = &rig.lab.server;
+    let args = words(
+        "proxy --setup-routes --listen=10.81.0.1:8443 --trust=private --dynamic-destination \
+         --allow-destination=127.0.0.1:9000",
+    );
+    let mut proxy = Peername::start(server, &args, &[LISTEN_V4]);
+    let connect = || {
+        let header = header_bytes::v1(fresh_client_v4(), TARGET_V4);
+        let down = Conn::connect_and_send(&rig.lab.balancer, LISTEN_V4, &header);
+        rig.v4.accept();
+        down
+    };
+    let _before = connect();
+    kill_keeper(server, &proxy);
+    let _after = connect();
     server.run(BINARY, &["routes", "remove", "--all"]);
     let status = proxy.wait_exit(Duration::from_secs(10)).expect("an exit");
     assert_eq!(status.code(), Some(1));
@@ -289,6 +307,17 @@ impl RoutesRig {
             assert_eq!(down.recv(4), b"back");
         }
     }
+}
+
+fn kill_keeper(server: &Host, proxy: &Peername) {
+    let parent = proxy.pid().to_string();
+    server.run(
+        "pkill",
+        &["-KILL", "--parent", &parent, "--full", "routes keep"],
+    );
+    proxy.wait_line("that the keeper has ended", |line| {
+        (line.contains("ERROR") && line.contains("keeper")).then_some(())
+    });
 }
 
 fn stop(proxy: &mut Peername) {

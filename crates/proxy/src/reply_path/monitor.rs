@@ -79,6 +79,14 @@ impl ReplyPathMonitor {
         self.configured.values().all(|state| state.is_sound())
     }
 
+    /// As [`ReplyPathMonitor::is_all_sound`], and whether replies from the loopback destinations that headers have named recently
+    /// came back, too.
+    pub fn is_all_known_sound(&self) -> bool {
+        let named = self.recent.all();
+        let is_sound = |state: &Arc<ProbeState>| state.is_sound() || !state.is_loopback();
+        self.is_all_sound() && named.iter().all(is_sound)
+    }
+
     /// As [`ReplyPathMonitor::is_sound`], for a destination on this host that a header has named. A new one is enqueued to
     /// be probed at once and periodically; until the first result, which takes milliseconds, it counts as sound.
     ///

@@ -64,6 +64,11 @@ impl ProbeState {
         self.is_sound.load(Relaxed)
     }
 
+    /// Whether the target is a loopback address.
+    pub(super) fn is_loopback(&self) -> bool {
+        self.target.address.ip().to_canonical().is_loopback()
+    }
+
     /// When the next probe is due; `None` for at once, if the path has not been probed yet.
     pub(super) fn due_at(&self) -> Option<Instant> {
         let interval = if self.is_suspect.load(Relaxed) || self.has_seen_mark.load(Relaxed) {

@@ -12,7 +12,8 @@ use peername_proxy::reply_path::monitor::ReplyPathMonitor;
 use peername_proxy::routes::Keeper;
 use tokio::sync::watch;
 
-/// Logs the reports of the keeper, if there is one, until it has exited and the reply path of the current backends is broken.
+/// Logs the reports of the keeper, if there is one, until it has exited and the reply path of a current backend, or of a loopback
+/// destination that a header has named, is broken.
 pub(super) fn wait_lost(
     keeper: Option<&mut Keeper>,
     reply_path: watch::Receiver<Arc<ReplyPathMonitor>>,
@@ -32,7 +33,9 @@ pub(super) fn wait_lost(
         loop {
             let monitor = Arc::clone(&reply_path.borrow());
             monitor.probe_all().await;
-            if !monitor.is_all_sound() {
+            // Of a proxy without --target, no destination is known but those that headers have named. The keeper has no rules
+            // for those beyond loopback.
+            if !monitor.is_all_known_sound() {
                 return;
             }
             tokio::time::sleep(RECHECK_INTERVAL).await;

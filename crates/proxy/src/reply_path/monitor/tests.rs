@@ -59,6 +59,20 @@ fn probe_result_holds_for_its_ports_and_no_others() {
     }
 }
 
+/// Routing rules are for all of loopback; those for another address of this host may never have been there.
+#[test]
+fn named_loopback_destinations_are_known_paths() {
+    let monitor = ReplyPathMonitor::new::<Backend>([]);
+    for (named, is_sound) in [("10.0.0.5:1", true), ("127.0.0.5:1", false)] {
+        monitor.is_sound_or_enqueue(backend(named), None);
+        for state in monitor.recent.all() {
+            fail_probe(&state);
+        }
+        assert_eq!(monitor.is_all_known_sound(), is_sound, "{named}");
+        assert!(monitor.is_all_sound());
+    }
+}
+
 /// Targets that headers name meanwhile must not delay a configured target's probe.
 #[test]
 fn each_target_has_its_own_due_time() {
