@@ -2,8 +2,9 @@
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, Write};
+use std::mem;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 use peername_intercept::admission::{AdmissionLog, AdmittedRequest};
@@ -16,14 +17,15 @@ use serde_json::json;
 #[derive(Debug)]
 pub(super) struct AdmissionFile {
     file: File,
-    has_last_write_failed: AtomicBool,
+    /// Held during a write: another worker's would otherwise not know yet that this one leaves a fragment.
+    has_last_write_failed: Mutex<bool>,
 }
 
 impl AdmissionFile {
     pub(super) fn new(file: File) -> Self {
         Self {
             file,
-            has_last_write_failed: AtomicBool::new(false),
+            has_last_write_failed: Mutex::new(false),
         }
     }
 }
@@ -55,11 +57,11 @@ impl AdmissionLog for AdmissionFile {
             "method": request.method.as_str(),
             "path": request.path,
         });
-        let line_break = if self.has_last_write_failed.load(Relaxed) {
-            "\n"
-        } else {
-            ""
-        };
+        let mut has_last_failed = self
+            .has_last_write_failed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let line_break = if *has_last_failed { "\n" } else { "" };
         let line = format!("{line_break}{line}\n");
         let written = (&self.file).write(line.as_bytes()).and_then(|length| {
             if length < line.len() {
@@ -67,7 +69,7 @@ impl AdmissionLog for AdmissionFile {
             }
             Ok(())
         });
-        let had_failed = self.has_last_write_failed.swap(written.is_err(), Relaxed);
+        let had_failed = mem::replace(&mut *has_last_failed, written.is_err());
         match &written {
             Err(error) if !had_failed => {
                 try_write_line(&format!(
