@@ -30,12 +30,12 @@ impl AdmissionFile {
     }
 }
 
-/// Reports on standard error that another file is at the log's path now: the program may have moved a directory above it.
+/// Reports on standard error that the log is no longer at its path: the program may have moved a directory above it.
 pub(super) fn warn_if_replaced(path: &Path, log: &Metadata) {
     let is_log = fs::metadata(path).is_ok_and(|found| FileId::from(&found) == FileId::from(log));
     if !is_log {
         try_write_line(&format!(
-            "peername: the log (--log) of this jail was moved: {path:?} is another file now"
+            "peername: the log (--log) of this jail is no longer at {path:?}: it was moved, replaced or removed"
         ));
     }
 }
