@@ -4,6 +4,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::net::{TcpListener, UdpSocket};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -14,6 +15,7 @@ use peername_sys::fs::text_file;
 use peername_sys::process::confine::files::{self, AllowedFiles};
 use peername_sys::process::confine::require_single_thread;
 use peername_sys::process::confine::system_calls::{AllowedCalls, SocketFamilies, Sysno};
+use peername_sys::process::fork::spawn_detached;
 use peername_sys::resolve;
 
 /// A case: its name, what the confined process does, and how it must end.
@@ -30,6 +32,7 @@ const CASES: &[Case] = &[
     ("names", names_are_refused, Expected::Success),
     ("threads", a_second_thread_is_refused, Expected::Success),
     ("server", a_server_runs, Expected::Success),
+    ("detach", a_daemon_needs_dev_null, Expected::Success),
     ("uring", denied_calls_are_absent, Expected::Success),
     ("newer", newer_calls_are_absent, Expected::Success),
     ("execve", execve, Expected::Killed(Sysno::execve)),
@@ -188,6 +191,17 @@ fn a_second_thread_is_refused() {
     let _other = thread::spawn(thread::park);
     let refused = require_single_thread().unwrap_err();
     assert_eq!(refused.errno(), Some(libc::EBUSY));
+}
+
+/// What fails before the work of a daemon is an error of its start.
+fn a_daemon_needs_dev_null() {
+    let allowed = AllowedFiles {
+        read: vec![PathBuf::from("/proc")],
+        ..AllowedFiles::default()
+    };
+    files::confine(&allowed).unwrap();
+    let refused = spawn_detached([], |_: [OwnedFd; 0]| 0).unwrap_err();
+    assert_eq!(refused.errno(), Some(libc::EACCES));
 }
 
 fn a_server_runs() {

@@ -28,23 +28,27 @@ use crate::{NameCall, Result};
 /// # Errors
 ///
 /// EBUSY when this process has several threads: the daemon would lack the others, but not the locks that they hold. EAGAIN or
-/// ENOMEM of fork(2); EAGAIN also whenever the second fork failed.
+/// ENOMEM of fork(2); ENOSYS of close_range(2) before Linux 5.9.
 pub fn spawn_detached<K: AsRef<[OwnedFd]>>(keep: K, work: impl FnOnce(K) -> u8) -> Result<()> {
     let intermediate = fork(|| {
         let _ = setpgid(None, None);
-        fork(|| {
-            block_signals();
-            match detach_from_parent(keep.as_ref()) {
-                Ok(()) => work(keep),
-                Err(_) => 1,
-            }
-        })
-        .map_or(1, |_| 0)
+        // Before the second fork: only this process's exit code is read.
+        let forked = detach_from_parent(keep.as_ref()).and_then(|()| {
+            fork(|| {
+                block_signals();
+                work(keep)
+            })
+        });
+        // Linux's error numbers fit into an exit code.
+        let errno = forked
+            .err()
+            .map(|error| error.errno().unwrap_or(libc::EAGAIN));
+        errno.map_or(0, |errno| u8::try_from(errno).unwrap_or(u8::MAX))
     })?;
-    if wait_exit(intermediate)?.success() {
-        Ok(())
-    } else {
-        Err(io::Error::from_raw_os_error(libc::EAGAIN)).call("fork(2)")
+    match wait_exit(intermediate)?.code() {
+        Some(0) => Ok(()),
+        errno => Err(io::Error::from_raw_os_error(errno.unwrap_or(libc::EAGAIN)))
+            .call("close_range(2), open(/dev/null), chdir(/) or fork(2)"),
     }
 }
 
