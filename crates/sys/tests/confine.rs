@@ -21,6 +21,9 @@ use peername_sys::resolve;
 /// A case: its name, what the confined process does, and how it must end.
 type Case = (&'static str, fn(), Expected);
 
+/// The environment variable with the name of the case.
+const CONFINE_CASE: &str = "CONFINE_CASE";
+
 enum Expected {
     Success,
     /// Killed by SIGSYS, with a line that names this call.
@@ -56,19 +59,21 @@ const CASES: &[Case] = &[
 ];
 
 fn main() -> ExitCode {
-    // The arguments of libtest are ignored.
-    let argument = std::env::args().nth(1);
-    if let Some((_, case, _)) = CASES
-        .iter()
-        .find(|(name, ..)| Some(*name) == argument.as_deref())
-    {
+    // Not an argument: that would be a filter of `cargo test`.
+    if let Ok(chosen) = std::env::var(CONFINE_CASE) {
+        let (_, case, _) = CASES
+            .iter()
+            .find(|(name, ..)| *name == chosen)
+            .expect("a case");
         case();
         return ExitCode::SUCCESS;
     }
     let mut failed = false;
     for (name, _, expected) in CASES {
-        let output = Command::new("/proc/self/exe").arg(name).output();
-        let output = output.expect("this program starts itself");
+        let output = Command::new("/proc/self/exe")
+            .env(CONFINE_CASE, name)
+            .output()
+            .expect("this program starts itself");
         if expected.is_met_by(&output) {
             println!("confine {name} ... ok");
         } else {
