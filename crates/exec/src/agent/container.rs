@@ -185,12 +185,12 @@ impl Container {
     }
 
     /// Reaps the supervisor if it has exited, and schedules another: at once, but with increasing delays if supervisors end
-    /// soon after their start. Returns the exit status.
+    /// soon after their start. Returns the exit status, if it can be read.
     pub(super) fn reap_supervisor(&mut self) -> Option<ExitStatus> {
         let supervisor = self
             .supervisor
             .take_if(|supervisor| supervisor.child.pidfd().has_exited())?;
-        let status = supervisor.child.wait().ok()?;
+        let status = supervisor.child.wait();
         let now = Instant::now();
         self.failures = if now < supervisor.started + MIN_UPTIME {
             (self.failures + 1).min(MAX_FAILURES)
@@ -202,7 +202,7 @@ impl Container {
             failures => RESTART_DELAY * (1 << (failures - 1)),
         };
         self.restart_at = Some(now + delay);
-        Some(status)
+        status.ok()
     }
 
     /// Asks the supervisor to end between two calls.
