@@ -272,7 +272,7 @@ fn split(text: &str) -> Result<(Host, Option<u16>), ParseHostError> {
 }
 
 /// Parses digits only: `u16::from_str` would accept `+443` too.
-fn parse_port(digits: &str) -> Result<u16, ParseHostError> {
+pub(crate) fn parse_port(digits: &str) -> Result<u16, ParseHostError> {
     if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(ParseHostError::Port);
     }

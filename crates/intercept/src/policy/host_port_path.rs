@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use peername_proto::parse_unbracketed;
 
-use crate::host::{HostPort, ParseHostError};
+use crate::host::{ParseHostError, parse_port};
 
 /// The parts of `HOST[:PORT][/PATH]`.
 pub(crate) struct Parts<'a> {
@@ -75,9 +75,4 @@ fn split_at_slash(text: &str) -> (&str, Option<&str>) {
         Some((before, path)) => (before, Some(path)),
         None => (text, None),
     }
-}
-
-fn parse_port(digits: &str) -> Result<u16, ParseHostError> {
-    // The parser of CONNECT's target accepts the same ports; any name will do.
-    HostPort::parse(&format!("port.invalid:{digits}")).map(|parsed| parsed.port)
 }

@@ -300,6 +300,14 @@ fn text_that_is_no_rule_is_refused() {
 }
 
 #[test]
+fn port_behind_a_network_is_a_number() {
+    let expected = ParseRuleError::Port(ParseHostError::Port);
+    for text in ["10.0.0.0/8:4:43", "10.0.0.0/8:", "10.0.0.0/8:+443"] {
+        assert_eq!(Rule::allow(text), Err(expected), "{text}");
+    }
+}
+
+#[test]
 fn syntax_of_other_programs_is_refused_with_advice() {
     for (text, expected) in [
         ("a.test/*", ParseRuleError::Wildcard),
