@@ -4,7 +4,6 @@ pub mod access;
 pub mod destination;
 mod hash_queue;
 pub mod host_pattern;
-pub(crate) mod host_port_path;
 pub mod host_timeouts;
 pub mod passthrough;
 pub mod pinned;

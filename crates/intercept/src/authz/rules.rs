@@ -3,6 +3,7 @@
 //! A tunnel that the proxy opens is decided by host and port; then each request in it is decided by its method and path, too. The
 //! requests in a tunnel that is relayed unopened are not visible, so a rule with a method or a path can't allow the tunnel.
 
+mod host_port_path;
 mod lookalike;
 mod methods;
 mod path;

@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use peername_proto::meanings;
 
+use super::host_port_path::Parts;
 use super::methods::Methods;
 use super::path::{PathPrefix, RequestPath};
 use crate::host::{Host, HostPort, ParseHostError};
 use crate::policy::host_pattern::{HostPattern, ParseHostPatternError};
-use crate::policy::host_port_path::Parts;
 
 /// A rule: `allow [METHOD[,METHOD] ]HOST[:PORT][/PATH]`, or the same with `deny`.
 ///

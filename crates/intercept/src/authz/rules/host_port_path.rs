@@ -1,4 +1,4 @@
-//! The syntax of destinations in options and rules: `HOST[:PORT][/PATH]`, where HOST may be a network.
+//! The syntax of destinations in rules: `HOST[:PORT][/PATH]`, where HOST may be a network.
 
 use std::net::IpAddr;
 
@@ -8,16 +8,17 @@ use peername_proto::parse_unbracketed;
 use crate::host::{ParseHostError, parse_port};
 
 /// The parts of `HOST[:PORT][/PATH]`.
-pub(crate) struct Parts<'a> {
+pub(super) struct Parts<'a> {
     /// The host; a network is without brackets.
-    pub(crate) host: String,
-    pub(crate) port: Option<u16>,
-    pub(crate) path: Option<&'a str>,
+    pub(super) host: String,
+    pub(super) port: Option<u16>,
+    pub(super) path: Option<&'a str>,
 }
 
 impl<'a> Parts<'a> {
-    /// Splits a text. Only the port is parsed; the error is that it is not valid, or may be a part of the address.
-    pub(crate) fn split(text: &'a str) -> Result<Self, ParseHostError> {
+    /// Parses the port, and leaves host and path as they are. Fails if the port is not valid, or if an IPv6 address without
+    /// brackets may end in a port.
+    pub(super) fn split(text: &'a str) -> Result<Self, ParseHostError> {
         if let Some((network, rest)) = split_network(text) {
             let (port, path) = split_at_slash(rest);
             let port = match port {
