@@ -10,6 +10,9 @@ use crate::JailError;
 /// A mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mount {
+    id: Vec<u8>,
+    /// The mount that this one is on.
+    parent: Vec<u8>,
     /// The device number, which all mounts of a file system share.
     pub(super) device: Vec<u8>,
     /// The path in the file system that is mounted at the point.
@@ -19,7 +22,8 @@ pub(super) struct Mount {
     pub(super) kind: Vec<u8>,
 }
 
-/// Reads the mounts; a later one covers an earlier one at the same point or above.
+/// Reads the mounts, in an order that does not tell which mount hides which: where an initramfs has mounted /dev, the root comes
+/// after it.
 pub(super) fn read() -> Result<Vec<Mount>, JailError> {
     let table = Path::new("/proc/self/mountinfo");
     let text = fs::read(table).map_err(|error| JailError::read(table, error))?;
@@ -48,7 +52,7 @@ pub(super) fn mount_points_of_parts(mounts: &[Mount], path: &Path) -> Vec<PathBu
     directory
         .mounts(mounts)
         .filter(|mount| mount.root != directory.path && mount.root.starts_with(&directory.path))
-        .filter(|mount| mount.is_visible(mounts) && !mount.point.starts_with(path))
+        .filter(|mount| !mount.is_hidden(mounts) && !mount.point.starts_with(path))
         .map(|mount| mount.point.clone())
         .collect()
 }
@@ -84,6 +88,8 @@ impl Mount {
         let fields: Vec<_> = line.split(|&byte| byte == b' ').collect();
         let separator = fields.iter().position(|field| *field == b"-")?;
         Some(Self {
+            id: fields.first()?.to_vec(),
+            parent: fields.get(1)?.to_vec(),
             device: fields.get(2)?.to_vec(),
             root: unescape(fields.get(3)?),
             point: unescape(fields.get(4)?),
@@ -102,10 +108,24 @@ impl Mount {
         })
     }
 
-    /// Whether no other mount covers this one.
-    fn is_visible(&self, mounts: &[Self]) -> bool {
-        FileLocation::find(mounts, &self.point)
-            .is_some_and(|visible| visible.device == self.device && visible.path == self.root)
+    /// Whether its point leads to another mount: one that is on this one, or on a directory above.
+    pub(super) fn is_hidden(&self, mounts: &[Self]) -> bool {
+        let is_on_it = |other: &Self| other.parent == self.id && other.point == self.point;
+        let mut below = Some(self);
+        while let Some(mount) = below {
+            if mounts.iter().any(|other| mount.is_behind(other)) {
+                return true;
+            }
+            below = mounts
+                .iter()
+                .find(|other| other.id == mount.parent && other.id != mount.id);
+        }
+        mounts.iter().any(is_on_it)
+    }
+
+    /// Whether the way to its point leads to the other mount, which is on the same one.
+    fn is_behind(&self, other: &Self) -> bool {
+        other.parent == self.parent && other.id != self.id && self.point.starts_with(&other.point)
     }
 
     /// Whether the file system is of one of these types.
@@ -161,6 +181,34 @@ mod tests {
     }
 
     #[test]
+    fn mount_is_hidden_by_one_that_is_on_it_or_above_it() {
+        let mounts = parse(&[
+            "22 27 0:6 / /dev rw - devtmpfs a rw",
+            "23 22 0:7 / /dev/mqueue rw - mqueue b rw",
+            // The root is listed after what the initramfs has mounted.
+            "27 1 8:1 / / rw - ext4 c rw",
+            "30 27 0:8 / /covered rw - autofs d rw",
+            "31 30 8:2 / /covered rw - ext4 e rw",
+            "32 27 0:9 / /above/auto rw - autofs f rw",
+            "33 32 8:3 / /above/auto/home rw - ext4 g rw",
+            "34 27 8:4 / /above rw - ext4 h rw",
+        ]);
+        let hidden: Vec<_> = mounts
+            .iter()
+            .filter(|mount| mount.is_hidden(&mounts))
+            .map(|mount| (mount.point.to_str().unwrap(), mount.kind.as_slice()))
+            .collect();
+        assert_eq!(
+            hidden,
+            [
+                ("/covered", &b"autofs"[..]),
+                ("/above/auto", b"autofs"),
+                ("/above/auto/home", b"ext4"),
+            ]
+        );
+    }
+
+    #[test]
     fn file_is_found_at_each_mount_of_its_file_system() {
         let mounts = parse(&[
             "1 0 8:1 / / rw - ext4 a rw",
@@ -171,7 +219,7 @@ mod tests {
             "6 1 0:40 / /auto rw - autofs d rw",
             "7 6 8:4 / /auto rw - ext4 e rw",
             "8 1 8:4 /key /run/key rw - ext4 e rw",
-            "9 1 8:2 /u/p/q /work/q rw - ext4 b rw",
+            "9 3 8:2 /u/p/q /work/q rw - ext4 b rw",
             "10 1 8:2 /u/r /srv rw - ext4 b rw",
             "11 10 8:3 / /srv rw - ext4 c rw",
         ]);

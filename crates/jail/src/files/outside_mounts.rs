@@ -32,12 +32,7 @@ pub(super) fn prepare(dir: &PrivateDir, all: &[Mount]) -> Result<Vec<OutsideMoun
     let mut prepared = Vec::new();
     for (index, mount) in all.iter().enumerate() {
         let later = all.get(index + 1..).unwrap_or_default();
-        let is_hidden = || {
-            later
-                .iter()
-                .any(|other| mount.point.starts_with(&other.point))
-        };
-        if !mount.is_one_of(&COVERED) || is_hidden() {
+        if !mount.is_one_of(&COVERED) || mount.is_hidden(all) {
             continue;
         }
         let mut covered = OutsideMount {
