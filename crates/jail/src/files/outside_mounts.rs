@@ -2,7 +2,6 @@
 //! the network; afs is a network file system of the kernel; and a file of mqueue is a message queue of the host.
 
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use peername_sys::fs::mounts;
@@ -42,9 +41,7 @@ pub(super) fn prepare(dir: &PrivateDir, all: &[Mount]) -> Result<Vec<OutsideMoun
         };
         for other in later {
             if let Ok(name) = other.point.strip_prefix(&mount.point) {
-                covered
-                    .keep(&other.point, name)
-                    .map_err(|error| JailError::write(&other.point, error))?;
+                covered.keep(&other.point, name)?;
             }
         }
         prepared.push(covered);
@@ -53,13 +50,13 @@ pub(super) fn prepare(dir: &PrivateDir, all: &[Mount]) -> Result<Vec<OutsideMoun
 }
 
 impl OutsideMount {
-    /// Keeps what is mounted at `point`, `name` below this mount, visible, with all that is below it.
-    fn keep(&mut self, point: &Path, name: &Path) -> io::Result<()> {
+    /// Keeps the mount at `point` visible, and all below it. `name` is its path relative to this mount.
+    fn keep(&mut self, point: &Path, name: &Path) -> Result<(), JailError> {
         if self.below.iter().any(|kept| point.starts_with(&kept.point)) {
             return Ok(());
         }
         let copy = self.copy.join(name);
-        fs::create_dir_all(&copy)?;
+        fs::create_dir_all(&copy).map_err(|error| JailError::write(&copy, error))?;
         self.below.push(MountBelow {
             point: point.to_owned(),
             copy,
@@ -82,7 +79,7 @@ impl OutsideMount {
 }
 
 /// Ignores the error of a bind where a directory above the mount can't be searched: the program does not reach the mount either.
-/// To be tested after the error only: a test of a mount point that is in reach may ask the automounter.
+/// lstat(2) only after the error: on a mount point in reach it may ask the automounter.
 fn unless_out_of_reach(point: &Path, bound: peername_sys::Result<()>) -> Result<(), JailError> {
     match bound {
         Err(error) if error.is_permission() && point.symlink_metadata().is_err() => Ok(()),
@@ -91,3 +88,20 @@ fn unless_out_of_reach(point: &Path, bound: peername_sys::Result<()>) -> Result<
 }
 
 const COVERED: [&str; 3] = ["autofs", "afs", "mqueue"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn error_names_the_directory_of_the_copy() {
+        let mut covered = OutsideMount {
+            point: "/auto".into(),
+            copy: "/proc/missing".into(),
+            below: Vec::new(),
+        };
+        let kept = covered.keep(Path::new("/auto/home"), Path::new("home"));
+        let error = kept.unwrap_err().to_string();
+        assert!(error.contains("/proc/missing/home"), "{error}");
+    }
+}
