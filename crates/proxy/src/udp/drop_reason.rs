@@ -45,7 +45,7 @@ pub(crate) enum DropReason {
     /// The datagram is nothing but the header that opens a flow.
     #[error("a header alone: it opens the flow and is not forwarded")]
     HeaderOnly,
-    /// The datagram is longer than the receive buffer, which takes any UDP datagram.
+    /// Not expected: the receive buffer takes the longest UDP datagram.
     #[error("longer than the receive buffer")]
     Truncated,
     /// The proxy is draining, and the session would be new.
@@ -69,14 +69,14 @@ pub(crate) enum DropReason {
     /// With its header the datagram is longer than a datagram may be, or than the path MTU allows.
     #[error("too large with its header")]
     TooLarge,
-    /// An ICMP error of the receiver's host (port unreachable), or no route to it.
+    /// An ICMP error (port, host or network unreachable), or no route.
     #[error("unreachable: {0}")]
     Unreachable(io::Error),
     /// The session's socket was destroyed from outside.
     #[error("its session's socket was destroyed: {0}")]
     SocketDestroyed(io::Error),
-    /// The kernel refused to send the datagram.
-    #[error("sendmmsg(2): {0}")]
+    /// Another error of the kernel, in sending the datagram or about an earlier one.
+    #[error("not sent: {0}")]
     Unsendable(io::Error),
 }
 
@@ -101,7 +101,7 @@ impl DropReason {
         }
     }
 
-    /// Classifies an error of sendmmsg(2) or recvmmsg(2).
+    /// Classifies an error of send(2), sendmmsg(2) or recvmmsg(2).
     pub(crate) fn from_kernel(error: io::Error) -> Self {
         match error.kind() {
             ErrorKind::WouldBlock => Self::SendBufferFull,
