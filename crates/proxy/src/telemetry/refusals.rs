@@ -21,7 +21,8 @@ use peername_sys::throttle::Throttle;
 use crate::backend::Backend;
 use crate::outcome::{Failure, Outcome, SessionEnd};
 use crate::telemetry::{codes, outages};
-use crate::udp::drop_reason::{DatagramOrigin, DropReason};
+use crate::udp::drop_reason::DropReason;
+use crate::udp::endpoints::DatagramOrigin;
 
 /// Warns of an ended connection or session if its end concerns more than one client. `client`: the claimed source of a trusted
 /// peer's header.

@@ -3,7 +3,7 @@
 use std::io::{self, ErrorKind};
 
 use peername_proto::Invalid;
-use peername_server::addr::{ClaimedSource, PeerAddr};
+use peername_server::addr::ClaimedSource;
 use peername_server::header_error::HeaderError;
 
 use crate::outcome::Failure;
@@ -23,14 +23,6 @@ impl From<DropReason> for DroppedRequest {
             client: None,
         }
     }
-}
-
-/// The sender of a request.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct DatagramOrigin {
-    pub(crate) peer: PeerAddr,
-    /// The client that the request's header names, if that was read.
-    pub(crate) client: Option<ClaimedSource>,
 }
 
 /// The reason why a datagram is dropped. Every drop is counted by its reason.

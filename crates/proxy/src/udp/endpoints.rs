@@ -1,10 +1,18 @@
-//! Addresses of a session as plain data: the key of the session, and the path of its replies.
+//! Addresses of a session as plain data: the sender of a request, the key of the session, and the path of its replies.
 
 use std::net::SocketAddr;
 
-use peername_server::addr::PeerAddr;
+use peername_server::addr::{ClaimedSource, PeerAddr};
 use peername_sys::udp::PktInfo;
 use serde::{Deserialize, Serialize};
+
+/// The sender of a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DatagramOrigin {
+    pub(crate) peer: PeerAddr,
+    /// The client that the request's header names, if that was read.
+    pub(crate) client: Option<ClaimedSource>,
+}
 
 /// Identifies a session: datagrams with equal keys belong to the same session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
