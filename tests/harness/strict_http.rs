@@ -23,9 +23,12 @@ fn request_len(bytes: &[u8]) -> Result<Option<usize>, String> {
     let head = str::from_utf8(&bytes[..end]).map_err(|error| error.to_string())?;
     let mut lines = head.split("\r\n");
     let first = lines.next().unwrap_or_default();
-    let [_, target, "HTTP/1.1"] = first.split(' ').collect::<Vec<_>>()[..] else {
+    let [method, target, "HTTP/1.1"] = first.split(' ').collect::<Vec<_>>()[..] else {
         return Err(format!("the request line {first:?}"));
     };
+    if !is_token(method) {
+        return Err(format!("the method {method:?}"));
+    }
     if !target.starts_with('/') && target != "*" || target.contains(|c: char| c.is_control()) {
         return Err(format!("the target {target:?}"));
     }
@@ -46,7 +49,12 @@ fn request_len(bytes: &[u8]) -> Result<Option<usize>, String> {
         &values("content-length")[..],
     ) {
         ([], []) => Some(0),
-        ([], [length]) if is_number(length) => length.parse().ok().filter(|len| *len <= body.len()),
+        ([], [length]) if is_number(length) => {
+            let len = length
+                .parse::<usize>()
+                .map_err(|_| format!("the length {length:?}"))?;
+            Some(len).filter(|len| *len <= body.len())
+        }
         (["chunked"], []) => chunked_len(body)?,
         both => return Err(format!("framed by {both:?}")),
     };
@@ -55,12 +63,9 @@ fn request_len(bytes: &[u8]) -> Result<Option<usize>, String> {
 
 /// The name and the value of a header line.
 fn parse_header(line: &str) -> Result<(&str, &str), String> {
-    let is_token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
     match line.split_once(':') {
         Some((name, value))
-            if !name.is_empty()
-                && name.chars().all(is_token)
-                && !value.contains(|c: char| c.is_control() && c != '\t') =>
+            if is_token(name) && !value.contains(|c: char| c.is_control() && c != '\t') =>
         {
             Ok((name, value.trim_matches([' ', '\t'])))
         }
@@ -76,8 +81,7 @@ fn chunked_len(body: &[u8]) -> Result<Option<usize>, String> {
             return Ok(None);
         };
         let text = String::from_utf8_lossy(&body[at..at + line]);
-        let size =
-            usize::from_str_radix(&text, 16).map_err(|_| format!("the chunk size {text:?}"))?;
+        let size = chunk_size(&text).ok_or_else(|| format!("the chunk size {text:?}"))?;
         at += line + 2;
         if size == 0 {
             break;
@@ -102,6 +106,19 @@ fn chunked_len(body: &[u8]) -> Result<Option<usize>, String> {
     Ok(None)
 }
 
+/// The size of a chunk: hexadecimal digits alone, without an extension.
+fn chunk_size(text: &str) -> Option<usize> {
+    let is_hex = text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let size = u32::from_str_radix(text, 16).ok().filter(|_| is_hex)?;
+    usize::try_from(size).ok()
+}
+
+/// Whether it is a token (RFC 9110, section 5.6.2).
+fn is_token(text: &str) -> bool {
+    let is_tchar = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
+    !text.is_empty() && text.chars().all(is_tchar)
+}
+
 fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
@@ -110,4 +127,29 @@ fn find(bytes: &[u8], needle: &[u8]) -> Option<usize> {
     bytes
         .windows(needle.len())
         .position(|window| window == needle)
+}
+
+#[test]
+fn strict_reader_takes_what_every_origin_reads_alike() {
+    const HOST: &str = "Host: a.test\r\n";
+    const CHUNKED: &str = "Transfer-Encoding: chunked\r\n";
+    let head = |first: &str, fields: &str| format!("{first} / HTTP/1.1\r\n{HOST}{fields}\r\n");
+    for complete in [
+        head("GET", ""),
+        head("POST", "Content-Length: 2\r\n") + "ab",
+        head("POST", CHUNKED) + "a\r\n0123456789\r\n0\r\n\r\n",
+    ] {
+        let parsed = parse_requests(complete.as_bytes());
+        assert_eq!(parsed, Ok((vec![complete.as_bytes()], &b""[..])));
+    }
+    for refused in [
+        head("", ""),
+        head("GE\nT", ""),
+        head("G(ET", ""),
+        head("POST", "Content-Length: 99999999999999999999\r\n"),
+        head("POST", CHUNKED) + "+5\r\n01234\r\n0\r\n\r\n",
+        head("POST", CHUNKED) + "ffffffffffffffff\r\n",
+    ] {
+        assert!(parse_requests(refused.as_bytes()).is_err(), "{refused:?}");
+    }
 }
