@@ -101,14 +101,16 @@ impl InheritedSocket {
     pub fn new(socket: OwnedFd, label: String) -> Result<Self> {
         fcntl_setfd(&socket, FdFlags::CLOEXEC).call("fcntl(F_SETFD)")?;
         let options = SockRef::from(&socket);
-        let kind = options.r#type().call("LISTEN_FDS: getsockopt(SO_TYPE)")?;
+        let kind = options
+            .r#type()
+            .call("getsockopt(SO_TYPE) of an inherited socket")?;
         let is_stream = kind == Type::STREAM;
         let addr = options
             .local_addr()
-            .call("LISTEN_FDS: getsockname(2)")?
+            .call("getsockname(2) of an inherited socket")?
             .as_socket()
             .ok_or_else(|| io::Error::other("neither IPv4 nor IPv6"))
-            .call("LISTEN_FDS: getsockname(2)")?;
+            .call("getsockname(2) of an inherited socket")?;
         Ok(Self {
             addr,
             socket,
@@ -122,7 +124,7 @@ impl InheritedSocket {
         let shared = self.socket.try_clone().call("fcntl(F_DUPFD_CLOEXEC)")?;
         SockRef::from(&shared)
             .set_nonblocking(true)
-            .call("fcntl(O_NONBLOCK)")?;
+            .call("fcntl(F_SETFL)")?;
         Ok(shared)
     }
 }
@@ -138,7 +140,7 @@ impl AsFd for InheritedSocket {
 ///
 /// # Errors
 ///
-/// EBUSY when one of these descriptors is in use: it would be closed. EMFILE.
+/// EBUSY when one of these descriptors is in use: it is not replaced. EMFILE.
 pub fn pass_on_exec(sockets: Vec<OwnedFd>) -> Result<()> {
     let end = FIRST_FD + sockets.len() as RawFd;
     // Duplicated above the range first: a socket may have the number that another one is to get.
