@@ -11,7 +11,7 @@ mod worker_listener;
 use std::collections::HashMap;
 use std::net::{self, SocketAddr};
 
-use peername_sys::ipc::listen_fds::InheritedSocket;
+use peername_sys::ipc::inherited_socket::InheritedSocket;
 use peername_sys::socket::transparent;
 use peername_sys::socket::{BindOptions, is_ipv6_only};
 use peername_sys::tcp::listener;

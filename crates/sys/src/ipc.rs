@@ -2,6 +2,7 @@
 
 pub mod fd_passing;
 pub mod foreign_fd;
+pub mod inherited_socket;
 pub mod listen_fds;
 pub mod record_pipe;
 pub mod seqpacket;

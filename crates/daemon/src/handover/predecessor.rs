@@ -12,7 +12,7 @@ use peername_observe::admin::{AdminAddr, AdminListener};
 use peername_proxy::udp::{Dialect, ReceivedState, RestoreError, UdpListeners};
 use peername_server::listeners::InheritedSockets;
 use peername_sys::ipc::fd_passing::take_inherited;
-use peername_sys::ipc::listen_fds::InheritedSocket;
+use peername_sys::ipc::inherited_socket::InheritedSocket;
 use peername_sys::process::stderr;
 
 use super::channel::Channel;

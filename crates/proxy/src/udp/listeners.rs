@@ -6,7 +6,7 @@ use std::io;
 use std::net::{SocketAddr, UdpSocket};
 
 use peername_sys::SyscallError;
-use peername_sys::ipc::listen_fds::InheritedSocket;
+use peername_sys::ipc::inherited_socket::InheritedSocket;
 use peername_sys::socket::transparent;
 use peername_sys::socket::{BindOptions, is_ipv6_only};
 use peername_sys::udp;

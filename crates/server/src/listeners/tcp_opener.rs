@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::{self, SocketAddr};
 
-use peername_sys::ipc::listen_fds::InheritedSocket;
+use peername_sys::ipc::inherited_socket::InheritedSocket;
 use peername_sys::socket::BindOptions;
 use peername_sys::tcp::{listener, stream};
 

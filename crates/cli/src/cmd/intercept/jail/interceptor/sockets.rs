@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use peername_jail::network::DNS_PORT;
 use peername_sys::ipc::fd_passing;
-use peername_sys::ipc::listen_fds::InheritedSocket;
+use peername_sys::ipc::inherited_socket::InheritedSocket;
 
 /// Sends the jail's sockets to the interceptor.
 ///
