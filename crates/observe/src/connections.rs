@@ -16,8 +16,9 @@ pub struct ConnectionSnapshot {
     pub listener: SocketAddr,
     /// The transport.
     pub protocol: Protocol,
-    /// The other end of the connection, usually the balancer.
-    pub balancer: SocketAddr,
+    /// The other end of the connection: the balancer, if there is one.
+    #[serde(rename = "balancer")]
+    pub peer: SocketAddr,
     /// The client, once it is known.
     pub client: Option<SocketAddr>,
     /// The backend, once it is known.

@@ -143,7 +143,7 @@ impl ListQuery {
                 .is_some_and(|client| contains(network, client))
         }) && self
             .balancer
-            .is_none_or(|network| contains(network, snapshot.balancer))
+            .is_none_or(|network| contains(network, snapshot.peer))
             && self
                 .listener
                 .is_none_or(|listener| listener == snapshot.listener)
@@ -218,7 +218,7 @@ mod tests {
             id,
             listener: "192.0.2.1:443".parse().unwrap(),
             protocol: Protocol::Tcp,
-            balancer: "192.0.2.9:1".parse().unwrap(),
+            peer: "192.0.2.9:1".parse().unwrap(),
             client: client.parse().ok(),
             target: None,
             host: None,

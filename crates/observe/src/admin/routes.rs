@@ -201,7 +201,7 @@ fn audit(peer: Option<UCred>, change: impl Display) {
 fn audit_ended(by: Option<UCred>, ended: &ConnectionSnapshot) {
     let ConnectionSnapshot {
         id,
-        balancer,
+        peer,
         client,
         target,
         ..
@@ -211,7 +211,7 @@ fn audit_ended(by: Option<UCred>, ended: &ConnectionSnapshot) {
     tracing::info!(
         pid,
         uid,
-        peer = %balancer,
+        peer = %peer,
         client = client.map(tracing::field::display),
         upstream = target.map(tracing::field::display),
         "--admin: connection {id} was ended"

@@ -146,7 +146,7 @@ impl ConnectionEntry {
             id: self.id,
             listener: self.listener.0,
             protocol: Protocol::Tcp,
-            balancer: self.peer.0,
+            peer: self.peer.0,
             client: self.client.get().copied(),
             target: self.target().map(|target| target.0),
             state: self.state(served.as_ref()),

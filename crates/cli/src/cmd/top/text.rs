@@ -74,7 +74,7 @@ pub(super) fn cells(row: &ConnectionSnapshot) -> [String; 7] {
     let count = |value: Option<u64>| value.map(bytes).unwrap_or_default();
     [
         addr(row.client),
-        row.balancer.to_string(),
+        row.peer.to_string(),
         row.host.clone().unwrap_or_else(|| addr(row.target)),
         format!("{} {}", name(row.protocol), name(row.state)),
         count(row.bytes_in),

@@ -69,7 +69,7 @@ impl Summary {
             for snapshot in &batch {
                 summary.add(snapshot);
                 let bytes = snapshot.bytes();
-                balancers.add(snapshot.balancer.ip(), bytes);
+                balancers.add(snapshot.peer.ip(), bytes);
                 if let Some(client) = snapshot.client {
                     clients.add(client.ip(), bytes);
                 }

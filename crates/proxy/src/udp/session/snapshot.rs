@@ -47,7 +47,7 @@ impl<R: Role> SessionTable<R> {
             id: record.id,
             listener: record.listener.0,
             protocol: Protocol::Udp,
-            balancer: session.reply_to.peer.0,
+            peer: session.reply_to.peer.0,
             client: client.or_else(|| self.role.unclaimed_client(session)),
             target: Some(session.upstream),
             host: None,
