@@ -66,7 +66,7 @@ pub enum ConnectionState {
     Header,
     /// The connection to the backend is not made yet.
     Connecting,
-    /// Its bytes are relayed.
+    /// Its bytes are relayed; of `intercept`, those of a tunnel that is not opened.
     Open,
     /// One side has sent FIN.
     HalfClosed,
@@ -74,7 +74,7 @@ pub enum ConnectionState {
     Handshake,
     /// `intercept`: no request is in flight.
     Idle,
-    /// `intercept`: a request is in flight, or a tunnel is relayed.
+    /// `intercept`: a request is in flight.
     InFlight,
     /// A session whose backend has not answered yet.
     Unanswered,

@@ -1,4 +1,4 @@
-//! The counters behind the metrics. A snapshot is cheap and never blocks an event loop.
+//! The counters behind the metrics. A snapshot is cheap: an event loop waits at most while the few outcomes are copied.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -64,11 +64,11 @@ pub struct Snapshot {
     pub accepted: u64,
     /// Connections open now.
     pub active: u64,
-    /// Bytes that backends accepted.
+    /// Bytes that backends accepted, of connections and sessions that have ended.
     pub to_upstream: u64,
-    /// Bytes that clients accepted.
+    /// Bytes that clients accepted, likewise.
     pub to_downstream: u64,
-    /// Bytes received for a peer that had already closed.
+    /// Bytes received for a peer that had already closed, likewise.
     pub undelivered: u64,
     /// Connections with a client port that was taken.
     pub collisions: u64,

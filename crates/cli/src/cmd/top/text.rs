@@ -66,7 +66,7 @@ fn totals(event: &StatusEvent) -> String {
     }
 }
 
-/// The columns of a connection: client, balancer, backend, state, bytes in and out, age.
+/// The columns of a connection: client, balancer, the requested host (`intercept`) or the backend, state, bytes in and out, age.
 pub(super) fn cells(row: &ConnectionSnapshot) -> [String; 7] {
     let addr = |addr: Option<SocketAddr>| {
         addr.map_or_else(|| "unknown".to_owned(), |addr| addr.to_string())
