@@ -57,7 +57,7 @@ impl ClientConnection {
             is_half_closed: AtomicBool::new(false),
         });
         let served = Arc::downgrade(&connection);
-        connection.entry.set_served_by(served);
+        connection.entry.set_served(served);
         connection
     }
 

@@ -25,7 +25,7 @@ use super::calls::WorkerCalls;
 use super::load::WorkerLoad;
 use crate::addr::{ClaimedSource, LocalAddr, PeerAddr, Target};
 
-/// A connection that serves requests, as of HTTP.
+/// A connection that carries requests, such as those of HTTP, and reports its own status.
 pub trait ServedConnection: Debug + Send + Sync {
     /// Its status now.
     fn status(&self) -> ServedStatus;
@@ -103,7 +103,7 @@ impl ConnectionEntry {
     }
 
     /// Sets the [`ServedConnection`], where the connection is more than a relay; later calls change nothing.
-    pub fn set_served_by(&self, connection: Weak<dyn ServedConnection>) {
+    pub fn set_served(&self, connection: Weak<dyn ServedConnection>) {
         let _ = self.served.set(connection);
     }
 
@@ -187,7 +187,7 @@ impl OpenConnections {
 
     /// Ends the connections that `is_denied` selects, as [`OpenConnections::end_one`] does, and returns how many. A connection
     /// whose client is not known yet is left to the check of its header.
-    pub async fn end_denied(&self, is_denied: Arc<DeniedConnection>) -> usize {
+    pub async fn end_denied(&self, is_denied: Arc<IsDenied>) -> usize {
         let mut ended = 0;
         for worker in 0..self.0.workers() {
             let mut next = Some(0);
@@ -205,7 +205,7 @@ impl OpenConnections {
 }
 
 /// Whether a connection's client is denied.
-pub type DeniedConnection = dyn Fn(&ConnectionEntry) -> bool + Send + Sync;
+pub type IsDenied = dyn Fn(&ConnectionEntry) -> bool + Send + Sync;
 
 impl ConnectionSource for OpenConnections {
     fn snapshots(&self) -> SnapshotStream {
@@ -352,7 +352,7 @@ impl Table {
 
     /// Ends the connections that `is_denied` selects from the batch that begins at slot `from`. Returns how many, with the slot
     /// to go on from.
-    fn end_denied(&self, from: usize, is_denied: &DeniedConnection) -> (usize, Option<usize>) {
+    fn end_denied(&self, from: usize, is_denied: &IsDenied) -> (usize, Option<usize>) {
         let mut ended = 0;
         for slot in self.batch(from).filter(|slot| is_denied(&slot.entry)) {
             slot.end(EndReason::AccessRevoked);
