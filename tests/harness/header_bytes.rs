@@ -77,8 +77,8 @@ pub(crate) fn tlv(kind: u8, value: &[u8]) -> Vec<u8> {
     [&[kind], &len[..], value].concat()
 }
 
-/// The health check of an AWS Network Load Balancer: LOCAL, family TCP4, no addresses but a CRC32C TLV and an
-/// empty NOOP, then zeros. Read as addresses it claims 3.0.4.188:74.
+/// The health check of an AWS Network Load Balancer: LOCAL, family TCP4, no addresses but a CRC32C TLV and a NOOP of 74
+/// zeros. Read as addresses it claims 3.0.4.188:74.
 pub(crate) fn nlb_health_check() -> Vec<u8> {
     let tlvs = [0x03, 0x00, 0x04, 0xbc, 0xe5, 0x95, 0x1f, 0x04, 0x00, 0x4a];
     let body: Vec<u8> = tlvs.into_iter().chain(std::iter::repeat_n(0, 74)).collect();

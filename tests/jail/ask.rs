@@ -165,7 +165,7 @@ fn modes_of_the_program_do_not_change_an_answer() {
     }
 }
 
-/// Makes `n` the character that erases the one before, and the end of a line one that is ignored.
+/// Makes `n` VERASE and `e` VKILL, and ignores the carriage return that ends an answer (IGNCR).
 const MODES: &str = include_str!("ask/modes.py");
 
 /// The program takes the foreground back while the question waits, so what is typed is no answer, and the request is denied.
@@ -201,14 +201,14 @@ fn ask_without_a_terminal_is_wrong_usage() {
     }
 }
 
-/// A list of answers is not one of permissions: without questions nothing is allowed by it, and `--check-list`, which excludes
-/// `--ask`, on the command line or in the file, allows what its own list has.
+/// `--ask-list` is written, not applied: it is an error without `--ask`. `--check-list` overrides `ask` of the file, and only
+/// its own list allows.
 #[test]
 fn ask_list_allows_nothing_by_itself() {
     let rig = JailRig::new();
     let scratch = rig.scratch();
     let listed = scratch.write("listed", "a.test\n");
-    let answers = scratch.path_text("answers");
+    let answers = scratch.write("answers", "b.test\n");
     let check = ["--check-list", &listed];
     for options in [
         vec!["--check-list", &listed, "--ask-list", &answers],
@@ -225,4 +225,6 @@ fn ask_list_allows_nothing_by_itself() {
     let options = [&["--config", &config], &check[..]].concat();
     let output = rig.run(User::Root, &options, "curl -sS https://b.test/");
     assert_eq!(output.status.code(), Some(122), "{output:?}");
+    let output = rig.run(User::Root, &options, "curl -sS https://a.test/");
+    assert!(output.status.success(), "{output:?}");
 }

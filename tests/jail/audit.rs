@@ -16,7 +16,7 @@ fn lines(log: &str) -> Vec<Value> {
 
 /// The line before a request is sent has the same id as the line at its end.
 #[test]
-fn request_is_recorded_before_it_is_sent() {
+fn admission_and_end_of_a_request_have_one_id() {
     let rig = JailRig::new();
     let log = rig.scratch().path_text("audit.log");
     let script = "curl -sS -o /dev/null 'https://a.test/one?secret'; curl -sS -o /dev/null http://192.0.2.1/two";
@@ -30,6 +30,7 @@ fn request_is_recorded_before_it_is_sent() {
     };
     let (admitted, ended) = (lines_with("request admitted"), lines_with("request"));
     assert_eq!((admitted.len(), ended.len()), (2, 2), "{lines:?}");
+    assert!(!admitted[0]["id"].is_null(), "{lines:?}");
     assert_eq!(admitted[0]["id"], ended[0]["id"]);
     assert_eq!(
         [
@@ -92,7 +93,8 @@ fn request_is_denied_where_its_line_can_not_be_written() {
     fs::create_dir(&small).expect("a directory");
     let jail = rig.scratch().path_text("peername");
     let root = rig.scratch().path_text("root.pem");
-    // The jail does not see the small file system. By a file it has a process outside free space there.
+    // The jail does not see the small file system. So it creates a file, at which a process outside frees
+    // space there.
     let program = format!(
         "curl -sS https://a.test/echo; touch {small}.go; until [ -e {small}.done ]; do sleep 0.05; done; \
          curl -sS https://a.test/echo"

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::harness::addr::{fresh_client_v4, fresh_client_v6};
 use crate::harness::admin::{ADMIN, get};
-use crate::harness::lab::wait_until;
+use crate::harness::lab::{wait_for, wait_until};
 use crate::harness::nat_rules::{NatRules, ON_LOOPBACK};
 use crate::harness::rig::udp::{UdpRig, datagram_header_for};
 
@@ -63,14 +63,16 @@ fn active_session_is_verified_again() {
         let (_, count) = metrics.split_once(name)?;
         count.lines().next()?.parse::<u64>().ok()
     };
-    // Workers add their counts once a second.
-    thread::sleep(Duration::from_millis(1500));
-    let before = refused();
+    let before = wait_for("counts at rest", || {
+        let earlier = refused()?;
+        // Workers add their counts once a second.
+        thread::sleep(Duration::from_millis(1500));
+        (refused() == Some(earlier)).then_some(earlier)
+    });
     for client in clients {
         rig.send_from_balancer(&[&datagram_header_for(client), b"secret"]);
     }
-    let expected = before.unwrap_or(0) + 2;
-    wait_until("both are refused", || refused() == Some(expected));
+    wait_until("both are refused", || refused() == Some(before + 2));
 }
 
 /// Connection tracking forgets an idle session before the proxy does, and then applies rules that were added meanwhile.

@@ -84,7 +84,10 @@ impl ResolvesServerCert for HostCertificates {
         if let Some(known) = issued.get(host) {
             return Some(known.clone());
         }
-        let new = Arc::new(self.issue(host).ok()?);
+        let issued_now = self
+            .issue(host)
+            .inspect_err(|error| eprintln!("certificate of {host}: {error:#}"));
+        let new = Arc::new(issued_now.ok()?);
         issued.insert(host.to_owned(), new.clone());
         Some(new)
     }

@@ -1,7 +1,7 @@
 //! docs/service.md: once installed, each unit's own commands serve, and uninstalling leaves nothing behind.
 
-use std::fs;
-use std::os::unix::fs::chown;
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::{DirBuilderExt, chown};
 use std::path::Path;
 use std::process::Command;
 
@@ -66,6 +66,7 @@ fn service_page_works_as_written() {
     fs::write(&list, "10.81.0.2\n").expect("the list");
     let unit = Unit::installed(&scratch, "peername.service");
     unit.edit("proxy.toml", &[("@/etc", &format!("@{root}/etc"))]);
+    // The first ExecReload= is `config check`.
     unit.run(&lab.server, unit.value("ExecReload"));
     let listen = v4([10, 81, 0, 1], 8022);
     let backend = Backend::listen(&lab.server, v4([127, 0, 0, 1], 22));
@@ -78,6 +79,7 @@ fn service_page_works_as_written() {
 
     make("uninstall", &scratch);
     let left = list_files(Path::new(&root));
+    // The five files of packaging/examples that the Makefile installs as configuration.
     assert!(
         left.len() == 5 && left.iter().all(|path| path.contains("/etc/peername/")),
         "{left:?}"
@@ -192,7 +194,8 @@ impl<'a> Unit<'a> {
         // systemd's part: a directory for this user alone, and files that any user may read.
         Host::new().run("chmod", &["-R", "a+rX", &scratch.path_text("")]);
         let state = scratch.path("state");
-        fs::create_dir(&state).expect("a directory");
+        let mut private = DirBuilder::new();
+        private.mode(0o700).create(&state).expect("a directory");
         chown(state, Some(USER), Some(USER)).expect("chown");
         unit
     }
