@@ -91,6 +91,7 @@ fn rust_log_sets_the_log_level() {
         )
         .wait_listening(&[LISTEN_V4]);
     Conn::connect_and_send(&lab.balancer, LISTEN_V4, b"no header\r\n").wait_closed();
+    proxy.wait_logged("connections refused");
     // Only the throttled warning about refusals is logged, not a line for each: such a line would have the peer's port.
     let log = proxy.log();
     assert!(

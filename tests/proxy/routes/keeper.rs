@@ -1,8 +1,7 @@
 //! The keeper: the process of a proxy with `--setup-routes` that holds its rules and removes them.
 
+use std::fs;
 use std::path::Path;
-use std::thread::sleep;
-use std::time::Duration;
 
 use rustix::process::Signal;
 
@@ -10,9 +9,9 @@ use super::{RoutesRig, assert_as_before, stop};
 use crate::harness::lab::{Host, assert_contains, assert_fails, wait_until};
 use crate::harness::peername::{BINARY, Peername, words};
 
-/// SIGINT, SIGTERM and SIGHUP are sent to whole process groups, and the proxy must exit first.
+/// A service manager sends SIGTERM to every process of the service (systemd.kill(5)), and the proxy must exit first.
 #[test]
-fn signals_to_the_group_do_not_end_the_keeper() {
+fn keeper_ignores_termination_signals() {
     let rig = RoutesRig::new();
     let server = &rig.lab.server;
     let before = server.routing_rules();
@@ -23,7 +22,10 @@ fn signals_to_the_group_do_not_end_the_keeper() {
     for signal in ["-INT", "-TERM", "-HUP"] {
         server.run("kill", &[signal, &keeper]);
     }
-    sleep(Duration::from_millis(100));
+    wait_until("the signals are delivered", || {
+        let status = fs::read_to_string(format!("/proc/{keeper}/status"));
+        status.is_ok_and(|status| status.contains("ShdPnd:\t0000000000000000\n"))
+    });
     assert_eq!(keeper_pid(server, &proxy), keeper);
     assert_as_before(server, &with_keeper);
     stop(&mut proxy);
@@ -38,7 +40,7 @@ fn keeper_holds_one_capability() {
     let proxy = rig.proxy(8443, &["--setup-routes"]);
     rig.assert_clients_served(8443);
     let keeper = keeper_pid(&rig.lab.server, &proxy);
-    let status = std::fs::read_to_string(format!("/proc/{keeper}/status")).expect("its status");
+    let status = fs::read_to_string(format!("/proc/{keeper}/status")).expect("its status");
     let net_admin = "0000000000001000";
     for (set, bits) in [
         ("CapEff", net_admin),

@@ -134,9 +134,9 @@ fn failure_text(error: &Error) -> String {
 /// The main function of the keeper process: installs the rules and routes, reports that on standard output, restores them
 /// until EOF on standard input, and removes exactly what it installed.
 ///
-/// Gives up every capability but CAP_NET_ADMIN, and ignores SIGINT, SIGTERM and SIGHUP: they are sent to whole process
-/// groups, and the proxy must exit first. Returns `FAILURE` where the rules can't be installed; the line on standard output
-/// is the reason.
+/// Gives up every capability but CAP_NET_ADMIN, and ignores SIGINT, SIGTERM and SIGHUP: a service manager sends SIGTERM to every
+/// process of the service (systemd.kill(5)), and the proxy must exit first. Returns `FAILURE` where the rules can't be
+/// installed; the line on standard output is the reason.
 ///
 /// # Errors
 ///
@@ -187,8 +187,8 @@ async fn wait_eof(mut input: pipe::Receiver) {
     while matches!(input.read(&mut [0; 64]).await, Ok(1..)) {}
 }
 
-/// Ignores signals to the process group: once tokio has installed a handler, the signal has no effect until the process exits,
-/// even if the receiver is dropped.
+/// Ignores the signals by which a terminal or a service manager ends all processes: once tokio has installed a handler, the
+/// signal has no effect until the process exits, even if the receiver is dropped.
 fn ignore_signals() -> io::Result<()> {
     for kind in [
         SignalKind::interrupt(),
