@@ -51,9 +51,13 @@ impl ProcessTree {
 
     /// Proportional set size in bytes: private pages, and the share of each shared page. Excludes kernel memory, such as
     /// socket buffers.
+    ///
+    /// # Errors
+    /// The root has exited, a descendant has exited meanwhile, or /proc is not as described in proc(5).
     pub(crate) fn pss(self) -> Result<u64> {
         self.processes()?
             .iter()
+            .filter(|process| !process.is_dead)
             .map(|process| read_rollup(process.pid, "Pss"))
             .sum()
     }
@@ -91,7 +95,7 @@ impl ProcessSet {
     }
 
     /// The first process with this argument after the program's name.
-    pub(crate) fn find_by_argument(&self, argument: &str) -> Option<u32> {
+    pub(crate) fn find_by_first_argument(&self, argument: &str) -> Option<u32> {
         self.0.iter().copied().find(|pid| {
             let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             line.split(|&byte| byte == 0).nth(1) == Some(argument.as_bytes())
@@ -302,6 +306,30 @@ mod tests {
         }
         child.wait().unwrap();
         assert!(tree.cpu().is_err(), "a process that exited has no figures");
+    }
+
+    #[test]
+    fn zombies_have_no_memory() {
+        // The second program does not know the child of the first, and so does not wait for it.
+        let mut parent = Command::new("sh")
+            .args(["-c", "true & exec sleep 5"])
+            .spawn()
+            .unwrap();
+        let tree = ProcessTree::of(parent.id());
+        let has_zombie = || {
+            tree.processes()
+                .unwrap()
+                .iter()
+                .any(|process| process.is_dead)
+        };
+        let deadline = Instant::now() + Duration::from_secs(2);
+        while !has_zombie() && Instant::now() < deadline {
+            std::thread::yield_now();
+        }
+        assert!(has_zombie());
+        assert!(tree.pss().unwrap() > 0);
+        parent.kill().unwrap();
+        parent.wait().unwrap();
     }
 
     #[test]

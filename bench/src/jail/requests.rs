@@ -50,7 +50,7 @@ impl Requests {
         let client = JailedClient::start(contestant, setup, program)?;
 
         let mut jail = ProcessTree::descendants_of_self().members()?;
-        let pid = jail.find_by_argument(SUBCOMMAND);
+        let pid = jail.find_by_first_argument(SUBCOMMAND);
         let pid = pid.context("the client is not a process of this namespace")?;
         for other in [dns.tree(), origin.tree(), ProcessTree::of(pid)] {
             jail.remove(&other.members()?);
