@@ -3,6 +3,7 @@
 pub(crate) mod background_load;
 pub(crate) mod namespace;
 pub(crate) mod poller;
+pub(crate) mod proc_stat;
 pub(crate) mod procfs;
 pub(crate) mod program;
 pub(crate) mod server_process;

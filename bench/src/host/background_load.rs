@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
-use crate::host::procfs::{self, Cpu, ProcessTree};
+use crate::host::proc_stat;
+use crate::host::procfs::{Cpu, ProcessTree};
 
 /// The share of all processors, in per cent, that other programs had. See [`BackgroundMonitor`].
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -33,8 +34,8 @@ impl BackgroundMonitor {
     pub(crate) fn start() -> Result<Self> {
         Ok(Self {
             start: Instant::now(),
-            busy: procfs::busy_time()?,
-            stolen: procfs::stolen_time()?,
+            busy: proc_stat::busy_time()?,
+            stolen: proc_stat::stolen_time()?,
             own: own_cpu()?,
         })
     }
@@ -48,11 +49,11 @@ impl BackgroundMonitor {
     /// background load, and which /proc no longer shows.
     pub(crate) fn finish_with(self, exited: Duration) -> Result<BackgroundLoad> {
         let own = own_cpu()?.since(self.own) + exited;
-        let others = procfs::busy_time()?
+        let others = proc_stat::busy_time()?
             .saturating_sub(self.busy)
             .saturating_sub(own);
-        let stolen = procfs::stolen_time()?.saturating_sub(self.stolen);
-        let all = self.start.elapsed() * procfs::processor_count()?;
+        let stolen = proc_stat::stolen_time()?.saturating_sub(self.stolen);
+        let all = self.start.elapsed() * proc_stat::processor_count()?;
         let share = |part: Duration| 100.0 * part.as_secs_f64() / all.as_secs_f64();
         Ok(BackgroundLoad {
             others: share(others),
