@@ -26,7 +26,10 @@ fn sum_fields(wanted: &[usize]) -> Result<Duration> {
     let fields = line
         .context("/proc/stat has no cpu line")?
         .split_whitespace();
-    let fields: Vec<u64> = fields.map(|field| field.parse().unwrap_or(0)).collect();
+    let fields: Vec<_> = fields
+        .map(str::parse::<u64>)
+        .collect::<Result<_, _>>()
+        .context("the cpu line of /proc/stat")?;
     let ticks = wanted.iter().filter_map(|&index| fields.get(index)).sum();
     Ok(ticks_to_duration(ticks))
 }
