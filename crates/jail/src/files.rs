@@ -50,7 +50,7 @@ pub fn cover(
     trust: &TrustFiles,
     hidden: &[PathBuf],
 ) -> Result<Covered, JailError> {
-    mounts::stop_propagation().map_err(|source| JailError::cover(Path::new("/"), source))?;
+    mounts::make_private().map_err(|source| JailError::cover(Path::new("/"), source))?;
     dir.mount()?;
     dir.write(&dir.certificates(), &trust.authority)?;
     dir.write(&dir.bundle(), &trust.bundle)?;
@@ -77,7 +77,7 @@ pub fn cover(
     hide(dir, hidden, &table)?;
     dir.hide_copies()?;
     reenter_working_directory()?;
-    mounts::start_propagation().map_err(|source| JailError::cover(Path::new("/"), source))?;
+    mounts::make_shared().map_err(|source| JailError::cover(Path::new("/"), source))?;
     Ok(Covered {
         has_java_keystore: !keystores.is_empty(),
         files,

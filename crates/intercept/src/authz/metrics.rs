@@ -44,7 +44,7 @@ impl CheckMetrics {
         );
         registry.register(
             "peername_check_suspended",
-            "Check services that are given a pause because they failed too often",
+            "Check services with an open circuit breaker",
             self.suspended.clone(),
         );
     }

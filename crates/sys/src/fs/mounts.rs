@@ -36,14 +36,14 @@ pub fn mount_tmpfs(target: &Path, mode: u32, bytes: usize) -> Result<()> {
 }
 
 /// Makes mounts and unmounts in other namespaces no longer reach this one (MS_PRIVATE).
-pub fn stop_propagation() -> Result<()> {
+pub fn make_private() -> Result<()> {
     let flags = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     mount_change("/", flags).call("mount(MS_PRIVATE)")
 }
 
 /// Lets mounts that are made in this namespace from now on reach the namespaces that are copied from it into another user
 /// namespace (MS_SHARED; the copies are MS_SLAVE).
-pub fn start_propagation() -> Result<()> {
+pub fn make_shared() -> Result<()> {
     let flags = MountPropagationFlags::SHARED | MountPropagationFlags::REC;
     mount_change("/", flags).call("mount(MS_SHARED)")
 }
@@ -58,9 +58,11 @@ pub fn make_read_only(target: &Path) -> Result<()> {
     mount_bind_recursive(target, target).call("mount(MS_BIND|MS_REC)")?;
     let path = CString::new(target.as_os_str().as_bytes());
     let path = path.map_err(io::Error::other).call("mount_setattr(2)")?;
-    let read_only = MountAttr {
-        set: MOUNT_ATTR_RDONLY,
-        ..MountAttr::default()
+    let read_only = libc::mount_attr {
+        attr_set: libc::MOUNT_ATTR_RDONLY,
+        attr_clr: 0,
+        propagation: 0,
+        userns_fd: 0,
     };
     // SAFETY: the path ends in a zero, and the struct is as long as stated; the kernel reads both.
     let rc = unsafe {
@@ -68,9 +70,9 @@ pub fn make_read_only(target: &Path) -> Result<()> {
             libc::SYS_mount_setattr,
             libc::AT_FDCWD,
             path.as_ptr(),
-            AT_RECURSIVE,
+            libc::AT_RECURSIVE,
             &raw const read_only,
-            size_of::<MountAttr>(),
+            size_of::<libc::mount_attr>(),
         )
     };
     match rc {
@@ -78,17 +80,3 @@ pub fn make_read_only(target: &Path) -> Result<()> {
         _ => Err(io::Error::last_os_error()).call("mount_setattr(2)"),
     }
 }
-
-/// `struct mount_attr` of `linux/mount.h`.
-#[derive(Debug, Default)]
-#[repr(C)]
-struct MountAttr {
-    set: u64,
-    clear: u64,
-    propagation: u64,
-    user_namespace: u64,
-}
-
-const MOUNT_ATTR_RDONLY: u64 = 1;
-/// From `linux/fcntl.h`.
-const AT_RECURSIVE: libc::c_uint = 0x8000;

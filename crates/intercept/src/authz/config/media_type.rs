@@ -18,7 +18,9 @@ impl FromStr for MediaType {
 
     fn from_str(text: &str) -> Result<Self, ParseMediaTypeError> {
         match text.split_once('/') {
-            Some((top_level, subtype)) if is_token(top_level) && is_token(subtype) => {
+            Some((top_level, subtype))
+                if is_restricted_name(top_level) && is_restricted_name(subtype) =>
+            {
                 Ok(Self(text.to_ascii_lowercase()))
             }
             _ => Err(ParseMediaTypeError),
@@ -44,7 +46,8 @@ impl MediaType {
     }
 }
 
-fn is_token(part: &str) -> bool {
+/// The characters of a restricted-name (RFC 6838, section 4.2).
+fn is_restricted_name(part: &str) -> bool {
     !part.is_empty()
         && part
             .bytes()
