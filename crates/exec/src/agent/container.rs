@@ -32,7 +32,7 @@ pub(super) struct Container {
     state: OwnedFd,
     memory: ContainerMemory,
     /// The seccomp listener.
-    calls: OwnedFd,
+    listener: OwnedFd,
     supervisor: Option<SupervisorProcess>,
     /// When the supervisor is started again.
     pub(super) restart_at: Option<Instant>,
@@ -57,7 +57,7 @@ pub(super) struct StoredContainer {
     state: Option<OwnedFd>,
     table: Option<OwnedFd>,
     inflight: Option<OwnedFd>,
-    calls: Option<OwnedFd>,
+    listener: Option<OwnedFd>,
 }
 
 impl StoredContainer {
@@ -66,7 +66,7 @@ impl StoredContainer {
             ContainerPart::State => &mut self.state,
             ContainerPart::Table => &mut self.table,
             ContainerPart::Inflight => &mut self.inflight,
-            ContainerPart::Calls => &mut self.calls,
+            ContainerPart::Calls => &mut self.listener,
         };
         *slot = Some(fd);
     }
@@ -74,14 +74,14 @@ impl StoredContainer {
 
 impl Container {
     /// Creates a container that a runtime has announced, with its seccomp listener, and memory for so many connections.
-    pub(super) fn new(state: ContainerState, calls: OwnedFd, slots: usize) -> Result<Self> {
+    pub(super) fn new(state: ContainerState, listener: OwnedFd, slots: usize) -> Result<Self> {
         let record = StateRecord {
             id: state.id,
             policy: state.policy,
             pid_namespace: pid_namespace(),
         };
         let (state, memory) = (record.write()?, ContainerMemory::new(slots)?);
-        Ok(Self::without_supervisor(record, state, memory, calls))
+        Ok(Self::without_supervisor(record, state, memory, listener))
     }
 
     /// Restores a container of an earlier agent.
@@ -91,8 +91,8 @@ impl Container {
     /// The reason why the container can't be supervised; `None` if a part is missing, such as the listener of a container that
     /// has ended.
     pub(super) fn from_stored(stored: StoredContainer) -> Result<Self, Option<&'static str>> {
-        let (Some(state), Some(table), Some(inflight), Some(calls)) =
-            (stored.state, stored.table, stored.inflight, stored.calls)
+        let (Some(state), Some(table), Some(inflight), Some(listener)) =
+            (stored.state, stored.table, stored.inflight, stored.listener)
         else {
             return Err(None);
         };
@@ -104,21 +104,21 @@ impl Container {
             ));
         }
         let memory = ContainerMemory { table, inflight };
-        Ok(Self::without_supervisor(record, state, memory, calls))
+        Ok(Self::without_supervisor(record, state, memory, listener))
     }
 
     fn without_supervisor(
         record: StateRecord,
         state: OwnedFd,
         memory: ContainerMemory,
-        calls: OwnedFd,
+        listener: OwnedFd,
     ) -> Self {
         Self {
             id: record.id,
             policy: record.policy,
             state,
             memory,
-            calls,
+            listener,
             supervisor: None,
             restart_at: None,
             failures: 0,
@@ -132,7 +132,7 @@ impl Container {
             ContainerPart::State => self.state.as_fd(),
             ContainerPart::Table => self.memory.table.as_fd(),
             ContainerPart::Inflight => self.memory.inflight.as_fd(),
-            ContainerPart::Calls => self.calls.as_fd(),
+            ContainerPart::Calls => self.listener.as_fd(),
         }
     }
 
@@ -146,7 +146,7 @@ impl Container {
 
     /// Whether no process of the container is left.
     pub(super) fn has_ended(&self) -> bool {
-        seccomp::has_no_process(&self.calls)
+        seccomp::has_no_process(&self.listener)
     }
 
     /// Starts a supervisor: none runs. Returns the descriptor of its process, to watch.
@@ -166,10 +166,10 @@ impl Container {
             stop_reader.into(),
         ];
         let id = self.id.clone();
-        let child = ChildProcess::fork(inherited, |[calls, table, inflight, stop]| {
+        let child = ChildProcess::fork(inherited, |[listener, table, inflight, stop]| {
             let container = SupervisedContainer {
                 id,
-                calls,
+                listener,
                 table,
                 inflight,
                 stop,

@@ -23,7 +23,7 @@ use crate::table::TableRules;
 /// The descriptors of a container that its supervisor needs.
 pub(super) struct SupervisedContainer {
     pub(super) id: String,
-    pub(super) calls: OwnedFd,
+    pub(super) listener: OwnedFd,
     pub(super) table: OwnedFd,
     pub(super) inflight: OwnedFd,
     /// Readable once the agent has ended, or asks the supervisor to end.
@@ -58,18 +58,18 @@ pub(super) fn run(container: SupervisedContainer, policy: &AgentPolicy) -> u8 {
 
 fn supervise(container: SupervisedContainer, policy: &AgentPolicy) -> Result<(), SupervisorError> {
     let SupervisedContainer {
-        calls,
+        listener,
         table,
         inflight,
         stop,
         ..
     } = container;
-    let calls = NotificationListener::from(calls);
+    let listener = NotificationListener::from(listener);
     // Waits for the supervisor of an earlier agent, which may be about to exit.
     let inflight = InflightCalls::lock(inflight)?;
     // The supervisor may enter a user namespace in which the container has every capability.
     secrets::disable_core_dumps()?;
-    if !enter_network_of_first_caller(&calls, inflight, &stop)? {
+    if !enter_network_of_first_caller(&listener, inflight, &stop)? {
         return Ok(());
     }
     let table = map_table(table)?;
@@ -87,24 +87,24 @@ fn supervise(container: SupervisedContainer, policy: &AgentPolicy) -> Result<(),
         verbose: policy.verbose,
         admin: None,
     };
-    notify::supervise_filter(&config, calls, inflight, stop)?;
+    notify::supervise_filter(&config, listener, inflight, stop)?;
     Ok(())
 }
 
 /// Moves this process into the network namespace of the first thread that makes a call. Returns whether there is such a thread.
 fn enter_network_of_first_caller(
-    calls: &NotificationListener,
+    listener: &NotificationListener,
     inflight: InflightCalls,
     stop: &OwnedFd,
 ) -> Result<bool, SupervisorError> {
-    while let Some(call) = first_call(calls, inflight, stop)? {
+    while let Some(call) = first_call(listener, inflight, stop)? {
         if call.tid == 0 {
             return Err(SupervisorError::ForeignPids);
         }
         let network = NetworkNamespace::of_thread(call.tid);
         let users = UserNamespace::of_process(call.tid);
         // If the call is over, the namespaces may be those of another thread.
-        if !calls.is_pending(call.id) {
+        if !listener.is_pending(call.id) {
             continue;
         }
         network
@@ -117,21 +117,21 @@ fn enter_network_of_first_caller(
 
 /// Waits for a call, and records it as in flight. `None` if no process is left, or the supervisor is to stop.
 fn first_call(
-    calls: &NotificationListener,
+    listener: &NotificationListener,
     inflight: InflightCalls,
     stop: &OwnedFd,
 ) -> Result<Option<Notification>, SyscallError> {
     loop {
         let mut recorded = inflight.iter().map(|recorded| recorded.call);
-        if let Some(call) = recorded.find(|call| calls.is_pending(call.id)) {
+        if let Some(call) = recorded.find(|call| listener.is_pending(call.id)) {
             return Ok(Some(call));
         }
-        wait_readable([calls.as_fd(), stop.as_fd()], None)?;
+        wait_readable([listener.as_fd(), stop.as_fd()], None)?;
         let is_stopped = wait_readable([stop.as_fd()], Some(Duration::ZERO))?;
-        if is_stopped || seccomp::has_no_process(calls) {
+        if is_stopped || seccomp::has_no_process(listener) {
             return Ok(None);
         }
-        inflight.receive(calls);
+        inflight.receive(listener);
     }
 }
 

@@ -29,7 +29,7 @@ pub(super) struct Registration {
 pub(super) struct AnnouncedContainer {
     pub(super) state: ContainerState,
     /// The seccomp listener.
-    pub(super) calls: OwnedFd,
+    pub(super) listener: OwnedFd,
 }
 
 /// The progress of a registration.
@@ -117,7 +117,7 @@ impl Registration {
 
     fn complete(&mut self, state: ContainerState) -> RegistrationProgress {
         match self.take_listener(state.listener) {
-            Ok(calls) => RegistrationProgress::Complete(AnnouncedContainer { state, calls }),
+            Ok(listener) => RegistrationProgress::Complete(AnnouncedContainer { state, listener }),
             Err(error) => RegistrationProgress::Refused(error),
         }
     }

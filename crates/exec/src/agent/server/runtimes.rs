@@ -99,7 +99,7 @@ impl Agent {
 
     /// Adds a container that a runtime has announced.
     fn add_container(&mut self, announced: AnnouncedContainer) {
-        let AnnouncedContainer { state, calls } = announced;
+        let AnnouncedContainer { state, listener } = announced;
         let (id, name) = (state.id.clone(), state.policy.clone());
         let policy = self.policies.iter().find(|policy| policy.name == name);
         let Some(policy) = policy else {
@@ -111,7 +111,7 @@ impl Agent {
         if policy.verbose {
             try_write_line(&format!("peername: container {id}: policy {name}"));
         }
-        match Container::new(state, calls, policy.slots) {
+        match Container::new(state, listener, policy.slots) {
             Ok(container) => {
                 let number = self.next_number();
                 self.store_container(number, &container);
