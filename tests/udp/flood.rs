@@ -63,7 +63,7 @@ fn assert_withstands_flood(mut rig: UdpRig, sessions: usize) {
             let stranger = v4([100, 64 + a, b, c], 1000 + (n % 50_000) as u16);
             flood.send(LISTEN_V4, &[&datagram_header_for(stranger), b"flood"]);
         }
-        // The reply comes when the flood is over.
+        // A marker: once the backend has it, this round's flood has passed, and the reply comes after that.
         let last = [round + 100, 0xffff].map(u32::to_be_bytes).concat();
         flood.send(LISTEN_V4, &[&datagram_header_for(flooder), &last]);
         wait_request(&rig, flooder, &last);

@@ -92,7 +92,7 @@ impl Configuration {
         format!("{:#}\n", Value::from(keys))
     }
 
-    fn is_empty(&self) -> bool {
+    fn has_no_table(&self) -> bool {
         self.listen.is_empty()
             && self.forward.is_empty()
             && self.intercept.is_none()
@@ -153,7 +153,7 @@ pub(crate) struct Problems(pub(crate) Vec<String>);
 ///
 /// # Errors
 ///
-/// The first errors of syntax, or all errors in keys and values; or there is no table of these kinds.
+/// The file can't be read; the first errors of syntax, or all errors in keys and values; or there is no table of these kinds.
 pub(crate) fn read(
     path: &Path,
     kinds: &[Kind],
@@ -187,7 +187,7 @@ pub(crate) fn read_partial(
     let mut config = parse(&mut tables, kinds);
     config.warnings = tables.warnings().collect();
     let mut problems = tables.errors();
-    if problems.is_empty() && config.is_empty() {
+    if problems.is_empty() && config.has_no_table() {
         problems = problem(&no_table(kinds));
     }
     (config, problems)

@@ -3,7 +3,7 @@
 use crate::harness::lab::assert_contains;
 use crate::harness::rig::intercept::InterceptRig;
 
-/// HTTP/1 bounds the lines of a head, and HTTP/2 the fields: the lists of 128 streams are held until their requests end.
+/// Up to 128 streams of a connection hold their header lists until their requests end; the limit of fields bounds that memory.
 #[test]
 fn memory_for_http2_header_lists_is_bounded() {
     let rig = InterceptRig::new(&[]);

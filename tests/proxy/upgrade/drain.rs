@@ -13,7 +13,7 @@ use crate::harness::rig::proxy::header_for;
 use crate::harness::rig::upgrade::UpgradeRig;
 
 /// `--drain` limits how long a stop takes. Nothing waits for the end of a replaced process, so it keeps its connections for
-/// longer, until it is stopped, too.
+/// longer. Once it is stopped as well, --drain applies to it, too.
 #[test]
 fn replaced_process_keeps_connections_for_longer_than_a_stop() {
     let lab = Lab::new();

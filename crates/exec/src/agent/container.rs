@@ -149,7 +149,7 @@ impl Container {
         seccomp::has_no_process(&self.listener)
     }
 
-    /// Starts a supervisor: none runs. Returns the descriptor of its process, to watch.
+    /// Starts a supervisor. None may be running. Returns the descriptor of its process, to watch.
     pub(super) fn start_supervisor(&mut self, policy: &AgentPolicy) -> Result<BorrowedFd<'_>> {
         self.restart_at = None;
         self.missing_policy_logged = false;
@@ -273,7 +273,8 @@ const MIN_UPTIME: Duration = Duration::from_secs(1);
 /// The delay after the first failure. It doubles with each further failure, up to about a minute ([`MAX_FAILURES`]).
 const RESTART_DELAY: Duration = Duration::from_millis(100);
 const MAX_FAILURES: u32 = 10;
-/// The time in which a supervisor must stop. It waits for nothing meanwhile, except perhaps for the close of a descriptor.
+/// The time in which a supervisor must stop. A supervisor that was asked to stop waits for nothing but, perhaps, the close of a
+/// descriptor.
 pub(super) const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 /// The maximum size of a [`StateRecord`]: an id of 1024 bytes, and two short names.
 const MAX_STATE: u64 = 4096;

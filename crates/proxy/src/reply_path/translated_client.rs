@@ -72,8 +72,9 @@ impl TranslatedClient {
         let client = suspect.client;
         let was_confirmed = suspect.probed_at.is_some();
         let replaced = suspect.probe();
-        let is_refused = *replaced.as_ref().unwrap_or(&was_confirmed);
-        *self.0.lock() = is_refused.then_some(Suspect {
+        // A probe that can't tell changes nothing.
+        let is_replaced = *replaced.as_ref().unwrap_or(&was_confirmed);
+        *self.0.lock() = is_replaced.then_some(Suspect {
             probed_at: Some(now),
             is_unclear: replaced.is_err(),
             ..suspect

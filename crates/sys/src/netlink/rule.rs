@@ -13,7 +13,7 @@ use rtnetlink::packet_route::{AddressFamily, IpProtocol};
 use super::handle::{Family, Netlink, collect_dump, with_call};
 use crate::{Result, Transport};
 
-/// A policy routing rule: packets that match the selector are routed by the table. Displayed as `ip rule` shows it.
+/// A policy routing rule: packets that match the selector are routed by the table. Displayed in the syntax of `ip rule`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Rule {
     /// The packets that match.
