@@ -1,5 +1,33 @@
 //! Byte streams: the sockets of clients and origins, and wrappers that buffer one direction.
 
+/// The methods of [`AsyncWrite`](tokio::io::AsyncWrite) that write, for a wrapper that passes bytes on to the stream in this
+/// field.
+macro_rules! write_to {
+    ($field:ident) => {
+        fn poll_write(
+            mut self: std::pin::Pin<&mut Self>,
+            cx: &mut std::task::Context<'_>,
+            bytes: &[u8],
+        ) -> std::task::Poll<std::io::Result<usize>> {
+            std::pin::Pin::new(&mut self.$field).poll_write(cx, bytes)
+        }
+
+        fn poll_write_vectored(
+            mut self: std::pin::Pin<&mut Self>,
+            cx: &mut std::task::Context<'_>,
+            parts: &[std::io::IoSlice<'_>],
+        ) -> std::task::Poll<std::io::Result<usize>> {
+            std::pin::Pin::new(&mut self.$field).poll_write_vectored(cx, parts)
+        }
+
+        fn is_write_vectored(&self) -> bool {
+            self.$field.is_write_vectored()
+        }
+    };
+}
+
+pub(crate) use write_to;
+
 pub(crate) mod client_socket;
 pub(crate) mod corked;
 pub(crate) mod head_reader;

@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::FramingMonitor;
 use crate::http::client_connection::ClientConnection;
+use crate::stream::write_to;
 
 /// A stream with a [`FramingMonitor`] that parses its bytes while they are read.
 #[derive(Debug)]
@@ -146,25 +147,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for WatchedStream<T> {
 }
 
 impl<T: AsyncWrite + Unpin> AsyncWrite for WatchedStream<T> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(cx, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write_vectored(cx, bytes)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
-    }
+    write_to!(io);
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.io).poll_flush(cx))?;
