@@ -29,6 +29,7 @@ use peername_sys::Transport;
 use peername_sys::netlink::Netlink;
 
 pub use crate::backend::Backend;
+pub use backend_rule::rules_apply_to;
 pub use error::Error;
 pub use fwmark::LOCAL_FWMARK;
 pub use inventory::{EntryOwner, RoutingEntry, Scope};

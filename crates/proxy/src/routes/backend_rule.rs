@@ -99,6 +99,20 @@ pub(crate) async fn has_rule(netlink: &Netlink, backend: Backend) -> SysResult<b
     Ok(rules.iter().any(|rule| covers(rule.selector, backend)))
 }
 
+/// Whether the rules for the backends `routed` apply to `backend`, too: on loopback they apply to all addresses of a family, and
+/// those for port 0 or 65535 to all ports of both transports.
+pub fn rules_apply_to(routed: &[Backend], backend: Backend) -> bool {
+    let (ip, port) = (backend.address.ip(), backend.address.port());
+    routed.iter().any(|&other| {
+        let other_ip = other.address.ip();
+        let are_loopback =
+            ip.is_loopback() && other_ip.is_loopback() && ip.is_ipv4() == other_ip.is_ipv4();
+        let is_same_port = other.transport == backend.transport && other.address.port() == port;
+        let is_any_port = matches!(other.address.port(), 0 | u16::MAX);
+        other == backend || are_loopback && (is_same_port || is_any_port)
+    })
+}
+
 fn covers(selector: Selector, backend: Backend) -> bool {
     let Selector::From {
         from,

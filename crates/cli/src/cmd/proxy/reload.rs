@@ -8,7 +8,7 @@ use peername_daemon::listeners::running::RunningListeners;
 use peername_daemon::process::refuse_changes;
 use peername_daemon::reload::Reload;
 use peername_daemon::reload::file_watch::Fingerprints;
-use peername_proxy::routes::Backend;
+use peername_proxy::routes;
 use peername_server::own_addresses::OwnAddresses;
 
 use super::control::Control;
@@ -70,7 +70,7 @@ impl Control {
         let backends = setup.backends();
         let new_backend = backends
             .iter()
-            .find(|&&backend| !has_rules(&self.shared.backends_at_start, backend));
+            .find(|&&backend| !routes::rules_apply_to(&self.shared.backends_at_start, backend));
         match new_backend {
             Some(backend) if setup.host.setup_routes => bail!(
                 "{backend} needs routing rules of its own, and the privilege to add them was given up at the start: restart, or \
@@ -90,18 +90,4 @@ impl Control {
             _ => Ok(()),
         }
     }
-}
-
-/// Whether the rules for the backends `routed` apply to `backend`, too: on loopback they apply to all addresses of a family,
-/// and those for port 0 or 65535 to all ports of both transports.
-fn has_rules(routed: &[Backend], backend: Backend) -> bool {
-    let (ip, port) = (backend.address.ip(), backend.address.port());
-    routed.iter().any(|&other| {
-        let other_ip = other.address.ip();
-        let are_loopback =
-            ip.is_loopback() && other_ip.is_loopback() && ip.is_ipv4() == other_ip.is_ipv4();
-        let is_same_port = other.transport == backend.transport && other.address.port() == port;
-        let is_any_port = matches!(other.address.port(), 0 | u16::MAX);
-        other == backend || are_loopback && (is_same_port || is_any_port)
-    })
 }
