@@ -15,7 +15,7 @@
 mod config;
 mod dialect;
 pub(crate) mod drop_reason;
-mod endpoints;
+pub(crate) mod endpoints;
 mod forwarder;
 mod handover;
 mod known_services;

@@ -9,8 +9,6 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-use super::write_to;
-
 /// Discards all writes after the first EPIPE or ECONNRESET. The end of the connection is reported to the reader instead, after
 /// the bytes that were received before it.
 ///

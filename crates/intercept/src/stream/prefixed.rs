@@ -6,8 +6,6 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
-use super::write_to;
-
 /// Reads return the prefix first, then what the stream has.
 #[derive(Debug)]
 pub(crate) struct PrefixedStream<T> {

@@ -204,7 +204,8 @@ mod tests {
             panic!("{installed:?}");
         };
         netlink.delete_rule(any).await.unwrap();
-        assert_eq!(netlink.rules(PROTOCOL).await.unwrap(), [of_port.clone()]);
+        let left = netlink.rules(PROTOCOL).await.unwrap();
+        assert_eq!(left.as_slice(), std::slice::from_ref(of_port));
         installed.restore(&netlink).await.unwrap();
         installed.undo(&netlink).await.unwrap();
         assert_eq!(netlink.rules(PROTOCOL).await.unwrap(), []);
