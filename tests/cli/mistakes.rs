@@ -328,10 +328,14 @@ fn secrets_of_wrong_values_are_not_printed() {
     let host = Host::new();
     for (args, says) in [
         (
+            &["decode", "http://user:s3cr3t@a.test/"][..],
+            "it reads standard input: < ",
+        ),
+        (
             &[
                 "intercept",
                 "--upstream-proxy=socks5://user:s3cr3t@a.test:1",
-            ][..],
+            ],
             "'socks5://***@a.test:1' for '--upstream-proxy <URL>': use http://HOST:PORT or ",
         ),
         (

@@ -90,7 +90,8 @@ impl AdminClient {
             }
             _ => "",
         };
-        anyhow!("--admin {}: connect(2): {error}{advice}", self.0)
+        let why = format!("--admin {}: connect(2): {error}{advice}", self.0);
+        io::Error::new(error.kind(), why).into()
     }
 }
 

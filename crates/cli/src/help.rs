@@ -21,7 +21,7 @@ pub(crate) fn parse(argv: &[OsString]) -> Result<Args, clap::Error> {
     let mut command = command_line();
     let mut matches = command
         .try_get_matches_from_mut(argv)
-        .map_err(|error| mask_error(with_tips(error, &command, argv)))?;
+        .map_err(|error| with_tips(mask_error(error), &command, argv))?;
     Args::from_arg_matches_mut(&mut matches)
         .map_err(|error| error.format(&mut named_command(&command, argv).clone()))
 }
@@ -51,7 +51,7 @@ fn with_tips(mut error: clap::Error, command: &Command, argv: &[OsString]) -> cl
             }
         }
         ErrorKind::ArgumentConflict => {
-            // It would have one of the two, and what else conflicts with it.
+            // The usage would show one of the two options, and others that conflict with it.
             error.remove(ContextKind::Usage);
         }
         _ => {}
@@ -77,7 +77,7 @@ fn tip_for_unknown(command: &Command, error: &clap::Error, argv: &[OsString]) ->
     Some(format!("`peername {}` has --{option}", named.get_name()))
 }
 
-/// The tip for a word that an option takes, or standard input.
+/// The tip for a word that belongs to an option, or is a file to read from standard input.
 fn tip_for_word(named: &Command, word: &str) -> Option<String> {
     let option = match (named.get_name(), word) {
         ("peername", "-v") => return Some("-V prints the version".to_owned()),

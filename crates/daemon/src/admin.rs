@@ -22,7 +22,7 @@ use crate::handover::{Predecessor, SharedSocket, SocketInfo};
 #[derive(Clone, Debug, Default, PartialEq, clap::Args)]
 pub struct AdminArgs {
     /// Serve metrics, health and open connections on this socket: ADDR:PORT, or unix:PATH; may be repeated [default: none]
-    #[arg(long, value_name = "ADDR|unix:PATH")]
+    #[arg(long, value_name = "ADDR|unix:PATH", value_parser = AdminAddr::parse_own)]
     pub(crate) admin: Vec<AdminAddr>,
     /// A host name besides localhost and IP addresses in requests to --admin; may be repeated [default: this host's name]
     #[arg(long, value_name = "NAME", requires = "admin", hide_short_help = true)]
@@ -81,7 +81,7 @@ impl AdminArgs {
             .collect()
     }
 
-    /// The first address, where clients of the endpoint find it.
+    /// The first address that the endpoint listens on; `None` without `--admin`.
     pub fn first(&self) -> Option<&AdminAddr> {
         self.admin.first()
     }

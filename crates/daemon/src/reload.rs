@@ -199,8 +199,11 @@ impl Serving {
                 service_manager::ready(&format!("reloaded; {summary}"));
             }
             Err(error) => {
-                if self.refusals.passes(&error) || !is_retry {
+                let is_new = !is_retry || self.refusals.is_new(&error);
+                if self.refusals.passes(&error) || is_new {
                     tracing::warn!("reload refused, nothing was changed: {error}");
+                }
+                if is_new {
                     self.history.add_reload(Err(error.clone()));
                 }
                 service_manager::ready(&format!("last reload refused ({error}); {summary}"));

@@ -171,7 +171,7 @@ pub enum V1Field {
     SourcePort,
     /// The port connected to and the CR after it.
     DestinationPort,
-    /// The part of an UNKNOWN line that is to be ignored; it may not hold a lone LF.
+    /// The part of an UNKNOWN line that is to be ignored. No error names it: its only wrong byte is an LF, a [`Self::LineEnd`].
     Ignored,
     /// The LF after the CR, or an LF without one.
     LineEnd,

@@ -69,10 +69,15 @@ pub struct RepeatThrottle {
 }
 
 impl RepeatThrottle {
+    /// Whether this text differs from the last one.
+    pub fn is_new(&self, text: &str) -> bool {
+        self.last.as_deref() != Some(text)
+    }
+
     /// Whether this text is to be logged.
     pub fn passes(&mut self, text: &str) -> bool {
         let is_due = self.throttle.pass().is_some();
-        if self.last.as_deref() == Some(text) {
+        if !self.is_new(text) {
             return is_due;
         }
         self.last = Some(text.to_owned());
@@ -97,6 +102,7 @@ mod tests {
         let often = Throttle::every(Duration::ZERO);
         assert_eq!((often.pass(), often.pass()), (Some(0), Some(0)));
     }
+
     #[test]
     fn text_that_repeats_passes_once_until_it_is_another() {
         let mut throttle = RepeatThrottle::default();

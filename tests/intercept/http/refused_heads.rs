@@ -115,7 +115,7 @@ fn proxy_of_another_kind_is_answered_with_the_url_to_write() {
     let rig = InterceptRig::new(&[]);
     for (scheme, error) in [
         ("https", "a TLS ClientHello, which is no HTTP request: "),
-        ("socks4", "a SOCKS client, which sends no HTTP: "),
+        ("socks4a", "a SOCKS client, which sends no HTTP: "),
         ("socks5", "a SOCKS client, which sends no HTTP: "),
     ] {
         let before = rig.proxy.count_logged(error);

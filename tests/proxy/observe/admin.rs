@@ -192,7 +192,7 @@ fn doctor_says_whom_a_running_proxy_refuses() {
     let args = ["proxy", "--log-format=json", "--config", &file];
     let _proxy = Peername::start(&lab.server, &args, &[LISTEN_V4]);
     drop(Conn::try_connect(&lab.balancer, LISTEN_V4));
-    let expected = "warn  refused clients: 1 since its start, untrusted_peer; If it is a balancer of yours, add its \
+    let expected = "warn  refusals: 1 since its start, untrusted_peer; If it is a balancer of yours, add its \
                     address to --trust.\n";
     wait_for("the refusal", || report().contains(expected).then_some(()));
 }

@@ -20,7 +20,7 @@ use peername_observe::admin::events::StatusEvent;
 use ratatui::crossterm::event::{self, Event};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::admin_client::AdminClient;
 pub(crate) use app::refusals;
@@ -65,7 +65,9 @@ pub(crate) async fn current_status(client: &AdminClient) -> anyhow::Result<Statu
 }
 
 async fn first_event(events: &mut EventStream) -> anyhow::Result<StatusEvent> {
-    let first = events.next().await?;
+    let first = timeout(FIRST_EVENT_WITHIN, events.next())
+        .await
+        .context("GET /events: no event comes")??;
     first.context("GET /events: the process ended the stream")
 }
 
@@ -166,3 +168,5 @@ fn read_keys() -> mpsc::Receiver<Event> {
 type Update = anyhow::Result<StatusEvent>;
 
 const RECONNECT_DELAY: Duration = Duration::from_secs(2);
+/// More than the endpoint gives the workers for their parts of an event.
+const FIRST_EVENT_WITHIN: Duration = Duration::from_secs(10);

@@ -185,7 +185,7 @@ impl Keeper {
         self.log_failures([&errors[..], &errors_of_earlier].concat(), cause);
         let is_read = errors.is_empty() && !files.is_incomplete();
         self.watch.replace(files);
-        // An error in the list of a closed listener is not reported: no new client needs the list.
+        // An error in the list of a closed listener is in the log alone: no new client needs the list.
         self.history.set_lists_read(match errors.as_slice() {
             [] => Ok(()),
             _ => Err(errors.join("; ")),

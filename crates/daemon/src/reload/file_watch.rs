@@ -67,7 +67,13 @@ pub struct FileWatch {
 impl Fingerprints {
     /// Notes a file that is about to be read.
     pub fn note(&mut self, path: &Path) {
-        self.files.insert(path.to_owned(), fingerprint(path));
+        self.add(path.to_owned(), fingerprint(path));
+    }
+
+    /// A file that has changed since it was noted before may have been read before the change, too.
+    fn add(&mut self, path: PathBuf, state: Option<Fingerprint>) {
+        let before = self.files.insert(path, state);
+        self.is_incomplete |= before.is_some_and(|before| before != state);
     }
 
     /// Notes several files.
@@ -75,8 +81,7 @@ impl Fingerprints {
         paths.into_iter().for_each(|path| self.note(path));
     }
 
-    /// Runs a read, which notes each file before it reads it, and notes whether the read is incomplete. It counts as incomplete,
-    /// too, if another thread has failed to read a file meanwhile.
+    /// Runs a read on this thread, which notes each file before it reads it, and notes whether the read is incomplete.
     pub fn note_read<T>(&mut self, read: impl FnOnce(&mut Self) -> T) -> T {
         let before = text_file::passing_failures();
         let result = read(self);
@@ -84,16 +89,18 @@ impl Fingerprints {
         result
     }
 
-    /// Whether a file could not be read for a reason that may pass without a change of the file, such as too many open files:
-    /// the files must be read again then, because no event will tell.
+    /// Whether a file could not be read for a reason that may pass without a change of the file, such as too many open files, or
+    /// has changed between two reads: the files must be read again then, because no event will tell.
     pub fn is_incomplete(&self) -> bool {
         self.is_incomplete
     }
 
     /// Adds the files of another one.
     pub fn extend(&mut self, other: Self) {
-        self.files.extend(other.files);
         self.is_incomplete |= other.is_incomplete;
+        for (path, state) in other.files {
+            self.add(path, state);
+        }
     }
 
     /// The directories in which a change of an entry may change a file.
@@ -416,7 +423,7 @@ mod tests {
     #[tokio::test]
     async fn file_that_could_not_be_read_for_a_while_is_read_again() {
         let mut read = Fingerprints::default();
-        // Nothing is mapped at its begin: EIO.
+        // Nothing is mapped at address 0: EIO.
         let memory = Path::new("/proc/self/mem");
         let failed = read.note_read(|_| text_file::read(memory));
         assert!(failed.is_err() && !read.are_current());

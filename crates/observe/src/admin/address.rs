@@ -23,8 +23,8 @@ pub enum ParseAdminAddrError {
     )]
     Form,
     /// The path does not fit into the address of a socket.
-    #[error("use a path of at most {MAX_PATH} bytes")]
-    TooLong,
+    #[error("use a path of at most {0} bytes")]
+    TooLong(usize),
 }
 
 impl FromStr for AdminAddr {
@@ -32,13 +32,31 @@ impl FromStr for AdminAddr {
 
     fn from_str(text: &str) -> Result<Self, ParseAdminAddrError> {
         match text.strip_prefix("unix:").map(PathBuf::from) {
-            Some(path) if path.as_os_str().len() > MAX_PATH => Err(ParseAdminAddrError::TooLong),
+            Some(path) if path.as_os_str().len() > MAX_PATH => {
+                Err(ParseAdminAddrError::TooLong(MAX_PATH))
+            }
             Some(path) if path.is_absolute() => Ok(Self::Unix(path)),
             Some(_) => Err(ParseAdminAddrError::Form),
             None => text
                 .parse()
                 .map(Self::Tcp)
                 .map_err(|_| ParseAdminAddrError::Form),
+        }
+    }
+}
+
+impl AdminAddr {
+    /// Parses the address of an endpoint that this process will open.
+    ///
+    /// # Errors
+    ///
+    /// As [`AdminAddr::from_str`]; and the path is too long to be bound.
+    pub fn parse_own(text: &str) -> Result<Self, ParseAdminAddrError> {
+        match text.strip_prefix("unix:") {
+            Some(path) if path.len() > MAX_BOUND_PATH => {
+                Err(ParseAdminAddrError::TooLong(MAX_BOUND_PATH))
+            }
+            _ => text.parse(),
         }
     }
 }
@@ -52,9 +70,10 @@ impl Display for AdminAddr {
     }
 }
 
-/// Bytes of the path of a socket: of the 107 that Linux takes (unix(7)), those that leave room for a dot and the number of a
-/// process, under which it is bound first.
-const MAX_PATH: usize = 96;
+/// Bytes of the path of a socket (unix(7)).
+const MAX_PATH: usize = 107;
+/// Those that leave room for a dot and the number of a process, under which the socket is bound first.
+const MAX_BOUND_PATH: usize = 96;
 
 #[cfg(test)]
 mod tests {

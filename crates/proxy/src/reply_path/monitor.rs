@@ -79,7 +79,7 @@ impl ReplyPathMonitor {
         self.configured.values().all(|state| state.is_sound())
     }
 
-    /// As [`ReplyPathMonitor::is_all_sound`], and whether replies from the loopback destinations that headers have named recently
+    /// Whether [`ReplyPathMonitor::is_all_sound`], and replies from the loopback destinations that headers have named recently
     /// came back, too.
     pub fn is_all_known_sound(&self) -> bool {
         let named = self.recent.all();

@@ -3,6 +3,7 @@
 //! A reload reads them while connections are served, so reading must neither block nor grow without bound: a FIFO never
 //! ends, and `/dev/zero` has no length.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -10,7 +11,6 @@ use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::string::FromUtf8Error;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
@@ -29,10 +29,10 @@ pub fn read(path: &Path) -> io::Result<String> {
     read_opened(&open(path)?).inspect_err(count_passing)
 }
 
-/// The number of reads of this process that have failed for a reason that may pass without a change of the file, such as
+/// The number of reads of this thread that have failed for a reason that may pass without a change of the file, such as
 /// EMFILE, ENOMEM or EIO.
 pub fn passing_failures() -> u64 {
-    PASSING_FAILURES.load(Relaxed)
+    PASSING_FAILURES.get()
 }
 
 /// Reads an opened file as [`read`] does.
@@ -128,7 +128,7 @@ fn not_utf8(error: &FromUtf8Error) -> io::Error {
 
 fn count_passing(error: &io::Error) {
     if may_pass(error) {
-        PASSING_FAILURES.fetch_add(1, Relaxed);
+        PASSING_FAILURES.set(PASSING_FAILURES.get() + 1);
     }
 }
 
@@ -148,8 +148,10 @@ fn may_pass(error: &io::Error) -> bool {
     Errno::from_io_error(error).is_some_and(|errno| !of_the_path.contains(&errno))
 }
 
-/// Global, because the errors of many readers end as texts.
-static PASSING_FAILURES: AtomicU64 = AtomicU64::new(0);
+thread_local! {
+    /// Beside the results, because the errors of many readers end as texts.
+    static PASSING_FAILURES: Cell<u64> = const { Cell::new(0) };
+}
 
 /// A global list, so that no file that an option names can be missing in it.
 static OPENED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
@@ -191,7 +193,7 @@ mod tests {
             assert!(!may_pass(&open(Path::new(path)).unwrap_err()), "{path}");
         }
         let before = passing_failures();
-        // Nothing is mapped at its begin: EIO.
+        // Nothing is mapped at address 0: EIO.
         read(Path::new("/proc/self/mem")).unwrap_err();
         assert!(passing_failures() > before);
     }

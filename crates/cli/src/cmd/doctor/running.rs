@@ -1,7 +1,9 @@
 //! The proxy that runs by the configuration file: whether it is ready, and which clients it refuses.
 
+use std::io::{self, ErrorKind};
 use std::iter;
 
+use peername_daemon::usage::error_text::with_causes;
 use peername_observe::admin::AdminAddr;
 use peername_observe::admin::events::StatusEvent;
 
@@ -14,14 +16,32 @@ pub(super) async fn findings(admin: &AdminAddr) -> Vec<Finding> {
     match top::current_status(&AdminClient(admin.clone())).await {
         Ok(status) => of_status(&status),
         // The host may be checked before the first start.
-        Err(_) => vec![Finding::ok(RUNNING, format!("none answers at {admin}"))],
+        Err(error) if is_absent(&error) => {
+            vec![Finding::ok(RUNNING, format!("none answers at {admin}"))]
+        }
+        Err(error) => vec![Finding::warn(
+            RUNNING,
+            with_causes(&error),
+            "whom it refuses is not known",
+        )],
     }
+}
+
+/// Whether nothing listens at the endpoint.
+fn is_absent(error: &anyhow::Error) -> bool {
+    let error = error.downcast_ref::<io::Error>();
+    error.is_some_and(|error| {
+        matches!(
+            error.kind(),
+            ErrorKind::ConnectionRefused | ErrorKind::NotFound
+        )
+    })
 }
 
 fn of_status(status: &StatusEvent) -> Vec<Finding> {
     let readiness = match &status.not_ready {
         None => Finding::ok(RUNNING, "clients should be sent to it"),
-        Some(reason) => Finding::broken(RUNNING, reason),
+        Some(reason) => Finding::warn(RUNNING, reason, "`/readyz` is 503 until then"),
     };
     let refusals =
         top::refusals(status)
@@ -29,7 +49,7 @@ fn of_status(status: &StatusEvent) -> Vec<Finding> {
             .take(MAX_REFUSALS)
             .map(|(reason, count, advice)| {
                 let seen = format!("{count} since its start, {reason}");
-                Finding::warn("refused clients", seen, advice)
+                Finding::warn("refusals", seen, advice)
             });
     iter::once(readiness).chain(refusals).collect()
 }

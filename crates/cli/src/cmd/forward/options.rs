@@ -51,7 +51,7 @@ pub(crate) struct Forward {
     /// Timeout for connecting to the server
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = value::timeout, help_heading = heading::BACKEND)]
     connect_timeout: Duration,
-    /// Idle timeout of connections
+    /// Idle timeout of connections, also of half-closed ones
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = value::timeout, help_heading = heading::BACKEND)]
     idle_timeout: Duration,
     #[command(flatten, next_help_heading = heading::SENT_HEADER)]

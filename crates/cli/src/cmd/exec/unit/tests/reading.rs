@@ -158,7 +158,7 @@ fn empty_file_masks_a_unit_as_dev_null_does() {
     for (name, reason) in [
         ("null", "is masked"),
         ("empty", "is masked"),
-        ("absent", "no file"),
+        ("absent", "no such unit"),
     ] {
         let refused = root.refusal(&format!("{name}.service"));
         assert!(refused.contains(reason), "{refused}");
