@@ -223,7 +223,7 @@ fn mistakes_are_answered_with_cause_and_fix() {
         (
             "jail -q -- /etc/passwd",
             126,
-            &["/etc/passwd: not an executable file: chmod +x /etc/passwd"],
+            &["/etc/passwd: not an executable file: chmod +x '/etc/passwd'"],
         ),
         (
             "proxy --config=/nonexistent/proxy.toml",
@@ -248,9 +248,9 @@ fn mistakes_are_answered_with_cause_and_fix() {
             &["--holder /etc/hosts: there is another file, not a socket"],
         ),
         (
-            &format!("agent --trust=any --listen=/{}", "a".repeat(96)),
+            &format!("agent --trust=any --listen=/{}", "a".repeat(99)),
             2,
-            &["use a path of at most 96 bytes"],
+            &["use a path of at most 99 bytes"],
         ),
         (
             "agent --trust=any --runtime-uid=nobody",
@@ -469,7 +469,7 @@ fn mistakes_of_an_ordinary_user_are_answered_with_what_it_may_do() {
         (
             format!("env TMPDIR=/nonexistent {peername} jail --allow any -- true"),
             125,
-            "a directory in /nonexistent (TMPDIR names another): ",
+            "creating a directory in /nonexistent: ",
         ),
         (
             format!("env HOME=/root {peername} intercept --allow any"),

@@ -21,7 +21,8 @@ fn denied_client_is_not_accepted() {
         let list = Scratch::new();
         // A ban by the log of a server with an IPv4 socket.
         let stand_in = pseudo_ipv4("2001:db8:9::7".parse().expect("an address"));
-        let denied = format!("198.51.100.7 # sshd\n2001:db8:7::/64\n{stand_in}\n");
+        let denied =
+            format!("198.51.100.7 # sshd\n2001:db8:7::/64\n240.0.0.0/4 # no host\n{stand_in}\n");
         let path = list.write("denied", &denied);
         let server = start(mode, &["-v", &format!("--deny-client=@{path}")]);
         let mapped = v6([0, 0, 0, 0, 0, 0xffff, 0xc633, 0x6407], 4001);

@@ -66,6 +66,58 @@ fn program_cannot_answer_checks_itself() {
     }
 }
 
+/// The program may replace a link where it may not replace the socket, and bind the socket that a link leads to.
+#[test]
+fn link_to_a_check_service_is_followed_once() {
+    let rig = JailRig::new();
+    let service = rig.scratch().write("service.py", SERVICE);
+    let dir = make_dir(&rig, User::Nobody, "link");
+    // Below no directory that others may write, as /tmp.
+    let fixed = RemovedDir::create(format!("/run/peername-check-{}", std::process::id()));
+    let socket = fixed.0.join("check.sock").display().to_string();
+    let denying = [&service, &socket, "403"];
+    let _service = Process::start(&rig.stage.lab.balancer, "python3", &denying);
+    wait_until("the socket", || {
+        fs::exists(&socket).is_ok_and(|exists| exists)
+    });
+    let link = dir.join("check.sock");
+    symlink(&socket, &link).expect("symlink");
+    let check = format!("--check=http:unix:{}:/", link.display());
+    let dir_text = dir.display();
+    let script = format!(
+        "python3 {service} {dir_text}/mine.sock 200 & while [ ! -e {dir_text}/mine.sock ]; do sleep 0.1; done
+         mv -T {dir_text}/mine.sock {dir_text}/check.sock; curl -s -o /dev/null -w %{{http_code}} http://a.test/echo; kill $!"
+    );
+    let printed = rig.run(User::Nobody, &[&check], &script);
+    assert_eq!(
+        String::from_utf8_lossy(&printed.stdout),
+        "403",
+        "{printed:?}"
+    );
+
+    let dangling = fixed.0.join("later.sock");
+    symlink(dir.join("later.sock"), &dangling).expect("symlink");
+    let check = format!("--check=http:unix:{}:/", dangling.display());
+    let refused = rig.run(User::Nobody, &[&check], "true");
+    assert_eq!(refused.status.code(), Some(125), "{refused:?}");
+}
+
+/// A directory of root's that is removed at the end.
+struct RemovedDir(PathBuf);
+
+impl RemovedDir {
+    fn create(path: String) -> Self {
+        fs::create_dir(&path).expect("mkdir");
+        Self(path.into())
+    }
+}
+
+impl Drop for RemovedDir {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
 /// The process that writes the list reads hidden files as well.
 #[test]
 fn list_does_not_lead_to_a_hidden_file() {

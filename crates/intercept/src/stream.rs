@@ -2,7 +2,7 @@
 
 /// The methods of [`AsyncWrite`](tokio::io::AsyncWrite) that write, for a wrapper that passes bytes on to the stream in this
 /// field.
-macro_rules! write_to {
+macro_rules! delegate_writes {
     ($field:ident) => {
         fn poll_write(
             mut self: std::pin::Pin<&mut Self>,
@@ -26,7 +26,7 @@ macro_rules! write_to {
     };
 }
 
-pub(crate) use write_to;
+pub(crate) use delegate_writes;
 
 pub(crate) mod client_socket;
 pub(crate) mod corked;

@@ -87,7 +87,7 @@ pub enum JailError {
         failed: std::io::Error,
     },
     /// The directory of the jail's own files can't be created.
-    #[error("a directory in {} (TMPDIR names another): {failed}", parent.display())]
+    #[error("creating a directory in {}: {failed}; TMPDIR may name another one", parent.display())]
     TemporaryDir {
         /// The system's directory for temporary files.
         parent: PathBuf,

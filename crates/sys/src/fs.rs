@@ -93,7 +93,8 @@ pub fn is_writable(path: &Path) -> bool {
     accessat(CWD, path, Access::WRITE_OK, AtFlags::empty()).is_ok()
 }
 
-/// Whether this process's user can put another file at this path: as root, or because it may change a directory above it.
+/// Whether this process's user can put another file at this path, which has no symbolic link: as root, or because it may change
+/// a directory above it.
 #[must_use]
 pub fn is_replaceable(path: &Path) -> bool {
     user::is_root() || path.ancestors().any(is_changeable_dir)

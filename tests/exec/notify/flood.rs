@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use peername_sys::process::limits;
-use rustix::process::{Signal, kill_process};
+use rustix::process::{Signal, kill_process, setpriority_process};
 
 use crate::harness::addr::{fresh_client_v4, v4};
 use crate::harness::conn::Conn;
@@ -24,6 +24,8 @@ fn refused_connections_hold_up_no_other_listener() {
     kill_process(supervisor, Signal::STOP).expect("kill");
     let _refused = connect_untrusted(&exec, flooded, 3000);
     let asked = ask();
+    // So that the server reads the number of waiting connections before the supervisor has refused them.
+    setpriority_process(Some(supervisor), 19).expect("setpriority(2)");
     kill_process(supervisor, Signal::CONT).expect("kill");
     let (answer, _) = asked.recv_to_end();
     let waiting: usize = String::from_utf8_lossy(&answer).parse().expect("a number");

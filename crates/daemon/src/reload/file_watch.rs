@@ -83,9 +83,9 @@ impl Fingerprints {
 
     /// Runs a read on this thread, which notes each file before it reads it, and notes whether the read is incomplete.
     pub fn note_read<T>(&mut self, read: impl FnOnce(&mut Self) -> T) -> T {
-        let before = text_file::passing_failures();
+        let before = text_file::transient_failures();
         let result = read(self);
-        self.is_incomplete |= text_file::passing_failures() != before;
+        self.is_incomplete |= text_file::transient_failures() != before;
         result
     }
 

@@ -68,16 +68,26 @@ pub fn mask_value(option: &str, value: &str) -> String {
     let (authority, path) = rest.split_at(end);
     match authority.rsplit_once('@') {
         Some((_, host)) => format!("{scheme}***@{host}{path}"),
+        // A colon or a slash in place of the `@`.
+        None if option == UPSTREAM_PROXY && !is_host(value) => format!("{scheme}…"),
         None => value.to_owned(),
     }
 }
 
-/// Leaves the host of `HOST=HEADER@FILE`, where a secret is put by mistake: `HOST=HEADER: SECRET`, or the header alone.
+/// Leaves `HOST=HEADER@FILE`, and the host of what has a secret by mistake: `HOST=HEADER: SECRET`, or the header alone.
 fn mask_injection(value: &str) -> String {
     match value.split_once('=') {
-        Some((host, _)) if is_host(host) => format!("{host}=…"),
+        Some((host, header)) if is_host(host) => match header.split_once('@') {
+            Some((name, _)) if is_header_name(name) => value.to_owned(),
+            _ => format!("{host}=…"),
+        },
         _ => "…".to_owned(),
     }
+}
+
+fn is_header_name(text: &str) -> bool {
+    let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    !text.is_empty() && text.bytes().all(is_of_name)
 }
 
 /// Whether a text is `[http[s]://]HOST[:PORT]`.
@@ -93,7 +103,8 @@ fn is_host(text: &str) -> bool {
 }
 
 /// The options whose value is a URL that may have a password.
-const URLS: [&str; 3] = ["--upstream-proxy", "--check", "--otlp"];
+const URLS: [&str; 3] = [UPSTREAM_PROXY, "--check", "--otlp"];
+const UPSTREAM_PROXY: &str = "--upstream-proxy";
 /// The option whose value names a secret.
 const INJECTION: &str = "--inject";
 
@@ -110,6 +121,7 @@ mod tests {
             (proxy, "u:s3cr3t@h.test:1", "***@h.test:1"),
             (proxy, "http:/u:s3@cr3t@h.test", "***@h.test"),
             (proxy, "h.test:1", "h.test:1"),
+            (proxy, "http://u:s3cr3t:h.test:1", "http://…"),
             ("--check", "http://u:s3cr3t@h/", "http://***@h/"),
             ("--allow", "http://u:s3cr3t@h.test/x", "http://***@h.test/x"),
             (
@@ -128,7 +140,8 @@ mod tests {
     fn injection_is_masked_but_for_its_host() {
         for (value, shown) in [
             ("h.test=Authorization: Bearer s3cr3t", "h.test=…"),
-            ("http://h.test:81=X-Key@/f", "http://h.test:81=…"),
+            ("http://h.test:81=X-Key@/f", "http://h.test:81=X-Key@/f"),
+            ("h.test=X-Key: s3cr3t@x", "h.test=…"),
             ("[2001:db8::1]:443=X-Key: s3cr3t", "[2001:db8::1]:443=…"),
             ("Authorization: Bearer s3cr3t", "…"),
             ("Authorization: Bearer s3cr3t=", "…"),

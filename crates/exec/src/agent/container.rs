@@ -185,8 +185,8 @@ impl Container {
     }
 
     /// Reaps the supervisor if it has exited, and schedules another: at once, but with increasing delays if supervisors end
-    /// soon after their start. Returns the exit status, if it can be read.
-    pub(super) fn reap_supervisor(&mut self) -> Option<ExitStatus> {
+    /// soon after their start. Returns the exit status; `None` while it runs.
+    pub(super) fn reap_supervisor(&mut self) -> Option<Result<ExitStatus>> {
         let supervisor = self
             .supervisor
             .take_if(|supervisor| supervisor.child.pidfd().has_exited())?;
@@ -202,7 +202,7 @@ impl Container {
             failures => RESTART_DELAY * (1 << (failures - 1)),
         };
         self.restart_at = Some(now + delay);
-        status.ok()
+        Some(status)
     }
 
     /// Asks the supervisor to end between two calls.

@@ -82,6 +82,11 @@ impl Listeners {
         if known.is_some_and(|known| known.at == at && known.is_open()) {
             return Ok(());
         }
+        // One listener of an address is enough to wake it (SO_REUSEPORT).
+        let is_full = self.by_inode.len() >= self.capacity;
+        if is_full && self.has_open_at(at) {
+            return Ok(());
+        }
         if self.by_inode.len() >= self.prune_at {
             self.prune(waited_for);
         }
@@ -92,6 +97,11 @@ impl Listeners {
         epoll.add(&socket, 0, Interest::Readable)?;
         self.by_inode.insert(inode, WatchedListener { at, epoll });
         Ok(())
+    }
+
+    fn has_open_at(&self, at: ListenerAddr) -> bool {
+        let mut watched = self.by_inode.values();
+        watched.any(|listener| listener.at == at && listener.is_open())
     }
 
     /// Removes the closed listeners, and if too many are left those at which no connection waits. The next time is when the

@@ -7,6 +7,7 @@ use peername_identity::{SocketQueries as _, Table};
 
 use crate::sockets::{ProgramSocket, open_keys};
 
+/// Sweeps the table, and limits how often it is swept because it is full.
 #[derive(Debug)]
 pub(super) struct Sweeper {
     table: Table<'static>,

@@ -47,7 +47,8 @@ pub(super) struct Supervisor {
     /// For a container: readable once the agent has ended, or asks this process to end.
     stop: Option<OwnedFd>,
     pending: PendingAccepts,
-    /// How many more connections may be refused or parked in this round of the event loop: then other calls have their turn.
+    /// How many more connections that no call gets may be accepted in this round of the event loop: then other calls have their
+    /// turn.
     refusals_left: usize,
     threads: ThreadCache,
     listeners: ListenerCache,
@@ -367,6 +368,7 @@ fn is_due(deadline: Option<Instant>) -> bool {
 /// The interval of the check for calls that a signal has interrupted (their threads may make no other call), and of the
 /// attempts to start a missing monitor.
 const STALE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// A refusal takes some 20 microseconds, so the calls of other listeners wait for a millisecond or two.
+/// The connections that are refused or parked in a round of the event loop. Each takes some 20 microseconds, so the calls of
+/// other listeners wait for a millisecond or two.
 const MAX_REFUSALS: usize = 64;
 const TIMER_SLACK: Duration = Duration::from_micros(100);

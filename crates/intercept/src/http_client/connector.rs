@@ -88,11 +88,9 @@ impl ServerSocket {
     ///
     /// Those of open(2).
     pub(crate) fn pin_if_replaceable(&mut self) -> io::Result<()> {
-        let is_replaceable = match self.path.canonicalize() {
-            Ok(path) => is_replaceable(&path),
-            Err(_) => is_replaceable(&std::path::absolute(&self.path)?),
-        };
-        if is_replaceable {
+        // Links are resolved once: the program may replace a link where it can't replace the socket.
+        self.path = resolve_links(&self.path)?;
+        if is_replaceable(&self.path) {
             self.pinned = Some(Arc::new(open_path(&self.path)?));
         }
         Ok(())
@@ -155,6 +153,20 @@ impl Connector {
             Ok(encrypted) => Ok(Box::new(encrypted)),
             Err(error) => Err(tls_failed(&error.to_string())),
         }
+    }
+}
+
+/// Returns the path without symbolic links. What is missing at its end is kept as it is, unless it is a link itself.
+fn resolve_links(path: &Path) -> io::Result<PathBuf> {
+    match path.canonicalize() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !path.is_symlink() => {
+            let path = std::path::absolute(path)?;
+            match (path.parent(), path.file_name()) {
+                (Some(directory), Some(name)) => Ok(resolve_links(directory)?.join(name)),
+                _ => Err(error),
+            }
+        }
+        resolved => resolved,
     }
 }
 

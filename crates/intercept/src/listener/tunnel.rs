@@ -77,7 +77,7 @@ impl Tunnel {
     ) {
         match opening {
             Err(error) => {
-                // A connection that the client itself has closed was not refused.
+                // A client that closed before its ClientHello was complete has asked for nothing.
                 if matches!(error, OpeningError::NotAClientHello(_) | OpeningError::Late) {
                     let target = Arc::new(self.destination.to_target());
                     self.record_list_denial(state, &target);
@@ -240,8 +240,8 @@ impl Tunnel {
         }
     }
 
-    /// Records that the access lists deny the destination of a jailed program's connection, if they do: the connection ends
-    /// without a request, and the summary at the end of the jail has every host that was denied.
+    /// Records a denial if the access lists deny the destination of a jailed program's connection. It ends without a request, and
+    /// the jail's summary has every host that was denied.
     fn record_list_denial(&mut self, state: &InterceptState, target: &Arc<RequestTarget>) {
         if matches!(self.destination, Destination::Named(_)) {
             self.record.set_target(target);

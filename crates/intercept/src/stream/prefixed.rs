@@ -70,7 +70,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for PrefixedStream<T> {
 }
 
 impl<T: AsyncWrite + Unpin> AsyncWrite for PrefixedStream<T> {
-    write_to!(stream);
+    delegate_writes!(stream);
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_flush(cx)

@@ -22,8 +22,8 @@ pub(super) struct Mount {
     pub(super) kind: Vec<u8>,
 }
 
-/// Reads the mounts, in an order that does not tell which mount hides which: where an initramfs has mounted /dev, the root comes
-/// after it.
+/// Reads the mounts, in the order in which they were made. It does not tell which mount hides which: one made by an initramfs,
+/// such as /dev, comes before the root, to which it was moved.
 pub(super) fn read() -> Result<Vec<Mount>, JailError> {
     let table = Path::new("/proc/self/mountinfo");
     let text = fs::read(table).map_err(|error| JailError::read(table, error))?;
@@ -65,7 +65,7 @@ struct FileLocation<'a> {
 
 impl<'a> FileLocation<'a> {
     fn find(mounts: &'a [Mount], path: &Path) -> Option<Self> {
-        // `max_by_key` returns the last of several mounts at one point, which covers the others.
+        // `max_by_key` returns the last of several mounts at one point: a mount is listed after the one that it was made on.
         let own = mounts
             .iter()
             .filter(|mount| path.starts_with(&mount.point))
@@ -110,7 +110,9 @@ impl Mount {
 
     /// Whether its point leads to another mount: one that is on this one, or on a directory above.
     pub(super) fn is_hidden(&self, mounts: &[Self]) -> bool {
-        let is_on_it = |other: &Self| other.parent == self.id && other.point == self.point;
+        let is_on_it = |other: &Self| {
+            other.parent == self.id && other.id != self.id && other.point == self.point
+        };
         let mut below = Some(self);
         while let Some(mount) = below {
             if mounts.iter().any(|other| mount.is_behind(other)) {
@@ -123,9 +125,14 @@ impl Mount {
         mounts.iter().any(is_on_it)
     }
 
-    /// Whether the way to its point leads to the other mount, which is on the same one.
+    /// Whether the way to its point leads to the other mount, which is on the same one. The root of the namespace is its own
+    /// parent (proc_pid_mountinfo(5)), and on no mount.
     fn is_behind(&self, other: &Self) -> bool {
-        other.parent == self.parent && other.id != self.id && self.point.starts_with(&other.point)
+        let is_root = other.id == other.parent;
+        !is_root
+            && other.parent == self.parent
+            && other.id != self.id
+            && self.point.starts_with(&other.point)
     }
 
     /// Whether the file system is of one of these types.
@@ -206,6 +213,16 @@ mod tests {
                 ("/above/auto/home", b"ext4"),
             ]
         );
+    }
+
+    /// As on a host that runs from its initramfs.
+    #[test]
+    fn root_that_is_its_own_parent_hides_nothing() {
+        let mounts = parse(&[
+            "1 1 0:2 / / rw - rootfs a rw",
+            "2 1 0:3 / /auto rw - autofs b rw",
+        ]);
+        assert!(!mounts.iter().any(|mount| mount.is_hidden(&mounts)));
     }
 
     #[test]

@@ -39,6 +39,7 @@ pub(super) fn prepare(dir: &PrivateDir, all: &[Mount]) -> Result<Vec<OutsideMoun
             copy: dir.create_copy_dir(&format!("mount-{index}"))?,
             below: Vec::new(),
         };
+        // A mount below is made after the one that it is on. One that was moved there is covered, too.
         for other in later {
             if let Ok(name) = other.point.strip_prefix(&mount.point) {
                 covered.keep(&other.point, name)?;

@@ -14,7 +14,7 @@ use crate::random;
 ///
 /// # Errors
 ///
-/// The file can't be created, written or renamed.
+/// The file can't be created, written or renamed, and stays as it was; or there are no random numbers (getrandom(2)).
 pub fn replace_file(
     directory: impl AsFd,
     name: &OsStr,

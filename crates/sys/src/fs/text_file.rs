@@ -26,13 +26,13 @@ use crate::process::user::effective_uid;
 /// Those of [`open`] and read(2); [`io::ErrorKind::FileTooLarge`]; [`io::ErrorKind::InvalidData`] for a file that is not UTF-8.
 /// No error quotes the file's content.
 pub fn read(path: &Path) -> io::Result<String> {
-    read_opened(&open(path)?).inspect_err(count_passing)
+    read_opened(&open(path)?).inspect_err(count_transient)
 }
 
 /// The number of reads of this thread that have failed for a reason that may pass without a change of the file, such as
 /// EMFILE, ENOMEM or EIO.
-pub fn passing_failures() -> u64 {
-    PASSING_FAILURES.get()
+pub fn transient_failures() -> u64 {
+    TRANSIENT_FAILURES.get()
 }
 
 /// Reads an opened file as [`read`] does.
@@ -44,7 +44,7 @@ pub fn read_opened(file: &File) -> io::Result<String> {
     read_at_most(file, MAX_LEN)
 }
 
-/// The files that this process has opened by their paths, by this module. A reload opens them again.
+/// The files that this process has opened with [`open`]. A reload opens them again.
 pub fn opened() -> Vec<PathBuf> {
     let opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
     opened.iter().cloned().collect()
@@ -56,7 +56,7 @@ pub fn opened() -> Vec<PathBuf> {
 ///
 /// Those of open(2) and fstat(2); [`io::ErrorKind::InvalidInput`] for anything but a regular file.
 pub fn open(path: &Path) -> io::Result<File> {
-    open_regular(path).inspect_err(count_passing)
+    open_regular(path).inspect_err(count_transient)
 }
 
 fn open_regular(path: &Path) -> io::Result<File> {
@@ -79,7 +79,7 @@ pub fn open_in(directory: impl AsFd, name: &OsStr) -> io::Result<File> {
             let why = "a symbolic link: name the file that it leads to";
             return io::Error::new(io::ErrorKind::InvalidInput, why);
         }
-        error
+        with_user(error)
     })
 }
 
@@ -126,15 +126,14 @@ fn not_utf8(error: &FromUtf8Error) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
-fn count_passing(error: &io::Error) {
-    if may_pass(error) {
-        PASSING_FAILURES.set(PASSING_FAILURES.get() + 1);
+fn count_transient(error: &io::Error) {
+    if is_transient(error) {
+        TRANSIENT_FAILURES.set(TRANSIENT_FAILURES.get() + 1);
     }
 }
 
-/// Whether the reason may pass without a change of the file. What is wrong with the file itself has no number, or is about its
-/// path.
-fn may_pass(error: &io::Error) -> bool {
+/// Whether the error is transient. One about the file itself has no error number, or is about its path.
+fn is_transient(error: &io::Error) -> bool {
     let of_the_path = [
         Errno::NOENT,
         Errno::NOTDIR,
@@ -150,7 +149,7 @@ fn may_pass(error: &io::Error) -> bool {
 
 thread_local! {
     /// Beside the results, because the errors of many readers end as texts.
-    static PASSING_FAILURES: Cell<u64> = const { Cell::new(0) };
+    static TRANSIENT_FAILURES: Cell<u64> = const { Cell::new(0) };
 }
 
 /// A global list, so that no file that an option names can be missing in it.
@@ -185,16 +184,16 @@ mod tests {
     }
 
     #[test]
-    fn failures_that_may_pass_are_counted() {
+    fn transient_failures_are_counted() {
         for code in [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EIO] {
-            assert!(may_pass(&io::Error::from_raw_os_error(code)), "{code}");
+            assert!(is_transient(&io::Error::from_raw_os_error(code)), "{code}");
         }
         for path in ["/nonexistent", "/dev/null/list", "/dev/tty", "/dev"] {
-            assert!(!may_pass(&open(Path::new(path)).unwrap_err()), "{path}");
+            assert!(!is_transient(&open(Path::new(path)).unwrap_err()), "{path}");
         }
-        let before = passing_failures();
+        let before = transient_failures();
         // Nothing is mapped at address 0: EIO.
         read(Path::new("/proc/self/mem")).unwrap_err();
-        assert!(passing_failures() > before);
+        assert!(transient_failures() > before);
     }
 }

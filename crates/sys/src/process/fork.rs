@@ -28,7 +28,7 @@ use crate::{NameCall, Result};
 /// # Errors
 ///
 /// EBUSY when this process has several threads: the daemon would lack the others, but not the locks that they hold. EAGAIN or
-/// ENOMEM of fork(2); ENOSYS of close_range(2) before Linux 5.9.
+/// ENOMEM of fork(2); ENOSYS of close_range(2) before Linux 5.9; ENOENT or EACCES of /dev/null.
 pub fn spawn_detached<K: AsRef<[OwnedFd]>>(keep: K, work: impl FnOnce(K) -> u8) -> Result<()> {
     let intermediate = fork(|| {
         let _ = setpgid(None, None);

@@ -83,12 +83,12 @@ impl ExecError {
         match self.source.kind() {
             ErrorKind::NotFound if !file.exists() => "no such program".to_owned(),
             ErrorKind::NotFound if ends_in_cr(file) => {
-                format!("its first line ends in CR: sed -i 's/\\r$//' {shown}")
+                format!("its first line ends in CR: sed -i 's/\\r$//' '{shown}'")
             }
             ErrorKind::NotFound => "its interpreter is missing".to_owned(),
             ErrorKind::PermissionDenied if file.is_dir() => "a folder, not a program".to_owned(),
             ErrorKind::PermissionDenied if lacks_execute_bits(file) => {
-                format!("not an executable file: chmod +x {shown}")
+                format!("not an executable file: chmod +x '{shown}'")
             }
             _ => self.source.to_string(),
         }
@@ -119,8 +119,8 @@ mod tests {
         let script = std::env::temp_dir().join(format!("launch-{}", std::process::id()));
         let by_path = script.display().to_string();
         let (missing, denied) = (ErrorKind::NotFound, ErrorKind::PermissionDenied);
-        let no_bits = format!("not an executable file: chmod +x {by_path}");
-        let with_cr = format!("its first line ends in CR: sed -i 's/\\r$//' {by_path}");
+        let no_bits = format!("not an executable file: chmod +x '{by_path}'");
+        let with_cr = format!("its first line ends in CR: sed -i 's/\\r$//' '{by_path}'");
         for (name, content, kind, why) in [
             ("Cargo.toml", "", missing, "no such program in PATH"),
             ("/nonexistent", "", missing, "no such program"),

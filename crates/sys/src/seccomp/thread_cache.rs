@@ -9,8 +9,8 @@ use crate::ipc::foreign_fd::ForeignFd;
 use crate::process::pidfd::ThreadFd;
 use crate::{Errno, Result, SyscallError};
 
-/// The threads that have made calls before: a thread is opened once, not at each call. They take no descriptor that a call
-/// needs: [`ThreadCache::with_room`].
+/// The threads that have made calls before: a thread is opened once, not at each call. They are closed when a call
+/// needs a descriptor and none is left: [`ThreadCache::with_room`].
 #[derive(Debug)]
 pub struct ThreadCache {
     threads: HashMap<u32, Rc<ThreadFd>>,
@@ -99,7 +99,7 @@ impl ThreadCache {
     }
 
     /// Removes the threads that have exited, or all if too many are left. The next time is when the number of the rest has
-    /// doubled, so that a thread is examined about once.
+    /// doubled, or the capacity is reached: below half of that, a thread is examined about once.
     fn prune(&mut self) {
         self.threads.retain(|_, thread| !thread.has_exited());
         if self.threads.len() >= self.capacity {

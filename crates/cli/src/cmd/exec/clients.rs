@@ -36,7 +36,7 @@ struct ListFiles {
 }
 
 impl ListFiles {
-    /// Logs a failed read. That of a retry is logged if it is another one, and else from time to time.
+    /// Logs a failed read; a retry's only if its error differs from the last one, or has not been logged for a while.
     fn log_failure(&mut self, read: Result<(), NetworkListError>, is_retry: bool) {
         let Err(error) = read else {
             return self.failures.clear();
@@ -97,11 +97,15 @@ impl ListJudge {
             })
     }
 
-    /// Refuses an IPv6 client whose stand-in is denied: a server with an IPv4 socket logs that, so bans by its log name it.
+    /// Refuses an IPv6 client whose stand-in is denied: a server with an IPv4 socket logs that, so bans by its log name it. A
+    /// network does not count: lists of addresses that no host has contain all stand-ins.
     fn check_stand_in(&self, client: IpAddr) -> Result<(), ClientRefusal> {
-        match client {
-            IpAddr::V6(ip) => self.access.check_denied(pseudo_v4(ip).into()),
-            IpAddr::V4(_) => Ok(()),
+        let IpAddr::V6(ip) = client else {
+            return Ok(());
+        };
+        match self.access.check_denied(pseudo_v4(ip).into()) {
+            Err(ClientRefusal::Denied { by }) if by.prefix_len() < 32 => Ok(()),
+            judged => judged,
         }
     }
 

@@ -200,8 +200,8 @@ impl Setup {
         for to in self.lists.injected.destinations() {
             if opened.is_some_and(|opened| !opened.contains(&to.port)) {
                 tracing::warn!(
-                    "--inject for {to}: connections to this port are relayed unopened, so its secret is not used; write the rule as \
-                     {to}/, or open the port by --port {}",
+                    "--inject for {to}: connections to this port are not opened as TLS or HTTP, so its secret is not used; write the \
+                     rule as {to}/, or open the port by --port {}",
                     to.port
                 );
             }

@@ -85,6 +85,7 @@ impl Agent {
         if container.has_ended() {
             self.remove(number);
         } else {
+            let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
             try_write_line(&format!(
                 "peername: container {}: its supervisor has ended ({status}); starting another",
                 container.id

@@ -310,7 +310,7 @@ fn check_controls(line: &[u8]) -> Result<(), FramingError> {
 fn refuse_other_protocol(bytes: &[u8]) -> Result<(), FramingError> {
     match bytes.first() {
         Some(0x16) => Err(
-            "a TLS ClientHello, which is no HTTP request: this proxy is plain HTTP, so write https_proxy=http://HOST:PORT"
+            "a TLS ClientHello, which is no HTTP request: if this is the proxy's port, write https_proxy=http://HOST:PORT"
                 .into(),
         ),
         Some(4 | 5) => Err(

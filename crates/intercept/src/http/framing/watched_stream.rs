@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::FramingMonitor;
 use crate::http::client_connection::ClientConnection;
-use crate::stream::write_to;
+use crate::stream::delegate_writes;
 
 /// A stream with a [`FramingMonitor`] that parses its bytes while they are read.
 #[derive(Debug)]
@@ -147,7 +147,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for WatchedStream<T> {
 }
 
 impl<T: AsyncWrite + Unpin> AsyncWrite for WatchedStream<T> {
-    write_to!(io);
+    delegate_writes!(io);
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.io).poll_flush(cx))?;

@@ -89,7 +89,7 @@ pub(super) const GROUPS: &[Group] = &[
     },
     Group {
         decision: Decision::Check(Check::SendFlags(2)),
-        reason: "the same",
+        reason: "MSG_FASTOPEN, as above",
         calls: &["sendmsg"],
     },
     Group {

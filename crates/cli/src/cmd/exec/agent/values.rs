@@ -46,5 +46,5 @@ pub(crate) fn policy_name(text: &str) -> Result<String, String> {
 
 /// The default of the agent's socket, and of the socket that a profile names.
 pub(super) const SOCKET: &str = "/run/peername-agent/agent.sock";
-/// The kernel takes 107 bytes (unix(7)). The agent binds its socket under a longer name first, and its holder's beside it.
-const MAX_SOCKET_PATH: usize = 96;
+/// The kernel takes 107 bytes (unix(7)), and the agent binds its socket under a name that is up to 8 longer: a process id.
+const MAX_SOCKET_PATH: usize = 99;

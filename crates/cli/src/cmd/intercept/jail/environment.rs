@@ -41,6 +41,8 @@ pub(super) fn prepare(
     }
     if is_pip_proxy_configured() {
         command.env("PIP_PROXY", PIP_PROXY);
+    } else {
+        command.env_remove("PIP_PROXY");
     }
     disable_git_proxy(command);
     for name in RESOLVER_VARIABLES {
@@ -76,7 +78,8 @@ fn is_pip_proxy_configured() -> bool {
         .flatten()
         .filter_map(|file| text_file::read(&file).ok())
         .any(|text| {
-            text.lines()
+            text.to_ascii_lowercase()
+                .lines()
                 .any(|line| line.trim_start().starts_with("proxy"))
         })
 }

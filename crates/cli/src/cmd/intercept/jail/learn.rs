@@ -57,7 +57,55 @@ pub(super) struct LearnedList {
     network: LearningNetwork,
 }
 
-/// A list, with its directory.
+impl LearnedList {
+    fn render(&self, file: &ListFile) -> String {
+        let mut lines: Vec<_> = file.lines.iter().collect();
+        lines.sort_by(|a, b| a.text.cmp(&b.text));
+        let now = humantime::format_rfc3339_seconds(SystemTime::now());
+        let command = &self.command;
+        let options = self.next_options(file);
+        let mut text = match self.kind {
+            ListKind::Learned => format!(
+                "# --learn: what this command and the programs that it started asked for, {now}\n\
+                 # --learn: use it: peername jail {options} -- {command}\n"
+            ),
+            ListKind::Answered => format!(
+                "# --ask-list: what was answered `always`, {now}\n\
+                 # --ask-list: use it with {options}\n"
+            ),
+        };
+        let mut push = |line: &str| {
+            text.push_str(line);
+            text.push('\n');
+        };
+        for line in lines {
+            line.comments.iter().for_each(|comment| push(comment));
+            push(&line.text);
+        }
+        for comment in file.trailing.iter().chain(&file.not_public) {
+            push(comment);
+        }
+        text
+    }
+
+    /// The options of a jail that applies the list: `--port` for each learned port that this run opened as HTTP and other runs
+    /// would not ([`HTTP_PORTS`]), and the options of this run, except those with characters that are not printable.
+    fn next_options(&self, file: &ListFile) -> String {
+        let ports: BTreeSet<_> = file
+            .lines
+            .iter()
+            .filter_map(|line| line.rule.port())
+            .filter(|port| self.network.http_ports.contains(port) && !HTTP_PORTS.contains(port))
+            .collect();
+        let is_all_printable = |option: &&String| option.chars().all(is_printable);
+        let mut options = vec!["--allow @FILE".to_owned()];
+        options.extend(ports.iter().map(|port| format!("--port {port}")));
+        options.extend(self.options.iter().filter(is_all_printable).cloned());
+        options.join(" ")
+    }
+}
+
+/// A list, and the directory that its file is in, opened before the program starts.
 pub(super) struct OpenedList {
     pub(super) list: LearnedList,
     pub(super) directory: File,
@@ -173,54 +221,6 @@ impl Drop for DirectoryLock<'_> {
     fn drop(&mut self) {
         // Closing the file unlocks it as well.
         let _ = self.0.unlock();
-    }
-}
-
-impl LearnedList {
-    fn render(&self, file: &ListFile) -> String {
-        let mut lines: Vec<_> = file.lines.iter().collect();
-        lines.sort_by(|a, b| a.text.cmp(&b.text));
-        let now = humantime::format_rfc3339_seconds(SystemTime::now());
-        let command = &self.command;
-        let options = self.next_options(file);
-        let mut text = match self.kind {
-            ListKind::Learned => format!(
-                "# --learn: what this command and the programs that it started asked for, {now}\n\
-                 # --learn: use it: peername jail {options} -- {command}\n"
-            ),
-            ListKind::Answered => format!(
-                "# --ask-list: what was answered `always`, {now}\n\
-                 # --ask-list: use it with {options}\n"
-            ),
-        };
-        let mut push = |line: &str| {
-            text.push_str(line);
-            text.push('\n');
-        };
-        for line in lines {
-            line.comments.iter().for_each(|comment| push(comment));
-            push(&line.text);
-        }
-        for comment in file.trailing.iter().chain(&file.not_public) {
-            push(comment);
-        }
-        text
-    }
-
-    /// The options of a jail that applies the list: `--port` for each learned port that this run opened as HTTP and other runs
-    /// would not ([`HTTP_PORTS`]), and the options of this run, except those with characters that are not printable.
-    fn next_options(&self, file: &ListFile) -> String {
-        let ports: BTreeSet<_> = file
-            .lines
-            .iter()
-            .filter_map(|line| line.rule.port())
-            .filter(|port| self.network.http_ports.contains(port) && !HTTP_PORTS.contains(port))
-            .collect();
-        let is_all_printable = |option: &&String| option.chars().all(is_printable);
-        let mut options = vec!["--allow @FILE".to_owned()];
-        options.extend(ports.iter().map(|port| format!("--port {port}")));
-        options.extend(self.options.iter().filter(is_all_printable).cloned());
-        options.join(" ")
     }
 }
 
