@@ -8,7 +8,6 @@ mod agent;
 mod backend;
 mod backend_listener;
 mod confinement;
-mod connect_probe;
 mod finding;
 mod host;
 mod intercept;

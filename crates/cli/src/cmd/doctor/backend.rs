@@ -1,5 +1,7 @@
 //! Checks of one backend and its reply path.
 
+mod connect_probe;
+
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 
@@ -10,8 +12,8 @@ use peername_sys::netlink::Netlink;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::connect_probe::{CONNECT_TIMEOUT, ConnectOutcome, connect_as};
 use super::finding::Finding;
+use connect_probe::{CONNECT_TIMEOUT, ConnectOutcome, connect_as};
 
 /// Finds rules of a proxy that was killed together with its route keeper.
 pub(super) async fn leftovers() -> Finding {
