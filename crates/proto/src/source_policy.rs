@@ -103,7 +103,14 @@ impl SourcePolicy {
             }
             (Some(Special::Loopback), _) => SourceRefusal::Loopback,
             (_, Some(HostAddress::Own)) => SourceRefusal::Own,
-            (_, None) => return Ok(()),
+            // Without a wildcard: a new purpose has to be decided about.
+            (
+                None
+                | Some(
+                    Special::LinkLocal | Special::Metadata | Special::Private | Special::NotPublic,
+                ),
+                None,
+            ) => return Ok(()),
         };
         let is_local = matches!(refusal, SourceRefusal::Loopback | SourceRefusal::Own);
         match self {

@@ -135,7 +135,9 @@ impl DestinationPolicy {
                 return Err(DestinationRefusal::Broadcast);
             }
             Some(Special::LinkLocal) => return Err(DestinationRefusal::LinkLocal),
-            _ => {}
+            // Decided below.
+            Some(Special::Loopback | Special::Metadata) => {}
+            None | Some(Special::Private | Special::NotPublic) => {}
         }
         if embedded_ipv4(ip).is_some_and(|embedded| !is_ordinary(embedded.into(), context)) {
             return Err(DestinationRefusal::Embedded);
