@@ -40,10 +40,11 @@ pub(crate) fn fresh_client_like(addr: SocketAddr) -> SocketAddr {
     }
 }
 
-/// Returns a port above those that have listeners in these networks.
+/// Returns a port above those that have listeners in these networks, and below those that the kernel chooses (32768, ip(7)): a
+/// session that has one of these would be in the way of the client.
 fn fresh_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    10_000 + NEXT.fetch_add(1, Ordering::Relaxed) % 50_000
+    10_000 + NEXT.fetch_add(1, Ordering::Relaxed) % 22_000
 }
 
 pub(crate) const fn v4(ip: [u8; 4], port: u16) -> SocketAddr {
