@@ -151,7 +151,8 @@ fn jail_in_a_jail_is_checked_by_both() {
 }
 
 /// A host that the list lacks is denied, although the connection ends before there is a request: another protocol, a client that
-/// does not trust the authority, and one that sends nothing after the handshake.
+/// does not trust the authority, and one that sends nothing after the handshake. Another protocol at a port of HTTP is denied
+/// also where the list has the host.
 #[test]
 fn connections_without_a_request_are_denied_by_the_list() {
     let rig = JailRig::new();
@@ -168,15 +169,24 @@ fn connections_without_a_request_are_denied_by_the_list() {
             "peername: --check-list {list}: what follows was denied, because the list does not have it"
         );
         let expected = [
+            "+b.test # needs --allow-tcp b.test:443",
             "+c.test",
             "+d.test",
             &header,
-            "peername: denied: b.test:443, once: no rule allows it",
         ];
         assert_eq!(lines, expected, "{user:?}");
         assert_eq!(output.status.code(), Some(122), "{user:?}");
         let allowed = allowed.each_ref().map(String::as_str);
         let options = [&["--fail-on-deny"][..], &allowed].concat();
+        let output = rig.run(user, &options, &script);
+        let expected = "peername: denied: b.test:443, once: --allow-tcp b.test:443 allows it\n";
+        assert_eq!(
+            String::from_utf8_lossy(&output.stderr),
+            expected,
+            "{user:?}"
+        );
+        assert_eq!(output.status.code(), Some(122), "{user:?}");
+        let options = [&options[..], &["--allow-tcp=b.test:443"]].concat();
         assert_eq!(rig.succeeds(user, &options, &script), "");
     }
 }

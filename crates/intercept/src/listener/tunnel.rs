@@ -184,9 +184,15 @@ impl Tunnel {
             let code = "unknown_protocol";
             self.record.set_refused_by_rule();
             self.record_list_denial(state, &target);
-            // On HTTP's ports, and with a check service or an approver, no rule would allow this connection to be relayed.
-            let is_relayable = !HTTP_PORTS.contains(&target.to.port) && !state.inspects_requests();
-            self.record.remedy = is_relayable.then(|| Remedy::Allow(target.to.to_string()));
+            let to = target.to.to_string();
+            let is_jailed = matches!(self.destination, Destination::Named(_));
+            self.record.remedy = match HTTP_PORTS.contains(&target.to.port) {
+                // With a check service or an approver, no rule would allow this connection to be relayed.
+                _ if state.inspects_requests() => None,
+                false => Some(Remedy::Allow(to)),
+                // No rule relays HTTP's ports. The option is a jail's.
+                true => is_jailed.then(|| Remedy::AllowTcp(to)),
+            };
             self.refuse(target, &Refusal::new(StatusCode::FORBIDDEN, code, detail));
             return reset(stream);
         }
