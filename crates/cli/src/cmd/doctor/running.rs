@@ -40,7 +40,7 @@ fn is_absent(error: &anyhow::Error) -> bool {
 
 fn of_status(status: &StatusEvent) -> Vec<Finding> {
     let readiness = match &status.not_ready {
-        None => Finding::ok(RUNNING, "clients should be sent to it"),
+        None => Finding::ok(RUNNING, "ready for clients"),
         Some(reason) => Finding::warn(RUNNING, reason, "`/readyz` is 503 until then"),
     };
     let refusals =
@@ -51,7 +51,18 @@ fn of_status(status: &StatusEvent) -> Vec<Finding> {
                 let seen = format!("{count} since its start, {reason}");
                 Finding::warn("refusals", seen, advice)
             });
-    iter::once(readiness).chain(refusals).collect()
+    let refused_reload = status
+        .last_reload
+        .as_ref()
+        .and_then(|reload| reload.refused.as_ref());
+    let refused_reload = refused_reload.map(|reason| {
+        let seen = format!("its last reload was refused: {reason}");
+        Finding::warn(RUNNING, seen, "what it had before is in force")
+    });
+    iter::once(readiness)
+        .chain(refused_reload)
+        .chain(refusals)
+        .collect()
 }
 
 const RUNNING: &str = "running proxy";
