@@ -191,7 +191,7 @@ impl Tunnel {
                 _ if state.inspects_requests() => None,
                 false => Some(Remedy::Allow(to)),
                 // No rule relays HTTP's ports. The option is a jail's.
-                true => is_jailed.then(|| Remedy::AllowTcp(to)),
+                true => is_jailed.then_some(Remedy::AllowTcp(to)),
             };
             self.refuse(target, &Refusal::new(StatusCode::FORBIDDEN, code, detail));
             return reset(stream);
