@@ -39,10 +39,12 @@ fn each_denied_destination_has_a_line_with_what_would_allow_it() {
         "--allow=a.test",
         "--allow=private.test",
         "--allow=metadata.test",
+        "--contact=Ask in #net",
     ];
     for user in USERS {
         let output = rig.run(user, &options, script);
         let expected = [
+            "peername: Ask in #net",
             "peername: denied: 169.254.169.254:80, once: --allow 169.254.169.254 allows it (a cloud's metadata service: it may hand out credentials)",
             "peername: denied: a.test:80, once: denied by the rule deny a.test/x",
             "peername: denied: b.test:443, 3 times: --allow b.test allows it",

@@ -71,7 +71,11 @@ fn pip_needs_no_proxy_and_reaches_an_index_in_the_jail() {
         ("/dev/null", "http://127.0.0.1:3141/simple/"),
         (&configuration, "https://a.test/simple/"),
     ] {
-        let variables = ["HOME=/nonexistent", &format!("PIP_CONFIG_FILE={file}")];
+        let variables = [
+            "HOME=/nonexistent",
+            &format!("PIP_CONFIG_FILE={file}"),
+            "PIP_PROXY=http://proxy.corp.test:3128",
+        ];
         let printed = rig.succeeds_with(&variables, &ALLOW, &install(index));
         assert_eq!(printed, "from the mirror\n");
     }

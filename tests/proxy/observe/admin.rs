@@ -190,11 +190,18 @@ fn doctor_says_whom_a_running_proxy_refuses() {
         &["ok    running proxy: none answers at 127.0.0.1:9300\n"],
     );
     let args = ["proxy", "--log-format=json", "--config", &file];
-    let _proxy = Peername::start(&lab.server, &args, &[LISTEN_V4]);
+    let proxy = Peername::start(&lab.server, &args, &[LISTEN_V4]);
     drop(Conn::try_connect(&lab.balancer, LISTEN_V4));
     let expected = "warn  refusals: 1 since its start, untrusted_peer; If it is a balancer of yours, add its \
                     address to --trust.\n";
     wait_for("the refusal", || report().contains(expected).then_some(()));
+    scratch.write("proxy.toml", &config.replace("192.0.2.11", "nobody"));
+    proxy.reload("reload refused");
+    scratch.write("proxy.toml", config);
+    let expected = "warn  running proxy: its last reload was refused: ";
+    wait_for("the refused reload", || {
+        report().contains(expected).then_some(())
+    });
 }
 
 /// Replies that leave this host are an outage for every client.

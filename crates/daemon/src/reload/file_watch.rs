@@ -433,4 +433,23 @@ mod tests {
         watch.replace(Fingerprints::default());
         assert!(timeout(RETRY_INTERVAL * 2, watch.changed()).await.is_err());
     }
+
+    /// Of two readers of a file, the first may have read its earlier state.
+    #[test]
+    fn file_that_changed_between_two_reads_is_read_again() {
+        let scratch = Scratch::new();
+        let file = scratch.0.join("list");
+        let note = |text: &str| {
+            fs::write(&file, text).unwrap();
+            let mut read = Fingerprints::default();
+            read.note(&file);
+            read
+        };
+        let mut first = note("1");
+        first.extend(note("12"));
+        assert!(first.is_incomplete() && !first.are_current());
+        let mut read = note("1");
+        read.note(&file);
+        assert!(read.are_current());
+    }
 }

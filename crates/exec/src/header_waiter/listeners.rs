@@ -172,6 +172,9 @@ mod tests {
             Some(Errno::MFILE.raw_os_error())
         );
         assert_eq!(watched(&listeners), [true, false, true]);
+        // Another listener of an address that is watched (SO_REUSEPORT).
+        let added = listeners.add(&second, addr_of(&third), both_wait);
+        assert!(added.is_ok());
     }
 
     fn addr_of(listener: &TcpListener) -> ListenerAddr {
