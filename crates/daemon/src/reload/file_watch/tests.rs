@@ -1,0 +1,94 @@
+//! Watches of files in a new directory, and what is noted of them.
+
+use std::pin::pin;
+
+use super::*;
+
+/// A new directory, which is removed at the end of a test.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Self {
+        let [number] = peername_sys::random::words().unwrap();
+        let path = std::env::temp_dir().join(format!("peername-watch-{number:016x}"));
+        fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn noted(file: &Path) -> Fingerprints {
+    let mut read = Fingerprints::default();
+    read.note(file);
+    read
+}
+
+/// Else a file whose file system hangs would be read again as soon as an attempt has ended.
+#[tokio::test]
+async fn change_that_could_not_be_read_waits_for_an_event() {
+    let scratch = Scratch::new();
+    let file = scratch.0.join("list");
+    fs::write(&file, "old").unwrap();
+    let read = noted(&file);
+    fs::write(&file, "changed").unwrap();
+    let mut watch = FileWatch::of_configuration(true, read);
+    watch.start();
+    watch.changed().await;
+    watch.defer_to_next_event();
+    assert!(timeout(QUIET * 3, watch.changed()).await.is_err());
+    fs::write(&file, "changed again").unwrap();
+    watch.changed().await;
+}
+
+#[tokio::test]
+async fn file_in_a_directory_that_was_missing_is_watched() {
+    let scratch = Scratch::new();
+    let directory = scratch.0.join("missing/lists");
+    let file = directory.join("banned");
+    let mut watch = FileWatch::of_configuration(true, noted(&file));
+    watch.start();
+    let mut changed = pin!(watch.changed());
+    assert!(timeout(QUIET, &mut changed).await.is_err());
+    fs::create_dir_all(&directory).unwrap();
+    assert!(timeout(QUIET * 5, &mut changed).await.is_err());
+    fs::write(&file, "192.0.2.7").unwrap();
+    timeout(Duration::from_secs(20), changed).await.unwrap();
+}
+/// Else a ban that was written while descriptors were short would never be in force.
+#[tokio::test]
+async fn file_that_could_not_be_read_for_a_while_is_read_again() {
+    let mut read = Fingerprints::default();
+    // Nothing is mapped at address 0: EIO.
+    let memory = Path::new("/proc/self/mem");
+    let failed = read.note_read(|_| text_file::read(memory));
+    assert!(failed.is_err() && !read.are_current());
+    let mut watch = FileWatch::of_configuration(true, read);
+    watch.start();
+    assert_eq!(watch.changed().await, ReadCause::Retry);
+    watch.replace(Fingerprints::default());
+    assert!(timeout(RETRY_INTERVAL * 2, watch.changed()).await.is_err());
+}
+
+/// Of two readers of a file, the first may have read its earlier state.
+#[test]
+fn file_that_changed_between_two_reads_is_read_again() {
+    let scratch = Scratch::new();
+    let file = scratch.0.join("list");
+    let note = |text: &str| {
+        fs::write(&file, text).unwrap();
+        let mut read = Fingerprints::default();
+        read.note(&file);
+        read
+    };
+    let mut first = note("1");
+    first.extend(note("12"));
+    assert!(first.is_incomplete() && !first.are_current());
+    let mut read = note("1");
+    read.note(&file);
+    assert!(read.are_current());
+}
