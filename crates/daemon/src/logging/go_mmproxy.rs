@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::thread;
 
-use peername_proxy::telemetry::codes::Stage;
+use peername_proxy::telemetry::codes::{self, Stage};
 use serde_json::{Value, json};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
@@ -49,8 +49,8 @@ impl GoMmproxyFormat {
 
     fn connection(self, fields: &Fields) -> Option<Pairs> {
         let outcome = fields.text("outcome");
-        let error = (Stage::of(&outcome) != Some(Stage::RegularEnd))
-            .then(|| error_text(&outcome, &fields.text("error")));
+        let is_fault = !is_regular_end(&outcome);
+        let error = is_fault.then(|| error_text(&outcome, &fields.text("error")));
         if error.is_none() && self.verbose < 2 {
             return None;
         }
@@ -200,11 +200,15 @@ fn error_text(code: &str, error: &str) -> String {
     }
 }
 
+fn is_regular_end(outcome: &str) -> bool {
+    codes::look_up(outcome).is_some_and(|code| code.stage == Stage::RegularEnd)
+}
+
 /// Returns go-mmproxy's phrase for the outcome of a connection or the reason of a dropped datagram. `None` where each of its
 /// phrases would be wrong: a datagram that is dropped after its header was read and without an attempt to reach the backend, or
 /// that can't be sent.
 fn phrase(code: &str) -> Option<&'static str> {
-    Some(match Stage::of(code)? {
+    Some(match codes::look_up(code)?.stage {
         Stage::Peer => "connection origin not in allowed subnets",
         Stage::HeaderRead => "failed to read PROXY header",
         Stage::HeaderSearch => "failed to parse PROXY header: PROXY header missing",

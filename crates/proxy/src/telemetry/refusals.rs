@@ -11,7 +11,6 @@ use std::io::ErrorKind;
 
 use parking_lot::Mutex;
 use peername_proto::{Invalid, ProtocolGuess};
-use peername_relay::End;
 use peername_server::access::clients::ClientRefusal;
 use peername_server::addr::{ClaimedSource, PeerAddr, Target};
 use peername_server::header_error::HeaderError;
@@ -38,17 +37,7 @@ pub(crate) fn report(peer: PeerAddr, client: Option<ClaimedSource>, outcome: &Ou
         Outcome::SessionEnded(SessionEnd::Evicted) => {
             warn_about_peer("UDP sessions ended", outcome.label(), peer, EVICTED_ADVICE);
         }
-        Outcome::Relayed(End::Finished(_) | End::Reset(_) | End::Idle)
-        | Outcome::SessionEnded(
-            SessionEnd::Idle
-            | SessionEnd::Unanswered
-            | SessionEnd::SocketDestroyed
-            | SessionEnd::Stopped
-            | SessionEnd::AccessRevoked,
-        )
-        | Outcome::Cut
-        | Outcome::ClosedByAdmin
-        | Outcome::AccessRevoked => {}
+        _ => {}
     }
 }
 
@@ -63,16 +52,8 @@ pub(crate) fn report_datagram(origin: DatagramOrigin, dropped: &DropReason) {
             let advice = dropped.to_string();
             warn_about_peer("datagrams dropped", dropped.reason(), peer, &advice);
         }
-        // Already reported: as an outage of the backend, and at the eviction of the session.
-        DropReason::Unreachable(_) | DropReason::Evicted => {}
-        DropReason::HeaderOnly
-        | DropReason::Truncated
-        | DropReason::Stopping
-        | DropReason::Stranger
-        | DropReason::FlowChanged
-        | DropReason::SendBufferFull
-        | DropReason::TooLarge
-        | DropReason::SocketDestroyed(_) => {}
+        // It concerns one flow, or is already reported: as an outage of the backend, or at the eviction of the session.
+        _ => {}
     }
 }
 
@@ -119,8 +100,8 @@ fn warn(what: &str, reason: &'static str, example: &str, advice: &str) {
     }
 }
 
-/// The text of the warning about a failure: what is wrong, and what to do. `None` where the failure is not warned of. The match
-/// has no wildcard, so each new failure must be decided about here.
+/// The text of the warning about a failure: what is wrong, and what to do. `None` where the failure is not warned of; any that is
+/// not named here is.
 fn warning_text(transport: Transport, failure: &Failure) -> Option<String> {
     Some(match failure {
         // Logged as outages.
@@ -136,17 +117,7 @@ fn warning_text(transport: Transport, failure: &Failure) -> Option<String> {
         ) => with_advice(failure, failure.reason()),
         // The text does not name the destination, which the peer chooses.
         Failure::Destination { refusal, .. } => format!("the header's destination is {refusal}"),
-        Failure::Untrusted
-        | Failure::Client(ClientRefusal::Denied { .. })
-        | Failure::TooManyConnections
-        | Failure::NoTarget { .. }
-        | Failure::ReplyPath { .. }
-        | Failure::PortTaken(_)
-        | Failure::SourceTranslated { .. }
-        | Failure::Local(_)
-        | Failure::NoPort { .. }
-        | Failure::SourceRewritten { .. }
-        | Failure::OutboundHeader(_) => failure.to_string(),
+        _ => failure.to_string(),
     })
 }
 
@@ -165,15 +136,7 @@ fn header_warning_text(transport: Transport, error: &HeaderError) -> Option<Stri
             (Transport::Udp, Some(ProtocolGuess::Spp)) => SPP_ADVICE.to_owned(),
             (Transport::Udp, _) => FIRST_ONLY_ADVICE.to_owned(),
         },
-        HeaderError::Timeout { .. }
-        | HeaderError::Truncated { .. }
-        | HeaderError::Read(_)
-        | HeaderError::Invalid { .. }
-        | HeaderError::OtherTransport
-        | HeaderError::TooLong { .. }
-        | HeaderError::TooManyTlvs { .. }
-        | HeaderError::Refused(_)
-        | HeaderError::TooManyPending => error.to_string(),
+        _ => error.to_string(),
     })
 }
 
