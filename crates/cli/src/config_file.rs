@@ -149,6 +149,15 @@ impl Kind {
 #[error("{}", .0.join("\n"))]
 pub(crate) struct Problems(pub(crate) Vec<String>);
 
+impl Problems {
+    /// # Errors
+    ///
+    /// There is an error.
+    pub(crate) fn into_result(self) -> Result<(), Self> {
+        if self.0.is_empty() { Ok(()) } else { Err(self) }
+    }
+}
+
 /// Reads a file and the tables of these kinds in it. The files that it names are not read yet.
 ///
 /// # Errors
@@ -160,11 +169,8 @@ pub(crate) fn read(
     files: &mut Fingerprints,
 ) -> Result<Configuration, Problems> {
     let (config, problems) = read_partial(path, kinds, files);
-    if problems.is_empty() {
-        Ok(config)
-    } else {
-        Err(Problems(problems))
-    }
+    Problems(problems).into_result()?;
+    Ok(config)
 }
 
 /// Reads a file as [`read`] does, and returns the errors together with what could be read, so that this can be validated.

@@ -156,7 +156,7 @@ async fn start<C: Command>(
 ) -> anyhow::Result<ExitCode> {
     let signals = Signals::listen()?;
     let checked = command.check(&setup, &mut files).await?;
-    let process = setup.process().clone();
+    let process = setup.common().process.clone();
 
     let mut inherited = InheritedSockets::new(listen_fds::receive()?).map_err(Usage::from_error)?;
     let previous_state = PreviousState::from_predecessor(previous.as_ref());
@@ -174,7 +174,7 @@ async fn start<C: Command>(
     log_warnings(&setup);
 
     let history = previous_state.history();
-    let config = ConfigInForce::new(setup.json());
+    let config = ConfigInForce::new(&setup.common().json);
     let watch = FileWatch::of_configuration(command.watches(&setup), files);
     let ready = Ready {
         setup,

@@ -77,22 +77,27 @@ pub trait Reload {
 
 /// A validated configuration.
 pub trait Setup {
-    /// The options of the process.
-    fn process(&self) -> &Process;
-
-    /// The configuration as `/config` shows it: JSON.
-    fn json(&self) -> &str;
+    /// What it has in common with those of other commands.
+    fn common(&self) -> &Common;
 
     /// What is served, for the service manager.
     fn summary(&self) -> String;
+}
 
+/// The parts that the configuration of every command has.
+#[derive(Debug)]
+pub struct Common {
+    /// The options of the process.
+    pub process: Process,
+    /// The configuration as `/config` shows it: JSON.
+    pub json: String,
     /// Warnings about the configuration, which is valid nevertheless.
-    fn warnings(&self) -> &[String];
+    pub warnings: Vec<String>,
 }
 
 /// Logs the warnings of a configuration that takes effect.
 pub(crate) fn log_warnings(setup: &impl Setup) {
-    for warning in setup.warnings() {
+    for warning in &setup.common().warnings {
         tracing::warn!("{warning}");
     }
 }
@@ -143,7 +148,7 @@ pub async fn serve<R: Reload>(command: &mut R, mut serving: Serving) -> anyhow::
         }
     };
     service_manager::stopping();
-    let limits = command.setup().process().drain_limits();
+    let limits = command.setup().common().process.drain_limits();
     let Serving {
         signals, listeners, ..
     } = serving;
@@ -153,7 +158,7 @@ pub async fn serve<R: Reload>(command: &mut R, mut serving: Serving) -> anyhow::
 impl Serving {
     /// Upgrades the process. Returns how this process ends, or `None` if it goes on.
     async fn upgrade<R: Reload>(&mut self, command: &R) -> anyhow::Result<Option<Ending>> {
-        let process = command.setup().process();
+        let process = &command.setup().common().process;
         let changed_level = process.logging.changed_level();
         let in_maintenance = self.history.is_in_maintenance();
         let upgrades = &mut self.upgrades;
@@ -181,7 +186,7 @@ impl Serving {
         let Some(plan) = self.read_plan(command).await? else {
             return Ok(Some(Ending::Stopped));
         };
-        let before = command.setup().json().to_owned();
+        let before = command.setup().common().json.to_owned();
         let applied = match plan {
             Ok(plan) => command.apply(&mut self.listeners, plan).await,
             Err(error) => Err(error),
@@ -192,10 +197,10 @@ impl Serving {
             Ok((opened, closed)) => {
                 self.refusals.clear();
                 self.history.add_reload(Ok(()));
-                let changed = changed_keys(&before, command.setup().json());
+                let changed = changed_keys(&before, &command.setup().common().json);
                 tracing::info!(opened, closed, changed, "reloaded");
                 log_warnings(command.setup());
-                self.config.set(command.setup().json());
+                self.config.set(&command.setup().common().json);
                 service_manager::ready(&format!("reloaded; {summary}"));
             }
             Err(error) => {

@@ -135,11 +135,8 @@ fn validate(config: Configuration) -> Result<String, Problems> {
         let setup = intercept::setup::Setup::new(config);
         note("intercept: ", setup.map(|setup| setup.summary()));
     }
-    if problems.is_empty() {
-        Ok(summaries.join("; "))
-    } else {
-        Err(Problems(problems))
-    }
+    Problems(problems).into_result()?;
+    Ok(summaries.join("; "))
 }
 
 /// The lines of an error.

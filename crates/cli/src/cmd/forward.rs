@@ -72,7 +72,7 @@ impl Command for Args {
 
     fn needs(&self, setup: &Setup, _: &Opened) -> anyhow::Result<Needs> {
         Ok(Needs {
-            removes: setup.process.admin.socket_files(),
+            removes: setup.common.process.admin.socket_files(),
             watches: self.source.may_watch() || setup.has_list_files(),
             ..Needs::default()
         })
@@ -93,7 +93,7 @@ impl Command for Args {
         let sessions = OpenSessions::default();
         let services = ServiceHandle::new(setup.services(&opened.sockets.ids()));
         let groups = &opened.sockets.groups;
-        let workers = setup.process.workers();
+        let workers = setup.common.process.workers();
         let capacity = descriptors::capacity(workers, groups.len(), opened.sockets.descriptors())?;
         let forwarder = Forwarder {
             services: services.clone(),
@@ -132,7 +132,7 @@ impl Running for Control {
             sessions: &self.sessions,
             kernel: None,
             reply_path: None,
-            hosts: self.setup.process.admin.allowed_hosts(),
+            hosts: self.setup.common.process.admin.allowed_hosts(),
         };
         telemetry.admin_server(workers, resources)
     }
@@ -176,7 +176,10 @@ impl Reload for Control {
         setup: Setup,
     ) -> anyhow::Result<(String, String)> {
         setup.check_at(&OwnAddresses::read().await?)?;
-        self.setup.process.check_reload(&setup.process)?;
+        self.setup
+            .common
+            .process
+            .check_reload(&setup.common.process)?;
         let change = listeners.prepare(setup.listen_plans())?;
         let services = setup.services(&change.ids);
         let client_policies = setup.client_policies(&change.bound);

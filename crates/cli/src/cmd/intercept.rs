@@ -115,7 +115,7 @@ impl Command for Args {
             can_tproxy,
         } = checked;
         let destinations = setup.destinations(&own_addresses, &listeners.sockets.bound_addresses());
-        let capacity = descriptors::capacity(setup.process.workers(), TASKS_PER_WORKER, 0)?;
+        let capacity = descriptors::capacity(setup.common.process.workers(), TASKS_PER_WORKER, 0)?;
         let capacity = client_capacity(capacity);
         let upstream = setup.options.upstream(capacity.connections, destinations);
         let exporter = setup.start_exporter()?;
@@ -145,7 +145,7 @@ impl Command for Args {
             .directories
             .extend(policies.filter(|path| path.is_dir()).map(PathBuf::from));
         Ok(Needs {
-            removes: setup.process.admin.socket_files(),
+            removes: setup.common.process.admin.socket_files(),
             watches: self.watches(setup),
             ..needs
         })
@@ -171,7 +171,7 @@ impl Command for Args {
         let services = ServiceHandle::new(setup.services(&opened.sockets.ids(), &state));
         let current = CurrentState::new(state);
         let intercept = Arc::new(Intercept::new(services.clone(), current.clone()));
-        let tasks = intercept.worker_tasks(setup.process.workers());
+        let tasks = intercept.worker_tasks(setup.common.process.workers());
         let listeners = opened.start(&intercept, prepared.capacity, tasks, |_| {
             UdpTasks::default()
         })?;
@@ -206,7 +206,7 @@ impl Running for Control {
             advise: Some(advise),
             ..resources
         };
-        let hosts = self.setup.process.admin.allowed_hosts();
+        let hosts = self.setup.common.process.admin.allowed_hosts();
         AdminServer::new(registry, health, hosts, resources)
     }
 
@@ -291,7 +291,7 @@ fn log_start(setup: &Setup, tcp: &str) -> anyhow::Result<()> {
     tracing::info!(
         tcp,
         ca = %setup.options.ca.path()?.display(),
-        workers = setup.process.workers(),
+        workers = setup.common.process.workers(),
         "listening"
     );
     Ok(())

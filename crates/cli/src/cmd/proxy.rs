@@ -74,7 +74,7 @@ impl Command for Args {
 
     fn needs(&self, setup: &Setup, _: &Opened) -> anyhow::Result<Needs> {
         Ok(Needs {
-            removes: setup.process.admin.socket_files(),
+            removes: setup.common.process.admin.socket_files(),
             bpf_maps: setup.host.uses_kernel_data_path(),
             raw_packets: true,
             watches: self.source.may_watch() || setup.has_list_files(),
@@ -105,7 +105,7 @@ impl Running for Control {
             sessions: &self.shared.sessions,
             kernel: self.shared.kernel.as_ref(),
             reply_path: Some(self.reply_path.subscribe()),
-            hosts: self.setup.process.admin.allowed_hosts(),
+            hosts: self.setup.common.process.admin.allowed_hosts(),
         };
         telemetry.admin_server(workers, resources)
     }

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use peername_daemon::listeners::self_connect::reached_listener;
 use peername_daemon::listeners::{self, BoundAddresses, ListenPlan, ListenerIds, TRANSPORTS};
 use peername_daemon::options::{Origin, Table};
-use peername_daemon::process::Process;
 use peername_daemon::reload;
 use peername_daemon::reload::client_lists::ClientPolicies;
 use peername_daemon::reload::file_watch::Fingerprints;
@@ -23,12 +22,8 @@ use crate::config_file::{Configuration, Kind, Problems};
 /// The validated configuration.
 #[derive(Debug)]
 pub(crate) struct Setup {
-    pub(super) process: Process,
+    pub(super) common: reload::Common,
     groups: Vec<Group>,
-    /// The configuration as `/config` shows it.
-    pub(super) json: String,
-    /// Older names of keys in the file.
-    warnings: Vec<String>,
 }
 
 /// The listeners of a table, and their service.
@@ -74,17 +69,16 @@ impl Setup {
             }
         }
         let setup = Self {
-            process: config.top.options.process,
+            common: reload::Common {
+                process: config.top.options.process,
+                json,
+                warnings: config.warnings,
+            },
             groups,
-            json,
-            warnings: config.warnings,
         };
         problems.extend(setup.problems(|_| false));
-        if problems.is_empty() {
-            Ok(setup)
-        } else {
-            Err(Problems(problems))
-        }
+        Problems(problems).into_result()?;
+        Ok(setup)
     }
 
     /// Validates again with this host's addresses, which only the kernel knows.
@@ -94,11 +88,7 @@ impl Setup {
     /// All contradictions, a line each.
     pub(super) fn check_at(&self, host: &OwnAddresses) -> Result<(), Usage> {
         let problems = self.problems(|ip| host.kind_of(ip) == Some(HostAddress::Own));
-        if problems.is_empty() {
-            Ok(())
-        } else {
-            Err(Usage(problems.join("\n")))
-        }
+        Problems(problems).into_result().map_err(Usage::from_error)
     }
 
     /// Addresses that are given twice, and targets that are listeners of the same protocol.
@@ -182,20 +172,12 @@ impl Setup {
 }
 
 impl reload::Setup for Setup {
-    fn process(&self) -> &Process {
-        &self.process
-    }
-
-    fn json(&self) -> &str {
-        &self.json
+    fn common(&self) -> &reload::Common {
+        &self.common
     }
 
     fn summary(&self) -> String {
         listeners::summary(self.groups.iter().map(|group| &group.sockets))
-    }
-
-    fn warnings(&self) -> &[String] {
-        &self.warnings
     }
 }
 

@@ -55,7 +55,10 @@ impl Reload for Control {
         Plan { setup, prepared }: Plan,
     ) -> anyhow::Result<(String, String)> {
         let state = self.current.get();
-        self.setup.process.check_reload(&setup.process)?;
+        self.setup
+            .common
+            .process
+            .check_reload(&setup.common.process)?;
         ensure!(
             setup.options.certificates_per_client() == self.setup.options.certificates_per_client(),
             "certificates-per-client can't change without a restart or an upgrade"

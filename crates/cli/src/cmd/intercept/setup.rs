@@ -32,17 +32,13 @@ use crate::config_file::{Configuration, Kind, Problems};
 
 /// The validated configuration.
 pub(crate) struct Setup {
-    pub(crate) process: Process,
+    pub(super) common: reload::Common,
     pub(super) options: Intercept,
     pub(super) lists: Arc<LiveLists>,
     pub(crate) check: Option<CheckConfig>,
     explicit: Vec<SocketAddr>,
     transparent: Vec<SocketAddr>,
     pub(super) jail: Option<JailPlan>,
-    /// The configuration as `/config` shows it.
-    pub(super) json: String,
-    /// Older names of keys in the file, and a policy of which not all files are watched.
-    warnings: Vec<String>,
 }
 
 /// The listeners of a jail.
@@ -90,10 +86,12 @@ impl Setup {
         let table = config
             .intercept
             .unwrap_or_else(|| Table::from_command_line(Given::default()));
-        let warnings = config.warnings;
-        let process = config.top.options.process;
-        Self::validate(process, table.options().clone(), json, None)
-            .map(|setup| Self { warnings, ..setup })
+        let common = reload::Common {
+            process: config.top.options.process,
+            json,
+            warnings: config.warnings,
+        };
+        Self::validate(common, table.options().clone(), None)
             .map_err(|errors| Problems(table.located(&errors).collect()))
     }
 
@@ -105,17 +103,21 @@ impl Setup {
         jail: JailPlan,
         fallback: Option<AccessRules>,
     ) -> Result<Self, Usage> {
+        let common = reload::Common {
+            process,
+            json: String::new(),
+            warnings: Vec::new(),
+        };
         Ok(Self {
             explicit: Vec::new(),
             jail: Some(jail),
-            ..Self::validate(process, options, String::new(), fallback)?
+            ..Self::validate(common, options, fallback)?
         })
     }
 
     fn validate(
-        process: Process,
+        common: reload::Common,
         options: Intercept,
-        json: String,
         fallback: Option<AccessRules>,
     ) -> Result<Self, Usage> {
         let mut errors = UsageErrors::default();
@@ -150,10 +152,8 @@ impl Setup {
                 explicit: explicit?,
                 transparent: transparent?,
                 jail: None,
-                process,
+                common,
                 options,
-                json,
-                warnings: Vec::new(),
             })
         })
     }
@@ -325,7 +325,7 @@ impl Setup {
                 .values()
                 .filter(|addr| !in_jail.contains(addr))
                 .map(SocketAddr::port)
-                .chain(self.process.admin.ports())
+                .chain(self.common.process.admin.ports())
                 .collect(),
         }
     }
@@ -344,19 +344,11 @@ pub(super) fn open_authority(dir: &Path) -> anyhow::Result<Authority> {
 }
 
 impl reload::Setup for Setup {
-    fn process(&self) -> &Process {
-        &self.process
-    }
-
-    fn json(&self) -> &str {
-        &self.json
+    fn common(&self) -> &reload::Common {
+        &self.common
     }
 
     fn summary(&self) -> String {
         listeners::summary(&self.listen_plans(false))
-    }
-
-    fn warnings(&self) -> &[String] {
-        &self.warnings
     }
 }

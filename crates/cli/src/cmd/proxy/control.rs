@@ -95,9 +95,9 @@ impl Control {
         let services = ServiceHandle::new(shared.services(&setup, &ids, &bound, &reply_path)?);
         let listeners = shared.run(&setup, opened, &services)?;
         for plan in &setup.services {
-            log_listening(plan, &bound, setup.process.workers());
+            log_listening(plan, &bound, setup.common.process.workers());
         }
-        if setup.process.logging.is_go_mmproxy_format() {
+        if setup.common.process.logging.is_go_mmproxy_format() {
             setup.services.iter().for_each(log_allowed_subnets);
         }
         let open_clients = OpenClients {
@@ -138,7 +138,7 @@ impl Shared {
             ports: bound
                 .values()
                 .map(SocketAddr::port)
-                .chain(setup.process.admin.ports())
+                .chain(setup.common.process.admin.ports())
                 .collect(),
             is_transparent: setup.services.iter().any(|plan| plan.config.transparent),
         };
@@ -167,7 +167,8 @@ impl Shared {
     ) -> anyhow::Result<RunningListeners> {
         let groups = opened.sockets.groups.len();
         let udp_descriptors = opened.sockets.descriptors();
-        let capacity = descriptors::capacity(setup.process.workers(), groups, udp_descriptors)?;
+        let capacity =
+            descriptors::capacity(setup.common.process.workers(), groups, udp_descriptors)?;
         let counters = Arc::clone(&self.counters);
         let proxy = TcpProxy::new(services.clone(), counters, capacity.connections);
         opened.start(

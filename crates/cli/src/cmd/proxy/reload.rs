@@ -60,7 +60,10 @@ impl Reload for Control {
 
 impl Control {
     fn refuse_what_needs_a_restart(&self, setup: &Setup) -> anyhow::Result<()> {
-        self.setup.process.check_reload(&setup.process)?;
+        self.setup
+            .common
+            .process
+            .check_reload(&setup.common.process)?;
         refuse_changes(self.setup.host.changes_of_fixed_keys(&setup.host))?;
         if let Some(mark) = setup.mark() {
             privileges::try_connect_setup(Some(mark)).context(

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use peername_daemon::listeners::self_connect::reached_listener;
 use peername_daemon::listeners::{self, BoundAddresses, ListenPlan, TRANSPORTS, resolve_listeners};
 use peername_daemon::options::{Origin, Table};
-use peername_daemon::process::Process;
 use peername_daemon::process::default_workers;
 use peername_daemon::reload;
 use peername_daemon::reload::client_lists::ClientPolicies;
@@ -30,13 +29,9 @@ use crate::config_file::{Configuration, Kind, Problems};
 /// The validated configuration.
 #[derive(Debug)]
 pub(crate) struct Setup {
-    pub(super) process: Process,
+    pub(super) common: reload::Common,
     pub(crate) host: HostArgs,
     pub(super) services: Vec<ServicePlan>,
-    /// The configuration as `/config` shows it.
-    pub(super) json: String,
-    /// Older names of keys in the file.
-    warnings: Vec<String>,
 }
 
 /// The listeners of one `[[listen]]` table or command line, and their configuration.
@@ -96,18 +91,17 @@ impl Setup {
             }
         }
         let setup = Self {
-            process: config.top.options.process,
+            common: reload::Common {
+                process: config.top.options.process,
+                json,
+                warnings: config.warnings,
+            },
             host: config.top.options.host,
             services,
-            json,
-            warnings: config.warnings,
         };
         problems.extend(setup.problems(|_| false));
-        if problems.is_empty() {
-            Ok(setup)
-        } else {
-            Err(Problems(problems))
-        }
+        Problems(problems).into_result()?;
+        Ok(setup)
     }
 
     /// The addresses to listen on.
@@ -120,7 +114,7 @@ impl Setup {
 
     /// Where the admin endpoint is found.
     pub(crate) fn admin_addr(&self) -> Option<AdminAddr> {
-        self.process.admin.first().cloned()
+        self.common.process.admin.first().cloned()
     }
 
     /// The addresses to listen on, of both protocols.
@@ -226,11 +220,7 @@ impl Setup {
     /// All contradictions, a line each.
     pub(super) fn check_at(&self, host: &OwnAddresses) -> Result<(), Usage> {
         let problems = self.problems(|ip| host.kind_of(ip) == Some(HostAddress::Own));
-        if problems.is_empty() {
-            Ok(())
-        } else {
-            Err(Usage(problems.join("\n")))
-        }
+        Problems(problems).into_result().map_err(Usage::from_error)
     }
 
     /// Contradictions between services, and targets that are listeners of the proxy. `is_own` recognizes addresses of this host
@@ -296,20 +286,12 @@ impl Setup {
 }
 
 impl reload::Setup for Setup {
-    fn process(&self) -> &Process {
-        &self.process
-    }
-
-    fn json(&self) -> &str {
-        &self.json
+    fn common(&self) -> &reload::Common {
+        &self.common
     }
 
     fn summary(&self) -> String {
         listeners::summary(self.services.iter().map(|plan| &plan.sockets))
-    }
-
-    fn warnings(&self) -> &[String] {
-        &self.warnings
     }
 }
 

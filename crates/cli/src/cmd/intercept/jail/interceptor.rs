@@ -226,7 +226,7 @@ impl Interceptor {
         let setup = self.setup(sockets.addresses(), sockets.has_v6())?;
         let check = open_check(setup.check.clone()).map_err(Usage::from_error)?;
         let own_addresses = OwnAddresses::read().await?;
-        let workers = setup.process.workers();
+        let workers = setup.common.process.workers();
         let inherited_listeners = InheritedSockets::new(sockets.listeners)?;
         let opened = Opened::open(
             setup.listen_plans(false),
@@ -257,10 +257,11 @@ impl Interceptor {
             capacity.connections,
         )?;
         drop(self.host_roots);
-        let confinement = setup.process.sandbox.confine(usual_needs(None))?;
+        let confinement = setup.common.process.sandbox.confine(usual_needs(None))?;
         let log_metadata = log.as_ref().map(File::metadata).transpose()?;
         let admission_log = admission_log(log.as_ref())?;
         let _logs = setup
+            .common
             .process
             .logging
             .start_beside_program(AUDIT_TARGET, log);
