@@ -20,7 +20,7 @@ fn send_supports_udp() {
             "--trust=any",
             &dialect,
         ];
-        let _proxy = Peername::start_udp(&lab.server, &args);
+        let _proxy = Peername::start_listening(&lab.server, &args);
         let backend = DatagramSocket::bind(&lab.server, TARGET_V4);
         let client = fresh_client_v4();
         let source = format!("--source={client}");

@@ -43,9 +43,8 @@ impl Peername {
         Self(Process::start_through(&lab.server, through, BINARY, &all)).wait_listening_line()
     }
 
-    /// Starts any subcommand that receives datagrams, and waits for its log line: sockets are bound a moment
-    /// before they are read.
-    pub(crate) fn start_udp(host: &Host, args: &[&str]) -> Self {
+    /// Starts any subcommand that listens, and waits for its log line: sockets are bound a moment before they are read.
+    pub(crate) fn start_listening(host: &Host, args: &[&str]) -> Self {
         Self(Process::start(host, BINARY, args)).wait_listening_line()
     }
 

@@ -140,7 +140,7 @@ fn jail_in_a_jail_is_checked_by_both() {
             printed.contains("no such host for you"),
             "{user:?}: {printed}"
         );
-        // The inner jail has no mediator, and only a mediator sees refused ports.
+        // Only a mediator of connect(2) sees refused ports, and an inner jail has none: the outer jail's is there already.
         let inner = inner.replace("jail", "jail --fail-on-deny");
         let refused = rig.run(user, &[&option, "--allow-mounts"], &inner);
         assert_eq!(refused.status.code(), Some(125), "{refused:?}");

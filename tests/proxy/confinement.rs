@@ -24,7 +24,10 @@ fn every_thread_of_proxy_and_forward_is_confined() {
         let lab = Lab::new();
         let addresses = ["--listen=10.81.0.1:8443", "--to=127.0.0.1:9000"];
         let args = [&["forward", protocol, "--log-format=json"], &addresses[..]].concat();
-        assert_seccomp(&Peername::start_udp(&lab.server, &args), SANDBOX_FILTERS);
+        assert_seccomp(
+            &Peername::start_listening(&lab.server, &args),
+            SANDBOX_FILTERS,
+        );
     }
 }
 
@@ -145,7 +148,7 @@ fn confined_reload_reports_an_address_that_can_not_be_parsed() {
     rig.assert_serves();
 }
 
-/// A process that is unconfined by design, or confined otherwise than one that serves, is no fault of a setting.
+/// Where a process is unconfined by design, or confined otherwise than one that serves, `doctor` says so and blames no setting.
 #[test]
 fn doctor_explains_processes_that_are_not_confined_by_design() {
     let rig = ConfinedRig::new("", &[], "127.0.0.1");

@@ -85,7 +85,7 @@ fn start_on_ports(lab: &Lab, ports: &str) -> Peername {
         "--workers=2",
         "--log-format=json",
     ];
-    let proxy = Peername::start_udp(&lab.server, &args);
+    let proxy = Peername::start_listening(&lab.server, &args);
     proxy.wait_logged(&format!("10.81.0.1:{ports}"));
     proxy
 }

@@ -111,7 +111,7 @@ fn target_port_same_is_the_original_destination_port() {
         &lab.server,
         &[ports, "--tproxy-to=25577", "--protocol=both"],
     );
-    let _proxy = Peername::start_udp(
+    let _proxy = Peername::start_listening(
         &lab.server,
         &words(
             "proxy --listen=10.81.0.1:25577 --listen=[fd81::1]:25577 --listen-transparent \
@@ -415,7 +415,7 @@ fn proxy(host: &Host, protocol: &str, args: &[&str]) -> Peername {
         "--protocol",
         protocol,
     ];
-    Peername::start_udp(host, &[&usual, args].concat())
+    Peername::start_listening(host, &[&usual, args].concat())
 }
 
 fn add_routes(host: &Host, args: &[&str]) {

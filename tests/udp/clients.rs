@@ -203,7 +203,7 @@ fn forward_ends_sessions_of_a_removed_listener() {
     let config = files.write("forward.toml", &(table(80) + &table(81)));
     let backend = DatagramSocket::bind(&lab.server, v4([10, 81, 0, 1], 7000));
     let args = ["forward", "--log-format=json", "-v", "--config", &config];
-    let forward = Peername::start_udp(&lab.balancer, &args);
+    let forward = Peername::start_listening(&lab.balancer, &args);
     let client = DatagramSocket::bind(&lab.client, CLIENT_V4);
     client.send(FRONT_V4, &[b"ask"]);
     assert_eq!(backend.recv().0, b"ask");

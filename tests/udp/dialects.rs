@@ -64,7 +64,7 @@ fn start_proxy(lab: &Lab, dialect: &str, listeners: &[&str]) -> Peername {
         &dialect,
     ];
     args.extend(listen.iter().map(String::as_str));
-    Peername::start_udp(&lab.server, &args)
+    Peername::start_listening(&lab.server, &args)
 }
 
 /// Three requests of a client of each family, each with its reply.

@@ -64,7 +64,7 @@ fn failover_applies_the_current_configuration() {
         scratch.write("proxy.toml", &content)
     };
     let config = format!("--config={}", write_config(9000));
-    let proxy = Peername::start_udp(&lab.server, &["proxy", "--log-format=json", &config]);
+    let proxy = Peername::start_listening(&lab.server, &["proxy", "--log-format=json", &config]);
     lab.balancer.add_addresses("lan", &["10.81.0.3/24"]);
     let balancer = |last| DatagramSocket::bind(&lab.balancer, v4([10, 81, 0, last], 0));
     let backend = |port| DatagramSocket::bind(&lab.server, v4([127, 0, 0, 1], port));

@@ -56,7 +56,7 @@ fn session_is_evicted_for_a_port() {
     let backend = DatagramSocket::bind(&lab.server, "10.81.0.1:7000".parse().unwrap());
     let args =
         words("forward --protocol=udp --listen=203.0.113.1:80 --to=10.81.0.1:7000 --workers=1");
-    let forward = Peername::start_udp(&lab.balancer, &[&args[..], &[ADMIN]].concat());
+    let forward = Peername::start_listening(&lab.balancer, &[&args[..], &[ADMIN]].concat());
     for port in 7000..7030 {
         let client = DatagramSocket::bind(&lab.client, SocketAddr::new(CLIENT_V4.ip(), port));
         client.send(FRONT_V4, &[b"ask"]);
@@ -104,9 +104,10 @@ fn forward_and_proxy_carry_both_transports() {
     let lab = Lab::new();
     let datagrams = DatagramSocket::bind(&lab.server, TARGET_V4);
     let connections = Backend::listen(&lab.server, TARGET_V4);
-    let _proxy = Peername::start_udp(&lab.server, &[PROXY_ARGS, &["--protocol=both"]].concat());
+    let _proxy =
+        Peername::start_listening(&lab.server, &[PROXY_ARGS, &["--protocol=both"]].concat());
     let args = words("forward --protocol=both --listen=203.0.113.1:80 --to=10.81.0.1:8443");
-    let _forward = Peername::start_udp(&lab.balancer, &args);
+    let _forward = Peername::start_listening(&lab.balancer, &args);
     let client = DatagramSocket::bind(&lab.client, CLIENT_V4);
     client.send(FRONT_V4, &[b"ask"]);
     datagrams.expect_datagram(b"ask", CLIENT_V4);
@@ -130,7 +131,7 @@ fn spp_reply_without_its_header_is_dropped() {
         "forward --protocol=udp --listen=203.0.113.1:80 --to=10.81.0.1:7000 \
          --proxy-version=spp",
     );
-    let _forward = Peername::start_udp(&lab.balancer, &args);
+    let _forward = Peername::start_listening(&lab.balancer, &args);
     let client = DatagramSocket::bind(&lab.client, CLIENT_V4);
     client.send(FRONT_V4, &[b"ask"]);
     let (bytes, from) = receiver.recv();

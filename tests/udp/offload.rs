@@ -43,7 +43,7 @@ fn offload_serves_every_dialect_family_and_backend() {
             }
             let targets = [target_v4, target_v6].map(|addr| addr.parse().expect("an address"));
             let backends = targets.map(|target| DatagramSocket::bind(&lab.server, target));
-            let mut proxy = Peername::start_udp(
+            let mut proxy = Peername::start_listening(
                 &lab.server,
                 &[
                     "proxy",
@@ -224,7 +224,7 @@ fn reload_withdraws_trust_from_offloaded_sessions() {
     let lab = Lab::new();
     lab.balancer.add_addresses("lan", &["10.81.0.3/24"]);
     let backend = DatagramSocket::bind(&lab.server, TARGET_V4);
-    let mut proxy = Peername::start_udp(
+    let mut proxy = Peername::start_listening(
         &lab.server,
         &[
             "proxy",

@@ -20,7 +20,7 @@ fn backend_on_another_local_address_is_served() {
         "proxy --protocol=udp --listen=10.81.0.1:8443 --target-v4=10.81.0.1:9000 \
          --trust=10.81.0.0/24 --setup-routes",
     );
-    let _proxy = Peername::start_udp(&lab.server, &args);
+    let _proxy = Peername::start_listening(&lab.server, &args);
     let rules = lab.server.run("ip", &["rule"]);
     assert_contains(&rules, &["ipproto udp sport 9000"]);
     assert!(!rules.contains("ipproto tcp"), "{rules}");
@@ -69,7 +69,7 @@ fn proxy_warns_of_a_server_bound_to_all_addresses() {
         let args = words(
             "proxy --protocol=udp --listen=10.81.0.1:8443 --target-v4=127.0.0.1:9000 --trust=10.81.0.0/24",
         );
-        let mut proxy = Peername::start_udp(&lab.server, &args);
+        let mut proxy = Peername::start_listening(&lab.server, &args);
         proxy.stop();
         let log = proxy.log();
         assert_eq!(log.contains(warning), is_warned_of, "{log}");

@@ -130,7 +130,7 @@ impl Report {
             ": NOT QUIET, rates and CPU figures do not compare well"
         };
         format!(
-            "other programs used {others} % of the machine, {stolen} % for the hypervisor's other guests{warning}\n"
+            "other programs used {others} % of the machine, of which {stolen} % went to the hypervisor's other guests{warning}\n"
         )
     }
 

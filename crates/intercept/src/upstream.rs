@@ -46,7 +46,7 @@ pub use error::FailedAttempt;
 pub(crate) use error::UpstreamError;
 use idle_pool::{IdlePool, PoolKey};
 pub(crate) use message_head::is_streaming;
-use message_head::{RequestForm, authenticates_connection, framing_error, write_target};
+use message_head::{RequestForm, adapt_to_connection, authenticates_connection, framing_error};
 pub use request_body::{RequestBody, RequestBodyError};
 use retry::{RetryBudgets, RetryCopy};
 use trust::{OriginTls, TrustError};
@@ -243,7 +243,7 @@ impl Upstream {
             http2: lease.is_http2(),
             absolute: info.absolute_form,
         };
-        write_target(&mut request, key, form);
+        adapt_to_connection(&mut request, key, form);
         if let Some(proxy) = self.config().proxy.as_ref()
             && info.absolute_form
         {

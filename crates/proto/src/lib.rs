@@ -50,6 +50,7 @@ mod port_range;
 mod source_policy;
 mod special;
 mod tlv;
+mod unbracketed;
 mod write;
 
 pub mod spp;
@@ -59,9 +60,7 @@ pub use crate::header::{Command, Endpoints, Header, Transport, UnixName, Version
 pub use crate::header_policy::{HeaderPolicy, HeaderRefusal};
 pub use crate::invalid::{Invalid, V1Field};
 #[cfg(feature = "std")]
-pub use crate::network::{
-    ParseNetworkError, networks_of, parse_listed_network, parse_network, parse_unbracketed,
-};
+pub use crate::network::{ParseNetworkError, networks_of, parse_network, parse_truncated_network};
 pub use crate::parse::v1::{MAX_LEN as V1_MAX_LEN, address};
 pub use crate::parse::v2::{MAX_LEN as V2_MAX_LEN, SIGNATURE as V2_SIGNATURE};
 pub use crate::parse::{
@@ -72,6 +71,7 @@ pub use crate::source_policy::{HostAddress, SourcePolicy, SourceRefusal};
 pub use crate::special::{Special, canonical, embedded_ipv4, meanings, special};
 pub use crate::spp::Spp;
 pub use crate::tlv::{Iter, Ssl, Tlv, Tlvs, Vendor, kind};
+pub use crate::unbracketed::parse_unbracketed;
 pub use crate::write::PlainHeader;
 #[cfg(feature = "std")]
 pub use crate::write::{V2Writer, WriteError, write_spp, write_v1, write_v1_unknown};

@@ -1,7 +1,6 @@
 //! Networks in CIDR notation as operators write them, and the networks of special addresses.
 
-use core::net::{IpAddr, Ipv6Addr, SocketAddrV6};
-use core::num::NonZeroU16;
+use core::net::IpAddr;
 
 use ipnet::{IpNet, Ipv4Net};
 
@@ -42,8 +41,9 @@ pub fn parse_network(text: &str) -> Result<IpNet, ParseNetworkError> {
     }
 }
 
-/// Parses a network of a list that is written for other programs, which ignore host bits: `10.1.2.3/8` is `10.0.0.0/8`.
-pub fn parse_listed_network(text: &str) -> Option<IpNet> {
+/// Parses a network, and clears its host bits: `10.1.2.3/8` is `10.0.0.0/8`. For lists that are written for other programs, and for
+/// queries, where a wider network does no harm.
+pub fn parse_truncated_network(text: &str) -> Option<IpNet> {
     parse_with_host_bits(text).map(|network| unmap_ipv4(network.trunc()))
 }
 
@@ -51,15 +51,6 @@ fn parse_with_host_bits(text: &str) -> Option<IpNet> {
     text.parse()
         .ok()
         .or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from))
-}
-
-/// Parses an IPv6 address and a port without brackets, such as `::1:22`. `None` unless the whole text is an IPv6 address, too:
-/// only then is it ambiguous.
-pub fn parse_unbracketed(text: &str) -> Option<SocketAddrV6> {
-    text.parse::<Ipv6Addr>().ok()?;
-    let (address, port) = text.rsplit_once(':')?;
-    let port: NonZeroU16 = port.parse().ok()?;
-    Some(SocketAddrV6::new(address.parse().ok()?, port.get(), 0, 0))
 }
 
 /// Lists the networks of a purpose. They may contain networks of another purpose.

@@ -54,9 +54,9 @@ fn authority_is_made_shown_rotated_and_replaced_as_the_page_has_it() {
     run_in("other", &format!("{files} && {own} && peername ca show"));
 }
 
-/// No check service runs: its line reports that, the exit code is 3, and everything else is checked.
+/// No check service runs: its line reports that, the exit code is 3, and each other check of the page's table has a line.
 #[test]
-fn check_of_the_set_up_prints_a_line_for_each() {
+fn doctor_prints_a_line_for_each_check_of_the_page() {
     let section = PAGE.section("## Check the setup");
     let (host, scratch) = (Host::new(), Scratch::new());
     let doctor = section.command("peername doctor");

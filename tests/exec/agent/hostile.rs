@@ -1,4 +1,4 @@
-//! Containers that do what no server does: none of it reaches another container, and no client is wrong.
+//! Containers that do what no server does: none of it reaches another container, and no server sees a wrong client.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -81,7 +81,8 @@ fn container_that_receives_a_listener_of_another_sees_the_clients() {
     }
 }
 
-/// A supervisor can't reach a listener of another network with its wakeup connection, so slow headers may be lost here.
+/// A supervisor wakes a waiting accept(2) for a header that came late by a connection of its own. It can't connect to a listener
+/// of another network, so a client whose header comes late may get no answer here.
 #[test]
 fn container_that_receives_a_listener_of_another_network_sees_the_clients_of_complete_headers() {
     let (agent, lab) = (Agent::start(&[]), Lab::new());

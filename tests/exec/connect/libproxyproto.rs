@@ -41,14 +41,14 @@ fn server_sees_the_client() {
         format!("LIBPROXYPROTO_ADDR={}", client.ip()),
         format!("LIBPROXYPROTO_PORT={}", client.port()),
     );
-    for version in [
+    for variable in [
         "LIBPROXYPROTO_DEBUG=1",
         "LIBPROXYPROTO_VERSION=1",
         "LIBPROXYPROTO_VERSION=2",
     ] {
-        let output = run(&served.lab.balancer, &[&ip, &port, version], NETCAT);
+        let output = run(&served.lab.balancer, &[&ip, &port, variable], NETCAT);
         served.assert_report(&lossy_text(&output.stdout), client);
-        let shown = if version == "LIBPROXYPROTO_DEBUG=1" {
+        let shown = if variable == "LIBPROXYPROTO_DEBUG=1" {
             "connected\n"
         } else {
             ""
@@ -63,7 +63,7 @@ fn server_sees_the_client() {
 /// Version 0 means no header. A source of another family than the connection's is sent as IPv6; libproxyproto would send no
 /// header.
 #[test]
-fn headers_of_every_version_and_family_are_sent() {
+fn header_is_of_the_version_and_family_that_the_variables_name() {
     let lab = Lab::without_routes();
     let [four, six] = [LISTEN_V4, LISTEN_V6].map(|to| Backend::listen(&lab.server, to));
     let sent = |variables: &[&str], program: &[&str]| {
@@ -90,10 +90,10 @@ fn headers_of_every_version_and_family_are_sent() {
     );
 }
 
-/// A program with contradictory header settings does not start. 3 is the default of the server's side,
-/// and no version for the client's, as in libproxyproto.
+/// A program with invalid header settings does not start. The server's library takes `LIBPROXYPROTO_VERSION=3` as versions 1 and
+/// 2; the client's refuses it, as libproxyproto does.
 #[test]
-fn contradictory_variables_end_the_program() {
+fn invalid_variables_end_the_program() {
     let host = Host::new();
     for (variables, code) in [
         (&["LIBPROXYPROTO_VERSION=3"][..], 111),

@@ -96,7 +96,7 @@ pub(crate) fn start_forward(lab: &Lab, options: &[&str]) -> Peername {
         "forward --protocol=udp --listen=203.0.113.1:80 --listen=[2001:db8:9::1]:80 \
          --to=10.81.0.1:8443",
     );
-    Peername::start_udp(&lab.balancer, &[&args, options].concat())
+    Peername::start_listening(&lab.balancer, &[&args, options].concat())
 }
 
 /// Each dialect: the option of [`start_forward`], and that of the proxy.

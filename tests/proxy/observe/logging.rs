@@ -90,7 +90,7 @@ fn refusal_of_all_clients_is_logged_with_its_cause() {
                 "proxy --target=127.0.0.1:443 --listen=10.81.0.1:8443 --log-format=json --protocol={protocol} {options} \
                  {limit}"
             );
-            let proxy = Peername::start_udp(&lab.server, &words(&args));
+            let proxy = Peername::start_listening(&lab.server, &words(&args));
             for _ in 0..5 {
                 match protocol {
                     "udp" => {

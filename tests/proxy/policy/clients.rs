@@ -88,8 +88,8 @@ fn health_checks_need_no_entry_and_no_tlv() {
     assert_own_connection_is_served(&by_default, &by_default.lab.server);
 }
 
-/// A balancer that keeps its clients' addresses and ports (AWS NLB, HAProxy with `usesrc client`) is the peer that its headers
-/// name, too.
+/// A balancer that connects from its client's address and port (AWS NLB, HAProxy with `usesrc client`) names the peer in its
+/// header. The client is judged nevertheless.
 #[test]
 fn client_is_judged_although_its_header_names_the_peer() {
     let rig = ProxyRig::new(&["--allow-client=203.0.113.0/24"]);
@@ -211,7 +211,7 @@ fn header_without_the_required_tlvs_is_refused() {
     assert_eq!(outcomes, expected);
 }
 
-/// Each entry has the longest form of an address, so the file is as large as that many entries can be.
+/// Each entry is almost the longest that an address can be, so the file is large, too.
 #[test]
 fn hundred_thousand_entries_are_in_force() {
     let list = Scratch::new();

@@ -47,7 +47,7 @@ fn start(
     };
     let config = format!("--config={}", write(&["10.81.0.1:8443"]));
     let args = ["proxy", "--log-format=json", &config, workers];
-    let proxy = Peername::start_udp(&lab.server, &args);
+    let proxy = Peername::start_listening(&lab.server, &args);
     (proxy, move |addresses: &[&str]| drop(write(addresses)))
 }
 

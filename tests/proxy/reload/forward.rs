@@ -86,7 +86,7 @@ fn forward_reload_moves_new_udp_sessions() {
     let files = Scratch::new();
     let config = format!("--config={}", files.write("forward.toml", &file(5001)));
     let args = ["forward", "--log-format=json", &config];
-    let forward = Peername::start_udp(&lab.balancer, &args);
+    let forward = Peername::start_listening(&lab.balancer, &args);
     let servers =
         [5001, 5002].map(|port| DatagramSocket::bind(&lab.server, v4([10, 81, 0, 1], port)));
     let front = v4([203, 0, 113, 1], 5353);

@@ -55,7 +55,7 @@ fn udp_backends_see_clients_in_a_network_with_nat() {
             "proxy --listen=10.81.0.1:8443 --target-v4=127.0.0.1:9000 --target-v6=[::1]:9000 \
              --trust=private --protocol=udp --setup-routes --log-format=json",
         );
-        let _proxy = Peername::start_udp(&lab.server, &args);
+        let _proxy = Peername::start_listening(&lab.server, &args);
         for (client, target) in [(CLIENT_V4, TARGET_V4), (CLIENT_V6, TARGET_V6)] {
             let client = addr(client);
             let backend = DatagramSocket::bind(&lab.server, target);

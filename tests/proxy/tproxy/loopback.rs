@@ -42,7 +42,7 @@ fn connection_redirected_to_loopback_is_tuned_as_remote() {
             "proxy --listen=127.0.0.1:25577 --target-v4=127.0.0.1:9000 --trust=10.81.0.0/24 \
              --trust=loopback",
         );
-        let _proxy = Peername::start_udp(&lab.server, &[&usual, args].concat());
+        let _proxy = Peername::start_listening(&lab.server, &[&usual, args].concat());
         let (to, client) = (addr(to), fresh_client_v4());
         let down = Conn::connect_and_send(host, to, &v1(client, to));
         let _up = backend.accept();

@@ -313,7 +313,7 @@ impl ThirdHostRig {
             "--log-format=json",
             "-v",
         ];
-        Peername::start_udp(&self.lab.server, &[&usual, args].concat())
+        Peername::start_listening(&self.lab.server, &[&usual, args].concat())
     }
 
     fn routes(&self, args: &[&str]) -> String {

@@ -91,7 +91,7 @@ fn forward_logs_an_outage() {
 #[test]
 fn outage_of_a_udp_backend_is_logged() {
     let lab = Lab::new();
-    let proxy = Peername::start_udp(&lab.server, &[PROXY, &["--protocol=udp"]].concat());
+    let proxy = Peername::start_listening(&lab.server, &[PROXY, &["--protocol=udp"]].concat());
     let balancer = DatagramSocket::bind(&lab.balancer, v4([10, 81, 0, 2], 0));
     let client = fresh_client_v4();
     let header = header_bytes::v2_udp(client, FRONT_V4);

@@ -143,7 +143,7 @@ fn proxy(lab: &Lab, protocol: &str, options: &[&str]) -> Peername {
     args.extend(["--log-format=json", "-v"]);
     args.extend(listen.iter().chain(&targets).map(String::as_str));
     args.extend(options);
-    Peername::start_udp(&lab.balancer, &args)
+    Peername::start_listening(&lab.balancer, &args)
 }
 
 const LOOPBACK: SocketAddr = v4([127, 0, 0, 1], 8443);

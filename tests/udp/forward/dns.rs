@@ -14,7 +14,7 @@ fn unbound_logs_the_client_behind_dnsdist() {
     let lab = Lab::new();
     let scratch = Scratch::new();
     let unbound = start_unbound(&lab, &scratch);
-    let _proxy = Peername::start_udp(&lab.server, PROXY);
+    let _proxy = Peername::start_listening(&lab.server, PROXY);
     let _dnsdist = start_dnsdist(&lab, &scratch);
     assert_client_logged(&lab, &unbound, CLIENT_V4, FRONT_V4);
     assert_client_logged(&lab, &unbound, CLIENT_V6, FRONT_V6);
@@ -27,8 +27,8 @@ fn unbound_logs_the_client_behind_nginx() {
     let scratch = Scratch::new();
     let unbound = start_unbound(&lab, &scratch);
     let first = ["--udp-header=first", "--log-format=json", "-v"];
-    let proxy = Peername::start_udp(&lab.server, &[PROXY, &first].concat());
-    let _nginx = NginxStream::start_udp(&lab, LISTEN_V4);
+    let proxy = Peername::start_listening(&lab.server, &[PROXY, &first].concat());
+    let _nginx = NginxStream::start_listening(&lab, LISTEN_V4);
     assert_client_logged(&lab, &unbound, CLIENT_V4, FRONT_V4);
     assert_client_logged(&lab, &unbound, CLIENT_V6, FRONT_V6);
     assert!(
@@ -45,7 +45,7 @@ fn unbound_logs_the_client_behind_forward() {
         let lab = Lab::new();
         let scratch = Scratch::new();
         let unbound = start_unbound(&lab, &scratch);
-        let _proxy = Peername::start_udp(&lab.server, &[PROXY, &[receiver]].concat());
+        let _proxy = Peername::start_listening(&lab.server, &[PROXY, &[receiver]].concat());
         let _forward = start_forward(&lab, &[sender]);
         assert_client_logged(&lab, &unbound, CLIENT_V4, FRONT_V4);
         assert_client_logged(&lab, &unbound, CLIENT_V6, FRONT_V6);
@@ -65,7 +65,7 @@ fn one_process_serves_tcp_and_udp() {
             arg => arg,
         })
         .collect();
-    let _proxy = Peername::start_udp(&lab.server, &proxy);
+    let _proxy = Peername::start_listening(&lab.server, &proxy);
     let _dnsdist = start_dnsdist(&lab, &scratch);
     assert_client_logged(&lab, &unbound, CLIENT_V4, FRONT_V4);
     let answer = dig(&lab, CLIENT_V4, FRONT_V4, "tcp.example", "+tcp");

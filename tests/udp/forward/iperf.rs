@@ -1,5 +1,4 @@
-//! iperf on both ends of a chain of `forward` and `proxy`: an independent count of lost datagrams, and an independent report of
-//! the client.
+//! iperf on both ends of a chain of `forward` and `proxy`: it reports the client's address, and counts lost datagrams, by itself.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -10,13 +9,13 @@ use rustix::process::Signal;
 use crate::harness::addr::{
     CLIENT_V4, CLIENT_V6, FRONT_V4, FRONT_V6, TARGET_V4, TARGET_V6, from_parts,
 };
-use crate::harness::lab::{Host, Lab, Process, assert_within};
+use crate::harness::lab::{Host, Lab, Process};
 use crate::harness::peername::Peername;
 use crate::harness::rig::udp::start_forward;
 
-/// The client sends; the server hears all of it, from the client's address.
+/// The client sends; the server hears it from the client's address.
 #[test]
-fn upload_loses_nothing() {
+fn each_datagram_that_an_upload_loses_is_counted() {
     for (client, front, target) in FAMILIES {
         let mut chain = Chain::new(target);
         chain.run_client(front, &[]);
@@ -28,7 +27,7 @@ fn upload_loses_nothing() {
 
 /// The client sends a request only; the server sends to the address that the request came from.
 #[test]
-fn download_loses_nothing() {
+fn each_datagram_that_a_download_loses_is_counted() {
     for (client, front, target) in FAMILIES {
         let mut chain = Chain::new(target);
         let heard = chain.run_client(front, &["--reverse"]);
@@ -43,7 +42,7 @@ fn download_loses_nothing() {
 /// this stream.
 #[test]
 fn replies_wait_while_the_process_does_not_run() {
-    assert_within(5, Duration::ZERO, || {
+    let lost_in_a_try = || {
         let mut chain = Chain::new(TARGET_V4);
         let heard = thread::scope(|scope| {
             let client = scope.spawn(|| chain.run_client(FRONT_V4, &["--reverse"]));
@@ -55,10 +54,11 @@ fn replies_wait_while_the_process_does_not_run() {
             }
             client.join().expect("the client")
         });
-        // On a busy machine the pause may be far longer, so it is enough that one of the tries loses nothing. The number of
-        // losses is passed as the time that a try takes.
-        Duration::from_secs(chain.assert_accounts_for(&heard))
-    });
+        chain.assert_accounts_for(&heard)
+    };
+    // On a busy machine the pause may be far longer, so it is enough that one of the tries loses nothing.
+    let is_nothing_lost = (0..5).any(|_| lost_in_a_try() == 0);
+    assert!(is_nothing_lost);
 }
 
 /// iperf's server behind the proxy, and `forward` in front. Dropped top to bottom.
@@ -75,7 +75,7 @@ struct Report {
     from: SocketAddr,
     to: SocketAddr,
     lost: i64,
-    /// Datagrams; the sender does not report them.
+    /// Datagrams; -1 in the report of the sending side.
     total: i64,
     out_of_order: i64,
 }

@@ -174,7 +174,7 @@ fn forged_balancer_on_another_device_is_filtered() {
     forger_host.ip("route add 10.81.0.1 via 10.82.0.1 src 10.81.0.2");
     let client = fresh_client_v4();
     // Started after the device was added, so that its eBPF program is on the device, too.
-    let mut proxy = Peername::start_udp(
+    let mut proxy = Peername::start_listening(
         &rig.lab.server,
         &[
             "proxy",

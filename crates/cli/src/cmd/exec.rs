@@ -29,7 +29,8 @@ use crate::launcher::{self, execute};
 pub(crate) use options::Args;
 use options::Mode;
 
-/// Executes the program; returns only if that fails: with exit code 125, or a usage error if the options contradict each other.
+/// Executes the program; returns only if that fails: with exit code 125, 126 or 127, or a usage error if the options contradict
+/// each other.
 /// With `--unit`, writes a drop-in instead.
 pub(crate) fn run(given: &Given<Args>) -> anyhow::Result<ExitCode> {
     match &given.options.unit.name {

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 
-use object::elf::{EM_AARCH64, EM_RISCV, EM_X86_64, FileHeader32, FileHeader64, PT_INTERP};
+use object::elf::{EM_AARCH64, EM_X86_64, FileHeader32, FileHeader64, PT_INTERP};
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Endianness, FileKind, ReadCache};
 
@@ -74,8 +74,6 @@ const NATIVE_MACHINE: Option<u16> = if cfg!(target_arch = "x86_64") {
     Some(EM_X86_64)
 } else if cfg!(target_arch = "aarch64") {
     Some(EM_AARCH64)
-} else if cfg!(target_arch = "riscv64") {
-    Some(EM_RISCV)
 } else {
     None
 };

@@ -1,4 +1,4 @@
-//! The heads of messages: writes a request's target in the form that its connection needs, and reads the headers of requests and
+//! The heads of messages: writes a request's head in the form that its connection needs, and reads the headers of requests and
 //! responses that concern the connection.
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -8,7 +8,7 @@ use hyper::body::Body;
 
 use super::idle_pool::PoolKey;
 
-/// The form of a request's target that a connection needs.
+/// The form of a request's head that a connection needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RequestForm {
     pub(super) http2: bool,
@@ -16,8 +16,13 @@ pub(super) struct RequestForm {
     pub(super) absolute: bool,
 }
 
-/// Writes the target of a request into its head: the path and a Host header for HTTP/1.1, the whole URI for HTTP/2.
-pub(super) fn write_target<B: Body>(request: &mut Request<B>, key: &PoolKey, form: RequestForm) {
+/// Gives the head of a request the form that its connection needs: its version, its target (the path and a Host header for HTTP/1.1,
+/// the whole URI for HTTP/2), and how cookies and a body of unknown length are sent.
+pub(super) fn adapt_to_connection<B: Body>(
+    request: &mut Request<B>,
+    key: &PoolKey,
+    form: RequestForm,
+) {
     let path = request.uri().path_and_query().cloned();
     let authority = key.to.to_authority(key.tls);
     let mut parts = Parts::default();

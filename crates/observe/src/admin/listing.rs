@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
 use ipnet::IpNet;
-use peername_proto::parse_listed_network;
+use peername_proto::parse_truncated_network;
 use percent_encoding::percent_decode_str;
 use serde::Deserialize;
 use serde::de::value::{Error as ValueError, StrDeserializer};
@@ -107,8 +107,8 @@ impl ListQuery {
     /// Sets a known parameter; `None` if its value is invalid.
     fn set(&mut self, key: &str, value: &str) -> Option<()> {
         match key {
-            "client" => self.client = Some(parse_listed_network(value)?),
-            "balancer" => self.balancer = Some(parse_listed_network(value)?),
+            "client" => self.client = Some(parse_truncated_network(value)?),
+            "balancer" => self.balancer = Some(parse_truncated_network(value)?),
             "listener" => self.listener = Some(value.parse().ok()?),
             "state" => self.state = Some(parse_state(value)?),
             "min_age" => self.min_age = parse_age(value)?,

@@ -94,9 +94,10 @@ pub unsafe fn entries<'a>(list: *const *const c_char) -> impl Iterator<Item = &'
 /// Looks up the function that the program would call without this library (RTLD_NEXT), and caches its address in `cache`;
 /// null if there is none.
 pub fn next_function(name: &CStr, cache: &AtomicPtr<c_void>) -> *mut c_void {
-    let address = cache.load(Ordering::Acquire);
-    if !address.is_null() {
-        return address;
+    match cache.load(Ordering::Acquire) {
+        address if address == MISSING => return ptr::null_mut(),
+        address if !address.is_null() => return address,
+        _ => {}
     }
     let dlsym: *const c_void = weak!("dlsym");
     // SAFETY: null is `None`; otherwise it is dlsym(3), of this type.
@@ -105,9 +106,13 @@ pub fn next_function(name: &CStr, cache: &AtomicPtr<c_void>) -> *mut c_void {
         Some(dlsym) => unsafe { dlsym(RTLD_NEXT, name.as_ptr()) },
         None => find_in_old_glibc(name),
     };
-    cache.store(address, Ordering::Release);
+    let found = if address.is_null() { MISSING } else { address };
+    cache.store(found, Ordering::Release);
     address
 }
+
+/// The cached address of a function that the C library lacks, so that it is not looked up again.
+const MISSING: *mut c_void = ptr::without_provenance_mut(1);
 
 /// Defines functions that call the C library's functions of the same name, or evaluate `$missing` where the C library has none;
 /// and `$find`, which looks all of them up. Call `$find` when the library is loaded: dlsym(3) takes locks, which a signal

@@ -47,11 +47,11 @@ pub enum DestinationRefusal {
     /// A port of this host that this process listens on: the connection would loop.
     #[error("a listener of this proxy itself")]
     OwnListener,
-    /// This host, for a client with an address that is trusted to send headers: if anything here, such as a TPROXY rule,
-    /// loops the connection back to this process, its payload would be trusted as a header.
+    /// This host, or with TPROXY any host, for a client with an address that is trusted to send headers: if a rule here loops the
+    /// connection back to this process, its payload would be trusted as a header.
     #[error(
-        "this host, while the client's own address is trusted to send headers; name the balancers \
-         more narrowly in --trust"
+        "one that could lead back to this process, while the client's own address is trusted to send \
+         headers; name the balancers more narrowly in --trust"
     )]
     TrustedSource,
     /// A cloud's metadata service, which gives credentials to any process of this host.

@@ -1,4 +1,4 @@
-//! The third stage: decides whether the client may connect, and to which target.
+//! The third stage of a connection (see [`crate::conn`]): decides whether the client may connect, and to which target.
 
 use std::net::SocketAddr;
 
@@ -122,9 +122,8 @@ impl Permit {
     /// Applies the lists of clients of the rules that are in force now, which may have changed while the header was awaited. To
     /// be called once the client is on record, so that a later change finds the connection and ends it.
     ///
-    /// `in_force` is `None` for a listener that a reload has closed meanwhile. The lists of the rules that the connection was
-    /// accepted with are still read again in place, also if another listener has the address by now, so [`Self::decide`] has
-    /// just applied the current ones.
+    /// `in_force` is `None` for a listener that a reload has closed meanwhile. Nothing is left to apply then: [`Self::decide`] has
+    /// just applied the lists of the rules that the connection was accepted with, and a changed list file changes these, too.
     ///
     /// # Errors
     ///
@@ -141,7 +140,8 @@ impl Permit {
         Ok(ConfirmedPermit(self))
     }
 
-    /// A permit to connect from an address of this host. A header without a claimed source names no destination either.
+    /// A permit to connect from an address of this host. A destination in the header is ignored: without a client, no policy has
+    /// admitted it.
     fn without_source(peer: PeerAddr, listener: LocalAddr, rules: &Rules) -> Result<Self, Failure> {
         let target = rules
             .target_without_client(peer.ip())?

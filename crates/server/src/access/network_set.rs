@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use peername_proto::{
-    ParseNetworkError, Special, networks_of, parse_listed_network, parse_network,
+    ParseNetworkError, Special, networks_of, parse_network, parse_truncated_network,
 };
 use peername_sys::fs::text_file;
 use prefix_trie::joint::JointPrefixSet;
@@ -151,7 +151,7 @@ impl Reader {
                 continue;
             }
             is_empty = false;
-            let parse = |text: &str| parse_listed_network(text).ok_or(ParseNetworkError::Form);
+            let parse = |text: &str| parse_truncated_network(text).ok_or(ParseNetworkError::Form);
             if self.add_entry(entry, parse).is_err() {
                 return Err(NetworkListError::Line {
                     option,

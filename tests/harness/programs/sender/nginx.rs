@@ -24,7 +24,7 @@ impl NginxStream {
     }
 
     /// Starts it for UDP.
-    pub(crate) fn start_udp(lab: &Lab, to: SocketAddr) -> Self {
+    pub(crate) fn start_listening(lab: &Lab, to: SocketAddr) -> Self {
         let (process, scratch) = start(lab, to, "udp", "");
         Self {
             _process: process.wait_bound(FRONT_V4).wait_bound(FRONT_V6),
