@@ -94,6 +94,11 @@ fn every_error_has_its_position() {
             "an empty list",
         ),
         (
+            "[[listen]]\ntarget = \"127.0.0.1:443\"\ntrust = [\"any\"]\nhealth-checks-from = []\n",
+            "line 4, health-checks-from: ",
+            "an empty list",
+        ),
+        (
             "[[listen]]\ntarget = \"127.0.0.1:443\"\ntrust = [\"@/nonexistent\"]\n",
             "line 3, [[listen]]: ",
             "trust @/nonexistent: No such file",

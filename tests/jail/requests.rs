@@ -152,7 +152,7 @@ fn jail_in_a_jail_is_checked_by_both() {
 
 /// A host that the list lacks is denied, although the connection ends before there is a request: another protocol, a client that
 /// does not trust the authority, and one that sends nothing after the handshake. Another protocol at a port of HTTP is denied
-/// also where the list has the host.
+/// also where the list has the host. A connection that sends nothing at all, as to `e.test`, is no denial.
 #[test]
 fn connections_without_a_request_are_denied_by_the_list() {
     let rig = JailRig::new();

@@ -34,7 +34,7 @@ fn every_thread_of_proxy_and_forward_is_confined() {
 #[test]
 fn no_sandbox_confines_nothing_and_is_logged() {
     for (option, key) in [("--no-sandbox", ""), ("-v", "no-sandbox = true\n")] {
-        let rig = ConfinedRig::new(key, &[option], "127.0.0.1");
+        let rig = ConfigFileRig::new(key, &[option], "127.0.0.1");
         rig.proxy.wait_logged("this process is not confined");
         assert_seccomp(&rig.proxy, NO_FILTERS);
         let other_directory = Scratch::new();
@@ -46,7 +46,7 @@ fn no_sandbox_confines_nothing_and_is_logged() {
 /// A reload reads a file that an editor has replaced, and another one of the directory, but none of another directory.
 #[test]
 fn reload_reads_files_of_the_same_directory_only() {
-    let rig = ConfinedRig::new("", &[], "127.0.0.1");
+    let rig = ConfigFileRig::new("", &[], "127.0.0.1");
     let list = rig.scratch.path_text("trusted");
     let draft = rig.scratch.write("draft", "10.81.0.0/24\n192.0.2.0/24\n");
     rig.lab.server.run("mv", &[&draft, &list]);
@@ -66,13 +66,13 @@ fn reload_reads_files_of_the_same_directory_only() {
 
 #[test]
 fn reload_resolves_names_only_if_the_start_did() {
-    let rig = ConfinedRig::new("", &[], "127.0.0.1");
+    let rig = ConfigFileRig::new("", &[], "127.0.0.1");
     let list = rig.scratch.path_text("trusted");
     let refused = rig.reload(&list, "localhost", "reload refused");
     assert_contains(&refused, &["can't resolve names"]);
     rig.assert_serves();
 
-    let rig = ConfinedRig::new("", &[], "localhost");
+    let rig = ConfigFileRig::new("", &[], "localhost");
     let list = rig.scratch.path_text("trusted");
     rig.reload(&list, "localhost", "\"reloaded\"");
     // No name server is reachable, so this name fails to resolve, but the sandbox does not forbid the attempt.
@@ -83,13 +83,13 @@ fn reload_resolves_names_only_if_the_start_did() {
 
 #[test]
 fn doctor_reports_what_confines_a_process() {
-    let doctor = |rig: &ConfinedRig, args: &[&str]| {
+    let doctor = |rig: &ConfigFileRig, args: &[&str]| {
         let args = [&["doctor", "--confinement"], args].concat();
         let output = Peername::run(&rig.lab.server, &args);
         let text = String::from_utf8(output.stdout).expect("text");
         (output.status.code(), text)
     };
-    let confined = ConfinedRig::new("", &[], "127.0.0.1");
+    let confined = ConfigFileRig::new("", &[], "127.0.0.1");
     let pid = confined.proxy.pid().to_string();
     let (code, text) = doctor(&confined, &["--pid", &pid]);
     assert_eq!(code, Some(0), "{text}");
@@ -99,7 +99,7 @@ fn doctor_reports_what_confines_a_process() {
     ] {
         assert!(text.contains(line), "{text}");
     }
-    let unconfined = ConfinedRig::new("", &["--no-sandbox"], "127.0.0.1");
+    let unconfined = ConfigFileRig::new("", &["--no-sandbox"], "127.0.0.1");
     let pid = unconfined.proxy.pid().to_string();
     let (code, text) = doctor(&unconfined, &["--pid", &pid]);
     assert_eq!(code, Some(3), "{text}");
@@ -133,7 +133,7 @@ fn doctor_reports_what_confines_a_process() {
 /// A target that can't be parsed is no matter of the sandbox, so the error does not advise `--no-sandbox`.
 #[test]
 fn confined_reload_reports_an_address_that_can_not_be_parsed() {
-    let rig = ConfinedRig::new("", &[], "127.0.0.1");
+    let rig = ConfigFileRig::new("", &[], "127.0.0.1");
     let list = rig.scratch.path_text("trusted");
     for (target, why) in [
         ("127.0.0.1:99999", "invalid port value"),
@@ -151,7 +151,7 @@ fn confined_reload_reports_an_address_that_can_not_be_parsed() {
 /// Where a process is unconfined by design, or confined otherwise than one that serves, `doctor` says so and blames no setting.
 #[test]
 fn doctor_explains_processes_that_are_not_confined_by_design() {
-    let rig = ConfinedRig::new("", &[], "127.0.0.1");
+    let rig = ConfigFileRig::new("", &[], "127.0.0.1");
     let launcher = wait_for("the launcher", || {
         descendants(rig.proxy.pid()).into_iter().find(|pid| {
             let comm = fs::read_to_string(format!("/proc/{pid}/comm"));
@@ -180,7 +180,7 @@ fn doctor_explains_processes_that_are_not_confined_by_design() {
 }
 
 /// A proxy with a configuration file and a trust list in one directory, and one backend.
-struct ConfinedRig {
+struct ConfigFileRig {
     proxy: Peername,
     backend: Backend,
     scratch: Scratch,
@@ -189,7 +189,7 @@ struct ConfinedRig {
     keys: &'static str,
 }
 
-impl ConfinedRig {
+impl ConfigFileRig {
     fn new(keys: &'static str, args: &[&str], host: &str) -> Self {
         let (lab, scratch) = (Lab::new(), Scratch::new());
         let list = scratch.write("trusted", "10.81.0.0/24\n");

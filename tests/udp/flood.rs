@@ -22,8 +22,8 @@ fn flood_evicts_no_established_session_by_default() {
     assert_withstands_flood(UdpRig::start_through(&descriptors, &["--workers=2"]), 4096);
 }
 
-/// With DNS, a table full of answered clients is the usual case. If an eighth of its size of new clients comes at once, all of
-/// them get their replies. If more come at once, all of their requests still reach the backend.
+/// With DNS, a table full of answered clients is the usual case. If at most an eighth as many new clients as it has entries come at
+/// once, all of them get their replies. If more come at once, all of their requests still reach the backend.
 #[test]
 fn full_table_evicts_for_new_clients() {
     let rig = UdpRig::new(&["--workers=1", "--max-sessions-per-balancer=64"]);

@@ -20,6 +20,25 @@ pub(crate) enum Bound {
     AtLeast(f64),
 }
 
+impl Bound {
+    /// The target that this is the bound of.
+    pub(crate) const fn of(
+        self,
+        contestant: Option<&'static str>,
+        case: &'static str,
+        metric: &'static str,
+        baselines: &'static [&'static str],
+    ) -> Target {
+        Target {
+            contestant,
+            case,
+            metric,
+            baselines,
+            bound: self,
+        }
+    }
+}
+
 impl Target {
     /// The figure that is hardest to reach, out of several contestants'.
     pub(crate) fn best(&self, figures: impl Iterator<Item = f64>) -> Option<f64> {

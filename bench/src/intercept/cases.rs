@@ -1,7 +1,8 @@
 //! The cases of the comparison of intercepting proxies, and their targets.
 
 use crate::compare::contestant::Case;
-use crate::compare::target::{Bound, Target};
+use crate::compare::target::Bound::AtMost;
+use crate::compare::target::Target;
 use crate::intercept::contestants::FLOOR;
 use crate::intercept::load::spec::{CERTIFICATES, CPU, LoadShape};
 
@@ -59,31 +60,15 @@ const fn case(name: &'static str, work: LoadShape) -> Case<LoadShape> {
 
 /// What a request may cost relative to the best competitor, and to what no proxy can avoid.
 pub(super) const TARGETS: &[Target] = &[
-    cpu("cold", TUNED, 0.9),
-    cpu("cold", &[FLOOR], 1.5),
-    cpu("warm", TUNED, 0.9),
-    cpu("resumed", TUNED, 0.9),
-    cpu("keep-alive", TUNED, 0.9),
-    cpu("h2", TUNED, 0.9),
-    cpu("stampede", TUNED, 0.9),
-    Target {
-        contestant: None,
-        case: "stampede",
-        metric: CERTIFICATES,
-        baselines: &[],
-        bound: Bound::AtMost(1.0),
-    },
+    AtMost(0.9).of(None, "cold", CPU, TUNED),
+    AtMost(1.5).of(None, "cold", CPU, &[FLOOR]),
+    AtMost(0.9).of(None, "warm", CPU, TUNED),
+    AtMost(0.9).of(None, "resumed", CPU, TUNED),
+    AtMost(0.9).of(None, "keep-alive", CPU, TUNED),
+    AtMost(0.9).of(None, "h2", CPU, TUNED),
+    AtMost(0.9).of(None, "stampede", CPU, TUNED),
+    AtMost(1.0).of(None, "stampede", CERTIFICATES, &[]),
 ];
 
 /// The baselines of ratios.
 const TUNED: &[&str] = &["goproxy-tuned", "hudsucker-tuned"];
-
-const fn cpu(case: &'static str, baselines: &'static [&'static str], bound: f64) -> Target {
-    Target {
-        contestant: None,
-        case,
-        metric: CPU,
-        baselines,
-        bound: Bound::AtMost(bound),
-    }
-}

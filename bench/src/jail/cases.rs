@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::compare::contestant::Case;
-use crate::compare::target::{Bound, Target};
+use crate::compare::target::Bound::AtMost;
+use crate::compare::target::Target;
 use crate::intercept::load::spec::{CPU, LoadShape};
 
 /// What is done in a turn.
@@ -56,23 +57,13 @@ pub(super) const CASES: &[Case<Work>] = &[
 
 /// What a jail may cost, compared with the competitor.
 pub(super) const TARGETS: &[Target] = &[
-    less_than_httpjail("start", START),
-    less_than_httpjail("start", START_CPU),
-    less_than_httpjail("new-connections", CPU),
-    less_than_httpjail("keep-alive", CPU),
-    less_than_httpjail("memory", PSS[0]),
-    less_than_httpjail("memory", PSS[1]),
+    AtMost(1.0).of(None, "start", START, &[HTTPJAIL]),
+    AtMost(1.0).of(None, "start", START_CPU, &[HTTPJAIL]),
+    AtMost(1.0).of(None, "new-connections", CPU, &[HTTPJAIL]),
+    AtMost(1.0).of(None, "keep-alive", CPU, &[HTTPJAIL]),
+    AtMost(1.0).of(None, "memory", PSS[0], &[HTTPJAIL]),
+    AtMost(1.0).of(None, "memory", PSS[1], &[HTTPJAIL]),
 ];
-
-const fn less_than_httpjail(case: &'static str, metric: &'static str) -> Target {
-    Target {
-        contestant: None,
-        case,
-        metric,
-        baselines: &[HTTPJAIL],
-        bound: Bound::AtMost(1.0),
-    }
-}
 
 /// The competitor's name in the tables.
 pub(super) const HTTPJAIL: &str = "httpjail";

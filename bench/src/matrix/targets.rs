@@ -1,66 +1,35 @@
 //! The targets of the matrix.
 
-use crate::compare::target::{Bound, Target};
+use crate::compare::target::Bound::{AtLeast, AtMost};
+use crate::compare::target::Target;
 
 /// What peername, or one of its modes, has to reach.
 pub(crate) const TARGETS: &[Target] = &[
-    at_most(None, "pingpong", "CPU us/echo", &["haproxy"], 1.0),
-    at_most(None, "bulk-1", "CPU s/GB", &["nginx"], 0.5),
-    at_most(None, "bulk-4", "CPU s/GB", &["nginx"], 0.5),
-    at_least(None, "churn", "connections/s", &["haproxy"], 1.0),
-    at_most(None, "idle", "KiB/connection", &[], 4.0),
-    at_least(None, "udp-echo", "echoes/s", &["direct"], 0.6),
-    at_most(None, "udp-echo", "CPU us/echo", &["naive"], 0.6),
-    at_least(None, "udp-echo-window", "echoes/s", &["direct"], 0.6),
-    at_most(None, "udp-echo-window", "CPU us/echo", &["naive"], 0.6),
-    at_least(OBSERVED, "churn", "connections/s", &["peername"], 0.99),
-    at_most(OBSERVED, "pingpong", "CPU us/echo", &["peername"], 1.01),
-    at_least(KERNEL, "udp-echo", "echoes/s", &["direct"], 0.6),
-    at_most(KERNEL, "udp-echo", CPU_OF_ALL, &["naive"], 0.6),
-    at_least(KERNEL, "udp-echo-window", "echoes/s", &["direct"], 0.6),
-    at_most(KERNEL, "udp-echo-window", CPU_OF_ALL, &["naive"], 0.6),
-    at_least(PRELOAD, "churn", "connections/s", &["plain"], 0.95),
-    at_least(PRELOAD, "pingpong", "echoes/s", &["plain"], 0.95),
-    at_least(PRELOAD, "bulk-1", "MB/s", &["plain"], 0.95),
-    at_least(NOTIFY, "churn", "connections/s", &["plain"], 0.65),
-    at_least(NOTIFY, "pingpong", "echoes/s", &["plain"], 0.95),
-    at_least(NOTIFY, "bulk-1", "MB/s", &["plain"], 0.95),
-    at_least(NETNS, "churn", "connections/s", &["peername"], 0.9),
-    at_least(NETNS, "pingpong", "echoes/s", &["peername"], 0.9),
-    at_least(NETNS, "bulk-1", "MB/s", &["peername"], 0.9),
+    AtMost(1.0).of(None, "pingpong", "CPU us/echo", &["haproxy"]),
+    AtMost(0.5).of(None, "bulk-1", "CPU s/GB", &["nginx"]),
+    AtMost(0.5).of(None, "bulk-4", "CPU s/GB", &["nginx"]),
+    AtLeast(1.0).of(None, "churn", "connections/s", &["haproxy"]),
+    AtMost(4.0).of(None, "idle", "KiB/connection", &[]),
+    AtLeast(0.6).of(None, "udp-echo", "echoes/s", &["direct"]),
+    AtMost(0.6).of(None, "udp-echo", "CPU us/echo", &["naive"]),
+    AtLeast(0.6).of(None, "udp-echo-window", "echoes/s", &["direct"]),
+    AtMost(0.6).of(None, "udp-echo-window", "CPU us/echo", &["naive"]),
+    AtLeast(0.99).of(OBSERVED, "churn", "connections/s", &["peername"]),
+    AtMost(1.01).of(OBSERVED, "pingpong", "CPU us/echo", &["peername"]),
+    AtLeast(0.6).of(KERNEL, "udp-echo", "echoes/s", &["direct"]),
+    AtMost(0.6).of(KERNEL, "udp-echo", CPU_OF_ALL, &["naive"]),
+    AtLeast(0.6).of(KERNEL, "udp-echo-window", "echoes/s", &["direct"]),
+    AtMost(0.6).of(KERNEL, "udp-echo-window", CPU_OF_ALL, &["naive"]),
+    AtLeast(0.95).of(PRELOAD, "churn", "connections/s", &["plain"]),
+    AtLeast(0.95).of(PRELOAD, "pingpong", "echoes/s", &["plain"]),
+    AtLeast(0.95).of(PRELOAD, "bulk-1", "MB/s", &["plain"]),
+    AtLeast(0.65).of(NOTIFY, "churn", "connections/s", &["plain"]),
+    AtLeast(0.95).of(NOTIFY, "pingpong", "echoes/s", &["plain"]),
+    AtLeast(0.95).of(NOTIFY, "bulk-1", "MB/s", &["plain"]),
+    AtLeast(0.9).of(NETNS, "churn", "connections/s", &["peername"]),
+    AtLeast(0.9).of(NETNS, "pingpong", "echoes/s", &["peername"]),
+    AtLeast(0.9).of(NETNS, "bulk-1", "MB/s", &["peername"]),
 ];
-
-const fn at_most(
-    contestant: Option<&'static str>,
-    case: &'static str,
-    metric: &'static str,
-    baselines: &'static [&'static str],
-    bound: f64,
-) -> Target {
-    Target {
-        contestant,
-        case,
-        metric,
-        baselines,
-        bound: Bound::AtMost(bound),
-    }
-}
-
-const fn at_least(
-    contestant: Option<&'static str>,
-    case: &'static str,
-    metric: &'static str,
-    baselines: &'static [&'static str],
-    bound: f64,
-) -> Target {
-    Target {
-        contestant,
-        case,
-        metric,
-        baselines,
-        bound: Bound::AtLeast(bound),
-    }
-}
 
 const OBSERVED: Option<&str> = Some("observed");
 const KERNEL: Option<&str> = Some("kernel");

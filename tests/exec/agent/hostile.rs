@@ -64,7 +64,7 @@ fn buffers_that_change_while_the_supervisor_writes_them_harm_nobody() {
     assert_eq!(agent.process.count_logged("its supervisor has ended"), 0);
 }
 
-/// The supervisor of the container that accepts reads the headers, by that container's policy.
+/// The headers are read by the supervisor of the accepting container, by that container's policy.
 #[test]
 fn container_that_receives_a_listener_of_another_sees_the_clients() {
     let (agent, lab) = (Agent::start(&[]), Lab::new());
@@ -81,7 +81,7 @@ fn container_that_receives_a_listener_of_another_sees_the_clients() {
     }
 }
 
-/// A supervisor wakes a waiting accept(2) for a header that came late by a connection of its own. It can't connect to a listener
+/// When a header comes late, the supervisor wakes a waiting accept(2) by connecting to its listener. It can't connect to a listener
 /// of another network, so a client whose header comes late may get no answer here.
 #[test]
 fn container_that_receives_a_listener_of_another_network_sees_the_clients_of_complete_headers() {

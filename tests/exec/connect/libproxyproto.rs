@@ -23,7 +23,7 @@ fn run(host: &Host, variables: &[&str], program: &[&str]) -> Output {
 }
 
 /// Runs a program, and returns what its connection sends to the backend.
-fn first_bytes(lab: &Lab, backend: &Backend, variables: &[&str], program: &[&str]) -> String {
+fn received_bytes(lab: &Lab, backend: &Backend, variables: &[&str], program: &[&str]) -> String {
     std::thread::scope(|scope| {
         let client = scope.spawn(|| run(&lab.balancer, variables, program));
         let (received, _) = backend.accept().recv_to_end();
@@ -68,7 +68,7 @@ fn header_is_of_the_version_and_family_that_the_variables_name() {
     let [four, six] = [LISTEN_V4, LISTEN_V6].map(|to| Backend::listen(&lab.server, to));
     let sent = |variables: &[&str], program: &[&str]| {
         let backend = if program == NETCAT { &four } else { &six };
-        first_bytes(&lab, backend, variables, program)
+        received_bytes(&lab, backend, variables, program)
     };
     assert_eq!(sent(&["LIBPROXYPROTO_VERSION=0"], NETCAT), "hello");
     let version_1 = "LIBPROXYPROTO_VERSION=1";

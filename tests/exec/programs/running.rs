@@ -88,7 +88,7 @@ impl<'a> Running<'a> {
             }
             None => {
                 let agent = Agent::start_with(OPTIONS);
-                // A container has a /run of its own already.
+                // A program that takes a /run of its own by unshare(1) has one in a container already.
                 let through = match program.through {
                     ["unshare", ..] => &[],
                     through => through,

@@ -1,5 +1,5 @@
-//! `peername exec`: runs a server, in which accept(2) and getpeername(2) return the true client, or a client, with PROXY
-//! headers on its connections.
+//! `peername exec`: runs a server in which accept(2) and getpeername(2) return the true client. With `--connect` it runs a client,
+//! and puts PROXY headers on its connections.
 
 mod accepted;
 pub(crate) mod admin;
@@ -130,7 +130,8 @@ fn report_lost_privileges(no_new_privs: NoNewPrivs) {
     }
 }
 
-/// Reports the kernel interfaces that processes without the library lack: with `--mode preload` there may be no such process.
+/// Reports the interfaces that this kernel lacks and only processes without the library need. It is no error: with `--mode preload`
+/// there may be no such process.
 fn report_missing_interfaces(missing: &[InterfaceError]) {
     for error in missing {
         eprintln!(

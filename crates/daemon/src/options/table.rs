@@ -44,7 +44,8 @@ struct OldName {
     option: String,
 }
 
-/// The options that have their defaults because their key is invalid, or may be what an unknown key was meant to be.
+/// The options that are not read: those whose key is invalid, and, if there is an unknown key, all that are missing, since it may be
+/// one of them misspelt.
 #[derive(Clone, Debug, Default)]
 struct Unread(Vec<String>);
 
@@ -328,7 +329,8 @@ fn read_value(
             };
         }
         (ArgAction::Count, _) => return Err(wrong("use a number, without quotes")),
-        (ArgAction::Append, DeValue::Array(all)) if all.is_empty() && is_empty_refused(arg) => {
+        // A template may have made it empty by accident, and a missing key may mean more than nothing: a default, or no restriction.
+        (ArgAction::Append, DeValue::Array(all)) if all.is_empty() => {
             return Err(wrong("an empty list: name some, or leave the key out"));
         }
         (ArgAction::Append, DeValue::Array(all)) => all.into_iter().collect(),
@@ -371,15 +373,6 @@ fn type_advice(arg: &Arg) -> &'static str {
 fn is_path(arg: &Arg) -> bool {
     arg.get_value_parser().type_id() == TypeId::of::<PathBuf>()
 }
-
-/// Whether an empty list is refused, because a missing key would mean something else: a default, or no restriction. A template
-/// may have made the list empty by accident.
-fn is_empty_refused(arg: &Arg) -> bool {
-    !arg.get_default_values().is_empty() || RESTRICTING.contains(&arg.get_id().as_str())
-}
-
-/// The ids of options that restrict something, if they are given.
-const RESTRICTING: [&str; 5] = ["allow", "allow_client", "check", "require_tlv", "rules"];
 
 /// Returns the text of a string or of an integer.
 fn scalar(value: &DeValue<'_>) -> Option<String> {

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use peername_identity::{Counts, Gauge, Table};
 use peername_sys::ipc::shared_memory::{create_anonymous, map_words};
-use peername_sys::process::stderr::try_write_line;
 use peername_sys::{NameCall, Result};
 
 use super::container::Container;
 use crate::notify::LivenessSocket;
+use crate::stderr_line::try_write_line;
 
 /// Creates the memory of the sum: a table without entries.
 pub fn create_totals() -> Result<Table<'static>> {

@@ -11,13 +11,13 @@ use peername_sys::event::wait_readable;
 use peername_sys::process::fork;
 use peername_sys::process::namespace::{NetworkNamespace, UserNamespace};
 use peername_sys::process::secrets;
-use peername_sys::process::stderr::{self, try_write_line};
 use peername_sys::seccomp::{self, Notification, NotificationListener};
 
 use super::container_memory::map_table;
 use super::policy::AgentPolicy;
 use crate::notify::{self, InflightCalls, SupervisorConfig};
 use crate::sockets::find_listing;
+use crate::stderr_line::{set_subject, try_write_line};
 use crate::table::TableRules;
 
 /// The descriptors of a container that its supervisor needs.
@@ -46,7 +46,7 @@ enum SupervisorError {
 /// Supervises a container until none of its processes is left, or until the agent ends. Returns the exit code.
 pub(super) fn run(container: SupervisedContainer, policy: &AgentPolicy) -> u8 {
     fork::set_thread_name(c"peername-notify");
-    stderr::set_subject(format!("container {}", container.id));
+    set_subject(format!("container {}", container.id));
     match supervise(container, policy) {
         Ok(()) => 0,
         Err(error) => {

@@ -12,7 +12,6 @@ use std::time::Duration;
 use peername_sys::event::epoll::{Epoll, Interest};
 use peername_sys::event::wait_readable;
 use peername_sys::ipc::{fd_passing, seqpacket};
-use peername_sys::process::stderr::try_write_line;
 use peername_sys::process::{fork, limits, user};
 use peername_sys::throttle::Throttle;
 use peername_sys::{SyscallError, seccomp};
@@ -20,6 +19,7 @@ use peername_sys::{SyscallError, seccomp};
 use super::descriptor_store::{
     ContainerPart, DescriptorStore, StoreEvent, StoredDescriptor, StoredName,
 };
+use crate::stderr_line::try_write_line;
 
 type Result<T, E = SyscallError> = std::result::Result<T, E>;
 

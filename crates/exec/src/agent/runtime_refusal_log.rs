@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::fmt::{self, Display, Formatter};
 use std::mem::{Discriminant, discriminant};
 
-use peername_sys::process::stderr::try_write_line;
 use peername_sys::throttle::Throttle;
 
 use super::registration::RegistrationError;
+use crate::stderr_line::try_write_line;
 
 /// Logs refused connections, of which a process may open many: one throttle for each reason.
 #[derive(Debug, Default)]
@@ -32,7 +32,7 @@ impl RuntimeRefusalLog {
         let throttle = self.refused.entry(discriminant(error)).or_default();
         if let Some(suppressed) = throttle.pass() {
             try_write_line(&format!(
-                "peername: refused the container that a runtime announced: {error}; the container's accept(2) fails{}",
+                "peername: refused a runtime's connection: {error}; accept(2) fails in the container that it was to announce{}",
                 Suppressed(suppressed)
             ));
         }

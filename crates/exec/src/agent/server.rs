@@ -17,7 +17,6 @@ use peername_sys::SyscallError;
 use peername_sys::event::epoll::{Epoll, Interest};
 use peername_sys::event::signals::SignalFd;
 use peername_sys::process::pidfd::Signal;
-use peername_sys::process::stderr::try_write_line;
 use peername_sys::throttle::RepeatThrottle;
 
 use super::admin::AgentAdmin;
@@ -26,6 +25,7 @@ use super::descriptor_store::{DescriptorStore, StoredDescriptor};
 use super::policy::AgentPolicy;
 use super::registration::Registration;
 use super::runtime_refusal_log::RuntimeRefusalLog;
+use crate::stderr_line::try_write_line;
 use watch::PolicyWatch;
 
 /// The process of which the agent is a part: its configuration, its service manager, its store.

@@ -4,7 +4,8 @@
 use std::time::{Duration, Instant};
 
 use peername_identity::Settings;
-use peername_sys::process::stderr::try_write_line;
+
+use crate::stderr_line::try_write_line;
 
 /// The state of the warning.
 #[derive(Debug)]

@@ -17,13 +17,13 @@ use peername_sys::ipc::fd_passing::{
     receive_foreign_fds, send_bytes, seqpacket_pair, shutdown_read,
 };
 use peername_sys::ipc::foreign_fd::ForeignFd;
-use peername_sys::process::stderr::try_write_line;
 use peername_sys::socket::upstream::local_addr;
 use peername_sys::tcp::foreign_listener::ForeignListener;
 use peername_sys::tcp::{socket_info, stream};
 use peername_sys::{NameCall, Result, SyscallError};
 
 use super::{HeaderWaiter, ListenerAddr};
+use crate::stderr_line::try_write_line;
 
 /// The header waiter's ends of the open channels.
 #[derive(Debug)]

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use peername_identity::Counter;
 use peername_sys::event::epoll::Readiness;
-use peername_sys::process::stderr::try_write_line;
 
 use super::wakeup_connection::WakeupConnection;
 use super::{HeaderWaiter, ListenerAddr, ReadyConnection, WAKE_AGAIN_AFTER};
 use crate::header_peek::close_with_reset;
+use crate::stderr_line::try_write_line;
 
 impl HeaderWaiter {
     /// Makes the listener readable, for one ready connection for which it was not woken; does nothing if there is none. If the

@@ -4,8 +4,9 @@ use std::fmt::{self, Display, Formatter};
 use std::time::{Duration, Instant};
 
 use peername_identity::{Counter, Refusal, RefusalReader, RefusalVerbosity, Settings};
-use peername_sys::process::stderr::try_write_line;
 use peername_sys::throttle::LOG_INTERVAL;
+
+use crate::stderr_line::try_write_line;
 
 /// Reads the refusals that the program's processes and the supervisor record in the table, and logs them as the table's
 /// [`RefusalVerbosity`] says: one line each, or one line for each reason in [`LOG_INTERVAL`].

@@ -14,12 +14,12 @@ use peername_sys::event::epoll::{Epoll, Interest};
 use peername_sys::process::caps::{self, CapabilitySet};
 use peername_sys::process::fork::{self, ChildProcess};
 use peername_sys::process::pidfd::{PidFd, Signal, descendants};
-use peername_sys::process::stderr::try_write_line;
 use peername_sys::seccomp::{Notification, NotificationListener, has_no_process};
 
 use super::epoll_token::EpollToken;
 use super::inflight_calls::InflightCalls;
 use super::supervised_calls::{FirstProcess, SupervisedCalls};
+use crate::stderr_line::try_write_line;
 
 /// The supervisor's handle of its monitor.
 #[derive(Debug)]

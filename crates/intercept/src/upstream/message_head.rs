@@ -77,7 +77,8 @@ fn join_cookies(headers: &mut HeaderMap) {
 /// Whether the body is a stream of events or messages, with pauses of any length.
 pub(crate) fn is_streaming(headers: &HeaderMap) -> bool {
     headers.get(header::CONTENT_TYPE).is_some_and(|value| {
-        let media_type = value.as_bytes().to_ascii_lowercase();
+        let mut media_type = value.as_bytes().to_ascii_lowercase();
+        media_type.retain(|byte| !byte.is_ascii_whitespace());
         STREAMING_TYPES
             .iter()
             .any(|streaming| media_type.starts_with(streaming))
@@ -87,7 +88,8 @@ pub(crate) fn is_streaming(headers: &HeaderMap) -> bool {
 /// Whether this header, a challenge or credentials, names a scheme that authenticates the whole connection (RFC 4559,
 /// section 6).
 pub(super) fn authenticates_connection(headers: &HeaderMap, name: &HeaderName) -> bool {
-    // A comma may also be inside a challenge. Taking the parts of a challenge for challenges only makes more connections private.
+    // A comma may also be inside a challenge. Its parts may then be taken for challenges of their own; at worst a connection that
+    // could be shared is kept for one client.
     headers
         .get_all(name)
         .iter()
@@ -133,6 +135,20 @@ mod tests {
             headers.append(*name, HeaderValue::from_static(value));
         }
         headers
+    }
+
+    #[test]
+    fn parameter_of_a_streaming_type_may_follow_a_space() {
+        for media_type in [
+            "application/json;stream=watch",
+            "application/json; stream=watch",
+        ] {
+            assert!(is_streaming(&headers(&[("content-type", media_type)])));
+        }
+        assert!(!is_streaming(&headers(&[(
+            "content-type",
+            "application/json"
+        )])));
     }
 
     #[test]

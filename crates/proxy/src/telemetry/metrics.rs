@@ -1,4 +1,4 @@
-//! The counters as Prometheus metrics, read when they are scraped: nothing is added to the path of a connection.
+//! The counters and the histogram of connect times as Prometheus metrics, read when they are scraped.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -2,7 +2,6 @@
 
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
-use std::sync::OnceLock;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -12,25 +11,12 @@ use rustix::stdio::dup2_stderr;
 
 use crate::{NameCall, Result};
 
-/// Prefixes each line of this process with its subject, such as `container web`: `peername: container web: …`.
-pub fn set_subject(subject: String) {
-    let _ = SUBJECT.set(subject);
-}
-
-static SUBJECT: OnceLock<String> = OnceLock::new();
-
-/// Writes a line that begins with `peername: `, or drops it if standard error is not writable now: it may be a pipe without a
-/// reader.
+/// Writes a line, or drops it if standard error is not writable now: it may be a pipe without a reader.
 ///
 /// Dropped lines and errors are not reported: there is no other channel.
 pub fn try_write_line(line: &str) {
-    let line = match (SUBJECT.get(), line.strip_prefix(NAME)) {
-        (Some(subject), Some(rest)) => format!("{NAME}{subject}: {rest}"),
-        _ => line.to_owned(),
-    };
-    // So many bytes are written to a pipe at once or not at all (pipe(7)).
     let end = line.floor_char_boundary(PIPE_BUF - 1);
-    let line = format!("{}\n", line.get(..end).unwrap_or(&line));
+    let line = format!("{}\n", line.get(..end).unwrap_or(line));
     let stderr = io::stderr();
     if !is_stream(&stderr) || !write_without_waiting(&stderr, line.as_bytes()) {
         // Terminals, files, FIFOs, and pipes before Linux 6.4. If another writer fills one of these between the two calls,
@@ -76,7 +62,7 @@ pub fn replace(file: impl AsFd) -> Result<()> {
     dup2_stderr(file).call("dup2(2)")
 }
 
-const NAME: &str = "peername: ";
+/// A write of at most this many bytes to a pipe is not mixed with those of others (pipe(7)).
 const PIPE_BUF: usize = 4096;
 /// The offset by which pwritev2(2) writes at the position of the file, as write(2) does.
 const AT_POSITION: u64 = u64::MAX;

@@ -3,11 +3,11 @@
 use std::time::Instant;
 
 use peername_sys::event::epoll::Interest;
-use peername_sys::process::stderr::try_write_line;
 
 use super::{Agent, RETRY_INTERVAL, is_due};
 use crate::agent::container::{Container, STOP_TIMEOUT};
 use crate::agent::descriptor_store::{ContainerPart, StoredName};
+use crate::stderr_line::try_write_line;
 
 impl Agent {
     /// Starts the supervisors of all containers.

@@ -6,7 +6,6 @@ use std::time::Instant;
 use peername_sys::NameCall;
 use peername_sys::event::epoll::Interest;
 use peername_sys::ipc::seqpacket::peer_user;
-use peername_sys::process::stderr::try_write_line;
 use peername_sys::process::user::effective_uid;
 
 use super::{Agent, RETRY_INTERVAL};
@@ -14,6 +13,7 @@ use crate::agent::container::Container;
 use crate::agent::registration::{
     AnnouncedContainer, Registration, RegistrationError, RegistrationProgress,
 };
+use crate::stderr_line::try_write_line;
 
 impl Agent {
     /// Accepts a runtime's connection.

@@ -5,13 +5,13 @@ use std::os::fd::AsFd;
 use std::time::Instant;
 
 use peername_sys::event::epoll::Interest;
-use peername_sys::process::stderr::try_write_line;
 
 use super::{Agent, AgentError, RETRY_INTERVAL, Token};
 use crate::agent::container::{Container, StoredContainer};
 use crate::agent::descriptor_store::{
     ContainerPart, DescriptorStore, StoreEvent, StoredDescriptor, StoredName,
 };
+use crate::stderr_line::try_write_line;
 
 impl Agent {
     /// Adopts the containers of an earlier agent. A container of which a part is missing, because the agent did not store it or

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use peername_sys::Result;
 use peername_sys::fs::inotify::DirectoryWatch;
-use peername_sys::process::stderr::try_write_line;
+
+use crate::stderr_line::try_write_line;
 
 /// The watch of the policies' files. The directories are watched, because an editor replaces a file, and a ConfigMap a symbolic
 /// link.

@@ -4,12 +4,12 @@ use std::os::fd::OwnedFd;
 
 use peername_identity::Gauge;
 use peername_sys::event::epoll::Interest;
-use peername_sys::process::stderr::try_write_line;
 use peername_sys::{NameCall, Result};
 
 use super::Supervisor;
 use crate::notify::epoll_token::EpollToken;
 use crate::notify::liveness_socket::LivenessSocket;
+use crate::stderr_line::try_write_line;
 
 impl Supervisor {
     /// Answers the process of the admin endpoint from now on.

@@ -8,13 +8,13 @@ use std::rc::Rc;
 use peername_identity::{Identity, Table, as_socket_family};
 use peername_sys::ipc::foreign_fd::ForeignFd;
 use peername_sys::process::pidfd::ThreadFd;
-use peername_sys::process::stderr::try_write_line;
 use peername_sys::seccomp::{AddressBuffer, Endpoint, Notification};
 use peername_sys::socket::upstream::local_addr;
 use peername_sys::tcp::socket_info;
 
 use super::Supervisor;
 use crate::sockets::ProgramSocket;
+use crate::stderr_line::try_write_line;
 
 impl Supervisor {
     /// Copies a descriptor of the program. If that fails, the call is answered with the error.

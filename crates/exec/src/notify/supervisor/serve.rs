@@ -6,7 +6,6 @@ use std::os::fd::AsFd;
 
 use peername_identity::{Counter, as_socket_family};
 use peername_sys::ipc::foreign_fd::ForeignFd;
-use peername_sys::process::stderr::try_write_line;
 use peername_sys::seccomp::AddFdOutcome;
 use peername_sys::socket::upstream::local_addr;
 use peername_sys::tcp::foreign_listener::ForeignListener;
@@ -17,6 +16,7 @@ use super::names::lookup_identity;
 use super::{ServeOutcome, Supervisor, UnservedCall};
 use crate::header_peek::{ConnectionOrigin, PeekOutcome, close_with_reset, peek_accepted};
 use crate::notify::pending_accepts::AcceptCall;
+use crate::stderr_line::try_write_line;
 
 impl Supervisor {
     /// Answers the call with a connection, if there is one: a ready one, or the next accepted one with a complete header. Stops

@@ -1,0 +1,21 @@
+//! The lines that a supervisor or the agent writes to standard error.
+
+use std::sync::OnceLock;
+
+use peername_sys::process::stderr;
+
+/// Puts a subject, such as `container web`, into each line that this process writes from now on: `peername: container web: …`.
+pub(crate) fn set_subject(subject: String) {
+    let _ = SUBJECT.set(subject);
+}
+
+/// Writes a line that begins with `peername: `, or drops it if standard error is not writable now.
+pub(crate) fn try_write_line(line: &str) {
+    match (SUBJECT.get(), line.strip_prefix(NAME)) {
+        (Some(subject), Some(rest)) => stderr::try_write_line(&format!("{NAME}{subject}: {rest}")),
+        _ => stderr::try_write_line(line),
+    }
+}
+
+static SUBJECT: OnceLock<String> = OnceLock::new();
+const NAME: &str = "peername: ";
