@@ -241,6 +241,30 @@ fn denials_are_reported_at_the_exit_although_a_connection_stays_open() {
     assert_contains(&printed, &["denied: b.test:443, once"]);
 }
 
+/// The interceptor is suspended while the program connects and exits, as on a busy host.
+#[test]
+fn connections_in_the_backlog_at_the_exit_are_denied() {
+    let rig = JailRig::new();
+    let jail = rig.scratch().path_text("peername");
+    let pattern = rig.interceptor_pattern();
+    let program = "touch ready; until [ -e go ]; do sleep 0.05; done
+        for i in {1..500}; do exec 3<>/dev/tcp/203.0.113.5/9418; done";
+    // The interceptor has worker threads, the other processes of the jail have one thread.
+    let script = format!(
+        "cd {dir}; {jail} jail --allow=a.test:9418 --log=log -- bash -c '{program}' &
+         until [ -e ready ]; do sleep 0.05; done
+         for pid in $(pgrep -f '{pattern}'); do
+             [ $(ls /proc/$pid/task | wc -l) -gt 1 ] && kill -STOP $pid && stopped=$pid
+         done
+         touch go; wait $!; kill -CONT $stopped",
+        dir = rig.scratch().path_text(""),
+    );
+    let output = rig.run_outside(User::Root, &script);
+    super::wait_interceptor_exit(&rig);
+    let log = rig.scratch().read("log");
+    assert_eq!(log.matches("tcp_not_allowed").count(), 500, "{output:?}");
+}
+
 #[test]
 fn denial_fails_a_program_that_has_succeeded() {
     let rig = JailRig::new();

@@ -30,6 +30,9 @@ pub use worker_listener::{ListenAddr, ListenerId};
 pub struct InheritedSockets {
     /// Stream sockets of a service manager (socket activation).
     pub tcp: HashMap<SocketAddr, InheritedSocket>,
+    /// Whether no other process accepts from the sockets of `tcp`, so that a drain serves their accept backlogs. Those of a
+    /// service manager are left to the next process.
+    pub owns_backlogs: bool,
     /// Datagram sockets of a service manager.
     pub udp: HashMap<SocketAddr, InheritedSocket>,
     /// Stream sockets of the process that this one replaces, one for each of its workers, by the requested address.
@@ -112,6 +115,7 @@ impl Listeners {
         existing.closing.extend(inherited.previous_tcp.keys());
         let mut opener = TcpOpener {
             inherited: &inherited.tcp,
+            owns_backlogs: inherited.owns_backlogs,
             previous,
         };
         let request = OpenRequest {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -13,6 +13,7 @@ use peername_server::listeners::{ExistingListeners, InheritedSockets, ListenerId
 use peername_server::workers::connections::ConnectionEntry;
 use peername_server::workers::{self, Capacity, Incoming, Serve, WorkerTask, Workers};
 use peername_sys::event::readiness::register_stream;
+use peername_sys::ipc::inherited_socket::InheritedSocket;
 use tokio::time::timeout;
 
 /// Keeps connections open until the client closes them, and counts the open connections of each thread.
@@ -111,6 +112,30 @@ fn connections_handed_off_before_a_drain_are_served() -> Result<()> {
     Ok(())
 }
 
+/// The worker hangs while clients connect to a socket that it was passed; then it drains.
+#[test]
+fn backlog_that_no_other_process_serves_is_served_by_a_drain() -> Result<()> {
+    let service = Arc::new(CountingService::default());
+    let listener = TcpListener::bind(("127.0.0.1", 0))?;
+    let addr = listener.local_addr()?;
+    let socket = InheritedSocket::new(listener.into(), "3".to_owned())?;
+    let inherited = InheritedSockets {
+        owns_backlogs: true,
+        ..InheritedSockets::new(vec![socket])?
+    };
+    let (workers, _) = start_workers(&service, 1, addr, inherited)?;
+    let hang = service.gate.lock().expect("a lock");
+    let clients: Vec<_> = (0..100)
+        .map(|_| TcpStream::connect(addr))
+        .collect::<Result<_, _>>()?;
+    workers.drain();
+    drop(hang);
+    service.wait_for_open(clients.len())?;
+    drop(clients);
+    workers.join();
+    Ok(())
+}
+
 /// The exit is reported although the other worker goes on.
 #[tokio::test]
 async fn exit_of_one_worker_is_reported_with_its_cause() -> Result<()> {
@@ -144,9 +169,19 @@ async fn every_exit_is_reported_once() -> Result<()> {
 }
 
 fn start_two_workers(service: &Arc<CountingService>) -> Result<(Workers, SocketAddr)> {
-    let wanted = [(ListenerId(0), SocketAddr::from(([127, 0, 0, 1], 0)))];
-    let (existing, mut inherited) = (ExistingListeners::default(), InheritedSockets::default());
-    let listeners = Listeners::open(&wanted, &existing, 2, &mut inherited)?;
+    let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
+    start_workers(service, 2, any_port, InheritedSockets::default())
+}
+
+fn start_workers(
+    service: &Arc<CountingService>,
+    count: usize,
+    addr: SocketAddr,
+    mut inherited: InheritedSockets,
+) -> Result<(Workers, SocketAddr)> {
+    let wanted = [(ListenerId(0), addr)];
+    let existing = ExistingListeners::default();
+    let listeners = Listeners::open(&wanted, &existing, count, &mut inherited)?;
     let addr = listeners.addrs()[0];
     let capacity = Capacity {
         connections: 1000,

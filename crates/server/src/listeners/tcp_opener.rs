@@ -16,6 +16,8 @@ use crate::addr::LocalAddr;
 pub(super) struct TcpOpener<'a> {
     /// Sockets of a service manager, which the workers share.
     pub(super) inherited: &'a HashMap<SocketAddr, InheritedSocket>,
+    /// Whether no other process accepts from these.
+    pub(super) owns_backlogs: bool,
     pub(super) previous: PreviousSockets,
 }
 
@@ -49,7 +51,7 @@ impl TcpOpener<'_> {
             id,
             addr: LocalAddr(socket.local_addr().unwrap_or(addr)),
             socket,
-            is_shared: self.inherited.contains_key(&addr),
+            is_shared: self.is_inherited(addr) && !self.owns_backlogs,
             is_transparent: false,
         }
     }
@@ -159,6 +161,7 @@ mod tests {
         let wanted = [(ListenerId(0), addr)];
         let mut opener = TcpOpener {
             inherited: &HashMap::from([(addr, passed)]),
+            owns_backlogs: false,
             previous: PreviousSockets::take(&wanted, &mut HashMap::from([(addr, vec![previous])])),
         };
         let options = BindOptions {

@@ -227,7 +227,11 @@ impl Interceptor {
         let check = open_check(setup.check.clone()).map_err(Usage::from_error)?;
         let own_addresses = OwnAddresses::read().await?;
         let workers = setup.common.process.workers();
-        let inherited_listeners = InheritedSockets::new(sockets.listeners)?;
+        let inherited_listeners = InheritedSockets {
+            // The program has exited: its last connections are in the backlogs.
+            owns_backlogs: true,
+            ..InheritedSockets::new(sockets.listeners)?
+        };
         let opened = Opened::open(
             setup.listen_plans(false),
             workers,
