@@ -49,7 +49,7 @@ fn each_denied_destination_has_a_line_with_what_would_allow_it() {
             "peername: denied: a.test:80, once: denied by the rule deny a.test/x",
             "peername: denied: b.test:443, 3 times: --allow b.test allows it",
             "peername: denied: b.test:9999, once: --allow b.test:9999 allows it unopened; for HTTPS or a proxy: b.test:9999/",
-            "peername: denied: c.test:80, once: --allow c.test allows it; if its address is private: --allow c.test:80",
+            "peername: denied: c.test:80, once: --allow c.test:80 allows it",
             "peername: denied: h1.test:9999, once: no rule names this port, so nothing listens there",
             "peername: denied: metadata.test:80, once: --allow-destination 169.254.169.254:80 allows it (a cloud's metadata service: it may hand out credentials)",
             "peername: denied: private.test:80, once: --allow private.test:80 allows it",

@@ -187,7 +187,14 @@ impl AccessRules {
     /// Suggests a rule for a subject that no rule matches. If the rules for this destination have methods or paths, the
     /// suggestion has those of the request; `None` if it can't have them.
     pub(crate) fn missing_rule(&self, to: &HostPort, subject: Subject<'_>) -> Option<String> {
-        let host = rule_for(to);
+        // Without a port, a rule for a name opens no private address to plain HTTP. Whether the name has one is not looked up.
+        let needs_port =
+            to.port == 80 && to.host.as_ip().is_none() && self.allowing_rules(to).next().is_none();
+        let host = if needs_port {
+            to.to_string()
+        } else {
+            rule_for(to)
+        };
         let Subject::Request { method, path } = subject else {
             return Some(host);
         };

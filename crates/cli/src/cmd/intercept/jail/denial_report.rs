@@ -134,13 +134,7 @@ impl DenialReport {
                 } else {
                     ""
                 };
-                let private_hint = if is_http_host_rule(to, remedy) {
-                    let with_port = self.describe(&Remedy::Allow(to.to_string()));
-                    format!("; if its address is private: {with_port}")
-                } else {
-                    String::new()
-                };
-                format!("{remedy_text} allows it{opening_hint}{warning}{private_hint}")
+                format!("{remedy_text} allows it{opening_hint}{warning}")
             }
             None => reason.clone(),
         };
@@ -190,13 +184,6 @@ fn opening_remedy(to: &HostPort, remedy: &Remedy) -> Option<String> {
     }
 }
 
-/// Whether the remedy is a rule for a name without a port, and the request was plain HTTP. Such a rule opens no private
-/// address, and whether the name has a private address is not looked up.
-fn is_http_host_rule(to: &HostPort, remedy: &Remedy) -> bool {
-    let is_host_rule = matches!(remedy, Remedy::Allow(rule) if *rule == to.host.to_string());
-    to.port == 80 && to.host.as_ip().is_none() && is_host_rule
-}
-
 fn opens_metadata(to: &HostPort, remedy: &Remedy) -> bool {
     let opened = match remedy {
         Remedy::AllowDestination(addr) => Some(addr.ip()),
@@ -213,8 +200,6 @@ fn diff_line(denied: &DeniedDestination, remedy: &Remedy) -> String {
         Remedy::Allow(rule) if to.host.as_ip().is_some_and(is_refused_by_default) => {
             format!("+{NOT_PUBLIC}{rule}")
         }
-        // With its port the rule opens a private host as well as a public one.
-        Remedy::Allow(_) if is_http_host_rule(to, remedy) => format!("+{to}"),
         Remedy::Allow(rule) => match opening_remedy(to, remedy) {
             Some(opened) => format!("+{rule} # unopened; for HTTPS or a proxy: {opened}"),
             None => format!("+{rule}"),

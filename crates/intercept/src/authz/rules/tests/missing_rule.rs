@@ -83,6 +83,8 @@ fn missing_rule_has_the_method_if_other_rules_of_the_host_have_methods() {
         ("b.test:443", "POST", "b.test"),
         ("d.test:443", "POST", "d.test"),
         ("d.test:443", "FETCH", "d.test"),
+        ("d.test:80", "POST", "d.test:80"),
+        ("192.0.2.1:80", "POST", "192.0.2.1"),
     ] {
         let request = Subject::Request { method, path: "/" };
         let rule = rules.missing_rule(&to(host), request).unwrap();
