@@ -72,6 +72,30 @@ fn answers_on_the_terminal_decide_on_what_no_rule_matches() {
     }
 }
 
+/// A rule or an option opens such an address, and an answer does not.
+#[test]
+fn address_that_no_answer_opens_is_denied_without_a_question() {
+    let rig = JailRig::new();
+    let reason = "see:no answer of --ask could: not a public address";
+    for (rule, remedy) in [
+        ("", "see:--allow-destination 192.168.7.7:80"),
+        ("--allow=b.test", "see:--allow 192.168.7.7:80"),
+    ] {
+        let script = "$CURL http://192.168.7.7/; $CURL http://10.81.0.1/";
+        let command = format!("exec $JAIL {rule} --ask -- sh -c '{script}'");
+        let steps = [
+            reason,
+            remedy,
+            "see:10.81.0.1:80 is not on the lists",
+            PROMPT,
+            r"type:deny\n",
+            "see:denied on the terminal",
+        ];
+        let printed = run_in_terminal(&rig, User::Nobody, &steps, &["sh", "-c", &command]);
+        assert_eq!(printed.matches(QUESTION).count(), 1, "{printed}");
+    }
+}
+
 /// The shell in the jail makes a process group for each job, and one of these has the foreground when a question comes.
 #[test]
 fn question_takes_the_foreground_of_a_job_and_returns_it() {

@@ -24,7 +24,7 @@ use crate::authz::authorize::Authorizer;
 use crate::authz::rules::{DeniedBy, HTTP_PORTS, Subject};
 use crate::authz::{
     self, AccessRules, Approver, CheckClient, CheckConfig, CheckService, ConfigError,
-    InjectedHeaders,
+    InjectedHeaders, Unapprovable,
 };
 use crate::ca::Authority;
 use crate::ca::mint::error::MintError;
@@ -37,9 +37,9 @@ use crate::policy::pinned::PinnedClients;
 use crate::request::client_info::ClientInfo;
 use crate::request::remedy::Remedy;
 use crate::request::target::RequestTarget;
-use crate::upstream::Upstream;
 use crate::upstream::config::UpstreamConfig;
 use crate::upstream::trust::{OriginTls, TrustError};
+use crate::upstream::{Upstream, UpstreamError};
 use record_sinks::RecordSinks;
 
 /// Timeouts and exceptions for the connections of clients, which a connection keeps for as long as it lasts.
@@ -301,11 +301,26 @@ impl InterceptState {
             rules: policy.lists.rules.clone(),
             injected: Arc::clone(&policy.lists.injected),
             approver: self.approver.clone(),
+            unapprovable: self.unapprovable(&target.to),
             admissions: self.admissions.clone(),
             check: policy.check.as_ref().map(worker_client),
             relays_tunnel: false,
             client,
             target,
+        }
+    }
+
+    /// Why the approver is not asked about this destination; `None` if it is, or if there is none.
+    fn unapprovable(&self, to: &HostPort) -> Option<Unapprovable> {
+        if self.approver.as_ref()?.lists_denied_addresses() {
+            return None;
+        }
+        match self.upstream.admit_address(to) {
+            Err(UpstreamError::Destination(addr, why)) => Some(Unapprovable {
+                reason: format!("no rule allows it, and no answer of --ask could: {why}"),
+                remedy: why.remedy(to, addr, self.has_rules()),
+            }),
+            _ => None,
         }
     }
 

@@ -33,7 +33,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::audit::BodyProgress;
 use crate::authz::{AccessRules, Allowed, AllowedTunnel};
 use crate::host::HostPort;
-use crate::policy::destination::SharedRules;
+use crate::policy::destination::{Requested, SharedRules};
 use crate::request::id::Id;
 
 pub use client_leases::ClientLeases;
@@ -110,6 +110,15 @@ impl Upstream {
         self.config()
             .destinations
             .is_own_listener(addr.ip(), addr.port())
+    }
+
+    /// Decides on a destination that is an address. A name is not decided on, as its addresses are not known yet.
+    pub(crate) fn admit_address(&self, to: &HostPort) -> Result<(), UpstreamError> {
+        self.dialer.admit_unresolved(Requested {
+            to,
+            is_verified: false,
+            is_resolved: true,
+        })
     }
 
     /// The client side after a reload. It shares the connection cap, and does not reuse the connections of this one.

@@ -4,11 +4,15 @@ use std::fmt::Debug;
 use std::pin::Pin;
 
 use crate::host::HostPort;
+use crate::request::remedy::Remedy;
 
 /// Decides on requests that no access rule matches, before a check service is asked.
 pub trait Approver: Debug + Send + Sync {
     /// Decides on one tunnel or request. Dropping the future withdraws the request.
     fn approve<'a>(&'a self, request: ApprovalRequest<'a>) -> ApprovalFuture<'a>;
+
+    /// Whether it decides also on addresses that are denied as destinations afterwards.
+    fn lists_denied_addresses(&self) -> bool;
 }
 
 /// Resolves to the decision.
@@ -23,6 +27,15 @@ pub struct ApprovalRequest<'a> {
     pub method: &'a str,
     /// The path without the query, as the client sent it; empty for a tunnel.
     pub path: &'a str,
+}
+
+/// A target about which the approver is not asked: an address that is denied as a destination, whatever the answer would be.
+#[derive(Clone, Debug)]
+pub(crate) struct Unapprovable {
+    /// The reason of the denial, for the client and the log.
+    pub(crate) reason: String,
+    /// The option that would allow the request.
+    pub(crate) remedy: Option<Remedy>,
 }
 
 /// The decision.

@@ -13,7 +13,8 @@ use crate::audit::{ASKED, AuditRecord, FinalDecision};
 use crate::authz::rules::{AccessRules, DeniedBy, Subject};
 use crate::authz::{
     ApprovalRequest, Approver, AuthzRequest, BodyPrefix, CheckClient, CheckedBody, DecidedBy,
-    Decision, Denial, HeaderMutations, HostPortRef, InjectedHeaders, RequestKind, Verdict,
+    Decision, Denial, HeaderMutations, HostPortRef, InjectedHeaders, RequestKind, Unapprovable,
+    Verdict,
 };
 use crate::request::buffered_body::BufferedPrefix;
 use crate::request::client_info::ClientInfo;
@@ -80,6 +81,8 @@ pub(crate) struct Authorizer<'a> {
     pub(crate) injected: Arc<InjectedHeaders>,
     /// Decides on requests that no rule matches; without one, they are denied.
     pub(crate) approver: Option<Arc<dyn Approver>>,
+    /// Why the approver is not asked about the target.
+    pub(crate) unapprovable: Option<Unapprovable>,
     /// Records each allowed request before it is sent.
     pub(crate) admissions: Option<Arc<dyn AdmissionLog>>,
     /// `None` if no check service is configured.
@@ -266,6 +269,11 @@ impl Authorizer<'_> {
                 return Ok(Some(LIST));
             }
             (Err(DeniedBy::Default | DeniedBy::AmbiguousPath), Some(approver)) => {
+                if let Some(Unapprovable { reason, remedy }) = &self.unapprovable {
+                    record.remedy.clone_from(remedy);
+                    let denial = Denial::new(StatusCode::FORBIDDEN, reason);
+                    return Err(deny(denial, LIST, record));
+                }
                 let request = self.approval_request(subject, parts);
                 let approval = approver.approve(request).await;
                 match approval.denial_reason {

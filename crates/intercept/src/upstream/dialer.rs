@@ -345,7 +345,7 @@ impl Dialer {
     }
 
     /// Decides on a destination that is an address. The upstream proxy resolves names, so these are not decided on.
-    fn admit_unresolved(&self, requested: Requested<'_>) -> Result<(), UpstreamError> {
+    pub(super) fn admit_unresolved(&self, requested: Requested<'_>) -> Result<(), UpstreamError> {
         let Some(ip) = requested.to.host.as_ip() else {
             return Ok(());
         };

@@ -212,6 +212,11 @@ impl Approver for OutsideApprover {
             self.mode.approval(answer)
         })
     }
+
+    /// `--learn` lists them as comments.
+    fn lists_denied_addresses(&self) -> bool {
+        self.mode == Mode::Learn
+    }
 }
 
 impl Hosts {
