@@ -226,6 +226,23 @@ fn header_without_a_client_makes_the_proxy_the_client() {
     }
 }
 
+/// HAProxy's checks (`check-send-proxy`) end so, and are no fault of the balancer's.
+#[test]
+fn reset_after_a_header_without_a_client_is_a_health_check() {
+    let rig = ProxyRig::new(&[]);
+    for (sent, outcome, fault) in [("", "health_check", "none"), ("x", "reset", "downstream")] {
+        let down = rig.connect_and_send(&header_bytes::nlb_health_check());
+        let up = rig.backend_v4.accept();
+        down.send(sent.as_bytes());
+        assert_eq!(up.recv(sent.len()), sent.as_bytes());
+        down.reset();
+        assert_eq!(up.wait_closed().0, End::Reset, "{outcome}");
+        rig.proxy.wait_logged(&format!(
+            "\"outcome\":\"{outcome}\",\"ended_by\":\"downstream\",\"fault\":\"{fault}\""
+        ));
+    }
+}
+
 /// A relayed connection has a client. Served as the proxy itself, it would pass every list of clients.
 #[test]
 fn header_without_an_address_is_refused() {

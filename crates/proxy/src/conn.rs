@@ -129,6 +129,7 @@ impl TcpProxy {
         let permit = confirmed.map_err(|failure| refuse(&claimed.stream, failure))?;
         if permit.as_permit().source().is_none() {
             claimed.clear_claim(&rules.config);
+            record.set_balancers_own();
         }
         let ConnectedPair {
             downstream,

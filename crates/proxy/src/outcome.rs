@@ -21,6 +21,8 @@ use crate::routes::add_command;
 pub enum Outcome {
     /// The connection was relayed until its end.
     Relayed(End),
+    /// The balancer reset a connection of its own without sending a byte after the header, as health checks do.
+    HealthCheck,
     /// The proxy ended a UDP session: its peers can't signal the end of one.
     SessionEnded(SessionEnd),
     /// The connection was still open when the proxy stopped.
@@ -260,6 +262,7 @@ impl Outcome {
             Self::Relayed(End::Finished(_)) => "finished",
             Self::Relayed(End::Reset(_)) => "reset",
             Self::Relayed(End::Idle) => "idle",
+            Self::HealthCheck => "health_check",
             Self::SessionEnded(SessionEnd::Idle) => "idle",
             Self::SessionEnded(SessionEnd::Unanswered) => "unanswered",
             Self::SessionEnded(SessionEnd::Evicted) => "evicted",
@@ -280,6 +283,7 @@ impl Outcome {
                 Side::Downstream => "downstream",
                 Side::Upstream => "upstream",
             }),
+            Self::HealthCheck => Some("downstream"),
             Self::Relayed(End::Idle)
             | Self::SessionEnded(_)
             | Self::Cut
@@ -293,7 +297,7 @@ impl Outcome {
     pub fn fault(&self) -> Fault {
         match self {
             Self::Failed(failure) => failure.fault(),
-            Self::Relayed(End::Finished(_) | End::Idle) => Fault::None,
+            Self::Relayed(End::Finished(_) | End::Idle) | Self::HealthCheck => Fault::None,
             Self::Relayed(End::Reset(Side::Downstream)) => Fault::Downstream,
             Self::Relayed(End::Reset(Side::Upstream)) => Fault::Upstream,
             Self::SessionEnded(SessionEnd::Idle | SessionEnd::Stopped) => Fault::None,
@@ -312,6 +316,7 @@ impl Outcome {
             Self::SessionEnded(SessionEnd::SocketDestroyed) => Some(DESTROYED.to_owned()),
             Self::SessionEnded(SessionEnd::Unwatched) => Some(UNWATCHED.to_owned()),
             Self::Relayed(_)
+            | Self::HealthCheck
             | Self::SessionEnded(_)
             | Self::Cut
             | Self::ClosedByAdmin

@@ -50,7 +50,7 @@ impl Stage {
 /// Looks a code up by its name in metrics and logs; `None` for an unknown one.
 pub fn look_up(name: &str) -> Option<Code> {
     Some(match name {
-        "finished" | "idle" | "stopped" | "cut" | "closed_by_admin" => {
+        "finished" | "health_check" | "idle" | "stopped" | "cut" | "closed_by_admin" => {
             Stage::RegularEnd.without_advice()
         }
         "access_revoked" => Stage::RegularEnd.with_advice(
@@ -269,6 +269,7 @@ mod tests {
         let nothing_to_do = [
             // Regular ends.
             "finished",
+            "health_check",
             "reset",
             "idle",
             "cut",

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use peername_relay::RelayStats;
+use peername_relay::{End, RelayStats, Side, Tally};
 use peername_server::addr::{ClaimedSource, LocalAddr, Target};
 use peername_server::workers::Incoming;
 use peername_server::workers::connections::{ConnectionEntry, EndReason};
@@ -23,6 +23,8 @@ pub(crate) struct ConnectionRecord {
     /// The source address in the header that was read.
     client: Option<ClaimedSource>,
     tlvs: Option<Box<LoggedTlvs>>,
+    /// Whether the connection is the balancer's own: its header names no client.
+    is_balancers_own: bool,
     outcome: Outcome,
 }
 
@@ -45,6 +47,7 @@ impl ConnectionRecord {
             local: local.map(|local| Box::new(LocalAddr::canonical(local))),
             client: None,
             tlvs: None,
+            is_balancers_own: false,
             outcome: Outcome::Cut,
         }
     }
@@ -61,6 +64,10 @@ impl ConnectionRecord {
         self.tlvs = tlvs;
     }
 
+    pub(crate) fn set_balancers_own(&mut self) {
+        self.is_balancers_own = true;
+    }
+
     pub(crate) fn set_target(&self, target: Target) {
         self.entry.set_target(target);
     }
@@ -68,6 +75,12 @@ impl ConnectionRecord {
     /// The live statistics of the relay.
     pub(crate) fn stats(&self) -> Arc<RelayStats> {
         Arc::clone(self.entry.stats())
+    }
+
+    /// Whether the balancer has reset a connection of its own, on which it has sent nothing but the header.
+    fn is_health_check(&self, tally: &Tally) -> bool {
+        let is_reset = matches!(self.outcome, Outcome::Relayed(End::Reset(Side::Downstream)));
+        self.is_balancers_own && is_reset && tally.to_upstream == 0
     }
 
     pub(crate) fn end(mut self, outcome: Outcome) {
@@ -78,12 +91,13 @@ impl ConnectionRecord {
 impl Drop for ConnectionRecord {
     fn drop(&mut self) {
         let entry = &self.entry;
+        let tally = entry.stats().tally();
         match entry.end_reason() {
             Some(EndReason::Admin) => self.outcome = Outcome::ClosedByAdmin,
             Some(EndReason::AccessRevoked) => self.outcome = Outcome::AccessRevoked,
+            None if self.is_health_check(&tally) => self.outcome = Outcome::HealthCheck,
             None => {}
         }
-        let tally = entry.stats().tally();
         self.counters
             .count_ended(entry.listener(), &self.outcome, &tally);
         let line = Line {
