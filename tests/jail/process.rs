@@ -200,7 +200,9 @@ fn jail_that_can_not_be_made_is_125_and_wrong_usage_2() {
     let rig = JailRig::new();
     let code = |options: &[&str]| rig.run(User::Nobody, options, "true").status.code();
     assert_eq!(code(&["--ca", "/nonexistent"]), Some(2));
-    assert_eq!(code(&["--hide", "/nonexistent"]), Some(125));
+    assert_eq!(code(&["--hide", "/nonexistent"]), Some(2));
+    assert_eq!(code(&["--log", "/nonexistent/log"]), Some(2));
+    assert_eq!(code(&["--extra-ca", "/nonexistent"]), Some(2));
     assert_eq!(code(&["--allow-unix", "/etc/hosts"]), Some(2));
     assert_eq!(code(&["--listen", "127.0.0.1:1"]), Some(2));
     assert_eq!(code(&["--port", "53"]), Some(2));

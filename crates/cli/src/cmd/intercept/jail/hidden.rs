@@ -8,6 +8,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use peername_daemon::usage::Usage;
+use peername_jail::JailError;
 
 use super::options::Args;
 
@@ -16,10 +17,13 @@ use super::options::Args;
 ///
 /// # Errors
 ///
-/// [`Usage`]: the jail itself needs what an option names.
+/// [`Usage`]: the jail itself needs what an option names, or nothing is at a path of `--hide`.
 pub(super) fn hidden_paths(args: &Args) -> Result<Vec<PathBuf>, Usage> {
     let options = &args.intercept.0;
     let hide = args.hide.iter().map(PathBuf::as_path);
+    if let Some(missing) = args.missing_hidden_paths().next() {
+        return Err(Usage::from_error(JailError::NothingToHide(missing.clone())));
+    }
     let paths_by_option = [
         ("--hide", hide.collect::<Vec<_>>()),
         ("--ca", args.ca().into_iter().collect()),
@@ -106,8 +110,7 @@ struct HiddenPath<'a> {
 }
 
 impl<'a> HiddenPath<'a> {
-    /// Resolves symbolic links, because a mount covers their target. A missing file is reported later, when it is to be
-    /// covered.
+    /// Resolves symbolic links, because a mount covers their target.
     fn resolve(option: &'static str, path: &'a Path) -> Result<Self, Usage> {
         let absolute = std::path::absolute(path)
             .map_err(|error| Usage(format!("{option} {}: {error}", path.display())))?;

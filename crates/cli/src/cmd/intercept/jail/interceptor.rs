@@ -166,7 +166,7 @@ impl Interceptor {
     /// # Errors
     ///
     /// The file can't be created or written.
-    pub(super) fn open_log(&self) -> anyhow::Result<Option<OwnedFd>> {
+    pub(super) fn open_log(&self) -> Result<Option<OwnedFd>, Usage> {
         let Some(path) = &self.log else {
             return Ok(None);
         };
@@ -176,7 +176,7 @@ impl Interceptor {
             .create(true)
             .mode(0o600)
             .open(path)
-            .with_context(|| format!("--log {}", path.display()))?;
+            .map_err(|error| Usage(format!("--log {}: {error}", path.display())))?;
         Ok(Some(file.into()))
     }
 

@@ -186,14 +186,17 @@ impl Args {
         }
         errors.note(self.name_ranges());
         errors.note(self.allowed_sockets());
-        for path in self
-            .hide
-            .iter()
-            .filter(|path| matches!(path.try_exists(), Ok(false)))
-        {
+        for path in self.missing_hidden_paths() {
             errors.push(JailError::NothingToHide(path.clone()).to_string());
         }
         errors.into_result(Some(()))
+    }
+
+    /// The paths of `--hide` at which nothing is.
+    pub(super) fn missing_hidden_paths(&self) -> impl Iterator<Item = &PathBuf> {
+        self.hide
+            .iter()
+            .filter(|path| matches!(path.try_exists(), Ok(false)))
     }
 
     /// The ports that the jail listens on, and what becomes of connections to them.
