@@ -183,6 +183,10 @@ fn config_check_reports_all_parse_errors() {
             "workers = \n[[listen]]\ntarget = \"127.0.0.1:443\"\ntrust = [\"any\"\n",
             &["line 1", "line 4"],
         ),
+        (
+            "[intercept]\nlisten = [\"127.0.0.1:1\"]\ncheck = [\"ftp://x\"]\ncheck-timeout = \"1s\"\n",
+            &["line 3"],
+        ),
     ] {
         let path = scratch.write("proxy.toml", content);
         let output = run(&["config", "check", &path]);

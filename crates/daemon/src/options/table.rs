@@ -1,5 +1,8 @@
 //! Reads tables of the configuration file, each as words of a command line.
 
+mod contradictions;
+mod entry;
+
 use std::any::TypeId;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -9,14 +12,16 @@ use clap::{Arg, ArgAction, Command};
 use toml::Spanned;
 use toml::de::{DeInteger, DeTable, DeValue};
 
-use super::clap_error::{is_about_value, missing_options, reason};
+use super::clap_error::{is_about_value, reason};
 use super::file_path::resolve_relative_path;
-use super::given::{Given, Word, command, conflicts, option_word};
+use super::given::{Given, Word, command, option_word};
 use super::known_keys::{
     KnownTable, file_options, find_option, is_table, unknown_key, unknown_table,
 };
-use super::origin::{Mistake, Origin, TableKey, line_of, split_name};
+use super::origin::{Mistake, Origin, TableKey, line_of};
 use crate::usage::Usage;
+use contradictions::{contradictions, required_options};
+use entry::{Entry, Unread, option};
 
 /// The options of one table, or of a command line.
 #[derive(Clone, Debug)]
@@ -44,24 +49,11 @@ struct OldName {
     option: String,
 }
 
-/// The options that are not read: those whose key is invalid, and, if there is an unknown key, all that are missing, since it may be
-/// one of them misspelt.
-#[derive(Clone, Debug, Default)]
-struct Unread(Vec<String>);
-
 /// The result of reading a table.
 struct ReadTable<T> {
     given: Given<T>,
     unread: Unread,
     keys: Vec<TableKey>,
-}
-
-/// A key of a table, its option, and the words that give the option.
-struct Entry<'c> {
-    key: String,
-    at: usize,
-    arg: &'c Arg,
-    words: Vec<Word>,
 }
 
 impl<T> Table<T> {
@@ -199,6 +191,15 @@ impl<'t> Tables<'t> {
             unread.0.push(option(entry.arg));
             self.mistakes.push(mistake);
         }
+        // What requires an option that was not read is not read either.
+        let dependent: Vec<_> = entries
+            .iter()
+            .filter(|entry| {
+                !unread.0.is_empty() && unread.contains_any(&required_options(&command, entry))
+            })
+            .map(|entry| option(entry.arg))
+            .collect();
+        unread.0.extend(dependent);
         let keys = entries
             .iter()
             .map(|entry| TableKey {
@@ -277,25 +278,6 @@ impl<'t> Tables<'t> {
         }
         (entries, unread)
     }
-}
-
-impl Unread {
-    fn contains(&self, option: &str) -> bool {
-        self.0.iter().any(|unread| unread == option)
-    }
-
-    /// Whether an error names an option that could not be read, and so may follow from that.
-    fn explains(&self, error: &str) -> bool {
-        error
-            .split("--")
-            .skip(1)
-            .any(|rest| self.contains(split_name(rest).0))
-    }
-}
-
-/// The name of an option.
-fn option(arg: &Arg) -> String {
-    arg.get_long().unwrap_or_default().to_owned()
 }
 
 /// Returns the words that a key stands for, if each of its values is valid by itself.
@@ -385,57 +367,4 @@ fn scalar(value: &DeValue<'_>) -> Option<String> {
 
 fn integer(number: &DeInteger<'_>) -> Option<i64> {
     i64::from_str_radix(number.as_str(), number.radix()).ok()
-}
-
-/// Finds the options that another one excludes, or that have no effect without another one, and says why.
-fn contradictions<'e, 'c>(
-    command: &Command,
-    entries: &'e [Entry<'c>],
-    unread: &Unread,
-) -> Vec<(&'e Entry<'c>, Mistake)> {
-    let mut found = Vec::new();
-    let mut note = |entry: &'e Entry<'c>, why: String| {
-        let mistake = Mistake {
-            at: entry.at,
-            key: Some(entry.key.clone()),
-            why,
-        };
-        found.push((entry, mistake));
-    };
-    let given: Vec<_> = entries
-        .iter()
-        .filter(|entry| !entry.words.is_empty())
-        .collect();
-    let words = given.iter().flat_map(|entry| &entry.words);
-    let together = command
-        .clone()
-        .try_get_matches_from(words.map(|word| &word.text));
-    if together.is_ok() {
-        return Vec::new();
-    }
-    for (index, &entry) in given.iter().enumerate() {
-        let id = entry.arg.get_id().as_str();
-        for earlier in given.iter().take(index) {
-            let other = earlier.arg.get_id().as_str();
-            if other == id {
-                note(entry, format!("is `{}`, which is given, too", earlier.key));
-            } else if conflicts(command, other, id) {
-                note(entry, format!("can't be combined with {}", earlier.key));
-            }
-        }
-        let words = entry.words.iter().map(|word| &word.text);
-        let alone = command.clone().try_get_matches_from(words);
-        let missing: Vec<_> = alone
-            .err()
-            .map_or_else(Vec::new, |error| missing_options(&error))
-            .into_iter()
-            .filter(|name| !unread.contains(name))
-            .filter(|name| !given.iter().any(|entry| option(entry.arg) == *name))
-            .collect();
-        if !missing.is_empty() {
-            let missing = missing.join(" and ");
-            note(entry, format!("has no effect without {missing}"));
-        }
-    }
-    found
 }
