@@ -227,6 +227,30 @@ fn program_is_not_started_where_no_origin_could_be_verified() {
     assert_prints(&output, "");
 }
 
+/// SSL_CERT_DIR may name a folder of archives by mistake, a line of which has kilobytes.
+#[test]
+fn binary_files_in_place_of_certificates_are_described_in_a_line() {
+    let rig = JailRig::new();
+    let jail = rig.scratch().path_text("peername");
+    let dir = rig.scratch().path_text("binary");
+    std::fs::create_dir(&dir).expect("mkdir(2)");
+    for number in 0..20 {
+        let line = format!("-----BEGIN {}\n", "x".repeat(5000));
+        std::fs::write(format!("{dir}/{number}.pem"), line).expect("write(2)");
+    }
+    let run = |variables: &str, options: &str, code: i32, expected: &[&str]| {
+        let script = format!("{variables} {jail} jail --allow a.test {options} -- true");
+        let output = rig.run_outside(User::Nobody, &script);
+        assert_fails(&output, code, expected);
+        assert!(output.stderr.len() < 1000, "{output:?}");
+    };
+    let no_roots = format!("SSL_CERT_FILE={dir}/0.pem SSL_CERT_DIR={dir}");
+    let section = "begins as a section of PEM does";
+    run(&no_roots, "", 125, &[section, "more errors"]);
+    let extra = format!("--extra-ca {dir}/0.pem");
+    run("", &extra, 2, &["--extra-ca", section]);
+}
+
 /// The interceptor removes the jail's directory while that is being filled, and the failures that follow are not reported.
 #[test]
 fn interceptor_that_does_not_start_is_the_only_cause() {

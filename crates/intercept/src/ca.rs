@@ -18,6 +18,7 @@ mod facts;
 pub mod mint;
 mod options;
 mod pem;
+pub mod pem_error;
 pub(crate) mod profile;
 mod subject_hash;
 #[cfg(test)]

@@ -15,6 +15,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 use rustls_native_certs::CertificateResult;
 
+use crate::ca::pem_error::{describe_pem, describe_root_errors};
 use verifier::{OriginVerifier, OwnCaKeys};
 
 /// Why origins can't be verified.
@@ -43,8 +44,7 @@ pub enum TrustError {
 impl TrustError {
     /// Creates [`Self::NoRoots`], with the errors of reading this host's roots.
     pub fn no_roots(native: &CertificateResult) -> Self {
-        let errors = native
-            .errors
+        let errors = describe_root_errors(&native.errors)
             .iter()
             .map(|error| format!("; {error}"))
             .collect();
@@ -136,7 +136,7 @@ fn add_roots(
     let text = text_file::read(path).map_err(|error| refuse(error.to_string()))?;
     let mut added = 0;
     for certificate in CertificateDer::pem_slice_iter(text.as_bytes()) {
-        let certificate = certificate.map_err(|error| refuse(error.to_string()))?;
+        let certificate = certificate.map_err(|error| refuse(describe_pem(&error)))?;
         if own_keys.include_key_of(&certificate) {
             let why = "this is the proxy's own authority, which no origin may be certified by";
             return Err(refuse(why.to_owned()));

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::env::var_os;
 use std::path::{Path, PathBuf};
 
+use peername_intercept::ca::pem_error::describe_root_errors;
 use peername_intercept::ca::{CertificateDer, subject_hash, to_pem};
 use peername_observe::shell::quote;
 use rustls_native_certs::{CertificateResult, load_certs_from_paths, load_native_certs};
@@ -102,7 +103,7 @@ fn is_published(path: &Path, published: Option<&Path>) -> bool {
 }
 
 fn report_errors(found: &CertificateResult) {
-    for error in &found.errors {
+    for error in describe_root_errors(&found.errors) {
         eprintln!("peername: left out of the bundle: {error}");
     }
 }

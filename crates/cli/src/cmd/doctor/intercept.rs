@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use peername_daemon::value;
 use peername_intercept::authz::{CheckConfig, CheckService, ConfigError, ServiceUrl};
+use peername_intercept::ca::pem_error::describe_root_errors;
 use peername_intercept::ca::{Authority, CaError};
 use peername_observe::shell::quote;
 use peername_server::confinement::Needs;
@@ -172,7 +173,8 @@ fn roots_source() -> String {
 /// Checks that this host trusts any authority, by which origins can be verified.
 fn origins(roots: &CertificateResult) -> Finding {
     let check = "origins' authorities";
-    match (roots.certs.len(), roots.errors.first()) {
+    let errors = describe_root_errors(&roots.errors);
+    match (roots.certs.len(), errors.first()) {
         (0, error) => Finding::fail(
             check,
             match error {

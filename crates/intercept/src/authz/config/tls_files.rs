@@ -9,6 +9,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::error::ConfigError;
+use crate::ca::pem_error::describe_pem;
 use crate::http_client::tls::{ClientTls, Credentials};
 
 /// The files of a [`ClientTls`].
@@ -76,7 +77,7 @@ fn certificates(option: &str, path: &Path) -> Result<Vec<CertificateDer<'static>
     let text = read(option, path)?;
     let certificates: Vec<_> = CertificateDer::pem_slice_iter(text.as_bytes())
         .collect::<Result<_, _>>()
-        .map_err(|error| refuse(option, path, &error))?;
+        .map_err(|error| refuse(option, path, &describe_pem(&error)))?;
     if certificates.is_empty() {
         let why = "no certificate in it; it has to be PEM";
         return Err(refuse(option, path, &why));
