@@ -179,7 +179,7 @@ $(ZIG)/bin/cargo-zigbuild:
 	$(ZIG)/bin/pip install --quiet cargo-zigbuild==0.24.1 ziglang==0.17.1
 
 install: ## Install program, libraries, units, documentation; PREFIX=/usr/local, DESTDIR= (after make release)
-	@[[ -x $(RELEASE)/peername ]] || { echo "make install: nothing is built yet: run make release" >&2; exit 1; }
+	@[[ -x $(RELEASE)/peername ]] || { echo "make install: nothing is built in $(RELEASE): run make release first; what make build has built is installed by make install RELEASE=$(TARGET)/release" >&2; exit 1; }
 	install -D -m 755 -t $(DESTDIR)$(PREFIX)/bin $(RELEASE)/peername
 	@for library in $(LIBRARIES); do \
 		install -D -m 755 -t $(DESTDIR)$(PREFIX)/lib/peername $(RELEASE)/$$library; \

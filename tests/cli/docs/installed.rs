@@ -9,7 +9,7 @@ use crate::harness::addr::{BALANCER_V4, fresh_client_v4, v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::header_bytes;
-use crate::harness::lab::{Host, Lab, Process, Scratch};
+use crate::harness::lab::{Host, Lab, Process, Scratch, assert_fails};
 use crate::harness::page::Page;
 use crate::harness::peername::BINARY;
 use crate::harness::rig::exec::built_library;
@@ -46,6 +46,18 @@ fn list_files(below: &Path) -> Vec<String> {
         }
     }
     all
+}
+
+#[test]
+fn install_without_a_build_names_both_builds() {
+    let output = Command::new("make")
+        .current_dir(REPOSITORY)
+        .args(["install", "RELEASE=/nonexistent"])
+        .env_remove("MAKEFLAGS")
+        .output()
+        .expect("make");
+    let both = ["make release first", "/release\n"];
+    assert_fails(&output, 2, &both);
 }
 
 #[test]
