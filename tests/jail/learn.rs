@@ -116,6 +116,7 @@ fn private_host_at_another_port_is_learned_with_the_option_that_is_named() {
         assert_eq!(rig.succeeds(User::Root, &options, &script), "served\n");
         let list = rig.scratch().read(&format!("list of {host}"));
         assert!(list.ends_with(&format!("\n{host}:5433\n")), "{list}");
+        assert_contains(&list, &[&option.replace('=', " ")]);
         let allow = format!("--allow=@{file}");
         let printed = rig.succeeds(User::Root, &["-q", &allow], &script);
         assert_eq!(printed, "served\n");

@@ -1,5 +1,6 @@
 //! The destinations that a jail relays unopened (`--allow-tcp`).
 
+use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
 
 use crate::authz::{AccessRules, ParseRuleError, Rule};
@@ -34,6 +35,14 @@ impl FromStr for TunnelledDestination {
             _ => ParseTunnelledError::Form,
         })?;
         Self::from_rule(rule).ok_or(ParseTunnelledError::Form)
+    }
+}
+
+/// As `--allow-tcp` takes it.
+impl Display for TunnelledDestination {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let text = self.rule.text();
+        f.write_str(text.strip_prefix("allow ").unwrap_or(&text))
     }
 }
 
@@ -82,6 +91,9 @@ mod tests {
             listed.includes(&HostPort::parse(to).unwrap())
         };
         assert!(includes("a.test:22", "A.test:22"));
+        let written = "*.a.test:22";
+        let parsed: TunnelledDestination = written.parse().unwrap();
+        assert_eq!(parsed.to_string(), written);
         assert!(!includes("a.test:22", "a.test:23") && !includes("a.test:22", "b.test:22"));
         assert!(includes("*.a.test:22", "b.a.test:22"));
         assert!(includes("*:22", "b.test:22") && !includes("*:22", "b.test:23"));

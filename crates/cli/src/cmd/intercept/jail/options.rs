@@ -1,7 +1,8 @@
 //! The options of `peername jail`: its own, and those of `peername intercept` that concern requests.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::fmt::{self, Display, Formatter};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -169,6 +170,15 @@ impl FromStr for AllowTcp {
     }
 }
 
+impl Display for AllowTcp {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Destination(destination) => destination.fmt(f),
+            Self::File(path) => write!(f, "@{}", path.display()),
+        }
+    }
+}
+
 impl Args {
     /// Validates options against each other, and the files that they name.
     ///
@@ -261,8 +271,10 @@ impl Args {
 
     /// The options of this run that a run with the learned list needs, too, quoted for a shell.
     pub(super) fn kept_options(&self) -> Vec<String> {
+        let allow_tcp = self.allow_tcp.iter().map(ToString::to_string);
         [
             quoted_options("--extra-ca", &self.intercept.0.extra_ca),
+            quoted_options("--allow-tcp", allow_tcp),
             quoted_options("--allow-unix", &self.allow_unix),
         ]
         .concat()
@@ -399,10 +411,13 @@ const LISTENER_OPTIONS: [&str; 5] = [
 /// Ports that are relayed with `--learn` and `--ask`: SSH, rsync, MySQL, PostgreSQL, Redis, git, MongoDB.
 const RELAYED_PORTS: [u16; 7] = [22, 873, 3306, 5432, 6379, 9418, 27017];
 
-/// The option with each of these paths, quoted for a shell.
-fn quoted_options(option: &str, paths: &[PathBuf]) -> Vec<String> {
-    paths
-        .iter()
-        .map(|path| format!("{option} {}", quote(path.as_os_str())))
+/// The option with each of these values, quoted for a shell.
+fn quoted_options<V: AsRef<OsStr>>(
+    option: &str,
+    values: impl IntoIterator<Item = V>,
+) -> Vec<String> {
+    values
+        .into_iter()
+        .map(|value| format!("{option} {}", quote(&value)))
         .collect()
 }
