@@ -1,6 +1,6 @@
 //! Requests of a jailed program, and the names that they resolve.
 
-use crate::harness::lab::wait_until;
+use crate::harness::lab::{assert_contains, assert_fails, wait_until};
 use crate::harness::peername::words;
 use crate::harness::rig::jail::{JailRig, USERS, User};
 
@@ -133,7 +133,7 @@ fn jail_in_a_jail_is_checked_by_both() {
     );
     for user in USERS {
         let refused = rig.run(user, &[&option], &inner);
-        assert_eq!(refused.status.code(), Some(125), "{refused:?}");
+        assert_fails(&refused, 125, &["runs in a jail of peername"]);
         let printed = rig.succeeds(user, &[&option, "--allow-mounts"], &inner);
         assert!(printed.starts_with("GET a.test "), "{user:?}: {printed}");
         assert!(
@@ -148,6 +148,31 @@ fn jail_in_a_jail_is_checked_by_both() {
         assert!(errors.contains("refused ports can't be seen"), "{errors}");
     }
     assert!(check.log().contains("b.test GET /echo"));
+}
+
+/// What the jail denies looks like a refusal by the host.
+#[test]
+fn command_that_fails_in_a_jail_says_so_in_its_line() {
+    let rig = JailRig::new();
+    let peername = rig.scratch().path_text("peername");
+    for command in [
+        "ca export --ca /nonexistent",
+        "exec --trust any --mode notify -- true",
+        "routes add --target 127.0.0.1:1",
+    ] {
+        for user in USERS {
+            let inside = rig.run(user, &["-q"], &format!("{peername} {command}"));
+            let errors = String::from_utf8_lossy(&inside.stderr);
+            assert_contains(&errors, &["; this command runs in a jail of peername"]);
+            assert_eq!(errors.lines().count(), 1, "{command}: {errors}");
+        }
+    }
+    let outside = rig.run_outside(
+        User::Root,
+        &format!("{peername} ca export --ca /nonexistent"),
+    );
+    let errors = String::from_utf8_lossy(&outside.stderr);
+    assert!(!errors.contains("jail"), "{errors}");
 }
 
 /// A host that the list lacks is denied, although the connection ends before there is a request: another protocol, a client that

@@ -8,6 +8,7 @@ mod compat;
 mod config_file;
 mod exit_code;
 mod help;
+mod jail_note;
 mod launcher;
 mod options;
 mod publish;

@@ -13,7 +13,7 @@ use crate::JailError;
 pub(crate) fn explain(failed: SyscallError, is_nested: bool) -> JailError {
     let fix = match failed.source.kind() {
         StorageFull => limit_fix(),
-        _ if failed.is_permission() && is_nested => JAILED.to_owned(),
+        _ if failed.is_permission() && is_nested => return JailError::Nested(failed),
         _ if failed.is_permission() => permission_fix().to_owned(),
         _ => return JailError::Network(failed),
     };
@@ -70,7 +70,6 @@ const SETTINGS: [(&str, &str, &str); 2] = [
          kernel.apparmor_restrict_unprivileged_userns=0`",
     ),
 ];
-const JAILED: &str = "This is in a jail of peername, in which mounts can't be changed: `peername jail --allow-mounts` allows that";
 const CONTAINER: &str = "In a container the seccomp profile of the container manager forbids unshare(2) and mount(2): start it \
     with `--security-opt seccomp=unconfined`, and for Docker also `--security-opt apparmor=unconfined` and \
     `--security-opt systempaths=unconfined`";

@@ -48,6 +48,12 @@ pub enum JailError {
         /// What to do about it.
         fix: String,
     },
+    /// This is in a jail, which denies to make another one.
+    #[error(
+        "{0}: this command runs in a jail of peername, in which mounts can't be changed, and so no other jail can be made: \
+         `peername jail --allow-mounts` for the outer one allows that"
+    )]
+    Nested(SyscallError),
     /// The jail's network can't be configured.
     #[error("the jail's network: {0}")]
     Network(SyscallError),

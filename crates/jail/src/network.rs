@@ -52,7 +52,7 @@ pub fn alternate_ports(ports: &BTreeSet<u16>) -> BTreeMap<u16, u16> {
 ///
 /// # Errors
 ///
-/// [`JailError::Forbidden`], [`JailError::Network`], [`JailError::Listen`].
+/// [`JailError::Forbidden`], [`JailError::Nested`], [`JailError::Network`], [`JailError::Listen`].
 pub fn enter(ports: &BTreeSet<u16>) -> std::result::Result<Vec<OwnedFd>, JailError> {
     let is_nested = is_jailed();
     let explain = |failed| explain(failed, is_nested);

@@ -13,6 +13,7 @@ mod env;
 mod java_truststore;
 pub(crate) mod trust_store;
 
+use crate::jail_note::note_jail;
 use ca_dir::CaDir;
 
 /// Options of `peername ca`.
@@ -84,7 +85,9 @@ struct NewAuthority {
 
 /// Performs the action.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    perform(&args.action).map_err(ca_dir::suggest_ca_option)?;
+    perform(&args.action)
+        .map_err(ca_dir::suggest_ca_option)
+        .map_err(note_jail)?;
     Ok(ExitCode::SUCCESS)
 }
 

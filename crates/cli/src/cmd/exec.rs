@@ -25,6 +25,7 @@ use peername_exec::table::{SharedTable, TableRules};
 use peername_sys::process::launch::exit_code::LAUNCHER_FAILED;
 use peername_sys::seccomp::NoNewPrivs;
 
+use crate::jail_note::note_jail;
 use crate::launcher::{self, execute};
 pub(crate) use options::Args;
 use options::Mode;
@@ -35,7 +36,7 @@ use options::Mode;
 pub(crate) fn run(given: &Given<Args>) -> anyhow::Result<ExitCode> {
     match &given.options.unit.name {
         Some(name) => unit::run(given, name),
-        None => launcher::exit_code(start(given)),
+        None => launcher::exit_code(start(given).map_err(note_jail)),
     }
 }
 

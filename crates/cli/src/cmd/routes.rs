@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use peername_daemon::command::block_on;
 use peername_proxy::routes::{self, Backend, RoutingEntry, Scope};
 
+use crate::jail_note::note_jail;
 use crate::options::backend_args::BackendArgs;
 
 /// Options of `peername routes`.
@@ -80,10 +81,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// Adds `hint` to an error about a missing privilege.
 fn advise(error: anyhow::Error, hint: &str) -> anyhow::Error {
-    match error.downcast_ref() {
+    note_jail(match error.downcast_ref() {
         Some(routes::Error::Permission(_)) => anyhow::anyhow!("{error}; {hint}"),
         _ => error,
-    }
+    })
 }
 
 async fn show() -> anyhow::Result<()> {
