@@ -37,6 +37,36 @@ fn unix_socket_is_reachable_on_request_only() {
     }
 }
 
+/// Only of sockets that a variable names: programs try many others in vain.
+#[test]
+fn refused_socket_that_a_variable_names_has_a_line() {
+    let rig = JailRig::new();
+    let paths = ["agent", "engine", "other"].map(|name| rig.scratch().path_text(name));
+    let [agent, engine, other] = &paths;
+    let _services = paths.each_ref().map(|path| start_unix_server(&rig, path));
+    let variables = format!("SSH_AUTH_SOCK={agent} DOCKER_HOST=unix://{engine}");
+    let jail = rig.scratch().path_text("peername");
+    for (option, count) in [("--deny=b.test", 2), ("-q", 0)] {
+        let script = format!(
+            "{variables} {jail} jail --allow=a.test {option} -- sh -c '
+                for path in {agent} {agent} {engine} {other}; do socat -u UNIX-CONNECT:$path - 2>/dev/null; done; true'"
+        );
+        let output = rig.run_outside(User::Nobody, &script);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let expected = [
+            format!(
+                "peername: refused: the Unix socket \"{agent}\" of SSH_AUTH_SOCK: --allow-unix \"$SSH_AUTH_SOCK\" allows it"
+            ),
+            format!(
+                "peername: refused: the Unix socket \"{engine}\" of DOCKER_HOST: --allow-unix \"{engine}\" allows it"
+            ),
+        ];
+        let mut lines: Vec<_> = errors.lines().collect();
+        lines.sort_unstable_by_key(|line| !line.contains("SSH_AUTH_SOCK"));
+        assert_eq!(lines, expected[..count], "{option}: {errors}");
+    }
+}
+
 /// A socket is known by its file, whatever path leads there.
 #[test]
 fn unix_socket_is_allowed_by_any_path_that_leads_to_it() {

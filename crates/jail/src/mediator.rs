@@ -24,6 +24,7 @@
 //! | `covers` | covers files again that were replaced outside |
 //! | `pending_connects` | connections that the mediator makes, while their callers wait |
 //! | [`ports`] | the ports of the jail's listeners, which the program's own servers take |
+//! | [`refusals`] | the lines about sockets that are refused |
 
 pub mod allowed;
 mod bound;
@@ -32,6 +33,7 @@ mod caller;
 mod covers;
 mod pending_connects;
 pub mod ports;
+pub mod refusals;
 
 use std::fs;
 use std::io;
@@ -62,13 +64,13 @@ use caller::{Caller, CallerDirectories, IDLE_CAPABILITIES, RootDirectory, UnixNa
 use covers::WatchedCovers;
 use pending_connects::{Connecting, PendingConnects, Target};
 use ports::ListenerPorts;
+use refusals::RefusalLog;
 
 /// The program's end of the channel to its mediator. The mediator exits if this is closed before a listener was sent.
 #[derive(Debug)]
 pub struct MediatorChannel(OwnedFd);
 
-/// Starts the mediator in this process's namespaces, which are the jail's, before the program has its own. With
-/// `log_refusals`, the mediator writes a line to standard error for each connection that it refuses.
+/// Starts the mediator in this process's namespaces, which are the jail's, before the program has its own.
 ///
 /// # Errors
 ///
@@ -77,9 +79,9 @@ pub fn spawn(
     allowed: AllowedSockets,
     ports: ListenerPorts,
     covers: Vec<Cover>,
-    log_refusals: bool,
+    refusals: RefusalLog,
 ) -> std::result::Result<MediatorChannel, JailError> {
-    fork_mediator(allowed, ports, covers, log_refusals)
+    fork_mediator(allowed, ports, covers, refusals)
         .map(MediatorChannel)
         .map_err(JailError::Mediator)
 }
@@ -90,7 +92,7 @@ fn fork_mediator(
     allowed: AllowedSockets,
     ports: ListenerPorts,
     covers: Vec<Cover>,
-    log_refusals: bool,
+    refusals: RefusalLog,
 ) -> Result<OwnedFd> {
     let (program_end, mediator_end) = fd_passing::seqpacket_pair()?;
     let program_id = std::process::id();
@@ -112,7 +114,7 @@ fn fork_mediator(
             allowed,
             ports: ports(to_interceptor),
             covers,
-            log_refusals,
+            refusals,
         };
         match serve(channel, program, config) {
             Ok(()) => 0,
@@ -153,7 +155,7 @@ struct MediatorConfig {
     allowed: AllowedSockets,
     ports: ListenerPorts,
     covers: Vec<Cover>,
-    log_refusals: bool,
+    refusals: RefusalLog,
 }
 
 fn serve(channel: OwnedFd, program: Program, config: MediatorConfig) -> Result<()> {
@@ -174,14 +176,16 @@ fn serve(channel: OwnedFd, program: Program, config: MediatorConfig) -> Result<(
         allowed: config.allowed,
         ports: config.ports,
         covers: WatchedCovers::new(config.covers),
-        log_refusals: config.log_refusals,
+        refusals: config.refusals,
     };
     mediator.calls.enable_sync_wakeup();
     // The capabilities that a call for a Unix socket needs are made effective for that call.
     set_effective(IDLE_CAPABILITIES)?;
     fd_passing::send_word(&channel, READY, None)?;
     drop(channel);
-    mediator.run()
+    mediator.run()?;
+    mediator.refusals.finish();
+    Ok(())
 }
 
 struct Mediator {
@@ -196,7 +200,7 @@ struct Mediator {
     pending: PendingConnects,
     ports: ListenerPorts,
     covers: Option<WatchedCovers>,
-    log_refusals: bool,
+    refusals: RefusalLog,
 }
 
 impl Mediator {
@@ -270,7 +274,7 @@ impl Mediator {
                     return Err(Errno::CONNREFUSED.into());
                 }
                 if !self.bound.contains(&metadata) && !self.allowed.contains(&metadata) {
-                    self.log_refusal(&path);
+                    self.refusals.record(&path);
                     return Err(Errno::ACCESS.into());
                 }
                 Target::File { file, caller }
@@ -386,14 +390,6 @@ impl Mediator {
                 self.calls.fail(call.id, &Errno::SRCH.into());
             }
             _ => self.calls.fail(call.id, &Errno::PERM.into()),
-        }
-    }
-
-    fn log_refusal(&self, path: &Path) {
-        if self.log_refusals {
-            try_write_line(&format!(
-                "peername: refused: connecting to the Unix socket {path:?} (--allow-unix allows it)"
-            ));
         }
     }
 }

@@ -37,7 +37,7 @@ use anyhow::bail;
 use peername_intercept::ca::{Authority, AuthorityOptions, CertificateDer};
 use peername_intercept::upstream::trust::TrustError;
 use peername_jail::files::{self, PrivateDir, TrustFiles};
-use peername_jail::mediator::{self, ports::ListenerPorts};
+use peername_jail::mediator::{self, ports::ListenerPorts, refusals::RefusalLog};
 use peername_jail::{confine, network};
 use peername_sys::ipc::fd_passing;
 use peername_sys::process::fork;
@@ -112,8 +112,7 @@ fn try_start(args: &Args, verdict: Option<OwnedFd>) -> anyhow::Result<u8> {
     let mut command = launcher::command(&args.command);
     environment::prepare(&mut command, &dir, &covered)?;
     let listeners = ListenerPorts::new(to_interceptor, &ports);
-    let verbose = args.logging.verbose > 0;
-    let mediator = mediator::spawn(allowed, listeners, covered.files, verbose)?;
+    let mediator = mediator::spawn(allowed, listeners, covered.files, refusal_log(args))?;
     wait_interceptor(&channel)?;
     if confine::confine(mediator, args.allow_mounts)? == UnixSockets::Refused {
         if parent.is_some() {
@@ -158,6 +157,17 @@ fn print_notices(args: &Args, denies_everything: bool) {
         eprintln!(
             "peername: {variable} is not used in a jail: where only that proxy reaches other hosts, give it as --upstream-proxy URL"
         );
+    }
+}
+
+/// The refused Unix sockets that standard error names.
+fn refusal_log(args: &Args) -> RefusalLog {
+    if args.logging.verbose > 0 {
+        RefusalLog::All
+    } else if args.logging.quiet {
+        RefusalLog::Off
+    } else {
+        RefusalLog::from_environment()
     }
 }
 
