@@ -49,7 +49,7 @@ fn learned_list_allows_the_same_command_and_nothing_else() {
         ];
         assert_eq!(rules, expected, "{list}");
         let root = rig.scratch().path_text("root.pem");
-        let options = format!("--allow @FILE --extra-ca {root} -- sh");
+        let options = format!("--allow @{file} --extra-ca {root} -- sh");
         assert!(list.contains(&options), "{list}");
         let left = fs::read_dir(&dir).expect("the directory").count();
         assert_eq!(left, 2, "the list and the log");
@@ -70,6 +70,21 @@ fn learned_list_allows_the_same_command_and_nothing_else() {
         assert!(printed.contains("no rule allows it"), "{user:?}: {printed}");
         assert!(!printed.contains("served"), "{user:?}: {printed}");
     }
+}
+
+/// The program starts a server of its own later: a rule would lead its next run to this host, where nothing listens.
+#[test]
+fn port_of_localhost_without_a_server_is_neither_listed_nor_reported() {
+    let rig = JailRig::new();
+    let file = rig.scratch().path_text("list");
+    let script =
+        "curl -s -o /dev/null http://127.0.0.1:8000/; curl -s -o /dev/null http://127.0.0.1/
+        timeout 10 bash -c 'cat </dev/tcp/127.0.0.1/5432'; true";
+    let output = rig.run(User::Root, &["--learn", &file], script);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(!errors.contains("denied: "), "{errors}");
+    let list = rig.scratch().read("list");
+    assert!(!list.contains("localhost:"), "{list}");
 }
 
 /// The options that standard error names allow both addresses of the loopback: a program may try the one without a server.

@@ -238,7 +238,7 @@ impl Interceptor {
             inherited_listeners,
             None,
         )?;
-        let host_sockets = SocketLookup::open().ok();
+        let host_sockets = SocketLookup::open().ok().map(Arc::new);
         keep_only(CapabilitySet::empty())?;
         let mut destinations =
             setup.destinations(&own_addresses, &opened.sockets.bound_addresses());
@@ -288,7 +288,7 @@ impl Interceptor {
             listeners_by_port,
             Arc::clone(&jail),
             Arc::clone(&state),
-            host_sockets,
+            host_sockets.clone(),
         )?;
         let services = ServiceHandle::new(setup.services(&opened.sockets.ids(), &state));
         let intercept = Arc::new(Intercept::new(services, CurrentState::new(state)));
@@ -302,7 +302,7 @@ impl Interceptor {
         program.wait_exit().await?;
         // Lets the mediator's task count what was reported before the exit.
         tokio::task::yield_now().await;
-        let mut report = self.denials;
+        let mut report = self.denials.with_host_sockets(host_sockets);
         // Before the drain, which other processes of the jail may prolong to its limit: the shell goes on already.
         report.write(&denials);
         drain(listeners.workers).await;

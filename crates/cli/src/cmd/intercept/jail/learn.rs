@@ -22,7 +22,7 @@ use peername_intercept::authz::{HTTP_PORTS, Rule};
 use peername_intercept::host::HostPort;
 use peername_sys::fs::replace::replace_file;
 
-use comment::{as_comment, is_printable};
+use comment::{as_comment, as_reference, is_printable};
 pub(super) use list_file::NOT_PUBLIC;
 use list_file::{ListFile, RuleLine};
 use needed_rule::NeededRule;
@@ -50,6 +50,8 @@ impl ListKind {
 pub(super) struct LearnedList {
     kind: ListKind,
     name: OsString,
+    /// `@FILE` with the path as it was given, for a shell.
+    reference: String,
     /// The program and its arguments, as a comment.
     command: String,
     /// Options of this run that the next one needs, too.
@@ -98,7 +100,7 @@ impl LearnedList {
             .filter(|port| self.network.http_ports.contains(port) && !HTTP_PORTS.contains(port))
             .collect();
         let is_all_printable = |option: &&String| option.chars().all(is_printable);
-        let mut options = vec!["--allow @FILE".to_owned()];
+        let mut options = vec![format!("--allow {}", self.reference)];
         options.extend(ports.iter().map(|port| format!("--port {port}")));
         options.extend(self.options.iter().filter(is_all_printable).cloned());
         options.join(" ")
@@ -124,11 +126,13 @@ impl OpenedList {
         options: Vec<String>,
         network: LearningNetwork,
     ) -> anyhow::Result<Self> {
+        let reference = as_reference(path);
         let path = std::path::absolute(path)?;
         let directory = path.parent().context("not a file")?;
         let list = LearnedList {
             kind,
             name: path.file_name().context("not a file")?.to_owned(),
+            reference,
             command: as_comment(command),
             options,
             network,
@@ -173,7 +177,7 @@ impl OpenedList {
         if opens_refused {
             // As a comment the rule opens nothing: the request is refused, and the program, which chose the address, is not
             // trusted.
-            if file.not_public.contains(&comment) {
+            if file.not_public.contains(&comment) || self.list.network.is_own_server(to) {
                 return Ok(());
             }
             file.not_public.push(comment);
@@ -254,6 +258,7 @@ mod tests {
                 "listed.test" => vec![[10, 2, 0, 1].into()],
                 _ => vec![[11, 0, 0, 1].into()],
             },
+            has_local_server: |port| port != 8000,
         }
     }
 
@@ -327,6 +332,8 @@ mod tests {
             "[2600::1]:443",
             "[2600::1]:22",
             "127.0.0.1:8080",
+            // A server of the program itself.
+            "127.0.0.1:8000",
             "localhost:443",
             "localhost:6379",
             "10.2.0.7:80",
@@ -360,15 +367,18 @@ mod tests {
         ];
         assert_eq!(without_header(&text), expected);
         let header: Vec<_> = text.lines().take(2).collect();
-        let options = "jail --allow @FILE --port 9000 --extra-ca root.pem -- '/usr/bin/c#?url' -d ";
+        let options = " --port 9000 --extra-ca root.pem -- '/usr/bin/c#?url' -d ";
         assert!(header[1].contains(options), "{text}");
+        assert!(header[1].contains(" --allow @/"), "{text}");
     }
 
     #[test]
-    fn private_host_without_tls_takes_a_rule_with_its_port() {
+    fn private_host_that_no_certificate_proves_takes_a_rule_with_its_port() {
         let asked = [
             "private.test:80",
             "private.test:443",
+            "private.test:8080",
+            "private.test:22",
             "listed.test:80",
             "listed.test:80",
             "named.test:80",
@@ -381,6 +391,8 @@ mod tests {
             "private.test",
             "public.test",
             "# not public, remove this beginning to allow: private.test:80",
+            "# not public, remove this beginning to allow: private.test:8080",
+            "# not public, remove this beginning to allow: private.test:22",
         ];
         assert_eq!(without_header(&text), expected);
         // Without TLS, a rule for the host without its port does not allow the request.

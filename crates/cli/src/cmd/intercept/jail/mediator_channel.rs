@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
+use peername_intercept::host::LOOPBACK;
 use peername_intercept::listener::jail::JailListener;
 use peername_intercept::state::InterceptState;
 use peername_jail::mediator::ports::{self, FromMediator};
@@ -19,7 +20,7 @@ pub(super) fn serve_mediator(
     listeners: Vec<(u16, OwnedFd)>,
     jail: Arc<JailListener>,
     state: Arc<InterceptState>,
-    host_sockets: Option<SocketLookup>,
+    host_sockets: Option<Arc<SocketLookup>>,
 ) -> anyhow::Result<()> {
     let mediator = UnixStream::from(mediator);
     mediator.set_nonblocking(true)?;
@@ -32,7 +33,7 @@ pub(super) fn serve_mediator(
             match received {
                 Ok(Ok(FromMediator::Refused(addr))) => {
                     if !addr.ip().to_canonical().is_loopback()
-                        || has_listener(host_sockets.as_ref(), addr)
+                        || has_listener(host_sockets.as_deref(), addr)
                     {
                         jail.record_refused(&state, addr);
                     }
@@ -44,6 +45,13 @@ pub(super) fn serve_mediator(
         }
     });
     Ok(())
+}
+
+/// Whether this host has a listener at this port of either loopback address; `false` if the lookup fails.
+pub(super) fn has_local_server(host_sockets: Option<&SocketLookup>, port: u16) -> bool {
+    LOOPBACK
+        .into_iter()
+        .any(|ip| has_listener(host_sockets, SocketAddr::new(ip, port)))
 }
 
 /// Whether this host has a listener at this address. `false` if the lookup fails: the program may have meant a server of its

@@ -1,6 +1,7 @@
 //! The command of a run, as a comment of its list.
 
 use std::ffi::OsString;
+use std::path::Path;
 
 use peername_observe::shell::quote;
 
@@ -19,6 +20,16 @@ pub(super) fn as_comment(command: &[OsString]) -> String {
         is_value_secret = names_value;
     }
     in_one_line(&words.join(" "))
+}
+
+/// Writes a list as an option takes it, `@FILE`, quoted for a shell. A path with characters that are not printable is left out.
+pub(super) fn as_reference(path: &Path) -> String {
+    let reference = format!("@{}", path.display());
+    if reference.chars().all(is_printable) {
+        quote(&reference).into_owned()
+    } else {
+        "@FILE".to_owned()
+    }
 }
 
 fn is_long_option(word: &str) -> bool {

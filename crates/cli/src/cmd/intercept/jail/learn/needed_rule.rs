@@ -18,6 +18,8 @@ pub(crate) struct LearningNetwork {
     pub(crate) relayed: AccessRules,
     /// Resolves a name; no addresses where that fails.
     pub(crate) resolve: fn(&str) -> Vec<IpAddr>,
+    /// Whether a server of this host listens on this port of loopback.
+    pub(crate) has_local_server: fn(u16) -> bool,
 }
 
 /// The rule that allows a destination.
@@ -30,6 +32,11 @@ pub(super) struct NeededRule {
 }
 
 impl LearningNetwork {
+    /// Whether this is a port of `localhost` at which this host has no server: the program meant one of its own.
+    pub(super) fn is_own_server(&self, to: &HostPort) -> bool {
+        is_localhost(to) && !(self.has_local_server)(to.port)
+    }
+
     pub(super) fn needed_rule(&self, to: &HostPort) -> NeededRule {
         if is_localhost(to) {
             return NeededRule {
@@ -48,14 +55,15 @@ impl LearningNetwork {
             names_port: !USUAL_PORTS.contains(&to.port),
             opens_refused,
         };
-        if to.port != HTTP_PORT || to.host.as_ip().is_some() {
+        // At 443 a rule opens a private address only if a certificate proves the name.
+        if to.port == HTTPS_PORT || to.host.as_ip().is_some() {
             return without_port;
         }
         let mut private = self.private_addresses(to).peekable();
         if private.peek().is_none() {
             return without_port;
         }
-        // Without TLS no certificate proves the name: only a rule with the port opens a private address.
+        // A rule with the port opens it whoever answers there.
         NeededRule {
             text: to.to_string(),
             names_port: true,
@@ -104,5 +112,5 @@ fn is_localhost(to: &HostPort) -> bool {
 }
 
 /// The ports that every jail opens.
-const USUAL_PORTS: [u16; 2] = [HTTP_PORT, 443];
-const HTTP_PORT: u16 = 80;
+const USUAL_PORTS: [u16; 2] = [80, HTTPS_PORT];
+const HTTPS_PORT: u16 = 443;
