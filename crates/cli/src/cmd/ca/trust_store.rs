@@ -88,7 +88,8 @@ fn is_host_bundle(path: &Path) -> bool {
     var_os("SSL_CERT_FILE").is_some_and(|file| Path::new(&file) == path) && !path.is_dir()
 }
 
-fn read(path: &Path) -> Vec<CertificateDer<'static>> {
+/// Reads the certificates of a file, or of the files of a directory. Errors are reported on standard error.
+pub(crate) fn read(path: &Path) -> Vec<CertificateDer<'static>> {
     let found = if path.is_dir() {
         load_certs_from_paths(None, Some(path))
     } else {

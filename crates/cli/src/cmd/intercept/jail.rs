@@ -30,6 +30,7 @@ pub(crate) mod options;
 
 use std::os::fd::OwnedFd;
 use std::os::unix::process::parent_id;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -98,7 +99,7 @@ fn try_start(args: &Args, verdict: Option<OwnedFd>) -> anyhow::Result<u8> {
     let parent = verdict.is_some().then(parent_id);
     let channel = spawn(interceptor, &dir, to_mediator, verdict).inspect_err(|_| dir.remove())?;
     hide_log(args, &mut hidden);
-    let trust = trust_files(&certificates, &host_roots.certs);
+    let trust = trust_files(&certificates, &host_roots.certs, &args.intercept.0.extra_ca);
     drop(host_roots);
     let sockets = network::enter(&ports)?;
     interceptor::send_sockets(&channel, &sockets)?;
@@ -215,17 +216,23 @@ fn spawn(
     Ok(channel)
 }
 
-/// The files by which the program trusts the authority, beside the roots of the host.
+/// The files by which the program trusts the authority, beside the roots of the host. They have those of `--extra-ca`, too: a
+/// connection that is relayed unopened shows the certificate of the origin.
 fn trust_files(
     authority: &[CertificateDer<'static>],
     host_roots: &[CertificateDer<'static>],
+    extra_ca: &[PathBuf],
 ) -> TrustFiles {
-    let store = TrustStore::merged(authority, host_roots, None);
+    let extra: Vec<_> = extra_ca
+        .iter()
+        .flat_map(|path| trust_store::read(path))
+        .collect();
+    let store = TrustStore::merged(authority, &[host_roots, &extra[..]].concat(), None);
     TrustFiles {
         authority: store.extra,
         bundle: store.bundle,
         java: store.java,
-        hashed: trust_store::pem_by_subject_hash(authority),
+        hashed: trust_store::pem_by_subject_hash(&[authority, &extra[..]].concat()),
     }
 }
 
