@@ -47,7 +47,7 @@ fn answers_on_the_terminal_decide_on_what_no_rule_matches() {
         r"see:\npeername: a.test:443 is not on the lists: GET /one\r\n",
         PROMPT,
         r"type:yes\n",
-        PROMPT,
+        "see:type the whole word once, always or deny: ",
         r"type:once\n",
         r"see:404",
         r"see:a.test:443 is not on the lists: GET /echo\r\n",
@@ -131,6 +131,30 @@ fn question_takes_the_foreground_of_a_job_and_returns_it() {
     let printed = run_in_terminal(&rig, User::Nobody, &steps, &["bash", "-c", command]);
     assert!(printed.trim_end().ends_with("exit 3"), "{printed}");
     assert!(!printed.contains("no job control"), "{printed}");
+}
+
+/// The list is missing at the first run, which begins it.
+#[test]
+fn list_of_answers_is_applied_and_added_to_by_one_command() {
+    let rig = JailRig::new();
+    let command = "list=$(mktemp -u); for run in 1 2; do \
+                   $JAIL --ask --allow=@$list --ask-list=$list -- sh -c '$CURL https://a.test/echo'; done; rm $list";
+    let steps = [
+        PROMPT,
+        r"type:always\n",
+        "see:GET a.test ",
+        "see:GET a.test ",
+    ];
+    let printed = run_in_terminal(&rig, User::Nobody, &steps, &["sh", "-c", command]);
+    assert_eq!(printed.matches(QUESTION).count(), 1, "{printed}");
+    // A list that nothing adds to has to be there.
+    let options = [
+        "--ask-list=/tmp/none",
+        "--ask",
+        "--allow=@/tmp/peername-other",
+    ];
+    let missing = rig.run(User::Root, &options, "true");
+    assert_fails(&missing, 2, &["no such file"]);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! `--allow` and `--deny`: one list, in the order of the command line. In the configuration file the list is one key, `rules`,
 //! because the keys of a table have no order.
 
-use std::path::{Path, PathBuf};
+use std::path::{Path, PathBuf, absolute};
 
 use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches};
 use peername_daemon::usage::Usage;
@@ -38,6 +38,8 @@ enum ListKind {
     Denied,
     /// Of `--check-list`.
     Checked,
+    /// Of `--allow` and of `--ask-list`, which writes it: it may be missing or empty.
+    Answered,
 }
 
 impl RuleArgs {
@@ -54,8 +56,8 @@ impl RuleArgs {
                 Entry::File(file) => rules.extend(file.read()?),
             }
         }
-        if self.rules.iter().any(Entry::is_check_list) {
-            // The list of --check-list denies everything else, even if it is empty.
+        if self.rules.iter().any(Entry::may_be_empty) {
+            // What is not on the list is denied, or asked about.
             Ok(Some(AccessRules::deny_others(rules)))
         } else {
             AccessRules::new(rules).map_err(Usage::from_error)
@@ -69,6 +71,19 @@ impl RuleArgs {
             path: path.to_owned(),
             kind: ListKind::Checked,
         }));
+    }
+
+    /// Lets the list of `--ask-list` be missing or empty, if a rule names it, too.
+    pub(super) fn add_ask_list(&mut self, path: &Path) {
+        let written = absolute(path).ok();
+        for entry in &mut self.rules {
+            if let Entry::File(file) = entry
+                && file.kind == ListKind::Allowed
+                && absolute(&file.path).ok() == written
+            {
+                file.kind = ListKind::Answered;
+            }
+        }
     }
 
     /// A host in a rule with the name of a file in the working directory: perhaps the `@` before it is missing.
@@ -102,13 +117,15 @@ impl RuleFile {
                 rule_file::require_file(&self.name, &self.path)?;
                 rule_file::read(&self.name, &self.path, Rule::allow)
             }
+            ListKind::Answered if matches!(self.path.try_exists(), Ok(false)) => Ok(Vec::new()),
+            ListKind::Answered => rule_file::read(&self.name, &self.path, Rule::allow),
         }
     }
 }
 
 impl Entry {
-    fn is_check_list(&self) -> bool {
-        matches!(self, Self::File(file) if file.kind == ListKind::Checked)
+    fn may_be_empty(&self) -> bool {
+        matches!(self, Self::File(file) if matches!(file.kind, ListKind::Checked | ListKind::Answered))
     }
 
     /// Parses a rule with its action, such as `allow @FILE`. `name` is the option with its value, for errors.

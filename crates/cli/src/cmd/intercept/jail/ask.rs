@@ -114,9 +114,8 @@ fn read_answer(
     deadline: Instant,
     channel: &OwnedFd,
 ) -> Answer {
+    let mut prompt = "peername: allow it? once, always or deny: ";
     loop {
-        // Only whole words allow: a line that has lost characters does not.
-        let prompt = "peername: allow it? once, always or deny: ";
         if foreground.write(prompt).is_err() {
             return Answer::Unanswered;
         }
@@ -125,7 +124,8 @@ fn read_answer(
                 b"once" => return Answer::Once,
                 b"always" => return Answer::Always,
                 b"deny" | b"d" | b"no" | b"n" => return Answer::Never,
-                _ => {}
+                // Only whole words allow: a line that has lost characters does not.
+                _ => prompt = "peername: type the whole word once, always or deny: ",
             },
             Typed::Signal(signal) => {
                 let _ = foreground.write("\n");

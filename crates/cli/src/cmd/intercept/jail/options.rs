@@ -300,11 +300,14 @@ impl Args {
         ports
     }
 
-    /// The options of `intercept`, with the list of `--check-list`.
+    /// The options of `intercept`, with the lists of `--check-list` and `--ask-list`.
     pub(super) fn intercept(&self) -> Intercept {
         let mut options = self.intercept.0.clone();
         if let Some(path) = &self.check_list {
             options.rules.add_check_list(path);
+        }
+        if let Some(path) = &self.ask_list {
+            options.rules.add_ask_list(path);
         }
         options
     }
