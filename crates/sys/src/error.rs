@@ -7,8 +7,8 @@ pub use rustix::io::Errno;
 
 /// A system call failed.
 ///
-/// Displayed as `setsockopt(IP_TRANSPARENT): Operation not permitted (os error 1)`: without the call,
-/// a dozen different failures would have the same text.
+/// Displayed as `setsockopt(IP_TRANSPARENT): Operation not permitted (os error 1)`, because without the call a dozen different
+/// failures would have the same text.
 #[derive(Debug)]
 pub struct SyscallError {
     /// The call, with the option or path where one call has many uses.

@@ -60,7 +60,7 @@ pub fn open_path(path: &Path) -> io::Result<File> {
     Ok(openat(CWD, path, flags, Mode::empty())?.into())
 }
 
-/// As [`open_path`], for a path that has no symbolic link, not even as a directory (openat2(2), since Linux 5.6).
+/// As [`open_path`], for a path in which neither the file nor a directory is a symbolic link (openat2(2), since Linux 5.6).
 ///
 /// # Errors
 ///
@@ -81,7 +81,7 @@ pub fn copy_symlink(from: &File, to: &File, name: &OsStr) -> io::Result<()> {
     Ok(symlinkat(target, to, name)?)
 }
 
-/// Whether this process's real user may execute the file (access(2)): execvp(3) skips those that it may not.
+/// Whether this process's real user may execute the file (access(2)). execvp(3) skips files that the user may not execute.
 #[must_use]
 pub fn is_executable(path: &Path) -> bool {
     accessat(CWD, path, Access::EXEC_OK, AtFlags::empty()).is_ok() && path.is_file()
@@ -93,8 +93,8 @@ pub fn is_writable(path: &Path) -> bool {
     accessat(CWD, path, Access::WRITE_OK, AtFlags::empty()).is_ok()
 }
 
-/// Whether this process's user can put another file at this path, which has no symbolic link: as root, or because it may change
-/// a directory above it.
+/// Whether this process's user can put another file at this path, which has no symbolic link: because the user is root, or may
+/// change a directory above the file.
 #[must_use]
 pub fn is_replaceable(path: &Path) -> bool {
     user::is_root() || path.ancestors().any(is_changeable_dir)

@@ -1,9 +1,9 @@
-//! Routing rules, local routes and interface addresses over rtnetlink(7), so that no `ip` binary is
-//! needed at run time.
+//! Routing rules, local routes, interface addresses, sockets and notifications over netlink(7), so that no `ip`, `ss` or `nft`
+//! binary is needed at run time.
 //!
-//! Limited to what the reply path needs: policy rules by source address or firewall mark, tables that route every
-//! destination locally, and this host's own addresses. Neighbours, ordinary routes and links other than loopback are never
-//! changed. Reading needs no capability, changing CAP_NET_ADMIN.
+//! Only policy rules by source address or firewall mark, local routes for every destination, and the loopback interface are
+//! ever changed; neighbours, ordinary routes and other links are not. Changing needs CAP_NET_ADMIN. Reading needs no
+//! capability, except [`NftMonitor`] and [`has_ipsec_policies`].
 
 mod address;
 mod any_ip;

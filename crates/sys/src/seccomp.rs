@@ -1,9 +1,9 @@
 //! Supervising another program's system calls (seccomp_unotify(2), since Linux 5.0).
 //!
-//! [`install`] puts a filter on the calling thread, which every program that it executes or starts inherits. From then on their
-//! accept(2), accept4(2), listen(2) and getpeername(2) wait until the holder of the [`NotificationListener`] answers, and
-//! getsockname(2) too if [requested](Getsockname). The program need not cooperate: static binaries and runtimes with system
-//! calls of their own are intercepted like any other.
+//! [`install`] puts a filter on the calling thread. Every program that the thread executes or starts inherits the filter. From
+//! then on their accept(2), accept4(2), listen(2) and getpeername(2) wait until the holder of the [`NotificationListener`]
+//! answers, and getsockname(2) too if [requested](Getsockname). The program need not cooperate: static binaries and runtimes
+//! with system calls of their own are intercepted like any other.
 
 mod bpf;
 mod call;

@@ -60,8 +60,8 @@ impl Default for Throttle {
     }
 }
 
-/// Lets a text through at once if it differs from the last one, and else once per [`LOG_INTERVAL`]: the error of an attempt that
-/// is repeated.
+/// Lets a text through at once if it differs from the last one, and else once per [`LOG_INTERVAL`]. For the error of an attempt
+/// that is repeated.
 #[derive(Debug, Default)]
 pub struct RepeatThrottle {
     last: Option<String>,

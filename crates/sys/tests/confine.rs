@@ -1,5 +1,5 @@
-//! Confinement, each case in a process of its own: this program starts itself with the name of the case, because what a
-//! process has given up it can't get back.
+//! Confinement, each case in a process of its own: this program starts itself with the name of the case, because a process
+//! can't get back what it has given up.
 
 use std::fs::{self, File};
 use std::io;
@@ -198,7 +198,7 @@ fn a_second_thread_is_refused() {
     assert_eq!(refused.errno(), Some(libc::EBUSY));
 }
 
-/// What fails before the work of a daemon is an error of its start.
+/// A failure before the daemon's work begins is an error of [`spawn_detached`].
 fn a_daemon_needs_dev_null() {
     let allowed = AllowedFiles {
         read: vec![PathBuf::from("/proc")],

@@ -74,9 +74,9 @@ impl Epoll {
         epoll::delete(&self.0, fd).call("epoll_ctl(EPOLL_CTL_DEL)")
     }
 
-    /// Waits for events, at most for `limit`, and appends them to `found`: none if and only if the timeout has passed. A
-    /// signal does not end the wait, nor do SIGSTOP and SIGCONT, which interrupt epoll_wait(2) even if all signals are
-    /// blocked (signal(7)).
+    /// Waits for events, at most for `limit`, and appends them to `found`. It appends none if, and only if, the timeout has
+    /// passed. A signal does not end the wait, nor do SIGSTOP and SIGCONT, which interrupt epoll_wait(2) even if all signals
+    /// are blocked (signal(7)).
     ///
     /// # Errors
     ///

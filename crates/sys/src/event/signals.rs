@@ -8,7 +8,7 @@ use rustix::process::Signal;
 
 use crate::{NameCall, Result};
 
-/// Signals that are read from a descriptor instead of being handled. Readable when one is pending.
+/// Signals that are read from a descriptor instead of being handled. The descriptor is readable while one is pending.
 #[derive(Debug)]
 pub struct SignalFd(OwnedFd);
 

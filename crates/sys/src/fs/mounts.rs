@@ -1,5 +1,6 @@
-//! Mounts of the calling process's mount namespace (mount(2)), which has to be its own: other processes still see what the
-//! mounts cover. All functions need CAP_SYS_ADMIN over the namespace, and fail with EPERM without it.
+//! Mounts in the calling process's mount namespace (mount(2)). The process has to have a mount namespace of its own, so that
+//! other processes still see what the mounts cover. All functions need CAP_SYS_ADMIN over the namespace, and fail with EPERM
+//! without it.
 
 use std::ffi::CString;
 use std::io;
@@ -27,7 +28,7 @@ pub fn bind_recursively_over(target: &Path, source: &Path) -> Result<()> {
     mount_bind_recursive(source, target).call("mount(MS_BIND|MS_REC)")
 }
 
-/// Mounts an empty tmpfs of at most `bytes` on the directory `target`, whose root has this mode.
+/// Mounts an empty tmpfs of at most `bytes` on the directory `target`. `mode` is the mode of its root.
 pub fn mount_tmpfs(target: &Path, mode: u32, bytes: usize) -> Result<()> {
     let options = CString::new(format!("mode={mode:o},size={bytes}"));
     let options = options.map_err(io::Error::other).call("mount(tmpfs)")?;
@@ -35,7 +36,7 @@ pub fn mount_tmpfs(target: &Path, mode: u32, bytes: usize) -> Result<()> {
     mount("tmpfs", target, "tmpfs", flags, options.as_c_str()).call("mount(tmpfs)")
 }
 
-/// Makes mounts and unmounts in other namespaces no longer reach this one (MS_PRIVATE).
+/// Keeps mounts and unmounts in other namespaces from reaching this one (MS_PRIVATE).
 pub fn make_private() -> Result<()> {
     let flags = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     mount_change("/", flags).call("mount(MS_PRIVATE)")

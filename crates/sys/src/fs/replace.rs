@@ -10,7 +10,8 @@ use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
 use crate::random;
 
 /// Replaces the file of this name in an open directory (renameat(2)), so that no program reads half of it. The file gets
-/// `permissions` regardless of the umask, or by the umask if there are none. A symbolic link of that name is replaced itself.
+/// `permissions` regardless of the umask. Without `permissions`, the umask decides. A symbolic link of that name is replaced
+/// itself.
 ///
 /// # Errors
 ///
@@ -23,13 +24,13 @@ pub fn replace_file(
 ) -> io::Result<()> {
     let directory = directory.as_fd();
     let mut draft = OsString::from(name);
-    // A random number: a killed process may have left a draft, and in a container process ids repeat soon.
+    // A random number, not the process id: a killed process may have left a draft, and in a container process ids repeat soon.
     draft.push(format!(
         ".{:016x}",
         random::words::<1>().map_err(|error| error.source)?[0]
     ));
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-    // Until fchmod(2): the umask may let others read.
+    // The mode until fchmod(2), because the umask may let others read.
     let mode = match permissions {
         Some(_) => Mode::RUSR | Mode::WUSR,
         None => Mode::from_raw_mode(0o666),

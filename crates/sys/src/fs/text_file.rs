@@ -132,7 +132,8 @@ fn count_transient(error: &io::Error) {
     }
 }
 
-/// Whether the error is transient. One about the file itself has no error number, or is about its path.
+/// Whether the error is transient. A permanent one has no error number (it is about the file's kind or content), or is about
+/// the path.
 fn is_transient(error: &io::Error) -> bool {
     let of_the_path = [
         Errno::NOENT,
@@ -148,7 +149,7 @@ fn is_transient(error: &io::Error) -> bool {
 }
 
 thread_local! {
-    /// Beside the results, because the errors of many readers end as texts.
+    /// A counter beside the results, because many readers turn their errors into text.
     static TRANSIENT_FAILURES: Cell<u64> = const { Cell::new(0) };
 }
 

@@ -93,8 +93,8 @@ pub fn receive_message(socket: impl AsFd, bytes: &mut [u8]) -> Result<(usize, Ve
     receive_with_fds(socket, bytes, MAX_FDS)
 }
 
-/// As [`receive_message`], from a process that is not trusted: accepts at most `max_fds` descriptors, which are closed in
-/// bounded time ([`ForeignFd`]); so are further ones, by the kernel. For processes with a single thread.
+/// As [`receive_message`], from a process that is not trusted: accepts at most `max_fds` descriptors, and the kernel closes
+/// further ones. All of them are closed in bounded time ([`ForeignFd`]). For processes with a single thread.
 pub fn receive_foreign_fds(
     socket: impl AsFd,
     bytes: &mut [u8],
@@ -141,8 +141,8 @@ pub fn set_time_limit(socket: impl AsFd, limit: Duration) -> Result<()> {
         .call("setsockopt(SO_SNDTIMEO)")
 }
 
-/// Takes the SOCK_SEQPACKET socket that this process inherited as descriptor `number`, close-on-exec from now on. `None`
-/// where there is no such socket.
+/// Takes the SOCK_SEQPACKET socket that this process inherited as descriptor `number`, and makes it close-on-exec. `None` where
+/// there is no such socket.
 pub fn take_inherited(number: RawFd) -> Option<OwnedFd> {
     if number <= LAST_STANDARD_FD {
         return None;

@@ -15,8 +15,8 @@ use crate::process::fork::thread_count;
 
 /// A descriptor, perhaps of a lingering socket, that is closed within `LIMIT`.
 ///
-/// Only in a process with a single thread, which then handles SIGALRM: a process has one timer (setitimer(2)). With several
-/// threads there is no limit.
+/// The limit needs a process with a single thread, and takes over its SIGALRM, because a process has one timer (setitimer(2)).
+/// With several threads there is no limit.
 #[derive(Debug)]
 pub struct ForeignFd(ManuallyDrop<OwnedFd>);
 
@@ -27,8 +27,8 @@ impl From<OwnedFd> for ForeignFd {
 }
 
 impl ForeignFd {
-    /// Gives up the limit: for a socket that the program keeps open, so that closing this descriptor does not wait, or for a
-    /// wait that harms only the program.
+    /// Gives up the limit. Use this for a socket that the program keeps open, because closing this descriptor does not wait
+    /// then; or where the wait harms only the program.
     #[must_use]
     pub fn into_owned(self) -> OwnedFd {
         let mut this = ManuallyDrop::new(self);
@@ -51,12 +51,13 @@ impl Drop for ForeignFd {
 }
 
 /// Makes a system call on a file that other programs have open, too, or a call that may close such a file. If the call waits,
-/// it fails with EINTR after `LIMIT`: accept(2) and connect(2), too, would wait where another process clears O_NONBLOCK
-/// meanwhile. Nothing that was received is lost, because the kernel closes descriptors after the result of the call is known.
+/// it fails with EINTR after `LIMIT`. Even on a non-blocking socket, accept(2) and connect(2) wait if another process clears
+/// O_NONBLOCK meanwhile. Nothing that was received is lost, because the kernel closes descriptors after the result of the call
+/// is known.
 ///
 /// Outside of such calls the signal is blocked: if it interrupted SECCOMP_IOCTL_NOTIF_ADDFD, the program's call would return 0.
-/// The kernel stops the timer while the signal is pending, so the timer is not stopped after each call, which would cost
-/// several times as much as a change of the mask.
+/// The timer is not stopped after each call, which would cost several times as much as a change of the mask: the kernel stops
+/// it while the signal is pending.
 pub(crate) fn within_limit<T>(call: impl FnOnce() -> T) -> T {
     let has_timer = TIMER_RUNS.load(Ordering::Relaxed) || start_timer().is_ok();
     if has_timer {
@@ -213,7 +214,7 @@ mod tests {
 
     /// Runs `work` in a process of its own: the timer's signal would be handled by another thread of the tests.
     fn in_child(work: impl FnOnce() -> bool) -> bool {
-        // SAFETY: the child makes no use of locks that other threads may have held, but the allocator's, which fork(3) resets.
+        // SAFETY: of the locks that other threads may have held, the child uses only the allocator's, which fork(3) resets.
         match unsafe { libc::fork() } {
             // SAFETY: ends the child without the tests' handlers.
             0 => unsafe { libc::_exit(i32::from(!work())) },

@@ -25,7 +25,7 @@ pub struct NamedDescriptor {
     pub fd: OwnedFd,
 }
 
-/// Takes the sockets that were passed to this process, close-on-exec from now on; none at the second call.
+/// Takes the sockets that were passed to this process, and makes them close-on-exec. A second call returns none.
 ///
 /// # Errors
 ///
@@ -43,14 +43,14 @@ pub fn receive() -> Result<Vec<InheritedSocket>> {
         .collect()
 }
 
-/// The descriptors that the environment says were passed to this process; it may say so of some that are not open.
+/// The descriptors that were passed to this process according to its environment. Some of them may not be open.
 pub fn announced() -> Range<RawFd> {
     let is_for_us = env_number("LISTEN_PID") == Some(u64::from(std::process::id()));
     let count = env_number("LISTEN_FDS").filter(|_| is_for_us).unwrap_or(0);
     FIRST_FD..FIRST_FD + count.min(MAX_FDS) as RawFd
 }
 
-/// Takes the descriptors of any kind that were passed to this process; none at the second call.
+/// Takes the descriptors of any kind that were passed to this process. A second call returns none.
 ///
 /// # Errors
 ///

@@ -45,7 +45,7 @@ impl RecordPipe {
     ///
     /// # Errors
     ///
-    /// EAGAIN where the pipe can't hold it: another process writes to it.
+    /// EAGAIN where the pipe has no space, because another process writes to it, too.
     pub fn replace(&self, record: &[u8]) -> Result<()> {
         self.take()?;
         let record = record.get(..MAX_RECORD).unwrap_or(record);
@@ -108,7 +108,8 @@ impl RecordReader {
     }
 }
 
-/// Whether a descriptor of a process, whose directory in /proc is given, is a pipe in packet mode (O_DIRECT).
+/// Whether descriptor `number` of a process is a pipe in packet mode (O_DIRECT). `process` is the directory of the process in
+/// /proc.
 fn is_packet_pipe(process: &Path, number: &Path) -> bool {
     let is_pipe = fs::read_link(process.join("fd").join(number))
         .is_ok_and(|link| link.to_string_lossy().starts_with("pipe:"));

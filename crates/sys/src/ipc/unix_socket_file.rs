@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// A Unix listener, whose file is removed when this is dropped.
+/// A Unix listener. Dropping it removes its file, if this process owns the path.
 #[derive(Debug)]
 pub struct UnixSocketFile {
     socket: UnixListener,
@@ -75,7 +75,7 @@ impl UnixSocketFile {
         })
     }
 
-    /// Takes over the listener of another process at this path, which that process still removes.
+    /// Takes over the listener of another process at this path. That process still removes the path.
     pub fn adopt(path: PathBuf, socket: OwnedFd) -> Self {
         Self {
             socket: socket.into(),
@@ -96,7 +96,7 @@ impl UnixSocketFile {
         &self.path
     }
 
-    /// Returns the socket, and leaves the path.
+    /// Returns the socket, and leaves the path to another process.
     pub fn into_socket(self) -> io::Result<OwnedFd> {
         self.path.give_up_ownership();
         self.socket.as_fd().try_clone_to_owned()
@@ -115,7 +115,7 @@ impl Drop for UnixSocketFile {
     }
 }
 
-/// Refuses a path at which there is another file than a socket.
+/// Refuses a path at which there is a file other than a socket.
 ///
 /// # Errors
 ///

@@ -8,7 +8,8 @@ use crate::{NameCall, Result};
 
 /// Makes every address local in the calling thread's network namespace, which has to be new: sets loopback up, and adds
 /// `local 0.0.0.0/0 dev lo` and `local ::/0 dev lo`. A connection to any address then arrives at a listener of the namespace,
-/// with its original destination as the accepted socket's own address, and nothing leaves. Returns whether there is IPv6.
+/// and the accepted socket's own address is the original destination. No packet leaves the namespace. Returns whether there is
+/// IPv6.
 ///
 /// `extra` addresses are added to the loopback interface, such as 192.0.0.8 (RFC 7600): where the host has only
 /// loopback addresses, getaddrinfo(3) with AI_ADDRCONFIG returns none if a single family is requested.
@@ -51,7 +52,7 @@ fn local_default_route(family: Family) -> LocalRoute {
     }
 }
 
-/// RT_TABLE_LOCAL, which the kernel looks up before any rule.
+/// RT_TABLE_LOCAL, which the kernel's first rule looks up.
 const LOCAL_TABLE: u32 = 255;
 /// RTPROT_BOOT: a route that was added when the network came up.
 const BOOT: u8 = 3;

@@ -85,5 +85,5 @@ fn query_route(request: RouteMessage) -> Result<RouteMessage> {
     .call("RTM_GETROUTE")
 }
 
-/// More than one route takes.
+/// Larger than an answer with one route.
 const MAX_ANSWER_BYTES: usize = 8 << 10;

@@ -43,7 +43,7 @@ impl Drop for Netlink {
     }
 }
 
-/// An address family. The kernel has rules and tables for each, which share only their numbers.
+/// An address family. Each family has its own rules and tables; only their numbers are the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Family {
     /// IPv4.
@@ -67,8 +67,7 @@ pub fn already_exists(error: &SyscallError) -> bool {
     error.errno() == Some(libc::EEXIST)
 }
 
-/// Whether the rule or route to delete does not exist: ENOENT for a rule, ESRCH for a route, and for both
-/// a disabled address family.
+/// Whether the rule or route to delete does not exist: ENOENT for a rule, ESRCH for a route; or the address family is disabled.
 pub fn is_not_found(error: &SyscallError) -> bool {
     matches!(error.errno(), Some(libc::ENOENT | libc::ESRCH)) || is_family_disabled(error)
 }

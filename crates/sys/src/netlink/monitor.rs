@@ -20,8 +20,8 @@ pub struct Monitor<T> {
 }
 
 impl<T: Send + 'static> Monitor<T> {
-    /// Subscribes to these groups of rtnetlink(7). `call` is what errors name. `change` returns `None` for a message
-    /// that does not matter.
+    /// Subscribes to these groups of rtnetlink(7). Errors name `call`. `change` returns `None` for a message that does not
+    /// matter.
     ///
     /// # Errors
     ///
@@ -44,7 +44,7 @@ impl<T: Send + 'static> Monitor<T> {
         Ok(Self { changes, pump })
     }
 
-    /// Subscribes to what the task `pump` sends.
+    /// Starts the task `pump`, and subscribes to the changes that it sends.
     pub(super) fn spawn<F>(pump: impl FnOnce(mpsc::Sender<T>) -> F) -> Self
     where
         F: Future<Output = ()> + Send + 'static,

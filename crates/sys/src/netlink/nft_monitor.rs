@@ -1,4 +1,4 @@
-//! Notifications of nftables about what was removed (`nft monitor destroy`).
+//! Notifications of nftables about removed tables, chains and rules (`nft monitor destroy`).
 
 use std::io;
 

@@ -55,7 +55,8 @@ impl Netlink {
     /// interfaces that are up, loopback, and whatever an administrator or a cloud's agent has added.
     /// Needs no capability.
     ///
-    /// Other tables apply only to packets that a rule sends there; those of [`LocalRoute`] make all addresses local.
+    /// Other tables are left out: they apply only to packets that a rule sends there, and those of [`LocalRoute`] make all
+    /// addresses local.
     pub async fn local_networks(&self) -> Result<Vec<LocalNetwork>> {
         let mut found = Vec::new();
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
@@ -139,8 +140,8 @@ impl Netlink {
         self.is_local(request).await.or_else(not_local_if_blackhole)
     }
 
-    /// Whether a packet from `from`, an address of this host, to `to` by this protocol would be delivered
-    /// locally; with `mark`, if it had that firewall mark.
+    /// Whether a packet of this protocol from `from`, an address of this host, to `to` would be delivered locally. `mark` is
+    /// the packet's firewall mark.
     ///
     /// The lookup is that of a packet of this host, so rules with `iif lo` apply. Source port and
     /// protocol are part of it since Linux 4.18.
@@ -169,8 +170,8 @@ impl Netlink {
             .attributes
             .extend(mark.map(|mark| RouteAttribute::Mark(mark.get())));
         match self.is_local(request).await {
-            // The source is an address of this host, so the route is a blackhole, or leads a loopback source to another
-            // interface, which the kernel refuses.
+            // The source is an address of this host, so EINVAL means that the route is a blackhole, or leads from a loopback
+            // address to another interface, which the kernel refuses.
             Err(error)
                 if error.errno() == Some(libc::EINVAL)
                     && (from.ip().is_loopback() || self.is_local_address(from.ip()).await?) =>

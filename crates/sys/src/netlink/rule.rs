@@ -47,7 +47,7 @@ pub enum Selector {
     },
 }
 
-/// Which packets of a source a rule selects. Only since Linux 4.17 can it be other than [`Traffic::Any`].
+/// Which packets of a source a rule selects. Before Linux 4.17, only [`Traffic::Any`] is supported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Traffic {
     /// All packets.
@@ -135,7 +135,7 @@ impl Netlink {
         with_call(request.execute().await, "RTM_NEWRULE")
     }
 
-    /// Deletes the first rule that has these attributes. The kernel takes one that the request lacks as any value: delete
+    /// Deletes the first rule that has these attributes. An attribute that the request lacks matches any value, so delete
     /// narrower rules before one with [`Traffic::Any`].
     ///
     /// # Errors
@@ -255,7 +255,8 @@ struct Attributes {
 }
 
 impl Attributes {
-    /// `None` if an attribute selects packets by what no [`Selector`] has. Attributes that select nothing are ignored.
+    /// `None` if an attribute selects packets by a property that no [`Selector`] has. Attributes that select nothing are
+    /// ignored.
     fn read(message_attributes: &[RuleAttribute]) -> Option<Self> {
         let mut read = Self::default();
         for attribute in message_attributes {

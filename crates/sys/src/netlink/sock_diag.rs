@@ -18,7 +18,7 @@ pub struct ListedSocket {
     pub inode: u64,
 }
 
-/// The connected sockets, of both families, of the calling thread's network namespace, that a process has open.
+/// Lists the connected sockets of the calling thread's network namespace that a process has open, of both address families.
 ///
 /// Listening sockets and those in TIME_WAIT are not included. A socket may be missing if another one is closed meanwhile: the
 /// kernel resumes a list at a position in a chain of sockets.

@@ -39,8 +39,8 @@ impl SocketLookup {
         Ok(Self(socket))
     }
 
-    /// Looks up the TCP socket as the kernel does for a segment, in constant time: by an IPv4 address, it finds a socket of
-    /// `[::]`, too.
+    /// Looks up the TCP socket as the kernel does for a segment, in constant time. An IPv4 address also finds a socket of
+    /// `[::]`.
     pub fn tcp(&self, local: SocketAddr, remote: SocketAddr) -> Result<TcpLookup> {
         let mut buffer = [0; 512];
         let request = exact_request(IPPROTO_TCP, local, remote);
@@ -106,8 +106,8 @@ fn exact_request(protocol: u8, local: SocketAddr, remote: SocketAddr) -> [u8; RE
     request
 }
 
-/// The interface by which a connection within this host arrives, which matters to servers that are bound to a device: loopback,
-/// or the interface of a link-local address.
+/// The interface on which a connection within this host arrives: loopback, or the interface of a link-local address. It matters
+/// to servers that are bound to a device.
 fn interface(local: SocketAddr) -> u32 {
     match local {
         SocketAddr::V6(local) if local.scope_id() != 0 => local.scope_id(),

@@ -26,7 +26,7 @@ pub fn has_ipsec_policies() -> Result<bool> {
     has_policy(answer).call("XFRM_MSG_GETPOLICY")
 }
 
-/// Whether the dump contains a policy: its first message is not its end.
+/// Whether the dump contains a policy: if not, its first message is its end.
 fn has_policy(answer: &[u8]) -> io::Result<bool> {
     let (first, _) = raw::split_first(answer).ok_or(io::ErrorKind::InvalidData)?;
     match first.kind {

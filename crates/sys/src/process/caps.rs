@@ -20,7 +20,7 @@ pub fn has_no_new_privs() -> bool {
     thread::no_new_privs().unwrap_or(false)
 }
 
-/// Makes those of `capabilities` effective that are permitted, and no other. The others stay permitted and can be made
+/// Makes effective those of `capabilities` that are permitted, and no others. The others stay permitted and can be made
 /// effective again, so this is a trial of [`keep_only`].
 ///
 /// # Errors
@@ -56,8 +56,8 @@ pub fn keep_only(keep: CapabilitySet) -> Result<()> {
     drop_all_but(keep)
 }
 
-/// As [`keep_only`], but the programs that this thread executes get those capabilities, too, as ambient ones (since Linux
-/// 4.3). Where those are forbidden, they get none.
+/// As [`keep_only`], but the programs that this thread executes get those capabilities, too, as ambient ones (since Linux 4.3).
+/// Where ambient capabilities are forbidden, the programs get none.
 pub fn keep_only_and_pass(keep: CapabilitySet) -> Result<()> {
     match raise_ambient(keep) {
         Ok(()) => drop_all_but(keep),
@@ -78,8 +78,8 @@ fn drop_all_but(keep: CapabilitySet) -> Result<()> {
     })
 }
 
-/// Passes those of `capabilities` that are permitted to the program that is executed next, even if that is not run by root
-/// (ambient capabilities, since Linux 4.3).
+/// Makes the program that is executed next inherit the permitted ones of `capabilities`, even if root does not run it (ambient
+/// capabilities, since Linux 4.3).
 ///
 /// # Errors
 ///

@@ -13,8 +13,8 @@ use rustix::process::{getegid, geteuid, getuid};
 
 use crate::{NameCall, Result};
 
-/// The path by which this process was executed (AT_EXECFN, getauxval(3)), absolute: where the next version of the program
-/// will be. Symbolic links are kept, because an upgrade may change them.
+/// The path by which this process was executed (AT_EXECFN, getauxval(3)), absolute. An upgrade puts the next version of the
+/// program there. Symbolic links are kept, because an upgrade may change them.
 ///
 /// # Errors
 ///

@@ -22,8 +22,8 @@ use crate::{NameCall, Result};
 /// program (`kernel.sched_autogroup_enabled`, sched(7)).
 ///
 /// `work` returns the exit code. The daemon inherits only standard error and the descriptors `keep`, which are passed to
-/// `work`: an inherited socket would stay open for as long as the daemon runs. `work` must own no other descriptor, because it
-/// would close a number that is closed already, or is another file's by then.
+/// `work`: an inherited socket would stay open for as long as the daemon runs. `work` must own no other descriptor: it would
+/// close a number that is closed already, or that another file has by then.
 ///
 /// # Errors
 ///
@@ -32,7 +32,7 @@ use crate::{NameCall, Result};
 pub fn spawn_detached<K: AsRef<[OwnedFd]>>(keep: K, work: impl FnOnce(K) -> u8) -> Result<()> {
     let intermediate = fork(|| {
         let _ = setpgid(None, None);
-        // Before the second fork: only this process's exit code is read.
+        // Before the second fork, because an error is reported by the exit code of this process.
         let forked = detach_from_parent(keep.as_ref()).and_then(|()| {
             fork(|| {
                 block_signals();
@@ -113,9 +113,9 @@ impl ChildProcess {
 }
 
 /// Runs `work` in a child that executes programs for this process, and returns the child's process id. The child keeps the
-/// standard streams, the working directory, the environment, and of the other descriptors `keep` only, which are passed to
-/// `work`. `work` must own no other descriptor. The child blocks all signals that can be blocked: a signal to the whole process
-/// group is meant for this process, not for the child.
+/// standard streams, the working directory, and the environment. Of the other descriptors it keeps only `keep`, which are
+/// passed to `work`. `work` must own no other descriptor. The child blocks all signals that can be blocked: a signal to the
+/// whole process group is meant for this process, not for the child.
 ///
 /// # Errors
 ///
@@ -237,8 +237,8 @@ fn ranges_without(mut kept: Vec<u32>) -> Vec<(u32, u32)> {
 
 /// close_range(2), since Linux 5.9.
 fn close_range(first: u32, last: u32) -> Result<()> {
-    // SAFETY: this is a forked child that uses none of these descriptors any more. Its `work` owns none of them, as its caller
-    // warrants; and as the child ends by _exit(2), no other value that owns one is dropped.
+    // SAFETY: this is a forked child that uses none of these descriptors any more. The caller guarantees that `work` owns none
+    // of them. No other value that owns one is dropped, because the child ends by _exit(2).
     match unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()).call("close_range(2)"),

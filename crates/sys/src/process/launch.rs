@@ -1,4 +1,4 @@
-//! Replaces this process by a program (execve(2)), and the exit codes where that fails.
+//! Replaces this process by a program (execve(2)), and has the exit codes for a failure.
 
 pub mod exit_code;
 
@@ -39,8 +39,8 @@ pub fn become_program(mut command: Command) -> ExecError {
     }
 }
 
-/// The file of the program: the path that is its name, or the first of this name in the search path, which execvp(3) does not
-/// report.
+/// Finds the program's file, which execvp(3) does not report: its name if that is a path, else the first file of this name in
+/// the search path.
 fn find(command: &Command) -> Option<PathBuf> {
     let name = command.get_program();
     if name.as_bytes().contains(&b'/') {
@@ -140,7 +140,8 @@ mod tests {
         std::fs::remove_file(script).unwrap();
     }
 
-    /// For such a program, execvp(3) fails with EACCES instead of ENOENT if it may not search one of the directories.
+    /// For a program in no directory of PATH, execvp(3) fails with EACCES instead of ENOENT if it may not search one of the
+    /// directories.
     #[test]
     fn program_in_no_directory_of_the_path_is_missing() {
         let is_missing = |name: &str, path: &str| {

@@ -132,7 +132,7 @@ pub enum Unshared {
 }
 
 /// Moves this process, which must have one thread only, into a new user namespace and into namespaces that belong to it
-/// ([`Unshared`]), with every capability over them until it executes another program; if it runs as root, also afterwards.
+/// ([`Unshared`]). It has every capability over them until it executes another program, and as root also afterwards.
 ///
 /// Users and groups keep their numbers. With CAP_SETUID and CAP_SETGID, all that the old namespace has are mapped; else only
 /// those of this process, and then setgroups(2) is denied. In the new mount namespace, mounts of the old one can't be unmounted
@@ -176,7 +176,8 @@ fn map_ids(uid_map: &str, gid_map: &str) -> Result<()> {
     write("/proc/self/gid_map", gid_map)
 }
 
-/// Maps all users and groups, by a child that stays in the old namespace: only there does it have the privilege to.
+/// Calls `unshare`, and maps all users and groups by a child that stays in the old namespace, because only there does a process
+/// have the privilege.
 fn unshare_and_map_all(
     unshare: impl FnOnce() -> Result<()>,
     users: &IdMap,

@@ -17,7 +17,7 @@ use crate::event::wait_readable;
 use crate::process::user::task_status::TaskStatus;
 use crate::{NameCall, Result};
 
-/// A process (pidfd_open(2), since Linux 5.3). Readable once it has exited.
+/// A process (pidfd_open(2), since Linux 5.3). The descriptor is readable once the process has exited.
 #[derive(Debug)]
 pub struct PidFd(OwnedFd);
 
@@ -124,7 +124,7 @@ impl PidFd {
     }
 }
 
-/// A thread, whose descriptor table may differ from its process's. Readable once it has exited.
+/// A thread, whose descriptor table may differ from its process's. The descriptor is readable once the thread has exited.
 #[derive(Debug)]
 pub struct ThreadFd {
     fd: PidFd,
@@ -173,8 +173,8 @@ impl AsFd for ThreadFd {
     }
 }
 
-/// The live descendants of `pid`: children, their children, and so on; orphans were reparented and are not among them.
-/// Needs a kernel with /proc/PID/task/TID/children (CONFIG_PROC_CHILDREN), as distributions' are.
+/// The live descendants of `pid`: children, their children, and so on; orphans were reparented and are not among them. Needs a
+/// kernel with /proc/PID/task/TID/children (CONFIG_PROC_CHILDREN), which distributions' kernels have.
 pub fn descendants(pid: u32) -> Vec<u32> {
     let mut all = children(pid);
     let mut visited = 0;

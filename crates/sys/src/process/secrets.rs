@@ -19,7 +19,7 @@ pub fn disable_core_dumps() -> Result<()> {
 }
 
 /// Masks user names and passwords in URLs among this process's arguments, which every user could read in /proc/PID/cmdline.
-/// Values that were read from the arguments before are copies, and stay.
+/// Values that this process has read from its arguments before are copies, and are not masked.
 ///
 /// # Errors
 ///
@@ -53,7 +53,7 @@ fn arguments_start() -> io::Result<u64> {
     start.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// The ranges of what is between `://` and `@` in the authority of a URL (RFC 3986, section 3.2.1).
+/// The ranges between `://` and `@` in the authorities of URLs (RFC 3986, section 3.2.1).
 fn user_information(arguments: &[u8]) -> Vec<std::ops::Range<usize>> {
     let mut found = Vec::new();
     let mut at = 0;

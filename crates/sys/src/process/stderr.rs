@@ -11,7 +11,7 @@ use rustix::stdio::dup2_stderr;
 
 use crate::{NameCall, Result};
 
-/// Writes a line, or drops it if standard error is not writable now: it may be a pipe without a reader.
+/// Writes a line, or drops it if standard error is not writable now: it may be a full pipe that no process reads.
 ///
 /// Dropped lines and errors are not reported: there is no other channel.
 pub fn try_write_line(line: &str) {
@@ -34,9 +34,9 @@ fn is_stream(file: impl AsFd) -> bool {
     matches!(kind, Ok(FileType::Fifo | FileType::Socket))
 }
 
-/// Writes the line, or drops it where the write would wait (RWF_NOWAIT, pwritev2(2)); O_NONBLOCK would apply to other
-/// processes, too, which share the open file. Returns `false` if the kernel does not support that for this file: nothing was
-/// done.
+/// Writes the line, or drops it where the write would wait (RWF_NOWAIT, pwritev2(2)). O_NONBLOCK would also apply to other
+/// processes that share the open file. Returns `false`, and has written nothing, if the kernel does not support RWF_NOWAIT for
+/// this file.
 fn write_without_waiting(file: impl AsFd, line: &[u8]) -> bool {
     let written = pwritev2(
         file,
@@ -53,7 +53,7 @@ fn is_writable(file: impl AsFd) -> bool {
     poll(&mut fds, now.as_ref()).is_ok_and(|ready| ready > 0)
 }
 
-/// Makes standard error this file from now on (dup2(2)).
+/// Replaces standard error by this file (dup2(2)).
 ///
 /// # Errors
 ///

@@ -85,7 +85,7 @@ pub enum Typed {
     /// Ctrl-C or Ctrl-Z, for the process group that had the foreground.
     Signal(TypedSignal),
     /// No input before the deadline, a hang-up or an error of the terminal, or before the other descriptor was readable; or
-    /// input that another process may have changed, because it has changed the terminal's modes.
+    /// input that may not be what was typed, because another process has changed the terminal's modes.
     NoInput,
 }
 

@@ -14,7 +14,7 @@ use libc::{
 ///
 /// # Errors
 ///
-/// EACCES without CAP_SYS_ADMIN over the thread's user namespace, or `no_new_privs`.
+/// EACCES with neither CAP_SYS_ADMIN over the thread's user namespace nor `no_new_privs`.
 pub(super) fn install(program: &[sock_filter], flags: c_ulong) -> io::Result<c_long> {
     let program = libc::sock_fprog {
         len: u16::try_from(program.len()).map_err(io::Error::other)?,

@@ -163,7 +163,7 @@ impl Notification {
     }
 }
 
-/// The error for a call of another ABI, or one that the profile of a container names by mistake.
+/// The error for a call of another ABI, or for one that a container's seccomp profile notifies of by mistake.
 fn unknown_call() -> io::Error {
     io::Error::from_raw_os_error(libc::ENOSYS)
 }

@@ -10,8 +10,8 @@ use crate::{NameCall, Result};
 ///
 /// # Errors
 ///
-/// EACCES without CAP_SYS_ADMIN. With `no_new_privs` any process could install the filter, but sudo(8) and its like
-/// would fail below the program.
+/// EACCES without CAP_SYS_ADMIN. With `no_new_privs` any process could install the filter, but then sudo(8) and its like would
+/// fail in the program and its descendants.
 pub fn deny_io_uring() -> Result<()> {
     // io_uring's calls have the same numbers on all architectures, so the architecture need not be checked.
     let mut program = vec![load(NUMBER)];

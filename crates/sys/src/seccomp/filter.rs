@@ -21,8 +21,8 @@ pub enum Getsockname {
     Allow,
 }
 
-/// The marks of calls that bypass the supervisor: those of a preloaded library, which does the supervisor's work in the program
-/// itself. The marks are secrets in the fifth and the sixth argument, which the kernel ignores.
+/// The marks of calls that bypass the supervisor. A preloaded library makes such calls, because it does the supervisor's work
+/// in the program itself. The marks are secrets in the fifth and the sixth argument, which the kernel ignores.
 ///
 /// Only for native system calls: those of 32-bit programs are always intercepted.
 #[derive(Clone, Copy, Debug)]

@@ -1,5 +1,5 @@
 //! The system calls of a jailed program: those by which a process reaches a network, or other processes, past its namespaces,
-//! are denied, checked by their arguments, or made by a mediator.
+//! are denied, checked by their arguments, or made by a mediator, a process that the program has no access to.
 //!
 //! | module | |
 //! |---|---|
@@ -50,8 +50,8 @@ pub enum UnixSockets {
 ///
 /// # Errors
 ///
-/// EACCES without CAP_SYS_ADMIN over the thread's user namespace, or no_new_privs. EBUSY if an inherited filter has a mediator
-/// already: there can be only one.
+/// EACCES with neither CAP_SYS_ADMIN over the thread's user namespace nor no_new_privs. EBUSY if an inherited filter has a
+/// mediator already: there can be only one.
 pub fn confine_calls_with_mediator(allows_mounts: bool) -> Result<NotificationListener> {
     const CALL: &str = "seccomp(SECCOMP_FILTER_FLAG_NEW_LISTENER)";
     let program = program(JailRules {
@@ -74,7 +74,7 @@ pub fn confine_calls_with_mediator(allows_mounts: bool) -> Result<NotificationLi
 ///
 /// # Errors
 ///
-/// EACCES without CAP_SYS_ADMIN over the thread's user namespace, or no_new_privs.
+/// EACCES with neither CAP_SYS_ADMIN over the thread's user namespace nor no_new_privs.
 pub fn confine_calls_without_mediator(allows_mounts: bool) -> Result<()> {
     let program = program(JailRules {
         allows_mounts,
@@ -100,7 +100,7 @@ fn program(rules: JailRules) -> Vec<sock_filter> {
     program
 }
 
-/// The filter of an ABI: `number` is the number that a call has in it, if any.
+/// The filter of an ABI. `number` returns the number of a call in this ABI, if it has one.
 fn abi_filter(rules: JailRules, number: impl Fn(&str) -> Option<u32>) -> Vec<sock_filter> {
     let mut filter = vec![load(NUMBER)];
     filter.extend(deny_x32());
@@ -312,7 +312,7 @@ const IPPROTO_SMC: u32 = 256;
 /// From `linux/net.h`: the bits of the type, without SOCK_NONBLOCK and SOCK_CLOEXEC.
 const SOCK_TYPE_MASK: u32 = 0xf;
 const FAIL_EPERM: u32 = failure(libc::EPERM);
-/// As the kernel fails where Fast Open is off (net.ipv4.tcp_fastopen), which programs expect.
+/// The kernel's error where Fast Open is off (net.ipv4.tcp_fastopen), which programs expect.
 const FAIL_EOPNOTSUPP: u32 = failure(libc::EOPNOTSUPP);
 const ALLOW: sock_filter = sock_filter {
     code: (libc::BPF_RET | libc::BPF_K) as u16,

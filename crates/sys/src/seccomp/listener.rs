@@ -44,7 +44,7 @@ pub enum AddFdOutcome {
 /// Why [`NotificationListener::wait`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitOutcome {
-    /// Something is ready; or neither, after the time limit or a signal.
+    /// A call, the other descriptor, or both are ready; after the time limit or a signal, neither is.
     Ready {
         /// A call is pending.
         call: bool,
@@ -196,7 +196,7 @@ impl NotificationListener {
     /// # Errors
     ///
     /// ENOENT where the call was over before it was received; EINVAL for a record that is not zero, since Linux 5.5; EINTR;
-    /// EFAULT where the memory can't be had: the record may have a part of the call then, which the kernel has taken back.
+    /// EFAULT where the record can't be written: the kernel has taken the call back, but the record may have a part of it.
     pub fn receive_into(&self, record: &NotificationRecord) -> io::Result<Notification> {
         let start = record.as_ptr().cast_mut();
         // SAFETY: the record has the size of a seccomp_notif, and lies in atomic words, which may change behind a shared
@@ -261,7 +261,7 @@ impl NotificationListener {
                 return AddFdOutcome::Installed;
             };
             return match error.raw_os_error() {
-                // The signal came before the call was answered, and else after it.
+                // If the call is still pending, the signal came before the answer; else it came after it.
                 Some(libc::EINTR) if self.is_pending(id) => continue,
                 Some(libc::EINTR | libc::ENOENT) => AddFdOutcome::CallOver,
                 _ => AddFdOutcome::Rejected(error),

@@ -21,7 +21,7 @@ pub struct ThreadCache {
 }
 
 impl ThreadCache {
-    /// Creates an empty cache for a process that may open so many files.
+    /// Creates an empty cache for a process that may open `max_open_files` files.
     pub fn new(max_open_files: u64) -> Self {
         let share = usize::try_from(max_open_files / SHARE).unwrap_or(MAX_CACHED_THREADS);
         let capacity = MAX_CACHED_THREADS.min(share);
@@ -98,8 +98,9 @@ impl ThreadCache {
         self.threads.insert(tid, Rc::clone(thread));
     }
 
-    /// Removes the threads that have exited, or all if too many are left. The next time is when the number of the rest has
-    /// doubled, or the capacity is reached: below half of that, a thread is examined about once.
+    /// Removes the threads that have exited, or all if `capacity` are left. The next pruning is due when the number of
+    /// the threads that are left has doubled, or at the capacity; so a thread is examined about once, unless more than half of
+    /// the capacity are left.
     fn prune(&mut self) {
         self.threads.retain(|_, thread| !thread.has_exited());
         if self.threads.len() >= self.capacity {
@@ -112,7 +113,7 @@ impl ThreadCache {
 
 /// The maximum capacity; each thread takes a descriptor of this process.
 const MAX_CACHED_THREADS: usize = 1024;
-/// The cache takes one of so many descriptors: the others are for connections, and for calls that are in progress.
+/// The cache takes one in 12 descriptors: the others are for connections, and for calls that are in progress.
 const SHARE: u64 = 12;
 /// Fewer threads than this are not examined: that would cost more than keeping those that have exited.
 const MIN_PRUNED: usize = 64;

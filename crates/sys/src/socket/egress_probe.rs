@@ -62,7 +62,7 @@ impl EgressProbe {
     }
 
     /// Sends a packet between two addresses of the socket's family, and returns the addresses with which it left. `None` where
-    /// its device returns no copy, or not at once.
+    /// the device returns no copy, or not at once.
     ///
     /// # Errors
     ///

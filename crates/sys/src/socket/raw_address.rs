@@ -22,8 +22,8 @@ pub enum Connected {
 }
 
 /// Connects the socket without waiting, even if it is a blocking one. For that, O_NONBLOCK is set during the call, except on a
-/// datagram socket, where connect(2) never waits. If the program sets the flag meanwhile, that is lost; if it clears the flag,
-/// the wait ends in bounded time, as closing a [`ForeignFd`](crate::ipc::foreign_fd::ForeignFd) does.
+/// datagram socket, where connect(2) never waits. If the program sets the flag meanwhile, its change is lost. If it clears the
+/// flag, the call may wait, but ends in bounded time, as closing a [`ForeignFd`](crate::ipc::foreign_fd::ForeignFd) does.
 ///
 /// # Errors
 ///
@@ -85,8 +85,8 @@ fn call_with_address(call: AddressCall, socket: impl AsFd, address: &[u8]) -> io
     }
 }
 
-/// Binds the socket, with SO_REUSEADDR: to a port that an earlier listener and its connections may be bound to. On failure, the
-/// option is restored.
+/// Binds the socket with SO_REUSEADDR, so that an earlier listener and its connections may be bound to the same port. On
+/// failure, the option is restored.
 pub fn bind_reusing(socket: impl AsFd, address: &[u8]) -> io::Result<()> {
     let before = sockopt::socket_reuseaddr(&socket)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;

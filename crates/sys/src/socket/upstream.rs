@@ -71,7 +71,7 @@ impl UpstreamSocket {
     ///
     /// # Errors
     ///
-    /// EPERM without CAP_NET_ADMIN and CAP_NET_RAW.
+    /// EPERM with neither CAP_NET_ADMIN nor CAP_NET_RAW.
     pub fn set_transparent(&self) -> Result<()> {
         transparent::set_transparent(&self.socket, self.v6)
     }
@@ -112,8 +112,8 @@ impl UpstreamSocket {
     /// Like [`UpstreamSocket::bind_any_port`], with a single port to choose from, which must be one of
     /// [`ephemeral_ports`] (IP_LOCAL_PORT_RANGE, since Linux 6.3).
     ///
-    /// connect(2) never chooses a port that another socket has bound by number. With clients on most ports, the host
-    /// would soon be unable to connect anywhere; a port that connect(2) chose stays shared.
+    /// connect(2) never chooses a port that another socket has bound by number. If clients' ports were bound by number, the
+    /// host would soon be unable to connect anywhere. A port that connect(2) has chosen stays shared.
     ///
     /// # Errors
     ///

@@ -39,7 +39,7 @@ pub fn check_address_free(addr: SocketAddr) -> Result<()> {
     bind(addr, alone).map(drop)
 }
 
-/// Accepts the next connection, non-blocking, and returns it with its peer's address.
+/// Accepts the next connection as a non-blocking socket, and returns it with its peer's address.
 ///
 /// # Errors
 ///
@@ -52,9 +52,9 @@ pub fn accept(listener: impl AsFd) -> io::Result<(TcpStream, SocketAddr)> {
     Ok((socket.into(), SocketAddr::try_from(peer)?))
 }
 
-/// Shrinks the accept backlog of a draining listener to a single connection: listen(2) again, with 0. Queued connections stay.
-/// The kernel ignores further SYNs, so that clients retry until the socket is closed. No effect on a socket that does not
-/// listen any more, which would listen again.
+/// Shrinks the accept backlog of a draining listener to a single connection, by another listen(2) with 0. Queued connections
+/// stay. The kernel ignores further SYNs, so that clients retry until the socket is closed. A socket that no longer listens is
+/// left alone, because listen(2) would make it listen again.
 pub fn shrink_backlog(listener: impl AsFd) -> Result<()> {
     if !is_listener(&listener) {
         return Ok(());

@@ -7,9 +7,8 @@ use std::os::fd::AsFd;
 use rustix::io::Errno;
 use rustix::net::sockopt;
 
-/// The original destination of an accepted connection (SO_ORIGINAL_DST of nf_conntrack, since Linux 2.4;
-/// IP6T_SO_ORIGINAL_DST since 3.8), which is the local address where no rule has changed it; `None` if the connection is not
-/// tracked.
+/// The original destination of an accepted connection (SO_ORIGINAL_DST of nf_conntrack, since Linux 2.4; IP6T_SO_ORIGINAL_DST
+/// since 3.8). It is the local address where no rule has changed it. `None` if the connection is not tracked.
 pub fn original_destination(socket: impl AsFd, v6: bool) -> io::Result<Option<SocketAddr>> {
     let found = if v6 {
         sockopt::ipv6_original_dst(socket).map(|mut addr| {

@@ -57,8 +57,8 @@ pub fn netns_cookie(socket: impl AsFd) -> u64 {
     cookie.unwrap_or(0)
 }
 
-/// The id of the network namespace of the calling thread, as of [`netns_cookie`]; 0 where the kernel does not
-/// support it.
+/// The id of the network namespace of the calling thread, as [`netns_cookie`] returns it; 0 where the kernel does not support
+/// it.
 pub fn current_netns_cookie() -> u64 {
     let socket = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None);
     socket.map_or(0, netns_cookie)

@@ -165,8 +165,8 @@ pub fn set_nonblocking(socket: impl AsFd, nonblocking: bool) -> io::Result<()> {
 
 /// Sets the low-water mark: how many bytes must be queued before the socket is readable (SO_RCVLOWAT, socket(7)).
 ///
-/// Since Linux 4.18 the kernel makes the receive buffer large enough for them, unless SO_RCVBUF has fixed it. If as many are
-/// queued already, the call is an event of epoll(7), also edge-triggered.
+/// Since Linux 4.18 the kernel makes the receive buffer large enough for them, unless SO_RCVBUF has fixed it. If that many
+/// bytes are queued already, the call causes an event of epoll(7), even an edge-triggered one.
 pub fn set_receive_low_water(socket: impl AsFd, bytes: usize) -> io::Result<()> {
     let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
     set_int(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes)

@@ -176,8 +176,8 @@ const fn aligned(len: usize) -> usize {
 
 /// Where the data of a control message begins (CMSG_DATA).
 const HEADER_LEN: usize = aligned(size_of::<libc::cmsghdr>());
-/// The most that may come together: in6_pktinfo, in_pktinfo, sockaddr_in6, the segment size
-/// and the drop count. A smaller buffer would truncate the last ones (MSG_CTRUNC).
+/// The length of all control messages that may come together: in6_pktinfo, in_pktinfo, sockaddr_in6, the segment size and the
+/// drop count. A smaller buffer would truncate the last ones (MSG_CTRUNC).
 const CONTROL_BYTES: usize =
     5 * HEADER_LEN + aligned(20) + aligned(12) + aligned(28) + 2 * aligned(4);
 

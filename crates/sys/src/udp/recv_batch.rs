@@ -119,7 +119,7 @@ impl RecvBatch {
         };
         let n = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
         for (entry, header) in entries.iter_mut().zip(&headers).take(n) {
-            // SAFETY: `n` is at most `wanted`, and so many were written above.
+            // SAFETY: `n` is at most `wanted`, and the first `wanted` headers were written above.
             entry.record(unsafe { header.assume_init_ref() });
         }
         Ok(n)
@@ -164,7 +164,7 @@ impl Entry {
 
 /// No UDP datagram is larger (its length field has 16 bits), nor is a merged one.
 const MAX_DATAGRAM_LEN: usize = 1 << 16;
-/// Datagrams per call. More would not make it noticeably cheaper for each.
+/// Datagrams per call. A larger batch would not make each datagram noticeably cheaper.
 const MAX_BATCH: usize = 32;
 
 // SAFETY: mmsghdr is integers and pointers, for which zero is valid: no name, no buffer.

@@ -19,8 +19,8 @@ pub struct Transmit {
     pub to: Option<SocketAddr>,
     /// Local address to send from; `None` leaves the choice to the kernel.
     pub from: Option<PktInfo>,
-    /// The size of the datagrams, if the bytes are several: at most [`Transmit::MAX_SEGMENTS`], of which the last may be
-    /// shorter (UDP_SEGMENT, since Linux 4.18).
+    /// The size of each datagram, if the bytes are several datagrams: at most [`Transmit::MAX_SEGMENTS`], of which the last may
+    /// be shorter (UDP_SEGMENT, since Linux 4.18).
     pub segment: Option<u16>,
 }
 

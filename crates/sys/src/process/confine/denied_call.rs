@@ -17,8 +17,8 @@ pub(super) fn install_handler() -> Result<()> {
     let rc = unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = report as *const () as usize;
-        // Reset to the default action by the kernel, so that the next SIGSYS kills the process, also if one of the handler's
-        // own calls is denied.
+        // The kernel resets the action to the default, so that the next SIGSYS kills the process, even if a call of the handler
+        // itself causes it.
         action.sa_flags =
             libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESETHAND | libc::SA_NODEFER;
         libc::sigaction(libc::SIGSYS, &raw const action, ptr::null_mut())
@@ -106,7 +106,7 @@ struct SigSys {
     architecture: libc::c_uint,
 }
 
-/// More than the line is long, with any name and number.
+/// Longer than the line with any name and number.
 const LINE_LEN: usize = 320;
 /// From `asm-generic/siginfo.h`.
 const SYS_SECCOMP: libc::c_int = 1;

@@ -88,7 +88,8 @@ pub(crate) fn are_names_denied() -> bool {
         .is_some_and(|confined| !confined.resolves_names)
 }
 
-/// Replaces an error of open(2) by [`OUTSIDE`] if confinement is its cause: access(2) is not subject to Landlock.
+/// Replaces an error of open(2) by [`OUTSIDE`] if confinement is its cause: access(2) still allows the file, because Landlock
+/// does not restrict that call.
 pub(crate) fn explain(path: &Path, error: io::Error) -> io::Error {
     let is_confined = CONFINED.get().is_some();
     let may_read = || accessat(CWD, path, Access::READ_OK, AtFlags::EACCESS).is_ok();
@@ -124,7 +125,7 @@ static CONFINED: OnceLock<Confined> = OnceLock::new();
 const OUTSIDE: &str = "outside of the directories that this process may read since its start: restart it to read \
     this one, or start it with --no-sandbox";
 
-/// The newest version whose restrictions matter here: later ones restrict what is denied otherwise, or is not used.
+/// The newest version whose restrictions matter here: later ones restrict what is denied by other means, or not used.
 const NEWEST_ABI: ABI = ABI::V7;
 /// From `linux/landlock.h`.
 const LANDLOCK_CREATE_RULESET_VERSION: libc::c_uint = 1;

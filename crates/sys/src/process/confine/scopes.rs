@@ -1,4 +1,5 @@
-//! Signals and abstract Unix sockets of processes outside (landlock(7), "scopes", since Linux 6.12).
+//! Denies signals to processes outside, and connections to their abstract Unix sockets (landlock(7), "scopes", since Linux
+//! 6.12).
 
 use std::io;
 
@@ -14,7 +15,7 @@ use crate::{NameCall, Result};
 ///
 /// # Errors
 ///
-/// EPERM without CAP_SYS_ADMIN over the thread's user namespace, or no_new_privs.
+/// EPERM with neither CAP_SYS_ADMIN over the thread's user namespace nor no_new_privs.
 pub fn isolate() -> Result<bool> {
     let status = restrict_scopes()
         .map_err(io::Error::other)

@@ -29,7 +29,7 @@ pub struct AllowedCalls {
 /// Conditions by the number of the call. With none, the call is allowed whatever its arguments are.
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
-/// The kinds of sockets that may be opened. Raw sockets and packet sockets are in none.
+/// The kinds of sockets that may be opened. Neither has raw sockets or packet sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocketFamilies {
     /// TCP and UDP, over IPv4 and IPv6, and netlink.
@@ -271,7 +271,7 @@ impl Check {
     }
 }
 
-/// Calls that a kernel may have beyond the table: about those of five years. Each makes the filter longer, and so calls slower
+/// Calls that a kernel may have beyond the table: about those of five years. Each makes the filter longer, which slows calls
 /// that are allowed with a condition, such as socket(2).
 const MAX_NEWER_CALLS: i64 = 32;
 /// From `linux/net.h`: the lower bits of a socket's type, without SOCK_NONBLOCK and SOCK_CLOEXEC.

@@ -19,15 +19,15 @@ pub struct ActError {
     pub is_lasting: bool,
 }
 
-/// Runs `work` with the user, group, groups and umask of a thread, and with those of its capabilities that this process is
-/// permitted. Afterwards the effective capabilities are undefined: call [`set_effective`].
+/// Runs `work` with the user, group, groups and umask of a thread, and with those of its capabilities that are in this
+/// process's permitted set. Afterwards the effective capabilities are undefined: call [`set_effective`].
 ///
-/// Only for processes with a single thread. If the identity differs, that has to be permitted CAP_SETUID and CAP_SETGID.
+/// Only for processes with a single thread. If the identity differs, the permitted set has to have CAP_SETUID and CAP_SETGID.
 ///
 /// # Errors
 ///
-/// EINVAL where an id is not mapped in this user namespace, EPERM without the capabilities. Unless [`ActError::is_lasting`],
-/// `work` has not run.
+/// EINVAL where an id is not mapped in this user namespace, EPERM without the capabilities. If [`ActError::is_lasting`] is
+/// false, `work` has not run.
 pub fn act_as<T>(status: &TaskStatus, work: impl FnOnce() -> T) -> Result<T, ActError> {
     let own = Identity::current().map_err(ActError::transient)?;
     let wanted = Identity {

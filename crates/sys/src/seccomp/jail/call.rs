@@ -17,7 +17,7 @@ pub enum MediatedCall {
     Bind(AddressArgument),
     /// A call that changes the limits, the priority or the CPU affinity of another process or thread.
     ChangeProcess {
-        /// The id of the other one in the caller's PID namespace.
+        /// The id of that process or thread in the caller's PID namespace.
         process: i32,
     },
 }

@@ -84,7 +84,7 @@ pub(super) const GROUPS: &[Group] = &[
     },
     Group {
         decision: Decision::Check(Check::SendFlags(3)),
-        reason: "MSG_FASTOPEN connects without connect(2): past the ports of the program's servers, and a refusal would not be reported",
+        reason: "MSG_FASTOPEN connects without connect(2), so the mediator could neither choose the port of the jail's listener nor report a refusal",
         calls: &["sendto", "sendmmsg"],
     },
     Group {
@@ -94,7 +94,7 @@ pub(super) const GROUPS: &[Group] = &[
     },
     Group {
         decision: Decision::Check(Check::SocketOption),
-        reason: "with TCP_FASTOPEN_CONNECT, connect(2) may leave it to the first write to connect",
+        reason: "with TCP_FASTOPEN_CONNECT, only the first write may connect, not connect(2)",
         calls: &["setsockopt"],
     },
     Group {
@@ -109,7 +109,7 @@ pub(super) const GROUPS: &[Group] = &[
     },
     Group {
         decision: Decision::Check(Check::Clone),
-        reason: "CLONE_PARENT makes children of the process outside that started the program, which takes their exit for its own child's; on some kernels (Debian's 6.12.95) the owner of a network namespace can make interfaces in any other one",
+        reason: "with CLONE_PARENT, the new process is a child of the process outside that started the program, which takes its exit for the program's; on some kernels (Debian's 6.12.95) the owner of a network namespace can make interfaces in any other one",
         calls: &["clone", "unshare"],
     },
     Group {
@@ -172,7 +172,7 @@ pub(super) const GROUPS: &[Group] = &[
     },
     Group {
         decision: Decision::Fail(EPERM),
-        reason: "programs for the kernel",
+        reason: "loads programs into the kernel",
         calls: &["bpf"],
     },
     Group {
@@ -211,7 +211,7 @@ pub(super) const GROUPS: &[Group] = &[
     },
     Group {
         decision: Decision::Allow,
-        reason: "uses open sockets, which are of the jail's network or Unix sockets of connections",
+        reason: "uses open sockets, which belong to the jail's network or are Unix sockets with connections",
         calls: &[
             "accept", "accept4", "getpeername", "getsockname", "getsockopt", "listen", "recvfrom",
             "recvmmsg", "recvmmsg_time64", "recvmsg", "shutdown",
@@ -339,7 +339,7 @@ mod tests {
         assert!(groups.is_empty(), "{groups:?}");
     }
 
-    /// A call that fails here is new: add it to the group that it belongs to, or deny it.
+    /// A call that this test reports is new: add it to the group that it belongs to, or deny it.
     #[test]
     fn every_call_of_the_kernels_lists_is_decided() {
         let decided = decided();
