@@ -1,4 +1,4 @@
-//! A process beside the program that serves its admin endpoint.
+//! The process that serves the admin endpoint, beside the program or the agent.
 //!
 //! It reads the counters in the shared table, and asks the supervisor by a socket pair whether its event loop runs. HTTP is not
 //! parsed in the supervisor, because the supervisor may hold CAP_SYS_PTRACE, and all of the program's accepts may wait for it.
@@ -16,7 +16,7 @@ use peername_sys::{NameCall, SyscallError};
 pub struct AdminProcess {
     /// The listening sockets that it inherited.
     pub sockets: Vec<OwnedFd>,
-    /// The liveness socket: the supervisor answers what it receives with a byte. End of file: the supervisor has exited.
+    /// The liveness socket: the supervisor answers requests with a byte. End of file means that the supervisor has exited.
     pub supervisor: UnixStream,
     /// The program's first process.
     pub program: PidFd,

@@ -1,4 +1,4 @@
-//! `--connect`: starts a client with a PROXY header at the beginning of each of its TCP connections.
+//! `--connect`: starts a client whose TCP connections begin with a PROXY header.
 //!
 //! A library is loaded into the client, and configured by environment variables. No other process runs beside it.
 

@@ -40,7 +40,8 @@ pub(crate) enum PeekOutcome {
 pub(crate) struct ConnectionOrigin {
     /// The peer, whether trusted to send headers or not.
     pub(crate) peer: SocketAddr,
-    /// The network namespace of a connection that is known to be TCP; `None` if the kernel has to be queried for both.
+    /// The network namespace of a connection that is known to be TCP; `None` if the kernel has to be queried for the namespace
+    /// and the protocol.
     pub(crate) namespace: Option<u64>,
 }
 

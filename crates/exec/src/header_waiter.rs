@@ -13,7 +13,8 @@
 //!    become ready, one entry per connection;
 //! 3. for each of these listeners, if a call of accept(2) is pending there, hand it the connection of
 //!    [`HeaderWaiter::take_ready`];
-//! 4. then call [`HeaderWaiter::wake_listener`] for each of them, because a pending call may have failed instead.
+//! 4. then call [`HeaderWaiter::wake_listener`] for each of them, because the pending call may have failed instead of taking
+//!    the connection.
 //!
 //! After a failed handoff the connection is [returned](HeaderWaiter::return_ready). [`HeaderWaiter::process_due`] also wakes
 //! listeners again that did not react to a wake-up.
@@ -106,8 +107,8 @@ impl HeaderWaiter {
         judge: Option<Rc<dyn ClientJudge>>,
     ) -> Result<Self> {
         let policy = table.settings().policy();
-        // A third for the connections, a third for their wake-up connections, and the last third for handoffs, a quarter of
-        // which is for listeners and another quarter for the threads of the program (`ThreadCache`).
+        // A third is for the connections, a third for their wake-up connections, and a third for handoffs. Of the last, a
+        // quarter is for listeners, and a quarter for the threads of the program (`ThreadCache`).
         let third = usize::try_from(max_open_files() / 3).unwrap_or(usize::MAX);
         Ok(Self {
             table,
@@ -135,7 +136,7 @@ impl HeaderWaiter {
         self.ports.note(port, self.table.settings());
     }
 
-    /// Adds a listener of the program, which may have ready connections of an earlier one at its address.
+    /// Adds a listener of the program. Ready connections of an earlier listener at its address may be waiting for it.
     pub(crate) fn note_listener(&mut self, socket: impl AsFd, at: ListenerAddr) {
         // If there is no descriptor to watch the listener, those connections are refused.
         let _ = self.watch_listener(socket, at);
@@ -264,7 +265,7 @@ impl HeaderWaiter {
         self.sweeper.sweep_if_full(connection);
     }
 
-    /// Peeks again at a pending connection, because of this event, if there is one.
+    /// Peeks again at a pending connection. `event` is the reason; `None` for a check without one.
     fn check_pending(&mut self, id: u64, event: Option<Readiness>) -> Option<ListenerAddr> {
         let connection = self.pending.get(&id)?.connection.as_fd();
         self.sweeper.sweep_if_full(connection);
@@ -281,8 +282,9 @@ impl HeaderWaiter {
             PeekOutcome::Incomplete(len) if !is_closed => {
                 // Judged by the bytes and not by an event, which SO_RCVLOWAT can delay.
                 pending.has_begun |= len > 1;
-                // Otherwise every byte would wake the loop. If so many bytes have come since the peek, this call reports them;
-                // so it is not repeated, or a header that never becomes complete would wake the loop for ever.
+                // Without the mark every byte would wake the loop. If `len` bytes have come since the peek, the call causes an
+                // event. So it is not repeated for the same `len`: a header that never becomes complete would wake the loop for
+                // ever.
                 if pending.awaited != len {
                     pending.awaited = len;
                     let _ = stream::set_receive_low_water(&pending.connection, len);

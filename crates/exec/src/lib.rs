@@ -12,11 +12,11 @@
 //! | [`program`] | inspects a program, and selects the mechanism that reaches it |
 //! | [`notify`] | the supervisor that answers system calls |
 //! | [`library`] | finds the libraries that are loaded into programs, and sets their variables |
-//! | [`connect`] | `--connect`: starts a client with PROXY headers on its connections |
+//! | [`connect`] | `--connect`: starts a client whose connections begin with a PROXY header |
 //! | [`netns`] | `--mode netns`: a private network, and `peername proxy` in it |
 //! | `header_waiter` | keeps connections with an incomplete header, so that accept(2) never waits for one |
 //! | [`agent`] | supervises containers that a container runtime has started |
-//! | [`admin`] | a process beside the program that serves its admin endpoint |
+//! | [`admin`] | the process that serves the admin endpoint, beside the program or the agent |
 #![forbid(unsafe_code)]
 
 pub mod admin;

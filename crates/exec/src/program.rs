@@ -85,7 +85,7 @@ pub enum ProgramError {
         source: io::Error,
     },
     /// The interpreters of the script are scripts themselves, on more levels than are followed.
-    #[error("{}: more than {MAX_INTERPRETERS} interpreters, one for the other", .0.display())]
+    #[error("{}: a chain of more than {MAX_INTERPRETERS} interpreters", .0.display())]
     TooManyInterpreters(PathBuf),
     /// The program gains privileges by being executed, see [`PrivilegeGain`].
     #[error(

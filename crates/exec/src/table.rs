@@ -72,8 +72,8 @@ pub enum TableError {
 }
 
 impl SharedTable {
-    /// Creates a table with so many slots, one for each connection that is open at the same time: in /dev/shm, where nothing
-    /// is written to a disk, and only pages that are used take memory.
+    /// Creates a table with `slots` slots, one for each connection that is open at the same time. Its file is in /dev/shm,
+    /// where nothing is written to a disk, and only pages that are used take memory.
     ///
     /// # Errors
     ///
@@ -172,8 +172,8 @@ fn remove_stale() {
     }
 }
 
-/// Whether the entry is the file of a table that is not new, and that this user may remove: root those of every user, others
-/// their own only.
+/// Whether the entry is the file of a table that is not new, and that this user may remove: root may remove those of every
+/// user, other users only their own.
 fn is_old_table(entry: &DirEntry) -> bool {
     let name = entry.file_name();
     if !name.to_str().is_some_and(|name| name.starts_with(PREFIX)) {

@@ -1,5 +1,5 @@
-//! The agent's side of its admin endpoint, which is a process beside it ([`crate::admin`]): in shared memory, the sum of the
-//! counters of all containers, including those that have ended.
+//! The agent's side of its admin endpoint, which a process beside the agent serves ([`crate::admin`]). The agent stores in
+//! shared memory the sum of the counters of all containers, including those that have ended.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

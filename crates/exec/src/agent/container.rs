@@ -73,7 +73,7 @@ impl StoredContainer {
 }
 
 impl Container {
-    /// Creates a container that a runtime has announced, with its seccomp listener, and memory for so many connections.
+    /// Creates a container that a runtime has announced, with its seccomp listener, and memory for `slots` connections.
     pub(super) fn new(state: ContainerState, listener: OwnedFd, slots: usize) -> Result<Self> {
         let record = StateRecord {
             id: state.id,
@@ -240,7 +240,7 @@ struct StateRecord {
 }
 
 impl StateRecord {
-    /// Writes the record to memory. Spaces separate the names, which have none.
+    /// Writes the record to memory. Spaces separate the names, which contain no spaces.
     fn write(&self) -> Result<OwnedFd> {
         let mut file = File::from(create_anonymous("peername-state", 0)?);
         let text = format!("{} {} {}", self.id, self.policy, self.pid_namespace);

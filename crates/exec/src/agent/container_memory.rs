@@ -18,7 +18,7 @@ pub(super) struct ContainerMemory {
 }
 
 impl ContainerMemory {
-    /// Creates empty memory, for so many connections: a power of two, and at least 64.
+    /// Creates empty memory for `slots` connections: a power of two, and at least 64.
     pub(super) fn new(slots: usize) -> Result<Self> {
         Ok(Self {
             table: create_anonymous("peername-table", Table::size(slots))?,

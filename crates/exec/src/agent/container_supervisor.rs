@@ -1,7 +1,7 @@
 //! The supervisor of one container: a child process of the agent, in the container's network namespace.
 //!
-//! The runtime's message has the process id of the container's first process, which may be that of another process by now. So
-//! the namespace is taken from the first thread whose call waits here: as long as the call waits, the thread can't exit.
+//! The runtime's message has the id of the container's first process, which another process may have by now. So the namespace
+//! is taken from the first thread whose call waits here: as long as the call waits, the thread can't exit.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -139,7 +139,7 @@ fn first_call(
 ///
 /// The agent of an ordinary user may enter a network namespace only from the user namespace that owns it. A container that has
 /// this host's network may still have a user namespace of its own. Then the supervisor enters the one directly below the
-/// agent's: from there all processes of the container are accessible, also those in namespaces further below.
+/// agent's: from there all processes of the container are accessible, including those in namespaces further below.
 fn enter(
     network: &NetworkNamespace,
     users: Result<UserNamespace, SyscallError>,

@@ -1,8 +1,8 @@
 //! The holder: a process that keeps the agent's descriptors where no service manager does, and hands them to the next agent.
 //!
-//! It does nothing else, so that little can go wrong in it. Usually the agent starts the holder, which is no child of the
-//! agent, is in a process group of its own, and exits once there is neither an agent nor a container. Where a container runtime
-//! ends all processes that the agent has started, `peername agent hold` runs it ([`hold`]), in a container of its own.
+//! It does nothing else, so that little can go wrong in it. Usually the agent starts the holder. It is no child of the agent,
+//! has a process group of its own, and exits once there is neither an agent nor a container. Where a container runtime ends all
+//! processes that the agent has started, `peername agent hold` runs it ([`hold`]), in a container of its own.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -37,7 +37,7 @@ pub enum HolderError {
     /// The agent that uses the holder has not ended in time.
     #[error("the agent that runs already was asked to hand over, and has not ended in {} seconds", HANDOVER_TIMEOUT.as_secs())]
     Busy,
-    /// The holder has exited, does not trust this user, or waits for an agent that has connected later.
+    /// The holder has exited, does not trust this user, or has dropped this agent because another one has connected later.
     #[error("the holder of descriptors, {}: it has exited, or has closed the connection", .0.display())]
     Closed(PathBuf),
     /// The kernel has discarded a descriptor, since this process has no room for it (MSG_CTRUNC, recvmsg(2)).
@@ -60,7 +60,7 @@ impl HolderError {
 }
 
 /// Runs a holder in this process, for the agent that connects to the socket at `own`. When the first agent connects, this
-/// holder takes over from the holder at `shared`, whose agent ends then, and from then on listens at `shared`, too. Returns
+/// holder takes over from the holder at `shared`, and listens at `shared`, too. The agent of that holder ends then. Returns
 /// once another holder has taken over.
 pub fn hold(shared: &Path, own: &Path) -> Result<(), HolderError> {
     let failed = |source| HolderError::at(own, source);
@@ -171,7 +171,7 @@ fn receive_all(connection: &OwnedFd, path: &Path) -> Result<Vec<StoredDescriptor
         let Some(name) = text.strip_prefix(PUT).and_then(|name| name.parse().ok()) else {
             continue;
         };
-        // Without one of them a container would lose its clients or its accept(2), without a word.
+        // If one of them were missing, a container would lose its clients or its accept(2) without any message.
         let fd = fd.ok_or_else(|| HolderError::NoRoom {
             path: path.to_owned(),
             name,
@@ -382,8 +382,8 @@ fn container_of_listener(name: StoredName) -> Option<u64> {
     }
 }
 
-/// Logs that the kernel has discarded the descriptor of a message (MSG_CTRUNC, recvmsg(2)). The agent does not learn of it: it
-/// waits for no answer.
+/// Logs that the kernel has discarded the descriptor of a message (MSG_CTRUNC, recvmsg(2)). The agent does not learn of it,
+/// because it waits for no answer.
 fn log_discarded(name: StoredName) {
     if DISCARDED_LOG.pass().is_some() {
         try_write_line(&format!(
@@ -416,9 +416,9 @@ fn receive(connection: &OwnedFd) -> Result<Option<Message>> {
     }))
 }
 
-/// Followed by a name, with the descriptor: store it (to the holder), or it is stored (to an agent).
+/// With a descriptor, and followed by its name. To the holder: store the descriptor. To an agent: this descriptor is stored.
 const PUT: &str = "put ";
-/// Followed by a name, to the holder: close the descriptor.
+/// To the holder, followed by a name: close the descriptor.
 const REMOVE: &str = "remove ";
 /// To an agent, after the last descriptor.
 const END: &str = "end";

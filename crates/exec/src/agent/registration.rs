@@ -77,7 +77,7 @@ impl Registration {
         }
     }
 
-    /// Receives as much of the message as is there.
+    /// Receives as much of the message as has arrived.
     pub(super) fn receive(&mut self) -> RegistrationProgress {
         let mut bytes = [0; CHUNK];
         loop {

@@ -74,7 +74,7 @@ pub enum AgentError {
 /// The reason for the agent's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AgentExit {
-    /// SIGTERM or SIGINT. The calls of so many containers wait for the next agent.
+    /// SIGTERM or SIGINT. The calls of this number of containers wait for the next agent.
     Stopped(usize),
     /// Another agent has taken over.
     TakenOver,
@@ -88,7 +88,7 @@ pub struct Agent {
     /// The users whose processes may announce containers.
     users: BTreeSet<u32>,
     socket: UnixListener,
-    /// When connections are accepted again, if they are not now.
+    /// When connections are accepted again; `None` while they are accepted.
     accept_at: Option<Instant>,
     signals: SignalFd,
     /// `None` from the end of the store until another one is open.
@@ -98,7 +98,7 @@ pub struct Agent {
     epoll: Epoll,
     registrations: HashMap<u64, Registration>,
     containers: HashMap<u64, Container>,
-    /// The number of the last container or connection, also of earlier agents.
+    /// The number of the last container or connection, including those of earlier agents.
     last_number: u64,
     refusals: RuntimeRefusalLog,
     admin: Option<AgentAdmin>,
@@ -170,7 +170,7 @@ impl Agent {
         Ok(self.epoll.add(&*admin, Token::ADMIN, Interest::Readable)?)
     }
 
-    /// Serves until a signal ends the agent, or another agent takes over. Then the supervisors have ended.
+    /// Serves until a signal ends the agent, or another agent takes over. When this returns, the supervisors have ended.
     pub fn run(mut self) -> Result<AgentExit, AgentError> {
         self.start_all();
         self.host.ready(&self.status());
@@ -247,7 +247,7 @@ impl Agent {
         format!("policies: {}; containers: {containers}", names.join(", "))
     }
 
-    /// Does the work whose time has come, without an event.
+    /// Does the work that is due at a time, rather than because of an event.
     fn run_due(&mut self) -> Result<(), AgentError> {
         let now = Instant::now();
         if is_due(self.reopen_at, now) {
@@ -290,7 +290,7 @@ impl Agent {
         Some(due.saturating_duration_since(Instant::now()) + TIMER_SLACK)
     }
 
-    /// Ends the supervisors, and then the connection to the store, for which the next agent waits before it starts its
+    /// Ends the supervisors, and then the connection to the store. The next agent waits for that before it starts its
     /// supervisors. Returns the number of containers.
     fn stop(mut self) -> usize {
         self.stop_all();

@@ -1,7 +1,7 @@
 //! The program's listeners, as sockets and not as addresses: a wake-up connection must not reach another program's listener.
 //!
-//! No descriptor of a listener is kept, because the program must be able to free its port. Instead an epoll(7) instance
-//! watches each listener, which does not keep the listener open, and from which the kernel removes a closed one.
+//! No descriptor of a listener is kept, because the program must be able to free its port. Instead an epoll(7) instance watches
+//! each listener. It does not keep the listener open, and the kernel removes a closed listener from it.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -82,7 +82,7 @@ impl Listeners {
         if known.is_some_and(|known| known.at == at && known.is_open()) {
             return Ok(());
         }
-        // One listener of an address is enough to wake it (SO_REUSEPORT).
+        // One listener of an address is enough for wake-ups (SO_REUSEPORT).
         let is_full = self.by_inode.len() >= self.capacity;
         if is_full && self.has_open_at(at) {
             return Ok(());
@@ -104,8 +104,8 @@ impl Listeners {
         watched.any(|listener| listener.at == at && listener.is_open())
     }
 
-    /// Removes the closed listeners, and if too many are left those at which no connection waits. The next time is when the
-    /// number of the rest has doubled.
+    /// Removes the closed listeners, and if too many are left those at which no connection waits. The next pruning is due when
+    /// the number of those that are left has doubled.
     fn prune(&mut self, waited_for: impl FnOnce() -> HashSet<ListenerAddr>) {
         self.by_inode.retain(|_, listener| listener.is_open());
         if self.by_inode.len() >= self.capacity {

@@ -1,5 +1,5 @@
-//! Warns if the program listens on none of the ports of `--ports`: after a typing error it would take the balancer for its
-//! client.
+//! Warns if the program listens on none of the ports of `--ports`: after a typing error the program would take the balancer for
+//! its client.
 
 use std::time::{Duration, Instant};
 

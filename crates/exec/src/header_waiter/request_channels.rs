@@ -37,7 +37,7 @@ pub(crate) struct RequestChannels {
 
 #[derive(Debug)]
 struct Channel {
-    /// Closing it closes what is queued in it, too.
+    /// Closing it also closes the descriptors that are queued in it.
     socket: ForeignFd,
     /// Deadline for the process's next message: its request, or the confirmation of a handoff.
     deadline: Instant,
@@ -62,8 +62,8 @@ impl RequestChannels {
         })
     }
 
-    /// Opens a channel, and returns the end for the process that has asked for it. If too many are open, or there is no
-    /// descriptor, ends the channel with the earliest deadline first.
+    /// Opens a channel, and returns the end for the process that has asked for it. If too many channels are open, or there is
+    /// no descriptor, the channel with the earliest deadline is ended first.
     ///
     /// # Errors
     ///

@@ -51,8 +51,8 @@ impl Sweeper {
     }
 
     /// Sweeps if the table has no free slot for this connection: since the last sweep connections may have been closed, and the
-    /// next one may not be due yet. Does nothing for a while after such a sweep: of a table whose clients stay, each further
-    /// connection would cost a list of all sockets.
+    /// next one may not be due yet. Does nothing for a while after such a sweep, because with a table whose clients stay, each
+    /// further connection would cost a list of all sockets.
     pub(super) fn sweep_if_full(&mut self, connection: BorrowedFd<'_>) {
         let start = Instant::now();
         if start < self.paused_until || !self.is_full_for(connection) {
@@ -66,7 +66,7 @@ impl Sweeper {
     /// Whether all slots are occupied in which this connection's client could be stored.
     fn is_full_for(&self, connection: BorrowedFd<'_>) -> bool {
         let settings = self.table.settings();
-        // Of a table that is less than a quarter full, it is unlikely that all slots of a probe window are occupied.
+        // In a table that is less than a quarter full, it is unlikely that all slots of a probe window are occupied.
         if settings.used() < self.table.slots() as u64 / 4 {
             return false;
         }
@@ -77,16 +77,16 @@ impl Sweeper {
     }
 }
 
-/// The pause after a sweep that took so long.
+/// The pause after a sweep that took the time `took`.
 fn pause_after(took: Duration) -> Duration {
     MIN_PAUSE.max(took * PAUSE_FACTOR)
 }
 
-/// A slot is freed if its socket is missing in so many lists of the open sockets.
+/// A slot is freed if its socket is missing in this number of lists of the open sockets.
 const LISTS: usize = 2;
-/// A client that is refused meanwhile can try again soon.
+/// Short, so that a client that is refused meanwhile can soon try again.
 const MIN_PAUSE: Duration = Duration::from_secs(1);
-/// So these sweeps take a twentieth of the supervisor's time at most, however many sockets there are.
+/// With this factor, these sweeps take a twentieth of the supervisor's time at most, however many sockets there are.
 const PAUSE_FACTOR: u32 = 20;
 
 #[cfg(test)]
@@ -167,7 +167,7 @@ mod tests {
         }
     }
 
-    /// A socket with a cookie that the kernel gives to none of the test's time.
+    /// A socket with a cookie that the kernel gives to no socket during the test.
     struct ClosedSocket(u64);
 
     impl SocketQueries for ClosedSocket {

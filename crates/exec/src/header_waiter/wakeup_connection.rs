@@ -23,7 +23,7 @@ pub(super) struct WakeupConnection {
     pub(super) socket: TcpStream,
     pub(super) listener: SocketAddr,
     opened_at: Instant,
-    /// Whether the byte was sent, which takes an established connection.
+    /// Whether the byte was sent, which needs an established connection.
     is_byte_sent: bool,
 }
 

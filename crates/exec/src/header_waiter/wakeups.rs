@@ -114,7 +114,8 @@ impl HeaderWaiter {
 
     fn refuse_ready(&mut self, listener: ListenerAddr, reason: Counter) {
         for ready in self.ready.remove(&listener).into_iter().flatten() {
-            // A connection whose handoff has failed is counted as handed over; what only an operator can mend is logged even so.
+            // A connection whose handoff has failed is counted as handed over, so it is closed without a refusal in the log,
+            // unless only an operator can remove the reason.
             if ready.counter.is_some() || reason == Counter::ListenerUnreachable {
                 self.refuse(ready.connection, reason);
             } else {

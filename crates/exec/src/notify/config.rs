@@ -27,7 +27,7 @@ pub struct SupervisorConfig {
     /// [`peername_identity::Policy::judged_by_waiter`] has to be set, too.
     pub judge: Option<Rc<dyn ClientJudge>>,
     /// Warn if the program listens on none of the ports. False where a service manager has passed sockets, which listen already
-    /// on unknown ports, and for a container, in which other programs may listen on others.
+    /// on unknown ports, and for a container, whose other programs may listen on other ports.
     pub warns_of_other_ports: bool,
     /// Log each refused connection, not only the first of each reason in an interval.
     pub verbose: bool,

@@ -47,8 +47,8 @@ pub(super) struct Supervisor {
     /// For a container: readable once the agent has ended, or asks this process to end.
     stop: Option<OwnedFd>,
     pending: PendingAccepts,
-    /// How many more connections that no call gets may be accepted in this round of the event loop: then other calls have their
-    /// turn.
+    /// The number of connections that may still be refused or parked in this round of the event loop. After that, other calls
+    /// have their turn.
     refusals_left: usize,
     threads: ThreadCache,
     listeners: ListenerCache,
@@ -189,7 +189,7 @@ impl Supervisor {
         }
     }
 
-    /// Does the work whose time has come, without an event.
+    /// Does the work that is due at a time, rather than because of an event.
     fn run_due(&mut self) -> Result<()> {
         if self.stale_checked_at.elapsed() >= STALE_CHECK_INTERVAL {
             self.drop_interrupted();

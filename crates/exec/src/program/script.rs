@@ -18,7 +18,7 @@ pub(super) enum Interpreter {
     Searched(OsString),
 }
 
-/// Reads the interpreter from the first line of a file, of which no more is read than the kernel does.
+/// Reads the interpreter from the first line of a file, and no more of that line than the kernel reads.
 pub(super) fn interpreter(file: &File) -> io::Result<Interpreter> {
     let mut start = [0; FIRST_LINE];
     let n = file.read_at(&mut start, 0)?;

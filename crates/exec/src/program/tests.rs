@@ -163,7 +163,8 @@ fn program_that_gains_privileges_is_refused() {
     }
 }
 
-/// Inspection of a corrupt file must not panic: a real program, truncated and corrupted at every offset.
+/// Inspection of a corrupt file must not panic. The files are the first KiB of a real program, cut off or with a changed byte
+/// at each offset.
 #[test]
 fn corrupt_files_do_not_panic() {
     let scratch = Scratch::new();

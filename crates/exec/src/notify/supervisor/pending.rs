@@ -19,8 +19,9 @@ impl Supervisor {
         }
     }
 
-    /// Keeps a call until there is a connection for it, or fails it if it may wait no longer. A call that has refused its share of
-    /// connections is kept in either case: there may be one for it behind them, of which the program would not be told again.
+    /// Keeps a call until there is a connection for it, or fails it if it may wait no longer. A call that has refused its share
+    /// of connections is kept in either case: behind them, there may be a connection for it, and the program would not be
+    /// notified of that one again.
     fn keep(&mut self, unserved: UnservedCall) {
         let UnservedCall {
             call,
@@ -67,8 +68,8 @@ impl Supervisor {
     ///
     /// # Errors
     ///
-    /// EMFILE or ENFILE; else EINVAL: the socket does not listen any more (accept(2)), or the number of its descriptor is that
-    /// of another one.
+    /// EMFILE or ENFILE; else EINVAL: the socket does not listen any more (accept(2)), or another file has its descriptor
+    /// number.
     fn copy_listener(&mut self, call: &AcceptCall) -> io::Result<ForeignListener> {
         let copied = self
             .threads
