@@ -16,8 +16,8 @@ use peername_preload_common::next_functions;
 /// address.
 ///
 /// The C library's own function can't be called: it leaves undefined values in the arguments that the filter checks
-/// ([`peername_preload_common::pass`]). So asynchronous cancellation is enabled during the call, as glibc did before 2.41.
-/// A thread that is cancelled between the kernel's return and this function's leaks the connection, as it did there.
+/// ([`peername_preload_common::pass`]). So asynchronous cancellation is enabled during the call, as glibc did before 2.41. A
+/// thread that is cancelled between the kernel's return and this function's leaks the connection, as with that glibc.
 ///
 /// Another library's constructor may call it before this library is initialised ([`find_functions`]). Then the call is no
 /// cancellation point.

@@ -14,7 +14,7 @@
 //! | `standalone`, `sweep` | under the name `libproxyproto.so`, where there is no launcher and no header waiter |
 //! | `debug` | LIBPROXYPROTO_DEBUG |
 //! | `propagation` | adds the library to the environment of processes that the program executes |
-//! | `imports` | accept4(2) and exec(3) of the program's C library |
+//! | `imports` | accept4(2) as a cancellation point, and exec(3) of the program's C library |
 #![cfg_attr(feature = "freestanding", no_std)]
 #![deny(
     unsafe_code,

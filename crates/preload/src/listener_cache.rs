@@ -48,8 +48,8 @@ fn entry(cookie: u64) -> Option<&'static AtomicU64> {
     COVERED_TCP.get(usize::try_from(cookie & INDEX_MASK).ok()?)
 }
 
-/// Cookies of such listeners, a direct-mapped cache: of two cookies with the same index, the later accept(2) evicts the
-/// other.
+/// The cookies of listeners for which [`is_covered_tcp`] is true, in a direct-mapped cache: of two cookies with the same index,
+/// that of the later accept(2) evicts the other.
 static COVERED_TCP: [AtomicU64; 64] = [const { AtomicU64::new(NO_COOKIE) }; 64];
 const INDEX_MASK: u64 = 63;
 /// Cookies count up from 1.

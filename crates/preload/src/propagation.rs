@@ -1,8 +1,8 @@
 //! Propagates the library through exec(3).
 //!
-//! Master processes empty the environment of their children (Postfix, Dovecot, cron, nginx when it upgrades itself). Such
-//! a child would have neither LD_PRELOAD nor the library's own variables, and the supervisor would answer each of its
-//! accept(2) calls, which takes 20 us longer. So the variables are added to the environment that is passed to the kernel.
+//! Some master processes empty the environment of their children (Postfix, Dovecot, cron, nginx when it upgrades itself). Such
+//! a child would have neither LD_PRELOAD nor the library's own variables, and the supervisor would answer each of its accept(2)
+//! calls, which takes 20 us longer. So the variables are added to the environment that is passed to the kernel.
 //!
 //! The functions of exec(3) are called in children of vfork(2), which share the memory of a parent that may hold any lock:
 //! they allocate nothing, lock nothing, and write only to the caller's stack. An environment that does not fit there stays

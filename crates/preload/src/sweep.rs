@@ -19,7 +19,8 @@ pub(crate) fn sweep(table: Table<'_>) {
     table.settings().schedule_sweep();
 }
 
-/// Finds the first listing that works. A list of sockets in no state is requested, because each process does so at its start.
+/// Finds the first listing that works. It requests the sockets in no state, which are none, because each process does this at
+/// its start.
 pub(crate) fn find_listing() -> SocketListing {
     [SocketListing::Diag, SocketListing::DiagWithoutMultipath]
         .into_iter()

@@ -49,7 +49,7 @@ pub fn set_errno(errno: Errno) {
     }
 }
 
-/// Whether the C library has set `environ` already. It has not where another library is initialised before the C library.
+/// Whether the C library has set `environ` already. It is not set yet while a library is initialised before the C library.
 pub fn has_environment() -> bool {
     !environ().is_null()
 }
@@ -75,7 +75,8 @@ pub fn environ() -> *const *const c_char {
 ///
 /// # Safety
 ///
-/// `list` is null or a list of pointers to text that ends with a null one (environ(7)), which stays for `'a`.
+/// `list` is null, or a list of pointers to texts, the last of which is null (environ(7)). The list and the texts stay for
+/// `'a`.
 pub unsafe fn entries<'a>(list: *const *const c_char) -> impl Iterator<Item = &'a CStr> + Clone {
     let mut next = list;
     iter::from_fn(move || {
@@ -115,8 +116,8 @@ pub fn next_function(name: &CStr, cache: &AtomicPtr<c_void>) -> *mut c_void {
 const MISSING: *mut c_void = ptr::without_provenance_mut(1);
 
 /// Defines functions that call the C library's functions of the same name, or evaluate `$missing` where the C library has none;
-/// and `$find`, which looks all of them up. Call `$find` when the library is loaded: dlsym(3) takes locks, which a signal
-/// handler must not do, nor a child of vfork(2), whose parent may hold them.
+/// and `$find`, which looks all of them up. Call `$find` when the library is loaded: dlsym(3) takes locks. A signal handler
+/// must not take them, nor a child of vfork(2), because its parent may hold them.
 #[macro_export]
 macro_rules! next_functions {
     ($find:ident: $(

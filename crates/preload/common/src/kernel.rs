@@ -87,7 +87,7 @@ pub fn socket_name_with(fd: c_int, end: Endpoint, [fifth, sixth]: [u64; 2]) -> R
     Ok(address)
 }
 
-/// Makes a getpeername(2) without a socket, with these fifth and sixth arguments, which the supervisor answers with a new
+/// Makes a getpeername(2) without a socket, with these fifth and sixth arguments. The supervisor answers the call with a new
 /// descriptor.
 ///
 /// # Errors
@@ -185,7 +185,7 @@ pub fn connect(fd: c_int, address: &[u8]) -> Result<()> {
     unsafe { syscall!(Sysno::connect, fd, address.as_ptr(), address.len()) }.map(drop)
 }
 
-/// Waits until the descriptor is readable, for so many milliseconds at most (less than a second). Returns whether it is.
+/// Waits at most `milliseconds` (less than a second) until the descriptor is readable. Returns whether it is.
 pub fn wait_readable(fd: c_int, milliseconds: i64) -> bool {
     let mut poll = Poll {
         fd,

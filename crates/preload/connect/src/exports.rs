@@ -152,7 +152,7 @@ unsafe fn connect_first(
 /// As connect(2).
 unsafe fn start_connect_at(fd: c_int, address: *const c_void, len: u32) -> ConnectStart {
     let mut to = RawAddress::EMPTY;
-    // Such an address is invalid, for which the kernel has an error.
+    // Such an address is invalid, and the kernel returns its error for it.
     if address.is_null() || len as usize > RawAddress::SIZE {
         return ConnectStart::PassOn;
     }
@@ -173,8 +173,8 @@ unsafe fn wait_connected(fd: c_int, address: *const c_void, len: u32) -> c_int {
     }
     // SAFETY: the caller's.
     let connected = unsafe { imports::connect(fd, address, len) };
-    // The socket's timeout has passed (SO_SNDTIMEO, socket(7)). The program has made one call, after which the kernel returns
-    // EINPROGRESS, and not EALREADY.
+    // The socket's timeout has passed (SO_SNDTIMEO, socket(7)). The program has made one call, for which the kernel would
+    // return EINPROGRESS. EALREADY is the error of this second one.
     if connected == -1 && errno() == Errno::EALREADY {
         return syscall_ret(Err(Errno::EINPROGRESS));
     }

@@ -100,7 +100,7 @@ struct ControlMessage {
 }
 
 impl ControlMessage {
-    /// CMSG_LEN of so many descriptors.
+    /// CMSG_LEN of a message with this number of descriptors.
     const fn len_with(descriptors: usize) -> usize {
         size_of::<c_int>()
             .saturating_mul(descriptors)

@@ -39,7 +39,7 @@ pub fn map_fresh(len: usize) -> Result<&'static [AtomicU64]> {
 
 fn as_words(start: usize, words: usize) -> &'static [AtomicU64] {
     let start = ptr::with_exposed_provenance::<AtomicU64>(start);
-    // SAFETY: the mapping has so many words, begins on a page and is never unmapped; every bit pattern is a valid AtomicU64.
+    // SAFETY: the mapping has `words` words, begins on a page and is never unmapped; every bit pattern is a valid AtomicU64.
     // The file belongs to the launcher's user, who does not shorten it.
     unsafe { slice::from_raw_parts(start, words) }
 }
