@@ -32,7 +32,7 @@ impl Gauge {
 pub enum RefusalVerbosity {
     /// None.
     Off,
-    /// The first of each reason in an interval, with their number.
+    /// The first of each reason in an interval, with the number of refusals.
     Throttled,
     /// Each.
     Each,

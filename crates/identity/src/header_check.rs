@@ -9,9 +9,9 @@
 //! ```
 //!
 //! The library, the supervisor and the header waiter drive it, each by its own system calls: they execute a [`Step`], and
-//! report the result to get the next one. The header is peeked at in the socket's receive queue and discarded only when it
-//! is complete, so an incomplete header leaves the connection as it was. The identity is stored before the header is
-//! discarded: after an insert into a full table the connection can be retried.
+//! report the result to get the next one. The header is peeked at in the socket's receive queue and discarded only when it is
+//! complete, so an incomplete header leaves the connection as it was. The identity is stored before the header is discarded, so
+//! that the connection can be retried if the table is full.
 
 use core::net::SocketAddr;
 
@@ -27,7 +27,7 @@ use crate::table::NotStored;
 pub enum Step {
     /// Peek (MSG_PEEK), and report the bytes: [`HeaderCheck::peeked`].
     Peek,
-    /// The header is incomplete: wait until at least so many bytes have been received in all, then peek again.
+    /// The header is incomplete: wait until at least this number of bytes has been received in all, then peek again.
     Wait(usize),
     /// Store the client and the destination, if the header names them, and report: [`HeaderCheck::stored`].
     Store {
@@ -36,7 +36,7 @@ pub enum Step {
         /// The addresses to store; `None` if the header names none (LOCAL, UNKNOWN), or only its sender.
         named: Option<HeaderAddresses>,
     },
-    /// Discard so many bytes of the socket, and report: [`HeaderCheck::discarded`].
+    /// Discard this number of bytes of the socket, and report: [`HeaderCheck::discarded`].
     Discard(usize),
     /// The header is discarded: count it ([`Counter::Accepted`]) and give the connection to the program.
     Admit,
@@ -127,7 +127,8 @@ impl HeaderCheck {
             Ok(Parsed::Complete(header)) if header.transport() == Some(Transport::Datagram) => {
                 Step::Refuse(Counter::NotAHeader)
             }
-            // Even where headers are optional: a header was sent. The same holds for an inadmissible source below.
+            // Refused even where headers are optional, because a header was sent. The same holds for an inadmissible source
+            // below.
             Ok(Parsed::Complete(header)) if self.policy.headers.admit(&header).is_err() => {
                 Step::Refuse(Counter::HeaderRefused)
             }

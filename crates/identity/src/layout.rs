@@ -50,7 +50,7 @@ impl<'m> Parts<'m> {
     }
 }
 
-/// The number of words of a table with so many slots.
+/// The number of words of a table with `slots` slots.
 pub(crate) const fn words(slots: usize) -> usize {
     SETTINGS_WORDS.saturating_add(slots.saturating_mul(SLOT_WORDS))
 }

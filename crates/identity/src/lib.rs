@@ -32,7 +32,7 @@
 #[cfg(test)]
 extern crate std;
 
-/// Memory of an empty table with so many slots.
+/// Memory of an empty table with `slots` slots.
 #[cfg(test)]
 fn zeroed_memory(slots: usize) -> std::vec::Vec<core::sync::atomic::AtomicU64> {
     std::iter::repeat_with(Default::default)

@@ -17,7 +17,8 @@ use crate::settings::{Counter, Settings};
 pub struct Refusal {
     /// The reason.
     pub reason: Counter,
-    /// The peer's real address: the balancer's, if it came from one.
+    /// The peer's real address: the balancer's, if the connection came from one. The client's address, if the client was
+    /// refused ([`Counter::is_client_refusal`]).
     pub peer: SocketAddr,
     /// The listener's port.
     pub port: u16,

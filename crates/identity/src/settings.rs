@@ -1,8 +1,8 @@
 //! The table's settings: trusted networks, ports, policy, the secret system call arguments, and counters.
 //!
-//! The launcher writes them once, before another process has the table; only the counters and the ports of wake-up
-//! connections change later. They are in the table and not in environment variables, which any program passes on, prints
-//! and edits.
+//! The launcher writes them once, before another process has the table. A container's supervisor writes them each time it
+//! starts. Otherwise only the counters, the gauges and the ports of wake-up connections change. They are in the table and not
+//! in environment variables, which any program passes on, prints and edits.
 
 use core::net::IpAddr;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -347,7 +347,8 @@ fn policy_from_word(word: u64) -> SourcePolicy {
 /// `peernam`, then the version of the layout: a library of another version does not use the table.
 const MAGIC_VALUE: u64 = u64::from_be_bytes(*b"peernam\x08");
 
-// The indices of the fixed words. The counters follow UNREAD, and the gauges (`crate::gauge`) the counters and MULTIPATH.
+// The indices of the fixed words. The counters follow UNREAD. The gauges (`crate::gauge`) begin behind the counters, and
+// LISTING and MULTIPATH are among them.
 const MAGIC: usize = 0;
 const FLAGS: usize = 1;
 pub(crate) const USED: usize = 2;

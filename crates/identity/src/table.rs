@@ -67,7 +67,7 @@ pub struct OccupiedSlot {
 }
 
 impl<'m> Table<'m> {
-    /// The size in bytes of a table with so many slots, a power of two and at least 64.
+    /// The size in bytes of a table with `slots` slots, a power of two and at least 64.
     pub const fn size(slots: usize) -> usize {
         layout::words(slots).saturating_mul(8)
     }
@@ -121,8 +121,8 @@ impl<'m> Table<'m> {
         self.insert(key.ok_or(NotStored::NoKey)?, peer, identity)
     }
 
-    /// Looks up the identity of this socket's peer, if its header named one. `peer` is the real one; `None` if the connection
-    /// was reset, which has none any more.
+    /// Looks up the identity of this socket's peer, if its header named one. `peer` is the real one; `None` for a connection
+    /// that was reset, because it has no peer any more.
     pub fn look_up(
         self,
         socket: &impl SocketQueries,
@@ -163,8 +163,8 @@ impl<'m> Table<'m> {
         // key when it rereads. The acquire above orders only the load of the swap: without this fence the value could
         // become visible before BUSY does.
         fence(Ordering::Release);
-        // A sweep that is in progress, or begins now, may list the sockets before the key is stored. This number keeps
-        // either from freeing the slot.
+        // A sweep that is in progress, or begins now, may list the sockets before the key is stored. This number keeps both
+        // from freeing the slot.
         let sweep = self.settings().sweep_number().load(Ordering::Relaxed);
         identity.store(value, digest(peer), sweep.saturating_add(1));
         slot.store(key.word(), Ordering::Release);
@@ -337,7 +337,7 @@ impl Identity {
     }
 }
 
-/// A digest of a peer. Peers at the same address never have the same one, other peers almost never.
+/// A digest of a peer. Peers with different ports of the same address never have the same digest, other peers almost never.
 fn digest(peer: SocketAddr) -> u64 {
     let (high, low) = split(to_bits(peer.ip()));
     mix(mix(high) ^ low) ^ u64::from(peer.port())
