@@ -75,8 +75,8 @@ impl DataPath {
         })
     }
 
-    /// Installs a flow: offloads a session's datagrams that match `flow` exactly. `epoch`: when user space decided about the
-    /// session.
+    /// Installs a flow: offloads a session's datagrams that match `flow` exactly. `epoch` is the epoch in which user space
+    /// decided about the session.
     ///
     /// `None` when the kernel can't carry the flow ([`Flow::is_offloadable`]), the reverse path filter would drop its requests,
     /// the maps are full, or the flow is installed already; and when `epoch` is over, because the decision may not hold any
