@@ -125,8 +125,8 @@ impl Direction {
         self.state
     }
 
-    /// Drains a dead source: sends on what it had sent, but no FIN, since RST follows. Ready when the sink has
-    /// accepted all of it, or can't.
+    /// Drains a dead source: sends on what it had sent, but no FIN, since RST follows. Ready when the sink has accepted all of
+    /// it, or can't accept more.
     pub(crate) fn poll_drain(
         &mut self,
         source: &TcpStream,
@@ -238,8 +238,8 @@ impl Direction {
                 }
                 Ok(Received { len, more }) => {
                     if !more {
-                        // The next byte, and FIN, will raise an event. Another read that only returns
-                        // EAGAIN would cost a system call a message.
+                        // The next byte, and FIN, will raise an event. Another read, which only returns EAGAIN, would cost a
+                        // system call for each message.
                         clear_ready(source, Interest::READABLE);
                     }
                     len

@@ -60,11 +60,11 @@ pub struct Prefix {
 /// The timeouts of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Idle timeout: how long neither direction may move a byte. `None` leaves dead peers to TCP keepalive.
+    /// Idle timeout: the longest time in which no byte is moved in either direction. `None` leaves dead peers to TCP keepalive.
     pub idle: Option<Duration>,
     /// The idle timeout once one side has sent FIN (half-closed).
     pub half_closed: Duration,
-    /// Flush timeout after an RST: how long the surviving side may accept no byte of the remaining data.
+    /// Flush timeout after an RST: the longest time in which the surviving side accepts no byte of the remaining data.
     pub flush: Duration,
 }
 
@@ -109,8 +109,8 @@ pub enum End {
     Idle,
 }
 
-/// Relays until the connection has ended and both sockets are closed. `stats` are live meanwhile, and final however the
-/// relay ends, also when the future is dropped.
+/// Relays until the connection has ended and both sockets are closed. `stats` are live meanwhile, and final however the relay
+/// ends, even when the future is dropped.
 pub fn relay(
     pair: Pair,
     prefix: Prefix,

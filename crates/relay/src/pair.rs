@@ -72,8 +72,8 @@ impl PairRelay {
         poll_fn(|cx| self.poll_run(cx)).await
     }
 
-    /// Drains the dead side: sends on to the other side what the dead one had sent. Ready when all of it has been
-    /// accepted, or can't be.
+    /// Drains the dead side: sends on to the other side what the dead one had sent. Ready when the other side has accepted all
+    /// of it, or can't accept more.
     pub(crate) fn poll_drain(&mut self, dead: Side, cx: &mut Context<'_>) -> Poll<()> {
         let (direction, source, sink) = self.direction_from(dead);
         direction.poll_drain(source, sink, cx)
