@@ -11,15 +11,14 @@ use peername_sys::seccomp::{
 use crate::JailError;
 use crate::mediator::MediatorChannel;
 
-/// Moves this process, which must have one thread only, into the user namespace in which the program runs, and restricts it
-/// for good. Execute the program next. `may_mount`: whether it may change mounts in mount namespaces of its own.
+/// Moves this process, which must have one thread only, into the user namespace in which the program runs, and restricts it for
+/// good. Execute the program next. `may_mount`: whether the program may change mounts in mount namespaces of its own.
 ///
-/// - The mounts that cover files are locked, and the network namespace belongs to another user namespace than the program's:
-///   no capability that it has or gains applies to either.
-/// - System V IPC and POSIX message queues are those of a namespace of its own.
+/// - The mounts that cover files are locked, and the network namespace belongs to another user namespace than the program's: no
+///   capability that the program has or gains applies to either.
+/// - The program's System V IPC and POSIX message queues are those of a namespace of its own.
 /// - It sends no signals to processes outside (Linux 6.12).
-/// - Of the system calls that would reach past its namespaces, it makes none, or its mediator makes them
-///   ([`confine_calls_with_mediator`]).
+/// - System calls that would reach past its namespaces are denied, or made by its mediator ([`confine_calls_with_mediator`]).
 /// - It inherits the descriptors 0, 1 and 2 only: a socket that was opened outside would stay connected to the outside.
 ///
 /// Returns whether Unix sockets are mediated or refused. They are refused if a mediator of an outer jail or of a container

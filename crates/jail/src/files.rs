@@ -62,7 +62,7 @@ pub fn cover(
     let table = mount_table::read()?;
     let outside_mounts = outside_mounts::prepare(dir, &table)?;
     write_names(dir)?;
-    // Before the bind mounts of the covers, which become read-only only if their source is.
+    // Before the bind mounts of the covers: a bind mount is read-only only if its source was.
     dir.make_read_only()?;
     covers.iter().try_for_each(Cover::mount)?;
     let keystores = trust_stores::java();
@@ -119,7 +119,7 @@ fn hide(dir: &PrivateDir, hidden: &[PathBuf], table: &[Mount]) -> Result<(), Jai
         return Err(JailError::NothingToHide(path.clone()));
     }
     for path in hidden {
-        // By other mounts of its file system. They are compared before the path is covered.
+        // The other paths of the file, by other mounts of its file system. The files are compared before the path is covered.
         let mut others = mount_table::other_paths(table, path);
         others.retain(|other| is_same_file(path, other));
         let mut parts = mount_table::mount_points_of_parts(table, path);

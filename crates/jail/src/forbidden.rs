@@ -9,7 +9,8 @@ use peername_sys::process::user;
 use crate::JailError;
 
 /// Returns the error for a failed call that makes namespaces. If the host has refused the call, the error says what to do about
-/// the refusal: about the outer jail if `is_nested`, else about the host's settings. A limit on namespaces is always the host's.
+/// the refusal: about the outer jail if `is_nested`, else about the host's settings. `is_nested` makes no difference for a
+/// limit on namespaces.
 pub(crate) fn explain(failed: SyscallError, is_nested: bool) -> JailError {
     let fix = match failed.source.kind() {
         StorageFull => limit_fix(),
@@ -31,7 +32,7 @@ fn limit_fix() -> String {
             format!("user.{limit} is 0: `sudo sysctl -w user.{limit}=10000` allows them")
         }
         None => format!(
-            "As many are in use as one of the limits {} allows, of this host or of a container around this one: raise it",
+            "One of the limits {} is reached, on this host or in a container around this one: raise it",
             LIMITS.map(|limit| format!("user.{limit}")).join(", ")
         ),
     }

@@ -22,7 +22,7 @@
 //! |---|---|
 //! | [`network`] | the namespaces, and the sockets that the interceptor gets |
 //! | [`files`] | what the program sees instead of the host's trusted authorities, name servers and sockets |
-//! | [`mediator`] | connects the program's sockets, to Unix sockets that it may connect to |
+//! | [`mediator`] | makes connect(2) and bind(2) for the program, to Unix sockets only if it may connect to them |
 //! | [`confine`] | the last steps before the program is executed |
 //! | [`forbidden`] | explains why this host refuses the namespaces of a jail |
 #![forbid(unsafe_code)]
@@ -37,7 +37,7 @@ pub mod forbidden;
 pub mod mediator;
 pub mod network;
 
-/// Why the program can't be jailed. It was not executed then.
+/// Why the program can't be jailed. The program was not executed.
 #[derive(Debug, thiserror::Error)]
 pub enum JailError {
     /// This host does not allow the namespaces of a jail to this user, or no more of them.

@@ -162,7 +162,7 @@ fn serve(channel: OwnedFd, program: Program, config: MediatorConfig) -> Result<(
     secrets::disable_core_dumps()?;
     let max_files = limits::raise_open_files().unwrap_or(0);
     let Some((_, Some(listener))) = fd_passing::receive_word(&channel)? else {
-        // The jail could not be made, or the filter of another program has a mediator already.
+        // The jail could not be made, or an inherited filter has a mediator already.
         return Ok(());
     };
     let mut mediator = Mediator {
@@ -417,7 +417,7 @@ enum CallOutcome {
     Over,
 }
 
-/// The program sends the listener of its filter.
+/// To the mediator: the listener of the program's filter.
 const LISTENER: u64 = 1;
-/// The mediator serves it.
+/// To the program: the mediator serves the listener.
 const READY: u64 = 2;

@@ -20,7 +20,8 @@ use crate::forbidden::explain;
 /// The port of the name server, on which no other listener is opened.
 pub const DNS_PORT: u16 = 53;
 
-/// Whether this process is in a jail already: there, every address is local, and the kernel chooses it as its own source.
+/// Whether this process is in a jail already: there, every address is local, and the kernel chooses the destination's address
+/// as the source, too.
 #[must_use]
 pub fn is_jailed() -> bool {
     // Of TEST-NET-1 (RFC 5737): no host has this address.

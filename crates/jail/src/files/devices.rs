@@ -43,7 +43,7 @@ fn make_settings_read_only(table: &[Mount]) -> Result<(), JailError> {
     Ok(())
 }
 
-/// Covers disks, also those that only a group of this user may open, and devices by which a program acts outside.
+/// Covers disks, including those that only a group of this user may open, and devices by which a program acts outside.
 fn cover_devices(empty: &Path, table: &[Mount]) -> Result<(), JailError> {
     let directories: BTreeSet<_> = table
         .iter()
@@ -62,8 +62,8 @@ fn cover_devices(empty: &Path, table: &[Mount]) -> Result<(), JailError> {
         .try_for_each(|mount| cover_existing(&mount.point, empty))
 }
 
-/// Whether a single device that is to be covered is mounted here, as containers get devices. Its name is that of the mount's
-/// root.
+/// Whether a single device that is to be covered is mounted here. Containers get their devices by such mounts. Its name is that
+/// of the mount's root.
 fn is_covered_device_file(mount: &Mount) -> bool {
     // Other file systems are not asked: one in the network may hang.
     let may_be_device = mount.is_one_of(&["devtmpfs", "tmpfs"]) && mount.root != Path::new("/");

@@ -22,8 +22,8 @@ pub(super) struct Mount {
     pub(super) kind: Vec<u8>,
 }
 
-/// Reads the mounts, in the order in which they were made. It does not tell which mount hides which: one made by an initramfs,
-/// such as /dev, comes before the root, to which it was moved.
+/// Reads the mounts, in the order in which they were made. The order does not tell which mount hides which: a mount that an
+/// initramfs has made and moved to the root, such as /dev, comes before the root.
 pub(super) fn read() -> Result<Vec<Mount>, JailError> {
     let table = Path::new("/proc/self/mountinfo");
     let text = fs::read(table).map_err(|error| JailError::read(table, error))?;
@@ -125,8 +125,8 @@ impl Mount {
         mounts.iter().any(is_on_it)
     }
 
-    /// Whether the way to its point leads to the other mount, which is on the same one. The root of the namespace is its own
-    /// parent (proc_pid_mountinfo(5)), and on no mount.
+    /// Whether the path to its point leads to the other mount, if both are on the same mount. The root of the namespace is its
+    /// own parent (proc_pid_mountinfo(5)), and on no mount.
     fn is_behind(&self, other: &Self) -> bool {
         let is_root = other.id == other.parent;
         !is_root

@@ -11,8 +11,8 @@ use peername_sys::fs::{FileId, is_replaceable, open_path};
 
 /// The sockets that exist now, by their inodes, and the paths at which services may bind new ones.
 ///
-/// New sockets are allowed only at paths that the program can't change: to others it could move any socket that its user may
-/// rename.
+/// New sockets are allowed only at paths that the program can't change: to other paths, the program could move any socket that
+/// its user may rename.
 #[derive(Debug)]
 pub struct AllowedSockets {
     pinned: HashSet<FileId>,
@@ -22,7 +22,7 @@ pub struct AllowedSockets {
 }
 
 impl AllowedSockets {
-    /// Finds the sockets at these paths, and in these directories. To be called as the user as which the program will run.
+    /// Finds the sockets at these paths, and in these directories. Call this as the user that the program will run as.
     ///
     /// # Errors
     ///
@@ -67,7 +67,7 @@ impl AllowedSockets {
         self.pinned.contains(&socket) || self.has_appeared(&socket)
     }
 
-    /// Whether this socket was bound at one of the watched paths since.
+    /// Whether this socket was bound, since [`AllowedSockets::find`], at a watched path that the program can't change.
     fn has_appeared(&self, wanted: &FileId) -> bool {
         let mut is_found = false;
         for path in &self.watched {

@@ -19,7 +19,7 @@ use super::caller::{Caller, unix_address};
 pub(super) enum Target {
     /// An address of another family than Unix.
     Address(Vec<u8>),
-    /// An abstract name of the jail's network. The caller's identity is what the server sees.
+    /// An abstract name of the jail's network. The server sees the caller's identity.
     Abstract { address: Vec<u8>, caller: Caller },
     /// The file that a Unix socket is bound to.
     File { file: File, caller: Caller },
@@ -170,6 +170,6 @@ impl PendingConnects {
     }
 }
 
-/// Between two attempts.
+/// The time between two attempts.
 const MIN_INTERVAL: Duration = Duration::from_millis(1);
 const MAX_INTERVAL: Duration = Duration::from_millis(50);

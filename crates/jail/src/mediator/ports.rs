@@ -49,8 +49,8 @@ impl ListenerPorts {
         }
     }
 
-    /// Takes the channel out, whose descriptor a forked process gets back by itself; the function puts the ports together
-    /// again.
+    /// Takes out the channel, because a forked process gets its descriptors separately. The returned function puts the ports
+    /// together again.
     pub(super) fn into_parts(self) -> (OwnedFd, impl FnOnce(OwnedFd) -> Self) {
         let (alternates, taken, network) = (self.alternates, self.taken, self.network);
         let build = move |channel| Self {
@@ -130,7 +130,7 @@ impl ListenerPorts {
         }
     }
 
-    /// Reports a refused connection to another host or to loopback to the interceptor.
+    /// Tells the interceptor that a connection to another host or to loopback was refused.
     pub(super) fn report_refused(&mut self, socket: impl AsFd, address: &[u8]) {
         let Some(addr) = inet_address(address) else {
             return;
@@ -160,7 +160,7 @@ impl ListenerPorts {
 /// A message of the mediator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FromMediator {
-    /// The listeners of a port were to be closed, and are.
+    /// A request to close the listeners of a port, which are closed now.
     Closed,
     /// A connection of the program to this address was refused, because nothing listens there in the jail.
     Refused(SocketAddr),
@@ -220,8 +220,8 @@ fn inet_address(address: &[u8]) -> Option<SocketAddr> {
     Some(SocketAddr::new(ip, port))
 }
 
-/// Begins a message about a refused connection; the address follows as text. Longer than a word, by which the messages are told
-/// apart.
+/// Begins a message about a refused connection; the address follows as text. The message is longer than a word, unlike a
+/// request to close the listeners of a port.
 const REFUSED: &str = "refused ";
 /// Begins a message about a bound socket.
 const BOUND: &str = "bound by the program ";
