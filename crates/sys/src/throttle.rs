@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn first_line_passes_and_later_ones_are_counted() {
+    fn first_line_passes_and_later_ones_are_suppressed() {
         let throttle = Throttle::every(Duration::from_secs(3600));
         assert_eq!(throttle.pass(), Some(0));
         assert_eq!((throttle.pass(), throttle.pass()), (None, None));

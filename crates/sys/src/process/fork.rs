@@ -273,7 +273,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_but_the_kept_descriptors_and_standard_streams_are_closed() {
+    fn ranges_leave_out_the_kept_descriptors_and_the_standard_streams() {
         const LAST: u32 = u32::MAX - 1;
         for (kept, ranges) in [
             (vec![], vec![(3, LAST)]),

@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn written_control_messages_are_parsed() {
+    fn written_ipv6_address_is_parsed_and_messages_fit_the_buffer() {
         for ip in ["192.0.2.1", "2001:db8::1"] {
             let ip: IpAddr = ip.parse().unwrap();
             let mut control = Control::EMPTY;
