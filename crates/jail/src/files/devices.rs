@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn devices_that_act_outside_are_found_below_any_mount() {
+    fn devices_that_act_outside_are_recognized_in_any_directory() {
         let kind = fs::metadata("/dev/null").unwrap().file_type();
         for path in [
             "/dev/sg0",
