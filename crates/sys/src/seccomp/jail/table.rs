@@ -94,7 +94,7 @@ pub(super) const GROUPS: &[Group] = &[
     },
     Group {
         decision: Decision::Check(Check::SocketOption),
-        reason: "with TCP_FASTOPEN_CONNECT, only the first write may connect, not connect(2)",
+        reason: "with TCP_FASTOPEN_CONNECT, the first write may connect instead of connect(2)",
         calls: &["setsockopt"],
     },
     Group {
