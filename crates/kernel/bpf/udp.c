@@ -2,7 +2,7 @@
  * stripped and the datagram goes to the backend from the client's address, and a reply is sent back to the balancer.
  *
  * Nothing is decided here. `peername proxy` decides on a session's first datagrams, and once a session is steady it
- * installs a flow: datagrams with these addresses and exactly this header are rewritten like that. A datagram that
+ * installs a flow: datagrams with its addresses and exactly its header are rewritten as it says. A datagram that
  * matches no flow, or is out of the ordinary (fragments, options, GSO, larger than the path MTU), passes unchanged
  * to the socket of `peername proxy`: the slow path. */
 
