@@ -40,8 +40,8 @@ impl ConnectedPair {
     /// # Errors
     ///
     /// [`Failure::Connect`], [`Failure::ConnectTimeout`], [`Failure::PortTaken`], [`Failure::SourceRewritten`],
-    /// [`Failure::SourceTranslated`], and [`Failure::Local`] for other system calls, for example for want of a capability. The
-    /// downstream connection is reset.
+    /// [`Failure::SourceTranslated`], and [`Failure::Local`] if another system call fails, for example because a capability is
+    /// missing. The downstream connection is reset.
     pub fn open(
         claimed: ClaimedConn,
         permit: &ConfirmedPermit,
@@ -79,7 +79,7 @@ async fn connect(
     let server_side =
         client.map(|client| ServerSide::new(target, client, permit.is_target_on_this_host()));
     let first = outbound_header.unwrap_or(&prefix.bytes);
-    // A verified, established connection takes the first bytes now. Else wait until it is both; nothing has been sent then.
+    // The first bytes are sent now if the connection is established and verified. Otherwise nothing is sent before it is both.
     let sent = match send_if_verified(&upstream, target, server_side, first)? {
         Some(sent) => sent,
         None => {
@@ -102,8 +102,8 @@ async fn connect(
     Ok(upstream)
 }
 
-/// Sends the first bytes without waiting, and returns how many were sent; `None` while it is not known that the backend sees
-/// the client, or while the connection is not established.
+/// Sends the first bytes without waiting, and returns how many were sent. `None` if the connection is not established yet, or
+/// if the backend is not known to see the client.
 fn send_if_verified(
     upstream: &TcpStream,
     target: Target,
@@ -132,7 +132,7 @@ async fn wait_verified(
 ) -> Result<(), Failure> {
     let after = config.connect_timeout;
     let Ok(established) = timeout(after, wait_established(upstream)).await else {
-        // Replies to an address that a NAT rule has put in the client's place may be lost.
+        // A NAT rule may have replaced the client's address by one to which the backend's replies are lost.
         if let Some(server_side) = server_side {
             server_side.verify_egress(config.mark)?;
         }

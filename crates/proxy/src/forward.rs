@@ -154,8 +154,8 @@ impl Forwarder {
     }
 }
 
-/// A connection whose header was sent. It has no part of its service: the lists of a service that a reload has replaced are
-/// read again for as long as something holds it.
+/// A connection whose header was sent. It holds nothing of its service, because the list files of a replaced service are
+/// read again as long as something holds that service.
 struct OpenedConn<'a> {
     pair: Pair,
     limits: Limits,

@@ -5,11 +5,11 @@
 //!               trust           header        policy     upstream        relay
 //! ```
 //!
-//! Each stage is a type that only the stage before can make, so that leaving one out does not compile: only an
-//! [`AcceptedConn`](conn::accept::AcceptedConn) is read from, only a [`ConfirmedPermit`](policy::permit::ConfirmedPermit)
-//! connects it to a backend. [`conn`] hands a connection from stage to stage, [`udp`] does so with datagrams and sessions;
-//! each end is one [`Outcome`](outcome::Outcome), which log line, counter and test all read. [`forward`] is the sending
-//! side, which writes the header.
+//! Each stage is a type that only the stage before can make, so that leaving one out does not compile: a header is read only
+//! from an [`AcceptedConn`](conn::accept::AcceptedConn), and a backend is connected to only with a
+//! [`ConfirmedPermit`](policy::permit::ConfirmedPermit). [`conn`] hands a connection from stage to stage, [`udp`] does so with
+//! datagrams and sessions. Each ends with one [`Outcome`](outcome::Outcome), which the log line, the counters and the tests
+//! all read. [`forward`] is the sending side, which writes the header.
 #![forbid(unsafe_code)]
 
 pub mod backend;

@@ -12,8 +12,8 @@ pub use peername_sys::socket::egress_probe::TranslatedAddresses;
 
 use crate::backend::Backend;
 
-/// Probes with which addresses packets from `client` to a backend leave this network namespace, behind its NAT rules. `None`
-/// where the device does not tell.
+/// Probes which addresses the NAT rules of this network namespace give to packets from `client` to a backend. `None` where the
+/// device does not tell.
 ///
 /// Sends one packet, which the backend's kernel drops for its checksum. Needs CAP_NET_RAW.
 ///
@@ -37,8 +37,8 @@ pub fn probe_egress(
     })
 }
 
-/// A source for a probe from this address, with a port at random: connection tracking remembers how it translated the last
-/// port.
+/// A source for a probe from this address. Its port is random, because connection tracking would translate a port that it has
+/// seen before in the same way as then.
 pub fn fresh_source(ip: IpAddr) -> peername_sys::Result<SocketAddr> {
     let [word] = random::words()?;
     Ok(SocketAddr::new(ip, FIRST_PROBE_PORT | word as u16))
@@ -51,7 +51,7 @@ pub(crate) const LIST_RULES: &str =
     "`nft list ruleset`, `iptables -t nat -S POSTROUTING`, `ip6tables -t nat -S POSTROUTING`";
 
 thread_local! {
-    /// A worker's sockets, by family and mark: as many as there are marks.
+    /// A worker's sockets, one for each address family (`true`: IPv6) and mark.
     static PROBES: RefCell<BTreeMap<(bool, Option<NonZeroU32>), EgressProbe>> =
         const { RefCell::new(BTreeMap::new()) };
 }

@@ -102,7 +102,7 @@ pub enum Failure {
         /// The reason why the destination is refused.
         refusal: DestinationRefusal,
     },
-    /// No target is configured for clients of this one's address family.
+    /// No target is configured for this client's address family.
     #[error(
         "there is no backend for {} clients; name one with --target",
         if client.is_ipv4() { "IPv4" } else { "IPv6" }

@@ -32,7 +32,8 @@ pub struct Connector {
 #[derive(Debug)]
 pub(super) struct Connecting {
     pub(super) upstream: TcpStream,
-    /// The client's address, with the port in use, as getsockname(2) has them; `None` where the source is this host's own.
+    /// The client's address and the port in use, as getsockname(2) returns them; `None` where the source is an address of this
+    /// host.
     pub(super) client: Option<SocketAddr>,
 }
 

@@ -41,9 +41,9 @@ impl Connector {
         Ok(socket)
     }
 
-    /// Verifies by a probe that datagrams leave with the client's address: the backend's UDP socket is not connected, so the
-    /// kernel does not show its peer. A session with a backend on another host is verified only if the proxy sets a mark;
-    /// without one, a packet more for each session would be too much.
+    /// Verifies by a probe that datagrams leave with the client's address. A lookup of the backend's socket would not do: a UDP
+    /// server's socket is not connected, so the kernel does not show its peer. A session with a backend on another host is
+    /// verified only if the proxy sets a mark, because the probe costs a packet for each session.
     ///
     /// # Errors
     ///

@@ -43,10 +43,10 @@ impl ServerSide {
         }
     }
 
-    /// Whether the backend is known to see the client, without a probe. Unknown while the accept backlog of a backend on this
-    /// host is full, and for a backend elsewhere if the connection is tracked.
+    /// Whether the backend is known to see the client, without a probe. That is not known while the accept backlog of a backend
+    /// on this host is full, nor for a tracked connection to a backend on another host.
     ///
-    /// NAT needs connection tracking, and to check whether a connection is tracked takes a third of the time of a lookup.
+    /// A connection that is not tracked is not translated either, and that check takes a third of the time of a lookup.
     ///
     /// # Errors
     ///
@@ -65,10 +65,10 @@ impl ServerSide {
 
     /// Verifies the client's address of an established connection.
     ///
-    /// Where the lookup finds a listener instead of the connection, a probe must show the client's address: with SYN cookies
-    /// and a full accept backlog there is no socket before the first data, and a rule may redirect only the destination. Where
-    /// it finds neither, the connection ends in another network namespace, or the kernel can't look up sockets: then the
-    /// connection is refused only if the probe shows another source.
+    /// If the lookup finds a listener instead of the connection, a probe must show the client's address. The source may still
+    /// be unchanged: with SYN cookies and a full accept backlog there is no socket before the first data, and a rule may
+    /// redirect only the destination. If the lookup finds neither, the connection ends in another network namespace, or the
+    /// kernel can't look up sockets. Then the connection is refused only if the probe shows another source.
     ///
     /// # Errors
     ///
@@ -96,7 +96,7 @@ impl ServerSide {
         }
         match probe_egress(Backend::new(backend, Transport::Tcp), mark, client) {
             Ok(Some(seen)) if seen.source == client => Ok(()),
-            // Only a listener was found, so the client is another one for it, whatever the probe tells.
+            // Only a listener was found, and the probe did not show the client's address: so the backend sees another one.
             _ => Err(Failure::SourceTranslated {
                 client,
                 target: backend,

@@ -1,4 +1,4 @@
-//! The claims of a header, by which a connection or datagram is decided about.
+//! The claims of a header, on which the decision about a connection or datagram is based.
 
 use std::net::SocketAddr;
 

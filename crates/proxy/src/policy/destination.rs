@@ -47,8 +47,8 @@ pub enum DestinationRefusal {
     /// A port of this host that this process listens on: the connection would loop.
     #[error("a listener of this proxy itself")]
     OwnListener,
-    /// This host, or with TPROXY any host, for a client with an address that is trusted to send headers: if a rule here loops the
-    /// connection back to this process, its payload would be trusted as a header.
+    /// The client's address is trusted to send headers, and the destination is this host, or with TPROXY any host: if a rule
+    /// here looped the connection back to this process, its payload would be trusted as a header.
     #[error(
         "one that could lead back to this process, while the client's own address is trusted to send \
          headers; name the balancers more narrowly in --trust"

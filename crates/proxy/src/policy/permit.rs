@@ -60,9 +60,9 @@ impl Permit {
     /// Applies the source policy, the lists of clients and the destination policy, and checks that replies to a spoofed
     /// connection would come back.
     ///
-    /// Where headers may choose the destination, the target is the one that the header names. Otherwise it is that of the
-    /// client's address family: an IPv6 client behind an IPv4 balancer goes to the IPv6 target. Without a claimed source it is
-    /// that of the peer's family, or the only one.
+    /// Where headers may choose the destination, the target is the one that the header names. Otherwise it is the target of the
+    /// client's address family: an IPv6 client behind an IPv4 balancer goes to the IPv6 target. If the header claims no source,
+    /// it is the target of the peer's family, or the only one.
     ///
     /// # Errors
     ///
@@ -94,8 +94,8 @@ impl Permit {
         };
         let is_local = rules.is_on_this_host(target.0.ip());
         let is_sound = if is_local {
-            // A target that the monitor does not know is probed from its first client on: one that a header names, or a
-            // configured one of an address family that was not expected.
+            // The monitor may not know the target yet: a header names it, or it is configured for an address family that was
+            // not expected. Such a target is probed from its first client on.
             rules.reply_path.is_sound_or_enqueue(backend, rules.mark())
         } else {
             // Destinations on other hosts that headers name are not probed.
@@ -122,8 +122,9 @@ impl Permit {
     /// Applies the lists of clients of the rules that are in force now, which may have changed while the header was awaited. To
     /// be called once the client is on record, so that a later change finds the connection and ends it.
     ///
-    /// `in_force` is `None` for a listener that a reload has closed meanwhile. Nothing is left to apply then: [`Self::decide`] has
-    /// just applied the lists of the rules that the connection was accepted with, and a changed list file changes these, too.
+    /// `in_force` is `None` for a listener that a reload has closed meanwhile. Nothing is left to apply then: [`Self::decide`]
+    /// has just applied the lists of the rules that the connection was accepted with, and a changed list file changes these,
+    /// too.
     ///
     /// # Errors
     ///
@@ -140,8 +141,8 @@ impl Permit {
         Ok(ConfirmedPermit(self))
     }
 
-    /// A permit to connect from an address of this host. A destination in the header is ignored: without a client, no policy has
-    /// admitted it.
+    /// A permit to connect from an address of this host. A destination in the header is ignored: without a client, no policy
+    /// has admitted it.
     fn without_source(peer: PeerAddr, listener: LocalAddr, rules: &Rules) -> Result<Self, Failure> {
         let target = rules
             .target_without_client(peer.ip())?
@@ -170,8 +171,8 @@ impl Permit {
         self.is_target_on_this_host
     }
 
-    /// The address to bind the upstream socket to; `None` to connect from an address of this host. Port 0 stands for any port,
-    /// also if it is the port in the header.
+    /// The address to bind the upstream socket to; `None` to connect from an address of this host. Port 0 means any port, even
+    /// where the header claims port 0.
     pub(crate) fn bind_to(&self) -> Option<SocketAddr> {
         let ClaimedSource(source) = self.source?;
         Some(match self.source_port {

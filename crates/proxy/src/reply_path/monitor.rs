@@ -170,8 +170,8 @@ impl ReplyPathMonitor {
         probe_in_batches(&due).await;
     }
 
-    /// Returns up to one batch of the due targets, new ones first. So the slow probe of a broken path delays only its own
-    /// batch.
+    /// Returns up to one batch of the due targets, new ones first. A batch is small, so that the slow probe of a broken path
+    /// delays only a few others.
     fn due_targets(&self, now: Instant) -> Vec<Arc<ProbeState>> {
         let mut due = self.all_targets();
         due.retain(|state| state.due_at().is_none_or(|at| at <= now));
@@ -213,7 +213,7 @@ impl ReplyPathMonitor {
     }
 }
 
-/// Probes targets in batches: each probe takes up to two file descriptors, of which clients may need the last ones.
+/// Probes targets in batches, because each probe takes up to two file descriptors, and clients may need the last ones.
 async fn probe_in_batches(targets: &[Arc<ProbeState>]) {
     for batch in targets.chunks(PROBE_BATCH) {
         match Netlink::open() {

@@ -28,8 +28,8 @@ use crate::routes::{BackendLocation, add_command, has_rule, locate_backend};
 pub enum ProbeOutcome {
     /// A connection from a foreign address was established, over the routes that the backend's replies take.
     Connected,
-    /// By the routing tables the backend's replies stay on this host. No packet was sent, because the backend itself has the
-    /// port.
+    /// By the routing tables, the backend's replies stay on this host. No packet was sent: the rules are limited to the
+    /// backend's port, which the backend itself listens on.
     RouteFound,
     /// The backend is on another host, and this host can't read the routes there.
     OtherHost,
@@ -216,7 +216,7 @@ pub fn foreign_addr(same_family: IpAddr) -> IpAddr {
     }
 }
 
-/// Connects to a listener of our own. Only looks up the route where the backend's rules are limited to its port.
+/// Connects to a listener of our own. Where the backend's rules are limited to its port, only looks up the route.
 async fn probe_loopback(
     netlink: &Netlink,
     target: Backend,

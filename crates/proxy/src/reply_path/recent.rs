@@ -64,6 +64,6 @@ impl Clone for RecentTargets {
     }
 }
 
-/// Limit of remembered destinations; each costs a loopback connection or a route lookup per minute. If it is too low, clients
-/// that name many destinations in turn evict each before it is named again, and none is ever refused.
+/// Limit of remembered destinations; each costs a loopback connection or a route lookup per minute. With a limit that is too
+/// low, each of many destinations is evicted before it is named again, so it counts as new and sound each time.
 pub(super) const MAX_RECENT: usize = 256;

@@ -144,8 +144,8 @@ impl ProbeState {
         Ok(ProbeOutcome::OtherHost)
     }
 
-    /// Warns if the server's socket is bound to all addresses, once until it no longer is. Whether its replies are really lost
-    /// can't be seen from outside.
+    /// Warns once if the server's socket is bound to all addresses, and again only after it was not. Whether its replies are
+    /// really lost can't be seen from outside.
     fn check_wildcard(&self) {
         let target = self.target.address;
         let client = SocketAddr::new(probe::foreign_addr(target.ip()), DISCARD);

@@ -76,8 +76,8 @@ impl InstalledRoutes {
     /// Removes everything again. Continues after an error and returns the first.
     pub(super) async fn undo(mut self, netlink: &Netlink) -> SysResult<()> {
         let mut outcome = Ok(());
-        // To delete a rule for all packets of a source, the kernel takes the first rule for that source, which may be a narrower
-        // one: the order in the kernel changes when a rule is restored.
+        // Narrower rules are deleted first. To delete a rule for all packets of a source, the kernel deletes its first rule for
+        // that source, which may be a narrower one: restoring a rule changes the order in the kernel.
         self.rules.sort_by_key(selects_any_traffic);
         // Rules before routes, so that no rule points to an empty table.
         for rule in &self.rules {
@@ -190,7 +190,7 @@ mod tests {
     use crate::backend::Backend;
     use crate::routes::backend_rule::rules_for;
 
-    /// Removes a rule of all ports and one of a port, after the first was restored and so comes last in the kernel.
+    /// Removes a rule for all ports and a rule for one port. The former was restored, so it is last in the kernel's order.
     async fn remove_restored_rules() {
         let netlink = Netlink::open().unwrap();
         netlink.set_loopback_up().await.unwrap();

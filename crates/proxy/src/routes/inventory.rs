@@ -27,7 +27,7 @@ enum EntryKind {
     Filter(NftTable),
 }
 
-/// The owner of a rule, route or table.
+/// The owner of a rule, route or packet filter table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EntryOwner {
     /// The administrator, with `peername routes add`.
@@ -66,7 +66,7 @@ impl RoutingEntry {
             if matches!(rule.selector, Selector::Mark { .. }))
     }
 
-    /// Whether it is a rule of IPv6 that selects by firewall mark: its text has no address, and is that of the rule of IPv4.
+    /// Whether it is an IPv6 rule that selects by firewall mark. Its text has no address, so it equals that of the IPv4 rule.
     pub fn is_mark_of_ipv6(&self) -> bool {
         matches!(&self.kind, EntryKind::Routing(RuleOrRoute::Rule(rule))
             if matches!(rule.selector, Selector::Mark { family: Family::V6, .. }))

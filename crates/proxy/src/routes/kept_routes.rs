@@ -27,7 +27,7 @@ pub(super) struct KeptRoutes {
 }
 
 impl KeptRoutes {
-    /// Gives up every capability but CAP_NET_ADMIN, which nft(8) gets, too, and installs everything in a free slot.
+    /// Gives up every capability but CAP_NET_ADMIN, which is also passed to nft(8), and installs everything in a free slot.
     pub(super) async fn install(targets: &[Backend], marks: &[NonZeroU32]) -> Result<Self, Error> {
         caps::keep_only_and_pass(CapabilitySet::NET_ADMIN)?;
         remove_unused_locks();
@@ -138,7 +138,7 @@ impl TakenSlot {
                 return Ok(taken);
             }
         }
-        // Another process may have bound the name of a slot that is empty.
+        // The names may all be taken, because any local process can bind them. Then a slot is locked by its file alone.
         for slot in TableSlot::running() {
             let Some(lock) = slot.try_lock_file() else {
                 continue;

@@ -1,5 +1,6 @@
-//! nftables rules, installed by nft(8): they bring packets to the proxy that are addressed to none of its sockets, or keep its
-//! connections untracked. The rules are in peername's own tables; each table is replaced and removed as a whole.
+//! nftables rules, installed by nft(8). Some bring packets to the proxy that are addressed to none of its sockets; others
+//! exempt its connections from connection tracking. The rules are in peername's own tables, which are replaced and removed as a
+//! whole.
 
 use std::fmt::{self, Display, Formatter};
 use std::io::{self, ErrorKind, Write};
@@ -46,8 +47,8 @@ pub enum FilterRules {
 }
 
 impl FilterRules {
-    /// The rules for those of the backends that are on loopback; `None` if none is. A connection to another address of this
-    /// host may have to be redirected to a container that publishes the port (DNAT).
+    /// The rules for those of the backends that are on loopback; `None` if none is. Connections to other addresses of this host
+    /// stay tracked, because a container may publish the port there, to which they are redirected (DNAT).
     pub(super) fn untracked(mut rules: Vec<Rule>, owner: u32) -> Option<Self> {
         rules.retain(
             |rule| matches!(rule.selector, Selector::From { from, .. } if from.is_loopback()),
@@ -152,7 +153,8 @@ fn write_tproxy(
 }
 
 /// Writes the rules for the backends of one routing rule, in both directions. Connections from the backends' own addresses
-/// stay tracked: health checks, and those of local clients, which a published port of a container (DNAT) may redirect.
+/// stay tracked: they are health checks or come from local clients, and may be redirected to a container's published port
+/// (DNAT).
 fn write_untracked(f: &mut Formatter<'_>, selector: Selector) -> fmt::Result {
     let Selector::From {
         from,
@@ -387,8 +389,8 @@ const REPLIES: &str = "mark_";
 const UNTRACKED: &str = "untracked_";
 /// EOPNOTSUPP or EPROTONOSUPPORT, as nft(8) prints them.
 const NO_NF_TABLES: &str = "not supported";
-/// Matches replies to this host's unconnected sockets, which `tproxy` would redirect: by itself it finds only connected
-/// sockets. `ct direction reply` alone would match too much: once the conntrack entry of a balancer's request has expired,
+/// Matches replies to this host's unconnected sockets. `tproxy` would redirect them, because it looks for connected sockets
+/// only. `ct direction reply` alone would match too much: once the conntrack entry of a balancer's request has expired,
 /// the proxy's reply counts as the first packet of a flow, and the balancer's next request as a reply. `socket transparent
 /// 0` excludes such requests: the proxy's reply socket is transparent, and once it is closed, no socket matches.
 const REPLIES_TO_THIS_HOST: &str = "ct direction reply socket transparent 0";

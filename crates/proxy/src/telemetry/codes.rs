@@ -1,5 +1,5 @@
-//! The table of the codes in metrics and logs, of outcomes of connections and sessions and of dropped datagrams: the stage at
-//! which it ended, and one line of advice for the operator.
+//! The table of the codes in metrics and logs, for ended connections and sessions and for dropped datagrams. Each code has the
+//! stage at which the connection, session or datagram ended, and one line of advice for the operator.
 
 /// The stage at which a connection, session or datagram ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub enum Stage {
     Datagram,
 }
 
-/// What is known of a code.
+/// The stage and the advice of a code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Code {
     /// The stage at which it ends a connection, session or datagram.
@@ -219,7 +219,7 @@ pub fn advise(name: &str) -> Option<&'static str> {
     look_up(name)?.advice
 }
 
-/// Whether it is a code of [`peername_proto::Invalid`] that says how bytes fail to be the header they begin as.
+/// Whether it is a code of [`peername_proto::Invalid`] for bytes that begin like a header, but are not a valid one.
 fn is_malformed(code: &str) -> bool {
     matches!(
         code,
@@ -248,7 +248,7 @@ mod tests {
             .collect()
     }
 
-    /// All codes, as the pages list them: the black-box tests verify that they do.
+    /// All codes, as the pages list them. The black-box tests verify that the pages are complete.
     fn documented_codes() -> impl Iterator<Item = &'static str> {
         let outcomes = first_column(LOGS, "### Outcomes");
         let drops = first_column(UDP, "## Drop reasons");

@@ -100,8 +100,8 @@ fn warn(what: &str, reason: &'static str, example: &str, advice: &str) {
     }
 }
 
-/// The text of the warning about a failure: what is wrong, and what to do. `None` where the failure is not warned of; any that is
-/// not named here is.
+/// The text of the warning about a failure: what is wrong, and what to do. `None` for a failure that gets no warning. A failure
+/// without an arm of its own gets one.
 fn warning_text(transport: Transport, failure: &Failure) -> Option<String> {
     Some(match failure {
         // Logged as outages.

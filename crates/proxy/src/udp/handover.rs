@@ -73,7 +73,7 @@ pub(crate) struct HeadersState {
     expected_on_replies: bool,
 }
 
-/// The client that the last header of a balancer's address and port has named.
+/// The client that the last header from a balancer's address and port has named.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub(crate) struct FlowState {
     listener: usize,
@@ -317,7 +317,8 @@ impl FlowState {
 /// The number of file descriptors that a message may have.
 const SESSIONS_PER_PART: usize = peername_sys::ipc::fd_passing::MAX_FDS;
 const FLOWS_PER_PART: usize = 128;
-/// A part with that many bytes is complete. A message must fit into a socket's send buffer, of 208 KiB by default.
+/// A part is sent once its sessions have this many bytes. A message must fit into a socket's send buffer, of 208 KiB by
+/// default.
 const PART_BYTES: usize = 48 << 10;
 /// Upper limit of a session's state without its headers.
 const SESSION_BYTES: usize = 1024;

@@ -253,8 +253,8 @@ impl SocketOpener for UdpOpener<'_> {
             None => udp::listen(addr, options)?,
         };
         udp::set_buffer_sizes(&socket, BUFFER_BYTES)?;
-        // With several workers, a merged datagram (UDP_GRO) would be steered by its first part alone, and its other parts may
-        // be of clients of another worker.
+        // With several workers, a merged datagram (UDP_GRO) would be steered by its first part alone, and the other parts may
+        // belong to clients of another worker.
         if self.workers == 1 {
             let _ = udp::enable_gro(&socket);
         }
@@ -274,6 +274,6 @@ fn steer(socket: &UdpSocket, workers: usize, dialect: Option<Dialect>) -> Result
     }
 }
 
-/// Socket buffer size in bytes. No datagram must be lost while a worker is busy with something else for 10 ms, at 100 000 small
+/// Socket buffer size in bytes. No datagram may be lost while a worker is busy with something else for 10 ms, at 100 000 small
 /// datagrams a second, which take about 0.8 KiB of buffer each.
 const BUFFER_BYTES: usize = 4 << 20;

@@ -1,6 +1,6 @@
 //! The open sessions of all workers, for listings and for revocation.
 //!
-//! A session belongs to its worker, so the control side sends commands to each worker, for a batch of sessions each.
+//! A session belongs to its worker, so the control side sends commands to each worker. A command is about a batch of sessions.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

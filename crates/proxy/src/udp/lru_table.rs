@@ -45,7 +45,7 @@ pub(crate) struct TableLimits {
     pub(crate) unanswered: Duration,
 }
 
-/// Identifies an entry until it is removed: when its slot is used again, that has another generation.
+/// Identifies an entry until it is removed: a later entry in the same slot has another generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct EntryId {
     slot: u32,

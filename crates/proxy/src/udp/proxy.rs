@@ -105,7 +105,7 @@ impl Role for ProxyRole {
             original_destination: reply_to.original_destination,
             from: match header.claims.claim {
                 Some(claim) if claim.0.port() != 0 => SocketAddr::new(peer.ip(), 0),
-                // The balancer's port tells clients apart whose port no header names.
+                // Where no header names the client's port, the balancer's port tells clients apart.
                 Some(_) | None => peer.0,
             },
             client: header.claims.claim.map(|claim| claim.0),

@@ -83,8 +83,8 @@ impl Session {
         }
     }
 
-    /// The header of the next request. With `first_only`, every request has it until one was sent: any request of a batch may
-    /// be the first that can be sent.
+    /// The header of the next request. With `first_only`, every request has it until one has been sent, because any request of
+    /// a batch may be the first that can be sent.
     pub(crate) fn request_header(&self) -> &[u8] {
         let is_first = self.record.datagrams.to_upstream == 0;
         if self.headers.first_only && !is_first {

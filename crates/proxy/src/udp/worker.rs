@@ -85,7 +85,7 @@ pub(crate) fn worker_tasks<R: Role + Send + 'static>(
                 let ended = worker
                     .run(&poller, &mut phases, session_commands, handover_commands)
                     .await;
-                // Before `phases`, whose end tells the waiting reload that the sockets are closed.
+                // Dropped before `phases`, whose drop tells a waiting reload that the sockets are closed.
                 drop(worker);
                 ended
             })
@@ -177,7 +177,7 @@ impl<R: Role> Worker<R> {
         while !(self.sessions.is_draining && self.sessions.table.len() == 0) {
             let quiet_at = self.last_activity + DRAIN_QUIET;
             tokio::select! {
-                // The end before draining, which refuses new clients.
+                // The end is polled before draining, because draining refuses new clients.
                 biased;
                 () = phases.wait_end() => {
                     // Serves the datagrams that were received before.

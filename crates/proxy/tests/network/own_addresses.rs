@@ -94,8 +94,8 @@ fn added_and_removed_interface_addresses_are_followed() -> Result<()> {
     })
 }
 
-/// No interface has these addresses (AnyIP). A table that a rule selects only for some packets is ignored: such a table of
-/// peername's own makes all addresses local.
+/// No interface has these addresses (AnyIP). A table that a rule selects only for some packets is ignored, because peername's
+/// own table is of that kind and makes all addresses local.
 #[test]
 fn address_with_a_local_route_is_own() -> Result<()> {
     in_namespace(async || {

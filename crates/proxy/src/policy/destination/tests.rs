@@ -131,7 +131,7 @@ fn own_listeners_are_refused_although_they_are_listed() {
     );
 }
 
-/// A TPROXY rule may redirect connections to a network that no interface is in.
+/// A TPROXY rule may redirect connections to a network in which this host has no interface.
 #[test]
 fn behind_tproxy_any_destination_may_loop() {
     let mut context = DestinationContext {

@@ -59,7 +59,8 @@ fn probe_result_holds_for_its_ports_and_no_others() {
     }
 }
 
-/// Routing rules are for all of loopback; those for another address of this host may never have been there.
+/// A routing rule for one loopback address covers all of them. For another address of this host there may never have been a
+/// rule.
 #[test]
 fn named_loopback_destinations_are_known_paths() {
     let monitor = ReplyPathMonitor::new::<Backend>([]);

@@ -19,8 +19,8 @@ pub struct DatagramTally {
     pub to_downstream: u64,
     /// The datagrams of `to_upstream` and `to_downstream` that the kernel carried (offload).
     pub in_kernel: u64,
-    /// Dropped datagrams of either direction, by reason. `receive_buffer_full` are those that the kernel dropped at a
-    /// socket before they were received here (SO_RXQ_OVFL), also for a wrong checksum.
+    /// Dropped datagrams of either direction, by reason. `receive_buffer_full` counts those that the kernel dropped at a socket
+    /// before they were received here (SO_RXQ_OVFL), including those with a wrong checksum.
     pub dropped: BTreeMap<&'static str, u64>,
     /// Evicted sessions, by the limit that was reached: `balancer_limit`, `session_limit`, `descriptors` or `ports`.
     pub evicted: BTreeMap<&'static str, u64>,
@@ -58,7 +58,7 @@ impl DatagramTally {
 impl DatagramCounters {
     /// Adds the tally, and resets it.
     pub(super) fn flush_tally(&self, tally: &mut DatagramTally) {
-        // A round that has counted nothing waits for no other worker.
+        // With nothing to add, no lock is taken, so this worker does not wait for another.
         if *tally == DatagramTally::default() {
             return;
         }

@@ -48,7 +48,8 @@ impl HeaderReader {
     }
 
     /// Whether a reply by this path still reaches the client of `key`. With [`Dialect::First`] the balancer's address and port
-    /// may belong to another client by now, or to none. Marks the flow as answered, as its session is: so it is evicted late.
+    /// may belong to another client by now, or to none. Marks the flow as answered, like its session, so that it is evicted
+    /// late.
     pub(crate) fn accept_reply(
         &mut self,
         reply_to: &ReplyTo,

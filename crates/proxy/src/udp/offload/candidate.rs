@@ -23,7 +23,7 @@ pub(crate) struct OffloadCandidate {
 
 impl OffloadCandidate {
     /// Whether the session should be offloaded now. If the installation fails, for example because a map is full, it is retried
-    /// after twice as many requests.
+    /// when there have been twice as many equal requests.
     pub(crate) fn should_install(&self) -> bool {
         self.equal_in_a_row >= MIN_EQUAL_REQUESTS && self.equal_in_a_row.is_power_of_two()
     }

@@ -36,7 +36,7 @@ impl EgressCache {
     }
 
     /// Looks up all pairs again and forgets those whose egress has changed. Returns whether any pair was forgotten since the
-    /// last call: offloaded sessions may depend on it, and a change of its route would not be seen.
+    /// last call: offloaded sessions may depend on such a pair, and further changes of its route would go unseen.
     pub(crate) fn refresh(&mut self) -> bool {
         let before = self.known.len();
         self.known.retain(|(local, balancer), egress| {

@@ -88,8 +88,8 @@ impl<R: Role> SessionTable<R> {
 
     /// Marks a session as used if the kernel has carried datagrams of it since the last call. Returns whether it has.
     ///
-    /// The kernel's counts decide, because its time of the last datagram is exact only to a tick, within which a session may be
-    /// checked and used again.
+    /// The kernel's counts decide, because its time of the last datagram is exact only to a tick. A session may be checked and
+    /// then used again within one tick.
     pub(super) fn touch_if_used_by_kernel(&mut self, id: EntryId, now: Instant) -> bool {
         match (self.take_kernel_use(id, now), self.table.last_used(id)) {
             (Some(in_kernel), Some(used)) if in_kernel + KERNEL_TICK > used => {

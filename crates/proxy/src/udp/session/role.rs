@@ -52,7 +52,7 @@ pub(crate) trait Role {
     /// The listener's port, where this session may be offloaded to the kernel; `None` where it may not.
     fn offload_port(&self, session: &Session) -> Option<u16>;
 
-    /// The client of a session without a claim, where that is not the balancer itself.
+    /// The client of a session without a claimed source, for listings; `None` where no client is known.
     fn unclaimed_client(&self, session: &Session) -> Option<SocketAddr>;
 
     /// Whether a list of clients denies the session's client. The lists may have changed since the session began, and a reload

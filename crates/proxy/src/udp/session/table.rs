@@ -74,7 +74,7 @@ impl<R: Role> SessionTable<R> {
 
     /// Finds the session of a datagram or opens one. Returns the session with the offset of the payload.
     ///
-    /// Calls `flush` before another session is evicted or moved, to send the datagrams that are received and not yet sent.
+    /// Calls `flush` before another session is evicted or moved: it sends the datagrams that were received and not yet sent.
     ///
     /// # Errors
     ///

@@ -224,8 +224,8 @@ fn retry(
     }
 }
 
-/// Whether an error belongs to an earlier datagram, so that the call is to be retried: the next call on a connected socket
-/// reports an ICMP error, and sends nothing.
+/// Whether an error belongs to an earlier datagram, so that the call must be retried. An ICMP error about a datagram is
+/// reported by the next call on the connected socket, which then sends nothing.
 fn is_pending_error(error: &io::Error, to: Option<SocketAddr>) -> bool {
     match error.kind() {
         ErrorKind::Interrupted => true,
@@ -234,7 +234,7 @@ fn is_pending_error(error: &io::Error, to: Option<SocketAddr>) -> bool {
     }
 }
 
-/// After so many retries an error belongs to this datagram after all.
+/// After this many retries, an error is taken to belong to the datagram itself.
 const MAX_SEND_RETRIES: usize = 2;
 
 #[cfg(test)]
