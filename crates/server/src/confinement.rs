@@ -34,7 +34,7 @@ impl Needs {
         files::allowed(self)
     }
 
-    /// Confines this process, irrevocably. A kernel without Landlock or seccomp leaves out what it lacks.
+    /// Confines this process, irrevocably. Landlock or seccomp is left out where the kernel lacks it.
     ///
     /// # Errors
     ///

@@ -65,8 +65,8 @@ pub enum HeaderError {
 }
 
 impl HeaderError {
-    /// Whether the peer closed the connection before it sent a byte, or reset it, as health checks by TCP do: no fault
-    /// of a sender.
+    /// Whether the peer closed the connection before it sent a byte, or reset it. TCP health checks do that, so the operator
+    /// need not be warned.
     pub fn is_empty_connection(&self) -> bool {
         matches!(self, Self::Truncated { received: 0 } | Self::Read(_))
     }

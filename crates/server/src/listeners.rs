@@ -30,8 +30,8 @@ pub use worker_listener::{ListenAddr, ListenerId};
 pub struct InheritedSockets {
     /// Stream sockets of a service manager (socket activation).
     pub tcp: HashMap<SocketAddr, InheritedSocket>,
-    /// Whether no other process accepts from the sockets of `tcp`, so that a drain serves their accept backlogs. Those of a
-    /// service manager are left to the next process.
+    /// Whether no other process accepts from the sockets of `tcp`. A drain then serves their accept backlogs. It leaves the
+    /// backlogs of a service manager's sockets to the next process.
     pub owns_backlogs: bool,
     /// Datagram sockets of a service manager.
     pub udp: HashMap<SocketAddr, InheritedSocket>,
@@ -111,7 +111,7 @@ impl Listeners {
     ) -> Result<Self, BindError> {
         let previous = PreviousSockets::take(wanted, &mut inherited.previous_tcp);
         let mut existing = existing.clone();
-        // No conflict either are sockets that the previous process still has open although they are not wanted any more.
+        // Sockets that the previous process still has open are no conflict either, even if they are not wanted any more.
         existing.closing.extend(inherited.previous_tcp.keys());
         let mut opener = TcpOpener {
             inherited: &inherited.tcp,

@@ -314,7 +314,7 @@ fn distribute(tasks: Vec<Vec<WorkerTask>>, workers: usize) -> Vec<Vec<WorkerTask
     per_worker
 }
 
-/// Reports the exit of a worker's thread when it is dropped, also by a panic.
+/// Reports the exit of a worker's thread when it is dropped, which a panic does, too.
 struct ExitNotifier {
     index: usize,
     exit: mpsc::UnboundedSender<usize>,

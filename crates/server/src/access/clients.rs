@@ -78,9 +78,9 @@ impl ClientAccess {
     /// Decides by a header. The deny list applies to the client, or to the peer if the header has no client.
     ///
     /// The allow list and required TLVs do not apply to the balancer's own connections, such as health checks. Their headers
-    /// have no client or, as version 1 has no LOCAL, name the peer's own address and port. A balancer that keeps its clients'
-    /// addresses sends the latter for a client, too, so the peer must be of `--health-checks-from`, or have an address of this
-    /// host (`is_own`) if there is no such list.
+    /// have no client or, as version 1 has no LOCAL, name the peer's own address and port. A transparent balancer, which
+    /// connects from its clients' addresses, sends such a header for a client, too. So the peer must be on the list of
+    /// `--health-checks-from`, or have an address of this host (`is_own`) if there is no such list.
     pub fn admit(
         &self,
         header: HeaderClient,
@@ -98,7 +98,7 @@ impl ClientAccess {
         header.tlvs
     }
 
-    /// Decides by the address of a client that connects by itself.
+    /// Decides by the address of a client that connects directly, without a header.
     ///
     /// # Errors
     ///

@@ -28,7 +28,7 @@ pub(super) fn allowed(needs: &Needs) -> AllowedCalls {
         calls.allow_sockets(SocketFamilies::Network);
         calls.allow_data_mappings();
     }
-    // The filter does not see the operations of a ring.
+    // The filter does not see the operations of an io_uring.
     calls.deny_as_absent(&IO_URING);
     if needs.watches {
         calls.allow(&INOTIFY);

@@ -155,7 +155,7 @@ impl<S: Serve> Acceptor<S> {
     ///
     /// # Errors
     ///
-    /// A listener is broken that the service can't lose ([`Serve::can_lose`]).
+    /// A listener that the service can't lose is broken ([`Serve::can_lose`]).
     pub(crate) async fn accept(&mut self) -> io::Result<()> {
         // Draining listeners first: their connections came earlier and are bounded in number.
         if !self.draining.is_empty() {
@@ -163,15 +163,15 @@ impl<S: Serve> Acceptor<S> {
             self.serve_draining(permit).await;
             return Ok(());
         }
-        // Immediate if this was cancelled while it waited for a permit: nothing has cleared the readiness, so the
-        // queued permit request is awaited again.
+        // Returns at once if the last call was cancelled while it waited for a permit: nothing has cleared the readiness.
+        // Then the queued permit request is awaited again.
         let mut readable = self.poller.readable().await?;
-        // Only when there is a connection to take: an idle worker must not hold the last permit.
+        // Acquired only when there is a connection to accept: an idle worker must not hold the last permit.
         let mut first_permit = Some(self.limit.acquire().await?);
         let mut ready = std::mem::take(&mut self.ready);
         ready.clear();
         let mut more = self.find_ready(&mut ready)?;
-        // Round robin: epoll keeps its order, and its first listener would get every permit that becomes free.
+        // Round robin: epoll returns listeners in the same order each time, and the first would get every free permit.
         ready.sort_unstable();
         let next = ready.partition_point(|&token| token <= self.last_token);
         ready.rotate_left(next);

@@ -11,8 +11,8 @@ use peername_sys::{is_broken_listener, is_per_connection_error};
 use super::connection_limit::{ConnectionLimit, ConnectionPermit};
 use crate::listeners::Listener;
 
-/// A closed listener with connections in its backlog, and the context to serve them with, as a reload may have removed it from
-/// the service.
+/// A closed listener with connections in its backlog. It keeps the context to serve them with, because a reload may have
+/// removed the listener from the service.
 pub(crate) struct DrainingListener<C> {
     listener: Listener,
     context: C,
