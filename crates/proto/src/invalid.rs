@@ -1,10 +1,10 @@
-//! The faults of bytes that are not a valid header: always the fault of the sender or of its configuration.
+//! The errors of bytes that are not a valid header. Each is caused by the sender or by its configuration.
 
 use core::fmt::{self, Display, Formatter};
 
 use thiserror::Error;
 
-/// A fault by which bytes are not, and can't become, a valid header.
+/// The reason why bytes are not a valid header, and can't become one.
 ///
 /// The text contains numbers only, nothing that the peer could choose freely, and is safe to log.
 /// Offsets count bytes from the first of the header.

@@ -2,8 +2,8 @@
 
 use core::ops::RangeInclusive;
 
-/// Parses a port or a range of ports: `443`, `8000-8010`, or `8000:8010` as in iptables. `None` for anything else, also for
-/// port 0 and for a range that ends before it begins.
+/// Parses a port or a range of ports: `443`, `8000-8010`, or `8000:8010` as in iptables. `None` for anything else, such as
+/// port 0 or a range that ends before it begins.
 pub fn port_range(text: &str) -> Option<RangeInclusive<u16>> {
     let (first, last) = text.split_once(['-', ':']).unwrap_or((text, text));
     let (first, last) = (port(first.trim())?, port(last.trim())?);

@@ -81,8 +81,8 @@ impl SourceRefusal {
 }
 
 impl SourcePolicy {
-    /// Decides on a claimed address and on the IPv4 address embedded in it; each must be believed. `role_on_host` looks up the
-    /// role of an address on this host.
+    /// Decides on a claimed address and on the IPv4 address embedded in it; the policy must believe both. `role_on_host` looks
+    /// up the role of an address on this host.
     pub fn admit(
         self,
         claimed: IpAddr,

@@ -162,7 +162,7 @@ impl Row {
         self.assert_same("written", &bytes[..Spp::LEN], &header.to_bytes());
     }
 
-    /// Each prefix must ask for more bytes, never beyond the header, or have the result of the whole input already.
+    /// Parsing a prefix must ask for more bytes, but for none beyond the header, or return the result of the whole input.
     fn run_splits(&self) {
         let bytes = unhex(&self.hex);
         let whole = parse(&bytes, Carrier::Stream);

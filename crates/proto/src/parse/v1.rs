@@ -168,8 +168,8 @@ impl<'a> Line<'a> {
         self.literal(b"\n")
     }
 
-    /// An address of either family, whatever the keyword says, and the space after it. A dot after up to three digits begins
-    /// IPv4; while only digits have arrived, they are read as those of IPv6, whose groups have up to four.
+    /// An address of either family, whatever the keyword says, and the space after it. A dot after up to three digits means
+    /// IPv4. As long as only digits have arrived, they are read as a group of IPv6, which has up to four.
     fn address(&mut self) -> Result<IpAddr, Stop> {
         let first_non_digit = self
             .bytes
@@ -243,7 +243,7 @@ impl<'a> Line<'a> {
         self.at.saturating_add(line_end).max(MIN_LEN)
     }
 
-    /// The error of the byte just read: it is invalid at its position. An LF was meant to end the line.
+    /// The error that the byte just read is invalid at its position. An LF is reported as a wrong end of the line.
     fn wrong_byte(&self) -> Stop {
         let offset = self.last_offset();
         let field = match self.bytes.get(offset) {

@@ -18,7 +18,7 @@ pub const SSL_VERSION: u8 = 0x21;
 pub const SSL_CN: u8 = 0x22;
 /// Inside SSL: the cipher's name.
 pub const SSL_CIPHER: u8 = 0x23;
-/// Inside SSL: what signed the proxy's certificate, `RSA-SHA256`.
+/// Inside SSL: the algorithm that signed the proxy's certificate, `RSA-SHA256`.
 pub const SSL_SIG_ALG: u8 = 0x24;
 /// Inside SSL: the key in the proxy's certificate, `RSA2048`.
 pub const SSL_KEY_ALG: u8 = 0x25;

@@ -18,7 +18,7 @@ pub enum Vendor<'a> {
 }
 
 impl<'a> Vendor<'a> {
-    /// Decodes a TLV; `None` if its type is no vendor's, or its value has not the vendor's form.
+    /// Decodes a TLV; `None` if no vendor has its type, or its value does not have the vendor's form.
     pub fn read(tlv: Tlv<'a>) -> Option<Self> {
         match tlv.kind {
             kind::AWS => aws(tlv.value).map(Self::AwsVpcEndpoint),

@@ -4,7 +4,7 @@ use thiserror::Error;
 
 use crate::invalid::Invalid;
 
-/// An error of the caller, by which a header can't be written. Nothing was appended to the buffer.
+/// The reason why a header can't be written, always a mistake of the caller. Nothing was appended to the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum WriteError {

@@ -1,7 +1,7 @@
 use super::*;
 use crate::{Carrier, parse};
 
-/// The bytes that `complete_line` tries, those first that end a line soonest.
+/// The bytes that `complete_line` tries. Those that end a line soonest come first.
 const ENDINGS: &[u8] = b"\n\r :.1CPKNOW46TUXRY";
 
 #[test]
