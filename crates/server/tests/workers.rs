@@ -66,7 +66,7 @@ impl CountingService {
     }
 }
 
-/// By the kernel's hash alone, two workers would differ by 20 or more connections in every third round.
+/// If only the kernel's hash distributed them, two workers would differ by 20 or more connections in every third round.
 #[test]
 fn no_worker_has_many_more_than_another() -> Result<()> {
     let service = Arc::new(CountingService::default());
@@ -101,7 +101,7 @@ fn connections_handed_off_before_a_drain_are_served() -> Result<()> {
     let clients: Vec<_> = (0..100)
         .map(|_| TcpStream::connect(addr))
         .collect::<Result<_, _>>()?;
-    // By now the worker that still serves has handed off about as many.
+    // When the worker that still serves has 20, it has handed off about as many.
     service.wait_until(|open| open >= 20)?;
     workers.drain();
     drop(hang);
