@@ -39,9 +39,9 @@ impl ConnectedPair {
     ///
     /// # Errors
     ///
-    /// [`Failure::Connect`], [`Failure::ConnectTimeout`], [`Failure::PortTaken`], [`Failure::SourceRewritten`],
-    /// [`Failure::SourceTranslated`], and [`Failure::Local`] if another system call fails, for example because a capability is
-    /// missing. The downstream connection is reset.
+    /// [`Failure::Connect`], [`Failure::ConnectTimeout`], [`Failure::NoPort`], [`Failure::PortTaken`],
+    /// [`Failure::SourceRewritten`], [`Failure::SourceTranslated`], and [`Failure::Local`] if another system call fails, for
+    /// example because a capability is missing. The downstream connection is reset.
     pub fn open(
         claimed: ClaimedConn,
         permit: &ConfirmedPermit,

@@ -21,7 +21,8 @@ impl Connector {
     ///
     /// # Errors
     ///
-    /// As [`ConnectedPair::open`](super::ConnectedPair::open), without the timeout.
+    /// As [`ConnectedPair::open`](super::ConnectedPair::open), but there is no timeout, and want of a port is
+    /// [`Failure::Local`].
     pub(crate) fn open_udp(&self, permit: &Permit) -> Result<UdpSocket, Failure> {
         let target = permit.target().0;
         let Some(source) = permit.bind_to() else {

@@ -32,7 +32,7 @@ pub(crate) trait Role {
     ///
     /// # Errors
     ///
-    /// [`Failure::SourceTranslated`].
+    /// [`Failure::SourceTranslated`]; [`Failure::Local`]: getsockname(2) failed.
     fn verify_source(&self, session: &Session) -> Result<(), Failure>;
 
     /// The backend that a new session would have by the current rules; `None` where it would not have its client's own
