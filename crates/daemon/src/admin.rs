@@ -30,8 +30,8 @@ pub struct AdminArgs {
 }
 
 impl AdminArgs {
-    /// Opens the listeners that `--admin` names, in their order. One that the service manager has passed is taken from
-    /// `inherited`, and one of the previous process is adopted.
+    /// Opens the listeners that `--admin` names, in their order. A listener that the service manager has passed is taken from
+    /// `inherited`, and a listener of the previous process is adopted.
     ///
     /// # Errors
     ///
@@ -114,14 +114,15 @@ pub struct RunningAdmin {
 /// A socket of the admin endpoint while it is served.
 #[derive(Debug)]
 struct ServedSocket {
-    /// As an upgrade names it.
+    /// Identifies the socket in an upgrade.
     info: SocketInfo,
     handle: AdminHandle,
     task: AbortHandle,
 }
 
 impl RunningAdmin {
-    /// Serves on a thread of its own from now on, so that requests delay neither bans nor signals nor the watches of this host.
+    /// Serves on a thread of its own from now on, so that requests delay neither bans, nor signals, nor the watch of this
+    /// host's addresses and routes.
     ///
     /// # Errors
     ///

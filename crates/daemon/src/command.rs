@@ -49,7 +49,7 @@ pub trait Command: Sized {
         None
     }
 
-    /// Reads the options, or the file that they name, and notes each file before it is read.
+    /// Reads the options, or the file that they name. Notes each file in `files` before it is read.
     ///
     /// # Errors
     ///
@@ -123,7 +123,7 @@ pub trait Running: Reload {
     /// Makes the admin endpoint of these workers. `resources` are those that every command has.
     fn admin_server(&self, workers: &Workers, resources: Resources) -> AdminServer<Self::Health>;
 
-    /// Waits until something fails without which no client can be served, and returns what. By default nothing does.
+    /// Waits until something fails that every client depends on, and returns the error. By default nothing can fail.
     fn failure(&mut self) -> anyhow::Result<impl Future<Output = anyhow::Error> + use<Self>> {
         Ok(std::future::pending())
     }

@@ -63,7 +63,7 @@ const FDS_PER_RUNTIME: usize = 5;
 /// Descriptors for netlink, the reply path probe, the service manager, and the files that confinement and the admin endpoint
 /// keep open.
 const SPARE_FDS: usize = 10;
-/// Descriptors of five connections; with fewer, a proxy that can serve no client would start.
+/// Descriptors of five connections. Without this minimum, a proxy that can serve no client would start.
 const MIN_CONNECTION_FDS: usize = 10;
-/// More pipes are not faster than copying.
+/// With more pipes than this, splice(2) is not faster than copying.
 const MAX_PIPES_PER_WORKER: usize = 256;

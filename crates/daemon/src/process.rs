@@ -115,7 +115,7 @@ pub fn default_workers() -> usize {
 
 const MAX_WORKERS: usize = 1024;
 
-/// Returns the keys that have changed; each comes with whether it has.
+/// Returns those of the keys that have changed: a key is paired with whether it has.
 pub fn changed_keys<const N: usize>(keys: [(&'static str, bool); N]) -> Vec<&'static str> {
     keys.into_iter()
         .filter_map(|(key, has_changed)| has_changed.then_some(key))

@@ -175,8 +175,8 @@ impl Serving {
         })
     }
 
-    /// Reloads the configuration. Returns an ending if a signal has asked to stop before it was read. A retry that is refused
-    /// for the reason of the attempt before counts as the same refused reload.
+    /// Reloads the configuration. Returns an ending if a signal has asked to stop before the configuration was read. A retry
+    /// that is refused for the same reason as the attempt before it counts as the same refused reload.
     async fn reload<R: Reload>(
         &mut self,
         command: &mut R,
@@ -259,5 +259,5 @@ async fn reread<T: Send + 'static>(
     read.with_context(|| format!("the files or their names took longer than {REREAD_TIMEOUT:?}"))??
 }
 
-/// As long as a slow name server takes with all retries.
+/// As long as a lookup takes, with all its retries, if the name server is slow.
 const REREAD_TIMEOUT: Duration = Duration::from_secs(60);

@@ -63,8 +63,8 @@ pub fn has_store() -> bool {
     matches!(SOCKET.get(), Some(Some(_))) && env::var_os("FDSTORE").is_some()
 }
 
-/// Has the manager keep a descriptor by this name (FDSTORE, sd_pid_notify_with_fds(3)), until it has ended or [`drop_stored`]
-/// is called. A unit needs FileDescriptorStoreMax=, or the manager closes it.
+/// Has the manager keep a descriptor under this name (FDSTORE, sd_pid_notify_with_fds(3)), until the descriptor reports
+/// EPOLLHUP or EPOLLERR, or [`drop_stored`] is called. A unit needs FileDescriptorStoreMax=, or the manager closes it.
 pub fn store(name: &str, fd: BorrowedFd<'_>) -> io::Result<()> {
     connect();
     let Some(Some(socket)) = SOCKET.get() else {
@@ -102,7 +102,7 @@ fn notify(state: &[NotifyState<'_>]) {
     let _ = send(message.as_bytes());
 }
 
-/// Connects to the manager's socket, for a process that will not be able to open Unix sockets.
+/// Connects to the manager's socket. To be called before the process is confined: after that, it can't open Unix sockets.
 pub fn connect() {
     SOCKET.get_or_init(|| open().ok().flatten());
 }

@@ -12,13 +12,13 @@ use serde::de::DeserializeOwned;
 #[derive(Debug)]
 pub(crate) struct Channel(OwnedFd);
 
-/// Why a message was not sent or received.
+/// The reason why a message was not sent or received.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ChannelError {
     /// The other process has closed its end, or has exited.
     #[error("the other process has ended")]
     Closed,
-    /// The time limit is over.
+    /// The time limit has expired.
     #[error("the time limit is over")]
     TimedOut,
     /// The message of this process can't be written as JSON.

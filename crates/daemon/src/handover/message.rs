@@ -1,4 +1,4 @@
-//! The messages of an upgrade. All processes of one upgrade understand each other or refuse: [`VERSION`].
+//! The messages of an upgrade. If its processes do not have the same [`VERSION`], the upgrade is refused.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;

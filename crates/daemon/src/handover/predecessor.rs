@@ -140,11 +140,11 @@ impl Predecessor {
         Ok(())
     }
 
-    /// Returns the sockets, of which the listeners of these plans take what they need.
+    /// Returns the sockets. The listeners of these plans take those that they need.
     ///
     /// # Errors
     ///
-    /// A listener differs from the previous process's in what can't change.
+    /// A listener differs from that of the previous process in a setting that can't change.
     pub fn take_sockets(&mut self, plans: &[ListenPlan]) -> anyhow::Result<InheritedSockets> {
         for plan in plans {
             for &addr in &plan.tcp {
@@ -184,8 +184,8 @@ impl Predecessor {
         Ok(())
     }
 
-    /// Checks that a group of UDP listeners is one that the previous process had, or has none of its addresses: else the
-    /// sessions of the previous process would not fit.
+    /// Checks that the previous process had the same group of UDP listeners, or no group with any of its addresses. Otherwise
+    /// the sessions of the previous process would not fit.
     fn check_udp(
         &self,
         addresses: &[SocketAddr],
@@ -323,5 +323,5 @@ const GIVEN_UP: &str = "the process that this one was to replace goes on";
 const OTHER_VERSION: &str = "the process that this one was to replace is of another version";
 /// Longer than the default of `--upgrade-timeout`, after which the previous process ends the upgrade.
 const RECEIVE_LIMIT: Duration = Duration::from_secs(60);
-/// So many that a message stays smaller than a socket's buffer.
+/// Few enough that a message fits into a socket's buffer.
 const ADOPTED_PER_MESSAGE: usize = 256;

@@ -252,8 +252,8 @@ impl RunningListeners {
         }
     }
 
-    /// Checks that each `[::]` that stays and was opened for IPv6 only keeps an IPv4 listener beside it: IPV6_V6ONLY can't be
-    /// cleared after bind(2).
+    /// Checks that an IPv4 listener stays beside each `[::]` that stays and was opened with IPV6_V6ONLY, which can't be cleared
+    /// after bind(2).
     fn check_ipv6_only(&self, wanted: &HashSet<ListenerKey>) -> anyhow::Result<()> {
         let mut losing = self
             .ipv6_only

@@ -25,7 +25,8 @@ pub fn reached_listener(
         .find(|address| listen.contains(address))
 }
 
-/// For a target of IPv4 both, as `[::]` accepts IPv4, too; for one of IPv6 only the second.
+/// Both accept connections to an IPv4 target, because `[::]` accepts IPv4, too. Only the second accepts those to an IPv6
+/// target.
 const WILDCARDS: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::UNSPECIFIED),
     IpAddr::V6(Ipv6Addr::UNSPECIFIED),

@@ -1,7 +1,7 @@
 //! A log line as JSON: one flat object with the fields of the event.
 //!
-//! The formatter of tracing-subscriber makes the same lines, by serde and with a check for UTF-8 of each piece; for
-//! `intercept`, which writes a line of thirty fields for each request, that was a tenth of a request's CPU time.
+//! The formatter of tracing-subscriber makes the same lines, but it uses serde and checks each piece for UTF-8. In `intercept`,
+//! which writes a line of thirty fields for each request, that took a tenth of a request's CPU time.
 
 use std::fmt::{self, Debug, Write as _};
 use std::time::SystemTime;

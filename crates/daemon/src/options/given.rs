@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::usage::secrets::mask_value;
 
-/// Options, with the words that gave them, and as `/config` shows them.
+/// Options in three forms: parsed, as the words that gave them, and as the JSON that `/config` shows.
 #[derive(Clone, Debug)]
 pub struct Given<T> {
     /// The options.
@@ -43,8 +43,9 @@ impl<T: clap::Args> Given<T> {
         Ok(Self { words, ..given })
     }
 
-    /// Merges the options of a file with those of the command line. These replace the same options of the file, and exclude
-    /// those that they conflict with. Only the values of the options `added`, by their ids, follow those of the file.
+    /// Merges the options of a file with those of the command line. An option of the command line replaces the same option of
+    /// the file, and excludes those that it conflicts with. If its id is in `added`, its values follow those of the file
+    /// instead.
     pub fn with_command_line<U: clap::Args>(
         self,
         line: &Given<U>,

@@ -51,7 +51,7 @@ pub(super) fn find_option<'c>(command: &'c Command, key: &str) -> Option<&'c Arg
     })
 }
 
-/// The option of a command, or of a table, for the server behind it, if `name` is another name of such an option.
+/// The option that names the server behind this command or table, if `name` is what such an option is called elsewhere.
 pub fn server_option<'c>(command: &'c Command, name: &str) -> Option<&'c str> {
     let is_synonym = SERVER_OPTIONS.contains(&name);
     file_options(command)
@@ -59,8 +59,8 @@ pub fn server_option<'c>(command: &'c Command, name: &str) -> Option<&'c str> {
         .find(|option| is_synonym && SERVER_OPTIONS.contains(option))
 }
 
-/// Returns the mistake of a key that the table with the options of `command` does not have. It names this table's key for it, or
-/// the tables that have the key, or else a similar key of this table.
+/// Returns the error about a key that a table does not have; `command` has the options of that table. The error names the
+/// table's own key for the same thing, or the tables that have the key, or else a similar key of the table.
 pub(super) fn unknown_key(
     at: usize,
     key: String,
@@ -91,7 +91,7 @@ pub(super) fn unknown_key(
     }
 }
 
-/// Returns the mistake of a table that a file can't have. It names a similar table, or else all.
+/// Returns the error about a table that a file can't have. The error names a similar table, or else all tables.
 pub(super) fn unknown_table(at: usize, key: String, known_tables: &[KnownTable]) -> Mistake {
     let tables: Vec<_> = known_tables.iter().filter_map(|table| table.name).collect();
     let keys = tables.iter().copied().map(key_of);
@@ -111,7 +111,8 @@ pub(super) fn unknown_table(at: usize, key: String, known_tables: &[KnownTable])
     }
 }
 
-/// Lets clap suggest an option that is similar to an unknown one. To clap a letter or two are similar to any name with them.
+/// Lets clap suggest an option that is similar to an unknown one. A name of one or two letters gets no suggestion, because
+/// clap takes it for similar to every name with these letters.
 fn suggest(command: Command, unknown: &str) -> Option<String> {
     if unknown.len() < 3 {
         return None;

@@ -223,7 +223,7 @@ impl<'t> Tables<'t> {
             .flat_map(|entry| entry.words)
             .collect();
         let given = Given::parse(words).unwrap_or_else(|error| {
-            // An error that no value and no pair of options has by itself.
+            // An error that only the options together cause, and no single value or pair of options.
             self.refuse(at, reason(error));
             Given::default()
         });
@@ -311,7 +311,8 @@ fn read_value(
             };
         }
         (ArgAction::Count, _) => return Err(wrong("use a number, without quotes")),
-        // A template may have made it empty by accident, and a missing key may mean more than nothing: a default, or no restriction.
+        // A template may have made the list empty by accident. It can't count as a missing key either, which may mean a default
+        // or no restriction.
         (ArgAction::Append, DeValue::Array(all)) if all.is_empty() => {
             return Err(wrong("an empty list: name some, or leave the key out"));
         }

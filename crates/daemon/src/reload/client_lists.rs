@@ -35,8 +35,8 @@ struct Policies {
     open: ClientPolicies,
     /// The policies of listeners that a reload has closed, for connections that are still open.
     closed: ClientPolicies,
-    /// The policies that reloads have replaced. A connection that waits for its header is judged by the one that it was accepted
-    /// with, also if its listener was closed and another one has the address.
+    /// The policies that reloads have replaced. A connection that waits for its header is judged by the one that it was
+    /// accepted with, even if its listener was closed and another one has the address now.
     replaced: Vec<Weak<ClientAccess>>,
 }
 
@@ -114,7 +114,7 @@ impl Policies {
 
 impl ClientLists {
     /// Begins to keep these policies in force, and reports failed reads to `history`. Call it after privileges are dropped,
-    /// which belong to threads.
+    /// because each thread has its own.
     pub fn start(policies: ClientPolicies, open: OpenClients, history: History) -> Self {
         let (sender, receiver) = watch::channel(Policies {
             open: policies,
@@ -137,7 +137,7 @@ impl ClientLists {
     }
 }
 
-/// Reads the lists, and ends what they deny.
+/// Reads the lists, and ends the connections and sessions that they deny.
 struct Keeper {
     open: OpenClients,
     history: History,
@@ -168,13 +168,13 @@ impl Keeper {
         }
     }
 
-    /// Reads the lists of these policies; `cause` is `None` at the start and after a reload. Keeps none of the policies, so that
-    /// replaced ones end with their last connection.
+    /// Reads the lists of these policies; `cause` is `None` at the start and after a reload. Keeps no reference to the
+    /// policies, so that a replaced one is dropped with its last connection.
     async fn bring_into_force(&mut self, current: Policies, cause: Option<ReadCause>) {
         let in_use = current.open.with_lists();
         let earlier = current.earlier_with_lists();
         if in_use.is_empty() && earlier.is_empty() {
-            // Else the old files would be watched, and count as changed again and again.
+            // Otherwise the old files would still be watched, and count as changed again and again.
             self.watch.replace(Fingerprints::default());
             self.history.set_lists_read(Ok(()));
             return;
@@ -207,7 +207,7 @@ impl Keeper {
         }
     }
 
-    /// Logs each error once. Those of reads that are tried again are logged when others have come, and else from time to time.
+    /// Logs each error once. The errors of a retry are logged if they differ from the last ones, otherwise from time to time.
     fn log_failures(&mut self, mut errors: Vec<String>, cause: Option<ReadCause>) {
         if errors.is_empty() {
             return self.failures.clear();
@@ -235,8 +235,8 @@ struct ListReader {
 type PolicyRead = (Fingerprints, Result<(), String>);
 
 impl ListReader {
-    /// Reads all lists of these policies again. Returns all reasons why a list is invalid, or was not read in time; the one before
-    /// stays in force then.
+    /// Reads all lists of these policies again. Returns all reasons why a list is invalid, or was not read in time; the
+    /// previous list then stays in force.
     async fn read_again(
         &mut self,
         policies: &[Arc<ClientAccess>],

@@ -27,7 +27,7 @@ pub struct Fingerprints {
     is_incomplete: bool,
 }
 
-/// Why files are to be read again.
+/// The reason to read files again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadCause {
     /// A file has changed.
@@ -70,7 +70,7 @@ impl Fingerprints {
         self.add(path.to_owned(), fingerprint(path));
     }
 
-    /// A file that has changed since it was noted before may have been read before the change, too.
+    /// Adds a file. It may be noted twice; if it has changed in between, the first reader may have read its earlier state.
     fn add(&mut self, path: PathBuf, state: Option<Fingerprint>) {
         let before = self.files.insert(path, state);
         self.is_incomplete |= before.is_some_and(|before| before != state);
@@ -81,7 +81,7 @@ impl Fingerprints {
         paths.into_iter().for_each(|path| self.note(path));
     }
 
-    /// Runs a read on this thread, which notes each file before it reads it, and notes whether the read is incomplete.
+    /// Runs `read` on this thread, and notes whether it was incomplete. `read` notes each file before it reads the file.
     pub fn note_read<T>(&mut self, read: impl FnOnce(&mut Self) -> T) -> T {
         let before = text_file::transient_failures();
         let result = read(self);
@@ -89,8 +89,8 @@ impl Fingerprints {
         result
     }
 
-    /// Whether a file could not be read for a reason that may pass without a change of the file, such as too many open files, or
-    /// has changed between two reads: the files must be read again then, because no event will tell.
+    /// Whether a file could not be read for a reason that may pass without a change of the file, such as too many open files,
+    /// or has changed between two reads. The files must be read again then, because no event will report a change.
     pub fn is_incomplete(&self) -> bool {
         self.is_incomplete
     }
@@ -149,7 +149,8 @@ impl FileWatch {
         }
     }
 
-    /// Starts the thread that receives the kernel's events. Call it after privileges are dropped, which belong to threads.
+    /// Starts the thread that receives the kernel's events. Call it after privileges are dropped, because each thread has its
+    /// own.
     pub fn start(&mut self) {
         if !self.is_enabled {
             return;
@@ -219,8 +220,8 @@ impl FileWatch {
         }
     }
 
-    /// Watches other directories if a missing one has appeared, or a symbolic link leads elsewhere. Returns whether it did: then a file may
-    /// have changed before its directory was watched.
+    /// Watches other directories if a missing one has appeared, or a symbolic link leads elsewhere. Returns whether it did:
+    /// then a file may have changed before its directory was watched.
     async fn follow_directories(&mut self) -> bool {
         let read = self.read.clone();
         match run_blocking(move || read.directories()).await {
@@ -258,7 +259,7 @@ impl FileWatch {
         // Watched directories are watched anew: another directory may be at the path by now, and a watch that failed may
         // succeed.
         for path in &wanted {
-            // Else the end of a replaced directory would end the watch of its successor.
+            // Otherwise the deletion of a replaced directory would end the watch of its successor.
             let _ = watcher.unwatch(path);
             let watched = watcher.watch(path, RecursiveMode::NonRecursive);
             if let (Err(error), false) = (watched, self.directories.contains(path)) {

@@ -37,8 +37,8 @@ pub(crate) struct Launcher {
 }
 
 impl Launcher {
-    /// Forks the launcher. User names and passwords in the arguments are masked in both processes, and not in the new one of an
-    /// upgrade, which needs them.
+    /// Forks the launcher. User names and passwords in the arguments are masked in this process and in the launcher, but not in
+    /// the new process of an upgrade, which needs them.
     pub(crate) fn fork() -> anyhow::Result<Self> {
         ensure!(
             std::process::id() != 1,
@@ -244,6 +244,6 @@ fn is_readable(fd: &impl AsFd) -> bool {
 /// The name of the launcher's process.
 pub(crate) const NAME: &str = "launcher";
 const THREAD_NAME: &CStr = c"launcher";
-/// The launcher itself answers at once.
+/// Time limit for an answer of the launcher, which answers at once.
 const LAUNCHER_LIMIT: Duration = Duration::from_secs(5);
 const MAX_LINE: usize = 4096;

@@ -47,9 +47,9 @@ fn mask_word(before: &str, word: &str) -> String {
     }
 }
 
-/// Masks the secret in a value of this option, `--upstream-proxy`: the user information of a URL, and what of an injection is
-/// not its host. In the value of another option, or a word of its own, it masks what is certainly user information (RFC 3986,
-/// section 3.2.1).
+/// Masks the secret in a value of `option`, which is written with its dashes: the user information of a URL, and all of an
+/// injection but its host. In the value of an option that takes neither, and in a word without an option, masks only what is
+/// certainly user information (RFC 3986, section 3.2.1).
 pub fn mask_value(option: &str, value: &str) -> String {
     if option == INJECTION {
         return mask_injection(value);
@@ -60,7 +60,8 @@ pub fn mask_value(option: &str, value: &str) -> String {
         None if may_have_password => ("", value),
         None => return value.to_owned(),
     };
-    // The path of another option may have an `@`. A password may have any character, which is why the value is wrong.
+    // An option for a URL may have a password that was not encoded, with any character, even a `/`. In another option, an `@`
+    // may belong to the path.
     let end = rest
         .find(['/', '?', '#'])
         .filter(|_| !may_have_password)

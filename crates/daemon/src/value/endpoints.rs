@@ -94,7 +94,7 @@ impl Target {
         })
     }
 
-    /// As [`Target::targets`], of IPv4 clients alone.
+    /// As [`Target::targets`], for IPv4 clients alone.
     ///
     /// # Errors
     ///
@@ -106,7 +106,7 @@ impl Target {
         }
     }
 
-    /// As [`Target::targets`], of IPv6 clients alone.
+    /// As [`Target::targets`], for IPv6 clients alone.
     ///
     /// # Errors
     ///

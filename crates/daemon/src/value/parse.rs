@@ -141,7 +141,7 @@ pub(super) fn port_alone(text: &str) -> Option<u16> {
 const FORM: &str = "use 192.0.2.1:80, [2001:db8::1]:80 or host:80";
 const EXAMPLE_PORT: u16 = 443;
 
-/// Resolves `host:port`. Four numbers that are no address are not looked up, because they never become a name. In a process
+/// Resolves `host:port`. Four numbers that are no address are not looked up, because no name has this form. In a process
 /// that may not resolve names, text that can't be a name is reported as invalid, and only a name as forbidden.
 fn resolve(text: &str) -> io::Result<impl Iterator<Item = SocketAddr> + use<>> {
     let allowed = names::check_allowed();

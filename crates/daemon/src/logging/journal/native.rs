@@ -21,8 +21,8 @@ use tracing_subscriber::layer::{Context, Layer};
 
 use super::{is_stderr_journal, priority};
 
-/// Opens the socket to journald if standard error is connected to the journal, for a process that will not be able to open
-/// Unix sockets. Returns whether journald takes entries there.
+/// Opens the socket to journald if standard error is connected to the journal. To be called before the process is confined:
+/// after that, it can't open Unix sockets. Returns whether journald takes entries there.
 pub fn connect() -> bool {
     SOCKET
         .get_or_init(|| is_stderr_journal().then(open).and_then(Result::ok))
@@ -131,8 +131,8 @@ fn cut(text: &str, max: usize) -> &str {
     &text[..text.floor_char_boundary(max)]
 }
 
-/// Sends each entry that is written to it as one datagram. Blocks while journald does not read or is not running; the queue
-/// before the writer takes further entries meanwhile.
+/// Sends each entry that is written to it as one datagram. Blocks while journald does not read or is not running. Meanwhile,
+/// further entries wait in the queue before the writer.
 pub struct JournalWriter;
 
 impl Write for JournalWriter {

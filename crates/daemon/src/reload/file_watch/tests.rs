@@ -28,7 +28,7 @@ fn noted(file: &Path) -> Fingerprints {
     read
 }
 
-/// Else a file whose file system hangs would be read again as soon as an attempt has ended.
+/// Otherwise a file whose file system hangs would be read again as soon as an attempt has ended.
 #[tokio::test]
 async fn change_that_could_not_be_read_waits_for_an_event() {
     let scratch = Scratch::new();
@@ -59,7 +59,7 @@ async fn file_in_a_directory_that_was_missing_is_watched() {
     fs::write(&file, "192.0.2.7").unwrap();
     timeout(Duration::from_secs(20), changed).await.unwrap();
 }
-/// Else a ban that was written while descriptors were short would never be in force.
+/// Otherwise a ban that was written while descriptors were short would never be in force.
 #[tokio::test]
 async fn file_that_could_not_be_read_for_a_while_is_read_again() {
     let mut read = Fingerprints::default();
@@ -74,7 +74,7 @@ async fn file_that_could_not_be_read_for_a_while_is_read_again() {
     assert!(timeout(RETRY_INTERVAL * 2, watch.changed()).await.is_err());
 }
 
-/// Of two readers of a file, the first may have read its earlier state.
+/// Two parts of the configuration may name the same file, and the first read may have seen its earlier state.
 #[test]
 fn file_that_changed_between_two_reads_is_read_again() {
     let scratch = Scratch::new();
