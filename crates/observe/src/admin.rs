@@ -61,7 +61,7 @@ pub trait Health: Send + Sync + 'static {
     /// Why not, in a line of text.
     fn check_readiness(&self) -> impl Future<Output = Result<(), String>> + Send;
 
-    /// A problem of some clients only, because of which the others should still be sent here: `/readyz` appends it to `ready`.
+    /// A problem that only some clients have. The others should still be sent here, so `/readyz` appends it to `ready`.
     fn warning(&self) -> Option<String> {
         None
     }
@@ -72,11 +72,11 @@ pub trait Health: Send + Sync + 'static {
     }
 }
 
-/// The way by which a request arrived.
+/// The kind of listener at which a request arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Via {
     Network,
-    /// With the process at the other end (SO_PEERCRED) for the log. If the socket is forwarded, that process is the forwarder.
+    /// The process at the other end (SO_PEERCRED), for the log. If the socket is forwarded, it is the forwarding process.
     UnixSocket(Option<UCred>),
 }
 
@@ -310,7 +310,7 @@ impl AllowedHosts {
     }
 }
 
-/// Of one listener: scrapers, probes and open pages are few.
+/// Limit of open connections of one listener: scrapers, probes and open pages are few.
 const MAX_CONNECTIONS: usize = 32;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);

@@ -66,7 +66,7 @@ pub enum ConnectionState {
     Header,
     /// The connection to the backend is not made yet.
     Connecting,
-    /// Its bytes are relayed; of `intercept`, those of a tunnel that is not opened.
+    /// Its bytes are relayed. In `intercept`, it is a tunnel whose TLS is not opened.
     Open,
     /// One side has sent FIN.
     HalfClosed,

@@ -72,7 +72,7 @@ impl Display for AdminAddr {
 
 /// Bytes of the path of a socket (unix(7)).
 const MAX_PATH: usize = 107;
-/// Those that leave room for a dot and the number of a process, under which the socket is bound first.
+/// Bytes of a path that leave room for a dot and a process id: the socket is first bound to that longer path.
 const MAX_BOUND_PATH: usize = 96;
 
 #[cfg(test)]

@@ -157,7 +157,7 @@ impl EventFeed {
     }
 }
 
-/// Of one listener, which accepts far more connections: the other paths stay reachable.
+/// Limit of streams of one listener. It is far below the limit of connections, so that the other paths stay reachable.
 pub(super) const MAX_STREAMS: usize = 8;
 /// Events come each second, so the connection of a client that reads has taken one within this time.
 const STALL_TIMEOUT: Duration = Duration::from_secs(10);

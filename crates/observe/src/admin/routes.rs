@@ -159,7 +159,7 @@ impl<H: Health> AdminServer<H> {
                 "the level is error, warn, info, debug or trace\n",
             );
         };
-        // The line is logged while a level is in force that shows it: before the change, or else after it.
+        // Logged before the change if the level in force shows the line, otherwise after the change.
         let is_shown = tracing::enabled!(Level::INFO);
         let (from, to) = (level_name(level.get()), level_name(wanted));
         let changed = format_args!("the level of the log was changed from {from} to {to}");

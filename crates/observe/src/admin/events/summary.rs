@@ -132,7 +132,7 @@ impl Peers {
     }
 }
 
-/// Counting that many takes the workers a few milliseconds of each second.
+/// Counting this many takes the workers a few milliseconds of each second.
 const MAX_COUNTED: u64 = 20_000;
 const TOP_PEERS: usize = 10;
 const MAX_LISTED: usize = 25;
