@@ -51,7 +51,7 @@ func main() {
 	check(http.ListenAndServe(*listen, proxy))
 }
 
-// Single flight: a certificate is made once for each host, also for concurrent requests.
+// Single flight: a certificate is made once for each host, even if requests are concurrent.
 type store struct {
 	hosts sync.Map
 }

@@ -19,9 +19,9 @@ pub(crate) struct BackgroundLoad {
 
 /// Measures background load: all CPU time less that of generator, backend and proxy.
 ///
-/// Background load changes more than rates: with a compiler running on the same two cores, HAProxy's CPU time for each
-/// echo was 3.5 us, and 6.5 us without. The reason is not known; all three processes on one core cost less for each echo,
-/// too, so fewer wake-ups across cores are likely to be a part of it.
+/// Background load changes CPU figures, not only rates. With a compiler running on the same two cores, HAProxy's CPU time for
+/// each echo was 3.5 us, and 6.5 us without it. The reason is not known. An echo also costs less with all three processes on
+/// one core, so fewer wake-ups across cores are likely to be a part of it.
 pub(crate) struct BackgroundMonitor {
     start: Instant,
     busy: Duration,

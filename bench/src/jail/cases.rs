@@ -10,7 +10,7 @@ use crate::intercept::load::spec::{CPU, LoadShape};
 /// What is done in a turn.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) enum Work {
-    /// Starts a jail with `true` in it, so many times.
+    /// Starts a jail with `true` in it, this many times.
     Starts(u32),
     /// Requests of a client in a jail that has been started before.
     Requests(LoadShape),

@@ -253,8 +253,8 @@ async fn read_body(response: Response<Incoming>) -> Result<Bytes> {
     Ok(body)
 }
 
-/// The number of client addresses: some proxies limit what one client may cause in a second, new certificates above
-/// all.
+/// The number of client addresses. There are many, because some proxies limit what one client may cause in a second, above
+/// all new certificates.
 const CLIENT_ADDRESSES: usize = 250;
 
 /// The maximum size of a response head, or of a body.
