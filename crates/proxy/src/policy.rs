@@ -1,7 +1,7 @@
 //! Decides which claimed sources and destinations are allowed, for connections and datagrams alike.
 //!
-//! [`rules`] holds what a service decides by, [`SourcePolicy`](peername_proto::SourcePolicy) and [`destination`] are the
-//! policies for the addresses in a header, and a [`permit`] is the positive result.
+//! [`rules`] are all rules of a service. [`SourcePolicy`](peername_proto::SourcePolicy) and [`destination`] are the policies
+//! for the addresses in a header. A [`permit`] is the positive result.
 
 pub mod destination;
 pub mod permit;

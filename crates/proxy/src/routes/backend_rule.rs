@@ -99,8 +99,8 @@ pub(crate) async fn has_rule(netlink: &Netlink, backend: Backend) -> SysResult<b
     Ok(rules.iter().any(|rule| covers(rule.selector, backend)))
 }
 
-/// Whether the rules for the backends `routed` apply to `backend`, too: on loopback they apply to all addresses of a family, and
-/// those for port 0 or 65535 to all ports of both transports.
+/// Whether the rules for the backends `routed` apply to `backend`, too: on loopback they apply to all addresses of a family,
+/// and those for port 0 or 65535 to all ports of both transports.
 pub fn rules_apply_to(routed: &[Backend], backend: Backend) -> bool {
     let (ip, port) = (backend.address.ip(), backend.address.port());
     routed.iter().any(|&other| {
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn rule_covers_its_backend_only() {
+    fn loopback_rule_covers_its_ports_on_loopback_only() {
         let selector = |target: &str, location| {
             let rules = BackendRule::for_backend(target.parse().unwrap(), location);
             rules.first().expect("a rule").selector

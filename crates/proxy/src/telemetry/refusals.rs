@@ -170,7 +170,7 @@ mod tests {
     use crate::policy::destination::DestinationRefusal;
 
     #[test]
-    fn every_condition_that_can_refuse_all_clients_is_logged() {
+    fn conditions_that_can_refuse_all_clients_are_logged() {
         let addr = SocketAddr::from(([192, 0, 2, 1], 80));
         let error = || io::Error::from(ErrorKind::ConnectionReset);
         let failed = || SyscallError {

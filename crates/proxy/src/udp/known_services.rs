@@ -31,7 +31,7 @@ impl<S> KnownServices<S> {
         known
     }
 
-    /// Notes the services that a reload has replaced, also where no datagram comes. To be called once a second.
+    /// Notes the services that a reload has replaced, even for listeners that receive nothing. To be called once a second.
     pub(super) fn refresh(&mut self) {
         for number in 0..self.listeners.len() {
             let _ = self.current(number);

@@ -143,7 +143,7 @@ fn blackhole_route_counts_as_no_reply_path() -> Result<()> {
     })
 }
 
-/// The result of the route lookup must agree with the path of real packets.
+/// The path of real packets. The result of the route lookup, which the tests above check, must agree with it.
 #[test]
 fn backend_on_another_address_of_this_host_is_reached_from_a_spoofed_address() -> Result<()> {
     in_namespace(async || {
