@@ -1,4 +1,4 @@
-//! The errors by which the header of a connection or a datagram is refused.
+//! The reasons to refuse the header of a connection or a datagram.
 
 use std::fmt::{self, Display, Formatter};
 use std::io;

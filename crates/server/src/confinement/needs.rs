@@ -1,4 +1,4 @@
-//! The needs of a command after its start, by which it is confined.
+//! The needs of a command after its start, which decide what its confinement allows.
 
 use std::path::PathBuf;
 
