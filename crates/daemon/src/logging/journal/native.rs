@@ -46,7 +46,7 @@ pub struct JournalLayer {
 }
 
 impl JournalLayer {
-    /// Makes the layer, with the name by which this program was called as SYSLOG_IDENTIFIER, as journald does for standard
+    /// Makes the layer. SYSLOG_IDENTIFIER is the name that this program was called by, as in journald's entries of its standard
     /// error.
     pub fn new(queue: NonBlocking) -> Self {
         let called = env::args_os().next().unwrap_or_default();
