@@ -17,7 +17,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn page_is_small_and_complete() {
+    fn page_is_small_and_loads_nothing_from_elsewhere() {
         assert!(PAGE.len() < 30_000, "{} bytes", PAGE.len());
         // The namespace is a name, not an address that a browser requests.
         let page = PAGE.replace("http://www.w3.org/2000/svg", "");
