@@ -128,8 +128,8 @@ fn verify(report: &StreamReport, balancer: &Balancer) -> Result<()> {
 /// Datagrams of each client between two reads of the clock.
 const BURST: usize = 16;
 
-/// How long nothing must arrive for the stream to count as complete. A proxy that is off the processor for that long
-/// loses only the datagrams that it still holds.
+/// The stream counts as complete when nothing has arrived for this long. If a proxy is off the processor for longer, only the
+/// datagrams that it still holds are lost.
 const SETTLE_TIME: Duration = Duration::from_millis(100);
 
 /// The size of a report grows with the number of clients.

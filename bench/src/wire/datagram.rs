@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn every_other_length_is_detected() {
+    fn every_shorter_length_is_detected() {
         let mut datagram = [0; 64];
         SAMPLE.write(&mut datagram);
         for length in 0..64 {

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn shift_by_any_buffer_size_is_detected() {
+    fn shift_by_a_usual_buffer_size_is_detected() {
         for shift in [1, 64, 4096, 16 * 1024, 64 * 1024, 256 * 1024] {
             assert!(
                 verify(0, bytes_at(shift, 64)).is_err(),
