@@ -1,6 +1,5 @@
-//! nftables rules, installed by nft(8). Some bring packets to the proxy that are addressed to none of its sockets; others
-//! exempt its connections from connection tracking. The rules are in peername's own tables, which are replaced and removed as a
-//! whole.
+//! nftables rules, installed by nft(8) in peername's own tables. Some bring packets to the proxy that are addressed to none of
+//! its sockets; others exempt its connections from connection tracking. A table is replaced and removed as a whole.
 
 use std::fmt::{self, Display, Formatter};
 use std::io::{self, ErrorKind, Write};
@@ -153,8 +152,7 @@ fn write_tproxy(
 }
 
 /// Writes the rules for the backends of one routing rule, in both directions. Connections from the backends' own addresses
-/// stay tracked: they are health checks or come from local clients, and may be redirected to a container's published port
-/// (DNAT).
+/// stay tracked: health checks and local clients, which DNAT may redirect to a container's published port.
 fn write_untracked(f: &mut Formatter<'_>, selector: Selector) -> fmt::Result {
     let Selector::From {
         from,
