@@ -1,5 +1,6 @@
 //! The audit line of requests and tunnels that failed.
 
+use std::fs;
 use std::process::Command;
 use std::thread;
 
@@ -7,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::harness::addr::v4;
 use crate::harness::backend::Backend;
-use crate::harness::lab::{assert_fields, wait_until};
+use crate::harness::lab::{assert_fields, wait_for, wait_until};
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR, recv_head};
 
 /// The audit line has the upstream address at whichever stage the request failed, and none where no address was tried.
@@ -150,6 +151,54 @@ fn tunnel_that_its_origin_resets_is_logged_as_cut_by_origin() {
     });
     let line = &wait_tunnel_lines(&rig, 1)[0];
     assert_fields(line, json!({"how": "passthrough", "end": "cut_by_origin"}));
+}
+
+/// A rotation moves the file away and sends SIGHUP.
+#[test]
+fn reload_opens_the_file_of_the_log_again() {
+    let lab = InterceptLab::new();
+    let log = lab.scratch.path_text("audit.log");
+    let rig = lab.start(&["--log", &log]);
+    rig.curl(&["http://a.test/echo?one"]);
+    wait_request_lines(&log, 1);
+    let rotated = format!("{log}.1");
+    fs::rename(&log, &rotated).expect("rename(2)");
+    rig.proxy.reload("\"reloaded\"");
+    rig.curl(&["http://a.test/echo?two"]);
+    let lines = wait_request_lines(&log, 1);
+    assert_eq!(lines[0]["decision"], "unchecked", "{lines:?}");
+    wait_request_lines(&rotated, 1);
+    let admitted = fs::read_to_string(&log).expect("the log");
+    assert_eq!(
+        admitted.matches("request admitted").count(),
+        1,
+        "{admitted}"
+    );
+    assert!(!rig.proxy.log().contains("/echo"), "{}", rig.proxy.log());
+}
+
+#[test]
+fn request_is_denied_where_the_log_can_not_be_written() {
+    let rig = InterceptRig::new(&["--allow=any", "--log=/dev/full"]);
+    let problem = rig.curl_problem(&["http://a.test/echo"]);
+    assert_fields(
+        &problem,
+        json!({"status": 503, "code": "audit_failed", "detail": "the audit log is not writable"}),
+    );
+    rig.proxy.wait_logged("--log can't be written");
+}
+
+/// Waits until the file has so many lines of requests, and returns them.
+fn wait_request_lines(path: &str, count: usize) -> Vec<Value> {
+    wait_for("audit lines in the file", || {
+        let text = fs::read_to_string(path).ok()?;
+        let mut lines: Vec<Value> = text
+            .lines()
+            .filter_map(|line| serde_json::from_str(line).ok())
+            .collect();
+        lines.retain(|line| line["message"] == "request");
+        (lines.len() == count).then_some(lines)
+    })
 }
 
 /// Waits for the audit lines of tunnels, which have no path.

@@ -24,6 +24,7 @@ use crate::admin::RunningAdmin;
 use crate::handover::{Predecessor, PreviousState};
 use crate::listeners::ListenPlan;
 use crate::listeners::running::{Opened, RunningListeners};
+use crate::logging::AuditLog;
 use crate::reload::file_watch::{FileWatch, Fingerprints};
 use crate::reload::{Reload, Serving, Setup, log_warnings, serve};
 use crate::signals::Signals;
@@ -88,6 +89,11 @@ pub trait Command: Sized {
     ///
     /// A path of the configuration is missing.
     fn needs(&self, setup: &Self::Setup, listeners: &Opened) -> anyhow::Result<Needs>;
+
+    /// The file for lines of one target, which the log leaves out then.
+    fn audit_log(&self, _: &Self::Privileged) -> Option<AuditLog> {
+        None
+    }
 
     /// Whether a change of the configuration's files reloads them (`--watch`).
     fn watches(&self, setup: &Self::Setup) -> bool;
@@ -168,7 +174,7 @@ async fn start<C: Command>(
     let confinement = process
         .sandbox
         .confine(command.needs(&setup, &listeners)?)?;
-    let (_log, log_level) = process.logging.start();
+    let (_logs, log_level) = process.logging.start(command.audit_log(&privileged));
     previous_state.set_log_level(&log_level);
     confinement.log();
     log_warnings(&setup);
@@ -186,7 +192,7 @@ async fn start<C: Command>(
     let resources = Resources {
         command: C::NAME,
         connections: Some(Box::new(listeners.workers.connections())),
-        log_level: Some(Box::new(log_level)),
+        log_level: Some(Box::new(log_level.clone())),
         config: Some(config.clone()),
         history: history.clone(),
         limit: Some(Arc::new(listeners.workers.limit())),
@@ -202,6 +208,7 @@ async fn start<C: Command>(
         config,
         upgrades: Upgrades { upgrader, admin },
         history: history.clone(),
+        log_level,
         refusals: RepeatThrottle::default(),
     };
     let code = tokio::select! {

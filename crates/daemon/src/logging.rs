@@ -7,11 +7,12 @@ mod go_mmproxy;
 pub mod journal;
 mod json;
 mod level;
+mod log_file;
 
-use std::fs::File;
 use std::io::{IsTerminal, Write, stderr, stdout};
 use std::time::Duration;
 
+use peername_observe::admin::LogLevel as _;
 use tokio::time::sleep;
 use tracing::Level;
 use tracing::level_filters::LevelFilter;
@@ -28,6 +29,7 @@ use journal::WithPriority;
 use journal::native::{JournalLayer, JournalWriter};
 use json::JsonFormat;
 pub use level::LevelHandle;
+pub use log_file::LogFile;
 
 /// Options of every long-running subcommand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::Args)]
@@ -45,6 +47,15 @@ pub struct LogArgs {
     pub quiet: bool,
 }
 
+/// The file that lines of one target are written to, instead of the log.
+#[derive(Debug)]
+pub struct AuditLog {
+    /// The target.
+    pub target: &'static str,
+    /// The file.
+    pub file: LogFile,
+}
+
 /// How lines are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
@@ -58,9 +69,10 @@ pub enum Format {
 }
 
 impl LogArgs {
-    /// Starts logging to standard error, or to standard output in the format of go-mmproxy. Lines that are still queued are
-    /// written when the guard is dropped. The handle changes the level. Needs a tokio runtime.
-    pub fn start(self) -> (WorkerGuard, LevelHandle) {
+    /// Starts logging to standard error, or to standard output in the format of go-mmproxy. Lines of the target of `audit` go to
+    /// its file instead, whatever the level. Lines that are still queued are written when the guards are dropped. The handle
+    /// changes the level. Needs a tokio runtime.
+    pub fn start(self, audit: Option<AuditLog>) -> (Vec<WorkerGuard>, LevelHandle) {
         let (lines, guard): (Lines, _) = if self.log_format.is_none() && journal::native::connect()
         {
             let (writer, guard) = queue(JournalWriter);
@@ -71,20 +83,31 @@ impl LogArgs {
                 _ => queue(Batched::new(stderr())),
             };
             let is_terminal = stderr().is_terminal();
-            (self.lines(writer, self.log_format, is_terminal), guard)
+            let is_journal = journal::is_stderr_journal();
+            let lines = self.lines(writer, self.log_format, is_terminal, is_journal);
+            (lines, guard)
         };
-        let (filter, level) = level::filter(self.level());
-        tracing_subscriber::registry()
-            .with(lines.with_filter(filter))
-            .init();
-        (guard, level)
+        let (filter, level) = level::filter(self.level(), audit.as_ref().map(|audit| audit.target));
+        let mut guards = vec![guard];
+        let mut layers = vec![lines.with_filter(filter).boxed()];
+        if let Some(audit) = audit {
+            let (lines, guard) = self.audit_lines(audit);
+            guards.push(guard);
+            layers.push(lines);
+        }
+        tracing_subscriber::registry().with(layers).init();
+        (guards, level)
     }
 
     /// Starts logging beside a program that has the same terminal: warnings and errors to standard error, as text; with -v
     /// more, in the format that is asked for. Lines of the target `audit` go to the file instead, as JSON unless text is asked
     /// for; without a file they are written with -v only. Lines that are still queued are written when the guards are dropped.
     /// Needs a tokio runtime.
-    pub fn start_beside_program(self, audit: &str, file: Option<File>) -> Vec<WorkerGuard> {
+    pub fn start_beside_program(
+        self,
+        audit: &'static str,
+        file: Option<LogFile>,
+    ) -> Vec<WorkerGuard> {
         let is_terminal = stderr().is_terminal();
         let (level, format) = match self.verbose {
             0 => (LevelFilter::WARN, self.log_format.or(Some(Format::Text))),
@@ -104,27 +127,40 @@ impl LogArgs {
         let (writer, guard) = queue(Batched::new(stderr()));
         let mut guards = vec![guard];
         let mut layers = vec![
-            self.lines(writer, format, is_terminal)
+            self.lines(writer, format, is_terminal, journal::is_stderr_journal())
                 .with_filter(others)
                 .boxed(),
         ];
         if let Some(file) = file {
-            let (writer, guard) = queue(Batched::new(file));
+            let target = audit;
+            let (lines, guard) = self.audit_lines(AuditLog { target, file });
             guards.push(guard);
-            let only_audit = Targets::new().with_target(audit, LevelFilter::INFO);
-            let lines = self.lines(writer, self.log_format, false);
-            layers.push(lines.with_filter(only_audit).boxed());
+            layers.push(lines);
         }
         tracing_subscriber::registry().with(layers).init();
         guards
     }
 
+    /// Returns the layer that writes the lines of a target into a file, as JSON unless text is asked for.
+    fn audit_lines(self, audit: AuditLog) -> (Lines, WorkerGuard) {
+        let (writer, guard) = queue(Batched::new(audit.file));
+        let only_audit = Targets::new().with_target(audit.target, LevelFilter::INFO);
+        let lines = self.lines(writer, self.log_format, false, false);
+        (lines.with_filter(only_audit).boxed(), guard)
+    }
+
     /// Returns the layer that writes lines in a format: by default text on a terminal, else JSON.
-    fn lines(self, writer: NonBlocking, format: Option<Format>, is_terminal: bool) -> Lines {
+    fn lines(
+        self,
+        writer: NonBlocking,
+        format: Option<Format>,
+        is_terminal: bool,
+        is_journal: bool,
+    ) -> Lines {
         match format {
-            Some(Format::Text) => text(writer, is_terminal),
-            None if is_terminal => text(writer, is_terminal),
-            Some(Format::Json) | None => json(writer),
+            Some(Format::Text) => text(writer, is_terminal, is_journal),
+            None if is_terminal => text(writer, is_terminal, is_journal),
+            Some(Format::Json) | None => json(writer, is_journal),
             Some(Format::GoMmproxy) => fmt::layer()
                 .with_writer(writer)
                 .event_format(GoMmproxyFormat::new(self.verbose))
@@ -138,10 +174,8 @@ impl LogArgs {
     }
 
     /// The level in force, if `/log-level` has changed it from that of these options.
-    pub fn changed_level(self) -> Option<Level> {
-        LevelFilter::current()
-            .into_level()
-            .filter(|&level| level != self.level())
+    pub fn changed_level(self, in_force: &LevelHandle) -> Option<Level> {
+        Some(in_force.get()).filter(|&level| level != self.level())
     }
 
     fn level(self) -> Level {
@@ -164,8 +198,7 @@ fn queue<W: Write + Send + 'static>(writer: W) -> (NonBlocking, WorkerGuard) {
     (writer, guard)
 }
 
-fn text(writer: NonBlocking, is_terminal: bool) -> Lines {
-    let is_journal = journal::is_stderr_journal();
+fn text(writer: NonBlocking, is_terminal: bool, is_journal: bool) -> Lines {
     fmt::layer()
         .with_writer(writer)
         .with_target(false)
@@ -174,8 +207,7 @@ fn text(writer: NonBlocking, is_terminal: bool) -> Lines {
         .boxed()
 }
 
-fn json(writer: NonBlocking) -> Lines {
-    let is_journal = journal::is_stderr_journal();
+fn json(writer: NonBlocking, is_journal: bool) -> Lines {
     fmt::layer()
         .with_writer(writer)
         .event_format(WithPriority {

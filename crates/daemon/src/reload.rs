@@ -16,6 +16,7 @@ use peername_sys::throttle::RepeatThrottle;
 use tokio::time::timeout;
 
 use crate::listeners::running::RunningListeners;
+use crate::logging::LevelHandle;
 use crate::options::heading;
 use crate::process::Process;
 use crate::service_manager;
@@ -116,6 +117,8 @@ pub struct Serving {
     pub upgrades: Upgrades,
     /// The reloads and upgrades so far.
     pub history: History,
+    /// The level of the log.
+    pub log_level: LevelHandle,
     /// Throttles the log of refused reloads that are tried again.
     pub refusals: RepeatThrottle,
 }
@@ -159,7 +162,7 @@ impl Serving {
     /// Upgrades the process. Returns how this process ends, or `None` if it goes on.
     async fn upgrade<R: Reload>(&mut self, command: &R) -> anyhow::Result<Option<Ending>> {
         let process = &command.setup().common().process;
-        let changed_level = process.logging.changed_level();
+        let changed_level = process.logging.changed_level(&self.log_level);
         let in_maintenance = self.history.is_in_maintenance();
         let upgrades = &mut self.upgrades;
         upgrades.upgrader.pass_on(changed_level, in_maintenance);

@@ -1,5 +1,6 @@
 //! `peername intercept`: terminates TLS, checks each request, and forwards or refuses it.
 
+mod admission_log;
 mod check_args;
 pub(crate) mod check_tls_args;
 pub(crate) mod jail;
@@ -18,9 +19,11 @@ use peername_daemon::command::{self, Command, Ready, Running};
 use peername_daemon::descriptors;
 use peername_daemon::listeners::ListenPlan;
 use peername_daemon::listeners::running::{Opened, RunningListeners, UdpTasks};
+use peername_daemon::logging::{AuditLog, LogFile};
 use peername_daemon::reload::file_watch::Fingerprints;
 use peername_daemon::usage::Usage;
 use peername_daemon::value::text::join;
+use peername_intercept::AUDIT_TARGET;
 use peername_intercept::admin::InterceptHealth;
 use peername_intercept::admin::code_advice::advise;
 use peername_intercept::authz::CheckService;
@@ -44,6 +47,7 @@ use peername_sys::process::secrets;
 use prometheus_client::registry::Registry;
 use rustls_native_certs::{CertificateResult, load_native_certs};
 
+use admission_log::AdmissionFile;
 pub(crate) use options::Args;
 use reload::Control;
 use setup::Setup;
@@ -66,6 +70,8 @@ pub(crate) struct Prepared {
     state: InterceptState,
     check: Option<CheckService>,
     exporter: Option<SpanExporter>,
+    /// The file of `--log`.
+    log: Option<LogFile>,
     own_addresses: OwnAddresses,
     can_tproxy: bool,
     capacity: Capacity,
@@ -128,10 +134,15 @@ impl Command for Args {
             check.clone(),
             capacity.connections,
         )?;
+        // Without the privileges of the start, which a reload does not have either.
+        let log = setup.options.open_log()?.map(LogFile::new);
         Ok(Prepared {
-            state: state.with_spans(exporter.as_ref().map(SpanExporter::queue)),
+            state: state
+                .with_spans(exporter.as_ref().map(SpanExporter::queue))
+                .with_admission_log(log.clone().map(AdmissionFile::shared)),
             check,
             exporter,
+            log,
             own_addresses,
             can_tproxy,
             capacity,
@@ -146,9 +157,16 @@ impl Command for Args {
             .extend(policies.filter(|path| path.is_dir()).map(PathBuf::from));
         Ok(Needs {
             removes: setup.common.process.admin.socket_files(),
+            appends: setup.options.rotated_log().into_iter().cloned().collect(),
             watches: self.watches(setup),
             ..needs
         })
+    }
+
+    fn audit_log(&self, prepared: &Prepared) -> Option<AuditLog> {
+        let file = prepared.log.clone()?;
+        let target = AUDIT_TARGET;
+        Some(AuditLog { target, file })
     }
 
     /// A policy is to be in force as soon as its file is changed.
@@ -185,6 +203,7 @@ impl Command for Args {
             can_tproxy: prepared.can_tproxy,
             max_upstream: prepared.capacity.connections,
             exporter: prepared.exporter,
+            log: prepared.log,
         };
         Ok((control, listeners))
     }

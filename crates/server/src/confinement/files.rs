@@ -25,6 +25,11 @@ pub(super) fn allowed(needs: &Needs) -> AllowedFiles {
     AllowedFiles {
         read,
         remove_in: needs.removes.iter().flat_map(|file| parent(file)).collect(),
+        append_in: needs
+            .appends
+            .iter()
+            .filter_map(|file| parent(&file.canonicalize().ok()?))
+            .collect(),
         resolves_names: needs.resolves_names,
     }
 }

@@ -12,6 +12,8 @@ pub struct Needs {
     pub directories: Vec<PathBuf>,
     /// Files that are removed at the end.
     pub removes: Vec<PathBuf>,
+    /// Log files that are opened again after a rotation: files beside them may be created and written.
+    pub appends: Vec<PathBuf>,
     /// Names are resolved, for connections or at a reload.
     pub resolves_names: bool,
     /// Files are watched for changes (inotify(7)).

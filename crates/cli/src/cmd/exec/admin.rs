@@ -103,7 +103,7 @@ fn run(endpoint: AdminEndpoint, mut process: AdminProcess) -> anyhow::Result<()>
             verbose: endpoint.verbose,
             ..LogArgs::default()
         };
-        let (_log, level) = logging.start();
+        let (_logs, level) = logging.start(None);
         confinement.log();
         process.report_ready().context("socketpair(2)")?;
         serve(endpoint, process, level).await

@@ -12,7 +12,6 @@
 //!                                         remove the private directory
 //! ```
 
-mod admission_log;
 mod approval;
 mod ask;
 mod command_line;

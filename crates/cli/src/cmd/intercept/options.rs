@@ -1,13 +1,16 @@
 //! The options of `peername intercept`, which are also the keys of the `[intercept]` table, and the configuration that they
 //! make.
 
+use std::fs::File;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context;
 use clap::ValueEnum;
 use peername_daemon::listeners::resolve_listeners;
+use peername_daemon::logging::LogFile;
 use peername_daemon::options::{Given, NotWithFile, heading};
 use peername_daemon::process::Process;
 use peername_daemon::reload::ConfigSource;
@@ -112,6 +115,9 @@ pub(crate) struct Intercept {
     /// Send a span for each request to this OpenTelemetry collector, by OTLP over HTTP: `http://HOST:4318`
     #[arg(long, value_name = "URL", help_heading = heading::OPERATION, hide_short_help = true)]
     pub(super) otlp: Option<CollectorUrl>,
+    /// Write the audit lines to this file instead of the log, and deny requests while it can't be written; SIGHUP opens it again
+    #[arg(long, value_name = "FILE", help_heading = heading::LOG)]
+    pub(super) log: Option<PathBuf>,
     /// New certificates that a client, an IPv4 address or an IPv6 /64, may cause in a second; beyond that it waits, 4 s at
     /// most, and is then refused (429)
     #[arg(long, value_name = "N", default_value = "1000", value_parser = value::number(1, 1_000_000), help_heading = heading::TUNING)]
@@ -209,6 +215,25 @@ impl Intercept {
             .chain(self.rules.files())
             .chain(self.check.tls.files())
             .chain(self.inject.iter().map(Injection::file))
+    }
+
+    /// Opens the file of `--log`, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// The file can't be created or written.
+    pub(super) fn open_log(&self) -> Result<Option<File>, Usage> {
+        let Some(path) = &self.log else {
+            return Ok(None);
+        };
+        let opened = LogFile::open_file(path);
+        let file = opened.map_err(|error| Usage(format!("--log {}: {error}", path.display())))?;
+        Ok(Some(file))
+    }
+
+    /// The file of `--log` if it is one that a rotation can replace, and no device or pipe.
+    pub(super) fn rotated_log(&self) -> Option<&PathBuf> {
+        self.log.as_ref().filter(|path| path.is_file())
     }
 
     pub(super) fn allowed_destinations(&self) -> DestinationList {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use anyhow::ensure;
 use peername_daemon::listeners::running::{RunningListeners, UdpTasks};
+use peername_daemon::logging::LogFile;
 use peername_daemon::reload::Reload;
 use peername_daemon::reload::file_watch::Fingerprints;
 use peername_intercept::listener::{CurrentState, ListenerService};
@@ -26,6 +27,8 @@ pub(crate) struct Control {
     pub(super) can_tproxy: bool,
     pub(super) max_upstream: usize,
     pub(super) exporter: Option<SpanExporter>,
+    /// The file of `--log`.
+    pub(super) log: Option<LogFile>,
 }
 
 /// A new configuration, and what was read for it: lists, the authority and trusted roots.
@@ -67,12 +70,24 @@ impl Reload for Control {
             setup.options.otlp == self.setup.options.otlp,
             "otlp can't change without a restart or an upgrade"
         );
+        ensure!(
+            setup.options.log == self.setup.options.log,
+            "log can't change without a restart or an upgrade"
+        );
         let check = state.next_check(setup.check.clone())?;
         let change = listeners.prepare(setup.listen_plans(self.can_tproxy))?;
         let destinations = setup.destinations(&self.own_addresses, &change.bound);
         let upstream = setup.options.upstream(self.max_upstream, destinations);
+        // A file that was moved away by a rotation is created again.
+        let log = match setup.options.log.as_deref() {
+            Some(path) if path.is_file() || !path.exists() => setup.options.open_log()?,
+            _ => None,
+        };
 
         // Nothing fails from here on.
+        if let (Some(current), Some(file)) = (&self.log, log) {
+            current.replace(file);
+        }
         let config = setup.options.client_connections();
         let state = Arc::new(state.successor(prepared, config, upstream, check));
         let services = setup.services(&change.ids, &state);

@@ -19,11 +19,13 @@ pub struct AllowedFiles {
     pub read: Vec<PathBuf>,
     /// Directories in which files may be removed.
     pub remove_in: Vec<PathBuf>,
+    /// Directories in which files may be created and written.
+    pub append_in: Vec<PathBuf>,
     /// Whether `read` has the files that getaddrinfo(3) needs, so that names can be resolved.
     pub resolves_names: bool,
 }
 
-/// Makes every attempt to open another file, and any change to the file system, fail with EACCES. Open descriptors stay
+/// Makes every attempt to open another file, and any other change to the file system, fail with EACCES. Open descriptors stay
 /// usable; stat(2) and readlink(2) are not restricted, nor is connect(2) to a Unix socket with a path. Since Linux 6.12 it
 /// also blocks signals to other processes and connections to their abstract Unix sockets.
 ///
@@ -57,7 +59,11 @@ fn ruleset(allowed: &AllowedFiles) -> std::result::Result<RulesetCreated, Rulese
             &allowed.read,
             AccessFs::ReadFile | AccessFs::ReadDir,
         ))?
-        .add_rules(beneath(&allowed.remove_in, AccessFs::RemoveFile.into()))
+        .add_rules(beneath(&allowed.remove_in, AccessFs::RemoveFile.into()))?
+        .add_rules(beneath(
+            &allowed.append_in,
+            AccessFs::WriteFile | AccessFs::MakeReg,
+        ))
 }
 
 fn beneath(

@@ -46,7 +46,7 @@ pub(super) fn hidden_paths(args: &Args) -> Result<Vec<PathBuf>, Usage> {
 
 /// Hides the file of `--log`, too, unless it is a device, such as a terminal. The file exists by now.
 pub(super) fn hide_log(args: &Args, hidden: &mut Vec<PathBuf>) {
-    let file = args.log.as_ref().and_then(|path| path.canonicalize().ok());
+    let file = args.log().and_then(|path| path.canonicalize().ok());
     if let Some(file) = file.filter(|path| !is_character_device(path))
         && !hidden.iter().any(|above| file.starts_with(above))
     {
@@ -62,7 +62,7 @@ fn is_character_device(path: &Path) -> bool {
 /// Refuses secrets with several hard links: a cover hides one name, and an earlier program may have made another.
 pub(super) fn refuse_hard_links(args: &Args) -> Result<(), Usage> {
     let secrets = args.intercept.0.secret_files();
-    for path in secrets.chain(args.log.as_deref()) {
+    for path in secrets.chain(args.log()) {
         if let Ok(metadata) = path.metadata()
             && metadata.is_file()
             && metadata.nlink() > 1

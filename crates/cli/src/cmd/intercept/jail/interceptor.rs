@@ -3,11 +3,10 @@
 mod sockets;
 
 use std::env;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,13 +15,13 @@ use anyhow::Context;
 use peername_daemon::command::block_on;
 use peername_daemon::descriptors;
 use peername_daemon::listeners::running::{Opened, UdpTasks};
+use peername_daemon::logging::LogFile;
 use peername_daemon::options::Given;
 use peername_daemon::process::Process;
 use peername_daemon::process::default_workers;
 use peername_daemon::usage::Usage;
 use peername_daemon::usage::error_text::with_causes;
 use peername_intercept::AUDIT_TARGET;
-use peername_intercept::admission::AdmissionLog;
 use peername_intercept::authz::{AccessRules, Approver, CheckConfig, CheckService, ConfigError};
 use peername_intercept::ca::Authority;
 use peername_intercept::denials::Denials;
@@ -49,13 +48,13 @@ use peername_sys::process::secrets;
 use rustls_native_certs::CertificateResult;
 use tokio::time::timeout;
 
-use super::admission_log::{AdmissionFile, warn_if_replaced};
 use super::approval::{Mode, OutsideApprover};
 use super::denial_report::DenialReport;
 use super::fail_on_deny::send_verdict;
 use super::helper::Helper;
 use super::mediator_channel::serve_mediator;
 use super::options::{Args, JailPorts};
+use crate::cmd::intercept::admission_log::{AdmissionFile, warn_if_replaced};
 use crate::cmd::intercept::options::Intercept as Options;
 use crate::cmd::intercept::setup::{JailPlan, Setup};
 use crate::cmd::intercept::{TASKS_PER_WORKER, client_capacity, new_state, usual_needs};
@@ -70,7 +69,6 @@ pub(super) struct Interceptor {
     host_roots: Arc<CertificateResult>,
     pub(super) ports: JailPorts,
     name_ranges: NameRanges,
-    log: Option<PathBuf>,
     /// Taken by [`Self::start_helper`].
     helper: Option<Helper>,
     /// What the helper does, if there is one.
@@ -109,7 +107,6 @@ impl Interceptor {
             host_roots,
             ports,
             name_ranges: args.name_ranges()?,
-            log: args.log.clone(),
             helper: None,
             mode: None,
             denials: DenialReport::new(args),
@@ -167,17 +164,7 @@ impl Interceptor {
     ///
     /// The file can't be created or written.
     pub(super) fn open_log(&self) -> Result<Option<OwnedFd>, Usage> {
-        let Some(path) = &self.log else {
-            return Ok(None);
-        };
-        let mut options = OpenOptions::new();
-        let file = options
-            .append(true)
-            .create(true)
-            .mode(0o600)
-            .open(path)
-            .map_err(|error| Usage(format!("--log {}: {error}", path.display())))?;
-        Ok(Some(file.into()))
+        Ok(self.options.open_log()?.map(OwnedFd::from))
     }
 
     /// Runs the interceptor in this process until the program has exited. `inherited` are the channel to the jail's process and
@@ -263,7 +250,8 @@ impl Interceptor {
         drop(self.host_roots);
         let confinement = setup.common.process.sandbox.confine(usual_needs(None))?;
         let log_metadata = log.as_ref().map(File::metadata).transpose()?;
-        let admission_log = admission_log(log.as_ref())?;
+        let log = log.map(LogFile::new);
+        let admission_log = log.clone().map(AdmissionFile::shared);
         let _logs = setup
             .common
             .process
@@ -306,7 +294,7 @@ impl Interceptor {
         // Before the drain, which other processes of the jail may prolong to its limit: the shell goes on already.
         report.write(&denials);
         drain(listeners.workers).await;
-        if let (Some(path), Some(metadata)) = (&self.log, log_metadata) {
+        if let (Some(path), Some(metadata)) = (&setup.options.log, log_metadata) {
             warn_if_replaced(path, &metadata);
         }
         let is_anything_denied = report.finish(&denials, &failures);
@@ -340,7 +328,7 @@ impl Inherited {
         Some(Self {
             program: fds.next()?.into(),
             mediator: fds.next()?,
-            log: match interceptor.log {
+            log: match interceptor.options.log {
                 Some(_) => Some(fds.next()?.into()),
                 None => None,
             },
@@ -364,14 +352,6 @@ fn open_check(config: Option<CheckConfig>) -> Result<Option<CheckService>, Confi
     };
     config.pin_sockets()?;
     CheckService::new(config).map(Some)
-}
-
-/// The log of requests that are admitted, in the file of `--log`.
-fn admission_log(log: Option<&File>) -> io::Result<Option<Arc<dyn AdmissionLog>>> {
-    Ok(match log {
-        Some(file) => Some(Arc::new(AdmissionFile::new(file.try_clone()?))),
-        None => None,
-    })
 }
 
 /// The approver that asks the helper on its channel.

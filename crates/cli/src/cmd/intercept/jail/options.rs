@@ -101,9 +101,6 @@ pub(crate) struct Args {
     pub(super) allow_mounts: bool,
     #[command(flatten, next_help_heading = heading::CONFINEMENT)]
     pub(super) sandbox: SandboxArgs,
-    /// Write the audit lines to this file [default: to standard error with -v, else nowhere]
-    #[arg(long, value_name = "FILE", help_heading = heading::LOG)]
-    pub(super) log: Option<PathBuf>,
     #[command(flatten)]
     pub(super) logging: LogArgs,
     /// The network of the addresses that names have in the jail, once for IPv4 and once for IPv6 [default: 44.128.0.0/16 and
@@ -327,6 +324,11 @@ impl Args {
         self.ask || self.learn.is_some()
     }
 
+    /// The file of the audit lines.
+    pub(super) fn log(&self) -> Option<&Path> {
+        self.intercept.0.log.as_deref()
+    }
+
     /// The directory of the authority, if there is one.
     pub(super) fn ca(&self) -> Option<&Path> {
         self.intercept.0.ca.given()
@@ -374,6 +376,7 @@ impl<T: clap::Args> clap::Args for InJail<T> {
         }
         command
             .mut_arg("check", |arg| arg.help(check_help("all are denied")))
+            .mut_arg("log", |arg| arg.help(LOG_HELP))
             .mut_arg("ca", |arg| {
                 arg.help("The directory of the authority [default: one that ends with the program]")
             })
@@ -403,6 +406,8 @@ impl<T: clap::Args> FromArgMatches for InJail<T> {
     }
 }
 
+const LOG_HELP: &str =
+    "Write the audit lines to this file [default: to standard error with -v, else nowhere]";
 const IS_NAME_SERVERS: &str = "port 53 belongs to the jail's name server";
 const LISTENER_OPTIONS: [&str; 5] = [
     "listen",

@@ -1,12 +1,13 @@
 //! Writes a line into the file of `--log` before each request is sent.
 
-use std::fs::{self, File, Metadata};
-use std::io::{self, Write};
+use std::fs::{self, Metadata};
+use std::io;
 use std::mem;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
+use peername_daemon::logging::LogFile;
 use peername_intercept::admission::{AdmissionLog, AdmittedRequest};
 use peername_intercept::authz::RequestKind;
 use peername_sys::fs::FileId;
@@ -16,17 +17,18 @@ use serde_json::json;
 /// The file of `--log`, open for appending.
 #[derive(Debug)]
 pub(super) struct AdmissionFile {
-    file: File,
+    file: LogFile,
     /// Held during a write: another worker's would otherwise not know yet that this one leaves a fragment.
     has_last_write_failed: Mutex<bool>,
 }
 
 impl AdmissionFile {
-    pub(super) fn new(file: File) -> Self {
-        Self {
+    /// Makes the log, which the workers share.
+    pub(super) fn shared(file: LogFile) -> Arc<dyn AdmissionLog> {
+        Arc::new(Self {
             file,
             has_last_write_failed: Mutex::new(false),
-        }
+        })
     }
 }
 
@@ -63,7 +65,7 @@ impl AdmissionLog for AdmissionFile {
             .unwrap_or_else(PoisonError::into_inner);
         let line_break = if *has_last_failed { "\n" } else { "" };
         let line = format!("{line_break}{line}\n");
-        let written = (&self.file).write(line.as_bytes()).and_then(|length| {
+        let written = self.file.append(line.as_bytes()).and_then(|length| {
             if length < line.len() {
                 return Err(io::ErrorKind::StorageFull.into());
             }
