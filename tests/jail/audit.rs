@@ -111,7 +111,7 @@ fn request_is_denied_where_its_line_can_not_be_written() {
         String::from_utf8_lossy(&output.stderr),
     );
     assert!(
-        printed.contains("the audit log is not writable"),
+        printed.contains("\"code\":\"audit_failed\",\"detail\":\"the audit log is not writable\""),
         "{output:?}"
     );
     assert_eq!(printed.matches("GET a.test ").count(), 1, "{output:?}");

@@ -6,6 +6,9 @@ pub fn advise(reason: &str) -> Option<&'static str> {
         "check_failed" => {
             "The check service does not answer in time, or not validly: see `peername_check_total`, its log and docs/check.md."
         }
+        "audit_failed" => {
+            "The file of --log can't be written, and nothing is forwarded meanwhile: the disk may be full."
+        }
         "name_mismatch" => {
             "The client names different hosts in CONNECT, TLS and Host: correct its configuration, or --passthrough the host."
         }

@@ -28,11 +28,16 @@ use stages::{Allowed, AllowedTunnel, Prepared};
 pub(crate) struct Denied {
     /// The client's response.
     pub(crate) denial: Arc<Denial>,
-    /// Whether the request is denied only because the check failed.
-    pub(crate) check_failed: bool,
+    /// What denied it: a rule or the service, the failure of the check, or that of the admission log.
+    pub(crate) code: &'static str,
 }
 
 impl Denied {
+    /// Whether the request is denied only because the check failed.
+    pub(crate) fn is_check_failed(&self) -> bool {
+        self.code == CHECK_FAILED
+    }
+
     /// Converts a redirection to 403: clients follow none that answers a CONNECT.
     pub(crate) fn for_tunnel(mut self) -> Self {
         if self.denial.status.is_redirection() {
@@ -43,19 +48,17 @@ impl Denied {
 
     /// The denial as an error response of the proxy, without the headers and the body of the service.
     pub(crate) fn to_refusal(&self) -> Refusal {
-        let Self {
-            denial,
-            check_failed,
-        } = self;
+        let Self { denial, code } = self;
         let detail = match &*denial.reason {
             "" => "the request is not allowed".to_owned(),
             reason => reason.to_owned(),
         };
-        if *check_failed {
-            return Refusal::new(denial.status, "check_failed", detail)
-                .with_hint("try again; if it lasts, tell those who run the service");
-        }
-        Refusal::new(denial.status, "denied", detail)
+        let hint = match *code {
+            CHECK_FAILED => "try again; if it lasts, tell those who run the service",
+            AUDIT_FAILED => "try again; if it lasts, tell those who run the proxy",
+            _ => "",
+        };
+        Refusal::new(denial.status, code, detail).with_hint(hint)
     }
 }
 
@@ -154,7 +157,12 @@ impl Authorizer<'_> {
             if admissions.record(&admitted).is_err() {
                 let reason = "the audit log is not writable";
                 let denial = Denial::new(StatusCode::SERVICE_UNAVAILABLE, reason);
-                return Err(deny(denial, "audit_failed", record));
+                // The rule that matched did not deny it.
+                record.rule = None;
+                return Err(Denied {
+                    code: AUDIT_FAILED,
+                    ..deny(denial, AUDIT_FAILED, record)
+                });
             }
         }
         Ok(changes)
@@ -237,7 +245,10 @@ impl Authorizer<'_> {
             Decision::Allow(mutations) => Ok(mutations),
             Decision::Deny(denial) => Err(Denied {
                 denial,
-                check_failed: matches!(verdict.decided_by, DecidedBy::Failure(_)),
+                code: match verdict.decided_by {
+                    DecidedBy::Failure(_) => CHECK_FAILED,
+                    _ => DENIED,
+                },
             }),
         }
     }
@@ -339,10 +350,13 @@ fn deny(denial: Denial, how: &'static str, record: &mut AuditRecord) -> Denied {
     record.set_denial_reason(&denial.reason);
     Denied {
         denial: Arc::new(denial),
-        check_failed: false,
+        code: DENIED,
     }
 }
 
+const DENIED: &str = "denied";
+const CHECK_FAILED: &str = "check_failed";
+const AUDIT_FAILED: &str = "audit_failed";
 /// How it was decided, in the audit line: by the access lists.
 const LIST: &str = "list";
 

@@ -160,7 +160,8 @@ impl AuthzError {
     fn for_client(&self) -> String {
         let what = match self {
             Self::Timeout(_) => "did not answer in time",
-            Self::Connect(_) | Self::Suspended => "did not answer",
+            Self::Connect(_) => "did not answer",
+            Self::Suspended => "is suspended for a second after failures",
             Self::Tls(_) => "could not be verified, or refused the proxy",
             Self::Broken(_) | Self::TooLong(_) | Self::Malformed(_) => "gave no valid answer",
             Self::Status(_) => "reports an error of its own",
@@ -206,6 +207,9 @@ mod tests {
         let connect = AuthzError::Connect("connect(2) to 10.0.0.1:9000: refused".into());
         let expected = "the service that decides did not answer (check_connect)";
         assert_eq!(&*Denial::from(&connect).reason, expected);
+        // It was not asked.
+        let suspended = Denial::from(&AuthzError::Suspended).reason;
+        assert!(!suspended.contains("answer"), "{suspended}");
         for failure in [
             AuthzError::Timeout(Duration::from_secs(1)),
             AuthzError::Tls("10.0.0.1".into()),

@@ -96,7 +96,7 @@ impl Exchange<'_> {
         if let Some(connect) = &self.target.denied_connect
             && let Err(denied) = self.reauthorize_connect(connect, &mut record).await
         {
-            record.set_tunnel_denied(denied.check_failed);
+            record.set_tunnel_denied(denied.is_check_failed());
             return format.deny(&denied, record);
         }
         let (prepared, handshake) = match self.prepare(parts) {
