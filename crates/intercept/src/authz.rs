@@ -27,12 +27,12 @@ mod request;
 mod response;
 pub(crate) mod rules;
 mod verdict;
+mod warnings;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderMap;
-use peername_sys::throttle::Throttle;
 use prometheus_client::registry::Registry;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep, timeout_at};
@@ -70,6 +70,7 @@ use config::service::Backend;
 use link::Link;
 use metrics::CheckMetrics;
 use protocol::{EncodeConfig, PreparedCheck};
+use warnings::CheckWarnings;
 
 /// The check services, for the whole process.
 #[derive(Clone, Debug)]
@@ -86,8 +87,7 @@ struct Shared {
     breakers: Vec<CircuitBreaker>,
     in_flight: Semaphore,
     metrics: CheckMetrics,
-    failure_warnings: Throttle,
-    mutation_warnings: Throttle,
+    warnings: CheckWarnings,
 }
 
 /// One worker's client of the check services. Cloned for each of its tasks.
@@ -134,8 +134,7 @@ impl CheckService {
                     .collect(),
                 in_flight: Semaphore::new(config.concurrency.get()),
                 metrics,
-                failure_warnings: Throttle::new(),
-                mutation_warnings: Throttle::new(),
+                warnings: CheckWarnings::new(),
                 config,
             }),
         })
@@ -262,6 +261,7 @@ impl CheckClient {
         deadline: Instant,
     ) -> Result<AuthzResponse, AuthzError> {
         let mut failure = AuthzError::Suspended;
+        let mut unreachable = None;
         for (link, (service, breaker)) in self.links.iter().zip(self.shared.services()) {
             let result = self
                 .fetch_from(link, service, breaker, request, deadline)
@@ -270,8 +270,15 @@ impl CheckClient {
                 // The error of another service, if there is one, is more specific.
                 Err(AuthzError::Suspended) => {}
                 Err(error) if error.is_unreachable() => failure = error,
-                result => return result,
+                result => {
+                    if let Some(first) = unreachable {
+                        let warnings = &self.shared.warnings;
+                        warnings.warn_of_failover(first, service, &failure);
+                    }
+                    return result;
+                }
             }
+            unreachable = unreachable.or(Some(service));
         }
         Err(failure)
     }
@@ -307,7 +314,9 @@ impl CheckClient {
         };
         shared.log_transition(service, transition);
         let response = result?;
-        shared.warn_of_refused_mutations(&response.decision);
+        shared
+            .warnings
+            .warn_of_refused_mutations(&response.decision);
         Ok(response)
     }
 }
@@ -359,13 +368,8 @@ impl Shared {
     /// Decides by the configured failure mode, after the check failed.
     fn decide_failure(&self, error: AuthzError) -> (Decision, DecidedBy) {
         let allows = self.config.on_failure == FailureMode::Allow;
-        if let Some(suppressed) = self.failure_warnings.pass() {
-            let code = error.code();
-            match allows {
-                true => warn!(code, suppressed, "a request goes on unchecked: {error}"),
-                false => warn!(code, suppressed, "a request is denied unchecked: {error}"),
-            }
-        }
+        let warnings = &self.warnings;
+        warnings.warn_of_failure(&self.config.services, &error, allows);
         match allows {
             true => (Decision::Allow(Arc::default()), DecidedBy::FailOpen(error)),
             false => (
@@ -394,21 +398,6 @@ impl Shared {
             .filter(|breaker| breaker.is_suspended())
             .count();
         self.metrics.set_suspended(suspended);
-    }
-
-    fn warn_of_refused_mutations(&self, decision: &Decision) {
-        let Decision::Allow(mutations) = decision else {
-            return;
-        };
-        if mutations.refused() > 0
-            && let Some(suppressed) = self.mutation_warnings.pass()
-        {
-            let refused = mutations.refused();
-            warn!(
-                refused,
-                suppressed, "the check service asked for changes of headers that it may not make"
-            );
-        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! No request reaches an origin without the check's decision, and a denial has a form that its client
 //! understands.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::harness::addr::v4;
 use crate::harness::lab::{Lab, Process, Scratch, assert_contains, assert_fields, wait_until};
@@ -169,6 +169,10 @@ fn check_without_an_answer_denies_unless_fail_open() {
     let log = rig.proxy.log();
     let warning = "a request goes on unchecked: connecting to the check service failed";
     assert_contains(&log, &["requests go on unchecked until it can", warning]);
+    let line = log.lines().find(|line| line.contains(warning));
+    let line: Value = serde_json::from_str(line.expect("the warning")).expect("JSON");
+    let service = CHECK_OPTION.strip_prefix("--check=").expect("the option");
+    assert_eq!(line["service"], service, "{line}");
     // The last URL is checked as a tunnel and as the request inside.
     let counted = r#"peername_check_total{outcome="fail_open"} 17"#;
     let metrics = rig.read_metrics();

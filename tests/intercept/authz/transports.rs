@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::harness::addr::v4;
 use crate::harness::check::service::{Opa, Service};
-use crate::harness::lab::{Host, Process, assert_fields, wait_for, wait_until};
+use crate::harness::lab::{Host, Process, assert_contains, assert_fields, wait_for, wait_until};
 use crate::harness::peername::words;
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig, LONG_CHECK_TIMEOUT};
 
@@ -188,6 +188,13 @@ fn next_service_is_asked_where_one_can_not_be_reached() {
     for _ in 0..15 {
         assert_eq!(decider(), "second");
     }
+    let named = format!("{second}/v1/data/egress/allow decides in its place");
+    rig.proxy.wait_logged(&named);
+    let log = rig.proxy.log();
+    let warnings: Vec<_> = log.lines().filter(|line| line.contains(&named)).collect();
+    assert!(warnings.len() < 3, "throttled: {log}");
+    let service = format!("\"service\":\"opa+http://{first}/v1/data/egress/allow\"");
+    assert_contains(warnings[0], &[&service, "\"suppressed\":0"]);
     assert!(is_ready());
     assert!(rig.read_metrics().contains("peername_check_suspended 1"));
     drop(second_opa);

@@ -1,0 +1,74 @@
+//! The throttled warnings about check services.
+
+use peername_sys::throttle::Throttle;
+use tracing::warn;
+
+use super::config::service::Service;
+use super::verdict::{AuthzError, Decision};
+
+/// When each kind of warning was logged last.
+#[derive(Debug)]
+pub(super) struct CheckWarnings {
+    failures: Throttle,
+    failovers: Throttle,
+    refused_mutations: Throttle,
+}
+
+impl CheckWarnings {
+    pub(super) fn new() -> Self {
+        Self {
+            failures: Throttle::new(),
+            failovers: Throttle::new(),
+            refused_mutations: Throttle::new(),
+        }
+    }
+
+    /// Warns that a request is decided without a check, because these services failed.
+    pub(super) fn warn_of_failure(&self, services: &[Service], error: &AuthzError, allows: bool) {
+        let Some(suppressed) = self.failures.pass() else {
+            return;
+        };
+        let code = error.code();
+        let services: Vec<_> = services.iter().map(ToString::to_string).collect();
+        let service = services.join(", ");
+        let outcome = if allows { "goes on" } else { "is denied" };
+        warn!(
+            code,
+            suppressed, service, "a request {outcome} unchecked: {error}"
+        );
+    }
+
+    /// Warns that a service decides in place of one that can't be asked, which no response tells.
+    pub(super) fn warn_of_failover(
+        &self,
+        unreachable: &Service,
+        decided_by: &Service,
+        error: &AuthzError,
+    ) {
+        if let Some(suppressed) = self.failovers.pass() {
+            let code = error.code();
+            warn!(
+                code,
+                suppressed,
+                service = %unreachable,
+                "the check service can't be asked, and {decided_by} decides in its place: {error}"
+            );
+        }
+    }
+
+    /// Warns of header changes that were left out.
+    pub(super) fn warn_of_refused_mutations(&self, decision: &Decision) {
+        let Decision::Allow(mutations) = decision else {
+            return;
+        };
+        if mutations.refused() > 0
+            && let Some(suppressed) = self.refused_mutations.pass()
+        {
+            let refused = mutations.refused();
+            warn!(
+                refused,
+                suppressed, "the check service asked for changes of headers that it may not make"
+            );
+        }
+    }
+}
