@@ -27,13 +27,24 @@ pub fn escape_into(out: &mut String, value: &[u8], max_bytes: usize, also: &[u8]
     }
 }
 
-/// Escapes what is not printable as Rust does (`\n`, `\u{1b}`), and truncates the text to 256 characters.
+/// Escapes quotation marks, backslashes and what is not printable as Rust does (`\n`, `\u{1b}`), and truncates the text to 256
+/// characters.
 pub fn printable(text: &str) -> Arc<str> {
     text.chars()
-        .flat_map(char::escape_debug)
+        .flat_map(escape_char)
         .take(MAX_PRINTABLE)
         .collect::<String>()
         .into()
+}
+
+/// Escapes a character as in a text between double quotes, which an apostrophe does not end.
+fn escape_char(c: char) -> impl Iterator<Item = char> {
+    let is_apostrophe = c == '\'';
+    let escaped = (!is_apostrophe).then(|| c.escape_debug());
+    is_apostrophe
+        .then_some(c)
+        .into_iter()
+        .chain(escaped.into_iter().flatten())
 }
 
 /// The maximum number of characters of a printable text.
@@ -61,5 +72,9 @@ mod tests {
             "{text}"
         );
         assert_eq!(text.len(), MAX_PRINTABLE);
+        assert_eq!(
+            &*printable("the policy's \"result\""),
+            r#"the policy's \"result\""#
+        );
     }
 }

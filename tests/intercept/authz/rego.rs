@@ -143,6 +143,51 @@ fn assert_decided_as_documented(rig: &InterceptRig) {
     assert_eq!(line["reason"], "b.test is not listed", "{line}");
 }
 
+/// Of two policies for a prefix, the page warns of the first one, and has the second one.
+#[test]
+fn documented_policy_for_paths_allows_no_other_path() {
+    let section = PAGE.section("### Paths in a policy");
+    let policy = section.block("package egress");
+    let policy = policy.replace("api.example.com", "a.test");
+    let stage = InterceptLab::new();
+    let file = stage.scratch.write("policy.rego", &policy);
+    let rig = stage.start(&[&format!("--check=rego:{file}"), LONG_CHECK_TIMEOUT]);
+    let status = |args: &[&str]| rig.curl_status(&[&["--path-as-is"][..], args].concat());
+    let team = ["-H", "X-Team: blue"];
+    let with_team = |url: &str| status(&[&team[..], &[url]].concat());
+    for url in ["http://a.test/v1/x", "https://a.test/v1/x/y.z?q=../"] {
+        assert_eq!(with_team(url), 404, "the origin's answer to {url}");
+    }
+    for path in [
+        "/v1",
+        "/v1/",
+        "/v1/../echo",
+        "/v1/%2e%2e/echo",
+        "/v1/x/..;/echo",
+        "/v1//echo",
+        "/echo?/v1/x",
+    ] {
+        assert_eq!(with_team(&format!("http://a.test{path}")), 403, "{path}");
+    }
+    assert_eq!(with_team("http://b.test/v1/x"), 403);
+    assert_eq!(status(&["http://a.test/v1/x"]), 403, "no header");
+    assert_eq!(
+        status(&["-H", "X-Team: blue", "-d", "x", "http://a.test/v1/x"]),
+        403
+    );
+
+    let prefix =
+        "package egress\nallow if startswith(input.attributes.request.http.path, \"/v1/\")\n";
+    for (rules, expected) in [(&[][..], 200), (&["--allow=GET,HEAD a.test/v1"], 403)] {
+        let stage = InterceptLab::new();
+        let file = stage.scratch.write("policy.rego", prefix);
+        let check = format!("--check=rego:{file}");
+        let rig = stage.start(&[&[&*check, LONG_CHECK_TIMEOUT], rules].concat());
+        let traversal = ["--path-as-is", "http://a.test/v1/%2e%2e/echo"];
+        assert_eq!(rig.curl_status(&traversal), expected, "{rules:?}");
+    }
+}
+
 const PAGE: Page = Page::new(include_str!("../../../docs/check.md"));
 const SECTION: &str = "## Policies in the proxy";
 

@@ -56,9 +56,15 @@ fn prepare<'a>(
     Ok(Box::new(move |_| {
         Box::pin(async move {
             let (head, body) = client.exchange(&encoded).await?;
-            decode(head.status, &body)
+            decode_result(head.status, &body, &name(uri))
         })
     }))
+}
+
+/// The name in Rego of a URL's rule or package: `data.egress.allow`.
+fn name(uri: &Uri) -> String {
+    let path = uri.path().strip_prefix(DATA_API).unwrap_or_default();
+    format!("data.{}", path.replace('/', "."))
 }
 
 fn encode(uri: &Uri, request: &AuthzRequest<'_>, sent: &SentHeaders) -> Request<Bytes> {
@@ -167,6 +173,11 @@ fn parse_reply(body: &[u8]) -> serde_json::Result<Reply> {
 /// [`AuthzError::Status`] unless the status is 200; [`AuthzError::Malformed`]: the body is not a JSON object, has a name twice,
 /// or asks for another query.
 pub fn decode(status: StatusCode, body: &[u8]) -> Result<AuthzResponse, AuthzError> {
+    decode_result(status, body, "the policy")
+}
+
+/// Decodes a response about the rule with this name.
+fn decode_result(status: StatusCode, body: &[u8], rule: &str) -> Result<AuthzResponse, AuthzError> {
     if status != StatusCode::OK {
         return Err(AuthzError::Status(printable(&format!(
             "HTTP status {}",
@@ -177,7 +188,8 @@ pub fn decode(status: StatusCode, body: &[u8]) -> Result<AuthzResponse, AuthzErr
         AuthzError::Malformed("not a JSON object of OPA's data API, or a name occurs twice in it")
     })?;
     match reply.result {
-        None => Ok(denied("the policy is undefined")),
+        // The reason names the rule, which may be misspelt.
+        None => Ok(denied(&format!("{rule} is undefined"))),
         Some(Value::Bool(true)) => AuthzResponse::allow(HeaderMutations::default()),
         Some(Value::Bool(false)) => Ok(denied("")),
         Some(Value::Object(result)) if has_both_names(&result) => Err(AuthzError::Malformed(

@@ -86,6 +86,16 @@ impl Policy {
         {
             return Err(unknown_rule(rule, &packages));
         }
+        if packages.contains(&query)
+            && !["allow", "allowed"]
+                .iter()
+                .any(|name| is_defined(&engine, &format!("{query}.{name}"), &packages))
+        {
+            let path = query.trim_start_matches("data.").replace('.', "/");
+            return Err(ConfigError::Policy(format!(
+                "{query} has no rule `allow`, so it would deny every request; name another rule: rego:PATH#{path}/RULE"
+            )));
+        }
         let cpus = available_parallelism().map_or(1, Into::into);
         Ok(Self {
             source,
@@ -215,8 +225,14 @@ fn query(rule: Option<&str>, packages: &[String]) -> Result<String, ConfigError>
 
 fn unknown_rule(rule: &str, packages: &[String]) -> ConfigError {
     let known = sorted_unique(packages).join(", ");
+    let hint = if rule.contains('.') {
+        let path = rule.trim_start_matches("data.").replace('.', "/");
+        format!(" (write slashes: #{path})")
+    } else {
+        String::new()
+    };
     ConfigError::Policy(format!(
-        "no package has the rule {rule:?}; there is {known}"
+        "no package has the rule {rule:?}{hint}; there is {known}"
     ))
 }
 
