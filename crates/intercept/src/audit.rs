@@ -50,6 +50,8 @@ pub(crate) struct AuditRecord {
     pub(crate) how: &'static str,
     /// The reason of a denial by the access lists, the approver or the check service.
     pub(crate) reason: Option<Arc<str>>,
+    /// The name with a password that `--proxy-auth` does not accept. Escaped and capped.
+    pub(crate) tried_user: Option<String>,
     /// The rule of the access lists that matches; `None` if none does.
     pub(crate) rule: Option<Arc<str>>,
     /// The option that would allow the denied request.
@@ -195,6 +197,7 @@ impl AuditRecord {
             decision: FinalDecision::Left,
             how: "client",
             reason: None,
+            tried_user: None,
             rule: None,
             remedy: None,
             injected: None,
@@ -220,6 +223,10 @@ impl AuditRecord {
     pub(crate) fn set_uri(&mut self, uri: &http::Uri) {
         self.path = escape(uri.path(), MAX_PATH);
         self.has_query = uri.query().is_some();
+    }
+
+    pub(crate) fn set_tried_user(&mut self, name: Option<&str>) {
+        self.tried_user = name.map(|name| escape(name, MAX_USER));
     }
 
     /// Begins a span, in a new trace. [`set_head`](Self::set_head) moves the span to the trace that the request names.
@@ -396,6 +403,8 @@ pub const TARGET: &str = "peername::audit";
 pub(crate) const ASKED: &str = "asked";
 /// The maximum number of destinations that a summary lists.
 const MAX_DESTINATIONS: usize = 1000;
+/// The maximum number of bytes of a tried name in the line.
+const MAX_USER: usize = 64;
 /// The maximum number of bytes of a method in the line.
 const MAX_METHOD: usize = 32;
 /// The maximum number of bytes of a path in the line.

@@ -2,12 +2,12 @@
 
 use std::process::Command;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::harness::addr::v4;
 use crate::harness::conn::End;
 use crate::harness::header_bytes;
-use crate::harness::lab::assert_contains;
+use crate::harness::lab::{assert_contains, assert_fields};
 use crate::harness::peername::Peername;
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR, recv_head};
 
@@ -104,6 +104,17 @@ fn client_is_admitted_by_its_name_and_password() {
     );
     assert_eq!(status("bob:b", "http://a.test/put"), "000 200");
     assert_eq!(rig.wait_origin_log(2).len(), 2, "{:?}", rig.origin_log());
+    // The first two attempts: without a name, and with a wrong password.
+    for (path, connect) in [("", json!("a.test:443")), ("/echo", Value::Null)] {
+        let lines = rig.wait_audit_lines(path, 2);
+        for (line, user) in lines.iter().zip([Value::Null, json!("ann")]) {
+            let expected =
+                json!({"code": "proxy_auth_required", "host": "a.test", "tried_user": user});
+            assert_fields(line, expected);
+            assert_eq!(line["connect"], connect, "{line}");
+            assert!(line["user"].is_null(), "{line}");
+        }
+    }
     // The audit line has the user's name; the password is logged nowhere.
     let lines = rig.wait_audit_lines("/echo", 1);
     assert!(

@@ -20,6 +20,7 @@ macro_rules! line {
             client = %client.text.addr,
             peer = %client.text.peer,
             user = client.user().as_deref(),
+            tried_user = $record.tried_user.as_deref(),
             connect = target.and_then(|target| target.connect.as_ref()).map(tracing::field::display),
             sni = target.and_then(|target| target.sni.as_ref()).map(tracing::field::display),
             alpn = target.and_then(|target| target.alpn),

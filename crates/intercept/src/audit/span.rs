@@ -89,6 +89,7 @@ impl AuditRecord {
         attributes.text("peername.id", Some(self.id));
         attributes.text("peername.connection", Some(&*client.text.id));
         attributes.text("peername.user", client.user());
+        attributes.text("peername.tried_user", self.tried_user.as_deref());
         attributes.text(
             "peername.connect",
             target.and_then(|target| target.connect.as_ref()),

@@ -18,6 +18,7 @@ use crate::http::http_server::{ResponseFuture, SwitchSlot, linger_and_close, run
 use crate::http::in_flight::InFlightRecord;
 use crate::http::response_body::ResponseBody;
 use crate::http::websocket::{self, Switched};
+use crate::policy::access::tried_user;
 use crate::request::refusal::Refusal;
 use crate::request::target::{Destination, RequestTarget, requested_host};
 use crate::request::via;
@@ -74,26 +75,39 @@ impl ConnectProxy {
         })
     }
 
+    fn begin_record(&self, parts: &Parts) -> Box<InFlightRecord> {
+        let method = parts.method.as_str();
+        let mut record = InFlightRecord::begin(&self.state, &self.connection, method);
+        record.set_head(parts);
+        record
+    }
+
     /// Decides on a tunnel. The origin is not dialled yet: the client can begin its handshake at once.
     async fn respond_to_connect(&self, request: Request<Incoming>) -> Response<ResponseBody> {
         let (parts, body) = request.into_parts();
-        let method = parts.method.as_str();
-        let mut record = InFlightRecord::begin(&self.state, &self.connection, method);
-        record.set_head(&parts);
+        let mut record = self.begin_record(&parts);
         let format = ErrorFormat::from_connect(&parts.headers);
         let client = &self.connection.info;
         let lists = self.state.lists();
         let ip = client.addr.ip();
+        // Before the user is known, so that the audit line of a 407 has the target.
+        let target = connect_target(&parts, &body)
+            .map(|to| Arc::new(RequestTarget::plain(to.clone(), Some(to))));
+        if let Ok(target) = &target {
+            record.set_target(target);
+        }
         match lists.access.authenticate(&parts.headers, ip).await {
             Ok(user) => client.set_user(user),
-            Err(refusal) => return format.refuse(&refusal.with_close(), record),
+            Err(refusal) => {
+                record.set_tried_user(tried_user(&parts.headers).as_deref());
+                return format.refuse(&refusal.with_close(), record);
+            }
         }
-        let to = match connect_target(&parts, &body) {
-            Ok(to) => to,
+        let target = match target {
+            Ok(target) => target,
             Err(refusal) => return format.refuse(&refusal.with_close(), record),
         };
-        let target = Arc::new(RequestTarget::plain(to.clone(), Some(to.clone())));
-        record.set_target(&target);
+        let to = target.to.clone();
         let mut authorizer = self.state.authorizer(client, &target);
         authorizer.relays_tunnel = self.state.config.passes_through(ip, &to.host);
         let check = match authorizer.authorize_tunnel(&parts, &mut record).await {
@@ -137,13 +151,21 @@ impl ConnectProxy {
         let lists = self.state.lists();
         let client = self.connection.info.addr.ip();
         let authenticated = lists.access.authenticate(&parts.headers, client).await;
-        let allowed = authenticated.and_then(|user| Ok((user, absolute_target(&parts)?)));
-        let (user, target) = match allowed {
-            Ok(allowed) => allowed,
+        let user = match authenticated {
+            Ok(user) => user,
             Err(refusal) => {
-                let method = parts.method.as_str();
-                let mut record = InFlightRecord::begin(&self.state, &self.connection, method);
-                record.set_head(&parts);
+                let mut record = self.begin_record(&parts);
+                record.set_tried_user(tried_user(&parts.headers).as_deref());
+                if let Ok(target) = absolute_target(&parts) {
+                    record.set_target(&Arc::new(target));
+                }
+                return ErrorFormat::from_connect(&parts.headers).refuse(&refusal, record);
+            }
+        };
+        let target = match absolute_target(&parts) {
+            Ok(target) => target,
+            Err(refusal) => {
+                let record = self.begin_record(&parts);
                 return ErrorFormat::from_connect(&parts.headers).refuse(&refusal, record);
             }
         };

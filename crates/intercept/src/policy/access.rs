@@ -244,6 +244,13 @@ fn decode_basic(value: &HeaderValue) -> Option<Vec<u8>> {
         .then_some(credentials)
 }
 
+/// The name in a client's credentials, which were not accepted.
+pub(crate) fn tried_user(headers: &HeaderMap) -> Option<String> {
+    let credentials = decode_basic(headers.get(header::PROXY_AUTHORIZATION)?)?;
+    let (name, _) = split_credentials(&credentials)?;
+    (!name.is_empty()).then(|| name.to_owned())
+}
+
 fn split_credentials(credentials: &[u8]) -> Option<(&str, &[u8])> {
     let colon = credentials.iter().position(|&byte| byte == b':')?;
     let (name, password) = credentials.split_at_checked(colon)?;
