@@ -24,6 +24,7 @@ use crate::signals::drain::Ending;
 use crate::signals::{SignalEvent, Signals};
 use crate::upgrade::{Outcome, Upgrades};
 use crate::usage::error_text::with_causes;
+use crate::value::text::join;
 use changed_keys::changed_keys;
 use file_watch::{FileWatch, Fingerprints, ReadCause};
 
@@ -94,6 +95,14 @@ pub struct Common {
     pub json: String,
     /// Warnings about the configuration, which is valid nevertheless.
     pub warnings: Vec<String>,
+}
+
+/// A configuration that was read for a reload.
+struct ReadPlan<P> {
+    /// Why it is refused, or what is to be applied.
+    plan: anyhow::Result<P>,
+    /// The files that have changed since the last read.
+    changed_files: Vec<PathBuf>,
 }
 
 /// Logs the warnings of a configuration that takes effect.
@@ -186,11 +195,11 @@ impl Serving {
         is_retry: bool,
     ) -> anyhow::Result<Option<Ending>> {
         service_manager::reloading();
-        let Some(plan) = self.read_plan(command).await? else {
+        let Some(read) = self.read_plan(command).await? else {
             return Ok(Some(Ending::Stopped));
         };
         let before = command.setup().common().json.to_owned();
-        let applied = match plan {
+        let applied = match read.plan {
             Ok(plan) => command.apply(&mut self.listeners, plan).await,
             Err(error) => Err(error),
         };
@@ -201,7 +210,8 @@ impl Serving {
                 self.refusals.clear();
                 self.history.add_reload(Ok(()));
                 let changed = changed_keys(&before, &command.setup().common().json);
-                tracing::info!(opened, closed, changed, "reloaded");
+                let files = join(read.changed_files.iter().map(|file| file.display()));
+                tracing::info!(opened, closed, changed, files, "reloaded");
                 log_warnings(command.setup());
                 self.config.set(&command.setup().common().json);
                 service_manager::ready(&format!("reloaded; {summary}"));
@@ -225,7 +235,7 @@ impl Serving {
     async fn read_plan<R: Reload>(
         &mut self,
         command: &R,
-    ) -> anyhow::Result<Option<anyhow::Result<R::Plan>>> {
+    ) -> anyhow::Result<Option<ReadPlan<R::Plan>>> {
         let read = command.reader();
         let reading = reread(move || {
             let mut files = Fingerprints::default();
@@ -235,13 +245,16 @@ impl Serving {
         let signals = &mut self.signals;
         let read = signals.run_until_stopped(&mut self.listeners.workers, reading);
         Ok(match read.await? {
-            Some(Ok((files, plan))) => {
-                self.watch.replace(files);
-                Some(plan)
-            }
+            Some(Ok((files, plan))) => Some(ReadPlan {
+                plan,
+                changed_files: self.watch.replace(files),
+            }),
             Some(Err(error)) => {
                 self.watch.defer_to_next_event();
-                Some(Err(error))
+                Some(ReadPlan {
+                    plan: Err(error),
+                    changed_files: Vec::new(),
+                })
             }
             None => None,
         })

@@ -165,6 +165,14 @@ fn file_that_others_may_read_is_warned_of() {
     rig.proxy.reload(warning);
 }
 
+/// Its TLS is not opened, so no header can be added.
+#[test]
+fn secret_for_a_host_that_is_passed_through_is_warned_of() {
+    let rig = start_with(InterceptLab::new(), &["--passthrough=a.test"]);
+    rig.proxy
+        .wait_logged("--inject for a.test:443: --passthrough leaves the TLS of this host unopened");
+}
+
 /// No error quotes a secret.
 #[test]
 fn secret_that_is_no_header_value_is_refused() {

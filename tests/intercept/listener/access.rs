@@ -1,5 +1,7 @@
 //! Access rules: which clients may use the proxy.
 
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use serde_json::{Value, json};
@@ -128,6 +130,23 @@ fn client_is_admitted_by_its_name_and_password() {
     // The origin gets no credentials of the proxy's.
     let echo = rig.curl(&["--proxy-user", "ann:open:sesame", "http://a.test/echo"]);
     assert!(!echo.contains("YW5u"), "{echo}");
+}
+
+/// The hashes can be guessed from. A reload names the file, which has no key that has changed.
+#[test]
+fn users_that_others_may_read_are_warned_of() {
+    let stage = InterceptLab::new();
+    let args = ["-nbBC", "4", "ann", "secret"];
+    let entry = stage.lab.client.run("htpasswd", &args);
+    let users = stage.scratch.write("users", &entry);
+    fs::set_permissions(&users, Permissions::from_mode(0o644)).expect("chmod");
+    let rig = stage.start(&["--proxy-auth", &users]);
+    let warning = "others may read these hashes of passwords: chmod o= ";
+    rig.proxy.wait_logged(warning);
+    fs::set_permissions(&users, Permissions::from_mode(0o640)).expect("chmod");
+    let reloaded = rig.proxy.reload("\"reloaded\"");
+    assert_contains(&reloaded, &[&format!("\"files\":\"{users}\"")]);
+    assert_eq!(rig.proxy.log().matches(warning).count(), 1);
 }
 
 /// Many clients send their password only when it is asked for. What follows a CONNECT is not parsed, so they connect again.

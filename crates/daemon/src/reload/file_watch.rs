@@ -111,6 +111,14 @@ impl Fingerprints {
             .collect()
     }
 
+    /// The files that were read before in another state.
+    fn changed_since<'a>(&'a self, before: &'a Self) -> impl Iterator<Item = &'a Path> {
+        self.files
+            .iter()
+            .filter(|(path, state)| before.files.get(*path).is_some_and(|old| old != *state))
+            .map(|(path, _)| path.as_path())
+    }
+
     /// Whether all files have been read, and are as they were.
     pub fn are_current(&self) -> bool {
         let mut all = self.files.iter();
@@ -170,14 +178,17 @@ impl FileWatch {
         self.watch_directories(self.read.directories());
     }
 
-    /// Watches these files from now on. Begins the watch, unless it is disabled or there are none.
-    pub fn replace(&mut self, read: Fingerprints) {
+    /// Watches these files from now on. Begins the watch, unless it is disabled or there are none. Returns those that have
+    /// changed since the last read.
+    pub fn replace(&mut self, read: Fingerprints) -> Vec<PathBuf> {
+        let changed = read.changed_since(&self.read).map(PathBuf::from).collect();
         self.read = read;
         self.awaits_event = false;
         match self.watcher {
             None if !self.read.files.is_empty() => self.start(),
             _ => self.watch_directories(self.read.directories()),
         }
+        changed
     }
 
     /// Defers the next comparison to the next event, because the files could not be read: if a file system hangs, each attempt

@@ -22,6 +22,10 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     match humantime::parse_duration(text) {
         Ok(duration) if duration <= MAX_DURATION => Ok(duration),
         Ok(_) => Err("at most a year (365d)".to_owned()),
+        // Such a number may mean milliseconds.
+        Err(_) if is_number(text) && text.len() > 2 => Err(format!(
+            "the unit is missing, as in \"{text}ms\" or \"{text}s\""
+        )),
         Err(_) if is_number(text) => Err(format!("the unit is missing, as in \"{text}s\"")),
         Err(_) => Err("use a number and a unit: 500ms, 5s, 2m".to_owned()),
     }
@@ -246,6 +250,16 @@ const MAX_DURATION: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn missing_unit_of_a_large_number_may_be_milliseconds() {
+        let error = |text: &str| duration(text).unwrap_err();
+        assert_eq!(error("30"), "the unit is missing, as in \"30s\"");
+        assert_eq!(
+            error("500"),
+            "the unit is missing, as in \"500ms\" or \"500s\""
+        );
+    }
 
     #[test]
     fn tlv_has_a_name_or_a_number_and_its_value_is_text_or_hex() {

@@ -17,6 +17,7 @@ use peername_sys::fs::text_file;
 use super::header_mutations::{is_cgi_alias, is_mutable, remove_cgi_aliases};
 use super::rules::{AccessRules, Subject};
 use crate::host::{HostPort, ParseHostError};
+use crate::policy::passthrough::Passthrough;
 use crate::request::target::RequestTarget;
 
 /// Headers with secrets, by destination.
@@ -131,6 +132,18 @@ impl InjectedHeaders {
     pub fn denied_by<'a>(&'a self, rules: &'a AccessRules) -> impl Iterator<Item = &'a HostPort> {
         self.destinations()
             .filter(|to| rules.decide(to, Subject::OpenedTunnel).is_err())
+    }
+
+    /// The destinations of headers that are never added, because their TLS is passed through unopened.
+    pub fn passed_through<'a>(
+        &'a self,
+        passthrough: &'a Passthrough,
+    ) -> impl Iterator<Item = &'a HostPort> {
+        self.headers
+            .iter()
+            .map(|header| &header.destination)
+            .filter(|destination| destination.tls && passthrough.includes(&destination.to.host))
+            .map(|destination| &destination.to)
     }
 
     /// Adds the headers for this destination, and removes the client's own of the same names. Returns the names that were added.

@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -255,6 +256,13 @@ impl Intercept {
     /// The files with secrets: those of `--inject`, and the key of `--check-key`.
     pub(super) fn secret_files(&self) -> impl Iterator<Item = &Path> {
         self.injected_files().chain(self.check.tls.key_file())
+    }
+
+    /// The file of `--proxy-auth`, if every user of this host may read it.
+    pub(super) fn exposed_users(&self) -> Option<&Path> {
+        let file = self.proxy_auth.as_deref()?;
+        let is_exposed = file.metadata().ok()?.mode() & 0o004 != 0;
+        is_exposed.then_some(file)
     }
 
     /// The files of `--inject`.

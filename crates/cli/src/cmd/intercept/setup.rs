@@ -196,6 +196,19 @@ impl Setup {
                 quote(&rule_for(to))
             );
         }
+        let passthrough = self.options.client_connections().passthrough;
+        for to in self.lists.injected.passed_through(&passthrough) {
+            tracing::warn!(
+                "--inject for {to}: --passthrough leaves the TLS of this host unopened, so its secret is not used"
+            );
+        }
+        if let Some(file) = self.options.exposed_users() {
+            tracing::warn!(
+                "--proxy-auth {}: others may read these hashes of passwords: chmod o= {}",
+                file.display(),
+                quote(file)
+            );
+        }
         let opened = self.jail.as_ref().map(|jail| &jail.listener.opened);
         for to in self.lists.injected.destinations() {
             if opened.is_some_and(|opened| !opened.contains(&to.port)) {
