@@ -126,7 +126,10 @@ fn python_requests_in_strict_mode_shows_refusals() {
         command: "/usr/bin/python3 $DIR/client.py",
         passes: "200 GET a.test HTTP/1.1 ",
         refused: &["403 {", PROBLEM, REASON],
-        no_tunnel: &["ProxyError", "Tunnel connection failed: 403"],
+        no_tunnel: &[
+            "ProxyError",
+            "Tunnel connection failed: 403 Forbidden (denied)",
+        ],
         check_down: &["ProxyError", "Tunnel connection failed: 503"],
     }
     .assert_gets_what_the_check_decides("https://a.test");
@@ -171,7 +174,7 @@ fn go_shows_refusals() {
         command: "$DIR/client",
         passes: "GET a.test HTTP/2.0 ",
         refused: &[PROBLEM, REASON],
-        no_tunnel: &["Forbidden"],
+        no_tunnel: &["Forbidden (denied)"],
         check_down: &["Service Unavailable"],
     }
     .assert_gets_what_the_check_decides("https://a.test");

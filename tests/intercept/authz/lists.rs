@@ -354,3 +354,18 @@ fn rules_name_methods_and_ports_and_refusals_name_the_rule() {
     let page = rig.curl(&["-d", "x", "-H", "Accept: text/html", "https://a.test/echo"]);
     assert_contains(&page, &["<p>Ask &lt;net@example.com&gt;, it's quick</p>"]);
 }
+
+/// Of an answer to CONNECT most clients show the status line at most.
+#[test]
+fn status_line_of_a_denied_connect_has_code_and_contact() {
+    let rig = InterceptRig::new(&["--allow=a.test", "--contact=Frag J\u{f6}rg\n"]);
+    let conn = rig.connect_and_send(b"CONNECT b.test:443 HTTP/1.1\r\nHost: b.test:443\r\n\r\n");
+    let head = recv_head(&conn);
+    assert!(
+        head.starts_with("HTTP/1.1 403 Forbidden (denied): Frag J?rg?\r\n"),
+        "{head}"
+    );
+    assert_contains(&head, &["x-peername-contact: Frag J?rg?\r\n"]);
+    let conn = rig.connect_and_send(b"CONNECT a.test:443 HTTP/1.1\r\nHost: a.test:443\r\n\r\n");
+    assert!(recv_head(&conn).starts_with("HTTP/1.1 200 OK\r\n"));
+}

@@ -4,6 +4,7 @@
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Response, StatusCode};
+use hyper::ext::ReasonPhrase;
 
 use super::in_flight::InFlightRecord;
 use super::response_body::ResponseBody;
@@ -82,12 +83,39 @@ impl ErrorFormat {
         let headers = response.headers_mut();
         for (name, value) in &denial.headers {
             let describes_no_body = !has_service_body && name.as_str().starts_with("content-");
-            if !describes_no_body && ![CODE, REQUEST_ID, header::CACHE_CONTROL].contains(name) {
+            if !describes_no_body
+                && ![CODE, REQUEST_ID, CONTACT, header::CACHE_CONTROL].contains(name)
+            {
                 headers.append(name, value.clone());
             }
         }
         response
     }
+}
+
+/// Adds code and contact to the status line of a refused CONNECT: clients show nothing else of it.
+pub(crate) fn explain_in_status_line(
+    mut response: Response<ResponseBody>,
+) -> Response<ResponseBody> {
+    let headers = response.headers();
+    let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
+    if let Some(code) = text(CODE) {
+        let status = response.status().canonical_reason().unwrap_or("Refused");
+        let contact = text(CONTACT).map(|contact| format!(": {contact}"));
+        let reason = format!("{status} ({code}){}", contact.unwrap_or_default());
+        if let Ok(reason) = ReasonPhrase::try_from(reason) {
+            response.extensions_mut().insert(reason);
+        }
+    }
+    response
+}
+
+/// The beginning of a text, with a question mark for each character that is not printable ASCII.
+fn to_ascii(text: &str) -> String {
+    text.chars()
+        .take(MAX_CONTACT)
+        .map(|c| if (' '..='~').contains(&c) { c } else { '?' })
+        .collect()
 }
 
 fn respond(
@@ -97,6 +125,7 @@ fn respond(
 ) -> Response<ResponseBody> {
     record.set_refused(refusal);
     let id = HeaderValue::try_from(record.id.to_string());
+    let contact = record.contact().map(to_ascii).map(HeaderValue::try_from);
     // The response to HEAD has the length and no body (RFC 9110, section 9.3.2); over HTTP/2 hyper would send both.
     let omitted = record.is_head_request().then_some(body.len());
     let body = if omitted.is_some() {
@@ -113,6 +142,9 @@ fn respond(
     headers.insert(CODE, HeaderValue::from_static(refusal.code));
     if let Ok(id) = id {
         headers.insert(REQUEST_ID, id);
+    }
+    if let Some(Ok(contact)) = contact {
+        headers.insert(CONTACT, contact);
     }
     if let Some(length) = omitted {
         headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
@@ -260,5 +292,9 @@ fn escape_html(text: &str) -> String {
 
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-peername-request-id");
 pub(crate) const CODE: HeaderName = HeaderName::from_static("x-peername-code");
+/// The text of `--contact`.
+pub(crate) const CONTACT: HeaderName = HeaderName::from_static("x-peername-contact");
+/// The maximum number of characters of the contact in a header and the status line.
+const MAX_CONTACT: usize = 200;
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");

@@ -4,7 +4,7 @@ use http::Version;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 
-use super::error_response::{CODE, REQUEST_ID};
+use super::error_response::{CODE, CONTACT, REQUEST_ID};
 
 /// Whether the client waits for 100 (Continue) before it sends its body (RFC 9110, section 10.1.1). Over HTTP/2 hyper can send
 /// none.
@@ -88,11 +88,12 @@ const MEANT_FOR_PROXY: [HeaderName; 3] = [
     header::PROXY_AUTHORIZATION,
     HeaderName::from_static("http2-settings"),
 ];
-const NOT_OF_ORIGIN: [HeaderName; 4] = [
+const NOT_OF_ORIGIN: [HeaderName; 5] = [
     header::PROXY_AUTHENTICATE,
     header::ALT_SVC,
     // Programs recognize the proxy's own responses by these headers.
     CODE,
+    CONTACT,
     REQUEST_ID,
 ];
 
@@ -134,6 +135,7 @@ mod tests {
             ("alt-svc", "h3=\":443\""),
             ("keep-alive", "timeout=5"),
             ("x-peername-code", "denied"),
+            ("x-peername-contact", "mallory"),
             ("x-peername-request-id", "1"),
         ]);
         strip_response(&mut response);
