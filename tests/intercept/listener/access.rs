@@ -10,6 +10,7 @@ use crate::harness::addr::v4;
 use crate::harness::conn::End;
 use crate::harness::header_bytes;
 use crate::harness::lab::{assert_contains, assert_fields};
+use crate::harness::page::Page;
 use crate::harness::peername::Peername;
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR, recv_head};
 
@@ -171,6 +172,29 @@ fn client_answers_the_challenge_with_its_password() {
     assert_eq!(log.len(), 2, "{log:?}");
     rig.proxy
         .wait_logged_times("\"code\":\"proxy_auth_required\"", 2);
+}
+
+/// A client on another machine has the variables of docs/ca.md, and its program a store of its own.
+#[test]
+fn client_on_another_machine_needs_the_documented_variables() {
+    let section = Page::new(include_str!("../../../docs/ca.md"));
+    let section = section.section("### Clients on other machines");
+    let stage = InterceptLab::new();
+    let args = ["-nbBC", "4", "ann", "pw"];
+    let entry = stage.lab.client.run("htpasswd", &args);
+    let users = stage.scratch.write("users", &entry);
+    let rig = stage.start(&["--proxy-auth", &users]);
+    let ca = rig.scratch.path_text("ca.pem");
+    let variables = section
+        .block("certificate=")
+        .replace("/usr/local/share/ca-certificates/peername.crt", &ca)
+        .replace("/etc/ssl/certs/ca-certificates.crt", &ca)
+        .replace("192.0.2.20:8080", &PROXY_ADDR.to_string());
+    let get =
+        "/usr/bin/python3 -c 'import requests; print(requests.get(\"https://a.test/echo\").text)'";
+    let script = format!("{variables}\n{get}");
+    let answer = rig.lab.client.run("sh", &["-ec", &script]);
+    assert_contains(&answer, &["GET a.test "]);
 }
 
 /// A client that does not trust the authority reports that in its own error. The operator finds it in the audit line,

@@ -318,7 +318,10 @@ async fn finish_handshake(
     finished.map_err(|error| {
         let detail = format!("the client's TLS handshake failed: {error}");
         Refusal::new(StatusCode::BAD_REQUEST, "client_tls", detail)
-            .with_hint("does the client trust the proxy's authority (`peername ca env`)?")
+            .with_hint(
+                "does the client trust the proxy's authority (`peername ca env`; on another machine see \"Clients on other \
+                 machines\" in docs/ca.md)?",
+            )
     })
 }
 
