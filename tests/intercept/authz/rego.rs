@@ -178,7 +178,10 @@ fn documented_policy_for_paths_allows_no_other_path() {
 
     let prefix =
         "package egress\nallow if startswith(input.attributes.request.http.path, \"/v1/\")\n";
-    for (rules, expected) in [(&[][..], 200), (&["--allow=GET,HEAD a.test/v1"], 403)] {
+    for (rules, expected) in [
+        (&[] as &[&str], 200),
+        (&["--allow=GET,HEAD a.test/v1"], 403),
+    ] {
         let stage = InterceptLab::new();
         let file = stage.scratch.write("policy.rego", prefix);
         let check = format!("--check=rego:{file}");
