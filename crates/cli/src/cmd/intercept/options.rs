@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context;
 use clap::ValueEnum;
 use peername_daemon::listeners::resolve_listeners;
 use peername_daemon::logging::LogFile;
