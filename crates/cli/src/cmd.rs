@@ -54,17 +54,17 @@ pub(crate) enum Command {
     Proxy(Box<proxy::Args>),
     /// Run a server that gets its clients' addresses without a proxy, or a client that sends a header
     Exec(Box<Given<exec::Args>>),
-    /// Give containers that are started without peername their clients' addresses, by a container runtime's seccomp profile; for
-    /// TCP only, UDP takes `peername proxy`
+    /// Give containers that are started without peername their clients' addresses, by a container runtime's seccomp profile (TCP;
+    /// for UDP use `peername proxy`)
     Agent(Box<exec::agent::Args>),
     /// Accept plain connections and forward them with a header
     Forward(Box<forward::Args>),
-    /// Intercept outbound TLS and forward the requests that an external check allows
+    /// Intercept outbound TLS and forward the requests that rules or a check service allow
     Intercept(Box<intercept::Args>),
     /// Run a program whose only way out is the interceptor, which checks its requests; UDP is refused, but names are resolved
     /// inside
     Jail(Box<intercept::jail::CommandLine>),
-    /// Show in a terminal what a running command does
+    /// Show a running command's connections, rates and reasons for refusals in a terminal
     Top(top::Args),
     /// Have a running process replaced by the binary that is at its path now, without loss
     Upgrade(upgrade::Args),

@@ -31,10 +31,14 @@ pub(crate) fn parse(argv: &[OsString]) -> Result<Args, clap::Error> {
 fn with_tips(mut error: clap::Error, command: &Command, argv: &[OsString]) -> clap::Error {
     match error.kind() {
         ErrorKind::InvalidSubcommand => {
-            let tip = format!(
+            let mut tip = format!(
                 "the subcommands are {}",
                 subcommands(command, argv).join(", ")
             );
+            let named = named_command(command, argv);
+            if named.get_name() == "doctor" {
+                tip.push_str("; without one it checks what `peername proxy` needs");
+            }
             let tips = ContextValue::StyledStrs(vec![tip.into()]);
             error.insert(ContextKind::Suggested, tips);
         }
@@ -316,6 +320,28 @@ mod tests {
             );
             let short = command.clone().render_help().to_string();
             assert!(!short.contains(&tuning), "{path}");
+            let last = short.lines().rfind(is_heading).unwrap_or_default();
+            let common = ["Options", OPERATION, LOG].map(|heading| format!("{heading}:"));
+            assert!(
+                common.iter().any(|heading| heading == last),
+                "{path}: {last}"
+            );
+        });
+    }
+
+    #[test]
+    fn values_of_an_option_all_have_a_meaning_or_none() {
+        check_all(|command, path| {
+            for option in options(command) {
+                let values = option.get_possible_values();
+                let explained = values.iter().filter(|value| value.get_help().is_some());
+                let count = explained.count();
+                assert!(
+                    count == 0 || count == values.len(),
+                    "{path} {}",
+                    option.get_id()
+                );
+            }
         });
     }
 
@@ -344,10 +370,10 @@ mod tests {
         });
     }
 
-    /// The words of peername's command in a line for a shell, without redirections.
+    /// The words of peername's command in a line for a shell, without redirections and what is around its substitution.
     fn words(line: &str) -> Vec<OsString> {
         let command = line
-            .split([';', '<', '>', '|'])
+            .split([';', '<', '>', '|', '(', ')'])
             .map(str::trim)
             .find(|part| part.starts_with("peername"));
         let mut words = Vec::new();

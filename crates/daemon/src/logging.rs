@@ -12,6 +12,8 @@ mod log_file;
 use std::io::{IsTerminal, Write, stderr, stdout};
 use std::time::Duration;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Arg, ValueEnum};
 use peername_observe::admin::LogLevel as _;
 use tokio::time::sleep;
 use tracing::Level;
@@ -66,6 +68,13 @@ pub enum Format {
     /// The format of go-mmproxy, on standard output
     #[value(name = "go-mmproxy")]
     GoMmproxy,
+}
+
+/// Restricts `--log-format` to the formats of commands that log requests: go-mmproxy's has no line for a request.
+pub fn without_go_mmproxy(log_format: Arg) -> Arg {
+    let formats = [Format::Text, Format::Json].map(|format| format.to_possible_value());
+    let names = PossibleValuesParser::new(formats.into_iter().flatten());
+    log_format.value_parser(names.try_map(|name| Format::from_str(&name, false)))
 }
 
 impl LogArgs {

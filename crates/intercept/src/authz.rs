@@ -45,7 +45,7 @@ pub(crate) use config::CheckedBody;
 pub use config::error::ConfigError;
 pub use config::media_type::{MediaType, ParseMediaTypeError};
 pub use config::sent_headers::SentHeaders;
-pub use config::service::{Service, ServiceUrl, check_forms, check_schemes_with_tls};
+pub use config::service::{Service, ServiceUrl, check_schemes_with_tls, check_url_forms};
 pub use config::tls_files::CheckTlsFiles;
 pub use config::{CheckConfig, FailureMode};
 pub use header_mutations::HeaderMutations;

@@ -59,7 +59,7 @@ enum Action {
         dir: CaDir,
     },
     /// Print the shell commands that make programs trust the authority
-    #[command(before_help = "Example:\n  peername ca env > environment.sh")]
+    #[command(before_help = "Example:\n  eval \"$(peername ca env)\"")]
     Env {
         #[command(flatten)]
         dir: CaDir,

@@ -30,11 +30,11 @@ pub(crate) struct Args {
     /// The transport; over UDP one datagram is sent, and replies are printed until none has come for a second
     #[arg(short, long, default_value = "tcp")]
     protocol: Protocol,
+    #[command(flatten)]
+    header: Header,
     /// The destination address in the header [default: ADDR]
     #[arg(long, value_name = "ADDR:PORT", value_parser = value::address)]
     destination: Option<SocketAddr>,
-    #[command(flatten)]
-    header: Header,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

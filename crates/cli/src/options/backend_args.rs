@@ -12,6 +12,13 @@ use super::target_args;
 
 /// The options that name backends, as `peername proxy` has them, and their protocol.
 #[derive(Debug, Clone, clap::Args)]
+#[command(
+    // The text of `proxy` is about the clients that it connects.
+    mut_arg("target", |arg| arg.help(
+        "A backend: 127.0.0.1:8080, [::1]:8080 or host:8080, with port \"same\" for the port of its listener; may be repeated, once \
+         for each address family"
+    ))
+)]
 #[group(skip)]
 pub(crate) struct BackendArgs {
     #[command(flatten)]

@@ -24,8 +24,8 @@ pub(crate) struct HeaderArgs {
     trust: Vec<String>,
     #[command(flatten)]
     clients: clients::Args,
-    /// Balancers whose health checks name themselves as the client, and need neither --allow-client nor --require-tlv
-    /// [default: those on this host]: as --allow-client
+    /// Balancers whose health checks name themselves as the client, and need neither --allow-client nor --require-tlv: CIDR,
+    /// address, @FILE, private, loopback or any; may be repeated [default: those on this host]
     #[arg(long, value_name = "NETWORK")]
     health_checks_from: Vec<String>,
     /// A TLV that headers must have: NAME=VALUE, or 0xNN=HEX; values of one name are alternatives; may be repeated

@@ -27,7 +27,7 @@ pub(crate) struct ListenerPolicyArgs {
     /// Treatment of connections without a header, and of those from untrusted peers
     #[arg(long, value_name = "WHAT", default_value = "require", help_heading = heading::HEADERS)]
     pub(super) header: HeaderRequirement,
-    /// Client addresses in headers that are refused
+    /// Which client addresses in headers are refused
     #[arg(
         long,
         value_name = "POLICY",

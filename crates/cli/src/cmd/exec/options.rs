@@ -35,13 +35,13 @@ pub(crate) struct Args {
     pub(super) connect: bool,
     #[command(flatten, next_help_heading = heading::SENT_HEADER)]
     pub(super) client: Client,
+    #[command(flatten, next_help_heading = heading::UNIT)]
+    pub(super) unit: UnitArgs,
     #[command(flatten, next_help_heading = heading::OPERATION)]
     pub(super) admin: AdminArgs,
     /// Log the chosen mode and the reason, and each refused connection
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub(super) verbose: u8,
-    #[command(flatten, next_help_heading = heading::UNIT)]
-    pub(super) unit: UnitArgs,
     /// The server, or client, and its arguments
     #[arg(
         last = true,

@@ -11,8 +11,8 @@ use peername_daemon::options::heading;
 use peername_daemon::usage::Usage;
 use peername_daemon::value;
 use peername_intercept::authz::{
-    CheckConfig, ConfigError, FailureMode, MediaType, SentHeaders, ServiceUrl, check_forms,
-    check_schemes_with_tls,
+    CheckConfig, ConfigError, FailureMode, MediaType, SentHeaders, ServiceUrl,
+    check_schemes_with_tls, check_url_forms,
 };
 
 use super::check_tls_args::CheckTlsArgs;
@@ -83,15 +83,18 @@ pub(crate) struct CheckArgs {
 /// The help text of `--check`, with what becomes of requests if there is neither a check nor a rule.
 pub(super) fn check_help(otherwise: &str) -> String {
     format!(
-        "The service that checks requests: {}; may be repeated, the next one is asked where one can't be reached [default: none; \
-         without a rule too, {otherwise}]",
-        check_forms()
+        "The service that checks requests: {}, or rego:FILE (a policy in Rego); docs/check.md has the URLs with TLS and with a Unix \
+         socket. May be repeated: the next one is asked where one can't be reached [default: none; without a rule too, \
+         {otherwise}]",
+        check_url_forms()
     )
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Failure {
+    /// Deny it
     Deny,
+    /// Let it pass unchecked
     Allow,
 }
 

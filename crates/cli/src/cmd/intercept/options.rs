@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use peername_daemon::listeners::resolve_listeners;
-use peername_daemon::logging::LogFile;
+use peername_daemon::logging::{LogFile, without_go_mmproxy};
 use peername_daemon::options::{Given, NotWithFile, heading};
 use peername_daemon::process::Process;
 use peername_daemon::reload::ConfigSource;
@@ -38,8 +38,10 @@ use crate::options::clients::read_networks;
 #[derive(Clone, Debug, clap::Args)]
 #[command(
     before_help = EXAMPLE,
-    // The text of `Process`, which is also for files, lists the defaults of all commands.
-    mut_arg("workers", |arg| arg.help("Event loops, each with sockets of its own [default: one per core]"))
+    // The texts of `Process`, which is also for files, are those of all commands.
+    mut_arg("workers", |arg| arg.help("Event loops, each with sockets of its own [default: one per core]")),
+    mut_arg("verbose", |arg| arg.help("-v: log a line for each connection that ends before it has a request, too; -vv: more")),
+    mut_arg("log_format", without_go_mmproxy)
 )]
 pub(crate) struct Args {
     #[command(flatten)]

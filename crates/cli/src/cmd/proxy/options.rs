@@ -65,7 +65,7 @@ pub(crate) struct HostArgs {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum DataPath {
-    /// Currently as userspace
+    /// As userspace in this version; a later one may choose kernel
     Auto,
     /// In user space
     Userspace,
@@ -131,7 +131,7 @@ pub(crate) struct Listener {
     on_port_collision: Collision,
     #[command(flatten)]
     pub(super) headers: HeaderArgs,
-    /// Which claimed sources are refused
+    /// Which client addresses in headers are refused
     #[arg(
         long,
         value_name = "POLICY",
@@ -198,7 +198,9 @@ pub(crate) enum Version {
 enum Relay {
     /// Copy messages, and splice bulk transfers
     Auto,
+    /// Copy through a buffer in user space
     Copy,
+    /// Move bytes within the kernel by splice(2)
     Splice,
 }
 

@@ -243,12 +243,18 @@ impl Display for Service {
     }
 }
 
-/// The forms of `--check`, with their protocols, for help and error texts.
-pub fn check_forms() -> String {
-    let forms = PROTOCOLS.map(|protocol| format!("{} ({})", protocol.url_form, protocol.name));
+/// The URLs of `--check` without TLS, with their protocols, for help texts.
+pub fn check_url_forms() -> String {
+    PROTOCOLS
+        .map(|protocol| format!("{} ({})", protocol.url_form, protocol.name))
+        .join(", ")
+}
+
+/// All forms of `--check`, with their protocols, for error texts.
+fn check_forms() -> String {
     format!(
         "{}, each with TLS ({}) or on a Unix socket (unix:SOCKET: for //HOST:PORT), or rego:FILE (a policy in Rego)",
-        forms.join(", "),
+        check_url_forms(),
         check_schemes_with_tls()
     )
 }

@@ -11,7 +11,7 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command, FromArgMatches};
 use ipnet::IpNet;
-use peername_daemon::logging::LogArgs;
+use peername_daemon::logging::{LogArgs, without_go_mmproxy};
 use peername_daemon::options::heading;
 use peername_daemon::process::confinement::SandboxArgs;
 use peername_daemon::usage::{Usage, UsageErrors};
@@ -31,9 +31,15 @@ use crate::cmd::intercept::rule_file;
 
 /// Options of `peername jail`, which are also the keys of the `[jail]` table.
 #[derive(Clone, Debug, clap::Args)]
-#[command(mut_arg("no_sandbox", |arg| {
-    arg.help("Do not confine the interceptor after its start by Landlock and seccomp (docs/confinement.md)")
-}))]
+#[command(
+    mut_arg("no_sandbox", |arg| {
+        arg.help("Do not confine the interceptor after its start by Landlock and seccomp (docs/confinement.md)")
+    }),
+    mut_arg("verbose", |arg| {
+        arg.help("-v: print an audit line for each request, unless --log takes them; -vv: also each name that is looked up")
+    }),
+    mut_arg("log_format", without_go_mmproxy)
+)]
 #[group(skip)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -77,11 +83,12 @@ pub(crate) struct Args {
     /// Exit with 122 if something was denied although the program itself succeeded. The program is a child then, not this process
     #[arg(long, help_heading = heading::RULES)]
     fail_on_deny: bool,
-    /// Allow the rules of FILE, and where the program asks for more, print what the list lacks as a diff and exit as with
+    /// Allow the rules of FILE, and where the program asks for more, print what the list lacks as a diff and exit with 122, as with
     /// --fail-on-deny
     #[arg(long, value_name = "FILE", value_parser = list_path, conflicts_with_all = ["learn", "ask"], help_heading = heading::RULES)]
     pub(super) check_list: Option<PathBuf>,
-    /// A further port on which TLS and HTTP are opened, beside 80 and 443; may be repeated
+    /// A further port on which TLS and HTTP are opened, beside 80, 443 and the ports of --allow that are one of HTTP's (8000, 8080,
+    /// 8443) or have a path or methods; may be repeated
     #[arg(long = "port", value_name = "N", value_parser = port, help_heading = heading::ORIGINS)]
     ports: Vec<u16>,
     /// A destination whose connections are relayed unopened, once the check has allowed a CONNECT to it: github.com:22,
@@ -379,6 +386,12 @@ impl<T: clap::Args> clap::Args for InJail<T> {
             .mut_arg("log", |arg| arg.help(LOG_HELP))
             .mut_arg("ca", |arg| {
                 arg.help("The directory of the authority [default: one that ends with the program]")
+            })
+            .mut_arg("auto_passthrough", |arg| {
+                arg.help(
+                    "With --learn or --ask alone: relay a host's TLS unopened once the program has refused the jail's certificate \
+                     for it three times",
+                )
             })
     }
 
