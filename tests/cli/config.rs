@@ -101,7 +101,7 @@ fn every_error_has_its_position() {
         (
             "[[listen]]\ntarget = \"127.0.0.1:443\"\ntrust = [\"@/nonexistent\"]\n",
             "line 3, [[listen]]: ",
-            "trust @/nonexistent: No such file",
+            "trust @/nonexistent: no such file; write",
         ),
         (
             "[[listen]]\nprotocol = \"both\"\nsend-proxy = \"v2\"\ntarget = \"127.0.0.1:443\"\ntrust = [\"any\"]\n",

@@ -397,6 +397,11 @@ fn mistakes_of_an_ordinary_user_are_answered_with_what_it_may_do() {
             "--trust @/etc/shadow: Permission denied (os error 13) for the user with id ",
         ),
         (
+            format!("{peername} exec --trust @/etc/shadow -- true"),
+            2,
+            "; `namei -l /etc/shadow` shows who may",
+        ),
+        (
             format!("env --unset=HOME {peername} ca init"),
             2,
             "give --ca DIR",

@@ -5,7 +5,7 @@ use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
-use crate::harness::lab::{Process, wait_for, wait_until};
+use crate::harness::lab::{Process, assert_contains, wait_for, wait_until};
 use crate::harness::rig::jail::{JailRig, USERS, User};
 
 /// Starts a server of the host on a Unix socket, which sends `served` to each client.
@@ -85,6 +85,8 @@ fn unix_socket_is_allowed_by_any_path_that_leads_to_it() {
     }
     let missing = rig.run(User::Nobody, &["--allow-unix", "/nonexistent"], "true");
     assert_eq!(missing.status.code(), Some(2), "{missing:?}");
+    let errors = String::from_utf8_lossy(&missing.stderr);
+    assert_contains(&errors, &["--allow-unix /nonexistent: no such file\n"]);
 }
 
 /// The program could move other sockets to a listed directory that it may write.

@@ -48,7 +48,7 @@ fn typical_mistakes_have_a_short_answer() {
         ),
         (
             "jail --extra-ca nosuch --allow any -- true",
-            "peername: --extra-ca nosuch: No such file",
+            "peername: --extra-ca nosuch: no such file",
         ),
         (
             "jail --ca /nonexistent --allow any -- true",

@@ -1,6 +1,7 @@
 //! Access to the proxy: by address, and by name and password.
 
 use std::collections::HashMap;
+use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -53,12 +54,12 @@ enum AuthenticationError {
 #[derive(Debug, thiserror::Error)]
 pub enum UsersError {
     /// The file can't be read.
-    #[error("--proxy-auth {}: {source}", path.display())]
+    #[error("--proxy-auth {}: {source}{}", path.display(), advice(source))]
     File {
         /// The file.
         path: PathBuf,
         /// The error.
-        source: std::io::Error,
+        source: io::Error,
     },
     /// A line is not `NAME:HASH`.
     #[error(
@@ -136,6 +137,13 @@ impl From<AuthenticationError> for Refusal {
                 Self::new(status, "too_many_passwords", detail)
             }
         }
+    }
+}
+
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound => "; `htpasswd -cB FILE USER` writes one",
+        _ => "",
     }
 }
 

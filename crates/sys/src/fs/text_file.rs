@@ -61,7 +61,7 @@ pub fn open(path: &Path) -> io::Result<File> {
 
 fn open_regular(path: &Path) -> io::Result<File> {
     let file = open_at(CWD, path, OFlags::empty())
-        .map_err(|error| with_user(files::explain(path, error)))?;
+        .map_err(|error| explain_path(path, files::explain(path, error)))?;
     let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
     opened.insert(path.to_owned());
     drop(opened);
@@ -83,16 +83,6 @@ pub fn open_in(directory: impl AsFd, name: &OsStr) -> io::Result<File> {
     })
 }
 
-fn open_at(directory: impl AsFd, path: &Path, more: OFlags) -> io::Result<File> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY | more;
-    let file = File::from(openat(directory, path, flags, Mode::empty())?);
-    if !file.metadata()?.is_file() {
-        let why = "not a regular file (a directory, a pipe or a device)";
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
-    }
-    Ok(file)
-}
-
 /// Adds the user of this process to EACCES: the file may be readable for the user who has written the command line.
 fn with_user(error: io::Error) -> io::Error {
     // An error without a number is explained already: its cause is confinement, not the user.
@@ -102,6 +92,44 @@ fn with_user(error: io::Error) -> io::Error {
         return io::Error::new(error.kind(), why);
     }
     error
+}
+
+/// Explains the error of a system call that takes this path: what is missing (ENOENT), or the user of this process, and the
+/// command that shows the permissions of the path (EACCES).
+pub fn explain_path(path: &Path, error: io::Error) -> io::Error {
+    if error.raw_os_error().is_none() {
+        return error;
+    }
+    let kind = error.kind();
+    let why = match kind {
+        io::ErrorKind::PermissionDenied => format!(
+            "{}; `namei -l {}` shows who may",
+            with_user(error),
+            path.display()
+        ),
+        io::ErrorKind::NotFound => match missing_parent(path) {
+            Some(parent) => format!("no such directory: {}", parent.display()),
+            None => "no such file".to_owned(),
+        },
+        _ => return error,
+    };
+    io::Error::new(kind, why)
+}
+
+/// The directory that the path names, if it does not exist.
+fn missing_parent(path: &Path) -> Option<&Path> {
+    let parent = path.parent().filter(|dir| !dir.as_os_str().is_empty())?;
+    matches!(parent.try_exists(), Ok(false)).then_some(parent)
+}
+
+fn open_at(directory: impl AsFd, path: &Path, more: OFlags) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY | more;
+    let file = File::from(openat(directory, path, flags, Mode::empty())?);
+    if !file.metadata()?.is_file() {
+        let why = "not a regular file (a directory, a pipe or a device)";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    }
+    Ok(file)
 }
 
 fn read_at_most(file: &File, max_len: u64) -> io::Result<String> {
@@ -182,6 +210,19 @@ mod tests {
             "{error}"
         );
         std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn error_names_what_is_missing() {
+        for (path, why) in [
+            ("/nonexistent/list", "no such directory: /nonexistent"),
+            ("/nonexistent", "no such file"),
+            ("nonexistent", "no such file"),
+        ] {
+            let error = open(Path::new(path)).unwrap_err();
+            assert_eq!(error.to_string(), why, "{path}");
+            assert_eq!(error.kind(), io::ErrorKind::NotFound);
+        }
     }
 
     #[test]

@@ -139,11 +139,11 @@ fn broken_list_leaves_the_old_one_in_force() {
     assert_refused(&rig, fresh_client_v4());
     rig.connect_client(v4([192, 0, 2, 1], 4001));
     fs::remove_file(&path).expect("removed");
-    wait_warning("No such file");
+    wait_warning("no such file");
     assert_refused(&rig, fresh_client_v4());
     rig.proxy.signal(Signal::HUP);
     let line = wait_warning("reload refused");
-    assert_contains(&line, &["No such file"]);
+    assert_contains(&line, &["no such file"]);
     assert_refused(&rig, fresh_client_v4());
     assert_eq!(count_reads(), 0, "{}", rig.proxy.log());
     list.write("denied", "192.0.2.1\n");

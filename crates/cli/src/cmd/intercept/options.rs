@@ -28,6 +28,7 @@ use peername_intercept::state::ClientConnectionConfig;
 use peername_intercept::upstream::config::UpstreamConfig;
 use peername_intercept::upstream::upstream_proxy::UpstreamProxy;
 use peername_server::destination_list::{AllowedDestination, DestinationList};
+use peername_sys::fs::text_file::explain_path;
 
 use super::check_args::CheckArgs;
 use super::rule_args::RuleArgs;
@@ -228,7 +229,7 @@ impl Intercept {
         let Some(path) = &self.log else {
             return Ok(None);
         };
-        let opened = LogFile::open_file(path);
+        let opened = LogFile::open_file(path).map_err(|error| explain_path(path, error));
         let file = opened.map_err(|error| Usage(format!("--log {}: {error}", path.display())))?;
         Ok(Some(file))
     }

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use peername_exec::agent::DEFAULT_POLICY;
+use peername_sys::fs::text_file::explain_path;
 use serde_json::{Map, Value, json};
 
 use super::values::{SOCKET, policy_name, socket_path};
@@ -104,7 +105,9 @@ fn default_profile() -> anyhow::Result<Profile> {
 ///
 /// The file can't be read, or is no seccomp profile.
 pub(crate) fn read(path: &Path) -> anyhow::Result<Profile> {
-    let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    let text = fs::read_to_string(path)
+        .map_err(|error| explain_path(path, error))
+        .with_context(|| path.display().to_string())?;
     parse_object(&text).with_context(|| format!("{}: no seccomp profile", path.display()))
 }
 

@@ -23,6 +23,7 @@ use peername_jail::JailError;
 use peername_jail::mediator::allowed::AllowedSockets;
 use peername_jail::network::DNS_PORT;
 use peername_observe::shell::quote;
+use peername_sys::fs::text_file::explain_path;
 
 use super::file_table::FileTable;
 use crate::cmd::intercept::check_args::check_help;
@@ -269,8 +270,10 @@ impl Args {
     ///
     /// There is no such file.
     pub(super) fn allowed_sockets(&self) -> Result<AllowedSockets, Usage> {
-        AllowedSockets::find(&self.allow_unix)
-            .map_err(|(path, error)| Usage(format!("--allow-unix {}: {error}", path.display())))
+        AllowedSockets::find(&self.allow_unix).map_err(|(path, error)| {
+            let error = explain_path(&path, error);
+            Usage(format!("--allow-unix {}: {error}", path.display()))
+        })
     }
 
     /// The options of this run that a run with the learned list needs, too, quoted for a shell.
