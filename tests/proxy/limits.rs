@@ -269,7 +269,10 @@ fn second_proxy_on_the_port_does_not_start() {
         &["proxy", "--target=127.0.0.1:443", "--trust=any", &listen],
         1,
     );
-    assert_contains(&error, &["another program listens there"]);
+    assert_contains(
+        &error,
+        &["another program listens there (`ss -ltunp` shows it)\n"],
+    );
     assert_eq!(
         error.matches("os error 98").count(),
         1,

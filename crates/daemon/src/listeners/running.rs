@@ -10,9 +10,9 @@ use std::net::SocketAddr;
 use std::ops::RangeFrom;
 use std::sync::Arc;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
 use peername_proxy::udp::{UdpConfig, UdpWorkers};
-use peername_server::listeners::{InheritedSockets, covers, overlap};
+use peername_server::listeners::{BindError, InheritedSockets, covers, overlap};
 use peername_server::workers::phases::{self, DrainGuard};
 use peername_server::workers::{self, Serve, WorkerTask, Workers};
 use peername_sys::Transport;
@@ -172,6 +172,16 @@ impl Opened {
     }
 }
 
+/// Adds to an address in use that the socket may be this process's own.
+fn explain_in_use(error: anyhow::Error) -> anyhow::Error {
+    match error.downcast_ref::<BindError>() {
+        Some(failed) if failed.is_in_use() => anyhow!(
+            "{failed}, or a listener of this process that a reload closed still drains its sessions (UDP) or its backlog (TCP)"
+        ),
+        _ => error,
+    }
+}
+
 impl RunningListeners {
     /// Opens the listeners of these plans that are not open yet.
     ///
@@ -192,7 +202,8 @@ impl RunningListeners {
             self.workers.free_descriptors() / 2,
             &mut self.inherited,
             &mut self.unused_ids,
-        )?;
+        )
+        .map_err(explain_in_use)?;
         let sockets = opened.ids().len() * self.worker_count;
         ensure!(
             sockets + opened.descriptors() <= self.workers.free_descriptors(),

@@ -37,6 +37,11 @@ impl BindError {
         }
     }
 
+    /// Whether another socket has the address (EADDRINUSE).
+    pub fn is_in_use(&self) -> bool {
+        self.failed.source.kind() == io::ErrorKind::AddrInUse
+    }
+
     fn hint(&self) -> Cow<'static, str> {
         let hint = match self.failed.source.kind() {
             _ if self.failed.is_exhaustion() => {
@@ -50,10 +55,7 @@ impl BindError {
                 )
                 .into();
             }
-            io::ErrorKind::AddrInUse => {
-                "; another program listens there (`ss -ltunp` shows it), or a listener of this one that a reload closed \
-                 still drains its sessions (UDP) or its backlog (TCP)"
-            }
+            io::ErrorKind::AddrInUse => "; another program listens there (`ss -ltunp` shows it)",
             io::ErrorKind::PermissionDenied if self.addr.port() <= LAST_SYSTEM_PORT => {
                 let advice = Advice::for_this_process();
                 return format!("; ports below 1024 need CAP_NET_BIND_SERVICE: {advice}").into();
