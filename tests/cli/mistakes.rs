@@ -1,6 +1,7 @@
 //! Typical mistakes on the command line: each is answered with its cause and what to write instead.
 
 mod secrets;
+mod values;
 
 use crate::harness::lab::{Host, assert_contains};
 use crate::harness::peername::{Peername, words};

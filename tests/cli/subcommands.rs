@@ -205,7 +205,7 @@ fn send_fails_when_the_receiver_closes_early_without_an_answer() {
         );
         let ended = open.wait_exit(Duration::from_secs(10)).expect("its end");
         assert_eq!(ended.code(), Some(1), "{}", open.log());
-        open.wait_logged("without an answer");
+        open.wait_logged("without an answer, before standard input and its end were sent");
         let output = Peername::run_with_input(&host, &[BINARY], &["send", &to], "all of it");
         assert!(output.status.success(), "{output:?}");
     });

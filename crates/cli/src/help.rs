@@ -2,6 +2,7 @@
 //! need; `--help` has all.
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, Command, CommandFactory, FromArgMatches};
@@ -11,6 +12,7 @@ use peername_daemon::usage::secrets::mask_error;
 use peername_observe::shell::quote;
 
 use crate::Args;
+use crate::separator::context_text;
 
 /// Parses a command line.
 ///
@@ -57,10 +59,32 @@ fn with_tips(mut error: clap::Error, command: &Command, argv: &[OsString]) -> cl
         ErrorKind::ArgumentConflict => {
             // The usage would show one of the two options, and others that conflict with it.
             error.remove(ContextKind::Usage);
+            if let Some(tip) = tip_for_conflict(&error) {
+                let tips = ContextValue::StyledStrs(vec![tip.into()]);
+                error.insert(ContextKind::Suggested, tips);
+            }
         }
         _ => {}
     }
     error
+}
+
+/// The reason why an option can't be combined with others, and what to do instead.
+fn tip_for_conflict(error: &clap::Error) -> Option<String> {
+    let options = [ContextKind::InvalidArg, ContextKind::PriorArg]
+        .into_iter()
+        .filter_map(|kind| context_text(error, kind))
+        .collect::<Vec<_>>()
+        .join(" ");
+    let tip = if options.contains("--config") {
+        "write the option as a key in a table of the file; docs/config.md has the tables"
+    } else if options.contains("--auto-passthrough") {
+        "with --auto-passthrough a client decides which of its requests are not seen, so nothing could be denied; \
+         --passthrough HOST names such a host"
+    } else {
+        return None;
+    };
+    Some(tip.to_owned())
 }
 
 /// The tip for an option that the command does not know: an option of its own with another name, or the commands that have it.
@@ -70,7 +94,7 @@ fn tip_for_unknown(command: &Command, error: &clap::Error, argv: &[OsString]) ->
     };
     let named = named_command(command, argv);
     let Some(name) = unknown.strip_prefix("--") else {
-        return tip_for_word(named, unknown);
+        return tip_for_second_value(named, argv, unknown).or_else(|| tip_for_word(named, unknown));
     };
     let synonym = server_option(named, name).or_else(|| plural_option(named, name));
     let owners = owners(command, argv, name);
@@ -79,6 +103,24 @@ fn tip_for_unknown(command: &Command, error: &clap::Error, argv: &[OsString]) ->
     }
     let option = synonym.or_else(|| shorter_option(named, name))?;
     Some(format!("`peername {}` has --{option}", named.get_name()))
+}
+
+/// The tip for a word after the value of an option that may be repeated.
+fn tip_for_second_value(named: &Command, argv: &[OsString], word: &str) -> Option<String> {
+    if word.starts_with('-') {
+        return None;
+    }
+    let at = argv.iter().position(|given| given == word)?;
+    let before = argv.get(..at)?.iter().rev().take(2);
+    let option = before
+        .filter_map(|word| word.to_str()?.strip_prefix("--"))
+        .find_map(|option| option.split('=').next())?;
+    let is_repeatable =
+        |arg: &Arg| arg.get_long() == Some(option) && matches!(arg.get_action(), ArgAction::Append);
+    named
+        .get_arguments()
+        .any(is_repeatable)
+        .then(|| format!("repeat the option: --{option} {}", quote(word)))
 }
 
 /// The tip for a word that belongs to an option, or is a file to read from standard input.
@@ -90,6 +132,7 @@ fn tip_for_word(named: &Command, word: &str) -> Option<String> {
         ("upgrade", _) => "pid",
         ("init" | "show" | "export" | "rotate" | "env", _) => "ca",
         (_, word) if word.ends_with(".toml") => "config",
+        (_, word) if word.parse::<SocketAddr>().is_ok() => "target",
         _ => return None,
     };
     has_option(named, option).then(|| format!("write --{option} {}", quote(word)))

@@ -66,7 +66,7 @@ pub use crate::parse::v2::{MAX_LEN as V2_MAX_LEN, SIGNATURE as V2_SIGNATURE};
 pub use crate::parse::{
     Carrier, Parsed, ProtocolGuess, begins_like_header, begins_like_v1, guess_protocol, parse,
 };
-pub use crate::port_range::port_range;
+pub use crate::port_range::{is_reversed_port_range, port_range};
 pub use crate::source_policy::{HostAddress, SourcePolicy, SourceRefusal};
 pub use crate::special::{Special, canonical, embedded_ipv4, meanings, special};
 pub use crate::spp::Spp;

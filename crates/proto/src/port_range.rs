@@ -5,9 +5,20 @@ use core::ops::RangeInclusive;
 /// Parses a port or a range of ports: `443`, `8000-8010`, or `8000:8010` as in iptables. `None` for anything else, such as
 /// port 0 or a range that ends before it begins.
 pub fn port_range(text: &str) -> Option<RangeInclusive<u16>> {
+    let (first, last) = bounds(text)?;
+    (first <= last).then_some(first..=last)
+}
+
+/// Whether the text is a range of ports that ends before it begins: `8010-8000`.
+pub fn is_reversed_port_range(text: &str) -> bool {
+    bounds(text).is_some_and(|(first, last)| first > last)
+}
+
+/// Parses the two ports of a range, or one port as both.
+fn bounds(text: &str) -> Option<(u16, u16)> {
     let (first, last) = text.split_once(['-', ':']).unwrap_or((text, text));
     let (first, last) = (port(first.trim())?, port(last.trim())?);
-    (0 < first && first <= last).then_some(first..=last)
+    (0 < first && 0 < last).then_some((first, last))
 }
 
 /// Parses digits alone: `parse` would take a sign.
@@ -41,6 +52,7 @@ mod tests {
             ("", None),
         ] {
             assert_eq!(port_range(text), ports, "{text}");
+            assert_eq!(is_reversed_port_range(text), text == "8010-8000", "{text}");
         }
     }
 }

@@ -5,7 +5,10 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use ipnet::IpNet;
-use peername_proto::{ParseNetworkError, Special, meanings, parse_network, port_range, special};
+use peername_proto::{
+    ParseNetworkError, Special, is_reversed_port_range, meanings, parse_network, port_range,
+    special,
+};
 use prefix_trie::joint::JointPrefixMap;
 
 use crate::access::network_set::host_network;
@@ -88,6 +91,11 @@ pub enum ParseDestinationError {
          [2001:db8::]/32:443"
     )]
     Form,
+    /// A range of ports that ends before it begins.
+    #[error(
+        "the range of ports is reversed: write the lower port first, as in 10.0.0.0/8:8000-8999"
+    )]
+    ReversedPorts,
     /// Bits behind the prefix length are set.
     #[error(transparent)]
     HostBits(ParseNetworkError),
@@ -115,7 +123,7 @@ impl FromStr for AllowedDestination {
     type Err = ParseDestinationError;
 
     fn from_str(text: &str) -> Result<Self, ParseDestinationError> {
-        let (network, ports) = split_ports(text).ok_or(ParseDestinationError::Form)?;
+        let (network, ports) = split_ports(text).ok_or_else(|| form_error(text))?;
         let network = parse_network(&network).map_err(|error| match error {
             ParseNetworkError::Form => ParseDestinationError::Form,
             ParseNetworkError::HostBits { .. } => ParseDestinationError::HostBits(error),
@@ -149,6 +157,14 @@ fn split_ports(text: &str) -> Option<(String, Option<Ports>)> {
     }
     let (network, ports) = text.rsplit_once(':')?;
     Some((network.to_owned(), Some(port_range(ports)?)))
+}
+
+/// The error of a text that has no valid ports.
+fn form_error(text: &str) -> ParseDestinationError {
+    match text.rsplit_once(':') {
+        Some((_, ports)) if is_reversed_port_range(ports) => ParseDestinationError::ReversedPorts,
+        _ => ParseDestinationError::Form,
+    }
 }
 
 const FIRST_PORT: u16 = 1;
@@ -186,7 +202,6 @@ mod tests {
             "10.0.0.0/33",
             "10.0.0.5:",
             "10.0.0.5:0",
-            "10.0.0.5:90-80",
             "10.0.0.5:80-",
             "10.0.0.5:65536",
             "[10.0.0.5]:80",
@@ -199,6 +214,14 @@ mod tests {
                 wrong.parse::<AllowedDestination>(),
                 Err(ParseDestinationError::Form),
                 "{wrong}"
+            );
+        }
+        for reversed in ["10.0.0.5:90-80", "[2001:db8::]/32:90-80"] {
+            let error = reversed.parse::<AllowedDestination>();
+            assert_eq!(
+                error,
+                Err(ParseDestinationError::ReversedPorts),
+                "{reversed}"
             );
         }
         for wrong in ["10.1.2.3/8", "10.1.2.3/8:80", "[2001:db8::1]/32:80"] {

@@ -176,7 +176,7 @@ fn send_stdin(socket: &TcpStream, sending: &Mutex<Sending>) {
 ///
 /// # Errors
 ///
-/// The connection was reset; or it was closed without an answer, before all of standard input was sent.
+/// The connection was reset; or it was closed without an answer, before all of standard input and its end was sent.
 fn receive(mut socket: &TcpStream, sending: &Mutex<Sending>) -> anyhow::Result<ExitCode> {
     let mut buffer = vec![0; 64 * 1024];
     let mut is_answered = false;
@@ -202,7 +202,7 @@ fn receive(mut socket: &TcpStream, sending: &Mutex<Sending>) -> anyhow::Result<E
             Err(error).context("the receiver ended the connection")
         }
         Sending::Open | Sending::Failed(_) if !is_answered => bail!(
-            "the receiver closed the connection without an answer, before all of standard input was sent"
+            "the receiver closed the connection without an answer, before standard input and its end were sent; its log may say why"
         ),
         _ => Ok(ExitCode::SUCCESS),
     }

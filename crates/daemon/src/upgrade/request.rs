@@ -121,7 +121,9 @@ pub fn request(pid: u32) -> anyhow::Result<u32> {
 /// Finds the report of a process, and reads it.
 fn find_report(pid: u32) -> anyhow::Result<(RecordReader, Report)> {
     let readers = RecordReader::of_process(pid).map_err(|error| match error.kind() {
-        ErrorKind::PermissionDenied => anyhow!("process {pid}: run as root, or as its user"),
+        ErrorKind::PermissionDenied => {
+            anyhow!("process {pid} belongs to another user, or has more privileges: run as root, or as its user")
+        }
         _ => anyhow!("process {pid}: open(/proc/{pid}/fd): {error}"),
     })?;
     for reader in readers {

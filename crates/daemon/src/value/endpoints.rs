@@ -57,10 +57,12 @@ impl Listen {
     fn range(&self) -> Result<(SocketAddr, RangeInclusive<u16>), String> {
         let text = &self.0;
         let Some((first, last)) = text.rsplit_once('-').filter(|(_, last)| is_number(last)) else {
-            let addr = address(text).map_err(|why| match port_alone(text) {
-                Some(port) => format!("{why}, or 0.0.0.0:{port} to listen on all"),
-                None => why,
-            })?;
+            let addr =
+                address(text).map_err(|why| match (port_alone(text), colon_range(text)) {
+                    (Some(port), _) => format!("{why}, or 0.0.0.0:{port} to listen on all"),
+                    (None, Some(range)) => format!("a range of ports has a hyphen: {range}"),
+                    (None, None) => why,
+                })?;
             return Ok((addr, addr.port()..=addr.port()));
         };
         let addr = address(first)?;
@@ -69,6 +71,13 @@ impl Listen {
             _ => Err("use an ascending range of ports from 1 to 65535: 10000-10100".to_owned()),
         }
     }
+}
+
+/// Returns the range with a hyphen that was written with a colon, as in iptables: `0.0.0.0:8443:8450`.
+fn colon_range(text: &str) -> Option<String> {
+    let (first, last) = text.rsplit_once(':')?;
+    let is_range = first.parse::<SocketAddr>().is_ok() && is_number(last);
+    is_range.then(|| format!("{first}-{last}"))
 }
 
 impl Target {
@@ -204,6 +213,10 @@ mod tests {
         ] {
             assert!(listen(wrong).is_err(), "{wrong}");
         }
+        let why = listen("0.0.0.0:8443:8450").unwrap_err();
+        assert!(why.ends_with(": 0.0.0.0:8443-8450"), "{why}");
+        let why = listen("*:8443").unwrap_err();
+        assert!(why.ends_with("or 0.0.0.0:8443 to listen on all"), "{why}");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use data_encoding::HEXLOWER_PERMISSIVE;
 use peername_observe::shell::quote;
-use peername_proto::{kind, parse_unbracketed, port_range};
+use peername_proto::{is_reversed_port_range, kind, parse_unbracketed, port_range};
 use peername_sys::resolve as names;
 
 /// Parses a duration: `500ms`, `5s`, `2m`; at most a year, which can be added to any clock's current time.
@@ -67,7 +67,14 @@ pub fn mark(text: &str) -> Result<u32, String> {
 
 /// Parses a port or a range of ports, as `10000-20000` or, in the syntax of iptables, `10000:20000`.
 pub fn ports(text: &str) -> Result<RangeInclusive<u16>, String> {
-    port_range(text).ok_or_else(|| "use a port or a range of them: 443, 10000-20000".to_owned())
+    port_range(text).ok_or_else(|| {
+        let why = if is_reversed_port_range(text) {
+            "the range is reversed: write the lower port first, as in 10000-20000"
+        } else {
+            "use a port or a range of them: 443, 10000-20000"
+        };
+        why.to_owned()
+    })
 }
 
 /// Parses `1.2.3.4:80`, `[::1]:80` or `host:port`. A name is resolved at once; its first address is used.
@@ -137,19 +144,26 @@ pub(super) fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// The port of text that has no address: `443`, `:443`.
+/// The port of text that has no address: `443`, `:443`, `*:443`.
 pub(super) fn port_alone(text: &str) -> Option<u16> {
-    text.strip_prefix(':').unwrap_or(text).parse().ok()
+    let prefixes = ["*:", ":"];
+    prefixes
+        .iter()
+        .find_map(|prefix| text.strip_prefix(prefix))
+        .unwrap_or(text)
+        .parse()
+        .ok()
 }
 
 const FORM: &str = "use 192.0.2.1:80, [2001:db8::1]:80 or host:80";
 const EXAMPLE_PORT: u16 = 443;
 
-/// Resolves `host:port`. Four numbers that are no address are not looked up, because no name has this form. In a process
-/// that may not resolve names, text that can't be a name is reported as invalid, and only a name as forbidden.
+/// Resolves `host:port`. Four numbers that are no address, and a host with punctuation, are not looked up, because they never
+/// become a name. In a process that may not resolve names, text that can't be a name is reported as invalid, and only a name as
+/// forbidden.
 fn resolve(text: &str) -> io::Result<impl Iterator<Item = SocketAddr> + use<>> {
     let allowed = names::check_allowed();
-    if allowed.is_err() || has_four_numbers(text) {
+    if allowed.is_err() || has_four_numbers(text) || has_punctuation(text) {
         check_host_and_port(text)?;
     }
     allowed?;
@@ -166,6 +180,13 @@ fn has_four_numbers(text: &str) -> bool {
             .all(|byte| byte.is_ascii_digit() || byte == b'.')
 }
 
+/// Whether the host of `host:port` has a character of ASCII that no name has.
+fn has_punctuation(text: &str) -> bool {
+    let host = text.rsplit_once(':').map_or(text, |(host, _)| host);
+    let is_in_names = |c: char| c.is_alphanumeric() || "-_.".contains(c) || !c.is_ascii();
+    !host.chars().all(is_in_names)
+}
+
 /// Checks host and port without a lookup. The standard library does not check the host. The last label of a name is not a
 /// number (RFC 1123, section 2.1).
 fn check_host_and_port(text: &str) -> io::Result<()> {
@@ -176,7 +197,7 @@ fn check_host_and_port(text: &str) -> io::Result<()> {
         .map_err(|_| invalid("invalid port value"))?;
     let last_label = host.rsplit('.').find(|label| !label.is_empty());
     let is_number = |label: &str| label.bytes().all(|byte| byte.is_ascii_digit());
-    if host.contains([':', '[']) || last_label.is_none_or(is_number) {
+    if has_punctuation(text) || last_label.is_none_or(is_number) {
         return Err(invalid_address());
     }
     Ok(())
@@ -335,6 +356,8 @@ mod tests {
             ("[::1:80", address),
             ("1::2::3:80", address),
             (":80", address),
+            ("*:80", address),
+            ("0.0.0.0:80:90", address),
             ("localhost:", port),
             ("127.0.0.1:99999", port),
         ] {
@@ -349,7 +372,12 @@ mod tests {
         for wrong in [
             "", "0", "0-5", "5-4", "1-65536", "1-2-3", "-", "80-", "http",
         ] {
-            assert!(ports(wrong).is_err(), "{wrong}");
+            let error = ports(wrong).unwrap_err();
+            assert_eq!(
+                error.contains("reversed"),
+                wrong == "5-4",
+                "{wrong}: {error}"
+            );
         }
     }
 

@@ -63,7 +63,8 @@ pub enum ParseInjectionError {
     Host(#[from] ParseHostError),
     /// Not a header name, or one of a header that can't be added.
     #[error(
-        "not the name of a header that can be added: not Host, and none of the framing or the connection"
+        "not the name of a header that can be added (not Host, and none of the framing or the connection); write it without a colon \
+         or a space: api.example.com=Authorization@FILE"
     )]
     Header,
 }

@@ -1,5 +1,6 @@
 //! Patterns for hosts: a name or address, the names below a domain, a network.
 
+use std::net::IpAddr;
 use std::str::FromStr;
 
 use ipnet::IpNet;
@@ -24,6 +25,9 @@ pub enum ParseHostPatternError {
     /// The syntax is wrong.
     #[error("use a host (example.com), a domain (*.example.com) or a network (192.0.2.0/24)")]
     Form,
+    /// A URL, or a host with a port or a path.
+    #[error("write the host alone, without scheme, port and path: example.com, *.example.com")]
+    NotAlone,
     /// A network whose bits after the prefix length are not all zero.
     #[error(transparent)]
     HostBits(ParseNetworkError),
@@ -33,6 +37,24 @@ impl FromStr for HostPattern {
     type Err = ParseHostPatternError;
 
     fn from_str(text: &str) -> Result<Self, ParseHostPatternError> {
+        Self::parse(text).map_err(|error| match error {
+            ParseHostPatternError::Form if has_other_parts(text) => ParseHostPatternError::NotAlone,
+            error => error,
+        })
+    }
+}
+
+/// Whether the text has a host, and beside it a scheme, a port or a path.
+fn has_other_parts(text: &str) -> bool {
+    let rest = text.split_once("://").map_or(text, |(_, rest)| rest);
+    let host = rest.split([':', '/']).next().unwrap_or(rest);
+    let is_network = host.parse::<IpAddr>().is_ok() && text.contains('/');
+    let is_ipv6 = rest.matches(':').nth(1).is_some();
+    host != text && !is_network && !is_ipv6 && HostPattern::parse(host).is_ok()
+}
+
+impl HostPattern {
+    fn parse(text: &str) -> Result<Self, ParseHostPatternError> {
         if text.contains('/') {
             let network = parse_network(text).map_err(|error| match error {
                 ParseNetworkError::Form => ParseHostPatternError::Form,
@@ -48,9 +70,7 @@ impl FromStr for HostPattern {
             (None, _) => Ok(Self::Host(host)),
         }
     }
-}
 
-impl HostPattern {
     /// Whether this host matches the pattern.
     pub fn includes(&self, host: &Host) -> bool {
         match self {
@@ -105,7 +125,12 @@ mod tests {
     #[test]
     fn text_that_is_no_pattern_is_refused() {
         for wrong in ["", "*", "*.192.0.2.1", "a test", "*.*.test", "192.0.2.0/33"] {
-            assert!(wrong.parse::<HostPattern>().is_err(), "{wrong}");
+            let error = wrong.parse::<HostPattern>();
+            assert_eq!(error, Err(ParseHostPatternError::Form), "{wrong}");
+        }
+        for wrong in ["https://a.test", "a.test:443", "a.test/x", "192.0.2.1:443"] {
+            let error = wrong.parse::<HostPattern>();
+            assert_eq!(error, Err(ParseHostPatternError::NotAlone), "{wrong}");
         }
     }
 }

@@ -265,9 +265,34 @@ fn value_hint(value: &str) -> String {
         format!("; for the networks in this file write @{value}")
     } else if value.contains(',') {
         "; several are values of their own: one for each option, or elements of a list".to_owned()
+    } else if let Some(max) = exceeded_prefix_length(value) {
+        format!("; the length after the slash is {max} at most")
+    } else if resembles_name(value) {
+        "; names are not resolved here: list the addresses, or write them to a file and list @FILE"
+            .to_owned()
     } else {
         String::new()
     }
+}
+
+/// The greatest prefix length of the family, if the value has a greater one.
+fn exceeded_prefix_length(value: &str) -> Option<u32> {
+    let (address, length) = value.split_once('/')?;
+    let max = match address.parse::<IpAddr>().ok()? {
+        IpAddr::V4(_) => 32,
+        IpAddr::V6(_) => 128,
+    };
+    length
+        .parse::<u32>()
+        .is_ok_and(|length| length > max)
+        .then_some(max)
+}
+
+fn resembles_name(value: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b".-".contains(&byte);
+    value.contains('.')
+        && value.bytes().all(is_allowed)
+        && value.bytes().any(|byte| byte.is_ascii_alphabetic())
 }
 
 fn advice(error: &io::Error) -> &'static str {
@@ -345,10 +370,16 @@ mod tests {
             NetworkSet::read_required::<&str>("--trust", &[]),
             Err(NetworkListError::Empty { .. })
         ));
-        assert!(matches!(
-            NetworkSet::read_required("--trust", &["10.0.0.0/33"]),
-            Err(NetworkListError::Value { .. })
-        ));
+        for (value, hint) in [
+            ("10.0.0.0/33", "; the length after the slash is 32 at most"),
+            ("::1/129", "; the length after the slash is 128 at most"),
+            ("lb.example.com", "; names are not resolved here: "),
+            ("privat", "nor any"),
+        ] {
+            let error = NetworkSet::read_required("--trust", &[value]).unwrap_err();
+            assert!(matches!(error, NetworkListError::Value { .. }));
+            assert!(error.to_string().contains(hint), "{error}");
+        }
         assert!(matches!(
             NetworkSet::read_required("--trust", &["@/nonexistent"]),
             Err(NetworkListError::File { .. })

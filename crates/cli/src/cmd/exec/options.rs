@@ -87,7 +87,7 @@ pub(super) struct UnitArgs {
 #[derive(Debug, clap::Args)]
 pub(super) struct Client {
     /// With --connect: the client address in the headers, such as 192.0.2.1:4711 or `[2001:db8::1]:4711`
-    #[arg(long, value_name = "ADDR:PORT", requires = "connect")]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = client_address, requires = "connect")]
     pub(super) source: Option<SocketAddr>,
     /// With --connect: the version of the headers
     #[arg(
@@ -144,6 +144,11 @@ impl Args {
         }
         Ok((chosen, examined.reason))
     }
+}
+
+fn client_address(text: &str) -> Result<SocketAddr, &'static str> {
+    text.parse()
+        .map_err(|_| "use an address and a port: 192.0.2.1:4711 or [2001:db8::1]:4711")
 }
 
 /// The options that apply to servers only, so not with `--connect`.

@@ -65,7 +65,7 @@ pub enum ParseRuleError {
     /// A user name: `git@github.com:org/repo`, `user@host:22`.
     #[error("a rule has no user name: for ssh write github.com:22")]
     User,
-    /// Several hosts or ports, separated by commas.
+    /// Several hosts or ports, separated by commas or a space.
     #[error(
         "a rule has one host and one port at most: write one rule for each, repeating --allow or --deny"
     )]
@@ -266,6 +266,8 @@ fn split_methods(text: &str) -> Result<(Option<Methods>, &str), ParseRuleError> 
         Some(methods) => Ok((Some(methods), destination)),
         None if Methods::parse(destination).is_some() => Err(ParseRuleError::MethodBehind),
         None if destination.parse::<u16>().is_ok() => Err(ParseRuleError::SpaceBeforePort),
+        // No method has a dot: it is a host.
+        None if methods.contains('.') => Err(ParseRuleError::Several),
         None => Err(ParseRuleError::Method),
     }
 }

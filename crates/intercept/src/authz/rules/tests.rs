@@ -319,6 +319,7 @@ fn syntax_of_other_programs_is_refused_with_advice() {
         ("git@a.test:org/repo", ParseRuleError::User),
         ("root@a.test:22", ParseRuleError::User),
         ("a.test,b.test", ParseRuleError::Several),
+        ("a.test b.test", ParseRuleError::Several),
         ("a.test:443,8443", ParseRuleError::Several),
     ] {
         assert_eq!(Rule::allow(text), Err(expected), "{text}");

@@ -1,0 +1,117 @@
+//! Values that are wrong, or in the wrong place: the answer tells what to write.
+
+use crate::harness::lab::{Host, Scratch, assert_contains};
+use crate::harness::peername::{AS_NOBODY, Peername, copy_executable, words};
+
+#[test]
+fn wrong_values_are_answered_with_what_to_write() {
+    let host = Host::new();
+    for (line, code, says) in [
+        (
+            "exec --connect --source=192.0.2.1 -- true",
+            2,
+            "use an address and a port: 192.0.2.1:4711 or ",
+        ),
+        (
+            "proxy --target=127.0.0.1:80 --trust=10.0.0.0/33",
+            2,
+            "; the length after the slash is 32 at most\n",
+        ),
+        (
+            "proxy --target=127.0.0.1:80 --trust=lb.example.com",
+            2,
+            "; names are not resolved here: ",
+        ),
+        (
+            "exec --trust=any --ports=80-70 -- true",
+            2,
+            "the range is reversed: ",
+        ),
+        (
+            "intercept --allow-destination=10.0.0.0/8:443-80",
+            2,
+            "the range of ports is reversed: ",
+        ),
+        (
+            "intercept --allow a.test b.test",
+            2,
+            "tip: repeat the option: --allow b.test\n",
+        ),
+        (
+            "doctor proxy",
+            2,
+            "; without one it checks what `peername proxy` needs\n",
+        ),
+        (
+            "routes add 127.0.0.1:8088",
+            2,
+            "tip: write --target 127.0.0.1:8088\n",
+        ),
+        (
+            "proxy --listen=0.0.0.0:8443:8450",
+            2,
+            "a range of ports has a hyphen: 0.0.0.0:8443-8450\n",
+        ),
+        (
+            "proxy --target=*:8088",
+            2,
+            "the address is missing, as in 127.0.0.1:8088\n",
+        ),
+        (
+            "intercept --passthrough=https://a.test",
+            2,
+            "write the host alone, without scheme, port and path: ",
+        ),
+        (
+            "intercept --auto-passthrough --allow=a.test",
+            2,
+            "; --passthrough HOST names such a host\n",
+        ),
+        (
+            "intercept --config=my.toml --allow=a.test",
+            2,
+            "write the option as a key in a table of the file",
+        ),
+        (
+            "intercept --proxy-auth=nofile",
+            2,
+            "--proxy-auth nofile: no such file; `htpasswd -cB FILE USER` writes one\n",
+        ),
+        (
+            "jail -q --log=/nonexistent/log -- true",
+            125,
+            "--log /nonexistent/log: no such directory: /nonexistent\n",
+        ),
+        (
+            "agent profile --from=nofile",
+            1,
+            "peername: nofile: no such file\n",
+        ),
+        (
+            "jail --inject=a.test=Authorization:@token -- true",
+            2,
+            "write it without a colon or a space: ",
+        ),
+        (
+            "intercept --log-format=go-mmproxy --allow=a.test",
+            2,
+            "invalid value 'go-mmproxy'",
+        ),
+    ] {
+        let printed = Peername::run_failing(&host, &words(line), code);
+        assert_contains(&printed, &[says]);
+    }
+    let two_hosts = ["jail", "--allow", "a.test b.test", "--", "true"];
+    let printed = Peername::run_failing(&host, &two_hosts, 2);
+    assert_contains(&printed, &["a rule has one host"]);
+}
+
+#[test]
+fn upgrade_of_a_foreign_process_is_refused_with_the_reason() {
+    let (host, scratch) = (Host::new(), Scratch::new());
+    let copy = copy_executable(&host, &scratch);
+    let program = [AS_NOBODY, &[copy.as_str()]].concat();
+    let output = Peername::run_with_input(&host, &program, &["upgrade", "--pid=1"], "");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert_contains(&printed, &["process 1 belongs to another user, "]);
+}
