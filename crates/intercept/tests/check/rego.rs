@@ -218,7 +218,7 @@ async fn errors_of_a_policy_name_file_and_line() {
     }
     std::fs::remove_file(&file).expect("remove the file");
     let error = open_error(&format!("rego:{}", file.display()));
-    assert!(error.contains("No such file"), "{error}");
+    assert!(error.contains("no such file"), "{error}");
 }
 
 /// The failure of a request, which its client may intend, is not that of the next one.

@@ -177,7 +177,11 @@ pub fn decode(status: StatusCode, body: &[u8]) -> Result<AuthzResponse, AuthzErr
 }
 
 /// Decodes a response about the rule with this name.
-fn decode_result(status: StatusCode, body: &[u8], rule: &str) -> Result<AuthzResponse, AuthzError> {
+pub(super) fn decode_result(
+    status: StatusCode,
+    body: &[u8],
+    rule: &str,
+) -> Result<AuthzResponse, AuthzError> {
     if status != StatusCode::OK {
         return Err(AuthzError::Status(printable(&format!(
             "HTTP status {}",
