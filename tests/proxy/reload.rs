@@ -19,7 +19,7 @@ use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::lab::{Lab, Scratch, assert_within, wait_until};
-use crate::harness::peername::Peername;
+use crate::harness::peername::{BINARY, Peername};
 use crate::harness::rig::load::{SetOnDrop, under_load};
 use crate::harness::rig::proxy::header_for;
 
@@ -165,7 +165,10 @@ fn reload_refuses_what_needs_a_restart() {
     for (file, why) in [
         (format!("log-format = \"text\"\n{before}"), None),
         (format!("verbose = 2\n{before}"), Some("verbose")),
-        (other_target, Some("was given up at the start: restart")),
+        (
+            other_target,
+            Some("was given up at the start: run `peername routes add --target 10.81.0.1:9000`"),
+        ),
         (
             before
                 .replace("8443", "9000")
@@ -184,6 +187,23 @@ fn reload_refuses_what_needs_a_restart() {
         }
         rig.connect(LISTEN_V4);
     }
+}
+
+/// With `setup-routes` a reload adds no rules, but accepts a backend that has some already (`peername routes add`).
+#[test]
+fn reload_accepts_a_backend_that_has_rules_already() {
+    let before = table(LISTEN_V4, &["10.81.0.0/24"]);
+    let rig = ReloadRig::start_through(&[], &before, &["--setup-routes"]);
+    let target = v4([10, 81, 0, 1], 9000);
+    let backend = Backend::listen(&rig.lab.server, target);
+    let after = before.replace("127.0.0.1:9000", "10.81.0.1:9000");
+    rig.reload(&after, "reload refused");
+    let add = ["routes", "add", "--target", "10.81.0.1:9000"];
+    rig.lab.server.run(BINARY, &add);
+    rig.reload(&after, "\"reloaded\"");
+    let client = fresh_client_v4();
+    let _down = Conn::connect_and_send(&rig.lab.balancer, LISTEN_V4, &header_for(client));
+    backend.accept_from(client);
 }
 
 /// Removed listeners release their descriptors: as many connections are served at once as before.

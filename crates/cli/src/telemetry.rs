@@ -77,7 +77,9 @@ impl Health for ProxyHealth {
             .as_ref()
             .is_some_and(|monitor| !monitor.borrow().is_all_sound());
         if is_reply_path_broken {
-            return Err("replies to spoofed connections do not come back to this host; see `peername doctor` with the options of the proxy".to_owned());
+            return Err(
+                "replies to clients do not come back to this host; the log names the rule that is missing".to_owned(),
+            );
         }
         Ok(())
     }

@@ -14,7 +14,7 @@ use peername_sys::SyscallError;
 use crate::backend::Backend;
 use crate::nat_probe::LIST_RULES;
 use crate::policy::destination::DestinationRefusal;
-use crate::routes::add_command;
+use crate::routes::add_advice;
 
 /// The end of a connection or session. The log line, the counters and the tests all read this value.
 #[derive(Debug)]
@@ -113,9 +113,9 @@ pub enum Failure {
     },
     /// Replies would not come back to this host.
     #[error(
-        "replies of {backend} to spoofed connections do not come back to this host; run {} as root, or let the proxy do it with \
+        "replies of {backend} to clients do not come back to this host; run {}, or let the proxy do it with \
          `--setup-routes`",
-        add_command(*backend, *mark)
+        add_advice(*backend, *mark)
     )]
     ReplyPath {
         /// The backend.

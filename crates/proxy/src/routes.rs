@@ -145,6 +145,18 @@ pub async fn remove_filters(scope: Scope) -> Result<Vec<RoutingEntry>, Error> {
     Inventory::find_filters()?.remove(scope, &netlink).await
 }
 
+/// What to run to add the rules that replies of `target` need, for error texts. For a backend on loopback it also names the
+/// command that serves all of them: a host with several backends needs no command for each then, nor for a later one.
+pub fn add_advice(target: impl Into<Backend>, mark: Option<NonZeroU32>) -> String {
+    let target = target.into();
+    let command = add_command(target, mark);
+    if mark.is_none() && target.address.ip().to_canonical().is_loopback() {
+        format!("{command} as root (without --target: for all backends on loopback)")
+    } else {
+        format!("{command} as root")
+    }
+}
+
 /// The command that installs the rules for `target`, with `--mark` if there is a mark, for error texts.
 pub fn add_command(target: impl Into<Backend>, mark: Option<NonZeroU32>) -> String {
     let Backend { address, transport } = target.into();

@@ -200,7 +200,7 @@ fn config_check_names_keys_that_a_reload_does_not_change() {
     let note = "a reload refuses a change of admin, verbose, setup-routes: restart";
     assert!(printed.contains(note), "{printed}");
     assert!(
-        printed.contains("note: with setup-routes, a backend"),
+        printed.contains("note: with setup-routes, a reload adds no rules"),
         "{printed}"
     );
 }

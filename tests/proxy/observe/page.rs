@@ -183,6 +183,6 @@ fn event_streams_end_on_drain() {
 fn chromium_shows_why_a_proxy_is_not_ready() {
     let lab = Lab::without_routes();
     let _proxy = Peername::proxy(&lab, &[ADMIN]);
-    let reason = "not ready: replies to spoofed connections do not come back to this host";
+    let reason = "not ready: replies to clients do not come back to this host";
     wait_page_shows(&lab.server, &[reason]);
 }

@@ -75,8 +75,9 @@ fn check(path: &Path) -> anyhow::Result<ExitCode> {
             if fixed_keys.contains(&"setup-routes") {
                 writeln!(
                     out,
-                    "note: with setup-routes, a backend or a mark that needs rules of its own, such as one on another port, needs \
-                     a restart, or `peername upgrade`"
+                    "note: with setup-routes, a reload adds no rules: for a new backend on another port, run `peername routes add \
+                     --target ADDR:PORT` before it, or restart; without setup-routes, `peername routes add` without --target, run \
+                     once, serves all backends on loopback"
                 )?;
             }
             writeln!(out, "{}: ok, {summary}", path.display())?;

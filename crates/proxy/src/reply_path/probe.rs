@@ -21,7 +21,7 @@ use tokio::time::timeout;
 
 use crate::backend::Backend;
 use crate::nat_probe::{LIST_RULES, TranslatedAddresses, fresh_source, probe_egress};
-use crate::routes::{BackendLocation, add_command, has_rule, locate_backend};
+use crate::routes::{BackendLocation, add_advice, has_rule, locate_backend};
 
 /// The finding of a successful probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,9 +49,9 @@ pub enum ReplyPathError {
     /// The handshake timed out: the reply was not routed back.
     #[error(
         "no connection from {from} to {ip} within {}: replies to foreign addresses \
-         leave this host; run {} as root, or let the proxy do it with `--setup-routes`",
+         leave this host; run {}, or let the proxy do it with `--setup-routes`",
         Milliseconds(HANDSHAKE_TIMEOUT),
-        add_command(*target, None),
+        add_advice(*target, None),
         ip = target.address.ip()
     )]
     NoReply {
@@ -62,9 +62,9 @@ pub enum ReplyPathError {
     },
     /// The routing tables send the replies to another host.
     #[error(
-        "what {target} sends to {to} leaves this host; run {} as root, or let the proxy do it with \
+        "what {target} sends to {to} leaves this host; run {}, or let the proxy do it with \
          `--setup-routes`",
-        add_command(*target, None)
+        add_advice(*target, None)
     )]
     NotRouted {
         /// The backend.
@@ -84,8 +84,8 @@ pub enum ReplyPathError {
     /// Replies were recognized by the mark at an earlier probe, and are not any more.
     #[error(
         "replies of {target} are not recognized by mark {mark} any more: another program has removed the table \
-         `peername_mark_{mark}` (`nft flush ruleset`) or its rule; run {} as root, or let the proxy do it with `--setup-routes`",
-        add_command(*target, Some(*mark))
+         `peername_mark_{mark}` (`nft flush ruleset`) or its rule; run {}, or let the proxy do it with `--setup-routes`",
+        add_advice(*target, Some(*mark))
     )]
     MarkLost {
         /// The backend.

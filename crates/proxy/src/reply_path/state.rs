@@ -199,8 +199,7 @@ impl ProbeState {
             tracing::warn!(
                 upstream = %target,
                 suppressed,
-                "replies do not come back: {error}{restored}. Until they do, clients that would go \
-                 to {target} are refused"
+                "replies do not come back: {error}{restored}. Clients of {target} are refused until its replies come back"
             );
         }
     }

@@ -54,6 +54,8 @@ fn error_names_the_command_that_adds_the_rule() -> Result<()> {
             let broken = probe(address(target)).await.unwrap_err().to_string();
             assert!(broken.contains(command), "{broken}");
             assert!(broken.contains("--setup-routes"), "{broken}");
+            let of_all = "(without --target: for all backends on loopback)";
+            assert!(broken.contains(of_all), "{broken}");
         }
         Ok(())
     })

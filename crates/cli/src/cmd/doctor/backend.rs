@@ -53,8 +53,8 @@ pub(super) async fn check_routes(target: Backend, mark: u32) -> Finding {
             check,
             format!("replies of {target} to clients leave this host"),
             format!(
-                "{} as root, or start the proxy with `--setup-routes`",
-                routes::add_command(target, None)
+                "{}, or start the proxy with `--setup-routes`",
+                routes::add_advice(target, None)
             ),
         ),
         Ok(ReplyRoute::Unknown) if NonZeroU32::new(mark).is_some_and(has_reply_table) => {

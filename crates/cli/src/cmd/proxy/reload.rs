@@ -8,7 +8,8 @@ use peername_daemon::listeners::running::RunningListeners;
 use peername_daemon::process::refuse_changes;
 use peername_daemon::reload::Reload;
 use peername_daemon::reload::file_watch::Fingerprints;
-use peername_proxy::routes;
+use peername_proxy::reply_path::probe::{ProbeOutcome, probe};
+use peername_proxy::routes::{self, Backend};
 use peername_server::own_addresses::OwnAddresses;
 
 use super::control::Control;
@@ -30,10 +31,14 @@ impl Reload for Control {
         setup: Setup,
     ) -> anyhow::Result<(String, String)> {
         setup.check_at(&OwnAddresses::read().await?)?;
-        self.refuse_what_needs_a_restart(&setup)?;
+        self.refuse_what_needs_a_restart(&setup).await?;
         let change = listeners.prepare(setup.listen_plans())?;
         let reply_path = Arc::clone(&self.reply_path.borrow());
-        let reply_path = Arc::new(reply_path.retarget(setup.probes()).await);
+        let probes = setup.probes().map(|mut target| {
+            target.is_kept &= self.has_rules_of_the_start(target.backend);
+            target
+        });
+        let reply_path = Arc::new(reply_path.retarget(probes).await);
         let shared = &self.shared;
         let services = shared.services(&setup, &change.ids, &change.bound, &reply_path)?;
         let client_policies = setup.client_policies(&change.bound);
@@ -59,7 +64,7 @@ impl Reload for Control {
 }
 
 impl Control {
-    fn refuse_what_needs_a_restart(&self, setup: &Setup) -> anyhow::Result<()> {
+    async fn refuse_what_needs_a_restart(&self, setup: &Setup) -> anyhow::Result<()> {
         self.setup
             .common
             .process
@@ -70,17 +75,29 @@ impl Control {
                 "the privilege for a mark was given up at the start: restart or upgrade",
             )?;
         }
-        let backends = setup.backends();
-        let new_backend = backends
-            .iter()
-            .find(|&&backend| !routes::rules_apply_to(&self.shared.backends_at_start, backend));
-        match new_backend {
-            Some(backend) if setup.host.setup_routes => bail!(
-                "{backend} needs routing rules of its own, and the privilege to add them was given up at the start: restart, or \
-                 `peername upgrade --pid N`, which keeps open connections"
-            ),
-            _ => self.refuse_new_marks(setup),
+        if setup.host.setup_routes {
+            self.refuse_backends_without_rules(setup).await?;
         }
+        self.refuse_new_marks(setup)
+    }
+
+    /// Refuses a new backend, unless there are rules for it: those of the start, or others (`peername routes add`).
+    async fn refuse_backends_without_rules(&self, setup: &Setup) -> anyhow::Result<()> {
+        for backend in setup.backends() {
+            if !self.has_rules_of_the_start(backend) && !are_replies_routed(backend).await {
+                bail!(
+                    "{backend} needs routing rules of its own, and the privilege to add them was given up at the start: run {}, \
+                     then reload again; or restart (`peername upgrade --pid N` keeps open connections)",
+                    routes::add_advice(backend, None)
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the rules that were added at the start apply to this backend.
+    fn has_rules_of_the_start(&self, backend: Backend) -> bool {
+        routes::rules_apply_to(&self.shared.backends_at_start, backend)
     }
 
     fn refuse_new_marks(&self, setup: &Setup) -> anyhow::Result<()> {
@@ -93,4 +110,12 @@ impl Control {
             _ => Ok(()),
         }
     }
+}
+
+/// Whether replies of this backend come back by rules that another owner has added.
+async fn are_replies_routed(backend: Backend) -> bool {
+    matches!(
+        probe(backend).await,
+        Ok(ProbeOutcome::Connected | ProbeOutcome::RouteFound | ProbeOutcome::NoIpv6)
+    )
 }
