@@ -45,6 +45,7 @@ pub(crate) fn translate(argv: &[OsString]) -> Option<Result<Translation, EarlyEx
     match compat_option(args) {
         Some(Ok((program, args))) => Some(translate_for(program, args, environment)),
         Some(Err(exit)) => Some(Err(exit)),
+        None if is_ambiguous(name, args) => Some(cloudflare::translate(args, true)),
         None => Some(translate_for(called_as(name, args)?, args, environment)),
     }
 }
@@ -57,7 +58,7 @@ fn translate_for(
     match program {
         Program::GoMmproxy => go_mmproxy::translate(args),
         Program::MmproxyRs => mmproxy_rs::translate(args, environment),
-        Program::Cloudflare => cloudflare::translate(args),
+        Program::Cloudflare => cloudflare::translate(args, false),
         Program::Udppp => udppp::translate(args, environment),
     }
 }
@@ -92,14 +93,21 @@ fn called_as(name: &OsStr, args: &[OsString]) -> Option<Program> {
 }
 
 /// Two programs are called `mmproxy`: returns the one that understands the command line. If both do, returns cloudflare's if
-/// the command line has all four options that cloudflare's requires: if that is wrong, a firewall mark is set that is not
-/// needed, which does less harm than a mark that is missing.
+/// the command line has all four options that cloudflare's requires ([`is_ambiguous`]): if that is wrong, a firewall mark is set
+/// that is not needed, which does less harm than a mark that is missing.
 fn disambiguate_mmproxy(args: &[OsString]) -> Program {
     match (mmproxy_rs::understands(args), cloudflare::understands(args)) {
         (false, true) => Program::Cloudflare,
         (true, true) if cloudflare::is_complete(args) => Program::Cloudflare,
         _ => Program::MmproxyRs,
     }
+}
+
+/// Whether the command line could be for either program that is called `mmproxy`.
+fn is_ambiguous(name: &OsStr, args: &[OsString]) -> bool {
+    Path::new(name).file_name() == Some(OsStr::new("mmproxy"))
+        && mmproxy_rs::understands(args)
+        && called_as(name, args) == Some(Program::Cloudflare)
 }
 
 impl Translation {

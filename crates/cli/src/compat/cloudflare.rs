@@ -21,7 +21,9 @@ pub(super) fn is_complete(args: &[OsString]) -> bool {
         .is_ok_and(|parsed| REQUIRED.iter().all(|(name, _)| parsed.has(name)))
 }
 
-pub(super) fn translate(args: &[OsString]) -> Result<Translation, EarlyExit> {
+/// Translates the command line. `is_ambiguous`: it could be one of mmproxy-rs, which keeps the client's port, so the port is
+/// kept without `-P`, too.
+pub(super) fn translate(args: &[OsString], is_ambiguous: bool) -> Result<Translation, EarlyExit> {
     let parsed = parser::parse(ParserRules::GetoptLong, OPTIONS, args)
         .map_err(|error| EarlyExit::failure(255, format!("mmproxy: {error}")))?;
     if parsed.has("help") {
@@ -43,6 +45,10 @@ pub(super) fn translate(args: &[OsString]) -> Result<Translation, EarlyExit> {
         "mmproxy's own checks of rules and targets are left out: `peername doctor` makes them"
             .to_owned(),
     ];
+    if is_ambiguous {
+        notes.push(BOTH_UNDERSTAND.to_owned());
+    }
+    let keeps_port = is_ambiguous || parsed.has("force-real-client-port");
     let networks = parsed.last("allowed-networks").unwrap_or_default();
     let native = NativeCommand::new("proxy")
         .option_if("--listen", parsed.last("listen"))
@@ -50,10 +56,7 @@ pub(super) fn translate(args: &[OsString]) -> Result<Translation, EarlyExit> {
         .option("--target-v6", target_v6(&parsed)?)
         .trust(trust_valid_lines(networks, &mut notes))
         .option("--source-policy", "allow-local")
-        .option_if(
-            "--source-port",
-            (!parsed.has("force-real-client-port")).then_some("any"),
-        )
+        .option_if("--source-port", (!keeps_port).then_some("any"))
         .option("--mark", mark.to_string())
         .switch_if("--no-sandbox", parsed.has("do-not-sandbox"))
         .option("--workers", "1")
@@ -107,6 +110,8 @@ fn abort(text: &str) -> EarlyExit {
 }
 
 const DEFAULT_MARK: u32 = 123;
+const BOTH_UNDERSTAND: &str = "mmproxy-rs and cloudflare/mmproxy both take this command line: it gets the mark of cloudflare/mmproxy, \
+    and keeps the client's port, as mmproxy-rs does; to choose, call the link `mmproxy-rs` or `cloudflare-mmproxy`";
 
 /// The options that cloudflare/mmproxy requires, each with its error where it is missing.
 const REQUIRED: [(&str, &str); 4] = [

@@ -37,6 +37,28 @@ fn mmproxy_is_identified_by_its_command_line() {
     }
 }
 
+/// The usual command line of mmproxy-rs is one of cloudflare/mmproxy, too: neither the port nor the mark may be lost.
+#[test]
+fn ambiguous_command_line_keeps_port_and_mark_and_is_reported() {
+    let line = "mmproxy -l 0.0.0.0:1 -4 127.0.0.1:2 -6 [::1]:2 -a /n";
+    let translation = super::translate(&words(line)).unwrap().unwrap();
+    let native = native_line(&translation);
+    assert!(native.contains("--mark 123"), "{native}");
+    assert!(!native.contains("--source-port"), "{native}");
+    let notes = translation.notes.concat();
+    assert!(
+        notes.contains("`mmproxy-rs` or `cloudflare-mmproxy`"),
+        "{notes}"
+    );
+    for line in [
+        "cloudflare-mmproxy -l 0.0.0.0:1 -4 127.0.0.1:2 -6 [::1]:2 -a /n",
+        "mmproxy -l 0.0.0.0:1 -4 127.0.0.1:2 -6 [::1]:2 --allowed-networks /n",
+    ] {
+        let native = native_line(&super::translate(&words(line)).unwrap().unwrap());
+        assert!(native.contains("--source-port any"), "{native}");
+    }
+}
+
 #[test]
 fn program_is_selected_by_name_or_option() {
     let native = translated("go-mmproxy", "-v 1");
