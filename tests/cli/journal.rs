@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4};
+use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4, fresh_client_v6};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::lab::{Host, Lab, Process, assert_contains, wait_for, wait_until};
@@ -53,6 +53,31 @@ fn long_list_of_listeners_is_one_field() {
     let entry = rig.wait_entry("PEERNAME_WORKERS=2");
     let addresses = entry["PEERNAME_TCP"].as_str().expect("addresses");
     assert_eq!(addresses.split(' ').count(), 1 + ports.count());
+}
+
+/// The warnings that are logged without -v can be selected by the fields of the lines that -v adds.
+#[test]
+fn warnings_of_refusals_and_outages_can_be_selected_by_outcome() {
+    let rig = JournalRig::start();
+    let _proxy = rig.start_proxy(&[]);
+    Conn::connect_and_send(&rig.lab.balancer, LISTEN_V4, b"nonsense").wait_closed();
+    let entry = rig.wait_entry("PEERNAME_OUTCOME=no_header");
+    assert_eq!(entry["PRIORITY"], "4", "{entry}");
+    let peer = entry["PEERNAME_PEER"].as_str().expect("a peer");
+    assert!(peer.starts_with("10.81.0.2:"), "{peer}");
+    Conn::connect_and_send(
+        &rig.lab.balancer,
+        LISTEN_V4,
+        b"PROXY TCP4 127.0.0.1 198.51.100.10 56324 443\r\n",
+    )
+    .wait_closed();
+    let entry = rig.wait_entry("PEERNAME_OUTCOME=source_loopback");
+    assert_eq!(entry["PEERNAME_CLIENT"], "127.0.0.1:56324", "{entry}");
+    // No server listens at the target of IPv6 clients.
+    let header = header_for(fresh_client_v6());
+    Conn::connect_and_send(&rig.lab.balancer, LISTEN_V4, &header).wait_closed();
+    let entry = rig.wait_entry("PEERNAME_OUTCOME=connect_refused");
+    assert_eq!(entry["PEERNAME_UPSTREAM"], "[::1]:9000", "{entry}");
 }
 
 /// A format that the operator chooses is written to standard error as lines.

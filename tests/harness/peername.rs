@@ -149,6 +149,10 @@ impl Peername {
     pub(crate) fn outcomes(&self) -> Vec<String> {
         let outcome = |line: &str| {
             let line: Value = serde_json::from_str(line).ok()?;
+            // Warnings have an outcome, too.
+            if line.get("message")? != "connection ended" {
+                return None;
+            }
             Some(line.get("outcome")?.as_str()?.to_owned())
         };
         self.log().lines().filter_map(outcome).collect()

@@ -285,7 +285,7 @@ fn destroyed_socket_is_noticed_by_sending() {
 #[track_caller]
 fn wait_destroyed(rig: &UdpRig) {
     let line = rig.proxy.wait_line("a session's end", |line| {
-        line.contains("\"outcome\"").then(|| line.to_owned())
+        line.contains("connection ended").then(|| line.to_owned())
     });
     for expected in [
         r#""outcome":"socket_destroyed""#,

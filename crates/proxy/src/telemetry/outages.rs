@@ -52,11 +52,18 @@ struct Up {
     lasted: Duration,
 }
 
-/// Reports that a backend did not accept a client, because of `error`.
-pub(crate) fn report_failure(backend: Backend, kind: ErrorKind, error: impl Display) {
+/// Reports that a backend did not accept a client, because of `error`; `outcome` is the outcome of the client's connection.
+pub(crate) fn report_failure(
+    backend: Backend,
+    outcome: &'static str,
+    kind: ErrorKind,
+    error: impl Display,
+) {
     if let Some(Down { failed }) = OUTAGES.record_failure(backend, Instant::now()) {
         let advice = advice(kind);
         tracing::warn!(
+            outcome,
+            upstream = %backend.address,
             failed,
             "backend {backend} accepts no clients: {error}; {advice}"
         );

@@ -32,10 +32,11 @@ pub(crate) fn report(peer: PeerAddr, client: Option<ClaimedSource>, outcome: &Ou
         }
         Outcome::SessionEnded(SessionEnd::Unwatched) => {
             let error = outcome.error().unwrap_or_default();
-            warn_about_peer("connections cut", outcome.label(), peer, &error);
+            warn("connections cut", outcome.label(), peer, None, &error);
         }
         Outcome::SessionEnded(SessionEnd::Evicted) => {
-            warn_about_peer("UDP sessions ended", outcome.label(), peer, EVICTED_ADVICE);
+            let advice = EVICTED_ADVICE;
+            warn("UDP sessions ended", outcome.label(), peer, None, advice);
         }
         _ => {}
     }
@@ -50,7 +51,7 @@ pub(crate) fn report_datagram(origin: DatagramOrigin, dropped: &DropReason) {
         }
         DropReason::StreamTransport | DropReason::Unsendable(_) | DropReason::HeaderMissing => {
             let advice = dropped.to_string();
-            warn_about_peer("datagrams dropped", dropped.reason(), peer, &advice);
+            warn("datagrams dropped", dropped.reason(), peer, None, &advice);
         }
         // It concerns one flow, or is already reported: as an outage of the backend, or at the eviction of the session.
         _ => {}
@@ -67,35 +68,42 @@ fn report_failure(
     let backend = |upstream: Target| Backend::new(upstream.0, transport);
     match failure {
         Failure::Connect { upstream, error } => {
-            outages::report_failure(backend(*upstream), error.kind(), error);
+            outages::report_failure(backend(*upstream), failure.reason(), error.kind(), error);
         }
         Failure::ConnectTimeout { upstream, after } => {
             let error = format_args!("no answer within {after:?}");
-            outages::report_failure(backend(*upstream), ErrorKind::TimedOut, error);
+            let kind = ErrorKind::TimedOut;
+            outages::report_failure(backend(*upstream), failure.reason(), kind, error);
         }
         _ => {
             if let Some(advice) = warning_text(transport, failure) {
                 let what = format!("{what} refused");
-                let example = match client {
-                    Some(client) => format!("client {} through {}", client.0.ip(), peer.ip()),
-                    None => format!("from {}", peer.ip()),
-                };
-                warn(&what, failure.reason(), &example, &advice);
+                warn(&what, failure.reason(), peer, client, &advice);
             }
         }
     }
 }
 
-fn warn_about_peer(what: &str, reason: &'static str, peer: PeerAddr, advice: &str) {
-    warn(what, reason, &format!("from {}", peer.ip()), advice);
-}
-
-fn warn(what: &str, reason: &'static str, example: &str, advice: &str) {
-    let suppressed = THROTTLES.lock().entry(reason).or_default().pass();
+/// Logs the warning about an outcome, unless it is throttled. The example is in the fields that `connection ended` has, too.
+fn warn(
+    what: &str,
+    outcome: &'static str,
+    peer: PeerAddr,
+    client: Option<ClaimedSource>,
+    advice: &str,
+) {
+    let suppressed = THROTTLES.lock().entry(outcome).or_default().pass();
     if let Some(suppressed) = suppressed {
+        let example = match client {
+            Some(client) => format!("client {} through {}", client.0.ip(), peer.ip()),
+            None => format!("from {}", peer.ip()),
+        };
         tracing::warn!(
+            outcome,
+            client = client.map(tracing::field::display),
+            %peer,
             suppressed,
-            "{what}: {reason}, for example {example}; {advice}"
+            "{what}: {outcome}, for example {example}; {advice}"
         );
     }
 }

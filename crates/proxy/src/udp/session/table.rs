@@ -177,6 +177,7 @@ impl<R: Role> SessionTable<R> {
         if let (DropReason::Unreachable(error), Some(session)) = (dropped, session) {
             outages::report_failure(
                 Backend::new(session.upstream, Transport::Udp),
+                dropped.reason(),
                 error.kind(),
                 error,
             );
