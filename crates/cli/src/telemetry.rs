@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use peername_daemon::value::text::join;
 use peername_kernel::data_path::DataPath;
+use peername_observe::admin::events::LastRefusal;
 use peername_observe::admin::history::ReloadCounts;
 use peername_observe::admin::{AdminServer, AllowedHosts, Health, Resources};
 use peername_proxy::reply_path::monitor::ReplyPathMonitor;
 use peername_proxy::telemetry::codes::advise;
 use peername_proxy::telemetry::counters::{Counters, Snapshot};
+use peername_proxy::telemetry::last_refusals;
 use peername_proxy::telemetry::metrics::ProxyCollector;
 use peername_proxy::udp::OpenSessions;
 use peername_server::workers::Workers;
@@ -91,6 +93,10 @@ impl Health for ProxyHealth {
             "but clients like {client} are refused: NAT rules of this host replace their address; see `peername doctor` \
              with the options of the proxy"
         ))
+    }
+
+    fn last_refusals(&self) -> BTreeMap<String, LastRefusal> {
+        last_refusals()
     }
 
     fn is_draining(&self) -> bool {

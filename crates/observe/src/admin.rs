@@ -12,7 +12,7 @@ mod routes;
 pub mod samples;
 mod status;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 use std::io;
 use std::net::IpAddr;
@@ -40,7 +40,7 @@ pub use address::{AdminAddr, ParseAdminAddrError};
 pub use events::ACCEPT_PAUSED;
 pub use listener::{AdminHandle, AdminListener};
 
-use events::{EventFeed, StreamPermits};
+use events::{EventFeed, LastRefusal, StreamPermits};
 use history::History;
 use process_metrics::{LimitGauge, ProcessCollector};
 
@@ -64,6 +64,11 @@ pub trait Health: Send + Sync + 'static {
     /// A problem that only some clients have. The others should still be sent here, so `/readyz` appends it to `ready`.
     fn warning(&self) -> Option<String> {
         None
+    }
+
+    /// The last refusal of each reason.
+    fn last_refusals(&self) -> BTreeMap<String, LastRefusal> {
+        BTreeMap::new()
     }
 
     /// Whether the process drains: it ends once its connections have ended.

@@ -7,3 +7,5 @@ pub mod metrics;
 pub(crate) mod outages;
 pub(crate) mod record;
 pub(crate) mod refusals;
+
+pub use refusals::last_refusals;

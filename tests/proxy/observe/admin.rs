@@ -2,6 +2,8 @@
 
 use std::fs;
 use std::process::Command;
+use std::thread;
+use std::time::Duration;
 
 use rustix::process::Signal;
 
@@ -192,9 +194,17 @@ fn doctor_says_whom_a_running_proxy_refuses() {
     let args = ["proxy", "--log-format=json", "--config", &file];
     let proxy = Peername::start(&lab.server, &args, &[LISTEN_V4]);
     drop(Conn::try_connect(&lab.balancer, LISTEN_V4));
-    let expected = "warn  refusals: 1 since its start, untrusted_peer; If it is a balancer of yours, add its \
-                    address to --trust.\n";
-    wait_for("the refusal", || report().contains(expected).then_some(()));
+    let expected = [
+        "warn  refusals: 1 since its start, untrusted_peer, the last ",
+        "s ago from 10.81.0.2; If it is a balancer of yours, add its address to --trust.\n",
+    ];
+    wait_for("the refusal", || {
+        let report = report();
+        expected
+            .iter()
+            .all(|part| report.contains(part))
+            .then_some(())
+    });
     scratch.write("proxy.toml", &config.replace("192.0.2.11", "nobody"));
     proxy.reload("reload refused");
     scratch.write("proxy.toml", config);
@@ -202,6 +212,18 @@ fn doctor_says_whom_a_running_proxy_refuses() {
     wait_for("the refused reload", || {
         report().contains(expected).then_some(())
     });
+    // The times have whole seconds.
+    thread::sleep(Duration::from_secs(1));
+    scratch.write("proxy.toml", &config.replace("192.0.2.11", "10.81.0.2"));
+    proxy.reload("\"reloaded\"");
+    let repaired = report();
+    assert_contains(
+        &repaired,
+        &[
+            "ok    refusals: 1 since its start, ",
+            ", before the last reload\n",
+        ],
+    );
 }
 
 /// Replies that leave this host are an outage for every client.

@@ -36,6 +36,9 @@ pub struct StatusEvent {
     pub last_reload: Option<Attempt>,
     /// The last upgrade: the one by which this process began, or a later one that was refused.
     pub last_upgrade: Option<Attempt>,
+    /// The last refusal of each reason, where the command notes it. An older process has none.
+    #[serde(default)]
+    pub last_refusals: BTreeMap<String, LastRefusal>,
     /// The samples of `/metrics`.
     pub metrics: Samples,
     /// Advice by reason, for the reasons that occur in the metrics.
@@ -44,6 +47,15 @@ pub struct StatusEvent {
     pub connections: Option<Summary>,
     /// The open UDP sessions, likewise.
     pub sessions: Option<Summary>,
+}
+
+/// The last refusal of one reason.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LastRefusal {
+    /// In seconds since 1970.
+    pub at: u64,
+    /// Its client and peer, such as `from 192.0.2.10`.
+    pub example: String,
 }
 
 /// The streams of `/events`. Each gets the latest event: one that reads slowly misses some, and is not waited for.

@@ -139,7 +139,8 @@ impl Attempt {
     }
 }
 
-pub(super) fn unix_seconds(time: SystemTime) -> u64 {
+/// The whole seconds since 1970, as the times of this endpoint are given.
+pub fn unix_seconds(time: SystemTime) -> u64 {
     let since = time.duration_since(SystemTime::UNIX_EPOCH);
     since.map_or(0, |since| since.as_secs())
 }

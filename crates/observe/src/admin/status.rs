@@ -37,6 +37,7 @@ impl<H: Health> AdminServer<H> {
             is_draining: self.health.is_draining(),
             last_reload: self.resources.history.last_reload(),
             last_upgrade: self.resources.history.last_upgrade(),
+            last_refusals: self.health.last_refusals(),
             advice: self.advice_on(&metrics),
             metrics,
             connections: summarize(self.resources.connections.as_deref()).await,

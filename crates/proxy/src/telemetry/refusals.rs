@@ -6,10 +6,13 @@
 //! only the client that caused it is logged with `-v`.
 
 use std::collections::BTreeMap;
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::io::ErrorKind;
+use std::time::SystemTime;
 
 use parking_lot::Mutex;
+use peername_observe::admin::events::LastRefusal;
+use peername_observe::admin::history::unix_seconds;
 use peername_proto::{Invalid, ProtocolGuess};
 use peername_server::access::clients::ClientRefusal;
 use peername_server::addr::{ClaimedSource, PeerAddr, Target};
@@ -28,15 +31,26 @@ use crate::udp::endpoints::DatagramOrigin;
 pub(crate) fn report(peer: PeerAddr, client: Option<ClaimedSource>, outcome: &Outcome) {
     match outcome {
         Outcome::Failed(failure) => {
-            report_failure("connections", Transport::Tcp, peer, client, failure);
+            let example = Example::now(peer, client);
+            report_failure("connections", Transport::Tcp, example, failure);
         }
         Outcome::SessionEnded(SessionEnd::Unwatched) => {
             let error = outcome.error().unwrap_or_default();
-            warn("connections cut", outcome.label(), peer, None, &error);
+            warn(
+                "connections cut",
+                outcome.label(),
+                Example::now(peer, None),
+                &error,
+            );
         }
         Outcome::SessionEnded(SessionEnd::Evicted) => {
-            let advice = EVICTED_ADVICE;
-            warn("UDP sessions ended", outcome.label(), peer, None, advice);
+            let example = Example::now(peer, None);
+            warn(
+                "UDP sessions ended",
+                outcome.label(),
+                example,
+                EVICTED_ADVICE,
+            );
         }
         _ => {}
     }
@@ -47,24 +61,25 @@ pub(crate) fn report_datagram(origin: DatagramOrigin, dropped: &DropReason) {
     let DatagramOrigin { peer, client } = origin;
     match dropped {
         DropReason::Refused(failure) => {
-            report_failure("datagrams", Transport::Udp, peer, client, failure);
+            let example = Example::now(peer, client);
+            report_failure("datagrams", Transport::Udp, example, failure);
         }
         DropReason::StreamTransport | DropReason::Unsendable(_) | DropReason::HeaderMissing => {
             let advice = dropped.to_string();
-            warn("datagrams dropped", dropped.reason(), peer, None, &advice);
+            warn(
+                "datagrams dropped",
+                dropped.reason(),
+                Example::now(peer, None),
+                &advice,
+            );
         }
         // It concerns one flow, or is already reported: as an outage of the backend, or at the eviction of the session.
         _ => {}
     }
 }
 
-fn report_failure(
-    what: &str,
-    transport: Transport,
-    peer: PeerAddr,
-    client: Option<ClaimedSource>,
-    failure: &Failure,
-) {
+fn report_failure(what: &str, transport: Transport, example: Example, failure: &Failure) {
+    REASONS.lock().entry(failure.reason()).or_default().last = Some(example);
     let backend = |upstream: Target| Backend::new(upstream.0, transport);
     match failure {
         Failure::Connect { upstream, error } => {
@@ -78,26 +93,17 @@ fn report_failure(
         _ => {
             if let Some(advice) = warning_text(transport, failure) {
                 let what = format!("{what} refused");
-                warn(&what, failure.reason(), peer, client, &advice);
+                warn(&what, failure.reason(), example, &advice);
             }
         }
     }
 }
 
 /// Logs the warning about an outcome, unless it is throttled. The example is in the fields that `connection ended` has, too.
-fn warn(
-    what: &str,
-    outcome: &'static str,
-    peer: PeerAddr,
-    client: Option<ClaimedSource>,
-    advice: &str,
-) {
-    let suppressed = THROTTLES.lock().entry(outcome).or_default().pass();
+fn warn(what: &str, outcome: &'static str, example: Example, advice: &str) {
+    let suppressed = REASONS.lock().entry(outcome).or_default().throttle.pass();
     if let Some(suppressed) = suppressed {
-        let example = match client {
-            Some(client) => format!("client {} through {}", client.0.ip(), peer.ip()),
-            None => format!("from {}", peer.ip()),
-        };
+        let Example { peer, client, .. } = example;
         tracing::warn!(
             outcome,
             client = client.map(tracing::field::display),
@@ -106,6 +112,20 @@ fn warn(
             "{what}: {outcome}, for example {example}; {advice}"
         );
     }
+}
+
+/// The last failure of each reason code.
+pub fn last_refusals() -> BTreeMap<String, LastRefusal> {
+    let reasons = REASONS.lock();
+    let last = reasons.iter().filter_map(|(&reason, state)| {
+        let example = state.last?;
+        let refusal = LastRefusal {
+            at: unix_seconds(example.at),
+            example: example.to_string(),
+        };
+        Some((reason.to_owned(), refusal))
+    });
+    last.collect()
 }
 
 /// The text of the warning about a failure: what is wrong, and what to do. `None` for a failure that gets no warning. A failure
@@ -153,8 +173,40 @@ fn with_advice(error: impl Display, reason: &str) -> String {
     format!("{error}. {advice}")
 }
 
-/// A throttle for each reason code, so that a condition that repeats does not suppress the warning about another.
-static THROTTLES: Mutex<BTreeMap<&'static str, Throttle>> = Mutex::new(BTreeMap::new());
+/// What is known of a reason code.
+#[derive(Default)]
+struct ReasonState {
+    /// Of its own, so that a condition that repeats does not suppress the warning about another.
+    throttle: Throttle,
+    last: Option<Example>,
+}
+
+/// A connection or datagram that was refused.
+#[derive(Clone, Copy)]
+struct Example {
+    at: SystemTime,
+    peer: PeerAddr,
+    client: Option<ClaimedSource>,
+}
+
+impl Example {
+    fn now(peer: PeerAddr, client: Option<ClaimedSource>) -> Self {
+        let at = SystemTime::now();
+        Self { at, peer, client }
+    }
+}
+
+impl Display for Example {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let peer = self.peer.ip();
+        match self.client {
+            Some(client) => write!(f, "client {} through {peer}", client.0.ip()),
+            None => write!(f, "from {peer}"),
+        }
+    }
+}
+
+static REASONS: Mutex<BTreeMap<&'static str, ReasonState>> = Mutex::new(BTreeMap::new());
 const NO_HEADER_ADVICE: &str = "the data does not begin with a PROXY protocol header; turn it on at the \
     balancer, or is this a client that bypasses it? (`-v` shows each)";
 const FIRST_ONLY_ADVICE: &str = "the datagram does not begin with a PROXY protocol header; turn it on at the balancer, and if \

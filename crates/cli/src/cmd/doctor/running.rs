@@ -2,10 +2,12 @@
 
 use std::io::{self, ErrorKind};
 use std::iter;
+use std::time::{Duration, SystemTime};
 
 use peername_daemon::usage::error_text::with_causes;
 use peername_observe::admin::AdminAddr;
 use peername_observe::admin::events::StatusEvent;
+use peername_observe::admin::history::unix_seconds;
 
 use super::finding::Finding;
 use crate::admin_client::AdminClient;
@@ -43,14 +45,10 @@ fn of_status(status: &StatusEvent) -> Vec<Finding> {
         None => Finding::ok(RUNNING, "ready for clients"),
         Some(reason) => Finding::warn(RUNNING, reason, "`/readyz` is 503 until then"),
     };
-    let refusals =
-        top::refusals(status)
-            .into_iter()
-            .take(MAX_REFUSALS)
-            .map(|(reason, count, advice)| {
-                let seen = format!("{count} since its start, {reason}");
-                Finding::warn("refusals", seen, advice)
-            });
+    let refusals = top::refusals(status)
+        .into_iter()
+        .take(MAX_REFUSALS)
+        .map(|(reason, count, advice)| refusals_of(status, reason, count, advice));
     let refused_reload = status
         .last_reload
         .as_ref()
@@ -65,6 +63,32 @@ fn of_status(status: &StatusEvent) -> Vec<Finding> {
         .collect()
 }
 
+/// The refusals for one reason. Those that have ended, and those before a reload, which may have repaired the cause, are no
+/// problem.
+fn refusals_of(status: &StatusEvent, reason: &str, count: u64, advice: &str) -> Finding {
+    let mut seen = format!("{count} since its start, {reason}");
+    let Some(last) = status.last_refusals.get(reason) else {
+        return Finding::warn("refusals", seen, advice);
+    };
+    let age = unix_seconds(SystemTime::now()).saturating_sub(last.at);
+    let age = Duration::from_secs(age);
+    seen += &format!(
+        ", the last {} ago {}",
+        humantime::format_duration(age),
+        last.example
+    );
+    let reload = status.last_reload.as_ref();
+    if reload.is_some_and(|reload| reload.refused.is_none() && last.at < reload.at) {
+        Finding::ok("refusals", seen + ", before the last reload")
+    } else if age > RECENT {
+        Finding::ok("refusals", seen)
+    } else {
+        Finding::warn("refusals", seen, advice)
+    }
+}
+
 const RUNNING: &str = "running proxy";
 /// The reasons that are reported, the most frequent ones.
 const MAX_REFUSALS: usize = 3;
+/// A reason for which no client was refused for this long counts as repaired.
+const RECENT: Duration = Duration::from_secs(10 * 60);

@@ -63,7 +63,7 @@ impl LearningNetwork {
         if private.peek().is_none() {
             return without_port;
         }
-        // A rule with the port opens it whoever answers there.
+        // A rule with the port opens a private address, too, whatever server answers there.
         NeededRule {
             text: to.to_string(),
             names_port: true,
