@@ -4,7 +4,7 @@
 
 use std::borrow::Cow;
 use std::fmt::{self, Display, Formatter};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
@@ -154,6 +154,13 @@ fn target_rule(addr: SocketAddr, is_same: bool) -> Result<TargetRule, String> {
     if addr.ip().is_unspecified() || !is_same && addr.port() == 0 {
         return Err("name the backend's address and port".to_owned());
     }
+    if let IpAddr::V4(ip) = addr.ip().to_canonical()
+        && addr.is_ipv6()
+    {
+        return Err(format!(
+            "IPv6 clients can't connect to the IPv4 address {ip}; for an IPv4 server that has IPv6 clients see docs/exec.md"
+        ));
+    }
     Ok(if is_same {
         TargetRule::SamePort(addr.ip())
     } else {
@@ -248,6 +255,8 @@ mod tests {
         let targets = target_v6("[::1]:same").unwrap().target_v6().unwrap();
         assert_eq!(targets.v6.unwrap().to_string(), "[::1]:same");
         assert!(target_v6("127.0.0.1:80").is_err());
+        let mapped = targets_of("[::ffff:127.0.0.1]:80").unwrap_err();
+        assert!(mapped.contains("the IPv4 address 127.0.0.1"), "{mapped}");
         // The address of the other family is not checked.
         assert_eq!(
             target_v4("[::]:80").unwrap_err(),
