@@ -75,3 +75,15 @@ fn proxy_warns_of_a_server_bound_to_all_addresses() {
         assert_eq!(log.contains(warning), is_warned_of, "{log}");
     }
 }
+
+/// A server that starts beside the proxy is not there at the first probe; the next regular one is a minute later.
+#[test]
+fn proxy_warns_soon_of_a_server_that_starts_after_it() {
+    let lab = Lab::new();
+    let args = words(
+        "proxy --protocol=udp --listen=10.81.0.1:8443 --target-v4=127.0.0.1:9000 --trust=10.81.0.0/24",
+    );
+    let proxy = Peername::start_listening(&lab.server, &args);
+    let _backend = DatagramSocket::bind(&lab.server, v4([0, 0, 0, 0], 9000));
+    proxy.wait_logged("the server's UDP socket is bound to all addresses");
+}

@@ -37,6 +37,9 @@ pub(super) struct ProbeState {
     has_logged_other_host: AtomicBool,
     /// Whether the server's UDP socket was bound to all addresses at the last probe.
     is_wildcard: AtomicBool,
+    /// Whether the server had no UDP socket at the last probe. Then the path is probed each second: a server that starts beside
+    /// the proxy is checked before most of its clients come.
+    lacks_udp_server: AtomicBool,
     probed_at: Mutex<Option<Instant>>,
     /// When a client last used the path, in milliseconds by the caller's clock.
     last_used_ms: AtomicU64,
@@ -55,6 +58,7 @@ impl ProbeState {
             has_seen_mark: AtomicBool::new(false),
             has_logged_other_host: AtomicBool::new(false),
             is_wildcard: AtomicBool::new(false),
+            lacks_udp_server: AtomicBool::new(false),
             probed_at: Mutex::default(),
             last_used_ms: AtomicU64::new(0),
         }
@@ -71,7 +75,10 @@ impl ProbeState {
 
     /// When the next probe is due; `None` for at once, if the path has not been probed yet.
     pub(super) fn due_at(&self) -> Option<Instant> {
-        let interval = if self.is_suspect.load(Relaxed) || self.has_seen_mark.load(Relaxed) {
+        let is_soon = self.is_suspect.load(Relaxed)
+            || self.has_seen_mark.load(Relaxed)
+            || self.lacks_udp_server.load(Relaxed);
+        let interval = if is_soon {
             RETRY_INTERVAL
         } else {
             PROBE_INTERVAL
@@ -150,10 +157,12 @@ impl ProbeState {
         let target = self.target.address;
         let client = SocketAddr::new(probe::foreign_addr(target.ip()), DISCARD);
         let found = SocketLookup::open().and_then(|lookup| lookup.is_udp_wildcard(target, client));
+        self.lacks_udp_server
+            .store(matches!(found, Ok(None)) && !self.is_named, Relaxed);
         match found {
-            Ok(true) if self.is_wildcard.load(Relaxed) => return,
-            Ok(true) => {}
-            Ok(false) => return self.is_wildcard.store(false, Relaxed),
+            Ok(Some(true)) if self.is_wildcard.load(Relaxed) => return,
+            Ok(Some(true)) => {}
+            Ok(Some(false) | None) => return self.is_wildcard.store(false, Relaxed),
             Err(_) => return,
         }
         if let Some(suppressed) = self.may_warn() {
@@ -221,7 +230,9 @@ impl ProbeState {
         if !self.is_sound.swap(true, Relaxed) {
             tracing::info!(upstream = %target, "replies come back again");
         }
-        tracing::debug!(upstream = %target, ?tested, "replies come back");
+        if was_suspect || !self.lacks_udp_server.load(Relaxed) {
+            tracing::debug!(upstream = %target, ?tested, "replies come back");
+        }
     }
 
     /// `Some` when a warning may be logged, with the number of suppressed ones.

@@ -48,15 +48,16 @@ impl SocketLookup {
         tcp_socket(answer).call("recv(SOCK_DIAG_BY_FAMILY)")
     }
 
-    /// Whether a datagram to `local` from `remote` would be delivered to a socket that is bound to all addresses.
-    pub fn is_udp_wildcard(&self, local: SocketAddr, remote: SocketAddr) -> Result<bool> {
+    /// Whether a datagram to `local` from `remote` would be delivered to a socket that is bound to all addresses; `None` if
+    /// there is no socket for it.
+    pub fn is_udp_wildcard(&self, local: SocketAddr, remote: SocketAddr) -> Result<Option<bool>> {
         let mut buffer = [0; 512];
         // Source and destination are swapped (`udp_dump_one` in the kernel's `net/ipv4/udp_diag.c`).
         let request = exact_request(IPPROTO_UDP, remote, local);
         let answer = self.query(&request, &mut buffer)?;
         let socket = found_socket(answer).call("recv(SOCK_DIAG_BY_FAMILY)")?;
         let bound_ip = socket.and_then(|socket| socket.get(BOUND_IP));
-        Ok(bound_ip.is_some_and(|ip| ip.iter().all(|&byte| byte == 0)))
+        Ok(bound_ip.map(|ip| ip.iter().all(|&byte| byte == 0)))
     }
 
     fn query<'b>(&self, request: &[u8; REQUEST_LEN], answer: &'b mut [u8]) -> Result<&'b [u8]> {
@@ -191,7 +192,9 @@ mod tests {
             let local = SocketAddr::new(to.parse().unwrap(), server.local_addr().unwrap().port());
             let remote = SocketAddr::new(to.parse().unwrap(), 9);
             let found = lookup.is_udp_wildcard(local, remote).unwrap();
-            assert_eq!(found, is_wildcard, "{bound} {to}");
+            assert_eq!(found, Some(is_wildcard), "{bound} {to}");
+            drop(server);
+            assert_eq!(lookup.is_udp_wildcard(local, remote).unwrap(), None);
         }
     }
 }
