@@ -52,7 +52,8 @@ impl AppliedConfinement {
         };
         match confinement.landlock {
             None => tracing::warn!(
-                "not confined to its files: this kernel has no Landlock (Linux 5.13, and landlock in its list `lsm=`)"
+                "not confined to its files: Landlock is not available to this process. It needs Linux 5.13 or later, `landlock` in \
+                 the kernel's list `lsm=`, and a container's filter that allows it"
             ),
             Some(version) if version < SCOPES_SINCE => tracing::debug!(
                 "Landlock {version} (before Linux 6.12): signals to other processes are not blocked"

@@ -197,12 +197,17 @@ impl Keeper {
             .map(|policy| policy.lists().allowed().unwrap_or(0))
             .sum();
         if (cause.is_some() && is_read) || connections + sessions > 0 {
+            let ended = if connections + sessions > 0 {
+                "; connections and sessions of denied clients ended"
+            } else {
+                ""
+            };
             tracing::info!(
                 denied,
                 allowed,
                 connections,
                 sessions,
-                "lists of clients read; connections and sessions of denied clients ended"
+                "lists of clients read{ended}"
             );
         }
     }
