@@ -4,10 +4,10 @@ use std::fs::{self, Permissions};
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 
-use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
+use crate::harness::addr::{LISTEN_V4, fresh_client_v4, fresh_client_v6};
 use crate::harness::conn::Conn;
 use crate::harness::lab::{Scratch, assert_contains, wait_until};
-use crate::harness::rig::exec::{Libc, MODES, ServerRig, compiled_server, v2};
+use crate::harness::rig::exec::{Libc, MODES, ServerRig, compiled_server, pseudo_ipv4, v2};
 
 const HEADER_TIMEOUT: &str = "--header-timeout=1s";
 
@@ -58,6 +58,28 @@ fn refusal_of_a_local_balancer_names_the_trust_option() {
         let loopback = SocketAddr::new("127.0.0.1".parse().expect("an address"), LISTEN_V4.port());
         Conn::assert_reset(&served.lab.server, loopback, &v2(fresh_client_v4()));
         served.process.wait_logged("add --trust loopback");
+    }
+}
+
+/// The server logs an address that no host has: one line tells whose it is, and with -v one for each connection.
+#[test]
+fn stand_in_of_an_ipv6_client_is_logged() {
+    let runs: [(&[&str], usize); 2] = [(&[], 1), (&["-v"], 3)];
+    for mode in MODES {
+        for (options, lines) in runs {
+            let served = ServerRig::with_mode(mode, "--accept=level", options);
+            let client = fresh_client_v6();
+            let std::net::IpAddr::V6(ip) = client.ip() else {
+                unreachable!("an IPv6 address")
+            };
+            let text = format!("shows the client {ip} as {}, ", pseudo_ipv4(ip));
+            for _ in 0..3 {
+                served.report_for(&v2(client));
+            }
+            let count = || served.process.log().matches(&text).count();
+            wait_until("the lines", || count() >= lines);
+            assert_eq!(count(), lines, "{}", served.process.log());
+        }
     }
 }
 

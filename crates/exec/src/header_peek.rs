@@ -138,6 +138,11 @@ fn drive(
                 check.discarded(stream::discard(connection, len).ok() == Some(len))
             }
             Step::Admit => {
+                if let Some(client) = client {
+                    let port = || listener_port(connection);
+                    // No wake-up, as in `record`.
+                    let _ = table.settings().record_stand_in(origin.peer, client, port);
+                }
                 let counter = Some(Counter::Accepted);
                 return PeekOutcome::Ready { client, counter };
             }
@@ -186,9 +191,13 @@ fn store_client(
 
 /// Counts and records a refusal. `peer` is the client's address if the client was judged.
 fn record(table: Table<'_>, connection: BorrowedFd<'_>, peer: SocketAddr, reason: Counter) {
-    let port = local_addr(connection).map_or(0, |local| local.port());
+    let port = listener_port(connection);
     // No wake-up: this is the supervisor's thread, which reads refusals after each round of its event loop.
     let _ = table
         .settings()
         .record_refusal(Refusal { reason, peer, port });
+}
+
+fn listener_port(connection: BorrowedFd<'_>) -> u16 {
+    local_addr(connection).map_or(0, |local| local.port())
 }

@@ -8,6 +8,7 @@
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
+use crate::gauge::RefusalVerbosity;
 use crate::layout::{MAX_REFUSALS, REFUSAL_WORDS};
 use crate::network::{from_bits, join, split, to_bits};
 use crate::settings::{Counter, Settings};
@@ -18,7 +19,7 @@ pub struct Refusal {
     /// The reason.
     pub reason: Counter,
     /// The peer's real address: the balancer's, if the connection came from one. The client's address, if the client was
-    /// refused ([`Counter::is_client_refusal`]).
+    /// refused ([`Counter::is_client_refusal`]), or is shown by a stand-in ([`Counter::Accepted`]).
     pub peer: SocketAddr,
     /// The listener's port.
     pub port: u16,
@@ -36,6 +37,36 @@ impl Settings<'_> {
     /// Counts a refusal and records it for the reader. Returns whether the reader must be woken.
     pub fn record_refusal(self, refusal: Refusal) -> bool {
         self.count(refusal.reason);
+        self.record(refusal)
+    }
+
+    /// Records for the log that the program's IPv4 socket shows an IPv6 client by its stand-in ([`crate::pseudo_v4`]): the first
+    /// time, or each time if each refusal is logged. `peer` is the real one, and `port` is called for the listener's port. The
+    /// record is one of [`Counter::Accepted`]. Returns whether the reader must be woken.
+    pub fn record_stand_in(
+        self,
+        peer: SocketAddr,
+        client: SocketAddr,
+        port: impl FnOnce() -> u16,
+    ) -> bool {
+        let flag = self.stand_in_flag();
+        let is_due = match self.refusal_verbosity() {
+            RefusalVerbosity::Off => false,
+            RefusalVerbosity::Throttled => flag.load(Ordering::Relaxed) == 0,
+            RefusalVerbosity::Each => true,
+        };
+        if !is_due || peer.is_ipv6() || client.ip().to_canonical().is_ipv4() {
+            return false;
+        }
+        flag.store(1, Ordering::Relaxed);
+        self.record(Refusal {
+            reason: Counter::Accepted,
+            peer: client,
+            port: port(),
+        })
+    }
+
+    fn record(self, refusal: Refusal) -> bool {
         let number = self.refusal_count().fetch_add(1, Ordering::Relaxed);
         if let Some(record) = self.0.refusals.get(record_index(number)) {
             refusal.store(record, number);
@@ -165,6 +196,26 @@ mod tests {
         );
         assert!(settings.record_refusal(refusal(3)));
         assert_eq!(settings.counter(Counter::Source), 3);
+    }
+
+    #[test]
+    fn stand_in_is_recorded_once_or_with_each_verbosity_each_time() {
+        let memory = zeroed_memory(64);
+        let settings = Table::new(&memory).unwrap().settings();
+        let peer = "192.0.2.10:4711".parse().unwrap();
+        let mut reader = RefusalReader::default();
+        let mut record = |client: &str| {
+            settings.record_stand_in(peer, client.parse().unwrap(), || 443);
+            reader.next(settings).map(|refusal| refusal.reason)
+        };
+        assert_eq!(record("[2001:db8::7]:5"), None, "the log is off");
+        settings.set_refusal_verbosity(RefusalVerbosity::Throttled);
+        assert_eq!(record("203.0.113.7:5"), None);
+        assert_eq!(record("[2001:db8::7]:5"), Some(Counter::Accepted));
+        assert_eq!(record("[2001:db8::7]:6"), None);
+        settings.set_refusal_verbosity(RefusalVerbosity::Each);
+        assert_eq!(record("[2001:db8::7]:7"), Some(Counter::Accepted));
+        assert_eq!(settings.counter(Counter::Accepted), 0);
     }
 
     #[test]

@@ -248,6 +248,7 @@ impl Arrival<'_> {
                 self.table.settings().count(Counter::Accepted);
                 if let Some((client, _)) = named {
                     debug::log_addresses(origin.peer, client);
+                    self.record_stand_in(origin.peer, client);
                 }
                 Some((self.socket, shown))
             }
@@ -299,6 +300,14 @@ impl Arrival<'_> {
         }
         let shown = as_socket_family(client, origin.peer.is_ipv6());
         Ok(RawAddress::new(shown))
+    }
+
+    fn record_stand_in(&self, peer: SocketAddr, client: SocketAddr) {
+        let port = || self.socket.local().map_or(0, |local| local.port());
+        let settings = self.table.settings();
+        if settings.record_stand_in(peer, client, port) && !standalone::is_standalone() {
+            waiter_client::notify(WaiterRequest::Log);
+        }
     }
 
     fn park(self, peer: SocketAddr) -> Option<(Socket, RawAddress)> {

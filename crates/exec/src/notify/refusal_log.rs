@@ -3,7 +3,9 @@
 use std::fmt::{self, Display, Formatter};
 use std::time::{Duration, Instant};
 
-use peername_identity::{Counter, Refusal, RefusalReader, RefusalVerbosity, Settings};
+use peername_identity::{
+    Counter, Refusal, RefusalReader, RefusalVerbosity, Settings, as_socket_family,
+};
 use peername_sys::throttle::LOG_INTERVAL;
 
 use crate::stderr_line::try_write_line;
@@ -65,9 +67,7 @@ impl RefusalLog {
         let explained = Explained(refusal);
         match settings.refusal_verbosity() {
             RefusalVerbosity::Off => return None,
-            RefusalVerbosity::Each => {
-                return Some(format!("peername: refused a connection {explained}"));
-            }
+            RefusalVerbosity::Each => return Some(explained.line(1)),
             RefusalVerbosity::Throttled => {}
         }
         let state = self.reasons.get_mut(refusal.reason as usize)?;
@@ -82,10 +82,7 @@ impl RefusalLog {
             logged_at: Some(now),
             counted,
         };
-        Some(match new_refusals {
-            0 | 1 => format!("peername: refused a connection {explained}"),
-            _ => format!("peername: refused {new_refusals} connections, one of them {explained}"),
-        })
+        Some(explained.line(new_refusals))
     }
 }
 
@@ -97,6 +94,23 @@ fn concerns_configuration(reason: Counter) -> bool {
 
 /// A refusal, displayed with its cause and the remedy.
 struct Explained(Refusal);
+
+impl Explained {
+    /// The line for so many refusals of this reason, or for a client that is shown by a stand-in.
+    fn line(&self, refusals: u64) -> String {
+        let Refusal { reason, peer, port } = self.0;
+        match refusals {
+            _ if reason == Counter::Accepted => format!(
+                "peername: the server's IPv4 socket, port {port}, shows the client {} as {}, which stands for its /64; to show it \
+                 as it is, let the server listen on [::], and the balancer connect to its IPv6 address",
+                peer.ip(),
+                as_socket_family(peer, false).ip()
+            ),
+            0 | 1 => format!("peername: refused a connection {self}"),
+            _ => format!("peername: refused {refusals} connections, one of them {self}"),
+        }
+    }
+}
 
 impl Display for Explained {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
