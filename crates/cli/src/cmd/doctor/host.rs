@@ -32,7 +32,7 @@ fn net_raw() -> Finding {
     }
     Finding::fail(
         "CAP_NET_RAW",
-        "missing, so no client's address can be spoofed",
+        "missing, so the proxy can't connect from clients' addresses",
         Advice::for_this_process().to_string(),
     )
 }
