@@ -20,8 +20,8 @@ pub(crate) const LISTEN_V6: SocketAddr = v6([0xfd81, 0, 0, 0, 0, 0, 0, 1], 8443)
 pub(crate) const TARGET_V4: SocketAddr = v4([127, 0, 0, 1], 9000);
 pub(crate) const TARGET_V6: SocketAddr = v6([0, 0, 0, 0, 0, 0, 0, 1], 9000);
 
-/// Returns a client address for a hand-made header, another one at every call. The addresses exist nowhere,
-/// as behind a real balancer. Fresh ports keep a test clear of the TIME_WAIT of its own connections.
+/// Returns a client address for a hand-made header, another one at every call. No host of the lab has it, as behind a real
+/// balancer. A fresh port is free of the TIME_WAIT of the test's earlier connections.
 pub(crate) fn fresh_client_v4() -> SocketAddr {
     v4([198, 51, 100, 7], fresh_port())
 }
@@ -40,8 +40,8 @@ pub(crate) fn fresh_client_like(addr: SocketAddr) -> SocketAddr {
     }
 }
 
-/// Returns a port above those that have listeners in these networks, and below those that the kernel chooses (32768, ip(7)): a
-/// session that has one of these would be in the way of the client.
+/// Returns a port above those of the listeners in these networks and below the ephemeral ports (32768 and above, ip(7)): a
+/// session at an ephemeral port could collide with the client's own.
 fn fresh_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     10_000 + NEXT.fetch_add(1, Ordering::Relaxed) % 22_000

@@ -32,7 +32,7 @@ pub(crate) fn list(host: &Host, args: &[&str], path: &str) -> Vec<Value> {
         .collect()
 }
 
-/// Waits until a listing has at least one object, and `is_wanted` holds for all of them; returns them.
+/// Waits until a listing has at least one object and `is_wanted` accepts every object; returns them.
 #[track_caller]
 pub(crate) fn wait_listed(
     host: &Host,

@@ -66,7 +66,7 @@ impl Conn {
         }
     }
 
-    /// Connects by MPTCP; the connection falls back to TCP if the listener is not one of MPTCP.
+    /// Connects by MPTCP; the connection falls back to TCP if the listener does not speak MPTCP.
     #[track_caller]
     pub(crate) fn connect_multipath(host: &Host, to: SocketAddr) -> Self {
         let socket = host

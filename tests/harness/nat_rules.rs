@@ -35,7 +35,7 @@ impl NatRules {
     }
 }
 
-/// The rules of programs that masquerade on loopback, too. firewalld is none: its rules have `oifname != "lo"`.
+/// The rules of programs that masquerade on loopback, too. firewalld does not: its rules have `oifname != "lo"`.
 pub(crate) const ON_LOOPBACK: [NatRules; 6] = [
     NatRules {
         program: "Docker 24 to 28, by iptables",

@@ -1,4 +1,4 @@
-//! A page of the documentation, and what is printed in it to be copied: indented blocks and fenced ones.
+//! A page of the documentation, and its code for readers to copy: indented blocks and fenced ones.
 
 /// A page, or a part of it.
 #[derive(Clone, Copy)]
@@ -22,7 +22,7 @@ impl Page {
         Self(&body.0[..end.map_or(body.0.len(), |(at, _)| at)])
     }
 
-    /// What follows the first occurrence of this text.
+    /// The part of the page after the first occurrence of this text.
     #[track_caller]
     pub(crate) fn after(self, text: &str) -> Self {
         match self.0.split_once(text) {
@@ -43,7 +43,7 @@ impl Page {
                     block.push('\n');
                 }
                 Some(code) => blocks.push(format!("{code}\n")),
-                // An empty line does not end a block that goes on after it.
+                // An empty line does not end a block that continues after it.
                 None if line.is_empty() && is_open => {
                     blocks.last_mut().expect("an open block").push('\n');
                 }

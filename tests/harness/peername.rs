@@ -73,8 +73,8 @@ impl Peername {
         })
     }
 
-    /// Waits until all threads have started and sleep, which is after the sockets listen: a measurement from then on
-    /// is one of the idle proxy.
+    /// Waits until the sockets listen, and all threads have started and sleep. A measurement after that is one of the
+    /// idle proxy.
     pub(crate) fn wait_started(&self) {
         self.wait_logged("listening");
         self.wait_idle();
@@ -179,7 +179,7 @@ pub(crate) const AS_NOBODY: &[&str] = &[
     "--regid=65534",
     "--clear-groups",
 ];
-/// After [`AS_NOBODY`]: removes every capability for good, and ends the program with its parent.
+/// Further options after [`AS_NOBODY`]: remove every capability for good, and end the program with its parent.
 pub(crate) const NO_CAPABILITIES: &[&str] =
     &["--inh-caps=-all", "--bounding-set=-all", "--pdeathsig=KILL"];
 

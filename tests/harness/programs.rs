@@ -1,4 +1,4 @@
-//! Unmodified programs at either end, and what drives them.
+//! Unmodified clients, senders of headers and servers, and the helpers that drive them.
 
 pub(crate) mod browser;
 pub(crate) mod collector;

@@ -1,4 +1,4 @@
-//! A strict reader of HTTP/1.1 requests (RFC 9112): what it accepts, every origin reads alike.
+//! A strict reader of HTTP/1.1 requests (RFC 9112). It accepts only requests that every origin reads in the same way.
 
 /// Splits bytes into requests, and returns them with the rest: the beginning of another request, or nothing.
 ///
@@ -113,7 +113,7 @@ fn chunk_size(text: &str) -> Option<usize> {
     usize::try_from(size).ok()
 }
 
-/// Whether it is a token (RFC 9110, section 5.6.2).
+/// Whether the text is a token (RFC 9110, section 5.6.2).
 fn is_token(text: &str) -> bool {
     let is_tchar = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
     !text.is_empty() && text.chars().all(is_tchar)
@@ -130,7 +130,7 @@ fn find(bytes: &[u8], needle: &[u8]) -> Option<usize> {
 }
 
 #[test]
-fn strict_reader_takes_what_every_origin_reads_alike() {
+fn strict_reader_accepts_unambiguous_requests_only() {
     const HOST: &str = "Host: a.test\r\n";
     const CHUNKED: &str = "Transfer-Encoding: chunked\r\n";
     let head = |first: &str, fields: &str| format!("{first} / HTTP/1.1\r\n{HOST}{fields}\r\n");

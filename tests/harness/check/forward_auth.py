@@ -1,5 +1,5 @@
-"""A forwardAuth service for the tests: it prints each request, one JSON object per line, and reads
-what to answer, likewise: {"status": 200, "headers": [["a", "b"]], "body": "", "delay": 0}."""
+"""A forwardAuth service for the tests. It prints each request as a line of JSON. Each line of standard input sets the answer
+from then on: {"status": 200, "headers": [["a", "b"]], "body": "", "delay": 0}."""
 
 import contextlib
 import json

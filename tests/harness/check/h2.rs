@@ -45,8 +45,8 @@ pub(crate) fn accept_request(mut stream: &TcpStream) {
     }
 }
 
-/// Whether the client has sent its preface (RFC 9113 §3.4) and a whole request. Of another protocol, the first byte that
-/// differs from the preface is enough.
+/// Whether the client has sent its preface (RFC 9113 §3.4) and a whole request. Bytes that differ from the preface are another
+/// protocol and count as a whole request.
 fn is_request_whole(received: &[u8]) -> bool {
     let start = received.get(..PREFACE_START.len()).unwrap_or(received);
     if !PREFACE_START.starts_with(start) {

@@ -75,9 +75,9 @@ impl Service {
         serde_json::from_str(&self.line()).expect("JSON")
     }
 
-    /// Counts the requests since the last call.
+    /// Counts the requests that no earlier call of this or of [`Self::next_request`] has returned.
     pub(crate) fn count_requests(&mut self) -> usize {
-        // The service confirms the repeated answer after all requests so far.
+        // The service prints `set` for the repeated answer, after the lines of all requests so far.
         writeln!(self.input, "{}", self.answer).expect("it reads");
         let mut requests = 0;
         while self.line() != "set" {

@@ -5,10 +5,10 @@
 //! | code | |
 //! |---|---|
 //! | 0x20 | loads the 32-bit word at this offset of `seccomp_data`: the call's number is at 0, its arguments at 16, 24, 32 … |
-//! | 0x15, 0x35 | compares the word with the operand, by = and by ≥, and skips so many instructions |
+//! | 0x15, 0x35 | tests whether the word is =, or ≥, the operand; skips the tuple's number of instructions for true or false |
 //! | 0x06 | returns an action: 0x00050000 and an errno, 0x80000000 to kill the process, 0x7fff0000 to allow the call |
 
-/// The prefix of a command, which then runs with this filter. `calls` are the instructions of one function or constant
+/// The prefix of a command that makes it run with this filter. `calls` are the instructions of one function or constant
 /// of this module.
 pub(crate) fn failing_calls(calls: &str) -> [String; 3] {
     let script = FILTER.replace("CALLS", calls);
@@ -44,8 +44,8 @@ pub(crate) fn no_epoll_watches_from(limit: usize) -> String {
     )
 }
 
-/// Installs the filter (PR_SET_SECCOMP, SECCOMP_MODE_FILTER), and executes its arguments. A call that passes the
-/// instructions is allowed.
+/// Installs the filter (PR_SET_SECCOMP, SECCOMP_MODE_FILTER), and executes its arguments. A call that none of the
+/// instructions denies is allowed.
 const FILTER: &str = r#"
 import ctypes, os, struct, sys
 numbers = {"epoll_ctl": (233, 21), "socket": (41, 198), "capset": (126, 91), "process_vm_readv": (310, 270),

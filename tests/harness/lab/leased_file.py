@@ -1,5 +1,5 @@
-"""Replaces a file by one that no other process can read while this one runs: open(2) with O_NONBLOCK fails with EAGAIN, because
-of a write lease (fcntl(2)). When the lease ends, nothing about the file changes.
+"""Replaces a file by one that no other process can read while this one runs: a write lease (fcntl(2)) makes open(2) with
+O_NONBLOCK fail with EAGAIN. The end of the lease does not change the file or its times.
 
 usage: leased_file.py FILE CONTENT"""
 

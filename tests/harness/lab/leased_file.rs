@@ -2,8 +2,8 @@
 
 use super::{Host, Process, Scratch};
 
-/// A file that fails to open (EAGAIN) until this is dropped, when nothing about the file changes. The kernel ends that after 45
-/// seconds.
+/// A file that fails to open (EAGAIN) until this value is dropped, which does not change the file or its times. The kernel
+/// breaks the lease behind it after 45 seconds (`leased_file.py`).
 #[derive(Debug)]
 pub(crate) struct LeasedFile {
     _holder: Process,

@@ -259,7 +259,7 @@ impl Drop for Process {
             eprintln!("--- {} printed:\n{}", self.name, self.log());
         }
         // Descendants that have changed their user do not end with their parent: they have lost the signal of
-        // PR_SET_PDEATHSIG (prctl(2)). They are found before their parent is gone.
+        // PR_SET_PDEATHSIG (prctl(2)). They can be found only while their parent exists.
         let descendants: Vec<PidFd> = descendants(self.pid())
             .into_iter()
             .flat_map(PidFd::open)

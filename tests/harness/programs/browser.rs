@@ -25,7 +25,7 @@ pub(crate) fn browse_until(host: &Host, expression: &str) -> Value {
     let seen: Value = serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|error| panic!("{error}: {output:?} (make setup)"));
     assert_eq!(seen["is_true"], true, "{expression}: {seen:#}");
-    // Errors of the script, and what the page's policy forbids.
+    // Errors of the page's script, and violations of its Content-Security-Policy.
     assert_eq!(seen["errors"].as_array().map(Vec::len), Some(0), "{seen:#}");
     seen
 }

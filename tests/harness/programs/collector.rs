@@ -11,12 +11,12 @@ use crate::harness::lab::{Host, Process, Scratch, wait_for};
 pub(crate) struct Collector(Process);
 
 impl Collector {
-    /// Starts one with a receiver of OTLP over HTTP.
+    /// Starts a collector that receives OTLP over HTTP.
     pub(crate) fn start(host: &Host, scratch: &Scratch, address: SocketAddr) -> Self {
         Self::start_with(host, scratch, address, "")
     }
 
-    /// Starts one that serves TLS with these files of certificate and key.
+    /// Like [`Self::start`], over TLS with this certificate and key (paths).
     pub(crate) fn start_with_tls(
         host: &Host,
         scratch: &Scratch,
@@ -35,7 +35,7 @@ impl Collector {
         Self(Process::start(host, program, &["--config", &config]).wait_listening(&[address]))
     }
 
-    /// The spans so far, each with its attributes, and those of its resource, as an object.
+    /// The spans so far. In each, `attributes` is an object, and so is `resource`, the attributes of its resource.
     pub(crate) fn spans(&self) -> Vec<Value> {
         let mut spans = Vec::new();
         for line in self.0.log().lines().filter(|line| line.starts_with('{')) {
@@ -80,7 +80,7 @@ fn list(value: &Value) -> Vec<Value> {
     value.as_array().cloned().unwrap_or_default()
 }
 
-/// Attributes in OTLP's JSON, a list whose integers are strings, as an object.
+/// Converts attributes to an object. In OTLP's JSON they are a list, and integers are strings.
 fn attributes_object(attributes: &Value) -> Value {
     let attributes = list(attributes).into_iter().map(|attribute| {
         let key = attribute["key"].as_str().expect("a key").to_owned();

@@ -5,13 +5,13 @@ use rustix::process::Signal;
 use crate::harness::lab::{Host, Process};
 use crate::harness::peername::AS_NOBODY;
 
-/// Sends, as an ordinary user, a socket whose close lingers to each abstract Unix socket that listens on this host, for
-/// `process` to close. Returns the sender, which keeps the close from completing while it runs.
+/// Sends a lingering socket to every abstract Unix socket that listens on this host. The sender is an ordinary user, and
+/// `process` has to close what it receives. Returns the sender; while it runs, close(2) of such a socket blocks (SO_LINGER).
 pub(crate) fn send_lingering_sockets(host: &Host, process: &Process) -> Process {
     start(host, process, AS_NOBODY, "")
 }
 
-/// Sends, as root, such a socket on a connection to the Unix socket at this path.
+/// Sends one lingering socket, as root, on a connection to the Unix socket at this path.
 pub(crate) fn send_lingering_socket_to(host: &Host, process: &Process, path: &str) -> Process {
     start(host, process, &[], path)
 }
@@ -26,5 +26,6 @@ fn start(host: &Host, process: &Process, user: &[&str], path: &str) -> Process {
     stranger
 }
 
-/// The last reference of each socket is in flight once it is closed here. Its peer never reads, so that unsent bytes remain.
+/// The sender. After it has closed its own descriptor, the last reference of the socket is in flight. The TCP peer never reads,
+/// so that unsent bytes remain.
 const SCRIPT: &str = include_str!("stranger/script.py");

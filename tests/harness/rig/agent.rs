@@ -12,7 +12,8 @@ use crate::harness::lab::{Host, OWN_PID_NAMESPACE, Process, Scratch, WAIT_LIMIT}
 use crate::harness::peername::{BINARY, Peername};
 use crate::harness::rig::exec_notify::network_of;
 
-/// An agent with its socket in a directory of its own. Its holder of descriptors ends after the last container.
+/// An agent with its socket in a directory of its own. The agent's holder of descriptors (`peername agent hold`) ends after the
+/// last container.
 #[derive(Debug)]
 pub(crate) struct Agent {
     pub(crate) process: Process,
@@ -70,7 +71,7 @@ impl Agent {
         self.process = start(&self.host, &self.scratch, &[TRUST_LAB, options].concat());
     }
 
-    /// Starts an agent at the same socket, which takes over. Returns the process of the earlier one.
+    /// Starts another agent at the same socket, which takes over from this one. Returns the process of the earlier agent.
     pub(crate) fn start_successor(&mut self, options: &[&str]) -> Process {
         let next = start(&self.host, &self.scratch, &[TRUST_LAB, options].concat());
         std::mem::replace(&mut self.process, next)
@@ -135,7 +136,7 @@ impl<'a> Container<'a> {
         }
     }
 
-    /// Runs a program in it, in the network of this host. Everything ends with the returned process.
+    /// Runs a program in the container, in the network of this host. The container ends with the returned process.
     pub(crate) fn run(&self, host: &Host, program: &[&str]) -> Process {
         let command = self.command(program);
         let words: Vec<&str> = command.iter().map(String::as_str).collect();
@@ -143,7 +144,7 @@ impl<'a> Container<'a> {
         Process::start_through(host, OWN_PID_NAMESPACE, program, args)
     }
 
-    /// The command that runs a program in it.
+    /// The command that runs a program in the container.
     pub(crate) fn command(&self, program: &[&str]) -> Vec<String> {
         let bundle = self.scratch.path(self.name);
         let root = bundle.join("root");

@@ -9,7 +9,7 @@ use crate::harness::backend::Backend;
 use crate::harness::lab::{Host, Lab, Process, Scratch};
 use crate::harness::peername::BINARY;
 
-/// A directory with links to the binary under the predecessors' names, where their commands run.
+/// A directory with links to the binary under the predecessors' names. Commands of their READMEs find the links by PATH.
 #[derive(Debug)]
 pub(crate) struct CompatRig(pub(crate) Scratch);
 

@@ -45,7 +45,7 @@ impl ServerRig {
         Self::with_mode(PRELOAD, server_args, options)
     }
 
-    /// Like [`Self::new`], by this mode.
+    /// Like [`Self::new`], with this `--mode`.
     pub(crate) fn with_mode(mode: &str, server_args: &str, options: &[&str]) -> Self {
         Self::with_mode_through(mode, &[], server_args, options)
     }
@@ -219,8 +219,8 @@ pub(crate) fn pseudo_ipv4(client: Ipv6Addr) -> std::net::Ipv4Addr {
     std::net::Ipv4Addr::from_bits(0xf000_0000 | ((hash ^ hash >> 28) & 0x0fff_ffff))
 }
 
-/// The header waiter of a program started here: the process in the same network namespace that has kept the arguments
-/// of the launcher, which the program has replaced by its own.
+/// Finds the header waiter of a program started here. It is the process in the same network namespace that still has the
+/// launcher's command line; the program itself has another one since execve(2).
 pub(crate) fn header_waiter_pid(process: &Process) -> Pid {
     let is_header_waiter = |pid: u32| {
         let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -276,7 +276,7 @@ pub(crate) fn compile(source: &str, name: &str, libc: Libc, options: &[&str]) ->
     target
 }
 
-/// The path of the server's library, built as it is shipped, beside the binary under test, which searches for it there.
+/// The path of the server's library. It is built as it is shipped, and is beside the binary under test, which searches there.
 pub(crate) fn built_library() -> &'static Path {
     &libraries()[0]
 }

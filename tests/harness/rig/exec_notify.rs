@@ -72,7 +72,8 @@ impl NotifyRig {
     }
 }
 
-/// Kills all processes in the network of the lab's server: children of the program outlive it, and no PID namespace ends them.
+/// Kills all processes in the network of the lab's server: children of the program outlive it, and it has no PID namespace that
+/// would end them.
 impl Drop for NotifyRig {
     fn drop(&mut self) {
         for pid in processes(&self.network()) {
@@ -81,7 +82,7 @@ impl Drop for NotifyRig {
     }
 }
 
-/// Connects from the balancer for this client, and sends a greeting, for which the server waits.
+/// Connects from the balancer with this client's header, and sends the greeting that the server waits for.
 pub(crate) fn connect_as(lab: &Lab, client: SocketAddr) -> Conn {
     let greeting = [&header_for(client)[..], b"hello"].concat();
     Conn::connect_and_send(&lab.balancer, LISTEN_V4, &greeting)
@@ -109,7 +110,7 @@ pub(crate) fn kill_pid(pid: Pid) {
     kill_process(pid, Signal::KILL).expect("kill");
 }
 
-/// Waits for a helper of `exec` by its process name and its network namespace, in which one program runs.
+/// Waits for a helper of `exec` with this process name, in a network namespace in which one program runs.
 pub(crate) fn wait_helper_pid(name: &str, network: &Path) -> Pid {
     wait_for(&format!("{name} runs"), || {
         let comm = |pid: &Pid| fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero()));
@@ -147,7 +148,7 @@ pub(crate) fn network_of(pid: &str) -> Option<PathBuf> {
     fs::read_link(format!("/proc/{pid}/ns/net")).ok()
 }
 
-/// The path of `http.go`, built once: with cgo, and so dynamically linked, or static.
+/// The path of `http.go`, built once per variant: with cgo it is dynamically linked, without it is static.
 pub(crate) fn compiled_go_server(cgo: bool) -> PathBuf {
     static BUILT: [OnceLock<PathBuf>; 2] = [OnceLock::new(), OnceLock::new()];
     let build = || {
@@ -181,8 +182,8 @@ fn source(name: &str) -> PathBuf {
     PathBuf::from(here).join(name)
 }
 
-/// A path for what Go writes. Programs have this process's id, so that two runs of the tests do not overwrite each other's; the
-/// cache is shared.
+/// A path for a program or the cache that Go writes. Names of programs end with this process's id, so that two test runs do not
+/// overwrite each other's; the cache is shared.
 fn output_path(name: &str) -> PathBuf {
     let file = match name {
         "go-cache" => name.to_owned(),

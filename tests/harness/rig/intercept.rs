@@ -11,7 +11,7 @@ use crate::harness::conn::Conn;
 use crate::harness::lab::{Lab, Process, Scratch, wait_for};
 use crate::harness::peername::{BINARY, Peername};
 
-/// A timeout that a check service meets on a busy machine, too.
+/// A check service answers within this time on a busy machine, too.
 pub(crate) const LONG_CHECK_TIMEOUT: &str = "--check-timeout=15s";
 /// Where clients reach the proxy.
 pub(crate) const PROXY_ADDR: SocketAddr = v4([203, 0, 113, 1], 8080);
@@ -194,8 +194,7 @@ impl InterceptRig {
 impl InterceptLab {
     pub(crate) fn new() -> Self {
         let lab = Lab::without_routes();
-        // Ephemeral ports for many connections at once: in this lab a test does not rely on the client's
-        // port.
+        // Not the one port of [`Lab::new`]: the client makes many connections at once, and no test here relies on its port.
         let ports = "net.ipv4.ip_local_port_range";
         lab.client.sysctl(ports, "32768 60999");
         lab.server.add_addresses("eth0", &["10.81.0.3/24"]);
@@ -281,7 +280,7 @@ impl InterceptLab {
         Peername::start_through(&self.lab.balancer, &through, args, &[PROXY_ADDR])
     }
 
-    /// Starts nginx and the proxy, beside a name server that knows no name: a C library may query one, whatever
+    /// Starts nginx and the proxy, beside a name server that answers NXDOMAIN: a C library may query a name server whatever
     /// nsswitch.conf says.
     pub(crate) fn start_with_unknown_names(self, args: &[&str]) -> (Process, InterceptRig) {
         let (name_server, through) = self.start_name_server(NO_SUCH_NAME);

@@ -59,7 +59,7 @@ impl JailRig {
         format!("^{} jail ", self.binary)
     }
 
-    /// Runs a shell script in a jail, with everything allowed unless an option says what is.
+    /// Runs a shell script in a jail. Every request is allowed unless an option decides on requests.
     pub(crate) fn run(&self, user: User, options: &[&str], script: &str) -> Output {
         self.run_program(user, options, &["sh", "-c", script])
     }
@@ -146,8 +146,8 @@ impl JailRig {
         self.on_host(user, &jail.concat())
     }
 
-    /// A command of this user, with the names of the test. It inherits, as descriptor 7, a socket that is connected to the
-    /// origins' host.
+    /// A command of this user, with the names of the test. It inherits descriptor 7, a socket that is connected to the origins'
+    /// host, for an attempt to use it in the jail.
     fn on_host(&self, user: User, command: &[&str]) -> Vec<String> {
         let mount = format!(
             "mount --bind {} /etc/hosts && mount --bind {} /etc/nsswitch.conf && \
@@ -175,7 +175,7 @@ impl JailRig {
     }
 }
 
-/// Whether a jail decides on requests by this option, so that it needs no `--allow=any`.
+/// Whether this option decides on requests, so that the jail is started without `--allow=any`.
 fn decides_on_requests(option: &str) -> bool {
     let name = option.split('=').next().unwrap_or_default();
     matches!(

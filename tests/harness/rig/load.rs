@@ -50,12 +50,12 @@ impl Load {
     }
 }
 
-/// The number in an environment variable, by which a long run of a test is asked for, or this default.
+/// Reads a number from an environment variable that can make a test run for long; returns this default without it.
 pub(crate) fn number_from_env(variable: &str, default: usize) -> usize {
     std::env::var(variable).map_or(default, |number| number.parse().expect("a number"))
 }
 
-/// Ends what runs beside a test, also if the test fails.
+/// Sets a flag when dropped, so that threads beside a test end also if the test fails.
 pub(crate) struct SetOnDrop<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for SetOnDrop<'_> {

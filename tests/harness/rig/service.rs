@@ -73,8 +73,8 @@ impl ServiceRig {
         }
     }
 
-    /// Opens a connection of a client; returns the client's end and the backend's. With `intercept` a request waits for its
-    /// response then.
+    /// Opens a connection of a client; returns the client's end and the backend's. With `intercept`, the client's end is then
+    /// waiting for a response.
     #[track_caller]
     pub(crate) fn connect(&self) -> (Conn, Conn) {
         let bytes = self.service.first_bytes();

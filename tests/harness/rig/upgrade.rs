@@ -1,4 +1,4 @@
-//! A peername with a binary that the test replaces: in a PID namespace, so that each process that takes over ends with the test.
+//! A peername whose binary the test replaces. It runs in a PID namespace, so that every successor process ends with the test.
 
 use std::fs;
 use std::process::Command;
@@ -97,8 +97,8 @@ impl UpgradeRig {
         Ok(())
     }
 
-    /// Upgrades this many times, each third time to one of the broken binaries, which is refused. Calls `between` before each
-    /// and after the last one.
+    /// Upgrades this many times. Each third upgrade is to one of the broken binaries, and is refused. Calls `between` before
+    /// each upgrade and after the last one.
     pub(crate) fn upgrade_repeatedly(
         &mut self,
         host: &Host,
@@ -134,8 +134,8 @@ impl UpgradeRig {
         pids
     }
 
-    /// The arguments of the processes that serve or drain, and of their launchers, as every user sees them: each in a line
-    /// after the name of its process.
+    /// The command lines of the processes that serve or drain and of their launchers, as every user sees them. Each line is
+    /// `NAME: ARGUMENTS`.
     pub(crate) fn command_lines(&self) -> Vec<String> {
         let read = |pid: u32, name: &str| {
             fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default()
@@ -153,7 +153,7 @@ impl UpgradeRig {
         pids.map(line).filter(is_own).collect()
     }
 
-    /// Waits for the totals of the serving process, which are the last line once it has ended.
+    /// Waits until the serving process has ended, and returns the last line of its log: the totals.
     pub(crate) fn wait_totals(&self) -> Value {
         wait_until("it has ended", || self.servers().is_empty());
         let find = || {

@@ -2,7 +2,8 @@
 
 Usage: browser.py URL EXPRESSION [SCREENSHOT.png]
 
-It is driven by the DevTools protocol over a pipe: --dump-dom waits for the network, and an event stream never ends.
+It drives Chromium by the DevTools protocol over a pipe. The option --dump-dom would wait for the end of the page's event
+stream, which never comes.
 """
 
 import base64

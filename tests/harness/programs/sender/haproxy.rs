@@ -18,19 +18,19 @@ impl Haproxy {
         Self::start_with(lab, to, server_options, "", "")
     }
 
-    /// Like [`Self::start`], for clients of TLS, so that the headers have TLS TLVs. The certificate is self-signed.
+    /// Like [`Self::start`], for TLS clients, so that the headers have TLS TLVs. The certificate is self-signed.
     pub(crate) fn start_tls(lab: &Lab, to: SocketAddr, server_options: &str) -> Self {
         Self::start_with(lab, to, server_options, "ssl crt DIR/cert.pem", "")
     }
 
-    /// Like [`Self::start`], with health checks of Redis every 50 ms.
+    /// Like [`Self::start`], with a health check every 50 ms, which speaks Redis' protocol.
     pub(crate) fn start_checking_redis(lab: &Lab, to: SocketAddr, server_options: &str) -> Self {
         let options = format!("{server_options} check inter 50ms fall 5 rise 2");
         Self::start_with(lab, to, &options, "", "option redis-check")
     }
 
-    /// Starts HAProxy with two servers, each with its admin port, on which `/readyz` is checked every 100 ms.
-    /// Connections are not retried.
+    /// Starts HAProxy with two servers. HAProxy checks `/readyz` on the admin port of each every 100 ms, and does not retry
+    /// connections.
     pub(crate) fn start_checking_readiness(
         lab: &Lab,
         [(first, first_admin), (second, second_admin)]: [(SocketAddr, u16); 2],

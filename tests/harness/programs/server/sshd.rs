@@ -30,7 +30,7 @@ impl Server for Sshd {
 }
 
 impl Sshd {
-    /// Starts sshd with a syslogd of its own, which writes [`Sshd::log_file`] as on a host with a classic syslog.
+    /// Starts sshd with a syslogd of its own, which writes its log to [`Sshd::log_file`], as on a host with a classic syslog.
     pub(crate) fn start_with_syslog(host: &Host) -> Self {
         let scratch = Scratch::new();
         let config = write_config(host, &scratch, &[TARGET_V4, TARGET_V6]);
@@ -53,7 +53,7 @@ impl Sshd {
         self.scratch.path_text("auth.log")
     }
 
-    /// The arguments of ssh(1) for this user, from this address of the client. The key logs in root only.
+    /// The arguments of ssh(1) for this user, from this address of the client. sshd accepts the key for root only.
     pub(crate) fn ssh_args(&self, user: &str, from: IpAddr, front: SocketAddr) -> Vec<String> {
         let from = ["-b".to_owned(), from.to_string()];
         [&from[..], &ssh_args(&self.scratch, user, front)[..]].concat()
@@ -139,7 +139,7 @@ pub(crate) const THROUGH: &[&str] = &[
     "sh",
 ];
 
-/// Runs sshd with a /run of its own: sshd requires /run/sshd, which otherwise the package's unit creates.
+/// Runs sshd with a /run of its own, because sshd requires /run/sshd, which only the package's unit creates.
 pub(crate) const RUN: &str = r#"mount -t tmpfs none /run && mkdir /run/sshd && exec "$@""#;
 
 /// Like [`RUN`], also with a /dev of its own, in which syslogd makes its socket.

@@ -1,4 +1,5 @@
-# Sends a lingering socket to the Unix socket in the argument, or without one to every abstract listener of the host.
+# Sends a lingering socket to the Unix socket at the path in the argument. An empty argument stands for every abstract listener
+# of the host.
 import array, socket, struct, sys, time
 LISTENING = 0x10000
 readers = []

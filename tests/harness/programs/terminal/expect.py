@@ -2,8 +2,8 @@
 
 Usage: expect.py STEP… -- COMMAND…
 
-The steps, one after the other: `see:REGEX` waits until the output after the last match matches, `type:KEYS` types. A step that
-waits in vain ends the command.
+The steps run one after the other: `see:REGEX` waits for a match in the output after the previous match, `type:KEYS` types. A
+step that waits in vain ends the command.
 """
 
 import os

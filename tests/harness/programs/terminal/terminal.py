@@ -23,7 +23,7 @@ TOKEN = re.compile(r"\x1b\[([0-9;?]*)([A-Za-z])|\x1b[()][A-Z0-9]|\x1b.|.", re.DO
 
 
 def screen(received):
-    """What the screen shows, by the few control sequences that move the cursor or clear."""
+    """Returns the text on the screen. Of control sequences only those few count that move the cursor or clear."""
     cells = [[" "] * COLUMNS for _ in range(ROWS)]
     row = column = 0
     for token in TOKEN.finditer(received.decode(errors="replace")):
