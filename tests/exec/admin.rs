@@ -204,7 +204,7 @@ fn killed_endpoint_is_reported_and_harms_no_client() {
     }
 }
 
-/// The endpoint's sockets are in the host's network, not in the private one; also for an ordinary user.
+/// The endpoint's sockets are in the host's network and not in the program's private one, also if an ordinary user runs `exec`.
 #[test]
 fn netns_serves_the_endpoint_outside() {
     for through in [&[][..], &[AS_NOBODY, NO_CAPABILITIES].concat()] {

@@ -14,12 +14,13 @@ use crate::harness::peername::{BINARY, words};
 use crate::harness::programs::server::nginx;
 use crate::harness::rig::exec::{MODES, ProgramRig, ServerRig, pseudo_ipv4, v1, v2};
 
-/// A header in pieces makes no difference. The server logs each connection that accept(2) returns.
+/// A denied client gets a reset, whether its header comes whole or in pieces. The server logs each connection that accept(2)
+/// returns, and logs none of these.
 #[test]
 fn denied_client_is_not_accepted() {
     for mode in MODES {
         let list = Scratch::new();
-        // A ban by the log of a server with an IPv4 socket.
+        // A server with an IPv4 socket logs an IPv6 client by a pseudo-address, and a ban may name that.
         let stand_in = pseudo_ipv4("2001:db8:9::7".parse().expect("an address"));
         let denied =
             format!("198.51.100.7 # sshd\n2001:db8:7::/64\n240.0.0.0/4 # no host\n{stand_in}\n");
@@ -58,9 +59,9 @@ fn denied_client_is_not_accepted() {
     }
 }
 
-/// The headers of a balancer that keeps its clients' addresses and ports name the connection's peer. A ban applies to a peer
-/// also where the header names no client. An allow list and a required TLV don't apply to the peers of `--health-checks-from`,
-/// which by default are those on this host.
+/// A balancer that connects from its clients' own addresses and ports sends headers whose source is the connection's peer. Such
+/// a client is subject to the lists. A ban applies to the peer also where the header names no client. An allow list and a
+/// required TLV don't apply to the peers of `--health-checks-from`, by default those on this host.
 #[test]
 fn client_is_judged_although_its_header_names_the_peer() {
     let connect_as_itself = |host: &Host, listener: SocketAddr| {
@@ -92,9 +93,10 @@ fn client_is_judged_although_its_header_names_the_peer() {
     }
 }
 
-/// Balancers' own connections are subject to the trust list alone.
+/// Each refusal is logged with the code of its list. A balancer's own connection, such as a health check, is subject to the
+/// trust list alone, and is served.
 #[test]
-fn each_refusal_has_its_code_and_health_checks_have_none() {
+fn each_refusal_has_its_code_and_health_checks_are_served() {
     let options =
         words("-v --allow-client=198.51.100.0/24 --deny-client=198.51.100.9 --require-tlv=alpn=h2");
     for mode in MODES {
@@ -126,8 +128,8 @@ fn each_refusal_has_its_code_and_health_checks_have_none() {
     }
 }
 
-/// Connections that are open when a list changes stay: they are the server's alone. A path is relative to the directory in
-/// which `exec` was started, and a broken list leaves the previous one in force.
+/// Connections that are open when a list changes stay open, because only the server has them. The path of a list is relative to
+/// the directory in which `exec` was started. A broken list leaves the previous one in force.
 #[test]
 fn changed_list_is_in_force_within_a_second() {
     for mode in MODES {
@@ -147,7 +149,7 @@ fn changed_list_is_in_force_within_a_second() {
         assert!(serves(fresh_client_v4()));
         let open = server.connect_and_send(&v2(fresh_client_v4()));
         assert!(greeting(&open).starts_with("198.51.100.7:"));
-        // At once: a list that is read while it is written may be empty.
+        // Replaces the list by rename: a list that is read while it is written may be empty.
         let replace = |text: &str| {
             list.write("new", text);
             fs::rename(list.path("new"), list.path("denied")).expect("renamed");
@@ -157,7 +159,7 @@ fn changed_list_is_in_force_within_a_second() {
         open.assert_stays_open(Duration::from_millis(100));
         replace("192.0.2.1\nnonsense\n");
         server.process.wait_line("of the broken list", |line| {
-            // The file is compared when a client comes.
+            // The supervisor checks the file for changes when a client comes.
             serves(fresh_client_v4());
             line.contains("denied, line 2: neither a network nor an address; the previous lists")
                 .then_some(())
@@ -169,7 +171,7 @@ fn changed_list_is_in_force_within_a_second() {
     }
 }
 
-/// Nothing about the file changes when it can be read again.
+/// The file does not change when it becomes readable again, so the read has to be retried.
 #[test]
 fn list_that_can_not_be_read_for_a_while_is_read_later() {
     for mode in MODES {
@@ -178,7 +180,7 @@ fn list_that_can_not_be_read_for_a_while_is_read_later() {
         let server = start(mode, &[&format!("--deny-client=@{path}")]);
         let host = &server.lab.server;
         let leased = LeasedFile::replace(host, &list, "denied", "198.51.100.7\n");
-        // The file is compared when a client comes.
+        // The supervisor checks the file for changes when a client comes.
         let serves = || is_served(&server.lab, fresh_client_v4());
         wait_until("the failed read", || {
             let stale = "the previous lists stay in force";
@@ -189,8 +191,8 @@ fn list_that_can_not_be_read_for_a_while_is_read_later() {
     }
 }
 
-/// Where headers are optional, a peer that sends none is the client. A peer that is not trusted is served at once, although
-/// it sends nothing: the server may speak first.
+/// Where headers are optional, a peer that sends none is the client. A peer that may not send headers is served at once even if
+/// it sends nothing, because the server may speak first.
 #[test]
 fn peer_without_a_header_is_judged_as_the_client() {
     let own = format!("--deny-client={BALANCER_V4}");
@@ -206,7 +208,7 @@ fn peer_without_a_header_is_judged_as_the_client() {
             }
             wait_until("the refusals", || refusals(&server, "client_denied") == 2);
             if trust == trusted {
-                // An incomplete header is not taken for a silent client, also if it came before the supervisor peeked.
+                // A peer with an incomplete header is not taken for a silent client, even if the bytes came before the peek.
                 assert_refused(&server, &v2(fresh_client_v4())[..12]);
                 server
                     .process
@@ -222,7 +224,8 @@ fn peer_without_a_header_is_judged_as_the_client() {
     }
 }
 
-/// nginx has two workers, which wait by epoll, and logs also connections that send no request.
+/// nginx has two workers that wait in epoll_wait(2). It logs also connections that send no request, and none of a denied
+/// client.
 #[test]
 fn nginx_is_not_disturbed_by_denied_clients() {
     for mode in MODES {

@@ -1,4 +1,4 @@
-//! Coverage: processes of the program that could lose the library, and still must not accept without a header.
+//! Coverage: processes of the program that can lose the library. They must not accept a connection without a header, either.
 
 mod environment;
 mod masters;

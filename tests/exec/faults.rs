@@ -80,7 +80,8 @@ fn thread_in_accept_can_be_cancelled() {
     }
 }
 
-/// Connections wait in the accept backlog until there is a descriptor again, also those with a slow header.
+/// While the program has no free descriptor, connections wait in the accept backlog, and so does one whose header came in two
+/// pieces.
 #[test]
 fn exhausted_descriptors_lose_no_connection() {
     for mode in MODES {
@@ -91,7 +92,7 @@ fn exhausted_descriptors_lose_no_connection() {
 }
 
 fn assert_exhausted_descriptors_lose_nothing(mode: &str, accept: &str) {
-    // Only the program is limited: its supervisor has descriptors left.
+    // prlimit(1) limits only the program, so its supervisor has descriptors left.
     let server = compiled_server(Libc::Glibc);
     let limited = format!("--nofile=24 {server} --accept={accept} --hold");
     let served = ServerRig::start(mode, &[], "prlimit", &limited, &[]);
@@ -114,7 +115,7 @@ fn assert_exhausted_descriptors_lose_nothing(mode: &str, accept: &str) {
     }
 }
 
-/// Connections beyond the table's capacity are refused; each that is served is shown with its client.
+/// Connections beyond the table's capacity are refused, and every served connection is shown with its client.
 #[test]
 fn full_table_refuses_connections() {
     for mode in MODES {
@@ -160,8 +161,7 @@ fn failed_launcher_has_its_own_exit_code() {
     assert_fails(&ended, 125, &["libpeername.so is neither"]);
 }
 
-/// The program runs as a user that can't read the table, before it loads the library. The supervisor then answers its
-/// calls.
+/// The program changes to a user that can't read the table before it loads the library. The supervisor then answers its calls.
 #[test]
 fn unreadable_table_leaves_the_program_to_the_supervisor() {
     let script =
@@ -178,7 +178,7 @@ fn unreadable_table_leaves_the_program_to_the_supervisor() {
 #[test]
 fn daemon_that_can_not_read_the_table_outlives_the_first_process() {
     let lab = Lab::without_routes();
-    // The namespace's first process stays.
+    // The shell, process 1 of the PID namespace, stays: the namespace would end with it.
     let through = [OWN_PID_NAMESPACE, &["sh", "-c", "\"$@\"; sleep 300", "sh"]].concat();
     let daemon = "chmod 0 $PEERNAME_TABLE; setpriv --reuid=65534 --clear-groups $0 --accept=block & sleep 0.2";
     let server = compiled_server(Libc::Glibc);
@@ -192,7 +192,8 @@ fn daemon_that_can_not_read_the_table_outlives_the_first_process() {
     }
 }
 
-/// By the environment alone, without the launcher's filter, the program would report its balancer as its client.
+/// The library is loaded by LD_PRELOAD alone, without the launcher, so there is neither a table nor a supervisor. A program
+/// that listened would report its balancer as its client.
 #[test]
 fn program_without_table_and_supervisor_may_not_listen() {
     let host = Host::new();
@@ -212,10 +213,10 @@ pub(super) fn kill_header_waiter(served: &ServerRig) {
     kill_process(header_waiter_pid(&served.process), Signal::KILL).expect("kill");
 }
 
-/// A process without the library can't accept while the supervisor has no descriptor for a monitor, and can as soon as there
-/// are some again.
+/// A process without the library can't accept while the supervisor has no descriptors to start a monitor. Once it has some, the
+/// process sees its clients.
 #[test]
-fn accept_without_a_monitor_fails_alone() {
+fn process_without_the_library_accepts_once_there_is_a_monitor() {
     let files = Scratch::new();
     let (go, server) = (files.path_text("go"), compiled_server(Libc::Static));
     let script = format!(
@@ -242,7 +243,8 @@ fn accept_without_a_monitor_fails_alone() {
     served.assert_sees(&conn, client);
 }
 
-/// The supervisor has a descriptor for the listener, and none to wait for it.
+/// The supervisor is out of descriptors: it has one for the listener, and none to wait at the listener. accept(2) fails with
+/// EMFILE.
 #[test]
 fn accept_fails_with_the_error_of_the_supervisor() {
     let exec = NotifyRig::start(&[], REPEATING);
@@ -250,7 +252,7 @@ fn accept_fails_with_the_error_of_the_supervisor() {
     let limit = || limit_free_descriptors(supervisor, &open_descriptors(supervisor), 0);
     let previous_limit = limit();
     wait_until("an error of accept(2)", || {
-        // The signal ends the call that waits, and frees the descriptor that it waits with.
+        // The signal ends the accept(2) that waits, and the supervisor frees the descriptor with which it waited for that call.
         limit();
         exec.process.signal(Signal::USR1);
         thread::sleep(Duration::from_millis(20));

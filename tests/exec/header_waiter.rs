@@ -16,7 +16,7 @@ use crate::harness::lab::{Scratch, wait_until};
 use crate::harness::rig::exec::{MODES, ProgramRig, ServerRig, header_waiter_pid, v1, v2};
 use crate::harness::rig::exec_notify::cpu_ticks;
 
-/// To a Unix socket with a name, other users and containers that share the network could connect.
+/// The helper has no Unix socket with a name: other users, and containers that share the network, could connect to it.
 #[test]
 fn header_waiter_has_no_name_on_the_host() {
     let served = ServerRig::new("--accept=level --brief", &[]);
@@ -58,8 +58,9 @@ fn slow_headers_are_limited_by_descriptors() {
     }
 }
 
-/// Two listeners at different addresses could have wakeup connections with one port. But closing the first would make the other
-/// look like a client where clients need no header. So with a single port, the second listener is woken after the first.
+/// Wakeup connections to listeners at different addresses could have the same source port. But when the first of them is
+/// closed, the other would look like a client where headers are optional. So with a single port, the second listener is woken
+/// after the first.
 #[test]
 fn two_wakeup_connections_never_share_a_port() {
     for mode in MODES {
@@ -83,12 +84,12 @@ fn two_wakeup_connections_never_share_a_port() {
             let _conn = open(to, &v2(client));
             wait_accepted(client);
         }
-        // So that the first wake-up connection is not accepted before the second header is complete.
+        // The server is stopped, so that it does not accept the first wakeup connection before the second header is complete.
         kill_process(server, Signal::STOP).expect("kill");
         for (conn, client) in &slow {
             conn.send(&v2(*client)[20..]);
         }
-        // The other listener has none: there is no port for it yet.
+        // The other listener has no wakeup connection yet, because there is no port for it.
         wait_until("a wakeup connection", || {
             let filter = "sport = :40054";
             let wakeups = host.run("ss", &["-Htn", "state", "established", filter]);
@@ -116,7 +117,8 @@ fn closed_listeners_occupy_no_descriptors() {
     }
 }
 
-/// The header waiter has descriptors to watch fewer listeners than the program has. It keeps those at which connections wait.
+/// The program has more listeners than the header waiter has descriptors to watch. It keeps watching those at which connections
+/// wait.
 #[test]
 fn slow_header_is_served_beside_many_listeners() {
     let scratch = Scratch::new();

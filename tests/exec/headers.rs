@@ -68,8 +68,8 @@ fn header_without_a_client_leaves_the_balancers_address() {
     }
 }
 
-/// Deviations from the specification that leave no doubt are accepted, as by `proxy`, unless `--strict-header` is given. With
-/// `--dst` a destination of another family than the client's is no obstacle, either.
+/// Headers that deviate from the specification, but are unambiguous, are accepted as by `proxy`, unless `--strict-header` is
+/// given. With `--dst`, a header whose destination is of another family than the client is accepted, too.
 #[test]
 fn unambiguous_deviations_are_served() {
     for mode in MODES {
@@ -97,8 +97,8 @@ fn unambiguous_deviations_are_served() {
     }
 }
 
-/// A header that names no address of a relayed client is refused, also where headers are optional. `--without-client refuse`
-/// refuses balancers' own connections, too.
+/// The header of a relayed connection that does not name the client's address is refused, also where headers are optional.
+/// `--without-client refuse` refuses balancers' own connections, too.
 #[test]
 fn header_without_a_client_is_refused_by_the_header_policy() {
     for mode in MODES {
@@ -277,7 +277,7 @@ fn header_of_many_kilobytes_is_read() {
     }
 }
 
-/// After a reset the kernel has the local address still, and no peer.
+/// After a reset the kernel still returns the local address, and no peer. So do the calls of a program under `exec`.
 #[test]
 fn addresses_after_a_reset_are_those_that_the_kernel_has() {
     let script = r"import errno, socket

@@ -204,7 +204,7 @@ fn dst_option_is_refused() {
     );
 }
 
-/// In another mode the option would have no effect, and the program would be reachable otherwise than its user thinks.
+/// In other modes the options would have no effect: the program would be reachable at other addresses than its user thinks.
 #[test]
 fn netns_options_are_refused_in_other_modes() {
     let host = Host::new();
@@ -247,7 +247,8 @@ fn program_keeps_its_process() {
     server.lab.balancer.wait_connection_refused(LISTEN_V4);
 }
 
-/// The program may have exited, and been reaped by the shell that started it, before the helpers run: that is no error.
+/// The program may have exited before the helpers run, and the shell that started it may have reaped it. Nothing is reported
+/// then.
 #[test]
 fn program_that_ends_at_once_is_no_error() {
     let lab = Lab::without_routes();
@@ -263,8 +264,8 @@ fn program_that_ends_at_once_is_no_error() {
     }
 }
 
-/// A signal of the terminal to the program's process group does not reach the helpers. But the scheduler groups
-/// processes by session (autogroup), so program and helpers share one.
+/// The helpers have a process group of their own, so that a signal of the terminal to the program's group does not reach them.
+/// They share the program's session, because the scheduler groups processes by session (autogroup).
 #[test]
 fn helpers_share_the_programs_session_but_not_its_group() {
     let server = Private::start(User::Nobody, "--protocol=tcp", PYTHON);
@@ -284,8 +285,7 @@ fn group_and_session(pid: u32) -> [String; 2] {
     [(); 2].map(|()| fields.next().expect("a number"))
 }
 
-/// Without its proxy no client reaches the program, so it is terminated; if it ignores SIGTERM, ten seconds
-/// later.
+/// Without its proxy no client reaches the program. So it is terminated by SIGTERM, and ten seconds later by SIGKILL.
 #[test]
 fn killed_proxy_terminates_the_program() {
     let ignoring_sigterm = ignoring_sigterm();
@@ -295,7 +295,7 @@ fn killed_proxy_terminates_the_program() {
             "--protocol=tcp",
             &[PYTHON[0], PYTHON[1], program],
         );
-        // The process name of a program started as /proc/self/exe.
+        // The proxy is started as /proc/self/exe, so its process name is `exe`.
         kill_pid(server.wait_helper("exe"));
         let status = server.process.wait_exit(2 * WAIT_LIMIT).expect("its end");
         let signal = if program == ignoring_sigterm {
@@ -363,7 +363,7 @@ fn suspend_and_resume(pid: Pid) {
     let wait_state = |state: &str| {
         wait_until(state, || {
             let path = format!("/proc/{}/stat", pid.as_raw_nonzero());
-            // An ended process has no state to wait for; the test fails by what follows.
+            // An ended process has no state to wait for; the assertions after this wait fail then.
             let stat = std::fs::read_to_string(path).unwrap_or_default();
             stat.is_empty() || stat.contains(&format!(") {state} "))
         });
@@ -375,8 +375,8 @@ fn suspend_and_resume(pid: Pid) {
     wait_state("S");
 }
 
-/// shutdown(2) ends the wait in accept(2). The proxy listens on, and resets clients, as for any server that
-/// refuses.
+/// The server shuts its listener down, which ends the wait in accept(2). The proxy still listens, and resets clients, as it
+/// does for any server that refuses connections.
 #[test]
 fn shut_down_listener_resets_clients() {
     let server = Private::start(

@@ -9,9 +9,9 @@
 //!   IPv6             both families             IPv6                     an IPv6 client
 //! ```
 //!
-//! Each row with hand-made headers of both versions. Then HAProxy (version 2) sends to the IPv4 socket, and nginx
-//! (version 1) to the dual-stack one. The evidence is the client that the program reports. The result of each cell is
-//! in `docs/exec.md`.
+//! Each row is tested with hand-made headers of both versions. Then HAProxy (version 2) sends to the IPv4 socket, and nginx
+//! (version 1) to the dual-stack one. The evidence is the client that the program reports. `docs/exec.md` has the result of
+//! each program and mode.
 
 mod catalogue;
 mod clients;
@@ -123,8 +123,8 @@ fn nginx_reload_loses_no_client() {
     }
 }
 
-/// The workers run as another user, which could not open the table. Twenty clients, so that each worker has some, a few of them
-/// with the header in two pieces.
+/// The workers run as another user, which could not open the table. Twenty clients connect, so that each worker has some, and
+/// the headers of a few come in two pieces.
 #[test]
 fn workers_see_their_clients() {
     for program in [

@@ -1,5 +1,5 @@
-//! Service sandboxes (systemd.exec(5)): an interface of the kernel that is missing is noticed at the start. `exec` uses
-//! another one instead, or fails and names the line of the unit.
+//! Service sandboxes (systemd.exec(5)). `exec` notices at the start that an interface of the kernel is denied: it uses another
+//! one instead, or fails and names the setting of the unit.
 
 use std::process::Command;
 use std::time::Duration;
@@ -11,7 +11,8 @@ use crate::harness::lab::{Host, Lab, Process, failing_calls, wait_until};
 use crate::harness::peername::BINARY;
 use crate::harness::rig::exec::{MODES, NOTIFY, PRELOAD, ServerRig, built_library, v2};
 
-/// `RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6`: more connections than the table has slots.
+/// `RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6` denies netlink. A server that gets more connections, one after another,
+/// than the table has slots serves all of them.
 #[test]
 fn closed_connections_are_freed_without_netlink() {
     for mode in MODES {
@@ -43,7 +44,7 @@ fn open_connections_keep_their_slots_without_netlink() {
     }
 }
 
-/// Without netlink, MPTCP sockets are not listed: such connections are refused, and TCP ones served.
+/// Only netlink lists MPTCP sockets. Without it, MPTCP connections are refused, and TCP ones are served.
 #[test]
 fn multipath_connections_are_refused_without_netlink() {
     for mode in MODES {
@@ -57,7 +58,7 @@ fn multipath_connections_are_refused_without_netlink() {
     }
 }
 
-/// The address families of Debian's unit of redis.
+/// Debian's unit of Redis allows the address families of [`closed_connections_are_freed_without_netlink`].
 #[test]
 fn redis_serves_more_connections_than_slots_without_netlink() {
     built_library();
@@ -85,7 +86,8 @@ fn redis_serves_more_connections_than_slots_without_netlink() {
     }
 }
 
-/// `SystemCallFilter=`, with and without `SystemCallErrorNumber=EPERM`. Processes with the library need fewer calls.
+/// `SystemCallFilter=` denies a call that `exec` needs, with and without `SystemCallErrorNumber=EPERM`. `exec` fails and names
+/// the call. If only processes without the library need it, `--mode preload` names it and starts the program.
 #[test]
 fn denied_system_call_is_named_at_the_start() {
     let always = ["seccomp", "pidfd_open", "pidfd_send_signal", "capset"];
@@ -120,7 +122,7 @@ fn assert_named_at_start(call: &str, denial: Denial, mode: &str, code: i32) {
     );
 }
 
-/// As in containers that deny pidfd_getfd(2): Docker's without CAP_SYS_PTRACE, and systemd-nspawn's.
+/// Containers of systemd-nspawn, and Docker's without CAP_SYS_PTRACE, deny pidfd_getfd(2). The library does not need it.
 #[test]
 fn library_serves_without_access_to_the_process() {
     let filter = failing_calls(&denied("pidfd_getfd", Denial::Eperm));

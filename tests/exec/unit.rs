@@ -25,7 +25,7 @@ enum Report {
     File(&'static str),
 }
 
-/// All units are in one test, because one systemd at a time can be booted in a control group.
+/// All units are in one test, because only one systemd can be booted in a control group at a time.
 #[test]
 fn servers_of_debian_see_their_clients() {
     let machine = Booted::new();

@@ -1,4 +1,4 @@
-//! Many containers and many connections: nothing is left over, and no client is wrong.
+//! Many containers and many connections: nothing is left over, and no server sees a wrong client.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -13,7 +13,7 @@ use crate::harness::rig::agent::{Agent, Container};
 use crate::harness::rig::exec_notify::{assert_sees, wait_helper_pid};
 use crate::harness::rig::load::{SetOnDrop, number_from_env};
 
-/// 30 containers, or as many as `PEERNAME_TEST_CONTAINERS` says: 1000 take minutes.
+/// After 30 containers, or as many as `PEERNAME_TEST_CONTAINERS` says, the agent keeps no more than before. 1000 take minutes.
 #[test]
 fn containers_come_and_go_without_a_leak() {
     let agent = Agent::start(&[ADMIN]);
@@ -59,9 +59,10 @@ impl Kept {
     }
 }
 
-/// 100,000 connections, or as many as `PEERNAME_TEST_CHURN` says. A connection that is lost with its supervisor is closed.
+/// Agents, supervisors and holders are killed or replaced during 100,000 connections, or as many as `PEERNAME_TEST_CHURN` says.
+/// A fault loses few connections, and closes them; the server never sees a wrong client.
 #[test]
-fn no_client_is_wrong_in_a_hundred_thousand_connections_while_everything_is_killed() {
+fn server_sees_no_wrong_client_while_processes_of_the_agent_are_killed() {
     let count = number_from_env("PEERNAME_TEST_CHURN", 100_000);
     let mut agent = Agent::start(&[]);
     let (lab, scratch) = (Lab::new(), Scratch::new());
@@ -141,5 +142,5 @@ impl Disturbances {
     }
 }
 
-/// Connections between two faults. A fault may lose a hundredth of them, by the test's assertion.
+/// Connections between two faults. The test allows a fault to lose a hundredth of them.
 const BETWEEN_FAULTS: usize = 500;

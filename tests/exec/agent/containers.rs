@@ -1,4 +1,4 @@
-//! What runs in a container, and which runtime starts it.
+//! Containers with different programs, users and runtimes, and their seccomp profiles.
 
 use std::fs;
 use std::path::Path;
@@ -40,7 +40,8 @@ fn program_without_any_privilege_sees_its_client_in_every_way_of_accepting() {
     }
 }
 
-/// An ordinary user's agent for the containers of the same user, whose network belongs to their user namespace, or is the host's.
+/// An agent of an ordinary user supervises that user's containers. A container has a network of its own, which its user
+/// namespace owns, or shares the host's.
 #[test]
 fn ordinary_user_supervises_containers_of_that_user() {
     for network in [&["--net"][..], &[]] {
@@ -72,8 +73,9 @@ fn supervise_rootless(network: &[&str]) {
     agent.wait_logged("container rootless: policy default");
 }
 
-/// The program calls socketcall(2), and accepts by it and by accept4(2) in turns. podman's default profile has rules for
-/// socket(2) that can't be applied to socketcall(2), so the profile denies it.
+/// The program makes 32-bit system calls: it listens by socketcall(2), and accepts by socketcall(2) and by accept4(2) in turns.
+/// podman's default profile has rules for socket(2) that can't be applied to socketcall(2). So it denies socketcall(2), and the
+/// program can't listen.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn program_of_32_bits_sees_its_client_or_can_not_listen() {
@@ -98,7 +100,8 @@ fn program_of_32_bits_sees_its_client_or_can_not_listen() {
     assert_eq!(status.and_then(|status| status.code()), Some(1));
 }
 
-/// The kernel allows a process one seccomp listener, and the agent has it.
+/// The kernel allows a process only one seccomp listener, which the agent has. So `exec --mode notify` in a container fails,
+/// and names EBUSY.
 #[test]
 fn supervisor_in_a_container_of_the_agent_says_why_it_can_not_start() {
     let agent = Agent::start(&[]);
@@ -119,7 +122,8 @@ fn supervisor_in_a_container_of_the_agent_says_why_it_can_not_start() {
     nested.wait_logged("EBUSY");
 }
 
-/// crun connects to the socket once before it has anything to send.
+/// crun connects to the socket once without sending anything. The agent does not log that as a container that was not
+/// announced.
 #[test]
 fn container_of_crun_sees_its_client() {
     let agent = Agent::start(&[]);
@@ -133,9 +137,9 @@ fn container_of_crun_sees_its_client() {
     assert_eq!(agent.process.count_logged("announced"), 0);
 }
 
-/// Accept requests of io_uring would pass the filter.
+/// The profile sends accept(2) and the like to the agent, and denies io_uring, whose accept requests would pass the filter.
 #[test]
-fn profile_denies_rings_and_changes_nothing_else() {
+fn profile_sends_socket_calls_to_the_agent_and_denies_rings() {
     let agent = Agent::start(&[]);
     let profile = agent.profile("mail");
     assert_eq!(profile["listenerPath"], json!(agent.socket()));
@@ -162,7 +166,7 @@ fn profile_denies_rings_and_changes_nothing_else() {
     assert_eq!(actions("read"), ["SCMP_ACT_ALLOW"]);
 }
 
-/// By each of these profiles a connection could be accepted without the agent.
+/// Each of the refused profiles would let a container accept a connection without the agent.
 #[test]
 fn check_names_what_a_profile_lacks() {
     let (host, scratch) = (Host::new(), Scratch::new());
@@ -233,7 +237,7 @@ pub(super) fn copied_server(lab: &Lab, scratch: &Scratch) -> String {
     copied_program(lab, &compiled_server(Libc::Static), scratch)
 }
 
-/// A copy of this program that containers with this directory reach. A process of its own writes the copy: a child that
+/// A copy of this program that containers with this directory reach. cp(1) writes the copy: if this process did, a child that
 /// another thread starts meanwhile would inherit the open file, and the copy could not be executed (ETXTBSY).
 pub(super) fn copied_program(lab: &Lab, program: &str, scratch: &Scratch) -> String {
     let copy = scratch.path_text("server");

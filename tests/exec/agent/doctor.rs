@@ -1,4 +1,4 @@
-//! `peername doctor agent`: each cause for which containers don't see their clients.
+//! `peername doctor agent` names the cause if containers don't see their clients.
 
 use std::fs;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -11,7 +11,7 @@ use crate::harness::lab::{Host, Scratch, assert_contains};
 use crate::harness::peername::BINARY;
 use crate::harness::rig::agent::Agent;
 
-/// Containers of both runtimes get a connection of the balancer that the agent trusts.
+/// `doctor` starts a container of each runtime, and connects to it as the balancer that the agent trusts.
 #[test]
 fn container_of_each_runtime_sees_the_client() {
     let agent = Agent::start(&["-v"]);
@@ -34,7 +34,7 @@ fn container_of_each_runtime_sees_the_client() {
     assert_contains(&report, &["its server sees [2001:db8::7]:40000"]);
 }
 
-/// A policy that has another balancer, and one that has other ports.
+/// `doctor` names a balancer that the policy does not trust, a port that it does not have, and a policy that does not exist.
 #[test]
 fn policy_that_does_not_fit_the_balancer_is_named() {
     let agent = Agent::start(&["--ports=443"]);
@@ -157,7 +157,7 @@ fn profile_that_lacks_something_is_named() {
     assert!(!report.contains("container of"), "{report}");
 }
 
-/// Such a runtime would ignore listenerPath without an error, and start containers that no agent supervises.
+/// A runtime that does not know listenerPath ignores it without an error, and starts containers that no agent supervises.
 #[test]
 fn runtime_without_listener_path_is_a_fault() {
     let agent = Agent::start(&[]);
@@ -191,7 +191,7 @@ struct Doctor {
     host: Host,
     /// The option that names the agent.
     socket: Option<String>,
-    /// Folders before those of PATH.
+    /// Folders that are searched before those of PATH.
     path: Option<String>,
 }
 

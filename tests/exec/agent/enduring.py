@@ -1,5 +1,5 @@
-"""A server that goes on where accept(2) returns 0: its supervisor was killed within the system call that hands over a
-connection.
+"""A server that goes on after accept(2) has returned 0, as it does if the supervisor is killed within the system call that
+hands over a connection.
 
 Three threads accept, and report to each client what accept(2) and getpeername(2) return, as `server.c --brief` does. Two of them
 wait in accept(2), and one in epoll, for a non-blocking listener of its own."""

@@ -1,4 +1,4 @@
-//! Each process of peername is killed, and the containers go on.
+//! Each process of the agent is killed, and the containers go on.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use crate::harness::rig::exec_notify::{
     assert_reported, assert_sees, brief_report, connect_as, network_of, wait_helper_pid,
 };
 
-/// The next supervisor answers also a blocking accept(2) that waits already.
+/// The next supervisor answers also an accept(2) that has been waiting since before the kill.
 #[test]
 fn killed_supervisor_is_replaced() {
     let (agent, served) = (Agent::start(&[]), Served::new("block", "block"));
@@ -134,7 +134,8 @@ fn killed_holder_is_replaced() {
     assert_sees(&served.lab, fresh_client_v4());
 }
 
-/// The container is served, and the log says that it would not outlive the agent.
+/// The holder can't keep the descriptors of a new container. The container is served, and the log says that containers fail if
+/// the agent ends.
 #[test]
 fn holder_without_a_free_descriptor_is_reported() {
     let (agent, served) = (Agent::start(&[]), Served::new("discarded", "level"));
@@ -195,7 +196,7 @@ fn supervisor_ends_with_its_agent() {
     assert_sees(&served.lab, fresh_client_v4());
 }
 
-/// The service manager keeps the descriptors, where there is one.
+/// Where there is a service manager (here `manager.py`), it keeps the agent's descriptors. A killed agent gets them back.
 #[test]
 fn service_manager_keeps_the_descriptors_and_starts_the_agent_again() {
     let (host, scratch) = (Host::new(), Scratch::new());
@@ -222,10 +223,10 @@ fn service_manager_keeps_the_descriptors_and_starts_the_agent_again() {
     manager.wait_logged_times("stored 1", 2);
 }
 
-/// A container that ends while there is no agent has left descriptors in the store. The next agent removes them, and gives
-/// the container's number to no other container.
+/// A container that ends while there is no agent leaves descriptors with the holder. The next agent supervises only the
+/// container that still runs.
 #[test]
-fn rest_of_a_container_that_ended_without_an_agent_is_removed() {
+fn container_that_ended_without_an_agent_is_not_taken_over() {
     let (mut agent, first) = (Agent::start(&[]), Served::new("first", "level"));
     let second = Served::new("second", "level");
     let (ended, _kept) = (first.run(&agent), second.run(&agent));

@@ -13,10 +13,11 @@ use crate::harness::rig::exec::{Libc, compile};
 use crate::harness::rig::exec_notify::{assert_reported, assert_sees, cpu_ticks};
 use crate::harness::rig::proxy::header_for;
 
-/// Each container has a supervisor process of its own, so the scheduler limits what a flooded one takes from the other's. The
-/// rate beside a flood is compared with the rate beside sixteen threads that only compute, since a busy machine lowers both.
+/// Each container has a supervisor process of its own, so a flooded supervisor does not starve that of another container. The
+/// other's rate of clients is compared with its rate beside sixteen threads that only compute, since a busy machine lowers
+/// both.
 #[test]
-fn container_that_floods_its_supervisor_costs_another_no_more_than_one_that_computes() {
+fn container_that_floods_its_supervisor_does_not_starve_another() {
     let (agent, served) = (Agent::start(&[]), Served::new("served", "level"));
     let _server = served.run(&agent);
     let mut best = [0_usize; 3];
@@ -40,17 +41,17 @@ fn container_that_floods_its_supervisor_costs_another_no_more_than_one_that_comp
     println!(
         "clients a second: {alone} alone, {beside_spin} beside 16 threads that compute, {beside_flood} beside the flood"
     );
-    // Not starved. Below a factor of five the difference may be the scheduler's, or other load of this machine.
+    // A difference below a factor of five may be due to the scheduler or to other load of this machine.
     assert!(
         beside_flood * 5 >= beside_spin,
         "{beside_flood}, {beside_spin} beside threads that compute"
     );
 }
 
-/// The supervisor writes the client to a buffer that may be gone, and into a length that changes. The call fails then, as in the
-/// kernel, and the next one returns the connection.
+/// A thread unmaps the buffer into which the supervisor writes the client, and changes its length. The call may fail then, as
+/// in the kernel, and the next one returns the connection.
 #[test]
-fn buffers_that_change_while_the_supervisor_writes_them_harm_nobody() {
+fn buffers_that_change_while_the_supervisor_writes_them_harm_no_container() {
     let (agent, served) = (Agent::start(&[]), Served::new("served", "level"));
     let _server = served.run(&agent);
     let neighbour = Neighbour::new(Lab::new(), "changing");
@@ -81,8 +82,8 @@ fn container_that_receives_a_listener_of_another_sees_the_clients() {
     }
 }
 
-/// When a header comes late, the supervisor wakes a waiting accept(2) by connecting to its listener. It can't connect to a listener
-/// of another network, so a client whose header comes late may get no answer here.
+/// When a header comes late, the supervisor wakes a waiting accept(2) by connecting to its listener. It can't connect to a
+/// listener of another network, so a client whose header comes late may get no answer here.
 #[test]
 fn container_that_receives_a_listener_of_another_network_sees_the_clients_of_complete_headers() {
     let (agent, lab) = (Agent::start(&[]), Lab::new());
@@ -131,7 +132,7 @@ impl Passed {
     }
 }
 
-/// The supervisor reads and writes the memory of these processes, too.
+/// The supervisor may read and write the memory also of processes that have changed their user or their namespaces.
 #[test]
 fn server_that_changes_its_user_or_its_namespaces_sees_its_clients() {
     let agent = Agent::start(&[]);

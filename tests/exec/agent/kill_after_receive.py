@@ -1,5 +1,5 @@
-"""Kills a supervisor between the kernel's handing over a call and the supervisor's reading it: at the exit of the ioctl(2) that
-receives the call. usage: kill_after_receive.py PID COUNT, which is the number of the call."""
+"""Kills a supervisor that has received a call from the kernel and not read it yet, at the exit of the ioctl(2) that receives
+it. usage: kill_after_receive.py PID COUNT, where 1 is the next call."""
 import ctypes
 import os
 import signal

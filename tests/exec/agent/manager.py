@@ -1,5 +1,5 @@
-"""A service manager in a few lines: keeps the descriptors that a service stores (sd_pid_notify_with_fds(3)), and starts it again when it
-was killed, with these descriptors. usage: manager.py NOTIFY_SOCKET PROGRAM [ARGUMENT...]"""
+"""A service manager in a few lines. It keeps the descriptors that a service stores (sd_pid_notify_with_fds(3)), and restarts a
+killed service with these descriptors. usage: manager.py NOTIFY_SOCKET PROGRAM [ARGUMENT...]"""
 import array
 import ctypes
 import fcntl
@@ -31,7 +31,7 @@ def start():
 
 
 def close_hung_up():
-    """As systemd does: what reports EPOLLHUP is closed."""
+    """Closes descriptors that report EPOLLHUP, as systemd does."""
     poll = select.poll()
     for _, fd in stored:
         poll.register(fd, 0)

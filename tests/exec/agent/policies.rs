@@ -1,4 +1,4 @@
-//! Which policy a container has, and which users may announce containers.
+//! Policies of containers, and users that may announce containers.
 
 use std::io::Write as _;
 use std::os::unix::fs::symlink;
@@ -56,7 +56,7 @@ fn containers_have_the_policy_that_their_profile_names() {
         .wait_logged("container two: refused a connection");
 }
 
-/// The counters are those of all containers, and of those that have ended.
+/// The counters are sums over all containers, the ended ones included.
 #[test]
 fn admin_endpoint_counts_over_all_containers() {
     let agent = Agent::start(&[ADMIN]);
@@ -126,7 +126,7 @@ fn reload_replaces_the_policies_and_keeps_the_clients() {
     assert_sees(&lab, fresh_client_v4());
 }
 
-/// The file may be replaced by another with its name; a mistake in it changes nothing.
+/// The configuration file is replaced by rename, and its policies are in force. After a mistake in it the previous ones stay.
 #[test]
 fn watched_file_reloads_the_policies_without_a_signal() {
     let files = Scratch::new();
@@ -145,7 +145,7 @@ fn watched_file_reloads_the_policies_without_a_signal() {
         .process
         .wait_logged("the previous policies stay in force");
     assert_sees(&lab, fresh_client_v4());
-    // The broken file is read once, compared at most once more, and not periodically.
+    // The broken file is read once, checked for changes at most once more, and not polled.
     let switches = || -> u64 {
         let switches = agent.process.status_field("voluntary_ctxt_switches");
         switches.parse().expect("a number")
@@ -164,7 +164,7 @@ fn watched_file_reloads_the_policies_without_a_signal() {
     assert_eq!(agent.process.count_logged("the policies were reloaded"), 1);
 }
 
-/// Nothing about the file changes when it can be read again.
+/// The file does not change when it becomes readable again, so the read has to be retried.
 #[test]
 fn watched_file_that_can_not_be_read_for_a_while_is_read_later() {
     let files = Scratch::new();
@@ -175,7 +175,7 @@ fn watched_file_that_can_not_be_read_for_a_while_is_read_later() {
     let leased = LeasedFile::replace(agent.host(), &files, "agent.toml", &text);
     let stale = "the previous policies stay in force";
     agent.process.wait_logged(stale);
-    // It is tried twice a second, and logged once in ten.
+    // The read is retried twice a second, and its failure is logged once in ten seconds.
     std::thread::sleep(std::time::Duration::from_secs(2));
     assert!(agent.process.count_logged(stale) <= 2);
     drop(leased);
@@ -198,7 +198,7 @@ fn watched_symbolic_link_reloads_the_policies() {
     symlink("2", files.path("..next")).expect("a link");
     std::fs::rename(files.path("..next"), files.path("..data")).expect("a rename");
     agent.process.wait_logged("the policies were reloaded");
-    // This directory is watched since the link was replaced.
+    // Since the link was replaced, the agent watches the directory that it leads to.
     files.write("2/agent.toml", "[[agent]]\ntrust = [\"10.81.0.0/40\"]\n");
     agent
         .process
@@ -226,9 +226,9 @@ fn other_users_can_not_announce_containers() {
         .wait_logged("by user 65534, who may not announce containers");
 }
 
-/// A user of `--runtime-uid` has a share of the connections that may be open at once.
+/// A user of `--runtime-uid` may have only a share of the connections that can be open at once, so root still connects.
 #[test]
-fn users_can_not_keep_each_other_out() {
+fn user_with_many_unfinished_registrations_keeps_no_other_out() {
     let agent = Agent::start(&["--runtime-uid=65534"]);
     let script = "import socket, sys, time\n\
          clients = [socket.socket(socket.AF_UNIX) for _ in range(200)]\n\

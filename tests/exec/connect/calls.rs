@@ -17,8 +17,8 @@ use crate::harness::rig::exec_connect::{
 
 const LIBCS: [Libc; 2] = [Libc::Glibc, Libc::Musl];
 
-/// Runs `client.c` in this mode by `run`, and asserts that so many connections of it send the expected bytes. Returns what it
-/// printed.
+/// Runs `client.c` in this mode by `run`. Asserts that it makes exactly `connections` connections, and that each sends the
+/// `expected` bytes and ends. Returns what the client printed.
 #[track_caller]
 fn run_and_serve(
     backend: &Backend,
@@ -78,7 +78,7 @@ fn every_call_that_connects_sends_the_header_first() {
     }
 }
 
-/// A client that never writes waits for the server to speak, which waits for the header.
+/// The client never writes and waits for the server to speak. The server waits for the header, which has to come first.
 #[test]
 fn client_that_only_reads_sends_its_header() {
     let lab = Lab::without_routes();
@@ -101,9 +101,9 @@ fn client_that_only_reads_sends_its_header() {
     }
 }
 
-/// A descriptor that is connected, disconnected, and connected again.
+/// The client connects, disconnects and reconnects one descriptor. Its second connection begins with a header, too.
 #[test]
-fn reconnected_descriptor_sends_a_header_each_time() {
+fn reconnected_descriptor_sends_a_header_again() {
     let lab = Lab::without_routes();
     let backend = Backend::listen(&lab.server, LISTEN_V4);
     for libc in LIBCS {
@@ -125,7 +125,7 @@ fn reconnected_descriptor_sends_a_header_each_time() {
     }
 }
 
-/// Both versions, and all pairs of families: an IPv4 address beside an IPv6 one is mapped.
+/// Headers of both versions are sent for all pairs of families. An IPv4 address beside an IPv6 one is mapped.
 #[test]
 fn headers_of_every_version_and_family_are_sent() {
     let lab = Lab::without_routes();
@@ -196,7 +196,7 @@ fn errors_are_the_kernels() {
     }
 }
 
-/// UDP and Unix sockets; and TCP to ports that are not selected.
+/// UDP and Unix sockets, and TCP connections to ports that are not selected, have no header.
 #[test]
 fn other_sockets_and_ports_are_not_affected() {
     let lab = Lab::without_routes();
@@ -296,7 +296,7 @@ except OSError as error: print(error.strerror)";
     }
 }
 
-/// Where the kernel may not send data with the SYN, no connection is made without a header.
+/// Where the kernel may not send data with the SYN, no header could come first. So no connection is made.
 #[test]
 fn without_fast_open_no_connection_is_made() {
     let lab = Lab::without_routes();

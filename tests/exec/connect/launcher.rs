@@ -15,7 +15,7 @@ fn assert_refused(output: &Output, code: i32, why: &str) {
     assert!(output.stdout.is_empty(), "{output:?}");
 }
 
-/// Without the library the program's connections would silently have no header.
+/// A program that the library can't cover does not start, because its connections would silently have no header.
 #[test]
 fn program_that_no_library_covers_does_not_start() {
     let host = Host::new();
@@ -137,7 +137,7 @@ fn incomplete_or_foreign_options_are_refused() {
     }
 }
 
-/// LD_PRELOAD keeps its other entries, and the program is what was started: same process, own exit code.
+/// LD_PRELOAD keeps its other entries. The program is the process that was started, and its exit code is its own.
 #[test]
 fn program_keeps_its_process_and_preloads() {
     built_connect_library();

@@ -60,8 +60,8 @@ fn server_sees_the_client() {
     served.assert_report(&lossy_text(&output.stdout), default);
 }
 
-/// Version 0 means no header. A source of another family than the connection's is sent as IPv6; libproxyproto would send no
-/// header.
+/// `LIBPROXYPROTO_VERSION=0` means no header. If source and connection are of different families, the header is of IPv6, where
+/// libproxyproto would send none.
 #[test]
 fn header_is_of_the_version_and_family_that_the_variables_name() {
     let lab = Lab::without_routes();
@@ -90,8 +90,8 @@ fn header_is_of_the_version_and_family_that_the_variables_name() {
     );
 }
 
-/// A program with invalid header settings does not start. The server's library takes `LIBPROXYPROTO_VERSION=3` as versions 1 and
-/// 2; the client's refuses it, as libproxyproto does.
+/// A program with invalid header settings does not start. The server's library takes `LIBPROXYPROTO_VERSION=3` as versions 1
+/// and 2; the client's refuses it, as libproxyproto does.
 #[test]
 fn invalid_variables_end_the_program() {
     let host = Host::new();

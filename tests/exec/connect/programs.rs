@@ -46,7 +46,7 @@ fn server_behind_the_proxy_sees_netcats_client() {
     drop(server);
 }
 
-/// Programs that don't wait in connect(2), and wait for the server to speak first: asyncio, libuv.
+/// asyncio and libuv don't wait in connect(2). These clients wait for the server to speak first.
 #[test]
 fn event_loops_send_their_header() {
     let answer = "SYSTEM:echo peer $SOCAT_PEERADDR $SOCAT_PEERPORT";
@@ -93,7 +93,7 @@ fn nginx_logs_curls_client() {
     }
 }
 
-/// HAProxy as the receiver returns the client's address to the client. With Fast Open, which curl requests by
+/// HAProxy as the receiver returns the client's address to the client. curl connects with Fast Open, which it requests by
 /// TCP_FASTOPEN_CONNECT, and without.
 #[test]
 fn haproxy_sees_curls_client() {
@@ -135,7 +135,7 @@ fn children_send_their_header() {
     );
 }
 
-/// socat is client and server, with both libraries. As a client it sends the source that it was given.
+/// socat is client and server, with both libraries. As a client it sends the source that `--source` names.
 #[test]
 fn one_program_may_be_client_and_server() {
     if IS_STATIC {

@@ -37,7 +37,8 @@ fn child_with_an_empty_environment_accepts_nothing_without_a_header() {
     }
 }
 
-/// Programs between launcher and server that clear the environment, or make the dynamic linker ignore it.
+/// A program between launcher and server clears the environment, or makes the dynamic linker ignore LD_PRELOAD. The server
+/// still sees its clients.
 #[test]
 fn server_behind_another_program_sees_its_clients() {
     let (dynamic, fixed) = (compiled_server(Libc::Glibc), compiled_server(Libc::Static));
@@ -100,6 +101,6 @@ fn processes_taking_turns_accept_nothing_without_a_header() {
 
 const CONNECTIONS: usize = 10_000;
 
-/// One process that has the library and stays. Beside it a sequence of processes without the library, each started by a
-/// bare execve(2) and ended after three connections.
+/// One process has the library and stays. Beside it runs a sequence of processes without the library; each is started by a bare
+/// execve(2) and ends after three connections.
 const TURNS: &str = include_str!("environment/turns.py");

@@ -7,7 +7,7 @@ use crate::harness::lab::{Scratch, wait_until};
 use crate::harness::programs::server::nginx;
 use crate::harness::rig::exec::{MODES, ProgramRig, v2};
 
-/// Postfix relays for `mynetworks` only, which has the balancer and not the header's client.
+/// Postfix relays only for `mynetworks`. The balancer is in it, and the client that the header names is not.
 #[test]
 fn postfix_does_not_relay_for_a_remote_client() {
     let scratch = Scratch::new();

@@ -1,4 +1,4 @@
-//! Programs that start servers with an environment of their own, cron and runit; and a server of 32 bits.
+//! Servers that cron and runit start with a fresh environment, and a 32-bit server.
 
 use std::fs::{self, Permissions};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -22,7 +22,7 @@ fn job_of_cron_sees_its_clients() {
     }
 }
 
-/// Started as by Debian's /etc/runit/2. A service that is restarted is covered again.
+/// runit is started as by Debian's /etc/runit/2. After a restart the service sees its clients, too.
 #[test]
 fn service_of_runit_sees_its_clients() {
     for run in ["exec SERVER", "exec chpst -u nobody env -i SERVER"] {
@@ -135,7 +135,8 @@ pub(in crate::exec) fn i386() -> String {
     target.to_str().expect("text").to_owned()
 }
 
-/// A job at the start of the machine, which cron detects by the absence of its run file.
+/// A job that cron runs once after a boot (`@reboot`). cron takes its start for the first one since the boot, because its run
+/// file is missing.
 const CRON: &str = "
 for directory in /run /etc/cron.d /var/spool/cron/crontabs; do mount -t tmpfs none $directory; done
 echo '@reboot root exec SERVER --accept=block' >/etc/cron.d/server

@@ -12,8 +12,8 @@ use crate::harness::conn::{Conn, End};
 use crate::harness::lab::{Host, Process, WAIT_LIMIT, wait_until};
 use crate::harness::rig::exec::{MODES, PRELOAD, ProgramRig, ServerRig, v2};
 
-/// A signal every millisecond, to servers that block in accept(2) and to servers that don't, while connections arrive
-/// whole and in pieces.
+/// A server gets a signal every millisecond while headers arrive whole and in pieces. Servers that block in accept(2), and
+/// servers that don't, report every client.
 #[test]
 fn storm_of_signals_loses_no_connection() {
     for mode in MODES {
@@ -42,8 +42,8 @@ fn storm_of_signals_loses_no_connection() {
     }
 }
 
-/// A connection that waits for a closed listener is refused; one that still waits when the listener is opened again is
-/// served.
+/// A listener is closed while two headers are incomplete. The header that completes before the listener is opened again gets a
+/// reset; the connection whose header completes afterwards is served.
 #[test]
 fn reopened_listener_serves_waiting_connections() {
     for mode in MODES {
@@ -79,8 +79,8 @@ fn listener_that_is_reopened_at_once_serves_each_client() {
     }
 }
 
-/// A firewall blocks the wakeup connection, by which accept(2) learns of a connection whose header came late. Where the firewall
-/// rejects, that connection is refused; where it drops, the connection waits. The log says why.
+/// A firewall blocks the wakeup connection, by which accept(2) learns of a connection whose header came late. Where the
+/// firewall rejects, that connection is refused; where it drops, the connection waits. The log says why.
 #[test]
 fn firewall_against_the_wakeup_is_reported() {
     for mode in MODES {
@@ -109,8 +109,8 @@ fn firewall_against_the_wakeup_is_reported() {
     }
 }
 
-/// shutdown(2) ends the wait in accept(2), and the program stays. A connection that waited is refused, at the latest when
-/// its header comes; later ones are refused by the kernel.
+/// shutdown(2) of the listener ends the wait in accept(2), and the program stays. A connection with an incomplete header is
+/// reset, at the latest when the rest comes. The kernel refuses later connections.
 #[test]
 fn shut_down_listener_refuses_connections() {
     for mode in MODES {
@@ -202,7 +202,7 @@ fn connection_reset_before_accept_is_accepted_with_its_client() {
     }
 }
 
-/// Unread bytes, for each open connection of the balancer.
+/// The number of unread bytes of each open connection from the balancer.
 fn unread_from_balancer(host: &Host) -> Vec<String> {
     let filter = format!("src {LISTEN_V4} and dst {BALANCER_V4}");
     let output = host.run("ss", &["-Htn", "state", "established", &filter]);
@@ -249,8 +249,8 @@ fn helper_killed_at_once_is_contained() {
     served.assert_report(&served.report_for(&v2(client)), client);
 }
 
-/// The program is process 1, as in a container without an init. It would have to reap helpers that exit, which are orphans, so
-/// none may exit before the program. SIGTERM has no effect, as on any process 1 without a handler for it.
+/// The program is process 1, as in a container without an init. A helper that exits would be an orphan, which process 1 has to
+/// reap, so no helper may exit before the program. SIGTERM has no effect, as on any process 1 without a handler for it.
 #[test]
 fn program_may_be_process_1() {
     for mode in MODES {

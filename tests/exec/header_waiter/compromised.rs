@@ -1,5 +1,5 @@
-//! What a compromised process of the program, which has dropped root, can do by the library's request channel to the header
-//! waiter. The process makes the channel's system call itself.
+//! Attacks by a compromised process of the program, which has dropped root, on the header waiter. The process makes the system
+//! call by which the library opens its request channel to the header waiter.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,8 @@ use crate::harness::conn::Conn;
 use crate::harness::lab::{Lab, Process};
 use crate::harness::rig::exec::{NOTIFY, PRELOAD, ProgramRig, v2};
 
-/// Sockets that linger, silent channels and malformed requests: headers in two pieces are completed nevertheless.
+/// A child of the program sends sockets that linger, keeps silent channels open, or sends malformed requests. Clients of the
+/// program whose headers come in two pieces are served nevertheless.
 #[test]
 fn requests_of_one_process_delay_no_client_of_the_others() {
     for child in [LINGERING, SILENT, MALFORMED] {
@@ -31,8 +32,8 @@ fn requests_of_one_process_delay_no_client_of_the_others() {
     }
 }
 
-/// A connection is parked for a listener that the process closes. Another process of the host, none of the program, then
-/// listens at that address: the supervisor, which is root's, does not connect to it.
+/// The process parks a connection for its own listener, and closes that listener. Then a process of the host that is not the
+/// program's listens at that address. The supervisor, which runs as root, does not connect to it.
 #[test]
 fn supervisor_connects_to_no_listener_of_others() {
     let lab = Lab::without_routes();
@@ -49,7 +50,8 @@ fn supervisor_connects_to_no_listener_of_others() {
     other.wait_printed("no connection");
 }
 
-/// The kernel lets a listener of another network namespace have the same address. The connection is parked for one of them.
+/// Two listeners in different network namespaces can have the same address. A connection that is parked for one is not handed
+/// to the other.
 #[test]
 fn connections_are_handed_to_no_listener_of_another_namespace() {
     for (mode, take) in [(PRELOAD, TAKE_BY_REQUEST), (NOTIFY, TAKE_BY_ACCEPT)] {
@@ -62,7 +64,8 @@ fn connections_are_handed_to_no_listener_of_another_namespace() {
     }
 }
 
-/// In a network namespace of its own, a process can connect from any address, that of a trusted peer as well.
+/// In a network namespace of its own, a process can connect from any address, that of a trusted peer as well. Such a connection
+/// can't be parked for a listener of the program.
 #[test]
 fn no_connection_of_another_namespace_is_handed_to_the_program() {
     let script = format!("{TAKE_BY_REQUEST}{INJECTING}");
@@ -75,7 +78,8 @@ fn no_connection_of_another_namespace_is_handed_to_the_program() {
     }
 }
 
-/// A process that takes a connection and does not confirm it loses it after a second, and can't confirm it then.
+/// A process that takes a connection has to confirm it within a second. After that it can't confirm any more, and another call
+/// gets the connection.
 #[test]
 fn connection_that_is_not_confirmed_is_handed_to_another() {
     let script = format!("{TAKE_BY_REQUEST}{HOARDING}");
@@ -95,9 +99,9 @@ const OPTIONS: &[&str] = &["--ports=8443,9000-9009", "--header-timeout=20s"];
 /// The parent serves clients. The child is compromised, and runs the script that is appended.
 const SERVER: &str = include_str!("compromised/server.py");
 
-/// Sends sockets whose close waits for a reader that does not read: sixteen in one request, which is too many, or one queued
-/// behind a request. The sender closes its own descriptors before the header waiter receives them, or exits, which does not
-/// wait.
+/// Sends sockets whose close(2) blocks (SO_LINGER), because their peer does not read: sixteen in one request, which is too
+/// many, or one in a second message on the channel of a request. The sender itself does not block: it closes its descriptors
+/// while the request holds others, or it exits, which does not wait.
 const LINGERING: &str = include_str!("compromised/lingering.py");
 
 /// Keeps as many channels open as it can.
@@ -105,10 +109,11 @@ const SILENT: &str = include_str!("compromised/silent.py");
 
 const MALFORMED: &str = include_str!("compromised/malformed.py");
 
-/// Takes a connection that is parked for its listener, by a listener at the same address of a network namespace of its own.
+/// Has a connection parked for its listener, and tries to take it by a listener at the same address in another network
+/// namespace.
 const ELSEWHERE: &str = include_str!("compromised/elsewhere.py");
 
-/// Parks a connection from a network namespace of its own for a listener of the program.
+/// Makes a connection in a network namespace of its own, and parks it for a listener of the program.
 const INJECTING: &str = include_str!("compromised/injecting.py");
 
 const HOARDING: &str = include_str!("compromised/hoarding.py");
@@ -128,8 +133,9 @@ def take(listener):
         return None
 "#;
 
-/// Parks two connections of a listener of its own, which have no client in the table. Each has half of a second header pending
-/// when it is parked.
+/// Parks two connections that its own listener has accepted, with a header that names no client, so that the table has none.
+/// Half of a second header is pending then. The first is parked for another listener; the second one's listener is closed
+/// afterwards.
 const CLAIMING: &str = include_str!("compromised/claiming.py");
 
 /// Listens as soon as the port is free.

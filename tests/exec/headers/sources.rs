@@ -36,7 +36,7 @@ fn special_sources_are_refused_on_an_ipv6_listener() {
     }
 }
 
-/// Such a connection is not passed through as one without a header: it has one, whose claim is false.
+/// A connection whose header claims such a source is not passed through as one without a header.
 #[test]
 fn special_sources_are_refused_where_headers_are_optional() {
     for mode in MODES {
@@ -90,8 +90,8 @@ fn local_sources_are_allowed_on_request() {
     }
 }
 
-/// A balancer on the server's own host: its health check in version 1 can only name its own address and port,
-/// which the server sees without a header, too.
+/// A balancer on the server's own host sends a health check. In version 1 the header can only name the balancer's own address
+/// and port, which the server would see without a header, too.
 #[test]
 fn peer_that_claims_its_own_endpoint_is_treated_as_local() {
     for mode in MODES {

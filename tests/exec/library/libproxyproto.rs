@@ -80,7 +80,7 @@ fn library_is_propagated_through_exec() {
     );
 }
 
-/// As in libproxyproto: any peer that reaches the port may name any client.
+/// As in libproxyproto, any peer that reaches the port may name any client.
 #[test]
 fn every_peer_is_trusted() {
     let (served, _scratch) = start_server(&[], "--accept=level --brief");
@@ -90,7 +90,8 @@ fn every_peer_is_trusted() {
     }
 }
 
-/// As in libproxyproto: such a header is removed, and the server sees the peer's address.
+/// As in libproxyproto, a header of a version that `LIBPROXYPROTO_VERSION` excludes is removed, and the server sees the peer's
+/// address.
 #[test]
 fn header_of_a_disabled_version_is_stripped() {
     let (text, binary) = (v1(fresh_client_v4()), v2(fresh_client_v4()));
@@ -128,7 +129,7 @@ fn debug_variable_prints_both_addresses() {
     }
 }
 
-/// Without a launcher there is no header waiter, so accept(2) itself waits for a slow header, for a moment.
+/// Without a launcher there is no header waiter, so accept(2) itself waits a moment for a slow header.
 #[test]
 fn accept_waits_briefly_for_a_slow_header() {
     let (served, _scratch) = start_server(&[], "--accept=block --brief");
@@ -149,7 +150,7 @@ fn accept_waits_briefly_for_a_slow_header() {
     served.assert_sees(&silent, silent.local_addr());
 }
 
-/// More connections, one after another, than the table has slots: 65536.
+/// A server gets more connections, one after another, than the table's 65536 slots, and sees each client.
 #[test]
 fn slots_of_closed_connections_are_reused() {
     let (served, _scratch) = start_server(&[], "--accept=edge --brief");

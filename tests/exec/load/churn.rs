@@ -8,7 +8,7 @@ use crate::harness::addr::v4;
 use crate::harness::rig::exec::{MODES, ServerRig, v2};
 use crate::harness::rig::load::number_from_env;
 
-/// The table has 512 slots, so that it is filled and swept over and over, and descriptors are reused at once.
+/// The table has 512 slots, so that it is filled and swept again and again. Descriptors are reused at once.
 #[test]
 fn churn_confuses_no_clients() {
     for mode in MODES {
@@ -18,7 +18,7 @@ fn churn_confuses_no_clients() {
     }
 }
 
-/// 65536 slots, none of which is used twice by 5000 connections.
+/// The default table has 65536 slots, so 5000 connections use none of them twice.
 #[test]
 fn churn_confuses_no_clients_in_the_default_table() {
     assert_churn(

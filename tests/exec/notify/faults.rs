@@ -14,8 +14,8 @@ use crate::harness::rig::exec::{Libc, NOTIFY, ProgramRig, ServerRig, compiled_se
 use crate::harness::rig::exec_notify::{NotifyRig, assert_sees, kill_pid};
 use crate::harness::rig::proxy::header_for;
 
-/// The kernel would answer ENOSYS to accept(2), and the server would spin. So the program and its descendants are
-/// terminated, whatever they do.
+/// Without a supervisor the kernel answers ENOSYS to accept(2), and a server may spin. So the program and its descendants are
+/// terminated, in whatever call they wait.
 #[test]
 fn killed_supervisor_ends_the_program() {
     for variant in ["block", "threads", "fork", "level", "edge"] {
@@ -76,8 +76,8 @@ fn killed_supervisor_ends_a_program_that_ignores_sigterm() {
     assert!(exec.process.wait_exit(WAIT_LIMIT).is_some());
 }
 
-/// No helper is left that could end the program. A program that goes on after the error of accept(2) is never given a
-/// connection, so it takes no client for its balancer; nor do its children and threads.
+/// No helper is left that could end the program. If the program goes on after the error of accept(2), neither it nor its
+/// children and threads ever get a connection, so none of them reports the balancer as its client.
 #[test]
 fn accept_fails_once_supervisor_and_monitor_are_killed() {
     for order in [
@@ -105,7 +105,7 @@ fn accept_fails_once_supervisor_and_monitor_are_killed() {
 enum KillOrder {
     SupervisorFirst,
     MonitorFirst,
-    /// The monitor in the two seconds that it gives the program.
+    /// The supervisor, and then the monitor within the two seconds that it gives the program to end after SIGTERM.
     MonitorEndsProgram,
 }
 
@@ -130,7 +130,7 @@ fn kill_at_once(helpers: [Pid; 2]) {
     helpers.into_iter().for_each(kill_pid);
 }
 
-/// Connections that wait for their header or for accept(2) are closed, not left hanging.
+/// A connection that waits for its header is closed, not left hanging.
 #[test]
 fn killed_supervisor_closes_waiting_connections() {
     let exec = NotifyRig::start_variant("level");
@@ -151,7 +151,7 @@ fn killed_monitor_is_replaced() {
     assert_ended_by_sigterm(&mut exec);
 }
 
-/// The supervisor tries again by itself: the server waits in its first accept(2), and makes no other call.
+/// The supervisor retries without a call of the program, since the server waits in its first accept(2).
 #[test]
 fn monitor_that_can_not_be_started_is_started_later() {
     let mut exec = NotifyRig::start_variant("block");
@@ -260,9 +260,10 @@ fn foreign_proc_is_refused() {
     }
 }
 
-/// A thread sets and clears O_NONBLOCK between the supervisor's fcntl(2) and its accept(2). Other calls are answered meanwhile.
+/// A thread of the program sets and clears O_NONBLOCK of a listener, also between the supervisor's fcntl(2) and its accept(2).
+/// The supervisor does not block there: it goes on answering calls at another listener.
 #[test]
-fn listener_that_is_made_blocking_meanwhile_holds_up_no_other() {
+fn listener_that_becomes_blocking_meanwhile_holds_up_no_other() {
     let rig = ProgramRig::with_mode(NOTIFY, &[], TOGGLING);
     for _ in 0..100 {
         let header = header_for(fresh_client_v4());
@@ -271,8 +272,8 @@ fn listener_that_is_made_blocking_meanwhile_holds_up_no_other() {
     }
 }
 
-/// Two processes of the server ask for the peer of each connection, and exit. The supervisor has a descriptor of each at that
-/// time, and fewer descriptors in all than the processes are.
+/// Two processes of the server ask for the peer of each connection, and exit. The supervisor opens a descriptor of each
+/// process, and its limit of descriptors is lower than the number of these processes.
 #[test]
 fn processes_that_have_exited_take_no_descriptors() {
     let (limited, server) = (["prlimit", "--nofile=128"], compiled_server(Libc::Static));

@@ -10,7 +10,7 @@ use crate::harness::conn::Conn;
 use crate::harness::rig::exec_notify::NotifyRig;
 use crate::harness::rig::proxy::header_for;
 
-/// A call at another listener has its turn before all of them are refused.
+/// The supervisor answers an accept(2) at another listener before it has refused all of them.
 #[test]
 fn refused_connections_hold_up_no_other_listener() {
     limits::raise_open_files().expect("descriptors for the connections");
@@ -24,7 +24,7 @@ fn refused_connections_hold_up_no_other_listener() {
     kill_process(supervisor, Signal::STOP).expect("kill");
     let _refused = connect_untrusted(&exec, flooded, 3000);
     let asked = ask();
-    // So that the server reads the number of waiting connections before the supervisor has refused them.
+    // Lowers the supervisor's priority, so that the server reads the number of waiting connections before they are refused.
     setpriority_process(Some(supervisor), 19).expect("setpriority(2)");
     kill_process(supervisor, Signal::CONT).expect("kill");
     let (answer, _) = asked.recv_to_end();
@@ -32,7 +32,8 @@ fn refused_connections_hold_up_no_other_listener() {
     assert!(waiting > 0, "all were refused first");
 }
 
-/// A program that is told of connections once (EPOLLET) would not accept again after EAGAIN.
+/// accept(2) returns the connection behind the refused ones, and not EAGAIN: a program with edge-triggered epoll (EPOLLET)
+/// would not call it again.
 #[test]
 fn nonblocking_accept_does_not_miss_a_connection_behind_refused_ones() {
     let exec = NotifyRig::start(&[], NONBLOCKING);

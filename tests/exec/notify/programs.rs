@@ -53,14 +53,14 @@ fn ordinary_user_can_supervise() {
         assert_sees(&lab, client);
     }
     process.wait_logged("no_new_privs");
-    // Also without any privilege, the monitor ends the program.
+    // The monitor needs no privilege to end the program.
     let network = network_of(&process.pid().to_string()).expect("a network");
     kill_pid(wait_helper_pid("peername-notify", &network));
     let status = process.wait_exit(WAIT_LIMIT).expect("its end");
     assert_eq!(status.signal(), Some(15), "{status:?}");
 }
 
-/// The program's arguments, exit code, signals and parent do not change.
+/// The program's arguments, exit code and signals do not change.
 #[test]
 fn program_keeps_its_process() {
     let lab = Lab::new();
@@ -73,6 +73,6 @@ fn program_keeps_its_process() {
     assert_eq!(run(&["/etc/passwd"]).status.code(), Some(126));
     let output = run(&["sh", "-c", "echo $1 $PPID; kill -9 $$", "sh", "a b"]);
     assert!(String::from_utf8_lossy(&output.stdout).starts_with("a b "));
-    // timeout(1), which stands between, dies of the same signal.
+    // The program runs under timeout(1), which dies of the same signal or reports it as 137.
     assert!(output.status.signal() == Some(9) || output.status.code() == Some(137));
 }

@@ -27,7 +27,7 @@ pub(super) struct Program {
     pub(super) reports_to: ReportsTo,
     /// The text before the address in a report.
     pub(super) marker: &'static str,
-    /// Whether the next client connects only after the child for the last one has exited. The SIGCHLD of that child can
+    /// Whether each client connects only after the child that served the previous one has exited. The SIGCHLD of that child can
     /// interrupt getpeername(2) under a supervisor, and socat does not repeat the call.
     pub(super) one_at_a_time: bool,
     /// Connects by the program's usual client through HAProxy, and asserts that the program sees that client.
@@ -70,7 +70,7 @@ pub(super) fn go_static() -> Program {
     }
 }
 
-/// A Go program that is dynamically linked. It makes its system calls without the C library all the same.
+/// A dynamically linked Go program. Like static ones, it makes its system calls without the C library.
 pub(super) fn go_cgo() -> Program {
     Program {
         command: |rig| go(rig, true),
@@ -305,7 +305,7 @@ pub(super) fn netcat() -> Program {
 }
 
 impl CommandContext<'_> {
-    /// Returns the text for what the program listens on.
+    /// Returns `v4` or `both`, for the sockets on which the program listens.
     fn pick<'a>(&self, v4: &'a str, both: &'a str) -> &'a str {
         match self.listener {
             Listener::V4 => v4,
@@ -344,7 +344,7 @@ pub(super) const STARTUP: &[u8] = b"\0\0\0\x17\0\x03\0\0user\0postgres\0\0";
 
 const PYTHON: &str = include_str!("catalogue/python.py");
 
-/// Node gets the address by getpeername(2) alone: it passes no buffer to accept(2).
+/// A Node server. Node gets the address by getpeername(2) only, since it passes no buffer to accept(2).
 const NODE: &str = r#"
 require("net").createServer(socket => {
     socket.on("error", () => {});

@@ -42,7 +42,7 @@ impl Mode {
 pub(super) enum Listener {
     /// 0.0.0.0:8443.
     V4,
-    /// 0.0.0.0:8443 and [::]:8443, on one socket or two as the program does it.
+    /// 0.0.0.0:8443 and [::]:8443, on one socket or on two, as the program prefers.
     Both,
 }
 
@@ -88,7 +88,7 @@ impl<'a> Running<'a> {
             }
             None => {
                 let agent = Agent::start_with(OPTIONS);
-                // A program that takes a /run of its own by unshare(1) has one in a container already.
+                // Some programs get a /run of their own by unshare(1); a container has one already.
                 let through = match program.through {
                     ["unshare", ..] => &[],
                     through => through,

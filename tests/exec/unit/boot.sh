@@ -5,7 +5,8 @@
 set -euo pipefail
 directory=$1 binary=$2 library=$3
 
-# Under version 1, and a hierarchy of both, systemd in a container does not notice that the last process of a unit has ended.
+# With version 1 of control groups, or both versions, systemd in a container does not notice that a unit's last process has
+# ended.
 [[ $(stat --file-system --format=%T /sys/fs/cgroup) == cgroup2fs ]] || mount -t cgroup2 cgroup2 /sys/fs/cgroup
 
 mount -t tmpfs tmpfs "$directory"
@@ -17,7 +18,7 @@ mkdir -p "$root/usr/lib/peername"
 install -m 755 "$binary" "$root/usr/bin/peername"
 install -m 644 "$library" "$root/usr/lib/peername/libpeername.so"
 
-# The servers listen on the network, and log their clients. A later line replaces an earlier one.
+# The servers listen on the network, and log their clients. In these files a later line replaces an earlier one.
 etc=$root/etc
 rm -f "$etc"/systemd/system/*.d/peername.conf
 printf '%s\n' 'bind 0.0.0.0' 'protected-mode no' >>"$etc/redis/redis.conf"
@@ -44,6 +45,6 @@ END
 
 cp "${0%/*}/confined.service" "$etc/systemd/system/"
 
-# pidfd_getfd(2) is denied by default.
+# systemd-nspawn denies pidfd_getfd(2) by default.
 exec systemd-nspawn --directory="$root" --boot --machine=peername --register=no --keep-unit --quiet --console=pipe \
     --resolv-conf=off --timezone=off --link-journal=no --system-call-filter=pidfd_getfd -- --unit=basic.target </dev/null

@@ -1,4 +1,4 @@
-# Follows server.py: parks connections that are claimed for another listener, or for one that is closed then.
+# Follows server.py: parks a connection for another listener than its own, and one for a listener that is closed then.
 own = socket.create_server(("127.0.0.1", 9000))
 second = socket.create_server(("127.0.0.1", 9001))
 

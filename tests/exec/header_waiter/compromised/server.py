@@ -1,4 +1,4 @@
-# The parent serves its clients. The child, which is what follows this file, is compromised.
+# The parent serves its clients. The child is compromised: it runs the script that is appended to this file.
 import array, ctypes, fcntl, os, platform, socket, struct, time
 listener = socket.create_server(("10.81.0.1", 8443), backlog=64)
 libc = ctypes.CDLL(None, use_errno=True)
@@ -30,7 +30,7 @@ def listen_elsewhere(address):
 HEADER = b"PROXY TCP4 203.0.113.7 198.51.100.10 56324 443\r\n"
 
 def park(listener, claimed):
-    """Parks a connection of `listener`, with half a header, as one of the listener `claimed`. Returns the client's socket."""
+    """Parks a connection of `listener`, with half a header, for the listener `claimed`. Returns the client's socket."""
     client = socket.create_connection(listener.getsockname())
     client.sendall(b"PROXY UNKNOWN\r\n")
     connection, _ = listener.accept()
