@@ -1,4 +1,4 @@
-//! `--ask`: questions on the terminal, about what no access rule decides on.
+//! `--ask`: questions on the terminal about requests that no access rule decides on.
 
 use crate::harness::lab::assert_fails;
 use crate::harness::rig::jail::{JailRig, USERS, User};
@@ -72,7 +72,7 @@ fn answers_on_the_terminal_decide_on_what_no_rule_matches() {
     }
 }
 
-/// A rule or an option opens such an address, and an answer does not.
+/// An address that is not public needs a rule or an option; no answer allows it. So there is no question about it.
 #[test]
 fn address_that_no_answer_opens_is_denied_without_a_question() {
     let rig = JailRig::new();
@@ -114,12 +114,12 @@ fn question_takes_the_foreground_of_a_job_and_returns_it() {
         r"see:\$ ",
         r"type:echo code $?\n",
         "see:code 130",
-        // The terminal has its modes of before the question.
+        // After the question the terminal has its previous modes again.
         r#"type:sh -c "echo up; exec sleep 50"\n"#,
         r"see:\nup\r\n",
         r"type:\x03",
         r"see:\$ ",
-        // What follows the command on its line is no answer.
+        // The rest of the command line is no answer.
         r"type:$CURL https://b.test/echo; echo code $?\n",
         PROMPT,
         r"type:once\n",
@@ -133,7 +133,7 @@ fn question_takes_the_foreground_of_a_job_and_returns_it() {
     assert!(!printed.contains("no job control"), "{printed}");
 }
 
-/// The list is missing at the first run, which begins it.
+/// The list is missing at the first run, which creates it.
 #[test]
 fn list_of_answers_is_applied_and_added_to_by_one_command() {
     let rig = JailRig::new();
@@ -147,7 +147,7 @@ fn list_of_answers_is_applied_and_added_to_by_one_command() {
     ];
     let printed = run_in_terminal(&rig, User::Nobody, &steps, &["sh", "-c", command]);
     assert_eq!(printed.matches(QUESTION).count(), 1, "{printed}");
-    // A list that nothing adds to has to be there.
+    // A list of `--allow` that `--ask-list` does not name has to exist.
     let options = [
         "--ask-list=/tmp/none",
         "--ask",
@@ -174,7 +174,7 @@ fn question_without_an_answer_denies_that_request_only() {
     assert!(printed.trim_end().ends_with("exit 0"), "{printed}");
 }
 
-/// The terminal belongs to the shell, which reads what is typed.
+/// A jail in the background can't ask: the terminal belongs to the shell, which reads the typed text. The request is denied.
 #[test]
 fn job_in_the_background_does_not_ask() {
     let rig = JailRig::new();
@@ -193,7 +193,7 @@ fn job_in_the_background_does_not_ask() {
     assert!(printed.trim_end().ends_with("exit 4"), "{printed}");
 }
 
-/// The program sets the modes of the terminal, which are in force before and after a question.
+/// The program sets modes of the terminal. They are in force before and after a question, and not while it waits for an answer.
 #[test]
 fn modes_of_the_program_do_not_change_an_answer() {
     let rig = JailRig::new();
@@ -216,7 +216,8 @@ fn modes_of_the_program_do_not_change_an_answer() {
 /// Makes `n` VERASE and `e` VKILL, and ignores the carriage return that ends an answer (IGNCR).
 const MODES: &str = include_str!("ask/modes.py");
 
-/// The program takes the foreground back while the question waits, so what is typed is no answer, and the request is denied.
+/// The program can't type an answer (TIOCSTI fails). If it takes the foreground back while the question waits, text that is
+/// typed then is no answer, and the request is denied.
 #[test]
 fn program_can_not_answer_its_own_question() {
     let rig = JailRig::new();
@@ -249,8 +250,8 @@ fn ask_without_a_terminal_is_wrong_usage() {
     }
 }
 
-/// `--ask-list` is written, not applied: it is an error without `--ask`. `--check-list` overrides `ask` of the file, and only
-/// its own list allows.
+/// The jail writes answers to the list of `--ask-list`, which allows nothing by itself. So the option is an error without
+/// `--ask`. `--check-list` overrides `ask` in a configuration file: only the list of `--check-list` allows then.
 #[test]
 fn ask_list_allows_nothing_by_itself() {
     let rig = JailRig::new();

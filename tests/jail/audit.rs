@@ -1,4 +1,4 @@
-//! The file of `--log`: no request without a line.
+//! The file of `--log` has a line for each request.
 
 use std::fs;
 
@@ -14,7 +14,7 @@ fn lines(log: &str) -> Vec<Value> {
         .collect()
 }
 
-/// The line before a request is sent has the same id as the line at its end.
+/// A request has a line before it is sent, and one with the same id at its end.
 #[test]
 fn admission_and_end_of_a_request_have_one_id() {
     let rig = JailRig::new();
@@ -66,7 +66,7 @@ fn audit_lines_go_to_the_file() {
     );
 }
 
-/// The request outlives the program.
+/// The program exits while a process that it has left behind waits for a response. That request is logged, too.
 #[test]
 fn request_of_a_process_left_behind_is_logged() {
     let rig = JailRig::new();
@@ -85,7 +85,7 @@ fn request_of_a_process_left_behind_is_logged() {
     assert_eq!(messages, ["request admitted", "request"], "{text}");
 }
 
-/// On a full disk nothing is sent, and standard error says why; requests go on when there is room.
+/// While the disk is full, requests are denied, and standard error says why. Requests go on when there is space again.
 #[test]
 fn request_is_denied_where_its_line_can_not_be_written() {
     let rig = JailRig::new();

@@ -16,7 +16,8 @@ use crate::harness::lab::{Process, wait_until};
 use crate::harness::rig::jail::{JailRig, User};
 use attempts::{Attempt, Control, PRELUDE, Rules};
 
-/// Processes outside that report every contact in a line: on the origin's host, and on the jail's own as the same user.
+/// Processes outside that print a line for every contact: one on the origin's host, and one on the jail's host, as the jail's
+/// user.
 struct Canaries {
     remote: Process,
     local: Process,
@@ -200,7 +201,7 @@ fn is_allowed(line: &str) -> bool {
     matches!(host, "a.test" | "h1.test") && !is_denied("none") && !is_denied("delete")
 }
 
-/// The control: an attempt that can succeed at all does so without a jail, so the tests above can fail.
+/// The control: every attempt that is marked as possible succeeds without a jail, so the tests above can fail.
 #[test]
 fn attempts_succeed_without_a_jail() {
     let bypass = BypassRig::new(User::Root);

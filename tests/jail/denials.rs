@@ -1,4 +1,5 @@
-//! Denials are seen: lines at the end, an exit code, a diff, and warnings apart from the audit lines.
+//! How a jail reports denials: lines at its exit, an exit code, the difference to a list, and audit lines in a file of their
+//! own.
 
 use std::fs::{self, Permissions};
 use std::net::TcpListener;
@@ -113,7 +114,8 @@ fn refused_port_of_loopback_is_denied_where_the_host_listens() {
     }
 }
 
-/// The jail's own listeners on 1 and 2, the alternates of 80 and 443, are none to the program.
+/// The jail itself listens on ports 1 and 2 in place of 80 and 443, which the program may bind. A connection to these alternate
+/// ports is refused and reported like one to any other port.
 #[test]
 fn refused_alternate_ports_are_denied_as_any_other() {
     let rig = JailRig::new();
@@ -132,7 +134,8 @@ fn refused_alternate_ports_are_denied_as_any_other() {
     }
 }
 
-/// A proxy that is reached unopened would open every host. The advised form (`HOST:PORT/`) opens none.
+/// Through a proxy to which the jail relays bytes unopened, the program would reach every host. With the advised form of the
+/// rule (`HOST:PORT/`), the jail checks the requests to the proxy.
 #[test]
 fn advised_form_for_a_proxy_opens_no_other_host() {
     let rig = JailRig::new();
@@ -142,7 +145,8 @@ fn advised_form_for_a_proxy_opens_no_other_host() {
     assert_eq!(printed, "200 200\n000 403\n");
 }
 
-/// A first rule would deny everything else, and `--learn` takes none: no `--allow` is advised.
+/// The jail has no rules, but `--check` or `--learn`. The lines advise no `--allow`: with `--check`, a first rule would deny
+/// everything else, and `--learn` takes no rules.
 #[test]
 fn remedy_without_rules_is_no_rule() {
     let rig = JailRig::without_destinations();
@@ -218,7 +222,8 @@ fn without_a_rule_everything_is_denied_and_a_line_says_so() {
     assert_eq!(own_lines(&output.stderr), [""; 0]);
 }
 
-/// The lines do not wait for connections that other processes keep open, for which the interceptor drains for a second.
+/// A process that the program leaves behind keeps a connection open, for which the interceptor drains for a second. The lines
+/// about denials come before that.
 #[test]
 fn denials_are_reported_at_the_exit_although_a_connection_stays_open() {
     let rig = JailRig::new();
@@ -329,7 +334,7 @@ fn job_that_asks_for_more_than_its_list_fails_with_the_difference() {
     );
     let output = rig.run(User::Nobody, &options, "curl -sS https://a.test/echo");
     assert_eq!(output.status.code(), Some(0), "{output:?}");
-    // A list begins empty.
+    // A new list has no rules.
     let empty = rig.scratch().write("empty.txt", "# none yet\n");
     for check in [
         &[][..],
@@ -355,7 +360,7 @@ fn job_that_asks_for_more_than_its_list_fails_with_the_difference() {
             "{errors}"
         );
     }
-    // Two destinations that need one line.
+    // Two denied destinations need only one line in the list.
     let get = rig.scratch().write("get.txt", "GET b.test\n");
     let post =
         "curl -s -o /dev/null -d x https://b.test/; curl -s -o /dev/null -d x http://b.test/";
@@ -373,7 +378,7 @@ fn job_that_asks_for_more_than_its_list_fails_with_the_difference() {
     );
 }
 
-/// The file of `--log` has audit lines only, one for a refused port, too; warnings are on standard error.
+/// The file of `--log` has audit lines only, and among them those about refused ports. Warnings are on standard error.
 #[test]
 fn log_has_audit_lines_and_standard_error_the_warnings() {
     let rig = JailRig::new();

@@ -1,4 +1,4 @@
-//! Origins that could not be reached: a line at the exit of the jail for each.
+//! Origins that could not be reached. The jail prints a line for each at its exit.
 
 use super::denials::own_lines;
 use crate::harness::addr::v4;
@@ -34,7 +34,7 @@ fn origin_that_is_not_reached_has_a_line_with_the_cause() {
     );
 }
 
-/// The server at port 8000 starts between two requests to it: before it answers the one at port 8080.
+/// The server of `late_server.py` listens at port 8000 only after the first request to that port. The second one is served.
 #[test]
 fn origin_that_is_reached_later_has_no_line() {
     let rig = JailRig::new();

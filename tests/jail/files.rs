@@ -1,4 +1,4 @@
-//! The host's files: covered ones stay covered, by whatever path or descriptor they are reached.
+//! Files of the host that a jail hides or covers stay so, whatever path or descriptor leads to them.
 
 use std::fs;
 
@@ -14,7 +14,7 @@ fn make_secret(rig: &JailRig) -> String {
     dir
 }
 
-/// A mount covers a path; a process that is in the directory already would still be below it.
+/// A mount covers a path, and a process whose working directory is the hidden one would still see the files below the mount.
 #[test]
 fn working_directory_is_hidden_too() {
     let rig = JailRig::new();
@@ -30,7 +30,7 @@ fn working_directory_is_hidden_too() {
     assert_fails(&output, 2, &["working directory"]);
 }
 
-/// openat(2) below an inherited directory passes by every mount on the way to it.
+/// openat(2) below an inherited directory bypasses the mounts that cover the path of that directory.
 #[test]
 fn directory_is_not_inherited_as_a_standard_stream() {
     let rig = JailRig::new();
@@ -61,8 +61,8 @@ fn hidden_directory_stays_hidden_while_files_in_it_are_replaced() {
     assert!(!program.log().contains("SECRET"), "{}", program.log());
 }
 
-/// As package managers, systemd-resolved and NetworkManager replace them: without the cover, names would have the addresses of
-/// the host's file.
+/// Package managers, systemd-resolved and NetworkManager replace /etc/hosts and /etc/resolv.conf by rename, which removes a
+/// mount on the file. Without the jail's own files, names would have the addresses of the host's file.
 #[test]
 fn files_that_are_replaced_outside_are_covered_again() {
     let rig = JailRig::new();
@@ -149,7 +149,7 @@ fn ssh_reads_the_configuration_of_the_system() {
         "Host configured\n  User someone\n",
     );
     let jail = rig.scratch().path_text("peername");
-    // Not the user that files of unknown users seem to belong to.
+    // Not user 65534, to which files of unknown owners seem to belong.
     let user = "setpriv --reuid=1 --regid=1 --clear-groups --inh-caps=-all --bounding-set=-all";
     let script = format!(
         "mount --bind {dir} /etc/ssh/ssh_config.d && exec {user} {jail} jail -q -- ssh -G configured"
@@ -159,7 +159,7 @@ fn ssh_reads_the_configuration_of_the_system() {
     assert!(printed.contains("\nuser someone\n"), "{output:?}");
 }
 
-/// Snapshots aside, a file system that is mounted twice has two paths to each file.
+/// A file system that is mounted twice has two paths to each file, and `--hide` covers both. (It does not cover snapshots.)
 #[test]
 fn file_is_hidden_at_each_mount_of_its_file_system() {
     let rig = JailRig::new();
@@ -214,7 +214,8 @@ fn part_of_a_hidden_directory_is_hidden_where_it_is_mounted() {
     }
 }
 
-/// One of them, core_pattern, names a program that the kernel starts outside.
+/// Settings below /proc/sys are read-only at each mount of proc. One setting, core_pattern, names a program that the kernel
+/// starts outside of the jail.
 #[test]
 fn settings_are_read_only_at_each_mount() {
     let rig = JailRig::new();
@@ -229,8 +230,8 @@ fn settings_are_read_only_at_each_mount() {
     assert_prints(&output, "written\n");
 }
 
-/// Such devices type into programs outside, stop the machine, or reach another one. Here each is the null device, and one is
-/// also mounted where its name does not show what it is.
+/// Some devices type into programs outside, stop the machine, or reach another one. In this test each is the null device, and
+/// one is also mounted at a path that does not show its name.
 #[test]
 fn devices_that_act_outside_are_covered() {
     let rig = JailRig::new();

@@ -37,7 +37,7 @@ fn unix_socket_is_reachable_on_request_only() {
     }
 }
 
-/// Only of sockets that a variable names: programs try many others in vain.
+/// The jail reports a refused Unix socket only if a variable names it: programs try many others in vain.
 #[test]
 fn refused_socket_that_a_variable_names_has_a_line() {
     let rig = JailRig::new();
@@ -117,8 +117,8 @@ fn socket_that_is_moved_to_a_listed_directory_is_refused() {
     drop(listeners);
 }
 
-/// A lookup in autofs asks a program outside. In the jail only what is mounted there already is seen, and nothing is asked. A
-/// user who can't reach the mount has a jail, too.
+/// A lookup below an autofs mount sends a request to a program outside. In a jail a lookup sees only what is mounted there
+/// already, and sends none. A jail starts also for a user who can't search the path of the mount.
 #[test]
 fn automounter_is_not_asked() {
     let rig = JailRig::new();
@@ -135,8 +135,8 @@ fn automounter_is_not_asked() {
     );
 }
 
-/// A service that is started again has another socket: it is reached if only root may change what is at the listed path. A
-/// directory that the program's user owns is not such a path, whatever its mode is.
+/// A service that starts again binds another socket at its path. The socket is reached if only root can replace what is at the
+/// listed path; the owner of a directory can, whatever its mode is.
 #[test]
 fn socket_that_is_bound_later_is_reached_at_a_path_of_root() {
     let rig = JailRig::new();
@@ -153,7 +153,7 @@ fn socket_that_is_bound_later_is_reached_at_a_path_of_root() {
         );
         let option = format!("--allow-unix={dir}");
         let jail = rig.scratch().path_text("peername");
-        // Not the user that seems to own files of unknown users.
+        // Not user 65534, to which files of unknown owners seem to belong.
         let user = "setpriv --reuid=1 --regid=1 --clear-groups --inh-caps=-all --bounding-set=-all";
         let user: Vec<&str> = user.split(' ').collect();
         let command = [&jail, "jail", "-q", &option, "--", "sh", "-c", &script];
@@ -171,6 +171,6 @@ fn socket_that_is_bound_later_is_reached_at_a_path_of_root() {
     }
 }
 
-/// Mounts autofs at the first argument, makes `mounted` there, and runs the second argument as `peername jail`: at last for
-/// another user, who can't search the directory above the mount.
+/// Mounts autofs at the path in the first argument, and a file system at `mounted` below it. Runs three jails by the binary in
+/// the second argument; the last is of another user, who can't search the directory above the mount.
 const AUTOFS: &str = include_str!("host_sockets/autofs.py");

@@ -1,4 +1,4 @@
-//! `--learn`: the list of what a program asks for is the list that it needs.
+//! `--learn` writes a list of what a program asks for. With that list as its rules, the program runs again.
 
 use std::fs;
 use std::os::unix::fs::chown;
@@ -41,7 +41,7 @@ fn learned_list_allows_the_same_command_and_nothing_else() {
             "a.test",
             "a.test:9418",
             "b.test",
-            // Without TLS, a private address takes a rule with the port.
+            // A private address without TLS needs a rule with the port.
             "b.test:80",
             "b.test:8080",
             "# mine",
@@ -72,7 +72,8 @@ fn learned_list_allows_the_same_command_and_nothing_else() {
     }
 }
 
-/// The program starts a server of its own later: a rule would lead its next run to this host, where nothing listens.
+/// Nothing listens at these ports of localhost yet. If the program starts a server there later, a rule would lead its next run
+/// to the host instead, where nothing listens.
 #[test]
 fn port_of_localhost_without_a_server_is_neither_listed_nor_reported() {
     let rig = JailRig::new();
@@ -87,7 +88,8 @@ fn port_of_localhost_without_a_server_is_neither_listed_nor_reported() {
     assert!(!list.contains("localhost:"), "{list}");
 }
 
-/// The options that standard error names allow both addresses of the loopback: a program may try the one without a server.
+/// Standard error names options that allow both addresses of localhost, because a program may first try the one without a
+/// server.
 #[test]
 fn server_on_localhost_is_learned_with_the_options_that_are_named() {
     let rig = JailRig::new();
@@ -105,7 +107,7 @@ fn server_on_localhost_is_learned_with_the_options_that_are_named() {
     let errors = String::from_utf8_lossy(&denied.stderr).replace('\'', "");
     assert_contains(&errors, &[&options.join(" ")]);
     assert_contains(&rig.scratch().read("list"), &["to allow: localhost:5432"]);
-    // The server has one of the two addresses.
+    // The server listens at one of the two addresses only.
     let options = [&["-q", "--learn", &file], &options[..2]].concat();
     assert_eq!(rig.succeeds(User::Root, &options, script), "served\n");
     let list = rig.scratch().read("list");
@@ -115,7 +117,7 @@ fn server_on_localhost_is_learned_with_the_options_that_are_named() {
     assert_eq!(rig.succeeds(User::Root, &options, script), "served\n");
 }
 
-/// The option that standard error names opens both the port and the private address, and the list has the same rule.
+/// The one option that standard error names allows both the port and the private address. The list has the same rule.
 #[test]
 fn private_host_at_another_port_is_learned_with_the_option_that_is_named() {
     let rig = JailRig::without_destinations();
@@ -136,7 +138,7 @@ fn private_host_at_another_port_is_learned_with_the_option_that_is_named() {
         let printed = rig.succeeds(User::Root, &["-q", &allow], &script);
         assert_eq!(printed, "served\n");
     }
-    // Only an exact name or address is its own destination.
+    // Only a rule with an exact name or address allows a private destination.
     let script = "timeout 10 bash -c 'cat </dev/tcp/a.test/5433'";
     let check = "--check=http://127.0.0.1:1/";
     let options = ["--on-check-failure=allow", check, "--allow-tcp=*:5433"];
@@ -144,7 +146,7 @@ fn private_host_at_another_port_is_learned_with_the_option_that_is_named() {
     assert_eq!(output.stdout, b"", "{output:?}");
 }
 
-/// Without its `@`, the name of a list is a host, and every other host is denied.
+/// Without the `@`, `--allow` takes the name of a list for a host, and denies every other host.
 #[test]
 fn list_without_its_at_sign_is_noticed() {
     let rig = JailRig::new();

@@ -32,7 +32,8 @@ fn access_lists_decide_on_what_a_program_requests() {
     }
 }
 
-/// Methods, ports of other protocols, and hosts with private addresses need no option but the list, also as a file.
+/// One list, as options or as a file, names methods, ports of other protocols, and hosts with private addresses. No other
+/// option is needed for them.
 #[test]
 fn one_list_names_methods_ports_and_private_hosts() {
     let rig = JailRig::without_destinations();
@@ -68,9 +69,10 @@ fn one_list_names_methods_ports_and_private_hosts() {
     assert_eq!(rig.succeeds(User::Nobody, &domain, &script), "403 ");
 }
 
-/// Options of the command line replace those of the `[jail]` table, and its rules are before those of the table.
+/// Options of the command line replace those of the `[jail]` table in the file. Rules of the command line come before the
+/// table's.
 #[test]
-fn file_of_a_repository_has_the_options() {
+fn file_has_the_options_and_the_command_line_overrides_them() {
     let rig = JailRig::new();
     let text = "[jail]\nrules = [\"deny a.test/slow\", \"allow GET a.test\"]\nfail-on-deny = true\nquiet = true\n";
     let file = rig.scratch().write("peername.toml", text);
@@ -104,7 +106,8 @@ fn file_of_a_repository_has_the_options() {
     }
 }
 
-/// Rules of the file and of the command line are one list. Rules that the command line excludes are reported.
+/// Rules of the file and of the command line are one list. Rules of the file that the command line makes ineffective are
+/// reported.
 #[test]
 fn rules_of_a_file_are_kept_or_reported() {
     let rig = JailRig::new();
@@ -189,7 +192,7 @@ fn messages_name_the_file() {
     }
 }
 
-/// A list is looked for beside the file, not in the working directory.
+/// The path of a list, or of a log, in a configuration file is relative to that file, not to the working directory.
 #[test]
 fn list_that_a_file_names_is_beside_it() {
     let rig = JailRig::new();
@@ -202,7 +205,7 @@ fn list_that_a_file_names_is_beside_it() {
     assert_contains(&rig.scratch().read("requests.jsonl"), &["b.test"]);
 }
 
-/// A rule for `localhost` is the host's loopback, by name and by number, and no other rule is.
+/// A rule for `localhost` allows the host's loopback, by name and by address. No other rule does.
 #[test]
 fn localhost_is_the_loopback_of_the_host() {
     let rig = JailRig::without_destinations();
@@ -271,7 +274,7 @@ fn credentials_of_the_outer_proxy_are_not_shown() {
     let rig = JailRig::new();
     let option = "--upstream-proxy=http://user:SECRET@10.81.0.1:3128";
     let script = format!("pgrep -a -f '{}'", rig.interceptor_pattern());
-    // With the second option, the process that was started is a parent of the program.
+    // With `--fail-on-deny`, the process that was started is a parent of the program.
     for options in [&["-q", option][..], &["-q", option, "--fail-on-deny"]] {
         for user in USERS {
             let printed = rig.succeeds(user, options, &script);

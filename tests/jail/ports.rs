@@ -31,8 +31,8 @@ fn servers_of_the_program_get_the_ports_that_they_bind() {
     }
 }
 
-/// `--learn` opens usual ports without an option, such as those of databases. They are also free in a network namespace of the
-/// program's own.
+/// `--learn` opens usual ports without an option, such as those of databases. The program can bind them, also in a network
+/// namespace of its own.
 #[test]
 fn usual_ports_of_learning_are_the_programs_too() {
     let rig = JailRig::new();

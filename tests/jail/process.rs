@@ -61,9 +61,10 @@ fn processes_left_behind_have_no_network() {
     assert!(!log.contains("code 0"), "{log}");
 }
 
-/// With a listener of its own, a process could continue calls that the mediator makes, such as connect(2) to a socket outside.
+/// The jail's mediator answers system calls of the program by a seccomp listener. After the mediator has ended, a process that
+/// got a seccomp listener of its own could continue such calls, for example connect(2) to a socket outside.
 #[test]
-fn processes_left_behind_get_no_listener_of_their_own() {
+fn processes_left_behind_get_no_seccomp_listener() {
     let rig = JailRig::new();
     let program = rig.scratch().write("own_listener.py", OWN_LISTENER);
     for user in USERS {
@@ -125,7 +126,8 @@ fn job_control_works_in_a_terminal() {
     assert!(!text.contains("no job control"), "{text}");
 }
 
-/// Apart from variables of proxies and of name resolution, which have no use in a jail.
+/// The program keeps its user, its working directory and its variables. Only variables of proxies and of name resolution are
+/// removed, because they have no use in a jail.
 #[test]
 fn user_directory_and_variables_are_kept() {
     let rig = JailRig::new();
@@ -179,7 +181,8 @@ fn network_namespace_of_the_programs_own_needs_allow_mounts() {
     }
 }
 
-/// Fast Open connects without connect(2), so a refusal could not be reported. Programs that ask for it do without.
+/// TCP Fast Open connects without connect(2), so a refusal could not be reported. Calls for it fail, and programs connect
+/// without it.
 #[test]
 fn fast_open_is_not_supported() {
     let rig = JailRig::new();
@@ -227,9 +230,9 @@ fn program_is_not_started_where_no_origin_could_be_verified() {
     assert_prints(&output, "");
 }
 
-/// SSL_CERT_DIR may name a folder of archives by mistake, a line of which has kilobytes.
+/// SSL_CERT_DIR may name a folder of archives by mistake. A line of such a file has kilobytes, which the error does not print.
 #[test]
-fn binary_files_in_place_of_certificates_are_described_in_a_line() {
+fn binary_files_in_place_of_certificates_are_described_briefly() {
     let rig = JailRig::new();
     let jail = rig.scratch().path_text("peername");
     let dir = rig.scratch().path_text("binary");
@@ -251,9 +254,10 @@ fn binary_files_in_place_of_certificates_are_described_in_a_line() {
     run("", &extra, 2, &["--extra-ca", section]);
 }
 
-/// The interceptor removes the jail's directory while that is being filled, and the failures that follow are not reported.
+/// An interceptor that does not start removes the jail's directory while the jail still fills it. The failures that follow are
+/// not reported, but only the interceptor's error.
 #[test]
-fn interceptor_that_does_not_start_is_the_only_cause() {
+fn only_the_cause_is_reported_if_the_interceptor_does_not_start() {
     let rig = JailRig::new();
     let jail = rig.scratch().path_text("peername");
     let broken = rig.scratch().path_text("broken.pem");

@@ -1,4 +1,4 @@
-//! What the program puts where a file or a socket was that the jail uses outside.
+//! Programs that replace a file or a socket that the jail uses outside.
 
 use std::fs;
 use std::os::unix::fs::{chown, symlink};
@@ -30,7 +30,7 @@ while True:
     client.close()
 "#;
 
-/// The program may bind Unix sockets, and rename them wherever its user may.
+/// The program may bind a Unix socket, and rename it to the path of the check service. The jail does not ask that socket.
 #[test]
 fn program_cannot_answer_checks_itself() {
     let rig = JailRig::new();
@@ -66,13 +66,15 @@ fn program_cannot_answer_checks_itself() {
     }
 }
 
-/// The program may replace a link where it may not replace the socket, and bind the socket that a link leads to.
+/// The path of the check service is a symbolic link, which the program can replace, although it can't replace the socket
+/// itself. The jail keeps to the first socket. A link to a socket that does not exist is an error, since the program could bind
+/// that socket.
 #[test]
 fn link_to_a_check_service_is_followed_once() {
     let rig = JailRig::new();
     let service = rig.scratch().write("service.py", SERVICE);
     let dir = make_dir(&rig, User::Nobody, "link");
-    // Below no directory that others may write, as /tmp.
+    // Not below a directory that others may write, such as /tmp.
     let fixed = RemovedDir::create(format!("/run/peername-check-{}", std::process::id()));
     let socket = fixed.0.join("check.sock").display().to_string();
     let denying = [&service, &socket, "403"];
@@ -118,7 +120,8 @@ impl Drop for RemovedDir {
     }
 }
 
-/// The process that writes the list reads hidden files as well.
+/// The process that writes the learned list can access hidden files. If the program puts a link to one in the place of the
+/// list, the file is not written.
 #[test]
 fn list_does_not_lead_to_a_hidden_file() {
     let rig = JailRig::new();

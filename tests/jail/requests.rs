@@ -44,7 +44,8 @@ fn check_decides_by_name_and_a_denied_request_gets_the_page() {
     });
 }
 
-/// The name is checked before it is resolved, and it is resolved outside.
+/// A name has a synthetic address in the jail, whether it exists or not: the interceptor checks the name first, and resolves it
+/// outside.
 #[test]
 fn names_have_synthetic_addresses_whether_they_exist_or_not() {
     let rig = JailRig::new();
@@ -63,7 +64,7 @@ fn names_have_synthetic_addresses_whether_they_exist_or_not() {
     );
 }
 
-/// Programs that guard against SSRF refuse private addresses. They accept those that names have in a jail.
+/// Programs that guard against SSRF refuse private addresses. They accept the synthetic addresses of names in a jail.
 #[test]
 fn synthetic_addresses_pass_for_public_ones() {
     let rig = JailRig::new();
@@ -122,7 +123,8 @@ fn private_destination_of_an_allowed_name_is_denied() {
     }
 }
 
-/// The outer interceptor checks, by name, what the inner one connects to. The inner jail needs mounts.
+/// The outer interceptor checks, by name, the connections of the inner one. The inner jail needs `--allow-mounts` of the outer
+/// one.
 #[test]
 fn jail_in_a_jail_is_checked_by_both() {
     let rig = JailRig::new();
@@ -140,7 +142,7 @@ fn jail_in_a_jail_is_checked_by_both() {
             printed.contains("no such host for you"),
             "{user:?}: {printed}"
         );
-        // Only a mediator of connect(2) sees refused ports, and an inner jail has none: the outer jail's is there already.
+        // Only a mediator of connect(2) sees refused ports. An inner jail has none, because the outer jail's is there already.
         let inner = inner.replace("jail", "jail --fail-on-deny");
         let refused = rig.run(user, &[&option, "--allow-mounts"], &inner);
         assert_eq!(refused.status.code(), Some(125), "{refused:?}");
@@ -150,7 +152,7 @@ fn jail_in_a_jail_is_checked_by_both() {
     assert!(check.log().contains("b.test GET /echo"));
 }
 
-/// What the jail denies looks like a refusal by the host.
+/// A denial by the jail looks like one by the host, so a command of peername that fails adds that it runs in a jail.
 #[test]
 fn command_that_fails_in_a_jail_says_so_in_its_line() {
     let rig = JailRig::new();
@@ -175,9 +177,9 @@ fn command_that_fails_in_a_jail_says_so_in_its_line() {
     assert!(!errors.contains("jail"), "{errors}");
 }
 
-/// A host that the list lacks is denied, although the connection ends before there is a request: another protocol, a client that
-/// does not trust the authority, and one that sends nothing after the handshake. Another protocol at a port of HTTP is denied
-/// also where the list has the host. A connection that sends nothing at all, as to `e.test`, is no denial.
+/// A connection to a host that the list lacks is a denial even if it ends before a request: because it has another protocol,
+/// because the client does not trust the authority, or because nothing follows the handshake. Another protocol at a port of
+/// HTTP is a denial also where the list has the host. A connection that sends nothing at all, here to `e.test`, is none.
 #[test]
 fn connections_without_a_request_are_denied_by_the_list() {
     let rig = JailRig::new();

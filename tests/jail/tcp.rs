@@ -95,7 +95,7 @@ fn ssh_and_git_over_ssh_reach_a_listed_host() {
     );
 }
 
-/// The jail listens on the port for another host, so the connection is accepted, and refused by its destination.
+/// The jail listens on the port for another host, so it accepts the connection, and then denies it because of its destination.
 #[test]
 fn loopback_is_reported_as_localhost_where_its_port_is_open_for_another_host() {
     let rig = JailRig::new();

@@ -50,7 +50,8 @@ fn pip_installs_from_the_allowed_index_only() {
     );
 }
 
-/// A proxy of a configuration file is overridden, where there is one: with a proxy, pip would not reach a server of the jail.
+/// The jail overrides the proxy of pip's configuration file, if there is one. Without a proxy in the file it sets none, because
+/// pip would then not reach a server inside the jail.
 #[test]
 fn pip_needs_no_proxy_and_reaches_an_index_in_the_jail() {
     let rig = JailRig::new();
@@ -116,7 +117,7 @@ fn cargo_fetches_from_the_allowed_registry_only() {
     );
 }
 
-/// The jail reaches none of the proxies that files and options name.
+/// Configuration files and options name a proxy that a jail can't reach. The programs reach the allowed host nevertheless.
 #[test]
 fn proxies_that_programs_are_configured_for_are_not_needed() {
     let rig = JailRig::new();
@@ -178,7 +179,7 @@ fn proxies_that_programs_are_configured_for_are_not_needed() {
     assert_contains(&printed, &["403", "no rule allows it"]);
 }
 
-/// Clients of services, which have trust and configuration of their own.
+/// Clients of services, with trust and configuration of their own, reach the allowed host, and no other.
 #[test]
 fn clients_of_apis_reach_the_allowed_host_only() {
     let rig = JailRig::new();
@@ -232,7 +233,7 @@ fn apt_updates_from_the_allowed_repository_only() {
     assert_contains(&errors, &["403"]);
 }
 
-/// Chromium has authorities of its own, and those of a policy.
+/// Chromium trusts authorities of its own, and those of a policy.
 #[test]
 fn browser_shows_the_page_of_an_allowed_host_and_the_denial_of_another() {
     let rig = JailRig::new();

@@ -2,7 +2,7 @@
 
 use crate::harness::rig::jail::{JailRig, User};
 
-/// With the variables of the jail and, if the program reads a file of the system, also without (`env -i`).
+/// The programs run with the variables of the jail and, if they read the authorities of the system, also without (`env -i`).
 #[test]
 fn programs_trust_the_interceptor() {
     let rig = JailRig::new();
@@ -80,13 +80,13 @@ fn bundles_of_the_users_own_are_merged() {
         );
         let output = rig.run_outside(User::Nobody, &script);
         let printed = String::from_utf8_lossy(&output.stdout);
-        // The interceptor may not trust the other origin. Its error comes by its own certificate.
+        // The interceptor may not trust b.test. Its error response then names the host, over TLS with its own certificate.
         assert!(
             printed.contains("GET a.test") && printed.contains("b.test"),
             "{variable}: {output:?}"
         );
     }
-    // Each variable that programs may read instead names the bundle.
+    // These variables, which some programs read instead, name the jail's bundle.
     for name in [
         "HTTPLIB2_CA_CERTS",
         "CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE",

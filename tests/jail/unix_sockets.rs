@@ -12,7 +12,8 @@ fn run_python(rig: &JailRig, user: User, options: &[&str], script: &str) -> Stri
     rig.succeeds(user, options, &format!("/usr/bin/python3 {script}"))
 }
 
-/// By each kind of address, from any directory. getsockname(2) returns the address as the program wrote it.
+/// Sockets with each kind of address are reached from any directory. getsockname(2) returns the address as the program wrote
+/// it.
 #[test]
 fn programs_of_a_jail_reach_each_other() {
     let rig = JailRig::new();
@@ -22,7 +23,7 @@ fn programs_of_a_jail_reach_each_other() {
     }
 }
 
-/// Blocking and non-blocking, with a full backlog, a time limit and a signal.
+/// connect(2) to a full backlog, blocking or not, with a time limit or a signal, has the same results as outside of a jail.
 #[test]
 fn connect_waits_as_it_does_without_a_jail() {
     let rig = JailRig::new();
@@ -33,7 +34,7 @@ fn connect_waits_as_it_does_without_a_jail() {
     assert!(inside.ends_with("ok\n"), "{inside}");
 }
 
-/// SO_PEERCRED has the user of the client, not of the mediator.
+/// SO_PEERCRED has the user of the client, and not that of the jail's mediator, which makes connect(2) for it.
 #[test]
 fn peer_has_the_users_identity() {
     let rig = JailRig::new();
@@ -43,7 +44,8 @@ fn peer_has_the_users_identity() {
     assert_eq!(printed, "65534 65534\n");
 }
 
-/// Capabilities in a user namespace that the caller has made give no rights to the files of others.
+/// The caller has all capabilities in a user namespace of its own. They give it no rights to the files of others, also where
+/// the mediator makes the call.
 #[test]
 fn capabilities_of_a_nested_namespace_are_not_the_mediators() {
     let rig = JailRig::new();
@@ -51,7 +53,8 @@ fn capabilities_of_a_nested_namespace_are_not_the_mediators() {
     assert_eq!(printed, "EACCES EACCES\n");
 }
 
-/// A call that a signal interrupts (SA_RESTART) is made once, and the mediator closes its descriptors of removed sockets.
+/// A call that a signal interrupts (SA_RESTART) is made only once. The mediator closes its descriptors of removed sockets:
+/// there are more of them than it may have.
 #[test]
 fn calls_are_made_once_and_leave_nothing() {
     let rig = JailRig::new();
@@ -65,7 +68,7 @@ fn calls_are_made_once_and_leave_nothing() {
     assert_eq!(printed, "0\nok\n", "{output:?}");
 }
 
-/// More processes than the mediator may have descriptors call connect(2), one after the other.
+/// More processes call connect(2), one after the other, than the mediator may have descriptors.
 #[test]
 fn processes_that_have_exited_leave_descriptors_for_others() {
     let rig = JailRig::new();
@@ -78,7 +81,7 @@ fn processes_that_have_exited_leave_descriptors_for_others() {
     assert_prints(&output, "600 ENOENT\n");
 }
 
-/// PostgreSQL accepts a user by the identity of a Unix socket's peer, and Redis by permission.
+/// PostgreSQL accepts or refuses a user by SO_PEERCRED, and Redis answers at a Unix socket.
 #[test]
 fn servers_serve_their_clients_in_the_jail() {
     let rig = JailRig::new();

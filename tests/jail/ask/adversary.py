@@ -1,4 +1,4 @@
-# Has a request wait for an answer on the terminal, and tries to type that answer and to take the terminal.
+# Makes a request that waits for an answer on the terminal. Tries to type that answer, and to take the terminal.
 import fcntl, os, signal, subprocess, sys, termios, time
 signal.signal(signal.SIGTTOU, signal.SIG_IGN)
 terminal = os.open("/dev/tty", os.O_RDWR)

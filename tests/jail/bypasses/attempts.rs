@@ -23,7 +23,7 @@ pub(super) enum Control {
     Noticed,
     /// Not tried: it would change the machine, or needs what not every kernel or test machine has.
     NotTried,
-    /// Not tried, and in a jail tried by root only: other users can't do this anywhere.
+    /// Not tried without a jail, and in a jail by root only: other users can't do this anywhere.
     NotTriedRootOnly,
 }
 

@@ -5,8 +5,9 @@ use std::process::Output;
 use super::attempts::{self, Attempt};
 use super::{BypassRig, User, printed};
 
-/// Prints for each attempt what it reported and what was noticed outside. The reader judges attempts that report success and
-/// were not noticed: some leave no trace, such as typing into a terminal, and only `peername jail` has `--hide`.
+/// Prints for each attempt what it reported, and whether a canary or the origin noticed it. The reader has to judge attempts
+/// that report success and were not noticed: some leave no trace, such as typing into a terminal, and some need `--hide`, which
+/// only `peername jail` has.
 #[test]
 #[ignore = "a comparison, for docs/jail-attempts.md: needs httpjail"]
 fn attempts_in_httpjail() {

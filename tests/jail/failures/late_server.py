@@ -1,4 +1,4 @@
-"""Listens at port 8080, and at port 8000 before it answers there; each gets one request."""
+"""Listens at port 8080, and at port 8000 once a client has connected to port 8080. Answers one request at each port."""
 import socket
 
 

@@ -1,4 +1,5 @@
-# Mounts autofs at the first argument, prints the requests for its directories, and runs jails by the program in the second.
+# Mounts autofs at the path in the first argument, prints the requests for its directories, and runs jails by the binary in the
+# second argument.
 import ctypes, os, struct, subprocess, sys, threading
 libc = ctypes.CDLL(None, use_errno=True)
 point, jail = sys.argv[1:3]

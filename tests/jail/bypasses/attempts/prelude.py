@@ -167,7 +167,7 @@ def is_jailed():
 def outcome():
     return "closed: sent, and dropped" if is_jailed() else "OUT: sent"
 
-# Joins the process group of the canary, and has data arrive at a socket that signals its owner. `own` makes the group the owner.
+# Joins the process group of the canary, and sends data to a socket that signals its owner. `own` makes the group the owner.
 def in_group_of_victim(own):
     group = os.getpgid(VICTIM)
     if os.fork() == 0:
@@ -204,7 +204,7 @@ def permitted(result):
     is_refused = result < 0 and number in (errno.EPERM, errno.EACCES, errno.ENOSYS)
     print("closed" if is_refused else "OUT", result, os.strerror(number))
 
-# Connects to a Unix socket again and again for so many seconds, at least once, and reports the canary's greeting.
+# Connects to a Unix socket again and again until `seconds` have passed, at least once, and reports the canary's greeting.
 def connect_for(seconds, path):
     end = time.monotonic() + seconds
     while True:
