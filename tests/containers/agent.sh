@@ -1,7 +1,7 @@
 #!/bin/bash
 # Tests `peername agent` with podman: tests/containers/agent.sh PEERNAME, the path of the program; as root.
 #
-# The containers have nothing of peername: no capability, no library, no proxy. HAProxy is on another host.
+# The containers contain nothing of peername, and need no capability. HAProxy is on another host.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -68,7 +68,8 @@ clients_are_seen_after_each_kill_of_the_agent() {
     done
 }
 
-# As the DaemonSet of the chart has it, with the default seccomp profile; a second agent takes over from the first.
+# The agent runs in a container like that of the chart's DaemonSet, with the default seccomp profile. Then a second agent takes
+# over from it.
 agent_in_a_container_supervises_others() {
     local usual=(--pid host --network none --cap-drop all --read-only --security-opt no-new-privileges
         --volume "$STORAGE/run:/run/peername-agent")
@@ -81,7 +82,7 @@ agent_in_a_container_supervises_others() {
     podman run --detach --name server-nginx --network pods --ip "$pod" --security-opt "seccomp=$STORAGE/contained.json" \
         --volume "$STORAGE/site.conf:/etc/nginx/conf.d/site.conf:ro" localhost/nginx
     client_is_seen_by server
-    # The agent's holder is in another container, and keeps the descriptors.
+    # The agent is killed. Its holder, which is in another container, keeps the descriptors.
     podman kill --signal KILL one
     podman start one
     client_is_seen_by server

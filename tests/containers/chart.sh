@@ -1,7 +1,7 @@
 #!/bin/bash
 # Runs the pods that the chart renders, with podman: tests/containers/chart.sh IMAGE.tar, as root.
 #
-# OPA is the one that tests/setup.sh built.
+# They use the OPA that tests/setup.sh has built.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -40,7 +40,7 @@ egress_forwards_what_the_policy_allows() {
     local ca=$STORAGE/ca proxy=http://$pod:8080
     podman run --rm --user 0 --volume "$STORAGE:/ca" localhost/peername ca init --ca /ca/ca
     podman run --rm --user 0 --volume "$STORAGE:/ca" localhost/peername ca export --ca /ca/ca >"$STORAGE/ca.crt"
-    # The Secret, as the kubelet mounts it with `fsGroup`.
+    # Gives the Secret's file the group and mode that the kubelet gives it for `fsGroup`.
     chgrp 65532 "$ca/authority.pem"
     chmod 440 "$ca/authority.pem"
     cat >"$STORAGE/policy.rego" <<'REGO'
@@ -59,8 +59,8 @@ REGO
     wait_for "readiness" podman exec egress-peername-peername peername doctor --admin unix:/run/peername/admin.sock
     wait_for "a page" front curl --silent --fail --proxy "$proxy" http://192.0.2.30:8088/container.md --output "$STORAGE/page"
     assert_equal "$(<"$STORAGE/page")" "$(<"$root/docs/container.md")"
-    # A host that the policy does not allow: with a browser's name, the answer comes inside the tunnel, in a certificate of the Secret's
-    # authority, which the ConfigMap gives to clients.
+    # The policy does not allow this host. A client that calls itself a browser gets the denial inside the tunnel, over TLS with
+    # a certificate of the Secret's authority, which the ConfigMap gives to clients.
     assert_equal "$(front curl --silent --proxy "$proxy" --cacert "$STORAGE/ca.crt" --user-agent Mozilla/5.0 \
         --output /dev/null --write-out '%{http_code}' https://denied.example/)" 403
     assert_equal "$(front curl --silent --noproxy '*' --output /dev/null --write-out '%{http_code}' --max-time 2 \

@@ -1,8 +1,8 @@
 #!/bin/bash
 # Tests the container image with podman: tests/containers/image.sh IMAGE.tar BINARY…, as root.
 #
-# IMAGE.tar is what packaging/oci/build.sh made of the binaries. Clients, a balancer (HAProxy) and a server (nginx) are real, and
-# the evidence is nginx's own log. The script calls itself again inside podman.sh.
+# packaging/oci/build.sh has made IMAGE.tar of the binaries. The clients, the balancer (HAProxy) and the server (nginx) are
+# real, and the evidence is nginx's own log. The script calls itself again inside podman.sh.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -38,8 +38,8 @@ commands_without_spoofing_need_no_capability() {
 }
 
 # A container as containerd and CRI-O start it for a pod with `add: [NET_RAW]`, an ordinary user and
-# `allowPrivilegeEscalation: false`: the capabilities are permitted until execve(2) and never ambient. podman makes them
-# ambient.
+# `allowPrivilegeEscalation: false`: the capabilities are permitted until execve(2), and never ambient. podman would make them
+# ambient, so the runtimes are run without it.
 kubernetes_grants_an_ordinary_user_what_the_file_names() {
     local runtime
     for runtime in runc crun; do
@@ -84,7 +84,7 @@ server_beside_it_in_a_pod_sees_the_client() {
     podman logs web-peername 2>&1 | grep -q drain || fail "it did not drain"
 }
 
-# As packaging/examples/docker does it, with an ordinary user, and the default of podman otherwise.
+# The proxy shares the server's network as in packaging/examples/docker. It runs as an ordinary user.
 server_that_shares_its_network_sees_the_client() {
     podman run --detach --name server-nginx --network pods --ip "$pod" \
         --volume "$root/packaging/examples/docker/nginx.conf:/etc/nginx/conf.d/default.conf:ro" localhost/nginx

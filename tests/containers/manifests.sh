@@ -1,8 +1,8 @@
 #!/bin/bash
 # Tests the chart and the manifests without a cluster: tests/containers/manifests.sh
 #
-# What the chart renders is compared with packaging/kubernetes and packaging/helm/tests, and decoded with the types of Kubernetes;
-# UPDATE=1 writes it there instead.
+# Compares the manifests that the chart renders with those in packaging/kubernetes and packaging/helm/tests, and decodes them
+# with the types of Kubernetes. UPDATE=1 writes the rendered manifests there instead.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -49,7 +49,7 @@ for wrong in --set=mode=both --set=mode=node --set=mode=agent --set=metrics.prot
 done
 "$tools/manifests" kustomize "$packaging/kubernetes/sidecar" >"$work/sidecar.yaml"
 
-# What each pod satisfies of the Pod Security Standards, and what it lacks.
+# Compares the level of the Pod Security Standards that each pod satisfies, and what it lacks for a higher one.
 {
     for file in "$work/sidecar.yaml" "$packaging"/helm/tests/{metrics,web}.yaml "$packaging"/kubernetes/{agent,egress,node}.yaml; do
         level=$(check "$file")

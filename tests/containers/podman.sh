@@ -1,7 +1,7 @@
 #!/bin/bash
-# Runs a command where podman and buildah work and leave nothing behind: tests/containers/podman.sh COMMAND…
+# Runs a command in namespaces where podman and buildah work and leave nothing behind: tests/containers/podman.sh COMMAND…
 #
-# Processes, network and mounts are its own, and so are the files of podman, in $STORAGE. Everything ends with the command.
+# The command has processes, a network and mounts of its own. podman's files are in $STORAGE. Everything ends with the command.
 set -euo pipefail
 
 # Control groups outlive their processes, and may be busy for a moment after the last one has exited.
@@ -31,7 +31,7 @@ mkdir -p /run/lock
 ip link set lo up
 cat >"$STORAGE/containers.conf" <<CONF
 [containers]
-# Not above what this process may have.
+# podman's own default may be above the limits of this process.
 default_ulimits = ["nofile=$(ulimit -Hn):$(ulimit -Hn)", "nproc=$(ulimit -Hu):$(ulimit -Hu)"]
 [engine]
 cgroup_manager = "cgroupfs"

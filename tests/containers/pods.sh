@@ -1,4 +1,4 @@
-# What the tests of pods share; sourced by them, inside tests/containers/podman.sh.
+# Functions for the tests of pods, which source this file inside tests/containers/podman.sh.
 # shellcheck shell=bash
 
 tools=${CARGO_TARGET_DIR:-$(dirname "${BASH_SOURCE[0]}")/../../target}/tools
@@ -82,8 +82,8 @@ copy_program() {
     done
 }
 
-# Plays manifests, from a file or a directory for kustomize, with the images of this machine, and the files of $secrets.
-# Arguments after the first replace the network.
+# Runs the pods of manifests (podman kube play), from a file or from a directory for kustomize. Images are those of this
+# machine, and Secrets have the files in the directory $secrets. Arguments after the first replace the network.
 play() {
     local manifests=$STORAGE/manifests.yml from=$1 network=(--network pods --ip "$pod")
     shift
@@ -99,7 +99,8 @@ play() {
     podman kube play "${network[@]}" "$STORAGE/pods.yml"
 }
 
-# Sends a request through HAProxy, which sends the header to an address, and reads the client in the server's answer.
+# Sends a request through HAProxy, which sends a PROXY header to this address. Asserts that the server's answer names the
+# client.
 request_through_haproxy() {
     cat >"$STORAGE/haproxy.cfg" <<CONF
 defaults
@@ -117,7 +118,7 @@ CONF
     assert_equal "$(<"$STORAGE/answer")" "you are $client"
 }
 
-# Sends a request through HAProxy, and reads the client in nginx's log, too.
+# Sends a request through HAProxy. Asserts that the answer and the log of the container NAME-nginx name the client.
 client_is_seen_by() {
     local name=$1
     request_through_haproxy $pod
@@ -128,7 +129,7 @@ run_tests() {
     local test code
     for test; do
         echo "test: ${test//_/ }"
-        # Not in a condition, in which the shell would ignore failures.
+        # The test does not run in a condition, in which `set -e` has no effect.
         set +e
         (set -e && "$test") >"$STORAGE/output" 2>&1
         code=$?

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Installs what the tests of containers need, besides tests/setup.sh: Debian's tools for images, and Kubernetes' own code, built
-# from source into target/tools.
+# Installs what the tests of containers need in addition to tests/setup.sh: Debian's tools for images, and helm and a checker of
+# manifests with Kubernetes' own types, which are built from source into target/tools.
 set -euo pipefail
 
 packages=(

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Runs in the guest after its root is mounted: the tests of each feature, one feature after the other.
+# Runs in the guest after its root is mounted. Runs the tests of one feature after the other.
 # /share/features has a line for each: its number, and the names of its tests.
 mount -t tmpfs tmpfs /run
 mount -t tmpfs tmpfs /tmp
@@ -11,7 +11,7 @@ ln -sf fd/2 /dev/stderr
 mount -t cgroup2 cgroup /sys/fs/cgroup
 mount -t bpf bpf /sys/fs/bpf
 mount -t securityfs securityfs /sys/kernel/security
-# The host's search path, below which are the compilers that some tests need.
+# Sets PATH and HOME as on the host, where the compilers are that some tests need; the paths of the binaries; and LIMIT.
 source /share/environment
 modprobe --quiet --all tun fuse
 ip link set lo up

@@ -1,6 +1,6 @@
 #!/busybox sh
-# The first process of the guest. Its root is the host's file system, read-only below a tmpfs, so that the guest has
-# every program that the tests drive; its own are only the kernel and the modules.
+# The first process of the guest. The guest's root is the host's file system, read-only below a tmpfs, so that it has every
+# program that the tests drive. Only its kernel and modules are its own.
 /busybox mkdir -p /proc /sys /dev /host /modules /overlay /root
 /busybox mount -t proc proc /proc
 /busybox mount -t sysfs sysfs /sys

@@ -7,7 +7,8 @@ where it works. Without it a boot takes a quarter of a minute, and everything el
 
 Usage: tests/kernels/run.py [RELEASE ...] [--tests NAME ...] [--limit SECONDS]
 RELEASE is the beginning of a kernel's release, such as 6.1; all by default. With --tests it runs these tests instead, on the
-guests only, prints what they print, and leaves the page as it is. --limit is for a feature's tests, and for a guest.
+guests only, prints what they print, and leaves the page as it is. --limit is how long the tests of one feature, and a guest as
+a whole, may take.
 Exit code: 1 if a test fails whose feature `doctor` calls available.
 """
 
@@ -27,7 +28,7 @@ HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent.parent
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")).resolve()
 WORK = TARGET / "kernels"
-# The suites of Debian 12 with its kernel, and with the one of Debian 13.
+# The suites of Debian 12 that have its own kernel, and the kernel of Debian 13.
 KERNELS = {"6.1": "bookworm", "6.12": "bookworm-backports"}
 SOURCES = """\
 deb http://deb.debian.org/debian bookworm main
@@ -95,7 +96,7 @@ def unpack(version, suite):
         (WORK / "lists").mkdir()
         (WORK / "cache").mkdir(exist_ok=True)
         subprocess.run(["apt-get", *apt, "--quiet", "--quiet", "update"], check=True)
-    # The metapackage depends on the newest release.
+    # linux-image-amd64 depends on the package of the newest release.
     metapackage = subprocess.run(
         ["apt-cache", *apt, "show", "linux-image-amd64"], stdout=subprocess.PIPE, text=True, check=True
     ).stdout
@@ -177,7 +178,7 @@ def boot(version, folder, features, binaries, limit):
 
 
 def has_kvm():
-    """Whether QEMU can use KVM here. A device that exists may still not work."""
+    """Returns whether QEMU can use KVM here: `/dev/kvm` may exist and not work."""
     command = ["qemu-system-x86_64", "-accel", "kvm", "-nodefaults", "-display", "none", "-S", "-monitor", "stdio"]
     result = subprocess.run(command, input="quit\n", capture_output=True, text=True)
     return result.returncode == 0 and "doesn't support" not in result.stderr
@@ -202,7 +203,7 @@ def run_here(features, binaries):
 
 
 def judge(name, share, features, timed_out):
-    """Reads what a run has left in its folder: for each feature what the table says, and what is a defect."""
+    """Reads the files of a run. Returns the cell of each feature for the table, and the problems, which are defects."""
     results = dict(line.split() for line in text(share / "results").splitlines())
     doctor = [re.sub(r"^\w+ +", "", line) for line in text(share / "doctor").splitlines()]
     problems = [f"{name}: {line.strip()}" for line in text(share / "dmesg").splitlines() if BROKEN.search(line)]

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Installs the system that the tests of a release start from, once. Arguments: the folder of its root, and its release:
-# bookworm or trixie (Debian), or noble (Ubuntu).
+# Installs a system in which the tests of packages start, unless the folder has one. Arguments: the folder of its root, and its
+# release: bookworm or trixie (Debian), or noble (Ubuntu).
 set -euo pipefail
 [[ ! -e $1/usr/bin/rpm ]] || exit 0
 echo "packages: installing $2 in $1"
@@ -10,7 +10,7 @@ packages=systemd,systemd-sysv,dbus,openssh-server,openssh-client,haproxy,iproute
 ubuntu=https://archive.ubuntu.com/ubuntu
 case $2 in
     noble)
-        # Debian lacks the keys of Ubuntu's archive. They are in this package, which is verified by its checksum.
+        # Debian lacks the keys of Ubuntu's archive. ubuntu-keyring has them; this copy is verified by its checksum.
         keys=$(mktemp -d)
         trap 'rm -rf "$keys"' EXIT
         curl -sSfo "$keys/deb" "$ubuntu/pool/main/u/ubuntu-keyring/ubuntu-keyring_2023.11.28.1_all.deb"

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Opens both doors of README as an ordinary user, with the peername in PATH and a busybox in /opt.
-# Prints a line for each expectation. Arguments: where the program is expected to be, and the mode of exec.
+# Opens both doors of README (`exec` and `jail`) as an ordinary user, with the peername in PATH and a busybox in /opt.
+# Prints a line for each expectation. Arguments: the expected path of the program, and the mode of exec.
 busybox=/opt/busybox
 check() {
     what=$1
@@ -39,11 +39,11 @@ check "a jail reaches what is allowed" wait_until in_jail http://localhost:8081/
 check "another server is there" wait_until $busybox wget -q -O /dev/null http://127.0.0.1:8082/page
 check "a jail does not reach it" is_refused http://localhost:8082/page
 check "a jail asks for no other host" is_refused http://example.org/
-# The program's end is the jail's; what was denied may be written a moment later (docs/jail.md).
+# The jail's first process exits with the program. The lines about denials may come a moment later (docs/jail.md).
 check "it says what would allow it" wait_until grep -q -- '--allow example.org' "$work/denial"
 cat "$work/denial" >&2
 
-# As where user namespaces are forbidden: a namespace of the user's own in which none can be made.
+# Starts a jail where user namespaces are forbidden: in a user namespace below which no other can be made.
 without_namespaces() {
     $busybox unshare -U -r sh -c 'echo 0 >/proc/sys/user/max_user_namespaces
         exec peername jail --allow localhost:8081 -- true' 2>"$work/refusal"

@@ -76,7 +76,7 @@ mount_system() {
     mount -t overlay -o "lowerdir=$systems/$kind,upperdir=$work/upper,workdir=$work/work" overlay "$root"
 }
 
-# No C library, no bash, no GNU tools, but the authorities that hosts trust, as on Alpine.
+# Makes a root with busybox and the certificate authorities that hosts trust. As on Alpine, it has no glibc, bash or GNU tools.
 mount_busybox() {
     mount -t tmpfs tmpfs "$root"
     install -D -m 755 -t "$root/bin" "$(command -v busybox)"
@@ -87,7 +87,7 @@ mount_busybox() {
 as_user() { /opt/busybox su -s /bin/sh user -c "$1"; }
 
 install_deb() { apt-get install --yes --quiet /release/peername_*_amd64.deb; }
-# No dependencies: this database of packages is empty.
+# Without dependencies, because rpm's database of packages is empty on Debian.
 install_rpm() { rpm --nodeps --install /release/peername-*.x86_64.rpm; }
 install_archive_as_root() { sh /release/install.sh; }
 install_archive() { as_user 'sh /release/install.sh'; }
