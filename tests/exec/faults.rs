@@ -23,7 +23,7 @@ use crate::harness::rig::exec::{
 };
 use crate::harness::rig::exec_notify::NotifyRig;
 
-/// Exit code, arguments and environment are the program's own.
+/// The exit code and the fatal signal are the program's own, and the header waiter is not a child of the program.
 #[test]
 fn program_keeps_its_process() {
     let host = Host::new();
@@ -36,7 +36,7 @@ fn program_keeps_its_process() {
     assert_eq!(run(&["/dev/null"]).status.code(), Some(126));
     let output = run(&["sh", "-c", "ps -o pid= --ppid $$ | wc -l; echo $PPID"]);
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
-    // ps and wc; the header waiter is not a child of the program.
+    // The shell has no other children than ps and wc.
     let children = printed
         .split_ascii_whitespace()
         .next()

@@ -159,8 +159,8 @@ fn incomplete_header_times_out() {
     }
 }
 
-/// The header timeout is measured from the handshake: while the kernel waits for the first byte (deferred accept), and
-/// while the header waiter waits for the header.
+/// The header timeout is measured from the handshake. It includes the time in which the kernel waits for the first byte
+/// (deferred accept), and the time in which the header waiter waits for the header.
 #[test]
 fn silent_client_has_the_same_timeout() {
     for mode in MODES {
@@ -175,7 +175,7 @@ fn silent_client_has_the_same_timeout() {
     }
 }
 
-/// A peer that may not send headers is refused before a byte of its header is read.
+/// A peer that is not trusted gets a reset, although it sends a header.
 #[test]
 fn only_trusted_peers_may_send_headers() {
     for mode in MODES {
@@ -192,8 +192,8 @@ fn only_trusted_peers_may_send_headers() {
     }
 }
 
-/// Where headers are optional, connections without one pass unchanged, and only trusted peers may send
-/// headers.
+/// Where headers are optional, connections without one pass unchanged. The header of a peer that is not trusted is passed on as
+/// data, and does not name the client.
 #[test]
 fn optional_headers_pass_plain_connections() {
     for mode in MODES {

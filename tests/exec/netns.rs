@@ -236,14 +236,14 @@ fn datagrams_show_the_client() {
     }
 }
 
-/// The program is the launcher's process: its exit code, and the signals that reach it.
+/// The program is the launcher's process, so that signals reach it and its exit code is the launcher's.
 #[test]
 fn program_keeps_its_process() {
     let mut server = Private::start(User::Nobody, "--protocol=tcp", PYTHON);
     server.process.signal(Signal::INT);
     let status = server.process.wait_exit(WAIT_LIMIT).expect("its end");
     assert_eq!(status.code(), Some(7));
-    // And the proxy ends with it.
+    // The proxy ends with the program.
     server.lab.balancer.wait_connection_refused(LISTEN_V4);
 }
 
@@ -358,7 +358,7 @@ fn ignoring_sigterm() -> String {
     format!("{ignore}\n{}", PYTHON[2])
 }
 
-/// Sends SIGSTOP and SIGCONT, each once the process has handled the one before.
+/// Sends SIGSTOP, waits until the process has stopped, and sends SIGCONT.
 fn suspend_and_resume(pid: Pid) {
     let wait_state = |state: &str| {
         wait_until(state, || {

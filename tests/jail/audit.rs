@@ -93,8 +93,7 @@ fn request_is_denied_where_its_line_can_not_be_written() {
     fs::create_dir(&small).expect("a directory");
     let jail = rig.scratch().path_text("peername");
     let root = rig.scratch().path_text("root.pem");
-    // The jail does not see the small file system. So it creates a file, at which a process outside frees
-    // space there.
+    // The program does not see the small file system. It creates a file, and then a process outside frees space there.
     let program = format!(
         "curl -sS https://a.test/echo; touch {small}.go; until [ -e {small}.done ]; do sleep 0.05; done; \
          curl -sS https://a.test/echo"

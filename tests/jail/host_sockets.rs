@@ -67,7 +67,7 @@ fn refused_socket_that_a_variable_names_has_a_line() {
     }
 }
 
-/// A socket is known by its file, whatever path leads there.
+/// `--allow-unix` allows the socket file itself, whatever path leads there.
 #[test]
 fn unix_socket_is_allowed_by_any_path_that_leads_to_it() {
     let rig = JailRig::new();

@@ -103,7 +103,7 @@ fn standard_streams_are_the_programs_own() {
     );
 }
 
-/// An interactive shell in a terminal: it has the foreground, and jobs are stopped and continued.
+/// An interactive shell in a jail has the foreground of its terminal. Jobs of the shell can be stopped and continued.
 #[test]
 fn job_control_works_in_a_terminal() {
     let rig = JailRig::new();
@@ -199,7 +199,7 @@ fn fast_open_is_not_supported() {
 }
 
 #[test]
-fn jail_that_can_not_be_made_is_125_and_wrong_usage_2() {
+fn options_that_can_not_be_applied_are_wrong_usage() {
     let rig = JailRig::new();
     let code = |options: &[&str]| rig.run(User::Nobody, options, "true").status.code();
     assert_eq!(code(&["--ca", "/nonexistent"]), Some(2));
@@ -213,7 +213,7 @@ fn jail_that_can_not_be_made_is_125_and_wrong_usage_2() {
     assert_eq!(code(&["--check-cache=1s"]), Some(2));
 }
 
-/// A host without trusted authorities: the program is not started, since every request would fail.
+/// On a host that trusts no certificate authority every request would fail, so the program is not started.
 #[test]
 fn program_is_not_started_where_no_origin_could_be_verified() {
     let rig = JailRig::new();

@@ -88,7 +88,7 @@ for found in socket.getaddrinfo('a.test', 443, type=socket.SOCK_STREAM):
     }
 }
 
-/// A small range has room for few names: a further one fails to resolve, and the log says why.
+/// A small range has addresses for few names. A further name fails to resolve, and standard error says why.
 #[test]
 fn name_without_an_address_is_reported() {
     let rig = JailRig::new();

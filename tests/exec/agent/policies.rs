@@ -99,7 +99,7 @@ fn container_of_an_unknown_policy_can_not_accept() {
 }
 
 #[test]
-fn reload_replaces_the_policies_and_keeps_the_clients() {
+fn reload_replaces_the_policies_or_keeps_the_previous_ones() {
     let files = Scratch::new();
     let open = "[[agent]]\ntrust = [\"10.81.0.0/24\"]\n";
     let config = format!("--config={}", files.write("agent.toml", open));
@@ -267,7 +267,7 @@ fn messages_that_announce_no_container_are_refused() {
 }
 
 #[test]
-fn options_that_contradict_each_other_are_wrong_usage() {
+fn invalid_options_and_configurations_are_wrong_usage() {
     let host = Host::new();
     let files = Scratch::new();
     let twice = "[[agent]]\ntrust = [\"any\"]\n[[agent]]\ntrust = [\"any\"]\n";

@@ -55,7 +55,8 @@ fn service_of_runit_sees_its_clients() {
     }
 }
 
-/// A 32-bit, static program without a C library, started by a shell that has the library, in either mode.
+/// A shell starts a static 32-bit program, which uses no C library, in either mode. With `--mode preload` the shell has the
+/// library.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn child_of_32_bits_sees_its_clients() {

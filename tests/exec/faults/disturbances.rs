@@ -121,7 +121,7 @@ fn shut_down_listener_refuses_connections() {
             .signal(pidfd::Signal::USR2)
             .expect("it lives");
         served.process.wait_printed("accept: Invalid argument");
-        // The header waiter has reset the connection already if it received it after the shutdown.
+        // If the header waiter received the connection after the shutdown, it has reset the connection already.
         if waiting.send_if_open(&v2(client)[20..]) {
             assert_eq!(waiting.wait_closed().0, End::Reset, "{mode}");
         }
@@ -213,7 +213,7 @@ fn unread_from_balancer(host: &Host) -> Vec<String> {
         .collect()
 }
 
-/// Neither waiting connections nor helpers remain.
+/// When the program is killed, waiting connections are closed and the helpers end.
 #[test]
 fn killed_program_leaves_nothing() {
     for mode in MODES {
@@ -295,7 +295,8 @@ fn status_field(pid: u32, field: &str) -> String {
         .to_owned()
 }
 
-/// Opens a connection with an incomplete header, for which the header waiter waits; asserts that a later one has been served.
+/// Opens a connection with an incomplete header, and asserts that a later connection is served. By then the header waiter has
+/// the first one.
 fn connect_with_half_a_header(served: &ServerRig, header: &[u8]) -> Conn {
     let conn = served.connect_and_send(&header[..20]);
     let client = fresh_client_v4();

@@ -51,6 +51,7 @@ fn server_sees_the_client() {
     }
 }
 
+/// As in libproxyproto, the variable has an effect if it is set, whatever its value.
 #[test]
 fn header_can_be_required() {
     let must = "LIBPROXYPROTO_MUST_USE_PROTOCOL_HEADER=0";
