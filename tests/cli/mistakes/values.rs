@@ -79,7 +79,7 @@ fn wrong_values_are_answered_with_what_to_write() {
         ),
         (
             "jail -q --log=/nonexistent/log -- true",
-            125,
+            2,
             "--log /nonexistent/log: no such directory: /nonexistent\n",
         ),
         (

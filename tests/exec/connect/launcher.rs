@@ -120,7 +120,7 @@ fn incomplete_or_foreign_options_are_refused() {
         ("--proxy-version=1", "--connect"),
         (
             "--connect --source=192.0.2.1",
-            "invalid socket address syntax",
+            "use an address and a port: ",
         ),
         (
             "--connect --source=192.0.2.1:1 --trust=any",

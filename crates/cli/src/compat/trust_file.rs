@@ -150,7 +150,7 @@ mod tests {
         let mut notes = Vec::new();
         let words = trust_or_any(Some(OsStr::new("/nonexistent")), "-a", &mut notes);
         assert_eq!(words, ["@/nonexistent"]);
-        assert!(notes.len() == 1 && notes[0].starts_with("-a /nonexistent: No such file"));
+        assert!(notes.len() == 1 && notes[0].starts_with("-a /nonexistent: no such file"));
         notes.clear();
         with_file("bad", "lb.example\n", |path| {
             let words = trust_or_any(Some(path), "-a", &mut notes);

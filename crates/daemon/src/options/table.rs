@@ -311,9 +311,7 @@ fn read_value(
             };
         }
         (ArgAction::Count, _) => return Err(wrong("use a number, without quotes")),
-        // A template may have made the list empty by accident. It can't count as a missing key either, which may mean a default
-        // or no restriction.
-        (ArgAction::Append, DeValue::Array(all)) if all.is_empty() => {
+        (ArgAction::Append, DeValue::Array(all)) if all.is_empty() && !is_denial(arg) => {
             return Err(wrong("an empty list: name some, or leave the key out"));
         }
         (ArgAction::Append, DeValue::Array(all)) => all.into_iter().collect(),
@@ -351,6 +349,12 @@ fn type_advice(arg: &Arg) -> &'static str {
         ArgAction::Append => "use a list of strings or numbers",
         _ => "use a string or a number",
     }
+}
+
+/// Whether an empty list means what a missing key does: it denies nothing. Any other is refused: a template may have made it
+/// empty by accident, and a missing key may mean a default, or no restriction.
+fn is_denial(arg: &Arg) -> bool {
+    arg.get_long().is_some_and(|name| name.starts_with("deny"))
 }
 
 fn is_path(arg: &Arg) -> bool {
