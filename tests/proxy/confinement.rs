@@ -43,7 +43,7 @@ fn no_sandbox_confines_nothing_and_is_logged() {
     }
 }
 
-/// A reload reads a file that an editor has replaced, and another one of the directory, but none of another directory.
+/// A reload reads a list that an editor has replaced, and a new file in the same directory. It refuses a file elsewhere.
 #[test]
 fn reload_reads_files_of_the_same_directory_only() {
     let rig = ConfigFileRig::new("", &[], "127.0.0.1");
@@ -118,7 +118,7 @@ fn doctor_reports_what_confines_a_process() {
     let text = String::from_utf8(output.stdout).expect("text");
     assert_contains(&text, &["warn  process: not known whether process"]);
 
-    // Without a process: the files that it would keep with this configuration.
+    // Without `--pid`, `doctor` lists the directories that a proxy with this configuration may read after its start.
     let file = confined.scratch.path_text("proxy.toml");
     let (code, text) = doctor(&confined, &["--config", &file]);
     assert_eq!(code, Some(0), "{text}");
@@ -130,7 +130,7 @@ fn doctor_reports_what_confines_a_process() {
     );
 }
 
-/// A target that can't be parsed is no matter of the sandbox, so the error does not advise `--no-sandbox`.
+/// The sandbox does not cause the error about a target that can't be parsed, so the error does not advise `--no-sandbox`.
 #[test]
 fn confined_reload_reports_an_address_that_can_not_be_parsed() {
     let rig = ConfigFileRig::new("", &[], "127.0.0.1");
@@ -148,7 +148,7 @@ fn confined_reload_reports_an_address_that_can_not_be_parsed() {
     rig.assert_serves();
 }
 
-/// Where a process is unconfined by design, or confined otherwise than one that serves, `doctor` says so and blames no setting.
+/// Helper processes are not confined, or not in the way of one that serves. `doctor` explains that and reports no failure.
 #[test]
 fn doctor_explains_processes_that_are_not_confined_by_design() {
     let rig = ConfigFileRig::new("", &[], "127.0.0.1");
@@ -228,7 +228,7 @@ fn config(keys: &str, list: &str, host: &str) -> String {
     )
 }
 
-/// Asserts that every thread has so many seccomp filters beyond those that it has inherited from this test's process.
+/// Asserts that every thread has `filters` seccomp filters more than this test's process, from which it inherits.
 #[track_caller]
 fn assert_seccomp(process: &Process, filters: u32) {
     let own = fs::read_to_string("/proc/self/status").expect("our own status");

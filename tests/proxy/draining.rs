@@ -65,8 +65,8 @@ fn draining_proxy_serves_connections_that_wait_for_a_permit() {
     rig.proxy.wait_success(Duration::from_secs(3));
 }
 
-/// Accepting the backlog during a drain leaves a descriptor for each connection that has a permit and no connection to its
-/// backend yet.
+/// A drain accepts the backlog, but keeps a descriptor free for each connection that has a permit and is not yet connected to
+/// its backend.
 #[test]
 fn permit_holders_reach_the_backend_during_a_drain() {
     let few_descriptors = ["prlimit", "--nofile=96:96"];
@@ -96,7 +96,7 @@ fn permit_holders_reach_the_backend_during_a_drain() {
     }
 }
 
-/// None of a thousand half-done transfers is cut short, and the drain ends before its deadline.
+/// None of a thousand half-done transfers is cut short, and the drain ends soon after the last of them.
 #[test]
 fn draining_proxy_finishes_a_thousand_transfers() {
     peername_sys::process::limits::raise_open_files()
@@ -154,8 +154,8 @@ fn idle_proxy_stops_at_once() {
     rig.proxy.wait_success(Duration::from_secs(1));
 }
 
-/// A proxy that listens exits with success on SIGTERM, even while it still probes the reply path (a second when replies
-/// do not come back): its supervisor must not take the exit for a crash.
+/// On SIGTERM a proxy exits with success even while it still probes the reply path, which takes a second when no reply comes
+/// back. Otherwise its supervisor would take the exit for a crash.
 #[test]
 fn proxy_stops_during_the_reply_path_probe() {
     let lab = Lab::without_routes();

@@ -1,4 +1,4 @@
-//! docs/bans.md: fail2ban on a server that is behind HAProxy, by the action that is shipped.
+//! docs/bans.md: fail2ban on a server behind HAProxy, with the action that peername ships and with firewall actions.
 
 use std::net::IpAddr;
 use std::process::{Command, Output};
@@ -11,7 +11,8 @@ use crate::harness::peername::Peername;
 use crate::harness::programs::sender::Haproxy;
 use crate::harness::programs::server::{Fail2ban, Sshd};
 
-/// sshd logs the client's address, fail2ban reads it, and peername ends and refuses the client. Another client is left alone.
+/// sshd logs the client's address, fail2ban reads it and bans the client, and peername ends and refuses its connections.
+/// Another client is left alone.
 #[test]
 fn shipped_action_bans_a_client_behind_haproxy() {
     let list = Scratch::new();

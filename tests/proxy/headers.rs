@@ -226,7 +226,7 @@ fn header_without_a_client_makes_the_proxy_the_client() {
     }
 }
 
-/// HAProxy's checks (`check-send-proxy`) end so, and are no fault of the balancer's.
+/// HAProxy ends its checks (`check-send-proxy`) with a reset, which is logged without a fault. A reset after payload is one.
 #[test]
 fn reset_after_a_header_without_a_client_is_a_health_check() {
     let rig = ProxyRig::new(&[]);
@@ -243,7 +243,8 @@ fn reset_after_a_header_without_a_client_is_a_health_check() {
     }
 }
 
-/// A relayed connection has a client. Served as the proxy itself, it would pass every list of clients.
+/// The header of a relayed connection names no IP endpoint, for example AF_UNSPEC or AF_UNIX. If the connection were served
+/// with the proxy's own address, it would pass every list of clients.
 #[test]
 fn header_without_an_address_is_refused() {
     let rig = ProxyRig::new(&[]);
@@ -286,21 +287,21 @@ fn strict_header_refuses_deviations_and_logs_what_differs() {
         assert_eq!(down.wait_closed().0, End::Reset, "{line}");
         rig.proxy.wait_logged(error);
     }
-    let nameless = rig.connect_and_send(&v1(v4([198, 51, 100, 7], 0), FRONT_V4));
-    assert_eq!(nameless.wait_closed().0, End::Reset);
+    let port_zero = rig.connect_and_send(&v1(v4([198, 51, 100, 7], 0), FRONT_V4));
+    assert_eq!(port_zero.wait_closed().0, End::Reset);
     rig.assert_no_backend_connection();
     rig.connect_client(fresh_client_v4());
 }
 
-/// A client whose port the balancer does not know comes from any port.
+/// Source port 0 means that the balancer does not know the client's port: the proxy connects from any free port.
 #[test]
 fn source_port_zero_is_any_port() {
     let rig = ProxyRig::new(&[]);
-    let nameless = v4([198, 51, 100, 7], 0);
-    for header in [v1(nameless, FRONT_V4), v2(nameless, FRONT_V4, &[])] {
+    let claimed = v4([198, 51, 100, 7], 0);
+    for header in [v1(claimed, FRONT_V4), v2(claimed, FRONT_V4, &[])] {
         let _down = rig.connect_and_send(&header);
         let client = rig.backend_v4.accept().peer_addr();
-        assert_eq!(client.ip(), nameless.ip());
+        assert_eq!(client.ip(), claimed.ip());
         assert_ne!(client.port(), 0);
     }
 }
@@ -406,5 +407,5 @@ fn padded(client: SocketAddr, len: usize) -> Vec<u8> {
 /// Long enough for the previous bytes to arrive in a segment of their own, and to be read.
 const SEGMENT_PAUSE: Duration = Duration::from_millis(2);
 
-/// Well below the header timeout of 5 s, which is when a proxy that does not notice would close.
+/// Well below the header timeout of 5 s, after which a proxy that overlooks the error would close.
 const AT_ONCE: Duration = Duration::from_secs(1);

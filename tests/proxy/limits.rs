@@ -130,9 +130,9 @@ fn exhausted_epoll_watches_refuse_only_new_connections() {
     }
 }
 
-/// One peer that opens connections and sends nothing can't have all slots for pending headers.
+/// One peer that opens connections and sends nothing can't take all slots for pending headers.
 #[test]
-fn pending_headers_are_limited() {
+fn pending_headers_of_one_peer_are_limited() {
     let mut rig = ProxyRig::new(&words(
         "--max-pending-per-peer=10 --max-pending=15 --header-timeout=60s",
     ));
@@ -257,7 +257,7 @@ fn failed_start_never_exits_with_0() {
     assert_contains(&error, &["no-such-command"]);
 }
 
-/// Workers share their port (SO_REUSEPORT), but not with those of another proxy: half of the connections
+/// The workers of one proxy share its port (SO_REUSEPORT). Two proxies must not share it, because half of the connections
 /// would go to the wrong backend.
 #[test]
 fn second_proxy_on_the_port_does_not_start() {
@@ -320,7 +320,7 @@ fn root_keeps_only_two_capabilities() {
     }
 }
 
-/// Started as user `nobody` with only CAP_NET_RAW and CAP_NET_BIND_SERVICE, as by a unit file.
+/// The proxy serves when it is started as user `nobody` with only CAP_NET_RAW and CAP_NET_BIND_SERVICE, as a unit file does.
 #[test]
 fn two_capabilities_are_enough() {
     let lab = Lab::new();
@@ -328,7 +328,7 @@ fn two_capabilities_are_enough() {
     let scratch = Scratch::new();
     let proxy = start_as_nobody(&lab, &scratch, &[]);
     let mut client = fresh_client_v4();
-    // To connect from a privileged port takes CAP_NET_BIND_SERVICE.
+    // Connecting from a privileged port needs CAP_NET_BIND_SERVICE.
     client.set_port(1023);
     let _down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
     assert_eq!(backend.accept().peer_addr(), client);

@@ -47,7 +47,7 @@ fn thousand_ports_cost_no_threads_and_little_memory() {
     }
 }
 
-/// The start fails and reports how many sockets are needed, rather than that each port fails while the proxy serves.
+/// The start fails and reports how many sockets are needed. Otherwise some ports would fail while the proxy serves others.
 #[test]
 fn too_few_descriptors_for_the_ports_fail_the_start() {
     let host = Host::new();

@@ -25,7 +25,7 @@ macro_rules! servers {
     )* };
 }
 
-// `pg_hba.conf` admits the clients' addresses only, so a connection from anywhere else fails.
+// The `pg_hba.conf` of Postgres admits the clients' addresses only, so a connection from anywhere else fails.
 servers! {
     nginx_sees_the_client Nginx
     redis_sees_the_client Redis
@@ -71,9 +71,10 @@ fn haproxy_header_with_tls_fields_is_understood() {
     }
 }
 
-/// HAProxy's health checks send LOCAL: they reach the server with the proxy's own address, not a client's.
+/// With headers of either version, HAProxy's health checks reach the server: HAProxy reports it up, and down once it has
+/// stopped. Clients keep their addresses.
 #[test]
-fn haproxy_health_checks_reach_the_server_as_the_proxy() {
+fn haproxy_health_checks_reach_the_server() {
     for send in [
         "check-send-proxy send-proxy",
         "check-send-proxy send-proxy-v2",
@@ -90,8 +91,8 @@ fn haproxy_health_checks_reach_the_server_as_the_proxy() {
     }
 }
 
-/// nginx that takes the client from a header that it received (realip) sends a header of two families where the client's family
-/// differs from that of nginx's listener.
+/// nginx may take the client from a header that it receives (realip). If the client's family then differs from that of
+/// nginx's listener, nginx sends a header of two families.
 #[test]
 fn nginx_stream_header_of_two_families_is_understood() {
     let rig = ProxyRig::new(&[]);
@@ -129,7 +130,7 @@ fn curl_header_is_understood() {
     }
 }
 
-/// The control: a server reports the peer of its connection, so the clients that the tests above see are peername's doing.
+/// The control: without peername a server reports its direct peer, so the clients in the tests above come from peername.
 #[test]
 fn without_peername_a_server_sees_its_peer() {
     let lab = Lab::new();
@@ -146,7 +147,7 @@ fn without_peername_a_server_sees_its_peer() {
     );
 }
 
-/// The control for the other tests' headers, which imitate those of HAProxy.
+/// The control: the headers that other tests make by hand equal HAProxy's.
 #[test]
 fn without_peername_the_header_reaches_the_backend() {
     let lab = Lab::new();

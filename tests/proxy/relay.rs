@@ -27,7 +27,7 @@ fn half_close_keeps_the_other_direction() {
     }
 }
 
-/// A half-closed connection has no deadline for the other direction.
+/// The header timeout does not apply to the open direction of a half-closed connection.
 #[test]
 fn half_closed_connections_stay_open() {
     for relay in relays() {
@@ -162,7 +162,7 @@ fn killed_backend_resets_every_client() {
     }
 }
 
-/// No backend, no connection: the client is closed at once, and is served as soon as there is a backend.
+/// While the backend refuses, a client's connection is closed at once. Clients are served as soon as the backend listens.
 #[test]
 fn refusing_backend_closes_clients_until_it_is_back() {
     let lab = Lab::new();
@@ -204,7 +204,7 @@ fn silent_backend_costs_the_connect_timeout() {
 /// Socket buffers are limited to 16 KiB, so the 128 KiB for each reader are several times what the kernel buffers. (8 MiB for
 /// each, without that limit, would test the same and take minutes on a small machine.)
 #[test]
-fn thousand_slow_readers_cost_no_memory() {
+fn thousand_slow_readers_cost_one_buffer_each() {
     peername_sys::process::limits::raise_open_files()
         .expect("descriptors for a thousand connections");
     for (relay, is_reversed) in relays()
@@ -276,13 +276,14 @@ fn relays() -> [&'static str; 3] {
 
 /// Descriptors of pooled pipes, which are not leaked: two ends of each of 32 pipes in each of two workers.
 const POOLED_FDS: usize = 2 * 32 * 2;
-/// The same where a connection begins when the one before is hardly closed: the two pipes of two connections in each worker.
+/// The same where each connection begins while the one before is being closed: two ends of each of two pipes, for two
+/// connections in each of two workers.
 const POOLED_FDS_OF_TWO_CONNECTIONS: usize = 2 * 2 * 2 * 2;
 
 /// Bytes for each of a thousand slow readers, and how many of them each reads at a time.
 const BYTES_PER_READER: usize = 128 << 10;
 const BYTES_PER_READ: usize = 8 << 10;
-/// Memory for a stalled connection: a buffer of the relay, 64 KiB, and what it keeps of the connection.
+/// The most memory for a stalled connection: the relay's buffer of 64 KiB, and the state of the connection.
 const KIB_PER_STALLED: usize = 80;
 
 const NEVER_READS: &str = include_str!("relay/never_reads.py");

@@ -1,4 +1,4 @@
-//! Reload (SIGHUP): the new configuration whole or the old one whole, and no connection is lost.
+//! Reload (SIGHUP) applies the new configuration as a whole or not at all, and loses no connection.
 
 mod addresses;
 mod files;
@@ -238,7 +238,7 @@ fn stop_does_not_wait_for_a_reload() {
     });
     let mount = format!("{}exec \"$@\"", mounts.concat());
     let through = ["unshare", "--mount", "sh", "-c", &mount, "sh"];
-    // A name at the start, so that a reload may resolve names.
+    // The target is a name at the start, so that a reload may resolve names.
     let with_target = |name: &str| config.replace("127.0.0.1:9000", &format!("{name}:9000"));
     let mut rig = ReloadRig::start_through(&through, &with_target("localhost"), &[]);
     let silent = DatagramSocket::bind(&rig.lab.server, v4([127, 0, 0, 1], 53));

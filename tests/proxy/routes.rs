@@ -101,7 +101,7 @@ fn file_capabilities_need_no_effective_bit() {
     assert_eq!(backend.accept().peer_addr(), client);
 }
 
-/// SIGKILL leaves a process no time to clean up; its rules are removed all the same.
+/// SIGKILL leaves a proxy no time to clean up, so its keeper, another process, removes the rules.
 #[test]
 fn killed_proxy_leaves_no_rules() {
     let rig = RoutesRig::new();
@@ -143,8 +143,8 @@ fn nft_of_the_callers_path_is_not_executed() {
     assert!(Path::new(&executed).exists());
 }
 
-/// A proxy goes on without its route keeper, which was killed, as long as the rules exist. When another process removes them,
-/// the proxy exits, so that a service manager starts it again.
+/// After its route keeper was killed, a proxy goes on as long as the rules exist. When another process removes them, the proxy
+/// exits, so that a service manager starts it again.
 #[test]
 fn lost_rules_of_a_killed_keeper_end_the_proxy() {
     let rig = RoutesRig::new();
@@ -223,8 +223,8 @@ fn missing_rules_refuse_clients_until_they_are_there() {
     rig.assert_clients_served(8443);
 }
 
-/// What a server sends from its loopback address and another port, as in FTP's active mode, is not delivered on its own host. A
-/// connection fails at once, as without the rules, and a datagram reaches no local socket.
+/// A local server may open a flow to a client from loopback and a port other than the target's, as in FTP's active mode. A
+/// connection then fails at once, as without the rules, and a datagram reaches no local socket.
 #[test]
 fn flows_that_a_local_server_opens_are_not_looped_back() {
     let rig = RoutesRig::new();

@@ -137,7 +137,8 @@ fn target_port_same_is_the_original_destination_port() {
     }
 }
 
-/// `same` behind TPROXY rules is no port that can be tested; without them it is each port of the listeners.
+/// Behind TPROXY rules `doctor` can't test the target port `same`, because clients choose it. Without them, it tests each port
+/// of the listeners.
 #[test]
 fn doctor_connects_to_no_port_that_clients_choose() {
     let host = Host::new();
@@ -332,7 +333,7 @@ fn table_that_another_process_has_removed_is_no_error() {
     );
 }
 
-/// A kernel without nf_tables has no tables of peername's; its routing rules are removed all the same.
+/// A kernel without nf_tables has no tables to remove. peername's routing rules are removed all the same.
 #[test]
 fn removing_rules_needs_no_nf_tables() {
     let (host, scratch) = (Host::new(), Scratch::new());

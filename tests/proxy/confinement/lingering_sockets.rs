@@ -1,4 +1,4 @@
-//! Other users of the host: the sockets that they send to a process do not delay it. Closing a socket with SO_LINGER blocks the
+//! Other users of the host can't delay a process by sending it sockets (SCM_RIGHTS). Closing a socket with SO_LINGER blocks the
 //! thread that closes it.
 
 use std::net::SocketAddr;
@@ -13,13 +13,14 @@ use crate::harness::lab::{Host, Process, Scratch, poll_until};
 use crate::harness::programs::stranger::{send_lingering_socket_to, send_lingering_sockets};
 use crate::harness::rig::proxy::ProxyRig;
 
-/// Health, bans, this host's own addresses and the drain go on, whatever is sent to a control socket.
+/// An ordinary user sends sockets to each abstract Unix socket of the host. Health, bans, the refusal of new own addresses and
+/// the drain work on.
 #[test]
 fn lingering_socket_of_another_user_delays_nothing() {
     assert_nothing_is_delayed(|host, process, _| send_lingering_sockets(host, process));
 }
 
-/// A user that may ask the admin endpoint can't stop it, or anything else, by a descriptor.
+/// A user that may connect to the admin endpoint sends a socket to it. Health, bans and the drain work on.
 #[test]
 fn lingering_socket_sent_to_the_admin_endpoint_delays_nothing() {
     assert_nothing_is_delayed(send_lingering_socket_to);
@@ -52,7 +53,7 @@ fn assert_healthy(host: &Host) {
     assert!(answer.ends_with("200"), "{answer}");
 }
 
-/// A connection that claims `client` is refused, at the latest a second from now, with this outcome.
+/// Asserts that within a second, connections that claim `client` are refused with this outcome.
 #[track_caller]
 fn assert_refused_within_a_second(rig: &ProxyRig, client: SocketAddr, outcome: &str) {
     let refused = poll_until(Instant::now() + Duration::from_secs(1), || {
@@ -66,7 +67,7 @@ fn assert_refused_within_a_second(rig: &ProxyRig, client: SocketAddr, outcome: &
     assert!(refused.is_some(), "{outcome}:\n{}", rig.proxy.log());
 }
 
-/// SIGTERM ends the process at once: no connection is open.
+/// Asserts that SIGTERM ends the process soon, because no connection is open.
 #[track_caller]
 fn assert_ends(process: &mut Process) {
     process.signal(Signal::TERM);

@@ -53,7 +53,7 @@ fn second_sigterm_ends_the_delay_at_once() {
     down.wait_closed();
 }
 
-/// An unmodified HAProxy that checks `/readyz` of two nodes, of which one is taken out under load.
+/// An unmodified HAProxy checks `/readyz` of two nodes. One of them drains under load, and no request fails.
 #[test]
 fn haproxy_takes_a_node_out_without_a_failed_request() {
     let lab = Lab::new();

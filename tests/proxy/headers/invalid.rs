@@ -11,7 +11,7 @@ pub(super) struct InvalidHeader {
     pub(super) bytes: Vec<u8>,
 }
 
-/// The streams that the conformance corpus rejects, and those that the corpus lacks.
+/// The TCP streams that the conformance corpus rejects, and further ones that it lacks.
 pub(super) fn headers() -> Vec<InvalidHeader> {
     let mut headers: Vec<InvalidHeader> = CORPUS.lines().filter_map(rejected_stream).collect();
     assert!(headers.len() > 200, "{}", headers.len());

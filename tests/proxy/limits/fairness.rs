@@ -52,7 +52,7 @@ fn forward_leaves_connections_for_other_clients() {
     forward.wait_logged("too_many_connections");
 }
 
-/// `--idle-timeout` ends a connection of `forward` without a byte in either direction, also if its client has sent FIN.
+/// `--idle-timeout` ends a connection of `forward` on which no byte moves in either direction, even after its client's FIN.
 #[test]
 fn forward_ends_idle_connections() {
     let lab = Lab::new();

@@ -175,9 +175,9 @@ fn doctor_reports_readiness_of_a_running_proxy() {
     });
 }
 
-/// The file names the endpoint of the proxy that runs by it.
+/// `doctor --config` asks the admin endpoint that the file names, and warns of refused connections and of a refused reload.
 #[test]
-fn doctor_says_whom_a_running_proxy_refuses() {
+fn doctor_reports_refusals_and_refused_reloads_of_a_running_proxy() {
     let (lab, scratch) = (Lab::new(), Scratch::new());
     let config = "admin = \"127.0.0.1:9300\"\n[[listen]]\naddress = \"10.81.0.1:8443\"\n\
                   trust = \"192.0.2.11\"\ntarget = \"127.0.0.1:9000\"\n";
@@ -226,7 +226,7 @@ fn doctor_says_whom_a_running_proxy_refuses() {
     );
 }
 
-/// Replies that leave this host are an outage for every client.
+/// If the backend's replies leave this host, no client is served.
 #[test]
 fn proxy_without_a_reply_path_is_not_ready() {
     let lab = Lab::without_routes();
@@ -296,7 +296,7 @@ fn endpoint_is_served_on_each_address() {
     assert!(!fs::exists(&path).expect("stat"));
 }
 
-/// Other users can't connect to the socket; over it, every path is served as over TCP.
+/// The mode of the socket excludes other users. It serves health and metrics as TCP does.
 #[test]
 fn unix_socket_is_for_its_owner_and_group() {
     let scratch = Scratch::new();
@@ -309,7 +309,7 @@ fn unix_socket_is_for_its_owner_and_group() {
     wait_metric(&rig.lab.server, &args, "peername_connections_active 0");
 }
 
-/// RFC 9110, section 15.5.6.
+/// A response with status 405 lists the allowed methods (RFC 9110, section 15.5.6).
 #[test]
 fn refused_method_names_those_that_are_allowed() {
     let scratch = Scratch::new();
@@ -360,7 +360,7 @@ fn forwarded_unix_socket_refuses_other_hosts_and_origins() {
     assert_eq!(get(host, &put, "/log-level"), "debug\n200");
 }
 
-/// A balancer sends no clients to a node in maintenance. The node goes on to serve its clients, and those that come
+/// A balancer sends no clients to a node in maintenance. The node keeps serving its open connections, and new ones that come
 /// nevertheless.
 #[test]
 fn maintenance_makes_a_node_unready_and_keeps_it_serving() {

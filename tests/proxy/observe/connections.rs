@@ -116,9 +116,9 @@ fn byte_counts_are_live_for_each_relay_method() {
     });
 }
 
-/// The metrics show how connections are balanced: each is counted by the worker that serves it.
+/// The metrics count the open connections of each worker. The workers have about as many each.
 #[test]
-fn connections_are_counted_by_worker() {
+fn connections_are_counted_per_worker() {
     let rig = ProxyRig::new(&[ADMIN]);
     let host = &rig.lab.server;
     let open: Vec<_> = (0..40)
@@ -173,7 +173,8 @@ fn forward_lists_and_counts_its_connections() {
     wait_metric(host, &[], "peername_connections_active 0");
 }
 
-/// Both sides are reset, as neither of them has ended the connection, and the log has the user and process that did.
+/// DELETE over the Unix socket closes both sides of that connection only, and the log names the user and process that sent it.
+/// Over TCP it is refused.
 #[test]
 fn connection_is_ended_over_a_unix_socket_only() {
     let scratch = Scratch::new();
@@ -275,7 +276,7 @@ fn log_level_is_changed_over_a_unix_socket() {
     rig.proxy.wait_outcome("finished");
 }
 
-/// Waits until so many connections have ended as `finished`.
+/// Waits until `count` connections have ended as `finished`.
 #[track_caller]
 fn wait_ended(rig: &ProxyRig, path: &str, count: usize) {
     let line = format!(

@@ -57,7 +57,7 @@ fn connections_are_not_logged_without_verbose() {
     assert!(added.trim().lines().count() <= 1, "{added}");
 }
 
-/// A configuration error that refuses all clients is logged without `-v`: once, with the remedy.
+/// A configuration error that refuses all clients is logged without `-v`: once, with the reason and the peer.
 #[test]
 fn refusal_of_all_clients_is_logged_with_its_cause() {
     let local = header_bytes::v2(v4([127, 0, 0, 1], 4321), FRONT_V4, &[]);
@@ -135,7 +135,7 @@ fn dropped_log_lines_are_counted() {
         for _ in 0..500 {
             Conn::connect(&lab.balancer, LISTEN_V4).reset();
         }
-        // The kernel drops connections that a full backlog has no room for: a slow worker would log too few.
+        // Wait for the workers: connections that exceed the accept backlog are dropped by the kernel and not logged.
         Conn::connect_and_send(&lab.balancer, LISTEN_V4, b"nonsense\r\n").wait_closed();
     }
     let (sender, receiver) = mpsc::channel();

@@ -136,7 +136,7 @@ fn event_streams_are_bounded() {
     });
 }
 
-/// Streams that are not read keep no other client from the endpoint: neither at the same address, nor over the Unix socket.
+/// While event streams are not read, other clients are served at the same address and over the Unix socket.
 #[test]
 fn event_streams_that_are_not_read_block_no_other_client() {
     let scratch = Scratch::new();

@@ -140,7 +140,7 @@ fn top_names_the_call_that_failed() {
     );
     let missing = text(&["top", "--admin=unix:/nonexistent/admin.sock"]);
     assert_contains(&missing, &["connect(2): No such file"]);
-    // It accepts, and is silent.
+    // A server that accepts connections and sends nothing.
     let _silent = Backend::listen(&lab.server, addr("127.0.0.1:9302"));
     let silent = text(&["top", "--admin=127.0.0.1:9302"]);
     assert_contains(

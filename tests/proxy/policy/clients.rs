@@ -69,8 +69,8 @@ fn mapped_address_is_denied_as_the_address() {
     assert_eq!(wait_outcomes(&rig, 1), ["client_denied"]);
 }
 
-/// Health checks have no client: LOCAL, UNKNOWN, and with version 1 also the address and port of a balancer that is listed
-/// for it, or that is on this host.
+/// The header of a health check names no client: it is LOCAL or UNKNOWN, or in version 1 it names the balancer's own address
+/// and port. The last form is accepted from `--health-checks-from`, by default from this host.
 #[test]
 fn health_checks_need_no_entry_and_no_tlv() {
     let listed = ["--health-checks-from=10.81.0.2/31", "--trust=any"];
@@ -88,8 +88,8 @@ fn health_checks_need_no_entry_and_no_tlv() {
     assert_own_connection_is_served(&by_default, &by_default.lab.server);
 }
 
-/// A balancer that connects from its client's address and port (AWS NLB, HAProxy with `usesrc client`) names the peer in its
-/// header. The client is judged nevertheless.
+/// Behind a transparent balancer (AWS NLB, HAProxy with `usesrc client`), the client in the header is the peer itself. It is
+/// judged by the lists, unlike a health check, whose header has the same form.
 #[test]
 fn client_is_judged_although_its_header_names_the_peer() {
     let rig = ProxyRig::new(&["--allow-client=203.0.113.0/24"]);
@@ -102,7 +102,7 @@ fn client_is_judged_although_its_header_names_the_peer() {
     rig.proxy.wait_logged("--health-checks-from");
 }
 
-/// A ban applies to a peer that names its own address, and to the peer of a header without a client.
+/// The health checks of a banned peer are refused: headers with the peer's own address and port, and those without a client.
 #[test]
 fn ban_applies_to_health_checks() {
     let rig = ProxyRig::new(&["--deny-client=10.81.0.2", "--health-checks-from=10.81.0.2"]);
@@ -211,7 +211,7 @@ fn header_without_the_required_tlvs_is_refused() {
     assert_eq!(outcomes, expected);
 }
 
-/// Each entry is almost the longest that an address can be, so the file is large, too.
+/// Each entry is nearly as long as an address can be, so that the file is large as well.
 #[test]
 fn hundred_thousand_entries_are_in_force() {
     let list = Scratch::new();
@@ -331,7 +331,7 @@ fn connect_from_the_start(client: &Host) -> usize {
     })
 }
 
-/// Waits until so many connections have been refused by the lists, and returns their outcomes.
+/// Waits until the lists have refused `refused` connections, and returns their outcomes.
 #[track_caller]
 fn wait_outcomes(rig: &ProxyRig, refused: usize) -> Vec<String> {
     wait_for("the outcomes", || {
@@ -368,7 +368,7 @@ fn assert_own_connection_is_refused(rig: &ProxyRig, host: &Host) {
     rig.assert_no_backend_connection();
 }
 
-/// An allow list that has no peer, and a TLV that no health check has.
+/// An allow list that contains no peer, and a required TLV that no health check has.
 const LISTS_THAT_REFUSE_PEERS: [&str; 2] = [
     "--allow-client=203.0.113.0/24",
     "--require-tlv=authority=example.org",

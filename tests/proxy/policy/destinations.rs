@@ -183,7 +183,7 @@ fn assert_loop_ends(options: &[&str]) {
     );
     let args = [&args[..], options].concat();
     let proxy = Peername::start(&lab.server, &args, &[addr("127.0.0.1:8443")]);
-    // The client is on this host: the rule keeps the frontend from answering other hosts.
+    // The client is on this host, because the routing rule keeps the frontend from answering other hosts.
     let client = Conn::connect(&lab.server, front);
     client.send(b"loop");
     let _ = client.wait_closed();

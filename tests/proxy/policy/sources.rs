@@ -36,7 +36,7 @@ fn special_sources_are_refused() {
     rig.assert_serves(fresh_client_v4());
 }
 
-/// With `--source-policy=allow-local`, for clients that are on this host, the backend sees the claimed address of the host.
+/// With `--source-policy=allow-local`, a header may name an address of this host as the client, and the backend sees it.
 /// Addresses that no host can have stay refused.
 #[test]
 fn local_sources_are_allowed_on_request() {
@@ -76,9 +76,9 @@ fn reserved_sources_are_allowed_on_request() {
     }
 }
 
-/// A client on this host that comes back through the balancer (hairpin).
+/// Refused are a client on this host that comes back through the balancer (hairpin), and a reserved address.
 #[test]
-fn refusal_of_an_own_address_names_the_policy_that_allows_it() {
+fn refusal_of_a_source_names_the_policy_that_allows_it() {
     for (ip, policy) in [
         ("10.81.0.1", "allow-local"),
         ("240.0.0.1", "allow-reserved"),

@@ -7,8 +7,8 @@ use crate::harness::lab::{Host, Lab, assert_contains};
 use crate::harness::peername::{Peername, words};
 use crate::harness::rig::proxy::header_for;
 
-/// A missing target has no default, which could be another server. A health check has no client whose address must be kept, so
-/// it goes to the target of the other family.
+/// There is no default for a missing target, because it could be another server. A health check has no client whose address
+/// must be kept, so it goes to the target of the other family.
 #[test]
 fn clients_of_a_family_without_a_target_are_refused() {
     let (v4, v6) = (fresh_client_v4(), fresh_client_v6());
@@ -34,7 +34,7 @@ fn clients_of_a_family_without_a_target_are_refused() {
     }
 }
 
-/// Where headers choose the destination, no target is needed; elsewhere a proxy without one serves no client.
+/// Where headers choose the destination, no target is needed. Otherwise a proxy without one does not start.
 #[test]
 fn target_is_required_and_given_once_for_each_family() {
     let host = Host::new();

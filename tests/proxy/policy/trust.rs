@@ -69,7 +69,7 @@ fn untrusted_peer_is_closed_unread() {
     }
 }
 
-/// As people write such files: comments, blank lines, bare addresses, host bits left in.
+/// A list may have comments, blank lines, addresses without a prefix length, and networks with host bits set.
 #[test]
 fn trust_list_allows_comments_and_host_bits() {
     let list = Scratch::new();

@@ -15,7 +15,8 @@ use crate::harness::lab::{Lab, Process, Scratch, assert_contains, wait_until};
 use crate::harness::peername::{BINARY, Peername};
 use crate::harness::rig::proxy::header_for;
 
-/// The addresses after each reload. All accept IPv4: also `[::]` once `0.0.0.0` beside it is gone.
+/// The addresses after each reload. IPv4 is accepted each time: a `[::]` that was opened alone or beside `0.0.0.0` accepts it,
+/// too.
 const OVERLAPPING: [&[&str]; 8] = [
     &["0.0.0.0:8443"],
     &["10.81.0.1:8443"],
@@ -51,7 +52,7 @@ fn start(
     (proxy, move |addresses: &[&str]| drop(write(addresses)))
 }
 
-/// A socket for `[::]` that was opened beside an address of IPv4 is for IPv6 only, and can't be changed to accept IPv4.
+/// Beside a specific IPv4 address, a socket for `[::]` is opened for IPv6 only, which can't be changed later.
 #[test]
 fn reload_that_leaves_no_listener_for_ipv4_is_refused() {
     let (lab, scratch) = (Lab::new(), Scratch::new());
@@ -74,7 +75,7 @@ fn reload_that_leaves_no_listener_for_ipv4_is_refused() {
     let _up = backend.accept_from(client);
 }
 
-/// A service manager may pass a socket for IPv6 only. A reload then loses no client of IPv4, so it is not refused.
+/// A socket for IPv6 only that a service manager passed has no IPv4 clients to lose, so a reload is not refused.
 #[test]
 fn reload_keeps_a_socket_of_ipv6_only() {
     let (lab, scratch) = (Lab::new(), Scratch::new());
@@ -153,8 +154,8 @@ fn reload_replaces_an_overlapping_address_over_udp() {
         };
         let earlier = fresh_client_v4();
         assert_served(earlier);
-        // Without the last two changes: the session of `earlier` at `[::]` would go on, and have the port that its next session
-        // needs.
+        // The last two changes are left out, because the session of `earlier` at `[::]` would go on and hold the port that its
+        // next session needs.
         for (reloads, addresses) in (1..).zip(&OVERLAPPING[..6]) {
             write_addresses(addresses);
             assert_reloads(&proxy, reloads);
@@ -165,7 +166,7 @@ fn reload_replaces_an_overlapping_address_over_udp() {
     }
 }
 
-/// Sends SIGHUP, and waits until so many reloads have succeeded; panics if one is refused.
+/// Sends SIGHUP, and waits until `reloads` reloads have succeeded; panics if one is refused.
 #[track_caller]
 fn assert_reloads(proxy: &Peername, reloads: usize) {
     proxy.signal(Signal::HUP);

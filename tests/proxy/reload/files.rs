@@ -1,4 +1,5 @@
-//! A reload that names something other than a regular file is refused at once, and the next one works.
+//! A reload is refused at once if it names a FIFO, a device, a file that is too large, or one that is no list. Its content is
+//! not logged, and the next reload works.
 
 use std::os::unix::fs::symlink;
 
@@ -10,7 +11,7 @@ use crate::harness::peername::Peername;
 use crate::harness::rig::proxy::header_for;
 
 #[test]
-fn endless_file_does_not_stop_later_reloads() {
+fn unsuitable_files_do_not_stop_later_reloads() {
     let (lab, scratch) = (Lab::new(), Scratch::new());
     let list = scratch.write("trusted", "10.81.0.0/24\n");
     let config = |trust: &str| {

@@ -1,4 +1,4 @@
-"""Becomes the program in its arguments, with a socket of IPv6 only as a service manager passes it."""
+"""Executes the program in its arguments, and passes it a listening socket for IPv6 only, as a service manager does."""
 import os, socket, sys
 
 listener = socket.socket(socket.AF_INET6)

@@ -80,7 +80,7 @@ fn watch_reloads_a_config_map() {
     }
 }
 
-/// Nothing about the file changes when it can be read again.
+/// The kernel sends no event when a file can be read again, so the proxy retries.
 #[test]
 fn watch_reloads_a_file_that_could_not_be_read_for_a_while() {
     let rig = ReloadRig::start_through(&[], &table(LISTEN_V4, &["10.81.0.0/24"]), &["--watch"]);

@@ -19,7 +19,7 @@ fn removed_rules_and_routes_are_restored_within_a_second() {
         "ip -6 rule del pref 2111",
         "ip route flush table 21101",
         "ip -6 route flush table 21101",
-        // The kernel does not notify of the routes that it removes.
+        // The kernel sends no notification for the routes that it removes when a link goes down.
         "ip link set lo down; sleep 0.1; ip link set lo up",
     ] {
         server.run("sh", &["-c", removal]);

@@ -1,4 +1,4 @@
-//! A listener on loopback that a TPROXY rule leads to.
+//! A listener on loopback to which a TPROXY rule redirects connections.
 
 use std::fs;
 

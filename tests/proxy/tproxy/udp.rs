@@ -1,4 +1,4 @@
-//! TPROXY over UDP: replies leave from the address that the request was sent to, by reply sockets.
+//! TPROXY over UDP: replies leave from the address that the request was sent to, through reply sockets.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::thread;
@@ -81,7 +81,7 @@ fn expired_reply_sockets_free_their_ports() {
     });
 }
 
-/// A server on all addresses has the port from which the reply would have to leave.
+/// The reply can't leave from its port, because another server is bound to that port on all addresses.
 #[test]
 fn taken_reply_port_is_named_in_the_log() {
     let lab = lab_with_rules();

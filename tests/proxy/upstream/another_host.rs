@@ -127,7 +127,8 @@ fn client_that_a_rule_masquerades_is_refused() {
     }
 }
 
-/// The process that `--setup-routes` starts keeps the table of the mark, too: `systemctl reload nftables` flushes all tables.
+/// The route keeper (`--setup-routes`) restores the table of the mark, too, because `systemctl reload nftables` flushes all
+/// tables.
 #[test]
 fn flushed_table_of_a_mark_is_restored() {
     let rig = ThirdHostRig::new();
@@ -194,7 +195,7 @@ fn health_checks_are_marked() {
     assert_eq!(down.recv(4), b"well");
 }
 
-/// `doctor` connects to the backend from spoofed addresses; it does not judge by settings.
+/// `doctor` connects to the backend from spoofed addresses rather than judge by settings.
 #[test]
 fn doctor_probes_the_reply_path() {
     let rig = ThirdHostRig::new();

@@ -12,7 +12,7 @@ use crate::harness::nat_rules::{NatRules, ON_LOOPBACK};
 use crate::harness::peername::Peername;
 use crate::harness::rig::proxy::{ProxyRig, header_for};
 
-/// The backend gets no byte of a client that it would take for another. Other clients are served meanwhile, and all are
+/// The backend gets no byte from a client that it would take for another. Other clients are served meanwhile, and all clients
 /// once the rules are gone.
 #[test]
 fn client_that_a_rule_masquerades_is_refused() {
@@ -44,7 +44,7 @@ fn client_that_a_rule_masquerades_is_refused() {
     }
 }
 
-/// A client whose probes get no result is not served by chance, and the log reports the reason once.
+/// A client whose probes are dropped by a filter stays refused, and the log reports the reason once.
 #[test]
 fn client_whose_probes_are_filtered_stays_refused() {
     let mut rig = ProxyRig::new(&[ADMIN]);
@@ -71,9 +71,9 @@ fn client_whose_probes_are_filtered_stays_refused() {
 }
 
 /// Where the routing rule is limited to the backend's port, the reply to the address that NAT has put in the client's place is
-/// lost. The connect timeout then is no outage of the backend: the NAT rule is reported.
+/// lost. The connection times out, but its outcome is `source_translated` rather than an outage of the backend.
 #[test]
-fn rule_that_loses_the_replies_is_named() {
+fn lost_replies_of_a_masqueraded_client_are_no_backend_outage() {
     let lab = Lab::without_routes();
     lab.server
         .ip("rule add from 127.0.0.0/8 iif lo ipproto tcp sport 9000 table 100");

@@ -48,7 +48,7 @@ fn header_is_sent_on_to_the_backend() {
     }
 }
 
-/// Families that differ are sent on as valid headers, with the IPv4 address mapped into IPv6, as HAProxy does.
+/// A header of two families is sent on as a valid header, with the IPv4 address mapped into IPv6, as HAProxy does.
 #[test]
 fn outbound_header_of_two_families_is_valid() {
     let client = fresh_client_v6();

@@ -19,7 +19,7 @@ use crate::harness::programs::sender::Haproxy;
 use crate::harness::programs::server::{Redis, Server};
 use crate::harness::rig::proxy::front_of;
 
-/// From loopback and from another address of the host, to listeners on either.
+/// The balancer connects from loopback and from another address of the host, to listeners on either.
 #[test]
 fn header_without_a_client_is_served_on_the_same_host() {
     let lab = Lab::without_routes();
@@ -46,8 +46,8 @@ fn haproxy_on_the_same_host_checks_and_serves() {
     assert_checks_and_serves("check-send-proxy send-proxy-v2", &[]);
 }
 
-/// With version 1, HAProxy's checks name themselves as the client: an address of this host, and the port of
-/// that very connection. A peer that claims its own endpoint is treated as with LOCAL.
+/// With version 1, HAProxy's checks claim their own address and port, an endpoint of this host, as the client. The proxy
+/// treats a peer that claims its own endpoint as if it had sent LOCAL.
 #[test]
 fn haproxy_checks_with_version_1_pass_on_the_same_host() {
     assert_checks_and_serves("send-proxy", &[]);
@@ -73,7 +73,7 @@ fn peer_that_claims_its_own_endpoint_is_treated_as_local() {
         assert!(up.peer_addr().ip().is_loopback(), "{}", up.peer_addr());
         assert_ne!(up.peer_addr().port(), down.local_addr().port());
         assert_eq!(up.recv(15), b"PROXY UNKNOWN\r\n");
-        // With another port, the claim is an address of this host.
+        // With another port the claim is refused as an address of this host.
         let down = Conn::connect(&lab.balancer, listen);
         let other = SocketAddr::new(down.local_addr().ip(), down.local_addr().port() ^ 1);
         down.send(&header_bytes::v1(other, listen));

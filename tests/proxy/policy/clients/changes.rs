@@ -70,7 +70,7 @@ fn entry_that_is_appended_is_in_force_within_a_second() {
     assert!(time < IN_FORCE, "{time:?}");
 }
 
-/// A directory that takes the name of the watched one is watched from then on.
+/// A new directory takes the name of the watched one. Its list is read, and it is watched from then on.
 #[test]
 fn list_in_a_directory_that_was_replaced_is_read() {
     let scratch = Scratch::new();
@@ -189,8 +189,8 @@ fn reload_ends_connections_of_clients_that_it_denies() {
     assert_eq!(down.wait_closed().0, End::Reset);
 }
 
-/// A connection is judged by the list as it is once its header is complete, although reloads have closed its listener and opened
-/// another one at the address.
+/// Reloads remove the listener of a connection whose header is incomplete, and add a listener at the same address. Once the
+/// header is complete, the connection is still judged by the current list.
 #[test]
 fn ban_applies_to_a_waiting_connection_of_a_listener_that_was_added_again() {
     let (lab, files) = (Lab::new(), Scratch::new());
@@ -219,9 +219,9 @@ fn ban_applies_to_a_waiting_connection_of_a_listener_that_was_added_again() {
     backend.assert_no_connection();
 }
 
-/// The list of a removed listener is not read any more: a warning about it would hide one about a list in use.
+/// The list of a removed listener is no longer read, because a warning about it would hide one about a list in use.
 #[test]
-fn list_of_a_removed_listener_is_not_missed() {
+fn missing_list_of_a_removed_listener_is_not_reported() {
     let (lab, files) = (Lab::new(), Scratch::new());
     let [kept, removed] = ["kept", "removed"].map(|name| files.write(name, "192.0.2.1\n"));
     let one_listener = listener_with_list(8443, &kept);
@@ -234,7 +234,7 @@ fn list_of_a_removed_listener_is_not_missed() {
     fs::remove_file(&removed).expect("unlink(2)");
     let mut networks = 2..;
     wait_until("the list is read", || {
-        // What is written before the lists of the reload were read is no change of them.
+        // A list that is written before the reload has read it does not count as changed.
         let network = networks.next().expect("a number");
         files.write("kept", &format!("192.0.2.{network}\n"));
         proxy.count_logged(LISTS_READ) > 0
@@ -260,7 +260,7 @@ fn hanging_list_does_not_delay_the_others() {
     admin::wait_metric(&lab.server, &[], "peername_lists_stale 0");
     let gate = Gate::shut(&files);
     files.write("fast", "198.51.100.0/24\n");
-    // Two limits of five seconds: for the comparison, and for the list.
+    // The server's hang costs two timeouts of five seconds: for the files' metadata, and for reading the list.
     let end = Instant::now() + Duration::from_secs(25);
     while down.is_open_after(Duration::from_millis(100)) {
         assert!(Instant::now() < end, "{}", proxy.log());

@@ -8,7 +8,7 @@ use crate::harness::conn::End;
 use crate::harness::lab::{LeasedFile, Scratch};
 use crate::harness::rig::proxy::ProxyRig;
 
-/// Nothing about the file changes when it can be read again, so it is tried every second; the log has that once in ten seconds.
+/// No event reports that a file can be read again, so the proxy retries every second. It logs that once in ten seconds.
 #[test]
 fn list_that_can_not_be_read_for_a_while_is_read_later() {
     let list = Scratch::new();
