@@ -37,7 +37,8 @@ fn denied_client_gets_no_session_in_any_dialect() {
     }
 }
 
-/// In user space, and in the kernel, where the flow is removed.
+/// A ban ends a session in user space, and a session in the kernel together with its flow. Once the ban is lifted, the client
+/// is served again.
 #[test]
 fn ban_ends_the_session_and_its_flow_in_the_kernel() {
     for relay in ["userspace", "kernel"] {
@@ -75,7 +76,8 @@ fn ban_ends_the_session_and_its_flow_in_the_kernel() {
     }
 }
 
-/// Datagrams without a header that follow a refused header on a flow are dropped: they are not the previous client's.
+/// Datagrams without a header that follow a refused header on a flow are dropped, because they do not belong to the previous
+/// client.
 #[test]
 fn header_without_the_required_tlv_ends_its_flow() {
     for dialect in ["each", "first"] {
@@ -122,7 +124,8 @@ fn health_checks_need_no_entry_and_no_tlv() {
     }
 }
 
-/// A balancer that keeps its clients' addresses and ports is the peer that its headers name, too.
+/// Behind a balancer that keeps its clients' addresses and ports, the client in the header is the peer itself. The lists judge
+/// it nevertheless.
 #[test]
 fn client_is_judged_although_its_header_names_the_peer() {
     for (dialect, option, reason) in [
@@ -167,7 +170,7 @@ fn required_tlv_is_refused_with_spp() {
     assert_contains(&error, &["--require-tlv"]);
 }
 
-/// `forward` has no header: the client is the peer.
+/// `forward` reads no header, so its client is the peer.
 #[test]
 fn forward_denies_peers_and_ends_their_sessions() {
     for (sender, receiver) in DIALECTS {
@@ -189,7 +192,7 @@ fn forward_denies_peers_and_ends_their_sessions() {
     }
 }
 
-/// Sessions go on after a reload has removed their listener, and a ban ends them then, too.
+/// Sessions go on after a reload has removed their listener. A ban still ends them.
 #[test]
 fn forward_ends_sessions_of_a_removed_listener() {
     let (lab, files) = (Lab::new(), Scratch::new());

@@ -15,9 +15,9 @@ use crate::harness::header_bytes;
 use crate::harness::lab::Host;
 use crate::harness::rig::udp::UdpRig;
 
-/// Two balancers with the same 500 clients, half of them IPv6 and so with the other target. Each client sends
-/// to two of the balancer's addresses, at two listeners: 4,000 sessions in all. A client's eight sessions
-/// differ in nothing but their path. 100,000 requests, or as many as PEERNAME_TEST_DATAGRAMS names.
+/// Two balancers relay the same 500 clients, half of them IPv6, which have another target. Each client sends to two ports of
+/// each balancer, and each balancer to two listeners: 4,000 sessions in all. A client's eight sessions differ only in their
+/// path. The test sends 100,000 requests, or as many as PEERNAME_TEST_DATAGRAMS says.
 #[test]
 fn no_reply_is_misdelivered() {
     deliver(&[]);

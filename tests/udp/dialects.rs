@@ -100,15 +100,15 @@ fn converse(
 fn source_port_zero_is_any_port() {
     for dialect in ["each", "first", "spp"] {
         let rig = UdpRig::new(&[&format!("--udp-header={dialect}")]);
-        let nameless = SocketAddr::new(fresh_client_v4().ip(), 0);
-        let header = header_in_dialect(dialect, nameless);
+        let claimed = SocketAddr::new(fresh_client_v4().ip(), 0);
+        let header = header_in_dialect(dialect, claimed);
         let reply_header: &[u8] = if dialect == "spp" { &header } else { &[] };
         // Two clients of one address, which only the balancer's ports tell apart.
         let senders = [rig.add_balancer_socket(), rig.add_balancer_socket()];
         let clients = senders.each_ref().map(|sender| {
             sender.send(LISTEN_V4, &[&header, b"query"]);
             let (bytes, from) = rig.backend_v4.recv();
-            assert_eq!((&bytes[..], from.ip()), (&b"query"[..], nameless.ip()));
+            assert_eq!((&bytes[..], from.ip()), (&b"query"[..], claimed.ip()));
             assert_ne!(from.port(), 0);
             from
         });

@@ -29,8 +29,8 @@ fn client_keeps_its_port_through_another_balancer() {
         rig.send_from_balancer(&[&header, b"first"]);
         rig.backend_v4.expect_datagram(b"first", client);
         assert_reply_reaches(&rig, &rig.balancer);
-        // As long as the first balancer sends, the client keeps a session there, and the session of the second one
-        // can't have its port.
+        // As long as the first balancer sends, the client's session there holds the client's port, so the session through the
+        // second balancer gets another one.
         second.send(LISTEN_V4, &[&header, b"too soon"]);
         let (_, from) = rig.backend_v4.recv();
         assert_eq!(from.ip(), client.ip());
@@ -52,8 +52,7 @@ fn client_keeps_its_port_through_another_balancer() {
     }
 }
 
-/// A session goes on by the policy it began with; a balancer that takes it over is subject to the current
-/// policy.
+/// A session keeps the policy with which it began. When another balancer takes it over, the current policy applies.
 #[test]
 fn failover_applies_the_current_configuration() {
     let (lab, scratch) = (Lab::new(), Scratch::new());

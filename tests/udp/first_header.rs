@@ -172,8 +172,8 @@ fn replies_keep_a_flow_alive() {
     rig.backend_v4.expect_datagram(b"thanks", client);
 }
 
-/// A refused header ends its flow: the datagrams that follow belong to the refused client, not to the previous one. The kernel
-/// data path can't carry such flows, and changes nothing.
+/// A refused header ends its flow, because the datagrams that follow belong to the refused client, not to the previous one.
+/// That also holds with the kernel data path, which can't carry such flows.
 #[test]
 fn refused_header_ends_its_flow() {
     for path in ["--data-path=userspace", "--data-path=kernel"] {
@@ -233,7 +233,7 @@ fn payload_behind_a_corrupted_header_is_not_the_previous_clients() {
     }
 }
 
-/// A header for each reason to refuse one while it is read, and some with a source that is refused.
+/// A header for each reason for which the parser refuses one, and some whose source is refused.
 fn refused_headers() -> Vec<(&'static str, Vec<u8>)> {
     let (client, front) = (fresh_client_v4(), FRONT_V4);
     let block = addresses(client, front);

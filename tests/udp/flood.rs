@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4, v4};
 use crate::harness::rig::udp::{UdpRig, datagram_header_for};
 
-/// With limits that the flood reaches at once.
+/// The limits are so low that the flood reaches them at once.
 #[test]
 fn flood_evicts_no_established_session() {
     let few_descriptors = ["prlimit", "--nofile=700:700"];
@@ -22,8 +22,8 @@ fn flood_evicts_no_established_session_by_default() {
     assert_withstands_flood(UdpRig::start_through(&descriptors, &["--workers=2"]), 4096);
 }
 
-/// With DNS, a table full of answered clients is the usual case. If at most an eighth as many new clients as it has entries come at
-/// once, all of them get their replies. If more come at once, all of their requests still reach the backend.
+/// With DNS, a table full of answered clients is the usual case. If the new clients that come at once are at most an eighth of
+/// the table's size, all of them get their replies. If more come at once, all of their requests still reach the backend.
 #[test]
 fn full_table_evicts_for_new_clients() {
     let rig = UdpRig::new(&["--workers=1", "--max-sessions-per-balancer=64"]);

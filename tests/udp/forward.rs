@@ -80,7 +80,7 @@ fn connection_without_a_port_is_not_blamed_on_the_backend() {
         .sysctl("net.ipv4.ip_local_port_range", "40000 40007");
     let address = "10.81.0.1:7000".parse().unwrap();
     let backend = Backend::listen(&lab.server, address);
-    // The client has one port: it can open a connection to each of several listeners.
+    // The client has one port, so it opens a connection to each of several listeners.
     let listen: Vec<_> = (80..89)
         .map(|port| SocketAddr::new(FRONT_V4.ip(), port))
         .collect();

@@ -215,8 +215,8 @@ fn offload_separates_clients_of_one_balancer_socket() {
     assert!(in_kernel(&rig.stop()) > 500);
 }
 
-/// A reload that withdraws trust applies to offloaded sessions, too. And a peer that was never trusted is not admitted by the
-/// header of a trusted one.
+/// A reload that withdraws trust applies to offloaded sessions, too. A peer that was never trusted is refused, even with the
+/// header that the trusted one sends.
 #[test]
 fn reload_withdraws_trust_from_offloaded_sessions() {
     let scratch = Scratch::new();
@@ -256,8 +256,8 @@ fn reload_withdraws_trust_from_offloaded_sessions() {
     assert_eq!(totals["datagrams_to_upstream"], 40 + 1, "{totals}");
 }
 
-/// A reload evicts all flows. The evictions do not count as changes of a session, after too many of which it is not offloaded
-/// again.
+/// A reload evicts all flows. A session that changes too often is no longer offloaded, but these evictions do not count as
+/// changes.
 #[test]
 fn steady_session_is_offloaded_again_after_each_reload() {
     let mut rig = UdpRig::new(&[KERNEL]);
@@ -343,8 +343,8 @@ fn evicted_session_leaves_the_kernel() {
     assert!(in_kernel(&totals) > 10, "{totals}");
 }
 
-/// The kernel drops all flows with the process, however that ends: no header is stripped in its absence, and
-/// nothing reaches the backend.
+/// The kernel removes all flows when the process ends, even by SIGKILL. From then on no header is stripped, and nothing
+/// reaches the backend.
 #[test]
 fn no_flow_outlives_the_process() {
     let rig = UdpRig::new(&[KERNEL]);
@@ -423,7 +423,7 @@ fn offload_that_is_impossible_fails_the_start() {
     }
 }
 
-/// Serves a client as often as it takes until its session is steady and offloaded.
+/// Serves a client often enough that its session becomes steady and is offloaded.
 #[track_caller]
 fn serve_until_offloaded(rig: &UdpRig, client: SocketAddr) {
     for _ in 0..8 {

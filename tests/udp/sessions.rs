@@ -34,7 +34,7 @@ fn session_outlives_a_backend_restart() {
     assert!(rig.stop_and_count_drops().contains_key("unreachable"));
 }
 
-/// An ICMP error is reported by the next send, which then sends nothing: the send is retried.
+/// An ICMP error is reported by the next send, which then sends nothing, so the proxy repeats it.
 #[test]
 fn pending_icmp_error_loses_no_datagram() {
     let mut rig = UdpRig::new(&["--workers=1"]);
@@ -212,8 +212,8 @@ fn drain_delivers_pending_replies() {
     });
 }
 
-/// The proxy drains its sockets before it expires idle sessions: datagrams that arrived while the process was
-/// suspended are in time.
+/// The proxy drains its sockets before it expires idle sessions, so datagrams that arrived while the process was suspended
+/// are in time.
 #[test]
 fn suspended_proxy_reads_its_sockets_before_it_exits() {
     let mut rig = UdpRig::new(&["--workers=1"]);
@@ -250,7 +250,7 @@ fn pending_reply_keeps_a_session_alive() {
 /// When `ss --kill` destroys a session's socket, the client gets another session. When it destroys a listener's socket, the
 /// proxy exits, to be restarted.
 #[test]
-fn destroyed_session_socket_is_replaced() {
+fn destroyed_session_is_replaced_and_destroyed_listener_ends_the_proxy() {
     let mut rig = UdpRig::new(&["--workers=1"]);
     let client = fresh_client_v4();
     rig.round_trip(client);

@@ -15,7 +15,7 @@ use crate::harness::special_sources::{
     IMPOSSIBLE, LOOPBACK_ADDRESSES, SERVER_ADDRESSES, SUBNET_ENDS,
 };
 
-/// A datagram from a host outside `--trust` is dropped, whatever header it has.
+/// A datagram from a host outside `--trust` is dropped, even with a valid header.
 #[test]
 fn untrusted_sender_is_dropped() {
     let mut rig = UdpRig::new(&[]);

@@ -64,8 +64,8 @@ fn clients_are_spread_over_the_workers() {
     }
 }
 
-/// In headers to listeners of different families, one client is steered to the same worker. So its second session collides with
-/// the first one there, and gets another port.
+/// A client whose headers come to listeners of both families is steered to one worker. There its second session collides with
+/// the first, and gets another port.
 #[test]
 fn client_has_the_same_worker_at_every_listener() {
     let mut rig = UdpRig::new(&["--workers=8"]);

@@ -50,7 +50,7 @@ fn checksum_of_zero_is_sent_as_ffff() {
     assert!(in_kernel(&rig.stop()) > 20);
 }
 
-/// The checksum of everything that it covers (RFC 8200, section 8.1) but two bytes of payload.
+/// The sum of everything that the checksum covers (RFC 8200, section 8.1), without two bytes of payload.
 fn checksum_without_two_bytes(from: SocketAddr, to: SocketAddr) -> u16 {
     let mut sum = 0_u32;
     for addr in [from, to] {
@@ -61,7 +61,7 @@ fn checksum_without_two_bytes(from: SocketAddr, to: SocketAddr) -> u16 {
         sum += u32::from(addr.port());
     }
     let (length, protocol) = (8 + 2, 17);
-    // The length is in both headers.
+    // The length counts twice: the pseudo-header and the UDP header contain it.
     sum += 2 * length + protocol;
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);

@@ -14,10 +14,10 @@ use crate::harness::lab::{Host, Lab};
 use crate::harness::peername::Peername;
 use crate::harness::rig::udp::{UdpRig, datagram_header_for};
 
-/// A reverse path filter on all devices drops spoofed clients; sessions that it would drop stay in user
-/// space, also when the filter comes later.
+/// A reverse path filter on all devices would drop what the eBPF program sends from spoofed addresses. Once it is set,
+/// sessions return to user space.
 #[test]
-fn reverse_path_filter_keeps_sessions_in_user_space() {
+fn reverse_path_filter_returns_sessions_to_user_space() {
     for filter in ["1", "2"] {
         let mut rig = UdpRig::new(&[KERNEL]);
         let client = fresh_client_v4();
@@ -33,10 +33,10 @@ fn reverse_path_filter_keeps_sessions_in_user_space() {
     }
 }
 
-/// Sessions stay in user space where the eBPF program does not see the packets as the listener does: behind a NAT rule in front
-/// of the listener, and with a balancer on this host that sends to an address of the host other than loopback.
+/// The eBPF program does not see packets as the listener does behind a NAT rule in front of the listener, and with a balancer
+/// on this host that sends to an address of the host other than loopback. No datagram of such sessions is lost.
 #[test]
-fn nat_and_local_balancers_stay_in_user_space() {
+fn offload_loses_nothing_behind_nat_or_a_local_balancer() {
     let lab = Lab::new();
     lab.server.nft(
         "table ip nat {
@@ -72,7 +72,7 @@ fn nat_and_local_balancers_stay_in_user_space() {
     assert_eq!(totals["datagrams_dropped"], "", "{totals}");
 }
 
-/// Replies follow the routes, in packets of a size that fits: also when both change during a session.
+/// Replies follow the routes, in packets of a size that fits, even when both change during a session.
 #[test]
 fn offload_follows_changed_routes_and_mtu() {
     let mut rig = UdpRig::new(&[KERNEL]);
@@ -160,7 +160,7 @@ fn changed_settings_return_sessions_to_user_space() {
     assert!(in_kernel(&totals) > 30, "{totals}");
 }
 
-/// The reverse path filter of another device drops what is sent there from a forged address of the balancer.
+/// A host on another device forges the balancer's address. The reverse path filter of that device drops its datagrams.
 #[test]
 fn forged_balancer_on_another_device_is_filtered() {
     let rig = UdpRig::new(&[KERNEL]);
@@ -209,7 +209,7 @@ fn received_by(host: &Host, device: &str) -> u64 {
         .lines()
         .find_map(|line| line.trim().strip_prefix(device)?.strip_prefix(':'))
         .expect("the device");
-    // Behind the bytes.
+    // The count of packets follows that of bytes.
     let packets = counters.split_whitespace().nth(1).expect("a count");
     packets.parse().expect("a number")
 }

@@ -78,7 +78,7 @@ impl UdpLoad {
         }
     }
 
-    /// Waits for so many further answers.
+    /// Waits for `answers` further answers, or until a client has failed.
     pub(crate) fn wait_answered(&self, answers: usize) {
         let before = self.answered.load(Relaxed);
         wait_until("answers", || {
