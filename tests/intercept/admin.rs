@@ -17,7 +17,7 @@ use crate::harness::rig::intercept::{
 };
 
 impl InterceptRig {
-    /// Starts curl through the proxy, which prints the body as it comes.
+    /// Starts a curl that requests through the proxy and prints the body as it comes.
     fn start_curl(&self, args: &[&str]) -> Process {
         let (proxy, ca) = (
             format!("http://{PROXY_ADDR}"),
@@ -55,7 +55,7 @@ fn host_state_client(conn: &Value) -> (&str, &str, &str) {
     (text("host"), text("state"), ip)
 }
 
-/// Sends an endless response without a length. No TLS.
+/// An origin without TLS, whose response is endless and has no length.
 const ENDLESS_SERVER: &str = include_str!("admin/endless_server.py");
 
 /// A check service that can't be reached is logged at the start, before any request, and `/readyz` is 503 until it
@@ -174,7 +174,7 @@ fn open_connections_are_listed_with_client_host_and_state() {
     assert!(list_hosts("listener=192.0.2.1:1").is_empty());
     assert!(get(host, &[], "/connections?state=served").ends_with("400"));
 
-    // Only the bytes of a tunnel that is not opened are counted.
+    // Bytes are counted only for a tunnel that is relayed without being decrypted.
     let [relayed] = &list(host, &[], "/connections?state=open")[..] else {
         panic!("no tunnel")
     };

@@ -1,4 +1,4 @@
-//! The audit line of requests and tunnels that failed.
+//! The audit line of requests that failed or had no body to await, and of tunnels that were unused or cut.
 
 use std::fs;
 use std::process::Command;

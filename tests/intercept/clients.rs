@@ -195,8 +195,7 @@ fn java_shows_refusals() {
     .assert_gets_what_the_check_decides("https://a.test");
 }
 
-/// Chromium has a certificate store of its own, and shows the page with the reason, also where a tunnel is
-/// refused.
+/// Chromium has a certificate store of its own, and shows the page with the reason, even where a tunnel is refused.
 #[test]
 fn chromium_shows_refusals() {
     Client {

@@ -1,4 +1,4 @@
-//! The configuration: errors at the start, and reloads (SIGHUP, `--watch`), by which all files take effect or none.
+//! The configuration: errors at the start, and reloads (SIGHUP, `--watch`), which apply all files or none.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::harness::rig::load::under_load;
 use crate::intercept::upstream::reuse::start_streams;
 
 #[test]
-fn missing_prerequisite_is_named_at_the_start() {
+fn invalid_options_and_missing_files_are_named_at_the_start() {
     let stage = InterceptLab::new();
     let ca = stage.scratch.path_text("ca");
     let missing = stage.scratch.path_text("missing");
@@ -194,7 +194,7 @@ fn connection_in_use_serves_no_request_of_an_old_rule() {
     assert_not_public(&client);
 }
 
-/// Nor is it if a reload that left the rules as they were came between the client's connection and its request.
+/// The same, after an earlier reload that left the rules unchanged came between the client's connection and its request.
 #[test]
 fn connection_in_use_serves_no_request_of_an_old_rule_after_several_reloads() {
     let rig = start_with_file("-v");
@@ -210,7 +210,7 @@ fn connection_in_use_serves_no_request_of_an_old_rule_after_several_reloads() {
     assert_not_public(&client);
 }
 
-/// The same by HTTP/2, where the connection to the origin takes further requests while it is in use.
+/// The same over HTTP/2, where the connection to the origin takes further requests while it is in use.
 #[test]
 fn http2_connection_in_use_serves_no_request_of_an_old_rule_after_several_reloads() {
     let rig = start_with_file("-v");

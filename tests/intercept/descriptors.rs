@@ -15,7 +15,7 @@ fn proxy_recovers_from_exhausted_descriptors() {
     let mut rig = InterceptLab::new().start_through(&["prlimit", "--nofile=96"], &["--workers=1"]);
     let crowd: Vec<_> = (0..100)
         .filter_map(|_| {
-            // Some are reset at once: this client has its share already.
+            // Some are reset at once, because this client has its share already.
             let conn = Conn::try_connect(&rig.lab.client, PROXY_ADDR)?;
             conn.send_if_open(b"CONNECT a.test:443 HTTP/1.1\r\n\r\n");
             Some(conn)

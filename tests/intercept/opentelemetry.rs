@@ -136,7 +136,7 @@ fn span_continues_the_trace_of_the_client_if_that_is_sampled() {
     }
 }
 
-/// A denial is no error: the proxy does what it is for.
+/// A denial is not reported as an error, because denying is the proxy's task.
 #[test]
 fn spans_tell_denials_from_errors() {
     let stage = InterceptLab::new();
@@ -241,7 +241,7 @@ fn nothing_is_exported_without_the_option() {
     assert_eq!(collector.spans(), [] as [Value; 0]);
 }
 
-/// The collector is outside of the jail, on an address that is another host inside.
+/// The collector listens on a loopback address outside of the jail, which the jailed program can't reach.
 #[test]
 fn spans_of_a_jailed_program_are_sent_from_outside() {
     let rig = JailRig::new();

@@ -82,7 +82,7 @@ fn stalled_request_is_aborted() {
     assert_eq!(rig.wait_audit_lines("/half", 1)[0]["code"], "client_idle");
 }
 
-/// Logs that are followed, watches, and long answers of models: no content type tells how long a response is silent.
+/// Followed logs, watches and long answers of models may be silent for long, and no content type announces it.
 #[test]
 fn response_that_has_begun_may_be_silent() {
     let rig = InterceptRig::new(&[IDLE, "--tunnel-timeout=1s", ALLOW]);
@@ -105,7 +105,7 @@ fn response_that_has_begun_may_be_silent() {
     }
 }
 
-/// The head of a response may take longer by rule.
+/// `--host-answer-timeout` gives the response head of one host more time than `--answer-timeout` gives others.
 #[test]
 fn host_has_an_answer_timeout_of_its_own() {
     let rig = InterceptRig::new(&[
@@ -123,7 +123,7 @@ fn host_has_an_answer_timeout_of_its_own() {
     assert!(recv_head(&down).starts_with("HTTP/1.1 504 "));
 }
 
-/// Passthrough tunnels, and connections after an upgrade.
+/// `--tunnel-timeout` applies to relayed tunnels and to connections after an upgrade.
 #[test]
 fn tunnels_and_websockets_have_their_own_idle_timeout() {
     let rig = InterceptRig::new(&[IDLE, "--tunnel-timeout=3s", ALLOW]);
@@ -155,8 +155,8 @@ fn tunnels_and_websockets_have_their_own_idle_timeout() {
     }
 }
 
-/// Sends a request, and of the body of a POST only half. Returns the origin, the client's connection, and the origin's, on
-/// which the head was received.
+/// Sends a request, with only half of a POST's body. Returns the listening origin, the client's connection, and the connection
+/// at the origin, which has received the head.
 fn send_request(rig: &InterceptRig, method: &str, path: &str) -> (Backend, Conn, Conn) {
     let origin = Backend::listen(&rig.lab.server, ORIGIN);
     let body = if method == "POST" {

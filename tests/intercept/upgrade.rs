@@ -46,7 +46,7 @@ fn draining_process_answers_the_first_request_of_a_connection() {
     let mut rig = start(&lab, &scratch, &["--workers=1"]);
     let connect = || Conn::connect(&lab.balancer, LISTEN_V4);
     let (silent, late) = (connect(), connect());
-    // The process has accepted both, as it has answered a later connection.
+    // The process has accepted both, because it answers a later connection.
     assert_refuses(&connect());
     rig.upgrade(&lab.server).expect("it upgrades");
     rig.processes.wait_logged("replaced; waiting");
@@ -64,7 +64,7 @@ fn draining_process_answers_the_first_request_of_a_connection() {
     rig.wait_drained();
 }
 
-/// No process shows the password, the launcher included, and the new process of an upgrade has it nevertheless.
+/// No process, not even the launcher, shows the password in its command line. The new process of an upgrade still has it.
 #[test]
 fn password_of_the_upstream_proxy_is_masked_and_kept_by_an_upgrade() {
     let (lab, scratch) = (Lab::new(), Scratch::new());
@@ -125,7 +125,7 @@ fn assert_refuses(conn: &Conn) {
     assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
 }
 
-/// A request that is refused by its destination, so no origin is needed.
+/// A request that is refused because of its destination, so no origin is needed.
 fn request(connection: &str) -> Vec<u8> {
     let target = "http://127.0.0.1/";
     format!("GET {target} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: {connection}\r\n\r\n").into()

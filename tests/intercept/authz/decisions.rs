@@ -84,7 +84,7 @@ fn denied_connect_has_a_response_for_its_client() {
         "{page}"
     );
     assert_eq!(rig.origin_log(), Vec::<String>::new());
-    // The check's redirection is passed on for a request, and not for a CONNECT: no client follows one there.
+    // The check's redirection is passed on for a request, but not for a CONNECT, because no client follows one there.
     assert_eq!(rig.curl_status(&["http://other.test/"]), 302);
     // Each denial is a 403 that ends the connection. A status of 200, as gRPC has it, would grant the tunnel.
     for (host, header) in [
@@ -181,7 +181,7 @@ fn check_without_an_answer_denies_unless_fail_open() {
     }
 }
 
-/// Traffic that can't be inspected is refused, also when it comes in pieces or not at all.
+/// Traffic that can't be inspected is refused, even when its bytes come one by one.
 #[test]
 fn tunnel_of_neither_tls_nor_http_is_refused() {
     // Not even a rule for the port lets a client hide its requests from the check.
@@ -230,7 +230,7 @@ fn metrics_count_decisions() {
     ] {
         assert!(metrics.contains(line), "{line}\n{metrics}");
     }
-    // A worker that other processes keep from running for two seconds is reported as hanging.
+    // On a busy machine, a worker that does not run for two seconds is reported as hanging.
     wait_until("all is well", || get("/healthz") == "ok\n");
     assert_eq!(get("/readyz"), "ready\n");
 }
@@ -243,12 +243,12 @@ pub(super) fn start_with_check(args: &[&str]) -> (InterceptRig, Process) {
     (rig, check)
 }
 
-/// Starts a check service for [`CHECK_OPTION`], which is this Python script.
+/// Starts this Python script as the check service of [`CHECK_OPTION`].
 pub(super) fn start_check(lab: &Lab, scratch: &Scratch, script: &str) -> Process {
     let script = scratch.write("check.py", script);
     Process::start(&lab.balancer, "/usr/bin/python3", &["-u", &script]).wait_listening(&[CHECK])
 }
 
-/// A forwardAuth service that denies `secret` in a path on any host, the header X-Open, and b.test altogether; it redirects
-/// requests to other.test.
+/// A forwardAuth service that denies URIs with `secret`, requests with the header X-Open, and the host b.test altogether. It
+/// answers requests for other.test with a redirection.
 pub(super) const CHECK_SERVICE: &str = include_str!("decisions/service.py");

@@ -43,7 +43,7 @@ fn origin_gets_the_secret_and_no_log_has_it() {
             sent(&[&[version][..], &own, &["https://a.test/echo"]].concat()),
             SECRET
         );
-        // The same address by another name, another port and without TLS.
+        // The same host at another port, and without TLS.
         assert_eq!(
             rig.curl_status(&[version, "https://a.test:8443/slow-x"]),
             404
@@ -105,7 +105,8 @@ fn other_spellings_of_the_header_are_removed_and_trace_returns_no_secret() {
     }
 }
 
-/// One HTTP/2 connection, or one tunnel, for two hosts; and a redirection to another host.
+/// Another host does not get the secret: not as the next host of the same client, not by a Host field, and not after a
+/// redirection.
 #[test]
 fn secret_does_not_follow_to_another_host() {
     let rig = start_with(InterceptLab::new(), &[]);
@@ -133,7 +134,7 @@ fn secret_does_not_follow_to_another_host() {
     server.wait_logged("treasure-2");
 }
 
-/// For open connections, too. The rule begins with `http:`, so the secret is sent without TLS.
+/// The new secret is sent on open connections, too. The rule begins with `http:`, so the secret is sent without TLS.
 #[test]
 fn reload_reads_the_secret_again() {
     let stage = InterceptLab::new();
@@ -173,9 +174,9 @@ fn secret_for_a_host_that_is_passed_through_is_warned_of() {
         .wait_logged("--inject for a.test:443: --passthrough leaves the TLS of this host unopened");
 }
 
-/// No error quotes a secret.
+/// The start fails, and no error quotes the secret.
 #[test]
-fn secret_that_is_no_header_value_is_refused() {
+fn secret_or_header_that_can_not_be_added_is_refused() {
     let stage = InterceptLab::new();
     let ca = stage.scratch.path_text("ca");
     for (content, header, expected) in [
@@ -203,7 +204,7 @@ fn secret_that_is_no_header_value_is_refused() {
     }
 }
 
-/// The secret is the target's: a request whose Host field names another host is refused.
+/// The secret belongs to the host of the request's target. A request whose Host field names another host is refused.
 #[test]
 fn host_of_a_request_alone_does_not_get_the_secret() {
     let rig = start_with(InterceptLab::new(), &["--accept-proxy=203.0.113.9"]);

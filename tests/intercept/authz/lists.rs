@@ -154,7 +154,8 @@ fn relayed_tunnel_needs_a_rule_without_a_path() {
     }
 }
 
-/// CONNECT names 127.0.0.1, which would be opened; the ClientHello names `localhost`, which is passed through.
+/// CONNECT names 127.0.0.1, for which the proxy would decrypt the tunnel. The ClientHello names `localhost`, which is passed
+/// through.
 #[test]
 fn tunnel_that_is_relayed_by_its_server_name_needs_a_rule_without_a_path() {
     let rig = InterceptRig::new(&["--passthrough=localhost", "--allow=127.0.0.1:8443/public"]);
@@ -204,7 +205,7 @@ fn lists_and_check_have_to_agree() {
     assert!(!check.log().contains("h1.test"), "{}", check.log());
 }
 
-/// The next request of a connection that is open already is decided by the new list.
+/// The new list decides on the next request of a connection that was open before the reload.
 #[test]
 fn reload_puts_other_rules_in_force_for_open_connections() {
     let stage = InterceptLab::new();
@@ -277,7 +278,7 @@ fn rules_that_can_not_mean_what_they_say_are_refused() {
     }
 }
 
-/// Other spellings of /private/file, most of them nginx's.
+/// Spellings of /private/file. nginx takes most of them for that file.
 const SPELLINGS: [&str; 24] = [
     "/private/file",
     "/public/../private/file",

@@ -26,7 +26,7 @@ impl CheckService {
         }
     }
 
-    /// The check's request about this path, or about a tunnel, in terms common to all protocols.
+    /// Waits for the check's request about this path, or about a tunnel; returns it in terms common to all protocols.
     fn wait_request(&self, path: Option<&str>) -> Value {
         match self {
             Self::Scripted(service, _) => {
@@ -179,7 +179,7 @@ else := {"allow": false, "http_status": 451, "body": "by law"}
     });
 }
 
-/// The policy reads bodies, and the origin gets all of each.
+/// The policy reads bodies up to the limit, and the origin gets the whole body of each allowed request.
 #[test]
 fn check_sees_the_body_up_to_its_limit() {
     const POLICY: &str = r#"package egress

@@ -8,7 +8,7 @@ use crate::harness::addr::v4;
 use crate::harness::check::service::{Opa, Service};
 use crate::harness::rig::intercept::{InterceptRig, LONG_CHECK_TIMEOUT};
 
-/// OPA takes part in the trace: its own tracing names it. Headers that are not for the check don't hide it.
+/// OPA's own log names the trace of the request, even where `--check-header` withholds `traceparent` from the policy.
 #[test]
 fn opa_decides_within_the_trace_of_the_request() {
     const POLICY: &str = "package egress\nverdict := true\n";

@@ -12,8 +12,8 @@ use crate::harness::lab::{Host, Process, assert_contains, assert_fields, wait_fo
 use crate::harness::peername::words;
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig, LONG_CHECK_TIMEOUT};
 
-/// Starts a service that denies paths with `secret`, the scripted one when its answer is set. It listens on an address or a
-/// Unix socket (`unix:PATH`), with TLS and required client certificates or without.
+/// Starts a service that denies paths with `secret`; the scripted one denies once its answer is set. The service listens on an
+/// address or a Unix socket (`unix:PATH`), with TLS and required client certificates or without.
 type Start = fn(&InterceptLab, address: &str, tls: bool) -> CheckService;
 
 /// A running service.
@@ -114,7 +114,7 @@ fn service_that_can_not_be_verified_is_not_asked() {
             vec![arg("ca", &root), arg("cert", &client), arg("key", &key)],
             "check_tls",
         ),
-        // No certificate, and one that the service does not accept: with TLS 1.3 the client learns so after its handshake.
+        // No certificate, and one that the service rejects: with TLS 1.3 the client learns of it after its handshake.
         ("127.0.0.1", vec![arg("ca", &root)], "check_broken"),
         (
             "127.0.0.1",
@@ -157,7 +157,7 @@ fn next_service_is_asked_where_one_can_not_be_reached() {
     let host = &stage.lab.balancer;
     let first_opa = start_named_opa(host, first, "first");
     let second_opa = std::thread::scope(|scope| {
-        // Each needs a directory of its own, which is named by the thread.
+        // Each OPA needs a directory of its own, which is named after its thread.
         let started = scope.spawn(|| start_named_opa(host, second, "second"));
         started.join().expect("OPA")
     });

@@ -1,4 +1,4 @@
-"""GET with requests, which verifies more strictly than by default."""
+"""A GET by the library `requests`, which verifies certificates more strictly here than by default."""
 
 import ssl
 import sys

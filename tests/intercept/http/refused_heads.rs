@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::harness::lab::{assert_contains, wait_for};
 use crate::harness::rig::intercept::{InterceptRig, PROXY_ADDR, recv_head};
 
-/// A query in PromQL as people type it. Over HTTP/2 curl is asked to use HTTP/1.1.
+/// A query in PromQL as people type it. Over HTTP/2, the proxy asks curl to use HTTP/1.1.
 #[test]
 fn raw_quotes_and_brackets_of_a_target_reach_the_origin() {
     let rig = InterceptRig::new(&[]);
@@ -109,9 +109,9 @@ fn refused_request_has_an_answer_with_the_reason_and_an_audit_line_with_the_host
     assert_eq!(wait_refused(&rig, "/b", 1)[0]["host"], "b.test");
 }
 
-/// A client's proxy URL with another scheme.
+/// The scheme of the client's proxy URL is not `http`. The log has the URL to write instead.
 #[test]
-fn proxy_of_another_kind_is_answered_with_the_url_to_write() {
+fn proxy_url_of_another_scheme_is_logged_with_the_url_to_write() {
     let rig = InterceptRig::new(&[]);
     for (scheme, error) in [
         ("https", "a TLS ClientHello, which is no HTTP request: "),

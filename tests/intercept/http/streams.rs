@@ -36,8 +36,8 @@ pub(crate) fn websocket_over_http2(rig: &InterceptRig, path: &str) -> String {
     rig.run_python_client(HTTP2_WEBSOCKET_CLIENT, &[path])
 }
 
-/// A failed upgrade is a response like any other; but 200 to a CONNECT would mean that the origin has
-/// accepted it.
+/// Over HTTP/1.1 a failed upgrade is a response like any other. Over HTTP/2 it is a 502, because 200 to a CONNECT would mean
+/// that the origin has accepted it.
 #[test]
 fn websocket_refused_by_the_origin_is_refused() {
     let rig = InterceptRig::new(&["--allow-destination=10.81.0.1:9001"]);

@@ -67,7 +67,7 @@ def serve_http1(stream):
         time.sleep(0.2)
         stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     elif path != "/until-close":
-        # close_notify is sent for every other path; without it, any party may have closed the connection.
+        # Only /until-close and the reset above lack close_notify. Without it, any party may have closed the connection.
         stream.unwrap()
 
 

@@ -27,7 +27,7 @@ fn truncated_body_never_looks_complete() {
             (9003, "closed"),
             (9003, "gone-away"),
         ] {
-            // The proxy speaks to an origin the protocol that the client speaks.
+            // The proxy speaks to the origin the same protocol as the client to the proxy.
             if port == 9003 && version == "--http1.1" {
                 continue;
             }
@@ -56,7 +56,7 @@ fn truncated_body_never_looks_complete() {
 }
 
 /// Many servers end TLS without close_notify, and most clients take that for the end of a response that has no length. The
-/// audit line tells that any party may have closed the connection.
+/// audit line says that close_notify was missing, so any party may have closed the connection.
 #[test]
 fn body_without_a_length_may_end_without_close_notify() {
     let rig = InterceptRig::new(&[]);
@@ -71,7 +71,7 @@ fn body_without_a_length_may_end_without_close_notify() {
     }
 }
 
-/// A response that only the end of its connection ends: after a FIN, what there is of it would look complete.
+/// Only the end of the connection ends a response of HTTP/1.0. After a FIN, a truncated one would look complete.
 #[test]
 fn truncated_body_resets_a_client_of_http_1_0() {
     let rig = InterceptRig::new(&[]);

@@ -150,7 +150,8 @@ fn users_that_others_may_read_are_warned_of() {
     assert_eq!(rig.proxy.log().matches(warning).count(), 1);
 }
 
-/// Many clients send their password only when it is asked for. What follows a CONNECT is not parsed, so they connect again.
+/// Many clients send their password only when it is asked for. What follows a refused CONNECT is not parsed, so such clients
+/// connect again.
 #[test]
 fn client_answers_the_challenge_with_its_password() {
     let stage = InterceptLab::new();
@@ -198,7 +199,7 @@ fn client_on_another_machine_needs_the_documented_variables() {
 }
 
 /// A client that does not trust the authority reports that in its own error. The operator finds it in the audit line,
-/// which has no status: the client got no response.
+/// which has no status, because the client got no response.
 #[test]
 fn client_that_rejects_the_authority_is_in_the_audit_log() {
     let rig = InterceptRig::new(&[]);

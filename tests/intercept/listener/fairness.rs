@@ -1,4 +1,4 @@
-//! Fairness: one client that takes all it can get, and the others.
+//! Fairness: a client that takes all it can get does not keep others from being served.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use data_encoding::BASE64;
 use crate::harness::conn::Conn;
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR};
 
-/// A connection without a request head, or with one that does not go on, is closed.
+/// A connection without a request head, or with one that stays incomplete, is closed.
 #[test]
 fn request_head_has_a_deadline() {
     let rig = InterceptRig::new(&["--admin=127.0.0.1:9300", "--idle-timeout=60s"]);
@@ -94,7 +94,7 @@ fn passwords_of_one_client_do_not_delay_others() {
     println!("alone {alone:?}, beside the flood {took:?}");
     assert_eq!(status, 200);
     assert!(took < 5 * alone + Duration::from_secs(1), "{took:?}");
-    // Credentials that are verified wait for nothing, from any client.
+    // Credentials that were verified before wait for no hash, whichever client sends them.
     assert_eq!(
         rig.curl_status(&["--proxy-user", "bob:secret", "http://a.test/echo"]),
         200

@@ -46,7 +46,7 @@ fn redirected_connections_reach_their_original_destination() {
     assert_contains(&wrong, &["upstream_tls_wrong_name"]);
 }
 
-/// The address family is the connection's, not the listener's.
+/// The family of the connection, not that of the listener, decides how the original destination is looked up.
 #[test]
 fn dual_stack_listener_takes_what_ipv4_rules_redirect() {
     let stage = InterceptLab::new();
@@ -55,7 +55,7 @@ fn dual_stack_listener_takes_what_ipv4_rules_redirect() {
     assert!(answer.starts_with("GET a.test "), "{answer}");
 }
 
-/// Nothing has redirected such a connection: its Host field would choose the origin, as with an open proxy.
+/// No rule has redirected such a connection, so its Host field would choose the origin, as with an open proxy.
 #[test]
 fn client_that_connects_to_a_transparent_listener_itself_is_refused() {
     let rig = InterceptLab::new().start(&["--transparent=203.0.113.1:80", ADMIN]);
@@ -116,7 +116,7 @@ fn proxy_header_names_the_client() {
             "{line}"
         );
     }
-    // A health check connects and closes: it is counted, and no warning.
+    // A health check connects and closes. It is counted, but causes no warning.
     drop(Conn::connect(&rig.lab.client, PROXY_ADDR));
     wait_until("the health check", || {
         rig.read_metrics()

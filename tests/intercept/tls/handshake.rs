@@ -1,4 +1,4 @@
-//! The last flight of a TLS handshake: that it is sent, and coalesced with what follows.
+//! The last flight of a TLS handshake is sent, and coalesced with what follows.
 
 use crate::harness::rig::intercept::InterceptRig;
 

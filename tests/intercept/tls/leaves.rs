@@ -73,7 +73,7 @@ fn mint_rate_limit_counts_the_names_of_client_hellos() {
     assert_eq!(count("200 403") + count("200 000"), 100, "{answers:?}");
 }
 
-/// Requests so many hosts in parallel; returns for each the status of the CONNECT, and that of the request inside.
+/// Requests `hosts` hosts in parallel; returns for each the status of the CONNECT and that of the request inside.
 fn request_many(rig: &InterceptRig, hosts: usize, options: &[&str]) -> Vec<String> {
     rig.lab.client.add_addresses("eth0", &["203.0.113.10/24"]);
     let hosts = format!("https://h[1-{hosts}].example/");

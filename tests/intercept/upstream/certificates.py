@@ -149,7 +149,7 @@ leaf("old.test", issuer=RSA_ROOT, key=rsa_key(2048))
 subprocess.run(["openssl", "genpkey", "-genparam", "-algorithm", "DH", "-pkeyopt", "group:ffdhe2048", "-out", "dh.pem"],
                check=True)
 
-# Chains with the proxy's own authority, and leaves with its key. That is in one file with its certificate.
+# Chains with the proxy's own authority, and leaves with its key. One file has the authority's key and certificate.
 OURS = read_key("ca/authority.pem")
 own = x509.load_pem_x509_certificate(open("ca/authority.pem", "rb").read().split(b"-----END PRIVATE KEY-----")[1])
 forger = Issuer(own.subject, OURS)

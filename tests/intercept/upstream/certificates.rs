@@ -15,8 +15,8 @@ fn flawed_certificates_are_refused() {
     assert_refused(&start_rig(), &certificates());
 }
 
-/// TLS 1.0, 1.1, and of 1.2 a key exchange without forward secrecy and a CBC cipher of the Lucky 13 kind; the
-/// certificate is the same everywhere.
+/// Refused are TLS 1.0 and 1.1, and in TLS 1.2 a key exchange without forward secrecy and a CBC cipher (Lucky 13). All servers
+/// have the same certificate.
 #[test]
 fn weak_tls_is_refused() {
     let good = "old.test:4433";
@@ -92,7 +92,7 @@ fn cause_of_a_failed_handshake_is_named() {
     }
 }
 
-/// The client shows its own certificate.
+/// The client shows the origin its own certificate.
 #[test]
 fn origin_that_wants_a_client_certificate_gets_it_by_passthrough() {
     let rig = start_with(make_stage(), &["--passthrough=old.test"]);
@@ -120,7 +120,7 @@ fn start_client_certificate_servers(rig: &InterceptRig) -> Process {
 }
 
 /// The proxy's authority certifies leaves for clients only. An origin that shows such a leaf is a loop, or
-/// has the stolen key; it is refused even where a trusted authority has signed the proxy's.
+/// has the stolen key. It is refused even where a trusted authority has signed the proxy's authority.
 #[test]
 fn proxys_own_authority_certifies_no_origin() {
     let rig = start_rig();
@@ -164,8 +164,7 @@ fn proxys_own_authority_is_refused_as_extra_ca() {
     }
 }
 
-/// A cached signature is valid for that certificate, of that issuer, and for no more: names and validity are
-/// verified each time.
+/// A cached signature counts only for that certificate of that issuer. Names and validity are verified each time.
 #[test]
 fn cached_signature_does_not_extend_validity() {
     let rig = start_rig();
@@ -189,7 +188,7 @@ fn cached_signature_does_not_extend_validity() {
     assert_contains(&problem, &["upstream_tls_expired"]);
 }
 
-/// Certificates with a flaw, each with one that has none and with the error code.
+/// Hosts with a flawed certificate, each with a host without the flaw and with the error code.
 fn certificates() -> Vec<(&'static str, String, &'static str)> {
     let flawed = FLAWED.iter().flat_map(|&(code, hosts)| {
         hosts
@@ -314,7 +313,7 @@ const FLAWED: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Hosts that a wildcard does not match, and one that it matches.
+/// Hosts that a wildcard does not match, each with a host that it matches.
 const WILDCARDS: &[(&str, &str)] = &[
     ("a.b.deep.test", "a.deep.test"),
     ("deep.test", "a.deep.test"),

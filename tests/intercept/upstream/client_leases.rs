@@ -1,5 +1,5 @@
-//! Client leases: connections to origins that NTLM or Negotiate may have authenticated as one user belong to
-//! their client's connection alone, and are otherwise like all others.
+//! Client leases: NTLM or Negotiate may authenticate a connection to an origin as one user. Such a connection serves only the
+//! client's connection that leased it, and is otherwise like all others.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use crate::harness::rig::intercept::{InterceptRig, PROXY_ADDR, recv_head};
 
 const ORIGIN: std::net::SocketAddr = v4([10, 81, 0, 1], 9001);
 
-/// It does so whether the client or the origin began the authentication, and however busy the client is elsewhere.
+/// It expires whether the client or the origin began the authentication, and however busy the client is elsewhere.
 #[test]
 fn leased_connection_expires_when_idle() {
     let rig = InterceptRig::new(&["--workers=1", "--idle-timeout=4s"]);

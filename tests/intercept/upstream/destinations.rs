@@ -7,7 +7,7 @@ use crate::harness::peername::words;
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig};
 
 #[test]
-fn special_destinations_are_refused_unless_listed() {
+fn special_destinations_are_refused() {
     let stage = InterceptLab::new();
     let rig = InterceptRig {
         proxy: stage.start_proxy(&[]),

@@ -1,5 +1,5 @@
-//! DNS rebinding: names of which one answer is harmless and the next is not. The proxy connects to the
-//! address that it has checked.
+//! DNS rebinding: the name server's first answer for a name is harmless, and the next is not. The proxy connects to the address
+//! that it has checked.
 
 use crate::harness::addr::v4;
 use crate::harness::backend::Backend;
@@ -8,7 +8,7 @@ use crate::harness::lab::Process;
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig};
 
 /// The name server takes its answers from the name, one label per query: `here` is the origin,
-/// `self` this host, `meta` the metadata service; several in one label are one answer.
+/// `self` this host, `meta` the metadata service; `here-self` is one answer with two addresses.
 #[test]
 fn checked_address_is_the_one_connected_to() {
     let rig = RebindingRig::new();
@@ -110,7 +110,7 @@ impl RebindingRig {
         }
     }
 
-    /// The listeners are reachable, so only the checks have kept connections away.
+    /// Asserts that no forbidden listener has got a connection, although each is reachable.
     fn assert_no_forbidden_connection(&self) {
         for backend in &self.forbidden {
             backend.assert_no_connection();
@@ -124,7 +124,7 @@ impl RebindingRig {
 const HERE: [u8; 4] = [10, 81, 0, 1];
 const FORBIDDEN: [[u8; 4]; 2] = [[127, 0, 0, 1], [169, 254, 169, 254]];
 
-/// A query for A removes one label of the name, and starts again after the last; there is no AAAA record.
+/// Each query for A is answered by the next label of the name, after the last by the first; there is no AAAA record.
 const NAMES: &str = include_str!("rebinding/names.py");
 
 /// Closes each connection, so that the next request resolves the name again.

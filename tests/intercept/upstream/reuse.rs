@@ -149,13 +149,13 @@ fn connections(log: &[String]) -> HashSet<&str> {
         .collect()
 }
 
-/// Opens streams on one HTTP/2 connection to the origin with a limit, as many as succeed.
+/// Opens these streams on one HTTP/2 connection of a client to [`LIMITED`]; returns their statuses.
 #[track_caller]
 fn open_streams(rig: &InterceptRig, paths: &[&str]) -> String {
     rig.run_python_client(STREAMS, &[&[LIMITED], paths].concat())
 }
 
-/// Opens streams in the same way, and leaves them open without reading from them.
+/// Opens streams like [`open_streams`], and leaves them open without reading from them.
 fn hold_streams(rig: &InterceptRig, paths: &[&str]) -> Process {
     let held = rig.scratch.path_text("held");
     let process = start_streams(rig, LIMITED, &[paths, &["wait", &held]].concat());

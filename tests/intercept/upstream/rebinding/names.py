@@ -1,4 +1,4 @@
-# A name server that answers each query for a name by the next of its labels, such as here-self for two addresses.
+# A name server that answers each query for a name with the next of its labels. The label here-self means two addresses.
 import socket, struct
 addresses = {"here": "10.81.0.1", "self": "127.0.0.1", "meta": "169.254.169.254"}
 asked = {}
