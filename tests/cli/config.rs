@@ -200,8 +200,8 @@ fn config_check_reports_all_parse_errors() {
     }
 }
 
-/// A table with a mistake is validated further, and each table with all of its contradictions; an error that may be the
-/// consequence of a mistake is left out.
+/// Validation goes on after a mistake, and reports all contradictions of each table. An error that may be the consequence of a
+/// mistake is left out.
 #[test]
 fn config_check_reports_errors_of_all_stages_at_once() {
     let content = "\
@@ -264,7 +264,7 @@ accept-proxy = [\"nowhere\"]
     }
 }
 
-/// Each command reads its own tables: an error in those of another is reported by `config check` alone.
+/// Each command reads its own tables, so only `config check` reports an error in another command's table.
 #[test]
 fn one_file_serves_all_commands() {
     let scratch = Scratch::new();

@@ -15,7 +15,7 @@ use crate::harness::lab::{Host, Lab, Process, assert_contains, wait_for, wait_un
 use crate::harness::peername::{Peername, words};
 use crate::harness::rig::proxy::header_for;
 
-/// One event is one entry, which can be selected by its fields, and read as text. The process is confined meanwhile.
+/// One event is one entry, which can be selected by its fields, and read as text.
 #[test]
 fn journal_entries_have_a_field_for_each_of_the_logs() {
     let rig = JournalRig::start();
@@ -39,7 +39,7 @@ fn journal_entries_have_a_field_for_each_of_the_logs() {
     assert_eq!(warning["_TRANSPORT"], "journal");
 }
 
-/// The field is longer than a line of standard error may be: such a line is split by journald.
+/// The field is longer than journald allows for a line of standard error, which it would split.
 #[test]
 fn long_list_of_listeners_is_one_field() {
     let rig = JournalRig::start();
@@ -108,7 +108,7 @@ fn suspended_journal_delays_no_client_and_loses_no_entry() {
     rig.wait_clients(&clients);
 }
 
-/// journald's socket is replaced where its socket unit restarts.
+/// journald is replaced, with its socket, as when its socket unit restarts. Entries from in between reach the new one.
 #[test]
 fn replaced_journal_gets_the_entries_of_its_absence() {
     let mut rig = JournalRig::start();
@@ -221,7 +221,7 @@ impl JournalRig {
             "--quiet",
             "_COMM=peername",
         ];
-        // Callers poll: a journalctl without a pause would take a processor from the proxy.
+        // Callers poll. Without a pause, journalctl would take a processor from the proxy.
         thread::sleep(Duration::from_millis(20));
         let text = self
             .lab

@@ -1,4 +1,4 @@
-//! The table of features that the kernels' tests run by name.
+//! `tests/kernels/features.toml`: the tests of each feature, which `tests/kernels/run.py` runs by name on other kernels.
 
 use std::collections::HashSet;
 use std::env;

@@ -317,7 +317,7 @@ fn mistakes_are_answered_with_cause_and_fix() {
         assert_contains(&printed, says);
         let lines = printed.lines().filter(|line| !line.is_empty()).count();
         assert!(lines <= 3, "{printed}");
-        // A usage with what was just refused.
+        // clap's usage would repeat what the error has just refused.
         assert!(
             !printed.contains("cannot be used") || !printed.contains("Usage"),
             "{printed}"

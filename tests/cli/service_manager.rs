@@ -141,7 +141,7 @@ fn activated_sockets_survive_a_restart() {
     );
     for round in 0..3 {
         let client = fresh_client_v4();
-        // The first of each round comes before there is a proxy.
+        // The first connection of each round comes before there is a proxy.
         let down = Conn::connect_and_send(&backends.lab.balancer, LISTEN_V4, &header_for(client));
         scratch.write(&format!("start-{round}"), "");
         assert_eq!(backends.tcp.accept().peer_addr(), client);
@@ -155,7 +155,7 @@ fn activated_sockets_survive_a_restart() {
     }
 }
 
-/// The manager's socket has no SO_REUSEPORT, and stays: `[::]` leaves IPv4 to it.
+/// The manager's socket has no SO_REUSEPORT, so the proxy's own listener on `[::]` leaves IPv4 to it.
 #[test]
 fn own_listener_on_all_addresses_leaves_ipv4_to_an_activated_socket() {
     let (backends, scratch) = (Backends::new(), Scratch::new());
@@ -245,7 +245,7 @@ impl Backends {
     }
 }
 
-/// A socket that is not accepted from would leave its clients waiting for ever.
+/// The start fails, because clients of a socket from which nothing accepts would wait for ever.
 #[test]
 fn unused_activated_socket_is_named() {
     let lab = Lab::new();
@@ -264,7 +264,7 @@ fn unused_activated_socket_is_named() {
     }
 }
 
-/// Of two sockets with one address, as for two devices, only the first would be accepted from.
+/// The start fails, because of two sockets with one address, as for two devices, only the first would be accepted from.
 #[test]
 fn second_activated_socket_of_an_address_is_refused() {
     let lab = Lab::new();
@@ -281,7 +281,7 @@ fn second_activated_socket_of_an_address_is_refused() {
     }
 }
 
-/// A reload must not stop accepting from an activated socket.
+/// A reload that would stop accepting from an activated socket is refused.
 #[test]
 fn reload_keeps_activated_sockets_in_use() {
     let lab = Lab::new();
@@ -435,7 +435,7 @@ fn activate(host: &Host, scratch: &Scratch, sockets: &[&str], program: &[&str]) 
     activator
 }
 
-/// Becomes the program in its arguments, with two sockets.
+/// Executes the program in its arguments with an activated TCP and UDP socket.
 const BECOME_ACTIVATED: &str = include_str!("service_manager/become_activated.py");
 
 const ACTIVATE: &str = include_str!("service_manager/activate.py");

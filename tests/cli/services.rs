@@ -1,4 +1,4 @@
-//! What each long-running command does like the others: signals, drain, admin endpoint.
+//! What all long-running commands have in common: signals, drain, admin endpoint.
 
 use std::time::Duration;
 
@@ -30,7 +30,8 @@ fn drain_finishes_what_is_in_flight() {
         let mut rig = ServiceRig::start(service, &[]);
         let (down, up) = rig.connect();
         rig.process.signal(Signal::TERM);
-        // No probe: `forward` would connect to the backend for it, and wait for the end of that connection, too.
+        // The test does not probe the listener, because `forward` would open a connection to the backend for the probe, and
+        // wait for its end, too.
         rig.process.wait_logged("accepting no more");
         up.send(RESPONSE);
         down.recv_text_until(|text| text.starts_with("HTTP/1.1 200 ") && text.ends_with("ok"));
@@ -68,9 +69,10 @@ fn clients_are_served_while_the_drain_is_announced() {
     }
 }
 
-/// Another user of the host sends a descriptor to each of the process's sockets: it stays healthy, and stops at once.
+/// Another user of the host sends a socket whose close lingers to each abstract Unix socket. The process stays healthy, and
+/// stops soon.
 #[test]
-fn lingering_socket_of_a_stranger_holds_nothing_up() {
+fn lingering_socket_of_another_user_delays_nothing() {
     for service in Service::ALL {
         let mut rig = ServiceRig::start(service, &[ADMIN]);
         let _stranger = send_lingering_sockets(&rig.lab.server, &rig.process);

@@ -14,7 +14,7 @@ use crate::harness::lab::{Host, Lab, Process, Scratch, assert_contains};
 use crate::harness::peername::{BINARY, Peername, copy_executable};
 use crate::harness::programs::server::{Python, Redis, Server};
 
-/// `forward` writes the header that `proxy` reads: the two make a pair without a balancer.
+/// `forward` writes the header that `proxy` reads, so the two make a pair without a balancer.
 #[test]
 fn forward_and_proxy_make_a_pair() {
     for options in [
@@ -95,7 +95,7 @@ fn forward_does_not_connect_to_itself() {
     }
 }
 
-/// A user of an option that describes a header relies on one being sent.
+/// A user who gives an option about a header relies on a header being sent.
 #[test]
 fn header_option_without_a_header_is_an_error() {
     let host = Host::new();
@@ -158,7 +158,7 @@ fn send_claims_any_client() {
     }
 }
 
-/// The exit code must not depend on which of its threads gets the error, the one that sends standard input or the one that
+/// The exit code must not depend on which thread of `send` gets the error, the one that sends standard input or the one that
 /// receives.
 #[test]
 fn send_fails_whenever_the_receiver_resets() {
@@ -265,7 +265,7 @@ fn completions_exist_for_every_shell() {
 }
 
 #[test]
-fn manual_pages_exist_for_every_command() {
+fn manual_pages_are_written_and_valid() {
     let (host, scratch) = (Host::new(), Scratch::new());
     // Neither folder exists.
     let folder = scratch.path("share").join("man");

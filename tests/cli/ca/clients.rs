@@ -5,7 +5,7 @@ use std::process::Output;
 
 use crate::harness::rig::ca::{CaRig, server};
 
-/// Asserts that the client fails without the variables of `ca env`, and succeeds with them: a client that verifies
+/// Asserts that the client fails without the variables of `ca env`, and succeeds with them. So a client that verifies
 /// nothing does not pass.
 fn assert_trusts_only_with_our_variables(rig: &CaRig, client: &str) {
     let without = run_client(rig, client);
@@ -134,7 +134,7 @@ fn compile_java(rig: &CaRig) {
     rig.shell_succeeds("javac -d $DIR $DIR/Client.java");
 }
 
-/// Paths may have characters that a shell interprets, or Java, which gets the path from the shell.
+/// Paths may have characters that a shell or Java interprets.
 #[test]
 fn ca_files_may_have_any_path() {
     let rig = CaRig::new(&[]);

@@ -59,7 +59,7 @@ fn authority_is_valid_from_a_day_before_to_365_days_after_its_creation() {
     assert_eq!(days, "-1\n365\n");
 }
 
-/// The modes are no wider than these, and no narrower than their owner needs.
+/// Whatever the umask, the directory has mode 700 and the key 600.
 #[test]
 fn key_is_readable_by_its_owner_alone_with_any_umask() {
     for umask in ["0000", "0022", "0777"] {
@@ -119,7 +119,8 @@ fn files_open_to_others_are_refused_with_the_remedy() {
     assert_contains(&printed, &["chown 0"]);
 }
 
-/// chmod(1) of such a directory would break the programs that use it.
+/// For a shared directory the error advises another one, because chmod(1) would break the programs that use the shared one.
+/// If it has an authority already, the error advises chmod(1).
 #[test]
 fn shared_directory_is_refused_with_another_one() {
     let rig = CaRig::new(&[]);

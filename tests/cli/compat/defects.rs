@@ -13,7 +13,7 @@ use crate::harness::lab::{Host, Lab};
 use crate::harness::rig::compat::{CompatRig, start_address_echo, wait_listening};
 use crate::harness::rig::proxy::header_for;
 
-/// go-mmproxy with `-listeners 8` had a socket for the client in each of eight listeners: most replies went to a
+/// go-mmproxy with `-listeners 8` had a socket for the client in each of eight listeners, so most replies went to a
 /// balancer port other than the one that had sent the request.
 #[test]
 fn udp_replies_go_to_the_port_that_asked() {
@@ -35,7 +35,7 @@ fn udp_replies_go_to_the_port_that_asked() {
     }
 }
 
-/// go-mmproxy compared the peer's address with its zone, which no entry of a list has.
+/// go-mmproxy looked a link-local peer up together with its zone, which no entry of a list has.
 #[test]
 fn link_local_balancer_can_be_listed() {
     let (rig, lab) = (CompatRig::new(), Lab::new());
@@ -77,8 +77,8 @@ fn connection_needs_two_descriptors() {
     assert_eq!(proxy.count_fds() - before, 2 * 50);
 }
 
-/// mmproxy-rs used `--listeners`, 1 by default, as the length of the accept backlog: of connections that came together,
-/// most had to send their SYN again after a second.
+/// mmproxy-rs used `--listeners`, 1 by default, as the length of the accept backlog. Most of the connections that came together
+/// had to send their SYN again after a second.
 #[test]
 fn one_listener_has_a_full_accept_backlog() {
     let rig = CompatRig::new();
@@ -164,7 +164,7 @@ fn full_log_does_not_stop_the_proxy() {
     let (rig, lab) = (CompatRig::new(), Lab::new());
     let command = "timeout 2 go-mmproxy -l 127.0.0.1:8447 -4 127.0.0.1:9000 2>/dev/full >/dev/full";
     let output = rig.run(&lab.server, &format!("{command}; echo $?"));
-    // timeout(1) had to end it.
+    // timeout(1) exits with 124 when it had to end the proxy.
     assert_eq!(String::from_utf8_lossy(&output.stdout), "124\n");
 }
 

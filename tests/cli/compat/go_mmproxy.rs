@@ -119,7 +119,7 @@ fn example_unit_works() {
     }
 }
 
-/// path-network's unit allows no more than this bounding set: CAP_NET_ADMIN permits spoofed sources as well. The
+/// The bounding set of path-network's unit suffices, because CAP_NET_ADMIN permits spoofed sources as well. The
 /// capabilities come from the file, or under `no_new_privs` (as with `DynamicUser=`) from the ambient set of a drop-in.
 /// Without either, the error names the ambient set, which would work.
 #[test]

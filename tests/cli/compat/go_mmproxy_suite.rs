@@ -1,8 +1,8 @@
-//! The cases of go-mmproxy's own test suite that its options decide, against this binary under its name:
+//! The cases of go-mmproxy's own test suite that depend on its options, run against this binary under its name:
 //! `*_DynamicDestination` and `tproxy.sh`.
 //!
-//! The former name a destination on loopback, which is refused here ([`many_ports`](super::many_ports) has those that are
-//! served).
+//! The headers of the former name a destination on loopback, which peername refuses. [`many_ports`](super::many_ports) has
+//! destinations that it serves.
 
 use std::net::SocketAddr;
 
@@ -33,8 +33,8 @@ fn start(rig: &CompatRig, protocol: &str) -> (Host, Process) {
 }
 
 /// `TestListenTCP_DynamicDestination` and `TestListenUDP_DynamicDestination`, with the destination of that suite: a
-/// port on loopback. It is refused: services on loopback trust every peer that reaches them, and here any peer may send
-/// headers.
+/// port on loopback. It is refused, because services on loopback trust every peer that reaches them, and here any peer may
+/// send headers.
 #[test]
 fn dynamic_destinations_on_loopback_are_refused() {
     let rig = CompatRig::new();
@@ -71,8 +71,8 @@ fn dynamic_destinations_on_loopback_are_refused() {
     backend.assert_silent();
 }
 
-/// `tproxy.sh`: a container's entrypoint, then every port of a range from another host, answered by an echo
-/// server.
+/// `tproxy.sh`: the commands of a container's entrypoint. Then another host connects to every port of a range, and an echo
+/// server answers.
 #[test]
 fn tproxy_script_works() {
     let (rig, lab) = (CompatRig::new(), Lab::without_routes());

@@ -95,7 +95,7 @@ fn stream_message(conn: Conn, end: Instant, close: Close) -> bool {
     is_correct
 }
 
-/// Counts the bytes received, all of them of the message; `None` for anything else.
+/// Counts the received bytes; `None` if they are not those of the message.
 fn count_echoed(conn: &Conn, end: Instant, close: Close) -> Option<usize> {
     let mut received = 0;
     while matches!(close, Close::InOrder) || Instant::now() < end {

@@ -40,7 +40,7 @@ fn readme_example_behind_udppp_works() {
     }
 }
 
-/// Its long options, also as Go writes them; a list with a bare address.
+/// mmproxy-rs's long options work, also in Go's form (`-4=`). A list may have an address without a prefix length.
 #[test]
 fn long_options_work() {
     let (rig, lab) = (CompatRig::new(), Lab::new());

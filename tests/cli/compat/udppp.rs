@@ -53,7 +53,7 @@ fn without_p_datagrams_are_unchanged() {
     client.expect_datagram(b"pong", v4([127, 0, 0, 1], 8000));
 }
 
-/// The README's last command: the server sees the client's address, with a port of its own.
+/// The README's last command: the server sees the client's address, with another port than the client's.
 #[test]
 fn readme_command_of_the_upstream_server_works() {
     let (rig, host) = (CompatRig::new(), Host::new());
@@ -66,7 +66,7 @@ fn readme_command_of_the_upstream_server_works() {
     wait_listening(&proxy);
     let front = v4([127, 0, 0, 1], 8000);
     let balancer = DatagramSocket::bind(&host, v4([127, 0, 0, 1], 0));
-    // Two clients behind one socket of the balancer: udppp confused them.
+    // udppp confused two clients behind one socket of the balancer.
     for client in [fresh_client_v4(), v4([198, 51, 100, 8], 7)] {
         balancer.send(front, &[&header_bytes::v2_udp(client, front), b"ping"]);
         let (answer, _) = balancer.recv();

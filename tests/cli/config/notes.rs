@@ -147,7 +147,7 @@ fn config_check_refuses_what_no_start_can_use() {
     }
 }
 
-/// As on the command line, for every command that reads the file.
+/// `config check` and the command that reads the file mask secrets in errors, as errors about the command line do.
 #[test]
 fn secrets_of_wrong_values_are_not_printed() {
     let scratch = Scratch::new();

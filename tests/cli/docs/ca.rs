@@ -1,4 +1,4 @@
-//! docs/ca.md: its commands, in the order of the page, by an ordinary shell.
+//! docs/ca.md: its commands run in the order of the page, in an ordinary shell.
 
 use super::follow::shell;
 use crate::harness::lab::{Host, Scratch, assert_contains};
@@ -54,7 +54,7 @@ fn authority_is_made_shown_rotated_and_replaced_as_the_page_has_it() {
     run_in("other", &format!("{files} && {own} && peername ca show"));
 }
 
-/// No check service runs: its line reports that, the exit code is 3, and each other check of the page's table has a line.
+/// No check service runs, so its line is a failure and the exit code is 3. Each check of the page's table has a line.
 #[test]
 fn doctor_prints_a_line_for_each_check_of_the_page() {
     let section = PAGE.section("## Check the setup");

@@ -1,5 +1,5 @@
-//! Every command of the pages is one that the program takes: its options exist, and their values are valid. What commands do is
-//! tested page by page.
+//! The program accepts every command of the pages: its options exist, and their values are valid. What commands do is tested
+//! page by page.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Runs what a page tells its reader to type on a host, with the program under test in front of the path.
+//! Runs what a page tells its reader to type on a host, with the program under test first in PATH.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use crate::harness::lab::{Host, Process};
 use crate::harness::page::{Page, commands};
 use crate::harness::peername::BINARY;
 
-/// The hosts of the pages, by their addresses: a client 203.0.113.7 in front of a balancer 192.0.2.10, and a host 192.0.2.20.
+/// Hosts with the addresses of the pages: a client 203.0.113.7, a balancer 192.0.2.10, and behind it a host 192.0.2.20.
 pub(super) struct Network {
     pub(super) client: Host,
     pub(super) balancer: Host,

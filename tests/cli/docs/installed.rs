@@ -1,4 +1,4 @@
-//! docs/service.md: once installed, each unit's own commands serve, and uninstalling leaves nothing behind.
+//! docs/service.md: once installed, each unit's own commands serve, and uninstalling leaves only the configuration.
 
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::{DirBuilderExt, chown};

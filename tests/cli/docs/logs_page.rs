@@ -1,4 +1,4 @@
-//! docs/logs.md names what the code writes, and nothing else.
+//! docs/logs.md and the pages that it refers to name all that the code logs. The page's table of outcomes has nothing else.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ fn labels(source: &str) -> BTreeSet<&str> {
         .collect()
 }
 
-/// The names of an event's fields, in the first call of this macro.
+/// The names of an event's fields, between the first occurrence of `call` and the end of the call.
 fn fields<'s>(source: &'s str, call: &str) -> BTreeSet<&'s str> {
     let (_, rest) = source.split_once(call).expect(call);
     let (event, _) = rest.split_once(");").expect("its end");

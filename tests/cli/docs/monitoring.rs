@@ -58,8 +58,8 @@ fn rules_dashboard_page_and_top_query_metrics_that_exist() {
         "--on-check-failure=allow",
         "--allow-client=203.0.113.9",
     ]);
-    // A counter with labels is exported once it has counted: an answer of an origin, a request to one that is not there,
-    // and a connection without a request.
+    // A counter with labels is exported once it has counted. These count an answer of an origin, a request to one that is not
+    // there, and a connection of a client that is not allowed.
     assert_eq!(intercept.curl_status(&["http://a.test/"]), 200);
     assert_eq!(intercept.curl_status(&["http://a.test:22/"]), 502);
     if let Some(not_allowed) = Conn::try_connect(&intercept.lab.balancer, PROXY_ADDR) {
@@ -201,7 +201,7 @@ fn scrape(host: &Host) -> String {
     )
 }
 
-/// The source without its imports: the names of our own crates begin as metrics do.
+/// The source without its imports, because the names of our own crates begin as metrics do.
 fn without_imports(source: &str) -> String {
     source
         .lines()

@@ -215,7 +215,7 @@ fn agent_reaches_its_list_and_none_of_the_hidden_files() {
     );
 }
 
-/// `make test` is a command that succeeds, whatever it was denied.
+/// `make test` itself succeeds even if a request of it was denied.
 #[test]
 fn ci_step_fails_for_what_was_denied() {
     let reader = Reader::new();

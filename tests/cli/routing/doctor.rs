@@ -73,7 +73,7 @@ fn configured_host_passes() {
     run(&host, DOCTOR, 3);
 }
 
-/// A missing backend is reported once: the checks that need it have no lines, those of the path to it have.
+/// A missing backend is reported once. The checks that need it have no lines, but those of the path to it do.
 #[test]
 fn missing_backend_is_one_line() {
     let host = Host::new();
@@ -98,7 +98,7 @@ fn report_without_a_backend_names_the_option() {
     assert_contains(&report, &[named]);
 }
 
-/// The options are the older form.
+/// A mode is a word, as in `doctor confinement`, or in the older form an option.
 #[test]
 fn modes_are_words_or_options() {
     let host = Host::new();
@@ -117,7 +117,7 @@ fn only_the_given_backend_is_checked() {
     assert!(!report.contains("[::1]"), "{report}");
 }
 
-/// Listeners, backends and marks of the file, which is validated first.
+/// `doctor` validates the file first, and then checks its listeners and backends.
 #[test]
 fn configuration_file_is_checked_as_a_whole() {
     let (host, scratch) = (Host::new(), Scratch::new());

@@ -1,4 +1,4 @@
-# Becomes the program in its arguments, with an activated TCP and an activated UDP socket.
+# Executes the program in its arguments with an activated TCP and an activated UDP socket.
 import fcntl, os, socket, sys
 high = []
 for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
