@@ -111,7 +111,7 @@ fn check_decision(answer: Result<AuthzResponse, AuthzError>) -> bool {
     }
 }
 
-/// Headers that a decision may add.
+/// The most headers that a decision may add.
 const MAX_HEADERS: usize = 64;
-/// Characters of a reason.
+/// The most characters of a reason.
 const MAX_REASON: usize = 256;

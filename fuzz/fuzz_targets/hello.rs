@@ -30,5 +30,5 @@ fuzz_target!(|bytes: &[u8]| {
     }
 });
 
-/// More bytes than decide between TLS and HTTP.
+/// More bytes than the decision between TLS and HTTP needs.
 const MAX_PREFIX: usize = 300;

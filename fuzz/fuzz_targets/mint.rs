@@ -17,7 +17,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use x509_parser::extensions::GeneralName;
 use x509_parser::parse_x509_certificate;
 
-/// A CA without name constraints, and one with a few permitted names.
+/// The mints of two CAs: one without name constraints, and one with a few permitted names.
 static MINTS: LazyLock<[MintWithClient; 2]> = LazyLock::new(|| {
     let permitted = ["corp.test", "x", "192.0.2.0/24", "2001:db8::/32"];
     [&[][..], &permitted].map(MintWithClient::new)

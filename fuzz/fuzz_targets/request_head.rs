@@ -1,5 +1,5 @@
-//! HTTP/1 requests, as hyper and the framing check see them: no panic; the same result however they are split into
-//! reads; and both agree on the length of a served request.
+//! HTTP/1 requests, as hyper and the framing check parse them: no panic; the framing check has the same result however the
+//! bytes are split into reads; and a served request has one unambiguous length.
 #![no_main]
 
 use http::Version;
