@@ -44,7 +44,7 @@ fn verdicts_are_those_of_the_table() {
     );
 }
 
-/// The addresses of the imaginary host that decides.
+/// Classifies the addresses of the imaginary host that decides.
 fn host_address(ip: IpAddr) -> Option<HostAddress> {
     match ip.to_string().as_str() {
         "11.0.0.1" | "2600::1" | "127.0.0.1" | "::1" => Some(HostAddress::Own),

@@ -1,5 +1,5 @@
-//! `peername exec`: unmodified programs see the client by themselves, address and port. Tests that do not name a mode
-//! use `--mode preload`.
+//! `peername exec`: unmodified servers get the client's address and port from their own system calls. Tests that do not name a
+//! mode use `--mode preload`.
 //!
 //! The evidence is what the program itself reports. Most tests use the server of `harness/rig/exec/server.c`, which
 //! accepts by every system call there is; `exec/programs.rs` has well-known programs.

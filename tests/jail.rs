@@ -1,4 +1,4 @@
-//! `peername jail`: unmodified programs reach origins by the interceptor, and nothing otherwise.
+//! `peername jail`: unmodified programs reach origins through the interceptor, and nothing else.
 //!
 //! ```text
 //!   balancer                            server
@@ -30,7 +30,7 @@ use crate::harness::addr::v4;
 use crate::harness::lab::{Host, Process, wait_until};
 use crate::harness::rig::jail::JailRig;
 
-/// Starts a TCP server on a host that sends `served` to each client.
+/// Starts a TCP server that sends `served` to each client.
 fn start_server(host: &Host, ip: [u8; 4], port: u16) -> Process {
     let addr = v4(ip, port);
     let listen = format!("TCP-LISTEN:{port},bind={},fork,reuseaddr", addr.ip());
@@ -38,7 +38,7 @@ fn start_server(host: &Host, ip: [u8; 4], port: u16) -> Process {
     Process::start(host, "socat", &args).wait_listening(&[addr])
 }
 
-/// Waits until the interceptors of this rig have exited, and their supervisors after them.
+/// Waits until the interceptors of this rig and their supervisors have exited.
 fn wait_interceptor_exit(rig: &JailRig) {
     wait_until("the interceptor's exit", || {
         let pgrep = Command::new("pgrep")
