@@ -85,8 +85,8 @@ fn reload_withdraws_trust_at_once() {
     rig.connect(LISTEN_V4);
 }
 
-/// With no descriptor left a reload still works, and a draining listener serves its accept backlog: closing
-/// it would reset the connections there.
+/// With no descriptor left a reload still works, and a draining listener serves its accept backlog, because closing it would
+/// reset the connections there.
 #[test]
 fn draining_listener_serves_its_backlog() {
     let few_descriptors = ["prlimit", "--nofile=64:64"];

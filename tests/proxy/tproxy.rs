@@ -101,8 +101,8 @@ fn tproxy_serves_tcp_and_udp_over_both_families() {
     }
 }
 
-/// `same` is the port that the balancer sent to. The listener's port would be wrong: if the proxy listened on loopback,
-/// too, the target would be the proxy itself.
+/// `same` is the port that the balancer sent to. The listener's port would be wrong, because the target would be the proxy
+/// itself if the proxy listened on loopback, too.
 #[test]
 fn target_port_same_is_the_original_destination_port() {
     let lab = Lab::new();

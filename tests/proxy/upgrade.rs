@@ -255,7 +255,7 @@ fn upgrade_hands_the_admin_endpoint_over() {
 fn while_connecting(connect: impl Fn() + Sync, work: impl FnOnce()) {
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
-        // The thread ends also if the test fails.
+        // The thread ends even if the test fails.
         let end = SetOnDrop(&is_over);
         let connecting = scope.spawn(|| {
             while !is_over.load(Relaxed) {
@@ -288,7 +288,7 @@ fn upgrade_of_the_launcher_names_the_process_that_serves() {
     assert_contains(&error, &[&format!("use --pid {serving}")]);
 }
 
-/// PID 1 can't be replaced, because its container ends with it: it refuses, and goes on serving.
+/// PID 1 can't be replaced, because its container ends with it. It refuses the upgrade, and goes on serving.
 #[test]
 fn process_1_is_not_upgraded() {
     let lab = Lab::new();

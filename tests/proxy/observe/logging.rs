@@ -80,7 +80,7 @@ fn refusal_of_all_clients_is_logged_with_its_cause() {
                 continue;
             }
             let lab = Lab::new();
-            // Short only where the timeout is to expire: in the other cases, a busy machine must not exceed it.
+            // Short only where the timeout is to expire, because a busy machine must not exceed it in the other cases.
             let limit = if reason == "header_timeout" {
                 "--header-timeout=100ms"
             } else {

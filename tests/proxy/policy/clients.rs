@@ -264,7 +264,7 @@ fn invalid_lists_are_reported_at_the_start_and_by_config_check() {
     assert!(text.contains(&error), "{text}");
 }
 
-/// `forward` reads no header: its client is the peer.
+/// `forward` reads no header, so its client is the peer.
 #[test]
 fn forward_denies_peers() {
     for (option, outcome) in [

@@ -118,7 +118,7 @@ fn destination_is_never_the_proxy() {
     for endpoint in own_endpoints.map(addr) {
         assert_refused(&rig, &v2(fresh_client_like(endpoint), endpoint, &[]));
     }
-    // This claimed source is in the trusted network: a connection from it to this host could claim any client.
+    // This claimed source is in the trusted network, so a connection from it to this host could claim any client.
     let trusted = v4([10, 81, 0, 77], 40_001);
     assert_refused(&rig, &v1(trusted, addr("127.0.0.1:9000")));
     wait_until("five reasons", || {
@@ -162,8 +162,8 @@ fn loop_through_a_balancer_ends() {
     assert_loop_ends(&[]);
 }
 
-/// `--source-port=any` does not apply to destinations from headers: with another port, the second pass would not need the same
-/// 4-tuple.
+/// `--source-port=any` does not apply to destinations from headers, because with another port the second pass would not need
+/// the same 4-tuple.
 #[test]
 fn loop_through_a_balancer_ends_with_any_source_port() {
     assert_loop_ends(&["--source-port=any"]);
@@ -277,7 +277,7 @@ fn missing_rules_are_noticed_for_each_destination() {
     wait_until("a client is served", || {
         let client = fresh_client_v4();
         let _down = rig.connect_and_send(&v1(client, destination));
-        // A connection from before the probe may be accepted first: its reply now comes back, too.
+        // A connection from before the probe may be accepted first, because its reply now comes back, too.
         let mut accepted = iter::from_fn(|| backend.accept_within(Duration::from_millis(100)));
         accepted.any(|up| up.peer_addr() == client)
     });

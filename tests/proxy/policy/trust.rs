@@ -114,7 +114,7 @@ fn ipv4_trust_list_works_on_a_dual_stack_listener() {
     Conn::assert_refused(&lab.balancer, LISTEN_V6);
 }
 
-/// A claimed client must not be trusted: the list holds peers, not claimed sources.
+/// The list holds peers, not claimed sources: a listed address that a header claims makes no peer trusted.
 #[test]
 fn claimed_source_is_not_a_trusted_peer() {
     let lab = Lab::new();

@@ -35,7 +35,7 @@ fn start(
     workers: &str,
     protocol: &str,
 ) -> (Peername, impl Fn(&[&str])) {
-    // A table for each address: over UDP the addresses of a table can't change.
+    // A table for each address, because over UDP the addresses of a table can't change.
     let table = move |address: &&str| {
         format!(
             "[[listen]]\naddress = {address:?}\nprotocol = \"{protocol}\"\n\

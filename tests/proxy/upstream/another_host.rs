@@ -83,7 +83,7 @@ fn client_that_a_rule_masquerades_is_refused() {
         TARGET_OPTION_V6,
         "--protocol=both",
     ]);
-    // Lets the proxy work without a mark, too: whatever arrives by the backend's device is delivered on this host.
+    // Lets the proxy work without a mark, too, because whatever arrives by the backend's device is delivered on this host.
     for ip in ["ip", "ip -6"] {
         let rule = format!(
             "{ip} rule add iif eth1 lookup 300; {ip} route add local default dev lo table 300"

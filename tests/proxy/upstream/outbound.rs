@@ -8,7 +8,8 @@ use crate::harness::programs::sender::Haproxy;
 use crate::harness::programs::server::nginx;
 use crate::harness::rig::proxy::{ProxyRig, front_of, header_for};
 
-/// Connections without a client are marked (SO_MARK), too: go-mmproxy does not mark them, so health checks take another route.
+/// Connections without a client are marked (SO_MARK), too. go-mmproxy does not mark them, so its health checks take another
+/// route.
 #[test]
 fn every_connection_to_the_backend_is_marked() {
     let mut rig = ProxyRig::new(&["--mark=7"]);

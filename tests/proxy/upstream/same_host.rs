@@ -1,6 +1,6 @@
 //! Balancer, proxy and backend on one host, in one network namespace.
 //!
-//! A header without a client must not make the proxy connect from the balancer's own address and port: on one host the
+//! A header without a client must not make the proxy connect from the balancer's own address and port, because on one host the
 //! balancer's connection to the proxy uses them, and connect(2) would fail. mmproxy-rs, and HAProxy with `usesrc
 //! client`, make that mistake and refuse their balancer's health checks.
 
