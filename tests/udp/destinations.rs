@@ -6,7 +6,7 @@ use crate::harness::header_bytes::{DGRAM_V4, LOCAL, raw, v2_udp};
 use crate::harness::peername::words;
 use crate::harness::rig::udp::UdpRig;
 
-/// A second destination of a client gets a session of its own: go-mmproxy sends everything to the first one.
+/// A second destination of a client gets a session of its own. go-mmproxy sends everything to the first one.
 #[test]
 fn client_with_two_destinations_has_two_sessions() {
     let rig = UdpRig::new(&[

@@ -42,7 +42,7 @@ fn new_header_replaces_the_client_of_a_flow() {
     }
 }
 
-/// Replies go to the balancer's address and port that last sent a header of the client: a balancer behind NAT changes
+/// Replies go to the balancer's address and port that last sent a header of the client, because a balancer behind NAT changes
 /// its port. A peer that may send headers is trusted to do that.
 #[test]
 fn header_moves_a_live_client_to_another_flow() {

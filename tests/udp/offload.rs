@@ -83,8 +83,8 @@ fn offload_serves_every_dialect_family_and_backend() {
                 in_kernel(&totals) > requests,
                 "{dialect} {target_v4}: {totals}"
             );
-            // The proxy verifies by packets with a wrong checksum that a session keeps its client's address: at least one for
-            // each of four sessions. No other datagram has a wrong checksum.
+            // To verify that a session keeps its client's address, the proxy sends packets with a wrong checksum, at least one
+            // for each of four sessions. No other datagram has a wrong checksum.
             assert!(checksum_errors(&lab.server) >= 4);
             assert_eq!(checksum_errors(&lab.balancer), 0);
         }
@@ -192,7 +192,7 @@ fn offload_follows_a_balancer_to_another_port() {
     assert!(in_kernel(&rig.stop()) > 20);
 }
 
-/// Many clients behind one socket of the balancer, each with two destinations: no reply is misdelivered.
+/// Each of many clients behind one socket of the balancer gets its own reply in each round.
 #[test]
 fn offload_separates_clients_of_one_balancer_socket() {
     let mut rig = UdpRig::new(&[KERNEL]);

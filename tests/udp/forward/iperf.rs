@@ -1,4 +1,4 @@
-//! iperf on both ends of a chain of `forward` and `proxy`: it reports the client's address, and counts lost datagrams, by itself.
+//! iperf on both ends of a chain of `forward` and `proxy`. iperf itself reports the client's address and counts lost datagrams.
 
 use std::net::SocketAddr;
 use std::thread;
