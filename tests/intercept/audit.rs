@@ -125,7 +125,7 @@ fn unused_tunnel_has_an_audit_line() {
     drop(conn);
     let line = &wait_tunnel_lines(&rig, 2)[1];
     assert_fields(line, json!({"connect": "a.test:80", "end": "unused"}));
-    // A tunnel that was used has no line of its own: its requests have theirs.
+    // A tunnel that was used has no line of its own, because its requests have theirs.
     rig.curl(&["https://a.test/echo"]);
     rig.wait_audit_lines("/echo", 1);
     // The line of a tunnel is written at its end.

@@ -45,7 +45,7 @@ fn exhausted_epoll_watches_refuse_only_new_connections() {
     };
     let mut crowd: Vec<Conn> = std::iter::from_fn(try_open).collect();
     let before = crowd.len();
-    // A busy proxy may close a connection after it was counted as open: it is refused, too, like the one that ended the loop.
+    // A busy proxy may close a connection after it was counted as open. It counts as refused, like the one that ended the loop.
     crowd.retain(|conn| conn.is_open_after(Duration::from_millis(1)));
     assert!((2..50).contains(&crowd.len()), "{} idle", crowd.len());
     let refused = 1 + before - crowd.len();

@@ -1,4 +1,4 @@
-//! Secrets that the proxy adds (`--inject`): the origin gets them, and neither the client, another host, nor any log.
+//! Secrets that the proxy adds (`--inject`): the origin gets them, but neither the client, nor another host, nor a log does.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;

@@ -1,4 +1,4 @@
-//! Check protocols, each with a real service: what it sees, and what its decision does.
+//! Check protocols, each with a scripted or a real service: what it sees, and what its decision does.
 
 use serde_json::{Value, json};
 

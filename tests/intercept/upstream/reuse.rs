@@ -110,7 +110,7 @@ fn concurrent_ntlm_handshakes_stay_on_their_connections() {
     });
 }
 
-/// An origin that speaks HTTP/1.1 only is offered HTTP/2 again after a while: it may have been upgraded. The
+/// An origin that speaks HTTP/1.1 only is offered HTTP/2 again after a while, because it may have been upgraded. The
 /// proxy's clock is put forward.
 #[test]
 fn remembered_protocol_of_an_origin_expires() {
