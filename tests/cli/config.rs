@@ -1,4 +1,4 @@
-//! The configuration file: errors have a line and column, and the documented examples are valid.
+//! The configuration file: errors name the line, and the documented examples are valid.
 
 mod jail;
 mod notes;

@@ -181,7 +181,7 @@ impl JournalRig {
         Peername::start_through(&self.lab.server, &through, &args, &[LISTEN_V4])
     }
 
-    /// Serves one connection, within the time limits of the harness: the proxy may not wait for the journal.
+    /// Serves one connection within the time limits of the harness, so that the proxy must not wait for the journal.
     #[track_caller]
     fn serve(&self, client: SocketAddr) {
         let down = Conn::connect_and_send(&self.lab.balancer, LISTEN_V4, &header_for(client));

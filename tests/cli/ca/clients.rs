@@ -51,7 +51,7 @@ fn openssl_in_strict_mode_trusts_the_authority() {
     assert_trusts_only_with_our_variables(&rig, &format!("{request} -connect 127.0.0.1:{port}"));
 }
 
-/// The client verifies the certificate as usual, but accepts RSA signatures only: an ECDSA signature in the handshake
+/// The client verifies the certificate as usual, but accepts RSA signatures only, so an ECDSA signature in the handshake
 /// fails.
 #[test]
 fn client_that_requires_rsa_is_served() {

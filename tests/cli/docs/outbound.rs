@@ -94,7 +94,7 @@ fn tutorial_goes_from_one_host_to_a_list() {
         panic!("three commands");
     };
     let port = reader.types(port);
-    // The port is asserted in the audit line: curl writes its own line in parts, with others in between.
+    // The port is asserted in the audit line, because curl writes its own line in parts, with others in between.
     assert!(!port.is_success, "{}", port.errors);
     assert_contains(&port.errors, &["curl: (7)", "\"port\":25"]);
     assert_contains(&reader.types(metadata).out, &["\"code\":\"denied\""]);

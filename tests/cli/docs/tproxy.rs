@@ -28,7 +28,7 @@ impl HaproxyLab {
         } = Network::new();
         let scratch = Scratch::new();
         let defaults = "defaults\n  mode tcp\n  timeout connect 5s\n  timeout client 9s\n  timeout server 9s\n";
-        // Fewer ports than on the page: a test may not open ten thousand sockets.
+        // Fewer ports than on the page, because a test may not open ten thousand sockets.
         let listen = PAGE.fenced("haproxy")[0].replace(":10000-20000", ":14321-14330");
         let config = scratch.write("haproxy.cfg", &format!("{defaults}{listen}"));
         let _haproxy = Process::start(&balancer, "haproxy", &["-db", "-f", &config])
