@@ -175,6 +175,10 @@ fn reload_opens_the_file_of_the_log_again() {
         "{admitted}"
     );
     assert!(!rig.proxy.log().contains("/echo"), "{}", rig.proxy.log());
+    // A removed file is made again by the next line, without a reload.
+    fs::remove_file(&log).expect("unlink(2)");
+    rig.curl(&["http://a.test/echo?three"]);
+    wait_request_lines(&log, 1);
 }
 
 #[test]

@@ -52,6 +52,7 @@ pub(crate) struct AuditRecord {
     pub(crate) reason: Option<Arc<str>>,
     /// The name with a password that `--proxy-auth` does not accept. Escaped and capped.
     pub(crate) tried_user: Option<String>,
+    is_unauthenticated: bool,
     /// The rule of the access lists that matches; `None` if none does.
     pub(crate) rule: Option<Arc<str>>,
     /// The option that would allow the denied request.
@@ -197,6 +198,7 @@ impl AuditRecord {
             decision: FinalDecision::Left,
             how: "client",
             reason: None,
+            is_unauthenticated: false,
             tried_user: None,
             rule: None,
             remedy: None,
@@ -225,8 +227,15 @@ impl AuditRecord {
         self.has_query = uri.query().is_some();
     }
 
-    pub(crate) fn set_tried_user(&mut self, name: Option<&str>) {
-        self.tried_user = name.map(|name| escape(name, MAX_USER));
+    /// Records that the request has no valid password, and the name that came with a wrong one.
+    pub(crate) fn set_unauthenticated(&mut self, tried: Option<&str>) {
+        self.is_unauthenticated = true;
+        self.tried_user = tried.map(|name| escape(name, MAX_USER));
+    }
+
+    /// The user who is recorded: none of an earlier request on the connection if this one was not authenticated.
+    pub(crate) fn user(&self) -> Option<Arc<str>> {
+        self.client.user().filter(|_| !self.is_unauthenticated)
     }
 
     /// Begins a span, in a new trace. [`set_head`](Self::set_head) moves the span to the trace that the request names.

@@ -70,7 +70,7 @@ use config::service::Backend;
 use link::Link;
 use metrics::CheckMetrics;
 use protocol::{EncodeConfig, PreparedCheck};
-use warnings::CheckWarnings;
+use warnings::{CheckWarnings, ServiceFailure};
 
 /// The check services, for the whole process.
 #[derive(Clone, Debug)]
@@ -261,7 +261,7 @@ impl CheckClient {
         deadline: Instant,
     ) -> Result<AuthzResponse, AuthzError> {
         let mut failure = AuthzError::Suspended;
-        let mut unreachable = None;
+        let mut first_failure = None;
         for (link, (service, breaker)) in self.links.iter().zip(self.shared.services()) {
             let result = self
                 .fetch_from(link, service, breaker, request, deadline)
@@ -270,15 +270,19 @@ impl CheckClient {
                 // The error of another service, if there is one, is more specific.
                 Err(AuthzError::Suspended) => {}
                 Err(error) if error.is_unreachable() => failure = error,
-                result => {
-                    if let Some(first) = unreachable {
-                        let warnings = &self.shared.warnings;
-                        warnings.warn_of_failover(first, service, &failure);
+                Err(error) => return Err(error),
+                Ok(response) => {
+                    if let Some(failure) = &first_failure {
+                        self.shared.warnings.warn_of_failover(failure, service);
                     }
-                    return result;
+                    return Ok(response);
                 }
             }
-            unreachable = unreachable.or(Some(service));
+            first_failure.get_or_insert_with(|| ServiceFailure {
+                service,
+                code: failure.code(),
+                error: failure.to_string(),
+            });
         }
         Err(failure)
     }

@@ -20,6 +20,9 @@ use rustix::fs::{
 use crate::process::user;
 use crate::{NameCall, Result};
 
+/// Opens a pipe without waiting for its other end, and makes reads and writes fail where they would wait (O_NONBLOCK, open(2)).
+pub const NONBLOCK: i32 = OFlags::NONBLOCK.bits().cast_signed();
+
 /// The identity of a file, whatever its paths are: its file system and its number there (inode(7)). Compare it only while the
 /// file is open: once the file is deleted, another one may get the number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -135,7 +135,9 @@ impl Command for Args {
             capacity.connections,
         )?;
         // Without the privileges of the start, which a reload does not have either.
-        let log = setup.options.open_log()?.map(LogFile::new);
+        let path = setup.options.log.as_deref();
+        let log = setup.options.open_log()?;
+        let log = log.map(|file| LogFile::new(file, path));
         Ok(Prepared {
             state: state
                 .with_spans(exporter.as_ref().map(SpanExporter::queue))

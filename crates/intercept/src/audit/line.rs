@@ -19,7 +19,7 @@ macro_rules! line {
             span_id = $record.span.map(|span| tracing::field::display(span.span_id)),
             client = %client.text.addr,
             peer = %client.text.peer,
-            user = client.user().as_deref(),
+            user = $record.user().as_deref(),
             tried_user = $record.tried_user.as_deref(),
             connect = target.and_then(|target| target.connect.as_ref()).map(tracing::field::display),
             sni = target.and_then(|target| target.sni.as_ref()).map(tracing::field::display),

@@ -88,7 +88,7 @@ impl AuditRecord {
         let upstream = self.upstream;
         attributes.text("peername.id", Some(self.id));
         attributes.text("peername.connection", Some(&*client.text.id));
-        attributes.text("peername.user", client.user());
+        attributes.text("peername.user", self.user());
         attributes.text("peername.tried_user", self.tried_user.as_deref());
         attributes.text(
             "peername.connect",

@@ -6,6 +6,13 @@ use tracing::warn;
 use super::config::service::Service;
 use super::verdict::{AuthzError, Decision};
 
+/// The failure of a service that was asked before the one that decides.
+pub(super) struct ServiceFailure<'a> {
+    pub(super) service: &'a Service,
+    pub(super) code: &'static str,
+    pub(super) error: String,
+}
+
 /// When each kind of warning was logged last.
 #[derive(Debug)]
 pub(super) struct CheckWarnings {
@@ -39,18 +46,17 @@ impl CheckWarnings {
     }
 
     /// Warns that a service decides in place of one that can't be asked, which no response tells.
-    pub(super) fn warn_of_failover(
-        &self,
-        unreachable: &Service,
-        decided_by: &Service,
-        error: &AuthzError,
-    ) {
+    pub(super) fn warn_of_failover(&self, failure: &ServiceFailure<'_>, decided_by: &Service) {
         if let Some(suppressed) = self.failovers.pass() {
-            let code = error.code();
+            let ServiceFailure {
+                service,
+                code,
+                error,
+            } = failure;
             warn!(
                 code,
                 suppressed,
-                service = %unreachable,
+                %service,
                 "the check service can't be asked, and {decided_by} decides in its place: {error}"
             );
         }

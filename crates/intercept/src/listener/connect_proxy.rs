@@ -99,7 +99,7 @@ impl ConnectProxy {
         match lists.access.authenticate(&parts.headers, ip).await {
             Ok(user) => client.set_user(user),
             Err(refusal) => {
-                record.set_tried_user(tried_user(&parts.headers).as_deref());
+                record.set_unauthenticated(tried_user(refusal.code, &parts.headers).as_deref());
                 return format.refuse(&refusal.with_close(), record);
             }
         }
@@ -155,7 +155,7 @@ impl ConnectProxy {
             Ok(user) => user,
             Err(refusal) => {
                 let mut record = self.begin_record(&parts);
-                record.set_tried_user(tried_user(&parts.headers).as_deref());
+                record.set_unauthenticated(tried_user(refusal.code, &parts.headers).as_deref());
                 if let Ok(target) = absolute_target(&parts) {
                     record.set_target(&Arc::new(target));
                 }

@@ -129,7 +129,7 @@ impl From<AuthenticationError> for Refusal {
                 let status = StatusCode::PROXY_AUTHENTICATION_REQUIRED;
                 let detail =
                     "this proxy wants a name and a password, by Proxy-Authorization: Basic";
-                Self::new(status, "proxy_auth_required", detail)
+                Self::new(status, PROXY_AUTH_REQUIRED, detail)
             }
             AuthenticationError::Busy => {
                 let status = StatusCode::TOO_MANY_REQUESTS;
@@ -252,8 +252,14 @@ fn decode_basic(value: &HeaderValue) -> Option<Vec<u8>> {
         .then_some(credentials)
 }
 
-/// The name in a client's credentials, which were not accepted.
-pub(crate) fn tried_user(headers: &HeaderMap) -> Option<String> {
+/// The code of a request without a valid password.
+const PROXY_AUTH_REQUIRED: &str = "proxy_auth_required";
+
+/// The name in a client's credentials, if the code of the refusal says that they were verified and are wrong.
+pub(crate) fn tried_user(code: &str, headers: &HeaderMap) -> Option<String> {
+    if code != PROXY_AUTH_REQUIRED {
+        return None;
+    }
     let credentials = decode_basic(headers.get(header::PROXY_AUTHORIZATION)?)?;
     let (name, _) = split_credentials(&credentials)?;
     (!name.is_empty()).then(|| name.to_owned())

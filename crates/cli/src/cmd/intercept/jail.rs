@@ -226,12 +226,13 @@ fn trust_files(
         .iter()
         .flat_map(|path| trust_store::read(path))
         .collect();
-    let store = TrustStore::merged(authority, &[host_roots, &extra[..]].concat(), None);
+    let own = [authority, &extra[..]].concat();
+    let store = TrustStore::merged(&own, host_roots, None);
     TrustFiles {
         authority: store.extra,
         bundle: store.bundle,
         java: store.java,
-        hashed: trust_store::pem_by_subject_hash(&[authority, &extra[..]].concat()),
+        hashed: trust_store::pem_by_subject_hash(&own),
     }
 }
 

@@ -122,6 +122,9 @@ impl Setup {
     ) -> Result<Self, Usage> {
         let mut errors = UsageErrors::default();
         errors.note(options.check.refuse_unused_tls_files());
+        if common.process.logging.is_go_mmproxy_format() {
+            errors.push("log-format go-mmproxy has no line for a request".to_owned());
+        }
         let check = errors.note(options.check.config());
         let service = check.clone().flatten().map(CheckService::new).transpose();
         errors.note(service.map_err(Usage::from_error));

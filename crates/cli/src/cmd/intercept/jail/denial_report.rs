@@ -17,7 +17,7 @@ use peername_sys::process::stderr::try_write_line;
 
 use super::file_table::FileTable;
 use super::learn::{NOT_PUBLIC, is_refused_by_default};
-use super::mediator_channel::has_local_server;
+use super::mediator_channel::may_have_local_server;
 use super::options::Args;
 
 /// How denials are reported.
@@ -68,7 +68,7 @@ impl DenialReport {
         if self.is_learning {
             let host_sockets = self.host_sockets.as_deref();
             denied.retain(|denied| match denied.remedy {
-                Some(Remedy::AllowLoopback(port)) => has_local_server(host_sockets, port),
+                Some(Remedy::AllowLoopback(port)) => may_have_local_server(host_sockets, port),
                 _ => true,
             });
         }

@@ -17,7 +17,7 @@ use peername_sys::resolve;
 use super::approval::{Answer, Mode, Question};
 use super::ask::{self, Program};
 use super::learn::{LearningNetwork, ListKind, OpenedList};
-use super::mediator_channel::has_local_server;
+use super::mediator_channel::may_have_local_server;
 use super::options::Args;
 
 /// What the helper is started with.
@@ -131,7 +131,7 @@ fn open_list(
         relayed: TunnelledDestination::access_rules(&ports.tunnelled),
         http_ports: ports.opened,
         resolve: |name| resolve::lookup(name).unwrap_or_default(),
-        has_local_server: |port| has_local_server(SocketLookup::open().ok().as_ref(), port),
+        has_local_server: |port| may_have_local_server(SocketLookup::open().ok().as_ref(), port),
     };
     OpenedList::open(kind, path, &args.command, args.kept_options(), network)
         .map(Some)

@@ -250,7 +250,7 @@ impl Interceptor {
         drop(self.host_roots);
         let confinement = setup.common.process.sandbox.confine(usual_needs(None))?;
         let log_metadata = log.as_ref().map(File::metadata).transpose()?;
-        let log = log.map(LogFile::new);
+        let log = log.map(|file| LogFile::new(file, None));
         let admission_log = log.clone().map(AdmissionFile::shared);
         let _logs = setup
             .common

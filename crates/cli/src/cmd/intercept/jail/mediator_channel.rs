@@ -47,11 +47,15 @@ pub(super) fn serve_mediator(
     Ok(())
 }
 
-/// Whether this host has a listener at this port of either loopback address; `false` if the lookup fails.
-pub(super) fn has_local_server(host_sockets: Option<&SocketLookup>, port: u16) -> bool {
-    LOOPBACK
-        .into_iter()
-        .any(|ip| has_listener(host_sockets, SocketAddr::new(ip, port)))
+/// Whether this host may have a listener at this port of a loopback address: `true` also where the lookup fails.
+pub(super) fn may_have_local_server(host_sockets: Option<&SocketLookup>, port: u16) -> bool {
+    let Some(sockets) = host_sockets else {
+        return true;
+    };
+    LOOPBACK.into_iter().any(|ip| {
+        let found = sockets.tcp(SocketAddr::new(ip, port), SocketAddr::new(ip, 0));
+        !matches!(found, Ok(TcpLookup::Missing))
+    })
 }
 
 /// Whether this host has a listener at this address. `false` if the lookup fails: the program may have meant a server of its
