@@ -31,5 +31,5 @@ pub mod netns;
 pub mod notify;
 pub mod program;
 mod sockets;
-mod stderr_line;
+pub mod stderr_line;
 pub mod table;

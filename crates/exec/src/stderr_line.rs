@@ -10,7 +10,7 @@ pub(crate) fn set_subject(subject: String) {
 }
 
 /// Writes a line that begins with `peername: `, or drops it if standard error is not writable now.
-pub(crate) fn try_write_line(line: &str) {
+pub fn try_write_line(line: &str) {
     match (SUBJECT.get(), line.strip_prefix(NAME)) {
         (Some(subject), Some(rest)) => stderr::try_write_line(&format!("{NAME}{subject}: {rest}")),
         _ => stderr::try_write_line(line),

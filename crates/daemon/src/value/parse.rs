@@ -5,7 +5,7 @@
 //! The text has none of the accepted forms, or a name does not resolve. The message lists the forms.
 
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::ops::RangeInclusive;
 use std::path::Path;
 use std::str::FromStr;
@@ -183,8 +183,17 @@ fn has_four_numbers(text: &str) -> bool {
 /// Whether the host of `host:port` has a character of ASCII that no name has.
 fn has_punctuation(text: &str) -> bool {
     let host = text.rsplit_once(':').map_or(text, |(host, _)| host);
+    if is_link_local(host) {
+        return false;
+    }
     let is_in_names = |c: char| c.is_alphanumeric() || "-_.".contains(c) || !c.is_ascii();
     !host.chars().all(is_in_names)
+}
+
+/// Whether it is an IPv6 address with the name of its interface, `fe80::1%eth0`, whose index getaddrinfo(3) looks up.
+fn is_link_local(host: &str) -> bool {
+    let address = host.split_once('%').map(|(address, _)| address);
+    address.is_some_and(|address| address.parse::<Ipv6Addr>().is_ok())
 }
 
 /// Checks host and port without a lookup. The standard library does not check the host. The last label of a name is not a
@@ -280,6 +289,12 @@ mod tests {
             error("500"),
             "the unit is missing, as in \"500ms\" or \"500s\""
         );
+    }
+
+    #[test]
+    fn interface_of_a_link_local_address_is_no_punctuation() {
+        assert!(!has_punctuation("fe80::1%lo:80"));
+        assert!(has_punctuation("a%lo:80"));
     }
 
     #[test]

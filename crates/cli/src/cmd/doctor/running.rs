@@ -9,7 +9,7 @@ use peername_observe::admin::AdminAddr;
 use peername_observe::admin::events::StatusEvent;
 use peername_observe::admin::history::unix_seconds;
 
-use super::finding::Finding;
+use super::finding::{Finding, Verdict};
 use crate::admin_client::AdminClient;
 use crate::cmd::top;
 
@@ -45,10 +45,13 @@ fn of_status(status: &StatusEvent) -> Vec<Finding> {
         None => Finding::ok(RUNNING, "ready for clients"),
         Some(reason) => Finding::warn(RUNNING, reason, "`/readyz` is 503 until then"),
     };
-    let refusals = top::refusals(status)
+    let mut refusals: Vec<_> = top::refusals(status)
         .into_iter()
-        .take(MAX_REFUSALS)
-        .map(|(reason, count, advice)| refusals_of(status, reason, count, advice));
+        .map(|(reason, count, advice)| refusals_of(status, reason, count, advice))
+        .collect();
+    // Those that go on before those that have ended, of which there may be many more.
+    refusals.sort_by_key(|finding| finding.verdict == Verdict::Ok);
+    refusals.truncate(MAX_REFUSALS);
     let refused_reload = status
         .last_reload
         .as_ref()

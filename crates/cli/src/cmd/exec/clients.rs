@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use peername_daemon::reload::file_watch::Fingerprints;
 use peername_exec::client_judge::{ClientJudge, ConnectionEnds, DeniedClient};
+use peername_exec::stderr_line::try_write_line;
 use peername_identity::{Counter, pseudo_v4};
 use peername_proto::{Carrier, Header, Parsed, parse};
 use peername_server::access::clients::{ClientAccess, ClientRefusal, HeaderClient};
 use peername_server::access::network_set::NetworkListError;
 use peername_server::addr::{ClaimedSource, PeerAddr, canonical};
-use peername_sys::process::stderr::try_write_line;
 use peername_sys::throttle::RepeatThrottle;
 
 /// The lists of clients and the required TLVs. Files are read again when they have changed. Open connections stay then: they
