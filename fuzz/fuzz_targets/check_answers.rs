@@ -39,7 +39,7 @@ fn ext_authz(bytes: &[u8]) {
 }
 
 fn opa(bytes: &[u8]) {
-    if check_decision(opa_reply(StatusCode::OK, bytes)) {
+    if check_decision(opa_reply(StatusCode::OK, bytes, "data.egress")) {
         let reply: Value = serde_json::from_slice(bytes).expect("JSON");
         let result = &reply["result"];
         let is_true = |field: &str| result.get(field) == Some(&Value::Bool(true));

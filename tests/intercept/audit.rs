@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use crate::harness::addr::v4;
 use crate::harness::backend::Backend;
-use crate::harness::lab::{assert_fields, wait_for, wait_until};
+use crate::harness::lab::{Host, Scratch, assert_fields, wait_for, wait_until};
+use crate::harness::peername::Peername;
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR, recv_head};
 
 /// The audit line has the upstream address at whichever stage the request failed, and none where no address was tried.
@@ -190,6 +191,19 @@ fn request_is_denied_where_the_log_can_not_be_written() {
         json!({"status": 503, "code": "audit_failed", "detail": "the audit log is not writable"}),
     );
     rig.proxy.wait_logged("--log can't be written");
+}
+
+/// A pipe whose reader is absent, or slow, would hold up the start and every worker.
+#[test]
+fn pipe_without_a_reader_is_refused_as_the_log() {
+    let (host, scratch) = (Host::new(), Scratch::new());
+    let pipe = scratch.path_text("pipe");
+    host.run("mkfifo", &[&pipe]);
+    let ca = format!("--ca={}", scratch.path_text("ca"));
+    Peername::run(&host, &["ca", "init", &ca]);
+    let args = ["intercept", "--allow=any", &ca, "--log", &pipe];
+    let printed = Peername::run_failing(&host, &args, 2);
+    assert!(printed.contains("No such device or address"), "{printed}");
 }
 
 /// Waits until the file has so many lines of requests, and returns them.

@@ -105,9 +105,14 @@ fn bundles_of_the_users_own_are_merged() {
 fn authority_of_extra_ca_is_trusted_by_the_program() {
     let rig = JailRig::new();
     let options = ["-q", "--allow=*", "--passthrough=a.test"];
-    for program in ["curl", "env -i curl"] {
-        let script = format!("{program} -sS https://a.test/echo");
-        let printed = rig.succeeds(User::Nobody, &options, &script);
+    let node =
+        "node -e \"require('https').get('https://a.test/echo', r => r.pipe(process.stdout))\"";
+    for program in [
+        "curl -sS https://a.test/echo",
+        "env -i curl -sS https://a.test/echo",
+        node,
+    ] {
+        let printed = rig.succeeds(User::Nobody, &options, program);
         assert!(printed.starts_with("GET a.test "), "{program}: {printed}");
     }
 }

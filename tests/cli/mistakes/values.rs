@@ -104,6 +104,11 @@ fn wrong_values_are_answered_with_what_to_write() {
     let two_hosts = ["jail", "--allow", "a.test b.test", "--", "true"];
     let printed = Peername::run_failing(&host, &two_hosts, 2);
     assert_contains(&printed, &["a rule has one host"]);
+    let scratch = Scratch::new();
+    let text = "log-format = \"go-mmproxy\"\n[intercept]\nallow-client = \"private\"\n";
+    let file = scratch.write("intercept.toml", text);
+    let printed = Peername::run_failing(&host, &["intercept", "--config", &file], 2);
+    assert_contains(&printed, &["no line for a request: use text or json"]);
 }
 
 #[test]

@@ -11,7 +11,9 @@ use super::containers::{run, start};
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::admin::{ADMIN, get, wait_metric};
 use crate::harness::conn::{Conn, End};
-use crate::harness::lab::{Host, Lab, LeasedFile, Process, Scratch, WAIT_LIMIT, assert_fails};
+use crate::harness::lab::{
+    Host, Lab, LeasedFile, Process, Scratch, WAIT_LIMIT, assert_fails, wait_until,
+};
 use crate::harness::peername::{AS_NOBODY, Peername};
 use crate::harness::rig::agent::{Agent, Container};
 use crate::harness::rig::exec_notify::assert_sees;
@@ -54,6 +56,32 @@ fn containers_have_the_policy_that_their_profile_names() {
     agent
         .process
         .wait_logged("container two: refused a connection");
+}
+
+/// Each container's supervisor reads the lists again.
+#[test]
+fn list_that_can_not_be_read_is_reported_with_the_container() {
+    let files = Scratch::new();
+    let list = files.write("denied", "192.0.2.7\n");
+    let policy = format!("--deny-client=@{list}");
+    let agent = Agent::start(&[&policy]);
+    let (lab, scratch) = (Lab::new(), Scratch::new());
+    let container = Container::new("one", &scratch, agent.profile("default"));
+    let _server = run(&container, &lab, "level");
+    assert_sees(&lab, fresh_client_v4());
+    files.write("denied", "nonsense\n");
+    let stale = "the previous lists stay in force";
+    // The supervisor checks the file for changes when a client comes.
+    wait_until("the line", || {
+        assert_sees(&lab, fresh_client_v4());
+        agent.process.count_logged(stale) > 0
+    });
+    let log = agent.process.log();
+    let line = log.lines().find(|line| line.contains(stale));
+    assert!(
+        line.is_some_and(|line| line.contains("container one: ")),
+        "{log}"
+    );
 }
 
 /// The counters are sums over all containers, the ended ones included.

@@ -128,6 +128,14 @@ fn client_is_admitted_by_its_name_and_password() {
     );
     assert_eq!(rig.wait_audit_lines("/put", 1)[0]["user"], "bob");
     assert!(!rig.proxy.log().contains("sesame"));
+    // On the connection of another user, too.
+    let proxy = PROXY_ADDR.to_string();
+    rig.lab
+        .client
+        .run("/usr/bin/python3", &["-c", TWO_USERS, &proxy]);
+    let line = &rig.wait_audit_lines("/second", 1)[0];
+    assert_fields(line, json!({"status": 407, "tried_user": "ann"}));
+    assert!(line["user"].is_null(), "{line}");
     // The origin gets no credentials of the proxy's.
     let echo = rig.curl(&["--proxy-user", "ann:open:sesame", "http://a.test/echo"]);
     assert!(!echo.contains("YW5u"), "{echo}");
@@ -137,9 +145,7 @@ fn client_is_admitted_by_its_name_and_password() {
 #[test]
 fn users_that_others_may_read_are_warned_of() {
     let stage = InterceptLab::new();
-    let args = ["-nbBC", "4", "ann", "secret"];
-    let entry = stage.lab.client.run("htpasswd", &args);
-    let users = stage.scratch.write("users", &entry);
+    let users = users_file(&stage, "ann", "secret");
     fs::set_permissions(&users, Permissions::from_mode(0o644)).expect("chmod");
     let rig = stage.start(&["--proxy-auth", &users]);
     let warning = "others may read these hashes of passwords: chmod o= ";
@@ -155,9 +161,7 @@ fn users_that_others_may_read_are_warned_of() {
 #[test]
 fn client_answers_the_challenge_with_its_password() {
     let stage = InterceptLab::new();
-    let args = ["-nbBC", "4", "ann", "secret"];
-    let entry = stage.lab.client.run("htpasswd", &args);
-    let users = stage.scratch.write("users", &entry);
+    let users = users_file(&stage, "ann", "secret");
     let rig = stage.start(&["--proxy-auth", &users]);
     let when_asked = ["--proxy-anyauth", "--proxy-user", "ann:secret"];
     let written = ["-w", "%{http_connect} %{http_code}"];
@@ -181,9 +185,7 @@ fn client_on_another_machine_needs_the_documented_variables() {
     let section = Page::new(include_str!("../../../docs/ca.md"));
     let section = section.section("### Clients on other machines");
     let stage = InterceptLab::new();
-    let args = ["-nbBC", "4", "ann", "pw"];
-    let entry = stage.lab.client.run("htpasswd", &args);
-    let users = stage.scratch.write("users", &entry);
+    let users = users_file(&stage, "ann", "pw");
     let rig = stage.start(&["--proxy-auth", &users]);
     let ca = rig.scratch.path_text("ca.pem");
     let variables = section
@@ -223,3 +225,12 @@ fn client_that_rejects_the_authority_is_in_the_audit_log() {
     let error = line["error"].as_str().expect("text");
     assert_contains(error, &["peername ca env"]);
 }
+
+/// Writes a file of `--proxy-auth` with one user.
+fn users_file(stage: &InterceptLab, name: &str, password: &str) -> String {
+    let args = ["-nbBC", "4", name, password];
+    let entry = stage.lab.client.run("htpasswd", &args);
+    stage.scratch.write("users", &entry)
+}
+
+const TWO_USERS: &str = include_str!("access/two_users.py");

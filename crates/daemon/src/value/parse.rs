@@ -183,11 +183,11 @@ fn has_four_numbers(text: &str) -> bool {
 /// Whether the host of `host:port` has a character of ASCII that no name has.
 fn has_punctuation(text: &str) -> bool {
     let host = text.rsplit_once(':').map_or(text, |(host, _)| host);
-    if is_link_local(host) {
-        return false;
-    }
-    let is_in_names = |c: char| c.is_alphanumeric() || "-_.".contains(c) || !c.is_ascii();
-    !host.chars().all(is_in_names)
+    !is_link_local(host) && !host.chars().all(may_be_in_a_name)
+}
+
+fn may_be_in_a_name(c: char) -> bool {
+    !c.is_ascii() || c.is_ascii_alphanumeric() || "-_.".contains(c)
 }
 
 /// Whether it is an IPv6 address with the name of its interface, `fe80::1%eth0`, whose index getaddrinfo(3) looks up.

@@ -54,8 +54,8 @@ impl Denied {
             reason => reason.to_owned(),
         };
         let hint = match *code {
-            CHECK_FAILED => "try again; if it lasts, tell those who run the service",
-            AUDIT_FAILED => "try again; if it lasts, tell those who run the proxy",
+            CHECK_FAILED => "try again; if it lasts, tell the operator of the service",
+            AUDIT_FAILED => "try again; if it lasts, tell the operator of the proxy",
             _ => "",
         };
         Refusal::new(denial.status, code, detail).with_hint(hint)

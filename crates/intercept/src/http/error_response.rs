@@ -98,10 +98,9 @@ pub(crate) fn explain_in_status_line(
     mut response: Response<ResponseBody>,
 ) -> Response<ResponseBody> {
     let headers = response.headers();
-    let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
-    if let Some(code) = text(CODE) {
+    if let Some(code) = text(headers, &CODE) {
         let status = response.status().canonical_reason().unwrap_or("Refused");
-        let contact = text(CONTACT).map(|contact| format!(": {contact}"));
+        let contact = text(headers, &CONTACT).map(|contact| format!(": {contact}"));
         let reason = format!("{status} ({code}){}", contact.unwrap_or_default());
         if let Ok(reason) = ReasonPhrase::try_from(reason) {
             response.extensions_mut().insert(reason);
@@ -111,6 +110,10 @@ pub(crate) fn explain_in_status_line(
 }
 
 /// The beginning of a text, with a question mark for each character that is not printable ASCII.
+fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+    headers.get(name)?.to_str().ok()
+}
+
 fn to_ascii(text: &str) -> String {
     text.chars()
         .take(MAX_CONTACT)

@@ -45,13 +45,10 @@ fn of_status(status: &StatusEvent) -> Vec<Finding> {
         None => Finding::ok(RUNNING, "ready for clients"),
         Some(reason) => Finding::warn(RUNNING, reason, "`/readyz` is 503 until then"),
     };
-    let mut refusals: Vec<_> = top::refusals(status)
+    let refusals = top::refusals(status)
         .into_iter()
-        .map(|(reason, count, advice)| refusals_of(status, reason, count, advice))
-        .collect();
-    // Those that go on before those that have ended, of which there may be many more.
-    refusals.sort_by_key(|finding| finding.verdict == Verdict::Ok);
-    refusals.truncate(MAX_REFUSALS);
+        .map(|(reason, count, advice)| refusals_of(status, reason, count, advice));
+    let refusals = most_relevant(refusals.collect());
     let refused_reload = status
         .last_reload
         .as_ref()
@@ -64,6 +61,13 @@ fn of_status(status: &StatusEvent) -> Vec<Finding> {
         .chain(refused_reload)
         .chain(refusals)
         .collect()
+}
+
+/// Those that go on before those that have ended, of which there may be many more.
+fn most_relevant(mut refusals: Vec<Finding>) -> Vec<Finding> {
+    refusals.sort_by_key(|finding| finding.verdict == Verdict::Ok);
+    refusals.truncate(MAX_REFUSALS);
+    refusals
 }
 
 /// The refusals for one reason. Those that have ended, and those before a reload, which may have repaired the cause, are no
@@ -95,3 +99,19 @@ const RUNNING: &str = "running proxy";
 const MAX_REFUSALS: usize = 3;
 /// A reason for which no client was refused for this long counts as repaired.
 const RECENT: Duration = Duration::from_secs(10 * 60);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_that_go_on_are_shown_before_ended_ones() {
+        let mut refusals: Vec<_> = (0..MAX_REFUSALS)
+            .map(|number| Finding::ok("refusals", number.to_string()))
+            .collect();
+        refusals.push(Finding::warn("refusals", "now", "advice"));
+        let shown = most_relevant(refusals);
+        assert_eq!(shown.len(), MAX_REFUSALS);
+        assert!(shown[0].verdict == Verdict::Warn);
+    }
+}

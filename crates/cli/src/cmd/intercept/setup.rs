@@ -123,7 +123,7 @@ impl Setup {
         let mut errors = UsageErrors::default();
         errors.note(options.check.refuse_unused_tls_files());
         if common.process.logging.is_go_mmproxy_format() {
-            errors.push("log-format go-mmproxy has no line for a request".to_owned());
+            errors.push("--log-format go-mmproxy has no line for a request: use text or json");
         }
         let check = errors.note(options.check.config());
         let service = check.clone().flatten().map(CheckService::new).transpose();

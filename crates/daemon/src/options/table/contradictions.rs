@@ -14,14 +14,6 @@ pub(super) fn contradictions<'e, 'c>(
     unread: &Unread,
 ) -> Vec<(&'e Entry<'c>, Mistake)> {
     let mut found = Vec::new();
-    let mut note = |entry: &'e Entry<'c>, why: String| {
-        let mistake = Mistake {
-            at: entry.at,
-            key: Some(entry.key.clone()),
-            why,
-        };
-        found.push((entry, mistake));
-    };
     let given: Vec<_> = entries
         .iter()
         .filter(|entry| !entry.words.is_empty())
@@ -38,9 +30,11 @@ pub(super) fn contradictions<'e, 'c>(
         for earlier in given.iter().take(index) {
             let other = earlier.arg.get_id().as_str();
             if other == id {
-                note(entry, format!("is `{}`, which is given, too", earlier.key));
+                let why = format!("is `{}`, which is given, too", earlier.key);
+                found.push((entry, entry.mistake(why)));
             } else if conflicts(command, other, id) {
-                note(entry, format!("can't be combined with {}", earlier.key));
+                let why = format!("can't be combined with {}", earlier.key);
+                found.push((entry, entry.mistake(why)));
             }
         }
         let missing: Vec<_> = required_options(command, entry)
@@ -49,8 +43,8 @@ pub(super) fn contradictions<'e, 'c>(
             .filter(|name| !given.iter().any(|entry| option(entry.arg) == *name))
             .collect();
         if !missing.is_empty() {
-            let missing = missing.join(" and ");
-            note(entry, format!("has no effect without {missing}"));
+            let why = format!("has no effect without {}", missing.join(" and "));
+            found.push((entry, entry.mistake(why)));
         }
     }
     found

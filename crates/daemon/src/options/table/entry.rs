@@ -3,7 +3,7 @@
 use clap::Arg;
 
 use crate::options::given::Word;
-use crate::options::origin::split_name;
+use crate::options::origin::{Mistake, split_name};
 
 /// A key of a table, its option, and the words that give the option.
 pub(super) struct Entry<'c> {
@@ -11,6 +11,16 @@ pub(super) struct Entry<'c> {
     pub(super) at: usize,
     pub(super) arg: &'c Arg,
     pub(super) words: Vec<Word>,
+}
+
+impl Entry<'_> {
+    pub(super) fn mistake(&self, why: String) -> Mistake {
+        Mistake {
+            at: self.at,
+            key: Some(self.key.clone()),
+            why,
+        }
+    }
 }
 
 /// The options that are not read: those whose key is invalid, and, if there is an unknown key, all that are missing, since it may be

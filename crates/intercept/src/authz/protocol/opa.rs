@@ -56,7 +56,7 @@ fn prepare<'a>(
     Ok(Box::new(move |_| {
         Box::pin(async move {
             let (head, body) = client.exchange(&encoded).await?;
-            decode_result(head.status, &body, &name(uri))
+            decode(head.status, &body, &name(uri))
         })
     }))
 }
@@ -166,22 +166,13 @@ fn parse_reply(body: &[u8]) -> serde_json::Result<Reply> {
     serde_json::from_slice(body)
 }
 
-/// Decodes a response. No result is OPA's "undefined", which denies.
+/// Decodes a response about the rule with this name. No result is OPA's "undefined", which denies.
 ///
 /// # Errors
 ///
 /// [`AuthzError::Status`] unless the status is 200; [`AuthzError::Malformed`]: the body is not a JSON object, has a name twice,
 /// or asks for another query.
-pub fn decode(status: StatusCode, body: &[u8]) -> Result<AuthzResponse, AuthzError> {
-    decode_result(status, body, "the policy")
-}
-
-/// Decodes a response about the rule with this name.
-pub(super) fn decode_result(
-    status: StatusCode,
-    body: &[u8],
-    rule: &str,
-) -> Result<AuthzResponse, AuthzError> {
+pub fn decode(status: StatusCode, body: &[u8], rule: &str) -> Result<AuthzResponse, AuthzError> {
     if status != StatusCode::OK {
         return Err(AuthzError::Status(printable(&format!(
             "HTTP status {}",

@@ -143,7 +143,7 @@ impl Policy {
             // The reason names the query, which may be misspelt.
             None => Ok(opa::denied(&format!("{} is undefined", self.query))),
             Some(reply) if reply.len() <= MAX_RESPONSE => {
-                opa::decode_result(StatusCode::OK, reply.as_bytes(), &self.query)
+                opa::decode(StatusCode::OK, reply.as_bytes(), &self.query)
             }
             Some(_) => Err(AuthzError::TooLong(MAX_RESPONSE)),
         }

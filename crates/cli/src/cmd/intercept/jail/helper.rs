@@ -131,7 +131,9 @@ fn open_list(
         relayed: TunnelledDestination::access_rules(&ports.tunnelled),
         http_ports: ports.opened,
         resolve: |name| resolve::lookup(name).unwrap_or_default(),
-        has_local_server: |port| may_have_local_server(SocketLookup::open().ok().as_ref(), port),
+        may_have_local_server: |port| {
+            may_have_local_server(SocketLookup::open().ok().as_ref(), port)
+        },
     };
     OpenedList::open(kind, path, &args.command, args.kept_options(), network)
         .map(Some)

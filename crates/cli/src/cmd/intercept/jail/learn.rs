@@ -258,7 +258,7 @@ mod tests {
                 "listed.test" => vec![[10, 2, 0, 1].into()],
                 _ => vec![[11, 0, 0, 1].into()],
             },
-            has_local_server: |port| port != 8000,
+            may_have_local_server: |port| port != 8000,
         }
     }
 
