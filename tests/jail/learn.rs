@@ -88,6 +88,22 @@ fn port_of_localhost_without_a_server_is_neither_listed_nor_reported() {
     assert!(!list.contains("localhost:"), "{list}");
 }
 
+/// A test suite waits by connect(2) until its own server listens, at a port that the jail has open for other hosts.
+#[test]
+fn program_waits_for_its_own_server_at_a_port_that_is_open_for_other_hosts() {
+    let rig = JailRig::new();
+    let list = rig.scratch().path_text("list");
+    let script = rig.scratch().write("suite.py", SUITE);
+    for options in [["--learn", &list], ["--allow", "a.test"]] {
+        for user in USERS {
+            let printed = rig.succeeds(user, &options, &format!("/usr/bin/python3 {script}"));
+            assert_eq!(printed, "refused\n200\nGET a.test\n", "{user:?}");
+        }
+        let list = rig.scratch().read("list");
+        assert!(!list.contains("localhost:"), "{list}");
+    }
+}
+
 /// Standard error names options that allow both addresses of localhost, because a program may first try the one without a
 /// server.
 #[test]
@@ -166,3 +182,5 @@ fn file_that_is_no_list_is_not_replaced() {
     assert_eq!(code(&["--learn", &file, "--allow=a.test"]), Some(2));
     assert_eq!(code(&["--allow", &format!("@{file}")]), Some(2));
 }
+
+const SUITE: &str = include_str!("learn/suite.py");

@@ -44,7 +44,8 @@ fn usual_ports_of_learning_are_the_programs_too() {
          unshare --user --map-root-user --net /usr/bin/python3 {inner}; curl -sS http://127.0.0.1/ | grep -c destination_; \
          curl -sS http://a.test/echo"
     );
-    let options = ["-q", "--allow-mounts", "--learn", &list];
+    // With --port the interceptor answers at loopback, too, as the proxy of that port.
+    let options = ["-q", "--allow-mounts", "--port=80", "--learn", &list];
     let printed = rig.succeeds(User::Root, &options, &script);
     let lines: Vec<_> = printed.lines().collect();
     let [pong, in_use, still_open, other] = lines[..] else {

@@ -1,5 +1,7 @@
 //! `--allow-tcp`: protocols other than HTTP, to the destinations that are listed.
 
+use std::net::TcpListener;
+
 use super::denials::own_lines;
 use crate::harness::addr::v4;
 use crate::harness::lab::{Process, wait_until};
@@ -99,6 +101,8 @@ fn ssh_and_git_over_ssh_reach_a_listed_host() {
 #[test]
 fn loopback_is_reported_as_localhost_where_its_port_is_open_for_another_host() {
     let rig = JailRig::new();
+    let host = &rig.stage.lab.balancer;
+    let _server = host.enter(|| TcpListener::bind(("127.0.0.1", 7022)).expect("a server"));
     let output = rig.run(
         User::Nobody,
         &["--allow=a.test:7022"],

@@ -23,6 +23,7 @@
 //! | [`network`] | the namespaces, and the sockets that the interceptor gets |
 //! | [`files`] | what the program sees instead of the host's trusted authorities, name servers and sockets |
 //! | [`mediator`] | makes connect(2) and bind(2) for the program, to Unix sockets only if it may connect to them |
+//! | [`host_servers`] | the servers of this host's loopback |
 //! | [`confine`] | the last steps before the program is executed |
 //! | [`forbidden`] | explains why this host refuses the namespaces of a jail |
 #![forbid(unsafe_code)]
@@ -34,6 +35,7 @@ use peername_sys::SyscallError;
 pub mod confine;
 pub mod files;
 pub mod forbidden;
+pub mod host_servers;
 pub mod mediator;
 pub mod network;
 

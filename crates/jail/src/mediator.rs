@@ -97,13 +97,16 @@ fn fork_mediator(
     let (program_end, mediator_end) = fd_passing::seqpacket_pair()?;
     let program_id = std::process::id();
     let (pinned, watched) = allowed.into_parts();
-    let (to_interceptor, ports) = ports.into_parts();
-    let mut kept = vec![mediator_end, PidFd::current()?.into(), to_interceptor];
+    let (ports_fds, ports) = ports.into_parts();
+    let mut kept = vec![mediator_end, PidFd::current()?.into()];
+    let first_pinned = kept.len() + ports_fds.len();
+    kept.extend(ports_fds);
     kept.extend(pinned);
     fork::spawn_detached(kept, |mut kept| {
         fork::set_thread_name(c"peername-jail");
-        let allowed = AllowedSockets::from_parts(kept.split_off(3), watched);
-        let Ok([channel, exit, to_interceptor]) = <[OwnedFd; 3]>::try_from(kept) else {
+        let allowed = AllowedSockets::from_parts(kept.split_off(first_pinned), watched);
+        let ports = ports(kept.split_off(2));
+        let (Ok([channel, exit]), Some(ports)) = (<[OwnedFd; 2]>::try_from(kept), ports) else {
             return 1;
         };
         let program = Program {
@@ -112,7 +115,7 @@ fn fork_mediator(
         };
         let config = MediatorConfig {
             allowed,
-            ports: ports(to_interceptor),
+            ports,
             covers,
             refusals,
         };

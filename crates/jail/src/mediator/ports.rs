@@ -21,6 +21,7 @@ use peername_sys::tcp::socket_info::{current_netns_cookie, netns_cookie};
 use peername_sys::{Errno, NameCall, Result};
 
 use super::call_error::has_errno;
+use crate::host_servers::HostServers;
 use crate::network::{JAIL_ADDRESSES, alternate_ports};
 
 /// The ports of the jail's listeners, and which of them the program has taken.
@@ -29,6 +30,9 @@ pub struct ListenerPorts {
     /// To the interceptor's [`receive`].
     channel: OwnedFd,
     alternates: BTreeMap<u16, u16>,
+    /// The ports of the jail's listeners at which the program may reach a proxy on loopback, whose place the interceptor takes.
+    proxies: BTreeSet<u16>,
+    host_servers: HostServers,
     taken: BTreeSet<u16>,
     /// The ports of loopback at which a connection was refused, maybe because a server of the program was not started yet.
     refused: BTreeSet<u16>,
@@ -37,30 +41,44 @@ pub struct ListenerPorts {
 }
 
 impl ListenerPorts {
-    /// The ports on which the jail listens, none of which is taken yet. To be called in the jail's network.
+    /// The ports on which the jail listens, none of which is taken yet. To be called in the jail's network. At `proxies`, which
+    /// are some of them, the interceptor takes the place of a proxy of the host's loopback.
     #[must_use]
-    pub fn new(channel: OwnedFd, ports: &BTreeSet<u16>) -> Self {
+    pub fn new(
+        channel: OwnedFd,
+        ports: &BTreeSet<u16>,
+        proxies: BTreeSet<u16>,
+        host_servers: HostServers,
+    ) -> Self {
         Self {
             channel,
             alternates: alternate_ports(ports),
+            proxies,
+            host_servers,
             taken: BTreeSet::new(),
             refused: BTreeSet::new(),
             network: current_netns_cookie(),
         }
     }
 
-    /// Takes out the channel, because a forked process gets its descriptors separately. The returned function puts the ports
+    /// Takes out the descriptors, because a forked process gets its descriptors separately. The returned function puts the ports
     /// together again.
-    pub(super) fn into_parts(self) -> (OwnedFd, impl FnOnce(OwnedFd) -> Self) {
-        let (alternates, taken, network) = (self.alternates, self.taken, self.network);
-        let build = move |channel| Self {
-            channel,
-            alternates,
-            taken,
-            refused: BTreeSet::new(),
-            network,
+    pub(super) fn into_parts(self) -> (Vec<OwnedFd>, impl FnOnce(Vec<OwnedFd>) -> Option<Self>) {
+        let fds = std::iter::once(self.channel).chain(self.host_servers.into_fd());
+        let (alternates, proxies, network) = (self.alternates, self.proxies, self.network);
+        let build = move |fds: Vec<OwnedFd>| {
+            let mut fds = fds.into_iter();
+            Some(Self {
+                channel: fds.next()?,
+                alternates,
+                proxies,
+                host_servers: HostServers::from_fd(fds.next()),
+                taken: BTreeSet::new(),
+                refused: BTreeSet::new(),
+                network,
+            })
         };
-        (self.channel, build)
+        (fds.collect(), build)
     }
 
     /// Binds the socket. If a listener of the jail has the port, the listener is closed first.
@@ -103,7 +121,8 @@ impl ListenerPorts {
     ///
     /// # Errors
     ///
-    /// ECONNREFUSED for an alternate port, which is reported: to the program it is a port without a listener.
+    /// ECONNREFUSED where the program would find no listener without the jail, which is reported: for an alternate port, and on
+    /// loopback for a port at which neither the program nor the host has a server.
     pub(super) fn redirect(
         &mut self,
         socket: impl AsFd,
@@ -112,14 +131,17 @@ impl ListenerPorts {
         let Some(addr) = inet_address(&address) else {
             return Ok(address);
         };
-        let is_alternate = self.alternates.values().any(|&port| port == addr.port());
-        let is_intercepted = self.taken.contains(&addr.port()) && !is_jail_address(addr.ip());
-        let is_changed = (is_alternate || is_intercepted) && self.is_tcp_in_jail(&socket);
-        if !is_changed {
+        let port = addr.port();
+        let is_jails = is_jail_address(addr.ip());
+        let is_taken = self.taken.contains(&port);
+        let is_alternate = self.alternates.values().any(|&alternate| alternate == port);
+        let is_refused = is_alternate || is_jails && !is_taken && self.lacks_server(addr);
+        let is_moved = is_taken && !is_jails;
+        if !(is_refused || is_moved) || !self.is_tcp_in_jail(&socket) {
             return Ok(address);
         }
-        match self.alternates.get(&addr.port()) {
-            Some(alternate) if is_intercepted => {
+        match self.alternates.get(&port) {
+            Some(alternate) if is_moved => {
                 address[PORT].copy_from_slice(&alternate.to_be_bytes());
                 Ok(address)
             }
@@ -128,6 +150,15 @@ impl ListenerPorts {
                 Err(Errno::CONNREFUSED.into())
             }
         }
+    }
+
+    /// Whether only the interceptor would answer at this address of the jail, where outside nothing listens: a program that waits
+    /// for its own server would take that for the server.
+    fn lacks_server(&self, addr: SocketAddr) -> bool {
+        let port = addr.port();
+        self.alternates.contains_key(&port)
+            && !self.proxies.contains(&port)
+            && !self.host_servers.may_listen(addr)
     }
 
     /// Tells the interceptor that a connection to another host or to loopback was refused.

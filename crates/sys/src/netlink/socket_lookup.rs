@@ -28,6 +28,19 @@ pub enum TcpLookup {
     Missing,
 }
 
+impl From<OwnedFd> for SocketLookup {
+    /// From the descriptor of a lookup.
+    fn from(socket: OwnedFd) -> Self {
+        Self(socket)
+    }
+}
+
+impl From<SocketLookup> for OwnedFd {
+    fn from(lookup: SocketLookup) -> Self {
+        lookup.0
+    }
+}
+
 impl SocketLookup {
     /// Opens a socket.
     ///

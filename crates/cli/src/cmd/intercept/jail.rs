@@ -37,6 +37,7 @@ use anyhow::bail;
 use peername_intercept::ca::{Authority, AuthorityOptions, CertificateDer};
 use peername_intercept::upstream::trust::TrustError;
 use peername_jail::files::{self, PrivateDir, TrustFiles};
+use peername_jail::host_servers::HostServers;
 use peername_jail::mediator::{self, ports::ListenerPorts, refusals::RefusalLog};
 use peername_jail::{confine, network};
 use peername_sys::ipc::fd_passing;
@@ -100,6 +101,7 @@ fn try_start(args: &Args, verdict: Option<OwnedFd>) -> anyhow::Result<u8> {
     hide_log(args, &mut hidden);
     let trust = trust_files(&certificates, &host_roots.certs, &args.intercept.0.extra_ca);
     drop(host_roots);
+    let host_servers = HostServers::open();
     let sockets = network::enter(&ports)?;
     interceptor::send_sockets(&channel, &sockets)?;
     drop(sockets);
@@ -111,7 +113,8 @@ fn try_start(args: &Args, verdict: Option<OwnedFd>) -> anyhow::Result<u8> {
     drop(trust);
     let mut command = launcher::command(&args.command);
     environment::prepare(&mut command, &dir, &covered)?;
-    let listeners = ListenerPorts::new(to_interceptor, &ports);
+    let proxies = args.proxy_ports();
+    let listeners = ListenerPorts::new(to_interceptor, &ports, proxies, host_servers);
     let mediator = mediator::spawn(allowed, listeners, covered.files, refusal_log(args))?;
     wait_interceptor(&channel)?;
     if confine::confine(mediator, args.allow_mounts)? == UnixSockets::Refused {

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use peername_intercept::Remedy;
 use peername_intercept::authz::HTTP_PORTS;
@@ -12,12 +11,10 @@ use peername_intercept::denials::{Denials, DeniedDestination};
 use peername_intercept::failures::{FailedDestination, Failures};
 use peername_intercept::host::HostPort;
 use peername_proto::{Special, meanings, special};
-use peername_sys::netlink::SocketLookup;
 use peername_sys::process::stderr::try_write_line;
 
 use super::file_table::FileTable;
 use super::learn::{NOT_PUBLIC, is_refused_by_default};
-use super::mediator_channel::may_have_local_server;
 use super::options::Args;
 
 /// How denials are reported.
@@ -30,9 +27,6 @@ pub(super) struct DenialReport {
     /// Whom to ask for a rule (`--contact`).
     contact: Option<String>,
     is_quiet: bool,
-    is_learning: bool,
-    /// Looks up the servers of this host.
-    host_sockets: Option<Arc<SocketLookup>>,
     /// The denials that have a line.
     reported: BTreeSet<(HostPort, Option<Remedy>)>,
     /// The lines of the diff: two destinations may need the same.
@@ -47,37 +41,14 @@ impl DenialReport {
             contact: args.intercept().contact.clone(),
             // The exit code of --fail-on-deny needs a reason, also with --quiet.
             is_quiet: args.logging.quiet && !args.fails_on_deny(),
-            is_learning: args.learn.is_some(),
-            host_sockets: None,
             reported: BTreeSet::new(),
             added: BTreeSet::new(),
         }
     }
 
-    pub(super) fn with_host_sockets(self, host_sockets: Option<Arc<SocketLookup>>) -> Self {
-        Self {
-            host_sockets,
-            ..self
-        }
-    }
-
-    /// The denials that are reported, and the number of others. While learning, a port of `localhost` at which this host has no
-    /// server is left out: the program meant one of its own.
-    fn list(&self, denials: &Denials) -> (Vec<DeniedDestination>, u64) {
-        let (mut denied, count_unlisted) = denials.list();
-        if self.is_learning {
-            let host_sockets = self.host_sockets.as_deref();
-            denied.retain(|denied| match denied.remedy {
-                Some(Remedy::AllowLoopback(port)) => may_have_local_server(host_sockets, port),
-                _ => true,
-            });
-        }
-        (denied, count_unlisted)
-    }
-
     /// Writes a line for each denied destination that has none yet. Returns whether anything was denied.
     pub(super) fn write(&mut self, denials: &Denials) -> bool {
-        let (denied, _) = self.list(denials);
+        let (denied, _) = denials.list();
         if self.is_quiet {
             return !denied.is_empty();
         }
@@ -107,7 +78,7 @@ impl DenialReport {
     /// whether anything was denied.
     pub(super) fn finish(mut self, denials: &Denials, failures: &Failures) -> bool {
         let has_denials = self.write(denials);
-        let (denied, count_unlisted) = self.list(denials);
+        let (denied, count_unlisted) = denials.list();
         let is_all_reported = denied
             .iter()
             .all(|denied| self.reported.contains(&report_key(denied)));

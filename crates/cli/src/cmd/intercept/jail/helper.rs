@@ -8,7 +8,6 @@ use peername_daemon::usage::Usage;
 use peername_daemon::usage::error_text::with_causes;
 use peername_intercept::policy::tunnelled::TunnelledDestination;
 use peername_sys::ipc::fd_passing::{send_bytes, seqpacket_pair};
-use peername_sys::netlink::SocketLookup;
 use peername_sys::process::fork;
 use peername_sys::process::secrets;
 use peername_sys::process::terminal::Terminal;
@@ -17,7 +16,6 @@ use peername_sys::resolve;
 use super::approval::{Answer, Mode, Question};
 use super::ask::{self, Program};
 use super::learn::{LearningNetwork, ListKind, OpenedList};
-use super::mediator_channel::may_have_local_server;
 use super::options::Args;
 
 /// What the helper is started with.
@@ -131,9 +129,6 @@ fn open_list(
         relayed: TunnelledDestination::access_rules(&ports.tunnelled),
         http_ports: ports.opened,
         resolve: |name| resolve::lookup(name).unwrap_or_default(),
-        may_have_local_server: |port| {
-            may_have_local_server(SocketLookup::open().ok().as_ref(), port)
-        },
     };
     OpenedList::open(kind, path, &args.command, args.kept_options(), network)
         .map(Some)

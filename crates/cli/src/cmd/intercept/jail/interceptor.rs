@@ -34,6 +34,7 @@ use peername_intercept::listener::{CurrentState, Intercept};
 use peername_intercept::otlp::SpanExporter;
 use peername_intercept::policy::tunnelled::TunnelledDestination;
 use peername_intercept::upstream::trust::check_extra_ca;
+use peername_jail::host_servers::HostServers;
 use peername_jail::network::{alternate_ports, is_jailed};
 use peername_server::destination_list::AllowedDestination;
 use peername_server::listeners::InheritedSockets;
@@ -41,7 +42,6 @@ use peername_server::own_addresses::OwnAddresses;
 use peername_server::workers::Workers;
 use peername_server::workers::services::ServiceHandle;
 use peername_sys::ipc::fd_passing;
-use peername_sys::netlink::SocketLookup;
 use peername_sys::process::caps::{CapabilitySet, keep_only};
 use peername_sys::process::pidfd::PidFd;
 use peername_sys::process::secrets;
@@ -225,7 +225,7 @@ impl Interceptor {
             inherited_listeners,
             None,
         )?;
-        let host_sockets = SocketLookup::open().ok().map(Arc::new);
+        let host_servers = HostServers::open();
         keep_only(CapabilitySet::empty())?;
         let mut destinations =
             setup.destinations(&own_addresses, &opened.sockets.bound_addresses());
@@ -276,7 +276,7 @@ impl Interceptor {
             listeners_by_port,
             Arc::clone(&jail),
             Arc::clone(&state),
-            host_sockets.clone(),
+            host_servers,
         )?;
         let services = ServiceHandle::new(setup.services(&opened.sockets.ids(), &state));
         let intercept = Arc::new(Intercept::new(services, CurrentState::new(state)));
@@ -290,7 +290,7 @@ impl Interceptor {
         program.wait_exit().await?;
         // Lets the mediator's task count what was reported before the exit.
         tokio::task::yield_now().await;
-        let mut report = self.denials.with_host_sockets(host_sockets);
+        let mut report = self.denials;
         // Before the drain, which other processes of the jail may prolong to its limit: the shell goes on already.
         report.write(&denials);
         drain(listeners.workers).await;

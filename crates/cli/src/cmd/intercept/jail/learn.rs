@@ -177,7 +177,7 @@ impl OpenedList {
         if opens_refused {
             // As a comment the rule opens nothing: the request is refused, and the program, which chose the address, is not
             // trusted.
-            if file.not_public.contains(&comment) || self.list.network.is_own_server(to) {
+            if file.not_public.contains(&comment) {
                 return Ok(());
             }
             file.not_public.push(comment);
@@ -258,7 +258,6 @@ mod tests {
                 "listed.test" => vec![[10, 2, 0, 1].into()],
                 _ => vec![[11, 0, 0, 1].into()],
             },
-            may_have_local_server: |port| port != 8000,
         }
     }
 
@@ -332,8 +331,6 @@ mod tests {
             "[2600::1]:443",
             "[2600::1]:22",
             "127.0.0.1:8080",
-            // A server of the program itself.
-            "127.0.0.1:8000",
             "localhost:443",
             "localhost:6379",
             "10.2.0.7:80",

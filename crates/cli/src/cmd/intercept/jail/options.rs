@@ -307,6 +307,11 @@ impl Args {
         ports
     }
 
+    /// The ports at which the interceptor takes the place of a proxy, also of one on loopback.
+    pub(super) fn proxy_ports(&self) -> BTreeSet<u16> {
+        self.ports.iter().copied().collect()
+    }
+
     /// The options of `intercept`, with the lists of `--check-list` and `--ask-list`.
     pub(super) fn intercept(&self) -> Intercept {
         let mut options = self.intercept.0.clone();

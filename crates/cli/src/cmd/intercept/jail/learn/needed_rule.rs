@@ -18,8 +18,6 @@ pub(crate) struct LearningNetwork {
     pub(crate) relayed: AccessRules,
     /// Resolves a name; no addresses where that fails.
     pub(crate) resolve: fn(&str) -> Vec<IpAddr>,
-    /// Whether a server of this host listens on this port of loopback.
-    pub(crate) may_have_local_server: fn(u16) -> bool,
 }
 
 /// The rule that allows a destination.
@@ -32,11 +30,6 @@ pub(super) struct NeededRule {
 }
 
 impl LearningNetwork {
-    /// Whether this is a port of `localhost` at which this host has no server: the program meant one of its own.
-    pub(super) fn is_own_server(&self, to: &HostPort) -> bool {
-        is_localhost(to) && !(self.may_have_local_server)(to.port)
-    }
-
     pub(super) fn needed_rule(&self, to: &HostPort) -> NeededRule {
         if is_localhost(to) {
             return NeededRule {
