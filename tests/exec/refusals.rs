@@ -61,7 +61,8 @@ fn refusal_of_a_local_balancer_names_the_trust_option() {
     }
 }
 
-/// The server logs an address that no host has: one line tells whose it is, and with -v one for each connection.
+/// The server logs an address that no host has: one line tells whose it is, and with -v one for each connection. The second
+/// client has another /64, and so another stand-in, which has a line as well.
 #[test]
 fn stand_in_of_an_ipv6_client_is_logged() {
     let runs: [(&[&str], usize); 2] = [(&[], 1), (&["-v"], 3)];
@@ -72,10 +73,14 @@ fn stand_in_of_an_ipv6_client_is_logged() {
             let std::net::IpAddr::V6(ip) = client.ip() else {
                 unreachable!("an IPv6 address")
             };
-            let text = format!("shows the client {ip} as {}, ", pseudo_ipv4(ip));
+            let shown = std::net::SocketAddr::from((pseudo_ipv4(ip), client.port()));
+            let text = format!("shows the client {client} as {shown}: {} ", shown.ip());
             for _ in 0..3 {
                 served.report_for(&v2(client));
             }
+            let other: std::net::SocketAddr = "[2001:db8:99::7]:4711".parse().expect("an address");
+            served.report_for(&v2(other));
+            served.process.wait_logged(&format!("shows the client {other} as "));
             let count = || served.process.log().matches(&text).count();
             wait_until("the lines", || count() >= lines);
             assert_eq!(count(), lines, "{}", served.process.log());

@@ -1,7 +1,7 @@
 //! The memory layout of the table.
 //!
 //! ```text
-//! settings   FIXED_WORDS words, ports, wake-up ports, networks, refusals
+//! settings   FIXED_WORDS words, ports, wake-up ports, networks, refusals, stand-ins
 //! keys       one word per slot: 0 free, BUSY while written, else the socket's key ([`crate::SocketKey`])
 //! values     VALUE_WORDS words per slot
 //! ```
@@ -20,6 +20,7 @@ pub(crate) struct Parts<'m> {
     pub(crate) wakeup_ports: &'m [AtomicU64; PortSet::WORDS],
     pub(crate) networks: &'m [[AtomicU64; NETWORK_WORDS]],
     pub(crate) refusals: &'m [[AtomicU64; REFUSAL_WORDS]],
+    pub(crate) stand_ins: &'m [AtomicU64; MAX_STAND_INS],
     pub(crate) keys: &'m [AtomicU64],
     pub(crate) values: &'m [[AtomicU64; VALUE_WORDS]],
 }
@@ -31,7 +32,8 @@ impl<'m> Parts<'m> {
         let (fixed, settings) = settings.split_first_chunk()?;
         let (ports, settings) = settings.split_first_chunk()?;
         let (wakeup_ports, settings) = settings.split_first_chunk()?;
-        let (networks, refusals) = settings.split_at_checked(NETWORK_WORDS * MAX_NETWORKS)?;
+        let (networks, settings) = settings.split_at_checked(NETWORK_WORDS * MAX_NETWORKS)?;
+        let (refusals, stand_ins) = settings.split_last_chunk()?;
         let (networks, _) = networks.as_chunks();
         let (refusals, _) = refusals.as_chunks();
         let slots = rest.len().checked_div(SLOT_WORDS)?;
@@ -44,6 +46,7 @@ impl<'m> Parts<'m> {
             wakeup_ports,
             networks,
             refusals,
+            stand_ins,
             keys,
             values,
         })
@@ -71,6 +74,11 @@ pub(crate) const NETWORK_WORDS: usize = 3;
 pub(crate) const REFUSAL_WORDS: usize = 4;
 /// Records of the ring of refusals: a power of two, as the number of a refusal is masked to get its index.
 pub(crate) const MAX_REFUSALS: usize = 256;
-const SETTINGS_WORDS: usize =
-    FIXED_WORDS + 2 * PortSet::WORDS + NETWORK_WORDS * MAX_NETWORKS + MAX_REFUSALS * REFUSAL_WORDS;
+/// The stand-ins of IPv6 clients that are known to be logged, each in the word that its lowest bits select.
+pub(crate) const MAX_STAND_INS: usize = 1024;
+const SETTINGS_WORDS: usize = FIXED_WORDS
+    + 2 * PortSet::WORDS
+    + NETWORK_WORDS * MAX_NETWORKS
+    + MAX_REFUSALS * REFUSAL_WORDS
+    + MAX_STAND_INS;
 const SLOT_WORDS: usize = 1 + VALUE_WORDS;

@@ -5,13 +5,14 @@
 //!
 //! Each record is a seqlock, as each slot of the table is ([`crate::table`]).
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::gauge::RefusalVerbosity;
-use crate::layout::{MAX_REFUSALS, REFUSAL_WORDS};
+use crate::layout::{MAX_REFUSALS, MAX_STAND_INS, REFUSAL_WORDS};
 use crate::network::{from_bits, join, split, to_bits};
 use crate::settings::{Counter, Settings};
+use crate::socket_family::pseudo_v4;
 
 /// A refused connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,30 +41,44 @@ impl Settings<'_> {
         self.record(refusal)
     }
 
-    /// Records for the log that the program's IPv4 socket shows an IPv6 client by its stand-in ([`crate::pseudo_v4`]): the first
-    /// time, or each time if each refusal is logged. `peer` is the real one, and `port` is called for the listener's port. The
-    /// record is one of [`Counter::Accepted`]. Returns whether the reader must be woken.
+    /// Records for the log that the program's IPv4 socket shows an IPv6 client by its stand-in ([`pseudo_v4`]): the first time
+    /// for this stand-in, or each time if each refusal is logged. Of more than [`MAX_STAND_INS`] stand-ins, some are recorded
+    /// again. `peer` is the real one, and `port` is called for the listener's port. The record is one of
+    /// [`Counter::Accepted`]. Returns whether the reader must be woken.
     pub fn record_stand_in(
         self,
         peer: SocketAddr,
         client: SocketAddr,
         port: impl FnOnce() -> u16,
     ) -> bool {
-        let flag = self.stand_in_flag();
-        let is_due = match self.refusal_verbosity() {
-            RefusalVerbosity::Off => false,
-            RefusalVerbosity::Throttled => flag.load(Ordering::Relaxed) == 0,
-            RefusalVerbosity::Each => true,
+        let verbosity = self.refusal_verbosity();
+        let IpAddr::V6(ip) = client.ip().to_canonical() else {
+            return false;
         };
-        if !is_due || peer.is_ipv6() || client.ip().to_canonical().is_ipv4() {
+        if verbosity == RefusalVerbosity::Off || peer.is_ipv6() {
             return false;
         }
-        flag.store(1, Ordering::Relaxed);
+        let stand_in = pseudo_v4(ip).to_bits();
+        let index = stand_in as usize & (MAX_STAND_INS - 1);
+        let is_known = self.0.stand_ins.get(index).is_some_and(|word| {
+            word.swap(stand_in.into(), Ordering::Relaxed) == u64::from(stand_in)
+        });
+        if is_known && verbosity == RefusalVerbosity::Throttled {
+            return false;
+        }
         self.record(Refusal {
             reason: Counter::Accepted,
             peer: client,
             port: port(),
         })
+    }
+
+    /// Forgets which stand-ins were recorded, as not all of them were logged: the next connection of each client is recorded
+    /// again.
+    pub fn forget_stand_ins(self) {
+        for word in self.0.stand_ins {
+            word.store(0, Ordering::Relaxed);
+        }
     }
 
     fn record(self, refusal: Refusal) -> bool {
@@ -95,7 +110,11 @@ impl RefusalReader {
             if self.next >= written {
                 return None;
             }
-            self.next = self.next.max(written.saturating_sub(MAX_REFUSALS as u64));
+            let oldest = written.saturating_sub(MAX_REFUSALS as u64);
+            if self.next < oldest {
+                self.next = oldest;
+                settings.forget_stand_ins();
+            }
             let record = settings.0.refusals.get(record_index(self.next))?;
             match Refusal::load(record, self.next) {
                 // The record is being written. If it is unfinished at two reads, it is skipped: its writer was killed.
@@ -212,7 +231,11 @@ mod tests {
         settings.set_refusal_verbosity(RefusalVerbosity::Throttled);
         assert_eq!(record("203.0.113.7:5"), None);
         assert_eq!(record("[2001:db8::7]:5"), Some(Counter::Accepted));
+        assert_eq!(record("[2001:db8::8]:6"), None, "of the same /64");
+        assert_eq!(record("[2001:db8:1::7]:6"), Some(Counter::Accepted));
         assert_eq!(record("[2001:db8::7]:6"), None);
+        settings.forget_stand_ins();
+        assert_eq!(record("[2001:db8::7]:6"), Some(Counter::Accepted));
         settings.set_refusal_verbosity(RefusalVerbosity::Each);
         assert_eq!(record("[2001:db8::7]:7"), Some(Counter::Accepted));
         assert_eq!(settings.counter(Counter::Accepted), 0);

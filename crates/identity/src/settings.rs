@@ -279,11 +279,6 @@ impl<'m> Settings<'m> {
         self.word(UNREAD)
     }
 
-    /// 1 once a stand-in was recorded for the log.
-    pub(crate) fn stand_in_flag(self) -> &'m AtomicU64 {
-        self.word(STAND_IN)
-    }
-
     /// Claims the sweep, if one is due. Returns true to one caller only.
     pub fn claim_sweep(self) -> bool {
         let at = self.get(SWEEP_AT);
@@ -350,7 +345,7 @@ fn policy_from_word(word: u64) -> SourcePolicy {
 }
 
 /// `peernam`, then the version of the layout: a library of another version does not use the table.
-const MAGIC_VALUE: u64 = u64::from_be_bytes(*b"peernam\x08");
+const MAGIC_VALUE: u64 = u64::from_be_bytes(*b"peernam\x09");
 
 // The indices of the fixed words. The counters follow UNREAD. The gauges (`crate::gauge`) begin behind the counters, and
 // LISTING and MULTIPATH are among them.
@@ -367,8 +362,6 @@ const PASS_FIFTH: usize = 9;
 const PASS_SIXTH: usize = 10;
 const REFUSALS: usize = 11;
 const UNREAD: usize = 12;
-/// The last word between the counters and the gauges.
-const STAND_IN: usize = 35;
 const LISTING: usize = 40;
 const MULTIPATH: usize = 41;
 /// The first counter; one word each, up to the first gauge ([`crate::gauge`]).

@@ -65,13 +65,19 @@ impl RefusalLog {
     /// The line for a refusal, if it is to be logged.
     fn line(&mut self, settings: Settings<'_>, refusal: Refusal, now: Instant) -> Option<String> {
         let explained = Explained(refusal);
-        match settings.refusal_verbosity() {
+        let state = self.reasons.get_mut(refusal.reason as usize)?;
+        let logged_at = state.logged_at;
+        let verbosity = settings.refusal_verbosity();
+        if refusal.reason == Counter::Accepted && verbosity != RefusalVerbosity::Off {
+            // The table has recorded each stand-in once: without its line, nobody can tell whose it is.
+            state.logged_at = Some(now);
+            return Some(explained.stand_in_line(logged_at.is_none()));
+        }
+        match verbosity {
             RefusalVerbosity::Off => return None,
             RefusalVerbosity::Each => return Some(explained.line(1)),
             RefusalVerbosity::Throttled => {}
         }
-        let state = self.reasons.get_mut(refusal.reason as usize)?;
-        let logged_at = state.logged_at;
         let is_throttled = logged_at.is_some_and(|at| now < at + LOG_INTERVAL);
         if is_throttled || !concerns_configuration(refusal.reason) {
             return None;
@@ -96,16 +102,24 @@ fn concerns_configuration(reason: Counter) -> bool {
 struct Explained(Refusal);
 
 impl Explained {
-    /// The line for so many refusals of this reason, or for a client that is shown by a stand-in.
+    /// The line for a client that is shown by a stand-in; `is_first`: with the remedy.
+    fn stand_in_line(&self, is_first: bool) -> String {
+        let Refusal { peer, port, .. } = self.0;
+        let shown = as_socket_family(peer, false);
+        let remedy = if is_first {
+            "; to show clients as they are, let the server listen on [::], and the balancer connect to its IPv6 address"
+        } else {
+            ""
+        };
+        format!(
+            "peername: the server's IPv4 socket, port {port}, shows the client {peer} as {shown}: {} stands for its /64{remedy}",
+            shown.ip()
+        )
+    }
+
+    /// The line for so many refusals of this reason.
     fn line(&self, refusals: u64) -> String {
-        let Refusal { reason, peer, port } = self.0;
         match refusals {
-            _ if reason == Counter::Accepted => format!(
-                "peername: the server's IPv4 socket, port {port}, shows the client {} as {}, which stands for its /64; to show it \
-                 as it is, let the server listen on [::], and the balancer connect to its IPv6 address",
-                peer.ip(),
-                as_socket_family(peer, false).ip()
-            ),
             0 | 1 => format!("peername: refused a connection {self}"),
             _ => format!("peername: refused {refusals} connections, one of them {self}"),
         }

@@ -39,7 +39,7 @@ pub(crate) struct Args {
     pub(super) unit: UnitArgs,
     #[command(flatten, next_help_heading = heading::OPERATION)]
     pub(super) admin: AdminArgs,
-    /// Log the chosen mode and the reason, and each refused connection
+    /// Log the chosen mode and the reason, each refused connection, and each client that is shown by a stand-in
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub(super) verbose: u8,
     /// The server, or client, and its arguments
