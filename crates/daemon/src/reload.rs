@@ -97,14 +97,6 @@ pub struct Common {
     pub warnings: Vec<String>,
 }
 
-/// A configuration that was read for a reload.
-struct ReadPlan<P> {
-    /// Why it is refused, or what is to be applied.
-    plan: anyhow::Result<P>,
-    /// The files that have changed since the last read.
-    changed_files: Vec<PathBuf>,
-}
-
 /// Logs the warnings of a configuration that takes effect.
 pub(crate) fn log_warnings(setup: &impl Setup) {
     for warning in &setup.common().warnings {
@@ -195,11 +187,11 @@ impl Serving {
         is_retry: bool,
     ) -> anyhow::Result<Option<Ending>> {
         service_manager::reloading();
-        let Some(read) = self.read_plan(command).await? else {
+        let Some(plan) = self.read_plan(command).await? else {
             return Ok(Some(Ending::Stopped));
         };
         let before = command.setup().common().json.to_owned();
-        let applied = match read.plan {
+        let applied = match plan {
             Ok(plan) => command.apply(&mut self.listeners, plan).await,
             Err(error) => Err(error),
         };
@@ -210,7 +202,8 @@ impl Serving {
                 self.refusals.clear();
                 self.history.add_reload(Ok(()));
                 let changed = changed_keys(&before, &command.setup().common().json);
-                let files = join(read.changed_files.iter().map(|file| file.display()));
+                let changed_files = self.watch.note_in_force();
+                let files = join(changed_files.iter().map(|file| file.display()));
                 tracing::info!(opened, closed, changed, files, "reloaded");
                 log_warnings(command.setup());
                 self.config.set(&command.setup().common().json);
@@ -231,11 +224,11 @@ impl Serving {
     }
 
     /// Reads the new configuration, which may take long, because names are resolved. Returns `None` if a signal has asked to
-    /// stop.
+    /// stop, else the plan or why it is refused.
     async fn read_plan<R: Reload>(
         &mut self,
         command: &R,
-    ) -> anyhow::Result<Option<ReadPlan<R::Plan>>> {
+    ) -> anyhow::Result<Option<anyhow::Result<R::Plan>>> {
         let read = command.reader();
         let reading = reread(move || {
             let mut files = Fingerprints::default();
@@ -245,16 +238,13 @@ impl Serving {
         let signals = &mut self.signals;
         let read = signals.run_until_stopped(&mut self.listeners.workers, reading);
         Ok(match read.await? {
-            Some(Ok((files, plan))) => Some(ReadPlan {
-                plan,
-                changed_files: self.watch.replace(files),
-            }),
+            Some(Ok((files, plan))) => {
+                self.watch.replace(files);
+                Some(plan)
+            }
             Some(Err(error)) => {
                 self.watch.defer_to_next_event();
-                Some(ReadPlan {
-                    plan: Err(error),
-                    changed_files: Vec::new(),
-                })
+                Some(Err(error))
             }
             None => None,
         })

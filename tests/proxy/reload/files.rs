@@ -3,6 +3,8 @@
 
 use std::os::unix::fs::symlink;
 
+use serde_json::Value;
+
 use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
@@ -52,9 +54,15 @@ fn unsuitable_files_do_not_stop_later_reloads() {
     lab.server.run("mkfifo", &[&file]);
     proxy.reload("proxy.toml: not a regular file");
     lab.server.run("rm", &[&file]);
-    // The next reload is applied, although the previous ones were refused: it withdraws the balancer's trust.
+    // A refused reload has read the list in its new state.
     scratch.write("trusted", "192.0.2.0/24\n");
-    reload(&config(&list), "\"reloaded\"");
+    let refused = config(&list) + "header-timeout = \"never\"\n";
+    assert_contains(&reload(&refused, "header-timeout"), &["reload refused"]);
+    // The next reload is applied, although the previous ones were refused: it withdraws the balancer's trust, and its line names
+    // the list.
+    let applied: Value =
+        serde_json::from_str(&reload(&config(&list), "\"reloaded\"")).expect("JSON");
+    assert_contains(&applied["files"].to_string(), &[&list]);
     Conn::assert_refused(&lab.balancer, LISTEN_V4);
     backend.assert_no_connection();
 }

@@ -55,7 +55,10 @@ pub struct FileWatch {
     quiet: Duration,
     /// A change is reported after this time, even if events of its directory go on.
     max_delay: Duration,
+    /// The files of the last read, which may have been refused.
     read: Fingerprints,
+    /// The files as they were read for the configuration in force.
+    in_force: Fingerprints,
     /// Whether files are compared only once an event has come.
     awaits_event: bool,
     watcher: Option<RecommendedWatcher>,
@@ -131,6 +134,7 @@ impl FileWatch {
     pub fn of_configuration(is_enabled: bool, read: Fingerprints) -> Self {
         Self {
             is_enabled,
+            in_force: read.clone(),
             read,
             ..Self::new("--watch", QUIET, MAX_DELAY)
         }
@@ -149,6 +153,7 @@ impl FileWatch {
             quiet,
             max_delay,
             read: Fingerprints::default(),
+            in_force: Fingerprints::default(),
             awaits_event: false,
             watcher: None,
             directories: BTreeSet::new(),
@@ -178,16 +183,22 @@ impl FileWatch {
         self.watch_directories(self.read.directories());
     }
 
-    /// Watches these files from now on. Begins the watch, unless it is disabled or there are none. Returns those that have
-    /// changed since the last read.
-    pub fn replace(&mut self, read: Fingerprints) -> Vec<PathBuf> {
-        let changed = read.changed_since(&self.read).map(PathBuf::from).collect();
+    /// Watches these files from now on. Begins the watch, unless it is disabled or there are none.
+    pub fn replace(&mut self, read: Fingerprints) {
         self.read = read;
         self.awaits_event = false;
         match self.watcher {
             None if !self.read.files.is_empty() => self.start(),
             _ => self.watch_directories(self.read.directories()),
         }
+    }
+
+    /// Notes that what was last read is in force now. Returns the files that have changed since this was noted before: refused
+    /// reloads may have read them in between.
+    pub fn note_in_force(&mut self) -> Vec<PathBuf> {
+        let changed = self.read.changed_since(&self.in_force);
+        let changed = changed.map(PathBuf::from).collect();
+        self.in_force = self.read.clone();
         changed
     }
 
