@@ -109,4 +109,20 @@ fn clients_do_not_exhaust_the_ephemeral_ports() {
     assert_eq!(rig.backend_v4.accept().peer_addr().ip(), other.ip());
 }
 
+/// With `--source-port any` no client needs a port of its own, so a collision is not what is wrong where none is left.
+#[test]
+fn want_of_any_port_is_no_collision() {
+    let rig = ProxyRig::new(&["--source-port=any"]);
+    rig.lab
+        .server
+        .sysctl("net.ipv4.ip_local_port_range", "40000 40007");
+    let connect = |port| rig.connect_and_send(&header_for(v4([198, 51, 100, 7], port)));
+    let _open: Vec<(Conn, Conn)> = (1..9)
+        .map(|port| (connect(port), rig.backend_v4.accept()))
+        .collect();
+    let _ = connect(9).wait_closed();
+    rig.proxy.wait_outcome("local_error");
+    rig.proxy.wait_logged("widen net.ipv4.ip_local_port_range");
+}
+
 const GAPS: [Duration; 2] = [Duration::ZERO, Duration::from_millis(5)];

@@ -111,12 +111,12 @@ impl Connector {
         let socket = self.open_socket(target).map_err(ConnectError::local)?;
         socket.set_transparent().map_err(ConnectError::local)?;
         bind(&socket, source).map_err(ConnectError::from_bind)?;
-        let upstream = socket
-            .connect(target)
-            .map_err(|error| match error.source.kind() {
-                ErrorKind::AddrNotAvailable => ConnectError::TupleTaken(error),
-                _ => ConnectError::refused(target, error),
-            })?;
+        let upstream = socket.connect(target).map_err(|error| {
+            if source.port() != 0 && error.is_address_unavailable() {
+                return ConnectError::TupleTaken(error);
+            }
+            ConnectError::Other(Failure::from_tcp_connect(Target(target), error))
+        })?;
         let client = verify_source(&upstream, source).map_err(|failure| {
             let _ = stream::reset_on_close(&upstream);
             ConnectError::Other(failure)
@@ -170,14 +170,6 @@ impl ConnectError {
             ErrorKind::AddrInUse => Self::PortTaken(error),
             _ => Self::local(error),
         }
-    }
-
-    /// The backend's host, or the network on the way to it, refused the connection.
-    fn refused(target: SocketAddr, error: SyscallError) -> Self {
-        Self::Other(Failure::Connect {
-            upstream: Target(target),
-            error: error.source,
-        })
     }
 
     /// A system call failed on this host.
