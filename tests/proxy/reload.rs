@@ -200,6 +200,15 @@ fn reload_accepts_a_backend_that_has_rules_already() {
     rig.reload(&after, "reload refused");
     let add = ["routes", "add", "--target", "10.81.0.1:9000"];
     rig.lab.server.run(BINARY, &add);
+    // The advice to add rules would not help here.
+    let other = "pref 100 from 10.81.0.1 ipproto tcp sport 9000 iif lo blackhole";
+    rig.lab.server.ip(&format!("rule add {other}"));
+    let refused = rig.proxy.reload("a rule with a smaller priority");
+    assert!(
+        refused.contains("reload refused") && !refused.contains("routes add"),
+        "{refused}"
+    );
+    rig.lab.server.ip(&format!("rule del {other}"));
     rig.reload(&after, "\"reloaded\"");
     let client = fresh_client_v4();
     let _down = Conn::connect_and_send(&rig.lab.balancer, LISTEN_V4, &header_for(client));

@@ -113,7 +113,7 @@ pub enum ReplyPathError {
 
 impl ReplyPathError {
     /// Whether the error means that a rule, a route or a table is missing.
-    pub(super) fn is_missing_rule(&self) -> bool {
+    pub fn is_missing_rule(&self) -> bool {
         matches!(
             self,
             Self::NoReply { .. } | Self::NotRouted { .. } | Self::MarkLost { .. }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, Error, bail};
 use peername_daemon::listeners::running::RunningListeners;
 use peername_daemon::process::refuse_changes;
 use peername_daemon::reload::Reload;
@@ -81,15 +81,23 @@ impl Control {
         self.refuse_new_marks(setup)
     }
 
-    /// Refuses a new backend, unless there are rules for it: those of the start, or others (`peername routes add`).
+    /// Refuses a new backend, unless its replies come back: by the rules of the start, or by others (`peername routes add`).
     async fn refuse_backends_without_rules(&self, setup: &Setup) -> anyhow::Result<()> {
         for backend in setup.backends() {
-            if !self.has_rules_of_the_start(backend) && !are_replies_routed(backend).await {
-                bail!(
+            if self.has_rules_of_the_start(backend) {
+                continue;
+            }
+            match probe(backend).await {
+                Ok(ProbeOutcome::Connected | ProbeOutcome::RouteFound | ProbeOutcome::NoIpv6) => {}
+                Err(error) if !error.is_missing_rule() => {
+                    let context = format!("the test whether replies of {backend} come back");
+                    return Err(Error::from(error).context(context));
+                }
+                Ok(ProbeOutcome::OtherHost) | Err(_) => bail!(
                     "{backend} needs routing rules of its own, and the privilege to add them was given up at the start: run {}, \
                      then reload again; or restart (`peername upgrade --pid N` keeps open connections)",
                     routes::add_advice(backend, None)
-                );
+                ),
             }
         }
         Ok(())
@@ -110,12 +118,4 @@ impl Control {
             _ => Ok(()),
         }
     }
-}
-
-/// Whether replies of this backend come back by rules that another owner has added.
-async fn are_replies_routed(backend: Backend) -> bool {
-    matches!(
-        probe(backend).await,
-        Ok(ProbeOutcome::Connected | ProbeOutcome::RouteFound | ProbeOutcome::NoIpv6)
-    )
 }
