@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -37,9 +37,10 @@ pub(super) struct ProbeState {
     has_logged_other_host: AtomicBool,
     /// Whether the server's UDP socket was bound to all addresses at the last probe.
     is_wildcard: AtomicBool,
-    /// Whether the server had no UDP socket at the last probe. Then the path is probed each second: a server that starts beside
-    /// the proxy is checked before most of its clients come.
-    lacks_udp_server: AtomicBool,
+    /// The number of probes in a row that found no UDP socket of the server. The first [`MAX_SERVER_RETRIES`] are a second
+    /// apart: a server that starts beside the proxy is checked before most of its clients come. There may never be one, as at
+    /// the port of a listener for TPROXY rules.
+    probes_without_server: AtomicU32,
     probed_at: Mutex<Option<Instant>>,
     /// When a client last used the path, in milliseconds by the caller's clock.
     last_used_ms: AtomicU64,
@@ -58,7 +59,7 @@ impl ProbeState {
             has_seen_mark: AtomicBool::new(false),
             has_logged_other_host: AtomicBool::new(false),
             is_wildcard: AtomicBool::new(false),
-            lacks_udp_server: AtomicBool::new(false),
+            probes_without_server: AtomicU32::new(0),
             probed_at: Mutex::default(),
             last_used_ms: AtomicU64::new(0),
         }
@@ -77,7 +78,7 @@ impl ProbeState {
     pub(super) fn due_at(&self) -> Option<Instant> {
         let is_soon = self.is_suspect.load(Relaxed)
             || self.has_seen_mark.load(Relaxed)
-            || self.lacks_udp_server.load(Relaxed);
+            || self.awaits_udp_server();
         let interval = if is_soon {
             RETRY_INTERVAL
         } else {
@@ -157,8 +158,7 @@ impl ProbeState {
         let target = self.target.address;
         let client = SocketAddr::new(probe::foreign_addr(target.ip()), DISCARD);
         let found = SocketLookup::open().and_then(|lookup| lookup.is_udp_wildcard(target, client));
-        self.lacks_udp_server
-            .store(matches!(found, Ok(None)) && !self.is_named, Relaxed);
+        self.note_udp_server(!matches!(found, Ok(None)));
         match found {
             Ok(Some(true)) if self.is_wildcard.load(Relaxed) => return,
             Ok(Some(true)) => {}
@@ -175,6 +175,23 @@ impl ProbeState {
                 target.ip()
             );
         }
+    }
+
+    /// Notes whether a probe found the server's UDP socket.
+    pub(super) fn note_udp_server(&self, is_found: bool) {
+        let probes = if is_found {
+            0
+        } else {
+            let before = self.probes_without_server.load(Relaxed);
+            before.saturating_add(1)
+        };
+        self.probes_without_server.store(probes, Relaxed);
+    }
+
+    /// Whether the path is probed each second until its server has a UDP socket.
+    fn awaits_udp_server(&self) -> bool {
+        let probes = self.probes_without_server.load(Relaxed);
+        !self.is_named && (1..=MAX_SERVER_RETRIES).contains(&probes)
     }
 
     /// Stores the result of a probe, and logs a change.
@@ -230,7 +247,7 @@ impl ProbeState {
         if !self.is_sound.swap(true, Relaxed) {
             tracing::info!(upstream = %target, "replies come back again");
         }
-        if was_suspect || !self.lacks_udp_server.load(Relaxed) {
+        if was_suspect || !self.awaits_udp_server() {
             tracing::debug!(upstream = %target, ?tested, "replies come back");
         }
     }
@@ -254,3 +271,5 @@ pub(super) const PROBE_INTERVAL: Duration = Duration::from_secs(60);
 /// The probe interval of a suspect path. It is short, because rules are often added just after the start (systemd's
 /// ExecStartPost).
 pub(super) const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// Probes at [`RETRY_INTERVAL`] for a server without a UDP socket: a minute, in which a service starts.
+pub(super) const MAX_SERVER_RETRIES: u32 = 60;

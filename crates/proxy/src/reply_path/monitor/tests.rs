@@ -3,7 +3,7 @@ use std::time::Duration;
 use super::super::recent::MAX_RECENT;
 use super::*;
 use crate::reply_path::probe::{ProbeOutcome, ReplyPathError};
-use crate::reply_path::state::RETRY_INTERVAL;
+use crate::reply_path::state::{MAX_SERVER_RETRIES, RETRY_INTERVAL};
 
 fn backend(text: &str) -> Backend {
     text.parse().unwrap()
@@ -148,4 +148,23 @@ fn recently_used_target_is_not_evicted() {
         monitor.is_sound_or_enqueue(backend("10.0.1.1:1"), None),
         "is new again"
     );
+}
+
+/// The listener of TPROXY rules for any port has no server at its own port, ever.
+#[test]
+fn target_without_a_udp_server_is_retried_for_a_minute() {
+    let state = ProbeState::new(backend("127.0.0.1:1/udp").into(), false);
+    let now = Instant::now();
+    state.update(Ok(ProbeOutcome::RouteFound));
+    state.set_probed_at(now);
+    for _ in 0..MAX_SERVER_RETRIES {
+        state.note_udp_server(false);
+        assert_eq!(state.due_at(), Some(now + RETRY_INTERVAL));
+    }
+    state.note_udp_server(false);
+    assert_eq!(state.due_at(), Some(now + PROBE_INTERVAL));
+    // A server that is stopped later is awaited again.
+    state.note_udp_server(true);
+    state.note_udp_server(false);
+    assert_eq!(state.due_at(), Some(now + RETRY_INTERVAL));
 }
