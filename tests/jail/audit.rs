@@ -85,7 +85,8 @@ fn request_of_a_process_left_behind_is_logged() {
     assert_eq!(messages, ["request admitted", "request"], "{text}");
 }
 
-/// While the disk is full, requests are denied, and standard error says why. Requests go on when there is space again.
+/// While the disk is full, requests are denied, and standard error says why. Requests go on when there is space again. The line
+/// that was written in part shares its line with no other.
 #[test]
 fn request_is_denied_where_its_line_can_not_be_written() {
     let rig = JailRig::new();
@@ -96,12 +97,12 @@ fn request_is_denied_where_its_line_can_not_be_written() {
     // The program does not see the small file system. It creates a file, and then a process outside frees space there.
     let program = format!(
         "curl -sS https://a.test/echo; touch {small}.go; until [ -e {small}.done ]; do sleep 0.05; done; \
-         curl -sS https://a.test/echo"
+         curl -sS http://b.test/; curl -sS https://a.test/echo"
     );
     let script = format!(
-        "mount -t tmpfs -o size=64k,mode=777 small {small} && head -c 70000 /dev/zero >{small}/fill; \
-         touch {small}/log; ( until [ -e {small}.go ]; do sleep 0.05; done; rm {small}/fill; touch {small}.done ) & \
-         {jail} jail -q --allow=any --extra-ca {root} --allow-destination=10.81.0.0/24 --log {small}/log -- sh -c '{program}'; \
+        "mount -t tmpfs -o size=64k,mode=777 small {small} && printf '%03999d\\n' 0 >{small}/log; \
+         head -c 70000 /dev/zero >{small}/fill; ( until [ -e {small}.go ]; do sleep 0.05; done; rm {small}/fill; touch {small}.done ) & \
+         {jail} jail -q --deny=b.test --allow=any --extra-ca {root} --allow-destination=10.81.0.0/24 --log {small}/log -- sh -c '{program}'; \
          cat {small}/log"
     );
     let output = rig.run_outside(User::Root, &script);
@@ -119,10 +120,15 @@ fn request_is_denied_where_its_line_can_not_be_written() {
         &["--log can't be written: No space left on device"],
     );
     assert_contains(&errors, &["--log is written again"]);
-    let admitted = lines(&printed)
-        .into_iter()
+    let lines = lines(&printed);
+    let admitted = lines
+        .iter()
         .filter(|line| line["message"] == "request admitted");
     assert_eq!(admitted.count(), 1, "{output:?}");
+    for code in ["audit_failed", "denied"] {
+        let mut ended = lines.iter().filter(|line| line["message"] == "request");
+        assert!(ended.any(|line| line["code"] == code), "{code}: {output:?}");
+    }
 }
 
 #[test]

@@ -2,9 +2,9 @@
 
 use std::fs::{self, Metadata};
 use std::io;
-use std::mem;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::SystemTime;
 
 use peername_daemon::logging::LogFile;
@@ -18,8 +18,7 @@ use serde_json::json;
 #[derive(Debug)]
 pub(super) struct AdmissionFile {
     file: LogFile,
-    /// Held during a write: another worker's would otherwise not know yet that this one leaves a fragment.
-    has_last_write_failed: Mutex<bool>,
+    has_last_write_failed: AtomicBool,
 }
 
 impl AdmissionFile {
@@ -27,7 +26,7 @@ impl AdmissionFile {
     pub(super) fn shared(file: LogFile) -> Arc<dyn AdmissionLog> {
         Arc::new(Self {
             file,
-            has_last_write_failed: Mutex::new(false),
+            has_last_write_failed: AtomicBool::new(false),
         })
     }
 }
@@ -43,8 +42,6 @@ pub(super) fn warn_if_replaced(path: &Path, log: &Metadata) {
 }
 
 impl AdmissionLog for AdmissionFile {
-    /// Writes the line by one write(2), which O_APPEND keeps whole. After a short write, the next line begins with a line
-    /// break, which ends the fragment.
     fn record(&self, request: &AdmittedRequest<'_>) -> io::Result<()> {
         let line = json!({
             "timestamp": humantime::format_rfc3339_micros(SystemTime::now()).to_string(),
@@ -59,19 +56,8 @@ impl AdmissionLog for AdmissionFile {
             "method": request.method.as_str(),
             "path": request.path,
         });
-        let mut has_last_failed = self
-            .has_last_write_failed
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let line_break = if *has_last_failed { "\n" } else { "" };
-        let line = format!("{line_break}{line}\n");
-        let written = self.file.append(line.as_bytes()).and_then(|length| {
-            if length < line.len() {
-                return Err(io::ErrorKind::StorageFull.into());
-            }
-            Ok(())
-        });
-        let had_failed = mem::replace(&mut *has_last_failed, written.is_err());
+        let written = self.file.append_line(format!("{line}\n").as_bytes());
+        let had_failed = self.has_last_write_failed.swap(written.is_err(), Relaxed);
         match &written {
             Err(error) if !had_failed => {
                 try_write_line(&format!(
