@@ -191,6 +191,9 @@ fn request_is_denied_where_the_log_can_not_be_written() {
         json!({"status": 503, "code": "audit_failed", "detail": "the audit log is not writable"}),
     );
     rig.proxy.wait_logged("--log can't be written");
+    // The lines at the end of requests, too: as many as are buffered wait for space, and further ones are lost.
+    rig.try_curl(&["http://a.test/echo?[1-300]"]);
+    rig.proxy.wait_logged("lines of the log were lost");
 }
 
 /// A pipe whose reader is absent, or slow, would hold up the start and every worker.

@@ -1,6 +1,6 @@
 //! The log: text for a person at a terminal, fields for the journal, JSON for everything else, written by a thread of its own
-//! so that a slow reader causes no backpressure. Lines that do not fit into the queue are dropped, and their number is
-//! logged.
+//! so that a slow reader causes no backpressure. Lines that do not fit into the queue or can't be written are dropped, and their
+//! number is logged.
 
 mod batched;
 mod go_mmproxy;
@@ -9,7 +9,9 @@ mod json;
 mod level;
 mod log_file;
 
-use std::io::{IsTerminal, Write, stderr, stdout};
+use std::io::{self, IsTerminal, Write, stderr, stdout};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -199,12 +201,34 @@ impl LogArgs {
     }
 }
 
-/// Makes the queue of lines before a writer, and starts a task that reports dropped lines.
+/// Makes the queue of lines before a writer, and starts a task that reports lost lines.
 fn queue<W: Write + Send + 'static>(writer: W) -> (NonBlocking, WorkerGuard) {
     let queue = NonBlockingBuilder::default().buffered_lines_limit(MAX_QUEUED_LINES);
-    let (writer, guard) = queue.finish(writer);
-    tokio::spawn(report_lost_lines(writer.error_counter()));
+    let unwritten = Arc::<AtomicUsize>::default();
+    let (writer, guard) = queue.finish(CountingWriter {
+        writer,
+        unwritten: Arc::clone(&unwritten),
+    });
+    tokio::spawn(report_lost_lines(writer.error_counter(), unwritten));
     (writer, guard)
+}
+
+/// Counts the lines that can't be written, as on a full disk. The thread that writes the queued lines drops them.
+struct CountingWriter<W> {
+    writer: W,
+    unwritten: Arc<AtomicUsize>,
+}
+
+impl<W: Write> Write for CountingWriter<W> {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.writer.write(line).inspect_err(|_| {
+            self.unwritten.fetch_add(1, Relaxed);
+        })
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.writer.flush()
+    }
 }
 
 fn text(writer: NonBlocking, is_terminal: bool, is_journal: bool) -> Lines {
@@ -229,16 +253,17 @@ fn json(writer: NonBlocking, is_journal: bool) -> Lines {
 /// A layer that writes log lines.
 type Lines = Box<dyn Layer<Registry> + Send + Sync>;
 
-/// Logs how many lines were dropped since the start, whenever the number has grown.
-async fn report_lost_lines(lost: ErrorCounter) {
+/// Logs how many lines were lost since the start, whenever the number has grown: those that did not fit into the queue, and
+/// those that could not be written.
+async fn report_lost_lines(dropped: ErrorCounter, unwritten: Arc<AtomicUsize>) {
     let mut reported = 0;
     loop {
         sleep(LOST_LINES_INTERVAL).await;
-        let lines = lost.dropped_lines();
+        let lines = dropped.dropped_lines() + unwritten.load(Relaxed);
         if lines > reported {
             tracing::warn!(
                 lines,
-                "the log is read too slowly: lines were lost since the start"
+                "lines of the log were lost since the start: it is read too slowly, or can't be written"
             );
             reported = lines;
         }
