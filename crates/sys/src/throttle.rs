@@ -95,10 +95,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn first_line_passes_and_later_ones_are_suppressed() {
+    fn first_line_passes_and_later_ones_are_suppressed_and_counted() {
         let throttle = Throttle::every(Duration::from_secs(3600));
         assert_eq!(throttle.pass(), Some(0));
         assert_eq!((throttle.pass(), throttle.pass()), (None, None));
+        // As if the interval were over.
+        throttle.state.lock().unwrap().last = None;
+        assert_eq!((throttle.pass(), throttle.pass()), (Some(2), None));
         let often = Throttle::every(Duration::ZERO);
         assert_eq!((often.pass(), often.pass()), (Some(0), Some(0)));
     }

@@ -274,6 +274,6 @@ fn steer(socket: &UdpSocket, workers: usize, dialect: Option<Dialect>) -> Result
     }
 }
 
-/// Socket buffer size in bytes. No datagram may be lost while a worker is busy with something else for 10 ms, at 100 000 small
+/// Socket buffer size in bytes. No datagram may be lost while a worker is busy with something else for 50 ms, at 100 000 small
 /// datagrams a second, which take about 0.8 KiB of buffer each.
 const BUFFER_BYTES: usize = 4 << 20;
