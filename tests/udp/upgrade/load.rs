@@ -46,8 +46,10 @@ impl Header {
 #[derive(Debug)]
 pub(crate) struct UdpLoad {
     stop: Arc<AtomicBool>,
+    /// The backend answers while clients or this hold the count.
     answered: Arc<AtomicUsize>,
     clients: Vec<JoinHandle<usize>>,
+    backend: JoinHandle<()>,
 }
 
 impl UdpLoad {
@@ -55,13 +57,11 @@ impl UdpLoad {
         let stop = Arc::new(AtomicBool::new(false));
         let answered = Arc::new(AtomicUsize::new(0));
         let backend = DatagramSocket::bind(&lab.server, TARGET_V4);
-        let is_over = Arc::clone(&stop);
-        thread::spawn(move || {
-            // The backend answers for as long as a client may wait.
-            while let Some((bytes, from)) = backend.recv_within(2 * WAIT_LIMIT) {
-                backend.send(from, &[format!("{from} ").as_bytes(), &bytes]);
-                if is_over.load(Relaxed) && bytes.is_empty() {
-                    return;
+        let count = Arc::downgrade(&answered);
+        let backend = thread::spawn(move || {
+            while count.strong_count() > 0 {
+                if let Some((bytes, from)) = backend.recv_within(Duration::from_millis(100)) {
+                    backend.send(from, &[format!("{from} ").as_bytes(), &bytes]);
                 }
             }
         });
@@ -75,6 +75,7 @@ impl UdpLoad {
             stop,
             answered,
             clients,
+            backend,
         }
     }
 
@@ -87,7 +88,7 @@ impl UdpLoad {
         });
     }
 
-    /// Ends the clients; returns how many datagrams they sent and how many were answered.
+    /// Ends the clients and the backend; returns how many datagrams were sent and how many were answered.
     #[track_caller]
     pub(crate) fn finish(self) -> (usize, usize) {
         self.stop.store(true, Relaxed);
@@ -95,7 +96,10 @@ impl UdpLoad {
             let sent = client.join();
             sent.unwrap_or_else(|_| panic!("a client failed, see above"))
         });
-        (sent.sum(), self.answered.load(Relaxed))
+        let totals = (sent.sum(), self.answered.load(Relaxed));
+        drop(self.answered);
+        self.backend.join().expect("the backend");
+        totals
     }
 }
 
