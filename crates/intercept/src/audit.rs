@@ -46,7 +46,7 @@ pub(crate) struct AuditRecord {
     pub(crate) path: String,
     pub(crate) has_query: bool,
     pub(crate) decision: FinalDecision,
-    /// How the decision was made: by the access lists, the check service, its cache, or why it could not be made.
+    /// How the decision was made (by the access lists, the check service or its cache), or why it could not be made.
     pub(crate) how: &'static str,
     /// The reason of a denial by the access lists, the approver or the check service.
     pub(crate) reason: Option<Arc<str>>,
@@ -60,7 +60,7 @@ pub(crate) struct AuditRecord {
     /// The names of the headers that the proxy adds.
     pub(crate) injected: Option<String>,
     pub(crate) check_took: Option<Duration>,
-    /// How much of the body the check service was sent: `partial`, `whole`, or `exempt` for nothing because of its type.
+    /// How much of the body was sent to the check service: `partial`, `whole`, or `exempt` (nothing, because of its type).
     pub(crate) checked_body: Option<&'static str>,
     pub(crate) status: Option<StatusCode>,
     /// The code of the proxy's own error response.
@@ -233,7 +233,7 @@ impl AuditRecord {
         self.tried_user = tried.map(|name| escape(name, MAX_USER));
     }
 
-    /// The user who is recorded: none of an earlier request on the connection if this one was not authenticated.
+    /// The user in the audit line; `None` if this request was not authenticated, even if an earlier one on the connection was.
     pub(crate) fn user(&self) -> Option<Arc<str>> {
         self.client.user().filter(|_| !self.is_unauthenticated)
     }
@@ -259,7 +259,7 @@ impl AuditRecord {
         self.span.and_then(SpanContext::to_traceparent)
     }
 
-    /// Whether the check service itself has decided. It may have spans below that of this request.
+    /// Whether the check service itself has decided. If so, it may have made child spans of this request's span.
     pub(crate) fn is_asked(&self) -> bool {
         self.how == ASKED
     }
@@ -300,9 +300,9 @@ impl AuditRecord {
         self.set_refusal(refusal);
     }
 
-    /// Records that the connection is closed without a response. `refusal` is for the log only, with its hint.
+    /// Records that the connection is closed without a response. `refusal` and its hint are for the log only.
     pub(crate) fn set_unanswered(&mut self, refusal: &Refusal) {
-        // The limit of certificates refuses a tunnel that the check has allowed.
+        // The rate limit of certificates also refuses tunnels that the check has allowed.
         if self.decision == FinalDecision::Left || refusal.kind == RefusalKind::RateLimit {
             self.set_refused_by_rule();
         }
@@ -316,7 +316,7 @@ impl AuditRecord {
         self.hint = refusal.hint;
     }
 
-    /// The error for the log. The hint is added only if the client got no response, which would have it.
+    /// The error for the log. The hint is added only if the client got no response: a response has the hint.
     fn logged_error(&self) -> Option<Cow<'_, str>> {
         match self.status {
             Some(_) => self.error.as_deref().map(Cow::Borrowed),
@@ -358,7 +358,8 @@ impl AuditRecord {
         self.time_to_response = Some(self.started.elapsed());
     }
 
-    /// Records that the admin endpoint ended the exchange, and the bytes of its relay, unless the exchange was over before.
+    /// Records that the admin endpoint ended the exchange, and adds the bytes of its relay, unless the exchange was over
+    /// before.
     pub(crate) fn mark_closed_by_admin(&mut self, relayed: Tally) {
         if self.end == ExchangeEnd::Cut {
             self.end = ExchangeEnd::ClosedByAdmin;

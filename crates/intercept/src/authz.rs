@@ -117,7 +117,7 @@ impl CheckService {
         Self::with_metrics(config, self.shared.metrics.clone())
     }
 
-    /// Sets the metric of suspended services, which still has the value of the service before the reload.
+    /// Sets the metric of suspended services, which after a reload still has the value of the previous service.
     pub(crate) fn update_suspended_metric(&self) {
         self.shared.update_suspended_metric();
     }
@@ -200,7 +200,7 @@ impl CheckService {
 }
 
 impl CheckClient {
-    /// How much the service is sent of the body of a request with these headers.
+    /// How much of the body is sent to the service, for a request with these headers.
     pub(crate) fn checked_body(&self, headers: &HeaderMap) -> CheckedBody {
         let CheckConfig {
             body, body_exempt, ..
@@ -244,7 +244,8 @@ impl CheckClient {
         if let Some(cache) = &self.shared.cache
             && let Some(key) = CacheKey::new(request, &config.sent)
         {
-            // The check may already be in flight on another worker. If that worker is busy, the check's own timeout comes late.
+            // The check may already be in flight on another worker. If that worker is busy, the check's own timeout comes late,
+            // so the deadline is enforced here as well.
             let cached = cache.get(key, || self.fetch(request, deadline));
             return timeout_at(deadline, cached)
                 .await
@@ -311,7 +312,7 @@ impl CheckClient {
             Err(AuthzError::Timeout(shared.config.timeout))
         });
         let transition = match (link, &result) {
-            // Its failures are about single requests, or a busy CPU: a pause would fail all others, too.
+            // A policy fails because of a single request or a busy CPU. A pause would fail all other requests, too.
             (Link::Policy(_), _) => Transition::Unchanged,
             (_, Ok(_)) => breaker_permit.succeeded(),
             (_, Err(_)) => breaker_permit.failed(Instant::now()),

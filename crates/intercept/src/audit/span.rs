@@ -82,7 +82,7 @@ impl AuditRecord {
         attributes.text("error.type", error_type);
     }
 
-    /// Adds the fields of the audit line that the conventions have no attributes for, by the names of the line.
+    /// Adds the fields of the audit line for which the conventions have no attribute, under their names in the line.
     fn add_own(&self, attributes: &mut Attributes) {
         let (client, target) = (&self.client, self.target.as_deref());
         let upstream = self.upstream;

@@ -11,7 +11,7 @@ pub trait Approver: Debug + Send + Sync {
     /// Decides on one tunnel or request. Dropping the future withdraws the request.
     fn approve<'a>(&'a self, request: ApprovalRequest<'a>) -> ApprovalFuture<'a>;
 
-    /// Whether it decides also on addresses that are denied as destinations afterwards.
+    /// Whether it is asked even about addresses that are denied as destinations afterwards.
     fn lists_denied_addresses(&self) -> bool;
 }
 

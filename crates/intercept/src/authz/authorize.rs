@@ -38,7 +38,7 @@ impl Denied {
         self.code == CHECK_FAILED
     }
 
-    /// Converts a redirection to 403: clients follow none that answers a CONNECT.
+    /// Converts a redirection to 403: clients don't follow a redirection in response to CONNECT.
     pub(crate) fn for_tunnel(mut self) -> Self {
         if self.denial.status.is_redirection() {
             Arc::make_mut(&mut self.denial).status = StatusCode::FORBIDDEN;
@@ -97,7 +97,7 @@ pub(crate) struct Authorizer<'a> {
 }
 
 impl Authorizer<'_> {
-    /// How much the check service is sent of the body of a request with these headers.
+    /// How much of the body is sent to the check service, for a request with these headers.
     pub(crate) fn checked_body(&self, headers: &HeaderMap) -> CheckedBody {
         match &self.check {
             Some(check) => check.checked_body(headers),
@@ -105,8 +105,8 @@ impl Authorizer<'_> {
         }
     }
 
-    /// Authorizes a request. The access lists and the check service both have to allow it; what the lists deny, the service is not
-    /// asked about.
+    /// Authorizes a request. The access lists and the check service both have to allow it; the service is not asked about a
+    /// request that the lists deny.
     ///
     /// # Errors
     ///
@@ -298,8 +298,8 @@ impl Authorizer<'_> {
         Err(deny(denial, how, record))
     }
 
-    /// Records that the access lists deny this tunnel, if they do and no approver would be asked: for a connection that ended
-    /// before there was a request to decide on.
+    /// Records a denial of this tunnel if the access lists deny it and no approver would be asked. This is for a connection
+    /// that ended before there was a request to decide on.
     pub(crate) fn record_denied_tunnel(&self, record: &mut AuditRecord) {
         let subject = Subject::OpenedTunnel;
         if let Some(rules) = &self.rules
@@ -344,7 +344,7 @@ impl Authorizer<'_> {
     }
 }
 
-/// Records a denial that is not the check service's, and `how` it was decided.
+/// Records a denial that did not come from the check service, and `how` it was decided.
 fn deny(denial: Denial, how: &'static str, record: &mut AuditRecord) -> Denied {
     record.set_decision(FinalDecision::Denied, how);
     record.set_denial_reason(&denial.reason);
@@ -378,7 +378,7 @@ fn record_verdict(verdict: &Verdict, record: &mut AuditRecord) {
     }
 }
 
-/// Builds the head of a CONNECT from what the check service is sent of it.
+/// Builds the head of a CONNECT from the parts that are sent to the check service.
 pub(crate) fn connect_head(version: Version, headers: HeaderMap) -> Parts {
     let (mut connect, ()) = Request::new(()).into_parts();
     (connect.method, connect.version, connect.headers) = (Method::CONNECT, version, headers);

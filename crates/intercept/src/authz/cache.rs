@@ -79,7 +79,7 @@ impl Cache {
         match (result.as_ref().map_err(Arc::as_ref), decided_by) {
             (Ok(cached), decided_by) => Ok((cached.decision.clone(), decided_by)),
             (Err(NotCached::Failed(error)), _) => Err(error.clone()),
-            // The decision is for another request only, which was in flight.
+            // The decision was made for an equal request in flight, and is for that request only.
             (Err(NotCached::Uncacheable(_)), DecidedBy::Cache) => {
                 let response = ask().await?;
                 Ok((response.decision, DecidedBy::Service))

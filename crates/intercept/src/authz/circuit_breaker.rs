@@ -1,5 +1,5 @@
-//! A circuit breaker: a service that keeps failing is not asked for a while. Each check would wait for the whole timeout, hold
-//! memory meanwhile, and keep the service from recovering.
+//! A circuit breaker: a service that keeps failing is not asked for a while. Otherwise each check would wait for the whole
+//! timeout, hold memory meanwhile, and keep the service from recovering.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -54,7 +54,7 @@ impl CircuitBreaker {
         })
     }
 
-    /// Whether the breaker has opened and not closed again, also when the next request may probe the service.
+    /// Whether the breaker has opened and not closed again, even if the next request may probe the service.
     pub(crate) fn is_suspended(&self) -> bool {
         self.state.lock().open_until.is_some()
     }

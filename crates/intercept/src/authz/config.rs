@@ -56,9 +56,9 @@ impl CheckConfig {
         }
     }
 
-    /// Has each service asked at the Unix socket that is at its path now, where this process's user could put another one there:
-    /// for requests of programs that run as this user. A service that makes its socket anew is not reached then, so its requests
-    /// are denied.
+    /// Pins the Unix socket that is at each service's path now, if this process's user could put another one there. This is for
+    /// requests of programs that run as this user. A service that makes its socket anew is not reached any more, so its checks
+    /// fail.
     ///
     /// # Errors
     ///
@@ -106,7 +106,7 @@ impl Service {
     }
 }
 
-/// How much a check service is sent of a request's body.
+/// How much of a request's body is sent to a check service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CheckedBody {
     /// Nothing, because the configuration asks for no bodies.

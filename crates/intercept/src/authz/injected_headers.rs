@@ -149,7 +149,7 @@ impl InjectedHeaders {
 
     /// Adds the headers for this destination, and removes the client's own of the same names. Returns the names that were added.
     ///
-    /// Adds none if the origin may return the request to the client, by its method.
+    /// Adds none if the response to the request's method may return the request to the client.
     pub(crate) fn add_to(
         &self,
         headers: &mut HeaderMap,

@@ -60,8 +60,8 @@ pub(crate) struct EncodeConfig<'a> {
     pub(crate) take: &'a [HeaderName],
 }
 
-/// Makes an encoded check by a deadline. A check over the network does not enforce the deadline, which the caller has to do; the
-/// evaluation of a policy ends at it.
+/// Makes an encoded check that has a deadline. The caller has to enforce the deadline of a check over the network; the
+/// evaluation of a policy ends at it by itself.
 pub(crate) type PreparedCheck<'a> = Box<dyn FnOnce(Instant) -> ResponseFuture<'a> + Send + 'a>;
 
 type ResponseFuture<'a> =

@@ -38,7 +38,7 @@ pub struct AuthzRequest<'a> {
     pub path_and_query: &'a str,
     /// All headers; [`SentHeaders`](super::SentHeaders) selects those that are sent.
     pub headers: &'a HeaderMap,
-    /// The `traceparent` of the request's own span, which the service is sent instead of the client's.
+    /// The `traceparent` of the request's own span, which is sent to the service instead of the client's.
     pub traceparent: Option<&'a HeaderValue>,
     /// The length of the body in bytes; `None` if the request does not declare it.
     pub body_size: Option<u64>,
@@ -51,7 +51,7 @@ pub struct AuthzRequest<'a> {
 pub struct HostPortRef<'a> {
     /// The name, in lower case, or the address.
     pub host: &'a str,
-    /// The port, also if it is the scheme's default.
+    /// The port, even if it is the scheme's default.
     pub port: u16,
 }
 
@@ -74,7 +74,7 @@ impl std::fmt::Display for HostPortRef<'_> {
 }
 
 impl AuthzRequest<'_> {
-    /// The trace context that the service is sent.
+    /// The trace context that is sent to the service.
     pub(crate) fn trace(&self) -> Option<TraceContext> {
         match self.traceparent {
             Some(parent) => TraceContext::with_parent(parent.clone(), self.headers),

@@ -96,7 +96,7 @@ impl AccessRules {
         }
     }
 
-    /// Creates a list that denies everything that these rules do not allow, also if there are none.
+    /// Creates a list that denies everything that these rules do not allow, even if there are none.
     #[must_use]
     pub fn deny_others(rules: Vec<Rule>) -> Self {
         Self(rules)
@@ -119,8 +119,8 @@ impl AccessRules {
         })
     }
 
-    /// The ports in rules whose connections are opened as TLS and HTTP: HTTP's usual ports ([`HTTP_PORTS`]), and those of rules
-    /// that need to see the requests.
+    /// The ports of rules at which connections are opened as TLS and HTTP: HTTP's usual ports ([`HTTP_PORTS`]), and the ports
+    /// of rules that need to see the requests.
     #[must_use]
     pub fn opened_ports(&self) -> BTreeSet<u16> {
         self.0
@@ -133,7 +133,7 @@ impl AccessRules {
             .collect()
     }
 
-    /// The other ports in rules that allow, whose connections are relayed unopened.
+    /// The other ports of rules that allow: connections to them are relayed unopened.
     #[must_use]
     pub fn relayed_ports(&self) -> BTreeSet<u16> {
         let opened = self.opened_ports();
@@ -154,8 +154,8 @@ impl AccessRules {
             && !self.0.iter().any(needs_requests)
     }
 
-    /// How exactly the rules that allow this destination name it. A rule for some methods or paths counts only if all others
-    /// name it as exactly: otherwise the destination would also be open to the requests that the others allow.
+    /// How exactly the rules that allow this destination name it. A rule for some methods or paths counts only if all other
+    /// rules name the destination as exactly: otherwise it would also be open to the requests that the others allow.
     pub(crate) fn naming(&self, to: &HostPort) -> Naming {
         let allowing: Vec<_> = self.allowing_rules(to).collect();
         let is_named = |names: fn(&Rule) -> bool| {
@@ -187,7 +187,8 @@ impl AccessRules {
     /// Suggests a rule for a subject that no rule matches. If the rules for this destination have methods or paths, the
     /// suggestion has those of the request; `None` if it can't have them.
     pub(crate) fn missing_rule(&self, to: &HostPort, subject: Subject<'_>) -> Option<String> {
-        // Without a port, a rule for a name opens no private address to plain HTTP. Whether the name has one is not looked up.
+        // A rule for a name without a port opens no private address to plain HTTP. Whether the name has such an address is not
+        // looked up, so the port is suggested.
         let needs_port =
             to.port == 80 && to.host.as_ip().is_none() && self.allowing_rules(to).next().is_none();
         let host = if needs_port {
@@ -209,7 +210,7 @@ impl AccessRules {
         let rule = match (needs_path, to.host.as_ip()) {
             (false, _) => host,
             (true, None) => format!("{host}{path}"),
-            // With the port: an address with a slash and a number would be a network.
+            // With the port, because an address followed by a slash and a number is a network.
             (true, Some(_)) => format!("{to}{path}"),
         };
         Some(match needs_method {
@@ -289,7 +290,7 @@ pub fn rule_for(to: &HostPort) -> String {
     }
 }
 
-/// The usual ports of HTTP. Their connections are opened, also if a rule names the port.
+/// The usual ports of HTTP. Connections to them are opened even if a rule names the port.
 pub const HTTP_PORTS: [u16; 5] = [80, 443, 8000, 8080, 8443];
 
 #[cfg(test)]

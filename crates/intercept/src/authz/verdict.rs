@@ -44,7 +44,7 @@ pub enum DecidedBy {
     Service,
     /// The cache: the service decided on an equal request before.
     Cache,
-    /// The check failed, which denies.
+    /// The check failed, and the failure mode denies.
     Failure(AuthzError),
     /// The check failed, and the failure mode allows.
     FailOpen(AuthzError),
@@ -78,8 +78,7 @@ impl Denial {
         }
     }
 
-    /// Adds a header. One of the connection or the framing, one that is not valid, and what is beyond the limit, is left
-    /// out.
+    /// Adds a header, unless it belongs to the connection or the framing, is not valid, or is beyond the limit.
     pub(crate) fn add_header(&mut self, name: &[u8], value: &[u8]) {
         let name = HeaderName::from_bytes(name).ok().filter(is_mutable);
         let value = HeaderValue::from_bytes(value).ok();
@@ -207,7 +206,7 @@ mod tests {
         let connect = AuthzError::Connect("connect(2) to 10.0.0.1:9000: refused".into());
         let expected = "the service that decides did not answer (check_connect)";
         assert_eq!(&*Denial::from(&connect).reason, expected);
-        // It was not asked.
+        // The service was not asked.
         let suspended = Denial::from(&AuthzError::Suspended).reason;
         assert!(!suspended.contains("answer"), "{suspended}");
         for failure in [

@@ -45,7 +45,7 @@ impl CheckWarnings {
         );
     }
 
-    /// Warns that a service decides in place of one that can't be asked, which no response tells.
+    /// Warns that a service decides in place of one that can't be asked. No response to a client shows this.
     pub(super) fn warn_of_failover(&self, failure: &ServiceFailure<'_>, decided_by: &Service) {
         if let Some(suppressed) = self.failovers.pass() {
             let ServiceFailure {

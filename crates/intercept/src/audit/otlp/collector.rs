@@ -73,7 +73,7 @@ impl Collector {
         if !head.status.is_success() {
             return Err(SendError::from_status(head.status));
         }
-        // With a status of success, a response that can't be decoded rejects nothing.
+        // If the status is a success, a response that can't be decoded counts as one that rejects no span.
         let response = ExportTraceServiceResponse::decode(body).unwrap_or_default();
         Ok(response.partial_success.unwrap_or_default())
     }

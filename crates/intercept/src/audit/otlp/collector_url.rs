@@ -22,7 +22,7 @@ pub enum CollectorUrlError {
         "a URL with a password is shown to other users: put the header into OTEL_EXPORTER_OTLP_HEADERS"
     )]
     UserInfo,
-    /// A URL with a query: the path is completed, which a query would not survive.
+    /// A URL with a query, which would be lost when the path is completed.
     #[error("the URL of a collector has no query")]
     Query,
 }

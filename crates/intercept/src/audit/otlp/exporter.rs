@@ -202,7 +202,7 @@ impl ExportTask {
 }
 
 async fn wait_stopped(stopped: &mut watch::Receiver<Option<Instant>>) {
-    // If the exporter was dropped without being stopped, the task ends only with its queue.
+    // If the exporter was dropped without being stopped, the task ends only once its queue is closed.
     if stopped.wait_for(Option::is_some).await.is_err() {
         std::future::pending::<()>().await;
     }

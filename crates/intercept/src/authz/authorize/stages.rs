@@ -101,7 +101,8 @@ impl Allowed {
         injected.add_to(headers, method, &self.target)
     }
 
-    /// The header changes that the check service asks for, also those of the response; `None` if no check service is configured.
+    /// The changes that the check service asks for, of the headers of the request and of the response; `None` if no check
+    /// service is configured.
     pub(crate) fn changes(&self) -> Option<Arc<HeaderMutations>> {
         self.changes.clone()
     }

@@ -59,8 +59,8 @@ impl CheckTlsFiles<'_> {
     }
 }
 
-/// Reads authorities, and refuses a certificate that can't be parsed: [`ClientTls`] leaves such roots out, as this host may have
-/// some, and every check would fail later.
+/// Reads authorities, and refuses a certificate that can't be parsed. [`ClientTls`] would leave it out, because this host's own
+/// roots may include such certificates, and every check would fail later.
 fn authorities(path: &Path) -> Result<Vec<CertificateDer<'static>>, ConfigError> {
     let option = "--check-ca";
     let certificates = certificates(option, path)?;

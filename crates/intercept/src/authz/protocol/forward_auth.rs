@@ -163,8 +163,8 @@ pub fn decode(
     Ok(response.with_lifetime(CacheLifetime::parse(&cache_control)))
 }
 
-/// Replaces the request's headers `take` by those of the service's response. One that the response lacks is removed: with it a
-/// client could claim what the service did not state.
+/// Replaces the request's headers `take` by those of the service's response. A header that the response lacks is removed,
+/// because a client could claim with it what the service did not state.
 fn take_headers(headers: &HeaderMap, take: &[HeaderName]) -> HeaderMutations {
     let mut changes = HeaderMutations::default();
     for name in take {

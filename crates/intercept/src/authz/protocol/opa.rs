@@ -141,7 +141,7 @@ struct Ruling {
     query_parameters_to_remove: Vec<String>,
 }
 
-/// Headers, in each shape that OPA's Envoy plugin takes.
+/// Headers, in each shape that OPA's Envoy plugin accepts.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Headers {

@@ -52,8 +52,8 @@ impl Policy {
         Self::new(Source::read(path.path())?, path.rule.as_deref())
     }
 
-    /// Compiles a policy. `rule` is a path as in OPA's data API: `egress/verdict`, or `egress` for a whole package. Without it, the
-    /// rule is the only package.
+    /// Compiles a policy. `rule` is a path as in OPA's data API: `egress/verdict`, or `egress` for a whole package. Without
+    /// `rule`, the query is for the policy's only package.
     ///
     /// # Errors
     ///
@@ -278,12 +278,12 @@ fn is_identifier(text: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// Whether a policy calls a function that this build lacks.
+/// Whether the error is that a policy calls a function which this build lacks.
 fn is_unknown_function(error: &anyhow::Error) -> bool {
     error.to_string().contains("could not find function")
 }
 
-/// Whether a path names no rule.
+/// Whether the error is that a path names no rule.
 fn is_no_rule(error: &anyhow::Error) -> bool {
     error.to_string() == "not a valid rule path"
 }

@@ -44,7 +44,7 @@ impl PathPrefix {
         Some(Self { path, lowercase })
     }
 
-    /// Whether every server takes a request for one for this path or one below.
+    /// Whether every server reads `path` as this path or one below it.
     pub(super) fn covers(&self, path: &RequestPath<'_>) -> bool {
         match path {
             _ if self.path.is_empty() => true,
@@ -53,7 +53,7 @@ impl PathPrefix {
         }
     }
 
-    /// Whether some server may take a request for one for this path or one below: some servers ignore case.
+    /// Whether some server may read `path` as this path or one below it: some servers ignore case.
     pub(super) fn may_cover(&self, path: &RequestPath<'_>) -> bool {
         match path {
             RequestPath::Plain(path) => is_below(&path.to_lowercase(), &self.lowercase),
@@ -62,8 +62,8 @@ impl PathPrefix {
     }
 }
 
-/// Whether a rule with this path of a request can be suggested: it matches the request, not every other, and needs no quotes in
-/// a shell.
+/// Whether a rule with this path of a request can be suggested: the rule matches the request but not every request, and needs
+/// no quotes in a shell.
 pub(super) fn is_advisable(path: &str) -> bool {
     let is_literal = |c: char| c.is_ascii_alphanumeric() || "/-._~@%+".contains(c);
     path != "/" && path.chars().all(is_literal) && decode_plain(path).is_some()

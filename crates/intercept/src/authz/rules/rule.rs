@@ -168,8 +168,8 @@ impl Rule {
 
     /// Whether this rule, which allows and comes before `denial`, leaves nothing for it to deny.
     ///
-    /// To deny an IPv4 address also denies the IPv6 addresses that embed it, which this rule does not allow. So such a denial
-    /// has an effect, unless no rule after it allows anything (`is_after_last_allow`).
+    /// The denial of an IPv4 address also covers the IPv6 addresses that embed it, which this rule does not allow. So such a
+    /// denial has an effect, unless no rule after it allows anything (`is_after_last_allow`).
     pub(super) fn shadows(&self, denial: &Self, is_after_last_allow: bool) -> bool {
         !self.is_partial()
             && self.port.is_none_or(|port| denial.port == Some(port))

@@ -85,8 +85,8 @@ fn header_mutations(ok: OkHttpResponse) -> Result<HeaderMutations, AuthzError> {
     Ok(changes)
 }
 
-/// The mode as Envoy reads it from `append`, which is older, and `append_action`. The action's default is not distinguishable
-/// from its absence: it replaces a request header, and appends a response header.
+/// The mode, from `append`, which is older, and `append_action`. An absent action can't be told from the default one; either
+/// replaces a request header, and appends a response header.
 fn mode(option: &HeaderValueOption, message: MessageKind) -> MutationMode {
     match option.append_action() {
         _ if option.append == Some(true) => MutationMode::Append,

@@ -16,7 +16,7 @@ struct Bounded {
     cost: fn(&[Value]) -> Option<usize>,
 }
 
-/// Replaces the engine's own functions by bounded ones. The error is that the engine lacks one of them.
+/// Replaces the engine's own functions by bounded ones. Fails if the engine lacks one of them.
 pub(super) fn replace_builtins(engine: &mut Engine) -> Result<()> {
     // The only way to call an engine's own functions is from a policy: this engine has one with a rule for each function.
     let mut caller = Engine::new();
@@ -169,7 +169,7 @@ fn text(args: &[Value], index: usize) -> Option<&str> {
     Some(args.get(index)?.as_string().ok()?)
 }
 
-/// The cost of a call that allocates little, but would take too long beyond a limit.
+/// The cost of a call that allocates little, but takes too long if `value` is above `max`.
 fn free_up_to(max: u64, value: u64) -> usize {
     if value > max { TOO_COSTLY } else { 0 }
 }

@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 
 use crate::authz::config::error::ConfigError;
 
-/// The location of a policy and its rule: `FILE` or `DIR`, with `#PACKAGE/RULE` for a single rule, or one of several packages.
+/// The location of a policy and its rule: `FILE` or `DIR`, then `#PACKAGE/RULE` to select a rule, or `#PACKAGE` to select one
+/// of several packages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PolicyPath {
     path: PathBuf,
@@ -114,7 +115,7 @@ impl Source {
         Ok(())
     }
 
-    /// The data documents, each nested in objects that are named as its directories.
+    /// The data documents, each nested in objects that are named after its directories.
     pub(super) fn data_documents(&self) -> impl Iterator<Item = Value> {
         self.data.iter().map(|(names, data)| {
             names
