@@ -206,7 +206,7 @@ impl Authority {
     }
 
     /// All certificates of this authority: the one that issues, those that lead from it to its root, and those of its
-    /// predecessors while they are valid. No origin may be trusted by any of them.
+    /// predecessors while they are valid. No origin may be trusted because of one of them.
     #[must_use]
     pub fn certificates(&self) -> Vec<CertificateDer<'static>> {
         self.chain.iter().chain(&self.previous).cloned().collect()

@@ -59,8 +59,8 @@ pub fn parse_client_hello(bytes: &[u8], step: usize) -> Option<HelloFields> {
     None
 }
 
-/// Feeds a stream of bytes, `step` at a time, to the monitor of framing. Returns whether each request is accepted, and whether
-/// the whole stream is.
+/// Feeds a stream of bytes, `step` at a time, to a `FramingMonitor`. Returns whether each request is accepted, and whether the
+/// whole stream is.
 #[must_use]
 pub fn check_framing(bytes: &[u8], step: usize) -> (Vec<bool>, bool) {
     let mut framing = FramingMonitor::default();
@@ -86,7 +86,8 @@ pub struct ParsedRequest {
     pub served: bool,
 }
 
-/// Parses the requests of a stream of bytes that comes `step` at a time and ends, by hyper, monitored as in the proxy.
+/// Parses the requests in a stream of bytes with hyper, monitored as in the proxy. The stream comes `step` bytes at a time, and
+/// ends.
 #[must_use]
 pub fn parse_requests(bytes: &[u8], step: usize) -> Vec<ParsedRequest> {
     let parsed = Arc::new(Mutex::new(Vec::new()));

@@ -240,7 +240,7 @@ impl fmt::Debug for HostPort {
     }
 }
 
-/// Host and port as text, without the port that the scheme implies; no scheme implies none.
+/// Host and port as text, without the port that the scheme implies. An empty scheme implies no port.
 pub(crate) fn write_authority(to: impl fmt::Display, scheme: &str) -> String {
     let mut text = to.to_string();
     let implied = match scheme {

@@ -121,7 +121,7 @@ impl ListenerService {
     async fn admit(&self, stream: TcpStream, entry: Arc<ConnectionEntry>) {
         let peer = PeerAddr(canonical(entry.peer().0));
         let mut client = match self.kind {
-            // Every address is local in a jail, so the peer may have any address; but it is always this host.
+            // Every address is local in a jail, so the peer may have any address; but it is always a program on this host.
             ListenerKind::Jail(_) => (Ipv4Addr::LOCALHOST, peer.0.port()).into(),
             _ => peer.0,
         };
@@ -191,9 +191,9 @@ impl ListenerService {
             _ => local,
         };
         if self.state.upstream.is_own_listener(destination) {
-            // The Host header of plain HTTP would choose the origin: this would be an open proxy.
+            // Otherwise the Host header of plain HTTP would choose the origin, and this would be an open proxy.
             self.refuse(&stream, client.peer, "not_redirected");
-            let why = "nothing on this host redirected it to the transparent listener; --listen is for clients that know the proxy";
+            let why = "nothing on this host redirected them to the transparent listener; --listen is for clients that know the proxy";
             return warn(&NOT_REDIRECTED, client.peer.0.ip(), why);
         }
         let socket = ClientSocket::new(stream, &connection.entry, &connection.cut);

@@ -42,7 +42,7 @@ use crate::upstream::trust::{OriginTls, TrustError};
 use crate::upstream::{Upstream, UpstreamError};
 use record_sinks::RecordSinks;
 
-/// Timeouts and exceptions for the connections of clients, which a connection keeps for as long as it lasts.
+/// Timeouts and exceptions for the connections of clients. A reload does not change them for connections that are open.
 #[derive(Debug)]
 pub struct ClientConnectionConfig {
     /// Hosts with TLS that is not terminated (`--passthrough`).
@@ -310,7 +310,7 @@ impl InterceptState {
         }
     }
 
-    /// Why the approver is not asked about this destination; `None` if it is, or if there is none.
+    /// Why the approver is not asked about this destination; `None` if it is asked, or if there is no approver.
     fn unapprovable(&self, to: &HostPort) -> Option<Unapprovable> {
         if self.approver.as_ref()?.lists_denied_addresses() {
             return None;

@@ -55,8 +55,8 @@ use trust::{OriginTls, TrustError};
 #[derive(Debug)]
 pub struct Upstream {
     dialer: Dialer,
-    /// Whether an origin chose HTTP/2 when both protocols were offered. The key has the address of a redirected connection,
-    /// which the client chose: another server may have it.
+    /// Whether an origin chose HTTP/2 when both protocols were offered. The key includes the address of a redirected
+    /// connection: the client chose it, and another server may be there.
     speaks_http2: Cache<(HostPort, Option<IpAddr>), bool>,
     retries: RetryBudgets,
 }
@@ -97,7 +97,7 @@ impl Upstream {
     }
 
     /// Replaces the access lists that admit destinations. Connections that the old lists have admitted take no further
-    /// requests, also of clients that are connected now. Returns the lists for the successor, which shares them.
+    /// requests, not even of clients that are connected now. Returns the lists for the successor, which shares them.
     pub(crate) fn replace_rules(&self, rules: Option<Arc<AccessRules>>) -> SharedRules {
         let shared = &self.config().destinations.rules;
         shared.store(rules);
@@ -147,7 +147,7 @@ impl Upstream {
         self.speaks_http2.get(&(origin.clone(), via)) == Some(false)
     }
 
-    /// Creates the leases, none so far, of a client connection that is served on this thread.
+    /// Creates the empty set of leases for a client connection that is served on this thread.
     pub(crate) fn new_leases(id: Id, client: IpAddr) -> Arc<ClientLeases> {
         Arc::new(ClientLeases::new(id, client, POOL.with(Arc::clone)))
     }
@@ -164,7 +164,8 @@ impl Upstream {
     /// Sends a request (its URI has a path only), and waits for the head of the response.
     ///
     /// A request that the origin has not processed, or that may be repeated, is retried once, on a connection that is opened
-    /// for it; see `RetryCopy::after`. Both attempts have the target that was checked, and together the time of one.
+    /// for it; see `RetryCopy::after`. Both attempts go to the target that was checked, and share the time limit of one
+    /// attempt.
     ///
     /// # Errors
     ///
@@ -273,8 +274,9 @@ impl Upstream {
                 if matches!(error, UpstreamError::Unprocessed(_)) {
                     lease.retire();
                 }
-                // The origin has closed the idle connection before the request was written: it is sent again as it is. The
-                // copy is not used, because it would begin a new attempt, whose body supersedes that of the unsent request.
+                // The origin has closed the idle connection before the request was written, so the request is sent again as it
+                // is. The copy is not used, because it would begin a new attempt, whose body supersedes that of the unsent
+                // request.
                 let retry = match unsent.filter(|_| reused) {
                     Some(unsent) => {
                         copy.into_iter().for_each(RetryCopy::discard);

@@ -4,7 +4,7 @@
 pub fn advise(reason: &str) -> Option<&'static str> {
     Some(match reason {
         "check_failed" => {
-            "The check service does not answer in time, or not validly: see `peername_check_total`, its log and docs/check.md."
+            "The check service does not answer in time, or its answer is not valid: see `peername_check_total`, its log and docs/check.md."
         }
         "audit_failed" => {
             "The file of --log can't be written, and nothing is forwarded meanwhile: the disk may be full."
@@ -25,7 +25,7 @@ pub fn advise(reason: &str) -> Option<&'static str> {
             "If it is a client of yours, give it a name of --proxy-auth, or add its network to --allow-client."
         }
         "not_redirected" => {
-            "Nothing on this host redirected it to the transparent listener: --listen is for clients that know the proxy."
+            "Nothing on this host redirected the connection to the transparent listener: --listen is for clients that know the proxy."
         }
         "too_many_passwords" => {
             "A client sends many wrong passwords, or many users behind one address begin at once: the log has its address."
@@ -81,7 +81,7 @@ pub fn advise(reason: &str) -> Option<&'static str> {
             "A peer of --accept-proxy sends no valid PROXY header: turn it on there, or remove its network."
         }
         "unknown_name" => {
-            "A program in a jail uses an address longer than its name server said (60 s): it has to resolve the name again."
+            "A program in a jail uses an address for longer than the jail's name server allows (60 s): it has to resolve the name again."
         }
         "tcp_not_allowed" | "port_not_allowed" => {
             "If the program in the jail may connect there, add a rule with host and port: --allow HOST:PORT."

@@ -160,7 +160,7 @@ impl<'a> CaStore<'a> {
     /// Writes a temporary file and syncs it to the disk. Other users can't open it at any moment: O_CREAT with O_EXCL and
     /// mode 0600.
     fn write_draft(&self, text: &str) -> Result<PathBuf, CaError> {
-        // O_EXCL guarantees that the name is unique, not its suffix.
+        // It is O_EXCL that guarantees a unique name; the suffix does not.
         let suffix = RandomState::new().hash_one(());
         let path = self.0.join(format!(".draft-{suffix:016x}"));
         let mut file = OpenOptions::new()

@@ -68,11 +68,11 @@ pub(super) struct Constraints {
 }
 
 impl Constraints {
-    /// The constraints that permit these hosts and no others; all hosts if there are none.
+    /// Creates the constraints that permit these hosts and no others. If `permitted` is empty, all hosts are permitted.
     ///
     /// A kind (names, addresses) without constraints would be unrestricted. So all addresses are excluded if there are only
-    /// names. If there are only networks, a name that can't exist is permitted: excluding all names would take the empty name,
-    /// and Java refuses a certificate with an empty name.
+    /// names. If there are only networks, a name that can't exist is permitted: to exclude all names, the certificate would
+    /// need the empty name, and Java refuses a certificate with an empty name.
     pub(super) fn permit_only(permitted: &[Permitted]) -> Self {
         let mut constraints = Self {
             permitted: permitted.to_vec(),
@@ -94,8 +94,8 @@ impl Constraints {
         constraints
     }
 
-    /// The hosts that were given to [`Constraints::permit_only`]. If these constraints were made in another way, it makes
-    /// different ones from the result.
+    /// The hosts that were given to [`Constraints::permit_only`]. If these constraints were made in another way, `permit_only`
+    /// makes different ones from the result.
     pub(super) fn permitted_hosts(&self) -> Vec<Permitted> {
         let nonexistent = Permitted::Name(NONEXISTENT_NAME.to_owned());
         self.permitted

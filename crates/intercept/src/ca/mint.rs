@@ -99,9 +99,9 @@ impl Mint {
         })
     }
 
-    /// The server configuration for a handshake as `host`: TLS 1.2 and 1.3, and the first protocol in `alpn` that the
-    /// client supports, too. Single flight: concurrent calls for a host that is not cached make one certificate.
-    /// [`Mint::admit`] decides whether a client may cause a new one.
+    /// The server configuration for a handshake as `host`: TLS 1.2 and 1.3, and the first protocol in `alpn` that the client
+    /// also supports. Single flight: concurrent calls for a host that is not cached make one certificate. [`Mint::admit`]
+    /// decides whether a client may cause a new one.
     ///
     /// Takes tens of microseconds. It waits only for the first client without ECDSA in a key epoch, while a thread
     /// makes an RSA key.
@@ -273,5 +273,5 @@ impl Mint {
     }
 }
 
-/// How long a certificate is cached while it is not used: its memory is worth more than the signature.
+/// How long an unused certificate is cached. After that its memory is worth more than the signature for a new one.
 const CERTIFICATE_IDLE: Duration = Duration::from_secs(60 * 60);

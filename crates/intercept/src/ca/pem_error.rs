@@ -1,4 +1,5 @@
-//! Errors of PEM files, without the lines that the library quotes: a line of a binary file has kilobytes, each byte as a number.
+//! Errors of PEM files, without the lines that the library quotes: it prints each byte as a number, and a line of a binary file
+//! has kilobytes.
 
 use rustls::pki_types::pem;
 use rustls_native_certs::ErrorKind;
@@ -31,5 +32,5 @@ fn describe_root(error: &rustls_native_certs::Error) -> String {
     }
 }
 
-/// The errors that are described each: a folder may have thousands of other files.
+/// The maximum number of errors that are described. A folder may have thousands of files that are no certificates.
 const MAX_ERRORS: usize = 3;

@@ -76,7 +76,7 @@ impl ClientConnection {
         *self.target.lock() = Some(Arc::clone(target));
     }
 
-    /// Notes whether the connection waits to learn the protocol inside its tunnel: mostly for a TLS handshake.
+    /// Notes whether the protocol inside the tunnel is not known yet: mostly the connection then waits for a TLS handshake.
     pub(crate) fn set_opening(&self, is_opening: bool) {
         self.is_opening.store(is_opening, Relaxed);
     }

@@ -109,11 +109,12 @@ pub(crate) fn explain_in_status_line(
     response
 }
 
-/// The beginning of a text, with a question mark for each character that is not printable ASCII.
+/// The value of a header, if it is printable ASCII.
 fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     headers.get(name)?.to_str().ok()
 }
 
+/// The beginning of a text, with a question mark for each character that is not printable ASCII.
 fn to_ascii(text: &str) -> String {
     text.chars()
         .take(MAX_CONTACT)

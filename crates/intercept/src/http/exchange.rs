@@ -35,7 +35,7 @@ pub(crate) struct Exchange<'a> {
     pub(crate) target: &'a Arc<RequestTarget>,
 }
 
-/// State of a request that is sent to its origin, for its response.
+/// The state of a request that was sent to its origin, for handling the response.
 struct ResponseContext<'a> {
     record: Box<InFlightRecord>,
     format: ErrorFormat,

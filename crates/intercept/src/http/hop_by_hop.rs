@@ -6,8 +6,8 @@ use http::request::Parts;
 
 use super::error_response::{CODE, CONTACT, REQUEST_ID};
 
-/// Whether the client waits for 100 (Continue) before it sends its body (RFC 9110, section 10.1.1). Over HTTP/2 hyper can send
-/// none.
+/// Whether the client waits for 100 (Continue) before it sends its body (RFC 9110, section 10.1.1). Over HTTP/2 it is `false`,
+/// because hyper can't send a 100.
 pub(crate) fn expects_continue(request: &Parts) -> bool {
     let expectation = request.headers.get(header::EXPECT);
     request.version == Version::HTTP_11
@@ -49,7 +49,8 @@ fn strip(headers: &mut HeaderMap, also: &[HeaderName]) {
         .filter_map(|name| name.parse().ok())
         .filter(is_optional)
         .collect();
-    // Most messages have none of them, so comparing their few names costs less than looking up each of the constants.
+    // Most messages have none of these headers. Comparing the few names in the message costs less than looking up each
+    // constant.
     let present: Vec<HeaderName> = headers
         .keys()
         .filter(|name| HOP_BY_HOP.contains(name) || also.contains(name))

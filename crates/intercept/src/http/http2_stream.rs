@@ -1,7 +1,7 @@
 //! The byte stream of an HTTP/2 client, watched below h2 for two things that would leave no audit line: requests that h2
 //! refuses by itself, and header lists that would take much more memory than they have bytes ([`FieldCounter`]).
 //!
-//! h2 resets the stream of a request that it finds malformed with PROTOCOL_ERROR. Mostly this is a request with a byte in its
+//! If h2 finds a request malformed, it resets the stream with PROTOCOL_ERROR. Mostly this is a request with a byte in its
 //! `:path` that a URI can't have, such as curl sends for a query in PromQL. Over HTTP/1.1 the proxy percent-encodes such bytes.
 //! So the reset is rewritten to HTTP_1_1_REQUIRED (RFC 9113, section 7), whereupon clients repeat the request over HTTP/1.1,
 //! where it is forwarded or gets an answer with the reason. If frames have followed the request's head, the request may have
@@ -193,7 +193,7 @@ impl<T: AsyncWrite + Unpin, F: Fn(&'static str) + Unpin> AsyncWrite for Http2Str
     }
 }
 
-/// Why a stream was reset that h2 takes for malformed.
+/// The reason, for the log, of the reset of a request that h2 finds malformed.
 const MALFORMED: &str = "a request that is not valid in HTTP/2, such as one with a raw quote in its path: the client is \
     asked to send it over HTTP/1.1";
 // Error codes (RFC 9113, section 7).

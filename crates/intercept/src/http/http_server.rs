@@ -87,7 +87,7 @@ impl HttpServer {
         }
     }
 
-    /// Serves HTTP/1, and what a request may switch to.
+    /// Serves HTTP/1, and the protocol to which a request may switch.
     pub(crate) async fn serve_http1<T>(self, io: T, target: ServedTarget)
     where
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -140,7 +140,7 @@ impl HttpServer {
         }
     }
 
-    /// Records a refusal by h2, below the service.
+    /// Records a refusal by h2, which the service does not see.
     fn record_unanswered(&self, target: &Arc<RequestTarget>, detail: String) {
         let mut record = InFlightRecord::begin(&self.state, &self.connection, "");
         record.set_target(target);

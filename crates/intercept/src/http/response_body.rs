@@ -51,12 +51,12 @@ struct Transfer {
     limits: StallLimits,
 }
 
-/// How long no byte of a response may move.
+/// How long a transfer may go without moving a byte before it is aborted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StallLimits {
     /// While the client does not read.
     pub(crate) client: Duration,
-    /// While the origin sends nothing; `None` for as long as both connections last.
+    /// While the origin sends nothing; `None` for no limit while both connections are open.
     pub(crate) origin: Option<Duration>,
 }
 
@@ -167,7 +167,7 @@ impl TransferState {
             Poll::Ready(None) => self.complete(),
             Poll::Ready(Some(Ok(_))) if body.is_end_stream() => self.complete(),
             Poll::Ready(Some(Err(_))) => record.end = ExchangeEnd::CutByOrigin,
-            // HTTP/2: the end of the stream is still to come, but a client that goes now has everything.
+            // HTTP/2: the end of the stream is still to come, but a client that closes now has received everything.
             Poll::Ready(Some(Ok(_))) if body.size_hint().exact() == Some(0) => {
                 record.end = ExchangeEnd::Complete;
             }

@@ -88,8 +88,8 @@ impl StallMonitor {
         });
     }
 
-    /// Waits until there has been no exchange for the idle timeout. Meanwhile aborts stalled transfers, whose limits are not
-    /// below `shortest_limit`.
+    /// Waits until there has been no exchange for the idle timeout. Meanwhile aborts stalled transfers. `shortest_limit` is the
+    /// shortest limit that a transfer may have: it determines how often they are checked.
     pub(crate) async fn wait_idle(&self, idle_timeout: Duration, shortest_limit: Duration) {
         loop {
             sleep(shortest_limit / POLLS_PER_TIMEOUT).await;
@@ -135,7 +135,7 @@ impl StallMonitor {
 
     fn take_stalled(&self, now: Instant) -> Vec<Arc<dyn Progress>> {
         let mut stalled = Vec::new();
-        // Without the lock: this may drop the last reference to a transfer, which then calls `end`.
+        // Taken out of the lock, because this may drop the last reference to a transfer, which then calls `end`.
         let mut all = std::mem::take(&mut self.state.lock().watched);
         all.retain_mut(|watched| {
             let Some(transfer) = watched.transfer.upgrade() else {

@@ -38,7 +38,8 @@ pub(crate) struct Endpoint {
 #[derive(Clone, Debug)]
 pub(crate) struct ServerSocket {
     path: PathBuf,
-    /// The only socket that is connected to, whatever is at the path later; `None` for that at the path.
+    /// The only socket that is connected to, whatever is at the path later. If `None`, it is the socket that is at the path at
+    /// the time.
     pinned: Option<Arc<File>>,
 }
 

@@ -90,7 +90,7 @@ impl ConnectProxy {
         let client = &self.connection.info;
         let lists = self.state.lists();
         let ip = client.addr.ip();
-        // Before the user is known, so that the audit line of a 407 has the target.
+        // The target is read before the user is known, so that the audit line of a 407 has it.
         let target = connect_target(&parts, &body)
             .map(|to| Arc::new(RequestTarget::plain(to.clone(), Some(to))));
         if let Ok(target) = &target {

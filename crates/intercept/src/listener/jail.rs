@@ -34,8 +34,8 @@ pub struct JailListener {
     pub names: Arc<SyntheticNames>,
     /// The ports on which TLS and HTTP are opened.
     pub opened: BTreeSet<u16>,
-    /// By alternate port: the original port. Once the program has taken a port for itself, connections to the same port
-    /// elsewhere arrive at its alternate.
+    /// The original port of each alternate port. Once the program listens on a port itself, connections to that port on other
+    /// hosts arrive at its alternate port.
     pub alternates: BTreeMap<u16, u16>,
     /// The destinations of connections that are relayed as they are (`--allow-tcp`), beside those that rules name.
     pub tunnelled: Vec<TunnelledDestination>,

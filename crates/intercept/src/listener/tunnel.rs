@@ -67,7 +67,7 @@ impl Tunnel {
         self.serve_opening(state, stream, opening, deadline).await;
     }
 
-    /// Serves a connection whose first bytes were read to its end.
+    /// Serves a connection to its end, after its first bytes were read.
     pub(crate) async fn serve_opening(
         mut self,
         state: &Arc<InterceptState>,
@@ -190,7 +190,7 @@ impl Tunnel {
                 // With a check service or an approver, no rule would allow this connection to be relayed.
                 _ if state.inspects_requests() => None,
                 false => Some(Remedy::Allow(to)),
-                // No rule relays HTTP's ports. The option is a jail's.
+                // Rules never relay HTTP's ports. `--allow-tcp` does, but only a jail has this option.
                 true => is_jailed.then_some(Remedy::AllowTcp(to)),
             };
             self.refuse(target, &Refusal::new(StatusCode::FORBIDDEN, code, detail));
@@ -246,8 +246,8 @@ impl Tunnel {
         }
     }
 
-    /// Records a denial if the access lists deny the destination of a jailed program's connection. It ends without a request, and
-    /// the jail's summary has every host that was denied.
+    /// Records a denial if the access lists deny the destination of a jailed program's connection. Such a connection ends
+    /// without a request, but the jail's summary has to list every host that was denied.
     fn record_list_denial(&mut self, state: &InterceptState, target: &Arc<RequestTarget>) {
         if matches!(self.destination, Destination::Named(_)) {
             self.record.set_target(target);
@@ -325,8 +325,8 @@ async fn finish_handshake(
     })
 }
 
-/// The configuration of a handshake with a certificate for the target's host, to which the client is admitted first. The host
-/// of a CONNECT was admitted before the CONNECT was answered.
+/// Makes the configuration of a handshake with a certificate for the target's host. The client is first admitted to the
+/// certificate ([`Mint::admit`](crate::ca::mint::Mint::admit)); for a CONNECT this was done before the CONNECT was answered.
 async fn mint_config(
     state: &InterceptState,
     client: IpAddr,

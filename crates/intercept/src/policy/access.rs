@@ -34,8 +34,8 @@ pub struct Access {
 /// User names, and the bcrypt hashes of their passwords.
 pub struct Users {
     hashes: HashMap<String, Arc<str>>,
-    /// The names of verified credentials, by a keyed digest of these: bcrypt is slow on purpose, and clients send credentials
-    /// with each request. Single flight: concurrent equal credentials are hashed once.
+    /// The names of verified credentials, by a keyed digest of the credentials: bcrypt is slow on purpose, and clients send
+    /// credentials with each request. Single flight: concurrent equal credentials are hashed once.
     verified: Cache<Digest, Arc<str>>,
     key: hmac::Key,
     queue: HashQueue,
@@ -148,7 +148,8 @@ fn advice(error: &io::Error) -> &'static str {
 }
 
 impl Users {
-    /// Reads lines of `NAME:HASH`. Blank lines and those that begin with `#` are skipped; one invalid line refuses the file.
+    /// Reads lines of `NAME:HASH`. Blank lines and those that begin with `#` are skipped; any other line makes the whole file
+    /// invalid.
     pub fn read(path: &Path) -> Result<Self, UsersError> {
         let text = text_file::read(path).map_err(|source| UsersError::File {
             path: path.to_owned(),

@@ -27,8 +27,8 @@ pub struct Destinations {
     pub rules: SharedRules,
     /// The rules for what a jail relays unopened (`--allow-tcp`). They admit destinations as those of the access lists do.
     pub relayed: AccessRules,
-    /// Whether a request for one loopback address may go to the other one. Only without rules and checks: these may have
-    /// decided on one address only.
+    /// Whether a request for one loopback address may go to the other one. This is so only without rules and checks, which may
+    /// have decided on one of the addresses only.
     pub treats_loopback_as_one: bool,
     /// This host's addresses.
     pub own_addresses: OwnAddresses,
@@ -51,7 +51,7 @@ impl SharedRules {
     }
 }
 
-/// The destination of a request, of whose addresses one is decided on.
+/// The destination of a request, one of whose addresses is to be decided on.
 #[derive(Clone, Copy, Debug)]
 pub struct Requested<'a> {
     /// The host and port.
@@ -168,7 +168,7 @@ impl Destinations {
         }
     }
 
-    /// Whether a rule that names the requested host opens `ip`, of which `meaning` is the address itself or the one that it embeds.
+    /// Whether a rule that names the requested host opens `ip`. `meaning` is `ip` itself, or the IPv4 address that it embeds.
     ///
     /// A rule for an address opens this address. A rule for a name does not open each address that the name's owner makes it
     /// resolve to (DNS rebinding). It opens private addresses if the origin has to prove the name, or if the rule names the

@@ -2,7 +2,7 @@
 //!
 //! After a client has refused the proxy's certificate for a host three times in a row, its TLS with this host is passed through
 //! for a day. Only an alert about the certificate counts as a refusal, not a connection that merely breaks. Any client can send
-//! such alerts, to avoid a check: so this can't be combined with one.
+//! such alerts to avoid a check, so this can't be combined with a check.
 
 use std::io;
 use std::net::IpAddr;
@@ -38,7 +38,7 @@ impl PinnedClients {
         self.passed_through.contains_key(&(client, host.clone()))
     }
 
-    /// Records that the client has accepted the proxy's certificate, so that it does not pin another one.
+    /// Records that the client has accepted the proxy's certificate, and therefore does not pin another one.
     pub(crate) fn record_accepted(&self, client: IpAddr, host: &Host) {
         self.refusals.invalidate(&(client, host.clone()));
     }

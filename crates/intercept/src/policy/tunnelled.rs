@@ -16,7 +16,7 @@ pub struct TunnelledDestination {
 /// Why a text is not a host, domain or network with a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseTunnelledError {
-    /// An IPv6 address with a port behind it, and no brackets.
+    /// An IPv6 address without brackets, followed by a port.
     #[error(transparent)]
     Unbracketed(ParseRuleError),
     /// Anything else.
@@ -47,7 +47,7 @@ impl Display for TunnelledDestination {
 }
 
 impl TunnelledDestination {
-    /// The destination of every host, on one port.
+    /// Every host as a destination, on one port.
     #[must_use]
     pub fn every_host(port: u16) -> Self {
         Self {

@@ -22,6 +22,6 @@ impl Display for Id {
     }
 }
 
-/// A random number for this process, by the random seed of the standard library's hash maps.
+/// A random number for this process, from the random seed of the standard library's hash maps.
 pub(super) static PROCESS: LazyLock<u32> =
     LazyLock::new(|| u32::try_from(RandomState::new().hash_one(0) >> 32).unwrap_or_default());

@@ -10,7 +10,7 @@ pub(crate) struct Refusal {
     pub(crate) status: StatusCode,
     /// A stable code, for programs.
     pub(crate) code: &'static str,
-    /// What happened, for people. It quotes nothing that a peer sent but names that were parsed.
+    /// What happened, for people. Of what a peer sent, it quotes only names that were parsed.
     pub(crate) detail: String,
     /// What to do about it; may be empty.
     pub(crate) hint: &'static str,

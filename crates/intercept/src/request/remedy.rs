@@ -23,7 +23,8 @@ pub enum Remedy {
 }
 
 impl Remedy {
-    /// A rule, or without rules the other option: the first rule would deny everything else, and `--learn` accepts none.
+    /// Returns the rule if there are rules already, else the other option: a first rule would deny everything else, and
+    /// `--learn` accepts no rules.
     pub(crate) fn rule_or(has_rules: bool, rule: String, other: Self) -> Self {
         if has_rules { Self::Allow(rule) } else { other }
     }

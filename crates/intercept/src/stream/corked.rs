@@ -1,8 +1,8 @@
 //! A corked stream: the last flight of a TLS handshake is held back and sent together with the first data.
 //!
-//! A client's Finished is followed by a request, and the session tickets that end a TLS 1.3 server's handshake by a
-//! response. Sent as a segment of its own, the flight would cost one more wake-up at the other end, some 20 µs on
-//! loopback, and one more packet on a network.
+//! A client's Finished is followed by a request. The session tickets at the end of a TLS 1.3 server's handshake are followed by
+//! a response. Sent as a segment of its own, the flight would cost one more wake-up at the other end, some 20 µs on loopback,
+//! and one more packet on a network.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -27,7 +27,7 @@ enum FlushAt {
 }
 
 impl<T: AsyncWrite + Unpin> CorkedStream<T> {
-    /// A stream at the beginning of a handshake: its messages bound the buffer.
+    /// A stream at the beginning of a handshake, whose messages bound the size of the buffer.
     pub(crate) fn new(stream: T) -> Self {
         Self {
             stream,

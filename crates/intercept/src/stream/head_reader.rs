@@ -1,4 +1,4 @@
-//! Reading of a socket that stops at the end of an HTTP head.
+//! A reader of a socket that stops at the end of an HTTP head.
 
 use std::io;
 use std::pin::Pin;
@@ -63,5 +63,5 @@ impl AsyncRead for HeadReader {
     }
 }
 
-/// More than a response to CONNECT has, mostly.
+/// Bytes that are peeked at once: mostly more than the head of a response to CONNECT has.
 const PEEK_SIZE: usize = 4096;

@@ -40,7 +40,7 @@ pub struct ClientLeases {
 }
 
 impl ClientLeases {
-    /// Creates the leases, none so far, of the client connection `id`.
+    /// Creates the empty set of leases for the client connection `id`.
     pub(super) fn new(id: Id, client: IpAddr, pool: Arc<IdlePool>) -> Self {
         Self {
             id,

@@ -26,7 +26,8 @@ pub struct UpstreamConfig {
     pub response_timeout: Duration,
     /// The response timeouts of single hosts, in place of `response_timeout`.
     pub response_timeouts: HostTimeouts,
-    /// How long a request waits for the next bytes of its client's body. The idle pool has the timeout of client connections.
+    /// How long a request waits for the next bytes of its client's body. The idle pool uses the idle timeout of client
+    /// connections instead.
     pub idle_timeout: Duration,
     /// The connection cap: the maximum number of connections, idle ones included.
     pub max_connections: usize,

@@ -27,7 +27,7 @@ pub(super) struct ConnectionCap {
 pub(super) struct PoolUsage {
     /// The connections in the pools.
     pub(super) idle: usize,
-    /// All others, also those that are being opened.
+    /// All others, including those that are being opened.
     pub(super) in_use: usize,
 }
 

@@ -158,7 +158,8 @@ impl Dialer {
         }
     }
 
-    /// Finds the cause of a failed handshake by a second connection to the origin. If it is not found, the error tells `why`.
+    /// Finds the cause of a failed handshake by a second connection to the origin. If the cause is not found, the error has
+    /// `why`, the text of the failed handshake.
     async fn diagnose(&self, key: &PoolKey, client: IpAddr, why: String) -> UpstreamError {
         // `None` is not cached: an origin that can't be diagnosed now is diagnosed the next time.
         let diagnosis = self
@@ -439,7 +440,7 @@ fn diagnosis_cache() -> Cache<(HostPort, Option<IpAddr>), Diagnosis> {
 /// The maximum number of bytes of a response's head.
 const MAX_RESPONSE_HEAD: usize = 128 * 1024;
 /// The maximum number of header lines of a response: more than hyper's 100, for cookies and policies of large sites. For each
-/// response hyper initializes 64 bytes for each of them.
+/// response hyper initializes 64 bytes per header line.
 const MAX_RESPONSE_HEADERS: usize = 250;
 /// The time between HTTP/2 PINGs, so that a dead connection is detected before many requests wait for it.
 const PING_INTERVAL: Duration = Duration::from_secs(20);

@@ -271,7 +271,7 @@ impl UpstreamError {
             Self::Destination(_, DestinationDenied::OwnListener) => {
                 "the name leads back to this proxy"
             }
-            Self::Destination(..) => "the address decides, also where a name leads to it",
+            Self::Destination(..) => "the address decides, even if a name leads to it",
             Self::ConnectTimeout(..) | Self::Unreachable(..) => {
                 "a firewall or a route: try the same from the proxy's host"
             }

@@ -1,4 +1,4 @@
-//! Connects to the address of an origin that answers first (Happy Eyeballs, RFC 8305).
+//! Connects to an origin at whichever of its addresses answers first (Happy Eyeballs, RFC 8305).
 
 use std::net::SocketAddr;
 use std::pin::pin;

@@ -88,8 +88,8 @@ pub(crate) fn is_streaming(headers: &HeaderMap) -> bool {
 /// Whether this header, a challenge or credentials, names a scheme that authenticates the whole connection (RFC 4559,
 /// section 6).
 pub(super) fn authenticates_connection(headers: &HeaderMap, name: &HeaderName) -> bool {
-    // A comma may also be inside a challenge. Its parts may then be taken for challenges of their own; at worst a connection that
-    // could be shared is kept for one client.
+    // A comma may also be inside a challenge. The parts of that challenge are then read as challenges of their own. At worst, a
+    // connection that could be shared is kept for one client.
     headers
         .get_all(name)
         .iter()

@@ -1,4 +1,4 @@
-//! DNS lookups, with a limit for each client, so that the slow name servers of one client's hosts don't take all threads.
+//! DNS lookups, with a limit for each client, so that one client's lookups at slow name servers don't take all threads.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ use crate::host::Host;
 /// The resolver, with its lookups in flight.
 #[derive(Debug, Default)]
 pub(super) struct Resolver {
-    /// The permits of each client with a lookup in flight. An IPv6 client is its network.
+    /// The permits of each client with a lookup in flight. All IPv6 clients of one network (/64) share permits.
     client_permits: Mutex<HashMap<IpAddr, Weak<Semaphore>>>,
     /// Single flight: concurrent lookups of one name share one result.
     in_flight: Arc<Mutex<InFlight>>,
@@ -33,8 +33,8 @@ impl Resolver {
     /// resolver on the event loop (hickory 0.26) took as much CPU time per name, 0.14 ms, for its two sockets and their
     /// registrations.
     ///
-    /// A lookup on a thread can't be cancelled. So a client may have [`MAX_LOOKUPS_PER_CLIENT`] in flight, and others wait for
-    /// these. Waiting and lookup together may take `limit`.
+    /// A lookup on a thread can't be cancelled. So a client may have [`MAX_LOOKUPS_PER_CLIENT`] lookups in flight, and its
+    /// further lookups wait for these. Waiting and lookup together may take `limit`.
     pub(super) async fn resolve(
         &self,
         host: &Host,

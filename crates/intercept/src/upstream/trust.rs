@@ -111,8 +111,8 @@ impl OriginTls {
     }
 }
 
-/// Checks the files of `--extra-ca`, which are read again for the connections, with the certificates `own_ca` of the proxy's own
-/// authority.
+/// Checks that the files of `--extra-ca` can be used, and that none has a key of the proxy's own authority, whose certificates
+/// are `own_ca`. The files are read again for the connections.
 ///
 /// # Errors
 ///

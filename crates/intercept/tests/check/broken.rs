@@ -63,7 +63,7 @@ impl Fault {
     pub(crate) fn grpc_gibibyte() -> Self {
         Self::new("a GiB", |stream| {
             h2::begin_response(&stream);
-            // Not compressed, and the length.
+            // The flag for no compression, then the length.
             let prefix = [0, 0x40, 0, 0, 0];
             write_frames(&stream, &[frame(h2::DATA, 0, 1, &prefix)]);
             write_forever(&stream, &frame(h2::DATA, 0, 1, &[0; 16384]));

@@ -106,7 +106,7 @@ async fn request_with_a_body_is_never_cached() {
     };
     // A body that has turned out to be empty.
     assert!(!is_cached(&input("", false).ask(&client).await));
-    // Of the last body, which is asked about twice, no byte has come so far.
+    // No byte of the last body has come yet; it is asked about twice.
     for (bytes, truncated) in [("x", false), ("x", true), ("", true), ("", true)] {
         assert!(!is_cached(&input(bytes, truncated).ask(&client).await));
     }

@@ -102,7 +102,7 @@ async fn result_may_be_an_object() {
     assert_eq!(denial.headers["x-by"], "opa");
 }
 
-/// Headers in each shape that OPA's Envoy plugin takes.
+/// Headers in each shape that OPA's Envoy plugin accepts.
 #[tokio::test]
 async fn headers_of_a_result_may_have_several_values() {
     let opa = Opa::start(

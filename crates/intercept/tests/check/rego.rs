@@ -126,7 +126,7 @@ async fn opa_and_the_policy_in_this_process_give_the_same_answers() {
     );
 }
 
-/// Without a name the package is the rule, as with `/v1/data/PACKAGE`; a directory is read as OPA reads a bundle.
+/// Without a rule's name, the whole package is queried, as with `/v1/data/PACKAGE`; a directory is read as OPA reads a bundle.
 #[tokio::test]
 async fn directory_has_modules_and_data() {
     let dir = std::env::temp_dir().join(format!("peername-rego-{}", std::process::id()));
@@ -221,7 +221,7 @@ async fn errors_of_a_policy_name_file_and_line() {
     assert!(error.contains("no such file"), "{error}");
 }
 
-/// The failure of a request, which its client may intend, is not that of the next one.
+/// A client may make its own request fail the policy. The next request is still checked.
 #[tokio::test]
 async fn failing_policy_is_not_suspended() {
     let file = std::env::temp_dir().join(format!("peername-failing-{}.rego", std::process::id()));

@@ -1,4 +1,4 @@
-//! Checks with default settings, the requests that tests let them check, and their metrics.
+//! Check services with default settings, requests for them to check, and their metrics.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -12,8 +12,8 @@ use peername_intercept::authz::{
 };
 use prometheus_client::registry::Registry;
 
-/// A check with the defaults, except for a long timeout and what `change` sets. The services are correct, and the machine may
-/// be busy.
+/// A check with the defaults, except for a long timeout and what `change` sets. The services have no faults, so only a busy
+/// machine makes them slow.
 pub(crate) fn check(url: &str, change: impl FnOnce(&mut CheckConfig)) -> CheckService {
     check_with_default_timeout(url, |config| {
         config.timeout = LONG_TIMEOUT;

@@ -9,8 +9,8 @@ use rustls::time_provider::TimeProvider;
 use rustls::version::{TLS12, TLS13};
 use rustls::{Error, ServerConfig};
 
-/// The configuration that all hosts have in common, session tickets and stored sessions included: rustls resumes a session
-/// only under the name that it began with, and a set of them for each host would cost 30 KiB.
+/// The configuration that all hosts have in common, session tickets and stored sessions included. Hosts can share these,
+/// because rustls resumes a session only under the name with which it began. Separate ones would cost 30 KiB for each host.
 ///
 /// # Errors
 ///

@@ -218,7 +218,7 @@ fn a_client_that_trusts_the_authority_is_served_and_resumes_its_session() {
     }
 }
 
-/// Makes a full handshake with a client that trusts the mint's authority, and returns the leaf that the client was sent.
+/// Makes a full handshake with a client that trusts the mint's authority, and returns the leaf that the client received.
 fn receive_leaf(mint: &Mint, name: &str, support: ClientSupport) -> CertificateDer<'static> {
     let mut roots = RootCertStore::empty();
     roots

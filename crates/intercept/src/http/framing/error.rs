@@ -4,7 +4,7 @@ use http::StatusCode;
 
 use crate::request::refusal::Refusal;
 
-/// Why a request is refused by its head or its framing.
+/// Why a request is refused because of its head or its framing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{detail}")]
 pub(crate) struct FramingError {

@@ -1,8 +1,8 @@
 //! The number of fields in each header list of an HTTP/2 client.
 //!
-//! h2 bounds a list by its size alone (SETTINGS_MAX_HEADER_LIST_SIZE, which counts 32 bytes for a field and those of its text).
-//! A field that is in HPACK's static table takes one byte on the wire and 72 in memory, so a list within that size takes 80
-//! times what the client sends, and a connection may have 128 such lists. So fields are counted on their way to h2, without
+//! h2 bounds a list by its size alone (SETTINGS_MAX_HEADER_LIST_SIZE, which counts for each field 32 bytes and the bytes of its
+//! text). A field that is in HPACK's static table takes one byte on the wire and 72 in memory, so a list within that size takes
+//! 80 times what the client sends, and a connection may have 128 such lists. So fields are counted on their way to h2, without
 //! decoding them (RFC 7541, section 6), and a connection with a list that no client needs is closed before the list is decoded.
 
 use super::frame_header::{CONTINUATION, DATA, FrameHeader, FrameHeaderReader, HEADERS};

@@ -94,7 +94,7 @@ impl RequestHead {
             refuse_other_protocol(self.bytes.get(self.line_start..).unwrap_or_default())?;
         }
         if end.is_none() {
-            // A client that does not speak HTTP may not end its line for long.
+            // A client that does not speak HTTP may send no end of line at all, so the beginning is checked.
             return self.check_partial_line(len_before).map(|()| None);
         }
         let start = std::mem::replace(&mut self.line_start, self.bytes.len());
@@ -305,8 +305,8 @@ fn check_controls(line: &[u8]) -> Result<(), FramingError> {
     }
 }
 
-/// Names the protocol of a client that takes this for a proxy of another kind, by the first byte: of a TLS record with a
-/// handshake (RFC 8446, section 5.1), or the version of SOCKS (RFC 1928, section 3).
+/// Refuses a client that takes this for a proxy of another kind, and names its protocol. The first byte shows it: the type of a
+/// TLS record with a handshake (RFC 8446, section 5.1), or the version of SOCKS (RFC 1928, section 3).
 fn refuse_other_protocol(bytes: &[u8]) -> Result<(), FramingError> {
     match bytes.first() {
         Some(0x16) => Err(
@@ -414,6 +414,6 @@ pub(crate) const MAX_REQUEST_HEADERS: usize = 200;
 const MAX_TARGET: usize = u16::MAX as usize - 1;
 /// The end of a substitute.
 const CLOSE: &[u8] = b"Connection: close\r\n\r\n";
-/// A longer target is left out of a substitute, which hyper refuses if it is longer than [`MAX_REQUEST_HEAD`].
+/// A longer target is left out of a substitute, because hyper refuses a head of more than [`MAX_REQUEST_HEAD`].
 const MAX_SUBSTITUTED_TARGET: usize = MAX_REQUEST_HEAD / 2;
 const KEPT_HEADERS: [&[u8]; 4] = [b"host", b"accept", b"content-type", b"user-agent"];

@@ -202,7 +202,7 @@ fn refused_head_is_replaced_by_one_that_can_be_answered() {
         pass(sent, sent.len()),
         "GET /a HTTP/1.1\r\nHost: a.test\r\nAccept: text/html\r\nConnection: close\r\n\r\n"
     );
-    // It is too long only once its target is encoded.
+    // This head is too long only once its target is encoded.
     let long = [
         "PUT /",
         &"<".repeat(21_840),

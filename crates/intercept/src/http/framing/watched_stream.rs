@@ -94,8 +94,8 @@ impl<T> WatchedStream<T> {
         (self.io, self.replaced)
     }
 
-    /// Hides the end of the stream from hyper while the client awaits a response, for hyper would abort the exchange. If the
-    /// stream ends inside a request's body, the exchange has to be aborted.
+    /// Hides the end of the stream from hyper while the client awaits a response, because hyper would abort the exchange. If
+    /// the stream ends inside a request's body, the exchange has to be aborted.
     fn poll_eof(&mut self) -> Poll<io::Result<()>> {
         let framing = self.framing.lock();
         let awaits_response = !framing.is_in_body() && self.answered < framing.requests();

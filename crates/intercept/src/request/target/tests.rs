@@ -10,7 +10,7 @@ fn target_for(host: &str, is_tls: bool) -> RequestTarget {
     }
 }
 
-/// The code and status with which `connection` refuses a request, or nothing.
+/// The code and status with which `connection` refuses a request; `None` if it accepts the request.
 fn refusal(
     connection: &RequestTarget,
     version: Version,
@@ -100,7 +100,7 @@ fn requests_are_refused_unless_sni_and_connect_agree() {
     }
 }
 
-/// A redirected connection goes to its original destination, and the certificate there has to be for the name.
+/// A redirected connection goes to its original destination. Its target is the name in SNI, or that address if there is no SNI.
 #[test]
 fn a_redirected_connection_keeps_its_destination() {
     let destination = Destination::Redirected("192.0.2.1:443".parse().unwrap());

@@ -78,8 +78,8 @@ impl SignatureVerificationAlgorithm for CachingAlgorithm {
 }
 
 impl CachingAlgorithm {
-    /// Hashes the algorithm and the arguments by SHA-256. The length of each part is hashed, too, so that the parts can't be
-    /// shifted.
+    /// Hashes the algorithm and the arguments by SHA-256. The length of each part is hashed, too, so that no bytes can be
+    /// shifted from one part to the next.
     fn digest(&self, public_key: &[u8], message: &[u8], signature: &[u8]) -> [u8; 32] {
         let mut hash = TLS13_AES_128_GCM_SHA256
             .tls13()

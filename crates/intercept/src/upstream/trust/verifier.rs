@@ -28,7 +28,7 @@ enum Fault {
     Untrusted,
     SelfSigned,
     Revoked,
-    /// The certificate is that of an authority, as `openssl req -x509` creates them by default. Trusting it does not make it a
+    /// The certificate is an authority's, which is what `openssl req -x509` creates by default. Trusting it does not make it a
     /// server's.
     CaAsServer,
     /// The chain has an RSA key of this many bits, which is too short.

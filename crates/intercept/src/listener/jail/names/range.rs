@@ -61,7 +61,7 @@ impl NameRanges {
 }
 
 impl Default for NameRanges {
-    /// Networks without hosts that programs which refuse private addresses take for public: the test network of AMPRNet
+    /// Networks without hosts, which look public to programs that refuse private addresses: the test network of AMPRNet
     /// (44.0.0.0/8), which is not routed, and a network in the part of 2000::/3 that IANA has not allocated.
     fn default() -> Self {
         Self {

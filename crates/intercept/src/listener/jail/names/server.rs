@@ -125,5 +125,5 @@ const MAX_CONNECTIONS: usize = 64;
 /// Bytes of a query over TCP: header, name, and EDNS with a few options.
 const MAX_QUERY: usize = 2048;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a failed receive or accept is not repeated: until memory or descriptors may be free again.
+/// The delay after a failed receive or accept: by then memory or descriptors may be free again.
 const RETRY_DELAY: Duration = Duration::from_millis(100);

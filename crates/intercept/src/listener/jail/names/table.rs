@@ -152,7 +152,7 @@ impl Table {
         Some(at)
     }
 
-    /// Evicts the next name that was not used lately (second chance, by [`MAX_EXAMINED`] names a call).
+    /// Evicts the next name that was not used lately (second chance). A call examines at most [`MAX_EXAMINED`] names.
     fn evict_for(&mut self, name: &Host, now: Instant) -> Option<usize> {
         for _ in 0..MAX_EXAMINED {
             let at = self.hand;
