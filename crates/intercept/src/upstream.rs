@@ -163,9 +163,8 @@ impl Upstream {
 
     /// Sends a request (its URI has a path only), and waits for the head of the response.
     ///
-    /// A request that the origin has not processed, or that may be repeated, is retried once, on a connection that is opened
-    /// for it; see `RetryCopy::after`. Both attempts go to the target that was checked, and share the time limit of one
-    /// attempt.
+    /// A request that the origin has not processed, or that may be repeated, is retried once, on a new connection; see
+    /// `RetryCopy::after`. Both attempts go to the target that was checked, and share the time limit of one attempt.
     ///
     /// # Errors
     ///

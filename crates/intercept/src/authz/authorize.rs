@@ -157,7 +157,7 @@ impl Authorizer<'_> {
             if admissions.record(&admitted).is_err() {
                 let reason = "the audit log is not writable";
                 let denial = Denial::new(StatusCode::SERVICE_UNAVAILABLE, reason);
-                // The rule that matched did not deny it.
+                // The rule that matched did not deny the request.
                 record.rule = None;
                 return Err(Denied {
                     code: AUDIT_FAILED,

@@ -60,7 +60,8 @@ impl std::fmt::Display for Permitted {
     }
 }
 
-/// The constraints in a certificate. If nothing of a kind (names, addresses) is permitted, that kind is not constrained.
+/// The constraints in a certificate. If no host of a kind (names, addresses) is permitted, only `excluded` constrains that
+/// kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Constraints {
     permitted: Vec<Permitted>,

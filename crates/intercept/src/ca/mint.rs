@@ -103,8 +103,8 @@ impl Mint {
     /// also supports. Single flight: concurrent calls for a host that is not cached make one certificate. [`Mint::admit`]
     /// decides whether a client may cause a new one.
     ///
-    /// Takes tens of microseconds. It waits only for the first client without ECDSA in a key epoch, while a thread
-    /// makes an RSA key.
+    /// Takes tens of microseconds. It waits only while a thread makes the RSA key for the first client without ECDSA in a key
+    /// epoch.
     ///
     /// # Errors
     ///
