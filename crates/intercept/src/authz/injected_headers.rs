@@ -149,7 +149,7 @@ impl InjectedHeaders {
 
     /// Adds the headers for this destination, and removes the client's own of the same names. Returns the names that were added.
     ///
-    /// Adds none if the response to the request's method may return the request to the client.
+    /// Adds none if the response to a request of this method may contain the request.
     pub(crate) fn add_to(
         &self,
         headers: &mut HeaderMap,

@@ -89,7 +89,7 @@ impl StallMonitor {
     }
 
     /// Waits until there has been no exchange for the idle timeout. Meanwhile aborts stalled transfers. `shortest_limit` is the
-    /// shortest limit that a transfer may have: it determines how often they are checked.
+    /// shortest limit that a transfer may have: it determines how often transfers are checked.
     pub(crate) async fn wait_idle(&self, idle_timeout: Duration, shortest_limit: Duration) {
         loop {
             sleep(shortest_limit / POLLS_PER_TIMEOUT).await;

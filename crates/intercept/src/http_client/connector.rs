@@ -38,8 +38,7 @@ pub(crate) struct Endpoint {
 #[derive(Clone, Debug)]
 pub(crate) struct ServerSocket {
     path: PathBuf,
-    /// The only socket that is connected to, whatever is at the path later. If `None`, it is the socket that is at the path at
-    /// the time.
+    /// The socket to connect to, whatever is at the path later; `None` for whichever socket is at the path.
     pinned: Option<Arc<File>>,
 }
 

@@ -36,8 +36,8 @@ impl Credentials {
 }
 
 impl ClientTls {
-    /// Builds a configuration. Leaves out roots that can't be parsed, because this host may have some. In the files that an
-    /// operator lists, such roots are refused before, by the function that reads the files.
+    /// Builds a configuration. Leaves out roots that can't be parsed, because this host may have some. In a file that an
+    /// operator lists, such roots are refused when the file is read.
     ///
     /// # Errors
     ///

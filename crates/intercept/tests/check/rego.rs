@@ -221,7 +221,7 @@ async fn errors_of_a_policy_name_file_and_line() {
     assert!(error.contains("no such file"), "{error}");
 }
 
-/// A client may make its own request fail the policy. The next request is still checked.
+/// A client may cause the failure of its own check. The next request is checked all the same.
 #[tokio::test]
 async fn failing_policy_is_not_suspended() {
     let file = std::env::temp_dir().join(format!("peername-failing-{}.rego", std::process::id()));

@@ -21,7 +21,7 @@ pub fn answer(query: &[u8], names: &SyntheticNames) -> Option<Vec<u8>> {
     }
     let parsed = match u16::from_be_bytes([count0, count1]) {
         1 => Message::from_vec(query).ok(),
-        // No program sends any other number of questions than one. The library would allocate memory for the number claimed.
+        // Programs send exactly one question. The library would allocate memory for the number claimed.
         _ => None,
     };
     let response = parsed.map_or_else(
