@@ -318,7 +318,7 @@ impl InterceptState {
         match self.upstream.admit_address(to) {
             Err(UpstreamError::Destination(addr, why)) => Some(Unapprovable {
                 reason: format!("no rule allows it, and no answer of --ask could: {why}"),
-                remedy: why.remedy(to, addr, self.has_rules()),
+                remedy: why.remedy(to, None, addr, self.has_rules()),
             }),
             _ => None,
         }

@@ -98,8 +98,15 @@ impl DestinationDenied {
         }
     }
 
-    /// The option that would allow a request for `to` that leads to this address; `None` if no option would.
-    pub(crate) fn remedy(self, to: &HostPort, addr: SocketAddr, has_rules: bool) -> Option<Remedy> {
+    /// The option that would allow a request for `to` that leads to this address; `None` if no option would. `via` is the
+    /// original destination of a redirected connection that names `to`.
+    pub(crate) fn remedy(
+        self,
+        to: &HostPort,
+        via: Option<IpAddr>,
+        addr: SocketAddr,
+        has_rules: bool,
+    ) -> Option<Remedy> {
         let is_address = to.host.as_ip().is_some();
         let is_localhost = to.host.is_loopback() || to.host.is_localhost();
         match self {
@@ -112,6 +119,14 @@ impl DestinationDenied {
             }
             // No rule for a name opens such an address.
             Self::Metadata | Self::ThisHost if !is_address => Some(Remedy::AllowDestination(addr)),
+            Self::NotPublic
+                if !is_address
+                    && (via.is_some()
+                        || meanings(addr.ip())
+                            .any(|ip| special(ip) == Some(Special::LinkLocal))) =>
+            {
+                Some(Remedy::AllowDestination(addr))
+            }
             Self::Metadata | Self::ThisHost | Self::NotPublic | Self::Port => {
                 let other = Remedy::AllowDestination(addr);
                 Some(Remedy::rule_or(has_rules, to.to_string(), other))
@@ -346,12 +361,27 @@ mod tests {
         ] {
             let addr = SocketAddr::new(ip.parse().unwrap(), 8081);
             let named = HostPort::parse(to).unwrap();
-            let remedy = DestinationDenied::ThisHost.remedy(&named, addr, true);
+            let remedy = DestinationDenied::ThisHost.remedy(&named, None, addr, true);
             let remedy = remedy.expect("a remedy");
             assert_eq!(remedy.to_string(), option, "{to}");
             if let Remedy::Allow(rule) = remedy {
                 assert_eq!(verdicts(&destinations(&[&rule]), to, ip), [true; 2], "{to}");
             }
+        }
+    }
+
+    #[test]
+    fn remedy_for_a_name_names_the_address_where_no_rule_for_the_name_opens_it() {
+        let redirected = Some([10, 0, 0, 1].into());
+        for (ip, via, option) in [
+            ("10.0.0.1", None, "--allow wiki.test:443"),
+            ("10.0.0.1", redirected, "--allow-destination 10.0.0.1:443"),
+            ("169.254.1.1", None, "--allow-destination 169.254.1.1:443"),
+        ] {
+            let to = HostPort::parse("wiki.test:443").unwrap();
+            let addr = SocketAddr::new(ip.parse().unwrap(), 443);
+            let remedy = DestinationDenied::NotPublic.remedy(&to, via, addr, true);
+            assert_eq!(remedy.unwrap().to_string(), option, "{ip} {via:?}");
         }
     }
 

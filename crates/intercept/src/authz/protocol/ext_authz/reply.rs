@@ -85,11 +85,12 @@ fn header_mutations(ok: OkHttpResponse) -> Result<HeaderMutations, AuthzError> {
     Ok(changes)
 }
 
-/// The mode, from `append`, which is older, and `append_action`. An absent action can't be told from the default one; either
-/// replaces a request header, and appends a response header.
+/// The mode, from `append`, which is older and decides where it is given, or `append_action`. An absent action can't be told
+/// from the default one; either replaces a request header, and appends a response header.
 fn mode(option: &HeaderValueOption, message: MessageKind) -> MutationMode {
     match option.append_action() {
         _ if option.append == Some(true) => MutationMode::Append,
+        _ if option.append == Some(false) => MutationMode::Set,
         AppendAction::AddIfAbsent => MutationMode::IfAbsent,
         AppendAction::OverwriteIfExists => MutationMode::IfPresent,
         AppendAction::AppendIfExistsOrAdd if message == MessageKind::Response => {
@@ -130,5 +131,56 @@ fn cache_lifetime(metadata: Option<&Metadata>) -> CacheLifetime {
     match metadata.and_then(|metadata| metadata.fields.get("cache_control")) {
         Some(field) => CacheLifetime::parse(field.string.as_deref().unwrap_or("no-store")),
         None => CacheLifetime::AsConfigured,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As Envoy does it: `append`, where it is given, decides whatever the action is.
+    #[test]
+    fn append_decides_before_the_action() {
+        for (append, action, request, response) in [
+            (
+                None,
+                AppendAction::AppendIfExistsOrAdd,
+                MutationMode::Set,
+                MutationMode::Append,
+            ),
+            (
+                None,
+                AppendAction::AddIfAbsent,
+                MutationMode::IfAbsent,
+                MutationMode::IfAbsent,
+            ),
+            (
+                Some(true),
+                AppendAction::AddIfAbsent,
+                MutationMode::Append,
+                MutationMode::Append,
+            ),
+            (
+                Some(false),
+                AppendAction::AppendIfExistsOrAdd,
+                MutationMode::Set,
+                MutationMode::Set,
+            ),
+            (
+                Some(false),
+                AppendAction::OverwriteIfExists,
+                MutationMode::Set,
+                MutationMode::Set,
+            ),
+        ] {
+            let option = HeaderValueOption {
+                header: None,
+                append,
+                append_action: action.into(),
+            };
+            let modes =
+                [MessageKind::Request, MessageKind::Response].map(|kind| mode(&option, kind));
+            assert_eq!(modes, [request, response], "{append:?} {action:?}");
+        }
     }
 }
