@@ -102,6 +102,9 @@ impl OpenLog {
     fn end_line(&mut self) -> io::Result<()> {
         while !self.line_end.is_empty() {
             let length = self.file.write(&self.line_end)?;
+            if length == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
             self.line_end.drain(..length);
         }
         Ok(())
