@@ -6,6 +6,7 @@ use super::{WITHOUT_CAPABILITIES, run, run_as};
 use crate::harness::addr::v4;
 use crate::harness::backend::Backend;
 use crate::harness::lab::{Host, Scratch, assert_contains};
+use crate::harness::peername::BINARY;
 
 /// The lines of one check. A line begins with the verdict, in six columns.
 fn check_lines<'a>(report: &'a str, check: &str) -> Vec<&'a str> {
@@ -90,10 +91,12 @@ fn missing_backend_is_one_line() {
     assert_eq!(check_lines(&report, "self-test: ").len(), 2, "{report}");
 }
 
-/// Without a backend there is nothing to connect to.
+/// Without a backend there is nothing to connect to. An installed peername has a file that names one.
 #[test]
 fn report_without_a_backend_names_the_option() {
-    let report = run(&Host::new(), "doctor", 0);
+    let hide = "if [ -d /etc/peername ]; then mount -t tmpfs none /etc/peername; fi; exec \"$@\"";
+    let program = ["unshare", "--mount", "sh", "-c", hide, "sh", BINARY];
+    let report = run_as(&Host::new(), &program, "doctor", 0);
     let named = "warn  backend: none is named, so none is checked; `peername doctor --target";
     assert_contains(&report, &[named]);
 }
