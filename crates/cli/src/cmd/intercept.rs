@@ -56,7 +56,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     command::run(args.clone())
 }
 
-/// The authority and the check services, once they are read, and what this host has and allows.
+/// The authority and the check services, which are read by now, and this host's addresses and privileges.
 pub(crate) struct Checked {
     authority: Authority,
     check: Option<CheckService>,
@@ -134,7 +134,7 @@ impl Command for Args {
             check.clone(),
             capacity.connections,
         )?;
-        // Without the privileges of the start, which a reload does not have either.
+        // Opened without the privileges of the start, because a reload does not have them either.
         let path = setup.options.log.as_deref();
         let log = setup.options.open_log()?;
         let log = log.map(|file| LogFile::new(file, path));
@@ -171,7 +171,7 @@ impl Command for Args {
         Some(AuditLog { target, file })
     }
 
-    /// A policy is to be in force as soon as its file is changed.
+    /// Policies are always watched, because a changed policy has to be in force at once.
     fn watches(&self, setup: &Setup) -> bool {
         self.source.watch || setup.options.check.policies().next().is_some()
     }
@@ -297,8 +297,8 @@ pub(crate) fn usual_needs(ca: Option<PathBuf>) -> Needs {
 }
 
 /// Reduces the number of client connections to four fifths: the rest is for checks and DNS lookups. `capacity` counts two
-/// descriptors for each, and the second is for a connection to an origin. Both kinds have this limit, each for itself, because
-/// one HTTP/2 client may need many connections to origins.
+/// descriptors for each, and the second is for a connection to an origin. Connections from clients and connections to origins
+/// are limited separately, each to this number, because one HTTP/2 client may need many connections to origins.
 pub(crate) fn client_capacity(capacity: Capacity) -> Capacity {
     Capacity {
         connections: (capacity.connections * 4 / 5).max(1),

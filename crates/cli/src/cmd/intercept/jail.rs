@@ -57,8 +57,8 @@ use interceptor::Interceptor;
 pub(crate) use mistake::explain_mistake;
 use options::Args;
 
-/// Executes the program. Returns only if that fails: exit code 125, or [`Usage`](peername_daemon::usage::Usage) if the options
-/// contradict each other.
+/// Executes the program. Returns only if that fails, or if a child is the program (`--fail-on-deny`, `--check-list`): the exit
+/// code, or [`Usage`](peername_daemon::usage::Usage) if the options contradict each other.
 pub(crate) fn run(line: &CommandLine) -> anyhow::Result<ExitCode> {
     let args = &line.resolve()?;
     if args.fails_on_deny() {
@@ -68,8 +68,8 @@ pub(crate) fn run(line: &CommandLine) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Starts the jail and executes the program in it. Returns only if execve(2) fails: its exit code. On `verdict` the interceptor
-/// reports at its end whether it has denied anything.
+/// Starts the jail and executes the program in it. Returns only if that fails: the exit code if execve(2) has failed, else the
+/// error. On `verdict` the interceptor reports at its end whether it has denied anything.
 fn start(args: &Args, verdict: Option<OwnedFd>) -> anyhow::Result<u8> {
     try_start(args, verdict).map_err(|error| match &args.table {
         Some(table) => table.locate(error),
@@ -79,7 +79,7 @@ fn start(args: &Args, verdict: Option<OwnedFd>) -> anyhow::Result<u8> {
 
 fn try_start(args: &Args, verdict: Option<OwnedFd>) -> anyhow::Result<u8> {
     secrets::mask_arguments()?;
-    // Before the directory of --ca is opened: a directory that can't be hidden is the wrong one.
+    // Before the directory of --ca is opened, because a directory that can't be hidden is the wrong one.
     let mut hidden = hidden_paths(args)?;
     let authority = authority(args)?;
     let allowed = args.allowed_sockets()?;
@@ -88,7 +88,7 @@ fn try_start(args: &Args, verdict: Option<OwnedFd>) -> anyhow::Result<u8> {
     let certificates = authority.certificates();
     let host_roots = Arc::new(trust_store::host_roots(None));
     if host_roots.certs.is_empty() && args.intercept.0.extra_ca.is_empty() {
-        // The interceptor would fail only after the jail has begun.
+        // Without this check, the interceptor would fail only after the jail was made.
         return Err(TrustError::no_roots(&host_roots).into());
     }
     let interceptor = Interceptor::new(args, authority, Arc::clone(&host_roots))?;
@@ -106,7 +106,7 @@ fn try_start(args: &Args, verdict: Option<OwnedFd>) -> anyhow::Result<u8> {
     interceptor::send_sockets(&channel, &sockets)?;
     drop(sockets);
     let covered = files::cover(&dir, &trust, &hidden).or_else(|error| {
-        // An interceptor that has exited has removed the directory: then its exit is the cause.
+        // The directory is removed once the interceptor has exited: then that exit is the cause.
         wait_interceptor(&channel).and(Err(error.into()))
     })?;
     // The mediator, which is forked below, would keep a copy.
@@ -163,7 +163,7 @@ fn print_notices(args: &Args, denies_everything: bool) {
     }
 }
 
-/// The refused Unix sockets that standard error names.
+/// Which refused Unix sockets are named on standard error.
 fn refusal_log(args: &Args) -> RefusalLog {
     if args.logging.verbose > 0 {
         RefusalLog::All
@@ -174,8 +174,8 @@ fn refusal_log(args: &Args) -> RefusalLog {
     }
 }
 
-/// Has the kernel end this process with its parent, which waits for the program: without it nothing would pass on what was
-/// denied.
+/// Has the kernel end this process when its parent exits. The parent waits for the program, and nothing else would report by
+/// the exit code that something was denied.
 fn end_with_parent(parent: u32) -> anyhow::Result<()> {
     fork::set_parent_death_signal(Signal::TERM)?;
     // The parent may have exited before prctl(2).
@@ -185,7 +185,7 @@ fn end_with_parent(parent: u32) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits until the interceptor serves. An error is on standard error already.
+/// Waits until the interceptor serves. If it does not start, it has printed its error.
 fn wait_interceptor(channel: &OwnedFd) -> anyhow::Result<()> {
     if !interceptor::wait_ready(channel)? {
         bail!("the interceptor did not start");
@@ -218,8 +218,8 @@ fn spawn(
     Ok(channel)
 }
 
-/// The files by which the program trusts the authority, beside the roots of the host. They have those of `--extra-ca`, too: a
-/// connection that is relayed unopened shows the certificate of the origin.
+/// The files by which the program trusts the authority, beside the roots of the host. They also have the authorities of
+/// `--extra-ca`, because a connection that is relayed unopened shows the origin's certificate.
 fn trust_files(
     authority: &[CertificateDer<'static>],
     host_roots: &[CertificateDer<'static>],

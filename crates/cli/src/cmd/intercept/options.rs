@@ -39,7 +39,7 @@ use crate::options::clients::read_networks;
 #[derive(Clone, Debug, clap::Args)]
 #[command(
     before_help = EXAMPLE,
-    // The texts of `Process`, which is also for files, are those of all commands.
+    // The help texts of `Process`, which is also used for files, are about all commands.
     mut_arg("workers", |arg| arg.help("Event loops, each with sockets of its own [default: one per core]")),
     mut_arg("verbose", |arg| arg.help("-v: log a line for each connection that ends before it has a request, too; -vv: more")),
     mut_arg("log_format", without_go_mmproxy)
@@ -234,7 +234,7 @@ impl Intercept {
         Ok(Some(file))
     }
 
-    /// The file of `--log` if it is one that a rotation can replace, and no device or pipe.
+    /// The file of `--log` if a rotation can replace it: not a device or a pipe.
     pub(super) fn rotated_log(&self) -> Option<&PathBuf> {
         self.log.as_ref().filter(|path| path.is_file())
     }

@@ -86,7 +86,7 @@ impl RuleArgs {
         }
     }
 
-    /// A host in a rule with the name of a file in the working directory: perhaps the `@` before it is missing.
+    /// A host in a rule that has the same name as a file in the working directory: perhaps the `@` before it is missing.
     pub(super) fn host_like_a_file(&self) -> Option<String> {
         self.rules.iter().find_map(|entry| match entry {
             Entry::Rule(rule) => {

@@ -65,7 +65,7 @@ pub(super) fn read_allowed<T, E: Display>(
     read_nonempty(name, path, parse)
 }
 
-/// Refuses a list of what is allowed that does not exist: the error has the command that writes it.
+/// Refuses a missing list of what is allowed. The error has the command that writes the list.
 pub(super) fn require_file(name: &str, path: &Path) -> Result<(), Usage> {
     if !matches!(path.try_exists(), Ok(false)) {
         return Ok(());

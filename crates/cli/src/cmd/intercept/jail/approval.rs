@@ -213,7 +213,7 @@ impl Approver for OutsideApprover {
         })
     }
 
-    /// `--learn` lists them as comments.
+    /// `--learn` lists denied addresses as comments.
     fn lists_denied_addresses(&self) -> bool {
         self.mode == Mode::Learn
     }
@@ -256,7 +256,7 @@ impl Hosts {
     }
 }
 
-/// Sends a question and receives the answer. A failure denies: the helper has exited.
+/// Sends a question and receives the answer. If that fails, the helper has exited, and the request is denied.
 fn exchange(channel: &OwnedFd, question: &Question) -> Answer {
     let mut byte = [0];
     let sent = send_bytes(channel, question.to_message().as_bytes(), None);

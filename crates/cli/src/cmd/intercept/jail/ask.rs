@@ -1,7 +1,7 @@
 //! The questions of `--ask`, on the terminal that the program uses, too.
 //!
-//! The helper takes the terminal's foreground for a question, and only from a process group of the program: while a shell
-//! outside has it, the keys are the shell's.
+//! The helper takes the terminal's foreground for a question. It takes it only from a process group of the program, because the
+//! typed keys are for the shell outside while that has the foreground.
 
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};

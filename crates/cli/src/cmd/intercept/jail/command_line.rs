@@ -54,7 +54,7 @@ impl CommandLine {
         } = given
             .with_command_line(&self.options, &APPENDED)
             .map_err(Usage::from_error)?;
-        // Without `quiet`: that -v replaces it is expected.
+        // `quiet` is left out, because -v is expected to replace it.
         let excluded: Vec<_> = excluded.into_iter().filter(|key| key != "quiet").collect();
         if !excluded.is_empty() && !given.options.logging.quiet {
             let (keys, file) = (excluded.join(", "), path.display());

@@ -39,7 +39,7 @@ impl DenialReport {
             check_list: args.check_list.clone(),
             table: args.table.clone(),
             contact: args.intercept().contact.clone(),
-            // The exit code of --fail-on-deny needs a reason, also with --quiet.
+            // With --fail-on-deny the reason of the exit code is printed even with --quiet.
             is_quiet: args.logging.quiet && !args.fails_on_deny(),
             reported: BTreeSet::new(),
             added: BTreeSet::new(),
@@ -57,7 +57,7 @@ impl DenialReport {
             if self.reported.len() == MAX_LINES || self.reported.contains(&key) {
                 continue;
             }
-            // Without a remedy, a line of the list may be what denies.
+            // Without a remedy, the list lacks nothing: one of its lines may be what denies.
             match (&self.check_list, &denied.remedy) {
                 (Some(list), Some(remedy)) => {
                     self.begin_diff(list);
@@ -73,9 +73,9 @@ impl DenialReport {
         !denied.is_empty()
     }
 
-    /// Writes the lines that are left at the end: of denials, a line if there were more than have lines, and of at most
-    /// [`MAX_LINES`] origins that could not be reached, because a program may show no more of that than a status. Returns
-    /// whether anything was denied.
+    /// Writes the lines that are left at the end: the remaining denials, a note if some have no line, and at most [`MAX_LINES`]
+    /// origins that could not be reached, of which a program may show no more than a status. Returns whether anything was
+    /// denied.
     pub(super) fn finish(mut self, denials: &Denials, failures: &Failures) -> bool {
         let has_denials = self.write(denials);
         let (denied, count_unlisted) = denials.list();
@@ -101,11 +101,12 @@ impl DenialReport {
         {
             try_write_line(&format!("peername: {contact}"));
         }
-        // A denial that has a line counts, also if it was forgotten since: the program's own server listens on its port now.
+        // A denial that has a line counts even if it was forgotten since, because a server of the program now listens on its
+        // port.
         has_denials || !self.reported.is_empty()
     }
 
-    /// Writes what the lines of the diff mean, before the first of them.
+    /// Explains the lines of the diff, before the first of them.
     fn begin_diff(&self, list: &Path) {
         if self.reported.iter().all(|(_, remedy)| remedy.is_none()) {
             try_write_line(&format!(
@@ -167,9 +168,9 @@ fn times(count: u64) -> String {
     }
 }
 
-/// The rule or option that opens connections to the port as TLS and HTTP, where the remedy relays them unopened: a proxy that
-/// is reached unopened reaches every host. `None` for HTTP's own ports, and for other system ports (RFC 6335, section 6), which
-/// are not used for HTTP.
+/// The rule or option that opens connections to the port as TLS and HTTP, if the remedy relays them unopened. The report names
+/// it because the destination may be a proxy, through which unopened connections reach every host. `None` for HTTP's own ports,
+/// and for other system ports (RFC 6335, section 6), which are not used for HTTP.
 fn opening_remedy(to: &HostPort, remedy: &Remedy) -> Option<String> {
     if to.port <= LAST_SYSTEM_PORT || HTTP_PORTS.contains(&to.port) {
         return None;

@@ -60,8 +60,8 @@ pub(super) fn ignored_proxy() -> Option<String> {
         .find(|name| env::var_os(name).is_some_and(|value| !value.is_empty()))
 }
 
-/// Whether a configuration file of pip names a proxy. Only then is it overridden: pip would ask the interceptor for a server of
-/// the jail, too, which the interceptor does not reach.
+/// Whether a configuration file of pip names a proxy. Only then is the proxy overridden, because the override has pip ask the
+/// interceptor even for servers in the jail, which the interceptor does not reach.
 fn is_pip_proxy_configured() -> bool {
     let below = |variable: &str, path: &str| Some(Path::new(&env::var_os(variable)?).join(path));
     let files = [
@@ -121,6 +121,6 @@ const PROXY_OVERRIDES: [(&str, &str); 3] = [
 ];
 /// pip ignores an empty value, so it gets a name that the interceptor answers.
 const PIP_PROXY: &str = "http://interceptor.invalid:80";
-/// Search lists and aliases of names (resolv.conf(5), hostname(7)). Every name resolves in the jail, so a resolver would take
-/// the first name that it completes.
+/// Variables with search lists and aliases of names (resolv.conf(5), hostname(7)). Every name resolves in the jail, so a
+/// resolver would take the first completed name that it tries.
 const RESOLVER_VARIABLES: [&str; 3] = ["LOCALDOMAIN", "RES_OPTIONS", "HOSTALIASES"];

@@ -113,7 +113,8 @@ impl Helper {
     }
 }
 
-/// Opens the list of `--learn` or `--ask-list`, if there is one. Ports that rules of this run open are opened for the list, too.
+/// Opens the list of `--learn` or `--ask-list`, if there is one. For the list, the ports of HTTP include those that rules of
+/// this run open.
 fn open_list(
     args: &Args,
     kind: ListKind,

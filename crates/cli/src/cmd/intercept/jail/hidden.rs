@@ -1,4 +1,4 @@
-//! The files of the host that the program can't read: which they are, and how the program could reach them nevertheless.
+//! Finds the host's files that are hidden from the program, and refuses other paths by which the program could reach them.
 
 use std::env;
 use std::fs::File;

@@ -73,7 +73,7 @@ pub(super) struct Interceptor {
     helper: Option<Helper>,
     /// What the helper does, if there is one.
     mode: Option<Mode>,
-    /// The rules of a jail without access lists and check: those of `--allow-tcp`. `None` where something else decides.
+    /// The rules of a jail that has neither access lists nor a check: those of `--allow-tcp`. `None` if the helper decides.
     fallback: Option<AccessRules>,
     denials: DenialReport,
     /// Whether a channel for the verdict of `--fail-on-deny` is inherited.
@@ -152,7 +152,7 @@ impl Interceptor {
         self.helper.take().map(Helper::spawn).transpose()
     }
 
-    /// Whether everything is denied, because neither access lists nor a check are configured.
+    /// Whether everything is denied: no access list, check, helper or destination of `--allow-tcp` is configured.
     pub(super) fn denies_everything(&self) -> Result<bool, Usage> {
         let has_lists = self.options.access_rules()?.is_some() || self.options.check.is_given();
         Ok(self.fallback.is_some() && self.ports.tunnelled.is_empty() && !has_lists)
@@ -170,7 +170,7 @@ impl Interceptor {
     /// Runs the interceptor in this process until the program has exited. `inherited` are the channel to the jail's process and
     /// the descriptors of [`Inherited`], in the order of its fields. Returns the exit code.
     pub(super) fn run(self, mut inherited: Vec<OwnedFd>) -> u8 {
-        // Closed after an error was printed: the jail's process then says, too, that the interceptor did not start.
+        // Closed at the end, after an error was printed: the jail's process then prints that the interceptor did not start.
         let channel = inherited.remove(0);
         match self.try_run(&channel, inherited) {
             Ok(()) => 0,
@@ -215,7 +215,7 @@ impl Interceptor {
         let own_addresses = OwnAddresses::read().await?;
         let workers = setup.common.process.workers();
         let inherited_listeners = InheritedSockets {
-            // The program has exited: its last connections are in the backlogs.
+            // At the drain the program has exited, and its last connections may still be in the backlogs.
             owns_backlogs: true,
             ..InheritedSockets::new(sockets.listeners)?
         };
@@ -291,7 +291,8 @@ impl Interceptor {
         // Lets the mediator's task count what was reported before the exit.
         tokio::task::yield_now().await;
         let mut report = self.denials;
-        // Before the drain, which other processes of the jail may prolong to its limit: the shell goes on already.
+        // Written before the drain, because the shell goes on already, and other processes of the jail may prolong the drain to
+        // its limit.
         report.write(&denials);
         drain(listeners.workers).await;
         if let (Some(path), Some(metadata)) = (&setup.options.log, log_metadata) {
@@ -345,7 +346,7 @@ impl Inherited {
     }
 }
 
-/// Opens the check service, whose Unix socket the program can't replace then.
+/// Opens the check service and pins its Unix socket, so that the program can't replace the socket.
 fn open_check(config: Option<CheckConfig>) -> Result<Option<CheckService>, ConfigError> {
     let Some(mut config) = config else {
         return Ok(None);

@@ -114,7 +114,7 @@ pub(super) struct OpenedList {
 }
 
 impl OpenedList {
-    /// Reads the file, if it exists, and writes it: so an error is reported before the program runs.
+    /// Reads the file, if it exists, and writes it, so that an error is reported before the program runs.
     ///
     /// # Errors
     ///
@@ -159,7 +159,7 @@ impl OpenedList {
     ///
     /// # Errors
     ///
-    /// The file can't be read any more, or not be written.
+    /// The file can't be read or written any more.
     pub(super) fn add(&self, to: &HostPort) -> anyhow::Result<()> {
         let _lock = self.lock()?;
         let mut file = ListFile::read(&self.directory, &self.list.name)?.unwrap_or_default();
@@ -175,8 +175,8 @@ impl OpenedList {
         }
         let comment = format!("{NOT_PUBLIC}{text}");
         if opens_refused {
-            // As a comment the rule opens nothing: the request is refused, and the program, which chose the address, is not
-            // trusted.
+            // The rule becomes a comment, which opens nothing: the program, which is not trusted, chose the address, and its
+            // request is refused.
             if file.not_public.contains(&comment) {
                 return Ok(());
             }

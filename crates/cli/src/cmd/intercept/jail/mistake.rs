@@ -9,7 +9,7 @@ use peername_observe::shell::quote;
 
 use crate::separator::{self, context_text};
 
-/// Explains how to correct words that clap refuses; `None` where clap's own message says it.
+/// Explains how to correct words that clap refuses; `None` if clap's own message is enough.
 pub(crate) fn explain_mistake(words: &[OsString], error: &clap::Error) -> Option<String> {
     match error.kind() {
         ErrorKind::UnknownArgument => {

@@ -64,7 +64,7 @@ pub(crate) struct Args {
         value_name = "FILE",
         value_parser = list_path,
         requires = "ask",
-        // clap waives what is required where that conflicts with an option that is given.
+        // clap waives a required option if it conflicts with one that is given.
         conflicts_with_all = ["learn", "check_list"],
         help_heading = heading::RULES,
         hide_short_help = true

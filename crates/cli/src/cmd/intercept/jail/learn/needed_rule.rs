@@ -85,8 +85,8 @@ pub(crate) fn is_refused_by_default(ip: IpAddr) -> bool {
     meanings(ip).any(|ip| special(ip).is_some()) || is_own_address(ip)
 }
 
-/// Whether this host has the address: a socket can be bound to no other (bind(2), EADDRNOTAVAIL). `false` where a socket can be
-/// bound to any address, as with net.ipv4.ip_nonlocal_bind and in a jail, and so nothing is known.
+/// Whether this host has the address, to judge by whether a socket can be bound to it (bind(2), EADDRNOTAVAIL). `false` if a
+/// socket can be bound to any address, as with net.ipv4.ip_nonlocal_bind and in a jail, because then nothing is known.
 fn is_own_address(ip: IpAddr) -> bool {
     // Addresses for documentation (RFC 5737, RFC 3849): no host has them.
     let unassigned: IpAddr = match ip {
