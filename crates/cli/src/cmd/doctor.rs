@@ -162,9 +162,9 @@ struct CheckedConfig {
     listen: Vec<(Transport, SocketAddr)>,
     /// Each with the firewall mark of connections to it. Port 0 stands for the port that a client connects to.
     backends: Vec<(Backend, u32)>,
-    /// Whether the start adds the rules and routes that the backends need.
+    /// Whether the proxy's start adds the rules and routes that the backends need.
     sets_up_routes: bool,
-    /// The admin endpoint of the proxy that runs by the file.
+    /// The admin endpoint of the proxy that runs with the configuration file.
     admin: Option<AdminAddr>,
 }
 
@@ -291,7 +291,8 @@ impl CheckedConfig {
         } else {
             None
         };
-        // Until the start has added the rules, no reply to a foreign address comes back, and NAT may apply to the backend.
+        // Until the proxy's start has added the rules, no reply to a foreign address comes back, and NAT may apply to the
+        // backend.
         let is_routed = missing_rules.is_none();
         match missing_rules {
             Some(finding) => note(finding),

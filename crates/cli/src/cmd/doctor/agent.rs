@@ -123,7 +123,7 @@ fn check_given_profile(
     (Finding::fail(PROFILE, seen, fix), None)
 }
 
-/// Runs a container by each runtime that connects to the agent itself.
+/// Runs a container with each runtime that itself connects to the agent.
 fn try_containers(args: &Args, runtimes: &[Runtime], profile: &Profile) -> Vec<Finding> {
     if !user::is_root() {
         return vec![Finding::warn(

@@ -92,7 +92,7 @@ pub(super) async fn missing_rules(target: Backend) -> Option<Finding> {
     }
 }
 
-/// Probes the reply path: connects from a foreign address to a listener of the probe's own, beside the backend.
+/// Probes the reply path: connects from a foreign address to a listener that the probe opens beside the backend.
 pub(super) async fn probe_reply_path(target: Backend) -> Finding {
     let check = "self-test";
     match probe::probe(target).await {

@@ -25,7 +25,7 @@ fn judge(target: SocketAddr, on_its_port: &[SocketAddr]) -> Finding {
             "find out what answers there: `nft list ruleset`, or another network namespace",
         );
     }
-    // The other listeners on this port may be other programs', or the proxy's.
+    // Listeners on this port that do not accept for `target` may belong to other programs or the proxy.
     let mut accepting = on_its_port.to_vec();
     accepting.retain(|listener| accepts(*listener, target));
     let seen = join(&accepting);

@@ -30,8 +30,8 @@ pub(super) struct Args {
 }
 
 impl Args {
-    /// The findings about the process, or about this host. A configuration file has to be read before: its files are reported
-    /// as those that this process has opened.
+    /// The findings about the process, or about this host. A configuration file has to be read before, because the findings
+    /// list the files that this process has opened.
     pub(super) fn findings(&self) -> Vec<Finding> {
         match self.pid {
             Some(pid) => process_findings(pid),
@@ -181,7 +181,7 @@ fn describe_helper(pid: u32) -> Option<String> {
     ))
 }
 
-/// The finding about a process that does not execute peername, or may not; `None` if the process executes peername.
+/// The finding about a process that does not, or perhaps does not, execute peername; `None` if the process executes peername.
 fn other_program(pid: u32) -> Option<Finding> {
     let comm = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
     let name = comm.trim_end().escape_debug();
@@ -238,7 +238,6 @@ fn thread_statuses(pid: u32) -> std::io::Result<Vec<String>> {
         .collect())
 }
 
-/// A field of /proc/PID/status (proc_pid_status(5)); empty if it is missing.
 /// The number of threads whose status has this value.
 fn count_with(threads: &[String], name: &str, value: &str) -> usize {
     threads

@@ -119,8 +119,8 @@ pub(super) fn somaxconn() -> Finding {
     }
 }
 
-/// Checks reverse path filtering. Packets that stay on loopback are not filtered (their route is known from sending), so
-/// this matters for a backend behind another interface only.
+/// Checks reverse path filtering. Packets that stay on loopback are not filtered (their route is known from sending), so this
+/// matters only for a backend behind another interface.
 fn rp_filter() -> Finding {
     let values = ["all", "default", "lo"].map(|name| {
         (
@@ -243,6 +243,6 @@ const KERNEL: &str = "kernel";
 const OLDEST_KERNEL: (u32, u32) = (4, 17);
 /// A limit of descriptors that is enough for about 8000 connections.
 const MIN_OPEN_FILES: u64 = 16384;
-/// An accept backlog that takes a burst. The default was 128 until Linux 5.4, and is 4096 since.
+/// An accept backlog that takes a burst. The default was 128 before Linux 5.4, and has been 4096 since.
 const MIN_BACKLOG: u64 = 1024;
 const MIN_EPHEMERAL_PORTS: u32 = 1000;

@@ -170,7 +170,7 @@ fn roots_source() -> String {
     variables.join(" and ")
 }
 
-/// Checks that this host trusts any authority, by which origins can be verified.
+/// Checks that this host trusts at least one authority, because origins are verified by them.
 fn origins(roots: &CertificateResult) -> Finding {
     let check = "origins' authorities";
     let errors = describe_root_errors(&roots.errors);

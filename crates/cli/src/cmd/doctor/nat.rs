@@ -14,8 +14,8 @@ use peername_sys::netlink::Netlink;
 
 use super::finding::Finding;
 
-/// Sends packets that the backend's kernel drops, from a documentation address and from one in each network that has a NAT
-/// rule or an interface here, and looks at how they leave.
+/// Sends packets that the backend's kernel drops, and checks with which addresses they leave. Their sources are a documentation
+/// address, and one address in each network that has a NAT rule or an interface here.
 pub(super) async fn check(backend: Backend, mark: u32) -> Finding {
     match examine(backend, NonZeroU32::new(mark)).await {
         Ok(finding) => finding,
@@ -148,8 +148,8 @@ async fn is_on_other_host(netlink: &Netlink, target: SocketAddr) -> bool {
     matches!(location, Ok(BackendLocation::OtherHost))
 }
 
-/// Lists the rules of the packet filter, as far as the programs for that are installed. On most hosts iptables is a front end
-/// of nftables; its tables of its own, if any, are listed by the `legacy` programs.
+/// Lists the rules of the packet filter, if the programs that list them are installed. On most hosts iptables is a front end of
+/// nftables; the `legacy` programs list the tables that only iptables has.
 fn list_rules() -> String {
     const LISTINGS: [&[&str]; 3] = [
         &["nft", "list", "ruleset"],
@@ -166,8 +166,8 @@ fn list_rules() -> String {
         .collect()
 }
 
-/// Every network in the text, with its line if that is a NAT rule; else with an empty text. A network that only a filter rule
-/// names costs one packet.
+/// Every network in the text, with its line if that is a NAT rule, else with an empty text. Networks that only a filter rule
+/// names are listed, too: each costs no more than one packet.
 fn networks_in(rules: &str) -> impl Iterator<Item = (IpNet, String)> {
     rules.lines().flat_map(|line| {
         let lower = line.to_lowercase();
@@ -186,7 +186,7 @@ fn networks_in(rules: &str) -> impl Iterator<Item = (IpNet, String)> {
 const CHECK: &str = "clients' addresses";
 /// Bounds the packets on a host with long lists of addresses in its rules.
 const MAX_CLIENTS: usize = 2000;
-/// Bounds the search for an address in a network that is not this host's own.
+/// Bounds the search in a network for an address that this host does not have.
 const MAX_OWN_ADDRESSES: usize = 1000;
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use super::finding::{Finding, Verdict};
 use crate::admin_client::AdminClient;
 use crate::cmd::top;
 
-/// What the proxy with this admin endpoint says of itself.
+/// The findings from the state that the proxy with this admin endpoint reports.
 pub(super) async fn findings(admin: &AdminAddr) -> Vec<Finding> {
     match top::current_status(&AdminClient(admin.clone())).await {
         Ok(status) => of_status(&status),
@@ -63,7 +63,8 @@ fn of_status(status: &StatusEvent) -> Vec<Finding> {
         .collect()
 }
 
-/// Those that go on before those that have ended, of which there may be many more.
+/// The refusals to report, the most frequent ones. Refusals that go on come before those that have ended, however many these
+/// are.
 fn most_relevant(mut refusals: Vec<Finding>) -> Vec<Finding> {
     refusals.sort_by_key(|finding| finding.verdict == Verdict::Ok);
     refusals.truncate(MAX_REFUSALS);

@@ -26,8 +26,8 @@ pub(super) fn listeners() -> Finding {
     }
 }
 
-/// Whether rules that `routes add --tproxy-ports` has created redirect to one of these listeners; also true where the rules
-/// can't be listed, which needs CAP_NET_ADMIN.
+/// Whether rules that `routes add --tproxy-ports` has created redirect to one of these listeners; also true if the rules can't
+/// be listed, because that needs CAP_NET_ADMIN.
 pub(super) fn redirects_to(listen: &[SocketAddr]) -> bool {
     match routes::list_filters() {
         Ok(tables) => tables

@@ -41,7 +41,7 @@ pub(super) fn data_path() -> Finding {
     let check = "--data-path kernel";
     let release = kernel_release();
     match peername_kernel::data_path::try_load() {
-        // Older kernels load the programs and can't attach them.
+        // Older kernels load the programs, but can't attach them.
         Ok(()) if parse_version(&release).is_some_and(|version| version < TCX) => Finding::warn(
             check,
             format!("not available: it needs Linux 6.6, and this is {release}"),

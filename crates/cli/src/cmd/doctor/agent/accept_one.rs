@@ -42,7 +42,7 @@ struct Peers {
 }
 
 /// Accepts a connection in a thread, which is left behind after `limit`. While accept(2) waits for the agent, no signal that
-/// this process could send itself interrupts the call: the process is the init of a PID namespace (pid_namespaces(7)).
+/// this process could send itself interrupts the call, because the process is the init of a PID namespace (pid_namespaces(7)).
 fn accept_within(args: &Args, limit: Duration) -> io::Result<Peers> {
     let (sender, accepted) = channel();
     let args = args.clone();

@@ -39,7 +39,7 @@ pub(super) fn spawn(command: &mut Command) -> io::Result<Child> {
         .spawn()
 }
 
-/// Reads the output of a child until `is_enough` says so, or to its end, or up to [`MAX_OUTPUT`] bytes.
+/// Reads the output of a child until `is_enough` returns true, or to its end, or up to [`MAX_OUTPUT`] bytes.
 ///
 /// # Errors
 ///
@@ -69,7 +69,7 @@ fn capture(
 ) -> io::Result<()> {
     let process = PidFd::open(child.id()).map_err(|error| error.source)?;
     loop {
-        // Checked before the reads: those after the exit get everything that the child has written.
+        // Checked before the reads, because reads after the exit get everything that the child has written.
         let has_exited = process.has_exited();
         stdout.read_available()?;
         stderr.read_available()?;

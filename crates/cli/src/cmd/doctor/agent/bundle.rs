@@ -59,7 +59,7 @@ impl Bundle {
         self.state().join(&self.id).exists()
     }
 
-    /// Keeps the folder: by the state in it the runtime finds the container.
+    /// Keeps the folder, because the runtime finds the container by the state in it.
     pub(super) fn keep(mut self) {
         self.is_kept = true;
     }

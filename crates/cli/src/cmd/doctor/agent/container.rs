@@ -23,7 +23,7 @@ use super::runtimes::Runtime;
 use crate::cmd::doctor::finding::Finding;
 use crate::cmd::exec::agent::profile::Profile;
 
-/// The trial of a container: with this profile, a connection from the balancer, and a server on this port.
+/// The trial of a container with this profile: its server listens on this port and gets a connection from the balancer.
 pub(super) struct Trial<'a> {
     pub(super) profile: &'a Profile,
     /// The source of the connection; 127.0.0.1 if none is given.
@@ -317,7 +317,7 @@ impl<'a> Container<'a> {
             Ok(output) => last_line(&output.stderr),
             Err(error) => error.to_string(),
         };
-        // `run` has deleted a container that has exited.
+        // The runtime's `run` deletes a container that exits.
         if !self.bundle.has_state() {
             return Ok(());
         }

@@ -16,8 +16,8 @@ pub(super) fn version() -> Finding {
     })
 }
 
-/// Checks Yama, which can forbid ptrace(2) to root, too. The agent needs the same permission to read and write the arguments of
-/// system calls.
+/// Checks Yama, which can forbid ptrace(2) even to root. The agent needs the permission of ptrace(2) to read and write the
+/// arguments of system calls.
 pub(super) fn ptrace_scope() -> Finding {
     match read_number("/proc/sys/kernel/yama/ptrace_scope") {
         Some(3) => Finding::fail(

@@ -43,7 +43,8 @@ enum Support {
 }
 
 impl Runtime {
-    /// Runs the program for its version. The output may name another kind than the program's name: `docker` may run podman.
+    /// Runs the program for its version. The output may name another kind than the program's name does: `docker` may run
+    /// podman.
     fn probe(kind: &'static RuntimeKind, path: PathBuf) -> Self {
         let output = output_within(Command::new(&path).arg("--version"), ANSWERS_WITHIN)
             .map(|output| output.stdout)
@@ -101,7 +102,7 @@ impl Runtime {
     }
 }
 
-/// Finds the runtimes in the folders of PATH; of each kind one.
+/// Finds the runtimes in the folders of PATH, one of each kind.
 pub(super) fn installed() -> Vec<Runtime> {
     let mut found: Vec<Runtime> = Vec::new();
     for kind in &KINDS {

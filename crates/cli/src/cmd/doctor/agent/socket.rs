@@ -22,7 +22,7 @@ pub(super) struct AgentSocket {
 }
 
 impl AgentSocket {
-    /// Connects as a container runtime does, and announces nothing.
+    /// Connects as a container runtime does, but announces no container.
     pub(super) async fn check(path: &Path) -> Self {
         let access = match access(path) {
             Ok(access) => access,
@@ -113,8 +113,8 @@ fn refused_to_user(seen: String) -> Finding {
     )
 }
 
-/// Returns the agent's process id once the agent has closed the connection, on which nothing is announced. Where the agent has
-/// exited and its holder keeps the socket, that never happens.
+/// Connects, announces no container, and returns the agent's process id once the agent has closed the connection. This never
+/// happens if the agent has exited and its holder keeps the socket.
 async fn find_agent(path: &Path) -> io::Result<Option<u32>> {
     let mut stream = UnixStream::connect(path).await?;
     let pid = stream.peer_cred()?.pid();
@@ -136,5 +136,5 @@ fn how_to_start(path: &Path) -> String {
 
 const SOCKET: &str = "agent's socket";
 const WRITABLE_BY_OTHERS: u32 = 0o002;
-/// The agent closes a connection on which nothing is announced at once.
+/// The agent immediately closes a connection on which no container is announced.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(3);

@@ -10,7 +10,7 @@ use peername_sys::Transport;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Receiver {
     address: SocketAddr,
-    /// 0 where the table has none.
+    /// 0 if the table has none.
     inode: u64,
 }
 
@@ -87,7 +87,8 @@ pub(in crate::cmd::doctor) fn is_taken(address: SocketAddr, transport: Transport
     overlapping(address, transport).next().is_some()
 }
 
-/// The sockets that keep others from binding this address: they receive what is sent to it, or the reverse.
+/// The sockets that keep others from binding this address: they receive what is sent to it, or a socket bound to it would
+/// receive what is sent to their address.
 fn overlapping(address: SocketAddr, transport: Transport) -> impl Iterator<Item = Receiver> {
     receivers(transport, address.port())
         .filter(move |socket| accepts(socket.address, address) || accepts(address, socket.address))
