@@ -131,8 +131,8 @@ fn report_lost_privileges(no_new_privs: NoNewPrivs) {
     }
 }
 
-/// Reports the interfaces that this kernel lacks and only processes without the library need. It is no error: with `--mode preload`
-/// there may be no such process.
+/// Reports the interfaces that this kernel lacks. Only processes without the library need them, so this is no error: with
+/// `--mode preload` there may be no such process.
 fn report_missing_interfaces(missing: &[InterfaceError]) {
     for error in missing {
         eprintln!(

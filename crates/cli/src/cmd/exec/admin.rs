@@ -26,7 +26,7 @@ use super::options::Args;
 use counters::{ExecCollector, advise};
 use health::{ExecHealth, SupervisorSocket};
 
-/// Starts the process, if `--admin` is given. Returns the supervisor's end of the liveness socket.
+/// Starts the process that serves the endpoint, if `--admin` is given. Returns the supervisor's end of the liveness socket.
 ///
 /// # Errors
 ///
@@ -67,7 +67,7 @@ pub(crate) fn start_process(endpoint: AdminEndpoint) -> anyhow::Result<Option<Ow
 pub(crate) struct AdminEndpoint {
     pub(crate) command: AdminCommand,
     pub(crate) args: AdminArgs,
-    /// The table, or the sum of those of all containers.
+    /// The table of `exec`, or the sum of the tables of the agent's containers.
     pub(crate) table: Table<'static>,
     /// The options in force, as JSON.
     pub(crate) config: String,
@@ -135,7 +135,7 @@ async fn serve(
     let resources = Resources {
         command: if is_agent { "agent" } else { "exec" },
         advise: Some(advise),
-        // The agent's log level stays as it was started.
+        // The agent's log level can't be changed while it runs.
         log_level: (!is_agent).then(|| Box::new(level) as Box<dyn LogLevel>),
         config: Some(ConfigInForce::new(&config)),
         ..Resources::default()
@@ -147,7 +147,7 @@ async fn serve(
     Ok(exited?)
 }
 
-/// The log level of the endpoint's process, and by the table the supervisor's: which refusals it logs.
+/// The log level of the endpoint's process and of the supervisor, which reads in the table which refusals to log.
 struct ExecLogLevel {
     level: LevelHandle,
     table: Table<'static>,

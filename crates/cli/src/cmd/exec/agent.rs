@@ -43,7 +43,7 @@ use super::admin::{AdminCommand, AdminEndpoint, start_process};
 pub(crate) use options::Args;
 use options::{OnTakeover, Serve};
 
-/// Runs the agent until a signal ends it, or until another one takes over.
+/// Runs the agent until a signal ends it, or until another agent takes over.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.action {
         Some(options::Action::Profile(profile)) => profile::run(profile),
@@ -247,8 +247,8 @@ fn socket_mode(args: &Serve) -> u32 {
     }
 }
 
-/// Sets the mode of the socket's file: a new file has another mode, and so may that of an earlier agent, which had other
-/// options.
+/// Sets the mode of the socket's file: a new file has another mode, and the file of an earlier agent may have been made with
+/// other options.
 fn set_mode(path: &Path, mode: u32) -> anyhow::Result<()> {
     let shown = path.display();
     let found =

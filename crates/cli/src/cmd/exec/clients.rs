@@ -16,8 +16,8 @@ use peername_server::access::network_set::NetworkListError;
 use peername_server::addr::{ClaimedSource, PeerAddr, canonical};
 use peername_sys::throttle::RepeatThrottle;
 
-/// The lists of clients and the required TLVs. Files are read again when they have changed. Open connections stay then: they
-/// are the program's alone.
+/// The lists of clients and the required TLVs. Files are read again when they have changed. This ends no open connection,
+/// because only the program has them.
 #[derive(Debug)]
 pub(super) struct ListJudge {
     access: Arc<ClientAccess>,
@@ -36,7 +36,8 @@ struct ListFiles {
 }
 
 impl ListFiles {
-    /// Logs a failed read; a retry's only if its error differs from the last one, or has not been logged for a while.
+    /// Logs a failed read. The failure of a retry is logged only if its error differs from the last one, or has not been logged
+    /// for a while.
     fn log_failure(&mut self, read: Result<(), NetworkListError>, is_retry: bool) {
         let Err(error) = read else {
             return self.failures.clear();
@@ -97,8 +98,9 @@ impl ListJudge {
             })
     }
 
-    /// Refuses an IPv6 client whose stand-in is denied: a server with an IPv4 socket logs that, so bans by its log name it. A
-    /// network does not count: lists of addresses that no host has contain all stand-ins.
+    /// Refuses an IPv6 client whose IPv4 stand-in ([`pseudo_v4`]) is denied. A server with an IPv4 socket logs the stand-in, so
+    /// bans that are made from its log name the stand-in. A denied network does not count, because lists of addresses that no
+    /// host has contain all stand-ins.
     fn check_stand_in(&self, client: IpAddr) -> Result<(), ClientRefusal> {
         let IpAddr::V6(ip) = client else {
             return Ok(());
@@ -135,8 +137,9 @@ impl ClientJudge for ListJudge {
     }
 }
 
-/// Whether the peer is on this host: on loopback, or at the address that it connected to, from which a connection of this host
-/// comes unless its socket is bound to another one. To know all addresses of this host takes a query to the kernel.
+/// Whether the peer is on this host: its address is a loopback one, or the one that it connected to. The latter is the source
+/// of a connection within this host unless its socket is bound to another address. Only a query to the kernel would show all
+/// addresses of this host.
 fn is_on_this_host(peer: IpAddr, ends: ConnectionEnds) -> bool {
     let local = ends.local.map(|local| local.ip().to_canonical());
     peer.is_loopback() || Some(peer) == local

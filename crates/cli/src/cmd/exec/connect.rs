@@ -19,7 +19,7 @@ pub(super) fn run(args: &Args, source: SocketAddr) -> ExitCode {
             return ExitCode::from(error.exit_code());
         }
     }
-    // The library does not see operations of a ring.
+    // The library does not see connections that are opened through io_uring.
     if let Err(error) = peername_sys::seccomp::deny_io_uring() {
         eprintln!(
             "peername: io_uring can't be refused ({error}): connections that are opened through it have no header"
@@ -52,7 +52,7 @@ impl Client {
     }
 }
 
-/// Warns where the library may not be loaded, because of the program.
+/// Warns that the library may not be loaded: the program starts unknown other programs, or its file can't be read.
 fn warn_if_unreachable(reason: &Reason) {
     if matches!(reason, Reason::Starter(_) | Reason::Unreadable(_)) {
         eprintln!(

@@ -116,7 +116,7 @@ impl ListenerPolicyArgs {
         })
     }
 
-    /// The slots of the table of clients.
+    /// The number of slots of the table of clients.
     pub(crate) fn slots(&self) -> usize {
         (self.max_connections as usize)
             .next_power_of_two()

@@ -65,8 +65,8 @@ fn listening_sockets(args: &Args, addrs: &[SocketAddr]) -> anyhow::Result<Vec<Ow
     Ok(sockets)
 }
 
-/// The TCP sockets of `--admin`. A Unix socket is reachable from every network by its path, so the proxy opens it; here it is
-/// only tried, so that an error is known before the program starts.
+/// The TCP sockets of `--admin`. A Unix socket is reachable from every network by its path, so the proxy opens it. This process
+/// only tries to, so that an error is known before the program starts.
 fn admin_sockets(args: &Args) -> anyhow::Result<impl Iterator<Item = OwnedFd>> {
     let listeners = args.admin.open(&mut InheritedSockets::default(), None)?;
     Ok(listeners.into_iter().filter_map(|listener| match listener {

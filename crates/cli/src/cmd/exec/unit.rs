@@ -71,7 +71,7 @@ pub(super) fn run(given: &Given<Args>, name: &str) -> anyhow::Result<ExitCode> {
     reload_manager(&unit.name, &path, "written")
 }
 
-/// Explains an option for a unit that is given without one.
+/// Explains an option that needs `--unit` and is given without it.
 pub(crate) fn explain_missing_name(words: &[OsString]) -> Option<String> {
     let options = || {
         words
@@ -122,8 +122,9 @@ fn refuse_accepting_socket(unit: &ServiceUnit) -> anyhow::Result<()> {
     }
 }
 
-/// Whether systemd has to guess the main process. It guesses only if the unit has one process without a parent in it
-/// (systemd.service(5), GuessMainPID=), and the supervisor is a second one.
+/// Whether systemd has to guess the main process, which it can't beside the supervisor. It guesses only if a single process of
+/// the unit has its parent outside of the unit (systemd.service(5), GuessMainPID=), and the supervisor is a second such
+/// process.
 fn hides_main_process(unit: &ServiceUnit) -> bool {
     unit.last("Type") == Some("forking")
         && unit.last("PIDFile").is_none()
@@ -142,7 +143,7 @@ fn refuse_invalid_options(args: &Args) -> Result<(), Usage> {
     Ok(())
 }
 
-/// The launcher with the options of this command line, files by absolute paths.
+/// The launcher with the options of this command line, and with absolute paths of files.
 fn launcher(given: &Given<Args>) -> anyhow::Result<Launcher> {
     let args = &given.options;
     let library = match args.mode {
@@ -166,8 +167,8 @@ fn launcher(given: &Given<Args>) -> anyhow::Result<Launcher> {
     })
 }
 
-/// Writes the drop-in in one step: half of a drop-in could clear the unit's command. A file that `--unit` has not written
-/// stays.
+/// Writes the drop-in in one step, because half of a drop-in could clear the unit's command. Refuses to replace a file that
+/// `--unit` has not written.
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     exists_and_is_ours(path)?;
     let directory = path.parent().unwrap_or(path);
@@ -227,7 +228,7 @@ fn has_mark(text: &str) -> bool {
     text.lines().take(2).any(|line| line.starts_with(MARK))
 }
 
-/// Reloads the manager, as `systemctl edit` does, and names the command that is left to the user: a restart ends connections.
+/// Reloads the manager, as `systemctl edit` does, and names the restart, which is left to the user because it ends connections.
 /// `done` is what was done to the drop-in.
 fn reload_manager(unit: &str, path: &Path, done: &str) -> anyhow::Result<ExitCode> {
     let out = &mut stdout();

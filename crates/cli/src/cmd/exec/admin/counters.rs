@@ -12,7 +12,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet};
 #[derive(Debug)]
 pub(super) struct ExecCollector {
     pub(super) table: Table<'static>,
-    /// Whether the table is the sum of those of all containers of the agent.
+    /// Whether the table is the sum of the tables of the agent's containers.
     pub(super) is_agent: bool,
 }
 
@@ -27,7 +27,7 @@ struct ReasonLabel {
     reason: &'static str,
 }
 
-/// Where the metrics of `proxy` would count a connection.
+/// The metric of `proxy` that would count a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
     /// The program has the connection.

@@ -10,7 +10,7 @@ use peername_observe::admin::Health;
 use tokio::net::UnixStream;
 use tokio::sync::watch;
 
-/// The liveness socket. The supervisor answers the requests that it reads at once with one byte.
+/// The liveness socket. The supervisor answers all requests that one read(2) returns with a single byte.
 #[derive(Debug)]
 pub(super) struct SupervisorSocket {
     socket: UnixStream,

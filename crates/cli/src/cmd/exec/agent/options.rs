@@ -84,7 +84,7 @@ pub(super) struct Serve {
 pub(super) enum OnTakeover {
     /// Exit
     Exit,
-    /// Wait for SIGTERM: where something starts it again after its exit, and it would take over in turn
+    /// Wait for SIGTERM: for an agent that would be started again after its exit and take over in turn
     Wait,
 }
 

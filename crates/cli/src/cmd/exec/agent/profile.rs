@@ -118,7 +118,8 @@ fn parse_object(text: &str) -> anyhow::Result<Profile> {
     }
 }
 
-/// The profile with this listener, and its rules for the calls that the agent answers or that would go past the agent.
+/// Adds the listener to a profile, and replaces the rules for the calls that the agent answers and for those that would bypass
+/// it.
 fn with_listener(mut profile: Profile, listener: &SeccompListener) -> anyhow::Result<Profile> {
     let rules = profile.entry("syscalls").or_insert_with(|| json!([]));
     let rules = rules.as_array_mut().context("`syscalls` is no array")?;
@@ -127,10 +128,11 @@ fn with_listener(mut profile: Profile, listener: &SeccompListener) -> anyhow::Re
             names.retain(|name| !name.as_str().is_some_and(is_replaced));
         }
     }
-    // Some have no name left, and one of the older form has its only `name` still.
+    // Removes rules that have no name left, and rules of the older form whose only `name` is replaced.
     rules.retain(|rule| call_names(rule).any(|name| !is_replaced(name)));
     // libseccomp applies the rules of socket(2) to socketcall(2), too. It sees only the first argument of that call, so it
-    // can't apply rules of several actions; but it leaves out all rules behind one without arguments.
+    // can't apply rules of several actions. But it leaves out all rules after one without arguments, so such a rule comes
+    // first.
     if actions_for(rules, "socket")
         .iter()
         .any(|action| !allows(action))
@@ -148,7 +150,7 @@ fn deny_rule(names: &[&str], errno: i32) -> Value {
     json!({ "names": names, "action": "SCMP_ACT_ERRNO", "errnoRet": errno })
 }
 
-/// What keeps the agent from answering the calls of a profile's containers, a line each.
+/// Lists the faults of a profile that keep the agent from answering its containers' calls, a line each.
 pub(crate) fn faults(profile: &Profile, listener: &SeccompListener) -> Vec<String> {
     let mut faults = Vec::new();
     let socket = string_field(profile, "listenerPath");
@@ -283,7 +285,7 @@ Example: podman's default profile for containers of the policy mail
 mod tests {
     use super::*;
 
-    /// libseccomp applies it beside the rule that notifies the agent.
+    /// libseccomp would apply the older rule beside the one that notifies the agent.
     #[test]
     fn rule_of_the_older_form_is_replaced_and_is_a_fault() {
         let listener = SeccompListener {

@@ -1,4 +1,4 @@
-//! Where the agent's descriptors are kept: by the service manager, or by a process of its own.
+//! The store of the agent's descriptors: the service manager, or a holder process.
 
 use std::ffi::OsString;
 use std::io;
@@ -69,7 +69,7 @@ pub(super) fn open(args: &Serve) -> anyhow::Result<Option<Opened>> {
     Ok(Some(HolderConnection::open(&path)?.into()))
 }
 
-/// A descriptor that an agent has stored, by its name; others are logged and closed.
+/// Recognizes by its name a descriptor that an agent has stored. Others are logged and closed.
 fn stored_by_manager(inherited: NamedDescriptor) -> Option<StoredDescriptor> {
     let NamedDescriptor { name, fd, .. } = inherited;
     match name.parse() {

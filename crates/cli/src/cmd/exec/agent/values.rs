@@ -25,7 +25,7 @@ pub(crate) fn socket_path(text: &str) -> Result<PathBuf, String> {
 ///
 /// # Errors
 ///
-/// It is no number: a container need not have the user's name.
+/// The text is no number. Names are refused, because a container need not know the user's name.
 pub(super) fn user_id(text: &str) -> Result<u32, String> {
     text.parse()
         .map_err(|_| format!("use a number: id -u {}", quote(text)))
@@ -46,5 +46,6 @@ pub(crate) fn policy_name(text: &str) -> Result<String, String> {
 
 /// The default of the agent's socket, and of the socket that a profile names.
 pub(super) const SOCKET: &str = "/run/peername-agent/agent.sock";
-/// The kernel takes 107 bytes (unix(7)), and the agent binds its socket under a name that is up to 8 longer: a process id.
+/// The kernel takes 107 bytes (unix(7)), and the agent binds its socket under a name that is up to 8 longer: a dot and a
+/// process id.
 const MAX_SOCKET_PATH: usize = 99;

@@ -35,7 +35,7 @@ struct SandboxSetting {
 #[derive(Debug)]
 pub(crate) struct Launcher {
     pub(crate) binary: PathBuf,
-    /// The library that is loaded into the server, unless `--mode notify` does without.
+    /// The library that is loaded into the server; `None` with `--mode notify`.
     pub(crate) library: Option<PathBuf>,
     /// The options of `peername exec`.
     pub(crate) options: Vec<String>,
@@ -75,7 +75,7 @@ pub(crate) enum Unsuitable {
 }
 
 impl DropIn {
-    /// Makes the drop-in for a unit, which has to be read without it.
+    /// Makes the drop-in for a unit that was read without the file of this drop-in.
     ///
     /// # Errors
     ///
@@ -118,7 +118,7 @@ impl DropIn {
         missing
     }
 
-    /// Whether a line has this drop-in's command, and its options, if there are some, in any order.
+    /// Whether a line has this drop-in's command and, if this drop-in has options, the same options in any order.
     fn has_command(&self, line: &str) -> bool {
         line.strip_prefix("ExecStart=")
             .and_then(|line| line.strip_suffix(&format!(" -- {}", self.command)))
@@ -234,8 +234,8 @@ impl<'a> CommandLine<'a> {
         self.prefixes.contains('+')
     }
 
-    /// The new line up to the unit's own words, which stay as they are: systemd replaces variables and specifiers at any
-    /// position.
+    /// The new line up to the unit's own words. These are copied unchanged, because systemd replaces variables and specifiers
+    /// at any position.
     fn launcher_line(&self, launcher: &Launcher) -> String {
         // The prefix `:` switches variables off.
         let has_variables = !self.prefixes.contains(':');
@@ -250,7 +250,7 @@ impl<'a> CommandLine<'a> {
     }
 }
 
-/// Quotes a word of a command line, in which systemd then replaces nothing: specifiers (`%`), variables (`$`) or escapes.
+/// Quotes a word of a command line, so that systemd replaces no specifiers (`%`), variables (`$`) or escapes in it.
 pub(super) fn quote_word(word: &str, has_variables: bool) -> String {
     let mut word = word.replace('%', "%%");
     if has_variables {
@@ -311,7 +311,7 @@ fn denied_calls(unit: &ServiceUnit) -> String {
         .join(" ")
 }
 
-/// Whether the supervisor starts with CAP_SYS_PTRACE: then it drops all other capabilities, by capset(2).
+/// Whether the supervisor starts with CAP_SYS_PTRACE. If so, it drops all other capabilities by capset(2).
 fn has_sys_ptrace(unit: &ServiceUnit) -> bool {
     let is_root = matches!(unit.last("User"), None | Some("root" | "0"));
     is_root
@@ -320,9 +320,9 @@ fn has_sys_ptrace(unit: &ServiceUnit) -> bool {
         })
 }
 
-/// The address families of the supervisor that the unit denies. A wake-up connection has the family of its listener. Where the
-/// unit permits an internet family, the listener has that one; where it permits none, systemd has opened the listener, of
-/// either family.
+/// The address families that the supervisor needs and the unit denies. A wake-up connection has the family of its listener. If
+/// the unit permits an internet family, that is the listener's. If it permits none, systemd has opened the listener, and both
+/// families are needed.
 fn denied_families(unit: &ServiceUnit) -> String {
     let list = unit.list("RestrictAddressFamilies");
     let is_permitted = |family: &str| permits(&list, |word| word == family);
@@ -336,8 +336,9 @@ fn denied_families(unit: &ServiceUnit) -> String {
     denied.join(" ")
 }
 
-/// Whether a list, of what is allowed or with `~` denied, permits something. The last value that names it decides; if none
-/// does, it is permitted if the first value is one with `~` (systemd.exec(5), SystemCallFilter=).
+/// Whether a list permits something. A value with `~` lists what is denied, any other value what is allowed. The last value
+/// that names the thing decides. If no value names it, it is permitted if the first value is one with `~` (systemd.exec(5),
+/// SystemCallFilter=).
 fn permits(list: &[&str], is_named: impl Fn(&str) -> bool) -> bool {
     let Some(first) = list.first() else {
         return true;
@@ -356,7 +357,7 @@ fn permits(list: &[&str], is_named: impl Fn(&str) -> bool) -> bool {
     permits
 }
 
-/// The paths that a setting of the unit restricts, and that no more specific path of the other setting permits again.
+/// Those of `paths` that the setting `restricting` of the unit covers, and that no more specific path of `permitting` covers.
 fn uncovered_paths(
     unit: &ServiceUnit,
     restricting: &str,
@@ -372,7 +373,7 @@ fn uncovered_paths(
         .join(" ")
 }
 
-/// The number of components of the longest path in these lists that `path` is below; 0 without one.
+/// The number of components of the longest path in these lists that is `path` or above it; 0 if there is none.
 fn cover_depth(lists: &[&str], path: &Path) -> usize {
     lists
         .iter()

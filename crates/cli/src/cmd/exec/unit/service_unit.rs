@@ -62,7 +62,7 @@ impl ServiceUnit {
         })
     }
 
-    /// A setting of the section `[Service]` of which the last assignment counts.
+    /// The last value of a setting of the section `[Service]`.
     pub(crate) fn last(&self, key: &str) -> Option<&str> {
         self.list(key).last().copied()
     }
@@ -191,8 +191,8 @@ fn find_file(root: &Path, name: &str) -> Option<PathBuf> {
         .find(|file| file.symlink_metadata().is_ok())
 }
 
-/// The drop-ins of a unit, in the order of their names, in which systemd reads them. Of several with one name, that in the
-/// first directory counts.
+/// The drop-ins of a unit, in the order of their names, in which systemd reads them. If several have the same name, the one in
+/// the first directory counts.
 fn drop_ins(root: &Path, unit: &Fragment) -> Result<BTreeMap<OsString, PathBuf>, ReadError> {
     let mut found = BTreeMap::new();
     for path in drop_in_directories(root, unit) {
@@ -279,7 +279,8 @@ fn parse(file: &Path, text: &str) -> Vec<Setting> {
             section = name.to_owned();
         } else if let Some((key, value)) = line.split_once('=') {
             let value = value.trim();
-            // A blank behind the last backslash keeps the line from going on; without the blank, a drop-in's line would go on.
+            // The blank that was trimmed after a final backslash is added again. Without it, the backslash would join the
+            // drop-in's line with the next one.
             let end = if ends_in_escape(value) { " " } else { "" };
             settings.push(Setting {
                 file: file.to_owned(),

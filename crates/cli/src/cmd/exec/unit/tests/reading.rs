@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Those of `names` whose drop-ins a unit has, in the order in which they are read.
+/// The names among `names` whose drop-ins are read for a unit, in the order of reading.
 fn names_with_drop_ins(test: &str, file: &str, unit: &str, names: &[&str]) -> Vec<String> {
     let mut root = Root::new(test).with_service("lib", file, "");
     for name in names {
