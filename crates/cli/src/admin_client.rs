@@ -82,7 +82,7 @@ impl AdminClient {
         )
     }
 
-    /// The error of connect(2), with advice where nothing listens.
+    /// The error of connect(2), with advice if nothing listens.
     fn explain(&self, error: &io::Error) -> anyhow::Error {
         let advice = match error.kind() {
             ErrorKind::ConnectionRefused | ErrorKind::NotFound => {
@@ -125,7 +125,7 @@ async fn reason(response: Response<Incoming>) -> String {
     reason.trim().to_owned()
 }
 
-/// More than the two seconds that the endpoint gives the workers.
+/// Longer than the two seconds for which the endpoint waits for its workers.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
 /// Bytes of an error response that are read.
 const MAX_REASON: usize = 1024;

@@ -6,7 +6,8 @@ use std::process::ExitCode;
 
 use crate::exit_code::PROBLEM_FOUND;
 
-/// Prints `missing`, which the file lacks, a line each, or `ok`. Returns the exit code of the command.
+/// Prints a line for each entry of `missing`, which the file lacks, or `ok` if it lacks nothing. Returns the command's exit
+/// code.
 pub(crate) fn report_missing(path: &Path, missing: &[String]) -> io::Result<ExitCode> {
     let out = &mut stdout();
     for line in missing {

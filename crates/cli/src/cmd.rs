@@ -25,7 +25,7 @@ use peername_daemon::usage::secrets::mask_words;
 
 use crate::separator;
 
-/// Explains how to correct a command line that clap refuses; `None` where clap's own message says it.
+/// Explains how to correct a command line that clap refuses; `None` if clap's own message is enough.
 pub(crate) fn explain(argv: &[OsString], error: &clap::Error) -> Option<String> {
     let [_, name, words @ ..] = argv else {
         return None;

@@ -92,9 +92,9 @@ fn called_as(name: &OsStr, args: &[OsString]) -> Option<Program> {
     }
 }
 
-/// Two programs are called `mmproxy`: returns the one that understands the command line. If both do, returns cloudflare's if
-/// the command line has all four options that cloudflare's requires ([`is_ambiguous`]): if that is wrong, a firewall mark is set
-/// that is not needed, which does less harm than a mark that is missing.
+/// Returns which of the two programs called `mmproxy` understands the command line. If both do, returns cloudflare's if the
+/// command line has all four options that cloudflare's requires ([`is_ambiguous`]). If this choice is wrong, an unneeded
+/// firewall mark is set, which does less harm than a missing one.
 fn disambiguate_mmproxy(args: &[OsString]) -> Program {
     match (mmproxy_rs::understands(args), cloudflare::understands(args)) {
         (false, true) => Program::Cloudflare,
@@ -111,8 +111,8 @@ fn is_ambiguous(name: &OsStr, args: &[OsString]) -> bool {
 }
 
 impl Translation {
-    /// Prints the native command line and runs it. A failure never exits with 0, nor with 2: none of the programs had 2
-    /// for the errors that are detected here.
+    /// Prints the native command line and runs it. A failure exits with neither 0 nor 2, because none of the programs exited
+    /// with 2 for the errors that are detected here.
     pub(crate) fn run(&self) -> ExitCode {
         let words = iter::once(OsString::from("peername")).chain(self.words.iter().cloned());
         let args = match Args::try_parse_from(words) {

@@ -32,7 +32,7 @@ pub(crate) struct Configuration {
     /// Groups of listeners of `peername forward`, each with its own configuration.
     pub(crate) forward: Vec<Table<Forward>>,
     pub(crate) intercept: Option<Table<Intercept>>,
-    /// Older names of keys in the file, and what a command adds.
+    /// The warnings about older names of keys in the file, and those that a command adds.
     pub(crate) warnings: Vec<String>,
     pub(crate) jail: Option<Table<Jail>>,
     /// The policies of `peername agent`.
@@ -162,7 +162,8 @@ impl Problems {
 ///
 /// # Errors
 ///
-/// The file can't be read; the first errors of syntax, or all errors in keys and values; or there is no table of these kinds.
+/// The file can't be read, or has no table of these kinds; or its first errors of syntax, else all its errors in keys and
+/// values.
 pub(crate) fn read(
     path: &Path,
     kinds: &[Kind],

@@ -52,7 +52,7 @@ fn with_tips(mut error: clap::Error, command: &Command, argv: &[OsString]) -> cl
                 let tips = ContextValue::StyledStrs(vec![tip.into()]);
                 error.insert(ContextKind::Suggested, tips);
             } else if error.get(ContextKind::SuggestedArg).is_some() {
-                // The tip to pass the word as a value.
+                // Removes clap's tip to pass the word as a value.
                 error.remove(ContextKind::Suggested);
             }
         }
@@ -226,7 +226,7 @@ fn arrange(command: Command) -> Command {
         .mut_subcommands(arrange)
 }
 
-/// The option `-h`, below the last heading before that of tuning, if there are headings.
+/// The option `-h`. If there are headings, it is listed below the last one before that of tuning.
 fn help_option(command: &Command) -> Arg {
     let has_heading = |heading: &&str| {
         command

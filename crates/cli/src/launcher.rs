@@ -32,7 +32,7 @@ pub(crate) fn try_execute(command: Command) -> u8 {
     error.exit_code()
 }
 
-/// Whether a program that does not exist is a line for a shell, or one of its own commands.
+/// Whether the name of a missing program is in truth a command line for a shell, or a shell's builtin.
 fn is_for_shell(program: &str) -> bool {
     let builtins = ["cd", "export", "set", "source", ".", "ulimit", "umask"];
     program.contains(char::is_whitespace) || builtins.contains(&program)

@@ -1,4 +1,5 @@
-//! `peername`: gives a server behind a load balancer its true client back.
+//! `peername`: shows a server behind a load balancer its clients' true addresses, and limits a program to the hosts that are
+//! allowed.
 #![forbid(unsafe_code)]
 
 mod admin_client;
@@ -45,9 +46,9 @@ struct Args {
 
 /// The exit codes are those of [`exit_code`](mod@exit_code); with `--compat`, wrong usage has the other program's.
 fn main() -> ExitCode {
-    // For a file whose capabilities have no effective bit, as in the container image: with the bit, execve(2) would fail
-    // wherever a capability can't be granted, also for commands that need none. An error shows at the first call that needs a
-    // capability.
+    // In the container image the file's capabilities have no effective bit, because with it execve(2) would fail wherever a
+    // capability can't be granted, even for commands that need none. An error here is ignored: the first call that needs a
+    // capability reports it.
     let _ = caps::set_effective(CapabilitySet::from_bits_retain(u64::MAX));
     let argv: Vec<_> = env::args_os().collect();
     match compat::translate(&argv) {

@@ -27,8 +27,8 @@ use peers::{ask, ask_in_datagram, serve, serve_datagrams};
 #[command(before_help = "Example:\n  peername demo")]
 pub(crate) struct Args {}
 
-/// Runs the demonstration. It fails, too, if the backend sees another address than the client's, or a request leaves the jail
-/// that is not allowed.
+/// Runs the demonstration. It fails, too, if the backend sees another address than the client's, or if a request that is not
+/// allowed leaves the jail.
 pub(crate) fn run(_args: &Args) -> anyhow::Result<ExitCode> {
     if !is_effective(CapabilitySet::SYS_ADMIN) {
         become_root_of_new_user_namespace().context(
@@ -118,7 +118,7 @@ impl Proxy {
             .context("starting `peername proxy`")
     }
 
-    /// Has the proxy killed also when a signal ends this process, so that nothing is dropped.
+    /// Has the proxy killed even if a signal ends this process, which then drops nothing.
     fn kill_on_close(&self) -> anyhow::Result<KillOnClose> {
         // The id is still the proxy's, which is not reaped yet.
         let pid = self.0.id();

@@ -124,7 +124,7 @@ async fn remove(all: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints the packet filter's tables, or a note if the privilege to list them is missing: then peername has added none either.
+/// Prints the packet filter's tables, or a note if the privilege to list them is missing.
 fn print_tables(
     prefix: &str,
     tables: Result<Vec<RoutingEntry>, routes::Error>,

@@ -140,8 +140,8 @@ enum Sending {
     Failed(io::Error),
 }
 
-/// Sends standard input, then FIN. The lock is held over each send(2) and the record of its error: without the record,
-/// [`receive`] would take a reset for an orderly end. So send(2) must not block.
+/// Sends standard input, then FIN. The lock is held from each send(2) until its error is recorded, because without the record
+/// [`receive`] would take a reset for an orderly end. Therefore send(2) must not block.
 fn send_stdin(socket: &TcpStream, sending: &Mutex<Sending>) {
     let mut stdin = io::stdin().lock();
     let mut buffer = vec![0; 64 * 1024];

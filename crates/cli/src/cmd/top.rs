@@ -168,5 +168,5 @@ fn read_keys() -> mpsc::Receiver<Event> {
 type Update = anyhow::Result<StatusEvent>;
 
 const RECONNECT_DELAY: Duration = Duration::from_secs(2);
-/// More than the endpoint gives the workers for their parts of an event.
+/// Longer than the endpoint waits for the workers' parts of an event.
 const FIRST_EVENT_WITHIN: Duration = Duration::from_secs(10);

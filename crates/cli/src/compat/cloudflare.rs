@@ -21,8 +21,8 @@ pub(super) fn is_complete(args: &[OsString]) -> bool {
         .is_ok_and(|parsed| REQUIRED.iter().all(|(name, _)| parsed.has(name)))
 }
 
-/// Translates the command line. `is_ambiguous`: it could be one of mmproxy-rs, which keeps the client's port, so the port is
-/// kept without `-P`, too.
+/// Translates the command line. If `is_ambiguous`, the command line could be for mmproxy-rs, which keeps the client's port:
+/// then the port is kept even without `-P`.
 pub(super) fn translate(args: &[OsString], is_ambiguous: bool) -> Result<Translation, EarlyExit> {
     let parsed = parser::parse(ParserRules::GetoptLong, OPTIONS, args)
         .map_err(|error| EarlyExit::failure(255, format!("mmproxy: {error}")))?;
@@ -100,7 +100,7 @@ fn target_v6(parsed: &ParsedOptions) -> Result<OsString, EarlyExit> {
     }
 }
 
-/// The address in a text that is not a name.
+/// Parses the text as an address; `None` for a name.
 fn literal(text: &OsStr) -> Option<SocketAddr> {
     text.to_str()?.parse().ok()
 }

@@ -64,7 +64,7 @@ impl HeaderArgs {
     ///
     /// # Errors
     ///
-    /// There is no network; or a line for each value that is invalid, or whose file is.
+    /// No network is given; or a line for each value that is invalid or names an invalid file.
     pub(crate) fn trust(&self) -> Result<NetworkSet, Usage> {
         clients::read_networks("--trust", &self.trust)
     }

@@ -33,7 +33,7 @@ impl Args {
         let mut targets = self.named_targets()?;
         for default in &self.default_target {
             for rule in default.targets().map_err(Usage)?.iter() {
-                // Fails where a target is named, which is kept.
+                // Fails if a target of this family is named, which is kept.
                 let _ = targets.insert(rule);
             }
         }

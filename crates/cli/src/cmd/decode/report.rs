@@ -128,7 +128,7 @@ impl<'a> Report<'a> {
     }
 }
 
-/// Whether a message begins as hex does: no payload of a protocol that begins with so many digits is known.
+/// Whether a message begins with 12 hex digits: no protocol is known whose payload begins with that many.
 fn is_hex(message: &[u8]) -> bool {
     let beginning = message.get(..12).unwrap_or_default();
     !beginning.is_empty() && beginning.iter().all(u8::is_ascii_hexdigit)

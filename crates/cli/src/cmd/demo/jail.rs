@@ -84,7 +84,7 @@ fn request_in_jail(allowed: &str, method: &str) -> anyhow::Result<Output> {
         "{method} / HTTP/1.1\r\nhost: {SERVER}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
     );
     if let Some(mut input) = jail.stdin.take() {
-        // Where the jail can't start, its own words say why.
+        // Fails if the jail did not start: its own error is reported instead.
         let _ = input.write_all(request.as_bytes());
     }
     jail.wait_with_output().context("running `peername jail`")

@@ -94,7 +94,7 @@ impl Forward {
         let header_template = errors.note(match self.protocol {
             Protocol::Tcp => self.header.header_template(),
             Protocol::Udp => self.header.datagram_header_template(),
-            // Version 2, the only one that both have, or none.
+            // TCP and UDP have only version 2 and `none` in common.
             Protocol::Both => {
                 (self.header.header_template()).and_then(|_| self.header.datagram_header_template())
             }

@@ -362,8 +362,8 @@ impl From<Version> for SendProxy {
     }
 }
 
-/// Names `--target-v4` and `--target-v6`, too: an error that names a key which could not be read is left out
-/// (`Table::located`).
+/// The text names `--target-v4` and `--target-v6`, too, because `Table::located` leaves out an error that names a key which
+/// could not be read.
 const NO_TARGET: &str = "--target is missing: name the backend's address and port, as in 127.0.0.1:8080, once for each address \
     family of clients (--target-v4 and --target-v6 do, too)";
 const EXAMPLE: &str = "\

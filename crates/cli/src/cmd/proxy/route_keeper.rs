@@ -33,8 +33,8 @@ pub(super) fn wait_lost(
         loop {
             let monitor = Arc::clone(&reply_path.borrow());
             monitor.probe_all().await;
-            // Of a proxy without --target, no destination is known but those that headers have named. The keeper has no rules
-            // for those beyond loopback.
+            // A proxy without --target knows only the destinations that headers have named, and the keeper has no rules for
+            // those beyond loopback.
             if !monitor.is_all_known_sound() {
                 return;
             }

@@ -112,7 +112,7 @@ impl Setup {
             .copied()
     }
 
-    /// Where the admin endpoint is found.
+    /// The first address of the admin endpoint.
     pub(crate) fn admin_addr(&self) -> Option<AdminAddr> {
         self.common.process.admin.first().cloned()
     }
@@ -124,7 +124,7 @@ impl Setup {
             .flat_map(|plan| plan.sockets.listeners())
     }
 
-    /// Every backend that needs rules, once. Port 0 stands for all ports of loopback, where clients choose the port.
+    /// Every backend that needs rules, once. If clients choose the port of a loopback backend, port 0 stands for all ports.
     pub(super) fn backends(&self) -> Vec<Backend> {
         let mut known = HashSet::new();
         self.services

@@ -144,7 +144,7 @@ fn draw_help(frame: &mut Frame<'_>) {
 
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 const MAX_REFUSALS: usize = 5;
-/// Rows of the table of connections that refusals leave to it: its frame, its header, and three connections.
+/// Rows that the refusals leave to the table of connections: its frame, its header, and three connections.
 const MIN_LIST: usize = 6;
 const HELP: &str = "q, Esc     quit
 s          sort by bytes or by age

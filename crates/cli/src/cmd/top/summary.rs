@@ -39,7 +39,7 @@ pub(super) fn open(event: &StatusEvent) -> String {
     }
 }
 
-/// The line of `exec` in the place of open connections, which are its program's own.
+/// The line that `exec` has instead of the open connections, which only its program knows.
 pub(super) fn exec(event: &StatusEvent) -> String {
     format!(
         "accepted {}   wait for their header {}   open connections are the program's own: `ss -tn` lists them",
