@@ -25,7 +25,7 @@ fn judge(target: SocketAddr, on_its_port: &[SocketAddr]) -> Finding {
             "find out what answers there: `nft list ruleset`, or another network namespace",
         );
     }
-    // Listeners on this port that do not accept for `target` may belong to other programs or the proxy.
+    // Listeners on this port that don't accept connections to `target` may be other programs' or the proxy's.
     let mut accepting = on_its_port.to_vec();
     accepting.retain(|listener| accepts(*listener, target));
     let seen = join(&accepting);

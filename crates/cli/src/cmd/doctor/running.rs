@@ -24,7 +24,7 @@ pub(super) async fn findings(admin: &AdminAddr) -> Vec<Finding> {
         Err(error) => vec![Finding::warn(
             RUNNING,
             with_causes(&error),
-            "whom it refuses is not known",
+            "which clients it refuses is not known",
         )],
     }
 }
@@ -55,7 +55,7 @@ fn of_status(status: &StatusEvent) -> Vec<Finding> {
         .and_then(|reload| reload.refused.as_ref());
     let refused_reload = refused_reload.map(|reason| {
         let seen = format!("its last reload was refused: {reason}");
-        Finding::warn(RUNNING, seen, "what it had before is in force")
+        Finding::warn(RUNNING, seen, "the configuration before that is in force")
     });
     iter::once(readiness)
         .chain(refused_reload)

@@ -183,7 +183,7 @@ fn outages(event: &StatusEvent) -> Vec<String> {
                 Some(("backend", backend)),
             );
             format!(
-                "backend {backend} accepts no clients, for {}, the last one {} ago",
+                "backend {backend} has accepted no clients for {}, its last failure was {} ago",
                 seconds(down_for),
                 seconds(last_failure)
             )

@@ -27,7 +27,9 @@ pub(super) fn ptrace_scope() -> Finding {
         ),
         Some(scope @ (1 | 2)) => Finding::ok(
             PTRACE_SCOPE,
-            format!("{scope}: an agent of root may, that of an ordinary user may not"),
+            format!(
+                "{scope}: an agent of root may trace containers, one of an ordinary user may not"
+            ),
         ),
         Some(scope) => Finding::ok(PTRACE_SCOPE, scope.to_string()),
         None => Finding::ok(PTRACE_SCOPE, "not set"),

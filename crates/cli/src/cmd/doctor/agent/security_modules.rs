@@ -37,8 +37,8 @@ fn selinux(agent: Option<u32>) -> Finding {
         Some(_) => Finding::warn(
             SELINUX,
             format!(
-                "enforcing, the agent is {}: it must be allowed to trace the containers (ptrace), and they to use its descriptors \
-                 (fd use) and socket (connectto)",
+                "enforcing, and the agent's label is {}: the agent must be allowed to trace the containers (ptrace), and the \
+                 containers to use its descriptors (fd use) and socket (connectto)",
                 label(agent, "attr/current").unwrap_or_else(|| "not known".to_owned())
             ),
             "if a container can't start or accept: `ausearch -m avc -ts recent` names what is denied",

@@ -205,7 +205,7 @@ pub(super) fn advise(reason: &str) -> Option<&'static str> {
             "Many connections send no header. If they are clients of yours, raise the limit of open files.",
         ),
         "supervisor_unreachable" => Some(
-            "The supervisor waits for slow headers, and could not be asked to: it has exited, or there is no descriptor left. Restart the program, or raise the limit of open files.",
+            "The supervisor reads slow headers, and could not be asked to: it has exited, or there is no descriptor left. Restart the program, or raise the limit of open files.",
         ),
         "listener_unreachable" => Some(
             "This host may not connect to the server: let the firewall accept connections over lo. A server that is bound to a device needs --mode netns.",

@@ -269,7 +269,7 @@ const MULTIPLEXED: &str = "socketcall";
 /// The keys of a rule's conditions.
 const CONDITIONS: [&str; 3] = ["args", "includes", "excludes"];
 const NOTIFY: &str = "SCMP_ACT_NOTIFY";
-/// The error of runtimes' default action, too: a rule that equals the default has no effect.
+/// Also the error of the runtimes' default action. A rule that equals the default action has no effect.
 const ENOSYS: i32 = 38;
 const EPERM: i32 = 1;
 #[cfg(target_arch = "x86_64")]
