@@ -6,12 +6,13 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::harness::addr::{
-    CLIENT_V4, CLIENT_V6, FRONT_V4, FRONT_V6, LISTEN_V4, fresh_client_v4, fresh_client_v6, v4,
+    CLIENT_V4, CLIENT_V6, FRONT_V4, FRONT_V6, LISTEN_V4, TARGET_V4, fresh_client_v4,
+    fresh_client_v6, v4,
 };
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Host, Lab, Process, Scratch, assert_contains};
-use crate::harness::peername::{BINARY, Peername, copy_executable};
+use crate::harness::lab::{Host, Lab, Process, Scratch, assert_contains, assert_fails};
+use crate::harness::peername::{BINARY, Peername, copy_executable, words};
 use crate::harness::programs::server::{Python, Redis, Server};
 
 /// `forward` writes the header that `proxy` reads, so the two make a pair without a balancer.
@@ -123,6 +124,17 @@ fn header_option_without_a_header_is_an_error() {
         let printed = Peername::run_failing(&host, &line.split(' ').collect::<Vec<_>>(), 2);
         assert!(printed.contains(hint), "{line}: {printed}");
     }
+}
+
+/// A directory can't be read. The receiver waits for the end of the connection, so `send` has to end it.
+#[test]
+fn send_reports_standard_input_that_can_not_be_read() {
+    let lab = Lab::new();
+    let _server = Redis::start(&lab.server);
+    let program = ["sh", "-c", "exec \"$@\" </", "sh", BINARY];
+    let to = format!("send {TARGET_V4} --proxy-version=none");
+    let output = Peername::run_with_input(&lab.server, &program, &words(&to), "");
+    assert_fails(&output, 1, &["read(2) of standard input: Is a directory"]);
 }
 
 #[test]

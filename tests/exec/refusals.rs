@@ -80,7 +80,9 @@ fn stand_in_of_an_ipv6_client_is_logged() {
             }
             let other: std::net::SocketAddr = "[2001:db8:99::7]:4711".parse().expect("an address");
             served.report_for(&v2(other));
-            served.process.wait_logged(&format!("shows the client {other} as "));
+            served
+                .process
+                .wait_logged(&format!("shows the client {other} as "));
             let count = || served.process.log().matches(&text).count();
             wait_until("the lines", || count() >= lines);
             assert_eq!(count(), lines, "{}", served.process.log());

@@ -141,7 +141,7 @@ fn dropped_log_lines_are_counted() {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
         let mut lines = log.lines().map_while(Result::ok);
-        sender.send(lines.find(|line| line.contains("lines were lost")))
+        sender.send(lines.find(|line| line.contains("lines of the log were lost")))
     });
     let line = receiver
         .recv_timeout(3 * WAIT_LIMIT)

@@ -82,7 +82,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 /// Adds `hint` to an error about a missing privilege.
 fn advise(error: anyhow::Error, hint: &str) -> anyhow::Error {
     note_jail(match error.downcast_ref() {
-        Some(routes::Error::Permission(_)) => anyhow::anyhow!("{error}; {hint}"),
+        Some(routes::Error::Permission(_) | routes::Error::NftPermission) => {
+            anyhow::anyhow!("{error}; {hint}")
+        }
         _ => error,
     })
 }

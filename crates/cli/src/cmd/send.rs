@@ -64,7 +64,9 @@ fn send_tcp(args: &Args) -> anyhow::Result<ExitCode> {
     let socket = TcpStream::connect(args.to).map_err(|error| failed(args, "connect(2)", &error))?;
     let destination = args.destination.unwrap_or(args.to);
     let header = header_template.header(Transport::Stream, socket.local_addr()?, destination)?;
-    (&socket).write_all(&header).context("sending the header")?;
+    (&socket)
+        .write_all(&header)
+        .map_err(|error| failed(args, "sending the header", &error))?;
     socket.set_nonblocking(true)?;
     let writer = socket.try_clone()?;
     let sending = Arc::new(Mutex::new(Sending::Open));
@@ -136,6 +138,8 @@ enum Sending {
     Open,
     /// All of standard input was sent.
     Complete,
+    /// Standard input could not be read to its end.
+    Unread(io::Error),
     /// send(2) failed. The kernel reports a reset to one call only, which may be this one.
     Failed(io::Error),
 }
@@ -150,7 +154,12 @@ fn send_stdin(socket: &TcpStream, sending: &Mutex<Sending>) {
             Ok(0) => break,
             Ok(len) => buffer.get(..len).unwrap_or_default(),
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-            Err(_) => return,
+            Err(error) => {
+                *lock(sending) = Sending::Unread(error);
+                // An error means that the connection has ended.
+                let _ = socket.shutdown(Shutdown::Write);
+                return;
+            }
         };
         while !rest.is_empty() {
             // An error is reported by send(2), too.
@@ -201,6 +210,7 @@ fn receive(mut socket: &TcpStream, sending: &Mutex<Sending>) -> anyhow::Result<E
         Sending::Failed(error) if error.kind() != ErrorKind::BrokenPipe => {
             Err(error).context("the receiver ended the connection")
         }
+        Sending::Unread(error) => Err(error).context("read(2) of standard input"),
         Sending::Open | Sending::Failed(_) if !is_answered => bail!(
             "the receiver closed the connection without an answer, before standard input and its end were sent; its log may say why"
         ),

@@ -30,9 +30,7 @@ pub(super) fn serve_mediator(
             });
             match received {
                 Ok(Ok(FromMediator::Refused(addr))) => {
-                    if !addr.ip().to_canonical().is_loopback()
-                        || host_servers.has_listener(addr)
-                    {
+                    if !addr.ip().to_canonical().is_loopback() || host_servers.has_listener(addr) {
                         jail.record_refused(&state, addr);
                     }
                 }
