@@ -7,9 +7,10 @@ pub mod upstream;
 
 use std::io;
 use std::mem::MaybeUninit;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-use socket2::{SockFilter, SockRef, Socket};
+use socket2::{Domain, Protocol, SockFilter, SockRef, Socket, Type};
 
 use crate::{NameCall, Result};
 
@@ -40,6 +41,30 @@ pub struct BindOptions {
     pub reuse_port: bool,
     /// IPV6_V6ONLY for `[::]`, which leaves IPv4 to another socket. Other IPv6 addresses never accept IPv4.
     pub v6_only: bool,
+}
+
+impl BindOptions {
+    /// Sets the options of a socket that will be bound to `addr`.
+    pub(crate) fn set_on(self, socket: &Socket, addr: SocketAddr) -> Result<()> {
+        if addr.is_ipv6() {
+            let v6_only = self.v6_only || !addr.ip().is_unspecified();
+            socket
+                .set_only_v6(v6_only)
+                .call("setsockopt(IPV6_V6ONLY)")?;
+        }
+        if self.reuse_port {
+            socket
+                .set_reuse_port(true)
+                .call("setsockopt(SO_REUSEPORT)")?;
+        }
+        Ok(())
+    }
+}
+
+/// Opens a non-blocking socket of the family of `addr`.
+pub(crate) fn open(addr: SocketAddr, kind: Type, protocol: Protocol) -> Result<Socket> {
+    let kind = kind.nonblocking().cloexec();
+    Socket::new(Domain::for_address(addr), kind, Some(protocol)).call("socket(2)")
 }
 
 /// Attaches a filter that discards every datagram, until [`crate::udp::start_receiving`].

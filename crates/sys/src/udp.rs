@@ -12,9 +12,9 @@ pub mod steering;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use socket2::{Protocol, SockRef, Type};
 
-use crate::socket::{BindOptions, discard_all, set_int};
+use crate::socket::{self, BindOptions, discard_all, set_int};
 use crate::{NameCall, Result};
 
 pub use control::PktInfo;
@@ -51,21 +51,9 @@ pub fn check_address_free(addr: SocketAddr) -> Result<()> {
 ///
 /// EADDRINUSE, EADDRNOTAVAIL, EACCES for a privileged port; EMFILE or ENFILE.
 pub fn listen(addr: SocketAddr, options: BindOptions) -> Result<UdpSocket> {
-    let kind = Type::DGRAM.nonblocking().cloexec();
-    let socket =
-        Socket::new(Domain::for_address(addr), kind, Some(Protocol::UDP)).call("socket(2)")?;
-    if addr.is_ipv6() {
-        let v6_only = options.v6_only || !addr.ip().is_unspecified();
-        socket
-            .set_only_v6(v6_only)
-            .call("setsockopt(IPV6_V6ONLY)")?;
-    }
+    let socket = socket::open(addr, Type::DGRAM, Protocol::UDP)?;
+    options.set_on(&socket, addr)?;
     enable_control_messages(&socket, addr)?;
-    if options.reuse_port {
-        socket
-            .set_reuse_port(true)
-            .call("setsockopt(SO_REUSEPORT)")?;
-    }
     discard_all(&socket)?;
     socket.bind(&addr.into()).call("bind(2)")?;
     Ok(socket.into())

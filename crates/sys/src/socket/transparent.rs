@@ -4,9 +4,9 @@
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use socket2::{Protocol, SockRef, Type};
 
-use crate::socket::{discard_all, set_int};
+use crate::socket::{self, discard_all, set_int};
 use crate::{NameCall, Result};
 
 /// Allows a socket to be bound to any address and to receive what TPROXY delivers (IP_TRANSPARENT since Linux
@@ -63,9 +63,7 @@ pub fn receive_original_destination(socket: impl AsFd, v6: bool) -> Result<()> {
 ///
 /// EADDRINUSE when a socket of this host has the address and port; EPERM without either capability; EMFILE or ENFILE.
 pub fn send_only_udp(addr: SocketAddr) -> Result<UdpSocket> {
-    let kind = Type::DGRAM.nonblocking().cloexec();
-    let socket =
-        Socket::new(Domain::for_address(addr), kind, Some(Protocol::UDP)).call("socket(2)")?;
+    let socket = socket::open(addr, Type::DGRAM, Protocol::UDP)?;
     if addr.is_ipv6() {
         socket.set_only_v6(true).call("setsockopt(IPV6_V6ONLY)")?;
     }

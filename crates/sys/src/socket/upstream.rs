@@ -6,9 +6,9 @@ use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use socket2::{Protocol, SockRef, Socket, Type};
 
-use crate::socket::{set_int, transparent};
+use crate::socket::{self, set_int, transparent};
 use crate::{NameCall, Result, SyscallError};
 
 /// A socket that is to connect to a backend. It is opened, marked, bound to a source, then connected.
@@ -48,11 +48,8 @@ impl UpstreamSocket {
     }
 
     fn open(target: SocketAddr, kind: Type, protocol: Protocol) -> Result<Self> {
-        let kind = kind.nonblocking().cloexec();
-        let socket =
-            Socket::new(Domain::for_address(target), kind, Some(protocol)).call("socket(2)")?;
         Ok(Self {
-            socket,
+            socket: socket::open(target, kind, protocol)?,
             v6: target.is_ipv6(),
             shares_port: false,
         })

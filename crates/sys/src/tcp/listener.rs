@@ -5,10 +5,10 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 
 use rustix::net::{Shutdown, SocketFlags, acceptfrom_with};
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Protocol, Socket, Type};
 
 use super::socket_info::{is_listener, tcp_info};
-use crate::socket::BindOptions;
+use crate::socket::{self, BindOptions};
 use crate::{NameCall, Result};
 
 /// Opens a non-blocking listening socket on `addr`.
@@ -81,26 +81,11 @@ pub fn accept_queue_len(listener: impl AsFd) -> Result<usize> {
 }
 
 fn bind(addr: SocketAddr, options: BindOptions) -> Result<Socket> {
-    let socket = Socket::new(
-        Domain::for_address(addr),
-        Type::STREAM.nonblocking().cloexec(),
-        Some(Protocol::TCP),
-    )
-    .call("socket(2)")?;
-    if addr.is_ipv6() {
-        let v6_only = options.v6_only || !addr.ip().is_unspecified();
-        socket
-            .set_only_v6(v6_only)
-            .call("setsockopt(IPV6_V6ONLY)")?;
-    }
+    let socket = socket::open(addr, Type::STREAM, Protocol::TCP)?;
+    options.set_on(&socket, addr)?;
     socket
         .set_reuse_address(true)
         .call("setsockopt(SO_REUSEADDR)")?;
-    if options.reuse_port {
-        socket
-            .set_reuse_port(true)
-            .call("setsockopt(SO_REUSEPORT)")?;
-    }
     socket.bind(&addr.into()).call("bind(2)")?;
     Ok(socket)
 }
