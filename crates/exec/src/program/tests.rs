@@ -3,23 +3,11 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::*;
-
-/// A directory that is removed at the end of the test.
-struct Scratch(PathBuf);
+use crate::scratch::Scratch;
 
 impl Scratch {
-    fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path =
-            env::temp_dir().join(format!("peername-program-{}-{number}", std::process::id()));
-        fs::create_dir(&path).unwrap();
-        Self(path)
-    }
-
     fn program(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.0.join(name);
         fs::write(&path, content).unwrap();
@@ -29,12 +17,6 @@ impl Scratch {
 
     fn examine(&self, name: impl AsRef<OsStr>) -> Result<Program, ProgramError> {
         examine(name.as_ref(), self.0.as_os_str())
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 

@@ -1,34 +1,16 @@
 //! Holders in threads of this process, and agents that connect to them.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::os::unix::fs::symlink;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
-use std::{env, process};
 
 use super::*;
-
-/// A directory that is removed at the end of the test.
-struct Scratch(PathBuf);
+use crate::scratch::Scratch;
 
 impl Scratch {
-    fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = env::temp_dir().join(format!("peername-hold-{}-{number}", process::id()));
-        fs::create_dir(&path).unwrap();
-        Self(path)
-    }
-
     fn paths<const N: usize>(&self, names: [&str; N]) -> [PathBuf; N] {
         names.map(|name| self.0.join(name))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
