@@ -26,24 +26,9 @@ use crate::harness::rig::udp;
 fn replies_come_back_by_mark() {
     let rig = ThirdHostRig::new();
     let before = routing(&rig.lab.server);
-    let added = rig.routes(&[
-        "add",
-        "--mark=123",
-        TARGET_OPTION_V4,
-        TARGET_OPTION_V6,
-        "--protocol=both",
-    ]);
+    let added = rig.add_routes("both");
     assert_contains(&added, &["table inet peername_mark_123: "]);
-    assert_eq!(
-        rig.routes(&[
-            "add",
-            "--mark=123",
-            TARGET_OPTION_V4,
-            TARGET_OPTION_V6,
-            "--protocol=both"
-        ]),
-        added
-    );
+    assert_eq!(rig.add_routes("both"), added);
     let _proxy = rig.proxy(&["--mark=123", "--protocol=both"]);
     for (target, client) in [
         (TARGET_V4, fresh_client_v4()),
@@ -76,13 +61,7 @@ fn replies_come_back_by_mark() {
 #[test]
 fn client_that_a_rule_masquerades_is_refused() {
     let rig = ThirdHostRig::new();
-    rig.routes(&[
-        "add",
-        "--mark=123",
-        TARGET_OPTION_V4,
-        TARGET_OPTION_V6,
-        "--protocol=both",
-    ]);
+    rig.add_routes("both");
     // Lets the proxy work without a mark, too, because whatever arrives by the backend's device is delivered on this host.
     for ip in ["ip", "ip -6"] {
         let rule = format!(
@@ -116,13 +95,7 @@ fn client_that_a_rule_masquerades_is_refused() {
         }
         backend.expect_datagram(b"public", kept);
         NatRules::remove(&rig.lab.server);
-        rig.routes(&[
-            "add",
-            "--mark=123",
-            TARGET_OPTION_V4,
-            TARGET_OPTION_V6,
-            "--protocol=both",
-        ]);
+        rig.add_routes("both");
         proxy.stop();
     }
 }
@@ -162,7 +135,7 @@ fn flushed_table_of_a_mark_is_restored() {
 #[test]
 fn flush_of_a_permanent_table_is_noticed() {
     let rig = ThirdHostRig::new();
-    rig.routes(&["add", "--mark=123", TARGET_OPTION_V4, TARGET_OPTION_V6]);
+    rig.add_routes("tcp");
     let proxy = rig.proxy(&["--mark=123", ADMIN]);
     let _backend = Backend::listen(&rig.backend, addr(TARGET_V4));
     let readyz = || get(&rig.lab.server, &[], "/readyz");
@@ -174,7 +147,7 @@ fn flush_of_a_permanent_table_is_noticed() {
     let down = Conn::connect_and_send(&rig.lab.balancer, LISTEN_V4, &client);
     let (_, elapsed) = down.wait_closed();
     assert!(elapsed < Duration::from_secs(1), "{elapsed:?}");
-    rig.routes(&["add", "--mark=123", TARGET_OPTION_V4, TARGET_OPTION_V6]);
+    rig.add_routes("tcp");
     wait_until("readiness", || readyz().ends_with("200"));
 }
 
@@ -182,7 +155,7 @@ fn flush_of_a_permanent_table_is_noticed() {
 #[test]
 fn health_checks_are_marked() {
     let rig = ThirdHostRig::new();
-    rig.routes(&["add", "--mark=123", TARGET_OPTION_V4, TARGET_OPTION_V6]);
+    rig.add_routes("tcp");
     let _proxy = rig.proxy(&["--mark=123"]);
     let backend = Backend::listen(&rig.backend, addr(TARGET_V4));
     rig.lab
@@ -212,7 +185,7 @@ fn doctor_probes_the_reply_path() {
         &report,
         &["`peername routes add --mark 123 --target 10.82.0.5:9000` as root"],
     );
-    rig.routes(&["add", "--mark=123", TARGET_OPTION_V4, TARGET_OPTION_V6]);
+    rig.add_routes("tcp");
     let report = doctor();
     assert_contains(
         &report,
@@ -229,7 +202,7 @@ fn doctor_probes_the_reply_path() {
 #[test]
 fn masquerading_rule_towards_the_backend_is_noticed() {
     let rig = ThirdHostRig::new();
-    rig.routes(&["add", "--mark=123", TARGET_OPTION_V4, TARGET_OPTION_V6]);
+    rig.add_routes("tcp");
     let server = &rig.lab.server;
     let backends = [TARGET_V4, TARGET_V6].map(|target| Backend::listen(&rig.backend, addr(target)));
     server.run("sh", &["-ec", FLANNEL]);
@@ -258,7 +231,7 @@ fn masquerading_rule_towards_the_backend_is_noticed() {
     }
     NatRules::remove(server);
     rig.routes(&["remove"]);
-    rig.routes(&["add", "--mark=123", TARGET_OPTION_V4, TARGET_OPTION_V6]);
+    rig.add_routes("tcp");
     wait_until("ready again", || {
         get(server, &[], "/readyz") == "ready\n200"
     });
@@ -315,6 +288,17 @@ impl ThirdHostRig {
             "-v",
         ];
         Peername::start_listening(&self.lab.server, &[&usual, args].concat())
+    }
+
+    fn add_routes(&self, protocol: &str) -> String {
+        let protocol = format!("--protocol={protocol}");
+        self.routes(&[
+            "add",
+            "--mark=123",
+            TARGET_OPTION_V4,
+            TARGET_OPTION_V6,
+            &protocol,
+        ])
     }
 
     fn routes(&self, args: &[&str]) -> String {
