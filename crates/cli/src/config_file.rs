@@ -5,9 +5,11 @@
 mod schema;
 
 use std::io::ErrorKind;
+use std::mem;
 use std::path::Path;
 
 use peername_daemon::options::{Given, KnownTable, Table, Tables};
+use peername_daemon::reload;
 use peername_daemon::reload::file_watch::Fingerprints;
 use peername_daemon::usage::Usage;
 use peername_sys::fs::text_file;
@@ -70,14 +72,22 @@ impl Configuration {
         })
     }
 
-    /// Sets the number of workers, unless it was given.
-    pub(crate) fn set_default_workers(&mut self, workers: usize) {
-        self.top.options.process.set_default_workers(workers);
-        self.top.show_default("workers", workers);
+    /// Takes what the configuration of every command has. Sets the number of workers, unless it was given.
+    pub(crate) fn take_common(&mut self, default_workers: usize) -> reload::Common {
+        self.top
+            .options
+            .process
+            .set_default_workers(default_workers);
+        self.top.show_default("workers", default_workers);
+        reload::Common {
+            process: self.top.options.process.clone(),
+            json: self.to_json(),
+            warnings: mem::take(&mut self.warnings),
+        }
     }
 
     /// The text of `/config`: JSON with the keys of the file, without secrets.
-    pub(crate) fn to_json(&self) -> String {
+    fn to_json(&self) -> String {
         let mut keys = self.top.as_json().clone();
         let mut add = |key: &str, tables: Vec<Value>| {
             if !tables.is_empty() {
@@ -145,11 +155,28 @@ impl Kind {
 }
 
 /// All errors in a file, each with its file, line and key.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Default, thiserror::Error)]
 #[error("{}", .0.join("\n"))]
 pub(crate) struct Problems(pub(crate) Vec<String>);
 
 impl Problems {
+    /// Makes the plan of each table, or notes its errors. A table of which some keys could not be read is validated only.
+    pub(crate) fn plan_tables<T, P>(
+        &mut self,
+        tables: &[Table<T>],
+        new_plan: impl Fn(&Table<T>) -> Result<P, Usage>,
+    ) -> Vec<P> {
+        let mut plans = Vec::new();
+        for table in tables {
+            match new_plan(table) {
+                Ok(_) if table.is_partial() => {}
+                Ok(plan) => plans.push(plan),
+                Err(errors) => self.0.extend(table.located(&errors)),
+            }
+        }
+        plans
+    }
+
     /// # Errors
     ///
     /// There is an error.

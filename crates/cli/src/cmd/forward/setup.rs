@@ -57,27 +57,12 @@ impl Setup {
     /// All errors.
     pub(crate) fn new(mut config: Configuration) -> Result<Self, Problems> {
         // One worker is enough for most senders.
-        config.set_default_workers(1);
-        let json = config.to_json();
-        let mut problems = Vec::new();
-        let mut groups = Vec::new();
-        for table in config.forward {
-            match Group::new(&table) {
-                Ok(group) if table.is_partial() => drop(group),
-                Ok(group) => groups.push(group),
-                Err(errors) => problems.extend(table.located(&errors)),
-            }
-        }
-        let setup = Self {
-            common: reload::Common {
-                process: config.top.options.process,
-                json,
-                warnings: config.warnings,
-            },
-            groups,
-        };
-        problems.extend(setup.problems(|_| false));
-        Problems(problems).into_result()?;
+        let common = config.take_common(1);
+        let mut problems = Problems::default();
+        let groups = problems.plan_tables(&config.forward, Group::new);
+        let setup = Self { common, groups };
+        problems.0.extend(setup.problems(|_| false));
+        problems.into_result()?;
         Ok(setup)
     }
 

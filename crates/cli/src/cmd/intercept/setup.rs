@@ -81,16 +81,10 @@ impl Setup {
 
     /// Validates the table of a file, or the options of a command line.
     pub(crate) fn new(mut config: Configuration) -> Result<Self, Problems> {
-        config.set_default_workers(default_workers());
-        let json = config.to_json();
+        let common = config.take_common(default_workers());
         let table = config
             .intercept
             .unwrap_or_else(|| Table::from_command_line(Given::default()));
-        let common = reload::Common {
-            process: config.top.options.process,
-            json,
-            warnings: config.warnings,
-        };
         Self::validate(common, table.options().clone(), None)
             .map_err(|errors| Problems(table.located(&errors).collect()))
     }

@@ -79,28 +79,16 @@ impl Setup {
     ///
     /// All errors.
     pub(crate) fn new(mut config: Configuration) -> Result<Self, Problems> {
-        config.set_default_workers(default_workers());
-        let json = config.to_json();
-        let mut problems = Vec::new();
-        let mut services = Vec::new();
-        for table in config.listen {
-            match ServicePlan::new(&table) {
-                Ok(plan) if table.is_partial() => drop(plan),
-                Ok(plan) => services.push(plan),
-                Err(errors) => problems.extend(table.located(&errors)),
-            }
-        }
+        let common = config.take_common(default_workers());
+        let mut problems = Problems::default();
+        let services = problems.plan_tables(&config.listen, ServicePlan::new);
         let setup = Self {
-            common: reload::Common {
-                process: config.top.options.process,
-                json,
-                warnings: config.warnings,
-            },
+            common,
             host: config.top.options.host,
             services,
         };
-        problems.extend(setup.problems(|_| false));
-        Problems(problems).into_result()?;
+        problems.0.extend(setup.problems(|_| false));
+        problems.into_result()?;
         Ok(setup)
     }
 
