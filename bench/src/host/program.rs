@@ -20,6 +20,15 @@ pub(crate) fn run_for_output(program: &Path, arguments: &[&str]) -> Result<Strin
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
+/// The first line with a digit that the program prints with this option.
+pub(crate) fn version(program: &Path, option: &str) -> String {
+    let text = run_for_output(program, &[option]).unwrap_or_default();
+    let line = text
+        .lines()
+        .find(|line| line.bytes().any(|byte| byte.is_ascii_digit()));
+    line.unwrap_or("version unknown").to_owned()
+}
+
 /// Resolves a bare name in PATH and in the directories where distributions install servers. A name that is not
 /// found is returned unchanged.
 pub(crate) fn resolve(program: &Path) -> PathBuf {

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use crate::compare::contestant::Contestant;
-use crate::host::program::run_for_output;
+use crate::host::program::{run_for_output, version};
 use crate::intercept::certificates;
 use crate::intercept::load::spec::LoadShape;
 
@@ -190,8 +190,7 @@ impl Contestant for InterceptContestant {
             Kind::Goproxy => "-version",
             Kind::Peername | Kind::Hudsucker => "--version",
         };
-        let text = run_for_output(&self.program, &[flag]).unwrap_or_default();
-        text.lines().next().unwrap_or("version unknown").to_owned()
+        version(&self.program, flag)
     }
 
     fn skip_reason(&self) -> Option<String> {

@@ -11,7 +11,7 @@ use std::process::Command;
 use serde::{Deserialize, Serialize};
 
 use crate::compare::contestant::Contestant;
-use crate::host::program::run_for_output;
+use crate::host::program::{run_for_output, version};
 use crate::jail::cases::{HTTPJAIL, Work};
 
 /// A contestant: a row of the tables.
@@ -129,8 +129,7 @@ impl Contestant for JailContestant {
         if self.kind == Kind::Direct {
             return String::from("no jail");
         }
-        let text = run_for_output(&self.program, &["--version"]).unwrap_or_default();
-        text.lines().next().unwrap_or("version unknown").to_owned()
+        version(&self.program, "--version")
     }
 
     fn skip_reason(&self) -> Option<String> {

@@ -12,7 +12,7 @@ use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 use crate::compare::contestant::Contestant;
-use crate::host::program::run_for_output;
+use crate::host::program::version;
 use crate::load::spec::Preface;
 use crate::matrix::cases::MatrixWork;
 use crate::matrix::contestants::command_line::CommandLine;
@@ -109,11 +109,7 @@ impl Contestant for MatrixContestant {
             Self::Haproxy(_) | Self::Nginx(_) => "-v",
             _ => "--version",
         };
-        let text = run_for_output(program, &[flag]).unwrap_or_default();
-        let line = text
-            .lines()
-            .find(|line| line.bytes().any(|byte| byte.is_ascii_digit()));
-        line.unwrap_or("version unknown").to_owned()
+        version(program, flag)
     }
 
     fn supports(&self, work: &MatrixWork) -> bool {
