@@ -12,7 +12,7 @@ use crate::harness::lab::{Host, Lab, Process, Scratch, WAIT_LIMIT};
 use crate::harness::peername::{AS_NOBODY, Peername, copy_executable};
 use crate::harness::rig::agent::{Agent, Container, Runtime, profile, profile_from};
 use crate::harness::rig::exec::{Libc, compiled_server};
-use crate::harness::rig::exec_notify::{assert_reported, assert_sees};
+use crate::harness::rig::exec_notify::{assert_sees, assert_sees_late_header};
 use crate::harness::rig::proxy::header_for;
 
 /// The program is static, in a container of an ordinary user without capabilities.
@@ -30,13 +30,7 @@ fn program_without_any_privilege_sees_its_client_in_every_way_of_accepting() {
         for client in [fresh_client_v4(), fresh_client_v4()] {
             assert_sees(&lab, client);
         }
-        let client = fresh_client_v4();
-        let header = header_for(client);
-        let (first, rest) = header.split_at(9);
-        let slow = Conn::connect_and_send(&lab.balancer, LISTEN_V4, first);
-        assert_sees(&lab, fresh_client_v4());
-        slow.send(&[rest, b"hello"].concat());
-        assert_reported(&slow, client);
+        assert_sees_late_header(&lab);
     }
 }
 

@@ -10,7 +10,7 @@ use crate::harness::conn::Conn;
 use crate::harness::lab::{Host, Lab, Process, Scratch};
 use crate::harness::rig::agent::{Agent, Container};
 use crate::harness::rig::exec::{Libc, compile};
-use crate::harness::rig::exec_notify::{assert_reported, assert_sees, cpu_ticks};
+use crate::harness::rig::exec_notify::{assert_sees, assert_sees_late_header, cpu_ticks};
 use crate::harness::rig::proxy::header_for;
 
 /// Each container has a supervisor process of its own, so a flooded supervisor does not starve that of another container. The
@@ -71,13 +71,7 @@ fn container_that_receives_a_listener_of_another_sees_the_clients() {
     let (agent, lab) = (Agent::start(&[]), Lab::new());
     let _passed = Passed::start(&agent, &lab.server, &lab);
     for _ in 0..3 {
-        let client = fresh_client_v4();
-        let header = header_for(client);
-        let (first, rest) = header.split_at(9);
-        let slow = Conn::connect_and_send(&lab.balancer, LISTEN_V4, first);
-        assert_sees(&lab, fresh_client_v4());
-        slow.send(&[rest, b"hello"].concat());
-        assert_reported(&slow, client);
+        assert_sees_late_header(&lab);
         Conn::assert_reset(&lab.balancer, LISTEN_V4, b"no header\r\n");
     }
 }

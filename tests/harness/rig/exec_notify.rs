@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::harness::addr::LISTEN_V4;
+use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::Conn;
 use crate::harness::lab::{Lab, Process, wait_for};
 use crate::harness::peername::BINARY;
@@ -92,6 +92,18 @@ pub(crate) fn connect_as(lab: &Lab, client: SocketAddr) -> Conn {
 #[track_caller]
 pub(crate) fn assert_sees(lab: &Lab, client: SocketAddr) {
     assert_reported(&connect_as(lab, client), client);
+}
+
+/// Asserts that the server reports a client whose header comes in two parts, and another client meanwhile.
+#[track_caller]
+pub(crate) fn assert_sees_late_header(lab: &Lab) {
+    let client = fresh_client_v4();
+    let header = header_for(client);
+    let (first, rest) = header.split_at(9);
+    let slow = Conn::connect_and_send(&lab.balancer, LISTEN_V4, first);
+    assert_sees(lab, fresh_client_v4());
+    slow.send(&[rest, b"hello"].concat());
+    assert_reported(&slow, client);
 }
 
 /// Asserts that the server reports this client on its connection.
