@@ -1,6 +1,6 @@
 //! Version 2: binary (section 2.2).
 
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::net::{IpAddr, SocketAddr};
 
 use super::parsed::Parsed;
 use crate::header::{Command, Endpoints, Header, Transport, UnixName, Version};
@@ -146,8 +146,8 @@ impl AddressLayout {
     fn read_block(self, header: &[u8]) -> Result<(Endpoints<'_>, Tlvs<'_>), Invalid> {
         let block = header.get(FIXED_LEN..).unwrap_or_default();
         let (endpoints, rest) = match self.family {
-            Family::V4 => self.v4(block),
-            Family::V6 => self.v6(block),
+            Family::V4 => self.inet::<4>(block),
+            Family::V6 => self.inet::<16>(block),
             Family::Unix => self.unix(block),
         }
         .ok_or_else(|| Invalid::V2Length {
@@ -157,35 +157,20 @@ impl AddressLayout {
         Ok((endpoints, Tlvs::check(header, rest)?))
     }
 
-    fn v4<'a>(self, block: &'a [u8]) -> Option<(Endpoints<'a>, &'a [u8])> {
-        let (source, block) = block.split_first_chunk::<4>()?;
-        let (destination, block) = block.split_first_chunk::<4>()?;
-        let (ports, rest) = block.split_first_chunk::<4>()?;
-        let addresses = (
-            Ipv4Addr::from(*source).into(),
-            Ipv4Addr::from(*destination).into(),
-        );
-        Some((self.inet(addresses, *ports), rest))
-    }
-
-    fn v6<'a>(self, block: &'a [u8]) -> Option<(Endpoints<'a>, &'a [u8])> {
-        let (source, block) = block.split_first_chunk::<16>()?;
-        let (destination, block) = block.split_first_chunk::<16>()?;
-        let (ports, rest) = block.split_first_chunk::<4>()?;
-        let addresses = (
-            Ipv6Addr::from(*source).into(),
-            Ipv6Addr::from(*destination).into(),
-        );
-        Some((self.inet(addresses, *ports), rest))
-    }
-
-    fn inet<'a>(self, (source, destination): (IpAddr, IpAddr), ports: [u8; 4]) -> Endpoints<'a> {
-        let [s0, s1, d0, d1] = ports;
-        Endpoints::Inet {
+    /// Reads two IP addresses of `N` bytes, and two ports.
+    fn inet<const N: usize>(self, block: &[u8]) -> Option<(Endpoints<'_>, &[u8])>
+    where
+        IpAddr: From<[u8; N]>,
+    {
+        let (source, block) = block.split_first_chunk::<N>()?;
+        let (destination, block) = block.split_first_chunk::<N>()?;
+        let ([s0, s1, d0, d1], rest) = block.split_first_chunk::<4>()?;
+        let endpoints = Endpoints::Inet {
             transport: self.transport,
-            source: SocketAddr::new(source, u16::from_be_bytes([s0, s1])),
-            destination: SocketAddr::new(destination, u16::from_be_bytes([d0, d1])),
-        }
+            source: SocketAddr::new((*source).into(), u16::from_be_bytes([*s0, *s1])),
+            destination: SocketAddr::new((*destination).into(), u16::from_be_bytes([*d0, *d1])),
+        };
+        Some((endpoints, rest))
     }
 
     fn unix<'a>(self, block: &'a [u8]) -> Option<(Endpoints<'a>, &'a [u8])> {
