@@ -22,12 +22,7 @@ fn correct_relay_passes() {
 #[test]
 fn flipped_bit_fails() {
     for workload in WORKLOADS {
-        let output = load(workload, |(client, mut bytes)| {
-            if is_measured(&bytes) {
-                bytes[40] ^= 0x10;
-            }
-            vec![(client, bytes)]
-        });
+        let output = load_altered(workload, |bytes| bytes[40] ^= 0x10);
         assert_fails(workload, &output, "byte 24 came back as");
     }
 }
@@ -35,11 +30,8 @@ fn flipped_bit_fails() {
 #[test]
 fn truncated_datagram_fails() {
     for workload in WORKLOADS {
-        let output = load(workload, |(client, mut bytes)| {
-            if is_measured(&bytes) {
-                bytes.pop();
-            }
-            vec![(client, bytes)]
+        let output = load_altered(workload, |bytes| {
+            bytes.pop();
         });
         assert_fails(workload, &output, "were sent,");
     }
@@ -48,11 +40,8 @@ fn truncated_datagram_fails() {
 #[test]
 fn header_that_is_not_stripped_fails() {
     for workload in WORKLOADS {
-        let output = load(workload, |(client, mut bytes)| {
-            if is_measured(&bytes) {
-                bytes.splice(..0, *b"\r\n\r\n\0\r\nQUIT\n");
-            }
-            vec![(client, bytes)]
+        let output = load_altered(workload, |bytes| {
+            bytes.splice(..0, *b"\r\n\r\n\0\r\nQUIT\n");
         });
         assert_fails(workload, &output, "that were not sent");
     }
@@ -179,6 +168,16 @@ fn load(workload: &str, spoil: impl FnMut(Datagram) -> Vec<Datagram> + Send + 's
     let address = backend.address;
     thread::spawn(move || relay_with(&relay, address, spoil));
     generate(workload, target, address)
+}
+
+/// As [`load`]: `alter` changes each datagram of the measured interval.
+fn load_altered(workload: &str, alter: fn(&mut Vec<u8>)) -> Output {
+    load(workload, move |(client, mut bytes)| {
+        if is_measured(&bytes) {
+            alter(&mut bytes);
+        }
+        vec![(client, bytes)]
+    })
 }
 
 fn generate(workload: &str, target: SocketAddr, backend: SocketAddr) -> Output {
