@@ -71,6 +71,21 @@ impl DatagramSocket {
         assert_eq!(sender, from);
     }
 
+    /// Sends a datagram of `client` behind `header`, and the backend's reply; asserts that both arrive.
+    #[track_caller]
+    pub(crate) fn round_trip(
+        &self,
+        to: SocketAddr,
+        header: &[u8],
+        backend: &Self,
+        client: SocketAddr,
+    ) {
+        self.send(to, &[header, b"ping"]);
+        backend.expect_datagram(b"ping", client);
+        backend.send(client, &[b"pong"]);
+        self.expect_datagram(b"pong", to);
+    }
+
     /// Asserts that no datagram comes. Use it together with a later datagram that does come: a busy machine may
     /// take longer than this waits.
     #[track_caller]

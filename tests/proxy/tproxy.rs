@@ -129,10 +129,7 @@ fn target_port_same_is_the_original_destination_port() {
             let backend = DatagramSocket::bind(&lab.server, target);
             let balancer = DatagramSocket::bind(&lab.balancer, SocketAddr::new(balancer, 0));
             let client = fresh_client_like(to);
-            balancer.send(to, &[&v2_udp(client, to), b"ping"]);
-            backend.expect_datagram(b"ping", client);
-            backend.send(client, &[b"pong"]);
-            balancer.expect_datagram(b"pong", to);
+            balancer.round_trip(to, &v2_udp(client, to), &backend, client);
         }
     }
 }
@@ -236,10 +233,7 @@ fn tproxy_serves_destinations_that_are_no_local_address() {
         let datagrams = DatagramSocket::bind(&lab.server, target);
         let balancer_socket = DatagramSocket::bind(&lab.balancer, SocketAddr::new(balancer, 0));
         let client = fresh_client_like(to);
-        balancer_socket.send(to, &[&v2_udp(client, to), b"ping"]);
-        datagrams.expect_datagram(b"ping", client);
-        datagrams.send(client, &[b"pong"]);
-        balancer_socket.expect_datagram(b"pong", to);
+        balancer_socket.round_trip(to, &v2_udp(client, to), &datagrams, client);
     }
     assert_doctor_explains_src_valid_mark(&lab);
 }

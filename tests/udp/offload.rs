@@ -181,10 +181,8 @@ fn offload_follows_a_balancer_to_another_port() {
     for _ in 0..3 {
         let other = rig.add_balancer_socket();
         for _ in 0..10 {
-            other.send(LISTEN_V4, &[&datagram_header_for(client), b"ping"]);
-            rig.backend_v4.expect_datagram(b"ping", client);
-            rig.backend_v4.send(client, &[b"pong"]);
-            other.expect_datagram(b"pong", LISTEN_V4);
+            let header = datagram_header_for(client);
+            other.round_trip(LISTEN_V4, &header, &rig.backend_v4, client);
         }
         rig.round_trip(client);
     }

@@ -25,10 +25,7 @@ fn backend_on_another_local_address_is_served() {
     assert_contains(&rules, &["ipproto udp sport 9000"]);
     assert!(!rules.contains("ipproto tcp"), "{rules}");
     let client = fresh_client_v4();
-    balancer.send(LISTEN_V4, &[&datagram_header_for(client), b"ping"]);
-    backend.expect_datagram(b"ping", client);
-    backend.send(client, &[b"pong"]);
-    balancer.expect_datagram(b"pong", LISTEN_V4);
+    balancer.round_trip(LISTEN_V4, &datagram_header_for(client), &backend, client);
 }
 
 /// The advice is for the protocol of the backend, whichever check gives it.

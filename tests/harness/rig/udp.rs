@@ -60,10 +60,9 @@ impl UdpRig {
     /// Sends a request of `client` with a v2 header, and its reply; asserts that both arrive.
     #[track_caller]
     pub(crate) fn round_trip(&self, client: SocketAddr) {
-        self.send_from_balancer(&[&datagram_header_for(client), b"ping"]);
-        self.backend(client).expect_datagram(b"ping", client);
-        self.backend(client).send(client, &[b"pong"]);
-        self.balancer.expect_datagram(b"pong", LISTEN_V4);
+        let (header, backend) = (datagram_header_for(client), self.backend(client));
+        self.balancer
+            .round_trip(LISTEN_V4, &header, backend, client);
     }
 
     /// Stops the proxy and returns how many datagrams it dropped, by reason.

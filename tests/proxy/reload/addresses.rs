@@ -147,10 +147,7 @@ fn reload_replaces_an_overlapping_address_over_udp() {
         let balancer = DatagramSocket::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0));
         let assert_served = |client: SocketAddr| {
             let header = header_bytes::v2_udp(client, FRONT_V4);
-            balancer.send(LISTEN_V4, &[&header, b"ping"]);
-            backend.expect_datagram(b"ping", client);
-            backend.send(client, &[b"pong"]);
-            balancer.expect_datagram(b"pong", LISTEN_V4);
+            balancer.round_trip(LISTEN_V4, &header, &backend, client);
         };
         let earlier = fresh_client_v4();
         assert_served(earlier);

@@ -60,10 +60,7 @@ fn udp_backends_see_clients_in_a_network_with_nat() {
             let client = addr(client);
             let backend = DatagramSocket::bind(&lab.server, target);
             let balancer = DatagramSocket::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0));
-            balancer.send(listen, &[&udp::datagram_header_for(client), b"ping"]);
-            backend.expect_datagram(b"ping", client);
-            backend.send(client, &[b"pong"]);
-            balancer.expect_datagram(b"pong", listen);
+            balancer.round_trip(listen, &udp::datagram_header_for(client), &backend, client);
         }
     }
 }

@@ -30,10 +30,7 @@ fn reply_to_a_link_local_balancer_leaves_by_its_link() {
         "[fd81::1]:15002".to_owned(),
     ] {
         let (to, client) = (addr(&to), fresh_client_v6());
-        balancer.send(to, &[&v2_udp(client, to), b"ping"]);
-        backend.expect_datagram(b"ping", client);
-        backend.send(client, &[b"pong"]);
-        balancer.expect_datagram(b"pong", to);
+        balancer.round_trip(to, &v2_udp(client, to), &backend, client);
     }
 }
 
@@ -71,10 +68,7 @@ fn expired_reply_sockets_free_their_ports() {
     let backend = DatagramSocket::bind(&lab.server, addr("127.0.0.1:9000"));
     let balancer = DatagramSocket::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0));
     let (to, client) = (addr("10.81.0.1:15001"), fresh_client_v4());
-    balancer.send(to, &[&v2_udp(client, to), b"ping"]);
-    backend.expect_datagram(b"ping", client);
-    backend.send(client, &[b"pong"]);
-    balancer.expect_datagram(b"pong", to);
+    balancer.round_trip(to, &v2_udp(client, to), &backend, client);
     wait_for("the port is free", || {
         let bind = || UdpSocket::bind("0.0.0.0:15001");
         lab.server.enter(bind).ok()

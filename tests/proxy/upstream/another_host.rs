@@ -48,10 +48,8 @@ fn replies_come_back_by_mark() {
     ] {
         let backend = DatagramSocket::bind(&rig.backend, addr(target));
         let balancer = DatagramSocket::bind(&rig.lab.balancer, SocketAddr::new(BALANCER_V4, 0));
-        balancer.send(LISTEN_V4, &[&udp::datagram_header_for(client), b"ping"]);
-        backend.expect_datagram(b"ping", client);
-        backend.send(client, &[b"pong"]);
-        balancer.expect_datagram(b"pong", LISTEN_V4);
+        let header = udp::datagram_header_for(client);
+        balancer.round_trip(LISTEN_V4, &header, &backend, client);
     }
     rig.routes(&["remove"]);
     assert_eq!(routing(&rig.lab.server), before);

@@ -98,10 +98,7 @@ fn outage_of_a_udp_backend_is_logged() {
     balancer.send(LISTEN_V4, &[&header, b"ping"]);
     wait_line_about(&proxy, "backend 127.0.0.1:9000/udp accepts no clients");
     let backend = DatagramSocket::bind(&lab.server, TARGET_V4);
-    balancer.send(LISTEN_V4, &[&header, b"ping"]);
-    assert_eq!(backend.recv(), (b"ping".to_vec(), client));
-    backend.send(client, &[b"pong"]);
-    balancer.expect_datagram(b"pong", LISTEN_V4);
+    balancer.round_trip(LISTEN_V4, &header, &backend, client);
     wait_line_about(&proxy, "backend 127.0.0.1:9000/udp accepts again");
 }
 
