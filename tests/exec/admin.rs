@@ -239,8 +239,7 @@ fn netns_serves_the_endpoint_outside() {
         let request = [&v2(client)[..], b"CLIENT INFO\r\nQUIT\r\n"].concat();
         wait_until("the client in Redis", || {
             let conn = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &request);
-            let (answer, _) = conn.recv_to_end();
-            let answer = String::from_utf8_lossy(&answer);
+            let answer = conn.recv_text_to_end();
             answer.contains(&format!(" addr={client} "))
         });
         wait_metric(

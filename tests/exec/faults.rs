@@ -260,8 +260,10 @@ fn accept_fails_with_the_error_of_the_supervisor() {
     });
     prlimit(Some(supervisor), Resource::Nofile, previous_limit).expect("prlimit(2)");
     let client = fresh_client_v4();
-    let (shown, _) = exec.connect_and_send(&v2(client)).recv_to_end();
-    assert_eq!(String::from_utf8_lossy(&shown), client.to_string());
+    assert_eq!(
+        exec.connect_and_send(&v2(client)).recv_text_to_end(),
+        client.to_string()
+    );
     let log = exec.process.log();
     let mut errors = log.lines().filter(|line| line.starts_with("accept: "));
     assert!(errors.all(|line| line == "accept: EMFILE"), "{log}");

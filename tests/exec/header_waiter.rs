@@ -136,8 +136,7 @@ fn slow_header_is_served_beside_many_listeners() {
         };
         let assert_served = |(conn, client): (Conn, SocketAddr)| {
             conn.send(&v2(client)[20..]);
-            let (answer, _) = conn.recv_to_end();
-            assert_eq!(String::from_utf8_lossy(&answer), client.to_string());
+            assert_eq!(conn.recv_text_to_end(), client.to_string());
         };
         let first = open(9000);
         (9001..9040).for_each(|port| assert_served(open(port)));

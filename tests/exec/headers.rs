@@ -231,9 +231,9 @@ fn listener_may_move_to_another_port() {
         let program = ProgramRig::with_mode(mode, &ports, &["/usr/bin/python3", "-uc", script]);
         program.process.wait_printed("refused");
         let conn = Conn::connect(&program.lab.balancer, LISTEN_V4);
-        let (output, _) = conn.recv_to_end();
+        let output = conn.recv_text_to_end();
         let expected = format!("{} {}\n", conn.local_addr().ip(), conn.local_addr().port());
-        assert_eq!(String::from_utf8_lossy(&output), expected, "{mode}");
+        assert_eq!(output, expected, "{mode}");
     }
 }
 
@@ -252,9 +252,9 @@ while True:
                 ProgramRig::with_mode(mode, options, &["/usr/bin/python3", "-uc", script]);
             let conn =
                 Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, &v2(fresh_client_v4()));
-            let (output, _) = conn.recv_to_end();
+            let output = conn.recv_text_to_end();
             let expected = format!("{} {}\n", shown.ip(), shown.port());
-            assert_eq!(String::from_utf8_lossy(&output), expected, "{mode}");
+            assert_eq!(output, expected, "{mode}");
         }
     }
 }

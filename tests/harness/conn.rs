@@ -171,6 +171,12 @@ impl Conn {
         (bytes, end)
     }
 
+    /// Receives text to the end of the stream, FIN or RST.
+    #[track_caller]
+    pub(crate) fn recv_text_to_end(&self) -> String {
+        String::from_utf8_lossy(&self.recv_to_end().0).into_owned()
+    }
+
     /// Waits until the other side closes, and asserts that it sends no byte; returns how it closed, and how
     /// long it took.
     #[track_caller]

@@ -18,8 +18,7 @@ fn child_with_an_empty_environment_sees_its_clients() {
         for _ in 0..20 {
             let client = fresh_client_v4();
             let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, &v2(client));
-            let (output, _) = conn.recv_to_end();
-            let output = String::from_utf8_lossy(&output);
+            let output = conn.recv_text_to_end();
             let log = program.process.log();
             assert_eq!(output, format!("{client} {client}\n"), "{call} {log}");
         }
@@ -31,9 +30,9 @@ fn child_with_an_empty_environment_accepts_nothing_without_a_header() {
     for call in EXEC_CALLS {
         let program = ProgramRig::with_mode(PRELOAD, &[], &["python3", "-c", PARENT, call]);
         let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, b"EHLO example\r\n");
-        let (output, _) = conn.recv_to_end();
+        let output = conn.recv_text_to_end();
         let log = program.process.log();
-        assert_eq!(String::from_utf8_lossy(&output), "", "{call} {log}");
+        assert_eq!(output, "", "{call} {log}");
     }
 }
 
@@ -65,8 +64,7 @@ fn server_behind_another_program_sees_its_clients() {
             served.assert_sees(&conn, client);
         }
         let conn = served.connect_and_send(b"hello");
-        let (output, _) = conn.recv_to_end();
-        assert_eq!(String::from_utf8_lossy(&output), "", "{script}");
+        assert_eq!(conn.recv_text_to_end(), "", "{script}");
     }
 }
 
@@ -77,18 +75,11 @@ fn processes_taking_turns_accept_nothing_without_a_header() {
     let program = ProgramRig::with_mode(PRELOAD, &[], &["python3", "-c", TURNS]);
     for number in 0..CONNECTIONS {
         let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, b"EHLO example\r\n");
-        let (output, _) = conn.recv_to_end();
-        assert_eq!(
-            String::from_utf8_lossy(&output),
-            "",
-            "{}",
-            program.process.log()
-        );
+        assert_eq!(conn.recv_text_to_end(), "", "{}", program.process.log());
         if number.is_multiple_of(4) {
             let client = fresh_client_v4();
             let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, &v2(client));
-            let (output, _) = conn.recv_to_end();
-            let output = String::from_utf8_lossy(&output);
+            let output = conn.recv_text_to_end();
             assert_eq!(
                 output,
                 format!("{client} {client}\n"),

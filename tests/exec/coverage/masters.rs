@@ -100,13 +100,7 @@ fn nginx_upgrade_loses_no_client() {
 
 fn assert_nothing_without_a_header(program: &ProgramRig) {
     let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, b"GET / HTTP/1.0\r\n\r\n");
-    let (answer, _) = conn.recv_to_end();
-    assert_eq!(
-        String::from_utf8_lossy(&answer),
-        "",
-        "{}",
-        program.process.log()
-    );
+    assert_eq!(conn.recv_text_to_end(), "", "{}", program.process.log());
 }
 
 /// Writes a Postfix configuration with the services that answer RCPT. Returns its directory.

@@ -14,8 +14,7 @@ fn answer_after_exec(program: &str, function: &str) -> String {
 fn first_answer(program: &ProgramRig) -> String {
     let client = fresh_client_v4();
     let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, &v2(client));
-    let (output, _) = conn.recv_to_end();
-    let output = String::from_utf8_lossy(&output).into_owned();
+    let output = conn.recv_text_to_end();
     let seen = output.strip_prefix(&format!("{client} same "));
     let log = program.process.log();
     seen.unwrap_or_else(|| panic!("{client}: {output}\n{log}"))

@@ -83,8 +83,8 @@ fn assert_sees_its_clients(program: &ProgramRig) {
         let client = fresh_client_v4();
         let request = [&v2(client)[..], b"hello"].concat();
         let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, &request);
-        let (answer, _) = conn.recv_to_end();
-        let (answer, log) = (String::from_utf8_lossy(&answer), program.process.log());
+        let answer = conn.recv_text_to_end();
+        let log = program.process.log();
         let seen = format!("accept {client} getpeername {client} ");
         assert!(answer.starts_with(&seen), "{client}: {answer}\n{log}");
         assert_nothing_without_a_header(program);
@@ -93,9 +93,9 @@ fn assert_sees_its_clients(program: &ProgramRig) {
 
 fn assert_nothing_without_a_header(program: &ProgramRig) {
     let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, b"hello");
-    let (answer, _) = conn.recv_to_end();
+    let answer = conn.recv_text_to_end();
     let log = program.process.log();
-    assert_eq!(String::from_utf8_lossy(&answer), "", "{log}");
+    assert_eq!(answer, "", "{log}");
 }
 
 /// The addresses in an answer of `i386.c`: two `struct sockaddr_in`.

@@ -20,13 +20,9 @@ fn requests_of_one_process_delay_no_client_of_the_others() {
             let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, &v2(client)[..20]);
             conn.assert_stays_open(Duration::from_millis(50));
             conn.send(&v2(client)[20..]);
-            let (shown, _) = conn.recv_to_end();
+            let shown = conn.recv_text_to_end();
             let log = program.process.log();
-            assert_eq!(
-                String::from_utf8_lossy(&shown),
-                client.to_string(),
-                "{child}{log}"
-            );
+            assert_eq!(shown, client.to_string(), "{child}{log}");
             assert!(start.elapsed() < DELAY_LIMIT, "{:?}{log}", start.elapsed());
         }
     }

@@ -27,8 +27,8 @@ fn refused_connections_hold_up_no_other_listener() {
     // Lowers the supervisor's priority, so that the server reads the number of waiting connections before they are refused.
     setpriority_process(Some(supervisor), 19).expect("setpriority(2)");
     kill_process(supervisor, Signal::CONT).expect("kill");
-    let (answer, _) = asked.recv_to_end();
-    let waiting: usize = String::from_utf8_lossy(&answer).parse().expect("a number");
+    let answer = asked.recv_text_to_end();
+    let waiting: usize = answer.parse().expect("a number");
     assert!(waiting > 0, "all were refused first");
 }
 

@@ -109,8 +109,7 @@ pub(crate) fn assert_sees_late_header(lab: &Lab) {
 /// Asserts that the server reports this client on its connection.
 #[track_caller]
 pub(crate) fn assert_reported(conn: &Conn, client: SocketAddr) {
-    let (report, _) = conn.recv_to_end();
-    assert_eq!(String::from_utf8_lossy(&report), brief_report(client));
+    assert_eq!(conn.recv_text_to_end(), brief_report(client));
 }
 
 /// The report of `server.c --brief`: the client by accept(2) and by getpeername(2).

@@ -42,8 +42,7 @@ fn refused_expectation_gets_the_origins_answer_alone() {
         let up = origin.accept();
         recv_head(&up);
         up.send(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 2\r\n\r\nno");
-        let (answer, _) = client.recv_to_end();
-        let answer = String::from_utf8_lossy(&answer).to_lowercase();
+        let answer = client.recv_text_to_end().to_lowercase();
         assert!(answer.starts_with("http/1.1 401 "), "{answer}");
         assert_contains(&answer, &["connection: close"]);
         // The body never came, so the origin gets nothing else, not even a last chunk, which would end the body.

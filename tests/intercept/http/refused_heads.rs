@@ -85,8 +85,7 @@ fn refused_request_has_an_answer_with_the_reason_and_an_audit_line_with_the_host
         tunnel.send(b"GET /echo HTTP/1.1\r\nHost: a.test\r\n\r\n");
         tunnel.recv_text_until(|text| text.contains("GET a.test "));
         tunnel.send_if_open(request.as_bytes());
-        let (answer, _) = tunnel.recv_to_end();
-        let answer = String::from_utf8_lossy(&answer);
+        let answer = tunnel.recv_text_to_end();
         let shown = request.get(..40).unwrap_or(&request);
         let (head, body) = answer.split_once("\r\n\r\n").expect(shown);
         assert!(

@@ -106,8 +106,7 @@ impl FramingRig {
     }
 
     fn check_refused(&self, client: &Conn, before: &str) -> Result<(), String> {
-        let (answer, _) = client.recv_to_end();
-        let answer = String::from_utf8_lossy(&answer);
+        let answer = client.recv_text_to_end();
         if let Some(up) = self.origin.accept_within(AT_ONCE) {
             return Err(format!(
                 "the origin got {}",
@@ -130,8 +129,7 @@ impl FramingRig {
     }
 
     fn check_cut(&self, client: &Conn) -> Result<(), String> {
-        let (answer, _) = client.recv_to_end();
-        let answer = String::from_utf8_lossy(&answer);
+        let answer = client.recv_text_to_end();
         if answer.contains("HTTP/1.1 2") {
             return Err(format!("answered {answer:?}"));
         }

@@ -43,8 +43,7 @@ fn each_request_of_a_connection_is_verified() {
     conn.send(b"GET /echo HTTP/1.1\r\nHost: a.test\r\n\r\n");
     assert!(recv_head(&conn).starts_with("HTTP/1.1 200 "));
     conn.send(b"GET /echo HTTP/1.1\r\nHost: b.test\r\nConnection: close\r\n\r\n");
-    let (rest, _) = conn.recv_to_end();
-    let rest = String::from_utf8_lossy(&rest);
+    let rest = conn.recv_text_to_end();
     assert_contains(&rest, &["HTTP/1.1 403 ", "name_mismatch"]);
     assert_eq!(rig.wait_origin_log(1).len(), 1);
 }

@@ -134,8 +134,7 @@ fn denied_client_of_a_transparent_balancer_does_not_reach_the_backend() {
         let options = "send-proxy-v2 source 0.0.0.0 usesrc client";
         let _haproxy = Haproxy::start(&lab, LISTEN_V4, options);
         let conn = Conn::connect_and_send(&lab.client, FRONT_V4, b"hello\n");
-        let (received, _) = conn.recv_to_end();
-        let report = String::from_utf8_lossy(&received);
+        let report = conn.recv_text_to_end();
         assert_eq!(report.contains("203.0.113.9"), is_served, "{report}");
         if !is_served {
             proxy.wait_outcome("client_denied");

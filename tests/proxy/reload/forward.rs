@@ -141,8 +141,7 @@ impl ForwardRig {
     fn assert_served(&self, front: SocketAddr) {
         let conn = Conn::connect(&self.lab.client, front);
         conn.send(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
-        let (answer, _) = conn.recv_to_end();
-        let answer = String::from_utf8_lossy(&answer);
+        let answer = conn.recv_text_to_end();
         let client = CLIENT_V4.ip();
         assert!(answer.ends_with(&format!("{client}\n")), "{answer}");
     }
