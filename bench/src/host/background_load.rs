@@ -6,7 +6,7 @@ use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 use crate::host::proc_stat;
-use crate::host::procfs::{Cpu, ProcessTree};
+use crate::host::procfs::{CpuMeter, ProcessTree};
 
 /// The share of all processors, in per cent, that other programs had. See [`BackgroundMonitor`].
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -26,7 +26,8 @@ pub(crate) struct BackgroundMonitor {
     start: Instant,
     busy: Duration,
     stolen: Duration,
-    own: Cpu,
+    /// Measures this process and its children, among them backend and proxy.
+    own: CpuMeter,
 }
 
 impl BackgroundMonitor {
@@ -36,7 +37,7 @@ impl BackgroundMonitor {
             start: Instant::now(),
             busy: proc_stat::busy_time()?,
             stolen: proc_stat::stolen_time()?,
-            own: own_cpu()?,
+            own: CpuMeter::start(ProcessTree::of(std::process::id()))?,
         })
     }
 
@@ -48,7 +49,7 @@ impl BackgroundMonitor {
     /// As [`finish`](Self::finish), for an interval in which children have exited. They used `exited` of CPU time, which is no
     /// background load, and which /proc no longer shows.
     pub(crate) fn finish_with(self, exited: Duration) -> Result<BackgroundLoad> {
-        let own = own_cpu()?.since(self.own) + exited;
+        let own = self.own.stop()? + exited;
         let others = proc_stat::busy_time()?
             .saturating_sub(self.busy)
             .saturating_sub(own);
@@ -60,9 +61,4 @@ impl BackgroundMonitor {
             stolen: share(stolen),
         })
     }
-}
-
-/// CPU time of this process and its children, among them backend and proxy.
-fn own_cpu() -> Result<Cpu> {
-    ProcessTree::of(std::process::id()).cpu()
 }

@@ -84,6 +84,23 @@ impl ProcessTree {
     }
 }
 
+/// Measures the CPU time of a process tree in an interval.
+pub(crate) struct CpuMeter {
+    tree: ProcessTree,
+    before: Cpu,
+}
+
+impl CpuMeter {
+    pub(crate) fn start(tree: ProcessTree) -> Result<Self> {
+        let before = tree.cpu()?;
+        Ok(Self { tree, before })
+    }
+
+    pub(crate) fn stop(self) -> Result<Duration> {
+        Ok(self.tree.cpu()?.since(self.before))
+    }
+}
+
 /// Processes that are known by their ids, in the order in which they were found.
 #[derive(Debug)]
 pub(crate) struct ProcessSet(Vec<u32>);

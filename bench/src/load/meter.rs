@@ -6,7 +6,7 @@ use anyhow::Result;
 use hdrhistogram::Histogram;
 
 use crate::compare::measurement::Metric;
-use crate::host::procfs::{Cpu, ProcessTree};
+use crate::host::procfs::{CpuMeter, ProcessTree};
 use crate::load::spec::LoadSpec;
 
 /// Measures an interval, and tells when work must end.
@@ -14,8 +14,8 @@ use crate::load::spec::LoadSpec;
 /// The interval ends when the last byte is back, not at the deadline, so that work and cost cover the same bytes.
 pub(super) struct Meter {
     start: Instant,
-    watch: Option<(ProcessTree, Cpu)>,
-    all: (ProcessTree, Cpu),
+    watch: Option<CpuMeter>,
+    all: CpuMeter,
     deadline: Instant,
 }
 
@@ -28,12 +28,8 @@ pub(super) struct Usage {
 
 impl Meter {
     pub(super) fn start(spec: &LoadSpec) -> Result<Self> {
-        let watch = spec
-            .watch
-            .map(|tree| Ok::<_, anyhow::Error>((tree, tree.cpu()?)));
-        let watch = watch.transpose()?;
-        let all = ProcessTree::of(std::process::id());
-        let all = (all, all.cpu()?);
+        let watch = spec.watch.map(CpuMeter::start).transpose()?;
+        let all = CpuMeter::start(ProcessTree::of(std::process::id()))?;
         let start = Instant::now();
         Ok(Self {
             start,
@@ -54,15 +50,10 @@ impl Meter {
     }
 
     pub(super) fn stop(self) -> Result<Usage> {
-        let elapsed = self.start.elapsed();
-        let cpu = self
-            .watch
-            .map(|(tree, before)| Ok::<_, anyhow::Error>(tree.cpu()?.since(before)));
-        let (all, before) = self.all;
         Ok(Usage {
-            elapsed,
-            cpu: cpu.transpose()?,
-            cpu_of_all: all.cpu()?.since(before),
+            elapsed: self.start.elapsed(),
+            cpu: self.watch.map(CpuMeter::stop).transpose()?,
+            cpu_of_all: self.all.stop()?,
         })
     }
 }

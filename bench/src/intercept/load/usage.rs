@@ -4,13 +4,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use crate::host::procfs::{self, Cpu, ProcessTree};
+use crate::host::procfs::{self, CpuMeter, ProcessTree};
 
 /// Measures time and CPU time of the measured interval.
 pub(super) struct UsageMeter {
     start: Instant,
     own: Duration,
-    watch: Option<(ProcessTree, Cpu)>,
+    watch: Option<CpuMeter>,
 }
 
 /// What the measured interval took.
@@ -24,23 +24,18 @@ pub(super) struct LoadUsage {
 
 impl UsageMeter {
     pub(super) fn start(watch: Option<ProcessTree>) -> Result<Self> {
-        let watch = watch.map(|tree| Ok::<_, anyhow::Error>((tree, tree.cpu()?)));
         Ok(Self {
-            watch: watch.transpose()?,
+            watch: watch.map(CpuMeter::start).transpose()?,
             own: procfs::current_thread_cpu()?,
             start: Instant::now(),
         })
     }
 
     pub(super) fn stop(self) -> Result<LoadUsage> {
-        let elapsed = self.start.elapsed();
-        let cpu = self
-            .watch
-            .map(|(tree, before)| Ok::<_, anyhow::Error>(tree.cpu()?.since(before)));
         Ok(LoadUsage {
-            elapsed,
+            elapsed: self.start.elapsed(),
             own: procfs::current_thread_cpu()?.saturating_sub(self.own),
-            cpu: cpu.transpose()?,
+            cpu: self.watch.map(CpuMeter::stop).transpose()?,
         })
     }
 }
