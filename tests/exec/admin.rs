@@ -9,7 +9,7 @@ use rustix::process::Signal;
 
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::admin::{ADMIN, get, wait_metric};
-use crate::harness::conn::{Conn, End};
+use crate::harness::conn::Conn;
 use crate::harness::lab::{Lab, Process, Scratch, assert_contains, assert_fails, wait_until};
 use crate::harness::peername::{AS_NOBODY, BINARY, NO_CAPABILITIES, Peername, copy_executable};
 use crate::harness::programs::browser::wait_page_shows;
@@ -101,7 +101,7 @@ fn metrics_agree_with_what_redis_and_the_clients_saw() {
             &v2("203.0.113.99:4711".parse().expect("an address")),
         ];
         for bytes in refused {
-            assert_eq!(served.send(bytes).wait_closed().0, End::Reset);
+            served.send(bytes).wait_reset();
         }
         let slow = served.send(&v2(fresh_client_v4())[..20]);
         for line in [
@@ -152,7 +152,7 @@ fn level_of_the_log_is_changed_over_the_unix_socket() {
     for mode in MODES {
         let served = Served::start(mode, &[]);
         let host = &served.lab.server;
-        let refuse = || assert_eq!(served.send(b"PING\r\n").wait_closed().0, End::Reset);
+        let refuse = || served.send(b"PING\r\n").wait_reset();
         let lines = || served.process.log().matches("refused a").count();
         let put = ["-X", "PUT", "-d", "debug"];
         assert!(get(host, &put, "/log-level").ends_with("403"));
@@ -284,7 +284,7 @@ fn page_and_top_show_refusals_with_their_remedy() {
     let served = Served::start(PRELOAD, &[]);
     let host = &served.lab.server;
     served.assert_serves(fresh_client_v4());
-    assert_eq!(served.send(b"PING\r\n").wait_closed().0, End::Reset);
+    served.send(b"PING\r\n").wait_reset();
     let shown = [
         "peername exec",
         "ready",

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::harness::addr::{
     BALANCER_V4, FRONT_V4, LISTEN_V4, fresh_client_v4, fresh_client_v6, v4, v6,
 };
-use crate::harness::conn::{Conn, End};
+use crate::harness::conn::Conn;
 use crate::harness::header_bytes;
 use crate::harness::lab::{Host, Lab, LeasedFile, Process, Scratch, WAIT_LIMIT, wait_until};
 use crate::harness::peername::{BINARY, words};
@@ -41,7 +41,7 @@ fn denied_client_is_not_accepted() {
         let slow = connect(&server, &header[..20]);
         slow.assert_stays_open(Duration::from_millis(100));
         slow.send(&header[20..]);
-        assert_eq!(slow.wait_closed().0, End::Reset);
+        slow.wait_reset();
         let header = v2(other_client());
         let slow = connect(&server, &header[..20]);
         slow.assert_stays_open(Duration::from_millis(100));
@@ -74,13 +74,13 @@ fn client_is_judged_although_its_header_names_the_peer() {
     for mode in MODES {
         let server = start(mode, &["-v", "--deny-client=10.81.0.2"]);
         let conn = connect_as_itself(&server.lab.balancer, LISTEN_V4);
-        assert_eq!(conn.wait_closed().0, End::Reset);
+        conn.wait_reset();
         assert_refused(&server, &local);
         assert_refused(&server, b"PROXY UNKNOWN\r\n");
         assert_eq!(accepted(&server), [""; 0]);
         let server = start(mode, &lists);
         let conn = connect_as_itself(&server.lab.balancer, LISTEN_V4);
-        assert_eq!(conn.wait_closed().0, End::Reset);
+        conn.wait_reset();
         server.process.wait_logged("--health-checks-from");
         for listener in [LISTEN_V4, ([127, 0, 0, 1], 8443).into()] {
             let conn = connect_as_itself(&server.lab.server, listener);
@@ -277,15 +277,15 @@ fn private_network_denies_clients_and_ends_their_connections() {
         Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header)
     };
     let wait_outcome = |code: &str| server.wait_logged(&format!("\"{code}\""));
-    assert_eq!(connect(fresh_client_v4()).wait_closed().0, End::Reset);
+    connect(fresh_client_v4()).wait_reset();
     wait_outcome("client_denied");
     let without_tlv = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &v2(other_client()));
-    assert_eq!(without_tlv.wait_closed().0, End::Reset);
+    without_tlv.wait_reset();
     wait_outcome("tlv_missing");
     let open = connect(other_client());
     assert_eq!(greeting(&open), other_client().to_string());
     list.write("denied", "198.51.100.0/24\n");
-    assert_eq!(open.wait_closed().0, End::Reset);
+    open.wait_reset();
     wait_outcome("access_revoked");
     assert_eq!(
         server.log().matches("accepted ").count(),

@@ -12,7 +12,6 @@ use std::time::Duration;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
-use crate::harness::conn::End;
 use crate::harness::lab::{
     Host, Lab, OWN_PID_NAMESPACE, Process, Scratch, assert_fails, wait_until,
 };
@@ -55,11 +54,11 @@ fn complete_headers_need_no_header_waiter() {
         let accepted = served.connect_and_send(&v2(earlier));
         accepted.assert_stays_open(Duration::from_millis(100));
         kill_header_waiter(&served);
-        assert_eq!(waiting.wait_closed().0, End::Reset);
+        waiting.wait_reset();
         accepted.send(b"hi");
         served.assert_sees(&accepted, earlier);
         let conn = served.connect_and_send(&v2(fresh_client_v4())[..20]);
-        assert_eq!(conn.wait_closed().0, End::Reset);
+        conn.wait_reset();
         let client = fresh_client_v4();
         served.assert_report(&served.report_for(&v2(client)), client);
     }

@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal};
 use crate::harness::addr::{
     BALANCER_V4, CLIENT_V4, FRONT_V4, LISTEN_V4, LISTEN_V6, fresh_client_v4, fresh_client_v6,
 };
-use crate::harness::conn::{Conn, End};
+use crate::harness::conn::Conn;
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
 use crate::harness::lab::{Host, Lab, Process, Scratch, WAIT_LIMIT, wait_until};
@@ -135,7 +135,7 @@ fn headers_are_judged_by_the_given_options() {
 fn connection_without_a_header_is_reset() {
     let server = Private::start(User::Nobody, "--protocol=tcp", PYTHON);
     let conn = Conn::connect_and_send(&server.lab.balancer, LISTEN_V4, b"GET / HTTP/1.0\r\n\r\n");
-    assert_eq!(conn.wait_closed().0, End::Reset);
+    conn.wait_reset();
     let local = header_bytes::raw(header_bytes::LOCAL, header_bytes::UNSPEC, &[]);
     let itself = server.reported_client(LISTEN_V4, &local);
     assert!(itself.ip().is_loopback() && itself.ip() != BALANCER_V4);
@@ -146,7 +146,7 @@ fn local_sources_are_allowed_on_request_only() {
     let client = SocketAddr::from(([127, 0, 0, 1], 40_010));
     let server = Private::start(User::Nobody, "--protocol=tcp", PYTHON);
     let conn = Conn::connect_and_send(&server.lab.balancer, LISTEN_V4, &header_for(client));
-    assert_eq!(conn.wait_closed().0, End::Reset);
+    conn.wait_reset();
     let server = Private::start_with(User::Nobody, &["--source-policy=allow-local"], PYTHON);
     assert_eq!(
         server.reported_client(LISTEN_V4, &header_for(client)),
@@ -392,7 +392,7 @@ fn shut_down_listener_resets_clients() {
     server.process.signal(Signal::USR2);
     server.process.wait_printed("accept: EINVAL");
     let conn = Conn::connect_and_send(&server.lab.balancer, LISTEN_V4, &header_for(client));
-    assert_eq!(conn.wait_closed().0, End::Reset);
+    conn.wait_reset();
 }
 
 #[track_caller]

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
-use crate::harness::conn::{Conn, End};
+use crate::harness::conn::Conn;
 use crate::harness::lab::failing::{Denial, NO_NETLINK, denied};
 use crate::harness::lab::{Host, Lab, Process, failing_calls, wait_until};
 use crate::harness::peername::BINARY;
@@ -51,7 +51,7 @@ fn multipath_connections_are_refused_without_netlink() {
         let served = start(mode, "--accept=level --brief --multipath");
         let conn = Conn::connect_multipath(&served.lab.balancer, LISTEN_V4);
         conn.send(&[&v2(fresh_client_v4())[..], b"hi"].concat());
-        assert_eq!(conn.wait_closed().0, End::Reset);
+        conn.wait_reset();
         served.process.wait_logged("AF_NETLINK");
         let client = fresh_client_v4();
         served.assert_report(&served.report_for(&v2(client)), client);

@@ -62,7 +62,7 @@ impl Conn {
         if let Some(conn) = Self::try_connect(host, to)
             && conn.send_if_open(bytes)
         {
-            assert_eq!(conn.wait_closed().0, End::Reset);
+            conn.wait_reset();
         }
     }
 
@@ -185,6 +185,12 @@ impl Conn {
         let (bytes, end) = self.recv_to_end();
         assert!(bytes.is_empty(), "unexpected bytes: {bytes:?}");
         (end, start.elapsed())
+    }
+
+    /// Waits until the other side resets the connection, and asserts that it sends no byte.
+    #[track_caller]
+    pub(crate) fn wait_reset(&self) {
+        assert_eq!(self.wait_closed().0, End::Reset);
     }
 
     /// Asserts that for `time` the other side neither sends nor closes.

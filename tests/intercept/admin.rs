@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::harness::addr::v4;
 use crate::harness::admin::{ADMIN, get, list, wait_listed, wait_metric};
 use crate::harness::check::service::Service;
-use crate::harness::conn::{Conn, End};
+use crate::harness::conn::Conn;
 use crate::harness::lab::{Process, Scratch, assert_contains, assert_fields, wait_for, wait_until};
 use crate::harness::peername::{Peername, words};
 use crate::harness::programs::browser::wait_page_shows;
@@ -281,7 +281,7 @@ fn connection_ended_by_admin_is_reset() {
     });
     let id = format!("/connections/{}", listed[0]["id"]);
     assert_eq!(get(host, &delete, &id), "ended\n200");
-    assert_eq!(waiting.wait_closed().0, End::Reset);
+    waiting.wait_reset();
     let remaining = list(host, &unix, "/connections");
     assert_eq!(remaining.len(), 1);
     assert_eq!(host_state_client(&remaining[0]).0, "h1.test:443");

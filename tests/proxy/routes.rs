@@ -12,7 +12,7 @@ use rustix::process::Signal;
 
 use crate::harness::addr::{LISTEN_V4, TARGET_V4, TARGET_V6, fresh_client_v4, fresh_client_v6, v4};
 use crate::harness::backend::Backend;
-use crate::harness::conn::{Conn, End};
+use crate::harness::conn::Conn;
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
 use crate::harness::lab::{Host, Lab, Process, Scratch, assert_contains, wait_for, wait_until};
@@ -206,7 +206,7 @@ fn missing_rules_refuse_clients_until_they_are_there() {
     let rig = RoutesRig::new();
     let proxy = rig.proxy(8443, &[]);
     let down = Conn::connect_and_send(&rig.lab.balancer, LISTEN_V4, &header_for(fresh_client_v4()));
-    assert_eq!(down.wait_closed().0, End::Reset);
+    down.wait_reset();
     rig.v4.assert_no_connection();
     proxy.wait_logged("peername routes add");
     let added = Peername::run(

@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use super::containers::{run, start};
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::admin::{ADMIN, get, wait_metric};
-use crate::harness::conn::{Conn, End};
+use crate::harness::conn::Conn;
 use crate::harness::lab::{
     Host, Lab, LeasedFile, Process, Scratch, WAIT_LIMIT, assert_fails, wait_until,
 };
@@ -140,7 +140,7 @@ fn reload_replaces_the_policies_or_keeps_the_previous_ones() {
     agent.process.signal(Signal::HUP);
     agent.process.wait_logged("the policies were reloaded");
     let conn = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(fresh_client_v4()));
-    assert_eq!(conn.wait_closed().0, End::Reset);
+    conn.wait_reset();
     files.write("agent.toml", "[[agent]]\ntrust = [\"10.81.0.0/40\"]\n");
     agent.process.signal(Signal::HUP);
     agent

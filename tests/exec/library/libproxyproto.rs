@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 
 use crate::exec::load::churn::assert_churn;
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
-use crate::harness::conn::{Conn, End};
+use crate::harness::conn::Conn;
 use crate::harness::header_bytes;
 use crate::harness::lab::{Lab, Process, Scratch, wait_until};
 use crate::harness::rig::exec::{Libc, ServerRig, built_library, compiled_server, v1, v2};
@@ -56,13 +56,9 @@ fn server_sees_the_client() {
 fn header_can_be_required() {
     let must = "LIBPROXYPROTO_MUST_USE_PROTOCOL_HEADER=0";
     let (served, _scratch) = start_server(&[must], "--accept=level --brief");
-    assert_eq!(
-        served
-            .connect_and_send(b"GET / HTTP/1.0\r\n\r\n")
-            .wait_closed()
-            .0,
-        End::Reset
-    );
+    served
+        .connect_and_send(b"GET / HTTP/1.0\r\n\r\n")
+        .wait_reset();
     let client = fresh_client_v4();
     served.assert_report(&served.report_for(&v2(client)), client);
 }
@@ -75,10 +71,7 @@ fn library_is_propagated_through_exec() {
         start_server_through(&[must], &["env", "-i"], "--accept=level --brief");
     let client = fresh_client_v4();
     served.assert_report(&served.report_for(&v2(client)), client);
-    assert_eq!(
-        served.connect_and_send(b"no header").wait_closed().0,
-        End::Reset
-    );
+    served.connect_and_send(b"no header").wait_reset();
 }
 
 /// As in libproxyproto, any peer that reaches the port may name any client.
@@ -140,10 +133,7 @@ fn accept_waits_briefly_for_a_slow_header() {
     conn.send(&header[20..]);
     conn.send(b"hi");
     served.assert_sees(&conn, client);
-    assert_eq!(
-        served.connect_and_send(&header[..20]).wait_closed().0,
-        End::Reset
-    );
+    served.connect_and_send(&header[..20]).wait_reset();
     // A silent client may be waiting for the server to speak.
     let silent = Conn::connect(&served.lab.balancer, LISTEN_V4);
     std::thread::sleep(std::time::Duration::from_millis(400));

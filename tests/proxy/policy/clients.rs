@@ -196,11 +196,11 @@ fn header_without_the_required_tlvs_is_refused() {
         [vpce("vpce-0123"), vpce("vpce-0124"), custom].concat(),
     ] {
         let (_, down) = connect(&tlvs);
-        assert_eq!(down.wait_closed().0, End::Reset);
+        down.wait_reset();
     }
     // Version 1 has no TLVs.
     let header = header_bytes::v1(fresh_client_v4(), FRONT_V4);
-    assert_eq!(rig.connect_and_send(&header).wait_closed().0, End::Reset);
+    rig.connect_and_send(&header).wait_reset();
     rig.assert_no_backend_connection();
     let (missing, mismatch) = ("tlv_missing", "tlv_mismatch");
     let expected = [mismatch, mismatch, missing, missing, missing, missing];
@@ -363,7 +363,7 @@ fn assert_own_connection_is_served(rig: &ProxyRig, host: &Host) {
 
 #[track_caller]
 fn assert_own_connection_is_refused(rig: &ProxyRig, host: &Host) {
-    assert_eq!(connect_as_health_check(host).wait_closed().0, End::Reset);
+    connect_as_health_check(host).wait_reset();
     rig.assert_no_backend_connection();
 }
 

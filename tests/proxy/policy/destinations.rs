@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::harness::addr::{LISTEN_V4, addr, fresh_client_like, fresh_client_v4, v4};
 use crate::harness::backend::Backend;
-use crate::harness::conn::{Conn, End};
+use crate::harness::conn::Conn;
 use crate::harness::header_bytes::{LOCAL, STREAM_V4, raw, tlv, v1, v2};
 use crate::harness::lab::{Host, Lab, assert_contains, wait_for, wait_until};
 use crate::harness::peername::{Peername, words};
@@ -248,7 +248,7 @@ fn header_without_room_for_the_hop_count_is_refused() {
     let header = v2(fresh_client_v4(), destination, &tlv(0xea, &value));
     let forged = b"PROXY TCP4 6.6.6.6 7.7.7.7 1 2\r\n";
     let down = rig.connect_and_send(&[&header, &forged[..]].concat());
-    assert_eq!(down.wait_closed().0, End::Reset);
+    down.wait_reset();
     wait_until("the reason", || {
         rig.proxy.outcomes() == ["header_unwritable"]
     });
@@ -321,7 +321,7 @@ fn hops(count: u8) -> Vec<u8> {
 fn assert_refused(rig: &ProxyRig, header: &[u8]) {
     let before = rig.proxy.outcomes().len();
     let down = Conn::connect_and_send(&rig.lab.balancer, LISTEN_V4, header);
-    assert_eq!(down.wait_closed().0, End::Reset);
+    down.wait_reset();
     // Another thread writes the log; the next refusal must come after this line.
     wait_until("the refusal is logged", || {
         rig.proxy.outcomes().len() > before

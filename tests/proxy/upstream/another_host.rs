@@ -207,7 +207,7 @@ fn masquerading_rule_towards_the_backend_is_noticed() {
     let proxy = rig.proxy(&["--mark=123", ADMIN]);
     for client in [fresh_client_v4(), fresh_client_v6()] {
         let down = Conn::connect_and_send(&rig.lab.balancer, LISTEN_V4, &header_for(client));
-        assert_eq!(down.wait_closed().0, End::Reset);
+        down.wait_reset();
     }
     backends.iter().for_each(Backend::assert_no_connection);
     assert!(get(server, &[], "/readyz").ends_with("503"));

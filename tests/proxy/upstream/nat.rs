@@ -84,7 +84,7 @@ fn lost_replies_of_a_masqueraded_client_are_no_backend_outage() {
     docker.install(&lab.server);
     let [client, _] = docker.clients();
     let down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
-    assert_eq!(down.wait_closed().0, End::Reset);
+    down.wait_reset();
     proxy.wait_outcome("source_translated");
     let metrics = get(&lab.server, &[], "/metrics");
     assert!(!metrics.contains("peername_backend_up{"), "{metrics}");

@@ -42,8 +42,8 @@ fn ban_ends_open_connections_and_can_be_lifted() {
         replace(&list, "198.51.100.7\n");
         let start = Instant::now();
         for (down, up) in banned_pairs {
-            assert_eq!(down.wait_closed().0, End::Reset);
-            assert_eq!(up.wait_closed().0, End::Reset);
+            down.wait_reset();
+            up.wait_reset();
         }
         assert!(start.elapsed() < IN_FORCE, "{:?}", start.elapsed());
         assert_refused(&rig, fresh_client_v4());
@@ -86,13 +86,13 @@ fn list_in_a_directory_that_was_replaced_is_read() {
     fs::create_dir(&directory).expect("mkdir(2)");
     fs::write(&list, "198.51.100.7\n").expect("write(2)");
     fs::write(old.join("denied"), "").expect("write(2)");
-    assert_eq!(down.wait_closed().0, End::Reset);
+    down.wait_reset();
     // The removal of the old directory ends its watch, and no other.
     fs::remove_dir_all(&old).expect("rmdir(2)");
     let (other, _up) = rig.connect_client(v4([198, 51, 100, 8], 4001));
     thread::sleep(Duration::from_millis(500));
     fs::write(&list, "198.51.100.0/24\n").expect("write(2)");
-    assert_eq!(other.wait_closed().0, End::Reset);
+    other.wait_reset();
 }
 
 /// A client that is no longer allowed is treated as one that is denied.
@@ -104,7 +104,7 @@ fn client_that_is_taken_off_the_allow_list_is_ended() {
     let (down, _up) = rig.connect_client(fresh_client_v4());
     let (stays, up) = rig.connect_client(v4([198, 51, 100, 8], 4001));
     list.write("allowed", "198.51.100.8\n");
-    assert_eq!(down.wait_closed().0, End::Reset);
+    down.wait_reset();
     stays.send(b"still");
     assert_eq!(up.recv(5), b"still");
 }
@@ -175,18 +175,18 @@ fn reload_ends_connections_of_clients_that_it_denies() {
         &table(&format!("\"192.0.2.0/24\", \"@{list}\"")),
     );
     proxy.signal(Signal::HUP);
-    assert_eq!(down.wait_closed().0, End::Reset);
+    down.wait_reset();
     up.wait_closed();
     proxy.wait_outcome("access_revoked");
     waiting.send(&header[20..]);
-    assert_eq!(waiting.wait_closed().0, End::Reset);
+    waiting.wait_reset();
     proxy.wait_outcome("client_denied");
     // A list that the new configuration names is watched from then on.
     let client = v4([198, 51, 100, 8], 4001);
     let down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
     let _up = backend.accept();
     files.write("denied", "198.51.100.8\n");
-    assert_eq!(down.wait_closed().0, End::Reset);
+    down.wait_reset();
 }
 
 /// Reloads remove the listener of a connection whose header is incomplete, and add a listener at the same address. Once the
@@ -212,9 +212,9 @@ fn ban_applies_to_a_waiting_connection_of_a_listener_that_was_added_again() {
     let _up = backend.accept();
     files.write("denied", "198.51.100.0/24\n");
     // Connections are ended once all lists have been read.
-    assert_eq!(open.wait_closed().0, End::Reset);
+    open.wait_reset();
     waiting.send(&header[20..]);
-    assert_eq!(waiting.wait_closed().0, End::Reset);
+    waiting.wait_reset();
     proxy.wait_outcome("client_denied");
     backend.assert_no_connection();
 }
@@ -338,7 +338,7 @@ fn ban_ends_connections_of_a_draining_process() {
     rig.proxy.signal(Signal::TERM);
     rig.proxy.wait_logged("waiting for open connections");
     list.write("denied", "198.51.100.7\n");
-    assert_eq!(down.wait_closed().0, End::Reset);
+    down.wait_reset();
     stays.send(b"still");
     assert_eq!(up.recv(5), b"still");
 }
@@ -361,7 +361,7 @@ fn forward_ends_connections_of_denied_peers() {
     let up = rig.backend_v4.accept();
     assert_eq!(up.recv(1), b"x");
     list.write("denied", "203.0.113.0/24\n");
-    assert_eq!(client.wait_closed().0, End::Reset);
+    client.wait_reset();
     up.wait_closed();
     forward.wait_outcome("access_revoked");
 }

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use crate::harness::addr::fresh_client_v4;
 use crate::harness::admin::{self, ADMIN};
-use crate::harness::conn::End;
 use crate::harness::lab::{LeasedFile, Scratch};
 use crate::harness::rig::proxy::ProxyRig;
 
@@ -23,7 +22,7 @@ fn list_that_can_not_be_read_for_a_while_is_read_later() {
     let logged = rig.proxy.count_logged(STALE);
     assert!(logged <= 2, "{}", rig.proxy.log());
     drop(leased);
-    assert_eq!(down.wait_closed().0, End::Reset);
+    down.wait_reset();
     admin::wait_metric(&rig.lab.server, &[], "peername_lists_stale 0");
 }
 
