@@ -117,7 +117,7 @@ fn unused_tunnel_has_an_audit_line() {
     let line = &wait_tunnel_lines(&rig, 1)[0];
     let expected = json!({
         "method": "CONNECT", "connect": "a.test:443", "sni": "a.test", "tls": "1.3",
-        "decision": "unchecked", "end": "unused",
+        "scheme": "https", "decision": "unchecked", "end": "unused",
     });
     assert_fields(line, expected);
     let conn = rig.connect_and_send(b"CONNECT a.test:80 HTTP/1.1\r\nHost: a.test:80\r\n\r\n");
@@ -125,7 +125,10 @@ fn unused_tunnel_has_an_audit_line() {
     conn.send(b"GET / HTTP/1.1\r\n");
     drop(conn);
     let line = &wait_tunnel_lines(&rig, 2)[1];
-    assert_fields(line, json!({"connect": "a.test:80", "end": "unused"}));
+    assert_fields(
+        line,
+        json!({"connect": "a.test:80", "scheme": null, "end": "unused"}),
+    );
     // A tunnel that was used has no line of its own, because its requests have theirs.
     rig.curl(&["https://a.test/echo"]);
     rig.wait_audit_lines("/echo", 1);

@@ -373,6 +373,12 @@ impl AuditRecord {
         self.received.fetch_add(relayed.to_downstream, Relaxed);
     }
 
+    /// The scheme of the request. A CONNECT has none; its connection has `https` once its ClientHello has come.
+    fn scheme(&self) -> Option<&'static str> {
+        let target = self.target.as_ref()?;
+        (target.is_tls || self.method != http::Method::CONNECT.as_str()).then(|| target.scheme())
+    }
+
     /// The bytes of both bodies so far.
     pub(crate) fn bytes_moved(&self) -> u64 {
         self.sent.bytes.load(Relaxed) + self.received.load(Relaxed)

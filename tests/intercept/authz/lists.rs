@@ -367,6 +367,9 @@ fn status_line_of_a_denied_connect_has_code_and_contact() {
         "{head}"
     );
     assert_contains(&head, &["x-peername-contact: Frag J?rg?\r\n"]);
+    // A CONNECT has no scheme, whatever its port.
+    let expected = json!({"method": "CONNECT", "host": "b.test", "port": 443, "scheme": null});
+    assert_fields(&rig.wait_audit_lines("", 1)[0], expected);
     let conn = rig.connect_and_send(b"CONNECT a.test:443 HTTP/1.1\r\nHost: a.test:443\r\n\r\n");
     assert!(recv_head(&conn).starts_with("HTTP/1.1 200 OK\r\n"));
 }

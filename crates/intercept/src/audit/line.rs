@@ -4,7 +4,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use super::{AuditRecord, TARGET};
-use crate::request::target::RequestTarget;
 
 /// Emits the line at a level. This is a macro because the level of a tracing event has to be a constant.
 macro_rules! line {
@@ -25,7 +24,7 @@ macro_rules! line {
             sni = target.and_then(|target| target.sni.as_ref()).map(tracing::field::display),
             alpn = target.and_then(|target| target.alpn),
             tls = target.and_then(|target| target.tls_version),
-            scheme = target.map(RequestTarget::scheme),
+            scheme = $record.scheme(),
             host = target.map(|target| &*target.host),
             port = target.map(|target| target.to.port),
             method = %$record.method,

@@ -13,7 +13,6 @@ use super::otlp::messages::{
     FLAG_SAMPLED, FLAGS_REMOTE_PARENT, KIND_SERVER, KeyValue, STATUS_ERROR, Span, Status, Value,
 };
 use super::{AuditRecord, ExchangeEnd};
-use crate::request::target::RequestTarget;
 use crate::request::trace_context::SpanContext;
 
 impl AuditRecord {
@@ -63,7 +62,7 @@ impl AuditRecord {
         attributes.text("http.request.method", Some(method.unwrap_or("_OTHER")));
         let original = Some(&*self.method).filter(|text| method.is_none() && !text.is_empty());
         attributes.text("http.request.method_original", original);
-        attributes.text("url.scheme", target.map(RequestTarget::scheme));
+        attributes.text("url.scheme", self.scheme());
         attributes.text(
             "url.path",
             Some(&*self.path).filter(|path| !path.is_empty()),
