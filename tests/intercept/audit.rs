@@ -157,6 +157,31 @@ fn tunnel_that_its_origin_resets_is_logged_as_cut_by_origin() {
     assert_fields(line, json!({"how": "passthrough", "end": "cut_by_origin"}));
 }
 
+/// The CONNECT that precedes a request has no line of its own at its end.
+#[test]
+fn admissions_of_tunnel_and_request_have_the_connection_of_the_audit_line() {
+    let lab = InterceptLab::new();
+    let log = lab.scratch.path_text("audit.log");
+    let rig = lab.start(&["--log", &log]);
+    rig.curl(&["https://a.test/echo"]);
+    let request = &wait_request_lines(&log, 1)[0];
+    let text = fs::read_to_string(&log).expect("the log");
+    let lines: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    let messages: Vec<_> = lines.iter().map(|line| &line["message"]).collect();
+    assert_eq!(
+        messages,
+        ["tunnel admitted", "request admitted", "request"],
+        "{text}"
+    );
+    for line in &lines {
+        let expected = json!({"connection": request["connection"], "client": request["client"]});
+        assert_fields(line, expected);
+    }
+}
+
 /// A rotation moves the file away and sends SIGHUP.
 #[test]
 fn reload_opens_the_file_of_the_log_again() {

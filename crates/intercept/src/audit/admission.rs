@@ -5,7 +5,7 @@ use std::io;
 
 use http::Method;
 
-use crate::request::id::Id;
+use super::AuditRecord;
 use crate::request::kind::RequestKind;
 use crate::request::target::RequestTarget;
 
@@ -14,6 +14,10 @@ use crate::request::target::RequestTarget;
 pub struct AdmittedRequest<'a> {
     /// The id in the audit line.
     pub id: String,
+    /// The id of the client's connection in the audit line.
+    pub connection: &'a str,
+    /// The client's address and port.
+    pub client: &'a str,
     /// Whether it is a request or a tunnel.
     pub kind: RequestKind,
     /// The destination's name or address.
@@ -34,19 +38,21 @@ pub trait AdmissionLog: Debug + Send + Sync {
 
 impl<'a> AdmittedRequest<'a> {
     pub(crate) fn new(
-        id: &Id,
+        record: &'a AuditRecord,
         kind: RequestKind,
         target: &RequestTarget,
         method: &'a Method,
-        path: &'a str,
     ) -> Self {
+        let client = &record.client.text;
         Self {
-            id: id.to_string(),
+            id: record.id.to_string(),
+            connection: &client.id,
+            client: &client.addr,
             kind,
             host: target.host.to_string(),
             port: target.to.port,
             method,
-            path,
+            path: &record.path,
         }
     }
 }

@@ -152,8 +152,7 @@ impl Authorizer<'_> {
         let (admissions, target) = (self.admissions.clone(), self.target);
         let changes = self.apply_policy(kind, parts, body, record).await?;
         if let Some(admissions) = admissions {
-            let admitted =
-                AdmittedRequest::new(&record.id, kind, target, &parts.method, &record.path);
+            let admitted = AdmittedRequest::new(record, kind, target, &parts.method);
             if admissions.record(&admitted).is_err() {
                 let reason = "the audit log is not writable";
                 let denial = Denial::new(StatusCode::SERVICE_UNAVAILABLE, reason);

@@ -51,6 +51,8 @@ impl AdmissionLog for AdmissionFile {
                 RequestKind::Request => "request admitted",
             },
             "id": request.id,
+            "connection": request.connection,
+            "client": request.client,
             "host": request.host,
             "port": request.port,
             "method": request.method.as_str(),
