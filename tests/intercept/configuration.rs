@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use crate::harness::addr::v4;
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
-use crate::harness::lab::{assert_contains, wait_until};
+use crate::harness::lab::{Host, Scratch, assert_contains, wait_until};
 use crate::harness::peername::{BINARY, Peername, words};
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR};
 use crate::harness::rig::load::under_load;
@@ -34,6 +34,36 @@ fn invalid_options_and_missing_files_are_named_at_the_start() {
     let args = ["intercept", "--ca", &missing];
     let errors = Peername::run_failing(&stage.lab.balancer, &args, 2);
     assert_contains(&errors, &["peername ca init"]);
+}
+
+/// `config check` reports what would end the start, and leaves it to the start to make the file.
+#[test]
+fn config_check_examines_the_path_of_the_log() {
+    let (host, scratch) = (Host::new(), Scratch::new());
+    let file = scratch.write("file", "");
+    let write_config = |log: &str| {
+        let table = format!("[intercept]\nlog = \"{log}\"\n");
+        scratch.write("intercept.toml", &table)
+    };
+    for (log, expected) in [
+        (scratch.path_text("none/audit.log"), "no such directory"),
+        (scratch.path_text(""), "Is a directory"),
+        (format!("{file}/audit.log"), "Not a directory"),
+    ] {
+        let config = write_config(&log);
+        let checked = Peername::run(&host, &["config", "check", &config]);
+        assert_eq!(checked.status.code(), Some(3), "{checked:?}");
+        let checked = String::from_utf8_lossy(&checked.stdout).into_owned();
+        let started = Peername::run_failing(&host, &["intercept", "--config", &config], 2);
+        for printed in [checked, started] {
+            assert_contains(&printed, &["line 2, [intercept]: log ", expected]);
+        }
+    }
+    let log = scratch.path("audit.log");
+    let config = write_config(&log.display().to_string());
+    let checked = Peername::run(&host, &["config", "check", &config]);
+    assert_eq!(checked.status.code(), Some(0), "{checked:?}");
+    assert!(!log.exists());
 }
 
 #[test]

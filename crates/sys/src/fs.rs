@@ -16,6 +16,7 @@ use rustix::fs::{
     Access, AtFlags, CWD, Mode, OFlags, ResolveFlags, accessat, fstat, openat, openat2, readlinkat,
     symlinkat,
 };
+use rustix::io::Errno;
 
 use crate::process::user;
 use crate::{NameCall, Result};
@@ -94,6 +95,27 @@ pub fn is_executable(path: &Path) -> bool {
 #[must_use]
 pub fn is_writable(path: &Path) -> bool {
     accessat(CWD, path, Access::WRITE_OK, AtFlags::empty()).is_ok()
+}
+
+/// Checks that this process's real user may write to the file, or make it in its directory if it is missing. Changes nothing.
+///
+/// # Errors
+///
+/// EISDIR where the path is a directory; ENOENT, ENOTDIR, EACCES or EROFS of the file or its directory.
+pub fn check_writable(path: &Path) -> io::Result<()> {
+    match path.metadata() {
+        Ok(found) if found.is_dir() => Err(Errno::ISDIR.into()),
+        Ok(_) => Ok(accessat(CWD, path, Access::WRITE_OK, AtFlags::empty())?),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let directory = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+            let (directory, access) = (
+                directory.unwrap_or(Path::new(".")),
+                Access::WRITE_OK | Access::EXEC_OK,
+            );
+            Ok(accessat(CWD, directory, access, AtFlags::empty())?)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// Whether this process's user can put another file at this path, which has no symbolic link: because the user is root, or may

@@ -39,6 +39,10 @@ fn config_check_reads_the_rules_of_a_jail() {
         ("rules = []", "line 2, rules: an empty list: name some"),
         ("log = 3", "line 2, log: use a string"),
         ("rules = true", "line 2, rules: use a list"),
+        (
+            "log = \"/nonexistent/audit.log\"",
+            "line 2, [jail]: log /nonexistent/audit.log: no such directory: /nonexistent",
+        ),
         ("hide = [\"none\"]", "line 2, [jail]: hide "),
         ("allow-unix = \"none\"", "line 2, [jail]: allow-unix "),
     ] {

@@ -2,6 +2,7 @@
 //! make.
 
 use std::fs::File;
+use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -28,6 +29,7 @@ use peername_intercept::state::ClientConnectionConfig;
 use peername_intercept::upstream::config::UpstreamConfig;
 use peername_intercept::upstream::upstream_proxy::UpstreamProxy;
 use peername_server::destination_list::{AllowedDestination, DestinationList};
+use peername_sys::fs::check_writable;
 use peername_sys::fs::text_file::explain_path;
 
 use super::check_args::CheckArgs;
@@ -229,9 +231,20 @@ impl Intercept {
         let Some(path) = &self.log else {
             return Ok(None);
         };
-        let opened = LogFile::open_file(path).map_err(|error| explain_path(path, error));
-        let file = opened.map_err(|error| Usage(format!("--log {}: {error}", path.display())))?;
+        let file = LogFile::open_file(path).map_err(|error| explain_log(path, error))?;
         Ok(Some(file))
+    }
+
+    /// Checks that the file of `--log` can be written, or made in its directory; leaves a missing file to [`Self::open_log`].
+    ///
+    /// # Errors
+    ///
+    /// It can't.
+    pub(super) fn check_log(&self) -> Result<(), Usage> {
+        match &self.log {
+            Some(path) => check_writable(path).map_err(|error| explain_log(path, error)),
+            None => Ok(()),
+        }
     }
 
     /// The file of `--log` if a rotation can replace it: not a device or a pipe.
@@ -346,6 +359,11 @@ impl Intercept {
             max_connections,
         }
     }
+}
+
+fn explain_log(path: &Path, error: io::Error) -> Usage {
+    let error = explain_path(path, error);
+    Usage(format!("--log {}: {error}", path.display()))
 }
 
 /// Parses `HOST=DURATION`.

@@ -85,7 +85,13 @@ impl Setup {
         let table = config
             .intercept
             .unwrap_or_else(|| Table::from_command_line(Given::default()));
-        Self::validate(common, table.options().clone(), None)
+        let options = table.options();
+        let mut errors = UsageErrors::default();
+        // Not for a jail, whose interceptor inherits the file.
+        errors.note(options.check_log());
+        let setup = errors.note(Self::validate(common, options.clone(), None));
+        errors
+            .into_result(setup)
             .map_err(|errors| Problems(table.located(&errors).collect()))
     }
 

@@ -196,6 +196,7 @@ impl Args {
         errors.note(options.check.refuse_unused_tls_files());
         errors.note(options.check.config());
         errors.note(options.injected_headers());
+        errors.note(options.check_log());
         if let Some(rules) = errors.note(options.access_rules()) {
             errors.note(self.jail_ports(rules.as_deref()));
         }
