@@ -15,6 +15,7 @@ mod translation;
 mod trust_file;
 mod udppp;
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::iter;
 use std::path::Path;
@@ -22,6 +23,7 @@ use std::process::ExitCode;
 use std::thread::available_parallelism;
 
 use clap::Parser;
+use peername_daemon::usage::error_text::with_causes;
 use peername_observe::shell::command_line;
 
 use crate::Args;
@@ -118,12 +120,40 @@ impl Translation {
         let args = match Args::try_parse_from(words) {
             Ok(args) => args,
             Err(error) => {
-                print_to_stderr(&error.to_string());
+                let error = error.to_string();
+                print_to_stderr(&format!("{error}{}", self.explain_options(&error)));
                 return ExitCode::FAILURE;
             }
         };
         self.announce();
-        crate::exit_code(args.command.run(), FAILURE)
+        let outcome = args.command.run();
+        let error = outcome.as_ref().err().map(with_causes).unwrap_or_default();
+        let code = crate::exit_code(outcome, FAILURE);
+        print_to_stderr(&self.explain_options(&error));
+        code
+    }
+
+    /// Returns a line for each native option in the text of an error, with the old option that it stands for. The user has
+    /// given no native one. Commands between backticks are native as a whole.
+    fn explain_options(&self, error: &str) -> String {
+        let (program, command) = (self.program, self.words.first());
+        let command = command.map(|command| command.to_string_lossy());
+        let options: BTreeSet<_> = error
+            .split('`')
+            .step_by(2)
+            .flat_map(|text| text.split(|c: char| !c.is_ascii_alphanumeric() && c != '-'))
+            .filter(|word| word.len() > 2 && word.starts_with("--") && *word != "--help")
+            .collect();
+        options
+            .into_iter()
+            .map(|option| match program.own_option(option) {
+                Some(own) => format!("peername: {option} stands for {}'s {own}\n", program.name()),
+                None => format!(
+                    "peername: {option} is an option of peername {}\n",
+                    command.as_deref().unwrap_or_default()
+                ),
+            })
+            .collect()
     }
 
     /// Prints the native command line and the warnings, a line each, on standard error, so that a log on standard output

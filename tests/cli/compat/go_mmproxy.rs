@@ -307,6 +307,12 @@ fn exit_codes_are_go_mmproxys_except_for_a_failed_start() {
         ("-6 127.0.0.1:1", 1, "IPv6"),
         ("-allowed-subnets bad.txt", 1, "bad.txt, line 2: neither"),
         ("-allowed-subnets none.txt", 1, "none.txt"),
+        (
+            "-allowed-subnets none.txt",
+            1,
+            "--trust stands for go-mmproxy's -allowed-subnets\n",
+        ),
+        ("-4 x", 1, "--target-v4 stands for go-mmproxy's -4\n"),
     ];
     for (flags, code, text) in table {
         rig.assert_exits(&host, &format!("go-mmproxy {flags}"), code, text);

@@ -42,4 +42,42 @@ impl Program {
             Self::Udppp => "udppp",
         }
     }
+
+    /// The option of this program that is translated into a native one; `None` if it has none.
+    pub(super) fn own_option(self, native: &str) -> Option<&'static str> {
+        let column = match self {
+            Self::GoMmproxy => 0,
+            Self::MmproxyRs => 1,
+            Self::Cloudflare => 2,
+            Self::Udppp => 3,
+        };
+        OPTIONS
+            .iter()
+            .find(|(option, _)| *option == native)
+            .and_then(|(_, own)| own.get(column).copied())
+            .filter(|own| !own.is_empty())
+    }
 }
+
+/// Native options, and those of go-mmproxy, mmproxy-rs, cloudflare/mmproxy and udppp that are translated into them.
+const OPTIONS: &[(&str, [&str; Program::ALL.len()])] = &[
+    ("--listen", ["-l", "-l", "-l", "-b and -l"]),
+    (
+        "--target",
+        ["-4 or -6", "-4 or -6", "-4 or -6", "-h and -r"],
+    ),
+    ("--target-v4", ["-4", "-4", "-4", "-h and -r"]),
+    ("--target-v6", ["-6", "-6", "-6", "-h and -r"]),
+    ("--to", ["", "", "", "-h and -r"]),
+    ("--trust", ["-allowed-subnets", "-a", "-a", ""]),
+    ("--mark", ["-mark", "-m", "-m", ""]),
+    ("--protocol", ["-p", "-p", "", ""]),
+    ("--workers", ["-listeners", "--listeners", "", ""]),
+    ("--close-after", ["-close-after", "-c", "", ""]),
+    ("--allow-destination", ["-allow-destination", "", "", ""]),
+    (
+        "--dynamic-destination",
+        ["-dynamic-destination", "", "", ""],
+    ),
+    ("--listen-transparent", ["-listen-transparent", "", "", ""]),
+];

@@ -37,6 +37,23 @@ fn mmproxy_is_identified_by_its_command_line() {
     }
 }
 
+/// The user has given none of the native options that an error names. A command between backticks is native as a whole.
+#[test]
+fn native_options_of_an_error_are_explained() {
+    let translation = super::translate(&words("udppp -m 2 -l 1 -r 2 -h 127.0.0.1"));
+    let translation = translation.unwrap().unwrap();
+    let error = "--target 127.0.0.1:2 and --source-port any: run `peername routes add --listen x`";
+    assert_eq!(
+        translation.explain_options(error),
+        "peername: --source-port is an option of peername proxy\n\
+         peername: --target stands for udppp's -h and -r\n"
+    );
+    assert_eq!(
+        translation.explain_options("bind(2): EADDRINUSE -- try '--help'"),
+        ""
+    );
+}
+
 /// The usual command line of mmproxy-rs is one of cloudflare/mmproxy, too: neither the port nor the mark may be lost.
 #[test]
 fn ambiguous_command_line_keeps_port_and_mark_and_is_reported() {

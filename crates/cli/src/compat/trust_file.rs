@@ -19,13 +19,7 @@ pub(super) fn trust_or_any(
     notes: &mut Vec<String>,
 ) -> Vec<OsString> {
     match path {
-        Some(path) if !is_empty_list(path) => {
-            // The native option's error would name an option that the user has not given.
-            if let Err(error) = text_file::read(path.as_ref()) {
-                notes.push(format!("{option} {}: {error}", path.to_string_lossy()));
-            }
-            vec![file_value(path)]
-        }
+        Some(path) if !is_empty_list(path) => vec![file_value(path)],
         Some(path) => {
             let path = path.to_string_lossy();
             notes.push(format!("{TRUST_ANY_WARNING}: {path} names no network"));
@@ -150,8 +144,6 @@ mod tests {
         let mut notes = Vec::new();
         let words = trust_or_any(Some(OsStr::new("/nonexistent")), "-a", &mut notes);
         assert_eq!(words, ["@/nonexistent"]);
-        assert!(notes.len() == 1 && notes[0].starts_with("-a /nonexistent: no such file"));
-        notes.clear();
         with_file("bad", "lb.example\n", |path| {
             let words = trust_or_any(Some(path), "-a", &mut notes);
             assert!(NetworkSet::read_required("--trust", &[words[0].to_str().unwrap()]).is_err());
