@@ -104,7 +104,8 @@ pub enum Failure {
     },
     /// No target is configured for this client's address family.
     #[error(
-        "there is no backend for {} clients; name one with --target",
+        "there is no backend for {} clients; name one with --target or, over TCP, start the server by `peername exec`, which \
+         serves both families (docs/proxy.md)",
         if client.is_ipv4() { "IPv4" } else { "IPv6" }
     )]
     NoTarget {

@@ -24,7 +24,9 @@ fn clients_of_a_family_without_a_target_are_refused() {
         let _up = backend.accept_from(served);
         let _ = connect(&header_for(refused)).wait_closed();
         proxy.wait_outcome("no_target");
-        proxy.wait_logged("clients; name one with --target");
+        proxy.wait_logged(
+            "clients; name one with --target or, over TCP, start the server by `peername exec`",
+        );
         proxy.wait_logged(&format!(
             "for example client {} through 10.81.0.2;",
             refused.ip()

@@ -149,7 +149,7 @@ pub fn look_up(name: &str) -> Option<Code> {
             "No server has that destination: correct what the balancer sends.",
         ),
         "no_target" => Stage::Connect.with_advice(
-            "The clients' address family has no backend: name it with --target, or take the balancer's address of that family out of the DNS.",
+            "The clients' address family has no backend: name it with --target, start a TCP server by `peername exec`, which serves both families, or take the balancer's address of that family out of the DNS.",
         ),
         "reply_path" => Stage::Connect.with_advice(
             "Replies do not come back to this host: the log has the `peername routes add` that adds the missing rule; `peername doctor` with the options of the proxy explains it.",
