@@ -193,6 +193,7 @@ fn reload_opens_the_file_of_the_log_again() {
     let rotated = format!("{log}.1");
     fs::rename(&log, &rotated).expect("rename(2)");
     rig.proxy.reload("\"reloaded\"");
+    rig.proxy.wait_logged("the file of --log was opened again");
     rig.curl(&["http://a.test/echo?two"]);
     let lines = wait_request_lines(&log, 1);
     assert_eq!(lines[0]["decision"], "unchecked", "{lines:?}");

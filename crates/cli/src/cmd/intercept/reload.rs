@@ -87,6 +87,7 @@ impl Reload for Control {
         // Nothing fails from here on.
         if let (Some(current), Some(file)) = (&self.log, log) {
             current.replace(file);
+            tracing::info!("the file of --log was opened again");
         }
         let config = setup.options.client_connections();
         let state = Arc::new(state.successor(prepared, config, upstream, check));
