@@ -37,7 +37,7 @@ use crate::exit_code::{FAILURE, WRONG_USAGE};
     version,
     max_term_width = 100,
     before_help = EXAMPLES,
-    after_help = COMPAT_HELP
+    after_help = AFTER_HELP
 )]
 struct Args {
     #[command(subcommand)]
@@ -140,8 +140,10 @@ Examples: see what it does; check this host; serve a web server on port 8080 beh
   peername demo
   peername doctor --target 127.0.0.1:8080
   peername proxy --target 127.0.0.1:8080 --trust 192.0.2.0/24 --setup-routes";
-const COMPAT_HELP: &str = "`peername --compat go-mmproxy|mmproxy-rs|cloudflare-mmproxy|udppp …` \
-    takes the options of that program; so does a link to this binary by its name.";
+const AFTER_HELP: &str = "`peername --compat go-mmproxy|mmproxy-rs|cloudflare-mmproxy|udppp …` \
+    takes the options of that program; so does a link to this binary by its name.\n\
+    Pages that messages name, as docs/config.md, are in /usr/share/doc/peername, or in share/doc/peername of the prefix of an \
+    installation. `man peername` is the manual; `peername man DIR` writes its pages to any directory.";
 
 fn is_closed_pipe(error: &anyhow::Error) -> bool {
     error

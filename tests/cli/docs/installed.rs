@@ -9,7 +9,7 @@ use crate::harness::addr::{BALANCER_V4, fresh_client_v4, v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::header_bytes;
-use crate::harness::lab::{Host, Lab, Process, Scratch, assert_fails};
+use crate::harness::lab::{Host, Lab, Process, Scratch, assert_contains, assert_fails};
 use crate::harness::page::Page;
 use crate::harness::peername::BINARY;
 use crate::harness::rig::exec::built_library;
@@ -73,6 +73,18 @@ fn service_page_works_as_written() {
     let (lab, scratch) = (Lab::new(), Scratch::new());
     make("install", &scratch);
     let root = scratch.path_text("root");
+    let help = lab.server.run(BINARY, &["--help"]);
+    assert_contains(
+        &help,
+        &[
+            "docs/config.md",
+            "/usr/share/doc/peername,",
+            "`man peername`",
+        ],
+    );
+    for installed in ["doc/peername/docs/config.md", "man/man1/peername.1"] {
+        assert!(fs::exists(format!("{root}/usr/share/{installed}")).is_ok_and(|exists| exists));
+    }
     // The step that the page leaves to its reader: the balancers' addresses, here the lab's.
     let list = format!("{root}/etc/peername/allowed-subnets.txt");
     fs::write(&list, "10.81.0.2\n").expect("the list");
