@@ -50,6 +50,14 @@ fn config_check_reads_the_rules_of_a_jail() {
         let printed = text(&run(&["config", "check", &path]));
         assert_contains(&printed, &[expected]);
     }
-    let path = scratch.write("jail.toml", "[jail]\nrules = [\"allow a.test\"]\n");
+    let table = "[jail]\nrules = [\"allow a.test\"]\n";
+    let path = scratch.write("jail.toml", table);
     assert_eq!(run(&["config", "check", &path]).status.code(), Some(0));
+    // The same file could configure a proxy, too.
+    let path = scratch.write("jail.toml", &format!("workers = 2\n{table}"));
+    let checked = run(&["config", "check", &path]);
+    assert_eq!(checked.status.code(), Some(0), "{checked:?}");
+    let printed = text(&checked);
+    assert_contains(&printed, &["note: workers at the top is for proxy, "]);
+    assert!(!printed.contains("reload"), "{printed}");
 }

@@ -5,7 +5,7 @@ use std::mem;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use peername_daemon::options::Given;
+use peername_daemon::options::{Given, Origin};
 use peername_daemon::reload::Setup as _;
 use peername_daemon::reload::file_watch::Fingerprints;
 use peername_daemon::usage::Usage;
@@ -58,12 +58,25 @@ fn check(path: &Path) -> anyhow::Result<ExitCode> {
     let out = &mut stdout();
     let (mut config, mut problems) =
         config_file::read_partial(path, &Kind::ALL, &mut Fingerprints::default());
-    let fixed_keys = fixed_keys(&config);
+    let is_of_server =
+        !config.listen.is_empty() || !config.forward.is_empty() || config.intercept.is_some();
+    let (fixed_keys, unused_keys) = if is_of_server {
+        (fixed_keys(&config), Vec::new())
+    } else {
+        (Vec::new(), top_keys(&config))
+    };
     let warnings = mem::take(&mut config.warnings);
     match validate(config) {
         Ok(summary) if problems.is_empty() => {
             for warning in warnings {
                 writeln!(out, "warning: {warning}")?;
+            }
+            if !unused_keys.is_empty() {
+                let keys = unused_keys.join(", ");
+                writeln!(
+                    out,
+                    "note: {keys} at the top is for proxy, forward and intercept: jail and agent read their own tables only"
+                )?;
             }
             if !fixed_keys.is_empty() {
                 let keys = fixed_keys.join(", ");
@@ -90,6 +103,15 @@ fn check(path: &Path) -> anyhow::Result<ExitCode> {
         writeln!(out, "{problem}")?;
     }
     Ok(ExitCode::from(PROBLEM_FOUND))
+}
+
+/// The keys at the top of the file.
+fn top_keys(config: &Configuration) -> Vec<String> {
+    config
+        .top
+        .words_except(&[])
+        .filter_map(|word| Origin::option_name(&word.to_string_lossy()).map(str::to_owned))
+        .collect()
 }
 
 /// The keys of the file that a reload can't change.
