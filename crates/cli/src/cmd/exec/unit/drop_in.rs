@@ -190,6 +190,7 @@ impl Display for DropIn {
         writeln!(
             f,
             "{MARK} {unit}`. After an upgrade of the unit, --check compares them.\n\
+             # The server itself has to listen where the balancer connects, not on 127.0.0.1 alone: see its configuration.\n\
              [Service]\n\
              # The empty line clears the unit's own command:\n\
              # ExecStart={replaced}\n\

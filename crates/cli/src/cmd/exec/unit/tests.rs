@@ -105,6 +105,10 @@ fn command_keeps_prefixes_quotes_and_specifiers() {
         );
         assert!(has_mark(&text) && has_mark(&format!("# /etc/x.conf\n{text}")));
         assert!(text.contains("\nExecStart=\n"), "{text}");
+        assert!(
+            text.contains("\n# The server itself has to listen where "),
+            "{text}"
+        );
     }
 }
 
