@@ -107,11 +107,11 @@ pub fn check_writable(path: &Path) -> io::Result<()> {
         Ok(found) if found.is_dir() => Err(Errno::ISDIR.into()),
         Ok(_) => Ok(accessat(CWD, path, Access::WRITE_OK, AtFlags::empty())?),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let directory = path.parent().filter(|dir| !dir.as_os_str().is_empty());
-            let (directory, access) = (
-                directory.unwrap_or(Path::new(".")),
-                Access::WRITE_OK | Access::EXEC_OK,
-            );
+            let directory = match path.parent() {
+                Some(directory) if !directory.as_os_str().is_empty() => directory,
+                _ => Path::new("."),
+            };
+            let access = Access::WRITE_OK | Access::EXEC_OK;
             Ok(accessat(CWD, directory, access, AtFlags::empty())?)
         }
         Err(error) => Err(error),
