@@ -21,7 +21,7 @@ use crate::sockets::find_listing;
 #[derive(Debug, thiserror::Error)]
 pub enum InterfaceError {
     /// An interface is missing.
-    #[error("{}: {why}. {}; {}", interface.name, interface.purpose, interface.remedy)]
+    #[error("{}: {why}. {}; {}", interface.name, interface.purpose, interface.remedy())]
     Missing {
         /// The interface.
         interface: &'static Interface,
@@ -38,10 +38,22 @@ pub enum InterfaceError {
 pub struct Interface {
     name: &'static str,
     purpose: &'static str,
-    remedy: &'static str,
     /// Whether processes with the library are served without the interface.
     is_dispensable: bool,
     attempt: fn() -> peername_sys::Result<()>,
+}
+
+impl Interface {
+    /// What may allow the interface. A unit without a filter must not get one: it would allow that call alone.
+    fn remedy(&self) -> String {
+        match self.name.strip_suffix("(2)") {
+            Some(call) => format!(
+                "if the unit has a SystemCallFilter=, add SystemCallFilter={call} (systemd.exec(5)); in a container, let the \
+                 runtime's filter allow it"
+            ),
+            None => "in a unit: RestrictAddressFamilies=AF_NETLINK (systemd.exec(5))".to_owned(),
+        }
+    }
 }
 
 /// The result of [`check`].
@@ -144,42 +156,36 @@ static INTERFACES: [Interface; 7] = [
     Interface {
         name: "pidfd_open(2)",
         purpose: "The supervisor opens the program's processes by it",
-        remedy: "in a unit: SystemCallFilter=pidfd_open (systemd.exec(5))",
         is_dispensable: false,
         attempt: || PidFd::current().map(drop),
     },
     Interface {
         name: "pidfd_getfd(2)",
         purpose: "The supervisor accepts at the program's own sockets by it",
-        remedy: "in a unit: SystemCallFilter=pidfd_getfd (systemd.exec(5))",
         is_dispensable: true,
         attempt: copy_own_descriptor,
     },
     Interface {
         name: "pidfd_send_signal(2)",
         purpose: "A program that can't be served any more is ended by it",
-        remedy: "in a unit: SystemCallFilter=pidfd_send_signal (systemd.exec(5))",
         is_dispensable: false,
         attempt: || PidFd::current()?.signal(Signal::CONT),
     },
     Interface {
         name: "process_vm_readv(2)",
         purpose: "The supervisor reads the arguments of accept(2) by it",
-        remedy: "in a unit: SystemCallFilter=process_vm_readv (systemd.exec(5))",
         is_dispensable: true,
         attempt: read_own_memory,
     },
     Interface {
         name: "process_vm_writev(2)",
         purpose: "The supervisor writes the client's address by it",
-        remedy: "in a unit: SystemCallFilter=process_vm_writev (systemd.exec(5))",
         is_dispensable: true,
         attempt: write_own_memory,
     },
     Interface {
         name: "seccomp(2)",
-        purpose: "Each accept(2) goes through the library or the supervisor by it",
-        remedy: "in a unit: SystemCallFilter=seccomp (systemd.exec(5)); --mode netns does without",
+        purpose: "Each accept(2) goes through the library or the supervisor by it (--mode netns does without)",
         is_dispensable: false,
         attempt: install_filter,
     },
@@ -187,7 +193,6 @@ static INTERFACES: [Interface; 7] = [
     Interface {
         name: "capset(2)",
         purpose: "The supervisor drops the capabilities that it does not need by it",
-        remedy: "in a unit: SystemCallFilter=capset (systemd.exec(5))",
         is_dispensable: false,
         attempt: drop_capabilities,
     },
@@ -195,7 +200,6 @@ static INTERFACES: [Interface; 7] = [
 static SOCKET_LISTING: Interface = Interface {
     name: "netlink(7), and /proc/self/net/tcp",
     purpose: "Closed connections are found by one of them",
-    remedy: "in a unit: RestrictAddressFamilies=AF_NETLINK (systemd.exec(5))",
     is_dispensable: false,
     attempt: || find_listing().map(drop),
 };

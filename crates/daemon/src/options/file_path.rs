@@ -22,8 +22,11 @@ pub(super) fn resolve_relative_path(file: &Path, arg: &Arg, value: String) -> Os
 }
 
 fn resolve(file: &Path, path: &str) -> PathBuf {
-    if let (Some(below_home), Some(home)) = (path.strip_prefix("~/"), env::home_dir()) {
-        return home.join(below_home);
+    // Without HOME, std's home_dir() asks the name service, whose modules make system calls that a confined process may not.
+    if let Some(below_home) = path.strip_prefix("~/")
+        && let Some(home) = env::var_os("HOME")
+    {
+        return PathBuf::from(home).join(below_home);
     }
     match file.parent() {
         Some(directory) => directory.join(path),
@@ -94,7 +97,7 @@ mod tests {
     fn tilde_is_the_home_directory() {
         let arg = Arg::new("hide").value_name("PATH");
         let found = resolve_relative_path(Path::new("conf/file.toml"), &arg, "~/.ssh".to_owned());
-        assert_eq!(found, env::home_dir().unwrap().join(".ssh"));
+        assert_eq!(found, PathBuf::from(env::var_os("HOME").unwrap()).join(".ssh"));
     }
 
     #[test]
