@@ -265,7 +265,8 @@ impl<'a> Unit<'a> {
             .collect()
     }
 
-    /// The words of a command that runs another one as the unit's user, with the unit's capabilities.
+    /// The words of a command that runs another one as the unit's user, with the unit's capabilities and under its filter of
+    /// system calls.
     fn sandbox(&self) -> Vec<String> {
         let added: String = self
             .value("AmbientCapabilities")
@@ -288,10 +289,14 @@ impl<'a> Unit<'a> {
             &format!("--bounding-set=-all{added}"),
             &format!("--inh-caps=-all{added}"),
             &format!("--ambient-caps=-all{added}"),
+            "/usr/bin/python3",
+            &self.scratch.write("unit_filter.py", UNIT_FILTER),
+            &self.scratch.write("unit.service", &self.text),
         ];
         words.map(str::to_owned).to_vec()
     }
 }
 
+const UNIT_FILTER: &str = include_str!("installed/unit_filter.py");
 /// The user that systemd would choose.
 const USER: u32 = 65534;
