@@ -97,7 +97,10 @@ mod tests {
     fn tilde_is_the_home_directory() {
         let arg = Arg::new("hide").value_name("PATH");
         let found = resolve_relative_path(Path::new("conf/file.toml"), &arg, "~/.ssh".to_owned());
-        assert_eq!(found, PathBuf::from(env::var_os("HOME").unwrap()).join(".ssh"));
+        assert_eq!(
+            found,
+            PathBuf::from(env::var_os("HOME").unwrap()).join(".ssh")
+        );
     }
 
     #[test]
