@@ -7,7 +7,7 @@ mod screen;
 mod summary;
 mod text;
 
-use std::io::{IsTerminal, Write, stdin, stdout};
+use std::io::{self, IsTerminal, Write, stdin, stdout};
 use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
@@ -102,7 +102,7 @@ async fn interact(
                 Err(error) => app.report_lost(&error),
             },
             // After any other event, such as another size, the screen is drawn again.
-            event = keys.recv() => if let Event::Key(key) = event.context("read(2) from the terminal")? {
+            Some(event) = keys.recv() => if let Event::Key(key) = event.context("read(2) from the terminal")? {
                 match app.press(key) {
                     Action::None => {}
                     Action::Quit => return Ok(()),
@@ -153,11 +153,13 @@ async fn forward_events(events: &mut EventStream, sender: &mpsc::Sender<Update>)
 }
 
 /// Reads the terminal on a thread of its own, which ends with the process: read(2) blocks.
-fn read_keys() -> mpsc::Receiver<Event> {
+fn read_keys() -> mpsc::Receiver<io::Result<Event>> {
     let (sender, receiver) = mpsc::channel(16);
     thread::spawn(move || {
-        while let Ok(event) = event::read() {
-            if sender.blocking_send(event).is_err() {
+        loop {
+            let event = event::read();
+            let has_failed = event.is_err();
+            if sender.blocking_send(event).is_err() || has_failed {
                 return;
             }
         }
