@@ -25,7 +25,7 @@ pub(super) struct PoolKey {
     /// Whether HTTP/2 is offered.
     pub(super) http2: bool,
     /// The original destination of a redirected connection, which the client chose.
-    pub(super) via: Option<IpAddr>,
+    pub(super) original_dst: Option<IpAddr>,
     /// The client that the PROXY header names, if one is sent. Two clients then never share a connection.
     pub(super) announced_client: Option<SocketAddr>,
     /// The only client connection that may use the connection, because the connection may be authenticated as one user.
@@ -75,22 +75,24 @@ impl IdlePool {
         Some(connection)
     }
 
-    /// Adds a connection that is not in use. Evicts the oldest one if the pool is full.
+    /// Adds a connection that is not in use, unless there are enough of its key. Evicts the oldest one if the pool is full.
     pub(super) fn put(&self, key: &PoolKey, connection: Connection) {
         if connection.is_closed() {
             return;
         }
         let mut idle = self.0.lock();
+        // Checked first: a busy origin must not evict the connections of others.
+        if idle.by_key.get(key).map_or(0, Vec::len) >= MAX_IDLE_PER_KEY {
+            return;
+        }
         if idle.by_age.len() >= MAX_IDLE {
             idle.evict_oldest();
         }
         let number = idle.next_number;
         idle.next_number += 1;
         let connections = idle.by_key.entry(key.clone()).or_default();
-        if connections.len() < MAX_IDLE_PER_KEY {
-            connections.push((number, connection));
-            idle.by_age.insert(number, (Instant::now(), key.clone()));
-        }
+        connections.push((number, connection));
+        idle.by_age.insert(number, (Instant::now(), key.clone()));
     }
 
     /// Evicts connections that were idle for `idle_timeout`, and those that are closed.
