@@ -46,7 +46,7 @@ pub(crate) struct AuditRecord {
     pub(crate) path: String,
     pub(crate) has_query: bool,
     pub(crate) decision: FinalDecision,
-    /// How the decision was made (by the access lists, the check service or its cache), or why it could not be made.
+    /// What has made the decision (the access lists, an approver, the check service or its cache), or why it could not be made.
     pub(crate) how: &'static str,
     /// The reason of a denial by the access lists, the approver or the check service.
     pub(crate) reason: Option<Arc<str>>,
@@ -71,9 +71,9 @@ pub(crate) struct AuditRecord {
     /// What to do about the error; may be empty.
     pub(crate) hint: &'static str,
     /// The bytes of the request's body that were sent to the origin.
-    pub(crate) sent: Arc<BodyProgress>,
+    pub(crate) to_upstream: Arc<BodyProgress>,
     /// The bytes of the response's body that were sent to the client.
-    pub(crate) received: AtomicU64,
+    pub(crate) to_downstream: AtomicU64,
     pub(crate) upstream: Option<UpstreamFields>,
     pub(crate) origin: OriginContact,
     /// The address that was tried and gave no response.
@@ -89,7 +89,7 @@ pub(crate) struct AuditRecord {
 /// How an exchange ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExchangeEnd {
-    /// The client or this proxy ended it early.
+    /// The client or this proxy ended it early. The value until another end is recorded.
     Cut,
     /// It ended as its protocol demands.
     Complete,
@@ -147,11 +147,11 @@ pub(crate) struct BodyProgress {
 /// The final decision on a request, as `peername_intercept_requests_total` counts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum FinalDecision {
-    /// The access lists and the check service allowed the request, as far as they are configured.
+    /// The access lists, the approver and the check service allowed the request, as far as they are configured.
     Allowed,
     /// Neither access lists nor a check service are configured.
     Unchecked,
-    /// A rule of the access lists denied the request, no rule allowed it, or the check service denied it.
+    /// A rule of the access lists denied the request, no rule allowed it, or the approver or the check service denied it.
     Denied,
     /// The check failed, which denies the request.
     CheckFailed,
@@ -159,7 +159,7 @@ pub(crate) enum FinalDecision {
     FailedOpen,
     /// A rule of the proxy itself refused the request, before or after the check.
     Refused,
-    /// The client closed the connection before there was a decision.
+    /// The client closed the connection before there was a decision. The value until another decision is recorded.
     Left,
 }
 
@@ -210,8 +210,8 @@ impl AuditRecord {
             refusal_kind: RefusalKind::default(),
             error: None,
             hint: "",
-            sent: Arc::default(),
-            received: AtomicU64::new(0),
+            to_upstream: Arc::default(),
+            to_downstream: AtomicU64::new(0),
             upstream: None,
             origin: OriginContact::NotTried,
             tried: None,
@@ -369,8 +369,10 @@ impl AuditRecord {
 
     /// Adds the bytes of a relay.
     pub(crate) fn add_relayed(&self, relayed: Tally) {
-        self.sent.bytes.fetch_add(relayed.to_upstream, Relaxed);
-        self.received.fetch_add(relayed.to_downstream, Relaxed);
+        self.to_upstream
+            .bytes
+            .fetch_add(relayed.to_upstream, Relaxed);
+        self.to_downstream.fetch_add(relayed.to_downstream, Relaxed);
     }
 
     /// The scheme of the request. A CONNECT has none; its connection has `https` once its ClientHello has come.
@@ -381,7 +383,7 @@ impl AuditRecord {
 
     /// The bytes of both bodies so far.
     pub(crate) fn bytes_moved(&self) -> u64 {
-        self.sent.bytes.load(Relaxed) + self.received.load(Relaxed)
+        self.to_upstream.bytes.load(Relaxed) + self.to_downstream.load(Relaxed)
     }
 }
 

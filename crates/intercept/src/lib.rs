@@ -1,5 +1,5 @@
-//! A forward proxy that terminates TLS with certificates of its own authority, and forwards a request only if an outside
-//! check service allows it.
+//! A forward proxy that terminates TLS with certificates of its own authority, and forwards a request only if the configured
+//! access lists, approver and check service allow it.
 //!
 //! ```text
 //! ca ─▶ listener ─▶ http ─▶ authz ─▶ upstream

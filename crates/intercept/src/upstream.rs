@@ -143,8 +143,8 @@ impl Upstream {
     }
 
     /// Whether an origin is known to speak HTTP/1.1 only.
-    pub(crate) fn is_http1_only(&self, origin: &HostPort, via: Option<IpAddr>) -> bool {
-        self.speaks_http2.get(&(origin.clone(), via)) == Some(false)
+    pub(crate) fn is_http1_only(&self, origin: &HostPort, original_dst: Option<IpAddr>) -> bool {
+        self.speaks_http2.get(&(origin.clone(), original_dst)) == Some(false)
     }
 
     /// Creates the empty set of leases for a client connection that is served on this thread.
@@ -179,7 +179,7 @@ impl Upstream {
         let progress = &Arc::clone(body.progress());
         let request = allowed.into_request(body);
         self.retries.deposit(&key.to);
-        if key.http2 && self.is_http1_only(&key.to, key.via) {
+        if key.http2 && self.is_http1_only(&key.to, key.original_dst) {
             key.http2 = false;
         }
         let started = Instant::now();
@@ -198,7 +198,8 @@ impl Upstream {
                     failed.cause.error,
                     UpstreamError::Unprocessed(h2::Reason::HTTP_1_1_REQUIRED)
                 ) {
-                    self.speaks_http2.insert((key.to.clone(), key.via), false);
+                    self.speaks_http2
+                        .insert((key.to.clone(), key.original_dst), false);
                     key.http2 = false;
                 }
                 Box::pin(self.retry(leases, &key, *retry, progress, started)).await
@@ -319,7 +320,7 @@ impl Upstream {
         key: &PoolKey,
     ) -> Result<Lease, FailedAttempt> {
         let started = Instant::now();
-        if !key.http2 || self.is_http1_only(&key.to, key.via) {
+        if !key.http2 || self.is_http1_only(&key.to, key.original_dst) {
             let connection = self.dialer.connect(key, leases.client).await?;
             return Ok(Lease::new(leases, key, connection));
         }
@@ -331,7 +332,7 @@ impl Upstream {
         if let Some((_, failed)) = last_failure.as_ref().filter(|(at, _)| *at > started) {
             return Err(failed.clone());
         }
-        let connection = if self.is_http1_only(&key.to, key.via) {
+        let connection = if self.is_http1_only(&key.to, key.original_dst) {
             // Over HTTP/1.1 each request needs a connection of its own, so they dial concurrently.
             drop(last_failure);
             self.dialer.connect(key, leases.client).await?
@@ -343,7 +344,7 @@ impl Upstream {
                 .map(|failed| (Instant::now(), failed.clone()));
             let connection = connected?;
             self.speaks_http2
-                .insert((key.to.clone(), key.via), connection.is_http2());
+                .insert((key.to.clone(), key.original_dst), connection.is_http2());
             connection
         };
         let key = PoolKey {

@@ -111,9 +111,9 @@ impl AuditRecord {
         attributes.text("peername.error", self.logged_error());
         attributes.int(
             "peername.bytes_to_upstream",
-            i64::try_from(self.sent.bytes.load(Relaxed)).ok(),
+            i64::try_from(self.to_upstream.bytes.load(Relaxed)).ok(),
         );
-        let received = self.received.load(Relaxed);
+        let received = self.to_downstream.load(Relaxed);
         attributes.int("peername.bytes_to_downstream", i64::try_from(received).ok());
         let addr = upstream.map(|upstream| upstream.addr).or(self.tried);
         attributes.text("peername.upstream", addr);

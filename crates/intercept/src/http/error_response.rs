@@ -21,8 +21,9 @@ pub(crate) enum ErrorFormat {
 }
 
 impl ErrorFormat {
-    /// Selects the format for a request for a tunnel: never gRPC's, because its status 200 would grant the tunnel.
-    pub(crate) fn from_connect(headers: &HeaderMap) -> Self {
+    /// Selects the format for a request to the proxy itself, a CONNECT or one in absolute form: never gRPC's, because its status
+    /// 200 would grant a tunnel, and hide a 407.
+    pub(crate) fn for_proxy_request(headers: &HeaderMap) -> Self {
         match Self::from_request(headers) {
             Self::Grpc => Self::Problem,
             format => format,

@@ -211,7 +211,7 @@ impl Exchange<'_> {
         mut context: ResponseContext<'_>,
     ) -> Response<ResponseBody> {
         let changes = allowed.changes();
-        let body = RequestBody::new(body, Arc::clone(&context.record.sent));
+        let body = RequestBody::new(body, Arc::clone(&context.record.to_upstream));
         let upstream = &self.state.upstream;
         match upstream.send(&self.connection.leases, allowed, body).await {
             Ok(sent) => self.forward_response(sent, changes.as_deref(), context),

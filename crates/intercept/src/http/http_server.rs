@@ -263,7 +263,7 @@ where
         } else if let Ok(Some(to)) = requested_host(&parts, 80) {
             record.set_target(&Arc::new(RequestTarget::plain(to, None)));
         }
-        let format = ErrorFormat::from_connect(&parts.headers);
+        let format = ErrorFormat::for_proxy_request(&parts.headers);
         Box::pin(ready(Ok(format.refuse(&error.into(), record))))
     });
     let mut served = http1::Builder::new()

@@ -303,6 +303,6 @@ fn count_received<E>(frame: &Poll<Option<Result<Frame<Bytes>, E>>>, record: &Aud
     if let Poll::Ready(Some(Ok(frame))) = frame
         && let Some(data) = frame.data_ref()
     {
-        record.received.fetch_add(data.len() as u64, Relaxed);
+        record.to_downstream.fetch_add(data.len() as u64, Relaxed);
     }
 }

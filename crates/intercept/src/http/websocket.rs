@@ -177,12 +177,12 @@ async fn copy_until_idle(
     let origin_failed = AtomicBool::new(false);
     let mut client = Counted {
         stream: client,
-        read: &record.sent.bytes,
+        read: &record.to_upstream.bytes,
         failed: None,
     };
     let mut upstream = Counted {
         stream: upstream,
-        read: &record.received,
+        read: &record.to_downstream,
         failed: Some(&origin_failed),
     };
     let mut copying = pin!(copy_bidirectional(&mut client, &mut upstream));

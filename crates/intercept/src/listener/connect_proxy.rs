@@ -1,4 +1,4 @@
-//! The forward proxy that clients are configured with: CONNECT, and `http:` requests in absolute form.
+//! The forward proxy that clients are configured with: CONNECT, and requests in absolute form.
 
 use std::sync::Arc;
 
@@ -86,7 +86,7 @@ impl ConnectProxy {
     async fn respond_to_connect(&self, request: Request<Incoming>) -> Response<ResponseBody> {
         let (parts, body) = request.into_parts();
         let mut record = self.begin_record(&parts);
-        let format = ErrorFormat::from_connect(&parts.headers);
+        let format = ErrorFormat::for_proxy_request(&parts.headers);
         let client = &self.connection.info;
         let lists = self.state.lists();
         let ip = client.addr.ip();
@@ -151,25 +151,24 @@ impl ConnectProxy {
         let lists = self.state.lists();
         let client = self.connection.info.addr.ip();
         let authenticated = lists.access.authenticate(&parts.headers, client).await;
-        let user = match authenticated {
-            Ok(user) => user,
+        match authenticated {
+            Ok(user) => self.connection.info.set_user(user),
             Err(refusal) => {
                 let mut record = self.begin_record(&parts);
                 record.set_unauthenticated(tried_user(refusal.code, &parts.headers).as_deref());
                 if let Ok(target) = absolute_target(&parts) {
                     record.set_target(&Arc::new(target));
                 }
-                return ErrorFormat::from_connect(&parts.headers).refuse(&refusal, record);
+                return ErrorFormat::for_proxy_request(&parts.headers).refuse(&refusal, record);
             }
-        };
+        }
         let target = match absolute_target(&parts) {
             Ok(target) => target,
             Err(refusal) => {
                 let record = self.begin_record(&parts);
-                return ErrorFormat::from_connect(&parts.headers).refuse(&refusal, record);
+                return ErrorFormat::for_proxy_request(&parts.headers).refuse(&refusal, record);
             }
         };
-        self.connection.info.set_user(user);
         let exchange = Exchange {
             state: &self.state,
             connection: &self.connection,

@@ -273,7 +273,11 @@ async fn finish_handshake(
     target: &RequestTarget,
 ) -> Result<TlsStream<CorkedStream<ClientSocket>>, Refusal> {
     // HTTP/2, unless the origin is known not to support it and the client offers HTTP/1.1, too.
-    let is_http1_only = || state.upstream.is_http1_only(&target.to, target.via);
+    let is_http1_only = || {
+        state
+            .upstream
+            .is_http1_only(&target.to, target.original_dst)
+    };
     let protocols: &[&[u8]] = if hello.http2 && !(hello.http1 && is_http1_only()) {
         &[b"h2", b"http/1.1"]
     } else {

@@ -188,7 +188,8 @@ impl Users {
         })
     }
 
-    /// Verifies the value of Proxy-Authorization, and returns the name. A wrong password and an unknown name take the same time.
+    /// Verifies the value of Proxy-Authorization, and returns the name. A wrong password and an unknown name take the same time, if
+    /// all hashes have the same cost.
     async fn verify(
         &self,
         value: &HeaderValue,

@@ -98,12 +98,12 @@ impl DestinationDenied {
         }
     }
 
-    /// The option that would allow a request for `to` that leads to this address; `None` if no option would. `via` is the
+    /// The option that would allow a request for `to` that leads to this address; `None` if no option would. `original_dst` is the
     /// original destination of a redirected connection that names `to`.
     pub(crate) fn remedy(
         self,
         to: &HostPort,
-        via: Option<IpAddr>,
+        original_dst: Option<IpAddr>,
         addr: SocketAddr,
         has_rules: bool,
     ) -> Option<Remedy> {
@@ -121,7 +121,7 @@ impl DestinationDenied {
             Self::Metadata | Self::ThisHost if !is_address => Some(Remedy::AllowDestination(addr)),
             Self::NotPublic
                 if !is_address
-                    && (via.is_some()
+                    && (original_dst.is_some()
                         || meanings(addr.ip())
                             .any(|ip| special(ip) == Some(Special::LinkLocal))) =>
             {
@@ -373,15 +373,15 @@ mod tests {
     #[test]
     fn remedy_for_a_name_names_the_address_where_no_rule_for_the_name_opens_it() {
         let redirected = Some([10, 0, 0, 1].into());
-        for (ip, via, option) in [
+        for (ip, original_dst, option) in [
             ("10.0.0.1", None, "--allow wiki.test:443"),
             ("10.0.0.1", redirected, "--allow-destination 10.0.0.1:443"),
             ("169.254.1.1", None, "--allow-destination 169.254.1.1:443"),
         ] {
             let to = HostPort::parse("wiki.test:443").unwrap();
             let addr = SocketAddr::new(ip.parse().unwrap(), 443);
-            let remedy = DestinationDenied::NotPublic.remedy(&to, via, addr, true);
-            assert_eq!(remedy.unwrap().to_string(), option, "{ip} {via:?}");
+            let remedy = DestinationDenied::NotPublic.remedy(&to, original_dst, addr, true);
+            assert_eq!(remedy.unwrap().to_string(), option, "{ip} {original_dst:?}");
         }
     }
 

@@ -24,7 +24,7 @@ pub(crate) struct RequestTarget {
     /// Whether the origin is spoken to over TLS.
     pub(crate) is_tls: bool,
     /// The original destination of a redirected connection whose ClientHello has a name.
-    pub(crate) via: Option<IpAddr>,
+    pub(crate) original_dst: Option<IpAddr>,
     /// The target of CONNECT.
     pub(crate) connect: Option<HostPort>,
     /// The server name in the ClientHello.
@@ -70,7 +70,7 @@ impl RequestTarget {
             authority: to.to_authority(false).into(),
             to,
             is_tls: false,
-            via: None,
+            original_dst: None,
             connect,
             sni: None,
             alpn: None,
@@ -92,7 +92,7 @@ impl RequestTarget {
     /// The target on which the destination and the ClientHello's name agree. If they differ, every request is refused; the
     /// handshake is still finished, under the name in the ClientHello, so that the client can be told why.
     pub(crate) fn from_client_hello(destination: &Destination, sni: Option<Host>) -> Self {
-        let (to, via, connect) = match (destination, &sni) {
+        let (to, original_dst, connect) = match (destination, &sni) {
             (Destination::Connect(to), _) => (to.clone(), None, Some(to.clone())),
             (Destination::Named(to), _) => (to.clone(), None, None),
             (Destination::Redirected(addr), None) => ((*addr).into(), None, None),
@@ -118,7 +118,7 @@ impl RequestTarget {
             refusal,
             connect,
             sni,
-            via,
+            original_dst,
             ..Self::encrypted(to)
         }
     }

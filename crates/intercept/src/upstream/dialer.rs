@@ -91,7 +91,7 @@ impl Dialer {
             to: target.to.clone(),
             tls: target.is_tls,
             http2: request.allows_http2() && target.is_tls,
-            via: target.via,
+            original_dst: target.original_dst,
             announced_client: self.config.send_proxy.then_some(request.client()),
             private_to: None,
         }
@@ -105,7 +105,7 @@ impl Dialer {
             to: tunnel.target().to.clone(),
             tls: true,
             http2: false,
-            via: None,
+            original_dst: None,
             announced_client: self.config.send_proxy.then_some(tunnel.client()),
             private_to: None,
         }
@@ -164,7 +164,10 @@ impl Dialer {
         // `None` is not cached: an origin that can't be diagnosed now is diagnosed the next time.
         let diagnosis = self
             .diagnoses
-            .optionally_get_with((key.to.clone(), key.via), self.run_diagnosis(key, client))
+            .optionally_get_with(
+                (key.to.clone(), key.original_dst),
+                self.run_diagnosis(key, client),
+            )
             .await;
         match diagnosis {
             Some(Diagnosis(Some(cause))) => UpstreamError::Incompatible(cause),
@@ -196,10 +199,12 @@ impl Dialer {
         let requested = Requested {
             to: &key.to,
             is_verified,
-            is_resolved: key.via.is_none(),
+            is_resolved: key.original_dst.is_none(),
         };
         let Some(proxy) = &self.config.proxy else {
-            return self.connect_to_origin(requested, key.via, client).await;
+            return self
+                .connect_to_origin(requested, key.original_dst, client)
+                .await;
         };
         self.admit_unresolved(requested)?;
         let (socket, addr) = self.connect_to_proxy(proxy, client).await?;
@@ -292,12 +297,12 @@ impl Dialer {
     async fn connect_to_origin(
         &self,
         requested: Requested<'_>,
-        via: Option<IpAddr>,
+        original_dst: Option<IpAddr>,
         client: IpAddr,
     ) -> Result<(TcpStream, SocketAddr), FailedAttempt> {
         let (to, limit) = (requested.to, self.config.connect_timeout);
         let destinations = &self.config.destinations;
-        let ips = match via.or_else(|| to.host.as_ip()) {
+        let ips = match original_dst.or_else(|| to.host.as_ip()) {
             // A program in a jail resolves `localhost` itself, and expects that the other address is tried if this one refuses.
             Some(ip) if destinations.may_try_both_loopbacks(to, ip) => with_other_loopback(ip),
             Some(ip) => vec![ip],

@@ -102,7 +102,7 @@ impl FailedAttempt {
         if let UpstreamError::Destination(addr, why) = self.error {
             record.set_refused_by_rule();
             if let Some(target) = &record.target
-                && let Some(remedy) = why.remedy(&target.to, target.via, addr, has_rules)
+                && let Some(remedy) = why.remedy(&target.to, target.original_dst, addr, has_rules)
             {
                 record.remedy = Some(remedy);
             }

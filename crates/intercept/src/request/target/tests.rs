@@ -94,7 +94,7 @@ fn requests_are_refused_unless_sni_and_connect_agree() {
         let target = RequestTarget::from_client_hello(&connect, name);
         assert_eq!((&*target.host, target.to.port), (host, 8443), "{sni:?}");
         assert_eq!(target.refusal.is_some(), is_refused, "{sni:?}");
-        assert!(target.is_tls && target.via.is_none());
+        assert!(target.is_tls && target.original_dst.is_none());
         let agrees = refusal(&target, Version::HTTP_11, "/", &["a.test:8443"]).is_none();
         assert_eq!(agrees, host == "a.test", "{sni:?}");
     }
@@ -107,8 +107,8 @@ fn a_redirected_connection_keeps_its_destination() {
     let target =
         RequestTarget::from_client_hello(&destination, Some(Host::parse("a.test").unwrap()));
     assert_eq!(target.to, HostPort::parse("a.test:443").unwrap());
-    assert_eq!(target.via, Some("192.0.2.1".parse().unwrap()));
+    assert_eq!(target.original_dst, Some("192.0.2.1".parse().unwrap()));
     assert!(target.refusal.is_none());
     let target = RequestTarget::from_client_hello(&destination, None);
-    assert_eq!((&*target.host, target.via), ("192.0.2.1", None));
+    assert_eq!((&*target.host, target.original_dst), ("192.0.2.1", None));
 }

@@ -1,7 +1,7 @@
-//! A cache of valid signatures under certificates.
+//! A cache of valid signatures of certificates, those by which an authority has signed them.
 //!
 //! Thousands of origins send the same few intermediate certificates, and many origins send one certificate for several names.
-//! Verifying a signature under these takes 80 µs with P-256 and four times as long with P-384, a cache hit 1.5 µs. All else
+//! Verifying such a signature takes 80 µs with P-256 and four times as long with P-384, a cache hit 1.5 µs. All else
 //! about a certificate (names, validity, constraints) is verified each time.
 
 use std::fmt::{self, Debug, Formatter};
@@ -13,7 +13,7 @@ use rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256;
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::pki_types::{AlgorithmIdentifier, InvalidSignature, SignatureVerificationAlgorithm};
 
-/// The library's algorithms, with a cache for signatures under certificates. The signatures of handshakes are not cached,
+/// The library's algorithms, with a cache for the signatures of certificates. The signatures of handshakes are not cached,
 /// because each is unique.
 pub(super) fn algorithms() -> WebPkiSupportedAlgorithms {
     WebPkiSupportedAlgorithms {

@@ -1,4 +1,4 @@
-//! Bounds for the built-in functions of Rego whose cost does not depend on the size of their arguments alone.
+//! Bounds for the built-in functions of Rego whose cost is not proportional to the size of their arguments.
 //!
 //! The deadline ends an evaluation between two steps, and a call of a built-in function is one step. An argument that a client
 //! chooses (a number, a width, the length of a prefix) could make the call allocate without end, and a failed allocation aborts
@@ -12,7 +12,7 @@ use regorus::{Engine, Value};
 struct Bounded {
     name: &'static str,
     arity: u8,
-    /// Estimates the result's size in bytes; `None` if the call is undefined for such arguments.
+    /// Estimates the result's size in bytes, or is [`TOO_COSTLY`] or 0; `None` if the call is undefined for such arguments.
     cost: fn(&[Value]) -> Option<usize>,
 }
 
@@ -41,7 +41,9 @@ pub(super) fn replace_builtins(engine: &mut Engine) -> Result<()> {
                 caller.set_input(args.into());
                 caller.eval_rule(rule.clone())
             }
-            Some(_) => bail!("the result of {name} would be too long"),
+            Some(_) => bail!(
+                "{name} would take too long for these arguments, or its result would be too long"
+            ),
         };
         engine.add_extension(name.to_owned(), arity, Box::new(bounded))?;
     }
