@@ -17,7 +17,7 @@ pub struct AcceptedConn {
     /// The real peer.
     pub peer: PeerAddr,
     /// The address listened on.
-    pub listener: LocalAddr,
+    pub local: LocalAddr,
 }
 
 impl AcceptedConn {
@@ -30,7 +30,7 @@ impl AcceptedConn {
         let Incoming {
             stream,
             peer,
-            listener,
+            local,
             ..
         } = incoming;
         if !config.trust.contains(peer.ip()) {
@@ -39,7 +39,7 @@ impl AcceptedConn {
         Ok(Self {
             stream: register_stream(stream).map_err(Failure::Local)?,
             peer,
-            listener,
+            local,
         })
     }
 }

@@ -21,7 +21,7 @@ pub struct ClaimedConn {
     pub(crate) stream: TcpStream,
     pub(crate) claims: Claims,
     /// The address listened on.
-    pub listener: LocalAddr,
+    pub local: LocalAddr,
     /// The header for the backend, where it wants one.
     pub(crate) outbound_header: Option<Box<[u8]>>,
     /// The client's first bytes, as far as they came with the header.
@@ -45,7 +45,7 @@ impl ClaimedConn {
         let AcceptedConn {
             stream,
             peer,
-            listener,
+            local,
         } = accepted;
         let retain = |header: &Header<'_>| Retained::from_header(header, peer, config);
         let header = header_reader::read(&stream, peer.ip(), &config.header, pending, retain).await;
@@ -53,7 +53,7 @@ impl ClaimedConn {
             Ok((retained, prefix)) => Ok(Self {
                 stream,
                 claims: retained.claims,
-                listener,
+                local,
                 prefix,
                 outbound_header: retained.outbound_header,
                 tlvs: retained.tlvs,

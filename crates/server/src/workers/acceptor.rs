@@ -163,8 +163,8 @@ impl<S: Serve> Acceptor<S> {
             self.serve_draining(permit).await;
             return Ok(());
         }
-        // Returns at once if the last call was cancelled while it waited for a permit: nothing has cleared the readiness.
-        // Then the queued permit request is awaited again.
+        // If the last call was cancelled while it waited for a permit, this returns at once, because nothing has cleared the
+        // readiness, and `acquire` goes on with the permit request that it has kept in the queue.
         let mut readable = self.poller.readable().await?;
         // Acquired only when there is a connection to accept: an idle worker must not hold the last permit.
         let mut first_permit = Some(self.limit.acquire().await?);
@@ -274,12 +274,12 @@ impl<S: Serve> Acceptor<S> {
             .is_transparent
             .then(|| stream.local_addr().ok())
             .flatten();
-        let listener = original_destination.map_or(bound_to, LocalAddr::canonical);
+        let local = original_destination.map_or(bound_to, LocalAddr::canonical);
         let dispatched = Dispatched {
             incoming: Incoming {
                 stream,
                 peer: PeerAddr(peer),
-                listener,
+                local,
                 bound_to,
             },
             permit,

@@ -39,7 +39,7 @@ pub struct Incoming {
     /// The real peer.
     pub peer: PeerAddr,
     /// The address listened on; where a TPROXY rule redirected the connection, its original destination.
-    pub listener: LocalAddr,
+    pub local: LocalAddr,
     /// The address that the listening socket is bound to: one of few, so that metrics can be kept by it.
     pub bound_to: LocalAddr,
 }

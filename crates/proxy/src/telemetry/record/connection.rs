@@ -43,7 +43,7 @@ impl ConnectionRecord {
         Self {
             counters: Arc::clone(counters),
             entry,
-            is_redirected: incoming.listener != incoming.bound_to,
+            is_redirected: incoming.local != incoming.bound_to,
             local: local.map(|local| Box::new(LocalAddr::canonical(local))),
             client: None,
             tlvs: None,
