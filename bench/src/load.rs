@@ -89,6 +89,5 @@ pub(crate) fn run(workload: Workload, spec: &LoadSpec) -> Result<Vec<Metric>> {
     }
 }
 
-/// In-flight datagrams of each client in [`Workload::UdpEchoWindow`]: the number in the load with which UDP proxies for
-/// this task were measured before.
+/// In-flight datagrams of each client in [`Workload::UdpEchoWindow`]: a few, as of a game or a resolver under load.
 const WINDOW: usize = 8;

@@ -44,7 +44,7 @@ impl Private {
             User::Nobody => ([AS_NOBODY, NO_CAPABILITIES].concat(), copy.as_str()),
             User::Root => (vec![], BINARY),
         };
-        let exec = words("exec --mode=netns --ports=8443,8443 --trust=10.81.0.0/24");
+        let exec = words("exec --mode=netns --ports=8443 --trust=10.81.0.0/24");
         let usual = ["--trust=fd81::/64", "-v", "--"];
         let args = [&exec[..], options, &usual, program].concat();
         let process = Process::start_through(&lab.server, &through, binary, &args);
@@ -270,6 +270,7 @@ fn program_that_ends_at_once_is_no_error() {
 fn helpers_share_the_programs_session_but_not_its_group() {
     let server = Private::start(User::Nobody, "--protocol=tcp", PYTHON);
     let [group, session] = group_and_session(server.process.pid());
+    // The proxy is started as /proc/self/exe, so its process name is `exe`.
     for helper in ["peername-netns", "exe"].map(|name| server.wait_helper(name)) {
         let [its_group, its_session] = group_and_session(helper.as_raw_pid().cast_unsigned());
         assert_ne!(its_group, group);

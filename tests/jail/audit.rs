@@ -1,4 +1,4 @@
-//! The file of `--log` has a line for each request.
+//! The file of `--log` has a line before each request is sent, and one at its end.
 
 use std::fs;
 
@@ -85,8 +85,8 @@ fn request_of_a_process_left_behind_is_logged() {
     assert_eq!(messages, ["request admitted", "request"], "{text}");
 }
 
-/// While the disk is full, requests are denied, and standard error says why. Requests go on when there is space again. The line
-/// that was written in part shares its line with no other.
+/// While the disk is full, requests are denied, and standard error says why. Requests go on when there is space again, and
+/// the record that was written in part is followed by a line break.
 #[test]
 fn request_is_denied_where_its_line_can_not_be_written() {
     let rig = JailRig::new();

@@ -20,7 +20,7 @@ fn exit_code_is_the_programs() {
     assert_eq!(code(&["sh", "-c", "exit 42"]), Some(42));
     assert_eq!(code(&["/nonexistent"]), Some(127));
     assert_eq!(code(&["/etc/passwd"]), Some(126));
-    // timeout(1) ends by the signal that has killed its program.
+    // The rig runs the jail under timeout(1), which ends by the signal that has killed its program.
     let killed = rig.run_program(User::Nobody, &[], &["sh", "-c", "kill -TERM $$"]);
     assert_eq!(killed.status.signal(), Some(15), "{killed:?}");
 }

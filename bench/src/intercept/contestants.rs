@@ -81,7 +81,7 @@ pub(crate) struct ProxyCommand {
 }
 
 impl Selection {
-    /// All contestants in the order in which they take turns: the strongest first.
+    /// All contestants in the order in which they take turns.
     pub(crate) fn contestants(&self) -> Result<Vec<InterceptContestant>> {
         let contestant = |name: &str, kind, program: &Path| InterceptContestant {
             name: name.to_owned(),

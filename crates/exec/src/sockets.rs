@@ -28,7 +28,8 @@ pub(crate) fn find_listing() -> Result<SocketListing> {
     })
 }
 
-/// The keys of the connected sockets that a process has open. A socket may be missing if another one is closed meanwhile.
+/// The keys of all connected TCP sockets of the network namespace, whichever process has them open. A socket may be missing if
+/// another one is closed meanwhile.
 ///
 /// # Errors
 ///
@@ -56,11 +57,12 @@ pub(crate) fn open_keys(listing: SocketListing) -> Result<HashSet<SocketKey>> {
 
 /// The inode numbers of connected TCP sockets, of /proc/net/tcp and, where there is IPv6, of /proc/net/tcp6.
 fn proc_inodes() -> Result<Vec<u64>> {
-    let mut lists = fs::read("/proc/self/net/tcp").call("open(/proc/self/net/tcp)")?;
-    match fs::read("/proc/self/net/tcp6") {
+    let mut lists =
+        fs::read("/proc/thread-self/net/tcp").call("open(/proc/thread-self/net/tcp)")?;
+    match fs::read("/proc/thread-self/net/tcp6") {
         Ok(list) => lists.extend(list),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(error).call("open(/proc/self/net/tcp6)"),
+        Err(error) => return Err(error).call("open(/proc/thread-self/net/tcp6)"),
     }
     Ok(lists
         .split(|&byte| byte == b'\n')

@@ -213,7 +213,10 @@ fn ipv4_backend_is_enough_without_ipv6() {
     let _backend = Backend::listen(&host, BACKEND_V4);
     run(&host, "routes add", 0);
     let report = run(&host, DOCTOR, 0);
-    assert_contains(&report, &["ok    backend: no [::1]:443 without IPv6"]);
+    assert_contains(
+        &report,
+        &["ok    backend: [::1]:443 is left out: this host has no IPv6"],
+    );
 }
 
 #[test]

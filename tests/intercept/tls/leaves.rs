@@ -47,7 +47,7 @@ fn mint_rate_limit_answers_429() {
     // Five at once and five a second for some seconds.
     assert!((15..=60).contains(&count("200 502")), "{answers:?}");
     assert!(count("429 000") > 0, "{answers:?}");
-    // Clients that had a tunnel already get an alert.
+    // Clients whose CONNECT was answered before the limit was reached get a TLS alert.
     assert_eq!(count("200 502") + count("429 000") + count("200 000"), 100);
     let line = rig.proxy.wait_line("the refusal", |line| {
         let line: Value = serde_json::from_str(line).ok()?;

@@ -19,7 +19,7 @@ pub(super) fn command(program: &Path, setup: &ProxySetup) -> Result<Command> {
 
 /// One thread per core is HAProxy's default. maxconn would follow from the descriptor limit, and
 /// is set so that it does not differ between machines; the timeouts are those that HAProxy warns about
-/// if missing, and longer than any run.
+/// if missing; those of client and server are longer than any run.
 fn configuration(setup: &ProxySetup) -> String {
     let ProxySetup {
         listen, backend, ..

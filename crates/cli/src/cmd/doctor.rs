@@ -284,7 +284,10 @@ impl CheckedConfig {
     async fn examine_backend(&self, backend: Backend, mark: u32, note: &mut impl FnMut(Finding)) {
         let target = backend.address;
         if backend::lacks_family(target).await {
-            return note(Finding::ok("backend", format!("no {target} without IPv6")));
+            return note(Finding::ok(
+                "backend",
+                format!("{target} is left out: this host has no IPv6"),
+            ));
         }
         let missing_rules = if self.sets_up_routes {
             backend::missing_rules(backend).await

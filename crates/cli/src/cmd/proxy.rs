@@ -159,7 +159,7 @@ async fn attach_data_path(setup: &Setup) -> anyhow::Result<Option<Arc<DataPath>>
     Ok(Some(Arc::new(kernel)))
 }
 
-const STARTED_BY_EXEC: &str = "`peername exec` has started this process: restart it";
+const STARTED_BY_EXEC: &str = "`peername exec` has started this process: restart that";
 
 /// Maximum of sessions that are offloaded to the kernel; others stay in user space. Memory is allocated as needed, less than
 /// 1 KiB for each.

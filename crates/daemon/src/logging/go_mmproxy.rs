@@ -60,6 +60,7 @@ impl GoMmproxyFormat {
             Some(_) => "dropping connection",
             None => "connection closing",
         };
+        // go-mmproxy logs both addresses once it has read the header, and UNKNOWN for a header without a client.
         let client = fields.0.contains_key("upstream").then(|| {
             let client = fields.0.get("client").cloned();
             client.unwrap_or_else(|| json!("UNKNOWN"))

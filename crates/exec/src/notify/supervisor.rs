@@ -113,7 +113,7 @@ impl Supervisor {
         if let Some(channels) = &channels {
             epoll.add(channels, EpollToken::Channels.into(), Interest::Readable)?;
         } else if let Some(monitor) = &mut monitor {
-            // With the library the monitor is started by the first accept(2) that the supervisor serves.
+            // Only here, without the library: with it, the first accept(2) that the supervisor serves starts the monitor.
             monitor.start(&supervised, &epoll)?;
         }
         let mut waiter = HeaderWaiter::new(table, header_timeout, judge.clone())?;
@@ -192,6 +192,7 @@ impl Supervisor {
     /// Does the work that is due at a time, rather than because of an event.
     fn run_due(&mut self) -> Result<()> {
         if self.stale_checked_at.elapsed() >= STALE_CHECK_INTERVAL {
+            self.stale_checked_at = Instant::now();
             self.drop_interrupted();
             if let Some(monitor) = &mut self.monitor {
                 monitor.retry(&self.supervised, &self.epoll);
@@ -257,7 +258,10 @@ impl Supervisor {
             let SupervisedCalls { calls, inflight } = &self.supervised;
             if !calls.is_pending(recorded.call.id) {
                 inflight.remove(&recorded.slot);
-            } else if !inflight.fail_in_last_slot(&recorded, calls) {
+                continue;
+            }
+            // The last slot has to be free for the next call, so a call in it fails.
+            if !inflight.fail_in_last_slot(&recorded, calls) {
                 self.answer_recorded(&recorded.call, recorded.slot);
             }
         }
@@ -353,7 +357,8 @@ impl Supervisor {
                 self.retry_pending(serial);
             }
         }
-        // The connections that no call has taken: none was pending, or the call failed, because its listener was closed.
+        // Wakes nobody at a listener whose connections were all taken by pending calls. The others had none, or the call failed,
+        // because its listener was closed.
         for listener in ready {
             self.waiter.wake_listener(listener);
         }

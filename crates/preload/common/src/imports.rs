@@ -92,7 +92,8 @@ pub unsafe fn entries<'a>(list: *const *const c_char) -> impl Iterator<Item = &'
     })
 }
 
-/// Looks up the function that the program would call without this library (RTLD_NEXT), and caches its address in `cache`;
+/// Looks up the function that the program would call without this library (RTLD_NEXT; libc.so.6's own in
+/// glibc before 2.34 without libdl), and caches its address in `cache`;
 /// null if there is none.
 pub fn next_function(name: &CStr, cache: &AtomicPtr<c_void>) -> *mut c_void {
     match cache.load(Ordering::Acquire) {
@@ -195,7 +196,7 @@ pub fn syscall_ret<T: From<i8>>(result: Result<T>) -> T {
 
 type Dlsym = unsafe extern "C" fn(*const c_void, *const c_char) -> *mut c_void;
 
-/// The program's errno.
+/// The program's errno. EAGAIN in a program without `__errno_location`, where it can't be known: no caller gives up for that.
 pub fn errno() -> Errno {
     errno_location().map_or(Errno::EAGAIN, |location| {
         // SAFETY: the calling thread's own errno.

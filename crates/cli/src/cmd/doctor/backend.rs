@@ -79,13 +79,13 @@ pub(super) async fn check_routes(target: Backend, mark: u32) -> Finding {
 }
 
 /// Reports that the rules for the backend's replies are missing and that the start adds them (`setup-routes`); `None` if the
-/// replies stay on this host already, or if the backend is on another one.
+/// replies stay on this host already, if the backend is on another one, or if the lookup fails.
 pub(super) async fn missing_rules(target: Backend) -> Option<Finding> {
     match reply_route(target).await {
         Ok(ReplyRoute::Leaves) => Some(Finding::ok(
             "routes",
             format!(
-                "the start adds the rules for replies of {target} (setup-routes); what needs them is not checked"
+                "the start adds the rules for replies of {target} (setup-routes); checks that need these rules are left out"
             ),
         )),
         _ => None,
@@ -100,9 +100,15 @@ pub(super) async fn probe_reply_path(target: Backend) -> Finding {
             check,
             format!("a foreign address can connect beside {target}"),
         ),
-        Ok(ProbeOutcome::RouteFound) => Finding::ok(check, format!("{target} by its routes only")),
+        Ok(ProbeOutcome::RouteFound) => Finding::ok(
+            check,
+            format!("{target}: its replies are routed to the proxy; nothing was sent"),
+        ),
         Ok(ProbeOutcome::OtherHost) => Finding::ok(check, format!("{target} is on another host")),
-        Ok(ProbeOutcome::NoIpv6) => Finding::ok(check, format!("no {target} without IPv6")),
+        Ok(ProbeOutcome::NoIpv6) => Finding::ok(
+            check,
+            format!("{target} is left out: this host has no IPv6"),
+        ),
         Err(broken) => Finding::broken(check, format!("{target}: {broken}")),
     }
 }

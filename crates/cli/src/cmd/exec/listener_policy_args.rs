@@ -36,7 +36,7 @@ pub(crate) struct ListenerPolicyArgs {
         help_heading = heading::HEADERS
     )]
     pub(super) source_policy: SourcePolicyArg,
-    /// Connections that may be open at the same time, rounded up to a power of two
+    /// Connections that may be open at the same time, rounded up to a power of two, at least 64
     #[arg(
         long,
         value_name = "N",

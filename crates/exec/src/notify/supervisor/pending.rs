@@ -96,7 +96,6 @@ impl Supervisor {
 
     /// Removes pending calls that a signal has interrupted, which the kernel does not report.
     pub(super) fn drop_interrupted(&mut self) {
-        self.stale_checked_at = Instant::now();
         let calls = &self.supervised.calls;
         for serial in self.pending.find(|pending| !calls.is_pending(pending.id)) {
             self.drop_pending(serial);

@@ -171,7 +171,7 @@ fn unescaped_backslash_at_the_end_continues_a_line() {
         (r"\", "/bin/a User=b", None),
         (r"\\", r"/bin/a\\", Some("b")),
         (r"\\\", r"/bin/a\\ User=b", None),
-        // The blank is kept, so that a drop-in can have the word, too.
+        // The blank is kept: in peername's drop-in the backslash would else join the next line.
         (r"\ ", r"/bin/a\ ", Some("b")),
     ] {
         let text = format!("[Service]\nExecStart=/bin/a{end}\nUser=b\n");
