@@ -112,18 +112,14 @@ impl HeaderArgs {
             .collect()
     }
 
-    /// The ids of the options that list no networks.
-    pub(crate) const OTHER_IDS: [&str; 5] = [
-        "require_tlv",
-        "strict_header",
-        "without_client",
-        "header_timeout",
-        "max_header",
-    ];
+    /// The ids of the options that list networks.
+    pub(crate) const NETWORK_IDS: [&str; 4] =
+        ["trust", "allow_client", "deny_client", "health_checks_from"];
 }
 
 #[cfg(test)]
 mod tests {
+    use clap::{Args, Command, FromArgMatches};
     use peername_daemon::options::Given;
 
     use super::*;
@@ -135,5 +131,27 @@ mod tests {
             given.options.header_timeout,
             HeaderLimits::default().timeout
         );
+    }
+
+    #[test]
+    fn network_words_and_ids_are_those_of_all_options_that_list_networks() {
+        let command = HeaderArgs::augment_args(Command::new("peername").no_binary_name(true));
+        let lists: Vec<_> = command
+            .get_arguments()
+            .filter(|arg| {
+                arg.get_value_names()
+                    .is_some_and(|names| names == ["NETWORK"])
+            })
+            .cloned()
+            .collect();
+        let ids: Vec<_> = lists.iter().map(|arg| arg.get_id().as_str()).collect();
+        assert_eq!(ids, HeaderArgs::NETWORK_IDS);
+        let words: Vec<_> = lists
+            .iter()
+            .filter_map(|arg| Some(format!("--{}=any", arg.get_long()?)))
+            .collect();
+        let matches = command.try_get_matches_from(&words).unwrap();
+        let args = HeaderArgs::from_arg_matches(&matches).unwrap();
+        assert_eq!(args.network_words(), words);
     }
 }

@@ -136,23 +136,14 @@ fn proxy_argv(given: &Given<Args>, addrs: &[SocketAddr]) -> Vec<OsString> {
         .headers_with_absolute_paths()
         .network_words();
     argv.extend(networks.into_iter().map(OsString::from));
-    argv.extend(
-        HeaderArgs::OTHER_IDS
-            .iter()
-            .chain(&AS_GIVEN)
-            .flat_map(|option| given.words_of(option).cloned()),
-    );
+    // All others: the proxy refuses one that it does not have.
+    let left_out = [HeaderArgs::NETWORK_IDS.as_slice(), APPLIED_HERE.as_slice()].concat();
+    argv.extend(given.words_except(&left_out).cloned());
     argv
 }
 
-/// The ids of further options that the proxy gets as they were given.
-const AS_GIVEN: [&str; 5] = [
-    "protocol",
-    "source_policy",
-    "admin",
-    "admin_host",
-    "verbose",
-];
+/// The ids of the options that take effect in this process, beside those that list networks.
+const APPLIED_HERE: [&str; 4] = ["mode", "listen", "ports", "header"];
 /// `[::]` takes IPv6 only, so that `0.0.0.0` can be bound beside it.
 const V6_ONLY: BindOptions = BindOptions {
     reuse_port: false,
@@ -161,7 +152,38 @@ const V6_ONLY: BindOptions = BindOptions {
 
 #[cfg(test)]
 mod tests {
+    use clap::{Args as _, Command};
+
     use super::*;
+    use crate::cmd::proxy;
+
+    #[test]
+    fn each_option_takes_effect_here_or_in_the_proxy_or_is_refused() {
+        let refused = [
+            "max_connections",
+            "dst",
+            "connect",
+            "source",
+            "proxy_version",
+            "unit",
+            "print",
+            "check",
+            "remove",
+        ];
+        let proxy = proxy::Args::augment_args(Command::new("proxy"));
+        for arg in Args::augment_args(Command::new("exec")).get_arguments() {
+            let (id, Some(long)) = (arg.get_id().as_str(), arg.get_long()) else {
+                continue;
+            };
+            let is_passed_on = proxy
+                .get_arguments()
+                .any(|other| other.get_long() == Some(long));
+            assert!(
+                is_passed_on || APPLIED_HERE.contains(&id) || refused.contains(&id),
+                "--{long}"
+            );
+        }
+    }
 
     #[test]
     fn ports_and_listen_must_name_the_same_ports() {

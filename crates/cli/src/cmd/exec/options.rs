@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
 
+use clap::{Args as _, Command, Id};
 use peername_daemon::admin::AdminArgs;
 use peername_daemon::options::heading;
 use peername_daemon::usage::Usage;
@@ -31,7 +32,7 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(super) dst: bool,
     /// CMD is a client: each of its TCP connections begins with a header that names --source
-    #[arg(long, requires = "source", conflicts_with_all = SERVER_OPTIONS, help_heading = heading::SENT_HEADER)]
+    #[arg(long, requires = "source", conflicts_with_all = server_options(), help_heading = heading::SENT_HEADER)]
     pub(super) connect: bool,
     #[command(flatten, next_help_heading = heading::SENT_HEADER)]
     pub(super) client: Client,
@@ -151,30 +152,39 @@ fn client_address(text: &str) -> Result<SocketAddr, &'static str> {
         .map_err(|_| "use an address and a port: 192.0.2.1:4711 or [2001:db8::1]:4711")
 }
 
-/// The options that apply to servers only, so not with `--connect`.
-const SERVER_OPTIONS: [&str; 19] = [
-    "mode",
-    "trust",
-    "allow_client",
-    "deny_client",
-    "require_tlv",
-    "health_checks_from",
-    "strict_header",
-    "without_client",
-    "header",
-    "source_policy",
-    "listen",
-    "protocol",
-    "header_timeout",
-    "max_header",
-    "max_connections",
-    "dst",
-    "admin",
-    "admin_host",
-    "unit",
-];
+/// The ids of the options that apply to servers only, so not with `--connect`.
+fn server_options() -> Vec<Id> {
+    let shared = ListenerPolicyArgs::augment_args(Command::new("server"));
+    UnitArgs::augment_args(AdminArgs::augment_args(shared))
+        .get_arguments()
+        .map(|arg| arg.get_id().clone())
+        // With --connect, the ports of servers.
+        .filter(|id| id != "ports")
+        .chain(["mode", "listen", "protocol", "dst"].map(Id::from))
+        .collect()
+}
+
 const EXAMPLE: &str = "\
 Examples: a web server behind a balancer in 192.0.2.0/24; that of a unit; a client that names another address
   peername exec --trust 192.0.2.0/24 --ports 443 -- nginx -g 'daemon off;'
   peername exec --trust 192.0.2.0/24 --ports 443 --unit nginx
   peername exec --connect --source 198.51.100.7:4711 -- curl https://www.example.com";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_option_is_for_clients_or_is_refused_with_connect() {
+        let for_clients = ["ports", "connect", "source", "proxy_version", "verbose"];
+        let command = Args::augment_args(Command::new("exec"));
+        for arg in command
+            .get_arguments()
+            .filter(|arg| arg.get_long().is_some())
+        {
+            let (id, refused) = (arg.get_id(), server_options());
+            let is_for_clients = for_clients.contains(&id.as_str());
+            assert_ne!(is_for_clients, refused.contains(id), "{id}");
+        }
+    }
+}

@@ -20,6 +20,7 @@ use peername_observe::shell::quote;
 
 use super::options::{Args, Mode};
 use crate::check_report::report_missing;
+use crate::options::header_args::HeaderArgs;
 use crate::publish::publish;
 use drop_in::{DropIn, FILE_NAME, Launcher, MARK, Unsuitable};
 use service_unit::{ServiceUnit, parse_boolean};
@@ -154,7 +155,8 @@ fn launcher(given: &Given<Args>) -> anyhow::Result<Launcher> {
         .listener_policy
         .headers_with_absolute_paths()
         .network_words();
-    for word in given.words_except(&NOT_COPIED) {
+    let left_out = [HeaderArgs::NETWORK_IDS.as_slice(), UNIT_IDS.as_slice()].concat();
+    for word in given.words_except(&left_out) {
         let word = word
             .to_str()
             .with_context(|| format!("{}: not UTF-8", word.display()))?;
@@ -254,18 +256,8 @@ fn reload_manager(unit: &str, path: &Path, done: &str) -> anyhow::Result<ExitCod
     Ok(ExitCode::SUCCESS)
 }
 
-/// The options that are not copied as they were given: those of the drop-in itself, and those that may name files, which get
-/// absolute paths.
-const NOT_COPIED: [&str; 8] = [
-    "unit",
-    "print",
-    "check",
-    "remove",
-    "trust",
-    "allow_client",
-    "deny_client",
-    "health_checks_from",
-];
+/// The ids of the options that are not copied into the drop-in, because they are about it.
+const UNIT_IDS: [&str; 4] = ["unit", "print", "check", "remove"];
 /// The types of units other than services.
 const OTHER_TYPES: [&str; 10] = [
     "socket",
