@@ -54,9 +54,23 @@ pub const FILTER_PROBE: SpareArguments = [
 /// EREMCHG, which getpeername(2) itself never returns.
 pub const FILTER_PROBE_ERRNO: i32 = 78;
 
-/// The counters, over all processes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Counter {
+/// Defines [`Counter`] and the array of all its variants.
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// The counters, over all processes.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Counter {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Counter {
+            /// All counters.
+            pub const ALL: [Self; [$(Counter::$name),*].len()] = [$(Self::$name),*];
+        }
+    };
+}
+
+counters! {
     /// Connections that the program got with a complete header, with or without a client (LOCAL, UNKNOWN).
     Accepted,
     /// Connections without a header that the program got, since none is required.
@@ -102,30 +116,6 @@ pub enum Counter {
 }
 
 impl Counter {
-    /// All counters.
-    pub const ALL: [Self; 20] = [
-        Self::Accepted,
-        Self::PassedThrough,
-        Self::Untrusted,
-        Self::NotAHeader,
-        Self::HeaderRefused,
-        Self::Closed,
-        Self::Late,
-        Self::Source,
-        Self::ClientDenied,
-        Self::ClientNotAllowed,
-        Self::TlvMissing,
-        Self::TlvMismatch,
-        Self::Full,
-        Self::Parked,
-        Self::WaiterUnavailable,
-        Self::WaiterUnreachable,
-        Self::KeyInUse,
-        Self::NoKey,
-        Self::ListenerUnreachable,
-        Self::ListenerClosed,
-    ];
-
     /// Whether the header waiter's judge refuses for this reason ([`Policy::judged_by_waiter`]).
     pub fn is_client_refusal(self) -> bool {
         use Counter::{ClientDenied, ClientNotAllowed, TlvMismatch, TlvMissing};
