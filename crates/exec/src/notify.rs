@@ -21,6 +21,7 @@ mod inflight_calls;
 mod listener_cache;
 mod liveness_socket;
 mod pending_accepts;
+pub mod reasons;
 mod refusal_log;
 mod supervised_calls;
 mod supervisor;

@@ -196,7 +196,12 @@ impl Arrival<'_> {
         if standalone::is_standalone() {
             step = self.wait_standalone(check, buffer, step);
         }
-        if matches!(step, Step::PassThrough | Step::Refuse(Counter::NotAHeader)) {
+        let is_missing = match step {
+            Step::PassThrough => true,
+            Step::Refuse(reason) => reason.is_missing_header(),
+            _ => false,
+        };
+        if is_missing {
             debug::log("error: not proxy protocol\n");
         }
         (check, step)

@@ -1,13 +1,11 @@
 //! The throttled log of refused connections, with the reason and the remedy.
 
-use std::fmt::{self, Display, Formatter};
 use std::time::{Duration, Instant};
 
-use peername_identity::{
-    Counter, Refusal, RefusalReader, RefusalVerbosity, Settings, as_socket_family,
-};
+use peername_identity::{Counter, Refusal, RefusalReader, RefusalVerbosity, Settings};
 use peername_sys::throttle::LOG_INTERVAL;
 
+use super::reasons::{Explained, concerns_configuration};
 use crate::stderr_line::try_write_line;
 
 /// Reads the refusals that the program's processes and the supervisor record in the table, and logs them as the table's
@@ -92,127 +90,6 @@ impl RefusalLog {
     }
 }
 
-/// Whether the reason can lie in the configuration. Port scans, and health checks that only connect, close before a header was
-/// complete; a program that stops closes its listener.
-fn concerns_configuration(reason: Counter) -> bool {
-    !matches!(reason, Counter::Closed | Counter::ListenerClosed)
-}
-
-/// A refusal, displayed with its cause and the remedy.
-struct Explained(Refusal);
-
-impl Explained {
-    /// The line for a client that is shown by a stand-in; `is_first`: with the remedy.
-    fn stand_in_line(&self, is_first: bool) -> String {
-        let Refusal { peer, port, .. } = self.0;
-        let shown = as_socket_family(peer, false);
-        let remedy = if is_first {
-            "; to show clients as they are, let the server listen on [::], and the balancer connect to its IPv6 address"
-        } else {
-            ""
-        };
-        format!(
-            "peername: the server's IPv4 socket, port {port}, shows the client {peer} as {shown}: {} stands for its /64{remedy}",
-            shown.ip()
-        )
-    }
-
-    /// The line for so many refusals of this reason.
-    fn line(&self, refusals: u64) -> String {
-        match refusals {
-            0 | 1 => format!("peername: refused a connection {self}"),
-            _ => format!("peername: refused {refusals} connections, one of them {self}"),
-        }
-    }
-}
-
-impl Display for Explained {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Refusal { reason, peer, port } = self.0;
-        let ip = peer.ip().to_canonical();
-        let kind = if reason.is_client_refusal() {
-            "client "
-        } else {
-            ""
-        };
-        write!(f, "from {kind}{peer} to port {port}: ")?;
-        match reason {
-            Counter::Untrusted if ip.is_loopback() => f.write_str(
-                "this host itself is not trusted (if the balancer is here, add --trust loopback; --header optional accepts a \
-                 client on this host without a header)",
-            ),
-            Counter::Untrusted => write!(
-                f,
-                "this peer is not trusted (if it is the balancer, add --trust {ip})"
-            ),
-            Counter::NotAHeader => f.write_str(
-                "no PROXY header (let the balancer send one, with send-proxy in HAProxy or proxy_protocol in nginx; \
-                 or set --header optional)",
-            ),
-            Counter::HeaderRefused => f.write_str(
-                "its PROXY header names no IP address of a client (AF_UNSPEC, AF_UNIX), or --strict-header or \
-                 --without-client refuses it (`peername decode` shows what it says)",
-            ),
-            Counter::Closed => f.write_str("closed before its PROXY header was complete"),
-            Counter::Late => f.write_str(
-                "its PROXY header was not complete in time (does the balancer send one? --header-timeout is the \
-                 deadline)",
-            ),
-            Counter::Source => f.write_str(
-                "its PROXY header names a client address that no remote client can have (--source-policy)",
-            ),
-            Counter::ClientDenied => {
-                f.write_str("it is on the list of --deny-client (client_denied)")
-            }
-            Counter::ClientNotAllowed if ip.is_loopback() => f.write_str(
-                "it is on this host, and not on the list of --allow-client, which `loopback` adds it to (client_not_allowed)",
-            ),
-            Counter::ClientNotAllowed => {
-                write!(f, "it is not on the list of --allow-client{HEALTH_CHECK} (client_not_allowed)")
-            }
-            Counter::TlvMissing => write!(
-                f,
-                "its PROXY header lacks a TLV that --require-tlv lists{HEALTH_CHECK} (tlv_missing)"
-            ),
-            Counter::TlvMismatch => f.write_str(
-                "a TLV of its PROXY header has none of the values that --require-tlv lists (tlv_mismatch)",
-            ),
-            Counter::Full => f.write_str(
-                "the table of clients is full (raise --max-connections)",
-            ),
-            Counter::KeyInUse => f.write_str(
-                "the kernel gave it the number of another open connection, so that the two could be confused (let the \
-                 server listen by TCP, not by MPTCP)",
-            ),
-            Counter::NoKey => f.write_str(
-                "the kernel here lists no MPTCP connections, so that the end of this one would not be noticed (in a unit: \
-                 RestrictAddressFamilies=AF_NETLINK; or let the server listen by TCP, as Go's does with GODEBUG=multipathtcp=0)",
-            ),
-            Counter::WaiterUnavailable => f.write_str(
-                "too many connections wait for the rest of their PROXY header (a higher limit of open files lets more \
-                 wait)",
-            ),
-            Counter::WaiterUnreachable => f.write_str(
-                "it has to wait at the supervisor, for the rest of its PROXY header or for the lists of clients, but the \
-                 supervisor could not be asked: it has exited, or there was no descriptor for the request (raise the limit \
-                 of open files)",
-            ),
-            Counter::ListenerUnreachable => f.write_str(
-                "it waited at the supervisor, for the rest of its PROXY header or for the lists of clients, and this host \
-                 may not connect to the server, so the server can't be woken for it (let the firewall's INPUT accept `-i lo`; \
-                 a server that is bound to a device by SO_BINDTODEVICE needs --mode netns)",
-            ),
-            Counter::ListenerClosed => f.write_str(
-                "while it waited at the supervisor, the program closed its listener; or that is in another network namespace \
-                 than the supervisor",
-            ),
-            Counter::Accepted | Counter::PassedThrough | Counter::Parked => f.write_str("no reason"),
-        }
-    }
-}
-
-const HEALTH_CHECK: &str =
-    "; if it is a balancer that checks this server's health, add it to --health-checks-from";
 /// The minimum time between two reads.
 const READ_INTERVAL: Duration = Duration::from_millis(100);
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use peername_exec::notify::reasons::{self, Class, classify};
 use peername_identity::{Counter, Gauge, Table};
 use peername_observe::encode::{counter, counters, gauge};
 use peername_proxy::telemetry::codes;
@@ -25,19 +26,6 @@ struct OutcomeLabels {
 #[derive(Clone, Debug, EncodeLabelSet)]
 struct ReasonLabel {
     reason: &'static str,
-}
-
-/// The metric of `proxy` that would count a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Class {
-    /// The program has the connection.
-    Served,
-    /// The connection had no valid header in time.
-    HeaderError,
-    /// A rule refused the connection.
-    Denied,
-    /// The connection is counted again once its outcome is known.
-    Undecided,
 }
 
 /// The connections that a counter has counted.
@@ -157,64 +145,14 @@ impl ExecCollector {
     }
 }
 
-/// The class of a counter, and the outcome by the name that `proxy` has for it.
-fn classify(counter: Counter) -> (Class, &'static str) {
-    match counter {
-        Counter::Accepted => (Class::Served, "handed_over"),
-        Counter::PassedThrough => (Class::Served, "passed_through"),
-        Counter::Untrusted => (Class::Denied, "untrusted_peer"),
-        Counter::NotAHeader => (Class::HeaderError, "no_header"),
-        Counter::HeaderRefused => (Class::HeaderError, "header_refused"),
-        Counter::Closed => (Class::HeaderError, "closed_without_header"),
-        Counter::Late => (Class::HeaderError, "header_timeout"),
-        Counter::Source => (Class::Denied, "source_refused"),
-        Counter::ClientDenied => (Class::Denied, "client_denied"),
-        Counter::ClientNotAllowed => (Class::Denied, "client_not_allowed"),
-        Counter::TlvMissing => (Class::Denied, "tlv_missing"),
-        Counter::TlvMismatch => (Class::Denied, "tlv_mismatch"),
-        Counter::Full => (Class::Denied, "table_full"),
-        Counter::WaiterUnavailable => (Class::Denied, "too_many_pending"),
-        Counter::WaiterUnreachable => (Class::Denied, "supervisor_unreachable"),
-        Counter::KeyInUse => (Class::Denied, "socket_key_in_use"),
-        Counter::NoKey => (Class::Denied, "multipath_unlisted"),
-        Counter::ListenerUnreachable => (Class::Denied, "listener_unreachable"),
-        Counter::ListenerClosed => (Class::Denied, "listener_closed"),
-        Counter::Parked => (Class::Undecided, "parked"),
-    }
-}
-
 /// What an operator can do about an outcome; `None` where there is nothing to do.
-pub(super) fn advise(reason: &str) -> Option<&'static str> {
-    match reason {
-        "source_refused" => Some(
-            "The header names a client that no remote client can be: have the balancer accept no PROXY headers (--source-policy).",
-        ),
-        "header_refused" => Some(
-            "The header names no IP address of a client, or --strict-header or --without-client refuses it: capture one and let `peername decode` explain it.",
-        ),
-        "table_full" => Some(
-            "As many connections have a client as the table has slots: raise --max-connections.",
-        ),
-        "socket_key_in_use" => Some(
-            "The kernel gave two open connections one number: let the server listen by TCP, not by MPTCP.",
-        ),
-        "multipath_unlisted" => Some(
-            "The kernel lists no MPTCP connections: allow AF_NETLINK (RestrictAddressFamilies= in a unit), or let the server listen by TCP.",
-        ),
-        "too_many_pending" => Some(
-            "Many connections send no header. If they are clients of yours, raise the limit of open files.",
-        ),
-        "supervisor_unreachable" => Some(
-            "The supervisor reads slow headers, and could not be asked to: it has exited, or there is no descriptor left. Restart the program, or raise the limit of open files.",
-        ),
-        "listener_unreachable" => Some(
-            "This host may not connect to the server: let the firewall accept connections over lo. A server that is bound to a device needs --mode netns.",
-        ),
-        "listener_closed" => Some(
-            "The program closed its listener before it took the connection, as at its end; or it listens in another network namespace than it was started in.",
-        ),
-        _ => codes::advise(reason),
-    }
+pub(super) fn advise(outcome: &str) -> Option<&'static str> {
+    let reason = Counter::ALL
+        .into_iter()
+        .find(|counter| classify(*counter).1 == outcome);
+    reason
+        .and_then(reasons::advice)
+        .or_else(|| codes::advise(outcome))
 }
 
 #[cfg(test)]
