@@ -87,8 +87,23 @@ pub fn advise(reason: &str) -> Option<&'static str> {
             "If the program in the jail may connect there, add a rule with host and port: --allow HOST:PORT."
         }
         "local_error" => "A system call failed on this host: the log names it, and its cause.",
-        _ if reason.starts_with("destination_") => {
+        "destination_own_listener" => {
+            "The host's name leads to this proxy itself, and no option allows that: correct its address, or the client's configuration."
+        }
+        "destination_not_a_server" => {
+            "No server has that address or port, and no option allows it: correct the address of the host's name, or what the client connects to."
+        }
+        "destination_metadata" => {
+            "The service gives secrets of this host to any request: if clients may have them, add its exact address to --allow-destination."
+        }
+        "destination_this_host" => {
+            "If clients may go there, add a rule --allow localhost:PORT, or the address to --allow-destination."
+        }
+        "destination_not_public" => {
             "If clients may go there, name the host in a rule of --allow, or add the network to --allow-destination."
+        }
+        "destination_port" => {
+            "If clients may go there, name host and port in a rule (--allow HOST:PORT), or in --allow-destination."
         }
         _ if reason.starts_with("upstream_tls_") => {
             "The origin's certificate is not valid: its operator has to renew it."
@@ -99,9 +114,24 @@ pub fn advise(reason: &str) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     const PAGE: &str = include_str!("../../../../docs/intercept.md");
+
+    #[test]
+    fn every_denied_destination_has_advice_of_its_own() {
+        let mut texts = BTreeSet::new();
+        let codes = include_str!("../policy/destination.rs")
+            .split('"')
+            .filter(|text| text.starts_with("destination_"));
+        for code in codes {
+            let is_new = advise(code).is_some_and(|advice| texts.insert(advice));
+            assert!(is_new, "{code}");
+        }
+        assert!(texts.len() > 5, "{texts:?}");
+    }
 
     /// A refusal without advice leaves the operator alone with a number.
     #[test]
@@ -123,6 +153,7 @@ mod tests {
             .filter_map(|line| line.strip_prefix("| `"))
             .filter_map(|row| row.split(" | ").next())
             .flat_map(|first_cell| first_cell.trim_end_matches('`').split("`, `"))
+            .filter(|code| *code != "destination_…")
             .map(|code| code.replace('…', "upstream_tls"))
             .collect();
         assert!(codes.len() > 30, "{codes:?}");

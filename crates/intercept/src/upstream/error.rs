@@ -271,6 +271,9 @@ impl UpstreamError {
             Self::Destination(_, DestinationDenied::OwnListener) => {
                 "the name leads back to this proxy"
             }
+            Self::Destination(_, DestinationDenied::Port) => {
+                "the port decides: 80 and 443 are open, others if a rule or --allow-destination names them"
+            }
             Self::Destination(..) => "the address decides, even if a name leads to it",
             Self::ConnectTimeout(..) | Self::Unreachable(..) => {
                 "a firewall or a route: try the same from the proxy's host"
