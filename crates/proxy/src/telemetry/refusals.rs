@@ -59,22 +59,17 @@ pub(crate) fn report(peer: PeerAddr, client: Option<ClaimedSource>, outcome: &Ou
 /// Warns of a datagram that was dropped on its way to a backend, if the reason concerns more than one client.
 pub(crate) fn report_datagram(origin: DatagramOrigin, dropped: &DropReason) {
     let DatagramOrigin { peer, client } = origin;
-    match dropped {
-        DropReason::Refused(failure) => {
-            let example = Example::now(peer, client);
-            report_failure("datagrams", Transport::Udp, example, failure);
-        }
-        DropReason::StreamTransport | DropReason::Unsendable(_) | DropReason::HeaderMissing => {
-            let advice = dropped.to_string();
-            warn(
-                "datagrams dropped",
-                dropped.reason(),
-                Example::now(peer, None),
-                &advice,
-            );
-        }
-        // It concerns one flow, or is already reported: as an outage of the backend, or at the eviction of the session.
-        _ => {}
+    if let DropReason::Refused(failure) = dropped {
+        let example = Example::now(peer, client);
+        report_failure("datagrams", Transport::Udp, example, failure);
+    } else if dropped.is_warned() {
+        let advice = dropped.to_string();
+        warn(
+            "datagrams dropped",
+            dropped.reason(),
+            Example::now(peer, None),
+            &advice,
+        );
     }
 }
 

@@ -93,6 +93,25 @@ impl DropReason {
         }
     }
 
+    /// Whether the drop is warned of, because the reason can concern more than one flow. [`Failure`]s are warned of otherwise.
+    pub(crate) fn is_warned(&self) -> bool {
+        match self {
+            Self::StreamTransport | Self::HeaderMissing | Self::Unsendable(_) => true,
+            // It concerns one flow, or is already reported: as an outage of the backend, or at the eviction of the session.
+            Self::Refused(_)
+            | Self::HeaderOnly
+            | Self::Truncated
+            | Self::Stopping
+            | Self::Evicted
+            | Self::Stranger
+            | Self::FlowChanged
+            | Self::SendBufferFull
+            | Self::TooLarge
+            | Self::Unreachable(_)
+            | Self::SocketDestroyed(_) => false,
+        }
+    }
+
     /// Classifies an error of send(2), sendmmsg(2) or recvmmsg(2).
     pub(crate) fn from_kernel(error: io::Error) -> Self {
         match error.kind() {
