@@ -1,16 +1,14 @@
-//! Telemetry of `proxy` and `forward`: the admin endpoint, and the totals at the end.
+//! Telemetry of `proxy` and `forward`: the admin endpoint.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use peername_daemon::value::text::join;
 use peername_kernel::data_path::DataPath;
 use peername_observe::admin::events::LastRefusal;
-use peername_observe::admin::history::ReloadCounts;
 use peername_observe::admin::{AdminServer, AllowedHosts, Health, Resources};
 use peername_proxy::reply_path::monitor::ReplyPathMonitor;
 use peername_proxy::telemetry::codes::advise;
-use peername_proxy::telemetry::counters::{Counters, Snapshot};
+use peername_proxy::telemetry::counters::Counters;
 use peername_proxy::telemetry::last_refusals;
 use peername_proxy::telemetry::metrics::ProxyCollector;
 use peername_proxy::udp::OpenSessions;
@@ -102,30 +100,4 @@ impl Health for ProxyHealth {
     fn is_draining(&self) -> bool {
         self.phases.is_draining()
     }
-}
-
-/// Logs the last line: the totals since the start.
-pub(crate) fn log_totals(totals: &Snapshot, reloads: ReloadCounts) {
-    let counts = |counts: &BTreeMap<&str, u64>| {
-        join(counts.iter().map(|(name, count)| format!("{name}={count}")))
-    };
-    let udp = &totals.datagrams;
-    tracing::info!(
-        connections = totals.accepted,
-        bytes_to_upstream = totals.to_upstream,
-        bytes_to_downstream = totals.to_downstream,
-        bytes_undelivered = totals.undelivered,
-        port_collisions = totals.collisions,
-        outcomes = counts(&totals.by_outcome()),
-        reloads = reloads.applied,
-        reloads_refused = reloads.refused,
-        udp_sessions = udp.sessions_opened,
-        datagrams_received = udp.totals.received,
-        datagrams_to_upstream = udp.totals.to_upstream,
-        datagrams_replied = udp.totals.replies,
-        datagrams_to_downstream = udp.totals.to_downstream,
-        datagrams_in_kernel = udp.totals.in_kernel,
-        datagrams_dropped = counts(&udp.totals.dropped),
-        "stopped"
-    );
 }

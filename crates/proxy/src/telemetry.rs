@@ -7,5 +7,7 @@ pub mod metrics;
 pub(crate) mod outages;
 pub(crate) mod record;
 pub(crate) mod refusals;
+mod totals;
 
 pub use refusals::last_refusals;
+pub use totals::log_totals;

@@ -84,8 +84,8 @@ fn page_lists_every_field_of_a_connection() {
         "tracing::debug!(",
     );
     let totals = fields(
-        include_str!("../../../crates/cli/src/telemetry.rs"),
-        "let udp = &totals.datagrams;",
+        include_str!("../../../crates/proxy/src/telemetry/totals.rs"),
+        "tracing::info!(",
     );
     assert!(connection.contains("outcome") && totals.contains("connections"));
     let missing: Vec<_> = connection

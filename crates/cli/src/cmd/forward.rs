@@ -18,6 +18,7 @@ use peername_observe::admin::history::History;
 use peername_observe::admin::{AdminServer, Resources};
 use peername_proxy::forward::{ForwardService, Forwarder};
 use peername_proxy::telemetry::counters::Counters;
+use peername_proxy::telemetry::log_totals;
 use peername_proxy::udp::{OpenSessions, UdpForwarder};
 use peername_server::access::client_limit::ClientLimit;
 use peername_server::confinement::Needs;
@@ -26,7 +27,7 @@ use peername_server::workers::Workers;
 use peername_server::workers::services::ServiceHandle;
 use peername_sys::process::caps::{CapabilitySet, keep_only};
 
-use crate::telemetry::{ProxyHealth, Telemetry, log_totals};
+use crate::telemetry::{ProxyHealth, Telemetry};
 
 pub(crate) use options::Args;
 use setup::Setup;

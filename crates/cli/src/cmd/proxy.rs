@@ -20,13 +20,14 @@ use peername_kernel::data_path::DataPath;
 use peername_observe::admin::history::History;
 use peername_observe::admin::{AdminServer, Resources};
 use peername_proxy::routes::Keeper;
+use peername_proxy::telemetry::log_totals;
 use peername_server::confinement::Needs;
 use peername_server::own_addresses::OwnAddresses;
 use peername_server::workers::Workers;
 use peername_sys::Transport;
 use peername_sys::netlink::{Netlink, has_ipsec_policies};
 
-use crate::telemetry::{ProxyHealth, Telemetry, log_totals};
+use crate::telemetry::{ProxyHealth, Telemetry};
 use control::{Control, Privileged};
 pub(crate) use options::Args;
 use setup::Setup;

@@ -14,7 +14,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::histogram::Histogram;
 
-use crate::telemetry::counters::{Counters, Refusal, Snapshot};
+use crate::telemetry::counters::{Counters, DatagramSnapshot, DatagramTally, Refusal, Snapshot};
 use crate::telemetry::outages::{self, FailedBackend};
 use crate::udp::OpenSessions;
 
@@ -220,65 +220,89 @@ fn encode_totals(
     encoder: &mut DescriptorEncoder<'_>,
     snapshot: &Snapshot,
 ) -> Result<(), fmt::Error> {
+    let &Snapshot {
+        accepted,
+        active,
+        to_upstream,
+        to_downstream,
+        // Only the last line of the log has them: peers that close early are no fault of a running proxy.
+        undelivered: _,
+        collisions,
+        // Encoded by other functions.
+        datagrams: _,
+        outcomes: _,
+    } = snapshot;
     counter(
         encoder,
         "peername_connections_accepted",
         "TCP connections accepted",
-        snapshot.accepted,
+        accepted,
     )?;
     gauge(
         encoder,
         "peername_connections_active",
         "TCP connections that are open now",
-        snapshot.active,
+        active,
     )?;
     counters(
         encoder,
         "peername_bytes",
         "Bytes relayed by connections and UDP sessions that have ended, by direction",
-        directions(snapshot.to_upstream, snapshot.to_downstream),
+        directions(to_upstream, to_downstream),
     )?;
     counter(
         encoder,
         "peername_port_collisions",
         "Connections with a client port that was taken on this host",
-        snapshot.collisions,
+        collisions,
     )
 }
 
 fn encode_udp(encoder: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> Result<(), fmt::Error> {
-    let udp = &snapshot.datagrams;
-    let totals = &udp.totals;
+    let &DatagramSnapshot {
+        sessions,
+        sessions_opened,
+        ref totals,
+    } = &snapshot.datagrams;
+    let &DatagramTally {
+        to_upstream,
+        to_downstream,
+        in_kernel,
+        ref dropped,
+        ref evicted,
+        // Each is counted as sent on or as dropped.
+        received: _,
+        replies: _,
+    } = totals;
     gauge(
         encoder,
         "peername_udp_sessions",
         "UDP sessions that are open now",
-        udp.sessions,
+        sessions,
     )?;
     counter(
         encoder,
         "peername_udp_sessions_opened",
         "UDP sessions opened",
-        udp.sessions_opened,
+        sessions_opened,
     )?;
     counters(
         encoder,
         "peername_udp_datagrams",
         "Datagrams sent on, by direction, in user space and in the kernel",
-        directions(totals.to_upstream, totals.to_downstream),
+        directions(to_upstream, to_downstream),
     )?;
     counter(
         encoder,
         "peername_udp_offloaded_datagrams",
         "Datagrams that the kernel data path sent on",
-        totals.in_kernel,
+        in_kernel,
     )?;
     counters(
         encoder,
         "peername_udp_dropped",
         "Datagrams dropped, by reason",
-        totals
-            .dropped
+        dropped
             .iter()
             .map(|(&reason, &count)| (ReasonLabel { reason }, count)),
     )?;
@@ -286,8 +310,7 @@ fn encode_udp(encoder: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> Resul
         encoder,
         "peername_udp_evictions",
         "UDP sessions evicted for another one, by the limit that was reached",
-        totals
-            .evicted
+        evicted
             .iter()
             .map(|(&reason, &count)| (ReasonLabel { reason }, count)),
     )
