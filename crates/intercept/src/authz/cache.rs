@@ -3,14 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use http::header::HeaderName;
 use moka::Expiry;
 
 use super::config::sent_headers::SentHeaders;
-use super::request::{AuthzRequest, BodyPrefix};
+use super::request::AuthzRequest;
 use super::response::AuthzResponse;
 use super::verdict::{AuthzError, DecidedBy, Decision};
-use crate::request::trace_context::is_trace_header;
 
 /// The service's decisions by request, for all workers together. Single flight: of concurrent equal requests, one is sent.
 #[derive(Debug)]
@@ -20,8 +18,7 @@ pub(crate) struct Cache {
     deny_for: Duration,
 }
 
-/// The cache key: everything that the service is sent, byte for byte, except the request id, the trace context, and the ports
-/// of client and balancer, which differ between requests that are otherwise equal.
+/// The cache key ([`AuthzRequest::to_key`]).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct CacheKey(Box<[u8]>);
 
@@ -104,57 +101,9 @@ impl Cache {
 }
 
 impl CacheKey {
-    /// Returns `None` if the service is sent a body, even one of which no byte has been read yet: a cached decision would let it
-    /// through unseen.
+    /// Returns `None` if the decision on this request may not be cached.
     pub(crate) fn new(request: &AuthzRequest<'_>, sent: &SentHeaders) -> Option<Self> {
-        let has_body = |body: BodyPrefix<'_>| !body.bytes.is_empty() || body.truncated;
-        if request.body.is_some_and(has_body) {
-            return None;
-        }
-        let mut key = Vec::with_capacity(512);
-        let mut put = |field: &[u8]| {
-            key.extend_from_slice(&field.len().to_le_bytes());
-            key.extend_from_slice(field);
-        };
-        let AuthzRequest {
-            kind,
-            client,
-            peer,
-            connect,
-            sni,
-            alpn,
-            version,
-            method,
-            scheme,
-            to,
-            path_and_query,
-            headers,
-            body_size,
-            request_id: _,
-            traceparent: _,
-            body: _,
-        } = request;
-        let connect = connect.map(|connect| connect.to_string());
-        put(format!(
-            "{kind:?} {} {} {version:?} {body_size:?}",
-            client.ip(),
-            peer.ip()
-        )
-        .as_bytes());
-        for optional in [connect.as_deref(), *sni, *alpn] {
-            put(optional.map_or(b"-".as_slice(), |_| b"+"));
-            put(optional.unwrap_or_default().as_bytes());
-        }
-        put(method.as_str().as_bytes());
-        put(scheme.as_bytes());
-        put(to.to_string().as_bytes());
-        put(path_and_query.as_bytes());
-        let is_compared = |name: &HeaderName| sent.includes(name) && !is_trace_header(name);
-        for (name, value) in headers.iter().filter(|(name, _)| is_compared(name)) {
-            put(name.as_str().as_bytes());
-            put(value.as_bytes());
-        }
-        Some(Self(key.into()))
+        Some(Self(request.to_key(sent)?.into()))
     }
 }
 

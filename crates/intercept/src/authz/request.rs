@@ -3,11 +3,13 @@
 use std::net::SocketAddr;
 
 use bytes::Bytes;
+use http::header::HeaderName;
 use http::{HeaderMap, HeaderValue, Method, Version};
 
+use super::config::sent_headers::SentHeaders;
 use crate::host::write_authority;
 use crate::request::kind::RequestKind;
-use crate::request::trace_context::TraceContext;
+use crate::request::trace_context::{TraceContext, is_trace_header};
 
 /// The attributes of a request, for one [`ask`](super::CheckClient::ask). Every host name is canonical.
 #[derive(Clone, Copy, Debug)]
@@ -80,6 +82,60 @@ impl AuthzRequest<'_> {
             Some(parent) => TraceContext::with_parent(parent.clone(), self.headers),
             None => TraceContext::read(self.headers),
         }
+    }
+
+    /// The key of the decision in a cache: everything that the service is sent, byte for byte, except the request id, the trace
+    /// context, and the ports of client and balancer, which differ between requests that are otherwise equal. Returns `None` if
+    /// the service is sent a body, even one of which no byte has been read yet: a cached decision would let it through unseen.
+    pub(crate) fn to_key(self, sent: &SentHeaders) -> Option<Vec<u8>> {
+        let has_body = |body: BodyPrefix<'_>| !body.bytes.is_empty() || body.truncated;
+        if self.body.is_some_and(has_body) {
+            return None;
+        }
+        let mut key = Vec::with_capacity(512);
+        let mut put = |field: &[u8]| {
+            key.extend_from_slice(&field.len().to_le_bytes());
+            key.extend_from_slice(field);
+        };
+        let Self {
+            kind,
+            client,
+            peer,
+            connect,
+            sni,
+            alpn,
+            version,
+            method,
+            scheme,
+            to,
+            path_and_query,
+            headers,
+            body_size,
+            request_id: _,
+            traceparent: _,
+            body: _,
+        } = self;
+        let connect = connect.map(|connect| connect.to_string());
+        put(format!(
+            "{kind:?} {} {} {version:?} {body_size:?}",
+            client.ip(),
+            peer.ip()
+        )
+        .as_bytes());
+        for optional in [connect.as_deref(), sni, alpn] {
+            put(optional.map_or(b"-".as_slice(), |_| b"+"));
+            put(optional.unwrap_or_default().as_bytes());
+        }
+        put(method.as_str().as_bytes());
+        put(scheme.as_bytes());
+        put(to.to_string().as_bytes());
+        put(path_and_query.as_bytes());
+        let is_compared = |name: &HeaderName| sent.includes(name) && !is_trace_header(name);
+        for (name, value) in headers.iter().filter(|(name, _)| is_compared(name)) {
+            put(name.as_str().as_bytes());
+            put(value.as_bytes());
+        }
+        Some(key)
     }
 
     /// The destination as a Host header has it: with the port only if the scheme does not imply it.

@@ -50,22 +50,53 @@ pub(crate) fn text(bytes: &[u8]) -> Cow<'_, str> {
     }
 }
 
-/// Attributes for which Envoy's messages have no field, sent as `context_extensions`.
+/// An attribute for which Envoy's messages have no field.
+struct Extension {
+    name: &'static str,
+    /// The header of forwardAuth; `None` if the attribute is not sent there.
+    header: Option<&'static str>,
+    value: Option<String>,
+}
+
+/// The attributes for which Envoy's messages have no field, sent as `context_extensions`.
 pub(crate) fn extensions(request: &AuthzRequest<'_>) -> BTreeMap<&'static str, String> {
-    let extensions = [
-        ("mode", Some(request.kind.name().to_owned())),
-        (
-            "connect",
-            request.connect.map(|connect| connect.to_string()),
-        ),
-        ("alpn", request.alpn.map(str::to_owned)),
-        ("sni", request.sni.map(str::to_owned)),
-        ("peer", Some(request.peer.to_string())),
-    ];
-    extensions
+    all_extensions(request)
         .into_iter()
-        .filter_map(|(name, value)| Some((name, value?)))
+        .filter_map(|extension| Some((extension.name, extension.value?)))
         .collect()
+}
+
+/// Those of the [`extensions`] that forwardAuth has, by header.
+pub(crate) fn extension_headers(
+    request: &AuthzRequest<'_>,
+) -> impl Iterator<Item = (&'static str, Option<String>)> {
+    all_extensions(request)
+        .into_iter()
+        .filter_map(|extension| Some((extension.header?, extension.value)))
+}
+
+fn all_extensions(request: &AuthzRequest<'_>) -> [Extension; 5] {
+    let connect = request.connect.map(|connect| connect.to_string());
+    let (alpn, sni) = (
+        request.alpn.map(str::to_owned),
+        request.sni.map(str::to_owned),
+    );
+    [
+        (
+            "mode",
+            Some("x-peername-mode"),
+            Some(request.kind.name().to_owned()),
+        ),
+        ("connect", Some("x-peername-connect"), connect),
+        ("alpn", None, alpn),
+        ("sni", Some("x-peername-sni"), sni),
+        ("peer", None, Some(request.peer.to_string())),
+    ]
+    .map(|(name, header, value)| Extension {
+        name,
+        header,
+        value,
+    })
 }
 
 /// The protocol version as Envoy writes it.

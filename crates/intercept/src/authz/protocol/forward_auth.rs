@@ -7,7 +7,7 @@ use http::{Request, StatusCode, Uri};
 use peername_observe::escape::printable;
 
 use super::opa::DATA_API;
-use super::{EncodeConfig, PreparedCheck, Protocol};
+use super::{EncodeConfig, PreparedCheck, Protocol, attributes};
 use crate::authz::config::error::ConfigError;
 use crate::authz::config::sent_headers::SentHeaders;
 use crate::authz::header_mutations::{HeaderMutations, MessageKind, MutationMode, is_mutable};
@@ -82,7 +82,6 @@ fn encode(
 
 /// The headers that describe the request.
 fn describe(request: &AuthzRequest<'_>) -> Vec<(HeaderName, String)> {
-    let connect = request.connect.map(|connect| connect.to_string());
     let headers = [
         ("x-forwarded-method", Some(request.method.to_string())),
         ("x-forwarded-proto", non_empty(request.scheme)),
@@ -91,12 +90,10 @@ fn describe(request: &AuthzRequest<'_>) -> Vec<(HeaderName, String)> {
         ("x-forwarded-uri", non_empty(request.path_and_query)),
         ("x-forwarded-for", Some(request.client.ip().to_string())),
         ("x-request-id", non_empty(request.request_id)),
-        ("x-peername-mode", Some(request.kind.name().to_owned())),
-        ("x-peername-connect", connect),
-        ("x-peername-sni", request.sni.map(str::to_owned)),
     ];
     headers
         .into_iter()
+        .chain(attributes::extension_headers(request))
         .filter_map(|(name, value)| Some((HeaderName::from_static(name), value?)))
         .collect()
 }
