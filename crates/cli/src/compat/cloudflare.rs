@@ -133,7 +133,7 @@ const REQUIRED: [(&str, &str); 4] = [
     ),
 ];
 
-const OPTIONS: &[Opt] = &[
+pub(super) const OPTIONS: &[Opt] = &[
     // The README calls it --allowed-subnets.
     Opt::with_value(&["allowed-networks", "allowed-subnets", "a"]),
     Opt::with_value(&["mark", "m"]),
@@ -148,7 +148,7 @@ const OPTIONS: &[Opt] = &[
     Opt::with_value(&["target-v6", "6"]),
 ];
 
-const USAGE: &str = "Usage: (peername in the place of mmproxy; see docs/migrate.md)
+pub(super) const USAGE: &str = "Usage: (peername in the place of mmproxy; see docs/migrate.md)
 
     mmproxy [ options ] --allowed-networks FILE -l LISTEN_ADDR -4 TARGET_V4_ADDR -6 TARGET_V6_ADDR
 

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use peername_daemon::value::Target;
 use peername_proxy::config::TargetRule;
 
-use super::native_command::{DEFAULT_V4, DEFAULT_V6, MAX_WORKERS, NativeCommand, seconds, target};
+use super::native_command::{DEFAULT_V4, DEFAULT_V6, MAX_WORKERS, NativeCommand, target};
 use super::parser::{self, Error, Opt, ParsedOptions, ParserRules};
 use super::program::Program;
 use super::translation::{EarlyExit, Translation};
@@ -27,6 +27,7 @@ pub(super) fn translate(args: &[OsString]) -> Result<Translation, EarlyExit> {
         .last("allowed-subnets")
         .filter(|path| !path.is_empty());
     let listen = parsed.last("l");
+    let is_udp = parsed.last("p").is_some_and(|p| p == "udp");
     let targets = ["4", "6"].map(|option| parsed.last(option));
     let native = NativeCommand::new("proxy")
         .option_if("--listen", listen)
@@ -35,7 +36,7 @@ pub(super) fn translate(args: &[OsString]) -> Result<Translation, EarlyExit> {
         .trust(trust_or_any(subnets, "-allowed-subnets", &mut notes))
         .option("--source-policy", "allow-local")
         .option_if("--mark", options.mark.map(|mark| mark.to_string()))
-        .option_if("--close-after", options.close_after.map(seconds))
+        .close_after(options.close_after, is_udp)
         .switch_if("--listen-transparent", parsed.has("listen-transparent"));
     let native = if parsed.has("dynamic-destination") {
         allow_destinations(native, &parsed, &mut notes)
@@ -157,7 +158,7 @@ fn integer(text: &str) -> Option<i64> {
     Some(if negative { -magnitude } else { magnitude })
 }
 
-const FLAGS: &[Opt] = &[
+pub(super) const FLAGS: &[Opt] = &[
     Opt::with_value(&["4"]),
     Opt::with_value(&["6"]),
     // An extension of peername's, which go-mmproxy does not have.
@@ -175,7 +176,7 @@ const FLAGS: &[Opt] = &[
 
 const EVERYWHERE: [&str; 2] = ["0.0.0.0/0", "::/0"];
 
-const USAGE: &str = "Usage of go-mmproxy (peername in its place; see docs/migrate.md):
+pub(super) const USAGE: &str = "Usage of go-mmproxy (peername in its place; see docs/migrate.md):
   -4 address              where IPv4 clients go (default 127.0.0.1:443)
   -6 address              where IPv6 clients go (default [::1]:443)
   -allowed-subnets file   networks of the balancers, one a line (default: every peer)

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use super::native_command::{MAX_WORKERS, NativeCommand, seconds};
+use super::native_command::{MAX_WORKERS, NativeCommand};
 use super::parser::{self, Opt, ParsedOptions, ParserRules};
 use super::program::Program;
 use super::translation::{EarlyExit, Environment, Translation};
@@ -42,7 +42,7 @@ pub(super) fn translate(
         .trust(trust_or_any(subnets, "--allowed-subnets", &mut notes))
         .option("--source-policy", "allow-local")
         .option_if("--mark", mark.map(|mark| mark.to_string()))
-        .option_if("--close-after", close_after.map(seconds))
+        .close_after(close_after, protocol == Some("udp"))
         .option("--workers", listeners.clamp(1, MAX_WORKERS).to_string())
         .option("--log-format", "text")
         .switch_if(verbosity(environment.rust_log.unwrap_or_default()), true);
@@ -95,7 +95,7 @@ fn usage_error(text: &str) -> EarlyExit {
     EarlyExit::failure(1, format!("{text}\n{USAGE}"))
 }
 
-const OPTIONS: &[Opt] = &[
+pub(super) const OPTIONS: &[Opt] = &[
     Opt::switch(&["help", "h"]),
     Opt::with_value(&["ipv4", "4"]),
     Opt::with_value(&["ipv6", "6"]),
@@ -107,7 +107,8 @@ const OPTIONS: &[Opt] = &[
     Opt::with_value(&["mark", "m"]),
 ];
 
-const USAGE: &str = "Usage: mmproxy [-h] [options] (peername in its place; see docs/migrate.md)
+pub(super) const USAGE: &str =
+    "Usage: mmproxy [-h] [options] (peername in its place; see docs/migrate.md)
 
 Options:
   -h, --help                    Print this.

@@ -60,6 +60,12 @@ impl NativeCommand {
             })
     }
 
+    /// Adds `--close-after`: the given one, or for UDP the default of go-mmproxy and mmproxy-rs.
+    pub(super) fn close_after(self, given: Option<u64>, is_udp: bool) -> Self {
+        let count = given.or(is_udp.then_some(60));
+        self.option_if("--close-after", count.map(seconds))
+    }
+
     pub(super) fn into_words(self) -> Vec<OsString> {
         self.0
     }
@@ -112,7 +118,7 @@ pub(super) fn is_listener(listen: &OsStr, target: SocketAddr) -> bool {
 
 /// Formats whole seconds as a duration, at least 1 s: with 0 a native session would end at once, where the old programs
 /// ended sessions some time after they had expired.
-pub(super) fn seconds(count: u64) -> String {
+fn seconds(count: u64) -> String {
     format!("{}s", count.clamp(1, MAX_SECONDS))
 }
 

@@ -27,7 +27,7 @@ pub(super) enum ParserRules {
 /// An option, by all its spellings without dashes: its name, and its other names and letters.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Opt {
-    words: &'static [&'static str],
+    pub(super) words: &'static [&'static str],
     value: Value,
 }
 
@@ -253,7 +253,12 @@ impl Opt {
             .filter(move |word| rules != ParserRules::GetoptLong || word.len() > 1)
     }
 
-    fn name(&self) -> &'static str {
+    #[cfg(test)]
+    pub(super) fn has_value(&self) -> bool {
+        self.value != Value::None
+    }
+
+    pub(super) fn name(&self) -> &'static str {
         self.words.first().copied().unwrap_or_default()
     }
 }

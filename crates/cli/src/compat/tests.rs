@@ -126,6 +126,58 @@ fn translation_is_a_valid_native_command_line() {
     }
 }
 
+/// An option that is parsed and not translated would be accepted and ignored.
+#[test]
+fn each_option_has_an_effect_and_is_in_the_usage() {
+    // Two without effect, and one that needs -dynamic-destination.
+    let exempt = ["table", "quiet", "allow-destination"];
+    let required = "-l 0.0.0.0:1 -4 127.0.0.1:2 -6 [::1]:2 -a /n";
+    for (program, line, opts, usage) in [
+        (
+            "go-mmproxy",
+            "",
+            super::go_mmproxy::FLAGS,
+            super::go_mmproxy::USAGE,
+        ),
+        (
+            "mmproxy-rs",
+            "",
+            super::mmproxy_rs::OPTIONS,
+            super::mmproxy_rs::USAGE,
+        ),
+        (
+            "cloudflare-mmproxy",
+            required,
+            super::cloudflare::OPTIONS,
+            super::cloudflare::USAGE,
+        ),
+    ] {
+        let without = translated(program, line);
+        for opt in opts {
+            let name = opt.name();
+            let value = if opt.has_value() { "2" } else { "" };
+            let with = translated(program, &format!("{line} --{name} {value}"));
+            assert!(
+                with != without || exempt.contains(&name),
+                "{program} {name}"
+            );
+            assert!(in_usage(usage).any(|word| word == name), "{program} {name}");
+        }
+        for word in in_usage(usage) {
+            let is_known = opts.iter().any(|opt| opt.words.contains(&word));
+            assert!(is_known, "{program} {word}");
+        }
+    }
+}
+
+/// The options in a usage text, without dashes.
+fn in_usage(usage: &str) -> impl Iterator<Item = &str> {
+    usage
+        .split([' ', ',', '\n'])
+        .filter(|word| word.starts_with('-'))
+        .map(|word| word.trim_start_matches('-'))
+}
+
 fn words(line: &str) -> Vec<OsString> {
     line.split_whitespace().map(OsString::from).collect()
 }

@@ -49,6 +49,11 @@ pub(super) const TABLE: &[(&str, &str)] = &[
          --source-policy allow-local --workers 1",
     ),
     (
+        "-p udp",
+        "proxy --protocol udp --default-target 127.0.0.1:443 --default-target [::1]:443 --trust any \
+         --source-policy allow-local --close-after 60s --workers 1",
+    ),
+    (
         "-p udp -p tcp",
         "proxy --protocol tcp --default-target 127.0.0.1:443 --default-target [::1]:443 --trust any --source-policy allow-local --workers 1",
     ),

@@ -12,7 +12,7 @@ pub(super) const TABLE: &[(&str, &str)] = &[
     (
         "-l 192.0.2.1:8080 -4 127.0.0.1:8081 -p udp",
         "proxy --listen 192.0.2.1:8080 --protocol udp --target-v4 127.0.0.1:8081 --default-target [::1]:443 --trust any \
-         --source-policy allow-local --workers 1",
+         --source-policy allow-local --close-after 60s --workers 1",
     ),
     (
         "--listen-addr 0.0.0.0:1 --ipv4 127.0.0.1:2 --ipv6 [::1]:2 --allowed-subnets /list \
@@ -31,7 +31,8 @@ pub(super) const TABLE: &[(&str, &str)] = &[
     ),
     (
         "-l -p udp",
-        "proxy --protocol udp --default-target 127.0.0.1:443 --default-target [::1]:443 --trust any --source-policy allow-local --workers 1",
+        "proxy --protocol udp --default-target 127.0.0.1:443 --default-target [::1]:443 --trust any \
+         --source-policy allow-local --close-after 60s --workers 1",
     ),
 ];
 
