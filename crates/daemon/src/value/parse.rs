@@ -234,8 +234,13 @@ fn note_failed_lookup(error: &io::Error) {
 /// A global flag, because clap and the TOML parser discard all but the text of an error.
 static HAS_FAILED_LOOKUP: AtomicBool = AtomicBool::new(false);
 
-/// Parses a TLV's type, by name or number: `authority`, `0xEA`, `234`.
+/// Parses a TLV's type, by name or number: `authority`, `aws-vpce-id`, `0xEA`, `234`.
 pub fn tlv_kind(text: &str) -> Result<u8, String> {
+    kind::from_vendor_name(text).map_or_else(|| sent_tlv_kind(text), Ok)
+}
+
+/// Parses the type of a TLV to be sent as it is: one by a vendor's name would have to be encoded in that vendor's form.
+fn sent_tlv_kind(text: &str) -> Result<u8, String> {
     let number = match text.strip_prefix("0x") {
         Some(hex) => u8::from_str_radix(hex, 16).ok(),
         None => text.parse().ok(),
@@ -268,7 +273,7 @@ impl FromStr for Tlv {
             None => value.into(),
         };
         Ok(Self {
-            kind: tlv_kind(kind)?,
+            kind: sent_tlv_kind(kind)?,
             value,
         })
     }
@@ -321,6 +326,8 @@ mod tests {
                 value: vec![]
             })
         );
+        assert!(tlv("aws-vpce-id=vpce-1").is_err());
+        assert_eq!(tlv_kind("aws-vpce-id"), Ok(0xea));
         assert_eq!(
             tlv("234==="),
             Ok(Tlv {

@@ -46,16 +46,34 @@ pub fn name(kind: u8) -> &'static str {
         0xe0..=0xef => "CUSTOM",
         0xf0..=0xf7 => "EXPERIMENT",
         0xf8..=0xff => "FUTURE",
-        _ => NAMES
-            .iter()
-            .find(|(known, _)| *known == kind)
-            .map_or("UNASSIGNED", |(_, name)| name),
+        _ => find_name(&NAMES, kind).unwrap_or("UNASSIGNED"),
     }
+}
+
+/// The name of the vendor's TLV of this type.
+pub(crate) fn vendor_name(kind: u8) -> Option<&'static str> {
+    find_name(&VENDOR_NAMES, kind)
+}
+
+fn find_name(names: &[(u8, &'static str)], kind: u8) -> Option<&'static str> {
+    names
+        .iter()
+        .find(|(known, _)| *known == kind)
+        .map(|(_, name)| *name)
 }
 
 /// The type of this name, in upper or lower case and with `-` or `_`. Ranges and types inside SSL have none.
 pub fn from_name(name: &str) -> Option<u8> {
-    NAMES
+    find_kind(&NAMES, name)
+}
+
+/// The type of the vendor's TLV of this name, likewise ([`Vendor`](crate::Vendor)).
+pub fn from_vendor_name(name: &str) -> Option<u8> {
+    find_kind(&VENDOR_NAMES, name)
+}
+
+fn find_kind(names: &[(u8, &str)], name: &str) -> Option<u8> {
+    names
         .iter()
         .find(|(_, known)| is_same_name(known, name))
         .map(|(kind, _)| *kind)
@@ -76,6 +94,11 @@ const NAMES: [(u8, &str); 7] = [
     (UNIQUE_ID, "UNIQUE_ID"),
     (SSL, "SSL"),
     (NETNS, "NETNS"),
+];
+const VENDOR_NAMES: [(u8, &str); 3] = [
+    (AWS, "AWS_VPCE_ID"),
+    (AZURE, "AZURE_LINKID"),
+    (GCP, "GCP_PSC_ID"),
 ];
 
 pub(crate) fn ssl_name(kind: u8) -> &'static str {

@@ -32,22 +32,15 @@ impl<'a> Vendor<'a> {
             _ => None,
         }
     }
-
-    /// The TLV's name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::AwsVpcEndpoint(_) => "AWS_VPCE_ID",
-            Self::AzureLinkId(_) => "AZURE_LINKID",
-            Self::GcpPscConnection(_) => "GCP_PSC_CONNECTION_ID",
-        }
-    }
 }
 
 impl Tlv<'_> {
     /// The name of the vendor's TLV if the value has that vendor's form; else that of the type in the specification, without
     /// its `PP2_TYPE_`, or of the type's range, such as `CUSTOM` or `UNASSIGNED`.
     pub fn name(self) -> &'static str {
-        Vendor::read(self).map_or_else(|| kind::name(self.kind), Vendor::name)
+        Vendor::read(self)
+            .and_then(|_| kind::vendor_name(self.kind))
+            .unwrap_or_else(|| kind::name(self.kind))
     }
 }
 
@@ -95,6 +88,16 @@ mod tests {
             read(0xe0, &gcp),
             Some(Vendor::GcpPscConnection(0x00ab_34d7_0a00_3c64))
         );
+        let tlvs: [(u8, &[u8], &str); 3] = [
+            (0xea, aws, "aws-vpce-id"),
+            (0xee, &[1, 4, 3, 2, 1], "azure-linkid"),
+            (0xe0, &gcp, "gcp-psc-id"),
+        ];
+        for (kind, value, name) in tlvs {
+            assert_eq!(kind::from_vendor_name(name), Some(kind));
+            let shown = Tlv { kind, value }.name();
+            assert_eq!(kind::from_vendor_name(shown), Some(kind));
+        }
     }
 
     #[test]

@@ -63,10 +63,11 @@ impl FromStr for RequiredTlv {
         if value.is_empty() && !name.starts_with("0x") {
             return Err(Empty);
         }
-        let (kind, expected) = match name {
-            "alpn" => (kind::ALPN, Expected::Bytes(value.into())),
-            "authority" => (kind::AUTHORITY, Expected::HostName(value.to_owned())),
-            "aws-vpce-id" => {
+        let named = kind::from_name(name).or_else(|| kind::from_vendor_name(name));
+        let (kind, expected) = match named {
+            Some(kind::ALPN) => (kind::ALPN, Expected::Bytes(value.into())),
+            Some(kind::AUTHORITY) => (kind::AUTHORITY, Expected::HostName(value.to_owned())),
+            Some(kind::AWS) => {
                 let expected = Expected::AwsVpcEndpoint(value.to_owned());
                 let sent = [b"\x01", value.as_bytes()].concat();
                 let (kind, value) = (kind::AWS, sent.as_slice());
@@ -76,16 +77,16 @@ impl FromStr for RequiredTlv {
                 }
                 (kind, expected)
             }
-            "azure-linkid" => {
+            Some(kind::AZURE) => {
                 let id = value.parse().map_err(|_| Id)?;
                 (kind::AZURE, Expected::AzureLinkId(id))
             }
-            "gcp-psc-id" => {
+            Some(kind::GCP) => {
                 let id = value.parse().map_err(|_| Id)?;
                 (kind::GCP, Expected::GcpPscConnection(id))
             }
-            number => {
-                let number = number.strip_prefix("0x").ok_or(Form)?;
+            _ => {
+                let number = name.strip_prefix("0x").ok_or(Form)?;
                 let kind = u8::from_str_radix(number, 16).map_err(|_| Form)?;
                 let bytes = HEXLOWER_PERMISSIVE.decode(value.as_bytes());
                 (kind, Expected::Bytes(bytes.map_err(|_| Hex)?))
