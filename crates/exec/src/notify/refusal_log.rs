@@ -67,7 +67,7 @@ impl RefusalLog {
         let logged_at = state.logged_at;
         let verbosity = settings.refusal_verbosity();
         if refusal.reason == Counter::Accepted && verbosity != RefusalVerbosity::Off {
-            // The table has recorded each stand-in once: without its line, nobody can tell whose it is.
+            // The table has recorded each stand-in once, and only this line tells the client that it shows.
             state.logged_at = Some(now);
             return Some(explained.stand_in_line(logged_at.is_none()));
         }
