@@ -62,7 +62,7 @@ impl NativeCommand {
 
     /// Adds `--close-after`: the given one, or for UDP the default of go-mmproxy and mmproxy-rs.
     pub(super) fn close_after(self, given: Option<u64>, is_udp: bool) -> Self {
-        let count = given.or(is_udp.then_some(60));
+        let count = given.or_else(|| is_udp.then_some(60));
         self.option_if("--close-after", count.map(seconds))
     }
 
