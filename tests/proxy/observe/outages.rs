@@ -27,7 +27,7 @@ fn backend_that_is_down_is_reported_until_it_accepts_again() {
     connect().wait_closed();
     proxy.wait_outcome("connect_refused");
     wait_metric(&lab.server, &[], &metric(0));
-    let outage = format!("backend {TARGET_V4} accepts no clients, for ");
+    let outage = format!("backend {TARGET_V4} has accepted no clients for ");
     let shown = top(&lab);
     assert!(shown.contains(&outage), "{shown}");
     // The last client has found the backend down, so the time since then is shown, too.
@@ -38,7 +38,7 @@ fn backend_that_is_down_is_reported_until_it_accepts_again() {
         age.is_some_and(|age| age.parse::<u64>().is_ok()),
         "{scrape}"
     );
-    assert_contains(&shown, &[", the last one "]);
+    assert_contains(&shown, &[", its last failure was "]);
     let cells = format!("{TARGET_V4}\taccepts no clients, for ");
     wait_page_shows(&lab.server, &["Backends that have failed", &cells]);
 
