@@ -57,6 +57,22 @@ fn doctor_reports_a_server_bound_to_all_addresses() {
     assert_contains(&doctor(), &["UDP socket: bound to 127.0.0.1:9000"]);
 }
 
+/// The proxy's own listener on the same port is not the server.
+#[test]
+fn doctor_reports_a_server_that_is_missing() {
+    let lab = Lab::new();
+    let args = words(
+        "proxy --protocol=udp --listen=10.81.0.1:9000 --target-v4=127.0.0.1:9000 --trust=10.81.0.0/24",
+    );
+    let _proxy = Peername::start_listening(&lab.server, &args);
+    let args = ["doctor", "--protocol=udp", "--target-v4=127.0.0.1:9000"];
+    let output = Peername::run(&lab.server, &args);
+    let report = String::from_utf8(output.stdout).expect("text");
+    let missing = "FAIL  backend's UDP socket: no server here has UDP port 9000; start it";
+    assert_contains(&report, &[missing]);
+    assert_eq!(output.status.code(), Some(3), "{report}");
+}
+
 #[test]
 fn proxy_warns_of_a_server_bound_to_all_addresses() {
     let warning = "the server's UDP socket is bound to all addresses";

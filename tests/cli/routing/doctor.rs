@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use super::{WITHOUT_CAPABILITIES, run, run_as};
 use crate::harness::addr::v4;
 use crate::harness::backend::Backend;
+use crate::harness::datagram::DatagramSocket;
 use crate::harness::lab::{Host, Scratch, assert_contains};
 use crate::harness::peername::BINARY;
 
@@ -129,6 +130,7 @@ fn configuration_file_is_checked_as_a_whole() {
     let command = format!("doctor --config {}", scratch.write("proxy.toml", table));
     run(&host, "routes add", 0);
     let _backend = Backend::listen(&host, v4([127, 0, 0, 1], 9000));
+    let _udp_backend = DatagramSocket::bind(&host, v4([127, 0, 0, 1], 9000));
     let report = run(&host, &command, 0);
     let expected = [
         "ok    listener: TCP 127.0.0.1:8443 is free",
@@ -187,7 +189,8 @@ fn sysctls_are_read_from_this_namespace() {
         (
             "net.ipv4.conf.lo.route_localnet",
             "1",
-            "warn  net.ipv4.conf.*.route_localnet: 1 for lo",
+            "warn  net.ipv4.conf.*.route_localnet: 1 for lo: 127.0.0.0/8 can be reached from the network; peername needs it on lo \
+             only, for `--data-path kernel`; if nothing else needs it: `sysctl -w net.ipv4.conf.lo.route_localnet=0`",
         ),
         (
             "net.ipv4.conf.all.src_valid_mark",

@@ -73,6 +73,22 @@ fn draining_proxy_is_not_ready() {
     drop(open);
 }
 
+/// Without the admin endpoint, `doctor` can't see whether the running proxy refuses clients, and says so.
+#[test]
+fn doctor_says_that_it_has_not_looked_at_refusals() {
+    let rig = ProxyRig::new(&[]);
+    let listener = LISTEN_V4.to_string();
+    let report = |listen: &str| {
+        let args = ["doctor", "--target=127.0.0.1:80", "--listen", listen];
+        let output = Peername::run(&rig.lab.server, &args);
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let not_seen = "warn  refusals: those of the running proxy are not looked at";
+    assert_contains(&report(&listener), &[not_seen]);
+    let of_a_free_port = report("127.0.0.1:9302");
+    assert!(!of_a_free_port.contains(not_seen), "{of_a_free_port}");
+}
+
 /// `doctor` tells a port that peername serves from one that another program has taken.
 #[test]
 fn doctor_names_the_program_that_listens() {

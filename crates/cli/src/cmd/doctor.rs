@@ -241,6 +241,13 @@ impl CheckedConfig {
             .any(|transport| transport == Transport::Udp)
     }
 
+    /// Whether a proxy may serve one of the listeners already.
+    fn may_be_running(&self) -> bool {
+        self.listen
+            .iter()
+            .any(|&(transport, address)| listener::may_be_served(address, transport, "proxy"))
+    }
+
     /// Runs the checks of `peername proxy`; returns whether any failed.
     async fn examine(&self) -> bool {
         let mut failed = false;
@@ -270,6 +277,9 @@ impl CheckedConfig {
         tproxy::firewall().into_iter().for_each(&mut note);
         for &(transport, address) in &self.listen {
             note(listener::check(address, transport, "proxy"));
+        }
+        if self.admin.is_none() && self.may_be_running() {
+            note(running::unseen_refusals());
         }
         if self.has_udp() {
             note(udp::receive_buffer());

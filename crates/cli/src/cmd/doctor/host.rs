@@ -160,13 +160,24 @@ fn route_localnet() -> Finding {
     if interfaces.is_empty() {
         return Finding::ok("net.ipv4.conf.*.route_localnet", "0");
     }
+    // An interface has the setting if either its own value or that of `all` is 1. In a key, sysctl(8) reads a slash as the dot
+    // of a name such as eth0.7.
+    let unset: String = interfaces
+        .iter()
+        .map(|name| {
+            let name = name.replace('.', "/");
+            format!(" net.ipv4.conf.{name}.route_localnet=0")
+        })
+        .collect();
     Finding::warn(
         "net.ipv4.conf.*.route_localnet",
         format!(
             "1 for {}: 127.0.0.0/8 can be reached from the network",
             interfaces.join(", ")
         ),
-        "peername does not need it: `sysctl -w net.ipv4.conf.all.route_localnet=0`",
+        format!(
+            "peername needs it on lo only, for `--data-path kernel`; if nothing else needs it: `sysctl -w{unset}`"
+        ),
     )
 }
 

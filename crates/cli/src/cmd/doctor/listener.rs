@@ -43,20 +43,24 @@ pub(super) fn check(address: SocketAddr, transport: Transport, command: &str) ->
     }
 }
 
+/// Whether the address is in use, and perhaps by a process of peername that runs `command`: without root the process is not
+/// known.
+pub(super) fn may_be_served(address: SocketAddr, transport: Transport, command: &str) -> bool {
+    socket_table::is_taken(address, transport)
+        && socket_table::find_holder(address, transport)
+            .is_none_or(|holder| is_running(&holder, command))
+}
+
 fn in_use(address: SocketAddr, transport: Transport, command: &str) -> Finding {
     let protocol = protocol_name(transport);
     match socket_table::find_holder(address, transport) {
-        Some(holder)
-            if holder.program == PROGRAM && !is_other_command(&holder.command, command) =>
-        {
-            Finding::ok(
-                "listener",
-                format!(
-                    "{protocol} {address} is served by {PROGRAM}, process {}",
-                    holder.pid
-                ),
-            )
-        }
+        Some(holder) if is_running(&holder, command) => Finding::ok(
+            "listener",
+            format!(
+                "{protocol} {address} is served by {PROGRAM}, process {}",
+                holder.pid
+            ),
+        ),
         Some(Holder { pid, name, .. }) => Finding::fail(
             "listener",
             format!("{protocol} {address} is in use by {name}, process {pid}"),
@@ -71,6 +75,11 @@ fn in_use(address: SocketAddr, transport: Transport, command: &str) -> Finding {
             ),
         ),
     }
+}
+
+/// Whether the process is one of peername that runs `command`.
+pub(super) fn is_running(process: &Holder, command: &str) -> bool {
+    process.program == PROGRAM && !is_other_command(&process.command, command)
 }
 
 /// Whether the first word of a command line names another listening command. In the command lines of peername's predecessors

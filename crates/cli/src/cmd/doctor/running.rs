@@ -29,6 +29,15 @@ pub(super) async fn findings(admin: &AdminAddr) -> Vec<Finding> {
     }
 }
 
+/// Reports that a proxy runs whose refusals can't be read, because no admin endpoint is known.
+pub(super) fn unseen_refusals() -> Finding {
+    Finding::warn(
+        "refusals",
+        "those of the running proxy are not looked at, which needs --config FILE with `admin`",
+        "else its log names them: `journalctl -u peername`, or its standard error; `peername top` shows them with `--admin`",
+    )
+}
+
 /// Whether nothing listens at the endpoint.
 fn is_absent(error: &anyhow::Error) -> bool {
     let error = error.downcast_ref::<io::Error>();

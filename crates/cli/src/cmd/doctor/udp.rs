@@ -7,8 +7,9 @@ use peername_sys::kernel_release;
 
 use super::finding::Finding;
 use super::host::read_number;
+use super::listener::is_running;
 use super::listener::local_target::examine_if_local;
-use super::listener::socket_table::{accepts, receivers_on};
+use super::listener::socket_table::{Holder, accepts, receivers_of_others};
 use super::version::parse_version;
 
 /// Checks that the backend's socket is bound to the address of `target`, if that is this host's.
@@ -18,7 +19,9 @@ use super::version::parse_version;
 /// seen from outside.
 pub(super) async fn bound(target: SocketAddr) -> Finding {
     examine_if_local(CHECK, target, || {
-        judge(target, &receivers_on(target.port()))
+        // The proxy's own listener may have the same port, and is not the backend.
+        let is_proxy = |process: &Holder| is_running(process, "proxy");
+        judge(target, &receivers_of_others(target.port(), is_proxy))
     })
     .await
 }
@@ -82,13 +85,13 @@ fn judge(target: SocketAddr, on_its_port: &[SocketAddr]) -> Finding {
         );
     }
     if on_its_port.is_empty() {
-        return Finding::warn(
+        return Finding::fail(
             CHECK,
-            format!("no UDP socket here has port {}", target.port()),
+            format!("no server here has UDP port {}", target.port()),
             "start it, or name the port that it is bound to",
         );
     }
-    Finding::warn(
+    Finding::fail(
         CHECK,
         format!(
             "port {} is bound, but not at {}",
@@ -123,10 +126,12 @@ mod tests {
         assert!(wildcard.starts_with("warn"), "{wildcard}");
         assert!(wildcard.contains("bind it to 127.0.0.1:53"), "{wildcard}");
         for other_address in ["10.0.0.1:53", "[::1]:53"] {
-            assert!(judged(target, &[other_address]).contains("not at 127.0.0.1"));
+            let judged = judged(target, &[other_address]);
+            assert!(judged.starts_with("FAIL"), "{judged}");
+            assert!(judged.contains("not at 127.0.0.1"), "{judged}");
         }
         let ipv4_wildcard = judged("[::1]:53", &["0.0.0.0:53"]);
         assert!(ipv4_wildcard.contains("not at ::1"), "{ipv4_wildcard}");
-        assert!(judged(target, &[]).contains("no UDP socket"));
+        assert!(judged(target, &[]).starts_with("FAIL  backend's UDP socket: no server here"));
     }
 }

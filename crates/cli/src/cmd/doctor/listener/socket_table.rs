@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::Path;
+use std::path::PathBuf;
 
 use peername_sys::Transport;
 
@@ -40,6 +40,23 @@ pub(in crate::cmd::doctor) fn receivers_on(port: u16) -> Vec<SocketAddr> {
         .collect()
 }
 
+/// As [`receivers_on`], without the sockets of processes for which `is_excluded` is true.
+pub(in crate::cmd::doctor) fn receivers_of_others(
+    port: u16,
+    is_excluded: impl Fn(&Holder) -> bool,
+) -> Vec<SocketAddr> {
+    let excluded: Vec<_> = processes()
+        .filter(|process| is_excluded(&Holder::read(process)))
+        .collect();
+    receivers(Transport::Udp, port)
+        .filter(|socket| {
+            let link = [socket.link()];
+            !excluded.iter().any(|process| process.has_open(&link))
+        })
+        .map(|socket| socket.address)
+        .collect()
+}
+
 /// A process that has a socket which keeps others from binding this address; `None` if no process has one, or this user may not
 /// see which.
 pub(in crate::cmd::doctor) fn find_holder(
@@ -47,39 +64,66 @@ pub(in crate::cmd::doctor) fn find_holder(
     transport: Transport,
 ) -> Option<Holder> {
     let links: Vec<_> = overlapping(address, transport)
-        .map(|socket| format!("socket:[{}]", socket.inode))
+        .map(|socket| socket.link())
         .collect();
-    fs::read_dir("/proc").ok()?.flatten().find_map(|entry| {
-        let pid = entry.file_name().to_str()?.parse().ok()?;
-        has_open(&entry.path(), &links).then(|| Holder::read(pid, &entry.path()))
-    })
+    processes()
+        .find(|process| process.has_open(&links))
+        .map(|process| Holder::read(&process))
+}
+
+/// A process and its directory in /proc.
+struct ProcessDir {
+    pid: u32,
+    path: PathBuf,
+}
+
+fn processes() -> impl Iterator<Item = ProcessDir> {
+    fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| {
+            Some(ProcessDir {
+                pid: entry.file_name().to_str()?.parse().ok()?,
+                path: entry.path(),
+            })
+        })
+}
+
+impl ProcessDir {
+    /// Whether the process has one of these files open.
+    fn has_open(&self, links: &[String]) -> bool {
+        fs::read_dir(self.path.join("fd"))
+            .into_iter()
+            .flatten()
+            .flatten()
+            .flat_map(|descriptor| fs::read_link(descriptor.path()))
+            .any(|target| links.iter().any(|link| target.as_os_str() == link.as_str()))
+    }
+}
+
+impl Receiver {
+    /// What a descriptor of this socket links to in /proc.
+    fn link(&self) -> String {
+        format!("socket:[{}]", self.inode)
+    }
 }
 
 impl Holder {
-    /// Reads the directory of a process in /proc.
-    fn read(pid: u32, process: &Path) -> Self {
-        let program = fs::read_link(process.join("exe")).unwrap_or_default();
+    fn read(process: &ProcessDir) -> Self {
+        let ProcessDir { pid, path } = process;
+        let program = fs::read_link(path.join("exe")).unwrap_or_default();
         let program = program.file_name().unwrap_or_default().to_string_lossy();
-        let name = fs::read_to_string(process.join("comm")).unwrap_or_default();
-        let words = fs::read(process.join("cmdline")).unwrap_or_default();
+        let name = fs::read_to_string(path.join("comm")).unwrap_or_default();
+        let words = fs::read(path.join("cmdline")).unwrap_or_default();
         let command = words.split(|&byte| byte == 0).nth(1).unwrap_or_default();
         Self {
-            pid,
+            pid: *pid,
             name: name.trim_end().escape_debug().to_string(),
             program: program.trim_end_matches(DELETED).to_owned(),
             command: command.escape_ascii().to_string(),
         }
     }
-}
-
-/// Whether a process has one of these files open, by its directory in /proc.
-fn has_open(process: &Path, links: &[String]) -> bool {
-    fs::read_dir(process.join("fd"))
-        .into_iter()
-        .flatten()
-        .flatten()
-        .flat_map(|descriptor| fs::read_link(descriptor.path()))
-        .any(|target| links.iter().any(|link| target.as_os_str() == link.as_str()))
 }
 
 /// Whether a socket keeps others from binding this address.
