@@ -30,7 +30,7 @@ use peername_sys::netlink::Netlink;
 
 pub use crate::backend::Backend;
 pub use backend_rule::rules_apply_to;
-pub use error::Error;
+pub use error::{Error, permission_advice};
 pub use fwmark::LOCAL_FWMARK;
 pub use inventory::{EntryOwner, RoutingEntry, Scope};
 pub use keeper::{Keeper, KeeperReports, run_keeper};

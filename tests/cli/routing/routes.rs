@@ -1,6 +1,6 @@
 //! `peername routes`.
 
-use super::{WITHOUT_CAPABILITIES, run, run_as};
+use super::{AS_NOBODY, WITHOUT_CAPABILITIES, run, run_as};
 use crate::harness::lab::{Host, assert_contains, assert_fails};
 use crate::harness::peername::{Peername, words};
 
@@ -92,9 +92,21 @@ fn backend_on_another_host_is_an_error_with_a_remedy() {
 fn missing_capability_is_named_with_the_commands_own_remedy() {
     let host = Host::new();
     let assert_remedy = |command: &str, remedy: &str, other_remedy: &str| {
-        let output = Peername::run_with_input(&host, WITHOUT_CAPABILITIES, &words(command), "");
+        let output = Peername::run_with_input(&host, AS_NOBODY, &words(command), "");
         assert_fails(&output, 1, &["CAP_NET_ADMIN", remedy]);
         assert!(!String::from_utf8_lossy(&output.stderr).contains(other_remedy));
+        // To root, as in a container, "as root" would be no remedy.
+        let output = Peername::run_with_input(&host, WITHOUT_CAPABILITIES, &words(command), "");
+        assert_fails(
+            &output,
+            1,
+            &[
+                "CAP_NET_ADMIN",
+                "; root lacks it here: ",
+                "--cap-add NET_ADMIN",
+            ],
+        );
+        assert!(!String::from_utf8_lossy(&output.stderr).contains("as root"));
     };
     let add = "run `peername routes add` with these options as root";
     assert_remedy("routes add", add, "--setup-routes");

@@ -152,7 +152,8 @@ fn failure_of_the_keeper_is_reported() {
     let remedies = [
         "RTM_NEWROUTE: Operation not permitted",
         "CAP_NET_ADMIN",
-        "run `peername routes add` once as root",
+        "; root lacks it here: ",
+        "run `peername routes add` once with CAP_NET_ADMIN",
         "without `--setup-routes`",
     ];
     assert_fails(&start(&net_raw, "127.0.0.1:80"), 1, &remedies);

@@ -79,11 +79,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Adds `hint` to an error about a missing privilege.
+/// Adds `hint` to an error about a missing privilege, or for root the capability that it lacks.
 fn advise(error: anyhow::Error, hint: &str) -> anyhow::Error {
     note_jail(match error.downcast_ref() {
         Some(routes::Error::Permission(_) | routes::Error::NftPermission) => {
-            anyhow::anyhow!("{error}; {hint}")
+            anyhow::anyhow!("{error}; {}", routes::permission_advice(hint))
         }
         _ => error,
     })

@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use peername_sys::SyscallError;
+use peername_sys::process::user;
 
 use super::table_slot::RUNNING_SLOTS;
 
@@ -51,6 +52,16 @@ pub enum Error {
     /// The keeper failed; the reason that it reports.
     #[error("{0}")]
     Keeper(String),
+}
+
+/// The remedy for a missing privilege, for error texts: `for_users`, or for root which capability it lacks, as in a container.
+pub fn permission_advice(for_users: &str) -> &str {
+    if user::is_root() {
+        "root lacks it here: start the container with `--cap-add NET_ADMIN`, or add CAP_NET_ADMIN to CapabilityBoundingSet= of \
+         the unit"
+    } else {
+        for_users
+    }
 }
 
 impl From<SyscallError> for Error {

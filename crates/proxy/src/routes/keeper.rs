@@ -15,7 +15,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, Lines};
 use tokio::net::unix::pipe;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::error::Error;
+use super::error::{Error, permission_advice};
 use super::kept_routes::KeptRoutes;
 use super::watch::{self, Monitors};
 use crate::backend::Backend;
@@ -124,8 +124,9 @@ fn read_first_line(stdout: Option<&mut ChildStdout>) -> io::Result<String> {
 fn failure_text(error: &Error) -> String {
     match error {
         Error::Permission(_) => format!(
-            "{error}; run this as root. Or run `peername routes add` once as root, then start the proxy with CAP_NET_RAW and \
-             without `--setup-routes`"
+            "{error}; {}. Or run `peername routes add` once with CAP_NET_ADMIN, then start the proxy with CAP_NET_RAW and without \
+             `--setup-routes`",
+            permission_advice("run this as root")
         ),
         error => error.to_string(),
     }
