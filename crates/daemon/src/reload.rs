@@ -195,7 +195,8 @@ impl Serving {
             Ok(plan) => command.apply(&mut self.listeners, plan).await,
             Err(error) => Err(error),
         };
-        let applied = applied.map_err(|error| with_causes(&error));
+        // Each error of the file is a line. A log line, STATUS= of the service manager and `/status` have one.
+        let applied = applied.map_err(|error| with_causes(&error).replace('\n', "; "));
         let summary = command.setup().summary();
         match applied {
             Ok((opened, closed)) => {

@@ -39,11 +39,14 @@ fn config_in_force_is_shown() {
     });
     assert_eq!(status()["last_reload"]["refused"], Value::Null);
     let applied = status()["last_reload"]["at"].as_u64().expect("a time");
-    rig.files.write("proxy.toml", "nonsense");
-    rig.proxy.reload("reload refused");
+    let two_errors = "[[listen]]\nlisten = 7\ntrust = 7\n";
+    rig.files.write("proxy.toml", two_errors);
+    let logged = rig.proxy.reload("reload refused");
+    assert_contains(&logged, &["; ", "proxy.toml, line 3, "]);
+    assert!(!logged.contains("\\n"), "{logged}");
     assert_eq!(config()["listen"][0]["trust"], json!(["10.81.0.0/16"]));
     let refused = status()["last_reload"]["refused"].to_string();
-    assert_contains(&refused, &["proxy.toml, line 1"]);
+    assert_contains(&refused, &["proxy.toml, line 2"]);
     for line in [
         "peername_reloads_total{result=\"applied\"} 1",
         "peername_reloads_total{result=\"refused\"} 1",
