@@ -24,7 +24,10 @@ fn replaced_process_keeps_connections_for_longer_than_a_stop() {
     let (down, up) = connect(&lab, &backend);
     rig.upgrade(&lab.server).expect("it upgrades");
     rig.processes.wait_line("how many stay", |line| {
-        (line.contains("replaced; waiting") && line.contains("\"connections\":1")).then_some(())
+        let is_replaced = line.contains("replaced; waiting")
+            && line.contains("\"connections\":1")
+            && line.contains(&format!("\"pid\":{old},"));
+        is_replaced.then_some(())
     });
     down.assert_stays_open(Duration::from_millis(1200));
     down.send(b"ping");

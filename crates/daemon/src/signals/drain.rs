@@ -1,6 +1,6 @@
 //! The end of a long-running subcommand: it announces that it drains, accepts no more, and waits for open connections.
 
-use std::process::ExitCode;
+use std::process::{self, ExitCode};
 use std::time::Duration;
 
 use peername_server::workers::Workers;
@@ -58,6 +58,7 @@ impl Signals {
             }
             Ending::Replaced => {
                 tracing::info!(
+                    pid = process::id(),
                     connections = running.open_connections(),
                     upgrade_drain = ?limits.upgrade,
                     "replaced; waiting for open connections"
@@ -90,7 +91,11 @@ impl Signals {
                 () = &mut time_limit => return Drained::TimedOut,
                 _ = reports.tick() => {
                     let connections: u64 = loads.iter().map(|load| load.connections()).sum();
-                    tracing::info!(connections, "draining: connections are still open");
+                    tracing::info!(
+                        pid = process::id(),
+                        connections,
+                        "draining: connections are still open"
+                    );
                 }
             }
         }
