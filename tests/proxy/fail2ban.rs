@@ -42,6 +42,9 @@ fn shipped_action_bans_a_client_behind_haproxy() {
         let text = list.read("denied");
         text.contains("\n2001:db8:9::9 # fail2ban sshd\n")
     });
+    let banned = list.read("denied");
+    fail2ban.command(&rig.lab.server, "reload");
+    assert_eq!(list.read("denied"), banned);
     // fail2ban removes all bans when it stops.
     fail2ban.command(&rig.lab.server, "stop");
     assert_eq!(list.read("denied"), "# mine\n192.0.2.1\n");

@@ -7,8 +7,9 @@ use crate::harness::addr::{addr, fresh_client_v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::header_bytes::v2;
-use crate::harness::lab::Host;
+use crate::harness::lab::{Host, Process, Scratch};
 use crate::harness::page::Page;
+use crate::harness::programs::server::nginx;
 
 #[test]
 fn recipe_for_the_same_host_works() {
@@ -89,6 +90,23 @@ fn recipe_without_a_balancer_works() {
         up.send(b"seen");
         assert_eq!(down.recv(4), b"seen");
     }
+}
+
+/// nginx reads the header of `forward` itself.
+#[test]
+fn recipe_for_nginx_without_a_balancer_works() {
+    let network = Network::new();
+    let recipe = recipe("No balancer");
+    let scratch = Scratch::new();
+    let server = format!("{} return 204;", recipe.fenced("nginx")[0]);
+    let config = nginx::write_config(&scratch, "user root;", nginx::PEER, &server);
+    let args = ["-c", &config, "-e", "stderr"];
+    let nginx = Process::start_in_pid_namespace(&network.host, "nginx", &args);
+    let _nginx = nginx.wait_listening(&[addr("192.0.2.20:443")]);
+    let _forward = follow(recipe, "edge", &network.balancer);
+    let request = b"GET / HTTP/1.0\r\n\r\n";
+    let down = Conn::connect_and_send(&network.client, addr("203.0.113.1:443"), request);
+    assert_eq!(nginx::logged_client(&scratch, 0), down.local_addr());
 }
 
 #[test]
