@@ -24,13 +24,3 @@ fn run_as(host: &Host, program: &[&str], line: &str, code: i32) -> String {
 /// The binary, with no capability although its user is root.
 const WITHOUT_CAPABILITIES: &[&str] =
     &["setpriv", "--bounding-set=-all", "--inh-caps=-all", BINARY];
-
-/// The binary, as a user without privileges.
-const AS_NOBODY: &[&str] = &[
-    "setpriv",
-    "--reuid=65534",
-    "--regid=65534",
-    "--clear-groups",
-    "--inh-caps=-all",
-    BINARY,
-];

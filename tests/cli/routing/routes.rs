@@ -1,8 +1,8 @@
 //! `peername routes`.
 
-use super::{AS_NOBODY, WITHOUT_CAPABILITIES, run, run_as};
-use crate::harness::lab::{Host, assert_contains, assert_fails};
-use crate::harness::peername::{Peername, words};
+use super::{WITHOUT_CAPABILITIES, run, run_as};
+use crate::harness::lab::{Host, Scratch, assert_contains, assert_fails};
+use crate::harness::peername::{AS_NOBODY, Peername, copy_executable, words};
 
 const ADDED: &str = "\
 2110: from 127.0.0.0/8 iif lo lookup 21100 proto 211  # made by `routes add`
@@ -90,9 +90,11 @@ fn backend_on_another_host_is_an_error_with_a_remedy() {
 
 #[test]
 fn missing_capability_is_named_with_the_commands_own_remedy() {
-    let host = Host::new();
+    let (host, scratch) = (Host::new(), Scratch::new());
+    let copy = copy_executable(&host, &scratch);
+    let as_nobody = [AS_NOBODY, &[copy.as_str()]].concat();
     let assert_remedy = |command: &str, remedy: &str, other_remedy: &str| {
-        let output = Peername::run_with_input(&host, AS_NOBODY, &words(command), "");
+        let output = Peername::run_with_input(&host, &as_nobody, &words(command), "");
         assert_fails(&output, 1, &["CAP_NET_ADMIN", remedy]);
         assert!(!String::from_utf8_lossy(&output.stderr).contains(other_remedy));
         // To root, as in a container, "as root" would be no remedy.
