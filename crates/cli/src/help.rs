@@ -81,6 +81,8 @@ fn tip_for_conflict(error: &clap::Error) -> Option<String> {
     } else if options.contains("--auto-passthrough") {
         "with --auto-passthrough a client decides which of its requests are not seen, so nothing could be denied; \
          --passthrough HOST names such a host"
+    } else if options.split(' ').any(|word| word == "--connect") {
+        "with --connect the program is a client: it sends headers, and accepts nothing to which this option applies"
     } else {
         return None;
     };

@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::Context;
 use peername_sys::fs::open_path;
 use peername_sys::fs::replace::replace_file;
+use peername_sys::fs::text_file::explain_path;
 
 /// Replaces a world-readable file atomically: a certificate, a seccomp profile, a drop-in of a unit.
 ///
@@ -20,9 +21,11 @@ pub(crate) fn publish(path: &Path, content: &[u8]) -> anyhow::Result<()> {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
-    let directory = open_path(directory).with_context(writing)?;
     let permissions = Permissions::from_mode(0o644);
-    replace_file(directory, name, content, Some(permissions)).with_context(writing)
+    open_path(directory)
+        .and_then(|directory| replace_file(directory, name, content, Some(permissions)))
+        .map_err(|error| explain_path(path, error))
+        .with_context(writing)
 }
 
 #[cfg(test)]

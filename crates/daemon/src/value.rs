@@ -7,5 +7,5 @@ pub mod text;
 pub use endpoints::{Address, Listen, Target, target_v4, target_v6};
 pub use parse::{
     MAX_INTEGER, Tlv, address, duration, has_failed_lookup, has_resolved_names, list_file, mark,
-    number, ports, timeout, tlv_kind,
+    missing_part, number, ports, timeout, tlv_kind,
 };

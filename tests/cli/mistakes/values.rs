@@ -10,7 +10,47 @@ fn wrong_values_are_answered_with_what_to_write() {
         (
             "exec --connect --source=192.0.2.1 -- true",
             2,
-            "use an address and a port: 192.0.2.1:4711 or ",
+            "the port is missing, as in 192.0.2.1:443\n",
+        ),
+        (
+            "send --source=4711 127.0.0.1:80",
+            2,
+            "the address is missing, as in 127.0.0.1:4711\n",
+        ),
+        (
+            "top --admin=9100",
+            2,
+            "the address is missing, as in 127.0.0.1:9100\n",
+        ),
+        (
+            "top --admin=192.0.2.1",
+            2,
+            "the port is missing, as in 192.0.2.1:9100\n",
+        ),
+        (
+            "forward --listen=0.0.0.0:9000",
+            2,
+            "--to needs the address of the server, as in 192.0.2.20:443\n",
+        ),
+        (
+            "ca init --days=0",
+            2,
+            "use a number of days from 1 to 3650\n",
+        ),
+        (
+            "proxy --config=/etc",
+            2,
+            "/etc: not a regular file, but a directory\n",
+        ),
+        (
+            "agent profile --check=nofile",
+            1,
+            "--check nofile: no such file; `peername agent profile --output FILE` writes one\n",
+        ),
+        (
+            "agent profile --output=/nonexistent/profile.json",
+            1,
+            "--output: writing /nonexistent/profile.json: no such directory: /nonexistent\n",
         ),
         (
             "proxy --target=127.0.0.1:80 --trust=10.0.0.0/33",
@@ -85,7 +125,7 @@ fn wrong_values_are_answered_with_what_to_write() {
         (
             "agent profile --from=nofile",
             1,
-            "peername: nofile: no such file\n",
+            "peername: --from: nofile: no such file\n",
         ),
         (
             "jail --inject=a.test=Authorization:@token -- true",
@@ -109,6 +149,10 @@ fn wrong_values_are_answered_with_what_to_write() {
     let file = scratch.write("intercept.toml", text);
     let printed = Peername::run_failing(&host, &["intercept", "--config", &file], 2);
     assert_contains(&printed, &["no line for a request: use text or json"]);
+    let text = "[[listen]]\nlisten = [\"127.0.0.1:1\"]\ntarget = \"127.0.0.1:2\"\ntrust = true\n";
+    let file = scratch.write("proxy.toml", text);
+    let printed = Peername::run_failing(&host, &["proxy", "--config", &file], 2);
+    assert_contains(&printed, &["line 4, trust: use a list of strings\n"]);
 }
 
 #[test]

@@ -74,8 +74,7 @@ struct NewAuthority {
     #[arg(long, value_name = "NAME", value_parser = common_name)]
     common_name: Option<String>,
     /// The lifetime of the certificate
-    #[arg(long, value_name = "DAYS", default_value_t = 365,
-        value_parser = clap::value_parser!(u16).range(1..=3650))]
+    #[arg(long, value_name = "DAYS", default_value_t = 365, value_parser = days)]
     days: u16,
     /// Restrict the authority to this host name and all names below it, or to this network; may be repeated
     /// [default: all hosts]
@@ -246,6 +245,13 @@ pub(crate) fn date(seconds: u64) -> String {
 }
 
 /// Parses a common name, which X.520 limits to 64 characters.
+fn days(text: &str) -> Result<u16, &'static str> {
+    text.parse()
+        .ok()
+        .filter(|days| (1..=3650).contains(days))
+        .ok_or("use a number of days from 1 to 3650")
+}
+
 fn common_name(text: &str) -> Result<String, &'static str> {
     let fits = (1..=64).contains(&text.chars().count()) && !text.contains(char::is_control);
     fits.then(|| text.to_owned())

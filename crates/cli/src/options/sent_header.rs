@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::str::FromStr;
 
 use peername_daemon::usage::Usage;
-use peername_daemon::value::Tlv;
+use peername_daemon::value::{Tlv, missing_part};
 use peername_proto::Transport;
 use peername_proxy::config::SendProxy;
 use peername_proxy::forward::HeaderTemplate;
@@ -65,7 +65,9 @@ impl FromStr for Source {
             "real" => Ok(Self(None)),
             addr => match addr.parse() {
                 Ok(addr) => Ok(Self(Some(addr))),
-                Err(_) => Err("use real, 192.0.2.1:4711 or [2001:db8::1]:4711".to_owned()),
+                Err(_) => Err(missing_part(addr).unwrap_or_else(|| {
+                    "use real, 192.0.2.1:4711 or [2001:db8::1]:4711".to_owned()
+                })),
             },
         }
     }

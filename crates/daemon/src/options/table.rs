@@ -346,7 +346,7 @@ fn read_value(
 fn type_advice(arg: &Arg) -> &'static str {
     match arg.get_action() {
         _ if is_path(arg) => "use a string",
-        ArgAction::Append => "use a list of strings or numbers",
+        ArgAction::Append => "use a list of strings",
         _ => "use a string or a number",
     }
 }

@@ -105,8 +105,16 @@ fn resolve_with_advice(text: &str) -> Result<impl Iterator<Item = SocketAddr> + 
             "a URL is not taken here: {FORM}, without {scheme}://"
         ));
     }
+    if let Some(missing) = missing_part(text) {
+        return Err(missing);
+    }
+    resolve(text).map_err(|error| format!("{error}; {}", advice(text, &error)))
+}
+
+/// Says which part of an address with its port is missing: the port, the address, or the brackets of IPv6.
+pub fn missing_part(text: &str) -> Option<String> {
     if let Some(meant) = parse_unbracketed(text) {
-        return Err(format!(
+        return Some(format!(
             "an IPv6 address needs brackets before its port, as in {meant}"
         ));
     }
@@ -116,12 +124,9 @@ fn resolve_with_advice(text: &str) -> Result<impl Iterator<Item = SocketAddr> + 
         .unwrap_or(text);
     if let Ok(ip) = unbracketed.parse() {
         let example = SocketAddr::new(ip, EXAMPLE_PORT);
-        return Err(format!("the port is missing, as in {example}"));
+        return Some(format!("the port is missing, as in {example}"));
     }
-    if let Some(port) = port_alone(text) {
-        return Err(format!("the address is missing, as in 127.0.0.1:{port}"));
-    }
-    resolve(text).map_err(|error| format!("{error}; {}", advice(text, &error)))
+    port_alone(text).map(|port| format!("the address is missing, as in 127.0.0.1:{port}"))
 }
 
 /// Says what to do about text that did not resolve: the form of an address, unless it had that.

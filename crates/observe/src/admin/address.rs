@@ -22,6 +22,12 @@ pub enum ParseAdminAddrError {
         "use an address and a port, such as 127.0.0.1:9100, or unix:PATH with an absolute path"
     )]
     Form,
+    /// The text is a port.
+    #[error("the address is missing, as in 127.0.0.1:{0}")]
+    NoAddress(u16),
+    /// The text is an address without a port.
+    #[error("the port is missing, as in {0}")]
+    NoPort(SocketAddr),
     /// The path does not fit into the address of a socket.
     #[error("use a path of at most {0} bytes")]
     TooLong(usize),
@@ -37,10 +43,7 @@ impl FromStr for AdminAddr {
             }
             Some(path) if path.is_absolute() => Ok(Self::Unix(path)),
             Some(_) => Err(ParseAdminAddrError::Form),
-            None => text
-                .parse()
-                .map(Self::Tcp)
-                .map_err(|_| ParseAdminAddrError::Form),
+            None => text.parse().map(Self::Tcp).map_err(|_| missing_part(text)),
         }
     }
 }
@@ -61,6 +64,15 @@ impl AdminAddr {
     }
 }
 
+fn missing_part(text: &str) -> ParseAdminAddrError {
+    let port = text.strip_prefix(':').unwrap_or(text).parse();
+    match (port, text.parse()) {
+        (Ok(port), _) => ParseAdminAddrError::NoAddress(port),
+        (_, Ok(ip)) => ParseAdminAddrError::NoPort(SocketAddr::new(ip, EXAMPLE_PORT)),
+        _ => ParseAdminAddrError::Form,
+    }
+}
+
 impl Display for AdminAddr {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
@@ -70,6 +82,7 @@ impl Display for AdminAddr {
     }
 }
 
+const EXAMPLE_PORT: u16 = 9100;
 /// Bytes of the path of a socket (unix(7)).
 const MAX_PATH: usize = 107;
 /// Bytes of a path that leave room for a dot and a process id: the socket is first bound to that longer path.
@@ -85,7 +98,7 @@ mod tests {
             let addr: AdminAddr = text.parse().expect(text);
             assert_eq!(addr.to_string(), text);
         }
-        for text in ["", "9100", "localhost:9100", "unix:admin.sock", "unix:"] {
+        for text in ["", "localhost:9100", "unix:admin.sock", "unix:"] {
             assert_eq!(
                 text.parse::<AdminAddr>(),
                 Err(ParseAdminAddrError::Form),

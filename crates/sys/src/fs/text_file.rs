@@ -9,6 +9,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::string::FromUtf8Error;
 use std::sync::{Mutex, PoisonError};
@@ -125,8 +126,16 @@ fn missing_parent(path: &Path) -> Option<&Path> {
 fn open_at(directory: impl AsFd, path: &Path, more: OFlags) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY | more;
     let file = File::from(openat(directory, path, flags, Mode::empty())?);
-    if !file.metadata()?.is_file() {
-        let why = "not a regular file (a directory, a pipe or a device)";
+    let file_type = file.metadata()?.file_type();
+    if !file_type.is_file() {
+        let found = if file_type.is_dir() {
+            "a directory"
+        } else if file_type.is_fifo() {
+            "a pipe"
+        } else {
+            "a device"
+        };
+        let why = format!("not a regular file, but {found}");
         return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     }
     Ok(file)

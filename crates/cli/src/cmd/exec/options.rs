@@ -147,9 +147,12 @@ impl Args {
     }
 }
 
-fn client_address(text: &str) -> Result<SocketAddr, &'static str> {
-    text.parse()
-        .map_err(|_| "use an address and a port: 192.0.2.1:4711 or [2001:db8::1]:4711")
+fn client_address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        value::missing_part(text).unwrap_or_else(|| {
+            "use an address and a port: 192.0.2.1:4711 or [2001:db8::1]:4711".to_owned()
+        })
+    })
 }
 
 /// The ids of the options that apply to servers only, so not with `--connect`.

@@ -113,7 +113,8 @@ impl Forward {
     }
 
     fn target(&self) -> Result<SocketAddr, Usage> {
-        let missing = || Usage("--to needs the address of the server".to_owned());
+        let missing =
+            || Usage("--to needs the address of the server, as in 192.0.2.20:443".to_owned());
         let to = self.to.as_ref().ok_or_else(missing)?;
         to.resolve()
             .map_err(|why| Usage(format!("--to {to}: {why}")))

@@ -6,7 +6,8 @@ use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
+use peername_daemon::usage::error_text::with_causes;
 use peername_exec::agent::DEFAULT_POLICY;
 use peername_sys::fs::text_file::explain_path;
 use serde_json::{Map, Value, json};
@@ -70,7 +71,7 @@ impl SeccompListener {
     /// The file can't be read, or is no seccomp profile.
     pub(crate) fn profile(&self, from: Option<&Path>) -> anyhow::Result<Profile> {
         let profile = match from {
-            Some(path) => read(path)?,
+            Some(path) => read(path).context("--from")?,
             None => default_profile()?,
         };
         with_listener(profile, self)
@@ -80,13 +81,19 @@ impl SeccompListener {
 /// Prints or writes a profile; with `--check`, reports the faults of one.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(path) = &args.check {
-        let faults = faults(&read(path)?, &args.listener);
+        let profile = read(path).map_err(|error| {
+            anyhow!(
+                "--check {}; `peername agent profile --output FILE` writes one",
+                with_causes(&error)
+            )
+        })?;
+        let faults = faults(&profile, &args.listener);
         return Ok(report_missing(path, &faults)?);
     }
     let profile = args.listener.profile(args.from.as_deref())?;
     let text = format!("{:#}\n", Value::from(profile));
     match &args.output {
-        Some(path) => publish(path, text.as_bytes())?,
+        Some(path) => publish(path, text.as_bytes()).context("--output")?,
         None => stdout().write_all(text.as_bytes())?,
     }
     Ok(ExitCode::SUCCESS)
