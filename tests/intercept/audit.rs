@@ -211,6 +211,24 @@ fn reload_opens_the_file_of_the_log_again() {
     wait_request_lines(&log, 1);
 }
 
+/// A directory is no file, and a process may not write in a directory that has replaced the one of the start.
+#[test]
+fn reload_that_can_not_open_the_file_of_the_log_is_refused() {
+    let lab = InterceptLab::new();
+    let directory = lab.scratch.path_text("log");
+    fs::create_dir(&directory).expect("mkdir(2)");
+    let log = format!("{directory}/audit.log");
+    let rig = lab.start(&["--log", &log]);
+    fs::rename(&log, format!("{log}.1")).expect("rename(2)");
+    fs::create_dir(&log).expect("mkdir(2)");
+    let refused = rig.proxy.reload("reload refused");
+    assert!(refused.contains("Is a directory"), "{refused}");
+    fs::rename(&directory, format!("{directory}.1")).expect("rename(2)");
+    fs::create_dir(&directory).expect("mkdir(2)");
+    let refused = rig.proxy.reload("reload refused");
+    assert!(refused.contains("`peername upgrade` it"), "{refused}");
+}
+
 #[test]
 fn request_is_denied_where_the_log_can_not_be_written() {
     let rig = InterceptRig::new(&["--allow=any", "--log=/dev/full"]);

@@ -18,6 +18,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use crate::process::confine::files;
 use crate::process::user;
 use crate::{NameCall, Result};
 
@@ -118,6 +119,17 @@ pub fn check_writable(path: &Path) -> io::Result<()> {
     }
 }
 
+/// Explains the error of opening this file for appending, as [`text_file::explain_path`], or by confinement where that is the
+/// cause: access(2), which Landlock does not restrict, allows the file.
+pub fn explain_append(path: &Path, error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied if files::is_confined() && check_writable(path).is_ok() => {
+            io::Error::new(error.kind(), OUTSIDE)
+        }
+        _ => text_file::explain_path(path, error),
+    }
+}
+
 /// Whether this process's user can put another file at this path, which has no symbolic link: because the user is root, or may
 /// change a directory above the file.
 #[must_use]
@@ -130,3 +142,7 @@ fn is_changeable_dir(path: &Path) -> bool {
     let is_own = |metadata: Metadata| metadata.uid() == user::effective_uid();
     path.is_dir() && (is_writable(path) || path.metadata().is_ok_and(is_own))
 }
+
+/// The text of an error whose cause is confinement.
+const OUTSIDE: &str = "its directory is not the one in which this process may write since its start, even under the same name: \
+    restart the process, or `peername upgrade` it";

@@ -29,8 +29,7 @@ use peername_intercept::state::ClientConnectionConfig;
 use peername_intercept::upstream::config::UpstreamConfig;
 use peername_intercept::upstream::upstream_proxy::UpstreamProxy;
 use peername_server::destination_list::{AllowedDestination, DestinationList};
-use peername_sys::fs::check_writable;
-use peername_sys::fs::text_file::explain_path;
+use peername_sys::fs::{check_writable, explain_append};
 
 use super::check_args::CheckArgs;
 use super::rule_args::RuleArgs;
@@ -362,7 +361,7 @@ impl Intercept {
 }
 
 fn explain_log(path: &Path, error: io::Error) -> Usage {
-    let error = explain_path(path, error);
+    let error = explain_append(path, error);
     Usage(format!("--log {}: {error}", path.display()))
 }
 

@@ -78,9 +78,11 @@ impl Reload for Control {
         let change = listeners.prepare(setup.listen_plans(self.can_tproxy))?;
         let destinations = setup.destinations(&self.own_addresses, &change.bound);
         let upstream = setup.options.upstream(self.max_upstream, destinations);
-        // A file that was moved away by a rotation is created again.
+        // A file that was moved away by a rotation is created again; a device or a pipe stays open.
         let log = match setup.options.log.as_deref() {
-            Some(path) if path.is_file() || !path.exists() => setup.options.open_log()?,
+            Some(path) if path.is_file() || path.is_dir() || !path.exists() => {
+                setup.options.open_log()?
+            }
             _ => None,
         };
 

@@ -94,13 +94,17 @@ pub(crate) fn are_names_denied() -> bool {
         .is_some_and(|confined| !confined.resolves_names)
 }
 
+/// Whether this process has confined itself, so that open(2) may fail where access(2) allows the file.
+pub(crate) fn is_confined() -> bool {
+    CONFINED.get().is_some()
+}
+
 /// Replaces an error of open(2) by [`OUTSIDE`] if confinement is its cause: access(2) still allows the file, because Landlock
 /// does not restrict that call.
 pub(crate) fn explain(path: &Path, error: io::Error) -> io::Error {
-    let is_confined = CONFINED.get().is_some();
     let may_read = || accessat(CWD, path, Access::READ_OK, AtFlags::EACCESS).is_ok();
     match error.kind() {
-        io::ErrorKind::PermissionDenied if is_confined && may_read() => {
+        io::ErrorKind::PermissionDenied if is_confined() && may_read() => {
             io::Error::new(error.kind(), OUTSIDE)
         }
         _ => error,
