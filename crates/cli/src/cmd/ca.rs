@@ -47,7 +47,7 @@ enum Action {
         json: bool,
     },
     /// Print the certificate as PEM, and those of its predecessors that are still valid
-    #[command(before_help = "Example:\n  peername ca export > authority.pem")]
+    #[command(before_help = "Example:\n  peername ca export > peername-ca.pem")]
     Export {
         #[command(flatten)]
         dir: CaDir,
