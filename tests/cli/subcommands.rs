@@ -311,6 +311,12 @@ fn manual_pages_are_written_and_valid() {
             "The relay method",
         ],
     );
+    // It is an option for configuration files, which the help leaves out.
+    let page = std::fs::read_to_string(folder.join("peername-intercept.1")).expect("the page");
+    assert!(
+        page.contains("deny\\fR") && !page.contains("rules\\fR"),
+        "{page}"
+    );
 }
 
 fn assert_demo_shows_proxy_and_jail(program: &[&str]) {

@@ -41,8 +41,8 @@ fn for_manual(command: Command) -> Command {
     };
     command
         .mut_args(|arg| {
-            let is_hidden = arg.is_hide_long_help_set();
-            arg.hide_short_help(is_hidden)
+            let is_hidden = arg.is_hide_set() || arg.is_hide_long_help_set();
+            arg.hide(is_hidden).hide_short_help(is_hidden)
         })
         .mut_subcommands(for_manual)
 }
