@@ -53,6 +53,24 @@ fn send_supports_udp() {
     );
 }
 
+#[test]
+fn help_of_shared_options_fits_the_command() {
+    let host = Host::new();
+    for (command, expected) in [
+        ("intercept", "what is neither TLS nor HTTP is relayed"),
+        (
+            "jail",
+            "connections are relayed unopened unless it is one of HTTP's",
+        ),
+        ("jail", "the program's connections may cause"),
+    ] {
+        let help = host.run(BINARY, &[command, "--help"]);
+        // The help is wrapped.
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(help.contains(expected), "{help}");
+    }
+}
+
 /// A script that sets a machine up may run again.
 #[test]
 fn ca_init_keeps_an_authority_on_request() {

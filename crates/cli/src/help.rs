@@ -280,7 +280,6 @@ const TEMPLATE: &str = "\
 mod tests {
     use std::collections::BTreeSet;
 
-    use peername_daemon::options::heading::CONFINEMENT;
     use peername_daemon::usage::secrets::mask_value;
 
     use super::*;
@@ -367,8 +366,8 @@ mod tests {
             let short = command.clone().render_help().to_string();
             assert!(!short.contains(&tuning), "{path}");
             let last = short.lines().rfind(is_heading).unwrap_or_default();
-            let common =
-                ["Options", OPERATION, LOG, CONFINEMENT].map(|heading| format!("{heading}:"));
+            // The one that has -h as its last option.
+            let common = ["Options", OPERATION, LOG].map(|heading| format!("{heading}:"));
             assert!(
                 common.iter().any(|heading| heading == last),
                 "{path}: {last}"

@@ -33,7 +33,8 @@ use file_watch::{FileWatch, Fingerprints, ReadCause};
 #[command(next_help_heading = heading::OPERATION)]
 #[group(skip)]
 pub struct ConfigSource {
-    /// Read this file (docs/config.md) instead of the options of listeners; SIGHUP reads it again
+    /// Read this file (docs/config.md), whose tables have the options of listeners, which can't be given beside it then; SIGHUP
+    /// reads it again
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Reload when a file of the configuration changes: that of --config, and those that it or an option names

@@ -20,8 +20,8 @@ mod report;
 #[derive(Debug, clap::Args)]
 #[command(before_help = "Example:\n  peername decode < header.bin")]
 pub(crate) struct Args {
-    /// Read one message per line, as hex, instead of one message of raw bytes. A line may begin with up to 64 blanks. Digits
-    /// beyond the longest possible header are not checked
+    /// Read one message per line, as hex, instead of one message of raw bytes. A line may begin with up to 64 blanks, and
+    /// is read as far as the longest possible header: what follows is ignored
     #[arg(long)]
     hex: bool,
     /// The transport of the message: over TCP it may be incomplete, over UDP it may not [default: tcp, udp with spp]

@@ -56,7 +56,9 @@ impl Dialect {
     pub const fn summary(self) -> &'static str {
         match self {
             Self::Each => "PROXY v2 on every datagram",
-            Self::First => "PROXY v2 on the first datagram of a flow; v1 is accepted, too (nginx)",
+            Self::First => {
+                "PROXY v2 on the first datagram of a flow (`proxy` accepts v1, too: nginx)"
+            }
             Self::Spp => "Simple Proxy Protocol on every datagram, both ways",
         }
     }

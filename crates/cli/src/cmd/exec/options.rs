@@ -40,7 +40,8 @@ pub(crate) struct Args {
     pub(super) unit: UnitArgs,
     #[command(flatten, next_help_heading = heading::OPERATION)]
     pub(super) admin: AdminArgs,
-    /// Log the chosen mode and the reason, each refused connection, and each client that is shown by a stand-in
+    /// Log the chosen mode and the reason, each refused connection, and each IPv6 client that an IPv4 socket shows as
+    /// another address (docs/exec.md)
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub(super) verbose: u8,
     /// The server, or client, and its arguments

@@ -21,7 +21,7 @@ use super::check_tls_args::CheckTlsArgs;
 #[derive(Clone, Debug, clap::Args)]
 #[group(skip)]
 pub(crate) struct CheckArgs {
-    #[arg(long, value_name = "URL", help = check_help("all are allowed"))]
+    #[arg(long, value_name = "URL", help = check_help("all requests are allowed"))]
     check: Vec<ServiceUrl>,
     /// Deadline of a check, from its request to the end of its response
     #[arg(
@@ -84,8 +84,8 @@ pub(crate) struct CheckArgs {
 pub(super) fn check_help(otherwise: &str) -> String {
     format!(
         "The service that checks requests: {}, or rego:FILE (a policy in Rego); docs/check.md has the URLs with TLS and with a Unix \
-         socket. May be repeated: the next one is asked where one can't be reached [default: none; without a rule too, \
-         {otherwise}]",
+         socket. May be repeated: the next one is asked where one can't be reached [default: none; the \
+         rules alone decide, and without a rule {otherwise}]",
         check_url_forms()
     )
 }

@@ -21,6 +21,7 @@ mod fail_on_deny;
 mod file_table;
 mod helper;
 mod hidden;
+mod in_jail;
 mod interceptor;
 mod learn;
 mod mediator_channel;

@@ -43,7 +43,8 @@ use crate::options::clients::read_networks;
     // The help texts of `Process`, which is also used for files, are about all commands.
     mut_arg("workers", |arg| arg.help("Event loops, each with sockets of its own [default: one per core]")),
     mut_arg("verbose", |arg| arg.help("-v: log a line for each connection that ends before it has a request, too; -vv: more")),
-    mut_arg("log_format", without_go_mmproxy)
+    mut_arg("log_format", without_go_mmproxy),
+    mut_arg("config", |arg| arg.help(CONFIG_HELP))
 )]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -378,6 +379,8 @@ fn host_timeout(text: &str) -> Result<HostTimeout, String> {
 
 /// Timeout of a ClientHello or the head of a request: long enough for a phone with a bad connection.
 const OPENING_TIMEOUT: Duration = Duration::from_secs(10);
+const CONFIG_HELP: &str = "Read this file (docs/config.md); rules, --check, --log, --otlp and all options of listeners, TLS and \
+    origins are keys of its [intercept] table then, and can't be given beside it. SIGHUP reads it again";
 const EXAMPLE: &str = "\
 Example: clients whose proxy is 127.0.0.1:8080 and who trust the authority reach these hosts alone
   peername ca init

@@ -145,7 +145,7 @@ impl Entry {
 
 impl clap::Args for RuleArgs {
     fn augment_args(command: Command) -> Command {
-        let list_arg = |name: &'static str, help: &'static str| {
+        let list_arg = |name: &'static str, help: String| {
             Arg::new(name)
                 .long(name)
                 .value_name("RULE")
@@ -170,15 +170,13 @@ impl clap::Args for RuleArgs {
         command
             .arg(list_arg(
                 ALLOW,
-                "Allow requests to this host: example.com, *.example.com, an address or a network, or any for every host. One exact \
-                 name or address may be a private one. `GET,HEAD example.com/pub` is for these methods below this path, \
-                 db.internal:5432 for a port, which is relayed unopened unless it is one of HTTP's (80, 443, 8000, 8080, 8443), and \
-                 @FILE for the rules of a file. May be repeated: the first match of --allow and --deny decides, and what matches \
-                 none is denied",
+                allow_help("at which what is neither TLS nor HTTP is relayed, too,"),
             ))
             .arg(list_arg(
                 DENY,
-                "Deny requests to this host, or to those of @FILE; may be repeated. With --check, the service is asked about what is allowed",
+                "Deny requests to this host, or to those of @FILE; may be repeated. With --check, a request needs the consent of the \
+                 rules and of the service"
+                    .to_owned(),
             ))
             .arg(rules)
     }
@@ -205,6 +203,17 @@ impl FromArgMatches for RuleArgs {
         *self = Self::from_arg_matches(matches)?;
         Ok(())
     }
+}
+
+/// The help text of `--allow`, with what the port of a rule means.
+pub(super) fn allow_help(port: &str) -> String {
+    format!(
+        "Allow requests to this host: example.com, *.example.com, an address or a network, or any for every host. A rule for one \
+         exact name or address also allows a private address; other rules are for public ones. `GET,HEAD example.com/pub` is for \
+         these methods below this path, and @FILE for the rules of a file. db.internal:5432 names a port, {port} unless it is one \
+         of HTTP's (80, 443, 8000, 8080, 8443). May be repeated: the first match of --allow and --deny decides, and what matches \
+         none is denied"
+    )
 }
 
 const ALLOW: &str = "allow";

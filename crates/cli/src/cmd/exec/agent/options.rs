@@ -25,9 +25,10 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Action {
-    /// Print the seccomp profile that has a container runtime ask the agent, or check one
+    /// Print the seccomp profile by which a container runtime announces its containers to the agent, or check one
     Profile(profile::Args),
-    /// Keep the descriptors of containers for an agent with the same --holder, where nothing that the agent starts outlives it
+    /// Keep the descriptors of containers while their agent is replaced, where the agent's own processes end with it, as in a
+    /// container; give both the same --holder
     Hold(Hold),
 }
 

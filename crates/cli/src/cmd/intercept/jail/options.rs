@@ -7,9 +7,6 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use clap::error::ErrorKind;
-use clap::parser::ValueSource;
-use clap::{ArgMatches, Command, FromArgMatches};
 use ipnet::IpNet;
 use peername_daemon::logging::{LogArgs, without_go_mmproxy};
 use peername_daemon::options::heading;
@@ -26,7 +23,7 @@ use peername_observe::shell::quote;
 use peername_sys::fs::text_file::explain_path;
 
 use super::file_table::FileTable;
-use crate::cmd::intercept::check_args::check_help;
+use super::in_jail::InJail;
 use crate::cmd::intercept::options::Intercept;
 use crate::cmd::intercept::rule_file;
 
@@ -39,7 +36,12 @@ use crate::cmd::intercept::rule_file;
     mut_arg("verbose", |arg| {
         arg.help("-v: print an audit line for each request, unless --log takes them; -vv: also each name that is looked up")
     }),
-    mut_arg("log_format", without_go_mmproxy)
+    mut_arg("log_format", without_go_mmproxy),
+    mut_arg("quiet", |arg| {
+        arg.help("Log warnings and errors only; without --fail-on-deny, what was denied is not listed at the end either")
+    }),
+    // `mut_arg` moves the option to the end, and so the heading of the log behind the others.
+    mut_arg("log", |arg| arg.help(LOG_HELP))
 )]
 #[group(skip)]
 pub(crate) struct Args {
@@ -81,7 +83,8 @@ pub(crate) struct Args {
         hide_short_help = true
     )]
     ask_timeout: Duration,
-    /// Exit with 122 if something was denied although the program itself succeeded. The program is a child then, not this process
+    /// Exit with 122 if something was denied although the program itself succeeded. The program is then a child process of
+    /// peername, which otherwise becomes the program
     #[arg(long, help_heading = heading::RULES)]
     fail_on_deny: bool,
     /// Allow the rules of FILE, and where the program asks for more, print what the list lacks as a diff and exit with 122, as with
@@ -380,64 +383,9 @@ fn port(text: &str) -> Result<u16, &'static str> {
     }
 }
 
-/// Options of `intercept` without those of its listeners: a jail has its own listeners, and one client.
-#[derive(Clone, Debug)]
-pub(super) struct InJail<T>(pub(super) T);
-
-impl<T: clap::Args> clap::Args for InJail<T> {
-    fn augment_args(command: Command) -> Command {
-        let mut command = T::augment_args(command);
-        for id in LISTENER_OPTIONS {
-            command = command.mut_arg(id, |arg| arg.hide(true));
-        }
-        command
-            .mut_arg("check", |arg| arg.help(check_help("all are denied")))
-            .mut_arg("log", |arg| arg.help(LOG_HELP))
-            .mut_arg("ca", |arg| {
-                arg.help("The directory of the authority [default: one that ends with the program]")
-            })
-            .mut_arg("auto_passthrough", |arg| {
-                arg.help(
-                    "With --learn or --ask alone: relay a host's TLS unopened once the program has refused the jail's certificate \
-                     for it three times",
-                )
-            })
-    }
-
-    fn augment_args_for_update(command: Command) -> Command {
-        Self::augment_args(command)
-    }
-}
-
-impl<T: clap::Args> FromArgMatches for InJail<T> {
-    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        for id in LISTENER_OPTIONS {
-            if matches.value_source(id) == Some(ValueSource::CommandLine) {
-                let option = id.replace('_', "-");
-                let text = format!(
-                    "--{option} is for `peername intercept`: a jail has its own listeners\n"
-                );
-                return Err(clap::Error::raw(ErrorKind::UnknownArgument, text));
-            }
-        }
-        T::from_arg_matches(matches).map(Self)
-    }
-
-    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        self.0.update_from_arg_matches(matches)
-    }
-}
-
 const LOG_HELP: &str =
     "Write the audit lines to this file [default: to standard error with -v, else nowhere]";
 const IS_NAME_SERVERS: &str = "port 53 belongs to the jail's name server";
-const LISTENER_OPTIONS: [&str; 5] = [
-    "listen",
-    "transparent",
-    "allow_client",
-    "proxy_auth",
-    "accept_proxy",
-];
 /// Ports that are relayed with `--learn` and `--ask`: SSH, rsync, MySQL, PostgreSQL, Redis, git, MongoDB.
 const RELAYED_PORTS: [u16; 7] = [22, 873, 3306, 5432, 6379, 9418, 27017];
 
