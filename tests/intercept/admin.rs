@@ -81,6 +81,19 @@ fn readyz_waits_for_the_check_service() {
     wait_metric(host, &[], "peername_ready 1");
 }
 
+/// A balancer must not take out a proxy that serves.
+#[test]
+fn readyz_is_ready_without_the_check_service_where_requests_go_on() {
+    let url = "--check=grpc://127.0.0.1:9191";
+    let rig = InterceptRig::new(&[url, ADMIN, "--on-check-failure=allow"]);
+    let ready = get(&rig.lab.balancer, &[], "/readyz");
+    assert!(
+        ready.starts_with("ready; but the check service can't be asked") && ready.ends_with("200"),
+        "{ready}"
+    );
+    wait_metric(&rig.lab.balancer, &[], "peername_ready 1");
+}
+
 #[test]
 fn chromium_shows_decisions_and_certificates() {
     let rig = InterceptRig::new(&[ADMIN]);

@@ -84,7 +84,7 @@ impl Health for ProxyHealth {
         Ok(())
     }
 
-    fn warning(&self) -> Option<String> {
+    async fn warning(&self) -> Option<String> {
         let reply_path = Arc::clone(&self.reply_path.as_ref()?.borrow());
         let client = reply_path.translated_client()?;
         Some(format!(

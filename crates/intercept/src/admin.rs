@@ -35,11 +35,23 @@ impl Health for InterceptHealth {
         if self.phases.is_drain_announced() {
             return Err("draining".to_owned());
         }
-        self.state
-            .get()
-            .probe_check()
-            .await
-            .map_err(|error| format!("the check service can't be asked: {error}"))
+        let state = self.state.get();
+        if state.fails_open() {
+            return Ok(());
+        }
+        let probed = state.probe_check().await;
+        probed.map_err(|error| format!("the check service can't be asked: {error}"))
+    }
+
+    async fn warning(&self) -> Option<String> {
+        let state = self.state.get();
+        if !state.fails_open() {
+            return None;
+        }
+        let error = state.probe_check().await.err()?;
+        Some(format!(
+            "but the check service can't be asked, and requests go on unchecked: {error}"
+        ))
     }
 
     fn is_draining(&self) -> bool {

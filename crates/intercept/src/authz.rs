@@ -161,6 +161,11 @@ impl CheckService {
         Arc::ptr_eq(&self.shared, &client.shared)
     }
 
+    /// Whether a request whose check fails goes on (`--on-check-failure allow`).
+    pub(crate) fn fails_open(&self) -> bool {
+        self.shared.fails_open()
+    }
+
     /// Probes whether one of the services can be asked.
     ///
     /// # Errors
@@ -339,6 +344,10 @@ impl Shared {
         self.config.services.iter().zip(&self.breakers)
     }
 
+    fn fails_open(&self) -> bool {
+        self.config.on_failure == FailureMode::Allow
+    }
+
     async fn await_service(&self, service: &Service, breaker: &CircuitBreaker) {
         let Err(error) = probe(service, breaker).await else {
             return;
@@ -372,7 +381,7 @@ impl Shared {
 
     /// Decides by the configured failure mode, after the check failed.
     fn decide_failure(&self, error: AuthzError) -> (Decision, DecidedBy) {
-        let allows = self.config.on_failure == FailureMode::Allow;
+        let allows = self.fails_open();
         let warnings = &self.warnings;
         warnings.warn_of_failure(&self.config.services, &error, allows);
         match allows {

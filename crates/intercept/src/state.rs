@@ -332,6 +332,12 @@ impl InterceptState {
         }
     }
 
+    /// Whether requests go on unchecked while the check service can't be asked.
+    pub(crate) fn fails_open(&self) -> bool {
+        let policy = self.policy.load();
+        policy.check.as_ref().is_some_and(CheckService::fails_open)
+    }
+
     /// Whether connections to this destination are relayed unopened, because a rule names its port.
     pub(crate) fn relays(&self, to: &HostPort) -> bool {
         let rules = &self.policy.load().lists.rules;

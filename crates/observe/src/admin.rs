@@ -14,6 +14,7 @@ mod status;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
+use std::future;
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -61,9 +62,9 @@ pub trait Health: Send + Sync + 'static {
     /// Why not, in a line of text.
     fn check_readiness(&self) -> impl Future<Output = Result<(), String>> + Send;
 
-    /// A problem that only some clients have. The others should still be sent here, so `/readyz` appends it to `ready`.
-    fn warning(&self) -> Option<String> {
-        None
+    /// A problem despite which clients should be sent here, such as one that only some of them have: `/readyz` appends it to `ready`.
+    fn warning(&self) -> impl Future<Output = Option<String>> + Send {
+        future::ready(None)
     }
 
     /// The last refusal of each reason.

@@ -89,7 +89,7 @@ impl<H: Health> AdminServer<H> {
         if let Err(reason) = self.check_readiness().await {
             return full_response(StatusCode::SERVICE_UNAVAILABLE, TEXT, reason + "\n");
         }
-        match self.health.warning() {
+        match self.health.warning().await {
             None => plain(StatusCode::OK, "ready\n"),
             Some(warning) => full_response(StatusCode::OK, TEXT, format!("ready; {warning}\n")),
         }
