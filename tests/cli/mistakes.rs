@@ -278,7 +278,10 @@ fn mistakes_are_answered_with_cause_and_fix() {
         (
             "proxy --target=nosuch.invalid:80 --trust=any",
             1,
-            &["; `getent hosts nosuch.invalid` looks it up, too\n"],
+            &[
+                "peername: --target nosuch.invalid:80: ",
+                "; `getent hosts nosuch.invalid` looks it up, too\n",
+            ],
         ),
         (
             "send 127.0.0.1:8443",
@@ -330,7 +333,7 @@ fn unknown_names_are_answered_with_the_known_ones() {
     let host = Host::new();
     for (line, says) in [
         ("routes list", "the subcommands are show, add, remove\n"),
-        ("prxy", "the subcommands are proxy, exec, agent, "),
+        ("prxy", "exists: 'proxy'\n\nFor more"),
         (
             "routes remove --target=127.0.0.1:80",
             "tip: it is an option of `peername routes add`, `peername proxy`, `peername doctor`\n",
@@ -370,7 +373,7 @@ fn unknown_names_are_answered_with_the_known_ones() {
         ("upgrade 1234", "tip: write --pid 1234\n"),
         ("ca init ./ca", "tip: write --ca ./ca\n"),
         ("-v", "tip: -V prints the version\n"),
-        ("jail --alow a.test -- true", "'--allow'"),
+        ("jail --alow a.test -- true", "'--allow'\n\nFor more"),
         ("proxy --trsut any", "'--trust'"),
     ] {
         let printed = Peername::run_failing(&host, &words(line), 2);

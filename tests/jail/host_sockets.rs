@@ -86,7 +86,10 @@ fn unix_socket_is_allowed_by_any_path_that_leads_to_it() {
     let missing = rig.run(User::Nobody, &["--allow-unix", "/nonexistent"], "true");
     assert_eq!(missing.status.code(), Some(2), "{missing:?}");
     let errors = String::from_utf8_lossy(&missing.stderr);
-    assert_contains(&errors, &["--allow-unix /nonexistent: no such file\n"]);
+    assert_contains(
+        &errors,
+        &["--allow-unix /nonexistent: no such file; `ss -xl` lists the sockets"],
+    );
 }
 
 /// The program could move other sockets to a listed directory that it may write.

@@ -47,6 +47,10 @@ fn typical_mistakes_have_a_short_answer() {
             "--learn FILE -- CMD",
         ),
         (
+            "jail --learn /nonexistent/list -- true",
+            "--learn /nonexistent/list: no such directory: /nonexistent\n",
+        ),
+        (
             "jail --extra-ca nosuch --allow any -- true",
             "peername: --extra-ca nosuch: no such file",
         ),

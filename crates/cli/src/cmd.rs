@@ -16,12 +16,14 @@ mod send;
 mod top;
 mod upgrade;
 
+use std::error::Error;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ErrorKind};
 use peername_daemon::options::Given;
 use peername_daemon::usage::secrets::mask_words;
+use peername_daemon::value;
 
 use crate::separator;
 
@@ -30,6 +32,9 @@ pub(crate) fn explain(argv: &[OsString], error: &clap::Error) -> Option<String> 
     let [_, name, words @ ..] = argv else {
         return None;
     };
+    if error.kind() == ErrorKind::ValueValidation && value::has_failed_lookup() {
+        return explain_failed_lookup(error);
+    }
     let words = &mask_words(words);
     match (name.to_str()?, error.kind()) {
         ("jail", _) | ("intercept", ErrorKind::ValueValidation) => {
@@ -45,6 +50,18 @@ pub(crate) fn explain(argv: &[OsString], error: &clap::Error) -> Option<String> 
             .or_else(|| separator::explain_no_program("exec", words, error)),
         _ => None,
     }
+}
+
+/// The error of a value with a name that did not resolve: the usage is right.
+fn explain_failed_lookup(error: &clap::Error) -> Option<String> {
+    let value = separator::context_text(error, ContextKind::InvalidValue)?;
+    let cause = error.source()?;
+    // `--option <VALUE>`, or `<VALUE>` alone.
+    let arg = separator::context_text(error, ContextKind::InvalidArg)?;
+    Some(match arg.split_once(' ') {
+        Some((option, _)) => format!("{option} {value}: {cause}"),
+        None => format!("{value}: {cause}"),
+    })
 }
 
 /// The subcommand on the command line.

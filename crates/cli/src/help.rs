@@ -29,10 +29,15 @@ pub(crate) fn parse(argv: &[OsString]) -> Result<Args, clap::Error> {
 }
 
 /// Replaces clap's tips: for an unknown subcommand, by the list of subcommands; for an unknown option, by the commands that
-/// have it. If the option is similar to a known one, only that tip stays.
+/// have it. If the subcommand or option is similar to a known one, only that tip stays. The usage would distract from a tip.
 fn with_tips(mut error: clap::Error, command: &Command, argv: &[OsString]) -> clap::Error {
     match error.kind() {
+        ErrorKind::InvalidSubcommand if has_similar(&error, ContextKind::SuggestedSubcommand) => {
+            error.remove(ContextKind::Suggested);
+            error.remove(ContextKind::Usage);
+        }
         ErrorKind::InvalidSubcommand => {
+            error.remove(ContextKind::Usage);
             let mut tip = format!(
                 "the subcommands are {}",
                 subcommands(command, argv).join(", ")
@@ -51,9 +56,10 @@ fn with_tips(mut error: clap::Error, command: &Command, argv: &[OsString]) -> cl
                 error.remove(ContextKind::Usage);
                 let tips = ContextValue::StyledStrs(vec![tip.into()]);
                 error.insert(ContextKind::Suggested, tips);
-            } else if error.get(ContextKind::SuggestedArg).is_some() {
+            } else if has_similar(&error, ContextKind::SuggestedArg) {
                 // Removes clap's tip to pass the word as a value.
                 error.remove(ContextKind::Suggested);
+                error.remove(ContextKind::Usage);
             }
         }
         ErrorKind::ArgumentConflict => {
@@ -67,6 +73,10 @@ fn with_tips(mut error: clap::Error, command: &Command, argv: &[OsString]) -> cl
         _ => {}
     }
     error
+}
+
+fn has_similar(error: &clap::Error, kind: ContextKind) -> bool {
+    error.get(kind).is_some()
 }
 
 /// The reason why an option can't be combined with others, and what to do instead.

@@ -68,7 +68,7 @@ fn run(argv: &[OsString]) -> ExitCode {
         Err(error) => {
             if let Some(explanation) = cmd::explain(argv, &error) {
                 eprintln!("peername: {explanation}");
-                return ExitCode::from(WRONG_USAGE);
+                return ExitCode::from(unless_name_unresolved(WRONG_USAGE));
             }
             let code = u8::try_from(error.exit_code()).unwrap_or(WRONG_USAGE);
             // A closed pipe is not a failure.

@@ -398,7 +398,7 @@ impl Shared {
             Transition::Unchanged => return,
             Transition::Opened => warn!(
                 %service,
-                "the check service failed too often and is not asked for a while"
+                "the check service failed too often and is not asked for a second"
             ),
             Transition::Closed => info!(%service, "the check service answers again"),
         }

@@ -118,7 +118,7 @@ pub enum AuthzError {
     #[error("the check service gave no whole answer within {0:?}")]
     Timeout(Duration),
     /// The connection was refused, or the name doesn't resolve.
-    #[error("connecting to the check service failed: {0}; is it running?")]
+    #[error("connecting to the check service failed: {0} (is it running?)")]
     Connect(Arc<str>),
     /// The TLS handshake failed.
     #[error(
@@ -142,7 +142,7 @@ pub enum AuthzError {
     #[error("{0} checks were in flight for the whole time")]
     Busy(usize),
     /// The circuit breaker is open.
-    #[error("the check service failed too often and is given a pause")]
+    #[error("the check service failed too often and is not asked for a second")]
     Suspended,
 }
 

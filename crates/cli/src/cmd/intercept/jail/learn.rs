@@ -21,6 +21,7 @@ use anyhow::Context;
 use peername_intercept::authz::{HTTP_PORTS, Rule};
 use peername_intercept::host::HostPort;
 use peername_sys::fs::replace::replace_file;
+use peername_sys::fs::text_file::explain_path;
 
 use comment::{as_comment, as_reference, is_printable};
 pub(super) use list_file::NOT_PUBLIC;
@@ -138,8 +139,7 @@ impl OpenedList {
             network,
         };
         let opened = Self {
-            directory: File::open(directory)
-                .with_context(|| format!("open(2) {}", directory.display()))?,
+            directory: File::open(directory).map_err(|error| explain_path(&path, error))?,
             list,
         };
         let lock = opened.lock()?;

@@ -276,7 +276,10 @@ impl Args {
     pub(super) fn allowed_sockets(&self) -> Result<AllowedSockets, Usage> {
         AllowedSockets::find(&self.allow_unix).map_err(|(path, error)| {
             let error = explain_path(&path, error);
-            Usage(format!("--allow-unix {}: {error}", path.display()))
+            Usage(format!(
+                "--allow-unix {}: {error}; `ss -xl` lists the sockets on which servers listen",
+                path.display()
+            ))
         })
     }
 
