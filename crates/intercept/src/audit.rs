@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use http::header::PROXY_AUTHORIZATION;
 use http::request::Parts;
 use http::{HeaderValue, StatusCode, Version};
 use peername_observe::escape::escape_into;
@@ -53,6 +54,8 @@ pub(crate) struct AuditRecord {
     /// The name with a password that `--proxy-auth` does not accept. Escaped and capped.
     pub(crate) tried_user: Option<String>,
     is_unauthenticated: bool,
+    /// Whether the request has a password, right or wrong.
+    has_credentials: bool,
     /// The rule of the access lists that matches; `None` if none does.
     pub(crate) rule: Option<Arc<str>>,
     /// The option that would allow the denied request.
@@ -199,6 +202,7 @@ impl AuditRecord {
             how: "client",
             reason: None,
             is_unauthenticated: false,
+            has_credentials: false,
             tried_user: None,
             rule: None,
             remedy: None,
@@ -238,6 +242,12 @@ impl AuditRecord {
         self.client.user().filter(|_| !self.is_unauthenticated)
     }
 
+    /// Whether the request is refused for want of a password alone: clients send it only when it is asked for (RFC 9110, section
+    /// 11.7.1).
+    fn is_challenge(&self) -> bool {
+        self.is_unauthenticated && !self.has_credentials
+    }
+
     /// Begins a span, in a new trace. [`set_head`](Self::set_head) moves the span to the trace that the request names.
     pub(crate) fn begin_span(&mut self) {
         self.span = SpanContext::new_root();
@@ -248,6 +258,7 @@ impl AuditRecord {
     pub(crate) fn set_head(&mut self, head: &Parts) {
         self.set_uri(&head.uri);
         self.version = Some(head.version);
+        self.has_credentials = head.headers.contains_key(PROXY_AUTHORIZATION);
         if let Some(trace) = TraceContext::read(&head.headers) {
             self.trace_id = Some(trace.trace_id());
             self.span = self.span.and_then(|span| span.child_of(&trace));

@@ -109,9 +109,12 @@ fn client_is_admitted_by_its_name_and_password() {
     // The first two attempts: without a name, and with a wrong password.
     for (path, connect) in [("", json!("a.test:443")), ("/echo", Value::Null)] {
         let lines = rig.wait_audit_lines(path, 2);
-        for (line, user) in lines.iter().zip([Value::Null, json!("ann")]) {
-            let expected =
-                json!({"code": "proxy_auth_required", "host": "a.test", "tried_user": user});
+        // Clients begin without a password, and repeat the request with it.
+        let expected = [(Value::Null, "INFO"), (json!("ann"), "WARN")];
+        for (line, (user, level)) in lines.iter().zip(expected) {
+            let expected = json!({
+                "code": "proxy_auth_required", "host": "a.test", "tried_user": user, "level": level,
+            });
             assert_fields(line, expected);
             assert_eq!(line["connect"], connect, "{line}");
             assert!(line["user"].is_null(), "{line}");
@@ -127,6 +130,9 @@ fn client_is_admitted_by_its_name_and_password() {
     );
     assert_eq!(rig.wait_audit_lines("/put", 1)[0]["user"], "bob");
     assert!(!rig.proxy.log().contains("sesame"));
+    let problem = rig.curl_problem(&["--proxy-user", "ann:wrong", "http://a.test/detail"]);
+    let detail = problem["detail"].as_str().unwrap_or_default();
+    assert!(detail.contains("password is wrong"), "{problem}");
     // On the connection of another user, too.
     let proxy = PROXY_ADDR.to_string();
     rig.lab

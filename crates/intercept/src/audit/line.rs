@@ -58,7 +58,7 @@ macro_rules! line {
 impl AuditRecord {
     /// Writes the line.
     pub(crate) fn write(&self) {
-        if self.decision.is_denial() {
+        if self.decision.is_denial() && !self.is_challenge() {
             line!(self, warn);
         } else if tracing::enabled!(target: TARGET, tracing::Level::INFO) {
             line!(self, info);

@@ -58,6 +58,9 @@ pub enum ParseInjectionError {
     /// Not `HOST=HEADER@FILE`.
     #[error("use HOST=HEADER@FILE, such as api.example.com=Authorization@/etc/peername/token")]
     Form,
+    /// The host is a pattern.
+    #[error("a secret is for one host: name it in full, and repeat the option for others")]
+    Pattern,
     /// The host or its port is not valid.
     #[error(transparent)]
     Host(#[from] ParseHostError),
@@ -197,6 +200,9 @@ impl FromStr for Injection {
             (None, Some(host)) => (true, host),
             (None, None) => (true, host),
         };
+        if host.starts_with('.') || host.contains('*') {
+            return Err(ParseInjectionError::Pattern);
+        }
         let to = HostPort::parse_or(host, if tls { 443 } else { 80 })?;
         let name = name.parse().ok().filter(is_mutable);
         Ok(Self {
@@ -281,6 +287,8 @@ mod tests {
             ("a.test", ParseInjectionError::Form),
             ("a.test=x-key", ParseInjectionError::Form),
             ("a.test=x-key@", ParseInjectionError::Form),
+            ("*.a.test=x-key@f", ParseInjectionError::Pattern),
+            (".a.test=x-key@f", ParseInjectionError::Pattern),
             ("a.test=host@f", ParseInjectionError::Header),
             ("a.test=content-length@f", ParseInjectionError::Header),
             ("a.test=a b@f", ParseInjectionError::Header),

@@ -44,7 +44,9 @@ pub struct Users {
 /// Why credentials are not accepted.
 #[derive(Clone, Copy, Debug)]
 enum AuthenticationError {
-    /// The credentials are missing or wrong.
+    /// The request has none.
+    Missing,
+    /// The credentials are wrong.
     Wrong,
     /// Too many other credentials of this client wait to be verified.
     Busy,
@@ -116,7 +118,7 @@ impl Access {
         };
         let user = match headers.get(header::PROXY_AUTHORIZATION) {
             Some(value) => users.verify(value, client).await,
-            None => Err(AuthenticationError::Wrong),
+            None => Err(AuthenticationError::Missing),
         };
         user.map(Some).map_err(Refusal::from)
     }
@@ -124,13 +126,17 @@ impl Access {
 
 impl From<AuthenticationError> for Refusal {
     fn from(error: AuthenticationError) -> Self {
+        let ask = |detail: &'static str| {
+            let status = StatusCode::PROXY_AUTHENTICATION_REQUIRED;
+            Self::new(status, PROXY_AUTH_REQUIRED, detail)
+        };
         match error {
-            AuthenticationError::Wrong => {
-                let status = StatusCode::PROXY_AUTHENTICATION_REQUIRED;
-                let detail =
-                    "this proxy wants a name and a password, by Proxy-Authorization: Basic";
-                Self::new(status, PROXY_AUTH_REQUIRED, detail)
+            AuthenticationError::Missing => {
+                ask("this proxy wants a name and a password, by Proxy-Authorization: Basic")
             }
+            AuthenticationError::Wrong => ask(
+                "the name or the password is wrong, or is not sent by Proxy-Authorization: Basic",
+            ),
             AuthenticationError::Busy => {
                 let status = StatusCode::TOO_MANY_REQUESTS;
                 let detail = "too many passwords of this client wait to be verified";
