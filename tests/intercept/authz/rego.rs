@@ -155,7 +155,7 @@ fn documented_policy_for_paths_allows_no_other_path() {
     let status = |args: &[&str]| rig.curl_status(&[&["--path-as-is"][..], args].concat());
     let team = ["-H", "X-Team: blue"];
     let with_team = |url: &str| status(&[&team[..], &[url]].concat());
-    for url in ["http://a.test/v1/x", "https://a.test/v1/x/y.z?q=../"] {
+    for url in ["https://a.test/v1/x", "https://a.test/v1/x/y.z?q=../"] {
         assert_eq!(with_team(url), 404, "the origin's answer to {url}");
     }
     for path in [
@@ -167,12 +167,13 @@ fn documented_policy_for_paths_allows_no_other_path() {
         "/v1//echo",
         "/echo?/v1/x",
     ] {
-        assert_eq!(with_team(&format!("http://a.test{path}")), 403, "{path}");
+        assert_eq!(with_team(&format!("https://a.test{path}")), 403, "{path}");
     }
+    assert_eq!(with_team("http://a.test/v1/x"), 403, "plain HTTP");
     assert_eq!(with_team("http://b.test/v1/x"), 403);
-    assert_eq!(status(&["http://a.test/v1/x"]), 403, "no header");
+    assert_eq!(status(&["https://a.test/v1/x"]), 403, "no header");
     assert_eq!(
-        status(&["-H", "X-Team: blue", "-d", "x", "http://a.test/v1/x"]),
+        status(&["-H", "X-Team: blue", "-d", "x", "https://a.test/v1/x"]),
         403
     );
 
