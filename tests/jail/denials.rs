@@ -195,6 +195,25 @@ fn methods_that_no_rule_has_are_named_by_the_remedy() {
     }
 }
 
+/// The rules of the host have methods and a path. What is denied has its own line for each reason, and what would allow it opens
+/// no more than the request, or says so.
+#[test]
+fn remedies_and_reasons_are_those_of_the_request() {
+    let rig = JailRig::new();
+    let script = "curl='curl -s -o /dev/null'; $curl http://a.test/pub/file; $curl https://a.test/; $curl -X post https://a.test/pub
+        $curl --path-as-is https://a.test/x/../pub; curl -s https://a.test/";
+    let output = rig.run(User::Nobody, &["--allow=GET,HEAD a.test:443/pub"], script);
+    let expected = [
+        "peername: denied: a.test:443, 2 times: --allow 'GET a.test:443/' allows it (a rule for the path / allows every path)",
+        "peername: denied: a.test:443, once: no rule allows it: a rule with methods can't name this one (case matters: `post` is not POST)",
+        "peername: denied: a.test:443, once: no rule allows it: servers may read this path as different ones",
+        "peername: denied: a.test:80, once: --allow 'GET a.test:80/pub/file' allows it",
+    ];
+    assert_eq!(sorted_own_lines(&output.stderr), expected);
+    let hint = "\"hint\":\"a rule for the path / allows every path\"";
+    assert_contains(&String::from_utf8_lossy(&output.stdout), &[hint]);
+}
+
 #[test]
 fn without_a_rule_everything_is_denied_and_a_line_says_so() {
     let rig = JailRig::new();

@@ -318,7 +318,7 @@ impl InterceptState {
         match self.upstream.admit_address(to) {
             Err(UpstreamError::Destination(addr, why)) => Some(Unapprovable {
                 reason: format!("no rule allows it, and no answer of --ask could: {why}"),
-                remedy: why.remedy(to, None, addr, self.has_rules()),
+                remedy: why.remedy(to, None, addr, self.may_suggest_rule(&to.host)),
             }),
             _ => None,
         }
@@ -379,6 +379,14 @@ impl InterceptState {
     /// Whether access lists decide on requests.
     pub(crate) fn has_rules(&self) -> bool {
         self.policy.load().lists.rules.is_some()
+    }
+
+    /// Whether a rule for the whole host may be suggested to open its address. It may not where the host's rules have methods
+    /// or paths: it would allow what they do not.
+    pub(crate) fn may_suggest_rule(&self, host: &Host) -> bool {
+        let policy = self.policy.load();
+        let rules = policy.lists.rules.as_ref();
+        rules.is_some_and(|rules| !rules.limits_requests(host))
     }
 
     /// Starts the drain: connections end as soon as they can.

@@ -1,10 +1,12 @@
 //! The destinations that were denied, for a summary at the end of a run.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 
 use super::{AuditRecord, FinalDecision, bounded_entry};
+use crate::authz::authorize::LIST;
 use crate::host::HostPort;
 use crate::request::refusal::RefusalKind;
 use crate::request::remedy::Remedy;
@@ -15,15 +17,25 @@ pub struct Denials(Mutex<Counts>);
 
 #[derive(Debug, Default)]
 struct Counts {
-    by_destination: BTreeMap<(HostPort, Option<Remedy>), DeniedDestination>,
+    by_destination: BTreeMap<DenialKey, DeniedDestination>,
     /// The ports of the host's loopback to which connections were refused.
     refused: BTreeMap<u16, DeniedDestination>,
     /// Denials of destinations beyond the limit.
     others: u64,
 }
 
-/// A denied destination, and the option that would allow it. If different options would allow its requests, it is listed once
-/// for each.
+/// What denials have in common that are counted together.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DenialKey {
+    to: HostPort,
+    remedy: Option<Remedy>,
+    /// The reason, if no option would allow the request and the access lists have decided: a check service may give each of
+    /// its denials a reason of its own.
+    reason: Option<Arc<str>>,
+}
+
+/// A denied destination, and the option that would allow it. If different options would allow its requests, or its requests are
+/// denied by the access lists for different reasons, it is listed once for each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeniedDestination {
     /// The destination.
@@ -34,6 +46,8 @@ pub struct DeniedDestination {
     pub remedy: Option<Remedy>,
     /// The reason of the first denial.
     pub reason: String,
+    /// What these denials have in common.
+    pub key: DenialKey,
 }
 
 impl DeniedDestination {
@@ -44,6 +58,18 @@ impl DeniedDestination {
             count: 0,
             remedy: record.remedy.clone(),
             reason: record.denial_reason(),
+            key: DenialKey::new(to, record),
+        }
+    }
+}
+
+impl DenialKey {
+    fn new(to: &HostPort, record: &AuditRecord) -> Self {
+        let is_list_reason = record.remedy.is_none() && record.how == LIST;
+        Self {
+            to: to.clone(),
+            remedy: record.remedy.clone(),
+            reason: record.reason.clone().filter(|_| is_list_reason),
         }
     }
 }
@@ -59,7 +85,7 @@ impl Denials {
         let denied = if record.refusal_kind == RefusalKind::ClosedPort && to.host.is_localhost() {
             Some(counts.refused.entry(to.port).or_insert_with(new))
         } else {
-            let key = (to.clone(), record.remedy.clone());
+            let key = DenialKey::new(to, record);
             bounded_entry(&mut counts.by_destination, key, new)
         };
         match denied {
@@ -81,7 +107,7 @@ impl Denials {
             .values()
             .chain(counts.refused.values());
         let mut listed: Vec<_> = all.cloned().collect();
-        listed.sort_by(|one, other| (&one.to, &one.remedy).cmp(&(&other.to, &other.remedy)));
+        listed.sort_by(|one, other| one.key.cmp(&other.key));
         (listed, counts.others)
     }
 }

@@ -278,7 +278,10 @@ impl Authorizer<'_> {
                 record.rule = Some(rule.text());
                 return Ok(Some(LIST));
             }
-            (Err(DeniedBy::Default | DeniedBy::AmbiguousPath), Some(approver)) => {
+            (
+                Err(DeniedBy::Default | DeniedBy::AmbiguousPath | DeniedBy::UnknownMethod),
+                Some(approver),
+            ) => {
                 if let Some(Unapprovable { reason, remedy }) = &self.unapprovable {
                     record.remedy.clone_from(remedy);
                     let denial = Denial::new(StatusCode::FORBIDDEN, reason);
@@ -357,7 +360,7 @@ const DENIED: &str = "denied";
 const CHECK_FAILED: &str = "check_failed";
 const AUDIT_FAILED: &str = "audit_failed";
 /// How it was decided, in the audit line: by the access lists.
-const LIST: &str = "list";
+pub(crate) const LIST: &str = "list";
 
 fn record_verdict(verdict: &Verdict, record: &mut AuditRecord) {
     record.check_took = Some(verdict.took);

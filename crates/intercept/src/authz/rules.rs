@@ -14,9 +14,9 @@ use std::sync::Arc;
 
 use peername_proto::parse_unbracketed;
 
-use crate::host::HostPort;
+use crate::host::{Host, HostPort};
 use methods::Methods;
-use path::{RequestPath, is_advisable};
+use path::{ROOT, RequestPath, is_advisable};
 pub use rule::{ParseRuleError, Rule};
 
 /// Rules in the order in which they are tried. Without a match the request is denied.
@@ -84,6 +84,8 @@ pub(crate) enum DeniedBy<'a> {
     Default,
     /// No rule matches, because servers may read the path in different ways, and a rule allows some paths of this destination.
     AmbiguousPath,
+    /// No rule matches, because no rule can name the method, and a rule allows some methods of this destination.
+    UnknownMethod,
 }
 
 impl AccessRules {
@@ -184,14 +186,30 @@ impl AccessRules {
         self.naming(to).names_both
     }
 
-    /// Suggests a rule for a subject that no rule matches. If the rules for this destination have methods or paths, the
-    /// suggestion has those of the request; `None` if it can't have them.
+    /// The rules that allow some requests only, of those for this host, at whatever port.
+    fn partial_rules(&self, host: &Host) -> impl Iterator<Item = &Rule> {
+        self.0
+            .iter()
+            .filter(move |rule| rule.allows() && rule.is_partial() && rule.matches_name(host))
+    }
+
+    /// Whether rules for this host allow some requests only.
+    pub(crate) fn limits_requests(&self, host: &Host) -> bool {
+        self.partial_rules(host).next().is_some()
+    }
+
+    /// Suggests a rule for a subject that no rule matches. If rules for this host have methods or paths, also at another port,
+    /// the suggestion has those of the request; `None` if it can't have them. If all of these rules have a port, the suggestion
+    /// has one, too.
     pub(crate) fn missing_rule(&self, to: &HostPort, subject: Subject<'_>) -> Option<String> {
+        let partial: Vec<_> = self.partial_rules(&to.host).collect();
+        let is_limited_to_ports =
+            !partial.is_empty() && partial.iter().all(|rule| rule.port().is_some());
         // A rule for a name without a port opens no private address to plain HTTP. Whether the name has such an address is not
         // looked up, so the port is suggested.
-        let needs_port =
+        let is_plain_name =
             to.port == 80 && to.host.as_ip().is_none() && self.allowing_rules(to).next().is_none();
-        let host = if needs_port {
+        let host = if (is_limited_to_ports || is_plain_name) && !to.host.is_loopback() {
             to.to_string()
         } else {
             rule_for(to)
@@ -199,8 +217,9 @@ impl AccessRules {
         let Subject::Request { method, path } = subject else {
             return Some(host);
         };
-        let needs_path = path.len() > 1 && self.allowing_rules(to).any(Rule::has_path);
-        let needs_method = self.allowing_rules(to).any(Rule::has_methods);
+        let path = if path.is_empty() { ROOT } else { path };
+        let needs_path = partial.iter().any(|rule| rule.has_path());
+        let needs_method = partial.iter().any(|rule| rule.has_methods());
         let is_expressible =
             (!needs_path || is_advisable(path)) && (!needs_method || Methods::is_known(method));
         // A rule without the path or the method would allow what the present rules do not.
@@ -238,6 +257,7 @@ impl AccessRules {
             Some(rule) if rule.allows() => Ok(rule),
             Some(rule) => Err(DeniedBy::Rule(rule)),
             None if self.is_path_ambiguous(to, subject) => Err(DeniedBy::AmbiguousPath),
+            None if self.is_method_unknown(to, subject) => Err(DeniedBy::UnknownMethod),
             None => Err(DeniedBy::Default),
         }
     }
@@ -250,6 +270,14 @@ impl AccessRules {
         matches!(RequestPath::parse(path), RequestPath::Ambiguous)
             && self.allowing_rules(to).any(Rule::has_path)
     }
+
+    /// Whether the method is the reason that no rule matches: see [`DeniedBy::UnknownMethod`].
+    fn is_method_unknown(&self, to: &HostPort, subject: Subject<'_>) -> bool {
+        let Subject::Request { method, .. } = subject else {
+            return false;
+        };
+        !Methods::is_known(method) && self.allowing_rules(to).any(Rule::has_methods)
+    }
 }
 
 impl DeniedBy<'_> {
@@ -261,13 +289,16 @@ impl DeniedBy<'_> {
             Self::AmbiguousPath => {
                 "no rule allows it: servers may read this path as different ones".to_owned()
             }
+            Self::UnknownMethod => {
+                "no rule allows it: a rule with methods can't name this one (case matters: `post` is not POST)".to_owned()
+            }
         }
     }
 
     pub(crate) fn rule_text(self) -> Option<Arc<str>> {
         match self {
             Self::Rule(rule) => Some(rule.text()),
-            Self::Default | Self::AmbiguousPath => None,
+            Self::Default | Self::AmbiguousPath | Self::UnknownMethod => None,
         }
     }
 }

@@ -226,7 +226,7 @@ fn problem_details(refusal: &Refusal, record: &InFlightRecord) -> String {
         status: refusal.status.as_u16(),
         code: refusal.code,
         detail: &refusal.detail,
-        hint: refusal.hint,
+        hint: hint(refusal, record),
         host: target.map(|target| &*target.host),
         port: target.map(|target| target.to.port),
         path: &record.path,
@@ -238,12 +238,21 @@ fn problem_details(refusal: &Refusal, record: &InFlightRecord) -> String {
     serde_json::to_string(&problem).unwrap_or_default() + "\n"
 }
 
+/// What to do about the refusal, or what the option that would allow the request allows, too.
+fn hint(refusal: &Refusal, record: &InFlightRecord) -> &'static str {
+    match &record.remedy {
+        Some(remedy) if refusal.hint.is_empty() => remedy.caution(),
+        _ => refusal.hint,
+    }
+}
+
 fn html_page(refusal: &Refusal, record: &InFlightRecord) -> String {
     let title = refusal.status.canonical_reason().unwrap_or("Refused");
     let status = refusal.status.as_u16();
     let mut paragraphs = vec![sentence(&refusal.detail)];
-    if !refusal.hint.is_empty() {
-        paragraphs.push(sentence(refusal.hint));
+    let hint = hint(refusal, record);
+    if !hint.is_empty() {
+        paragraphs.push(sentence(hint));
     }
     if let Some(target) = &record.target {
         let requested = escape_html(&format!("{}{}", target.to, record.path));

@@ -216,7 +216,8 @@ impl Exchange<'_> {
         match upstream.send(&self.connection.leases, allowed, body).await {
             Ok(sent) => self.forward_response(sent, changes.as_deref(), context),
             Err(failed) => {
-                failed.record_in(&mut context.record, self.state.has_rules());
+                let may_suggest_rule = self.state.may_suggest_rule(&self.target.to.host);
+                failed.record_in(&mut context.record, may_suggest_rule);
                 context
                     .format
                     .refuse(&Refusal::from(failed), context.record)

@@ -232,7 +232,8 @@ impl Tunnel {
                 drop(info);
             }
             Err(failed) => {
-                failed.record_in(&mut self.record, state.has_rules());
+                let may_suggest_rule = state.may_suggest_rule(&target.to.host);
+                failed.record_in(&mut self.record, may_suggest_rule);
                 self.record.set_unanswered(&failed.into());
                 reset(stream);
             }

@@ -39,6 +39,16 @@ impl Remedy {
         }
     }
 
+    /// What the option allows beyond the request; empty if that is what one expects.
+    pub fn caution(&self) -> &'static str {
+        match self {
+            Self::Allow(rule) if rule.find('/').is_some_and(|at| at + 1 == rule.len()) => {
+                "a rule for the path / allows every path"
+            }
+            _ => "",
+        }
+    }
+
     /// The values to give to the option, or to add to the list of its key.
     pub fn values(&self) -> Vec<String> {
         match self {

@@ -93,16 +93,16 @@ impl From<UpstreamError> for FailedAttempt {
 }
 
 impl FailedAttempt {
-    /// Records the failure. A destination that is not allowed counts as a refusal by the proxy. `has_rules` tells whether
-    /// access lists are configured.
-    pub(crate) fn record_in(&self, record: &mut AuditRecord, has_rules: bool) {
+    /// Records the failure. A destination that is not allowed counts as a refusal by the proxy. `may_suggest_rule`
+    /// tells whether a rule for the host may be what opens its address.
+    pub(crate) fn record_in(&self, record: &mut AuditRecord, may_suggest_rule: bool) {
         record.tried = self.tried;
         record.retried = self.retried;
         record.origin = self.error.origin_contact();
         if let UpstreamError::Destination(addr, why) = self.error {
             record.set_refused_by_rule();
             if let Some(target) = &record.target
-                && let Some(remedy) = why.remedy(&target.to, target.original_dst, addr, has_rules)
+                && let Some(remedy) = why.remedy(&target.to, target.original_dst, addr, may_suggest_rule)
             {
                 record.remedy = Some(remedy);
             }

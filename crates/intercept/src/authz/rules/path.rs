@@ -30,7 +30,7 @@ pub(super) enum RequestPath<'a> {
 impl<'a> RequestPath<'a> {
     /// Parses the path of a request's target; empty means `/` (RFC 9110, section 4.2.3).
     pub(super) fn parse(path: &'a str) -> Self {
-        let path = if path.is_empty() { "/" } else { path };
+        let path = if path.is_empty() { ROOT } else { path };
         decode_plain(path).map_or(Self::Ambiguous, Self::Plain)
     }
 }
@@ -62,12 +62,14 @@ impl PathPrefix {
     }
 }
 
-/// Whether a rule with this path of a request can be suggested: the rule matches the request but not every request, and needs
-/// no quotes in a shell.
+/// Whether a rule with this path of a request can be suggested: the rule matches the request, and needs no quotes in a shell.
 pub(super) fn is_advisable(path: &str) -> bool {
     let is_literal = |c: char| c.is_ascii_alphanumeric() || "/-._~@%+".contains(c);
-    path != "/" && path.chars().all(is_literal) && decode_plain(path).is_some()
+    path.chars().all(is_literal) && decode_plain(path).is_some()
 }
+
+/// The path that a rule can't have alone: as a prefix it is that of every path.
+pub(super) const ROOT: &str = "/";
 
 fn is_below(path: &str, prefix: &str) -> bool {
     path.strip_prefix(prefix)

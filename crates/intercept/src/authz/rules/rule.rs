@@ -229,11 +229,14 @@ impl Rule {
     }
 
     pub(super) fn matches_host_and_port(&self, to: &HostPort) -> bool {
-        self.port.is_none_or(|port| port == to.port)
-            && self
-                .host
-                .as_ref()
-                .is_none_or(|host| self.matches_host(host, &to.host))
+        self.port.is_none_or(|port| port == to.port) && self.matches_name(&to.host)
+    }
+
+    /// Whether the rule is for this host, at some port.
+    pub(super) fn matches_name(&self, host: &Host) -> bool {
+        self.host
+            .as_ref()
+            .is_none_or(|pattern| self.matches_host(pattern, host))
     }
 
     /// A rule that denies an IPv4 address also denies the IPv6 addresses that embed it (NAT64, 6to4), because they may lead

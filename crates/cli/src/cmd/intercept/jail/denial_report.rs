@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use peername_intercept::Remedy;
 use peername_intercept::authz::HTTP_PORTS;
 use peername_intercept::authz::rule_for;
-use peername_intercept::denials::{Denials, DeniedDestination};
+use peername_intercept::denials::{DenialKey, Denials, DeniedDestination};
 use peername_intercept::failures::{FailedDestination, Failures};
 use peername_intercept::host::HostPort;
 use peername_proto::{Special, meanings, special};
@@ -28,7 +28,9 @@ pub(super) struct DenialReport {
     contact: Option<String>,
     is_quiet: bool,
     /// The denials that have a line.
-    reported: BTreeSet<(HostPort, Option<Remedy>)>,
+    reported: BTreeSet<DenialKey>,
+    /// Whether the diff has begun.
+    has_diff: bool,
     /// The lines of the diff: two destinations may need the same.
     added: BTreeSet<String>,
 }
@@ -42,6 +44,7 @@ impl DenialReport {
             // With --fail-on-deny the reason of the exit code is printed even with --quiet.
             is_quiet: args.logging.quiet && !args.fails_on_deny(),
             reported: BTreeSet::new(),
+            has_diff: false,
             added: BTreeSet::new(),
         }
     }
@@ -53,14 +56,15 @@ impl DenialReport {
             return !denied.is_empty();
         }
         for denied in &denied {
-            let key = report_key(denied);
-            if self.reported.len() == MAX_LINES || self.reported.contains(&key) {
+            if self.reported.len() == MAX_LINES || self.reported.contains(&denied.key) {
                 continue;
             }
             // Without a remedy, the list lacks nothing: one of its lines may be what denies.
             match (&self.check_list, &denied.remedy) {
                 (Some(list), Some(remedy)) => {
-                    self.begin_diff(list);
+                    if !std::mem::replace(&mut self.has_diff, true) {
+                        begin_diff(list);
+                    }
                     let line = diff_line(denied, remedy);
                     if self.added.insert(line.clone()) {
                         try_write_line(&line);
@@ -68,7 +72,7 @@ impl DenialReport {
                 }
                 _ => try_write_line(&self.denial_line(denied)),
             }
-            self.reported.insert(key);
+            self.reported.insert(denied.key.clone());
         }
         !denied.is_empty()
     }
@@ -81,7 +85,7 @@ impl DenialReport {
         let (denied, count_unlisted) = denials.list();
         let is_all_reported = denied
             .iter()
-            .all(|denied| self.reported.contains(&report_key(denied)));
+            .all(|denied| self.reported.contains(&denied.key));
         let has_all = self.is_quiet || count_unlisted == 0 && is_all_reported;
         if !has_all {
             try_write_line(&format!(
@@ -106,22 +110,13 @@ impl DenialReport {
         has_denials || !self.reported.is_empty()
     }
 
-    /// Explains the lines of the diff, before the first of them.
-    fn begin_diff(&self, list: &Path) {
-        if self.reported.iter().all(|(_, remedy)| remedy.is_none()) {
-            try_write_line(&format!(
-                "peername: --check-list {}: what follows was denied, because the list does not have it",
-                list.display()
-            ));
-        }
-    }
-
     fn denial_line(&self, denied: &DeniedDestination) -> String {
         let DeniedDestination {
             to,
             count,
             remedy,
             reason,
+            ..
         } = denied;
         let times = times(*count);
         let outcome = match remedy {
@@ -131,9 +126,11 @@ impl DenialReport {
                     .map(|form| format!(" unopened; for HTTPS or a proxy: {form}"))
                     .unwrap_or_default();
                 let warning = if opens_metadata(to, remedy) {
-                    " (a cloud's metadata service: it may hand out credentials)"
+                    " (a cloud's metadata service: it may hand out credentials)".to_owned()
+                } else if remedy.caution().is_empty() {
+                    String::new()
                 } else {
-                    ""
+                    format!(" ({})", remedy.caution())
                 };
                 format!("{remedy_text} allows it{opening_hint}{warning}")
             }
@@ -151,9 +148,12 @@ impl DenialReport {
     }
 }
 
-/// Denials with the same key share a line.
-fn report_key(denied: &DeniedDestination) -> (HostPort, Option<Remedy>) {
-    (denied.to.clone(), denied.remedy.clone())
+/// Explains the lines of the diff, before the first of them.
+fn begin_diff(list: &Path) {
+    try_write_line(&format!(
+        "peername: --check-list {}: what follows was denied, because the list does not have it",
+        list.display()
+    ));
 }
 
 fn failure_line(failed: &FailedDestination) -> String {
@@ -203,7 +203,8 @@ fn diff_line(denied: &DeniedDestination, remedy: &Remedy) -> String {
         }
         Remedy::Allow(rule) => match opening_remedy(to, remedy) {
             Some(opened) => format!("+{rule} # unopened; for HTTPS or a proxy: {opened}"),
-            None => format!("+{rule}"),
+            None if remedy.caution().is_empty() => format!("+{rule}"),
+            None => format!("+{rule} # {}", remedy.caution()),
         },
         option => format!("+{} # needs {option}", rule_for(to)),
     }
