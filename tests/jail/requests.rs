@@ -219,3 +219,17 @@ fn connections_without_a_request_are_denied_by_the_list() {
 }
 
 const NO_REQUEST: &str = include_str!("requests/no_request.py");
+
+/// Python prints the status line, and no more of an answer.
+#[test]
+fn status_line_of_a_denied_request_has_code_and_contact() {
+    let rig = JailRig::new();
+    let script = "/usr/bin/python3 -c 'import urllib.request
+try: urllib.request.urlopen(\"https://b.test/\")
+except Exception as error: print(error)'; curl -s --http2 -o /dev/null -w '%{http_version} %{http_code}\n' https://b.test/";
+    let options = ["--allow=a.test", "--contact=Ask \u{e4} person"];
+    let output = rig.run(User::Nobody, &options, script);
+    let printed = String::from_utf8_lossy(&output.stdout);
+    let status_line = "HTTP Error 403: Forbidden (denied): Ask ? person";
+    assert_eq!(printed, format!("{status_line}\n2 403\n"));
+}

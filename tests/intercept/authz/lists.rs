@@ -356,9 +356,9 @@ fn rules_name_methods_and_ports_and_refusals_name_the_rule() {
     assert_contains(&page, &["<p>Ask &lt;net@example.com&gt;, it's quick</p>"]);
 }
 
-/// Of an answer to CONNECT most clients show the status line at most.
+/// Of an answer to CONNECT most clients show the status line at most, and of one to a request, many.
 #[test]
-fn status_line_of_a_denied_connect_has_code_and_contact() {
+fn status_line_of_a_denial_has_code_and_contact() {
     let rig = InterceptRig::new(&["--allow=a.test", "--contact=Frag J\u{f6}rg\n"]);
     let conn = rig.connect_and_send(b"CONNECT b.test:443 HTTP/1.1\r\nHost: b.test:443\r\n\r\n");
     let head = recv_head(&conn);
@@ -372,4 +372,8 @@ fn status_line_of_a_denied_connect_has_code_and_contact() {
     assert_fields(&rig.wait_audit_lines("", 1)[0], expected);
     let conn = rig.connect_and_send(b"CONNECT a.test:443 HTTP/1.1\r\nHost: a.test:443\r\n\r\n");
     assert!(recv_head(&conn).starts_with("HTTP/1.1 200 OK\r\n"));
+    let conn = rig.connect_and_send(b"GET http://b.test/ HTTP/1.1\r\nHost: b.test\r\n\r\n");
+    let head = recv_head(&conn);
+    let status_line = "HTTP/1.1 403 Forbidden (denied): Frag J?rg?\r\n";
+    assert!(head.starts_with(status_line), "{head}");
 }

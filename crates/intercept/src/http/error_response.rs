@@ -94,25 +94,12 @@ impl ErrorFormat {
     }
 }
 
-/// Adds code and contact to the status line of a refused CONNECT: clients show nothing else of it.
-pub(crate) fn explain_in_status_line(
-    mut response: Response<ResponseBody>,
-) -> Response<ResponseBody> {
-    let headers = response.headers();
-    if let Some(code) = text(headers, &CODE) {
-        let status = response.status().canonical_reason().unwrap_or("Refused");
-        let contact = text(headers, &CONTACT).map(|contact| format!(": {contact}"));
-        let reason = format!("{status} ({code}){}", contact.unwrap_or_default());
-        if let Ok(reason) = ReasonPhrase::try_from(reason) {
-            response.extensions_mut().insert(reason);
-        }
-    }
-    response
-}
-
-/// The value of a header, if it is printable ASCII.
-fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
-    headers.get(name)?.to_str().ok()
+/// The reason phrase of the status line: many clients show nothing else of a refused CONNECT or request. HTTP/2 has none.
+fn reason_phrase(refusal: &Refusal, contact: Option<&str>) -> Option<ReasonPhrase> {
+    let status = refusal.status.canonical_reason().unwrap_or("Refused");
+    let contact = contact.map(|contact| format!(": {contact}"));
+    let code = refusal.code;
+    ReasonPhrase::try_from(format!("{status} ({code}){}", contact.unwrap_or_default())).ok()
 }
 
 /// The beginning of a text, with a question mark for each character that is not printable ASCII.
@@ -130,7 +117,7 @@ fn respond(
 ) -> Response<ResponseBody> {
     record.set_refused(refusal);
     let id = HeaderValue::try_from(record.id.to_string());
-    let contact = record.contact().map(to_ascii).map(HeaderValue::try_from);
+    let contact = record.contact().map(to_ascii);
     // The response to HEAD has the length and no body (RFC 9110, section 9.3.2); over HTTP/2 hyper would send both.
     let omitted = record.is_head_request().then_some(body.len());
     let body = if omitted.is_some() {
@@ -140,6 +127,9 @@ fn respond(
     };
     let mut response = Response::new(ResponseBody::from_proxy(body, Some(record)));
     *response.status_mut() = refusal.status;
+    if let Some(reason) = reason_phrase(refusal, contact.as_deref()) {
+        response.extensions_mut().insert(reason);
+    }
     let headers = response.headers_mut();
     // What is refused now may be allowed later.
     let no_store = HeaderValue::from_static("no-store");
@@ -148,7 +138,7 @@ fn respond(
     if let Ok(id) = id {
         headers.insert(REQUEST_ID, id);
     }
-    if let Some(Ok(contact)) = contact {
+    if let Some(Ok(contact)) = contact.map(HeaderValue::try_from) {
         headers.insert(CONTACT, contact);
     }
     if let Some(length) = omitted {
@@ -171,6 +161,7 @@ fn respond(
 fn respond_in_trailers(refusal: &Refusal, record: Box<InFlightRecord>) -> Response<ResponseBody> {
     let mut response = respond(refusal, Bytes::new(), record);
     *response.status_mut() = StatusCode::OK;
+    response.extensions_mut().remove::<ReasonPhrase>();
     let headers = response.headers_mut();
     let kind = HeaderValue::from_static("application/grpc");
     headers.insert(header::CONTENT_TYPE, kind);

@@ -12,7 +12,7 @@ use crate::authz::authorize::connect_head;
 use crate::ca::mint::error::MintError;
 use crate::host::HostPort;
 use crate::http::client_connection::ClientConnection;
-use crate::http::error_response::{ErrorFormat, explain_in_status_line};
+use crate::http::error_response::ErrorFormat;
 use crate::http::exchange::Exchange;
 use crate::http::http_server::{ResponseFuture, SwitchSlot, linger_and_close, run_http1};
 use crate::http::in_flight::InFlightRecord;
@@ -69,7 +69,7 @@ impl ConnectProxy {
         let this = self.clone();
         Box::pin(async move {
             Ok(match *request.method() {
-                Method::CONNECT => explain_in_status_line(this.respond_to_connect(request).await),
+                Method::CONNECT => this.respond_to_connect(request).await,
                 _ => this.respond_to_absolute(request).await,
             })
         })
