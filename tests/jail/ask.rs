@@ -1,6 +1,7 @@
 //! `--ask`: questions on the terminal about requests that no access rule decides on.
 
-use crate::harness::lab::assert_fails;
+use crate::harness::addr::v4;
+use crate::harness::lab::{Process, assert_fails};
 use crate::harness::rig::jail::{JailRig, USERS, User};
 
 const EXPECT: &str = include_str!("../harness/programs/terminal/expect.py");
@@ -70,6 +71,28 @@ fn answers_on_the_terminal_decide_on_what_no_rule_matches() {
         );
         assert_eq!(printed.matches(QUESTION).count(), 3, "{user:?}: {printed}");
     }
+}
+
+/// A connection that is relayed unopened has no rule in its audit line, and shows that a person allowed it.
+#[test]
+fn audit_line_of_a_relayed_connection_names_the_terminal() {
+    let rig = JailRig::new();
+    let args = [
+        "TCP-LISTEN:9418,bind=10.81.0.1,fork,reuseaddr",
+        "SYSTEM:echo hello",
+    ];
+    let server = Process::start(&rig.stage.lab.server, "socat", &args);
+    let _server = server.wait_listening(&[v4([10, 81, 0, 1], 9418)]);
+    let command = "log=$(mktemp -u); $JAIL --ask --log=$log -- bash -c 'cat </dev/tcp/a.test/9418'; \
+                   until grep -q duration_ms $log; do sleep 0.1; done; cat $log; rm $log";
+    let steps = [
+        "see:a.test:9418 is not on the lists: CONNECT",
+        PROMPT,
+        r"type:always\n",
+        "see:hello",
+        r#"see:"decision":"allowed","how":"terminal","#,
+    ];
+    run_in_terminal(&rig, User::Nobody, &steps, &["sh", "-c", command]);
 }
 
 /// An address that is not public needs a rule or an option; no answer allows it. So there is no question about it.

@@ -355,7 +355,11 @@ impl AuditRecord {
             tls,
             reused: false,
         });
-        (self.time_to_response, self.how) = (Some(self.started.elapsed()), "passthrough");
+        self.time_to_response = Some(self.started.elapsed());
+        // No rule is in the line of an approved tunnel, so that only `how` tells why it was allowed.
+        if ![TERMINAL, LEARNED].contains(&self.how) {
+            self.how = "passthrough";
+        }
     }
 
     /// Records the connection on which the request reached the origin.
@@ -430,6 +434,12 @@ pub(crate) fn tls_version(version: ProtocolVersion) -> &'static str {
 pub const TARGET: &str = "peername::audit";
 /// How the decision was made: by asking the check service.
 pub(crate) const ASKED: &str = "asked";
+/// How it was decided: by the access lists.
+pub(crate) const LIST: &str = "list";
+/// How it was decided: by a person.
+pub const TERMINAL: &str = "terminal";
+/// How it was decided: by a run that learns rules.
+pub const LEARNED: &str = "learned";
 /// The maximum number of destinations that a summary lists.
 const MAX_DESTINATIONS: usize = 1000;
 /// The maximum number of bytes of a tried name in the line.

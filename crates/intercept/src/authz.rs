@@ -38,6 +38,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep, timeout_at};
 use tracing::{info, warn};
 
+pub use crate::audit::{LEARNED, TERMINAL};
 pub(crate) use approval::Unapprovable;
 pub use approval::{Approval, ApprovalFuture, ApprovalRequest, Approver};
 pub use authorize::stages::{Allowed, AllowedTunnel, Prepared};

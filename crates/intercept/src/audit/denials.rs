@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{AuditRecord, FinalDecision, bounded_entry};
-use crate::authz::authorize::LIST;
+use super::{AuditRecord, FinalDecision, LIST, bounded_entry};
 use crate::host::HostPort;
 use crate::request::refusal::RefusalKind;
 use crate::request::remedy::Remedy;

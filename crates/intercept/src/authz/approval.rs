@@ -43,6 +43,6 @@ pub(crate) struct Unapprovable {
 pub struct Approval {
     /// The reason of a denial, for the client and the log; `None` if the request is allowed.
     pub denial_reason: Option<&'static str>,
-    /// How it was decided, for the log.
+    /// How it was decided, for the log: [`TERMINAL`](super::TERMINAL) or [`LEARNED`](super::LEARNED).
     pub how: &'static str,
 }

@@ -9,7 +9,7 @@ use http::request::Parts;
 use http::{HeaderMap, Method, Request, StatusCode, Version};
 
 use crate::audit::admission::{AdmissionLog, AdmittedRequest};
-use crate::audit::{ASKED, AuditRecord, FinalDecision};
+use crate::audit::{ASKED, AuditRecord, FinalDecision, LIST};
 use crate::authz::rules::{AccessRules, DeniedBy, Subject};
 use crate::authz::{
     ApprovalRequest, Approver, AuthzRequest, BodyPrefix, CheckClient, CheckedBody, DecidedBy,
@@ -359,8 +359,6 @@ fn deny(denial: Denial, how: &'static str, record: &mut AuditRecord) -> Denied {
 const DENIED: &str = "denied";
 const CHECK_FAILED: &str = "check_failed";
 const AUDIT_FAILED: &str = "audit_failed";
-/// How it was decided, in the audit line: by the access lists.
-pub(crate) const LIST: &str = "list";
 
 fn record_verdict(verdict: &Verdict, record: &mut AuditRecord) {
     record.check_took = Some(verdict.took);

@@ -13,7 +13,9 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use peername_intercept::authz::{Approval, ApprovalFuture, ApprovalRequest, Approver};
+use peername_intercept::authz::{
+    Approval, ApprovalFuture, ApprovalRequest, Approver, LEARNED, TERMINAL,
+};
 use peername_intercept::host::HostPort;
 use peername_observe::escape::escape_into;
 use peername_sys::ipc::fd_passing::{receive_bytes, send_bytes};
@@ -102,11 +104,8 @@ impl Answer {
 impl Mode {
     fn approval(self, answer: Answer) -> Approval {
         let (how, why_unanswered) = match self {
-            Self::Ask => (
-                "terminal",
-                "there was no answer on the terminal (jail --ask)",
-            ),
-            Self::Learn => ("learned", "the list of --learn can't be written"),
+            Self::Ask => (TERMINAL, "there was no answer on the terminal (jail --ask)"),
+            Self::Learn => (LEARNED, "the list of --learn can't be written"),
         };
         let denial_reason = match answer {
             Answer::Once | Answer::Always => None,
