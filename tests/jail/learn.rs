@@ -133,6 +133,29 @@ fn server_on_localhost_is_learned_with_the_options_that_are_named() {
     assert_eq!(rig.succeeds(User::Root, &options, script), "served\n");
 }
 
+/// At 443 the name is listed, because a certificate proves it. So only the run that learns needs an option.
+#[test]
+fn private_host_that_the_list_has_is_reported_as_such() {
+    let rig = JailRig::without_destinations();
+    let file = rig.scratch().path_text("list");
+    let script = "curl -s -o /dev/null https://a.test/echo; curl -s -o /dev/null http://b.test/";
+    let output = rig.run(User::Root, &["--learn", &file], script);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let expected = [
+        "a.test:443, once: --allow-destination 10.81.0.1:443 allows it while it is learned; the list has it now\n",
+        "b.test:80, once: --allow-destination 10.81.0.1:80 allows it\n",
+    ];
+    assert_contains(&errors, &expected);
+    assert!(
+        rig.scratch()
+            .read("list")
+            .ends_with("\na.test\n# not public, remove this beginning to allow: b.test:80\n")
+    );
+    let allow = format!("--allow=@{file}");
+    let printed = rig.succeeds(User::Root, &[&allow], "curl -sS https://a.test/echo");
+    assert!(printed.starts_with("GET a.test "), "{printed}");
+}
+
 /// The one option that standard error names allows both the port and the private address. The list has the same rule.
 #[test]
 fn private_host_at_another_port_is_learned_with_the_option_that_is_named() {

@@ -14,7 +14,7 @@ use peername_proto::{Special, meanings, special};
 use peername_sys::process::stderr::try_write_line;
 
 use super::file_table::FileTable;
-use super::learn::{NOT_PUBLIC, is_refused_by_default};
+use super::learn::{NOT_PUBLIC, is_own_address, is_refused_by_default};
 use super::options::Args;
 
 /// How denials are reported.
@@ -26,6 +26,8 @@ pub(super) struct DenialReport {
     table: Option<FileTable>,
     /// Whom to ask for a rule (`--contact`).
     contact: Option<String>,
+    /// Whether a list is learned.
+    is_learning: bool,
     is_quiet: bool,
     /// The denials that have a line.
     reported: BTreeSet<DenialKey>,
@@ -41,6 +43,7 @@ impl DenialReport {
             check_list: args.check_list.clone(),
             table: args.table.clone(),
             contact: args.intercept().contact.clone(),
+            is_learning: args.learn.is_some(),
             // With --fail-on-deny the reason of the exit code is printed even with --quiet.
             is_quiet: args.logging.quiet && !args.fails_on_deny(),
             reported: BTreeSet::new(),
@@ -127,6 +130,8 @@ impl DenialReport {
                     .unwrap_or_default();
                 let warning = if opens_metadata(to, remedy) {
                     " (a cloud's metadata service: it may hand out credentials)".to_owned()
+                } else if self.is_learning && is_learned_name(to, remedy) {
+                    " while it is learned; the list has it now".to_owned()
                 } else if remedy.caution().is_empty() {
                     String::new()
                 } else {
@@ -185,6 +190,14 @@ fn opening_remedy(to: &HostPort, remedy: &Remedy) -> Option<String> {
     }
 }
 
+/// Whether `--learn` has listed this name although its address was refused: at 443 a certificate proves the name, so that the
+/// rule opens a private address that is not this host's.
+fn is_learned_name(to: &HostPort, remedy: &Remedy) -> bool {
+    let is_private = |ip| matches!(special(ip), Some(Special::Private | Special::NotPublic));
+    matches!(remedy, Remedy::AllowDestination(addr)
+        if to.port == HTTPS_PORT && to.host.as_ip().is_none() && meanings(addr.ip()).all(is_private) && !is_own_address(addr.ip()))
+}
+
 fn opens_metadata(to: &HostPort, remedy: &Remedy) -> bool {
     let opened = match remedy {
         Remedy::AllowDestination(addr) => Some(addr.ip()),
@@ -212,4 +225,5 @@ fn diff_line(denied: &DeniedDestination, remedy: &Remedy) -> String {
 
 /// Lines of the report: a program that scans ports has thousands of denials.
 const MAX_LINES: usize = 50;
+const HTTPS_PORT: u16 = 443;
 const LAST_SYSTEM_PORT: u16 = 1023;

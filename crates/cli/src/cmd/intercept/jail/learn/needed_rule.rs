@@ -87,7 +87,7 @@ pub(crate) fn is_refused_by_default(ip: IpAddr) -> bool {
 
 /// Whether this host has the address, to judge by whether a socket can be bound to it (bind(2), EADDRNOTAVAIL). `false` if a
 /// socket can be bound to any address, as with net.ipv4.ip_nonlocal_bind and in a jail, because then nothing is known.
-fn is_own_address(ip: IpAddr) -> bool {
+pub(crate) fn is_own_address(ip: IpAddr) -> bool {
     // Addresses for documentation (RFC 5737, RFC 3849): no host has them.
     let unassigned: IpAddr = match ip {
         IpAddr::V4(_) => [192, 0, 2, 1].into(),
