@@ -130,7 +130,12 @@ fn rules_of_a_file_are_kept_or_reported() {
     let learned = rig.scratch().path_text("learned");
     let (printed, errors) = run(&["--learn", &learned]);
     assert_eq!(printed, "200 200 ");
-    assert_contains(&errors, &["deny of ", "peername.toml have no effect"]);
+    assert_contains(
+        &errors,
+        &["deny of ", "peername.toml have no effect beside --learn\n"],
+    );
+    let list = rig.scratch().read("learned");
+    assert_contains(&list, &[&format!("--config {file} ")]);
     let hide = ["--config", &file, "--hide", &other, "--allow=any"];
     let shown = rig.run(User::Nobody, &hide, &format!("cat {secret}"));
     assert!(!String::from_utf8_lossy(&shown.stdout).contains("treasure"));
@@ -190,6 +195,30 @@ fn messages_name_the_file() {
     ] {
         assert_contains(&run(table, options), &[expected]);
     }
+}
+
+/// A file of the repository is named where it was forgotten, and not applied.
+#[test]
+fn forgotten_file_of_the_repository_is_named() {
+    let rig = JailRig::new();
+    let jail = rig.scratch().path_text("peername");
+    let dir = rig.scratch().path_text("");
+    let run = |options: &str| {
+        let script = format!(
+            "mkdir -p {dir}/sub/dir && cd {dir}/sub/dir && {jail} jail {options} -- curl -sS http://a.test/"
+        );
+        let output = rig.run_outside(User::Root, &script);
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert_contains(&printed, &["no rule allows it"]);
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let text = "[jail]\nrules = [\"allow a.test\"]\n";
+    rig.scratch().write("peername.toml", text);
+    let named = "peername jail --config ../../peername.toml -- CMD";
+    assert_contains(&run(""), &[named]);
+    assert!(!run("--allow=b.test").contains(named));
+    rig.scratch().write("peername.toml", "[intercept]\n");
+    assert_contains(&run(""), &["--learn FILE"]);
 }
 
 /// The path of a list, or of a log, in a configuration file is relative to that file, not to the working directory.

@@ -43,6 +43,19 @@ fn typical_mistakes_have_a_short_answer() {
         ),
         ("jail --allow 'GTE a.test' -- true", "not an HTTP method"),
         (
+            "jail --allow GET,HEAD:a.test/x -- true",
+            "a space follows the methods",
+        ),
+        ("jail --allow 'deny a.test' -- true", "--deny HOST"),
+        (
+            "jail --config /nonexistent.toml -- true",
+            "no such file; docs/jail.md has examples",
+        ),
+        (
+            "jail --hide /nonexistent/x --allow any -- true",
+            "make it first (mkdir -p /nonexistent/x)",
+        ),
+        (
             "jail --learn list --allow a.test -- true",
             "--learn FILE -- CMD",
         ),

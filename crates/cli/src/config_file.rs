@@ -212,7 +212,8 @@ pub(crate) fn read_partial(
     let text = match text_file::read(path) {
         Ok(text) => text,
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            let problems = problem("there is no such file; docs/config.md has examples");
+            let page = page_with_examples(kinds);
+            let problems = problem(&format!("there is no such file; {page} has examples"));
             return (Configuration::default(), problems);
         }
         Err(error) => return (Configuration::default(), problem(&error.to_string())),
@@ -227,11 +228,23 @@ pub(crate) fn read_partial(
     (config, problems)
 }
 
+fn page_with_examples(kinds: &[Kind]) -> &'static str {
+    match kinds {
+        [Kind::Jail] => "docs/jail.md",
+        _ => "docs/config.md",
+    }
+}
+
 fn no_table(kinds: &[Kind]) -> String {
     let names: Vec<_> = kinds.iter().map(|kind| kind.name()).collect();
     let names = names.join(" or ");
     match kinds {
-        [Kind::Jail | Kind::Agent] => format!("no {names} table; docs/config.md has examples"),
+        [Kind::Jail | Kind::Agent] => {
+            format!(
+                "no {names} table; {} has examples",
+                page_with_examples(kinds)
+            )
+        }
         _ => {
             format!("no {names} table: there is nothing to listen on; docs/config.md has examples")
         }

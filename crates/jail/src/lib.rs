@@ -76,7 +76,11 @@ pub enum JailError {
         failed: SyscallError,
     },
     /// A path of `--hide` does not exist: what is created there later would not be hidden.
-    #[error("--hide {}: there is no such file: hide the directory that it will be created in", .0.display())]
+    #[error(
+        "--hide {path}: there is no such file, and one that is made later would be seen: make it first (mkdir -p {path}), or hide the \
+         directory above",
+        path = .0.display()
+    )]
     NothingToHide(PathBuf),
     /// The working directory is covered, and nothing is at its path any more.
     #[error("the working directory {}: {failed}", path.display())]

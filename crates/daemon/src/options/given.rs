@@ -25,6 +25,8 @@ pub struct Merged<T> {
     pub given: Given<T>,
     /// The names of the options of the file that have no effect, because an option of the command line excludes them.
     pub excluded: BTreeSet<String>,
+    /// The names of the options of the command line that exclude them.
+    pub excluding: BTreeSet<String>,
 }
 
 /// A word of a command line, and the id of the option that it gives.
@@ -61,10 +63,18 @@ impl<T: clap::Args> Given<T> {
             added.contains(&word.option.as_str()) || line.words_of(&word.option).next().is_none()
         });
         words.extend(line.words.iter().cloned());
+        let excluding = line.words.iter().filter(|given| {
+            excluded
+                .iter()
+                .any(|word| conflicts(&command, &given.option, &word.option))
+        });
         Ok(Merged {
             given: Self::parse(words)?,
             excluded: excluded
                 .iter()
+                .filter_map(|word| long_name(&command, word))
+                .collect(),
+            excluding: excluding
                 .filter_map(|word| long_name(&command, word))
                 .collect(),
         })

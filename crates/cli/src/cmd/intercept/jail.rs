@@ -138,10 +138,15 @@ fn try_start(args: &Args, verdict: Option<OwnedFd>) -> anyhow::Result<u8> {
 /// Prints, before the program runs, what the options allow or deny beyond what is expected.
 fn print_notices(args: &Args, denies_everything: bool) {
     if denies_everything && !args.logging.quiet {
-        eprintln!(
-            "peername: no --allow and no --check: every request is denied. `peername jail --learn FILE -- CMD` writes the list of \
-             what CMD needs, --allow @FILE allows that, and --allow any allows every public host"
-        );
+        let advice = match command_line::find_unused_table(args) {
+            Some(file) => format!(
+                "{file} has a [jail] table, which `peername jail --config {file} -- CMD` applies: read it before"
+            ),
+            None => "`peername jail --learn FILE -- CMD` writes the list of what CMD needs, --allow @FILE allows that, and --allow any \
+                     allows every public host"
+                .to_owned(),
+        };
+        eprintln!("peername: no --allow and no --check: every request is denied. {advice}");
     }
     if let Some(path) = &args.learn {
         let path = path.display();

@@ -51,6 +51,15 @@ pub enum ParseRuleError {
     /// A method without a host.
     #[error("a method needs a host: POST example.com")]
     MethodAlone,
+    /// A colon between methods and host.
+    #[error("a space follows the methods: GET,HEAD example.com")]
+    ColonBehindMethod,
+    /// `allow` or `deny` before the rule of an option or a list.
+    #[error(
+        "leave the first word out: the option, also with @FILE, is what allows or denies; to deny a host, write --deny HOST before \
+         the list"
+    )]
+    ActionInside,
     /// A method behind the host.
     #[error("the method comes before the host: GET example.com")]
     MethodBehind,
@@ -258,15 +267,20 @@ impl Rule {
 fn split_methods(text: &str) -> Result<(Option<Methods>, &str), ParseRuleError> {
     let Some((methods, destination)) = text.split_once(char::is_whitespace) else {
         // In lower case the text may be a host.
-        let is_method = text == text.to_ascii_uppercase() && Methods::parse(text).is_some();
-        return match is_method {
-            true => Err(ParseRuleError::MethodAlone),
-            false => Ok((None, text)),
+        let is_method =
+            |text: &str| text == text.to_ascii_uppercase() && Methods::parse(text).is_some();
+        return match text.split_once(':') {
+            _ if is_method(text) => Err(ParseRuleError::MethodAlone),
+            Some((methods, rest)) if is_method(methods) && rest.parse::<u16>().is_err() => {
+                Err(ParseRuleError::ColonBehindMethod)
+            }
+            _ => Ok((None, text)),
         };
     };
     let destination = destination.trim_start();
     match Methods::parse(methods) {
         Some(methods) => Ok((Some(methods), destination)),
+        None if matches!(methods, "allow" | "deny") => Err(ParseRuleError::ActionInside),
         None if Methods::parse(destination).is_some() => Err(ParseRuleError::MethodBehind),
         None if destination.parse::<u16>().is_ok() => Err(ParseRuleError::SpaceBeforePort),
         // No method has a dot: it is a host.

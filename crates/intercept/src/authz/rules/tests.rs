@@ -315,6 +315,8 @@ fn syntax_of_other_programs_is_refused_with_advice() {
         ("192.0.2.0/24:80/*", ParseRuleError::Wildcard),
         ("POST", ParseRuleError::MethodAlone),
         ("GET,HEAD", ParseRuleError::MethodAlone),
+        ("GET,HEAD:a.test/x", ParseRuleError::ColonBehindMethod),
+        ("deny a.test", ParseRuleError::ActionInside),
         ("a.test GET", ParseRuleError::MethodBehind),
         ("git@a.test:org/repo", ParseRuleError::User),
         ("root@a.test:22", ParseRuleError::User),

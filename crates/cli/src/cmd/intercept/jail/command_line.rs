@@ -1,11 +1,13 @@
 //! The command line of `peername jail`: options, of which a file may have some, and the program.
 
+use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use peername_daemon::options::{Given, Merged, Table, heading};
 use peername_daemon::reload::file_watch::Fingerprints;
 use peername_daemon::usage::Usage;
+use peername_sys::fs::text_file;
 
 use super::file_table::{APPENDED, FileTable};
 use super::options::Args;
@@ -51,6 +53,7 @@ impl CommandLine {
         let Merged {
             mut given,
             excluded,
+            excluding,
         } = given
             .with_command_line(&self.options, &APPENDED)
             .map_err(Usage::from_error)?;
@@ -58,14 +61,33 @@ impl CommandLine {
         let excluded: Vec<_> = excluded.into_iter().filter(|key| key != "quiet").collect();
         if !excluded.is_empty() && !given.options.logging.quiet {
             let (keys, file) = (excluded.join(", "), path.display());
-            eprintln!(
-                "peername: {keys} of {file} have no effect, because the command line has an option that excludes them"
-            );
+            let options: Vec<_> = excluding.iter().map(|name| format!("--{name}")).collect();
+            let options = options.join(" and ");
+            eprintln!("peername: {keys} of {file} have no effect beside {options}");
         }
         given.options.table = Some(table);
         Ok(given.options)
     }
 }
+
+/// Finds a `peername.toml` with a `[jail]` table in the working directory or above it, if no file was given: its path from the
+/// working directory. It is not applied by itself, because a repository that is not trusted could open hosts by it.
+pub(super) fn find_unused_table(args: &Args) -> Option<String> {
+    let working = env::current_dir().ok().filter(|_| args.table.is_none())?;
+    let has_table = |path: &Path| {
+        text_file::read(path).is_ok_and(|text| text.lines().any(|line| line.trim() == "[jail]"))
+    };
+    working
+        .ancestors()
+        .take(MAX_ANCESTORS)
+        .position(|directory| has_table(&directory.join(FILE_NAME)))
+        .map(|depth| "../".repeat(depth) + FILE_NAME)
+}
+
+/// The usual name of a configuration file in a repository.
+const FILE_NAME: &str = "peername.toml";
+/// The directories that are searched for it.
+const MAX_ANCESTORS: usize = 20;
 
 const EXAMPLE: &str = "\
 Example: write the list of what a program needs; read it; from then on allow that and no more

@@ -8,6 +8,7 @@ use peername_daemon::options::{Given, Origin};
 use peername_daemon::usage::Usage;
 use peername_daemon::usage::error_text::with_causes;
 use peername_intercept::Remedy;
+use peername_observe::shell::quote;
 
 /// The table of a file.
 #[derive(Clone, Debug)]
@@ -51,6 +52,11 @@ impl FileTable {
                 .collect(),
             has_allow: file.words_of("allow").next().is_some(),
         }
+    }
+
+    /// The option that names the file, quoted for a shell.
+    pub(super) fn option(&self) -> String {
+        format!("--config {}", quote(&self.path))
     }
 
     /// Adds the place in the file to each error that begins with an option, unless it is about the command line.

@@ -15,6 +15,7 @@ use peername_sys::resolve;
 
 use super::approval::{Answer, Mode, Question};
 use super::ask::{self, Program};
+use super::file_table::FileTable;
 use super::learn::{LearningNetwork, ListKind, OpenedList};
 use super::options::Args;
 
@@ -131,7 +132,10 @@ fn open_list(
         http_ports: ports.opened,
         resolve: |name| resolve::lookup(name).unwrap_or_default(),
     };
-    OpenedList::open(kind, path, &args.command, args.kept_options(), network)
+    // The file's other options belong to the next run, too.
+    let config = args.table.iter().map(FileTable::option);
+    let options = config.chain(args.kept_options()).collect();
+    OpenedList::open(kind, path, &args.command, options, network)
         .map(Some)
         .map_err(|error| {
             let (option, error) = (kind.option(), with_causes(&error));
