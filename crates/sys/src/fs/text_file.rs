@@ -205,20 +205,19 @@ mod tests {
         for path in ["/dev/zero", "/dev", "/dev/tty", "/proc/self/fd"] {
             assert!(open(Path::new(path)).is_err(), "{path}");
         }
-        let path = std::env::temp_dir().join(format!("peername-text-{}", std::process::id()));
-        std::fs::write(&path, "0123456789").unwrap();
-        let read_at_most = |max_len| super::read_at_most(&open(&path).unwrap(), max_len);
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(&file, "0123456789").unwrap();
+        let read_at_most = |max_len| super::read_at_most(&open(file.path()).unwrap(), max_len);
         assert_eq!(read_at_most(10).unwrap(), "0123456789");
         let kind = |result: io::Result<String>| result.map_err(|error| error.kind());
         assert_eq!(kind(read_at_most(9)), Err(io::ErrorKind::FileTooLarge));
-        std::fs::write(&path, b"# a\n\xff").unwrap();
+        std::fs::write(&file, b"# a\n\xff").unwrap();
         let error = read_at_most(9).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
         assert!(
             error.to_string().starts_with("line 2: not UTF-8"),
             "{error}"
         );
-        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]

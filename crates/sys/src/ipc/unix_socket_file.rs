@@ -157,9 +157,8 @@ mod tests {
 
     #[test]
     fn stale_socket_is_replaced_and_other_files_and_live_sockets_are_kept() {
-        let dir = std::env::temp_dir().join(format!("peername-socket-{}", std::process::id()));
-        fs::create_dir_all(&dir).unwrap();
-        let path = dir.join("a.sock");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.sock");
         let kind = |result: io::Result<UnixSocketFile>| result.map(drop).map_err(|e| e.kind());
 
         drop(UnixListener::bind(&path).unwrap());
@@ -178,6 +177,5 @@ mod tests {
             Err(ErrorKind::AlreadyExists)
         );
         assert_eq!(fs::read_to_string(&path).unwrap(), "text");
-        fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -116,8 +116,8 @@ mod tests {
     fn missing_program_is_distinguished_from_a_missing_interpreter() {
         // The current directory is not searched.
         assert!(Path::new("Cargo.toml").exists());
-        let script = std::env::temp_dir().join(format!("launch-{}", std::process::id()));
-        let by_path = script.display().to_string();
+        let script = tempfile::NamedTempFile::new().unwrap();
+        let by_path = script.path().display().to_string();
         let (missing, denied) = (ErrorKind::NotFound, ErrorKind::PermissionDenied);
         let no_bits = format!("not an executable file: chmod +x '{by_path}'");
         let with_cr = format!("its first line ends in CR: sed -i 's/\\r$//' '{by_path}'");
@@ -137,7 +137,6 @@ mod tests {
             };
             assert_eq!(error.to_string(), format!("{name}: {why}"));
         }
-        std::fs::remove_file(script).unwrap();
     }
 
     /// For a program in no directory of PATH, execvp(3) fails with EACCES instead of ENOENT if it may not search one of the

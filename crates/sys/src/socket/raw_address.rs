@@ -143,14 +143,12 @@ mod tests {
 
     #[test]
     fn file_of_a_renamed_socket_is_found() {
-        let dir = std::env::temp_dir().join(format!("peername-raw-address-{}", std::process::id()));
-        std::fs::create_dir(&dir).unwrap();
-        let (old, new) = (dir.join("old"), dir.join("new"));
+        let dir = tempfile::tempdir().unwrap();
+        let (old, new) = (dir.path().join("old"), dir.path().join("new"));
         let listener = UnixListener::bind(&old).unwrap();
         std::fs::rename(&old, &new).unwrap();
         let file = bound_file(&listener).unwrap();
         let found = std::fs::File::from(file).metadata().unwrap();
         assert_eq!(found.ino(), std::fs::metadata(&new).unwrap().ino());
-        std::fs::remove_dir_all(&dir).unwrap();
     }
 }
