@@ -315,6 +315,8 @@ const MAX_NETWORK_LEN: usize = 49;
 mod tests {
     use std::fs;
 
+    use tempfile::NamedTempFile;
+
     use super::*;
 
     fn trusts(values: &[&str], peer: &str) -> bool {
@@ -342,10 +344,10 @@ mod tests {
             let advice = format!("write {network} for all of it, or {address} alone");
             assert!(error.to_string().ends_with(&advice), "{error}");
         }
-        let path = std::env::temp_dir().join(format!("peername-bits-{}", std::process::id()));
-        fs::write(&path, "10.1.2.3/8\n").unwrap();
-        assert!(trusts(&[&format!("@{}", path.display())], "10.200.0.1"));
-        fs::remove_file(&path).unwrap();
+        let file = NamedTempFile::new().unwrap();
+        fs::write(&file, "10.1.2.3/8\n").unwrap();
+        let value = format!("@{}", file.path().display());
+        assert!(trusts(&[&value], "10.200.0.1"));
     }
 
     #[test]
@@ -388,24 +390,23 @@ mod tests {
 
     #[test]
     fn file_may_have_comments_and_blank_lines_but_no_invalid_line() {
-        let path = std::env::temp_dir().join(format!("peername-trust-{}", std::process::id()));
-        let value = format!("@{}", path.display());
+        let file = NamedTempFile::new().unwrap();
+        let value = format!("@{}", file.path().display());
         fs::write(
-            &path,
+            &file,
             "# balancers\n\n192.0.2.1 ; the first\n  10.0.0.0/8\n",
         )
         .unwrap();
         assert!(trusts(&[&value], "192.0.2.1") && trusts(&[&value], "10.9.9.9"));
-        fs::write(&path, "192.0.2.1\nbalancer.example\n").unwrap();
+        fs::write(&file, "192.0.2.1\nbalancer.example\n").unwrap();
         assert!(matches!(
             NetworkSet::read_required("--trust", &[&value]),
             Err(NetworkListError::Line { number: 2, .. })
         ));
-        fs::write(&path, "# none yet\n").unwrap();
+        fs::write(&file, "# none yet\n").unwrap();
         assert!(matches!(
             NetworkSet::read_required("--trust", &[&value]),
             Err(NetworkListError::EmptyFile { .. })
         ));
-        fs::remove_file(&path).unwrap();
     }
 }

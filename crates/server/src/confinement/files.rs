@@ -74,10 +74,10 @@ mod tests {
 
     #[test]
     fn directories_of_a_link_and_of_its_target_may_be_read() {
-        let dir = env::temp_dir().join(format!("peername-confine-{}", std::process::id()));
-        let (links, targets) = (dir.join("links"), dir.join("targets"));
-        std::fs::create_dir_all(&links).unwrap();
-        std::fs::create_dir_all(&targets).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let (links, targets) = (dir.path().join("links"), dir.path().join("targets"));
+        std::fs::create_dir(&links).unwrap();
+        std::fs::create_dir(&targets).unwrap();
         std::fs::write(targets.join("list"), "").unwrap();
         std::os::unix::fs::symlink("../targets/list", links.join("list")).unwrap();
         let needs = Needs {
@@ -87,6 +87,5 @@ mod tests {
         let read = allowed(&needs).read;
         assert!(read.contains(&links) && read.contains(&targets), "{read:?}");
         assert!(!read.iter().any(|path| path == Path::new("/etc")));
-        std::fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -98,6 +98,7 @@ mod tests {
     use std::fs;
 
     use allocation_counter::measure;
+    use tempfile::NamedTempFile;
 
     use super::*;
 
@@ -170,28 +171,27 @@ mod tests {
 
     #[test]
     fn deny_file_may_be_empty_and_allow_file_may_not() {
-        let path = std::env::temp_dir().join(format!("peername-clients-{}", std::process::id()));
-        let value = format!("@{}", path.display());
+        let file = NamedTempFile::new().unwrap();
+        let value = format!("@{}", file.path().display());
         let value = [value.as_str()];
-        fs::write(&path, "# none yet\n").unwrap();
+        fs::write(&file, "# none yet\n").unwrap();
         assert!(read(&[], &value).is_ok());
         assert!(matches!(
             read(&value, &[]),
             Err(NetworkListError::EmptyFile { .. })
         ));
-        fs::write(&path, "203.0.113.9 # sshd\nnonsense\n").unwrap();
+        fs::write(&file, "203.0.113.9 # sshd\nnonsense\n").unwrap();
         assert!(matches!(
             read(&[], &value),
             Err(NetworkListError::Line { number: 2, .. })
         ));
-        fs::remove_file(&path).unwrap();
     }
 
     /// The work is counted in allocations, which do not depend on how busy the machine is.
     #[test]
     fn hundred_thousand_entries_are_read_by_linear_work() {
-        let path = std::env::temp_dir().join(format!("peername-100k-{}", std::process::id()));
-        let value = format!("@{}", path.display());
+        let file = NamedTempFile::new().unwrap();
+        let value = format!("@{}", file.path().display());
         let value = [value.as_str()];
         let cost = |entries: u32| {
             let mut text = String::new();
@@ -205,7 +205,7 @@ mod tests {
                 }
                 .unwrap();
             }
-            fs::write(&path, text).unwrap();
+            fs::write(&file, text).unwrap();
             let mut lists = None;
             let work = measure(|| lists = Some(read(&[], &value).unwrap()));
             let lists = lists.unwrap();
@@ -214,7 +214,6 @@ mod tests {
             (work.count_total, work.bytes_max)
         };
         let (few, many) = (cost(10_000), cost(100_000));
-        fs::remove_file(&path).unwrap();
         assert!(many.0 <= 15 * few.0, "allocations: {few:?}, {many:?}");
         assert!(many.1 <= 100_000 * 1024, "bytes: {few:?}, {many:?}");
     }
