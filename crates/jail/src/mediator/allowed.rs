@@ -114,19 +114,18 @@ mod tests {
 
     #[test]
     fn sockets_of_a_directory_are_found_and_those_that_are_moved_there_are_not() {
-        let dir = std::env::temp_dir().join(format!("peername-allowed-{}", std::process::id()));
-        let shared = dir.join("shared");
-        fs::create_dir_all(&shared).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let [shared, outside] = ["shared", "outside"].map(|name| dir.path().join(name));
+        fs::create_dir(&shared).unwrap();
         let _inside = UnixListener::bind(shared.join("inside")).unwrap();
-        let _outside = UnixListener::bind(dir.join("outside")).unwrap();
+        let _outside = UnixListener::bind(&outside).unwrap();
         let allowed = AllowedSockets::find(std::slice::from_ref(&shared)).unwrap();
         let has = |path: &Path| allowed.contains(&fs::metadata(path).unwrap());
         assert!(has(&shared.join("inside")));
-        assert!(!has(&dir.join("outside")));
-        fs::rename(dir.join("outside"), shared.join("moved")).unwrap();
+        assert!(!has(&outside));
+        fs::rename(&outside, shared.join("moved")).unwrap();
         assert!(!has(&shared.join("moved")));
-        let missing = AllowedSockets::find(&[dir.join("missing")]);
+        let missing = AllowedSockets::find(&[dir.path().join("missing")]);
         assert_eq!(missing.unwrap_err().1.kind(), io::ErrorKind::NotFound);
-        fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -57,9 +57,8 @@ mod tests {
 
     #[test]
     fn socket_is_known_as_a_file_whatever_its_path_is() {
-        let dir = std::env::temp_dir().join(format!("peername-bound-{}", std::process::id()));
-        std::fs::create_dir(&dir).unwrap();
-        let (own, other) = (dir.join("own"), dir.join("other"));
+        let dir = tempfile::tempdir().unwrap();
+        let (own, other) = (dir.path().join("own"), dir.path().join("other"));
         let _own = UnixListener::bind(&own).unwrap();
         let _other = UnixListener::bind(&other).unwrap();
         let mut bound = BoundSockets::new(1024);
@@ -68,6 +67,5 @@ mod tests {
         assert!(is_known(&bound));
         std::fs::rename(&other, &own).unwrap();
         assert!(!is_known(&bound));
-        std::fs::remove_dir_all(&dir).unwrap();
     }
 }
