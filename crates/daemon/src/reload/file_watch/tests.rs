@@ -2,25 +2,9 @@
 
 use std::pin::pin;
 
+use tempfile::tempdir;
+
 use super::*;
-
-/// A new directory, which is removed at the end of a test.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new() -> Self {
-        let [number] = peername_sys::random::words().unwrap();
-        let path = std::env::temp_dir().join(format!("peername-watch-{number:016x}"));
-        fs::create_dir(&path).unwrap();
-        Self(path)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 fn noted(file: &Path) -> Fingerprints {
     let mut read = Fingerprints::default();
@@ -31,8 +15,8 @@ fn noted(file: &Path) -> Fingerprints {
 /// Otherwise a file whose file system hangs would be read again as soon as an attempt has ended.
 #[tokio::test]
 async fn change_that_could_not_be_read_waits_for_an_event() {
-    let scratch = Scratch::new();
-    let file = scratch.0.join("list");
+    let root = tempdir().unwrap();
+    let file = root.path().join("list");
     fs::write(&file, "old").unwrap();
     let read = noted(&file);
     fs::write(&file, "changed").unwrap();
@@ -47,8 +31,8 @@ async fn change_that_could_not_be_read_waits_for_an_event() {
 
 #[tokio::test]
 async fn file_in_a_directory_that_was_missing_is_watched() {
-    let scratch = Scratch::new();
-    let directory = scratch.0.join("missing/lists");
+    let root = tempdir().unwrap();
+    let directory = root.path().join("missing/lists");
     let file = directory.join("banned");
     let mut watch = FileWatch::of_configuration(true, noted(&file));
     watch.start();
@@ -77,8 +61,8 @@ async fn file_that_could_not_be_read_for_a_while_is_read_again() {
 /// Two parts of the configuration may name the same file, and the first read may have seen its earlier state.
 #[test]
 fn file_that_changed_between_two_reads_is_read_again() {
-    let scratch = Scratch::new();
-    let file = scratch.0.join("list");
+    let root = tempdir().unwrap();
+    let file = root.path().join("list");
     let note = |text: &str| {
         fs::write(&file, text).unwrap();
         let mut read = Fingerprints::default();
