@@ -30,8 +30,6 @@ pub mod library;
 pub mod netns;
 pub mod notify;
 pub mod program;
-#[cfg(test)]
-mod scratch;
 mod sockets;
 pub mod stderr_line;
 pub mod table;

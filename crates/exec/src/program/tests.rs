@@ -4,20 +4,19 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
+use tempfile::{TempDir, tempdir};
+
 use super::*;
-use crate::scratch::Scratch;
 
-impl Scratch {
-    fn program(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
-        let path = self.0.join(name);
-        fs::write(&path, content).unwrap();
-        fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
-        path
-    }
+fn write_program(dir: &TempDir, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+    let path = dir.path().join(name);
+    fs::write(&path, content).unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+    path
+}
 
-    fn examine(&self, name: impl AsRef<OsStr>) -> Result<Program, ProgramError> {
-        examine(name.as_ref(), self.0.as_os_str())
-    }
+fn examine_in(dir: &TempDir, name: &str) -> Result<Program, ProgramError> {
+    examine(name.as_ref(), dir.path().as_os_str())
 }
 
 fn reason(name: &str) -> Reason {
@@ -39,16 +38,16 @@ fn programs_of_this_machine_are_classified() {
 
 #[test]
 fn c_program_is_classified_by_its_linking() {
-    let scratch = Scratch::new();
-    let source = scratch.program("main.c", "int main(void) { return 0; }\n");
+    let dir = tempdir().unwrap();
+    let source = write_program(&dir, "main.c", "int main(void) { return 0; }\n");
     let compile = |out: &str, options: &[&str]| {
         let mut cc = Command::new("cc");
         cc.args(options)
             .arg("-o")
-            .arg(scratch.0.join(out))
+            .arg(dir.path().join(out))
             .arg(&source);
         assert!(cc.status().expect("a C compiler").success());
-        scratch.examine(out).unwrap().reason
+        examine_in(&dir, out).unwrap().reason
     };
     assert!(matches!(compile("dynamic", &[]), Reason::Dynamic(_)));
     assert!(matches!(compile("static", &["-static"]), Reason::Static(_)));
@@ -64,23 +63,23 @@ fn c_program_is_classified_by_its_linking() {
 
 #[test]
 fn script_is_classified_by_its_interpreter() {
-    let scratch = Scratch::new();
+    let dir = tempdir().unwrap();
     let ls = find(OsStr::new("ls"), &search_path()).unwrap();
-    fs::copy(&ls, scratch.0.join("python9")).unwrap();
-    let python = scratch.0.join("python9");
-    scratch.program("direct", format!("#!{}\n", python.display()));
-    scratch.program("by-env", "#!/usr/bin/env python9\n");
-    let outer = scratch.0.join("by-env");
-    scratch.program("twice", format!("#!{} -x\n", outer.display()));
+    let python = dir.path().join("python9");
+    fs::copy(&ls, &python).unwrap();
+    write_program(&dir, "direct", format!("#!{}\n", python.display()));
+    write_program(&dir, "by-env", "#!/usr/bin/env python9\n");
+    let outer = dir.path().join("by-env");
+    write_program(&dir, "twice", format!("#!{} -x\n", outer.display()));
     for script in ["direct", "by-env", "twice"] {
-        let program = scratch.examine(script).unwrap();
+        let program = examine_in(&dir, script).unwrap();
         assert_eq!(program.reason, Reason::Dynamic(python.clone()), "{script}");
-        assert_eq!(program.file, scratch.0.join(script));
+        assert_eq!(program.file, dir.path().join(script));
     }
-    scratch.program("shell", "#!/bin/sh\n");
-    scratch.program("nothing", "echo hello\n");
+    write_program(&dir, "shell", "#!/bin/sh\n");
+    write_program(&dir, "nothing", "echo hello\n");
     for script in ["shell", "nothing"] {
-        let program = scratch.examine(script).unwrap();
+        let program = examine_in(&dir, script).unwrap();
         assert!(matches!(program.reason, Reason::Starter(_)), "{script}");
         assert_eq!(program.mechanism, Mechanism::Preload, "{script}");
     }
@@ -88,30 +87,30 @@ fn script_is_classified_by_its_interpreter() {
 
 #[test]
 fn program_that_can_not_run_is_an_error() {
-    let scratch = Scratch::new();
-    let itself = scratch.0.join("loop");
-    scratch.program("loop", format!("#!{}\n", itself.display()));
-    scratch.program("gone", "#!/nonexistent/perl\n");
-    fs::write(scratch.0.join("plain"), "text").unwrap();
+    let dir = tempdir().unwrap();
+    let itself = dir.path().join("loop");
+    write_program(&dir, "loop", format!("#!{}\n", itself.display()));
+    write_program(&dir, "gone", "#!/nonexistent/perl\n");
+    fs::write(dir.path().join("plain"), "text").unwrap();
     assert!(matches!(
-        scratch.examine("loop"),
+        examine_in(&dir, "loop"),
         Err(ProgramError::TooManyInterpreters(_))
     ));
     assert_eq!(
-        scratch.examine("gone").unwrap_err().to_string(),
+        examine_in(&dir, "gone").unwrap_err().to_string(),
         format!(
             "{}: its interpreter /nonexistent/perl is missing",
-            scratch.0.join("gone").display()
+            dir.path().join("gone").display()
         )
     );
     assert!(matches!(
-        scratch.examine("plain"),
+        examine_in(&dir, "plain"),
         Err(ProgramError::NotExecutable(_))
     ));
     for name in ["", "absent", "/", "./absent"] {
         assert!(
             matches!(
-                scratch.examine(name),
+                examine_in(&dir, name),
                 Err(ProgramError::NotFound(_) | ProgramError::NotExecutable(_))
             ),
             "{name}"
@@ -121,7 +120,7 @@ fn program_that_can_not_run_is_an_error() {
 
 #[test]
 fn program_that_gains_privileges_is_refused() {
-    let scratch = Scratch::new();
+    let dir = tempdir().unwrap();
     let ls = find(OsStr::new("ls"), &search_path()).unwrap();
     if !peername_sys::process::user::is_root() {
         // Only root can change the owner of a file; su is set-user-ID root.
@@ -130,7 +129,7 @@ fn program_that_gains_privileges_is_refused() {
         return;
     }
     let other = 65_534;
-    let copy = scratch.program("ls", fs::read(&ls).unwrap());
+    let copy = write_program(&dir, "ls", fs::read(&ls).unwrap());
     std::os::unix::fs::chown(&copy, Some(other), Some(other)).unwrap();
     for (mode, refused) in [
         (0o4755, true),
@@ -139,7 +138,7 @@ fn program_that_gains_privileges_is_refused() {
         (0o755, false),
     ] {
         fs::set_permissions(&copy, Permissions::from_mode(mode)).unwrap();
-        let examined = scratch.examine("ls");
+        let examined = examine_in(&dir, "ls");
         let is_refused = matches!(examined, Err(ProgramError::Privileged { .. }));
         assert_eq!(is_refused, refused, "{mode:o}: {examined:?}");
     }
@@ -149,17 +148,17 @@ fn program_that_gains_privileges_is_refused() {
 /// at each offset.
 #[test]
 fn corrupt_files_do_not_panic() {
-    let scratch = Scratch::new();
+    let dir = tempdir().unwrap();
     let own = fs::read(find(OsStr::new("ls"), &search_path()).unwrap()).unwrap();
     let headers = own.get(..1024).unwrap();
     for at in 0..1024 {
         let mut changed = headers.to_vec();
         changed[at] ^= 0xff;
-        scratch.program("changed", &changed);
-        scratch.program("cut", &headers[..at]);
+        write_program(&dir, "changed", &changed);
+        write_program(&dir, "cut", &headers[..at]);
         for name in ["changed", "cut"] {
             // A result of either kind; what matters is that there is one.
-            let _ = scratch.examine(name);
+            let _ = examine_in(&dir, name);
         }
     }
 }

@@ -5,14 +5,9 @@ use std::os::unix::fs::symlink;
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-use super::*;
-use crate::scratch::Scratch;
+use tempfile::tempdir;
 
-impl Scratch {
-    fn paths<const N: usize>(&self, names: [&str; N]) -> [PathBuf; N] {
-        names.map(|name| self.0.join(name))
-    }
-}
+use super::*;
 
 /// A thread that runs [`hold`].
 struct HolderThread(JoinHandle<Result<(), HolderError>>);
@@ -77,8 +72,9 @@ impl HolderThread {
 /// The next agents are served, and the holder does not take over from itself.
 #[test]
 fn first_agent_may_exit_before_it_has_the_descriptors() {
-    let scratch = Scratch::new();
-    let [shared, previous_own, own] = scratch.paths(["shared", "previous", "own"]);
+    let dir = tempdir().unwrap();
+    let [shared, previous_own, own] =
+        ["shared", "previous", "own"].map(|name| dir.path().join(name));
     let previous = HolderThread::start_with_descriptor(&shared, &previous_own);
     let holder = HolderThread::start(&shared, &own);
     drop(holder.wait_connected(&own));
@@ -93,8 +89,9 @@ fn first_agent_may_exit_before_it_has_the_descriptors() {
 /// bind(2) does not replace the symbolic link, which connect(2) follows.
 #[test]
 fn holder_keeps_its_descriptors_if_the_next_one_can_not_listen() {
-    let scratch = Scratch::new();
-    let [shared, link, own, next_own] = scratch.paths(["shared", "link", "own", "next"]);
+    let dir = tempdir().unwrap();
+    let [shared, link, own, next_own] =
+        ["shared", "link", "own", "next"].map(|name| dir.path().join(name));
     let holder = HolderThread::start_with_descriptor(&shared, &own);
     symlink(&shared, &link).unwrap();
     let next = HolderThread::start(&link, &next_own);
@@ -113,8 +110,8 @@ fn holder_keeps_its_descriptors_if_the_next_one_can_not_listen() {
 /// The kernel discards a descriptor that the receiver has no room for, and delivers the text.
 #[test]
 fn agent_does_not_start_without_one_of_the_descriptors() {
-    let scratch = Scratch::new();
-    let [path] = scratch.paths(["holder"]);
+    let dir = tempdir().unwrap();
+    let path = dir.path().join("holder");
     let listener = seqpacket::listen_at(&path).unwrap();
     let holder = thread::spawn(move || {
         let agent = seqpacket::accept_from(&listener).unwrap();
