@@ -1,9 +1,9 @@
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::path::Path;
 
 use rcgen::{KeyPair, PKCS_ECDSA_P384_SHA384};
 use rustls::pki_types::UnixTime;
+use tempfile::tempdir;
 use x509_parser::parse_x509_certificate;
 
 use super::{Authority, AuthorityDefect, AuthorityOptions, CaError, pem, profile, validity};
@@ -41,15 +41,16 @@ fn name_constraints_bind_an_authority_to_the_permitted_hosts() {
 
 #[test]
 fn a_rotation_keeps_constraints_and_the_old_certificate() {
-    let dir = Scratch::new();
-    let old = Authority::create(&dir.0, &options(&["example.com"])).expect("an authority");
-    let new = Authority::rotate(&dir.0).expect("another");
+    let parent = tempdir().expect("a directory");
+    let dir = parent.path().join("new");
+    let old = Authority::create(&dir, &options(&["example.com"])).expect("an authority");
+    let new = Authority::rotate(&dir).expect("another");
     assert_eq!(new.facts().permitted(), old.facts().permitted());
     assert_ne!(new.facts().subject, old.facts().subject);
     assert_ne!(new.subject_key_id(), old.subject_key_id());
     let both = [new.certificate_der(), old.certificate_der()];
     assert_eq!(new.certificates().iter().collect::<Vec<_>>(), both);
-    let third = Authority::rotate(&dir.0).expect("a third");
+    let third = Authority::rotate(&dir).expect("a third");
     assert_eq!(third.certificates().len(), 3);
     assert_eq!(
         third.facts().not_after - third.facts().not_before,
@@ -60,13 +61,14 @@ fn a_rotation_keeps_constraints_and_the_old_certificate() {
 /// Rotation is needed most once the authority has expired.
 #[test]
 fn an_expired_authority_can_be_rotated_and_leaves_no_predecessor() {
-    let dir = Scratch::new();
-    Authority::create(&dir.0, &options(&[])).expect("an authority");
+    let dir = tempdir().expect("a directory");
+    Authority::create(dir.path(), &options(&[])).expect("an authority");
     let long_ago = UnixTime::since_unix_epoch(std::time::Duration::from_secs(1_000_000_000));
     let (key, certificate) = profile::make(&options(&[]), long_ago).expect("an old one");
-    fs::write(dir.file(), pem::encode_authority(&key, &certificate)).expect("a file");
-    assert_eq!(defect(&dir.0), AuthorityDefect::Expired);
-    let new = Authority::rotate(&dir.0).expect("another");
+    let text = pem::encode_authority(&key, &certificate);
+    fs::write(Authority::file(dir.path()), text).expect("a file");
+    assert_eq!(defect(dir.path()), AuthorityDefect::Expired);
+    let new = Authority::rotate(dir.path()).expect("another");
     assert_eq!(new.certificates().len(), 1);
 }
 
@@ -87,8 +89,8 @@ fn each_defect_is_named() {
         .self_signed(&key)
         .expect("a leaf");
     let damaged = good.replacen("MIIB", "MIIC", 1);
-    let dir = Scratch::new();
-    Authority::create(&dir.0, &options(&[])).expect("an authority");
+    let dir = tempdir().expect("a directory");
+    Authority::create(dir.path(), &options(&[])).expect("an authority");
     for (text, expected) in [
         (String::new(), AuthorityDefect::NoKey),
         (good.clone(), AuthorityDefect::NoKey),
@@ -107,11 +109,11 @@ fn each_defect_is_named() {
             AuthorityDefect::Order,
         ),
     ] {
-        fs::write(dir.file(), text).expect("a file");
-        assert_eq!(defect(&dir.0), expected);
+        fs::write(Authority::file(dir.path()), text).expect("a file");
+        assert_eq!(defect(dir.path()), expected);
     }
-    fs::write(dir.file(), ours + &good).expect("a file");
-    Authority::open(&dir.0).expect("and this is good");
+    fs::write(Authority::file(dir.path()), ours + &good).expect("a file");
+    Authority::open(dir.path()).expect("and this is good");
 }
 
 fn defect(dir: &Path) -> AuthorityDefect {
@@ -129,27 +131,5 @@ fn options(permitted: &[&str]) -> AuthorityOptions {
             .iter()
             .map(|host| host.parse().expect("a name or network"))
             .collect(),
-    }
-}
-
-/// A path for a directory that does not exist yet; it is removed when this is dropped.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("peername-authority-{}-{number}", std::process::id());
-        Self(std::env::temp_dir().join(name))
-    }
-
-    fn file(&self) -> PathBuf {
-        self.0.join("authority.pem")
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }

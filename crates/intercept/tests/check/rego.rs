@@ -4,6 +4,7 @@ mod bounded;
 
 use http::Method;
 use peername_intercept::authz::{DecidedBy, Decision, RequestKind, ServiceUrl, Verdict};
+use tempfile::NamedTempFile;
 
 use crate::ext_authz::denial;
 use crate::rig::{CheckInput, ask, client};
@@ -129,7 +130,8 @@ async fn opa_and_the_policy_in_this_process_give_the_same_answers() {
 /// Without a rule's name, the whole package is queried, as with `/v1/data/PACKAGE`; a directory is read as OPA reads a bundle.
 #[tokio::test]
 async fn directory_has_modules_and_data() {
-    let dir = std::env::temp_dir().join(format!("peername-rego-{}", std::process::id()));
+    let dir = tempfile::tempdir().expect("a directory");
+    let dir = dir.path();
     std::fs::create_dir_all(dir.join("lists/hosts")).expect("create a directory");
     let write = |name: &str, text: &str| std::fs::write(dir.join(name), text).expect("write");
     write(
@@ -182,12 +184,15 @@ async fn directory_has_modules_and_data() {
         "{}",
         error("#egress")
     );
-    std::fs::remove_dir_all(&dir).expect("remove the directory");
 }
 
 #[tokio::test]
 async fn errors_of_a_policy_name_file_and_line() {
-    let file = std::env::temp_dir().join(format!("peername-rego-{}.rego", std::process::id()));
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("a.rego");
+    let url = format!("rego:{}", file.display());
+    let error = open_error(&url);
+    assert!(error.contains("no such file"), "{error}");
     for (text, position, detail) in [
         ("package egress\n\nallow if {\n", ".rego:4:", ""),
         (
@@ -209,29 +214,25 @@ async fn errors_of_a_policy_name_file_and_line() {
         ("", ".rego:1:", ""),
     ] {
         std::fs::write(&file, text).expect("write");
-        let error = open_error(&format!("rego:{}", file.display()));
+        let error = open_error(&url);
         assert!(
             error.contains(position) && error.contains(detail),
             "{text}: {error}"
         );
         assert!(!error.contains('\n'), "{error}");
     }
-    std::fs::remove_file(&file).expect("remove the file");
-    let error = open_error(&format!("rego:{}", file.display()));
-    assert!(error.contains("no such file"), "{error}");
 }
 
 /// A client may cause the failure of its own check. The next request is checked all the same.
 #[tokio::test]
 async fn failing_policy_is_not_suspended() {
-    let file = std::env::temp_dir().join(format!("peername-failing-{}.rego", std::process::id()));
+    let file = NamedTempFile::with_suffix(".rego").expect("a file");
     let policy = "package egress
 verdict := true
 verdict := false if input.attributes.request.http.path == \"/conflict\"
 ";
     std::fs::write(&file, policy).expect("write");
-    let client = client(&format!("rego:{}#egress/verdict", file.display()));
-    std::fs::remove_file(&file).expect("remove the file");
+    let client = client(&format!("rego:{}#egress/verdict", file.path().display()));
     for _ in 0..20 {
         let conflict = CheckInput {
             path: "/conflict",

@@ -106,23 +106,21 @@ mod tests {
     use std::fs;
 
     use rcgen::{CertificateParams, KeyPair};
+    use tempfile::NamedTempFile;
 
     use super::*;
 
     #[test]
     fn authority_that_cannot_be_parsed_is_refused() {
-        let name = format!("peername-check-ca-{}.pem", std::process::id());
-        let path = std::env::temp_dir().join(name);
+        let file = NamedTempFile::new().unwrap();
         let pem = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
-        fs::write(&path, pem).unwrap();
+        fs::write(&file, pem).unwrap();
         let files = CheckTlsFiles {
-            ca: std::slice::from_ref(&path),
+            ca: &[file.path().to_owned()],
             identity: None,
         };
-        let read = files.read();
-        fs::remove_file(&path).unwrap();
-        let error = read.unwrap_err().to_string();
-        let option = format!("--check-ca {}: ", path.display());
+        let error = files.read().unwrap_err().to_string();
+        let option = format!("--check-ca {}: ", file.path().display());
         assert!(error.contains(&option), "{error}");
     }
 
@@ -130,22 +128,15 @@ mod tests {
     fn key_of_another_certificate_is_named() {
         let [ours, other] = [(); 2].map(|()| KeyPair::generate().unwrap());
         let certificate = CertificateParams::default().self_signed(&ours).unwrap();
-        let [chain, key] = ["chain", "key"].map(|name| {
-            let name = format!("peername-check-{name}-{}.pem", std::process::id());
-            std::env::temp_dir().join(name)
-        });
+        let [chain, key] = [(); 2].map(|()| NamedTempFile::new().unwrap());
         fs::write(&chain, certificate.pem()).unwrap();
         fs::write(&key, other.serialize_pem()).unwrap();
         let files = CheckTlsFiles {
             ca: &[],
-            identity: Some((chain.as_path(), key.as_path())),
+            identity: Some((chain.path(), key.path())),
         };
-        let read = files.read();
-        for path in [&chain, &key] {
-            fs::remove_file(path).unwrap();
-        }
-        let error = read.unwrap_err().to_string();
-        let (chain, key) = (chain.display(), key.display());
+        let error = files.read().unwrap_err().to_string();
+        let (chain, key) = (chain.path().display(), key.path().display());
         let expected = format!("--check-key {key}: not the key of {chain}");
         assert!(error.contains(&expected), "{error}");
     }

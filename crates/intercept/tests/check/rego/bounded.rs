@@ -1,6 +1,7 @@
 //! Calls of built-in functions with arguments that a client chooses.
 
 use serde_json::json;
+use tempfile::NamedTempFile;
 
 use super::decision;
 use crate::ext_authz::denial;
@@ -33,9 +34,9 @@ verdict := to_number(x[0]) > 0 if f == "number"
 verdict := strings.any_prefix_match(x[0], x[1]) if f == "prefix"
 verdict := strings.any_suffix_match(x[0], x[1]) if f == "suffix"
 "#;
-    let file = std::env::temp_dir().join(format!("peername-bounded-{}.rego", std::process::id()));
+    let file = NamedTempFile::with_suffix(".rego").expect("a file");
     std::fs::write(&file, policy).expect("write");
-    let client = client(&format!("rego:{}#egress/verdict", file.display()));
+    let client = client(&format!("rego:{}#egress/verdict", file.path().display()));
     let long = "a".repeat(30_000);
     // The engine would read it as a number of two billion digits.
     let number = r#"[{"\u0024serde_json::private::Number":"1e2147483647"}]"#;
@@ -95,5 +96,4 @@ verdict := strings.any_suffix_match(x[0], x[1]) if f == "suffix"
         let undefined = ask("undefined").await;
         assert_eq!(denial(&undefined).status.as_u16(), 403, "{function}");
     }
-    std::fs::remove_file(&file).expect("remove the file");
 }
