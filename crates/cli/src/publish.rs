@@ -30,15 +30,14 @@ pub(crate) fn publish(path: &Path, content: &[u8]) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::{env, fs, process};
+    use std::fs;
 
     use super::*;
 
     #[test]
     fn file_is_replaced_with_its_mode_and_leaves_no_draft() {
-        let dir = env::temp_dir().join(format!("peername-publish-{}", process::id()));
-        fs::create_dir(&dir).unwrap();
-        let path = dir.join("file");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
         for content in ["old", "new"] {
             publish(&path, content.as_bytes()).unwrap();
             assert_eq!(fs::read_to_string(&path).unwrap(), content);
@@ -46,6 +45,5 @@ mod tests {
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o644);
         assert_eq!(fs::read_dir(&dir).unwrap().count(), 1);
-        fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -97,12 +97,10 @@ mod tests {
     use super::*;
 
     /// Calls `test` with a file that has this text.
-    fn with_file(name: &str, text: &str, test: impl FnOnce(&OsStr)) {
-        let name = format!("peername-allow-list-{}-{name}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        fs::write(&path, text).unwrap();
-        test(path.as_os_str());
-        fs::remove_file(&path).unwrap();
+    fn with_file(text: &str, test: impl FnOnce(&OsStr)) {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(&file, text).unwrap();
+        test(file.path().as_os_str());
     }
 
     fn trusts(words: &[OsString], peer: &str) -> bool {
@@ -117,7 +115,7 @@ mod tests {
         let example = "# This is a comment\n192.168.0.0/24 # allow local\n";
         let prefixes = "205.220.224.0/21";
         for (text, inside) in [(example, "192.168.0.9"), (prefixes, "205.220.231.1")] {
-            with_file("example", text, |path| {
+            with_file(text, |path| {
                 let mut notes = Vec::new();
                 let words = trust_or_any(Some(path), "-a", &mut notes);
                 assert_eq!(
@@ -133,7 +131,7 @@ mod tests {
     fn absent_and_empty_lists_trust_every_peer_with_a_warning() {
         let mut notes = Vec::new();
         assert_eq!(trust_or_any(None, "-a", &mut notes), ["any"]);
-        with_file("empty", "# none yet\n\n", |path| {
+        with_file("# none yet\n\n", |path| {
             assert_eq!(trust_or_any(Some(path), "-a", &mut notes), ["any"]);
         });
         assert!(notes.len() == 2 && notes.iter().all(|note| note.starts_with(TRUST_ANY_WARNING)));
@@ -144,7 +142,7 @@ mod tests {
         let mut notes = Vec::new();
         let words = trust_or_any(Some(OsStr::new("/nonexistent")), "-a", &mut notes);
         assert_eq!(words, ["@/nonexistent"]);
-        with_file("bad", "lb.example\n", |path| {
+        with_file("lb.example\n", |path| {
             let words = trust_or_any(Some(path), "-a", &mut notes);
             assert!(NetworkSet::read_required("--trust", &[words[0].to_str().unwrap()]).is_err());
         });
@@ -155,16 +153,16 @@ mod tests {
     fn cloudflare_list_skips_malformed_lines() {
         let mut notes = Vec::new();
         let text = "; networks\n10.1.2.3/8\nlb.example\n192.0.2.0/24 office\n";
-        with_file("lenient", text, |path| {
+        with_file(text, |path| {
             let words = trust_valid_lines(path, &mut notes);
             assert_eq!(words, ["10.0.0.0/8", "192.0.2.0/24"]);
             assert!(trusts(&words, "10.9.9.9"));
         });
         assert!(notes.len() == 1 && notes[0].ends_with(", line 3: not a network, ignored"));
-        with_file("strict", "0.0.0.0/0\n::/0\n", |path| {
+        with_file("0.0.0.0/0\n::/0\n", |path| {
             assert_eq!(trust_valid_lines(path, &mut notes), [file_value(path)]);
         });
-        with_file("invalid", "any\n", |path| {
+        with_file("any\n", |path| {
             let words = trust_valid_lines(path, &mut notes);
             assert_eq!(words, [file_value(path)]);
         });

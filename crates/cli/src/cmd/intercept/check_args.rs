@@ -223,15 +223,14 @@ mod tests {
 
     #[test]
     fn files_that_are_not_watched_are_warned_of() {
-        let policy = std::env::temp_dir().join(format!("policy-files-{}", std::process::id()));
-        fs::create_dir(&policy).unwrap();
+        let policy = tempfile::tempdir().unwrap();
+        let policy = policy.path();
         // The directory counts, too.
         let mut found = [PolicyFiles::default(), PolicyFiles::default()];
         for (count, found) in [MAX_FILES - 1, MAX_FILES].into_iter().zip(&mut found) {
             (0..count).for_each(|file| fs::write(policy.join(file.to_string()), "").unwrap());
-            found.add(&policy);
+            found.add(policy);
         }
-        fs::remove_dir_all(&policy).unwrap();
         let [complete, cut] = found;
         assert_eq!(
             (complete.paths.len(), cut.paths.len()),

@@ -99,21 +99,16 @@ mod tests {
     use std::fs;
 
     use peername_intercept::authz::Rule;
+    use tempfile::NamedTempFile;
 
     use super::*;
 
     #[test]
     fn file_has_one_rule_a_line_and_at_least_one() {
-        let name = format!(
-            "peername-rules-{:016x}",
-            peername_sys::random::words::<1>().unwrap()[0]
-        );
-        let path = std::env::temp_dir().join(name);
+        let file = NamedTempFile::new().unwrap();
         let read_text = |text: &str| {
-            fs::write(&path, text).unwrap();
-            let read = read_nonempty("--allow @FILE", &path, Rule::allow);
-            fs::remove_file(&path).unwrap();
-            read
+            fs::write(&file, text).unwrap();
+            read_nonempty("--allow @FILE", file.path(), Rule::allow)
         };
         let rules = read_text("# hosts\n\n a.test ; the first\n*.b.test:443/x # the second\n");
         let rules: Vec<_> = rules.unwrap().iter().map(ToString::to_string).collect();

@@ -4,22 +4,22 @@ mod reading;
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::PathBuf;
+
+use tempfile::TempDir;
 
 use super::*;
 
 /// The files of units below a directory that is removed at the end.
-struct Root(PathBuf);
+struct Root(TempDir);
 
 impl Root {
-    fn new(test: &str) -> Self {
-        let name = format!("peername-unit-{test}-{}", std::process::id());
-        Self(env::temp_dir().join(name))
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
     }
 
     /// Writes a file.
     fn with(self, path: &str, text: &str) -> Self {
-        let path = self.0.join(path);
+        let path = self.0.path().join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
         self
@@ -35,14 +35,14 @@ impl Root {
 
     /// Makes a symbolic link.
     fn with_link(self, path: &str, target: &str) -> Self {
-        let path = self.0.join(path);
+        let path = self.0.path().join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         symlink(target, path).unwrap();
         self
     }
 
     fn read(&self, name: &str) -> anyhow::Result<ServiceUnit> {
-        Ok(ServiceUnit::read(&self.0, name, FILE_NAME)?)
+        Ok(ServiceUnit::read(self.0.path(), name, FILE_NAME)?)
     }
 
     fn drop_in(&self, name: &str) -> anyhow::Result<DropIn> {
@@ -59,27 +59,21 @@ impl Root {
     }
 }
 
-impl Drop for Root {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 /// The drop-in of a unit whose section `[Service]` has these lines.
-fn written_for(test: &str, lines: &str) -> anyhow::Result<String> {
-    Root::new(test)
+fn written_for(lines: &str) -> anyhow::Result<String> {
+    Root::new()
         .with_service("lib", "a.service", lines)
         .drop_in("a.service")
         .map(|drop_in| drop_in.to_string())
 }
 
-fn refusal(test: &str, lines: &str) -> String {
-    written_for(test, lines).unwrap_err().to_string()
+fn refusal(lines: &str) -> String {
+    written_for(lines).unwrap_err().to_string()
 }
 
 /// The assignments of a drop-in beside `ExecStart=`.
-fn sandbox(test: &str, lines: &str) -> Vec<String> {
-    let text = written_for(test, &format!("ExecStart=/bin/a\n{lines}")).unwrap();
+fn sandbox(lines: &str) -> Vec<String> {
+    let text = written_for(&format!("ExecStart=/bin/a\n{lines}")).unwrap();
     text.lines()
         .filter(|line| !line.starts_with(['#', '[']) && !line.starts_with("ExecStart="))
         .map(str::to_owned)
@@ -95,7 +89,7 @@ fn command_keeps_prefixes_quotes_and_specifiers() {
         ("!!:/bin/a ${B}", format!("!!:{launcher} /bin/a ${{B}}")),
         ("/bin/a \\\n  # why\n  -D", format!("{launcher} /bin/a  -D")),
     ] {
-        let text = written_for("command", &format!("ExecStart={command}\n")).unwrap();
+        let text = written_for(&format!("ExecStart={command}\n")).unwrap();
         let last = text.lines().last().unwrap();
         assert_eq!(last, format!("ExecStart={expected}"));
         let replaced = command.replace("\\\n  # why\n ", "");
@@ -129,7 +123,7 @@ fn options_are_quoted_for_systemd() {
 fn settings_that_do_not_concern_exec_add_nothing() {
     let lines = "PrivateUsers=true\nNoNewPrivileges=true\nMemoryDenyWriteExecute=true\nProtectProc=invisible\n\
                  SystemCallArchitectures=native\nRestrictNamespaces=true\nProtectSystem=strict\n";
-    assert!(sandbox("open", lines).is_empty());
+    assert!(sandbox(lines).is_empty());
 }
 
 /// The unit has the settings of Debian's redis-server.service.
@@ -143,7 +137,7 @@ fn sandbox_gets_the_calls_families_and_paths_that_it_denies() {
         "RestrictAddressFamilies=AF_NETLINK",
         "ExecPaths=/usr/bin/peername",
     ];
-    assert_eq!(sandbox("redis", lines), expected);
+    assert_eq!(sandbox(lines), expected);
 }
 
 #[test]
@@ -156,7 +150,7 @@ fn wakeup_connections_need_an_internet_family() {
     ] {
         let lines = format!("RestrictAddressFamilies={families}\n");
         let expected = format!("RestrictAddressFamilies={expected}");
-        assert_eq!(sandbox("families", &lines), [expected]);
+        assert_eq!(sandbox(&lines), [expected]);
     }
 }
 
@@ -179,13 +173,13 @@ fn last_value_that_names_a_call_decides() {
             &["SystemCallFilter=process_vm_readv process_vm_writev"][..],
         ),
     ] {
-        assert_eq!(sandbox("calls", lines), expected, "{lines}");
+        assert_eq!(sandbox(lines), expected, "{lines}");
     }
 }
 
 #[test]
 fn drop_in_of_an_older_unit_lacks_what_is_new() {
-    let root = Root::new("check").with_service("lib", "a.service", "ExecStart=/bin/a");
+    let root = Root::new().with_service("lib", "a.service", "ExecStart=/bin/a");
     let older = root.drop_in("a.service").unwrap();
     assert!(older.lines_missing_in(&older.to_string()).is_empty());
     let changed = "ExecStart=/bin/a -n\nRestrictAddressFamilies=AF_INET AF_INET6";
@@ -202,7 +196,7 @@ fn drop_in_of_an_older_unit_lacks_what_is_new() {
 
 #[test]
 fn options_of_a_drop_in_are_compared_if_any_are_given() {
-    let root = Root::new("options").with_service("lib", "a.service", "ExecStart=/bin/a");
+    let root = Root::new().with_service("lib", "a.service", "ExecStart=/bin/a");
     let drop_in = |options: &[&str]| {
         let launcher = Launcher {
             binary: "/usr/bin/peername".into(),
@@ -225,26 +219,23 @@ fn options_of_a_drop_in_are_compared_if_any_are_given() {
 #[test]
 fn table_of_clients_stays_writable() {
     let expected = ["ReadWritePaths=/dev/shm"];
-    assert_eq!(sandbox("shm", "ReadOnlyPaths=/\n"), expected);
+    assert_eq!(sandbox("ReadOnlyPaths=/\n"), expected);
     let lines = "ReadOnlyPaths=/\nReadWritePaths=-/dev\n";
-    assert!(sandbox("shm-too", lines).is_empty());
+    assert!(sandbox(lines).is_empty());
 }
 
 #[test]
 fn command_without_the_sandbox_gets_no_other_setting() {
-    let text = written_for("plus", "ExecStart=+/bin/a\nRestrictAddressFamilies=none\n").unwrap();
+    let text = written_for("ExecStart=+/bin/a\nRestrictAddressFamilies=none\n").unwrap();
     assert!(!text.contains("AF_"), "{text}");
 }
 
 #[test]
 fn supervisor_of_root_drops_its_capabilities() {
     let lines = "SystemCallFilter=@system-service @debug @sandbox\nSystemCallFilter=~@privileged\n";
-    assert_eq!(sandbox("root", lines), ["SystemCallFilter=capset"]);
+    assert_eq!(sandbox(lines), ["SystemCallFilter=capset"]);
     for more in ["User=a\n", "CapabilityBoundingSet=CAP_NET_BIND_SERVICE\n"] {
-        assert!(
-            sandbox("user", &format!("{lines}{more}")).is_empty(),
-            "{more}"
-        );
+        assert!(sandbox(&format!("{lines}{more}")).is_empty(), "{more}");
     }
 }
 
@@ -256,7 +247,7 @@ fn forking_server_without_a_pid_file_hides_its_main_process() {
         ("Type=forking\nGuessMainPID=no\n", false),
         ("Type=notify\n", false),
     ] {
-        let root = Root::new("forking").with_service("lib", "a.service", lines);
+        let root = Root::new().with_service("lib", "a.service", lines);
         assert_eq!(
             hides_main_process(&root.read("a.service").unwrap()),
             hides,
@@ -284,7 +275,7 @@ fn servers_that_exec_does_not_reach_are_refused() {
             "a.service: its ExecStart=",
         ),
     ] {
-        let refused = refusal("refused", lines);
+        let refused = refusal(lines);
         assert!(refused.contains(reason), "{refused}");
     }
 }

@@ -234,11 +234,11 @@ const LOCK_RETRY: Duration = Duration::from_millis(20);
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::path::PathBuf;
 
     use peername_daemon::usage::error_text::with_causes;
     use peername_intercept::authz::AccessRules;
     use peername_server::destination_list::AllowedDestination;
+    use tempfile::tempdir;
 
     use super::list_file::is_header;
     use super::*;
@@ -261,14 +261,10 @@ mod tests {
         }
     }
 
-    fn temporary_path() -> PathBuf {
-        let number = peername_sys::random::words::<1>().unwrap()[0];
-        std::env::temp_dir().join(format!("peername-learn-{number:016x}"))
-    }
-
     /// Learns these destinations into a file with the text `before`. Returns its text, or the error, which leaves it as it was.
     fn learn(before: Option<&str>, asked: &[&str]) -> Result<String, String> {
-        let path = temporary_path();
+        let dir = tempdir().unwrap();
+        let path = dir.path().join("list");
         if let Some(text) = before {
             fs::write(&path, text).unwrap();
         }
@@ -283,7 +279,6 @@ mod tests {
             }
         });
         let text = fs::read_to_string(&path).unwrap();
-        fs::remove_file(&path).unwrap();
         match result {
             Ok(()) => Ok(text),
             Err(error) => {
@@ -300,7 +295,8 @@ mod tests {
     /// Each run reads the list, adds a rule and replaces the file.
     #[test]
     fn two_runs_lose_no_rule_of_each_other() {
-        let path = temporary_path();
+        let dir = tempdir().unwrap();
+        let path = dir.path().join("list");
         thread::scope(|scope| {
             for run in ["a", "b"] {
                 let path = &path;
@@ -316,7 +312,6 @@ mod tests {
             }
         });
         let text = fs::read_to_string(&path).unwrap();
-        fs::remove_file(&path).unwrap();
         assert_eq!(without_header(&text).len(), 40, "{text}");
     }
 

@@ -3,8 +3,8 @@
 use super::*;
 
 /// The names among `names` whose drop-ins are read for a unit, in the order of reading.
-fn names_with_drop_ins(test: &str, file: &str, unit: &str, names: &[&str]) -> Vec<String> {
-    let mut root = Root::new(test).with_service("lib", file, "");
+fn names_with_drop_ins(file: &str, unit: &str, names: &[&str]) -> Vec<String> {
+    let mut root = Root::new().with_service("lib", file, "");
     for name in names {
         let drop_in = format!("{name}.d/{name}.conf");
         root = root.with_service("lib", &drop_in, &format!("Environment={name}"));
@@ -18,7 +18,7 @@ fn names_with_drop_ins(test: &str, file: &str, unit: &str, names: &[&str]) -> Ve
 
 #[test]
 fn drop_ins_are_read_in_the_order_of_their_names() {
-    let root = Root::new("order")
+    let root = Root::new()
         .with_service("lib", "a-b@.service", "ExecStart=/bin/a\nUser=a")
         .with_service("etc", "a-.service.d/1.conf", "ExecStart=\nExecStart=/bin/1")
         .with_service(
@@ -76,13 +76,13 @@ fn prefixes_of_a_name_end_at_its_dashes() {
         ),
     ] {
         let names = [read, others].concat();
-        assert_eq!(names_with_drop_ins("prefixes", file, unit, &names), read);
+        assert_eq!(names_with_drop_ins(file, unit, &names), read);
     }
 }
 
 #[test]
 fn alias_names_its_unit_and_has_drop_ins_of_lower_precedence() {
-    let root = Root::new("alias")
+    let root = Root::new()
         .with_service("lib", "ssh.service", "ExecStart=/usr/sbin/sshd -D")
         .with_link(
             "etc/systemd/system/sshd.service",
@@ -102,7 +102,7 @@ fn alias_names_its_unit_and_has_drop_ins_of_lower_precedence() {
 
 #[test]
 fn too_long_a_chain_of_aliases_leads_to_no_unit() {
-    let mut root = Root::new("chain").with_service("lib", "0.service", "ExecStart=/bin/z");
+    let mut root = Root::new().with_service("lib", "0.service", "ExecStart=/bin/z");
     for number in 1..=8 {
         let link = format!("lib/systemd/system/{number}.service");
         root = root.with_link(&link, &format!("{}.service", number - 1));
@@ -113,7 +113,7 @@ fn too_long_a_chain_of_aliases_leads_to_no_unit() {
 
 #[test]
 fn alias_of_a_template_is_an_alias_of_its_instances() {
-    let root = Root::new("template")
+    let root = Root::new()
         .with_service("lib", "al@.service", "User=al")
         .with_link("lib/systemd/system/other@.service", "al@.service")
         .with_service("lib", "other@i.service.d/1.conf", "Group=i")
@@ -132,7 +132,7 @@ fn alias_of_a_template_is_an_alias_of_its_instances() {
 
 #[test]
 fn link_to_a_file_outside_of_the_search_path_is_no_alias() {
-    let root = Root::new("linked")
+    let root = Root::new()
         .with("opt/b.service", "[Service]\nUser=b\n")
         .with_link("etc/systemd/system/a.service", "../../../opt/b.service");
     let unit = root.read("a.service").unwrap();
@@ -142,7 +142,7 @@ fn link_to_a_file_outside_of_the_search_path_is_no_alias() {
 
 #[test]
 fn unit_of_a_late_generator_is_found() {
-    let root = Root::new("late").with(
+    let root = Root::new().with(
         "run/systemd/generator.late/a.service",
         "[Service]\nUser=a\n",
     );
@@ -151,7 +151,7 @@ fn unit_of_a_late_generator_is_found() {
 
 #[test]
 fn empty_file_masks_a_unit_as_dev_null_does() {
-    let root = Root::new("masked")
+    let root = Root::new()
         .with("etc/systemd/system/empty.service", "")
         .with_service("lib", "empty.service", "User=a")
         .with_link("etc/systemd/system/null.service", "/dev/null");
@@ -175,7 +175,7 @@ fn unescaped_backslash_at_the_end_continues_a_line() {
         (r"\ ", r"/bin/a\ ", Some("b")),
     ] {
         let text = format!("[Service]\nExecStart=/bin/a{end}\nUser=b\n");
-        let root = Root::new("backslash").with("lib/systemd/system/a.service", &text);
+        let root = Root::new().with("lib/systemd/system/a.service", &text);
         let unit = root.read("a.service").unwrap();
         assert_eq!(unit.last("ExecStart"), Some(command), "{end:?}");
         assert_eq!(unit.last("User"), user, "{end:?}");
@@ -185,8 +185,8 @@ fn unescaped_backslash_at_the_end_continues_a_line() {
 #[test]
 fn comment_need_not_be_utf_8() {
     let unit = "lib/systemd/system/a.service";
-    let root = Root::new("latin-1").with(unit, "");
-    fs::write(root.0.join(unit), b"# caf\xe9\n[Service]\nUser=a\n").unwrap();
+    let root = Root::new().with(unit, "");
+    fs::write(root.0.path().join(unit), b"# caf\xe9\n[Service]\nUser=a\n").unwrap();
     assert_eq!(root.read("a.service").unwrap().last("User"), Some("a"));
 }
 
@@ -195,7 +195,7 @@ fn directory_or_dangling_link_hides_drop_ins_of_its_name() {
     let drop_ins = "etc/systemd/system/a.service.d";
     let replaced = "lib/systemd/system/a.service.d";
     let text = "[Service]\nUser=replaced\n";
-    let root = Root::new("no-file")
+    let root = Root::new()
         .with_service("lib", "a.service", "User=a")
         .with("lib/systemd/system/service.d", "a file")
         .with(&format!("{drop_ins}/directory.conf/file"), "")
