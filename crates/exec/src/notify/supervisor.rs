@@ -357,7 +357,7 @@ impl Supervisor {
                 self.retry_pending(serial);
             }
         }
-        // Wakes nobody at a listener whose connections were all taken by pending calls. The others had none, or the call failed,
+        // Wakes no call at a listener whose connections were all taken by pending calls. The others had none, or the call failed,
         // because its listener was closed.
         for listener in ready {
             self.waiter.wake_listener(listener);
