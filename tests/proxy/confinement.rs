@@ -11,7 +11,7 @@ use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::lab::{Lab, Process, Scratch, assert_contains, wait_for};
-use crate::harness::peername::{AS_NOBODY, Peername, copy_executable};
+use crate::harness::peername::{AS_NOBODY, Peername, copy_executable, words};
 use crate::harness::rig::exec_notify::NotifyRig;
 use crate::harness::rig::proxy::{ProxyRig, header_for};
 
@@ -62,6 +62,27 @@ fn reload_reads_files_of_the_same_directory_only() {
     assert!(refused.contains(&why), "{refused}");
     rig.assert_serves();
     rig.reload(&sibling, "127.0.0.1", "\"reloaded\"");
+}
+
+/// The user database may be a service (nss-systemd), and the process is killed for its socket. Without HOME, std's home_dir()
+/// asks it.
+#[test]
+fn reload_does_not_look_up_the_user() {
+    let (lab, scratch) = (Lab::new(), Scratch::new());
+    let list = scratch.write("trusted", "10.81.0.0/24\n");
+    let file = scratch.write("proxy.toml", &config("", &list, "127.0.0.1"));
+    let trace = scratch.path_text("trace");
+    let through = format!("env -u HOME strace -f -e trace=openat -o {trace}");
+    let args = ["proxy", "--log-format=json", "--config", &file];
+    let proxy = Peername::start_through(&lab.server, &words(&through), &args, &[LISTEN_V4]);
+    let traced = descendants(proxy.pid())[0].to_string();
+    lab.server.run("kill", &["-HUP", &traced]);
+    proxy.wait_logged("\"reloaded\"");
+    let opened = scratch.read("trace");
+    assert!(
+        opened.contains("/proxy.toml") && !opened.contains("/etc/passwd"),
+        "{opened}"
+    );
 }
 
 #[test]

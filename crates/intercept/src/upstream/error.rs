@@ -102,7 +102,8 @@ impl FailedAttempt {
         if let UpstreamError::Destination(addr, why) = self.error {
             record.set_refused_by_rule();
             if let Some(target) = &record.target
-                && let Some(remedy) = why.remedy(&target.to, target.original_dst, addr, may_suggest_rule)
+                && let Some(remedy) =
+                    why.remedy(&target.to, target.original_dst, addr, may_suggest_rule)
             {
                 record.remedy = Some(remedy);
             }
