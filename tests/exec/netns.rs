@@ -44,7 +44,8 @@ impl Private {
             User::Nobody => ([AS_NOBODY, NO_CAPABILITIES].concat(), copy.as_str()),
             User::Root => (vec![], BINARY),
         };
-        let exec = words("exec --mode=netns --ports=8443 --trust=10.81.0.0/24");
+        // A port that is named twice is listened on once.
+        let exec = words("exec --mode=netns --ports=8443,8443 --trust=10.81.0.0/24");
         let usual = ["--trust=fd81::/64", "-v", "--"];
         let args = [&exec[..], options, &usual, program].concat();
         let process = Process::start_through(&lab.server, &through, binary, &args);

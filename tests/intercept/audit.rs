@@ -219,6 +219,7 @@ fn reload_that_can_not_open_the_file_of_the_log_is_refused() {
     fs::create_dir(&directory).expect("mkdir(2)");
     let log = format!("{directory}/audit.log");
     let rig = lab.start(&["--log", &log]);
+    wait_for("the log", || fs::exists(&log).ok().filter(|exists| *exists));
     fs::rename(&log, format!("{log}.1")).expect("rename(2)");
     fs::create_dir(&log).expect("mkdir(2)");
     let refused = rig.proxy.reload("reload refused");

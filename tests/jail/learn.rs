@@ -57,7 +57,7 @@ fn learned_list_allows_the_same_command_and_nothing_else() {
             let log = fs::read_to_string(&log).expect("the log");
             (log.matches("\"message\":\"request\"").count() == 5).then_some(log)
         });
-        assert_eq!(log.matches("\"how\":\"learned\"").count(), 4, "{log}");
+        assert_eq!(log.matches("\"how\":\"learned\"").count(), 5, "{log}");
 
         let allow = format!("--allow=@{file}");
         let options = ["-q", &allow];

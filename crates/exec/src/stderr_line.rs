@@ -11,9 +11,16 @@ pub(crate) fn set_subject(subject: String) {
 
 /// Writes a line that begins with `peername: `, or drops it if standard error is not writable now.
 pub fn try_write_line(line: &str) {
+    let _ = write_line_if_writable(line);
+}
+
+/// As [`try_write_line`], and returns whether the line was written.
+pub(crate) fn write_line_if_writable(line: &str) -> bool {
     match (SUBJECT.get(), line.strip_prefix(NAME)) {
-        (Some(subject), Some(rest)) => stderr::try_write_line(&format!("{NAME}{subject}: {rest}")),
-        _ => stderr::try_write_line(line),
+        (Some(subject), Some(rest)) => {
+            stderr::write_line_if_writable(&format!("{NAME}{subject}: {rest}"))
+        }
+        _ => stderr::write_line_if_writable(line),
     }
 }
 

@@ -74,7 +74,7 @@ pub(crate) const NETWORK_WORDS: usize = 3;
 pub(crate) const REFUSAL_WORDS: usize = 4;
 /// Records of the ring of refusals: a power of two, as the number of a refusal is masked to get its index.
 pub(crate) const MAX_REFUSALS: usize = 256;
-/// The stand-ins of IPv6 clients that are known to be logged, each in the word that its lowest bits select.
+/// The /64s of IPv6 clients whose stand-ins were recorded for the log.
 pub(crate) const MAX_STAND_INS: usize = 1024;
 const SETTINGS_WORDS: usize = FIXED_WORDS
     + 2 * PortSet::WORDS

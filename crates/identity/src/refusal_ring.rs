@@ -5,7 +5,7 @@
 //!
 //! Each record is a seqlock, as each slot of the table is ([`crate::table`]).
 
-use core::net::{IpAddr, SocketAddr};
+use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::gauge::RefusalVerbosity;
@@ -34,7 +34,7 @@ pub struct RefusalReader {
     stalled: bool,
 }
 
-impl Settings<'_> {
+impl<'m> Settings<'m> {
     /// Counts a refusal and records it for the reader. Returns whether the reader must be woken.
     pub fn record_refusal(self, refusal: Refusal) -> bool {
         self.count(refusal.reason);
@@ -42,8 +42,8 @@ impl Settings<'_> {
     }
 
     /// Records for the log that the program's IPv4 socket shows an IPv6 client by its stand-in ([`pseudo_v4`]): the first time
-    /// for this stand-in, or each time if each refusal is logged. Of more than [`MAX_STAND_INS`] stand-ins, some are recorded
-    /// again. `peer` is the real one, and `port` is called for the listener's port. The record is one of
+    /// for the client's /64, or each time if each refusal is logged. Of many /64s ([`MAX_STAND_INS`]), some are recorded again.
+    /// `peer` is the real one, and `port` is called for the listener's port. The record is one of
     /// [`Counter::Accepted`]. Returns whether the reader must be woken.
     pub fn record_stand_in(
         self,
@@ -58,12 +58,8 @@ impl Settings<'_> {
         if verbosity == RefusalVerbosity::Off || peer.is_ipv6() {
             return false;
         }
-        let stand_in = pseudo_v4(ip).to_bits();
-        let index = stand_in as usize & (MAX_STAND_INS - 1);
-        let is_known = self.0.stand_ins.get(index).is_some_and(|word| {
-            word.swap(stand_in.into(), Ordering::Relaxed) == u64::from(stand_in)
-        });
-        if is_known && verbosity == RefusalVerbosity::Throttled {
+        let is_new = self.add_stand_in(ip);
+        if !is_new && verbosity == RefusalVerbosity::Throttled {
             return false;
         }
         self.record(Refusal {
@@ -73,12 +69,49 @@ impl Settings<'_> {
         })
     }
 
-    /// Forgets which stand-ins were recorded, as not all of them were logged: the next connection of each client is recorded
-    /// again.
+    /// Adds the client's /64 to those whose stand-ins were recorded. Returns `false` if it is one of them. Two /64s may have the
+    /// same stand-in, and each has to be logged.
+    fn add_stand_in(self, client: Ipv6Addr) -> bool {
+        let network = network_word(client);
+        let ways = self.stand_in_ways(client);
+        if ways
+            .iter()
+            .any(|way| way.load(Ordering::Relaxed) == network)
+        {
+            return false;
+        }
+        // Each word moves on by one, and the oldest is evicted.
+        let mut moved = network;
+        for way in ways {
+            moved = way.swap(moved, Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// Forgets that this client's stand-in was recorded, because it was not logged: its next connection is recorded again.
+    pub fn forget_stand_in(self, client: Ipv6Addr) {
+        for way in self.stand_in_ways(client) {
+            let network = network_word(client);
+            // Another /64 may be in its place by now.
+            let _ = way.compare_exchange(network, 0, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    /// Forgets which stand-ins were recorded, because some of them were not logged.
     pub fn forget_stand_ins(self) {
         for word in self.0.stand_ins {
             word.store(0, Ordering::Relaxed);
         }
+    }
+
+    /// The words that may have the client's /64.
+    fn stand_in_ways(self, client: Ipv6Addr) -> &'m [AtomicU64] {
+        let set = pseudo_v4(client).to_bits() as usize % (MAX_STAND_INS / WAYS);
+        let start = set * WAYS;
+        self.0
+            .stand_ins
+            .get(start..start + WAYS)
+            .unwrap_or_default()
     }
 
     fn record(self, refusal: Refusal) -> bool {
@@ -102,6 +135,14 @@ impl Settings<'_> {
 }
 
 impl RefusalReader {
+    /// A reader of the refusals that are recorded from now on.
+    pub fn new(settings: Settings<'_>) -> Self {
+        Self {
+            next: settings.refusal_count().load(Ordering::Acquire),
+            stalled: false,
+        }
+    }
+
     /// Reads the next refusal. Refusals that were overwritten before they were read are skipped; their counters
     /// ([`Settings::counter`]) include them.
     pub fn next(&mut self, settings: Settings<'_>) -> Option<Refusal> {
@@ -172,10 +213,18 @@ impl Refusal {
     }
 }
 
+/// The client's /64 as a word. Complemented, so that `::/64` is not an empty word.
+fn network_word(client: Ipv6Addr) -> u64 {
+    !split(to_bits(client.into())).0
+}
+
 fn record_index(number: u64) -> usize {
     usize::try_from(number).unwrap_or_default() & (MAX_REFUSALS - 1)
 }
 
+/// The words in which a /64 may be, of those that its stand-in selects: two clients whose stand-ins select the same ones do not
+/// evict each other each time.
+const WAYS: usize = 4;
 /// The sequence of a record that is being written; finished ones count up from 1.
 const UNFINISHED: u64 = 0;
 
@@ -232,6 +281,11 @@ mod tests {
         assert_eq!(record("203.0.113.7:5"), None);
         assert_eq!(record("[2001:db8::7]:5"), Some(Counter::Accepted));
         assert_eq!(record("[2001:db8::8]:6"), None, "of the same /64");
+        // This /64 has the stand-in of 2001:db8:1::/64.
+        assert_eq!(record("[2001:db8:1::7]:6"), Some(Counter::Accepted));
+        assert_eq!(record("[2001:db9:2638:f83a::7]:6"), Some(Counter::Accepted));
+        assert_eq!(record("[2001:db8:1::7]:6"), None);
+        settings.forget_stand_in("2001:db8:1::8".parse().unwrap());
         assert_eq!(record("[2001:db8:1::7]:6"), Some(Counter::Accepted));
         assert_eq!(record("[2001:db8::7]:6"), None);
         settings.forget_stand_ins();

@@ -1,6 +1,6 @@
 //! The servers of this host's loopback, which the program may have meant by a connection to loopback in the jail.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 
 use peername_sys::netlink::{SocketLookup, TcpLookup};
@@ -10,10 +10,17 @@ use peername_sys::netlink::{SocketLookup, TcpLookup};
 pub struct HostServers(Option<SocketLookup>);
 
 impl HostServers {
-    /// Opens the lookup. Where the kernel has none, nothing is known of the servers.
+    /// Opens the lookup. Where the kernel has none for TCP, nothing is known of the servers.
     #[must_use]
     pub fn open() -> Self {
-        Self(SocketLookup::open().ok())
+        let found = Self(SocketLookup::open().ok());
+        // A kernel without the lookup gives the same answer as one that finds nothing.
+        let trial = TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
+        let is_seen = trial.and_then(|trial| Ok(found.has_listener(trial.local_addr()?)));
+        match is_seen {
+            Ok(true) => found,
+            _ => Self(None),
+        }
     }
 
     /// For a forked process, which gets its descriptors separately.

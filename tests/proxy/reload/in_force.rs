@@ -39,7 +39,7 @@ fn config_in_force_is_shown() {
     });
     assert_eq!(status()["last_reload"]["refused"], Value::Null);
     let applied = status()["last_reload"]["at"].as_u64().expect("a time");
-    let two_errors = "[[listen]]\nlisten = 7\ntrust = 7\n";
+    let two_errors = "[[listen]]\nlisten = 7\ntarget = 7\n";
     rig.files.write("proxy.toml", two_errors);
     let logged = rig.proxy.reload("reload refused");
     assert_contains(&logged, &["; ", "proxy.toml, line 3, "]);

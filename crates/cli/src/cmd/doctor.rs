@@ -241,11 +241,11 @@ impl CheckedConfig {
             .any(|transport| transport == Transport::Udp)
     }
 
-    /// Whether a proxy may serve one of the listeners already.
-    fn may_be_running(&self) -> bool {
+    /// Whether a proxy serves one of the listeners already.
+    fn is_running(&self) -> bool {
         self.listen
             .iter()
-            .any(|&(transport, address)| listener::may_be_served(address, transport, "proxy"))
+            .any(|&(transport, address)| listener::is_served(address, transport, "proxy"))
     }
 
     /// Runs the checks of `peername proxy`; returns whether any failed.
@@ -278,7 +278,7 @@ impl CheckedConfig {
         for &(transport, address) in &self.listen {
             note(listener::check(address, transport, "proxy"));
         }
-        if self.admin.is_none() && self.may_be_running() {
+        if self.admin.is_none() && self.is_running() {
             note(running::unseen_refusals());
         }
         if self.has_udp() {

@@ -1,12 +1,13 @@
 //! The throttled log of refused connections, with the reason and the remedy.
 
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use peername_identity::{Counter, Refusal, RefusalReader, RefusalVerbosity, Settings};
 use peername_sys::throttle::LOG_INTERVAL;
 
 use super::reasons::{Explained, concerns_configuration};
-use crate::stderr_line::try_write_line;
+use crate::stderr_line::write_line_if_writable;
 
 /// Reads the refusals that the program's processes and the supervisor record in the table, and logs them as the table's
 /// [`RefusalVerbosity`] says: one line each, or one line for each reason in [`LOG_INTERVAL`].
@@ -16,6 +17,14 @@ pub(super) struct RefusalLog {
     /// The earliest time of the next read, so that a flood does not keep the supervisor busy.
     next_read: Instant,
     reasons: [ReasonState; Counter::ALL.len()],
+    stand_ins: StandInLines,
+}
+
+/// The lines about stand-ins in an interval.
+#[derive(Debug, Default)]
+struct StandInLines {
+    since: Option<Instant>,
+    count: usize,
 }
 
 /// The log's state for one reason.
@@ -27,11 +36,13 @@ struct ReasonState {
 }
 
 impl RefusalLog {
-    pub(super) fn new() -> Self {
+    /// A log of what is recorded from now on: an earlier supervisor has logged what the table has.
+    pub(super) fn new(settings: Settings<'_>) -> Self {
         Self {
-            reader: RefusalReader::default(),
+            reader: RefusalReader::new(settings),
             next_read: Instant::now(),
             reasons: Default::default(),
+            stand_ins: StandInLines::default(),
         }
     }
 
@@ -46,7 +57,10 @@ impl RefusalLog {
         if self.next_deadline(settings).is_some_and(|at| at <= now) {
             self.next_read = now + READ_INTERVAL;
             for line in self.lines(settings, now) {
-                try_write_line(&line);
+                if !write_line_if_writable(&line) {
+                    // The line may have been about a stand-in.
+                    settings.forget_stand_ins();
+                }
             }
         }
     }
@@ -62,16 +76,13 @@ impl RefusalLog {
 
     /// The line for a refusal, if it is to be logged.
     fn line(&mut self, settings: Settings<'_>, refusal: Refusal, now: Instant) -> Option<String> {
+        if refusal.reason == Counter::Accepted {
+            return self.stand_in_line(settings, refusal, now);
+        }
         let explained = Explained(refusal);
         let state = self.reasons.get_mut(refusal.reason as usize)?;
         let logged_at = state.logged_at;
-        let verbosity = settings.refusal_verbosity();
-        if refusal.reason == Counter::Accepted && verbosity != RefusalVerbosity::Off {
-            // The table has recorded each stand-in once, and only this line tells the client that it shows.
-            state.logged_at = Some(now);
-            return Some(explained.stand_in_line(logged_at.is_none()));
-        }
-        match verbosity {
+        match settings.refusal_verbosity() {
             RefusalVerbosity::Off => return None,
             RefusalVerbosity::Each => return Some(explained.line(1)),
             RefusalVerbosity::Throttled => {}
@@ -88,8 +99,37 @@ impl RefusalLog {
         };
         Some(explained.line(new_refusals))
     }
+
+    /// The line for a client that is shown by a stand-in. The table records each once, and only this line tells the client, so a
+    /// stand-in without a line is recorded again.
+    fn stand_in_line(
+        &mut self,
+        settings: Settings<'_>,
+        refusal: Refusal,
+        now: Instant,
+    ) -> Option<String> {
+        let verbosity = settings.refusal_verbosity();
+        let StandInLines { since, count } = &mut self.stand_ins;
+        let is_first = since.is_none();
+        if since.is_none_or(|since| now >= since + LOG_INTERVAL) {
+            (*since, *count) = (Some(now), 0);
+        }
+        if verbosity == RefusalVerbosity::Off {
+            return None;
+        }
+        if verbosity == RefusalVerbosity::Throttled && *count >= MAX_STAND_IN_LINES {
+            if let IpAddr::V6(client) = refusal.peer.ip() {
+                settings.forget_stand_in(client);
+            }
+            return None;
+        }
+        *count += 1;
+        Some(Explained(refusal).stand_in_line(is_first))
+    }
 }
 
+/// The lines about stand-ins in [`LOG_INTERVAL`], without `-v`.
+const MAX_STAND_IN_LINES: usize = 100;
 /// The minimum time between two reads.
 const READ_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -121,7 +161,7 @@ mod tests {
         let memory = memory();
         let settings = Table::new(&memory).expect("a table").settings();
         settings.set_refusal_verbosity(RefusalVerbosity::Throttled);
-        let (mut log, start) = (RefusalLog::new(), Instant::now());
+        let (mut log, start) = (RefusalLog::new(settings), Instant::now());
         let mut lines_at = |seconds, reasons: &[Counter]| {
             reasons
                 .iter()
@@ -139,6 +179,25 @@ mod tests {
     }
 
     #[test]
+    fn each_stand_in_is_logged_once_and_not_too_many_in_an_interval() {
+        let memory = memory();
+        let settings = Table::new(&memory).expect("a table").settings();
+        settings.set_refusal_verbosity(RefusalVerbosity::Throttled);
+        let (mut log, start) = (RefusalLog::new(settings), Instant::now());
+        let mut count_at = |seconds| {
+            let peer = "192.0.2.10:4711".parse().expect("an address");
+            for network in 0..150 {
+                let client = format!("[2001:db8:0:{network:x}::7]:4711");
+                let client = client.parse().expect("an address");
+                settings.record_stand_in(peer, client, || 443);
+            }
+            log.lines(settings, start + Duration::from_secs(seconds))
+                .len()
+        };
+        assert_eq!([0, 10, 20].map(&mut count_at), [100, 50, 0]);
+    }
+
+    #[test]
     fn connection_that_closes_early_is_logged_with_verbose_only() {
         let memory = memory();
         let settings = Table::new(&memory).expect("a table").settings();
@@ -147,8 +206,10 @@ mod tests {
             (RefusalVerbosity::Each, 2),
         ] {
             settings.set_refusal_verbosity(verbosity);
+            let mut log = RefusalLog::new(settings);
             settings.record_refusal(refusal(Counter::Closed));
-            let logged = RefusalLog::new().lines(settings, Instant::now());
+            settings.record_refusal(refusal(Counter::Closed));
+            let logged = log.lines(settings, Instant::now());
             assert_eq!(logged.len(), lines, "{verbosity:?}: {logged:?}");
         }
     }

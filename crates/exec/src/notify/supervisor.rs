@@ -139,7 +139,7 @@ impl Supervisor {
             refusals_left: MAX_REFUSALS,
             threads: ThreadCache::new(max_open_files()),
             listeners: ListenerCache::default(),
-            refusals: RefusalLog::new(),
+            refusals: RefusalLog::new(table.settings()),
             buffer: vec![0; table.settings().policy().max_header],
             permission_error_logged: false,
             monitor_error_logged: false,

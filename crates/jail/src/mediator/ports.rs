@@ -30,8 +30,9 @@ pub struct ListenerPorts {
     /// To the interceptor's [`receive`].
     channel: OwnedFd,
     alternates: BTreeMap<u16, u16>,
-    /// The ports of the jail's listeners at which the program may reach a proxy on loopback, whose place the interceptor takes.
-    proxies: BTreeSet<u16>,
+    /// Those of the jail's ports at which connections to loopback go to the interceptor, whether or not the host is seen to have
+    /// a server there.
+    answered: BTreeSet<u16>,
     host_servers: HostServers,
     taken: BTreeSet<u16>,
     /// The ports of loopback at which a connection was refused, maybe because a server of the program was not started yet.
@@ -41,19 +42,19 @@ pub struct ListenerPorts {
 }
 
 impl ListenerPorts {
-    /// The ports on which the jail listens, none of which is taken yet. To be called in the jail's network. At `proxies`, which
-    /// are some of them, the interceptor takes the place of a proxy of the host's loopback.
+    /// The ports on which the jail listens, none of which is taken yet. To be called in the jail's network. At `answered`,
+    /// some of them, the interceptor answers connections to loopback in any case.
     #[must_use]
     pub fn new(
         channel: OwnedFd,
         ports: &BTreeSet<u16>,
-        proxies: BTreeSet<u16>,
+        answered: BTreeSet<u16>,
         host_servers: HostServers,
     ) -> Self {
         Self {
             channel,
             alternates: alternate_ports(ports),
-            proxies,
+            answered,
             host_servers,
             taken: BTreeSet::new(),
             refused: BTreeSet::new(),
@@ -65,13 +66,13 @@ impl ListenerPorts {
     /// together again.
     pub(super) fn into_parts(self) -> (Vec<OwnedFd>, impl FnOnce(Vec<OwnedFd>) -> Option<Self>) {
         let fds = std::iter::once(self.channel).chain(self.host_servers.into_fd());
-        let (alternates, proxies, network) = (self.alternates, self.proxies, self.network);
+        let (alternates, answered, network) = (self.alternates, self.answered, self.network);
         let build = move |fds: Vec<OwnedFd>| {
             let mut fds = fds.into_iter();
             Some(Self {
                 channel: fds.next()?,
                 alternates,
-                proxies,
+                answered,
                 host_servers: HostServers::from_fd(fds.next()),
                 taken: BTreeSet::new(),
                 refused: BTreeSet::new(),
@@ -157,7 +158,7 @@ impl ListenerPorts {
     fn lacks_server(&self, addr: SocketAddr) -> bool {
         let port = addr.port();
         self.alternates.contains_key(&port)
-            && !self.proxies.contains(&port)
+            && !self.answered.contains(&port)
             && !self.host_servers.may_listen(addr)
     }
 

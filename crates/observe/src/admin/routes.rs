@@ -89,9 +89,9 @@ impl<H: Health> AdminServer<H> {
         if let Err(reason) = self.check_readiness().await {
             return full_response(StatusCode::SERVICE_UNAVAILABLE, TEXT, reason + "\n");
         }
-        match self.health.warning().await {
-            None => plain(StatusCode::OK, "ready\n"),
-            Some(warning) => full_response(StatusCode::OK, TEXT, format!("ready; {warning}\n")),
+        match timeout(WARNING_TIMEOUT, self.health.warning()).await {
+            Ok(Some(warning)) => full_response(StatusCode::OK, TEXT, format!("ready; {warning}\n")),
+            _ => plain(StatusCode::OK, "ready\n"),
         }
     }
 
@@ -314,6 +314,8 @@ const JSON: &str = "application/json";
 const JSON_LINES: &str = "application/jsonl; charset=utf-8";
 /// A worker that has not answered within this time hangs.
 const LIVENESS_TIMEOUT: Duration = Duration::from_secs(2);
+/// Balancers wait a second for the answer, or less: what it says beside `ready` must not make it late.
+const WARNING_TIMEOUT: Duration = Duration::from_millis(300);
 /// The body of a PUT is one word.
 const MAX_BODY: usize = 64;
 const BODY_TIMEOUT: Duration = Duration::from_secs(5);

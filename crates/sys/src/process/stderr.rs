@@ -15,15 +15,21 @@ use crate::{NameCall, Result};
 ///
 /// Dropped lines and errors are not reported: there is no other channel.
 pub fn try_write_line(line: &str) {
+    let _ = write_line_if_writable(line);
+}
+
+/// As [`try_write_line`], and returns whether the line was written.
+pub fn write_line_if_writable(line: &str) -> bool {
     let end = line.floor_char_boundary(PIPE_BUF - 1);
     let line = format!("{}\n", line.get(..end).unwrap_or(line));
     let stderr = io::stderr();
-    if !is_stream(&stderr) || !write_without_waiting(&stderr, line.as_bytes()) {
+    let without_waiting =
+        is_stream(&stderr).then(|| write_without_waiting(&stderr, line.as_bytes()));
+    match without_waiting.flatten() {
+        Some(is_written) => is_written,
         // Terminals, files, FIFOs, and pipes before Linux 6.4. If another writer fills one of these between the two calls,
         // the write blocks.
-        if is_writable(&stderr) {
-            let _ = rustix::io::write(&stderr, line.as_bytes());
-        }
+        None => is_writable(&stderr) && rustix::io::write(&stderr, line.as_bytes()).is_ok(),
     }
 }
 
@@ -35,16 +41,19 @@ fn is_stream(file: impl AsFd) -> bool {
 }
 
 /// Writes the line, or drops it where the write would wait (RWF_NOWAIT, pwritev2(2)). O_NONBLOCK would also apply to other
-/// processes that share the open file. Returns `false`, and has written nothing, if the kernel does not support RWF_NOWAIT for
-/// this file.
-fn write_without_waiting(file: impl AsFd, line: &[u8]) -> bool {
+/// processes that share the open file. Returns whether it was written, or `None` if the kernel does not support RWF_NOWAIT for this
+/// file.
+fn write_without_waiting(file: impl AsFd, line: &[u8]) -> Option<bool> {
     let written = pwritev2(
         file,
         &[IoSlice::new(line)],
         AT_POSITION,
         ReadWriteFlags::NOWAIT,
     );
-    !matches!(written, Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::PERM))
+    match written {
+        Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::PERM) => None,
+        written => Some(written.is_ok()),
+    }
 }
 
 fn is_writable(file: impl AsFd) -> bool {

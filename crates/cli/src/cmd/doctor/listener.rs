@@ -43,12 +43,12 @@ pub(super) fn check(address: SocketAddr, transport: Transport, command: &str) ->
     }
 }
 
-/// Whether the address is in use, and perhaps by a process of peername that runs `command`: without root the process is not
+/// Whether the address is in use by a process of peername that runs `command`: `false` without root, to whom alone the process is
 /// known.
-pub(super) fn may_be_served(address: SocketAddr, transport: Transport, command: &str) -> bool {
+pub(super) fn is_served(address: SocketAddr, transport: Transport, command: &str) -> bool {
     socket_table::is_taken(address, transport)
         && socket_table::find_holder(address, transport)
-            .is_none_or(|holder| is_running(&holder, command))
+            .is_some_and(|holder| is_running(&holder, command))
 }
 
 fn in_use(address: SocketAddr, transport: Transport, command: &str) -> Finding {

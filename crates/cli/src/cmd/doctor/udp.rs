@@ -85,9 +85,14 @@ fn judge(target: SocketAddr, on_its_port: &[SocketAddr]) -> Finding {
         );
     }
     if on_its_port.is_empty() {
+        let seen = format!("no server here has UDP port {}", target.port());
+        if !target.ip().is_loopback() {
+            let remedy = "start it, or name the port that it is bound to; fine if `nft list ruleset` redirects it to another network namespace";
+            return Finding::warn(CHECK, seen, remedy);
+        }
         return Finding::fail(
             CHECK,
-            format!("no server here has UDP port {}", target.port()),
+            seen,
             "start it, or name the port that it is bound to",
         );
     }

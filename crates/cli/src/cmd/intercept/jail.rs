@@ -95,6 +95,7 @@ fn try_start(args: &Args, verdict: Option<OwnedFd>) -> anyhow::Result<u8> {
     let interceptor = Interceptor::new(args, authority, Arc::clone(&host_roots))?;
     print_notices(args, interceptor.denies_everything()?);
     let ports = interceptor.ports.all();
+    let answered = interceptor.answered_on_loopback(args)?;
     let dir = PrivateDir::create(&format!("{:016x}", random::words::<1>()?[0]))?;
     let (to_mediator, to_interceptor) = fd_passing::seqpacket_pair()?;
     let parent = verdict.is_some().then(parent_id);
@@ -114,8 +115,7 @@ fn try_start(args: &Args, verdict: Option<OwnedFd>) -> anyhow::Result<u8> {
     drop(trust);
     let mut command = launcher::command(&args.command);
     environment::prepare(&mut command, &dir, &covered)?;
-    let proxies = args.proxy_ports();
-    let listeners = ListenerPorts::new(to_interceptor, &ports, proxies, host_servers);
+    let listeners = ListenerPorts::new(to_interceptor, &ports, answered, host_servers);
     let mediator = mediator::spawn(allowed, listeners, covered.files, refusal_log(args))?;
     wait_interceptor(&channel)?;
     if confine::confine(mediator, args.allow_mounts)? == UnixSockets::Refused {

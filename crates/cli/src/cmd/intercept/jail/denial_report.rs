@@ -183,8 +183,8 @@ fn opening_remedy(to: &HostPort, remedy: &Remedy) -> Option<String> {
     // `--port` opens no address that is not public.
     let is_public = !to.host.is_localhost() && !to.host.as_ip().is_some_and(is_refused_by_default);
     match remedy {
-        // A rule with a path opens the port: only requests have paths.
-        Remedy::Allow(rule) if !rule.contains('/') => Some(format!("{rule}/")),
+        // A rule with a path or methods opens the port: only requests have them.
+        Remedy::Allow(rule) if !rule.contains(['/', ' ']) => Some(format!("{rule}/")),
         Remedy::AllowTcp(_) if is_public => Some(Remedy::Port(to.port).to_string()),
         _ => None,
     }
@@ -219,6 +219,8 @@ fn diff_line(denied: &DeniedDestination, remedy: &Remedy) -> String {
             None if remedy.caution().is_empty() => format!("+{rule}"),
             None => format!("+{rule} # {}", remedy.caution()),
         },
+        // The list allows the request, and no rule of it would open the address.
+        Remedy::AllowDestination(_) | Remedy::AllowLoopback(_) => format!("+# {to} needs {remedy}"),
         option => format!("+{} # needs {option}", rule_for(to)),
     }
 }

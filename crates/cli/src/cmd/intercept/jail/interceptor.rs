@@ -2,6 +2,7 @@
 
 mod sockets;
 
+use std::collections::BTreeSet;
 use std::env;
 use std::fs::File;
 use std::io;
@@ -14,6 +15,7 @@ use std::time::Duration;
 use anyhow::Context;
 use peername_daemon::command::block_on;
 use peername_daemon::descriptors;
+use peername_daemon::listeners::BoundAddresses;
 use peername_daemon::listeners::running::{Opened, UdpTasks};
 use peername_daemon::logging::LogFile;
 use peername_daemon::options::Given;
@@ -26,12 +28,14 @@ use peername_intercept::authz::{AccessRules, Approver, CheckConfig, CheckService
 use peername_intercept::ca::Authority;
 use peername_intercept::denials::Denials;
 use peername_intercept::failures::Failures;
+use peername_intercept::host::{HostPort, LOOPBACK};
 use peername_intercept::listener::jail::JailListener;
 use peername_intercept::listener::jail::names::range::NameRanges;
 use peername_intercept::listener::jail::names::server::{serve_tcp, serve_udp};
 use peername_intercept::listener::jail::names::table::SyntheticNames;
 use peername_intercept::listener::{CurrentState, Intercept};
 use peername_intercept::otlp::SpanExporter;
+use peername_intercept::policy::destination::Requested;
 use peername_intercept::policy::tunnelled::TunnelledDestination;
 use peername_intercept::upstream::trust::check_extra_ca;
 use peername_jail::host_servers::HostServers;
@@ -156,6 +160,35 @@ impl Interceptor {
     pub(super) fn denies_everything(&self) -> Result<bool, Usage> {
         let has_lists = self.options.access_rules()?.is_some() || self.options.check.is_given();
         Ok(self.fallback.is_some() && self.ports.tunnelled.is_empty() && !has_lists)
+    }
+
+    /// The ports at which the interceptor answers connections to loopback in any case: those of `--port`, because the program may
+    /// mean a proxy, and those that the destination policy opens there. At the others a connection is refused unless a server
+    /// listens.
+    pub(super) fn answered_on_loopback(&self, args: &Args) -> Result<BTreeSet<u16>, Usage> {
+        let (own_addresses, bound) = (OwnAddresses::fixed([]), BoundAddresses::default());
+        let destinations = self
+            .setup(Vec::new(), false)?
+            .destinations(&own_addresses, &bound);
+        let is_open = |addr: SocketAddr, to: &HostPort| {
+            let requested = Requested {
+                to,
+                is_verified: false,
+                is_resolved: true,
+            };
+            destinations.admit(addr, requested).is_ok()
+        };
+        let is_answered = |port: u16| {
+            args.proxy_ports().contains(&port)
+                || LOOPBACK.into_iter().any(|ip| {
+                    let addr = SocketAddr::new(ip, port);
+                    let to = HostPort::from(addr);
+                    is_open(addr, &to) || is_open(addr, &to.at_localhost())
+                })
+        };
+        let mut answered = self.ports.all();
+        answered.retain(|&port| is_answered(port));
+        Ok(answered)
     }
 
     /// Opens the file of `--log`, which the interceptor inherits.

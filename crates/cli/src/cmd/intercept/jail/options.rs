@@ -314,9 +314,9 @@ impl Args {
         ports
     }
 
-    /// The ports at which the interceptor takes the place of a proxy, also of one on loopback.
-    pub(super) fn proxy_ports(&self) -> BTreeSet<u16> {
-        self.ports.iter().copied().collect()
+    /// The ports of `--port`, at which the interceptor takes the place of a proxy.
+    pub(super) fn proxy_ports(&self) -> &[u16] {
+        &self.ports
     }
 
     /// The options of `intercept`, with the lists of `--check-list` and `--ask-list`.
