@@ -20,7 +20,7 @@ pub(crate) struct Parts<'m> {
     pub(crate) wakeup_ports: &'m [AtomicU64; PortSet::WORDS],
     pub(crate) networks: &'m [[AtomicU64; NETWORK_WORDS]],
     pub(crate) refusals: &'m [[AtomicU64; REFUSAL_WORDS]],
-    pub(crate) stand_ins: &'m [AtomicU64; MAX_STAND_INS],
+    pub(crate) stand_ins: &'m [[AtomicU64; STAND_IN_WAYS]],
     pub(crate) keys: &'m [AtomicU64],
     pub(crate) values: &'m [[AtomicU64; VALUE_WORDS]],
 }
@@ -33,7 +33,8 @@ impl<'m> Parts<'m> {
         let (ports, settings) = settings.split_first_chunk()?;
         let (wakeup_ports, settings) = settings.split_first_chunk()?;
         let (networks, settings) = settings.split_at_checked(NETWORK_WORDS * MAX_NETWORKS)?;
-        let (refusals, stand_ins) = settings.split_last_chunk()?;
+        let (refusals, stand_ins) = settings.split_last_chunk::<MAX_STAND_INS>()?;
+        let (stand_ins, _) = stand_ins.as_chunks();
         let (networks, _) = networks.as_chunks();
         let (refusals, _) = refusals.as_chunks();
         let slots = rest.len().checked_div(SLOT_WORDS)?;
@@ -76,6 +77,9 @@ pub(crate) const REFUSAL_WORDS: usize = 4;
 pub(crate) const MAX_REFUSALS: usize = 256;
 /// The /64s of IPv6 clients whose stand-ins were recorded for the log.
 pub(crate) const MAX_STAND_INS: usize = 1024;
+/// The words in which a /64 may be: its stand-in selects them. So two clients whose stand-ins select the same words do not evict
+/// each other each time.
+pub(crate) const STAND_IN_WAYS: usize = 4;
 const SETTINGS_WORDS: usize = FIXED_WORDS
     + 2 * PortSet::WORDS
     + NETWORK_WORDS * MAX_NETWORKS

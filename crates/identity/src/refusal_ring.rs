@@ -9,7 +9,7 @@ use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::gauge::RefusalVerbosity;
-use crate::layout::{MAX_REFUSALS, MAX_STAND_INS, REFUSAL_WORDS};
+use crate::layout::{MAX_REFUSALS, MAX_STAND_INS, REFUSAL_WORDS, STAND_IN_WAYS};
 use crate::network::{from_bits, join, split, to_bits};
 use crate::settings::{Counter, Settings};
 use crate::socket_family::pseudo_v4;
@@ -99,19 +99,18 @@ impl<'m> Settings<'m> {
 
     /// Forgets which stand-ins were recorded, because some of them were not logged.
     pub fn forget_stand_ins(self) {
-        for word in self.0.stand_ins {
+        for word in self.0.stand_ins.iter().flatten() {
             word.store(0, Ordering::Relaxed);
         }
     }
 
     /// The words that may have the client's /64.
     fn stand_in_ways(self, client: Ipv6Addr) -> &'m [AtomicU64] {
-        let set = pseudo_v4(client).to_bits() as usize % (MAX_STAND_INS / WAYS);
-        let start = set * WAYS;
+        let set = pseudo_v4(client).to_bits() as usize % (MAX_STAND_INS / STAND_IN_WAYS);
         self.0
             .stand_ins
-            .get(start..start + WAYS)
-            .unwrap_or_default()
+            .get(set)
+            .map_or(&[], |ways| ways.as_slice())
     }
 
     fn record(self, refusal: Refusal) -> bool {
@@ -222,9 +221,6 @@ fn record_index(number: u64) -> usize {
     usize::try_from(number).unwrap_or_default() & (MAX_REFUSALS - 1)
 }
 
-/// The words in which a /64 may be, of those that its stand-in selects: two clients whose stand-ins select the same ones do not
-/// evict each other each time.
-const WAYS: usize = 4;
 /// The sequence of a record that is being written; finished ones count up from 1.
 const UNFINISHED: u64 = 0;
 
