@@ -129,7 +129,7 @@ fn missing_rule_has_the_method_if_other_rules_of_the_host_have_methods() {
     for (host, method, expected) in [
         ("a.test:443", "POST", "POST a.test"),
         ("a.test:8080", "POST", "POST a.test:8080"),
-        ("x.c.test:80", "PUT", "PUT x.c.test"),
+        ("x.c.test:80", "PUT", "PUT x.c.test/"),
         ("b.test:443", "POST", "b.test"),
         ("d.test:443", "POST", "d.test"),
         ("d.test:443", "FETCH", "d.test"),
