@@ -42,7 +42,7 @@ impl<'m> Settings<'m> {
     }
 
     /// Records for the log that the program's IPv4 socket shows an IPv6 client by its stand-in ([`pseudo_v4`]): the first time
-    /// for the client's /64, or each time if each refusal is logged. Of many /64s ([`MAX_STAND_INS`]), some are recorded again.
+    /// for the client's /64, or each time if each refusal is logged. Of more than a thousand /64s, some are recorded again.
     /// `peer` is the real one, and `port` is called for the listener's port. The record is one of
     /// [`Counter::Accepted`]. Returns whether the reader must be woken.
     pub fn record_stand_in(

@@ -135,7 +135,7 @@ impl Listeners {
     }
 
     /// Sets IP_TRANSPARENT on the sockets that `is_wanted` selects, so that they accept connections that a TPROXY rule
-    /// redirects. [`Incoming::listener`](crate::workers::Incoming::listener) is then the original destination.
+    /// redirects. [`Incoming::local`](crate::workers::Incoming::local) is then the original destination.
     ///
     /// # Errors
     ///

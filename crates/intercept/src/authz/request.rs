@@ -38,7 +38,7 @@ pub struct AuthzRequest<'a> {
     pub to: HostPortRef<'a>,
     /// Path and query, from the first slash; empty for [`RequestKind::Connect`].
     pub path_and_query: &'a str,
-    /// All headers; [`SentHeaders`](super::SentHeaders) selects those that are sent.
+    /// All headers; [`SentHeaders`] selects those that are sent.
     pub headers: &'a HeaderMap,
     /// The `traceparent` of the request's own span, which is sent to the service instead of the client's.
     pub traceparent: Option<&'a HeaderValue>,
