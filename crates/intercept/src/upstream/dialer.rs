@@ -161,13 +161,11 @@ impl Dialer {
     /// Finds the cause of a failed handshake by a second connection to the origin. If the cause is not found, the error has
     /// `why`, the text of the failed handshake.
     async fn diagnose(&self, key: &PoolKey, client: IpAddr, why: String) -> UpstreamError {
+        let origin = (key.to.clone(), key.original_dst);
         // `None` is not cached: an origin that can't be diagnosed now is diagnosed the next time.
         let diagnosis = self
             .diagnoses
-            .optionally_get_with(
-                (key.to.clone(), key.original_dst),
-                self.run_diagnosis(key, client),
-            )
+            .optionally_get_with(origin, self.run_diagnosis(key, client))
             .await;
         match diagnosis {
             Some(Diagnosis(Some(cause))) => UpstreamError::Incompatible(cause),
@@ -202,9 +200,7 @@ impl Dialer {
             is_resolved: key.original_dst.is_none(),
         };
         let Some(proxy) = &self.config.proxy else {
-            return self
-                .connect_to_origin(requested, key.original_dst, client)
-                .await;
+            return self.connect_to_origin(requested, key, client).await;
         };
         self.admit_unresolved(requested)?;
         let (socket, addr) = self.connect_to_proxy(proxy, client).await?;
@@ -297,12 +293,12 @@ impl Dialer {
     async fn connect_to_origin(
         &self,
         requested: Requested<'_>,
-        original_dst: Option<IpAddr>,
+        key: &PoolKey,
         client: IpAddr,
     ) -> Result<(TcpStream, SocketAddr), FailedAttempt> {
         let (to, limit) = (requested.to, self.config.connect_timeout);
         let destinations = &self.config.destinations;
-        let ips = match original_dst.or_else(|| to.host.as_ip()) {
+        let ips = match key.original_dst.or_else(|| to.host.as_ip()) {
             // A program in a jail resolves `localhost` itself, and expects that the other address is tried if this one refuses.
             Some(ip) if destinations.may_try_both_loopbacks(to, ip) => with_other_loopback(ip),
             Some(ip) => vec![ip],
@@ -338,10 +334,8 @@ impl Dialer {
                 .await
                 .map_err(|error| error.in_proxy())?,
         };
-        let addrs: Vec<_> = ips
-            .into_iter()
-            .map(|ip| SocketAddr::new(ip, to.port))
-            .collect();
+        let addrs = ips.into_iter().map(|ip| SocketAddr::new(ip, to.port));
+        let addrs: Vec<_> = addrs.collect();
         happy_eyeballs::connect(&addrs, limit)
             .await
             .map_err(|error| FailedAttempt {
