@@ -92,7 +92,7 @@ impl Explained {
         let Refusal { peer, port, .. } = self.0;
         let shown = as_socket_family(peer, false);
         let remedy = if is_first {
-            "; to show clients as they are, let the server listen on [::], and the balancer connect to its IPv6 address"
+            "; to show clients as they are, let the balancer connect to an IPv6 address of the server, which has to listen on it"
         } else {
             ""
         };

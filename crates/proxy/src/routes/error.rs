@@ -54,13 +54,13 @@ pub enum Error {
     Keeper(String),
 }
 
-/// The remedy for a missing privilege, for error texts: `for_users`, or for root which capability it lacks, as in a container.
-pub fn permission_advice(for_users: &str) -> &str {
+/// The remedy for a missing privilege, for error texts: `for_users`, and in a container what grants the capability.
+pub fn permission_advice(for_users: &str) -> String {
+    let granted = "start the container with `--cap-add NET_ADMIN`, or add CAP_NET_ADMIN to CapabilityBoundingSet= of the unit";
     if user::is_root() {
-        "root lacks it here: start the container with `--cap-add NET_ADMIN`, or add CAP_NET_ADMIN to CapabilityBoundingSet= of \
-         the unit"
+        format!("root lacks it here: {granted}")
     } else {
-        for_users
+        format!("{for_users}; where root lacks it, too, {granted}")
     }
 }
 

@@ -83,6 +83,7 @@ impl Control {
 
     /// Refuses a new backend, unless its replies come back: by the rules of the start, or by others (`peername routes add`).
     async fn refuse_backends_without_rules(&self, setup: &Setup) -> anyhow::Result<()> {
+        let mut missing = Vec::new();
         for backend in setup.backends() {
             if self.has_rules_of_the_start(backend) {
                 continue;
@@ -93,14 +94,20 @@ impl Control {
                     let context = format!("the test whether replies of {backend} come back");
                     return Err(Error::from(error).context(context));
                 }
-                Ok(ProbeOutcome::OtherHost) | Err(_) => bail!(
-                    "{backend} needs routing rules of its own, and the privilege to add them was given up at the start: run {}, \
-                     then reload again; or restart (`peername upgrade --pid N` keeps open connections)",
-                    routes::add_advice(backend, None)
-                ),
+                Ok(ProbeOutcome::OtherHost) | Err(_) => missing.push(backend),
             }
         }
-        Ok(())
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let commands = missing
+            .iter()
+            .map(|&backend| routes::add_command(backend, None));
+        bail!(
+            "rules for the replies of new backends are missing, and the privilege to add them was given up at the start: run {} as \
+             root, then reload again; or restart (`peername upgrade --pid N` keeps open connections)",
+            commands.collect::<Vec<_>>().join(" and ")
+        )
     }
 
     /// Whether the rules that were added at the start apply to this backend.
