@@ -52,7 +52,7 @@ fn is_absent(error: &anyhow::Error) -> bool {
 fn of_status(status: &StatusEvent) -> Vec<Finding> {
     let readiness = match &status.not_ready {
         None => Finding::ok(RUNNING, "ready for clients"),
-        Some(reason) => Finding::warn(RUNNING, reason, "`/readyz` is 503 until then"),
+        Some(reason) => Finding::warn(RUNNING, reason, "`/readyz` is 503 until that is repaired"),
     };
     let refusals = top::refusals(status)
         .into_iter()

@@ -91,7 +91,7 @@ fn serve(given: &Given<Serve>) -> anyhow::Result<ExitCode> {
     match agent.run()? {
         AgentExit::Stopped(0) => {}
         AgentExit::Stopped(containers) => eprintln!(
-            "peername: the agent has stopped: accept(2) of {containers} containers waits until one is started again"
+            "peername: the agent has stopped: accept(2) waits in its {containers} containers until one is started again"
         ),
         AgentExit::TakenOver => {
             eprintln!("peername: another agent has taken over");

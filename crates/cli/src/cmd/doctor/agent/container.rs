@@ -136,7 +136,7 @@ impl Trial<'_> {
             Outcome::RuntimeFailed(reason) => Finding::fail(
                 check,
                 reason,
-                "the runtime has said this; if it names the agent's socket or seccomp, see \"When it does not work\" in docs/agent.md; \
+                "this is the runtime's own error; if it names the agent's socket or seccomp, see \"When it does not work\" in docs/agent.md; \
                  else run a container of your own by this runtime without the profile",
             ),
         }

@@ -163,7 +163,7 @@ pub(crate) fn faults(profile: &Profile, listener: &SeccompListener) -> Vec<Strin
     let socket = string_field(profile, "listenerPath");
     if Path::new(socket) != listener.socket {
         faults.push(format!(
-            "listenerPath is {socket:?}, not the agent's socket {:?}: the agent is not asked",
+            "listenerPath is {socket:?}, not the agent's socket {:?}: the agent is not asked (another socket: give --socket here, too)",
             listener.socket
         ));
     }

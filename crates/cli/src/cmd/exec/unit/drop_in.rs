@@ -190,7 +190,8 @@ impl Display for DropIn {
         writeln!(
             f,
             "{MARK} {unit}`. After an upgrade of the unit, --check compares them.\n\
-             # The server itself has to listen where the balancer connects, not on 127.0.0.1 alone: see its configuration.\n\
+             # The server itself has to listen where the balancer connects, not on 127.0.0.1 alone, and\n\
+             # let other addresses than loopback in (Redis: requirepass or protected-mode): see its configuration.\n\
              [Service]\n\
              # The empty line clears the unit's own command:\n\
              # ExecStart={replaced}\n\
