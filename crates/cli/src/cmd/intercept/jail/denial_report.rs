@@ -15,7 +15,7 @@ use peername_sys::process::stderr::try_write_line;
 
 use super::file_table::FileTable;
 use super::learn::{NOT_PUBLIC, is_own_address, is_refused_by_default};
-use super::options::Args;
+use super::options::{Args, RELAYED_PORTS};
 
 /// How denials are reported.
 #[derive(Clone, Debug)]
@@ -175,9 +175,12 @@ fn times(count: u64) -> String {
 
 /// The rule or option that opens connections to the port as TLS and HTTP, if the remedy relays them unopened. The report names
 /// it because the destination may be a proxy, through which unopened connections reach every host. `None` for HTTP's own ports,
-/// and for other system ports (RFC 6335, section 6), which are not used for HTTP.
+/// and for system ports (RFC 6335, section 6) and [`RELAYED_PORTS`], which are not used for HTTP.
 fn opening_remedy(to: &HostPort, remedy: &Remedy) -> Option<String> {
-    if to.port <= LAST_SYSTEM_PORT || HTTP_PORTS.contains(&to.port) {
+    if to.port <= LAST_SYSTEM_PORT
+        || HTTP_PORTS.contains(&to.port)
+        || RELAYED_PORTS.contains(&to.port)
+    {
         return None;
     }
     // `--port` opens no address that is not public.
@@ -229,3 +232,24 @@ fn diff_line(denied: &DeniedDestination, remedy: &Remedy) -> String {
 const MAX_LINES: usize = 50;
 const HTTPS_PORT: u16 = 443;
 const LAST_SYSTEM_PORT: u16 = 1023;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_ports_that_may_be_of_http_have_a_rule_that_opens_them() {
+        for (to, expected) in [
+            ("a.test:9999", Some("a.test:9999/")),
+            ("a.test:5432", None),
+            ("a.test:27017", None),
+            ("a.test:22", None),
+            ("a.test:389", None),
+            ("a.test:8080", None),
+        ] {
+            let remedy = Remedy::Allow(to.into());
+            let opened = opening_remedy(&HostPort::parse(to).unwrap(), &remedy);
+            assert_eq!(opened.as_deref(), expected, "{to}");
+        }
+    }
+}

@@ -390,7 +390,7 @@ const LOG_HELP: &str =
     "Write the audit lines to this file [default: to standard error with -v, else nowhere]";
 const IS_NAME_SERVERS: &str = "port 53 belongs to the jail's name server";
 /// Ports that are relayed with `--learn` and `--ask`: SSH, rsync, MySQL, PostgreSQL, Redis, git, MongoDB.
-const RELAYED_PORTS: [u16; 7] = [22, 873, 3306, 5432, 6379, 9418, 27017];
+pub(super) const RELAYED_PORTS: [u16; 7] = [22, 873, 3306, 5432, 6379, 9418, 27017];
 
 /// The option with each of these values, quoted for a shell.
 fn quoted_options<V: AsRef<OsStr>>(
