@@ -83,7 +83,7 @@ fn refused_port_of_loopback_is_denied_where_the_host_listens() {
         let output = rig.run(user, &["--check-list", &list], &refused);
         assert_eq!(output.stdout, b"refused\nrefused\nrefused\n", "{output:?}");
         let errors = String::from_utf8_lossy(&output.stderr);
-        let added = "+localhost:9101 # unopened; for HTTPS or a proxy: localhost:9101/";
+        let added = "+# not public, remove this beginning to allow: localhost:9101";
         assert_eq!(
             errors.lines().skip(1).collect::<Vec<_>>(),
             [added],

@@ -9,7 +9,7 @@ use peername_intercept::authz::HTTP_PORTS;
 use peername_intercept::authz::rule_for;
 use peername_intercept::denials::{DenialKey, Denials, DeniedDestination};
 use peername_intercept::failures::{FailedDestination, Failures};
-use peername_intercept::host::HostPort;
+use peername_intercept::host::{Host, HostPort};
 use peername_proto::{Special, meanings, special};
 use peername_sys::process::stderr::try_write_line;
 
@@ -183,14 +183,18 @@ fn opening_remedy(to: &HostPort, remedy: &Remedy) -> Option<String> {
     {
         return None;
     }
-    // `--port` opens no address that is not public.
-    let is_public = !to.host.is_localhost() && !to.host.as_ip().is_some_and(is_refused_by_default);
     match remedy {
         // A rule with a path or methods opens the port: only requests have them.
         Remedy::Allow(rule) if !rule.contains(['/', ' ']) => Some(format!("{rule}/")),
-        Remedy::AllowTcp(_) if is_public => Some(Remedy::Port(to.port).to_string()),
+        // `--port` opens no address that is not public.
+        Remedy::AllowTcp(_) if may_be_public(&to.host) => Some(Remedy::Port(to.port).to_string()),
         _ => None,
     }
+}
+
+/// Whether the host is not known to be private: a public address, or a name other than `localhost`.
+fn may_be_public(host: &Host) -> bool {
+    !host.is_localhost() && !host.as_ip().is_some_and(is_refused_by_default)
 }
 
 /// Whether `--learn` has listed this name although its address was refused: at 443 a certificate proves the name, so that the
@@ -214,9 +218,7 @@ fn diff_line(denied: &DeniedDestination, remedy: &Remedy) -> String {
     let to = &denied.to;
     match remedy {
         // A comment, as in a learned list: the program has chosen the address, and a rule would open it.
-        Remedy::Allow(rule) if to.host.as_ip().is_some_and(is_refused_by_default) => {
-            format!("+{NOT_PUBLIC}{rule}")
-        }
+        Remedy::Allow(rule) if !may_be_public(&to.host) => format!("+{NOT_PUBLIC}{rule}"),
         Remedy::Allow(rule) => match opening_remedy(to, remedy) {
             Some(opened) => format!("+{rule} # unopened; for HTTPS or a proxy: {opened}"),
             None if remedy.caution().is_empty() => format!("+{rule}"),
