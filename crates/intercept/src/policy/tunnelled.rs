@@ -75,6 +75,12 @@ impl TunnelledDestination {
         self.port
     }
 
+    /// Whether the host is one name or address, and not a domain, a network or every host.
+    #[must_use]
+    pub fn names_one_host(&self) -> bool {
+        self.rule.names_one_host()
+    }
+
     pub(crate) fn includes(&self, to: &HostPort) -> bool {
         self.rule.allows_tunnel(to)
     }

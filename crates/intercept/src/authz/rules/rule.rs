@@ -162,7 +162,7 @@ impl Rule {
     }
 
     /// Whether the host is one name or address.
-    pub(super) fn names_one_host(&self) -> bool {
+    pub(crate) fn names_one_host(&self) -> bool {
         matches!(self.host, Some(HostPattern::Host(_)))
     }
 

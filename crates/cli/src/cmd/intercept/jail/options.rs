@@ -178,6 +178,17 @@ impl FromStr for AllowTcp {
     }
 }
 
+impl AllowTcp {
+    /// Whether it names each host. A pattern opens more than what the program has asked for.
+    fn is_exact(&self) -> bool {
+        match self {
+            Self::Destination(destination) => destination.names_one_host(),
+            Self::File(path) => read_destinations(path)
+                .is_ok_and(|all| all.iter().all(TunnelledDestination::names_one_host)),
+        }
+    }
+}
+
 impl Display for AllowTcp {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
@@ -285,7 +296,11 @@ impl Args {
 
     /// The options of this run that a run with the learned list needs, too, quoted for a shell.
     pub(super) fn kept_options(&self) -> Vec<String> {
-        let allow_tcp = self.allow_tcp.iter().map(ToString::to_string);
+        let allow_tcp = self
+            .allow_tcp
+            .iter()
+            .filter(|value| value.is_exact())
+            .map(ToString::to_string);
         [
             quoted_options("--extra-ca", &self.intercept.0.extra_ca),
             quoted_options("--allow-tcp", allow_tcp),
