@@ -67,6 +67,24 @@ fn refused_socket_that_a_variable_names_has_a_line() {
     }
 }
 
+/// The path of an agent's socket is another one after each login.
+#[test]
+fn learned_list_names_the_variable_of_an_allowed_socket() {
+    let rig = JailRig::new();
+    let [agent, other, list] = ["agent", "other", "list"].map(|name| rig.scratch().path_text(name));
+    let _services = [&agent, &other].map(|path| start_unix_server(&rig, path));
+    let jail = rig.scratch().path_text("peername");
+    let output = rig.run_outside(
+        User::Root,
+        &format!(
+            "SSH_AUTH_SOCK={agent} {jail} jail --learn {list} --allow-unix {agent} --allow-unix {other} -- true"
+        ),
+    );
+    assert!(output.status.success(), "{output:?}");
+    let options = format!(" --allow-unix \"$SSH_AUTH_SOCK\" --allow-unix {other} -- true\n");
+    assert_contains(&rig.scratch().read("list"), &[&options]);
+}
+
 /// `--allow-unix` allows the socket file itself, whatever path leads there.
 #[test]
 fn unix_socket_is_allowed_by_any_path_that_leads_to_it() {

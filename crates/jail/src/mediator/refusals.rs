@@ -1,6 +1,7 @@
 //! What standard error says of Unix sockets to which connections are refused.
 
 use std::ffi::OsString;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use peername_sys::process::stderr::try_write_line;
@@ -31,7 +32,7 @@ impl RefusalLog {
     /// Finds the paths that variables of this process's environment name.
     #[must_use]
     pub fn from_environment() -> Self {
-        Self::Named(std::env::vars_os().filter_map(NamedSocket::new).collect())
+        Self::Named(NamedSocket::all().collect())
     }
 
     /// Records a refused connection to the socket at this path.
@@ -71,6 +72,24 @@ impl RefusalLog {
 }
 
 impl NamedSocket {
+    /// The value of `--allow-unix` for the socket at this path, for a shell, if a variable of this process's environment names
+    /// the socket: its path may be another one after the next login.
+    #[must_use]
+    pub fn option_value_of(path: &Path) -> Option<String> {
+        // PWD may name a directory of sockets.
+        if !path.metadata().ok()?.file_type().is_socket() {
+            return None;
+        }
+        Self::all()
+            .find(|socket| socket.path == path)
+            .map(|socket| socket.option_value)
+    }
+
+    /// The paths that variables of this process's environment name, sockets or not.
+    fn all() -> impl Iterator<Item = Self> {
+        std::env::vars_os().filter_map(Self::new)
+    }
+
     /// Returns the path in the value of a variable: all of it, or what follows `unix://` or `unix:`.
     fn new((name, value): (OsString, OsString)) -> Option<Self> {
         let (variable, value) = (name.into_string().ok()?, value.into_string().ok()?);

@@ -18,6 +18,7 @@ use peername_intercept::listener::jail::names::range::NameRanges;
 use peername_intercept::policy::tunnelled::TunnelledDestination;
 use peername_jail::JailError;
 use peername_jail::mediator::allowed::AllowedSockets;
+use peername_jail::mediator::refusals::NamedSocket;
 use peername_jail::network::DNS_PORT;
 use peername_observe::shell::quote;
 use peername_sys::fs::text_file::explain_path;
@@ -304,7 +305,10 @@ impl Args {
         [
             quoted_options("--extra-ca", &self.intercept.0.extra_ca),
             quoted_options("--allow-tcp", allow_tcp),
-            quoted_options("--allow-unix", &self.allow_unix),
+            self.allow_unix
+                .iter()
+                .map(|path| format!("--allow-unix {}", socket_value(path)))
+                .collect(),
         ]
         .concat()
     }
@@ -406,6 +410,11 @@ const LOG_HELP: &str =
 const IS_NAME_SERVERS: &str = "port 53 belongs to the jail's name server";
 /// Ports that are relayed with `--learn` and `--ask`: SSH, rsync, MySQL, PostgreSQL, Redis, git, MongoDB.
 pub(super) const RELAYED_PORTS: [u16; 7] = [22, 873, 3306, 5432, 6379, 9418, 27017];
+
+/// The value of `--allow-unix` for a shell: a variable if one names the socket, else the path.
+fn socket_value(path: &Path) -> String {
+    NamedSocket::option_value_of(path).unwrap_or_else(|| quote(path).into_owned())
+}
 
 /// The option with each of these values, quoted for a shell.
 fn quoted_options<V: AsRef<OsStr>>(
