@@ -65,7 +65,12 @@ fn check(path: &Path) -> anyhow::Result<ExitCode> {
     } else {
         (Vec::new(), top_keys(&config))
     };
-    let warnings = mem::take(&mut config.warnings);
+    let mut warnings = mem::take(&mut config.warnings);
+    if let Some(table) = &config.jail
+        && let Err(missing) = table.options().check_hidden_paths()
+    {
+        warnings.extend(table.located(&missing));
+    }
     match validate(config) {
         Ok(summary) if problems.is_empty() => {
             for warning in warnings {

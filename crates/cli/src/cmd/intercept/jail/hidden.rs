@@ -8,7 +8,6 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use peername_daemon::usage::Usage;
-use peername_jail::JailError;
 
 use super::options::Args;
 
@@ -21,9 +20,7 @@ use super::options::Args;
 pub(super) fn hidden_paths(args: &Args) -> Result<Vec<PathBuf>, Usage> {
     let options = &args.intercept.0;
     let hide = args.hide.iter().map(PathBuf::as_path);
-    if let Some(missing) = args.missing_hidden_paths().next() {
-        return Err(Usage::from_error(JailError::NothingToHide(missing.clone())));
-    }
+    args.check_hidden_paths()?;
     let paths_by_option = [
         ("--hide", hide.collect::<Vec<_>>()),
         ("--ca", args.ca().into_iter().collect()),

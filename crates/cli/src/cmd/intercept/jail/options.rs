@@ -217,17 +217,22 @@ impl Args {
         }
         errors.note(self.name_ranges());
         errors.note(self.allowed_sockets());
-        for path in self.missing_hidden_paths() {
-            errors.push(JailError::NothingToHide(path.clone()).to_string());
-        }
         errors.into_result(Some(()))
     }
 
-    /// The paths of `--hide` at which nothing is.
-    pub(super) fn missing_hidden_paths(&self) -> impl Iterator<Item = &PathBuf> {
-        self.hide
-            .iter()
-            .filter(|path| matches!(path.try_exists(), Ok(false)))
+    /// Checks that this host has the paths of `--hide`. The options may still be right, for another host.
+    ///
+    /// # Errors
+    ///
+    /// Every path at which nothing is, a line for each.
+    pub(crate) fn check_hidden_paths(&self) -> Result<(), Usage> {
+        let mut errors = UsageErrors::default();
+        for path in &self.hide {
+            if matches!(path.try_exists(), Ok(false)) {
+                errors.push(JailError::NothingToHide(path.clone()).to_string());
+            }
+        }
+        errors.into_result(Some(()))
     }
 
     /// The ports that the jail listens on, and what becomes of connections to them.
