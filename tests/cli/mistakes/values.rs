@@ -73,6 +73,11 @@ fn wrong_values_are_answered_with_what_to_write() {
             "the range of ports is reversed: ",
         ),
         (
+            "intercept --contact=",
+            2,
+            "a value is required for '--contact <TEXT>' but none was supplied\n",
+        ),
+        (
             "intercept --allow a.test b.test",
             2,
             "tip: repeat the option: --allow b.test\n",

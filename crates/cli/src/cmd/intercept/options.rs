@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use clap::builder::NonEmptyStringValueParser;
 use peername_daemon::listeners::resolve_listeners;
 use peername_daemon::logging::{LogFile, without_go_mmproxy};
 use peername_daemon::options::{Given, NotWithFile, heading};
@@ -85,7 +86,12 @@ pub(crate) struct Intercept {
     #[arg(long, value_name = "HOST=HEADER@FILE")]
     inject: Vec<Injection>,
     /// A line for the answers to refused requests, such as where to ask for a rule: `Ask net@example.com`
-    #[arg(long, value_name = "TEXT", hide_short_help = true)]
+    #[arg(
+        long,
+        value_name = "TEXT",
+        value_parser = NonEmptyStringValueParser::new(),
+        hide_short_help = true
+    )]
     pub(super) contact: Option<String>,
     #[command(flatten, next_help_heading = heading::CHECK)]
     pub(super) check: CheckArgs,
