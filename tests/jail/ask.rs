@@ -73,6 +73,22 @@ fn answers_on_the_terminal_decide_on_what_no_rule_matches() {
     }
 }
 
+#[test]
+fn rules_that_only_deny_leave_the_rest_to_the_terminal() {
+    let rig = JailRig::new();
+    let script = "$CURL https://h1.test/echo; $CURL https://a.test/echo";
+    let command = format!("exec $JAIL --deny=h1.test --ask -- sh -c '{script}'");
+    let steps = [
+        "see:denied by the rule deny h1.test",
+        "see:a.test:443 is not on the lists",
+        PROMPT,
+        r"type:once\n",
+        "see:GET a.test ",
+    ];
+    let printed = run_in_terminal(&rig, User::Nobody, &steps, &["sh", "-c", &command]);
+    assert_eq!(printed.matches(QUESTION).count(), 1, "{printed}");
+}
+
 /// A connection that is relayed unopened has no rule in its audit line, and shows that a person allowed it.
 #[test]
 fn audit_line_of_a_relayed_connection_names_the_terminal() {

@@ -14,6 +14,8 @@ use super::rule_file;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RuleArgs {
     rules: Vec<Entry>,
+    /// Whether a person decides on what no rule matches, so that the rules may only deny.
+    may_only_deny: bool,
 }
 
 /// A rule, or a file of rules.
@@ -56,7 +58,8 @@ impl RuleArgs {
                 Entry::File(file) => rules.extend(file.read()?),
             }
         }
-        if self.rules.iter().any(Entry::may_be_empty) {
+        let may_only_deny = self.may_only_deny && !rules.is_empty();
+        if may_only_deny || self.rules.iter().any(Entry::may_be_empty) {
             // What is not on the list is denied, or asked about.
             Ok(Some(AccessRules::deny_others(rules)))
         } else {
@@ -71,6 +74,11 @@ impl RuleArgs {
             path: path.to_owned(),
             kind: ListKind::Checked,
         }));
+    }
+
+    /// Lets the rules only deny, for `--ask`.
+    pub(super) fn let_only_deny(&mut self) {
+        self.may_only_deny = true;
     }
 
     /// Lets the list of `--ask-list` be missing or empty, if a rule names it, too.
@@ -196,7 +204,10 @@ impl FromArgMatches for RuleArgs {
         }
         indexed_rules.sort_by_key(|(index, _)| *index);
         let rules = indexed_rules.into_iter().map(|(_, rule)| rule).collect();
-        Ok(Self { rules })
+        Ok(Self {
+            rules,
+            may_only_deny: false,
+        })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {

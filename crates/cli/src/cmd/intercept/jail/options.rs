@@ -343,11 +343,14 @@ impl Args {
         &self.ports
     }
 
-    /// The options of `intercept`, with the lists of `--check-list` and `--ask-list`.
+    /// The options of `intercept`, with what `--check-list`, `--ask` and `--ask-list` mean for the rules.
     pub(super) fn intercept(&self) -> Intercept {
         let mut options = self.intercept.0.clone();
         if let Some(path) = &self.check_list {
             options.rules.add_check_list(path);
+        }
+        if self.ask {
+            options.rules.let_only_deny();
         }
         if let Some(path) = &self.ask_list {
             options.rules.add_ask_list(path);
