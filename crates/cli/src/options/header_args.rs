@@ -1,9 +1,10 @@
 //! The options of `proxy` and `exec` for PROXY headers, the peers that send them, and the clients that they name.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use humantime::format_duration;
 use peername_daemon::options::heading;
 use peername_daemon::usage::Usage;
 use peername_daemon::value::{self, list_file};
@@ -32,7 +33,7 @@ pub(crate) struct HeaderArgs {
     #[arg(long, value_name = "NAME=VALUE")]
     pub(crate) require_tlv: Vec<RequiredTlv>,
     /// The time from accept to the complete header
-    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = value::timeout)]
+    #[arg(long, value_name = "DURATION", default_value = DEFAULT_TIMEOUT.as_str(), value_parser = value::timeout)]
     pub(crate) header_timeout: Duration,
     /// Refuse headers that are unambiguous, but not as the specification has them: families that differ, a space before
     /// CRLF, source port 0
@@ -50,6 +51,9 @@ pub(crate) struct HeaderArgs {
     #[arg(long, value_name = "BYTES", default_value_t = HeaderLimits::default().max_len, value_parser = value::number(16, 65_551), help_heading = heading::TUNING)]
     pub(crate) max_header: usize,
 }
+
+static DEFAULT_TIMEOUT: LazyLock<String> =
+    LazyLock::new(|| format_duration(HeaderLimits::default().timeout).to_string());
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum WithoutClient {
@@ -120,18 +124,8 @@ impl HeaderArgs {
 #[cfg(test)]
 mod tests {
     use clap::{Args, Command, FromArgMatches};
-    use peername_daemon::options::Given;
 
     use super::*;
-
-    #[test]
-    fn default_timeout_is_that_of_the_library() {
-        let given = Given::<HeaderArgs>::default();
-        assert_eq!(
-            given.options.header_timeout,
-            HeaderLimits::default().timeout
-        );
-    }
 
     #[test]
     fn network_words_and_ids_are_those_of_all_options_that_list_networks() {

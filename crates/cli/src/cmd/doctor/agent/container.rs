@@ -10,6 +10,7 @@ use anyhow::{Context, anyhow};
 use peername_daemon::usage::error_text::with_causes;
 use peername_observe::shell::command_line;
 use peername_proto::write_v1;
+use peername_server::header_limits::HeaderLimits;
 use peername_sys::netlink::make_every_address_local;
 use peername_sys::process::namespace::{NetworkNamespace, allow_unprivileged_ports};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -193,7 +194,8 @@ impl Trial<'_> {
         let mut header = Vec::new();
         write_v1(&mut header, client, server);
         stream.write_all(&header).await?;
-        match timeout(ACCEPTS_WITHIN, stream.read(&mut [0])).await {
+        let accepts_within = HeaderLimits::default().timeout + ACCEPT_MARGIN;
+        match timeout(accepts_within, stream.read(&mut [0])).await {
             // A reset, which is an error, ends the connection, too.
             Ok(_) => Ok(()),
             Err(_) => Err(ErrorKind::TimedOut.into()),
@@ -347,8 +349,8 @@ fn runtime_command(runtime: &Runtime, bundle: &Bundle) -> Command {
 
 /// Enough for a runtime on a busy host.
 const STARTS_WITHIN: Duration = Duration::from_secs(20);
-/// Longer than the agent's time limit for a header, which is 3 s by default.
-const ACCEPTS_WITHIN: Duration = Duration::from_secs(5);
+/// Beyond the agent's default time limit for a header, at which it closes the connection.
+const ACCEPT_MARGIN: Duration = Duration::from_secs(2);
 /// For what the server or the runtime prints at its end.
 const ENDS_WITHIN: Duration = Duration::from_secs(3);
 /// The runtime kills the container's processes, and waits for their end.
