@@ -154,11 +154,6 @@ impl Exchange<'_> {
     fn prepare(&self, mut parts: Parts) -> Result<(Prepared, Option<Handshake>), Refusal> {
         if parts.version == Version::HTTP_2 {
             framing::check_http2(&parts.headers)?;
-            if framing::has_too_many_fields(&parts.headers) {
-                let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
-                let detail = "the request has more than 200 header fields";
-                return Err(Refusal::new(status, "bad_request", detail));
-            }
         }
         self.target.check_agreement(&parts)?;
         let handshake = Handshake::read(&mut parts)?;

@@ -191,7 +191,7 @@ impl FramingMonitor {
             self.line.extend_from_slice(bytes);
             *bytes = &[];
             if self.line.len() > MAX_LINE {
-                return Err("a line of more than 64 KiB".into());
+                return Err(FramingError::too_many(MAX_LINE / 1024, "KiB in a line"));
             }
             return Ok(());
         };
@@ -249,13 +249,16 @@ fn consumed<'b>(before: &'b [u8], rest: &[u8]) -> &'b [u8] {
     before.get(..before.len() - rest.len()).unwrap_or_default()
 }
 
-/// Checks the Content-Length of an HTTP/2 request, which an origin that speaks HTTP/1 would rely on. h2 refuses two that
-/// differ, and accepts two equal ones.
+/// Checks the number of header fields of an HTTP/2 request, and its Content-Length, which an origin that speaks HTTP/1 would
+/// rely on. h2 refuses two that differ, and accepts two equal ones.
 ///
 /// # Errors
 ///
-/// A Content-Length that is not one number.
+/// Too many fields; or a Content-Length that is not one number.
 pub(crate) fn check_http2(headers: &HeaderMap) -> Result<(), FramingError> {
+    if has_too_many_fields(headers) {
+        return Err(FramingError::too_many(MAX_REQUEST_HEADERS, "header fields"));
+    }
     let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
     match (lengths.next(), lengths.next()) {
         (None, _) => Ok(()),
@@ -266,7 +269,7 @@ pub(crate) fn check_http2(headers: &HeaderMap) -> Result<(), FramingError> {
 
 /// Whether an HTTP/2 request has more header lines than an HTTP/1 request may have. All cookies count as one, because HTTP/1
 /// sends them in one line where HTTP/2 may send a field for each (RFC 9113, section 8.2.3).
-pub(crate) fn has_too_many_fields(headers: &HeaderMap) -> bool {
+fn has_too_many_fields(headers: &HeaderMap) -> bool {
     headers.len() > MAX_REQUEST_HEADERS
         && headers.len() - headers.get_all(COOKIE).iter().count() >= MAX_REQUEST_HEADERS
 }

@@ -13,6 +13,7 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::framing::FramingError;
 use super::framing::field_counter::FieldCounter;
 use super::framing::frame_header::{FrameHeader, FrameHeaderReader, RST_STREAM};
 
@@ -121,7 +122,7 @@ impl FrameCursor {
     }
 }
 
-impl<T: AsyncRead + Unpin, F: Fn(&'static str) + Unpin> AsyncRead for Http2Stream<T, F> {
+impl<T: AsyncRead + Unpin, F: Fn(FramingError) + Unpin> AsyncRead for Http2Stream<T, F> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -130,14 +131,14 @@ impl<T: AsyncRead + Unpin, F: Fn(&'static str) + Unpin> AsyncRead for Http2Strea
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.io).poll_read(cx, buffer))?;
         let fresh = buffer.filled().get(before..).unwrap_or_default();
-        Poll::Ready(self.received.feed(fresh).map_err(|reason| {
-            (self.on_refusal)(reason);
-            io::Error::new(io::ErrorKind::InvalidData, reason)
+        Poll::Ready(self.received.feed(fresh).map_err(|error| {
+            (self.on_refusal)(error.clone());
+            io::Error::new(io::ErrorKind::InvalidData, error)
         }))
     }
 }
 
-impl<T: AsyncWrite + Unpin, F: Fn(&'static str) + Unpin> AsyncWrite for Http2Stream<T, F> {
+impl<T: AsyncWrite + Unpin, F: Fn(FramingError) + Unpin> AsyncWrite for Http2Stream<T, F> {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -163,7 +164,7 @@ impl<T: AsyncWrite + Unpin, F: Fn(&'static str) + Unpin> AsyncWrite for Http2Str
                 };
                 let written = ready!(Pin::new(&mut this.io).poll_write(cx, &[code]))?;
                 if written == 1 {
-                    (this.on_refusal)(MALFORMED);
+                    (this.on_refusal)(MALFORMED.into());
                 }
                 written
             }

@@ -22,7 +22,7 @@ use super::client_connection::ClientConnection;
 use super::error_response::ErrorFormat;
 use super::exchange::Exchange;
 use super::framing::watched_stream::{SharedFraming, WatchedStream};
-use super::framing::{MAX_REQUEST_HEAD, MAX_REQUEST_HEADERS};
+use super::framing::{FramingError, MAX_REQUEST_HEAD, MAX_REQUEST_HEADERS};
 use super::http2_stream::Http2Stream;
 use super::in_flight::InFlightRecord;
 use super::response_body::ResponseBody;
@@ -109,8 +109,8 @@ impl HttpServer {
     where
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let io = Http2Stream::new(io, |reason: &str| {
-            self.record_unanswered(&target, reason.to_owned());
+        let io = Http2Stream::new(io, |error: FramingError| {
+            self.record_unanswered(&target, &error.into());
         });
         let service = {
             let (server, target) = (self.clone(), Arc::clone(&target));
@@ -136,15 +136,16 @@ impl HttpServer {
             && let Some(error) = error.source().and_then(|source| source.downcast_ref())
             && h2::Error::is_library(error)
         {
-            self.record_unanswered(&target, format!("the client's HTTP/2 is invalid: {error}"));
+            let detail = format!("the client's HTTP/2 is invalid: {error}");
+            self.record_unanswered(&target, &Refusal::bad_request(detail));
         }
     }
 
     /// Records a refusal by h2, which the service does not see.
-    fn record_unanswered(&self, target: &Arc<RequestTarget>, detail: String) {
+    fn record_unanswered(&self, target: &Arc<RequestTarget>, refusal: &Refusal) {
         let mut record = InFlightRecord::begin(&self.state, &self.connection, "");
         record.set_target(target);
-        record.set_unanswered(&Refusal::bad_request(detail));
+        record.set_unanswered(refusal);
     }
 
     /// Answers a request for the connection's target, or for the host that it names.

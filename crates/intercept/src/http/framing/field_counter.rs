@@ -5,6 +5,7 @@
 //! 80 times what the client sends, and a connection may have 128 such lists. So fields are counted on their way to h2, without
 //! decoding them (RFC 7541, section 6), and a connection with a list that no client needs is closed before the list is decoded.
 
+use super::error::FramingError;
 use super::frame_header::{CONTINUATION, DATA, FrameHeader, FrameHeaderReader, HEADERS};
 
 /// Counts the fields of one connection's header lists, request heads and trailers, as they go by.
@@ -84,7 +85,7 @@ impl FieldCounter {
     /// # Errors
     ///
     /// A list has more than [`MAX_FIELDS`] fields.
-    pub(crate) fn feed(&mut self, mut bytes: &[u8]) -> Result<(), &'static str> {
+    pub(crate) fn feed(&mut self, mut bytes: &[u8]) -> Result<(), FramingError> {
         take(&mut bytes, &mut self.preface);
         while !bytes.is_empty() {
             if self.frame.is_padded {
@@ -94,7 +95,10 @@ impl FieldCounter {
             for byte in take(&mut bytes, &mut self.frame.block) {
                 self.hpack = self.hpack.next(*byte, &mut self.fields);
                 if self.fields > MAX_FIELDS {
-                    return Err("a header list of more than 512 fields");
+                    return Err(FramingError::too_many(
+                        MAX_FIELDS,
+                        "fields in a header list",
+                    ));
                 }
             }
             take(&mut bytes, &mut self.frame.padding);

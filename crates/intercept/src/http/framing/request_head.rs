@@ -88,7 +88,7 @@ impl RequestHead {
         }
         self.bytes.extend_from_slice(taken);
         if self.bytes.len() > MAX_REQUEST_HEAD {
-            return Err(too_large("a head of more than 64 KiB"));
+            return Err(head_too_large());
         }
         if self.request_line.is_none() {
             refuse_other_protocol(self.bytes.get(self.line_start..).unwrap_or_default())?;
@@ -132,7 +132,7 @@ impl RequestHead {
             return Err("Transfer-Encoding in HTTP/1.0".into());
         }
         if self.encoded_len() > MAX_REQUEST_HEAD {
-            return Err(too_large("a head of more than 64 KiB"));
+            return Err(head_too_large());
         }
         let head = std::mem::take(self);
         let is_connect = head
@@ -220,7 +220,7 @@ impl FramingHeaders {
         let (name, value) = split_header(line)?;
         self.count += 1;
         if self.count > MAX_REQUEST_HEADERS {
-            return Err(too_large("more than 200 header lines"));
+            return Err(FramingError::too_many(MAX_REQUEST_HEADERS, "header lines"));
         }
         if name.eq_ignore_ascii_case(b"transfer-encoding") {
             if self.is_chunked || !value.eq_ignore_ascii_case(b"chunked") {
@@ -276,11 +276,8 @@ fn is_kept(name: &[u8]) -> bool {
         .any(|kept| name.eq_ignore_ascii_case(kept))
 }
 
-fn too_large(detail: &'static str) -> FramingError {
-    FramingError {
-        status: StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
-        detail,
-    }
+fn head_too_large() -> FramingError {
+    FramingError::too_many(MAX_REQUEST_HEAD / 1024, "KiB in the head")
 }
 
 /// Strips the CRLF of a line.
@@ -332,10 +329,8 @@ fn check_method(method: &[u8]) -> Result<(), FramingError> {
 /// Checks that hyper can parse a target.
 fn check_target(target: &[u8]) -> Result<(), FramingError> {
     if target.len() > MAX_TARGET {
-        return Err(FramingError {
-            status: StatusCode::URI_TOO_LONG,
-            detail: "a request target of more than 65,534 bytes",
-        });
+        let detail = format!("a request target of more than {MAX_TARGET} bytes");
+        return Err(FramingError::new(StatusCode::URI_TOO_LONG, detail));
     }
     // A target that was encoded and begins with a slash is always valid: a path, with or without a query.
     if target.starts_with(b"/") || Uri::try_from(target).is_ok() {

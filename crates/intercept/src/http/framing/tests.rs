@@ -29,7 +29,7 @@ fn pipelined_requests_are_separated() {
         POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3;x=\"y\"\r\nabc\r\nA \r\n0123456789\r\n\
         0\r\nX-Trailer: 1\r\n\r\n\
         GET / HTTP/1.0\r\nContent-Length: 0\r\n\r\n";
-    assert_eq!(verdicts(all), [Ok(()); 4]);
+    assert_eq!(verdicts(all), vec![Ok(()); 4]);
 }
 
 #[test]
