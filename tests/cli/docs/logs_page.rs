@@ -3,9 +3,13 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use peername_intercept::admin::code_advice::advise;
+
 const PAGE: &str = include_str!("../../../docs/logs.md");
 const INTERCEPT_PAGE: &str = include_str!("../../../docs/intercept.md");
 const UDP_PAGE: &str = include_str!("../../../docs/udp.md");
+const ADVICE: &str = include_str!("../../../crates/intercept/src/admin/code_advice.rs");
+const CRATES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
 /// The text in backticks.
 fn quoted(page: &str) -> BTreeSet<&str> {
@@ -102,7 +106,6 @@ fn page_lists_every_field_of_every_line() {
         .union(&quoted(INTERCEPT_PAGE))
         .copied()
         .collect();
-    let crates = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
     let mut written = BTreeSet::new();
     for name in [
         "cli",
@@ -115,7 +118,7 @@ fn page_lists_every_field_of_every_line() {
         "intercept",
         "kernel",
     ] {
-        let source = Path::new(crates).join(name).join("src");
+        let source = Path::new(CRATES).join(name).join("src");
         for file in sources(&source) {
             let text = std::fs::read_to_string(&file).expect("a source");
             written.extend(events(&text).into_iter().flat_map(event_fields));
@@ -138,6 +141,76 @@ fn page_lists_every_field_of_every_line() {
     ] {
         assert!(!written.contains(former), "{former} is {name}");
     }
+}
+
+/// A refusal without advice leaves the operator alone with a number.
+#[test]
+fn every_code_of_intercept_is_documented_and_has_advice() {
+    let written = intercept_codes();
+    assert!(written.len() > 50, "{written:?}");
+    let (_, table) = INTERCEPT_PAGE
+        .split_once("| code | what happened |")
+        .expect("the table");
+    let (table, _) = table.split_once("\n\n").expect("its end");
+    let documented = codes(&table.replace("`…_", "`upstream_tls_"), '`');
+    let mut advice_by_destination = BTreeSet::new();
+    for code in &written {
+        // The page has one row for all denied destinations, and each has advice of its own.
+        let is_listed = if code.starts_with("destination_") {
+            advice_by_destination.insert(advise(code))
+        } else {
+            documented.contains(code)
+        };
+        assert!(is_listed, "{code}");
+        let is_fault_of_client = ["bad_request", "client_cut", "client_idle"].contains(&&**code);
+        assert_eq!(advise(code).is_none(), is_fault_of_client, "{code}");
+    }
+    for code in documented.union(&codes(ADVICE, '"')) {
+        assert!(written.contains(code), "{code} is no code");
+    }
+}
+
+/// The codes of refusals and the reasons of failed connections in the sources of `intercept`.
+fn intercept_codes() -> BTreeSet<String> {
+    let mut written = BTreeSet::new();
+    for file in sources(&Path::new(CRATES).join("intercept/src")) {
+        // The codes of failed checks are those of docs/check.md.
+        if file.ends_with("admin/code_advice.rs") || file.ends_with("authz/verdict.rs") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&file).expect("a source");
+        for call in [
+            "Refusal::new(",
+            "Self::new(",
+            ".refuse(",
+            "count_failed_connection(",
+            "fn code(",
+            "code: ",
+            "code = ",
+            ": &str = ",
+        ] {
+            for rest in text.split(call).skip(1) {
+                let body = rest.split("\n    }\n").next().unwrap_or_default();
+                written.extend(codes(body.split(';').next().unwrap_or_default(), '"'));
+            }
+        }
+    }
+    written
+}
+
+/// The quoted texts that have the form of a code: words with `_` between them. Those of a source's tests are left out.
+fn codes(text: &str, quote: char) -> BTreeSet<String> {
+    let text = text.split("#[cfg(test)]").next().unwrap_or_default();
+    text.split(quote)
+        .skip(1)
+        .step_by(2)
+        .filter(|code| {
+            code.bytes()
+                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
+        })
+        .filter(|code| code.contains('_') && !code.ends_with('_'))
+        .map(str::to_owned)
+        .collect()
 }
 
 #[test]
