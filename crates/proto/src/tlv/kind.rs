@@ -72,6 +72,14 @@ pub fn from_vendor_name(name: &str) -> Option<u8> {
     find_kind(&VENDOR_NAMES, name)
 }
 
+/// The names of vendors' TLVs as an option's value has them: `aws-vpce-id`.
+#[cfg(feature = "std")]
+pub fn vendor_option_names() -> Vec<String> {
+    VENDOR_NAMES
+        .map(|(_, name)| name.to_ascii_lowercase().replace('_', "-"))
+        .into()
+}
+
 fn find_kind(names: &[(u8, &str)], name: &str) -> Option<u8> {
     names
         .iter()

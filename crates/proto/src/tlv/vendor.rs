@@ -32,6 +32,33 @@ impl<'a> Vendor<'a> {
             _ => None,
         }
     }
+
+    /// Encodes the value of a TLV of this type that is given in the vendor's notation.
+    ///
+    /// # Errors
+    ///
+    /// The reason why no balancer of the vendor sends this value.
+    #[cfg(feature = "std")]
+    pub fn encode(kind: u8, text: &str) -> Result<Vec<u8>, &'static str> {
+        let no_number = "the id is a decimal number";
+        match kind {
+            kind::AWS => {
+                let value = [&[AWS_VPCE_ID][..], text.as_bytes()].concat();
+                aws(&value)
+                    .ok_or("the id of a VPC endpoint is vpce- and letters, digits and hyphens")?;
+                Ok(value)
+            }
+            kind::AZURE => {
+                let id: u32 = text.parse().map_err(|_| no_number)?;
+                Ok([&[AZURE_LINKID][..], &id.to_le_bytes()].concat())
+            }
+            kind::GCP => {
+                let id: u64 = text.parse().map_err(|_| no_number)?;
+                Ok(id.to_be_bytes().to_vec())
+            }
+            _ => Err("no vendor has this type"),
+        }
+    }
 }
 
 impl Tlv<'_> {
@@ -88,12 +115,13 @@ mod tests {
             read(0xe0, &gcp),
             Some(Vendor::GcpPscConnection(0x00ab_34d7_0a00_3c64))
         );
-        let tlvs: [(u8, &[u8], &str); 3] = [
-            (0xea, aws, "aws-vpce-id"),
-            (0xee, &[1, 4, 3, 2, 1], "azure-linkid"),
-            (0xe0, &gcp, "gcp-psc-id"),
+        let tlvs: [(u8, &[u8], &str, &str); 3] = [
+            (0xea, aws, "aws-vpce-id", "vpce-08d2bf15fac5001c9"),
+            (0xee, &[1, 4, 3, 2, 1], "azure-linkid", "16909060"),
+            (0xe0, &gcp, "gcp-psc-id", "48190319207922788"),
         ];
-        for (kind, value, name) in tlvs {
+        for (kind, value, name, text) in tlvs {
+            assert_eq!(Vendor::encode(kind, text), Ok(value.to_vec()));
             assert_eq!(kind::from_vendor_name(name), Some(kind));
             let shown = Tlv { kind, value }.name();
             assert_eq!(kind::from_vendor_name(shown), Some(kind));

@@ -23,9 +23,6 @@ enum Expected {
     Bytes(Vec<u8>),
     /// Compared without regard to case.
     HostName(String),
-    AwsVpcEndpoint(String),
-    AzureLinkId(u32),
-    GcpPscConnection(u64),
 }
 
 /// The required TLVs: of each type that is listed, one of the values.
@@ -37,18 +34,16 @@ pub struct RequiredTlvs(BTreeMap<u8, Vec<Expected>>);
 pub enum ParseRequiredTlvError {
     /// The name is not known, or the text has another form.
     #[error(
-        "use NAME=VALUE, the name one of alpn, authority, aws-vpce-id, azure-linkid, gcp-psc-id, or a number: 0xEA=HEX"
+        "use NAME=VALUE, the name one of alpn, authority, {}, or a number: 0xEA=HEX",
+        kind::vendor_option_names().join(", ")
     )]
     Form,
     /// The value of a number is not hexadecimal.
     #[error("after a number the value is in hexadecimal: 0xEA=0176706365")]
     Hex,
-    /// The value of an id is not a number.
-    #[error("the id is a decimal number")]
-    Id,
-    /// The value is no id of a VPC endpoint.
-    #[error("the id of a VPC endpoint is vpce- and letters, digits and hyphens")]
-    VpcEndpoint,
+    /// No balancer of the vendor sends this value, for this reason. It would match no header.
+    #[error("{0}")]
+    Value(&'static str),
     /// The value is empty.
     #[error("the value is empty")]
     Empty,
@@ -58,33 +53,18 @@ impl FromStr for RequiredTlv {
     type Err = ParseRequiredTlvError;
 
     fn from_str(text: &str) -> Result<Self, ParseRequiredTlvError> {
-        use ParseRequiredTlvError::{Empty, Form, Hex, Id, VpcEndpoint};
+        use ParseRequiredTlvError::{Empty, Form, Hex, Value};
         let (name, value) = text.split_once('=').ok_or(Form)?;
         if value.is_empty() && !name.starts_with("0x") {
             return Err(Empty);
         }
-        let named = kind::from_name(name).or_else(|| kind::from_vendor_name(name));
-        let (kind, expected) = match named {
+        if let Some(kind) = kind::from_vendor_name(name) {
+            let expected = Expected::Bytes(Vendor::encode(kind, value).map_err(Value)?);
+            return Ok(Self { kind, expected });
+        }
+        let (kind, expected) = match kind::from_name(name) {
             Some(kind::ALPN) => (kind::ALPN, Expected::Bytes(value.into())),
             Some(kind::AUTHORITY) => (kind::AUTHORITY, Expected::HostName(value.to_owned())),
-            Some(kind::AWS) => {
-                let expected = Expected::AwsVpcEndpoint(value.to_owned());
-                let sent = [b"\x01", value.as_bytes()].concat();
-                let (kind, value) = (kind::AWS, sent.as_slice());
-                // An id that no balancer can send would match no header.
-                if !expected.matches(Tlv { kind, value }) {
-                    return Err(VpcEndpoint);
-                }
-                (kind, expected)
-            }
-            Some(kind::AZURE) => {
-                let id = value.parse().map_err(|_| Id)?;
-                (kind::AZURE, Expected::AzureLinkId(id))
-            }
-            Some(kind::GCP) => {
-                let id = value.parse().map_err(|_| Id)?;
-                (kind::GCP, Expected::GcpPscConnection(id))
-            }
             _ => {
                 let number = name.strip_prefix("0x").ok_or(Form)?;
                 let kind = u8::from_str_radix(number, 16).map_err(|_| Form)?;
@@ -135,9 +115,6 @@ impl Expected {
         match self {
             Self::Bytes(bytes) => bytes == tlv.value,
             Self::HostName(name) => name.as_bytes().eq_ignore_ascii_case(tlv.value),
-            Self::AwsVpcEndpoint(id) => Vendor::read(tlv) == Some(Vendor::AwsVpcEndpoint(id)),
-            Self::AzureLinkId(id) => Vendor::read(tlv) == Some(Vendor::AzureLinkId(*id)),
-            Self::GcpPscConnection(id) => Vendor::read(tlv) == Some(Vendor::GcpPscConnection(*id)),
         }
     }
 }
@@ -245,7 +222,8 @@ mod tests {
 
     #[test]
     fn invalid_texts_are_rejected() {
-        use ParseRequiredTlvError::{Empty, Form, Hex, Id};
+        use ParseRequiredTlvError::{Empty, Form, Hex, Value};
+        let no_number = Value("the id is a decimal number");
         for (text, error) in [
             ("alpn", Form),
             ("colour=red", Form),
@@ -253,8 +231,8 @@ mod tests {
             ("alpn=", Empty),
             ("0xEA=0", Hex),
             ("0xEA=zz", Hex),
-            ("azure-linkid=4294967296", Id),
-            ("gcp-psc-id=x", Id),
+            ("azure-linkid=4294967296", no_number),
+            ("gcp-psc-id=x", no_number),
         ] {
             assert_eq!(text.parse::<RequiredTlv>(), Err(error), "{text}");
         }
