@@ -60,7 +60,7 @@ impl Program {
 }
 
 /// Native options, and those of go-mmproxy, mmproxy-rs, cloudflare/mmproxy and udppp that are translated into them.
-const OPTIONS: &[(&str, [&str; Program::ALL.len()])] = &[
+pub(super) const OPTIONS: &[(&str, [&str; Program::ALL.len()])] = &[
     ("--listen", ["-l", "-l", "-l", "-b and -l"]),
     (
         "--target",
@@ -80,4 +80,5 @@ const OPTIONS: &[(&str, [&str; Program::ALL.len()])] = &[
         ["-dynamic-destination", "", "", ""],
     ),
     ("--listen-transparent", ["-listen-transparent", "", "", ""]),
+    ("--no-sandbox", ["", "", "-N", ""]),
 ];

@@ -7,6 +7,7 @@ mod udppp;
 
 use clap::Parser;
 
+use super::program::OPTIONS;
 use super::*;
 use crate::Args;
 
@@ -126,11 +127,13 @@ fn translation_is_a_valid_native_command_line() {
     }
 }
 
-/// An option that is parsed and not translated would be accepted and ignored.
+/// An option that is parsed and not translated would be accepted and ignored. Errors name it in place of its translation.
 #[test]
 fn each_option_has_an_effect_and_is_in_the_usage() {
     // Two without effect, and one that needs -dynamic-destination.
     let exempt = ["table", "quiet", "allow-destination"];
+    // Without a long native option of their own.
+    let unnamed = ["help", "v", "verbose", "force-real-client-port"];
     let required = "-l 0.0.0.0:1 -4 127.0.0.1:2 -6 [::1]:2 -a /n";
     for (program, line, opts, usage) in [
         (
@@ -153,6 +156,12 @@ fn each_option_has_an_effect_and_is_in_the_usage() {
         ),
     ] {
         let without = translated(program, line);
+        let predecessor = Program::from_name(OsStr::new(program)).unwrap();
+        let named: Vec<_> = OPTIONS
+            .iter()
+            .filter_map(|(native, _)| predecessor.own_option(native))
+            .flat_map(in_usage)
+            .collect();
         for opt in opts {
             let name = opt.name();
             let value = if opt.has_value() { "2" } else { "" };
@@ -162,6 +171,9 @@ fn each_option_has_an_effect_and_is_in_the_usage() {
                 "{program} {name}"
             );
             assert!(in_usage(usage).any(|word| word == name), "{program} {name}");
+            let is_named = opt.words.iter().any(|word| named.contains(word));
+            let is_exempt = exempt.contains(&name) || unnamed.contains(&name);
+            assert!(is_named || is_exempt, "{program} {name}");
         }
         for word in in_usage(usage) {
             let is_known = opts.iter().any(|opt| opt.words.contains(&word));
