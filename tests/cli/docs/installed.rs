@@ -127,6 +127,11 @@ fn service_pages_credential_is_a_secret_of_intercept() {
         .lines()
         .find_map(|line| line.strip_prefix("LoadCredential=")?.split(':').next())
         .expect("a credential");
+    // No command of ExecReload= may read a credential, as the unit's `config check` would.
+    assert!(
+        unit.contains("\nExecReload=\nExecReload=/bin/kill"),
+        "{unit}"
+    );
     let credentials = "/run/credentials/peername-intercept.service";
     assert!(file.contains(&format!("@{credentials}/{name}\"")), "{file}");
     scratch.write(name, "Bearer s3cret\n");
