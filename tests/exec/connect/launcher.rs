@@ -117,6 +117,10 @@ fn incomplete_or_foreign_options_are_refused() {
     for (args, why) in [
         ("--connect", "--source <ADDR:PORT>"),
         ("--source=192.0.2.1:1", "were not provided:\n  --connect"),
+        (
+            "--source=192.0.2.1:1 --trust=any",
+            "--source is for --connect, where CMD is a client: ",
+        ),
         ("--proxy-version=1", "--connect"),
         ("--connect --source=client", "use an address and a port: "),
         (

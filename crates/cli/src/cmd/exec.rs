@@ -34,6 +34,7 @@ use options::Mode;
 /// each other.
 /// With `--unit`, writes a drop-in instead.
 pub(crate) fn run(given: &Given<Args>) -> anyhow::Result<ExitCode> {
+    given.options.check_source()?;
     match &given.options.unit.name {
         Some(name) => unit::run(given, name),
         None => launcher::exit_code(start(given).map_err(note_jail)),

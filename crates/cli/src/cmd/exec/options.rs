@@ -112,6 +112,20 @@ pub(super) enum Version {
 }
 
 impl Args {
+    /// Refuses `--source` without `--connect`: clap drops this requirement beside an option that conflicts with `--connect`.
+    ///
+    /// # Errors
+    ///
+    /// [`Usage`], with the command to write.
+    pub(super) fn check_source(&self) -> Result<(), Usage> {
+        match self.client.source {
+            Some(source) if !self.connect => Err(Usage(format!(
+                "--source is for --connect, where CMD is a client: peername exec --connect --source {source} -- CMD"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     /// Refuses options that the mode ignores: the user would take them for effective.
     ///
     /// # Errors
