@@ -74,6 +74,24 @@ fn assert_recovers<T>(scheme: &str, rule: &str, start: impl Fn() -> T) {
     rig.proxy.wait_logged("the check service answers again");
 }
 
+#[test]
+fn warning_names_another_cause_at_once() {
+    let rig = InterceptRig::new(&[
+        &format!("--check=http://{CHECK}/verify"),
+        LONG_CHECK_TIMEOUT,
+    ]);
+    let mut service = rig.lab.balancer.enter(|| Service::forward_auth(CHECK));
+    service.set_answer(r#"{"status": 500, "headers": [], "body": ""}"#);
+    let status = || rig.curl_status(&["http://a.test/echo"]);
+    assert_eq!([status(), status()], [503, 503]);
+    drop(service);
+    assert_eq!(status(), 503);
+    for cause in ["the check service reports an error", "connecting to"] {
+        rig.proxy
+            .wait_logged(&format!("a request is denied unchecked: {cause}"));
+    }
+}
+
 const REQUESTS: usize = 50;
 const CHECK: SocketAddr = v4([127, 0, 0, 1], 9191);
 const ADMIN: &str = "--admin=127.0.0.1:9300";

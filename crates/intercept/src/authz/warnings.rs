@@ -1,5 +1,9 @@
 //! The throttled warnings about check services.
 
+use std::collections::HashMap;
+use std::mem::{Discriminant, discriminant};
+
+use parking_lot::Mutex;
 use peername_sys::throttle::Throttle;
 use tracing::warn;
 
@@ -16,7 +20,7 @@ pub(super) struct ServiceFailure<'a> {
 /// When each kind of warning was logged last.
 #[derive(Debug)]
 pub(super) struct CheckWarnings {
-    failures: Throttle,
+    failures: Mutex<HashMap<Discriminant<AuthzError>, Throttle>>,
     failovers: Throttle,
     refused_mutations: Throttle,
 }
@@ -24,7 +28,7 @@ pub(super) struct CheckWarnings {
 impl CheckWarnings {
     pub(super) fn new() -> Self {
         Self {
-            failures: Throttle::new(),
+            failures: Mutex::default(),
             failovers: Throttle::new(),
             refused_mutations: Throttle::new(),
         }
@@ -32,7 +36,7 @@ impl CheckWarnings {
 
     /// Warns that a request is decided without a check, because these services failed.
     pub(super) fn warn_of_failure(&self, services: &[Service], error: &AuthzError, allows: bool) {
-        let Some(suppressed) = self.failures.pass() else {
+        let Some(suppressed) = self.pass_failure(error) else {
             return;
         };
         let code = error.code();
@@ -43,6 +47,12 @@ impl CheckWarnings {
             code,
             suppressed, service, "a request {outcome} unchecked: {error}"
         );
+    }
+
+    /// Each kind of failure has a throttle of its own, so that none hides another.
+    fn pass_failure(&self, error: &AuthzError) -> Option<u64> {
+        let mut failures = self.failures.lock();
+        failures.entry(discriminant(error)).or_default().pass()
     }
 
     /// Warns that a service decides in place of one that can't be asked. No response to a client shows this.
