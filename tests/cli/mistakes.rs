@@ -132,7 +132,7 @@ fn mistakes_are_answered_with_cause_and_fix() {
         (
             "exec --trust=any --print -- true",
             2,
-            &["'--print' cannot be used with '[CMD]...'"],
+            &["'--print' cannot be used with '[CMD]...'\n\n  tip: write --unit "],
         ),
         (
             "exec --trust=any --check -- true",

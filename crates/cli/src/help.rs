@@ -1,18 +1,16 @@
 //! The command line with its help texts: an example, then the options below their headings. `-h` leaves out the options that few
 //! need; `--help` has all.
 
-use std::ffi::OsString;
-use std::net::SocketAddr;
+mod tips;
 
-use clap::error::{ContextKind, ContextValue, ErrorKind};
+use std::ffi::OsString;
+
 use clap::{Arg, ArgAction, Command, CommandFactory, FromArgMatches};
 use peername_daemon::options::heading::{LOG, OPERATION, TUNING};
-use peername_daemon::options::server_option;
 use peername_daemon::usage::secrets::mask_error;
-use peername_observe::shell::quote;
 
 use crate::Args;
-use crate::separator::context_text;
+use tips::{named_command, with_tips};
 
 /// Parses a command line.
 ///
@@ -26,202 +24,6 @@ pub(crate) fn parse(argv: &[OsString]) -> Result<Args, clap::Error> {
         .map_err(|error| with_tips(mask_error(error), &command, argv))?;
     Args::from_arg_matches_mut(&mut matches)
         .map_err(|error| error.format(&mut named_command(&command, argv).clone()))
-}
-
-/// Replaces clap's tips: for an unknown subcommand, by the list of subcommands; for an unknown option, by the commands that
-/// have it. If the subcommand or option is similar to a known one, only that tip stays. The usage would distract from a tip.
-fn with_tips(mut error: clap::Error, command: &Command, argv: &[OsString]) -> clap::Error {
-    match error.kind() {
-        ErrorKind::InvalidSubcommand if has_similar(&error, ContextKind::SuggestedSubcommand) => {
-            error.remove(ContextKind::Suggested);
-            error.remove(ContextKind::Usage);
-        }
-        ErrorKind::InvalidSubcommand => {
-            error.remove(ContextKind::Usage);
-            let mut tip = format!(
-                "the subcommands are {}",
-                subcommands(command, argv).join(", ")
-            );
-            let named = named_command(command, argv);
-            if named.get_name() == "doctor" {
-                tip.push_str("; without one it checks what `peername proxy` needs");
-            }
-            let tips = ContextValue::StyledStrs(vec![tip.into()]);
-            error.insert(ContextKind::Suggested, tips);
-        }
-        ErrorKind::UnknownArgument => {
-            if let Some(tip) = tip_for_unknown(command, &error, argv) {
-                // clap's suggestion is not what is meant, and the usage would show it, too.
-                error.remove(ContextKind::SuggestedArg);
-                error.remove(ContextKind::Usage);
-                let tips = ContextValue::StyledStrs(vec![tip.into()]);
-                error.insert(ContextKind::Suggested, tips);
-            } else if has_similar(&error, ContextKind::SuggestedArg) {
-                // Removes clap's tip to pass the word as a value.
-                error.remove(ContextKind::Suggested);
-                error.remove(ContextKind::Usage);
-            }
-        }
-        ErrorKind::ArgumentConflict => {
-            // The usage would show one of the two options, and others that conflict with it.
-            error.remove(ContextKind::Usage);
-            if let Some(tip) = tip_for_conflict(&error) {
-                let tips = ContextValue::StyledStrs(vec![tip.into()]);
-                error.insert(ContextKind::Suggested, tips);
-            }
-        }
-        _ => {}
-    }
-    error
-}
-
-fn has_similar(error: &clap::Error, kind: ContextKind) -> bool {
-    error.get(kind).is_some()
-}
-
-/// The reason why an option can't be combined with others, and what to do instead.
-fn tip_for_conflict(error: &clap::Error) -> Option<String> {
-    let options = [ContextKind::InvalidArg, ContextKind::PriorArg]
-        .into_iter()
-        .filter_map(|kind| context_text(error, kind))
-        .collect::<Vec<_>>()
-        .join(" ");
-    let tip = if options.contains("--config") {
-        "write the option as a key in a table of the file; docs/config.md has the tables"
-    } else if options.contains("--auto-passthrough") {
-        "with --auto-passthrough a client decides which of its requests are not seen, so nothing could be denied; \
-         --passthrough HOST names such a host"
-    } else if options.split(' ').any(|word| word == "--connect") {
-        "with --connect the program is a client: it sends headers, and accepts nothing to which this option applies"
-    } else {
-        return None;
-    };
-    Some(tip.to_owned())
-}
-
-/// The tip for an option that the command does not know: an option of its own with another name, or the commands that have it.
-fn tip_for_unknown(command: &Command, error: &clap::Error, argv: &[OsString]) -> Option<String> {
-    let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else {
-        return None;
-    };
-    let named = named_command(command, argv);
-    let Some(name) = unknown.strip_prefix("--") else {
-        return tip_for_second_value(named, argv, unknown).or_else(|| tip_for_word(named, unknown));
-    };
-    let synonym = server_option(named, name).or_else(|| plural_option(named, name));
-    let owners = owners(command, argv, name);
-    if synonym.is_none() && !owners.is_empty() {
-        return Some(format!("it is an option of {}", owners.join(", ")));
-    }
-    let option = synonym.or_else(|| shorter_option(named, name))?;
-    Some(format!("`peername {}` has --{option}", named.get_name()))
-}
-
-/// The tip for a word after the value of an option that may be repeated.
-fn tip_for_second_value(named: &Command, argv: &[OsString], word: &str) -> Option<String> {
-    if word.starts_with('-') {
-        return None;
-    }
-    let at = argv.iter().position(|given| given == word)?;
-    let before = argv.get(..at)?.iter().rev().take(2);
-    let option = before
-        .filter_map(|word| word.to_str()?.strip_prefix("--"))
-        .find_map(|option| option.split('=').next())?;
-    let is_repeatable =
-        |arg: &Arg| arg.get_long() == Some(option) && matches!(arg.get_action(), ArgAction::Append);
-    named
-        .get_arguments()
-        .any(is_repeatable)
-        .then(|| format!("repeat the option: --{option} {}", quote(word)))
-}
-
-/// The tip for a word that belongs to an option, or is a file to read from standard input.
-fn tip_for_word(named: &Command, word: &str) -> Option<String> {
-    let option = match (named.get_name(), word) {
-        ("peername", "-v") => return Some("-V prints the version".to_owned()),
-        (_, word) if word.starts_with('-') => return None,
-        ("decode", word) => return Some(format!("it reads standard input: < {}", quote(word))),
-        ("upgrade", _) => "pid",
-        ("init" | "show" | "export" | "rotate" | "env", _) => "ca",
-        (_, word) if word.ends_with(".toml") => "config",
-        (_, word) if word.parse::<SocketAddr>().is_ok() => "target",
-        _ => return None,
-    };
-    has_option(named, option).then(|| format!("write --{option} {}", quote(word)))
-}
-
-/// The commands that have this option: first those below and beside the named command, then those above it.
-fn owners(command: &Command, argv: &[OsString], option: &str) -> Vec<String> {
-    let mut owners = Vec::new();
-    let mut named = named_commands(command, argv);
-    while let Some(parent) = named.pop() {
-        let mut path = "`peername".to_owned();
-        for command in named.iter().chain([&parent]).skip(1) {
-            path = format!("{path} {}", command.get_name());
-        }
-        owners.extend(
-            parent
-                .get_subcommands()
-                .filter(|command| !command.is_hide_set() && has_option(command, option))
-                .map(|command| format!("{path} {}`", command.get_name())),
-        );
-    }
-    owners
-}
-
-/// The option `ports` for `port`.
-fn plural_option<'a>(command: &'a Command, name: &str) -> Option<&'a str> {
-    shown_options(command).find(|option| option.strip_suffix('s') == Some(name))
-}
-
-/// The option `allow` for `allow-host` or `allows`.
-fn shorter_option<'a>(command: &'a Command, name: &str) -> Option<&'a str> {
-    shown_options(command).find(|option| {
-        name.strip_prefix(option)
-            .is_some_and(|rest| rest == "s" || rest.starts_with('-'))
-    })
-}
-
-fn has_option(command: &Command, option: &str) -> bool {
-    shown_options(command).any(|shown| shown == option)
-}
-
-fn shown_options(command: &Command) -> impl Iterator<Item = &str> {
-    command
-        .get_arguments()
-        .filter(|arg| !arg.is_hide_set())
-        .filter_map(Arg::get_long)
-}
-
-/// The command that these words name.
-fn named_command<'a>(command: &'a Command, argv: &[OsString]) -> &'a Command {
-    named_commands(command, argv)
-        .last()
-        .copied()
-        .unwrap_or(command)
-}
-
-/// The commands that these words name, each a subcommand of the one before; the first is `command`.
-fn named_commands<'a>(command: &'a Command, argv: &[OsString]) -> Vec<&'a Command> {
-    // `help COMMAND` is about the command, too.
-    let mut words = argv.iter().skip(1).filter(|word| *word != "help");
-    let mut named = vec![command];
-    let mut last = command;
-    while let Some(next) = words.next().and_then(|word| last.find_subcommand(word)) {
-        named.push(next);
-        last = next;
-    }
-    named
-}
-
-/// The subcommands of the command that these words name.
-fn subcommands<'a>(command: &'a Command, argv: &[OsString]) -> Vec<&'a str> {
-    named_command(command, argv)
-        .get_subcommands()
-        .filter(|command| !command.is_hide_set())
-        .map(Command::get_name)
-        .filter(|name| *name != "help")
-        .collect()
 }
 
 /// The definition of the command line.

@@ -83,6 +83,36 @@ fn wrong_values_are_answered_with_what_to_write() {
             "tip: repeat the option: --allow b.test\n",
         ),
         (
+            "intercept --allow a.test cat https://a.test",
+            2,
+            "tip: it runs no program; `peername jail ",
+        ),
+        (
+            "proxy --trust 192.0.2.0/24 8443",
+            2,
+            "'8443' found\n\nUsage: ",
+        ),
+        (
+            "forward 0.0.0.0:80 192.0.2.20:443",
+            2,
+            "tip: write --listen before ",
+        ),
+        (
+            "decode --hex zz",
+            2,
+            "tip: it reads standard input: echo zz | peername decode --hex\n",
+        ),
+        (
+            "routes del",
+            2,
+            "'del'\n\n  tip: the subcommands are show, add, remove\n",
+        ),
+        (
+            "doctor 127.0.0.1:80",
+            2,
+            "tip: write --target 127.0.0.1:80\n",
+        ),
+        (
             "doctor proxy",
             2,
             "; without one it checks what `peername proxy` needs\n",
@@ -154,6 +184,9 @@ fn wrong_values_are_answered_with_what_to_write() {
     let file = scratch.write("intercept.toml", text);
     let printed = Peername::run_failing(&host, &["intercept", "--config", &file], 2);
     assert_contains(&printed, &["no line for a request: use text or json"]);
+    let file = scratch.write("rules.toml", "[intercept]\nrules = [\"a.test\"]\n");
+    let printed = Peername::run_failing(&host, &["intercept", "--config", &file], 2);
+    assert_contains(&printed, &["a rule begins with the word allow or deny, "]);
     let text = "[[listen]]\nlisten = [\"127.0.0.1:1\"]\ntarget = \"127.0.0.1:2\"\ntrust = true\n";
     let file = scratch.write("proxy.toml", text);
     let printed = Peername::run_failing(&host, &["proxy", "--config", &file], 2);

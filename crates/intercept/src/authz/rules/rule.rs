@@ -40,7 +40,7 @@ enum Action {
 pub enum ParseRuleError {
     /// Neither `allow` nor `deny` at the beginning.
     #[error(
-        "use \"allow [METHOD[,METHOD] ]HOST[:PORT][/PATH]\" or \"deny [METHOD[,METHOD] ]HOST[:PORT][/PATH]\""
+        "a rule begins with the word allow or deny, and a host follows: \"allow [METHOD[,METHOD] ]HOST[:PORT][/PATH]\""
     )]
     Action,
     /// The word before the host is not a method.
