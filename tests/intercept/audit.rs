@@ -162,8 +162,11 @@ fn tunnel_that_its_origin_resets_is_logged_as_cut_by_origin() {
 fn admissions_of_tunnel_and_request_have_the_connection_of_the_audit_line() {
     let lab = InterceptLab::new();
     let log = lab.scratch.path_text("audit.log");
-    let rig = lab.start(&["--log", &log]);
-    rig.curl(&["https://a.test/echo"]);
+    let entry = ["-nbBC", "4", "ann", "secret"];
+    let entry = lab.lab.client.run("htpasswd", &entry);
+    let users = lab.scratch.write("users", &entry);
+    let rig = lab.start(&["--log", &log, "--proxy-auth", &users]);
+    rig.curl(&["--proxy-user", "ann:secret", "https://a.test/echo"]);
     let request = &wait_request_lines(&log, 1)[0];
     let text = fs::read_to_string(&log).expect("the log");
     let lines: Vec<Value> = text
@@ -177,7 +180,8 @@ fn admissions_of_tunnel_and_request_have_the_connection_of_the_audit_line() {
         "{text}"
     );
     for line in &lines {
-        let expected = json!({"connection": request["connection"], "client": request["client"]});
+        let (connection, client) = (&request["connection"], &request["client"]);
+        let expected = json!({"connection": connection, "client": client, "user": "ann"});
         assert_fields(line, expected);
     }
 }

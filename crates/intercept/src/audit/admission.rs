@@ -2,6 +2,7 @@
 
 use std::fmt::Debug;
 use std::io;
+use std::sync::Arc;
 
 use http::Method;
 
@@ -18,6 +19,8 @@ pub struct AdmittedRequest<'a> {
     pub connection: &'a str,
     /// The client's address and port.
     pub client: &'a str,
+    /// The user of `--proxy-auth`.
+    pub user: Option<Arc<str>>,
     /// Whether it is a request or a tunnel.
     pub kind: RequestKind,
     /// The destination's name or address.
@@ -48,6 +51,7 @@ impl<'a> AdmittedRequest<'a> {
             id: record.id.to_string(),
             connection: &client.id,
             client: &client.addr,
+            user: record.user(),
             kind,
             host: target.host.to_string(),
             port: target.to.port,

@@ -43,7 +43,7 @@ pub(super) fn warn_if_replaced(path: &Path, log: &Metadata) {
 
 impl AdmissionLog for AdmissionFile {
     fn record(&self, request: &AdmittedRequest<'_>) -> io::Result<()> {
-        let line = json!({
+        let mut line = json!({
             "timestamp": humantime::format_rfc3339_micros(SystemTime::now()).to_string(),
             "level": "INFO",
             "message": match request.kind {
@@ -58,6 +58,9 @@ impl AdmissionLog for AdmissionFile {
             "method": request.method.as_str(),
             "path": request.path,
         });
+        if let Some(user) = &request.user {
+            line["user"] = (&**user).into();
+        }
         let written = self.file.append_line(format!("{line}\n").as_bytes());
         let had_failed = self.has_last_write_failed.swap(written.is_err(), Relaxed);
         match &written {
