@@ -317,7 +317,7 @@ fn manual_pages_are_written_and_valid() {
         page.contains("deny\\fR") && !page.contains("rules\\fR"),
         "{page}"
     );
-    assert!(page.contains("\n.nf\n  peername intercept "), "{page}");
+    assert!(page.contains("\n.nf\n  peername "), "{page}");
 }
 
 fn assert_demo_shows_proxy_and_jail(program: &[&str]) {

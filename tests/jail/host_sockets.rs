@@ -58,7 +58,7 @@ fn refused_socket_that_a_variable_names_has_a_line() {
                 "peername: refused: the Unix socket \"{agent}\" of SSH_AUTH_SOCK: --allow-unix \"$SSH_AUTH_SOCK\" allows it"
             ),
             format!(
-                "peername: refused: the Unix socket \"{engine}\" of DOCKER_HOST: --allow-unix \"{engine}\" allows it"
+                "peername: refused: the Unix socket \"{engine}\" of DOCKER_HOST: --allow-unix '{engine}' allows it"
             ),
         ];
         let mut lines: Vec<_> = errors.lines().collect();

@@ -128,7 +128,7 @@ pub enum Invalid {
     /// The datagram does not start with the magic number.
     #[error(
         "no Simple Proxy Protocol header: it starts with {0:#06x}, not 0x56ec; make the sender add \
-         one, or expect its own: version 2 starts with 0x0d0a (without `--udp-header spp`)"
+         one, or expect another dialect: version 2 starts with 0x0d0a"
     )]
     SppMagic(u16),
 }

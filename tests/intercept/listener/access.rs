@@ -141,6 +141,11 @@ fn client_is_admitted_by_its_name_and_password() {
     let line = &rig.wait_audit_lines("/second", 1)[0];
     assert_fields(line, json!({"status": 407, "tried_user": "ann"}));
     assert!(line["user"].is_null(), "{line}");
+    let refused = rig.proxy.wait_line("the refused target", |line| {
+        let line: Value = serde_json::from_str(line).ok()?;
+        (line["message"] == "request" && line["status"] == 400).then_some(line)
+    });
+    assert_eq!(refused["user"], "ann", "{refused}");
     // The origin gets no credentials of the proxy's.
     let echo = rig.curl(&["--proxy-user", "ann:open:sesame", "http://a.test/echo"]);
     assert!(!echo.contains("YW5u"), "{echo}");

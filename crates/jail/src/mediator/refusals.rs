@@ -98,7 +98,7 @@ impl NamedSocket {
             .find_map(|scheme| value.strip_prefix(scheme));
         let path = PathBuf::from(after_scheme.unwrap_or(&value));
         let option_value = match after_scheme {
-            Some(path) => format!("{path:?}"),
+            Some(path) => format!("'{}'", path.replace('\'', r"'\''")),
             None => format!("\"${variable}\""),
         };
         path.is_absolute().then_some(Self {

@@ -180,12 +180,16 @@ impl FromStr for AllowTcp {
 }
 
 impl AllowTcp {
-    /// Whether it names each host. A pattern opens more than what the program has asked for.
-    fn is_exact(&self) -> bool {
+    /// Whether a run with the learned list needs it beside the list: if it names each host, or has a port of these, at which the
+    /// list's rules open TLS and HTTP. Elsewhere a pattern opens more than what the program has asked for, and the list has rules
+    /// that relay.
+    fn is_needed_with_list(&self, opened: &BTreeSet<u16>) -> bool {
+        let is_needed = |destination: &TunnelledDestination| {
+            destination.names_one_host() || opened.contains(&destination.port())
+        };
         match self {
-            Self::Destination(destination) => destination.names_one_host(),
-            Self::File(path) => read_destinations(path)
-                .is_ok_and(|all| all.iter().all(TunnelledDestination::names_one_host)),
+            Self::Destination(destination) => is_needed(destination),
+            Self::File(path) => read_destinations(path).is_ok_and(|all| all.iter().all(is_needed)),
         }
     }
 }
@@ -302,10 +306,11 @@ impl Args {
 
     /// The options of this run that a run with the learned list needs, too, quoted for a shell.
     pub(super) fn kept_options(&self) -> Vec<String> {
+        let opened = self.http_ports(None);
         let allow_tcp = self
             .allow_tcp
             .iter()
-            .filter(|value| value.is_exact())
+            .filter(|value| value.is_needed_with_list(&opened))
             .map(ToString::to_string);
         [
             quoted_options("--extra-ca", &self.intercept.0.extra_ca),
