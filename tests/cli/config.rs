@@ -369,12 +369,17 @@ fn documented_examples_are_valid() {
         include_str!("../../docs/config.md"),
         include_str!("../../docs/bans.md"),
         include_str!("../../docs/tutorial-inbound.md"),
+        include_str!("../../docs/intercept.md"),
     ];
     let examples = pages
         .into_iter()
         .flat_map(|page| Page::new(page).fenced("toml"));
     let policy = Page::new(include_str!("../../docs/policy.md")).block("[intercept]");
     scratch.write("denied", "");
+    scratch.write(
+        "users",
+        "ann:$2y$05$abcdefghijklmnopqrstuuXvGGwoUzp4Y0RJlbVbb4VRxSlWpQf5C\n",
+    );
     scratch.write(
         "allowed-subnets.txt",
         include_str!("../../packaging/examples/allowed-subnets.txt"),
@@ -387,7 +392,9 @@ fn documented_examples_are_valid() {
     ];
     let here = scratch.path_text("");
     for example in examples.chain(packaged) {
-        let example = example.replace("/etc/peername/", &here);
+        let example = example
+            .replace("/etc/peername/", &here)
+            .replace("/var/log/peername-intercept/", &here);
         let path = scratch.write("proxy.toml", &example);
         let output = run(&["config", "check", &path]);
         assert_eq!(output.status.code(), Some(0), "{}", text(&output));
