@@ -132,6 +132,13 @@ fn init(dir: &CaDir, new_authority: &NewAuthority) -> anyhow::Result<()> {
     };
     let authority = Authority::create(&dir.path()?, &options)?;
     describe(dir, &authority)?;
+    if std::env::var_os("STATE_DIRECTORY").is_some() {
+        writeln!(
+            stdout(),
+            "\nClients have to trust it: docs/service.md has the command that exports the authority of a service"
+        )?;
+        return Ok(());
+    }
     let ca = dir.as_option();
     writeln!(
         stdout(),

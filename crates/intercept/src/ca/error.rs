@@ -92,7 +92,8 @@ pub enum CaError {
     },
     /// Another user can replace the authority.
     #[error(
-        "{path} belongs to user {owner}, who can replace it: run `chown {us} {}`, or as that user",
+        "{path} belongs to user {owner}, who can replace it: run this command as that user (a service's: docs/service.md), or, if it \
+         is yours, `chown {us} {}`",
         quote(path)
     )]
     OwnedByAnother {

@@ -198,7 +198,7 @@ async fn check_service(service: Option<&ServiceUrl>, tls: &CheckTlsArgs) -> Find
     let Some(url) = service else {
         return Finding::warn(
             name,
-            "none was named: every request is allowed, unless its destination is refused",
+            "none was named: without rules in its options or file, which are not looked at here, every request is allowed",
             "fine if that is meant; else name it with `--check URL` (docs/check.md)",
         );
     };
