@@ -65,4 +65,7 @@ fn unsuitable_files_do_not_stop_later_reloads() {
     assert_contains(&applied["files"].to_string(), &[&list]);
     Conn::assert_refused(&lab.balancer, LISTEN_V4);
     backend.assert_no_connection();
+    // What was named is in force now.
+    let again: Value = serde_json::from_str(&reload(&config(&list), "\"reloaded\"")).expect("JSON");
+    assert!(!again["files"].to_string().contains(&list), "{again}");
 }
