@@ -242,7 +242,7 @@ impl CheckedConfig {
     }
 
     /// Whether a proxy serves one of the listeners already.
-    fn is_running(&self) -> bool {
+    fn is_served(&self) -> bool {
         self.listen
             .iter()
             .any(|&(transport, address)| listener::is_served(address, transport, "proxy"))
@@ -278,7 +278,7 @@ impl CheckedConfig {
         for &(transport, address) in &self.listen {
             note(listener::check(address, transport, "proxy"));
         }
-        if self.admin.is_none() && self.is_running() {
+        if self.admin.is_none() && self.is_served() {
             note(running::unseen_refusals());
         }
         if self.has_udp() {

@@ -146,12 +146,10 @@ fn tip_for_second_value(named: &Command, argv: &[OsString], word: &str) -> Optio
     let option = before
         .filter_map(|word| word.to_str()?.strip_prefix("--"))
         .find_map(|option| option.split('=').next())?;
-    let is_repeatable = |arg: &&Arg| {
-        arg.get_long() == Some(option) && matches!(arg.get_action(), ArgAction::Append)
-    };
     named
         .get_arguments()
-        .find(is_repeatable)
+        .filter(|arg| matches!(arg.get_action(), ArgAction::Append))
+        .find(|arg| arg.get_long() == Some(option))
         .is_some_and(|arg| may_be_value(arg, word))
         .then(|| format!("repeat the option: --{option} {}", quote(word)))
 }

@@ -43,8 +43,8 @@ pub(super) fn check(address: SocketAddr, transport: Transport, command: &str) ->
     }
 }
 
-/// Whether the address is in use by a process of peername that runs `command`: `false` without root, to whom alone the process is
-/// known.
+/// Whether the address is in use by a process of peername that runs `command`: `false` without root, because only root sees
+/// which process has a socket.
 pub(super) fn is_served(address: SocketAddr, transport: Transport, command: &str) -> bool {
     socket_table::is_taken(address, transport)
         && socket_table::find_holder(address, transport)

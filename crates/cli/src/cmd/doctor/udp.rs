@@ -19,11 +19,14 @@ use super::version::parse_version;
 /// seen from outside.
 pub(super) async fn bound(target: SocketAddr) -> Finding {
     examine_if_local(CHECK, target, || {
-        // The proxy's own listener may have the same port, and is not the backend.
-        let is_proxy = |process: &Holder| is_running(process, "proxy");
         judge(target, &receivers_of_others(target.port(), is_proxy))
     })
     .await
+}
+
+/// Whether this is a proxy, whose listener may have the backend's port, and is not the backend.
+fn is_proxy(process: &Holder) -> bool {
+    is_running(process, "proxy")
 }
 
 /// Checks the limit of the receive buffer, which holds a burst until the worker reads it. What does not fit is lost.

@@ -151,19 +151,21 @@ impl Entry {
     }
 }
 
+/// The option of a list: `name` is the action of its rules.
+fn list_arg(name: &'static str, help: String) -> Arg {
+    Arg::new(name)
+        .long(name)
+        .value_name("RULE")
+        .action(ArgAction::Append)
+        .value_parser(move |text: &str| {
+            let rule = format!("{name} {text}");
+            Entry::parse(&rule, format!("--{rule}"))
+        })
+        .help(help)
+}
+
 impl clap::Args for RuleArgs {
     fn augment_args(command: Command) -> Command {
-        let list_arg = |name: &'static str, help: String| {
-            Arg::new(name)
-                .long(name)
-                .value_name("RULE")
-                .action(ArgAction::Append)
-                .value_parser(move |text: &str| {
-                    let rule = format!("{name} {text}");
-                    Entry::parse(&rule, format!("--{rule}"))
-                })
-                .help(help)
-        };
         let rules = Arg::new(RULES)
             .long(RULES)
             .value_name("RULE")

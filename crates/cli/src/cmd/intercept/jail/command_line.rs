@@ -74,14 +74,15 @@ impl CommandLine {
 /// working directory. It is not applied by itself, because a repository that is not trusted could open hosts by it.
 pub(super) fn find_unused_table(args: &Args) -> Option<String> {
     let working = env::current_dir().ok().filter(|_| args.table.is_none())?;
-    let has_table = |path: &Path| {
-        text_file::read(path).is_ok_and(|text| text.lines().any(|line| line.trim() == "[jail]"))
-    };
     working
         .ancestors()
         .take(MAX_ANCESTORS)
-        .position(|directory| has_table(&directory.join(FILE_NAME)))
+        .position(|directory| has_jail_table(&directory.join(FILE_NAME)))
         .map(|depth| "../".repeat(depth) + FILE_NAME)
+}
+
+fn has_jail_table(path: &Path) -> bool {
+    text_file::read(path).is_ok_and(|text| text.lines().any(|line| line.trim() == "[jail]"))
 }
 
 /// The usual name of a configuration file in a repository.

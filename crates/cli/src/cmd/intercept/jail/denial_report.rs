@@ -14,7 +14,7 @@ use peername_proto::{Special, meanings, special};
 use peername_sys::process::stderr::try_write_line;
 
 use super::file_table::FileTable;
-use super::learn::{NOT_PUBLIC, is_own_address, is_refused_by_default};
+use super::learn::{NOT_PUBLIC, is_own_address, is_private, is_refused_by_default};
 use super::options::{Args, RELAYED_PORTS};
 
 /// How denials are reported.
@@ -200,7 +200,6 @@ fn may_be_public(host: &Host) -> bool {
 /// Whether `--learn` has listed this name although its address was refused: at 443 a certificate proves the name, so that the
 /// rule opens a private address that is not this host's.
 fn is_learned_name(to: &HostPort, remedy: &Remedy) -> bool {
-    let is_private = |ip| matches!(special(ip), Some(Special::Private | Special::NotPublic));
     matches!(remedy, Remedy::AllowDestination(addr)
         if to.port == HTTPS_PORT && to.host.as_ip().is_none() && meanings(addr.ip()).all(is_private) && !is_own_address(addr.ip()))
 }

@@ -35,7 +35,7 @@ use peername_intercept::listener::jail::names::server::{serve_tcp, serve_udp};
 use peername_intercept::listener::jail::names::table::SyntheticNames;
 use peername_intercept::listener::{CurrentState, Intercept};
 use peername_intercept::otlp::SpanExporter;
-use peername_intercept::policy::destination::Requested;
+use peername_intercept::policy::destination::{Destinations, Requested};
 use peername_intercept::policy::tunnelled::TunnelledDestination;
 use peername_intercept::upstream::trust::check_extra_ca;
 use peername_jail::host_servers::HostServers;
@@ -170,24 +170,10 @@ impl Interceptor {
         let destinations = self
             .setup(Vec::new(), false)?
             .destinations(&own_addresses, &bound);
-        let is_open = |addr: SocketAddr, to: &HostPort| {
-            let requested = Requested {
-                to,
-                is_verified: false,
-                is_resolved: true,
-            };
-            destinations.admit(addr, requested).is_ok()
-        };
-        let is_answered = |port: u16| {
-            args.proxy_ports().contains(&port)
-                || LOOPBACK.into_iter().any(|ip| {
-                    let addr = SocketAddr::new(ip, port);
-                    let to = HostPort::from(addr);
-                    is_open(addr, &to) || is_open(addr, &to.at_localhost())
-                })
-        };
         let mut answered = self.ports.all();
-        answered.retain(|&port| is_answered(port));
+        answered.retain(|port| {
+            args.proxy_ports().contains(port) || opens_loopback(&destinations, *port)
+        });
         Ok(answered)
     }
 
@@ -377,6 +363,22 @@ impl Inherited {
             },
         })
     }
+}
+
+/// Whether the destination policy opens this port of loopback, to requests for the address or for `localhost`.
+fn opens_loopback(destinations: &Destinations, port: u16) -> bool {
+    LOOPBACK.into_iter().any(|ip| {
+        let addr = SocketAddr::new(ip, port);
+        let by_address = HostPort::from(addr);
+        [by_address.at_localhost(), by_address].iter().any(|to| {
+            let requested = Requested {
+                to,
+                is_verified: false,
+                is_resolved: true,
+            };
+            destinations.admit(addr, requested).is_ok()
+        })
+    })
 }
 
 /// Opens the check service and pins its Unix socket, so that the program can't replace the socket.

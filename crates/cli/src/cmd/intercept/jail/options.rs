@@ -184,13 +184,14 @@ impl AllowTcp {
     /// list's rules open TLS and HTTP. Elsewhere a pattern opens more than what the program has asked for, and the list has rules
     /// that relay.
     fn is_needed_with_list(&self, opened: &BTreeSet<u16>) -> bool {
-        let is_needed = |destination: &TunnelledDestination| {
-            destination.names_one_host() || opened.contains(&destination.port())
+        let destinations = match self {
+            Self::Destination(destination) => Ok(vec![destination.clone()]),
+            Self::File(path) => read_destinations(path),
         };
-        match self {
-            Self::Destination(destination) => is_needed(destination),
-            Self::File(path) => read_destinations(path).is_ok_and(|all| all.iter().all(is_needed)),
-        }
+        destinations.is_ok_and(|all| {
+            all.iter()
+                .all(|listed| listed.names_one_host() || opened.contains(&listed.port()))
+        })
     }
 }
 

@@ -72,11 +72,15 @@ impl LearningNetwork {
     }
 
     fn private_addresses(&self, to: &HostPort) -> impl Iterator<Item = IpAddr> {
-        let is_private = |ip| matches!(special(ip), Some(Special::Private | Special::NotPublic));
         (self.resolve)(&to.host.to_string())
             .into_iter()
-            .filter(move |ip| meanings(*ip).any(is_private))
+            .filter(|ip| meanings(*ip).any(is_private))
     }
+}
+
+/// Whether the address belongs to a network that is not public, other than link-local ones and this host's loopback.
+pub(crate) fn is_private(ip: IpAddr) -> bool {
+    matches!(special(ip), Some(Special::Private | Special::NotPublic))
 }
 
 /// Whether requests to an address are refused unless a rule or an option names it: it is not public or this host's, or embeds
