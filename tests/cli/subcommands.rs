@@ -318,6 +318,8 @@ fn manual_pages_are_written_and_valid() {
         "{page}"
     );
     assert!(page.contains("\n.nf\n  peername "), "{page}");
+    let [begun, ended] = ["\n.nf\n", "\n.fi\n"].map(|line| page.matches(line).count());
+    assert_eq!(begun, ended, "{page}");
 }
 
 fn assert_demo_shows_proxy_and_jail(program: &[&str]) {

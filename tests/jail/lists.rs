@@ -3,6 +3,7 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};
 
+use super::denials::own_lines;
 use super::start_server;
 use super::tcp::start_greeter;
 use crate::harness::addr::v4;
@@ -262,7 +263,21 @@ fn localhost_is_the_loopback_of_the_host() {
         ];
         let printed = rig.succeeds(user, &others, &script);
         assert_eq!(printed, "403 403 403 ", "{user:?}");
+        // A rule opens this port, at which no server listens: the interceptor accepts the connection.
+        let script = format!("{CURL} http://localhost:8000/; true");
+        let printed = rig.succeeds(user, &["-q", "--allow=localhost:8000"], &script);
+        assert_eq!(printed, "502 ", "{user:?}");
     }
+}
+
+/// A rule for the whole host would open its address, and the methods that the list does not have.
+#[test]
+fn refused_address_of_a_host_with_methods_takes_no_wider_rule() {
+    let rig = JailRig::without_destinations();
+    let script = format!("{CURL} http://a.test/; true");
+    let output = rig.run(User::Nobody, &["--allow=GET a.test"], &script);
+    let denied = "peername: denied: a.test:80, once: --allow-destination 10.81.0.1:80 allows it";
+    assert_eq!(own_lines(&output.stderr), [denied]);
 }
 
 /// The origin gets the secret, and the program can't read its file.

@@ -69,8 +69,10 @@ fn reload_reads_files_of_the_same_directory_only() {
 #[test]
 fn reload_does_not_look_up_the_user() {
     let (lab, scratch) = (Lab::new(), Scratch::new());
-    let list = scratch.write("trusted", "10.81.0.0/24\n");
-    let file = scratch.write("proxy.toml", &config("", &list, "127.0.0.1"));
+    // Without HOME, `~` is a directory beside the file.
+    fs::create_dir(scratch.path("~")).expect("mkdir(2)");
+    scratch.write("~/trusted", "10.81.0.0/24\n");
+    let file = scratch.write("proxy.toml", &config("", "~/trusted", "127.0.0.1"));
     let trace = scratch.path_text("trace");
     let through = format!("env -u HOME strace -f -e trace=openat -o {trace}");
     let args = ["proxy", "--log-format=json", "--config", &file];

@@ -136,8 +136,7 @@ impl Translation {
     /// Returns a line for each native option in the text of an error, with the old option that it stands for. The user has
     /// given no native one. Commands between backticks are native as a whole.
     fn explain_options(&self, error: &str) -> String {
-        let (program, command) = (self.program, self.words.first());
-        let command = command.map(|command| command.to_string_lossy());
+        let command = self.words.first().map(|word| word.to_string_lossy());
         let options: BTreeSet<_> = error
             .split('`')
             .step_by(2)
@@ -146,8 +145,11 @@ impl Translation {
             .collect();
         options
             .into_iter()
-            .map(|option| match program.own_option(option) {
-                Some(own) => format!("peername: {option} stands for {}'s {own}\n", program.name()),
+            .map(|option| match self.program.own_option(option) {
+                Some(own) => format!(
+                    "peername: {option} stands for {}'s {own}\n",
+                    self.program.name()
+                ),
                 None => format!(
                     "peername: {option} is an option of peername {}\n",
                     command.as_deref().unwrap_or_default()

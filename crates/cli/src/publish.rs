@@ -5,9 +5,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use anyhow::Context;
-use peername_sys::fs::open_path;
 use peername_sys::fs::replace::replace_file;
 use peername_sys::fs::text_file::explain_path;
+use peername_sys::fs::{directory_of, open_path};
 
 /// Replaces a world-readable file atomically: a certificate, a seccomp profile, a drop-in of a unit.
 ///
@@ -17,12 +17,8 @@ use peername_sys::fs::text_file::explain_path;
 pub(crate) fn publish(path: &Path, content: &[u8]) -> anyhow::Result<()> {
     let writing = || format!("writing {}", path.display());
     let name = path.file_name().with_context(writing)?;
-    let directory = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
     let permissions = Permissions::from_mode(0o644);
-    open_path(directory)
+    open_path(directory_of(path))
         .and_then(|directory| replace_file(directory, name, content, Some(permissions)))
         .map_err(|error| explain_path(path, error))
         .with_context(writing)

@@ -198,7 +198,7 @@ static INTERFACES: [Interface; 7] = [
     },
 ];
 static SOCKET_LISTING: Interface = Interface {
-    name: "netlink(7), and /proc/self/net/tcp",
+    name: "netlink(7), and /proc/thread-self/net/tcp",
     purpose: "Closed connections are found by one of them",
     is_dispensable: false,
     attempt: || find_listing().map(drop),

@@ -125,11 +125,6 @@ impl Counter {
         )
     }
 
-    /// Whether the data does not begin with a header.
-    pub fn is_missing_header(self) -> bool {
-        self == Self::NotAHeader
-    }
-
     pub(crate) fn from_number(number: u64) -> Option<Self> {
         Self::ALL
             .into_iter()

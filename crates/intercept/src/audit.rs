@@ -356,7 +356,7 @@ impl AuditRecord {
             reused: false,
         });
         self.time_to_response = Some(self.started.elapsed());
-        // No rule is in the line of an approved tunnel, so that only `how` tells why it was allowed.
+        // An approved tunnel has no rule in its line: only how it was approved tells why it was allowed.
         if ![TERMINAL, LEARNED].contains(&self.how) {
             self.how = "passthrough";
         }
@@ -434,11 +434,11 @@ pub(crate) fn tls_version(version: ProtocolVersion) -> &'static str {
 pub const TARGET: &str = "peername::audit";
 /// How the decision was made: by asking the check service.
 pub(crate) const ASKED: &str = "asked";
-/// How it was decided: by the access lists.
+/// How the decision was made: by the access lists.
 pub(crate) const LIST: &str = "list";
-/// How it was decided: by a person.
+/// How the decision was made: by a person, who was asked on the terminal.
 pub const TERMINAL: &str = "terminal";
-/// How it was decided: by a run that learns rules.
+/// How the decision was made: by a run that learns rules.
 pub const LEARNED: &str = "learned";
 /// The maximum number of destinations that a summary lists.
 const MAX_DESTINATIONS: usize = 1000;

@@ -196,12 +196,7 @@ impl Arrival<'_> {
         if standalone::is_standalone() {
             step = self.wait_standalone(check, buffer, step);
         }
-        let is_missing = match step {
-            Step::PassThrough => true,
-            Step::Refuse(reason) => reason.is_missing_header(),
-            _ => false,
-        };
-        if is_missing {
+        if matches!(step, Step::PassThrough | Step::Refuse(Counter::NotAHeader)) {
             debug::log("error: not proxy protocol\n");
         }
         (check, step)

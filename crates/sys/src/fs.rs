@@ -108,15 +108,19 @@ pub fn check_writable(path: &Path) -> io::Result<()> {
         Ok(found) if found.is_dir() => Err(Errno::ISDIR.into()),
         Ok(_) => Ok(accessat(CWD, path, Access::WRITE_OK, AtFlags::empty())?),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let directory = match path.parent() {
-                Some(directory) if !directory.as_os_str().is_empty() => directory,
-                _ => Path::new("."),
-            };
             let access = Access::WRITE_OK | Access::EXEC_OK;
-            Ok(accessat(CWD, directory, access, AtFlags::empty())?)
+            Ok(accessat(CWD, directory_of(path), access, AtFlags::empty())?)
         }
         Err(error) => Err(error),
     }
+}
+
+/// The directory of a file: `.` if the path is only a name.
+#[must_use]
+pub fn directory_of(path: &Path) -> &Path {
+    path.parent()
+        .filter(|directory| !directory.as_os_str().is_empty())
+        .unwrap_or_else(|| Path::new("."))
 }
 
 /// Explains the error of opening this file for appending, as [`text_file::explain_path`], or by confinement where that is the

@@ -29,10 +29,7 @@ fn child_with_an_empty_environment_sees_its_clients() {
 fn child_with_an_empty_environment_accepts_nothing_without_a_header() {
     for call in EXEC_CALLS {
         let program = ProgramRig::with_mode(PRELOAD, &[], &["python3", "-c", PARENT, call]);
-        let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, b"EHLO example\r\n");
-        let output = conn.recv_text_to_end();
-        let log = program.process.log();
-        assert_eq!(output, "", "{call} {log}");
+        program.assert_refused(b"EHLO example\r\n");
     }
 }
 
@@ -74,8 +71,7 @@ fn server_behind_another_program_sees_its_clients() {
 fn processes_taking_turns_accept_nothing_without_a_header() {
     let program = ProgramRig::with_mode(PRELOAD, &[], &["python3", "-c", TURNS]);
     for number in 0..CONNECTIONS {
-        let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, b"EHLO example\r\n");
-        assert_eq!(conn.recv_text_to_end(), "", "{}", program.process.log());
+        program.assert_refused(b"EHLO example\r\n");
         if number.is_multiple_of(4) {
             let client = fresh_client_v4();
             let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, &v2(client));

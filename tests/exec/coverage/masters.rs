@@ -31,7 +31,7 @@ fn postfix_does_not_relay_for_a_remote_client() {
         send_and_wait("RCPT TO:<x@elsewhere.example>\r\n", "554 ");
         let seen = format!("connect from unknown[{}]", client.ip());
         program.process.wait_logged(&seen);
-        assert_nothing_without_a_header(&program);
+        program.assert_refused(b"GET / HTTP/1.0\r\n\r\n");
     }
 }
 
@@ -51,7 +51,7 @@ fn dovecot_logs_the_client() {
         let seen = format!("rip={},", client.ip());
         program.process.wait_logged(&seen);
     }
-    assert_nothing_without_a_header(&program);
+    program.assert_refused(b"GET / HTTP/1.0\r\n\r\n");
 }
 
 /// nginx as a daemon: SIGUSR2 starts a new master, with a new environment, on the old listeners; then SIGQUIT ends the
@@ -76,7 +76,7 @@ fn nginx_upgrade_loses_no_client() {
                 Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, &request).recv_to_end();
             assert!(answer.ends_with(b"hello\n"), "{}", program.process.log());
             served.push(format!("{} {}", client.ip(), client.port()));
-            assert_nothing_without_a_header(&program);
+            program.assert_refused(b"GET / HTTP/1.0\r\n\r\n");
         }
     };
     serve_clients(5);
@@ -96,11 +96,6 @@ fn nginx_upgrade_loses_no_client() {
         .filter(|client| !log.lines().any(|line| line == **client))
         .collect();
     assert!(unseen.is_empty(), "{unseen:?}\n{log}");
-}
-
-fn assert_nothing_without_a_header(program: &ProgramRig) {
-    let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, b"GET / HTTP/1.0\r\n\r\n");
-    assert_eq!(conn.recv_text_to_end(), "", "{}", program.process.log());
 }
 
 /// Writes a Postfix configuration with the services that answer RCPT. Returns its directory.

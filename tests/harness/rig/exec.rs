@@ -159,6 +159,13 @@ pub(crate) struct ProgramRig {
 }
 
 impl ProgramRig {
+    /// Asserts that the program gets no connection that begins with these bytes, which are no header.
+    #[track_caller]
+    pub(crate) fn assert_refused(&self, bytes: &[u8]) {
+        let conn = Conn::connect_and_send(&self.lab.balancer, LISTEN_V4, bytes);
+        assert_eq!(conn.recv_text_to_end(), "", "{}", self.process.log());
+    }
+
     pub(crate) fn start(program: &[&str]) -> Self {
         Self::with_options(&[], program)
     }

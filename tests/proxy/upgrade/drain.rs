@@ -21,13 +21,13 @@ fn replaced_process_keeps_connections_for_longer_than_a_stop() {
     let args = [PROXY_ARGS, &["--drain=300ms"]].concat();
     let mut rig = UpgradeRig::start(&lab.server, &args);
     let old = rig.serving;
+    let pid = format!("\"pid\":{},", rig.serving_inside());
     let (down, up) = connect(&lab, &backend);
     rig.upgrade(&lab.server).expect("it upgrades");
     rig.processes.wait_line("how many stay", |line| {
         let is_replaced = line.contains("replaced; waiting")
             && line.contains("\"connections\":1")
-            // As in its own PID namespace.
-            && line.contains("\"pid\":");
+            && line.contains(&pid);
         is_replaced.then_some(())
     });
     down.assert_stays_open(Duration::from_millis(1200));

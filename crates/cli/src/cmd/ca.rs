@@ -251,7 +251,7 @@ pub(crate) fn date(seconds: u64) -> String {
     format_rfc3339_seconds(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)).to_string()
 }
 
-/// Parses a common name, which X.520 limits to 64 characters.
+/// Parses a lifetime in days.
 fn days(text: &str) -> Result<u16, &'static str> {
     text.parse()
         .ok()
@@ -259,6 +259,7 @@ fn days(text: &str) -> Result<u16, &'static str> {
         .ok_or("use a number of days from 1 to 3650")
 }
 
+/// Parses a common name, which X.520 limits to 64 characters.
 fn common_name(text: &str) -> Result<String, &'static str> {
     let fits = (1..=64).contains(&text.chars().count()) && !text.contains(char::is_control);
     fits.then(|| text.to_owned())

@@ -45,21 +45,15 @@ impl Program {
 
     /// The option of this program that is translated into a native one; `None` if it has none.
     pub(super) fn own_option(self, native: &str) -> Option<&'static str> {
-        let column = match self {
-            Self::GoMmproxy => 0,
-            Self::MmproxyRs => 1,
-            Self::Cloudflare => 2,
-            Self::Udppp => 3,
-        };
         OPTIONS
             .iter()
             .find(|(option, _)| *option == native)
-            .and_then(|(_, own)| own.get(column).copied())
+            .and_then(|(_, own)| own.get(self as usize).copied())
             .filter(|own| !own.is_empty())
     }
 }
 
-/// Native options, and those of go-mmproxy, mmproxy-rs, cloudflare/mmproxy and udppp that are translated into them.
+/// Native options, and the options that are translated into them, of each [`Program`] in their order.
 pub(super) const OPTIONS: &[(&str, [&str; Program::ALL.len()])] = &[
     ("--listen", ["-l", "-l", "-l", "-b and -l"]),
     (

@@ -31,17 +31,15 @@ pub(super) fn with_tips(
             let tip = word
                 .and_then(|word| tip_for_word(named_command(command, argv), argv, &word))
                 .unwrap_or_else(|| tip_for_subcommand(command, argv));
-            let tips = ContextValue::StyledStrs(vec![tip.into()]);
-            error.insert(ContextKind::Suggested, tips);
+            set_tip(&mut error, tip);
         }
         ErrorKind::UnknownArgument => {
             if let Some(tip) = tip_for_unknown(command, &error, argv) {
                 // clap's suggestion is not what is meant, and the usage would show it, too.
                 error.remove(ContextKind::SuggestedArg);
                 error.remove(ContextKind::Usage);
-                let tips = ContextValue::StyledStrs(vec![tip.into()]);
-                error.insert(ContextKind::Suggested, tips);
-            } else if has_similar(&error, ContextKind::SuggestedArg) {
+                set_tip(&mut error, tip);
+            } else if error.get(ContextKind::SuggestedArg).is_some() {
                 // Removes clap's tip to pass the word as a value.
                 error.remove(ContextKind::Suggested);
                 error.remove(ContextKind::Usage);
@@ -51,8 +49,7 @@ pub(super) fn with_tips(
             // The usage would show one of the two options, and others that conflict with it.
             error.remove(ContextKind::Usage);
             if let Some(tip) = tip_for_conflict(&error) {
-                let tips = ContextValue::StyledStrs(vec![tip.into()]);
-                error.insert(ContextKind::Suggested, tips);
+                set_tip(&mut error, tip);
             }
         }
         _ => {}
@@ -76,8 +73,9 @@ fn tip_for_subcommand(command: &Command, argv: &[OsString]) -> String {
     format!("the subcommands are {names}{without}")
 }
 
-fn has_similar(error: &clap::Error, kind: ContextKind) -> bool {
-    error.get(kind).is_some()
+fn set_tip(error: &mut clap::Error, tip: String) {
+    let tips = ContextValue::StyledStrs(vec![tip.into()]);
+    error.insert(ContextKind::Suggested, tips);
 }
 
 /// The reason why an option can't be combined with others, and what to do instead.

@@ -80,14 +80,13 @@ impl RefusalLog {
             return self.stand_in_line(settings, refusal, now);
         }
         let explained = Explained(refusal);
-        let state = self.reasons.get_mut(refusal.reason as usize)?;
-        let logged_at = state.logged_at;
         match settings.refusal_verbosity() {
             RefusalVerbosity::Off => return None,
             RefusalVerbosity::Each => return Some(explained.line(1)),
             RefusalVerbosity::Throttled => {}
         }
-        let is_throttled = logged_at.is_some_and(|at| now < at + LOG_INTERVAL);
+        let state = self.reasons.get_mut(refusal.reason as usize)?;
+        let is_throttled = state.logged_at.is_some_and(|at| now < at + LOG_INTERVAL);
         if is_throttled || !concerns_configuration(refusal.reason) {
             return None;
         }
@@ -100,8 +99,8 @@ impl RefusalLog {
         Some(explained.line(new_refusals))
     }
 
-    /// The line for a client that is shown by a stand-in. The table records each once, and only this line tells the client, so a
-    /// stand-in without a line is recorded again.
+    /// The line for a client that is shown by a stand-in. The table records each once, and only this line tells the client, so one
+    /// that is left out because of [`MAX_STAND_IN_LINES`] is recorded again.
     fn stand_in_line(
         &mut self,
         settings: Settings<'_>,

@@ -357,8 +357,8 @@ impl Supervisor {
                 self.retry_pending(serial);
             }
         }
-        // Wakes no call at a listener whose connections were all taken by pending calls. The others had none, or the call failed,
-        // because its listener was closed.
+        // Does nothing for a listener whose connections were all taken. Those left had no pending call, or one that failed because
+        // its listener was closed.
         for listener in ready {
             self.waiter.wake_listener(listener);
         }

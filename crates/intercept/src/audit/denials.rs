@@ -26,8 +26,10 @@ struct Counts {
 /// What denials have in common that are counted together.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DenialKey {
-    to: HostPort,
-    remedy: Option<Remedy>,
+    /// The destination.
+    pub to: HostPort,
+    /// The option that would allow these requests; `None` if no option would.
+    pub remedy: Option<Remedy>,
     /// The reason, if no option would allow the request and the access lists have decided: a check service may give each of
     /// its denials a reason of its own.
     reason: Option<Arc<str>>,
@@ -37,27 +39,21 @@ pub struct DenialKey {
 /// denied by the access lists for different reasons, it is listed once for each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeniedDestination {
-    /// The destination.
-    pub to: HostPort,
-    /// The number of denials.
-    pub count: u64,
-    /// The option that would allow these requests; `None` if no option would.
-    pub remedy: Option<Remedy>,
-    /// The reason of the first denial.
-    pub reason: String,
     /// What these denials have in common.
     pub key: DenialKey,
+    /// The number of denials.
+    pub count: u64,
+    /// The reason of the first denial.
+    pub reason: String,
 }
 
 impl DeniedDestination {
     /// Creates the entry of a denied request, which is not counted yet.
     fn new(to: &HostPort, record: &AuditRecord) -> Self {
         Self {
-            to: to.clone(),
-            count: 0,
-            remedy: record.remedy.clone(),
-            reason: record.denial_reason(),
             key: DenialKey::new(to, record),
+            count: 0,
+            reason: record.denial_reason(),
         }
     }
 }
@@ -172,7 +168,10 @@ mod tests {
             denials.count(&record);
         }
         let (listed, _) = denials.list();
-        let listed: Vec<_> = listed.iter().map(|denied| denied.to.to_string()).collect();
+        let listed: Vec<_> = listed
+            .iter()
+            .map(|denied| denied.key.to.to_string())
+            .collect();
         assert_eq!(listed, ["b.test:80", "localhost:81", "z.test:80"]);
     }
 }

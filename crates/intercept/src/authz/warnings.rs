@@ -1,7 +1,6 @@
 //! The throttled warnings about check services.
 
 use std::collections::HashMap;
-use std::mem::{Discriminant, discriminant};
 
 use parking_lot::Mutex;
 use peername_sys::throttle::Throttle;
@@ -20,7 +19,8 @@ pub(super) struct ServiceFailure<'a> {
 /// When each kind of warning was logged last.
 #[derive(Debug)]
 pub(super) struct CheckWarnings {
-    failures: Mutex<HashMap<Discriminant<AuthzError>, Throttle>>,
+    /// By the code of the failure, so that none hides another.
+    failures: Mutex<HashMap<&'static str, Throttle>>,
     failovers: Throttle,
     refused_mutations: Throttle,
 }
@@ -36,10 +36,10 @@ impl CheckWarnings {
 
     /// Warns that a request is decided without a check, because these services failed.
     pub(super) fn warn_of_failure(&self, services: &[Service], error: &AuthzError, allows: bool) {
-        let Some(suppressed) = self.pass_failure(error) else {
+        let code = error.code();
+        let Some(suppressed) = self.failures.lock().entry(code).or_default().pass() else {
             return;
         };
-        let code = error.code();
         let services: Vec<_> = services.iter().map(ToString::to_string).collect();
         let service = services.join(", ");
         let outcome = if allows { "goes on" } else { "is denied" };
@@ -47,12 +47,6 @@ impl CheckWarnings {
             code,
             suppressed, service, "a request {outcome} unchecked: {error}"
         );
-    }
-
-    /// Each kind of failure has a throttle of its own, so that none hides another.
-    fn pass_failure(&self, error: &AuthzError) -> Option<u64> {
-        let mut failures = self.failures.lock();
-        failures.entry(discriminant(error)).or_default().pass()
     }
 
     /// Warns that a service decides in place of one that can't be asked. No response to a client shows this.

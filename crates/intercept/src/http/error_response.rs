@@ -229,7 +229,7 @@ fn problem_details(refusal: &Refusal, record: &InFlightRecord) -> String {
     serde_json::to_string(&problem).unwrap_or_default() + "\n"
 }
 
-/// What to do about the refusal, or what the option that would allow the request allows, too.
+/// What to do about the refusal. If it has no hint of its own, what its remedy would allow beside the request.
 fn hint(refusal: &Refusal, record: &InFlightRecord) -> &'static str {
     match &record.remedy {
         Some(remedy) if refusal.hint.is_empty() => remedy.caution(),

@@ -105,7 +105,7 @@ impl DestinationDenied {
         to: &HostPort,
         original_dst: Option<IpAddr>,
         addr: SocketAddr,
-        has_rules: bool,
+        may_suggest_rule: bool,
     ) -> Option<Remedy> {
         let is_address = to.host.as_ip().is_some();
         let is_localhost = to.host.is_loopback() || to.host.is_localhost();
@@ -115,9 +115,9 @@ impl DestinationDenied {
             Self::ThisHost if is_localhost => {
                 let rule = format!("localhost:{}", to.port);
                 let other = Remedy::AllowLoopback(to.port);
-                Some(Remedy::rule_or(has_rules, rule, other))
+                Some(Remedy::rule_or(may_suggest_rule, rule, other))
             }
-            // No rule for a name opens such an address.
+            // No rule for a name opens such an address, nor a link-local one or one that the client chose.
             Self::Metadata | Self::ThisHost if !is_address => Some(Remedy::AllowDestination(addr)),
             Self::NotPublic
                 if !is_address
@@ -129,7 +129,7 @@ impl DestinationDenied {
             }
             Self::Metadata | Self::ThisHost | Self::NotPublic | Self::Port => {
                 let other = Remedy::AllowDestination(addr);
-                Some(Remedy::rule_or(has_rules, to.to_string(), other))
+                Some(Remedy::rule_or(may_suggest_rule, to.to_string(), other))
             }
         }
     }

@@ -23,10 +23,14 @@ pub enum Remedy {
 }
 
 impl Remedy {
-    /// Returns the rule if there are rules already, else the other option: a first rule would deny everything else, and
-    /// `--learn` accepts no rules.
-    pub(crate) fn rule_or(has_rules: bool, rule: String, other: Self) -> Self {
-        if has_rules { Self::Allow(rule) } else { other }
+    /// Returns the rule if one may be suggested, else the other option: without rules a first one would deny everything else,
+    /// and `--learn` accepts none; beside rules with methods or paths it would allow what they do not.
+    pub(crate) fn rule_or(may_suggest_rule: bool, rule: String, other: Self) -> Self {
+        if may_suggest_rule {
+            Self::Allow(rule)
+        } else {
+            other
+        }
     }
 
     /// The name of the option, which is also its key in a configuration file.

@@ -62,8 +62,7 @@ impl ListenerPorts {
         }
     }
 
-    /// Takes out the descriptors, because a forked process gets its descriptors separately. The returned function puts the ports
-    /// together again.
+    /// Takes out the descriptors, which a forked process gets separately. The returned function puts the ports together again.
     pub(super) fn into_parts(self) -> (Vec<OwnedFd>, impl FnOnce(Vec<OwnedFd>) -> Option<Self>) {
         let fds = std::iter::once(self.channel).chain(self.host_servers.into_fd());
         let (alternates, answered, network) = (self.alternates, self.answered, self.network);

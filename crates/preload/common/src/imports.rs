@@ -92,9 +92,8 @@ pub unsafe fn entries<'a>(list: *const *const c_char) -> impl Iterator<Item = &'
     })
 }
 
-/// Looks up the function that the program would call without this library (RTLD_NEXT; libc.so.6's own in
-/// glibc before 2.34 without libdl), and caches its address in `cache`;
-/// null if there is none.
+/// Looks up the function that the program would call without this library (RTLD_NEXT), and caches its address in `cache`; null
+/// if there is none. Without dlsym(3), as in a program without libdl before glibc 2.34, it is the function of libc.so.6.
 pub fn next_function(name: &CStr, cache: &AtomicPtr<c_void>) -> *mut c_void {
     match cache.load(Ordering::Acquire) {
         address if address == MISSING => return ptr::null_mut(),

@@ -23,14 +23,14 @@ pub fn write_line_if_writable(line: &str) -> bool {
     let end = line.floor_char_boundary(PIPE_BUF - 1);
     let line = format!("{}\n", line.get(..end).unwrap_or(line));
     let stderr = io::stderr();
-    let without_waiting =
-        is_stream(&stderr).then(|| write_without_waiting(&stderr, line.as_bytes()));
-    match without_waiting.flatten() {
-        Some(is_written) => is_written,
-        // Terminals, files, FIFOs, and pipes before Linux 6.4. If another writer fills one of these between the two calls,
-        // the write blocks.
-        None => is_writable(&stderr) && rustix::io::write(&stderr, line.as_bytes()).is_ok(),
+    if is_stream(&stderr)
+        && let Some(is_written) = write_without_waiting(&stderr, line.as_bytes())
+    {
+        return is_written;
     }
+    // Terminals, files, FIFOs, and pipes before Linux 6.4. If another writer fills one of these between the two calls, the write
+    // blocks.
+    is_writable(&stderr) && rustix::io::write(&stderr, line.as_bytes()).is_ok()
 }
 
 /// Whether the file is a pipe or a socket. Regular files have no reader to wait for, and some file systems refuse RWF_NOWAIT

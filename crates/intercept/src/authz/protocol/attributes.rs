@@ -75,28 +75,28 @@ pub(crate) fn extension_headers(
         .filter_map(|extension| Some((extension.header?, extension.value)))
 }
 
+impl Extension {
+    fn new(name: &'static str, header: Option<&'static str>, value: Option<String>) -> Self {
+        Self {
+            name,
+            header,
+            value,
+        }
+    }
+}
+
 fn all_extensions(request: &AuthzRequest<'_>) -> [Extension; 5] {
+    let mode = request.kind.name().to_owned();
     let connect = request.connect.map(|connect| connect.to_string());
-    let (alpn, sni) = (
-        request.alpn.map(str::to_owned),
-        request.sni.map(str::to_owned),
-    );
+    let alpn = request.alpn.map(str::to_owned);
+    let sni = request.sni.map(str::to_owned);
     [
-        (
-            "mode",
-            Some("x-peername-mode"),
-            Some(request.kind.name().to_owned()),
-        ),
-        ("connect", Some("x-peername-connect"), connect),
-        ("alpn", None, alpn),
-        ("sni", Some("x-peername-sni"), sni),
-        ("peer", None, Some(request.peer.to_string())),
+        Extension::new("mode", Some("x-peername-mode"), Some(mode)),
+        Extension::new("connect", Some("x-peername-connect"), connect),
+        Extension::new("alpn", None, alpn),
+        Extension::new("sni", Some("x-peername-sni"), sni),
+        Extension::new("peer", None, Some(request.peer.to_string())),
     ]
-    .map(|(name, header, value)| Extension {
-        name,
-        header,
-        value,
-    })
 }
 
 /// The protocol version as Envoy writes it.

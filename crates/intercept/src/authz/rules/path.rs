@@ -68,7 +68,7 @@ pub(super) fn is_advisable(path: &str) -> bool {
     path.chars().all(is_literal) && decode_plain(path).is_some()
 }
 
-/// The path that a rule can't have alone: as a prefix it is that of every path.
+/// The root. As the path of a rule it covers every path.
 pub(super) const ROOT: &str = "/";
 
 fn is_below(path: &str, prefix: &str) -> bool {

@@ -11,8 +11,6 @@ use crate::request::refusal::Refusal;
 #[error("{detail}")]
 pub(crate) struct FramingError {
     status: StatusCode,
-    /// The code of the refusal.
-    code: &'static str,
     detail: Cow<'static, str>,
 }
 
@@ -20,7 +18,6 @@ impl FramingError {
     pub(super) fn new(status: StatusCode, detail: impl Into<Cow<'static, str>>) -> Self {
         Self {
             status,
-            code: "bad_request",
             detail: detail.into(),
         }
     }
@@ -40,6 +37,6 @@ impl From<&'static str> for FramingError {
 
 impl From<FramingError> for Refusal {
     fn from(error: FramingError) -> Self {
-        Self::new(error.status, error.code, error.detail).with_close()
+        Self::new(error.status, "bad_request", error.detail).with_close()
     }
 }

@@ -147,10 +147,9 @@ impl ExecCollector {
 
 /// What an operator can do about an outcome; `None` where there is nothing to do.
 pub(super) fn advise(outcome: &str) -> Option<&'static str> {
-    let reason = Counter::ALL
+    Counter::ALL
         .into_iter()
-        .find(|counter| classify(*counter).1 == outcome);
-    reason
+        .find(|counter| classify(*counter).1 == outcome)
         .and_then(reasons::advice)
         .or_else(|| codes::advise(outcome))
 }

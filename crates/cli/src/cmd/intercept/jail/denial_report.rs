@@ -14,7 +14,7 @@ use peername_proto::{Special, meanings, special};
 use peername_sys::process::stderr::try_write_line;
 
 use super::file_table::FileTable;
-use super::learn::{NOT_PUBLIC, is_own_address, is_private, is_refused_by_default};
+use super::learn::{HTTPS_PORT, NOT_PUBLIC, is_own_address, is_private, is_refused_by_default};
 use super::options::{Args, RELAYED_PORTS};
 
 /// How denials are reported.
@@ -31,8 +31,6 @@ pub(super) struct DenialReport {
     is_quiet: bool,
     /// The denials that have a line.
     reported: BTreeSet<DenialKey>,
-    /// Whether the diff has begun.
-    has_diff: bool,
     /// The lines of the diff: two destinations may need the same.
     added: BTreeSet<String>,
 }
@@ -47,7 +45,6 @@ impl DenialReport {
             // With --fail-on-deny the reason of the exit code is printed even with --quiet.
             is_quiet: args.logging.quiet && !args.fails_on_deny(),
             reported: BTreeSet::new(),
-            has_diff: false,
             added: BTreeSet::new(),
         }
     }
@@ -63,9 +60,9 @@ impl DenialReport {
                 continue;
             }
             // Without a remedy, the list lacks nothing: one of its lines may be what denies.
-            match (&self.check_list, &denied.remedy) {
+            match (&self.check_list, &denied.key.remedy) {
                 (Some(list), Some(remedy)) => {
-                    if !std::mem::replace(&mut self.has_diff, true) {
+                    if self.added.is_empty() {
                         begin_diff(list);
                     }
                     let line = diff_line(denied, remedy);
@@ -115,11 +112,9 @@ impl DenialReport {
 
     fn denial_line(&self, denied: &DeniedDestination) -> String {
         let DeniedDestination {
-            to,
+            key: DenialKey { to, remedy, .. },
             count,
-            remedy,
             reason,
-            ..
         } = denied;
         let times = times(*count);
         let outcome = match remedy {
@@ -214,7 +209,7 @@ fn opens_metadata(to: &HostPort, remedy: &Remedy) -> bool {
 
 /// The line that the list lacks, as a line of a unified diff.
 fn diff_line(denied: &DeniedDestination, remedy: &Remedy) -> String {
-    let to = &denied.to;
+    let to = &denied.key.to;
     match remedy {
         // A comment, as in a learned list: the program has chosen the address, and a rule would open it.
         Remedy::Allow(rule) if !may_be_public(&to.host) => format!("+{NOT_PUBLIC}{rule}"),
@@ -231,7 +226,6 @@ fn diff_line(denied: &DeniedDestination, remedy: &Remedy) -> String {
 
 /// Lines of the report: a program that scans ports has thousands of denials.
 const MAX_LINES: usize = 50;
-const HTTPS_PORT: u16 = 443;
 const LAST_SYSTEM_PORT: u16 = 1023;
 
 #[cfg(test)]

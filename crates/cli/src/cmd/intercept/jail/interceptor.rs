@@ -171,9 +171,7 @@ impl Interceptor {
             .setup(Vec::new(), false)?
             .destinations(&own_addresses, &bound);
         let mut answered = self.ports.all();
-        answered.retain(|port| {
-            args.proxy_ports().contains(port) || opens_loopback(&destinations, *port)
-        });
+        answered.retain(|port| args.ports.contains(port) || opens_loopback(&destinations, *port));
         Ok(answered)
     }
 

@@ -27,7 +27,9 @@ use comment::{as_comment, as_reference, is_printable};
 pub(super) use list_file::NOT_PUBLIC;
 use list_file::{ListFile, RuleLine};
 use needed_rule::NeededRule;
-pub(super) use needed_rule::{LearningNetwork, is_own_address, is_private, is_refused_by_default};
+pub(super) use needed_rule::{
+    HTTPS_PORT, LearningNetwork, is_own_address, is_private, is_refused_by_default,
+};
 
 /// What a list has.
 #[derive(Clone, Copy, Debug)]

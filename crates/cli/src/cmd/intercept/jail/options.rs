@@ -95,7 +95,7 @@ pub(crate) struct Args {
     /// A further port on which TLS and HTTP are opened, beside 80, 443 and the ports of --allow that are one of HTTP's (8000, 8080,
     /// 8443) or have a path or methods; may be repeated
     #[arg(long = "port", value_name = "N", value_parser = port, help_heading = heading::ORIGINS)]
-    ports: Vec<u16>,
+    pub(super) ports: Vec<u16>,
     /// A destination whose connections are relayed unopened, once the check has allowed a CONNECT to it: github.com:22,
     /// *.example.com:5432, 192.0.2.0/24:22, *:22 for every host, or @FILE for the lines of a list of rules that have a port; may
     /// be repeated
@@ -180,9 +180,9 @@ impl FromStr for AllowTcp {
 }
 
 impl AllowTcp {
-    /// Whether a run with the learned list needs it beside the list: if it names each host, or has a port of these, at which the
-    /// list's rules open TLS and HTTP. Elsewhere a pattern opens more than what the program has asked for, and the list has rules
-    /// that relay.
+    /// Whether a run with the learned list needs this option, too: if each destination is a single host, or has a port in
+    /// `opened`, at which rules of a list open TLS and HTTP. At other ports the list has a rule for each host, and a pattern would
+    /// open more.
     fn is_needed_with_list(&self, opened: &BTreeSet<u16>) -> bool {
         let destinations = match self {
             Self::Destination(destination) => Ok(vec![destination.clone()]),
@@ -342,11 +342,6 @@ impl Args {
             ports.extend(HTTP_PORTS);
         }
         ports
-    }
-
-    /// The ports of `--port`, at which the interceptor takes the place of a proxy.
-    pub(super) fn proxy_ports(&self) -> &[u16] {
-        &self.ports
     }
 
     /// The options of `intercept`, with what `--check-list`, `--ask` and `--ask-list` mean for the rules.

@@ -110,4 +110,4 @@ fn is_localhost(to: &HostPort) -> bool {
 
 /// The ports that every jail opens.
 const USUAL_PORTS: [u16; 2] = [80, HTTPS_PORT];
-const HTTPS_PORT: u16 = 443;
+pub(crate) const HTTPS_PORT: u16 = 443;
