@@ -14,4 +14,5 @@ mod outbound;
 mod readme;
 mod recipes;
 mod rules;
+mod team;
 mod tproxy;
