@@ -1,24 +1,12 @@
 //! `peername doctor`: checks this host, and prints a remedy for each problem.
 //!
-//! Each check is one function that returns one [`Finding`], and all checks run, whatever the others found: the first fault
-//! is rarely the only one. A check tries the operation itself where it can (it connects, it binds a port) and reads
-//! settings only where it can't.
+//! All checks run, whatever the others found: the first fault is rarely the only one.
 
 mod agent;
-mod backend;
-mod backend_listener;
 mod confinement;
-mod finding;
-mod host;
 mod intercept;
-mod listener;
-mod nat;
-mod observe;
 mod readiness;
 mod running;
-mod tproxy;
-mod udp;
-mod version;
 
 use std::collections::HashSet;
 use std::io::{Write, stdout};
@@ -33,6 +21,8 @@ use peername_daemon::listeners::resolve_listeners;
 use peername_daemon::reload::file_watch::Fingerprints;
 use peername_daemon::usage::Usage;
 use peername_daemon::value::{self, Listen};
+use peername_doctor::finding::{Finding, Verdict};
+use peername_doctor::{backend, backend_listener, host, listener, nat, observe, tproxy, udp};
 use peername_observe::admin::AdminAddr;
 use peername_proxy::routes::Backend;
 use peername_sys::Transport;
@@ -42,7 +32,6 @@ use crate::config_file::{self, Kind};
 use crate::exit_code::PROBLEM_FOUND;
 use crate::options::backend_args::BackendArgs;
 use crate::options::protocol::Protocol;
-use finding::{Finding, Verdict};
 
 /// Options of `peername doctor`. Without a mode it checks what `peername proxy` needs.
 #[derive(Debug, clap::Args)]
@@ -93,7 +82,7 @@ enum Mode {
     Agent(agent::Args),
     /// Accept one connection, and print its peer: what `doctor agent` runs in its container
     #[command(hide = true)]
-    AcceptOne(agent::accept_one::Args),
+    AcceptOne(agent::AcceptOne),
     /// Report what confines `proxy`, `forward` and `intercept` on this host (docs/confinement.md)
     #[command(long_flag = "confinement")]
     Confinement(confinement::Args),
@@ -125,7 +114,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             Some(Mode::Intercept(args)) => examine_intercept(args).await,
             Some(Mode::Jail) => report_all([intercept::jail()]),
             Some(Mode::Agent(args)) => report_all(agent::findings(args).await),
-            Some(Mode::AcceptOne(args)) => report_all([agent::accept_one::run(args)]),
+            Some(Mode::AcceptOne(args)) => report_all([args.finding()]),
             Some(Mode::Confinement(args)) => examine_confinement(args),
             None => examine_proxy(args).await,
         })

@@ -1,27 +1,20 @@
 //! `peername doctor agent`: why containers don't see their clients.
 
-pub(super) mod accept_one;
-mod bounded_command;
-mod bundle;
-mod container;
-mod kernel;
-mod runtimes;
-mod security_modules;
-mod socket;
-
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use peername_daemon::usage::error_text::with_causes;
+use peername_doctor::agent::accept_one::accept_one;
+use peername_doctor::agent::container::Trial;
+use peername_doctor::agent::runtimes::Runtime;
+use peername_doctor::agent::socket::AgentSocket;
+use peername_doctor::agent::{kernel, runtimes, security_modules};
+use peername_doctor::finding::{Finding, Verdict};
 use peername_observe::shell::quote;
 use peername_sys::process::user;
 
-use super::finding::{Finding, Verdict};
 use crate::cmd::exec::agent::profile::{self, Profile, SeccompListener};
 use crate::cmd::exec::agent::values::{policy_name, socket_path};
-use container::Trial;
-use runtimes::Runtime;
-use socket::AgentSocket;
 
 /// Options of `peername doctor agent`.
 #[derive(Debug, clap::Args)]
@@ -43,6 +36,27 @@ pub(super) struct Args {
     /// The port on which the server of the container listens
     #[arg(long, value_name = "PORT", default_value = "8443")]
     port: u16,
+}
+
+/// Options of `peername doctor accept-one`.
+#[derive(Debug, clap::Args)]
+#[group(skip)]
+#[command(before_help = "Example:\n  peername doctor accept-one 8443")]
+pub(super) struct AcceptOne {
+    port: u16,
+    #[arg(long)]
+    v6: bool,
+}
+
+impl AcceptOne {
+    pub(super) fn finding(&self) -> Finding {
+        let any: IpAddr = if self.v6 {
+            Ipv6Addr::UNSPECIFIED.into()
+        } else {
+            Ipv4Addr::UNSPECIFIED.into()
+        };
+        accept_one(SocketAddr::new(any, self.port))
+    }
 }
 
 /// The findings of all checks.

@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use peername_daemon::value;
+use peername_doctor::finding::Finding;
 use peername_intercept::authz::{CheckConfig, CheckService, ConfigError, ServiceUrl};
 use peername_intercept::ca::pem_error::describe_root_errors;
 use peername_intercept::ca::{Authority, CaError};
@@ -17,7 +18,6 @@ use rustls_native_certs::{CertificateResult, load_native_certs};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use super::finding::Finding;
 use crate::cmd::ca::ca_dir::CaDir;
 use crate::cmd::ca::date;
 use crate::cmd::intercept::check_tls_args::CheckTlsArgs;

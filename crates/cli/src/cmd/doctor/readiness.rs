@@ -1,9 +1,9 @@
 //! `peername doctor --admin`: whether a running command is ready, for probes of containers that have no HTTP client.
 
 use peername_daemon::usage::error_text::with_causes;
+use peername_doctor::finding::Finding;
 use peername_observe::admin::AdminAddr;
 
-use super::finding::Finding;
 use crate::admin_client::AdminClient;
 
 /// Options of `peername doctor --admin`.

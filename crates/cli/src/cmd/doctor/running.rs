@@ -5,11 +5,11 @@ use std::iter;
 use std::time::{Duration, SystemTime};
 
 use peername_daemon::usage::error_text::with_causes;
+use peername_doctor::finding::{Finding, Verdict};
 use peername_observe::admin::AdminAddr;
 use peername_observe::admin::events::StatusEvent;
 use peername_observe::admin::history::unix_seconds;
 
-use super::finding::{Finding, Verdict};
 use crate::admin_client::AdminClient;
 use crate::cmd::top;
 

@@ -2,12 +2,12 @@
 
 use std::net::SocketAddr;
 
-use super::finding::Finding;
-use super::listener::local_target::examine_if_local;
-use super::listener::socket_table::{accepts, listeners_on};
+use crate::finding::Finding;
+use crate::listener::local_target::examine_if_local;
+use crate::listener::socket_table::{accepts, listeners_on};
 
 /// Checks the listeners of this host on the port of `target`, if that is an address of this host.
-pub(super) async fn check(target: SocketAddr) -> Finding {
+pub async fn check(target: SocketAddr) -> Finding {
     examine_if_local(CHECK, target, || {
         judge(target, &listeners_on(target.port()))
     })

@@ -2,12 +2,12 @@
 
 use std::fs;
 
-use crate::cmd::doctor::confinement::is_apparmor_enabled;
-use crate::cmd::doctor::finding::Finding;
-use crate::cmd::doctor::host::read_number;
+use crate::confinement::is_apparmor_enabled;
+use crate::finding::Finding;
+use crate::host::read_number;
 
 /// The findings, with the process id of the agent where it is known.
-pub(super) fn findings(agent: Option<u32>) -> Vec<Finding> {
+pub fn findings(agent: Option<u32>) -> Vec<Finding> {
     vec![apparmor(agent), selinux(agent)]
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Verdict {
+pub enum Verdict {
     /// No problem.
     Ok,
     /// peername will work, but some clients are affected, or a setting is unusual.
@@ -15,8 +15,9 @@ pub(crate) enum Verdict {
 
 /// The outcome of one check: the subject, the observation and the remedy.
 #[derive(Debug)]
-pub(crate) struct Finding {
-    pub(crate) verdict: Verdict,
+pub struct Finding {
+    /// How severe it is.
+    pub verdict: Verdict,
     check: &'static str,
     seen: String,
     fix: Option<String>,
@@ -24,7 +25,7 @@ pub(crate) struct Finding {
 
 impl Finding {
     /// A finding without a problem.
-    pub(crate) fn ok(check: &'static str, seen: impl Into<String>) -> Self {
+    pub fn ok(check: &'static str, seen: impl Into<String>) -> Self {
         Self {
             verdict: Verdict::Ok,
             check,
@@ -34,11 +35,7 @@ impl Finding {
     }
 
     /// A warning, with its remedy.
-    pub(crate) fn warn(
-        check: &'static str,
-        seen: impl Into<String>,
-        fix: impl Into<String>,
-    ) -> Self {
+    pub fn warn(check: &'static str, seen: impl Into<String>, fix: impl Into<String>) -> Self {
         Self {
             verdict: Verdict::Warn,
             fix: Some(fix.into()),
@@ -47,11 +44,7 @@ impl Finding {
     }
 
     /// A problem, with its remedy.
-    pub(crate) fn fail(
-        check: &'static str,
-        seen: impl Into<String>,
-        fix: impl Into<String>,
-    ) -> Self {
+    pub fn fail(check: &'static str, seen: impl Into<String>, fix: impl Into<String>) -> Self {
         Self {
             verdict: Verdict::Fail,
             ..Self::warn(check, seen, fix)
@@ -59,7 +52,7 @@ impl Finding {
     }
 
     /// As [`Finding::fail`], where the text contains the remedy already.
-    pub(crate) fn broken(check: &'static str, seen: impl Into<String>) -> Self {
+    pub fn broken(check: &'static str, seen: impl Into<String>) -> Self {
         Self {
             verdict: Verdict::Fail,
             ..Self::ok(check, seen)

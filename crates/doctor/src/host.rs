@@ -1,6 +1,6 @@
 //! Checks of this host: capabilities, kernel, settings, limits.
 
-pub(super) mod firewall_marks;
+pub mod firewall_marks;
 
 use std::fs;
 
@@ -8,11 +8,11 @@ use peername_server::capabilities::Advice;
 use peername_sys::process::caps::{self, CapabilitySet};
 use peername_sys::process::limits;
 
-use super::finding::Finding;
-use super::version::parse_version;
+use crate::finding::Finding;
+use crate::version::parse_version;
 
 /// The checks of `peername proxy`, in the order in which they are reported.
-pub(super) const CHECKS: [fn() -> Finding; 11] = [
+pub const CHECKS: [fn() -> Finding; 11] = [
     net_raw,
     net_bind_service,
     kernel,
@@ -68,7 +68,7 @@ fn kernel() -> Finding {
 }
 
 /// Checks the kernel's version; `too_old` makes the finding about a release before `oldest`.
-pub(super) fn check_kernel(oldest: (u32, u32), too_old: impl FnOnce(&str) -> Finding) -> Finding {
+pub(crate) fn check_kernel(oldest: (u32, u32), too_old: impl FnOnce(&str) -> Finding) -> Finding {
     let release = read_text("/proc/sys/kernel/osrelease").unwrap_or_default();
     match parse_version(&release) {
         Some(version) if version >= oldest => Finding::ok(KERNEL, format!("Linux {release}")),
@@ -96,7 +96,7 @@ fn ipv6() -> Finding {
 }
 
 /// Raises the limit of descriptors as the commands do, and checks it.
-pub(super) fn open_files() -> Finding {
+pub fn open_files() -> Finding {
     match limits::raise_open_files() {
         Ok(limit) if limit >= MIN_OPEN_FILES => Finding::ok("open files", format!("up to {limit}")),
         Ok(limit) => Finding::warn(
@@ -108,7 +108,8 @@ pub(super) fn open_files() -> Finding {
     }
 }
 
-pub(super) fn somaxconn() -> Finding {
+/// Checks the limit of accept backlogs.
+pub fn somaxconn() -> Finding {
     match read_number("/proc/sys/net/core/somaxconn") {
         Some(depth) if depth < MIN_BACKLOG => Finding::warn(
             "net.core.somaxconn",
@@ -236,11 +237,11 @@ fn interfaces_with(setting: &str) -> impl Iterator<Item = String> {
         .map(|interface| interface.file_name().to_string_lossy().into_owned())
 }
 
-pub(super) fn read_text(path: &str) -> Option<String> {
+pub(crate) fn read_text(path: &str) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.trim().to_owned())
 }
 
-pub(super) fn read_number(path: &str) -> Option<u64> {
+pub(crate) fn read_number(path: &str) -> Option<u64> {
     read_text(path)?.parse().ok()
 }
 

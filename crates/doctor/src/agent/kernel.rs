@@ -1,10 +1,10 @@
 //! What the agent needs of the kernel.
 
-use crate::cmd::doctor::finding::Finding;
-use crate::cmd::doctor::host::{check_kernel, read_number};
+use crate::finding::Finding;
+use crate::host::{check_kernel, read_number};
 
 /// Checks for SECCOMP_ADDFD_FLAG_SEND, by which a container gets an accepted connection.
-pub(super) fn version() -> Finding {
+pub fn version() -> Finding {
     check_kernel(OLDEST_KERNEL, |release| {
         Finding::fail(
             "kernel",
@@ -18,7 +18,7 @@ pub(super) fn version() -> Finding {
 
 /// Checks Yama, which can forbid ptrace(2) even to root. The agent needs the permission of ptrace(2) to read and write the
 /// arguments of system calls.
-pub(super) fn ptrace_scope() -> Finding {
+pub fn ptrace_scope() -> Finding {
     match read_number("/proc/sys/kernel/yama/ptrace_scope") {
         Some(3) => Finding::fail(
             PTRACE_SCOPE,

@@ -12,11 +12,11 @@ use peername_sys::netlink::Netlink;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::finding::Finding;
+use crate::finding::Finding;
 use connect_probe::{CONNECT_TIMEOUT, ConnectOutcome, connect_as};
 
 /// Finds rules of a proxy that was killed together with its route keeper.
-pub(super) async fn leftovers() -> Finding {
+pub async fn leftovers() -> Finding {
     let is_left = |entry: &routes::RoutingEntry| entry.owner == EntryOwner::ExitedProxy;
     match routes::list().await {
         Ok(found) if found.iter().any(is_left) => Finding::warn(
@@ -30,7 +30,7 @@ pub(super) async fn leftovers() -> Finding {
 }
 
 /// Whether this is an IPv6 backend on a loopback interface without IPv6, so that there is nothing to check.
-pub(super) async fn lacks_family(target: SocketAddr) -> bool {
+pub async fn lacks_family(target: SocketAddr) -> bool {
     let Ok(netlink) = Netlink::open() else {
         return false;
     };
@@ -43,7 +43,7 @@ pub(super) async fn lacks_family(target: SocketAddr) -> bool {
 }
 
 /// Checks that the routing tables deliver the backend's replies to this host.
-pub(super) async fn check_routes(target: Backend, mark: u32) -> Finding {
+pub async fn check_routes(target: Backend, mark: u32) -> Finding {
     let check = "routes";
     match reply_route(target).await {
         Ok(ReplyRoute::Stays) => {
@@ -80,7 +80,7 @@ pub(super) async fn check_routes(target: Backend, mark: u32) -> Finding {
 
 /// Reports that the rules for the backend's replies are missing and that the start adds them (`setup-routes`); `None` if the
 /// replies stay on this host already, if the backend is on another one, or if the lookup fails.
-pub(super) async fn missing_rules(target: Backend) -> Option<Finding> {
+pub async fn missing_rules(target: Backend) -> Option<Finding> {
     match reply_route(target).await {
         Ok(ReplyRoute::Leaves) => Some(Finding::ok(
             "routes",
@@ -93,7 +93,7 @@ pub(super) async fn missing_rules(target: Backend) -> Option<Finding> {
 }
 
 /// Probes the reply path: connects from a foreign address to a listener that the probe opens beside the backend.
-pub(super) async fn probe_reply_path(target: Backend) -> Finding {
+pub async fn probe_reply_path(target: Backend) -> Finding {
     let check = "self-test";
     match probe::probe(target).await {
         Ok(ProbeOutcome::Connected) => Finding::ok(
@@ -114,7 +114,7 @@ pub(super) async fn probe_reply_path(target: Backend) -> Finding {
 }
 
 /// Reports a backend with port `same`: clients choose the port, so there is none to test.
-pub(super) fn port_of_clients(target: SocketAddr) -> Finding {
+pub fn port_of_clients(target: SocketAddr) -> Finding {
     let host = match target.ip() {
         IpAddr::V4(ip) => ip.to_string(),
         IpAddr::V6(ip) => format!("[{ip}]"),
@@ -129,7 +129,7 @@ pub(super) fn port_of_clients(target: SocketAddr) -> Finding {
 }
 
 /// Checks that the backend accepts an ordinary connection.
-pub(super) async fn check_reachable(target: SocketAddr) -> Finding {
+pub async fn check_reachable(target: SocketAddr) -> Finding {
     let check = "backend";
     let seen = match timeout(CONNECT_TIMEOUT, TcpStream::connect(target)).await {
         Ok(Ok(_)) => return Finding::ok(check, format!("{target} accepts connections")),
@@ -142,7 +142,7 @@ pub(super) async fn check_reachable(target: SocketAddr) -> Finding {
 }
 
 /// Checks that the backend itself answers a connection from a documentation address. A refusal is an answer, too: it came back.
-pub(super) async fn connect_spoofed(target: SocketAddr, mark: u32) -> Finding {
+pub async fn connect_spoofed(target: SocketAddr, mark: u32) -> Finding {
     let check = "spoofed connect";
     let client = foreign_addr(target.ip());
     match connect_as(client, target, NonZeroU32::new(mark)).await {

@@ -5,19 +5,19 @@ use std::net::SocketAddr;
 use peername_daemon::usage::error_text::with_causes;
 use peername_sys::kernel_release;
 
-use super::finding::Finding;
-use super::host::read_number;
-use super::listener::is_running;
-use super::listener::local_target::examine_if_local;
-use super::listener::socket_table::{Holder, accepts, receivers_of_others};
-use super::version::parse_version;
+use crate::finding::Finding;
+use crate::host::read_number;
+use crate::listener::is_running;
+use crate::listener::local_target::examine_if_local;
+use crate::listener::socket_table::{Holder, accepts, receivers_of_others};
+use crate::version::parse_version;
 
 /// Checks that the backend's socket is bound to the address of `target`, if that is this host's.
 ///
 /// A session's socket is connected, and receives only datagrams from the address it is connected to. A server that is
 /// bound to all addresses replies from the address that the routing tables choose, unless it uses IP_PKTINFO, which can't be
 /// seen from outside.
-pub(super) async fn bound(target: SocketAddr) -> Finding {
+pub async fn bound(target: SocketAddr) -> Finding {
     examine_if_local(CHECK, target, || {
         judge(target, &receivers_of_others(target.port(), is_proxy))
     })
@@ -30,7 +30,7 @@ fn is_proxy(process: &Holder) -> bool {
 }
 
 /// Checks the limit of the receive buffer, which holds a burst until the worker reads it. What does not fit is lost.
-pub(super) fn receive_buffer() -> Finding {
+pub fn receive_buffer() -> Finding {
     match read_number("/proc/sys/net/core/rmem_max") {
         Some(max) if max < RECEIVE_BUFFER => Finding::warn(
             "net.core.rmem_max",
@@ -43,7 +43,7 @@ pub(super) fn receive_buffer() -> Finding {
 }
 
 /// Checks whether `--data-path kernel` is available: loads its programs, and attaches none.
-pub(super) fn data_path() -> Finding {
+pub fn data_path() -> Finding {
     let check = "--data-path kernel";
     let release = kernel_release();
     match peername_kernel::data_path::try_load() {

@@ -13,6 +13,7 @@ use peername_proto::write_v1;
 use peername_server::header_limits::HeaderLimits;
 use peername_sys::netlink::make_every_address_local;
 use peername_sys::process::namespace::{NetworkNamespace, allow_unprivileged_ports};
+use serde_json::{Map, Value};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpSocket;
 use tokio::time::timeout;
@@ -21,15 +22,16 @@ use super::accept_one::{ACCEPTED, LISTENING};
 use super::bounded_command::{output_within, read_until, spawn};
 use super::bundle::Bundle;
 use super::runtimes::Runtime;
-use crate::cmd::doctor::finding::Finding;
-use crate::cmd::exec::agent::profile::Profile;
+use crate::finding::Finding;
 
 /// The trial of a container with this profile: its server listens on this port and gets a connection from the balancer.
-pub(super) struct Trial<'a> {
-    pub(super) profile: &'a Profile,
+pub struct Trial<'a> {
+    /// The seccomp profile, as JSON.
+    pub profile: &'a Map<String, Value>,
     /// The source of the connection; 127.0.0.1 if none is given.
-    pub(super) balancer: Option<IpAddr>,
-    pub(super) port: u16,
+    pub balancer: Option<IpAddr>,
+    /// The port on which the server listens.
+    pub port: u16,
 }
 
 /// How a trial has ended.
@@ -66,7 +68,7 @@ struct Leftover {
 
 impl Trial<'_> {
     /// Runs a container, connects to it, and judges what its server sees.
-    pub(super) fn run(&self, runtime: &Runtime) -> Vec<Finding> {
+    pub fn run(&self, runtime: &Runtime) -> Vec<Finding> {
         // The network namespace of the trial is that of a thread of its own, so this process keeps its network.
         let completed = thread::scope(|scope| {
             scope

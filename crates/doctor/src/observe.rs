@@ -13,11 +13,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::finding::Finding;
+use crate::finding::Finding;
 
 /// Accepts connections on `address` until one of them has sent bytes, for at most `limit`. A
 /// connection that is closed before it has sent any is a health check and does not count.
-pub(super) async fn first_bytes(address: SocketAddr, limit: Duration) -> Finding {
+pub async fn first_bytes(address: SocketAddr, limit: Duration) -> Finding {
     let listener = match open(address) {
         Ok(listener) => listener,
         Err(error) => return Finding::broken(CHECK, format!("{address}: {error}")),

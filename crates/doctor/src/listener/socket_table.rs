@@ -16,32 +16,32 @@ struct Receiver {
 
 /// A process that has a socket open.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::cmd::doctor) struct Holder {
-    pub(in crate::cmd::doctor) pid: u32,
+pub(crate) struct Holder {
+    pub(crate) pid: u32,
     /// The name of its main thread, as ps(1) and ss(8) show it.
-    pub(in crate::cmd::doctor) name: String,
+    pub(crate) name: String,
     /// The name of its file.
-    pub(in crate::cmd::doctor) program: String,
+    pub(crate) program: String,
     /// The first word of its command line after the program.
-    pub(in crate::cmd::doctor) command: String,
+    pub(crate) command: String,
 }
 
 /// The addresses of TCP listeners on this port.
-pub(in crate::cmd::doctor) fn listeners_on(port: u16) -> Vec<SocketAddr> {
+pub(crate) fn listeners_on(port: u16) -> Vec<SocketAddr> {
     receivers(Transport::Tcp, port)
         .map(|socket| socket.address)
         .collect()
 }
 
 /// The addresses of unconnected UDP sockets on this port.
-pub(in crate::cmd::doctor) fn receivers_on(port: u16) -> Vec<SocketAddr> {
+pub(crate) fn receivers_on(port: u16) -> Vec<SocketAddr> {
     receivers(Transport::Udp, port)
         .map(|socket| socket.address)
         .collect()
 }
 
 /// As [`receivers_on`], without the sockets of processes for which `is_excluded` is true.
-pub(in crate::cmd::doctor) fn receivers_of_others(
+pub(crate) fn receivers_of_others(
     port: u16,
     is_excluded: impl Fn(&Holder) -> bool,
 ) -> Vec<SocketAddr> {
@@ -59,10 +59,7 @@ pub(in crate::cmd::doctor) fn receivers_of_others(
 
 /// A process that has a socket which keeps others from binding this address; `None` if no process has one, or this user may not
 /// see which.
-pub(in crate::cmd::doctor) fn find_holder(
-    address: SocketAddr,
-    transport: Transport,
-) -> Option<Holder> {
+pub(crate) fn find_holder(address: SocketAddr, transport: Transport) -> Option<Holder> {
     let links: Vec<_> = overlapping(address, transport)
         .map(|socket| socket.link())
         .collect();
@@ -127,7 +124,7 @@ impl Holder {
 }
 
 /// Whether a socket keeps others from binding this address.
-pub(in crate::cmd::doctor) fn is_taken(address: SocketAddr, transport: Transport) -> bool {
+pub(crate) fn is_taken(address: SocketAddr, transport: Transport) -> bool {
     overlapping(address, transport).next().is_some()
 }
 
@@ -140,7 +137,7 @@ fn overlapping(address: SocketAddr, transport: Transport) -> impl Iterator<Item 
 
 /// Whether the socket receives what is sent to `target`. `[::]` is assumed to receive IPv4 too, as it does without
 /// IPV6_V6ONLY. The kernel's tables have no scope of a link-local address.
-pub(in crate::cmd::doctor) fn accepts(listener: SocketAddr, target: SocketAddr) -> bool {
+pub(crate) fn accepts(listener: SocketAddr, target: SocketAddr) -> bool {
     match listener {
         SocketAddr::V6(v6) if v6.ip().is_unspecified() => true,
         SocketAddr::V4(v4) if v4.ip().is_unspecified() => target.is_ipv4(),

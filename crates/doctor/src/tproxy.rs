@@ -5,12 +5,12 @@ use std::net::SocketAddr;
 
 use peername_proxy::routes::{self, LOCAL_FWMARK, RoutingEntry};
 
-use super::finding::Finding;
-use super::listener::socket_table::{listeners_on, receivers_on};
+use crate::finding::Finding;
+use crate::listener::socket_table::{listeners_on, receivers_on};
 
 /// Looks for a socket on the port of each table that `routes add --tproxy-ports` has created. Without such a socket the
 /// rules have no effect, and clients reach whatever else listens on their port.
-pub(super) fn listeners() -> Finding {
+pub fn listeners() -> Finding {
     match routes::list_filters() {
         Ok(tables) => judge(
             tables
@@ -28,7 +28,7 @@ pub(super) fn listeners() -> Finding {
 
 /// Whether rules that `routes add --tproxy-ports` has created redirect to one of these listeners; also true if the rules can't
 /// be listed, because that needs CAP_NET_ADMIN.
-pub(super) fn redirects_to(listen: &[SocketAddr]) -> bool {
+pub fn redirects_to(listen: &[SocketAddr]) -> bool {
     match routes::list_filters() {
         Ok(tables) => tables
             .iter()
@@ -40,7 +40,7 @@ pub(super) fn redirects_to(listen: &[SocketAddr]) -> bool {
 
 /// Warns of ufw where rules redirect packets to networks that are routed to this host: the chain `ufw-not-local` drops
 /// packets to other addresses than this host's own.
-pub(super) fn firewall() -> Option<Finding> {
+pub fn firewall() -> Option<Finding> {
     let redirects_networks = routes::list_filters().is_ok_and(|tables| {
         tables
             .iter()

@@ -1,7 +1,7 @@
 //! Checks that the proxy can listen on an address.
 
-pub(super) mod local_target;
-pub(super) mod socket_table;
+pub(crate) mod local_target;
+pub(crate) mod socket_table;
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -11,10 +11,10 @@ use peername_sys::tcp::listener;
 use peername_sys::udp;
 
 use self::socket_table::Holder;
-use super::finding::Finding;
+use crate::finding::Finding;
 
 /// Binds the address and closes the socket again. A process of peername that runs `command` may listen there already.
-pub(super) fn check(address: SocketAddr, transport: Transport, command: &str) -> Finding {
+pub fn check(address: SocketAddr, transport: Transport, command: &str) -> Finding {
     let protocol = protocol_name(transport);
     let opened = match transport {
         Transport::Tcp => listener::check_address_free(address),
@@ -45,7 +45,7 @@ pub(super) fn check(address: SocketAddr, transport: Transport, command: &str) ->
 
 /// Whether the address is in use by a process of peername that runs `command`: `false` without root, because only root sees
 /// which process has a socket.
-pub(super) fn is_served(address: SocketAddr, transport: Transport, command: &str) -> bool {
+pub fn is_served(address: SocketAddr, transport: Transport, command: &str) -> bool {
     socket_table::is_taken(address, transport)
         && socket_table::find_holder(address, transport)
             .is_some_and(|holder| is_running(&holder, command))
@@ -78,7 +78,7 @@ fn in_use(address: SocketAddr, transport: Transport, command: &str) -> Finding {
 }
 
 /// Whether the process is one of peername that runs `command`.
-pub(super) fn is_running(process: &Holder, command: &str) -> bool {
+pub(crate) fn is_running(process: &Holder, command: &str) -> bool {
     process.program == PROGRAM && !is_other_command(&process.command, command)
 }
 

@@ -1,26 +1,16 @@
 //! The program in the container of `peername doctor agent`: accepts one connection, and prints its peer.
 
 use std::io::{self, Write, stdout};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use crate::cmd::doctor::finding::Finding;
-
-/// Options of `peername doctor accept-one`.
-#[derive(Clone, Debug, clap::Args)]
-#[group(skip)]
-#[command(before_help = "Example:\n  peername doctor accept-one 8443")]
-pub(in crate::cmd::doctor) struct Args {
-    port: u16,
-    #[arg(long)]
-    v6: bool,
-}
+use crate::finding::Finding;
 
 /// Prints [`LISTENING`] once a client may connect; the finding names the peer that accept(2) and getpeername(2) return.
-pub(in crate::cmd::doctor) fn run(args: &Args) -> Finding {
-    match accept_within(args, ACCEPTS_WITHIN) {
+pub fn accept_one(address: SocketAddr) -> Finding {
+    match accept_within(address, ACCEPTS_WITHIN) {
         Ok(peers) if peers.accept == peers.getpeername => {
             Finding::ok(ACCEPTED, peers.accept.to_string())
         }
@@ -43,10 +33,9 @@ struct Peers {
 
 /// Accepts a connection in a thread, which is left behind after `limit`. While accept(2) waits for the agent, no signal that
 /// this process could send itself interrupts the call, because the process is the init of a PID namespace (pid_namespaces(7)).
-fn accept_within(args: &Args, limit: Duration) -> io::Result<Peers> {
+fn accept_within(address: SocketAddr, limit: Duration) -> io::Result<Peers> {
     let (sender, accepted) = channel();
-    let args = args.clone();
-    thread::Builder::new().spawn(move || sender.send(accept(&args)))?;
+    thread::Builder::new().spawn(move || sender.send(accept(address)))?;
     accepted.recv_timeout(limit).unwrap_or_else(|_| {
         Err(io::Error::other(format!(
             "accept(2) has returned no connection within {limit:?}"
@@ -54,13 +43,8 @@ fn accept_within(args: &Args, limit: Duration) -> io::Result<Peers> {
     })
 }
 
-fn accept(args: &Args) -> io::Result<Peers> {
-    let ip: IpAddr = if args.v6 {
-        Ipv6Addr::UNSPECIFIED.into()
-    } else {
-        Ipv4Addr::UNSPECIFIED.into()
-    };
-    let listener = TcpListener::bind((ip, args.port))?;
+fn accept(address: SocketAddr) -> io::Result<Peers> {
+    let listener = TcpListener::bind(address)?;
     writeln!(stdout(), "{LISTENING}")?;
     let (connection, accept) = listener.accept()?;
     let getpeername = connection.peer_addr()?;
@@ -83,8 +67,8 @@ mod tests {
 
     #[test]
     fn wait_for_a_connection_is_limited() {
-        let args = Args { port: 0, v6: false };
-        let Err(error) = accept_within(&args, Duration::from_millis(50)) else {
+        let any_port = SocketAddr::from(([0, 0, 0, 0], 0));
+        let Err(error) = accept_within(any_port, Duration::from_millis(50)) else {
             panic!("a connection");
         };
         assert!(error.to_string().contains("no connection within 50ms"));

@@ -1,7 +1,7 @@
 //! Versions of kernels and programs.
 
 /// Parses the first two numbers of a version: `6.18.44-fc-v595` is 6.18.
-pub(super) fn parse_version(text: &str) -> Option<(u32, u32)> {
+pub(crate) fn parse_version(text: &str) -> Option<(u32, u32)> {
     let mut parts = text.split(|c: char| !c.is_ascii_digit());
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }

@@ -6,9 +6,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use serde_json::{Value, json};
-
-use crate::cmd::exec::agent::profile::Profile;
+use serde_json::{Map, Value, json};
 
 /// The folder of a container. Dropping this removes it, unless it is kept.
 pub(super) struct Bundle {
@@ -27,7 +25,7 @@ impl Bundle {
     pub(super) fn create<'a>(
         name: &str,
         arguments: impl Iterator<Item = &'a str>,
-        profile: &Profile,
+        profile: &Map<String, Value>,
     ) -> anyhow::Result<Self> {
         let id = format!("peername-doctor-{name}-{}", std::process::id());
         let folder = env::temp_dir().join(&id);
@@ -70,7 +68,7 @@ impl Bundle {
 
     /// The configuration of the container (config.md). Without a network namespace of its own, the container has that of the
     /// thread that starts the runtime.
-    fn config(&self, program: &Path, arguments: &[&str], profile: &Profile) -> Value {
+    fn config(&self, program: &Path, arguments: &[&str], profile: &Map<String, Value>) -> Value {
         // Not recursive (`rbind`): `ro` does not apply to file systems that are mounted below.
         let bind = |source: &Path, destination: &str| {
             json!({

@@ -5,10 +5,10 @@ use std::net::SocketAddr;
 use peername_proxy::routes::{BackendLocation, locate_backend};
 use peername_sys::netlink::Netlink;
 
-use crate::cmd::doctor::finding::Finding;
+use crate::finding::Finding;
 
 /// Runs `examine` if `target` is an address of this host.
-pub(in crate::cmd::doctor) async fn examine_if_local(
+pub(crate) async fn examine_if_local(
     check: &'static str,
     target: SocketAddr,
     examine: impl FnOnce() -> Finding,

@@ -3,14 +3,14 @@
 use peername_proxy::routes::{self, RoutingEntry};
 
 use super::interfaces_with;
-use crate::cmd::doctor::finding::Finding;
+use crate::finding::Finding;
 
 /// Looks for peername's rules that select by mark, and for the setting with which the kernel drops such packets.
 ///
 /// With `src_valid_mark` the kernel looks up the route to the sender of a marked packet *with the mark*. By peername's
 /// rule every address is local there, so the kernel takes the sender for a spoofed address of this host, and drops the
 /// packet. No counter shows the drop.
-pub(in crate::cmd::doctor) async fn check() -> Finding {
+pub async fn check() -> Finding {
     match routes::list().await {
         Ok(found) if found.iter().any(RoutingEntry::selects_by_mark) => {
             judge(&interfaces_that_validate_marks())

@@ -12,11 +12,11 @@ use peername_proxy::routes::{Backend, BackendLocation, locate_backend};
 use peername_sys::SyscallError;
 use peername_sys::netlink::Netlink;
 
-use super::finding::Finding;
+use crate::finding::Finding;
 
 /// Sends packets that the backend's kernel drops, and checks with which addresses they leave. Their sources are a documentation
 /// address, and one address in each network that has a NAT rule or an interface here.
-pub(super) async fn check(backend: Backend, mark: u32) -> Finding {
+pub async fn check(backend: Backend, mark: u32) -> Finding {
     match examine(backend, NonZeroU32::new(mark)).await {
         Ok(finding) => finding,
         Err(error) => Finding::broken(CHECK, format!("{}: {error}", backend.address)),

@@ -8,12 +8,12 @@ use std::time::Duration;
 use peername_observe::shell::quote;
 
 use super::bounded_command::output_within;
-use crate::cmd::doctor::finding::Finding;
-use crate::cmd::doctor::version::parse_version;
+use crate::finding::Finding;
+use crate::version::parse_version;
 
 /// A runtime on this host.
 #[derive(Debug)]
-pub(super) struct Runtime {
+pub struct Runtime {
     pub(super) kind: &'static RuntimeKind,
     pub(super) path: PathBuf,
     /// `None` if the runtime prints none.
@@ -58,7 +58,7 @@ impl Runtime {
     }
 
     /// Whether the runtime itself runs bundles and connects to the agent.
-    pub(super) fn runs_bundles(&self) -> bool {
+    pub fn runs_bundles(&self) -> bool {
         matches!(self.kind.support, Support::Runs(..)) && self.supports_agent() == Some(true)
     }
 
@@ -103,7 +103,7 @@ impl Runtime {
 }
 
 /// Finds the runtimes in the folders of PATH, one of each kind.
-pub(super) fn installed() -> Vec<Runtime> {
+pub fn installed() -> Vec<Runtime> {
     let mut found: Vec<Runtime> = Vec::new();
     for kind in &KINDS {
         let Some(runtime) = find(kind.name).map(|path| Runtime::probe(kind, path)) else {
@@ -120,7 +120,7 @@ pub(super) fn installed() -> Vec<Runtime> {
 }
 
 /// A finding for each runtime, and one if none of them runs bundles.
-pub(super) fn findings(runtimes: &[Runtime]) -> Vec<Finding> {
+pub fn findings(runtimes: &[Runtime]) -> Vec<Finding> {
     let mut findings: Vec<Finding> = runtimes.iter().map(Runtime::finding).collect();
     if !runtimes
         .iter()

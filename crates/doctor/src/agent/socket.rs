@@ -11,19 +11,20 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-use crate::cmd::doctor::confinement::is_peername;
-use crate::cmd::doctor::finding::Finding;
+use crate::confinement::is_peername;
+use crate::finding::Finding;
 
 /// What is known of the socket.
-pub(super) struct AgentSocket {
-    pub(super) finding: Finding,
+pub struct AgentSocket {
+    /// Whether the agent answers.
+    pub finding: Finding,
     /// The process id of the agent, where it is known.
-    pub(super) agent: Option<u32>,
+    pub agent: Option<u32>,
 }
 
 impl AgentSocket {
     /// Connects as a container runtime does, but announces no container.
-    pub(super) async fn check(path: &Path) -> Self {
+    pub async fn check(path: &Path) -> Self {
         let access = match access(path) {
             Ok(access) => access,
             Err(finding) => return Self::without_agent(finding),
