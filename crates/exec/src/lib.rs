@@ -13,6 +13,7 @@
 //! | [`notify`] | the supervisor that answers system calls |
 //! | [`library`] | finds the libraries that are loaded into programs, and sets their variables |
 //! | [`connect`] | `--connect`: starts a client whose connections begin with a PROXY header |
+//! | [`unit`] | reads service units, and writes the drop-in that starts their server through `peername exec` |
 //! | [`netns`] | `--mode netns`: a private network, and `peername proxy` in it |
 //! | `header_waiter` | keeps connections with an incomplete header, so that accept(2) never waits for one |
 //! | [`agent`] | supervises containers that a container runtime has started |
@@ -33,3 +34,4 @@ pub mod program;
 mod sockets;
 pub mod stderr_line;
 pub mod table;
+pub mod unit;

@@ -1,9 +1,5 @@
 //! `peername exec --unit`: the drop-in by which systemd starts a unit's server through `peername exec`.
 
-mod drop_in;
-mod service_unit;
-mod unit_name;
-
 use std::env;
 use std::ffi::OsString;
 use std::fs;
@@ -16,14 +12,14 @@ use peername_daemon::options::Given;
 use peername_daemon::usage::Usage;
 use peername_daemon::usage::error_text::advise_on_permission;
 use peername_exec::library::Library;
+use peername_exec::unit::drop_in::{DropIn, FILE_NAME, Launcher, Unsuitable, has_mark};
+use peername_exec::unit::service_unit::{ServiceUnit, parse_boolean};
 use peername_observe::shell::quote;
 
 use super::options::{Args, Mode};
 use crate::check_report::report_missing;
 use crate::options::header_args::HeaderArgs;
 use crate::publish::publish;
-use drop_in::{DropIn, FILE_NAME, Launcher, MARK, Unsuitable};
-use service_unit::{ServiceUnit, parse_boolean};
 
 /// Writes, prints, checks or removes the drop-in.
 ///
@@ -55,7 +51,7 @@ pub(super) fn run(given: &Given<Args>, name: &str) -> anyhow::Result<ExitCode> {
     }
     refuse_invalid_options(args)?;
     let text = DropIn::for_unit(&unit, &launcher(given)?)?.to_string();
-    if hides_main_process(&unit) {
+    if unit.hides_main_process() {
         let name = &unit.name;
         eprintln!(
             "peername: {name}: Type=forking without PIDFile=: systemd does not find the main process beside the supervisor; \
@@ -121,15 +117,6 @@ fn refuse_accepting_socket(unit: &ServiceUnit) -> anyhow::Result<()> {
         Some(true) => Err(Unsuitable::Inetd(unit.name.clone()).into()),
         _ => Ok(()),
     }
-}
-
-/// Whether systemd has to guess the main process, which it can't beside the supervisor. It guesses only if a single process of
-/// the unit has its parent outside of the unit (systemd.service(5), GuessMainPID=), and the supervisor is a second such
-/// process.
-fn hides_main_process(unit: &ServiceUnit) -> bool {
-    unit.last("Type") == Some("forking")
-        && unit.last("PIDFile").is_none()
-        && unit.last("GuessMainPID").and_then(parse_boolean) != Some(false)
 }
 
 /// Refuses options that would keep the unit from starting.
@@ -225,11 +212,6 @@ fn exists_and_is_ours(path: &Path) -> anyhow::Result<bool> {
     }
 }
 
-/// Whether a file is a drop-in that `--unit` has written, or printed with its path in front.
-fn has_mark(text: &str) -> bool {
-    text.lines().take(2).any(|line| line.starts_with(MARK))
-}
-
 /// Reloads the manager, as `systemctl edit` does, and names the restart, which is left to the user because it ends connections.
 /// `done` is what was done to the drop-in.
 fn reload_manager(unit: &str, path: &Path, done: &str) -> anyhow::Result<ExitCode> {
@@ -273,4 +255,21 @@ const OTHER_TYPES: [&str; 10] = [
 ];
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_services_need_no_suffix() {
+        for (name, expected) in [
+            ("nginx", Some("nginx.service")),
+            ("postgresql@15-main", Some("postgresql@15-main.service")),
+            ("php8.2-fpm", Some("php8.2-fpm.service")),
+            ("ssh.service", Some("ssh.service")),
+            ("ssh.socket", None),
+            ("/etc/systemd/system/a.service", None),
+        ] {
+            let full = service_name(name).ok();
+            assert_eq!(full.as_deref(), expected);
+        }
+    }
+}

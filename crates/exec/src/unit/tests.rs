@@ -7,7 +7,8 @@ use std::os::unix::fs::symlink;
 
 use tempfile::TempDir;
 
-use super::*;
+use super::drop_in::*;
+use super::service_unit::*;
 
 /// The files of units below a directory that is removed at the end.
 struct Root(TempDir);
@@ -114,8 +115,8 @@ fn options_are_quoted_for_systemd() {
         ("--a=$b%c", "--a=$$b%%c", "--a=$b%%c"),
         ("--a=\"\\", "\"--a=\\\"\\\\\"", "\"--a=\\\"\\\\\""),
     ] {
-        assert_eq!(drop_in::quote_word(word, true), with_variables);
-        assert_eq!(drop_in::quote_word(word, false), without);
+        assert_eq!(quote_word(word, true), with_variables);
+        assert_eq!(quote_word(word, false), without);
     }
 }
 
@@ -249,7 +250,7 @@ fn forking_server_without_a_pid_file_hides_its_main_process() {
     ] {
         let root = Root::new().with_service("lib", "a.service", lines);
         assert_eq!(
-            hides_main_process(&root.read("a.service").unwrap()),
+            root.read("a.service").unwrap().hides_main_process(),
             hides,
             "{lines}"
         );
@@ -277,20 +278,5 @@ fn servers_that_exec_does_not_reach_are_refused() {
     ] {
         let refused = refusal(lines);
         assert!(refused.contains(reason), "{refused}");
-    }
-}
-
-#[test]
-fn names_of_services_need_no_suffix() {
-    for (name, expected) in [
-        ("nginx", Some("nginx.service")),
-        ("postgresql@15-main", Some("postgresql@15-main.service")),
-        ("php8.2-fpm", Some("php8.2-fpm.service")),
-        ("ssh.service", Some("ssh.service")),
-        ("ssh.socket", None),
-        ("/etc/systemd/system/a.service", None),
-    ] {
-        let full = service_name(name).ok();
-        assert_eq!(full.as_deref(), expected);
     }
 }

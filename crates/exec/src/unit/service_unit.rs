@@ -16,9 +16,9 @@ use super::unit_name::UnitName;
 
 /// A service unit: the settings of its file and of its drop-ins, in the order in which systemd reads them.
 #[derive(Debug)]
-pub(crate) struct ServiceUnit {
+pub struct ServiceUnit {
     /// The unit's own name, also if it was read by an alias.
-    pub(crate) name: String,
+    pub name: String,
     settings: Vec<Setting>,
 }
 
@@ -33,13 +33,29 @@ struct Setting {
 
 /// Why a unit can't be read.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ReadError {
+pub enum ReadError {
+    /// No file of the name is in the directories of units.
     #[error("{name}: no such unit; `systemctl list-unit-files '*.service'` lists all")]
-    Missing { name: String },
+    Missing {
+        /// The unit.
+        name: String,
+    },
+    /// The unit is masked (systemctl(1)).
     #[error("{name} is masked ({}): systemctl unmask {}", file.display(), quote(name))]
-    Masked { name: String, file: PathBuf },
+    Masked {
+        /// The unit.
+        name: String,
+        /// The link to /dev/null, or the empty file.
+        file: PathBuf,
+    },
+    /// A file or directory can't be read.
     #[error("{}: {source}", path.display())]
-    Unreadable { path: PathBuf, source: io::Error },
+    Unreadable {
+        /// The file or directory.
+        path: PathBuf,
+        /// The error of the call.
+        source: io::Error,
+    },
 }
 
 impl ServiceUnit {
@@ -48,7 +64,7 @@ impl ServiceUnit {
     /// # Errors
     ///
     /// There is no such unit, it is masked, or a file can't be read.
-    pub(crate) fn read(root: &Path, name: &str, left_out: &str) -> Result<Self, ReadError> {
+    pub fn read(root: &Path, name: &str, left_out: &str) -> Result<Self, ReadError> {
         let fragment = Fragment::find(root, name)?;
         let mut settings = read_settings(&fragment.file)?;
         for (file_name, file) in drop_ins(root, &fragment)? {
@@ -63,17 +79,17 @@ impl ServiceUnit {
     }
 
     /// The last value of a setting of the section `[Service]`.
-    pub(crate) fn last(&self, key: &str) -> Option<&str> {
+    pub fn last(&self, key: &str) -> Option<&str> {
         self.list(key).last().copied()
     }
 
     /// A setting of `[Service]` whose assignments form a list; an empty one clears it.
-    pub(crate) fn list(&self, key: &str) -> Vec<&str> {
+    pub fn list(&self, key: &str) -> Vec<&str> {
         self.list_in("Service", key)
     }
 
     /// Like [`list`](Self::list), for any section.
-    pub(crate) fn list_in(&self, section: &str, key: &str) -> Vec<&str> {
+    pub fn list_in(&self, section: &str, key: &str) -> Vec<&str> {
         let mut list = Vec::new();
         for setting in &self.settings {
             if setting.section == section && setting.key == key {
@@ -88,11 +104,20 @@ impl ServiceUnit {
     }
 
     /// The file that assigns a setting of `[Service]` last.
-    pub(crate) fn last_file(&self, key: &str) -> Option<&Path> {
+    pub fn last_file(&self, key: &str) -> Option<&Path> {
         self.settings
             .iter()
             .rfind(|setting| setting.section == "Service" && setting.key == key)
             .map(|setting| setting.file.as_path())
+    }
+
+    /// Whether systemd has to guess the main process, which it can't beside the supervisor. It guesses only if a single process of
+    /// the unit has its parent outside of the unit (systemd.service(5), GuessMainPID=), and the supervisor is a second such
+    /// process.
+    pub fn hides_main_process(&self) -> bool {
+        self.last("Type") == Some("forking")
+            && self.last("PIDFile").is_none()
+            && self.last("GuessMainPID").and_then(parse_boolean) != Some(false)
     }
 }
 
@@ -173,7 +198,7 @@ fn alias_target(root: &Path, file: &Path) -> Option<String> {
 }
 
 /// Parses a boolean of a unit file (systemd.syntax(7)).
-pub(crate) fn parse_boolean(text: &str) -> Option<bool> {
+pub fn parse_boolean(text: &str) -> Option<bool> {
     match text.to_ascii_lowercase().as_str() {
         "1" | "yes" | "y" | "true" | "t" | "on" => Some(true),
         "0" | "no" | "n" | "false" | "f" | "off" => Some(false),

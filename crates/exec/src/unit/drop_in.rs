@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 
 use peername_observe::shell::quote;
 
+use super::sandbox::{SandboxSetting, missing_settings};
 use super::service_unit::ServiceUnit;
 
 /// A drop-in; `Display` writes its text.
 #[derive(Debug)]
-pub(crate) struct DropIn {
+pub struct DropIn {
     unit: String,
     /// The special prefixes of the unit's command, the launcher and its options.
     launcher: String,
@@ -23,53 +24,68 @@ pub(crate) struct DropIn {
     sandbox: Vec<SandboxSetting>,
 }
 
-/// A setting of the sandbox that adds to the unit's own.
-#[derive(Debug)]
-struct SandboxSetting {
-    key: &'static str,
-    value: String,
-    reason: &'static str,
-}
-
 /// The first words of the new command lines.
 #[derive(Debug)]
-pub(crate) struct Launcher {
-    pub(crate) binary: PathBuf,
+pub struct Launcher {
+    /// The path of `peername`.
+    pub binary: PathBuf,
     /// The library that is loaded into the server; `None` with `--mode notify`.
-    pub(crate) library: Option<PathBuf>,
+    pub library: Option<PathBuf>,
     /// The options of `peername exec`.
-    pub(crate) options: Vec<String>,
+    pub options: Vec<String>,
+}
+
+impl Launcher {
+    fn executed_files(&self) -> Vec<&Path> {
+        [self.binary.as_path()]
+            .into_iter()
+            .chain(self.library.as_deref())
+            .collect()
+    }
 }
 
 /// Why `peername exec` can't start a unit's server.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Unsuitable {
+pub enum Unsuitable {
+    /// The unit is of the type oneshot.
     #[error(
         "{0} starts no server that stays (Type=oneshot): name the unit that does, such as an instance (systemctl list-units \
          {instances})", instances = quote(&format!("{}@*", .0.trim_end_matches(".service")))
     )]
     Oneshot(String),
+    /// The unit starts no program.
     #[error("{0} has no ExecStart=")]
     NoCommand(String),
+    /// The server gets connections, not a listener.
     #[error(
         "{0} gets a socket as standard input (inetd style, as with Accept=yes): exec reads the headers of connections that the server \
          itself accepts"
     )]
     Inetd(String),
+    /// The server has another root directory, or an image.
     #[error("{unit}: {key}={value}: `peername` and its library would have to be in that tree")]
     OtherRoot {
+        /// The unit.
         unit: String,
+        /// The setting.
         key: &'static str,
+        /// Its value.
         value: String,
     },
+    /// The unit starts its server through `peername exec` already, by this file.
     #[error("{}: its ExecStart= begins with `peername exec` already: remove that first", .0.display())]
     HasLauncher(PathBuf),
+    /// The command line of this file would replace that of the drop-in.
     #[error("{}: it sets ExecStart=, and systemd reads it after {FILE_NAME}: rename it", .0.display())]
     ReadLater(PathBuf),
+    /// The command has a special prefix that a launcher in front of it would change.
     #[error("{unit}: ExecStart={command}: the prefix {prefix:?} is not supported")]
     Prefix {
+        /// The unit.
         unit: String,
+        /// The command as in the unit.
         command: String,
+        /// The prefix.
         prefix: char,
     },
 }
@@ -80,13 +96,13 @@ impl DropIn {
     /// # Errors
     ///
     /// `peername exec` can't start the unit's server.
-    pub(crate) fn for_unit(unit: &ServiceUnit, launcher: &Launcher) -> Result<Self, Unsuitable> {
+    pub fn for_unit(unit: &ServiceUnit, launcher: &Launcher) -> Result<Self, Unsuitable> {
         refuse_unsuitable(unit)?;
         let command = supported_command(unit)?;
         let sandbox = if command.is_unconfined() {
             Vec::new()
         } else {
-            sandbox_settings(unit, launcher)
+            missing_settings(unit, &launcher.executed_files())
         };
         Ok(Self {
             unit: unit.name.clone(),
@@ -99,7 +115,7 @@ impl DropIn {
     }
 
     /// The lines of this drop-in that `text` lacks. The options of `peername exec` are compared only if this drop-in has some.
-    pub(crate) fn lines_missing_in(&self, text: &str) -> Vec<String> {
+    pub fn lines_missing_in(&self, text: &str) -> Vec<String> {
         let mut missing = Vec::new();
         if !text.lines().any(|line| self.has_command(line)) {
             let launcher = if self.has_options {
@@ -265,175 +281,13 @@ pub(super) fn quote_word(word: &str, has_variables: bool) -> String {
     word
 }
 
-/// The settings that the unit's sandbox lacks.
-fn sandbox_settings(unit: &ServiceUnit, launcher: &Launcher) -> Vec<SandboxSetting> {
-    let mut executed = vec![launcher.binary.as_path()];
-    executed.extend(launcher.library.as_deref());
-    let mut settings = vec![
-        SandboxSetting {
-            key: "SystemCallFilter",
-            value: denied_calls(unit),
-            reason: "The supervisor answers accept(2) and getpeername(2) for processes without the library.",
-        },
-        SandboxSetting {
-            key: "RestrictAddressFamilies",
-            value: denied_families(unit),
-            reason: "The supervisor finds closed connections by AF_NETLINK, and opens wake-up connections by the others.",
-        },
-        SandboxSetting {
-            key: "ExecPaths",
-            value: uncovered_paths(unit, "NoExecPaths", "ExecPaths", &executed),
-            reason: "The program in front of the server, and the library that is loaded into it.",
-        },
-        SandboxSetting {
-            key: "ReadWritePaths",
-            value: uncovered_paths(
-                unit,
-                "ReadOnlyPaths",
-                "ReadWritePaths",
-                &[Path::new("/dev/shm")],
-            ),
-            reason: "The table of clients is a file there.",
-        },
-    ];
-    settings.retain(|setting| !setting.value.is_empty());
-    settings
+/// Whether a file is a drop-in that `--unit` has written, or printed with its path in front.
+pub fn has_mark(text: &str) -> bool {
+    text.lines().take(2).any(|line| line.starts_with(MARK))
 }
 
-/// The system calls that the supervisor makes and the unit's filter denies.
-fn denied_calls(unit: &ServiceUnit) -> String {
-    let filter = unit.list("SystemCallFilter");
-    let capset = has_sys_ptrace(unit).then_some(&CAPSET);
-    CALLS
-        .iter()
-        .chain(capset)
-        .filter(|call| !permits(&filter, |word| call.is_named(word)))
-        .map(|call| call.name)
-        .collect::<Vec<_>>()
-        .join(" ")
-}
-
-/// Whether the supervisor starts with CAP_SYS_PTRACE. If so, it drops all other capabilities by capset(2).
-fn has_sys_ptrace(unit: &ServiceUnit) -> bool {
-    let is_root = matches!(unit.last("User"), None | Some("root" | "0"));
-    is_root
-        && permits(&unit.list("CapabilityBoundingSet"), |word| {
-            word == "CAP_SYS_PTRACE"
-        })
-}
-
-/// The address families that the supervisor needs and the unit denies. A wake-up connection has the family of its listener. If
-/// the unit permits an internet family, that is the listener's. If it permits none, systemd has opened the listener, and both
-/// families are needed.
-fn denied_families(unit: &ServiceUnit) -> String {
-    let list = unit.list("RestrictAddressFamilies");
-    let is_permitted = |family: &str| permits(&list, |word| word == family);
-    let mut denied = Vec::new();
-    if !INTERNET_FAMILIES.iter().any(|family| is_permitted(family)) {
-        denied.extend(INTERNET_FAMILIES);
-    }
-    if !is_permitted("AF_NETLINK") {
-        denied.push("AF_NETLINK");
-    }
-    denied.join(" ")
-}
-
-/// Whether a list permits something. A value with `~` lists what is denied, any other value what is allowed. The last value
-/// that names the thing decides. If no value names it, it is permitted if the first value is one with `~` (systemd.exec(5),
-/// SystemCallFilter=).
-fn permits(list: &[&str], is_named: impl Fn(&str) -> bool) -> bool {
-    let Some(first) = list.first() else {
-        return true;
-    };
-    let mut permits = first.starts_with('~');
-    for value in list {
-        let mut names = value
-            .trim_start_matches('~')
-            .split_ascii_whitespace()
-            // An error number may follow a call.
-            .map(|name| name.split(':').next().unwrap_or_default());
-        if names.any(&is_named) {
-            permits = !value.starts_with('~');
-        }
-    }
-    permits
-}
-
-/// Those of `paths` that the setting `restricting` of the unit covers, and that no more specific path of `permitting` covers.
-fn uncovered_paths(
-    unit: &ServiceUnit,
-    restricting: &str,
-    permitting: &str,
-    paths: &[&Path],
-) -> String {
-    let (restricted, permitted) = (unit.list(restricting), unit.list(permitting));
-    paths
-        .iter()
-        .filter(|path| cover_depth(&restricted, path) > cover_depth(&permitted, path))
-        .map(|path| path.display().to_string())
-        .collect::<Vec<_>>()
-        .join(" ")
-}
-
-/// The number of components of the longest path in these lists that is `path` or above it; 0 if there is none.
-fn cover_depth(lists: &[&str], path: &Path) -> usize {
-    lists
-        .iter()
-        .flat_map(|list| list.split_ascii_whitespace())
-        .map(|word| Path::new(word.trim_start_matches(['-', '+'])))
-        .filter(|cover| path.starts_with(cover))
-        .map(|cover| cover.components().count())
-        .max()
-        .unwrap_or(0)
-}
-
-/// A system call of the supervisor, and the groups that it belongs to (systemd-analyze syscall-filter) in all versions of
-/// systemd.
-struct SystemCall {
-    name: &'static str,
-    groups: &'static [&'static str],
-}
-
-impl SystemCall {
-    fn is_named(&self, word: &str) -> bool {
-        word == self.name || self.groups.contains(&word)
-    }
-}
-
-/// The system calls that `peername_exec::interfaces` tries.
-const CALLS: [SystemCall; 6] = [
-    SystemCall {
-        name: "seccomp",
-        groups: &["@sandbox", "@known"],
-    },
-    SystemCall {
-        name: "pidfd_open",
-        groups: &["@process", "@system-service", "@known"],
-    },
-    SystemCall {
-        name: "pidfd_getfd",
-        groups: &["@debug", "@known"],
-    },
-    SystemCall {
-        name: "pidfd_send_signal",
-        groups: &["@process", "@system-service", "@known"],
-    },
-    SystemCall {
-        name: "process_vm_readv",
-        groups: &["@ipc", "@system-service", "@known"],
-    },
-    SystemCall {
-        name: "process_vm_writev",
-        groups: &["@ipc", "@system-service", "@known"],
-    },
-];
-const CAPSET: SystemCall = SystemCall {
-    name: "capset",
-    groups: &["@privileged", "@system-service", "@known"],
-};
-const INTERNET_FAMILIES: [&str; 2] = ["AF_INET", "AF_INET6"];
 /// The name of the drop-in's file.
-pub(crate) const FILE_NAME: &str = "peername.conf";
+pub const FILE_NAME: &str = "peername.conf";
 /// How the first line of each drop-in of `--unit` begins, or the second line, below the path that `--print` writes. It tells
 /// these drop-ins from others.
-pub(crate) const MARK: &str = "# Made by `peername exec --unit";
+const MARK: &str = "# Made by `peername exec --unit";
