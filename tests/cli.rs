@@ -5,6 +5,7 @@ mod ca;
 mod compat;
 mod config;
 mod docs;
+mod failed_start;
 mod journal;
 mod kernels;
 mod mistakes;

@@ -31,6 +31,19 @@ impl Peername {
         Self(process.wait_listening(&[LISTEN_V4, LISTEN_V6]))
     }
 
+    /// Like [`Self::proxy`], started as user `nobody` with only CAP_NET_RAW and CAP_NET_BIND_SERVICE, as a unit file does.
+    pub(crate) fn proxy_as_nobody(lab: &Lab, scratch: &Scratch, args: &[&str]) -> Self {
+        let copy = copy_executable(&lab.server, scratch);
+        let capabilities = [
+            "--inh-caps=+net_raw,+net_bind_service",
+            "--ambient-caps=+net_raw,+net_bind_service",
+        ];
+        let through = [AS_NOBODY, &capabilities].concat();
+        let args = [PROXY_ARGS, args].concat();
+        let process = Process::start_through(&lab.server, &through, &copy, &args);
+        Self(process.wait_listening(&[LISTEN_V4, LISTEN_V6]))
+    }
+
     /// Starts `peername proxy` for UDP with [`PROXY_ARGS`], then `args`, whose `--workers` replaces the usual one.
     pub(crate) fn udp_proxy(lab: &Lab, through: &[&str], args: &[&str]) -> Self {
         let is_workers = |arg: &&str| arg.starts_with("--workers");

@@ -1,6 +1,7 @@
 //! Confinement after the start, as /proc and `doctor` report it, and how it restricts a reload.
 
 mod apparmor;
+mod capabilities;
 mod lingering_sockets;
 
 use std::fs;

@@ -1,4 +1,4 @@
-//! Resource limits: the proxy exerts backpressure or refuses, logs the reason, and recovers.
+//! Resource limits: the proxy exerts backpressure or refuses, logs the reason, and recovers. Idle connections cost little.
 //!
 //! go-mmproxy and mmproxy-rs exit with status 0 when accept(2) fails once, so that no supervisor restarts
 //! them.
@@ -14,25 +14,11 @@ use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::lab::failing::no_epoll_watches_from;
-use crate::harness::lab::{
-    Host, Lab, Process, Scratch, WAIT_LIMIT, assert_contains, assert_fails, failing_calls,
-    wait_for, wait_until,
-};
+use crate::harness::lab::{Lab, Scratch, WAIT_LIMIT, failing_calls, wait_for, wait_until};
 use crate::harness::pattern::{assert_same, pattern};
-use crate::harness::peername::{AS_NOBODY, BINARY, PROXY_ARGS, Peername, copy_executable, words};
+use crate::harness::peername::{PROXY_ARGS, Peername, words};
 use crate::harness::programs::server::{Redis, Server};
 use crate::harness::rig::proxy::{ProxyRig, header_for};
-
-/// `[::]` includes every address of this host, so each target is the proxy's own listener.
-#[test]
-fn proxy_does_not_start_with_itself_as_backend() {
-    let lab = Lab::new();
-    for target in ["--target-v4=10.81.0.1:8443", "--target-v6=[fd81::1]:8443"] {
-        let args = ["proxy", "--listen=[::]:8443", "--trust=any", target];
-        let error = Peername::run_failing(&lab.server, &args, 2);
-        assert_contains(&error, &["the proxy would connect to itself"]);
-    }
-}
 
 #[test]
 fn exhausted_descriptors_pause_accept_until_some_are_free() {
@@ -223,119 +209,6 @@ fn idle_proxy_does_not_wake_up() {
     assert!(woken < 20, "{woken} times in two seconds");
 }
 
-#[test]
-fn failed_start_never_exits_with_0() {
-    let host = Host::new();
-    host.add_addresses("lo", &["192.0.2.1/32"]);
-    let _taken = Backend::listen(&host, "192.0.2.1:8443".parse().expect("an endpoint"));
-    for (code, hint, options) in [
-        (1, "192.0.2.1:8443", "--listen=192.0.2.1:8443"),
-        (1, "192.0.2.9:8443", "--listen=192.0.2.9:8443"),
-        (2, "--listen", "--listen=nonsense"),
-        (2, "--relay", "--relay=teleport"),
-        (2, "--header-timeout", "--header-timeout=5"),
-        (2, "--max-header", "--max-header=65552"),
-        (2, "--target-v4", "--target-v4=[::1]:80"),
-        (
-            2,
-            "--half-closed-timeout",
-            "--half-closed-timeout=99999999999y",
-        ),
-        (2, "--send-proxy", "--protocol=both --send-proxy=v2"),
-        (2, "--max-pending", "--max-pending=0"),
-        (2, "--workers", "--workers=0"),
-        (2, "name the backend", "-4 127.0.0.1:0"),
-        (2, "to itself", "--listen=0.0.0.0:80 -4 127.0.0.1:80"),
-        (2, "twice", "--listen=127.0.0.1:9 --listen=127.0.0.1:9"),
-        (2, "--no-such-option", "--no-such-option"),
-    ] {
-        let line = format!("proxy --target=[::1]:443 --trust=any {options}");
-        let error = Peername::run_failing(&host, &words(&line), code);
-        assert!(error.contains(hint), "{line}: {error}");
-    }
-    let error = Peername::run_failing(&host, &["no-such-command"], 2);
-    assert_contains(&error, &["no-such-command"]);
-}
-
-/// The workers of one proxy share its port (SO_REUSEPORT). Two proxies must not share it, because half of the connections
-/// would go to the wrong backend.
-#[test]
-fn second_proxy_on_the_port_does_not_start() {
-    let lab = Lab::new();
-    let _first = Peername::proxy(&lab, &[]);
-    let listen = format!("--listen={LISTEN_V4}");
-    let error = Peername::run_failing(
-        &lab.server,
-        &["proxy", "--target=127.0.0.1:443", "--trust=any", &listen],
-        1,
-    );
-    assert_contains(
-        &error,
-        &["another program listens there (`ss -ltunp` shows it)\n"],
-    );
-    assert_eq!(
-        error.matches("os error 98").count(),
-        1,
-        "EADDRINUSE, once: {error}"
-    );
-}
-
-/// Without the capability no connection would work; the start fails, and the message has the remedy.
-#[test]
-fn missing_capability_is_named_at_the_start() {
-    let host = Host::new();
-    let scratch = Scratch::new();
-    let copy = copy_executable(&host, &scratch);
-    let args = [
-        "proxy",
-        "--target=127.0.0.1:443",
-        "--trust=any",
-        "--listen=127.0.0.1:8443",
-    ];
-    let without_net_raw: [(&[&str], &str); 3] = [
-        (
-            &["setpriv", "--bounding-set=-all", "--inh-caps=-all", BINARY],
-            "CapabilityBoundingSet=",
-        ),
-        (&[AS_NOBODY, &[&copy]].concat(), "setcap cap_net_raw"),
-        (
-            &[AS_NOBODY, &["--no-new-privs", &copy]].concat(),
-            "AmbientCapabilities=CAP_NET_RAW",
-        ),
-    ];
-    for (program, remedy) in without_net_raw {
-        let output = Peername::run_with_input(&host, program, &args, "");
-        assert_fails(&output, 1, &["needs CAP_NET_RAW", remedy]);
-    }
-}
-
-/// Started as root, every thread keeps CAP_NET_RAW and CAP_NET_BIND_SERVICE, and can't gain others.
-#[test]
-fn root_keeps_only_two_capabilities() {
-    let mut rig = ProxyRig::new(&[]);
-    rig.assert_serves(fresh_client_v4());
-    assert_only_two_capabilities(&rig.proxy);
-    for (thread, set) in rig.proxy.thread_status_fields("CapBnd") {
-        assert_eq!(set, NO_CAPABILITY, "CapBnd of {thread}");
-    }
-}
-
-/// The proxy serves when it is started as user `nobody` with only CAP_NET_RAW and CAP_NET_BIND_SERVICE, as a unit file does.
-#[test]
-fn two_capabilities_are_enough() {
-    let lab = Lab::new();
-    let backend = Backend::listen(&lab.server, TARGET_V4);
-    let scratch = Scratch::new();
-    let proxy = start_as_nobody(&lab, &scratch, &[]);
-    let mut client = fresh_client_v4();
-    // Connecting from a privileged port needs CAP_NET_BIND_SERVICE.
-    client.set_port(1023);
-    let _down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
-    assert_eq!(backend.accept().peer_addr(), client);
-    assert_eq!(proxy.status_field("Uid"), "65534\t65534\t65534\t65534");
-    assert_only_two_capabilities(&proxy);
-}
-
 /// The kernel allows an ordinary user few large pipes (pipe(7), pipe-user-pages-soft); mmproxy-rs served 32
 /// connections and no more.
 #[test]
@@ -343,7 +216,7 @@ fn ordinary_users_pipe_quota_suffices() {
     let lab = Lab::new();
     let backend = Backend::listen(&lab.server, TARGET_V4);
     let scratch = Scratch::new();
-    let _proxy = start_as_nobody(&lab, &scratch, &["--relay=splice"]);
+    let _proxy = Peername::proxy_as_nobody(&lab, &scratch, &["--relay=splice"]);
     let connect = |_| {
         let client = fresh_client_v4();
         let down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
@@ -359,34 +232,3 @@ fn ordinary_users_pipe_quota_suffices() {
         }
     }
 }
-
-fn start_as_nobody(lab: &Lab, scratch: &Scratch, args: &[&str]) -> Process {
-    let copy = copy_executable(&lab.server, scratch);
-    let caps = "+net_raw,+net_bind_service";
-    let (inheritable, ambient) = (
-        format!("--inh-caps={caps}"),
-        format!("--ambient-caps={caps}"),
-    );
-    let through = [AS_NOBODY, &[&inheritable, &ambient]].concat();
-    let args = [PROXY_ARGS, args].concat();
-    Process::start_through(&lab.server, &through, &copy, &args).wait_listening(&[LISTEN_V4])
-}
-
-#[track_caller]
-fn assert_only_two_capabilities(proxy: &Process) {
-    for (field, expected) in [
-        ("CapEff", NET_RAW_AND_BIND_SERVICE),
-        ("CapPrm", NET_RAW_AND_BIND_SERVICE),
-        ("CapInh", NO_CAPABILITY),
-        ("CapAmb", NO_CAPABILITY),
-        ("NoNewPrivs", "1"),
-    ] {
-        for (thread, value) in proxy.thread_status_fields(field) {
-            assert_eq!(value, expected, "{field} of {thread}");
-        }
-    }
-}
-
-/// Bits 13 and 10, as /proc/PID/status shows them.
-const NET_RAW_AND_BIND_SERVICE: &str = "0000000000002400";
-const NO_CAPABILITY: &str = "0000000000000000";
