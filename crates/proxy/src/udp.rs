@@ -10,7 +10,7 @@
 //! A session is one client behind one balancer at one listener: plain data in a bounded LRU table, and one socket that is
 //! connected to the backend from the client's address. A `worker` moves batches of datagrams. A
 //! `Role`, the proxy's or the forwarder's, decides what they mean. Steady sessions are carried by
-//! the kernel (`offload`).
+//! the kernel (`session::offload`).
 
 mod config;
 mod dialect;
@@ -22,7 +22,6 @@ mod known_services;
 mod listeners;
 mod listing;
 mod lru_table;
-mod offload;
 mod proxy;
 mod reply_sockets;
 mod session;

@@ -4,7 +4,7 @@ mod commands;
 mod eviction;
 mod failover;
 mod handover;
-mod offloaded;
+mod offload;
 pub(super) mod role;
 mod snapshot;
 pub(super) mod table;
@@ -13,14 +13,13 @@ mod verification;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Instant;
 
-use peername_kernel::usage::Usage;
 use peername_sys::udp::RecvMeta;
 
 use super::dialect::SessionHeaders;
 use super::endpoints::{ReplyTo, SessionKey};
-use super::offload::candidate::OffloadCandidate;
 use crate::outcome::{Outcome, SessionEnd};
 use crate::telemetry::record::session::SessionRecord;
+use offload::candidate::OffloadCandidate;
 
 /// A session: the upstream socket of one client, and where its replies go.
 #[derive(Debug)]
@@ -43,7 +42,7 @@ pub(crate) struct Session {
     pub(crate) overflow: OverflowCounter,
     record: Box<SessionRecord>,
     /// The state of kernel offload; `None` before the first answer, and without a kernel data path.
-    pub(crate) offload: Option<Box<OffloadCandidate>>,
+    offload: Option<Box<OffloadCandidate>>,
 }
 
 /// The kernel's count of datagrams dropped at a socket (SO_RXQ_OVFL), as of the last read.
@@ -109,14 +108,6 @@ impl Session {
     pub(crate) fn count_reply(&mut self, bytes: usize) {
         self.record.tally.to_downstream += bytes as u64;
         self.record.datagrams.to_downstream += 1;
-    }
-
-    /// Counts the datagrams that the kernel has carried.
-    pub(crate) fn add_kernel_usage(&mut self, usage: &Usage) {
-        self.record.tally.to_upstream += usage.request_bytes;
-        self.record.tally.to_downstream += usage.reply_bytes;
-        self.record.datagrams.to_upstream += usage.requests;
-        self.record.datagrams.to_downstream += usage.replies;
     }
 
     /// Closes the session and counts and logs its outcome.

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use batch_item::{BATCH_SIZE, BatchItem};
 use batch_sender::BatchSender;
+use peername_kernel::data_path::DataPath;
 use peername_sys::event::async_epoll::AsyncEpoll;
 use peername_sys::udp::RecvBatch;
 use tokio::sync::mpsc::{self, UnboundedReceiver};
@@ -27,7 +28,6 @@ use super::handover::{HandoverCommand, UdpWorkers};
 use super::listeners::UdpListeners;
 use super::listing::{OpenSessions, SessionCommand, SessionGauge};
 use super::lru_table::{EntryId, TableLimits};
-use super::offload::KernelDataPath;
 use super::reply_sockets::ReplySockets;
 use super::session::OverflowCounter;
 use super::session::role::Role;
@@ -53,7 +53,8 @@ fn limits(config: &UdpConfig, workers: usize) -> TableLimits {
 #[derive(Clone, Debug)]
 pub(crate) struct SharedState {
     pub(crate) counters: Arc<Counters>,
-    pub(crate) kernel: KernelDataPath,
+    /// The data path in the kernel, if it is used.
+    pub(crate) kernel: Option<Arc<DataPath>>,
     pub(crate) sessions: OpenSessions,
 }
 
@@ -124,7 +125,7 @@ impl<R: Role> Worker<R> {
         role: R,
         limits: TableLimits,
         (counters, gauge): (Arc<Counters>, Arc<SessionGauge>),
-        kernel: KernelDataPath,
+        kernel: Option<Arc<DataPath>>,
         sockets: Vec<UdpSocket>,
         poller: &AsyncEpoll,
     ) -> io::Result<Self> {

@@ -16,27 +16,6 @@ use crate::udp::handover::{FlowState, SessionState, instant_before};
 use crate::udp::lru_table::EntryRef;
 
 impl<R: Role> SessionTable<R> {
-    /// Reclaims all sessions from the kernel, with its counts: from now on every datagram waits in a socket.
-    pub(crate) fn freeze(&mut self, now: Instant) {
-        let Some(kernel) = self.kernel.clone() else {
-            return;
-        };
-        kernel.evict_all();
-        let ids: Vec<_> = self.table.entries().map(|entry| entry.id).collect();
-        for id in ids {
-            self.touch_if_used_by_kernel(id, now);
-            let Some(session) = self.table.get_mut(id) else {
-                continue;
-            };
-            let candidate = session.offload.take();
-            if let Some(installed) = candidate.and_then(|candidate| candidate.installed) {
-                session.add_kernel_usage(&kernel.remove(&installed));
-            }
-        }
-        self.collect_kernel_totals();
-        self.report();
-    }
-
     /// The state of all sessions with their sockets, and of all flows; both begin with the least recently used.
     pub(crate) fn states(
         &self,

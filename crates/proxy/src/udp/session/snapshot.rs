@@ -27,13 +27,10 @@ impl<R: Role> SessionTable<R> {
     fn snapshot(&self, session: &Session, used_at: Instant, now: Instant) -> ConnectionSnapshot {
         let record = &session.record;
         let client = record.client.map(|client| client.0);
-        let installed = session
-            .offload
+        let usage = self
+            .kernel
             .as_ref()
-            .and_then(|candidate| candidate.installed.as_ref());
-        let usage = installed
-            .zip(self.kernel.as_ref())
-            .map(|(flow, kernel)| kernel.usage(flow));
+            .and_then(|kernel| session.kernel_usage(kernel));
         let mut tally = record.tally;
         let mut idle = now.saturating_duration_since(used_at);
         if let Some(usage) = &usage {

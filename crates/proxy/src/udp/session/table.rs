@@ -1,7 +1,7 @@
 //! The session table of one worker: looks up the session of a datagram, opens sessions and closes them.
 //!
 //! [`super::eviction`] closes sessions at a limit, [`super::failover`] moves a session to another balancer,
-//! [`super::offloaded`] offloads sessions to the kernel, [`super::commands`] lists them and closes those of denied clients, and
+//! [`super::offload`] offloads sessions to the kernel, [`super::commands`] lists them and closes those of denied clients, and
 //! [`super::verification`] checks whether backends still see the clients.
 
 use std::collections::HashMap;
@@ -9,6 +9,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use peername_kernel::data_path::DataPath;
 use peername_server::addr::{ClaimedSource, LocalAddr, Target};
 use peername_sys::NameCall;
 use peername_sys::Transport;
@@ -17,6 +18,7 @@ use peername_sys::throttle::Throttle;
 use peername_sys::udp;
 
 use super::Session;
+use super::offload::egress_cache::EgressCache;
 use super::role::{AdmittedDatagram, Role};
 use super::verification::{SLOTS_PER_SECOND, Verification};
 use crate::backend::Backend;
@@ -29,8 +31,6 @@ use crate::udp::drop_reason::{DropReason, DroppedRequest};
 use crate::udp::endpoints::{ClientKey, DatagramOrigin, ReplyTo, SessionKey};
 use crate::udp::listing::SessionGauge;
 use crate::udp::lru_table::{EntryId, LruTable, TableLimits};
-use crate::udp::offload::KernelDataPath;
-use crate::udp::offload::egress_cache::EgressCache;
 
 /// The sessions of one worker, with the counters of its datagrams.
 pub(crate) struct SessionTable<R> {
@@ -44,7 +44,8 @@ pub(crate) struct SessionTable<R> {
     listeners: Vec<LocalAddr>,
     /// Whether new sessions are refused, because the process is stopping.
     pub(crate) is_draining: bool,
-    pub(super) kernel: KernelDataPath,
+    /// The data path in the kernel, if it is used.
+    pub(super) kernel: Option<Arc<DataPath>>,
     pub(super) egress_cache: EgressCache,
     pub(super) verification: Verification,
 }
@@ -55,7 +56,7 @@ impl<R: Role> SessionTable<R> {
         limits: TableLimits,
         (counters, gauge): (Arc<Counters>, Arc<SessionGauge>),
         listeners: Vec<LocalAddr>,
-        kernel: KernelDataPath,
+        kernel: Option<Arc<DataPath>>,
     ) -> Self {
         Self {
             role,

@@ -24,7 +24,7 @@ impl<R: Role> Worker<R> {
     /// or has failed.
     pub(super) fn freeze(&mut self, mut sink: StateSink) -> io::Result<()> {
         let now = Instant::now();
-        self.sessions.freeze(now);
+        self.sessions.reclaim_all_from_kernel(now);
         // The new process opens reply sockets of its own at the same addresses.
         self.reply_sockets.close_all();
         let overflows = self

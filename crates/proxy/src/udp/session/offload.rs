@@ -1,12 +1,22 @@
-//! Kernel offload of a worker's sessions: installs and removes their flows, and counts the datagrams that the kernel carried.
+//! Kernel offload: steady sessions are carried by an eBPF program ([`peername_kernel`]). Installs and removes their flows, and
+//! counts the datagrams that the kernel carried.
+//!
+//! A session is steady once the backend has answered it and some requests in a row have come by the same path with the
+//! same header ([`candidate`]). From then on the kernel treats such datagrams as user space would. A datagram that differs
+//! still arrives in user space, which then reclaims the session from the kernel and starts over. So the kernel holds no
+//! policy, only its result.
+
+pub(super) mod candidate;
+pub(super) mod egress_cache;
 
 use std::mem;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use peername_kernel::address_pair::AddressPair;
-use peername_kernel::data_path::Epoch;
+use peername_kernel::data_path::{DataPath, Epoch};
 use peername_kernel::flow::Flow;
+use peername_kernel::usage::Usage;
 use peername_sys::udp;
 
 use super::Session;
@@ -14,7 +24,7 @@ use super::role::Role;
 use super::table::SessionTable;
 use crate::udp::endpoints::ReplyTo;
 use crate::udp::lru_table::EntryId;
-use crate::udp::offload::candidate::OffloadCandidate;
+use candidate::OffloadCandidate;
 
 impl<R: Role> SessionTable<R> {
     /// Notes a request with this header, and offloads the session once it is steady ([`OffloadCandidate`]).
@@ -41,7 +51,7 @@ impl<R: Role> SessionTable<R> {
         if candidate.is_excluded() {
             return;
         }
-        let is_equal = *candidate.header == *header && candidate.reply_to == *reply_to;
+        let is_equal = candidate.is_equal(header, reply_to);
         let usage = match &candidate.installed {
             // The kernel passes large or fragmented requests to user space. The session stays offloaded.
             Some(installed) if is_equal && !kernel.is_evicted(installed) => return,
@@ -49,14 +59,9 @@ impl<R: Role> SessionTable<R> {
             None => None,
         };
         if is_equal && usage.is_none() {
-            candidate.equal_in_a_row = candidate.equal_in_a_row.saturating_add(1);
+            candidate.count_equal();
         } else {
-            // The eviction of a flow does not count as a change of the session.
-            let changes = candidate.changes + u32::from(!is_equal);
-            **candidate = OffloadCandidate {
-                changes,
-                ..OffloadCandidate::new(header, reply_to)
-            };
+            candidate.start_over(header, reply_to);
         }
         let should_install = candidate.should_install();
         if let Some(usage) = usage {
@@ -108,16 +113,28 @@ impl<R: Role> SessionTable<R> {
         now.checked_sub(usage.idle_time()?).filter(|_| is_new)
     }
 
-    /// Reclaims a session from the kernel for good, because it is closed or moved, and counts the datagrams that the kernel
-    /// carried.
+    /// Reclaims a session that is closed or moved, and so not in the table, from the kernel.
     pub(super) fn reclaim_from_kernel(&self, session: &mut Session) {
-        let installed = session
-            .offload
-            .take()
-            .and_then(|candidate| candidate.installed);
-        if let (Some(installed), Some(kernel)) = (installed, &self.kernel) {
-            session.add_kernel_usage(&kernel.remove(&installed));
+        if let Some(kernel) = &self.kernel {
+            session.reclaim_from(kernel);
         }
+    }
+
+    /// Reclaims all sessions from the kernel, with its counts: from now on every datagram waits in a socket.
+    pub(crate) fn reclaim_all_from_kernel(&mut self, now: Instant) {
+        let Some(kernel) = self.kernel.clone() else {
+            return;
+        };
+        kernel.evict_all();
+        let ids: Vec<_> = self.table.entries().map(|entry| entry.id).collect();
+        for id in ids {
+            self.touch_if_used_by_kernel(id, now);
+            if let Some(session) = self.table.get_mut(id) {
+                session.reclaim_from(&kernel);
+            }
+        }
+        self.collect_kernel_totals();
+        self.report();
     }
 
     /// Adds the kernel's counts to the tally. Evicts all flows if a sysctl or a route has changed, because the kernel would
@@ -144,6 +161,28 @@ impl<R: Role> SessionTable<R> {
 }
 
 impl Session {
+    /// The kernel's counts of the session's flow, while that is installed.
+    pub(super) fn kernel_usage(&self, kernel: &DataPath) -> Option<Usage> {
+        let installed = self.offload.as_ref()?.installed.as_ref()?;
+        Some(kernel.usage(installed))
+    }
+
+    /// Reclaims the session from the kernel for good, and counts the datagrams that the kernel carried.
+    fn reclaim_from(&mut self, kernel: &DataPath) {
+        let candidate = self.offload.take();
+        if let Some(installed) = candidate.and_then(|candidate| candidate.installed) {
+            self.add_kernel_usage(&kernel.remove(&installed));
+        }
+    }
+
+    /// Counts the datagrams that the kernel has carried.
+    fn add_kernel_usage(&mut self, usage: &Usage) {
+        self.record.tally.to_upstream += usage.request_bytes;
+        self.record.tally.to_downstream += usage.reply_bytes;
+        self.record.datagrams.to_upstream += usage.requests;
+        self.record.datagrams.to_downstream += usage.replies;
+    }
+
     /// The session's flow. `port`: the listener's; `path_mtu`: of replies. `None` where a call about the socket fails.
     fn flow(&self, port: u16, path_mtu: u16) -> Option<Flow<'_>> {
         let (peer, local) = (self.reply_to.peer.0, self.reply_to.local?);
