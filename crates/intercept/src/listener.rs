@@ -1,7 +1,7 @@
 //! Admission of accepted connections.
 
 pub(crate) mod client_hello;
-mod connect_proxy;
+mod explicit_proxy;
 pub mod jail;
 pub(crate) mod tunnel;
 
@@ -155,7 +155,7 @@ impl ListenerService {
             ListenerKind::Explicit => {
                 let socket = ClientSocket::new(stream, &connection.entry, &connection.cut);
                 let stream = ClientStream::new(socket, Vec::new());
-                connect_proxy::serve(&self.state, connection, stream).await;
+                explicit_proxy::serve(&self.state, connection, stream).await;
             }
             ListenerKind::Transparent => self.serve_redirected(stream, connection).await,
             ListenerKind::Jail(jail) => jail.serve(&self.state, stream, connection).await,

@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use super::client_hello::Opening;
-use super::connect_proxy;
+use super::explicit_proxy;
 use super::tunnel::{Tunnel, TunnelCheck};
 use crate::audit::AuditRecord;
 use crate::host::{Host, HostPort};
@@ -143,10 +143,10 @@ async fn serve_opened(
     let deadline = Instant::now() + state.config.opening_timeout;
     connection.set_opening(true);
     let opening = Opening::read(&mut stream, deadline).await;
-    if matches!(opening, Ok(Opening::Http)) && connect_proxy::is_to_proxy(stream.prefix()) {
+    if matches!(opening, Ok(Opening::Http)) && explicit_proxy::is_to_proxy(stream.prefix()) {
         let target = Arc::new(tunnel.destination.to_target());
         tunnel.record.defer_to_tunnel_requests(&target);
-        return connect_proxy::serve(state, connection, stream).await;
+        return explicit_proxy::serve(state, connection, stream).await;
     }
     tunnel.serve_opening(state, stream, opening, deadline).await;
 }

@@ -1,4 +1,4 @@
-//! The forward proxy that clients are configured with: CONNECT, and requests in absolute form.
+//! The explicit proxy, which clients are configured with: CONNECT, and requests in absolute form.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ use crate::stream::client_socket::ClientStream;
 
 /// Serves a client that addresses the proxy itself.
 #[derive(Clone)]
-struct ConnectProxy {
+struct ExplicitProxy {
     state: Arc<InterceptState>,
     connection: Arc<ClientConnection>,
     next: SwitchSlot<NextProtocol>,
@@ -45,7 +45,7 @@ pub(crate) async fn serve(
     connection: Arc<ClientConnection>,
     stream: ClientStream,
 ) {
-    let proxy = ConnectProxy {
+    let proxy = ExplicitProxy {
         state: Arc::clone(state),
         connection: Arc::clone(&connection),
         next: SwitchSlot::default(),
@@ -64,7 +64,7 @@ pub(crate) async fn serve(
     }
 }
 
-impl ConnectProxy {
+impl ExplicitProxy {
     fn respond(&self, request: Request<Incoming>) -> ResponseFuture {
         let this = self.clone();
         Box::pin(async move {
