@@ -30,6 +30,5 @@ pub(crate) use delegate_writes;
 
 pub(crate) mod client_socket;
 pub(crate) mod corked;
-pub(crate) mod head_reader;
 pub(crate) mod origin_socket;
 pub(crate) mod prefixed;

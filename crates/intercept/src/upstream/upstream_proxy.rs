@@ -1,5 +1,7 @@
 //! An upstream proxy on the path to all origins (`--upstream-proxy`).
 
+mod head_reader;
+
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -15,7 +17,7 @@ use tokio::time::timeout;
 use super::error::UpstreamError;
 use crate::host::HostPort;
 use crate::request::via;
-use crate::stream::head_reader::HeadReader;
+use head_reader::HeadReader;
 
 /// An HTTP proxy. It is sent a CONNECT for each tunnel and each connection with TLS, and other requests in absolute
 /// form.

@@ -9,21 +9,21 @@ use tokio::net::tcp::OwnedReadHalf;
 
 /// No read goes beyond an empty line: what follows the head of a response to CONNECT is the origin's, and stays in the socket.
 #[derive(Debug)]
-pub(crate) struct HeadReader {
+pub(super) struct HeadReader {
     socket: OwnedReadHalf,
     /// Whether the line that is being read has no byte but CR.
     is_line_empty: bool,
 }
 
 impl HeadReader {
-    pub(crate) fn new(socket: OwnedReadHalf) -> Self {
+    pub(super) fn new(socket: OwnedReadHalf) -> Self {
         Self {
             socket,
             is_line_empty: false,
         }
     }
 
-    pub(crate) fn into_inner(self) -> OwnedReadHalf {
+    pub(super) fn into_inner(self) -> OwnedReadHalf {
         self.socket
     }
 
