@@ -8,9 +8,9 @@ use crate::header::{Command, Endpoints, Header};
 /// The rules by which a receiver refuses valid headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeaderPolicy {
-    /// Refuses headers with a [`Deviation`] (`--strict-header`).
+    /// Refuses headers with a [`Deviation`].
     pub strict: bool,
-    /// Refuses LOCAL and UNKNOWN (`--without-client refuse`).
+    /// Refuses LOCAL and UNKNOWN.
     pub require_client: bool,
 }
 
@@ -24,10 +24,10 @@ pub enum HeaderRefusal {
     )]
     WithoutAddress,
     /// LOCAL or UNKNOWN.
-    #[error("a header without a client (LOCAL or UNKNOWN), which --without-client refuses")]
+    #[error("a header without a client (LOCAL or UNKNOWN)")]
     WithoutClient,
     /// See [`Deviation`].
-    #[error("{0}, which --strict-header refuses")]
+    #[error("{0}")]
     Deviation(Deviation),
 }
 

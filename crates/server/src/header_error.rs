@@ -57,7 +57,7 @@ pub enum HeaderError {
         max: usize,
     },
     /// The header policy refuses the header.
-    #[error("{0}")]
+    #[error("{}", WithOption(*.0))]
     Refused(HeaderRefusal),
     /// Reading from the peer failed.
     #[error("recv(2) from the peer: {0}")]
@@ -100,5 +100,40 @@ impl Display for GuessSuffix {
     }
 }
 
+/// A refusal, and the option that causes it.
+struct WithOption(HeaderRefusal);
+
+impl Display for WithOption {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let refusal = self.0;
+        match refusal {
+            HeaderRefusal::WithoutAddress => write!(f, "{refusal}"),
+            HeaderRefusal::WithoutClient => write!(f, "{refusal}, which --without-client refuses"),
+            HeaderRefusal::Deviation(_) => write!(f, "{refusal}, which --strict-header refuses"),
+        }
+    }
+}
+
 const NO_BYTES_HINT: &str = "turn it on at the balancer (send-proxy-v2 in HAProxy); where the server speaks first, a balancer \
     that sends it only after the client's first byte (AWS NLB without on_first_ack) never does";
+
+#[cfg(test)]
+mod tests {
+    use peername_proto::Deviation;
+
+    use super::*;
+
+    #[test]
+    fn refusals_name_their_option() {
+        let deviation = HeaderRefusal::Deviation(Deviation::SourcePortZero);
+        for (refusal, text) in [
+            (deviation, "source port 0, which --strict-header refuses"),
+            (
+                HeaderRefusal::WithoutClient,
+                "a header without a client (LOCAL or UNKNOWN), which --without-client refuses",
+            ),
+        ] {
+            assert_eq!(HeaderError::Refused(refusal).to_string(), text);
+        }
+    }
+}

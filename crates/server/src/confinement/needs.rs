@@ -18,7 +18,7 @@ pub struct Needs {
     pub resolves_names: bool,
     /// Files are watched for changes (inotify(7)).
     pub watches: bool,
-    /// eBPF maps are read and changed (`--data-path kernel`).
+    /// eBPF maps are read and changed: UDP sessions are offloaded to the kernel.
     pub bpf_maps: bool,
     /// Packets are sent by raw sockets, to find out how NAT rules of this host change them.
     pub raw_packets: bool,

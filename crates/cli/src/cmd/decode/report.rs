@@ -7,6 +7,7 @@ use peername_proto::{
     Command, Endpoints, Header, HeaderRefusal, Invalid, Parsed, Spp, Tlv, Transport, Version,
     guess_protocol, parse,
 };
+use peername_server::header_error::HeaderError;
 use serde::{Serialize, Serializer};
 
 use super::format::MessageFormat;
@@ -53,7 +54,8 @@ impl<'a> Report<'a> {
             },
             MessageFormat::StrictProxy(carrier) => match parse(message, carrier) {
                 Ok(Parsed::Complete(header)) if let Some(deviation) = header.deviation() => {
-                    Self::reject(HeaderRefusal::Deviation(deviation).to_string())
+                    let refusal = HeaderRefusal::Deviation(deviation);
+                    Self::reject(HeaderError::Refused(refusal).to_string())
                 }
                 _ => Self::new(message, MessageFormat::Proxy(carrier)),
             },
