@@ -4,10 +4,10 @@ pub mod codes;
 pub mod counters;
 pub mod metrics;
 
+mod labels;
 pub(crate) mod outages;
 pub(crate) mod record;
 pub(crate) mod refusals;
-mod totals;
 
+pub use counters::log_totals;
 pub use refusals::last_refusals;
-pub use totals::log_totals;

@@ -88,7 +88,7 @@ fn page_lists_every_field_of_a_connection() {
         "tracing::debug!(",
     );
     let totals = fields(
-        include_str!("../../../crates/proxy/src/telemetry/totals.rs"),
+        include_str!("../../../crates/proxy/src/telemetry/counters.rs"),
         "tracing::info!(",
     );
     assert!(connection.contains("outcome") && totals.contains("connections"));

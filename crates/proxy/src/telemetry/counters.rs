@@ -1,18 +1,25 @@
-//! The counters behind the metrics. A snapshot is cheap: an event loop waits at most while the few outcomes are copied.
+//! The counters: counted, read, encoded as metrics, and logged as totals at the end.
+//!
+//! A snapshot is cheap: an event loop waits at most while the few outcomes are copied.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use peername_observe::admin::history::ReloadCounts;
+use peername_observe::encode::{counter, counters, gauge};
 use peername_relay::Tally;
 use peername_server::addr::LocalAddr;
 use peername_server::header_error::HeaderError;
 use peername_sys::Transport;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::histogram::Histogram;
 
 use crate::outcome::{Failure, Fault, Outcome, SessionEnd};
+use crate::telemetry::labels::by_direction;
 
 mod datagrams;
 
@@ -32,7 +39,7 @@ pub struct Counters {
     /// Ends by outcome. Locked once per connection, at its end.
     outcomes: Mutex<BTreeMap<OutcomeLabels, u64>>,
     /// Durations from the start of connect(2) to an established connection.
-    pub(crate) connect_seconds: Histogram,
+    connect_seconds: Histogram,
 }
 
 /// The labels of the counter of ended connections and sessions.
@@ -171,9 +178,60 @@ impl Counters {
             outcomes: self.outcomes.lock().clone(),
         }
     }
+
+    /// Encodes the histograms as metrics.
+    pub(super) fn encode_histograms(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let metric = encoder.encode_descriptor(
+            "peername_connect_seconds",
+            "Time from the start of a connection to a backend until it was established",
+            None,
+            self.connect_seconds.metric_type(),
+        )?;
+        self.connect_seconds.encode(metric)
+    }
 }
 
 impl Snapshot {
+    /// Encodes the counters of connections as metrics, except the outcomes.
+    pub(super) fn encode_totals(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let &Self {
+            accepted,
+            active,
+            to_upstream,
+            to_downstream,
+            // Only the last line of the log has them: peers that close early are no fault of a running proxy.
+            undelivered: _,
+            collisions,
+            // Encoded by other methods.
+            datagrams: _,
+            outcomes: _,
+        } = self;
+        counter(
+            encoder,
+            "peername_connections_accepted",
+            "TCP connections accepted",
+            accepted,
+        )?;
+        gauge(
+            encoder,
+            "peername_connections_active",
+            "TCP connections that are open now",
+            active,
+        )?;
+        counters(
+            encoder,
+            "peername_bytes",
+            "Bytes relayed by connections and UDP sessions that have ended, by direction",
+            by_direction(to_upstream, to_downstream),
+        )?;
+        counter(
+            encoder,
+            "peername_port_collisions",
+            "Connections with a client port that was taken on this host",
+            collisions,
+        )
+    }
+
     /// Sums the ended connections and sessions by [`Outcome::label`] alone.
     pub fn by_outcome(&self) -> BTreeMap<&'static str, u64> {
         let mut sums = BTreeMap::new();
@@ -199,6 +257,64 @@ impl Refusal {
             _ => (failure.fault() == Fault::Policy).then_some(Self::Denied),
         }
     }
+}
+
+/// Logs the totals since the start, as the last line of the log.
+pub fn log_totals(totals: &Snapshot, reloads: ReloadCounts) {
+    let outcomes = totals.by_outcome();
+    // Without `..`: a new counter is named here, or it is said why not. What is open now is no total.
+    let Snapshot {
+        accepted,
+        active: _,
+        to_upstream,
+        to_downstream,
+        undelivered,
+        collisions,
+        datagrams,
+        outcomes: _,
+    } = totals;
+    let DatagramSnapshot {
+        sessions: _,
+        sessions_opened,
+        totals: udp,
+    } = datagrams;
+    let DatagramTally {
+        received,
+        to_upstream: datagrams_to_upstream,
+        replies,
+        to_downstream: datagrams_to_downstream,
+        in_kernel,
+        dropped,
+        // Each is an ended session, which `outcomes` has.
+        evicted: _,
+    } = udp;
+    tracing::info!(
+        connections = accepted,
+        bytes_to_upstream = to_upstream,
+        bytes_to_downstream = to_downstream,
+        bytes_undelivered = undelivered,
+        port_collisions = collisions,
+        outcomes = join(&outcomes),
+        reloads = reloads.applied,
+        reloads_refused = reloads.refused,
+        udp_sessions = sessions_opened,
+        datagrams_received = received,
+        datagrams_to_upstream = datagrams_to_upstream,
+        datagrams_replied = replies,
+        datagrams_to_downstream = datagrams_to_downstream,
+        datagrams_in_kernel = in_kernel,
+        datagrams_dropped = join(dropped),
+        "stopped"
+    );
+}
+
+/// `NAME=COUNT`, separated by spaces.
+fn join(counts: &BTreeMap<&str, u64>) -> String {
+    let texts: Vec<_> = counts
+        .iter()
+        .map(|(name, count)| format!("{name}={count}"))
+        .collect();
+    texts.join(" ")
 }
 
 /// Bounds of the histogram in seconds, from loopback to the retries of a lost SYN, which come after 1 s and 3 s.

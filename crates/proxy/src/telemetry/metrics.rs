@@ -1,4 +1,4 @@
-//! The counters and the histogram of connect times as Prometheus metrics, read when they are scraped.
+//! The Prometheus metrics, read when they are scraped. The counters encode themselves; this module encodes the rest.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,15 +6,15 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use peername_kernel::data_path::DataPath;
-use peername_observe::encode::{counter, counters, gauge, gauges};
+use peername_observe::encode::{counters, gauge, gauges};
 use peername_relay::connections_by_method;
 use peername_server::workers::load::WorkerLoad;
 use peername_sys::Transport;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
-use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet};
 
-use crate::telemetry::counters::{Counters, DatagramSnapshot, DatagramTally, Refusal, Snapshot};
+use crate::telemetry::counters::{Counters, Refusal, Snapshot};
+use crate::telemetry::labels::by_reason;
 use crate::telemetry::outages::{self, FailedBackend};
 use crate::udp::OpenSessions;
 
@@ -36,8 +36,8 @@ impl Collector for ProxyCollector {
         let snapshot = self.counters.snapshot();
         encode_outcomes(&mut encoder, &snapshot)?;
         encode_refusals(&mut encoder, &snapshot)?;
-        encode_totals(&mut encoder, &snapshot)?;
-        encode_udp(&mut encoder, &snapshot)?;
+        snapshot.encode_totals(&mut encoder)?;
+        snapshot.datagrams.encode(&mut encoder)?;
         encode_methods(&mut encoder)?;
         encode_outages(&mut encoder)?;
         self.encode_workers(&mut encoder)?;
@@ -48,7 +48,7 @@ impl Collector for ProxyCollector {
             "UDP sessions that the kernel data path carries now",
             offloaded as u64,
         )?;
-        encode_connect_time(&mut encoder, &self.counters.connect_seconds)
+        self.counters.encode_histograms(&mut encoder)
     }
 }
 
@@ -57,16 +57,6 @@ struct ConnectionLabels {
     listener: String,
     protocol: &'static str,
     outcome: &'static str,
-}
-
-#[derive(Clone, Debug, EncodeLabelSet)]
-struct ReasonLabel {
-    reason: &'static str,
-}
-
-#[derive(Clone, Debug, EncodeLabelSet)]
-struct DirectionLabel {
-    direction: &'static str,
 }
 
 #[derive(Clone, Debug, EncodeLabelSet)]
@@ -191,148 +181,22 @@ fn encode_refusals(
         encoder,
         "peername_header_errors",
         "Connections without a valid header in time, by reason",
-        refusals_by_reason(snapshot, Refusal::Header),
+        by_reason(&refusals_by_reason(snapshot, Refusal::Header)),
     )?;
     counters(
         encoder,
         "peername_denied",
         "Connections and UDP sessions that a rule refused or ended, by reason",
-        refusals_by_reason(snapshot, Refusal::Denied),
+        by_reason(&refusals_by_reason(snapshot, Refusal::Denied)),
     )
 }
 
-fn refusals_by_reason(
-    snapshot: &Snapshot,
-    refusal: Refusal,
-) -> impl Iterator<Item = (ReasonLabel, u64)> {
-    let mut reasons: BTreeMap<&'static str, u64> = BTreeMap::new();
+fn refusals_by_reason(snapshot: &Snapshot, refusal: Refusal) -> BTreeMap<&'static str, u64> {
+    let mut reasons = BTreeMap::new();
     for (labels, count) in &snapshot.outcomes {
         if labels.refusal == Some(refusal) {
             *reasons.entry(labels.outcome).or_default() += count;
         }
     }
     reasons
-        .into_iter()
-        .map(|(reason, count)| (ReasonLabel { reason }, count))
-}
-
-fn encode_totals(
-    encoder: &mut DescriptorEncoder<'_>,
-    snapshot: &Snapshot,
-) -> Result<(), fmt::Error> {
-    let &Snapshot {
-        accepted,
-        active,
-        to_upstream,
-        to_downstream,
-        // Only the last line of the log has them: peers that close early are no fault of a running proxy.
-        undelivered: _,
-        collisions,
-        // Encoded by other functions.
-        datagrams: _,
-        outcomes: _,
-    } = snapshot;
-    counter(
-        encoder,
-        "peername_connections_accepted",
-        "TCP connections accepted",
-        accepted,
-    )?;
-    gauge(
-        encoder,
-        "peername_connections_active",
-        "TCP connections that are open now",
-        active,
-    )?;
-    counters(
-        encoder,
-        "peername_bytes",
-        "Bytes relayed by connections and UDP sessions that have ended, by direction",
-        directions(to_upstream, to_downstream),
-    )?;
-    counter(
-        encoder,
-        "peername_port_collisions",
-        "Connections with a client port that was taken on this host",
-        collisions,
-    )
-}
-
-fn encode_udp(encoder: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> Result<(), fmt::Error> {
-    let &DatagramSnapshot {
-        sessions,
-        sessions_opened,
-        ref totals,
-    } = &snapshot.datagrams;
-    let &DatagramTally {
-        to_upstream,
-        to_downstream,
-        in_kernel,
-        ref dropped,
-        ref evicted,
-        // Each is counted as sent on or as dropped.
-        received: _,
-        replies: _,
-    } = totals;
-    gauge(
-        encoder,
-        "peername_udp_sessions",
-        "UDP sessions that are open now",
-        sessions,
-    )?;
-    counter(
-        encoder,
-        "peername_udp_sessions_opened",
-        "UDP sessions opened",
-        sessions_opened,
-    )?;
-    counters(
-        encoder,
-        "peername_udp_datagrams",
-        "Datagrams sent on, by direction, in user space and in the kernel",
-        directions(to_upstream, to_downstream),
-    )?;
-    counter(
-        encoder,
-        "peername_udp_offloaded_datagrams",
-        "Datagrams that the kernel data path sent on",
-        in_kernel,
-    )?;
-    counters(
-        encoder,
-        "peername_udp_dropped",
-        "Datagrams dropped, by reason",
-        dropped
-            .iter()
-            .map(|(&reason, &count)| (ReasonLabel { reason }, count)),
-    )?;
-    counters(
-        encoder,
-        "peername_udp_evictions",
-        "UDP sessions evicted for another one, by the limit that was reached",
-        evicted
-            .iter()
-            .map(|(&reason, &count)| (ReasonLabel { reason }, count)),
-    )
-}
-
-fn encode_connect_time(
-    encoder: &mut DescriptorEncoder<'_>,
-    histogram: &Histogram,
-) -> Result<(), fmt::Error> {
-    let metric = encoder.encode_descriptor(
-        "peername_connect_seconds",
-        "Time from the start of a connection to a backend until it was established",
-        None,
-        histogram.metric_type(),
-    )?;
-    histogram.encode(metric)
-}
-
-fn directions(to_upstream: u64, to_downstream: u64) -> [(DirectionLabel, u64); 2] {
-    [
-        ("to_upstream", to_upstream),
-        ("to_downstream", to_downstream),
-    ]
-    .map(|(direction, count)| (DirectionLabel { direction }, count))
 }

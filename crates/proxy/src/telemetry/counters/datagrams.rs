@@ -1,10 +1,15 @@
-//! The UDP counters: every received datagram is counted either as sent or as dropped, with the reason.
+//! The UDP counters, and their metrics: every received datagram is counted either as sent or as dropped, with the reason.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::mem;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
+use peername_observe::encode::{counter, counters, gauge};
+use prometheus_client::encoding::DescriptorEncoder;
+
+use crate::telemetry::labels::{by_direction, by_reason};
 
 /// The counters of datagrams: those of one worker since it last flushed them, or the sums of all workers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -92,5 +97,62 @@ impl DatagramCounters {
             sessions_opened: started,
             totals: self.totals.lock().clone(),
         }
+    }
+}
+
+impl DatagramSnapshot {
+    /// Encodes the counters as metrics.
+    pub(crate) fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let &Self {
+            sessions,
+            sessions_opened,
+            ref totals,
+        } = self;
+        let &DatagramTally {
+            to_upstream,
+            to_downstream,
+            in_kernel,
+            ref dropped,
+            ref evicted,
+            // Each is counted as sent on or as dropped.
+            received: _,
+            replies: _,
+        } = totals;
+        gauge(
+            encoder,
+            "peername_udp_sessions",
+            "UDP sessions that are open now",
+            sessions,
+        )?;
+        counter(
+            encoder,
+            "peername_udp_sessions_opened",
+            "UDP sessions opened",
+            sessions_opened,
+        )?;
+        counters(
+            encoder,
+            "peername_udp_datagrams",
+            "Datagrams sent on, by direction, in user space and in the kernel",
+            by_direction(to_upstream, to_downstream),
+        )?;
+        counter(
+            encoder,
+            "peername_udp_offloaded_datagrams",
+            "Datagrams that the kernel data path sent on",
+            in_kernel,
+        )?;
+        counters(
+            encoder,
+            "peername_udp_dropped",
+            "Datagrams dropped, by reason",
+            by_reason(dropped),
+        )?;
+        counters(
+            encoder,
+            "peername_udp_evictions",
+            "UDP sessions evicted for another one, by the limit that was reached",
+            by_reason(evicted),
+        )
     }
 }
