@@ -9,6 +9,7 @@ const PAGE: &str = include_str!("../../../docs/logs.md");
 const INTERCEPT_PAGE: &str = include_str!("../../../docs/intercept.md");
 const UDP_PAGE: &str = include_str!("../../../docs/udp.md");
 const ADVICE: &str = include_str!("../../../crates/intercept/src/admin/code_advice.rs");
+const AUDIT_LINE: &str = include_str!("../../../crates/intercept/src/audit/line.rs");
 const CRATES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
 /// The text in backticks.
@@ -124,7 +125,8 @@ fn page_lists_every_field_of_every_line() {
             written.extend(events(&text).into_iter().flat_map(event_fields));
         }
     }
-    for known in ["suppressed", "upstream", "tcp", "decision", "outcome"] {
+    written.extend(audit_fields().map(str::to_owned));
+    for known in ["suppressed", "upstream", "tcp", "upstream_tls", "outcome"] {
         assert!(written.contains(known), "{written:?}");
     }
     let missing: Vec<_> = written
@@ -305,6 +307,18 @@ fn event_fields(arguments: &str) -> Vec<String> {
         }
     }
     names
+}
+
+/// The names in the table of the audit line's fields: `both text name = …;`.
+fn audit_fields() -> impl Iterator<Item = &'static str> {
+    AUDIT_LINE
+        .lines()
+        .filter_map(|row| row.split_once(" = ")?.0.rsplit_once(' '))
+        .filter(|(part, _)| {
+            let part = part.trim_start();
+            part.starts_with("both ") || part.starts_with("line ")
+        })
+        .map(|(_, name)| name)
 }
 
 /// Splits at the commas that separate arguments.
