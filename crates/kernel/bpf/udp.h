@@ -63,7 +63,7 @@ _Static_assert(__builtin_offsetof(struct rewrite, datagrams) == 312, "layout.rs"
 #define PORT_SPP 2  /* balancers send here, a Simple Proxy Protocol header in each datagram */
 #define PORT_BACKEND 4 /* a backend receives here */
 
-/* Indices of `totals`. */
+/* Indices of `totals`, in the order of the rows of src/totals.rs. */
 #define TOTAL_REQUESTS 0
 #define TOTAL_REPLIES 1
 #define TOTAL_FAILED_REQUESTS 2

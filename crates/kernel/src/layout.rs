@@ -13,12 +13,6 @@ pub(crate) const PORT_PROXY_V2: u8 = 1;
 pub(crate) const PORT_SPP: u8 = 2;
 pub(crate) const PORT_BACKEND: u8 = 4;
 
-// Indices of the map `totals`.
-pub(crate) const TOTAL_REQUESTS: u32 = 0;
-pub(crate) const TOTAL_REPLIES: u32 = 1;
-pub(crate) const TOTAL_FAILED_REQUESTS: u32 = 2;
-pub(crate) const TOTAL_FAILED_REPLIES: u32 = 3;
-
 /// `struct address_pair`.
 pub(crate) type AddressPairKey = [u8; 36];
 /// `struct request_key`.

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use peername_kernel::address_pair::AddressPair;
 use peername_kernel::data_path::{DataPath, Epoch};
 use peername_kernel::flow::Flow;
+use peername_kernel::totals::Total;
 use peername_kernel::usage::Usage;
 use peername_sys::udp;
 
@@ -148,14 +149,19 @@ impl<R: Role> SessionTable<R> {
         let Some(totals) = kernel.take_totals() else {
             return;
         };
-        self.tally.received += totals.requests + totals.failed_requests;
-        self.tally.to_upstream += totals.requests;
-        self.tally.replies += totals.replies + totals.failed_replies;
-        self.tally.to_downstream += totals.replies;
-        self.tally.in_kernel += totals.requests + totals.replies;
-        let failed = totals.failed_requests + totals.failed_replies;
-        if failed > 0 {
-            self.tally.count_dropped("kernel", failed);
+        let tally = &mut self.tally;
+        for (total, count) in totals.nonzero() {
+            let (received, sent, drop_reason) = match total {
+                Total::Requests(reason) => (&mut tally.received, &mut tally.to_upstream, reason),
+                Total::Replies(reason) => (&mut tally.replies, &mut tally.to_downstream, reason),
+            };
+            *received += count;
+            if let Some(reason) = drop_reason {
+                tally.count_dropped(reason, count);
+            } else {
+                *sent += count;
+                tally.in_kernel += count;
+            }
         }
     }
 }
