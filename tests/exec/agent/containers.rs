@@ -6,11 +6,12 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::super::coverage::starters::{addresses, i386};
-use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
+use crate::harness::addr::{FRONT_V4, LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::Conn;
+use crate::harness::header_bytes;
 use crate::harness::lab::{Host, Lab, Process, Scratch, WAIT_LIMIT};
 use crate::harness::peername::{AS_NOBODY, Peername, copy_executable};
-use crate::harness::rig::agent::{Agent, Container, Runtime, profile, profile_from};
+use crate::harness::rig::agent::{Agent, Container, Runtime, print_profile, profile, profile_from};
 use crate::harness::rig::exec::{Libc, compiled_server};
 use crate::harness::rig::exec_notify::{assert_sees, assert_sees_late_header};
 use crate::harness::rig::proxy::header_for;
@@ -129,6 +130,29 @@ fn container_of_crun_sees_its_client() {
     let _server = run(&container, &lab, "level");
     assert_sees(&lab, fresh_client_v4());
     assert_eq!(agent.process.count_logged("announced"), 0);
+}
+
+/// With `agent profile --dst` getsockname(2) returns the header's destination. Without it the agent is not asked.
+#[test]
+fn dst_option_of_the_profile_shows_the_headers_destination() {
+    let agent = Agent::start(&[]);
+    let script = r"import socket
+conn, _ = socket.create_server(('10.81.0.1', 8443)).accept()
+conn.sendall(b'%s %d' % (conn.getsockname()[0].encode(), conn.getsockname()[1]))";
+    for (name, option, shown) in [
+        ("shown", "--dst", FRONT_V4),
+        ("own", "--policy=default", LISTEN_V4),
+    ] {
+        let (lab, scratch) = (Lab::new(), Scratch::new());
+        let profile = print_profile(&agent.socket(), option);
+        let container = Container::new(name, &scratch, profile);
+        let server = container.run(&lab.server, &["/usr/bin/python3", "-uc", script]);
+        let _server = server.wait_listening(&[LISTEN_V4]);
+        let header = header_bytes::v2(fresh_client_v4(), FRONT_V4, &[]);
+        let conn = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header);
+        let expected = format!("{} {}", shown.ip(), shown.port());
+        assert_eq!(conn.recv_text_to_end(), expected, "{name}");
+    }
 }
 
 /// The profile sends accept(2) and the like to the agent, and denies io_uring, whose accept requests would pass the filter.

@@ -116,7 +116,8 @@ pub(crate) fn profile_from(file: &str, socket: &str) -> Value {
     print_profile(socket, &format!("--from={file}"))
 }
 
-fn print_profile(socket: &str, option: &str) -> Value {
+/// The profile that this option prints, for the agent with this socket.
+pub(crate) fn print_profile(socket: &str, option: &str) -> Value {
     let socket = format!("--socket={socket}");
     let output = Peername::run(&Host::new(), &["agent", "profile", &socket, option]);
     assert!(output.status.success(), "{output:?}");

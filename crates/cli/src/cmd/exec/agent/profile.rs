@@ -44,6 +44,9 @@ pub(crate) struct SeccompListener {
     /// The agent's socket, as of `agent --listen`
     #[arg(long, alias = "listen", value_name = "PATH", default_value = SOCKET, value_parser = socket_path)]
     pub(crate) socket: PathBuf,
+    /// Show the header's destination as the server's own address: the agent answers getsockname(2), too
+    #[arg(long)]
+    dst: bool,
 }
 
 /// A seccomp profile, as JSON.
@@ -61,7 +64,20 @@ impl SeccompListener {
         Self {
             policy: policy.unwrap_or(DEFAULT_POLICY).to_owned(),
             socket: socket.map_or_else(|| SOCKET.into(), Path::to_owned),
+            dst: false,
         }
+    }
+
+    /// The calls that the agent answers. Programs may call getsockname(2) often, so it is one of them only if needed.
+    fn notified(&self) -> Vec<&'static str> {
+        let mut names = NOTIFIED.to_vec();
+        names.extend(self.dst.then_some(GETSOCKNAME));
+        names
+    }
+
+    /// Whether the rules of a call are replaced by those of [`with_listener`].
+    fn replaces(&self, name: &str) -> bool {
+        self.notified().contains(&name) || DENIED.contains(&name) || name == MULTIPLEXED
     }
 
     /// The profile in this file, or podman's default one, with this listener and rules for the calls that the agent answers.
@@ -132,11 +148,11 @@ fn with_listener(mut profile: Profile, listener: &SeccompListener) -> anyhow::Re
     let rules = rules.as_array_mut().context("`syscalls` is no array")?;
     for rule in rules.iter_mut() {
         if let Some(names) = rule.get_mut("names").and_then(Value::as_array_mut) {
-            names.retain(|name| !name.as_str().is_some_and(is_replaced));
+            names.retain(|name| !name.as_str().is_some_and(|name| listener.replaces(name)));
         }
     }
     // Removes rules that have no name left, and rules of the older form whose only `name` is replaced.
-    rules.retain(|rule| call_names(rule).any(|name| !is_replaced(name)));
+    rules.retain(|rule| call_names(rule).any(|name| !listener.replaces(name)));
     // libseccomp applies the rules of socket(2) to socketcall(2), too. It sees only the first argument of that call, so it
     // can't apply rules of several actions. But it leaves out all rules after one without arguments, so such a rule comes
     // first.
@@ -146,7 +162,7 @@ fn with_listener(mut profile: Profile, listener: &SeccompListener) -> anyhow::Re
     {
         rules.insert(0, deny_rule(&[MULTIPLEXED], EPERM));
     }
-    rules.push(json!({ "names": NOTIFIED, "action": NOTIFY }));
+    rules.push(json!({ "names": listener.notified(), "action": NOTIFY }));
     rules.push(deny_rule(&DENIED, ENOSYS));
     profile.insert("listenerPath".to_owned(), json!(listener.socket));
     profile.insert("listenerMetadata".to_owned(), json!(listener.policy));
@@ -190,6 +206,11 @@ pub(crate) fn faults(profile: &Profile, listener: &SeccompListener) -> Vec<Strin
                 "{name} is not {NOTIFY} without conditions: the server can't listen or accept, or does so past the agent"
             ));
         }
+    }
+    if listener.dst && actions_for(rules, GETSOCKNAME) != [NOTIFY] {
+        faults.push(format!(
+            "{GETSOCKNAME} is not {NOTIFY}: the server's own address is not the header's destination (--dst)"
+        ));
     }
     for name in DENIED.into_iter().chain([MULTIPLEXED]) {
         // Without a rule of its own, the multiplexed call has the rules of the socket calls, not the default action.
@@ -261,13 +282,10 @@ fn allows(action: &str) -> bool {
     matches!(action, "SCMP_ACT_ALLOW" | "SCMP_ACT_LOG")
 }
 
-/// Whether the rules of a call are replaced by those of [`with_listener`].
-fn is_replaced(name: &str) -> bool {
-    NOTIFIED.contains(&name) || DENIED.contains(&name) || name == MULTIPLEXED
-}
-
-/// The calls that the agent answers.
+/// The calls that the agent answers in every container.
 const NOTIFIED: [&str; 4] = ["accept", "accept4", "getpeername", "listen"];
+/// The call that the agent answers with `--dst`.
+const GETSOCKNAME: &str = "getsockname";
 /// The calls that are denied: io_uring accepts connections past the filter.
 const DENIED: [&str; 1] = ["io_uring_setup"];
 /// The 32-bit call that multiplexes the socket calls. If it has no rule of its own, libseccomp applies the rules of the socket
@@ -298,6 +316,7 @@ mod tests {
         let listener = SeccompListener {
             socket: "/run/agent.sock".into(),
             policy: "default".to_owned(),
+            dst: false,
         };
         let rule = |name| json!({ "name": name, "action": "SCMP_ACT_ALLOW" });
         let mut profile = Profile::new();
@@ -313,5 +332,10 @@ mod tests {
             .unwrap()
             .push(rule("accept4"));
         assert_eq!(faults(&replaced, &listener).len(), 1);
+        let with_dst = SeccompListener {
+            dst: true,
+            ..listener
+        };
+        assert_eq!(faults(&replaced, &with_dst).len(), 2);
     }
 }
