@@ -80,6 +80,26 @@ fn flows_are_separated_by_port() {
     assert_eq!(rig.stop_and_count_drops().get("no_header"), Some(&1));
 }
 
+/// For the balancer, two addresses of the server are two peers, each with a client of its own.
+#[test]
+fn flows_are_separated_by_the_local_address() {
+    let options = ["--udp-header=first", "--listen=0.0.0.0:8444", "--workers=1"];
+    let rig = UdpRig::new(&options);
+    rig.lab.server.add_addresses("eth0", &["10.81.0.77/24"]);
+    let flows = [[10, 81, 0, 1], [10, 81, 0, 77]].map(|ip| (v4(ip, 8444), fresh_client_v4()));
+    for (to, client) in flows {
+        rig.balancer
+            .send(to, &[&datagram_header_for(client), b"first"]);
+        rig.backend_v4.expect_datagram(b"first", client);
+    }
+    for (to, client) in flows {
+        rig.balancer.send(to, &[b"second"]);
+        rig.backend_v4.expect_datagram(b"second", client);
+        rig.backend_v4.send(client, &[b"answer"]);
+        rig.balancer.expect_datagram(b"answer", to);
+    }
+}
+
 /// A flow lives as long as datagrams use it, and then for `--close-after`.
 #[test]
 fn idle_flow_expires() {

@@ -1,6 +1,6 @@
 //! Addresses of a session as plain data: the sender of a request, the key of the session, and the path of its replies.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use peername_server::addr::{ClaimedSource, PeerAddr};
 use peername_sys::udp::PktInfo;
@@ -53,9 +53,31 @@ impl ClientKey {
     }
 }
 
-/// Identifies a flow, to which datagrams without a header belong: index of the listener, original destination (TPROXY),
-/// balancer's address and port.
-pub(crate) type FlowKey = (usize, Option<SocketAddr>, SocketAddr);
+/// Identifies a flow, to which datagrams without a header belong. A balancer may send to several addresses of this host from one
+/// socket; each is a flow of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
+pub(crate) struct FlowKey {
+    /// Index of the listener.
+    pub(crate) listener: usize,
+    /// The original destination, where a TPROXY rule redirected the datagram to the listener.
+    pub(crate) original_destination: Option<SocketAddr>,
+    /// The local address that the balancer sent to.
+    local: Option<IpAddr>,
+    /// The balancer's address and port.
+    pub(crate) balancer: SocketAddr,
+}
+
+impl FlowKey {
+    /// The flow of a request that came by this path.
+    pub(crate) fn from_request(reply_to: &ReplyTo) -> Self {
+        Self {
+            listener: reply_to.listener,
+            original_destination: reply_to.original_destination,
+            local: reply_to.local.map(|local| local.ip),
+            balancer: reply_to.peer.0,
+        }
+    }
+}
 
 /// The addresses on the path of a request. Replies of its session take the same path back to the balancer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

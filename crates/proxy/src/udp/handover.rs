@@ -76,9 +76,7 @@ pub(crate) struct HeadersState {
 /// The client that the last header from a balancer's address and port has named.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub(crate) struct FlowState {
-    listener: usize,
-    original_destination: Option<SocketAddr>,
-    peer: SocketAddr,
+    pub(super) key: FlowKey,
     claim: Option<SocketAddr>,
     destination: Option<SocketAddr>,
     pub(super) idle: Duration,
@@ -179,7 +177,7 @@ impl WorkerState {
             translate(&mut session.reply_to.listener)?;
         }
         for flow in &mut self.flows {
-            translate(&mut flow.listener)?;
+            translate(&mut flow.key.listener)?;
         }
         let mut overflows = vec![0; self.overflows.len()];
         for (&index, &overflow) in new_index.iter().zip(&self.overflows) {
@@ -277,15 +275,13 @@ impl HeadersState {
 
 impl FlowState {
     pub(crate) fn new(
-        (listener, original_destination, peer): FlowKey,
+        key: FlowKey,
         header: &DatagramHeader,
         idle: Duration,
         is_answered: bool,
     ) -> Self {
         Self {
-            listener,
-            original_destination,
-            peer,
+            key,
             claim: header.claims.claim.map(|claim| claim.0),
             destination: header.claims.destination,
             idle,
@@ -294,18 +290,14 @@ impl FlowState {
     }
 
     pub(crate) fn peer(&self) -> PeerAddr {
-        PeerAddr(self.peer)
-    }
-
-    pub(crate) fn key(&self) -> FlowKey {
-        (self.listener, self.original_destination, self.peer)
+        PeerAddr(self.key.balancer)
     }
 
     pub(crate) fn header(&self) -> DatagramHeader {
         DatagramHeader {
             claims: Claims::from_datagram(
                 self.claim.map(ClaimedSource),
-                PeerAddr(self.peer),
+                self.peer(),
                 self.destination,
             ),
             len: 0,

@@ -59,7 +59,7 @@ impl HeaderReader {
         if self.dialect != Dialect::First {
             return true;
         }
-        let Some(id) = self.flows.find(&flow_key(reply_to)) else {
+        let Some(id) = self.flows.find(&FlowKey::from_request(reply_to)) else {
             return false;
         };
         let is_same_client = self.flows.get(id).is_some_and(|flow| {
@@ -92,7 +92,7 @@ impl HeaderReader {
         let _ = self.flows.evict_for(balancer);
         let id = self
             .flows
-            .insert(flow.key(), balancer, used_at, flow.header());
+            .insert(flow.key, balancer, used_at, flow.header());
         self.flows.touch(id, used_at, flow.is_answered);
     }
 
@@ -103,7 +103,7 @@ impl HeaderReader {
 
     /// Ends the flow of a sender that is no longer trusted, or whose header is refused: the header could name another client.
     pub(crate) fn end_flow(&mut self, reply_to: &ReplyTo) {
-        if let Some(id) = self.flows.find(&flow_key(reply_to)) {
+        if let Some(id) = self.flows.find(&FlowKey::from_request(reply_to)) {
             self.flows.remove(id);
         }
     }
@@ -117,7 +117,7 @@ impl HeaderReader {
         now: Instant,
         rules: &Rules,
     ) -> Result<DatagramHeader, DropReason> {
-        let key = flow_key(reply_to);
+        let key = FlowKey::from_request(reply_to);
         let existing = self.flows.find(&key);
         if let Some(id) = existing
             && !begins_like_header(bytes)
@@ -147,12 +147,4 @@ impl HeaderReader {
         }
         Ok(header)
     }
-}
-
-fn flow_key(reply_to: &ReplyTo) -> FlowKey {
-    (
-        reply_to.listener,
-        reply_to.original_destination,
-        reply_to.peer.0,
-    )
 }
