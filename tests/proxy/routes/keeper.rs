@@ -9,9 +9,10 @@ use super::{RoutesRig, assert_as_before, stop};
 use crate::harness::lab::{Host, assert_contains, assert_fails, wait_until};
 use crate::harness::peername::{BINARY, Peername, words};
 
-/// A service manager sends SIGTERM to every process of the service (systemd.kill(5)), and the proxy must exit first.
+/// A service manager sends SIGTERM to every process of the service (systemd.kill(5)), and the proxy must exit first. It sends
+/// other signals to every process, too, if it is not told otherwise.
 #[test]
-fn keeper_ignores_termination_signals() {
+fn keeper_ignores_signals() {
     let rig = RoutesRig::new();
     let server = &rig.lab.server;
     let before = server.routing_rules();
@@ -19,7 +20,7 @@ fn keeper_ignores_termination_signals() {
     rig.assert_clients_served(8443);
     let with_keeper = server.routing_rules();
     let keeper = keeper_pid(server, &proxy);
-    for signal in ["-INT", "-TERM", "-HUP"] {
+    for signal in ["-INT", "-TERM", "-HUP", "-USR1", "-USR2"] {
         server.run("kill", &[signal, &keeper]);
     }
     wait_until("the signals are delivered", || {

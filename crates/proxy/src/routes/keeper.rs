@@ -188,13 +188,16 @@ async fn wait_eof(mut input: pipe::Receiver) {
     while matches!(input.read(&mut [0; 64]).await, Ok(1..)) {}
 }
 
-/// Ignores the signals by which a terminal or a service manager ends all processes: once tokio has installed a handler, the
-/// signal has no effect until the process exits, even if the receiver is dropped.
+/// Ignores the signals that a terminal or a service manager sends to all processes, also those that only the proxy handles
+/// (`systemctl kill --signal=USR1`): once tokio has installed a handler, the signal has no effect until the process exits, even if
+/// the receiver is dropped.
 fn ignore_signals() -> io::Result<()> {
     for kind in [
         SignalKind::interrupt(),
         SignalKind::terminate(),
         SignalKind::hangup(),
+        SignalKind::user_defined1(),
+        SignalKind::user_defined2(),
     ] {
         drop(signal(kind)?);
     }
