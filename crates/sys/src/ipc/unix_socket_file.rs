@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,6 +20,8 @@ pub struct UnixSocketFile {
 #[derive(Debug)]
 pub struct SocketPath {
     path: PathBuf,
+    /// The socket's file. Another process may have put its own at the path since; that one is not removed.
+    file: Option<FileId>,
     /// Whether this process removes it at its end.
     is_owner: AtomicBool,
 }
@@ -35,11 +37,23 @@ impl SocketPath {
         self.is_owner.store(false, Relaxed);
     }
 
-    /// Removes the path, unless it was left to another process.
+    /// Removes the path, unless it was left to another process, or has another process's file.
     pub fn remove(&self) {
-        if self.is_owner.swap(false, Relaxed) {
+        if self.is_owner.swap(false, Relaxed) && FileId::read(&self.path) == self.file {
             let _ = fs::remove_file(&self.path);
         }
+    }
+}
+
+/// Identifies a file: the device, and the number of its inode.
+#[derive(Debug, PartialEq, Eq)]
+struct FileId(u64, u64);
+
+impl FileId {
+    /// `None` if there is no file, or it can't be read.
+    fn read(path: &Path) -> Option<Self> {
+        let found = fs::symlink_metadata(path).ok()?;
+        Some(Self(found.dev(), found.ino()))
     }
 }
 
@@ -58,6 +72,7 @@ impl UnixSocketFile {
         let temporary = PathBuf::from(temporary);
         let _ = fs::remove_file(&temporary);
         let socket = UnixListener::bind(&temporary)?;
+        let file = FileId::read(&temporary);
         let ready = socket
             .set_nonblocking(true)
             .and_then(|()| fs::set_permissions(&temporary, fs::Permissions::from_mode(MODE)))
@@ -70,6 +85,7 @@ impl UnixSocketFile {
             socket,
             path: Arc::new(SocketPath {
                 path: path.to_owned(),
+                file,
                 is_owner: AtomicBool::new(true),
             }),
         })
@@ -80,6 +96,7 @@ impl UnixSocketFile {
         Self {
             socket: socket.into(),
             path: Arc::new(SocketPath {
+                file: FileId::read(&path),
                 path,
                 is_owner: AtomicBool::new(false),
             }),
@@ -169,6 +186,14 @@ mod tests {
         );
         assert_eq!(kind(UnixSocketFile::bind(&path)), Err(ErrorKind::AddrInUse));
         drop(live);
+        assert!(!path.exists());
+
+        let replaced = UnixSocketFile::bind(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        let other = UnixSocketFile::bind(&path).unwrap();
+        drop(replaced);
+        assert!(path.exists(), "the socket of another process");
+        drop(other);
         assert!(!path.exists());
 
         fs::write(&path, "text").unwrap();
