@@ -262,6 +262,19 @@ accept-proxy = [\"nowhere\"]
     for (line, expected) in lines.iter().zip(expected) {
         assert!(line.starts_with(expected), "{expected}: {line}\n{printed}");
     }
+    // A start, and a reload, which reads the file by the same function, report those of their own tables.
+    for (command, other_tables) in [
+        ("proxy", ["[[forward]]", "[intercept]"]),
+        ("forward", ["[[listen]]", "[intercept]"]),
+        ("intercept", ["[[forward]]", "[[listen]]"]),
+    ] {
+        let started = text(&run(&[command, "--config", &path]));
+        for line in expected.iter().filter(|line| line.contains("]: ")) {
+            let is_of_another = other_tables.iter().any(|table| line.contains(table));
+            assert_eq!(started.contains(line), !is_of_another, "{line}: {started}");
+        }
+        assert!(started.contains("line 1, wrokers: "), "{started}");
+    }
 }
 
 /// Each command reads its own tables, so only `config check` reports an error in another command's table.

@@ -43,33 +43,19 @@ pub(crate) struct Configuration {
 
 impl Configuration {
     /// Reads the tables of this kind in a file; without a file, returns the options of the command line.
-    ///
-    /// # Errors
-    ///
-    /// As [`read`].
     pub(crate) fn load(
         file: Option<&Path>,
         kind: Kind,
         files: &mut Fingerprints,
         command_line: Self,
-    ) -> Result<Self, Usage> {
+    ) -> Unvalidated {
         match file {
-            Some(path) => read(path, &[kind], files).map_err(Usage::from_error),
-            None => Ok(command_line),
+            Some(path) => read_partial(path, &[kind], files),
+            None => Unvalidated {
+                config: command_line,
+                problems: Vec::new(),
+            },
         }
-    }
-
-    /// Replaces options at the top of the file by those of the command line.
-    ///
-    /// # Errors
-    ///
-    /// Options contradict each other.
-    pub(crate) fn with_command_line<T: clap::Args>(self, line: &Given<T>) -> Result<Self, Usage> {
-        let top = self.top.with_command_line(line, &[]);
-        Ok(Self {
-            top: top.map_err(Usage::from_error)?.given,
-            ..self
-        })
     }
 
     /// Takes what the configuration of every command has. Sets the number of workers, unless it was given.
@@ -185,6 +171,42 @@ impl Problems {
     }
 }
 
+/// What could be read of a configuration, and the errors of the rest.
+#[derive(Debug, Default)]
+pub(crate) struct Unvalidated {
+    pub(crate) config: Configuration,
+    problems: Vec<String>,
+}
+
+impl Unvalidated {
+    /// Replaces options at the top of the file by those of the command line, or notes that options contradict each other.
+    pub(crate) fn with_command_line<T: clap::Args>(mut self, line: &Given<T>) -> Self {
+        match self.config.top.clone().with_command_line(line, &[]) {
+            Ok(merged) => self.config.top = merged.given,
+            Err(error) => self.problems.push(error.to_string()),
+        }
+        self
+    }
+
+    /// Validates what could be read, also after an error, so that one run reports all errors.
+    ///
+    /// # Errors
+    ///
+    /// Those of reading, then those of `validate`.
+    pub(crate) fn validate<S>(
+        self,
+        validate: impl FnOnce(Configuration) -> Result<S, Problems>,
+    ) -> Result<S, Problems> {
+        let mut problems = self.problems;
+        match validate(self.config) {
+            Ok(valid) if problems.is_empty() => return Ok(valid),
+            Ok(_) => {}
+            Err(Problems(more)) => problems.extend(more),
+        }
+        Err(Problems(problems))
+    }
+}
+
 /// Reads a file and the tables of these kinds in it. The files that it names are not read yet.
 ///
 /// # Errors
@@ -196,27 +218,25 @@ pub(crate) fn read(
     kinds: &[Kind],
     files: &mut Fingerprints,
 ) -> Result<Configuration, Problems> {
-    let (config, problems) = read_partial(path, kinds, files);
-    Problems(problems).into_result()?;
-    Ok(config)
+    read_partial(path, kinds, files).validate(Ok)
 }
 
-/// Reads a file as [`read`] does, and returns the errors together with what could be read, so that this can be validated.
-pub(crate) fn read_partial(
-    path: &Path,
-    kinds: &[Kind],
-    files: &mut Fingerprints,
-) -> (Configuration, Vec<String>) {
+/// Reads a file as [`read`] does, and returns the errors together with what could be read.
+pub(crate) fn read_partial(path: &Path, kinds: &[Kind], files: &mut Fingerprints) -> Unvalidated {
     let problem = |why: &str| vec![format!("{}: {why}", path.display())];
+    let mut unread = Unvalidated::default();
     files.note(path);
     let text = match text_file::read(path) {
         Ok(text) => text,
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let page = page_with_examples(kinds);
-            let problems = problem(&format!("there is no such file; {page} has examples"));
-            return (Configuration::default(), problems);
+            unread.problems = problem(&format!("there is no such file; {page} has examples"));
+            return unread;
         }
-        Err(error) => return (Configuration::default(), problem(&error.to_string())),
+        Err(error) => {
+            unread.problems = problem(&error.to_string());
+            return unread;
+        }
     };
     let mut tables = Tables::new(path, &text, known_tables());
     let mut config = parse(&mut tables, kinds);
@@ -225,7 +245,7 @@ pub(crate) fn read_partial(
     if problems.is_empty() && config.has_no_table() {
         problems = problem(&no_table(kinds));
     }
-    (config, problems)
+    Unvalidated { config, problems }
 }
 
 fn page_with_examples(kinds: &[Kind]) -> &'static str {

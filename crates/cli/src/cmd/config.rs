@@ -8,7 +8,6 @@ use std::process::ExitCode;
 use peername_daemon::options::{Given, Origin};
 use peername_daemon::reload::Setup as _;
 use peername_daemon::reload::file_watch::Fingerprints;
-use peername_daemon::usage::Usage;
 
 use crate::cmd::exec::agent::policy_args;
 use crate::cmd::intercept;
@@ -56,14 +55,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 fn check(path: &Path) -> anyhow::Result<ExitCode> {
     let out = &mut stdout();
-    let (mut config, mut problems) =
-        config_file::read_partial(path, &Kind::ALL, &mut Fingerprints::default());
+    let mut read = config_file::read_partial(path, &Kind::ALL, &mut Fingerprints::default());
+    let config = &mut read.config;
     let is_of_server =
         !config.listen.is_empty() || !config.forward.is_empty() || config.intercept.is_some();
     let (fixed_keys, unused_keys) = if is_of_server {
-        (fixed_keys(&config), Vec::new())
+        (fixed_keys(config), Vec::new())
     } else {
-        (Vec::new(), top_keys(&config))
+        (Vec::new(), top_keys(config))
     };
     let mut warnings = mem::take(&mut config.warnings);
     if let Some(table) = &config.jail
@@ -71,8 +70,8 @@ fn check(path: &Path) -> anyhow::Result<ExitCode> {
     {
         warnings.extend(table.located(&missing));
     }
-    match validate(config) {
-        Ok(summary) if problems.is_empty() => {
+    match read.validate(validate) {
+        Ok(summary) => {
             for warning in warnings {
                 writeln!(out, "warning: {warning}")?;
             }
@@ -99,15 +98,13 @@ fn check(path: &Path) -> anyhow::Result<ExitCode> {
                 )?;
             }
             writeln!(out, "{}: ok, {summary}", path.display())?;
-            return Ok(ExitCode::SUCCESS);
+            Ok(ExitCode::SUCCESS)
         }
-        Ok(_) => {}
-        Err(Problems(more)) => problems.extend(more),
+        Err(problems) => {
+            writeln!(out, "{problems}")?;
+            Ok(ExitCode::from(PROBLEM_FOUND))
+        }
     }
-    for problem in problems {
-        writeln!(out, "{problem}")?;
-    }
-    Ok(ExitCode::from(PROBLEM_FOUND))
 }
 
 /// The keys at the top of the file.
@@ -152,7 +149,7 @@ fn validate(config: Configuration) -> Result<String, Problems> {
             let names: Vec<_> = policies.iter().map(|policy| policy.name.as_str()).collect();
             names.join(", ")
         });
-        note("agent: ", names.map_err(problems_of));
+        note("agent: ", names);
     }
     if let Some(table) = &config.jail {
         let validated = table.options().validate();
@@ -165,9 +162,4 @@ fn validate(config: Configuration) -> Result<String, Problems> {
     }
     Problems(problems).into_result()?;
     Ok(summaries.join("; "))
-}
-
-/// The lines of an error.
-fn problems_of(Usage(text): Usage) -> Problems {
-    Problems(text.lines().map(str::to_owned).collect())
 }

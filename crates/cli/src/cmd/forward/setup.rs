@@ -46,8 +46,10 @@ impl Setup {
             ..Configuration::default()
         };
         let file = args.source.config.as_deref();
-        let config = Configuration::load(file, Kind::Forward, files, command_line)?;
-        Self::new(config.with_command_line(&args.process)?).map_err(Usage::from_error)
+        Configuration::load(file, Kind::Forward, files, command_line)
+            .with_command_line(&args.process)
+            .validate(Self::new)
+            .map_err(Usage::from_error)
     }
 
     /// Validates the tables of a file, or the options of a command line.

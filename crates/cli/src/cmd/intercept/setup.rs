@@ -69,14 +69,16 @@ impl Setup {
             ..Configuration::default()
         };
         let file = args.source.config.as_deref();
-        let mut config = Configuration::load(file, Kind::Intercept, files, command_line)?;
+        let mut loaded = Configuration::load(file, Kind::Intercept, files, command_line)
+            .with_command_line(&args.process);
+        let config = &mut loaded.config;
         if let Some(table) = &config.intercept {
             files.note_all(table.options().files());
             let policies = table.options().check.policy_files();
             files.note_all(policies.paths.iter().map(PathBuf::as_path));
             config.warnings.extend(policies.warning());
         }
-        Self::new(config.with_command_line(&args.process)?).map_err(Usage::from_error)
+        loaded.validate(Self::new).map_err(Usage::from_error)
     }
 
     /// Validates the table of a file, or the options of a command line.

@@ -65,12 +65,12 @@ impl Setup {
             ..Configuration::default()
         };
         let file = args.source.config.as_deref();
-        let config = Configuration::load(file, Kind::Listen, files, command_line)?
-            .with_command_line(&args.top)?;
-        for table in &config.listen {
+        let loaded = Configuration::load(file, Kind::Listen, files, command_line)
+            .with_command_line(&args.top);
+        for table in &loaded.config.listen {
             files.note_all(table.options().headers.trust_files());
         }
-        Self::new(config).map_err(Usage::from_error)
+        loaded.validate(Self::new).map_err(Usage::from_error)
     }
 
     /// Validates the tables of a file, or the options of a command line.

@@ -101,8 +101,9 @@ impl Serve {
             ..Configuration::default()
         };
         let file = self.config.as_deref();
-        let config = Configuration::load(file, Kind::Agent, files, command_line)?;
-        let mut policies = policies(&config.agent)?;
+        let mut policies = Configuration::load(file, Kind::Agent, files, command_line)
+            .validate(|config| policies(&config.agent))
+            .map_err(Usage::from_error)?;
         for policy in &mut policies {
             policy.verbose = self.verbose;
         }

@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 
 use peername_daemon::options::{Table, heading};
-use peername_daemon::usage::{Usage, UsageErrors};
+use peername_daemon::usage::Usage;
 use peername_exec::agent::{AgentPolicy, DEFAULT_POLICY};
 
 use super::values::policy_name;
 use crate::cmd::exec::listener_policy_args::ListenerPolicyArgs;
+use crate::config_file::Problems;
 
 /// A policy: which listeners of a container expect headers, and which headers.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
@@ -25,17 +26,18 @@ pub(crate) struct Policy {
 ///
 /// # Errors
 ///
-/// All errors, a line each.
-pub(crate) fn policies(tables: &[Table<Policy>]) -> Result<Vec<AgentPolicy>, Usage> {
-    let mut errors = UsageErrors::default();
+/// All errors.
+pub(crate) fn policies(tables: &[Table<Policy>]) -> Result<Vec<AgentPolicy>, Problems> {
+    let mut problems = Problems::default();
     let (mut names, mut policies) = (BTreeSet::new(), Vec::new());
     for table in tables {
         match table.options().policy(&mut names) {
             Ok(policy) => policies.push(policy),
-            Err(error) => table.located(&error).for_each(|error| errors.push(error)),
+            Err(error) => problems.0.extend(table.located(&error)),
         }
     }
-    errors.into_result(Some(policies))
+    problems.into_result()?;
+    Ok(policies)
 }
 
 impl Policy {
