@@ -28,6 +28,7 @@ fn draining_proxy_finishes_open_connections() {
     rig.lab.balancer.wait_connection_refused(LISTEN_V4);
     assert_finish(&pairs, &half);
     rig.proxy.wait_success(Duration::from_secs(2));
+    wait_drain_ended(&rig, "all connections have ended", 0);
 }
 
 /// At the connection limit, connections in the accept backlog wait for a permit. A drain must not reset them.
@@ -122,6 +123,15 @@ fn assert_finish(pairs: &[(Conn, Conn)], half: &[u8]) {
     }
 }
 
+/// Waits for the line with the reason and the number of connections that are open at the end of a drain.
+fn wait_drain_ended(rig: &ProxyRig, reason: &str, connections: usize) {
+    let reason = format!("drain ended: {reason}");
+    let connections = format!("\"connections\":{connections}");
+    rig.proxy.wait_line(&reason, |line| {
+        (line.contains(&reason) && line.contains(&connections)).then_some(())
+    });
+}
+
 #[test]
 fn drain_deadline_resets_what_is_open() {
     let mut rig = ProxyRig::new(&["--drain=500ms"]);
@@ -140,6 +150,7 @@ fn drain_deadline_resets_what_is_open() {
         start.elapsed()
     );
     rig.proxy.wait_success(Duration::from_secs(1));
+    wait_drain_ended(&rig, "its time is over", 1);
     // A connection that was cut short has its log line, too, and its bytes are counted.
     rig.proxy.wait_logged(r#""bytes_to_upstream":2,"#);
     assert_eq!(rig.proxy.outcomes(), ["cut"]);

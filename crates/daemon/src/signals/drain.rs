@@ -1,9 +1,11 @@
 //! The end of a long-running subcommand: it announces that it drains, accepts no more, and waits for open connections.
 
 use std::process::{self, ExitCode};
+use std::sync::Arc;
 use std::time::Duration;
 
 use peername_server::workers::Workers;
+use peername_server::workers::load::WorkerLoad;
 use tokio::time::{Instant, interval_at, sleep};
 
 use crate::signals::Signals;
@@ -76,7 +78,8 @@ impl Signals {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Waits until all connections have ended, a signal comes, or the time is over. Logs once a minute how many remain.
+    /// Waits until all connections have ended, a signal comes, or the time is over. Logs once a minute, and at the end, how many
+    /// remain.
     async fn drain(&mut self, running: &mut Workers, limit: Duration) -> Drained {
         running.drain();
         let loads = running.loads();
@@ -84,22 +87,27 @@ impl Signals {
         let time_limit = sleep(limit);
         tokio::pin!(all_ended, time_limit);
         let mut reports = interval_at(Instant::now() + REPORT_INTERVAL, REPORT_INTERVAL);
-        loop {
+        let pid = process::id();
+        let drained = loop {
             tokio::select! {
-                () = &mut all_ended => return Drained::AllEnded,
-                () = self.wait_stop() => return Drained::Signalled,
-                () = &mut time_limit => return Drained::TimedOut,
+                () = &mut all_ended => break Drained::AllEnded,
+                () = self.wait_stop() => break Drained::Signalled,
+                () = &mut time_limit => break Drained::TimedOut,
                 _ = reports.tick() => {
-                    let connections: u64 = loads.iter().map(|load| load.connections()).sum();
-                    tracing::info!(
-                        pid = process::id(),
-                        connections,
-                        "draining: connections are still open"
-                    );
+                    let connections = sum_connections(&loads);
+                    tracing::info!(pid, connections, "draining: connections are still open");
                 }
             }
-        }
+        };
+        let connections = sum_connections(&loads);
+        tracing::info!(pid, connections, "drain ended: {}", drained.reason());
+        drained
     }
+}
+
+/// The number of connections that are open now.
+fn sum_connections(loads: &[Arc<WorkerLoad>]) -> u64 {
+    loads.iter().map(|load| load.connections()).sum()
 }
 
 /// How a drain ended.
@@ -108,6 +116,16 @@ enum Drained {
     AllEnded,
     Signalled,
     TimedOut,
+}
+
+impl Drained {
+    fn reason(self) -> &'static str {
+        match self {
+            Self::AllEnded => "all connections have ended",
+            Self::Signalled => "by a signal",
+            Self::TimedOut => "its time is over, and open connections are closed",
+        }
+    }
 }
 
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
