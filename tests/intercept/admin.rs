@@ -319,6 +319,18 @@ fn quiet_logs_show_denials() {
     );
 }
 
+#[test]
+fn listener_that_is_not_given_is_shown_by_config() {
+    let lab = InterceptLab::new();
+    let (host, ca) = (&lab.lab.balancer, lab.scratch.path_text("ca"));
+    let args = ["intercept", "--ca", &ca, ADMIN];
+    let _proxy = Peername::start(host, &args, &[v4([127, 0, 0, 1], 8080)]);
+    let answer = get(host, &[], "/config");
+    let config = answer.strip_suffix("200").expect("200");
+    let config: Value = serde_json::from_str(config).expect("JSON");
+    assert_eq!(config["intercept"]["listen"], json!(["127.0.0.1:8080"]));
+}
+
 /// A web page can't read the endpoint by a name of its own that resolves to the endpoint's address (DNS rebinding).
 #[test]
 fn admin_endpoint_answers_to_its_own_names_only() {

@@ -43,6 +43,8 @@ fn config_in_force_is_shown() {
     rig.files.write("proxy.toml", two_errors);
     let logged = rig.proxy.reload("reload refused");
     assert_contains(&logged, &["; ", "proxy.toml, line 3, "]);
+    // Validation goes on after errors of keys.
+    assert_contains(&logged, &["[[listen]]: trust: no network is listed"]);
     assert!(!logged.contains("\\n"), "{logged}");
     assert_eq!(config()["listen"][0]["trust"], json!(["10.81.0.0/16"]));
     let refused = status()["last_reload"]["refused"].to_string();

@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::usage::secrets::mask_value;
 
@@ -82,7 +82,8 @@ impl<T: clap::Args> Given<T> {
 
     /// Sets the shown value of an option that was not given, and whose default depends on more than the options.
     pub fn show_default(&mut self, key: &str, value: impl Into<Value>) {
-        if !self.json.contains_key(key) {
+        let is_given = self.json.get(key).is_some_and(|shown| *shown != json!([]));
+        if !is_given {
             self.json.insert(key.to_owned(), value.into());
         }
     }

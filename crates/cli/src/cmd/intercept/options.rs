@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -200,10 +200,15 @@ impl Intercept {
     ///
     /// A name does not resolve.
     pub(super) fn explicit(&self) -> Result<Vec<SocketAddr>, Usage> {
-        match (self.listen.as_slice(), self.transparent.as_slice()) {
-            ([], []) => Ok(vec![SocketAddr::from(([127, 0, 0, 1], 8080))]),
-            (listen, _) => resolve_listeners("--listen", listen),
+        if self.listens_by_default() {
+            return Ok(vec![DEFAULT_LISTEN]);
         }
+        resolve_listeners("--listen", &self.listen)
+    }
+
+    /// Whether no listener is given, so that it listens on [`DEFAULT_LISTEN`].
+    pub(super) fn listens_by_default(&self) -> bool {
+        self.listen.is_empty() && self.transparent.is_empty()
     }
 
     /// The addresses of transparent listeners; resolves names now.
@@ -383,6 +388,9 @@ fn host_timeout(text: &str) -> Result<HostTimeout, String> {
     })
 }
 
+/// The listener where none is given.
+pub(crate) const DEFAULT_LISTEN: SocketAddr =
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
 /// Timeout of a ClientHello or the head of a request: long enough for a phone with a bad connection.
 const OPENING_TIMEOUT: Duration = Duration::from_secs(10);
 const CONFIG_HELP: &str = "Read this file (docs/config.md); rules, --check, --log, --otlp and all options of listeners, TLS and \

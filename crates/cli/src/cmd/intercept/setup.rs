@@ -26,7 +26,7 @@ use peername_server::own_addresses::OwnAddresses;
 use peername_server::workers::services::Services;
 use peername_sys::Transport;
 
-use super::options::{Args, Intercept};
+use super::options::{Args, DEFAULT_LISTEN, Intercept};
 use crate::cmd::ca::ca_dir;
 use crate::config_file::{Configuration, Kind, Problems};
 
@@ -83,6 +83,12 @@ impl Setup {
 
     /// Validates the table of a file, or the options of a command line.
     pub(crate) fn new(mut config: Configuration) -> Result<Self, Problems> {
+        if let Some(table) = &mut config.intercept
+            && table.options().listens_by_default()
+        {
+            let listen = vec![DEFAULT_LISTEN.to_string()];
+            table.given.show_default("listen", listen);
+        }
         let common = config.take_common(default_workers());
         let table = config
             .intercept
