@@ -7,12 +7,12 @@ use std::process::{Command, Output};
 use crate::harness::addr::v4;
 use crate::harness::check::service::Opa;
 use crate::harness::lab::{Host, Scratch, assert_contains, assert_prints};
-use crate::harness::peername::{BINARY, Peername};
+use crate::harness::peername::{BINARY, Peername, words};
 
 /// A host with an authority in `ca`, and OPA at [`OPA`].
 struct InterceptHost {
     host: Host,
-    _scratch: Scratch,
+    scratch: Scratch,
     ca: String,
     _opa: Opa,
 }
@@ -26,7 +26,7 @@ impl InterceptHost {
         let ca = scratch.path_text("ca");
         let prepared = Self {
             host,
-            _scratch: scratch,
+            scratch,
             ca,
             _opa: opa,
         };
@@ -200,6 +200,46 @@ fn check_that_does_not_answer_and_name_that_does_not_resolve_fail() {
     );
 }
 
+/// The listeners, the authority and each check service of the table are checked; errors in the file are reported.
+#[test]
+fn table_of_a_file_is_checked() {
+    let setup = InterceptHost::new();
+    let report = |code: i32, keys: &str| {
+        let table = format!(
+            "[intercept]\nca = \"{}\"\nlisten = \"127.0.0.1:8090\"\n{keys}\n",
+            setup.ca
+        );
+        let file = setup.scratch.write("intercept.toml", &table);
+        let args = words("doctor intercept --resolve localhost --config");
+        let output = Peername::run(&setup.host, &[&args[..], &[&file]].concat());
+        let report = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{report}");
+        report
+    };
+    let opa = "opa+http://127.0.0.1:8181/v1/data/egress/allow";
+    assert_contains(
+        &report(3, &format!("check = [\"{opa}\", \"grpc://127.0.0.1:9\"]")),
+        &[
+            "ok    configuration: ",
+            "ok    authority: ",
+            &format!("ok    check service: {opa} accepts connections"),
+            "FAIL  check service: grpc://127.0.0.1:9: ",
+            "ok    listener: TCP 127.0.0.1:8090 is free",
+        ],
+    );
+    for (code, keys, line) in [
+        (
+            0,
+            "rules = [\"allow a.test\"]",
+            "ok    check service: none; the rules ",
+        ),
+        (0, "", "warn  check service: none, and no rules"),
+        (3, "chek = 1", "line 4, chek: "),
+    ] {
+        assert_contains(&report(code, keys), &[line]);
+    }
+}
+
 #[test]
 fn doctor_jail_runs_a_program_in_a_jail() {
     let host = Host::new();
@@ -227,6 +267,7 @@ fn options_of_another_mode_are_wrong_usage() {
         &["doctor", "--intercept", "--target-v4=127.0.0.1:80"][..],
         &["doctor", "--ca=/tmp"],
         &["doctor", "--check=grpc://127.0.0.1:9"],
+        &["doctor", "intercept", "--config=x", "--check-ca=y"],
     ] {
         let output = Peername::run(&host, args);
         assert_eq!(output.status.code(), Some(2), "{args:?}: {output:?}");

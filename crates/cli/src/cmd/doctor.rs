@@ -10,7 +10,7 @@ mod running;
 
 use std::collections::HashSet;
 use std::io::{Write, stdout};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -28,7 +28,7 @@ use peername_proxy::routes::Backend;
 use peername_sys::Transport;
 
 use super::proxy::setup::Setup;
-use crate::config_file::{self, Kind};
+use crate::config_file::{self, Configuration, Kind, Problems};
 use crate::exit_code::PROBLEM_FOUND;
 use crate::options::backend_args::BackendArgs;
 use crate::options::protocol::Protocol;
@@ -175,7 +175,7 @@ impl CheckedConfig {
     }
 
     fn from_file(path: PathBuf) -> Result<Self, Vec<String>> {
-        let setup = read_setup(&path)?;
+        let setup = read_setup(&path, Kind::Listen, Setup::new)?;
         let mut seen = HashSet::new();
         let backends = setup
             .probes()
@@ -326,31 +326,37 @@ impl CheckedConfig {
     }
 }
 
-/// Reads a configuration file as `peername proxy` does.
+/// Reads a configuration file as the command with tables of this kind does.
 ///
 /// # Errors
 ///
 /// All errors in the file.
-fn read_setup(path: &Path) -> Result<Setup, Vec<String>> {
-    config_file::read(path, &[Kind::Listen], &mut Fingerprints::default())
-        .and_then(Setup::new)
+fn read_setup<S>(
+    path: &Path,
+    kind: Kind,
+    new: impl FnOnce(Configuration) -> Result<S, Problems>,
+) -> Result<S, Vec<String>> {
+    config_file::read_partial(path, &[kind], &mut Fingerprints::default())
+        .validate(new)
         .map_err(|problems| problems.0)
 }
 
 /// Runs the checks of `peername intercept`; returns whether any failed.
 async fn examine_intercept(args: &intercept::Args) -> bool {
+    let plan = match args.plan() {
+        Ok(plan) => plan,
+        Err(problems) => return report_all(problems.into_iter().map(wrong_configuration)),
+    };
     // `intercept` neither spoofs a client's address nor needs rules, so the other checks of the host don't apply.
     let host = [host::somaxconn(), host::open_files()];
-    let listen: &[SocketAddr] = match &args.listen[..] {
-        [] => &[INTERCEPT_LISTEN],
-        given => given,
-    };
-    let listeners = listen
+    let listeners: Vec<_> = plan
+        .listen
         .iter()
-        .map(|&address| listener::check(address, Transport::Tcp, "intercept"));
+        .map(|&address| listener::check(address, Transport::Tcp, "intercept"))
+        .collect();
     report_all(
         host.into_iter()
-            .chain(args.findings().await)
+            .chain(args.findings(plan).await)
             .chain(listeners),
     )
 }
@@ -358,10 +364,12 @@ async fn examine_intercept(args: &intercept::Args) -> bool {
 /// Reports what confines a command or a process; returns whether any check failed.
 fn examine_confinement(args: &confinement::Args) -> bool {
     // Reading the configuration file also records the files that it names, for the findings.
-    match args.config.as_deref().map(read_setup) {
-        Some(Err(problems)) => report_all(problems.into_iter().map(wrong_configuration)),
-        Some(Ok(_)) | None => report_all(args.findings()),
+    if let Some(path) = &args.config
+        && let Err(problems) = read_setup(path, Kind::Listen, Setup::new)
+    {
+        return report_all(problems.into_iter().map(wrong_configuration));
     }
+    report_all(args.findings())
 }
 
 /// Reports these findings; returns whether any is a failure.
@@ -377,4 +385,3 @@ fn report(finding: &Finding) -> Verdict {
 
 /// The configuration file that the packages' unit uses.
 const PACKAGED_CONFIG: &str = "/etc/peername/proxy.toml";
-const INTERCEPT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);

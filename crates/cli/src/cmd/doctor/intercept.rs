@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use peername_daemon::value;
 use peername_doctor::finding::Finding;
-use peername_intercept::authz::{CheckConfig, CheckService, ConfigError, ServiceUrl};
+use peername_intercept::authz::{CheckConfig, CheckService, ConfigError, Service, ServiceUrl};
 use peername_intercept::ca::pem_error::describe_root_errors;
 use peername_intercept::ca::{Authority, CaError};
 use peername_observe::shell::quote;
@@ -18,19 +18,30 @@ use rustls_native_certs::{CertificateResult, load_native_certs};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
+use super::read_setup;
 use crate::cmd::ca::ca_dir::CaDir;
 use crate::cmd::ca::date;
 use crate::cmd::intercept::check_tls_args::CheckTlsArgs;
+use crate::cmd::intercept::options::DEFAULT_LISTEN;
+use crate::cmd::intercept::setup::Setup;
 use crate::cmd::intercept::usual_needs;
+use crate::config_file::Kind;
 
 /// Options of `peername doctor intercept`: those of `peername intercept` that depend on this host.
 #[derive(Debug, clap::Args)]
 #[group(skip)]
 #[command(before_help = "Example:\n  peername doctor intercept --check grpc://127.0.0.1:9191")]
 pub(super) struct Args {
+    /// Check the [intercept] table of this file, with its listeners, authority and check services, instead of these options
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["listen", "ca", "check", "check_ca", "check_cert", "check_key"]
+    )]
+    config: Option<PathBuf>,
     /// The address that it will listen on; may be repeated [default: 127.0.0.1:8080]
     #[arg(short, long, value_name = "ADDR", value_parser = value::address)]
-    pub(super) listen: Vec<SocketAddr>,
+    listen: Vec<SocketAddr>,
     /// The directory of the authority [default: that of `peername ca`]
     #[arg(long, value_name = "DIR")]
     ca: Option<PathBuf>,
@@ -49,19 +60,90 @@ pub(super) struct Args {
     resolve: String,
 }
 
+/// The parts of a configuration that depend on this host.
+pub(super) struct Plan {
+    pub(super) listen: Vec<SocketAddr>,
+    ca: CaDir,
+    decisions: Result<Decisions, ConfigError>,
+    has_extra_ca: bool,
+}
+
+/// What decides on requests.
+enum Decisions {
+    Services(Vec<Service>),
+    /// The rules of a file.
+    Rules,
+    /// Nothing that is known.
+    Unknown,
+}
+
 impl Args {
-    /// The findings of all checks beside those of the host.
-    pub(super) async fn findings(&self) -> Vec<Finding> {
-        let dir = CaDir::new(self.ca.clone());
-        let roots = load_native_certs();
-        let mut findings = match authority(&dir) {
-            Ok(authority) => vec![validity(&dir, &authority), trust(&dir, &authority, &roots)],
-            Err(unusable) => vec![unusable],
+    /// What is to be checked: the table of the file, or the options.
+    ///
+    /// # Errors
+    ///
+    /// All errors in the file.
+    pub(super) fn plan(&self) -> Result<Plan, Vec<String>> {
+        match &self.config {
+            Some(path) => Ok(Plan::new(&read_setup(path, Kind::Intercept, Setup::new)?)),
+            None => Ok(Plan {
+                listen: match &self.listen[..] {
+                    [] => vec![DEFAULT_LISTEN],
+                    given => given.to_vec(),
+                },
+                ca: CaDir::new(self.ca.clone()),
+                decisions: self.decisions(),
+                has_extra_ca: false,
+            }),
+        }
+    }
+
+    fn decisions(&self) -> Result<Decisions, ConfigError> {
+        let Some(url) = &self.check else {
+            return Ok(Decisions::Unknown);
         };
-        findings.push(origins(&roots));
-        findings.push(check_service(self.check.as_ref(), &self.check_tls).await);
+        let tls = url.uses_tls().then(|| self.check_tls.read()).transpose()?;
+        Ok(Decisions::Services(vec![url.open(tls.as_ref())?]))
+    }
+
+    /// The findings of all checks beside those of the host.
+    pub(super) async fn findings(&self, plan: Plan) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        if let Some(path) = &self.config {
+            findings.push(Finding::ok("configuration", path.display().to_string()));
+        }
+        let dir = plan.ca;
+        let roots = load_native_certs();
+        match authority(&dir) {
+            Ok(authority) => {
+                findings.push(validity(&dir, &authority));
+                findings.push(trust(&dir, &authority, &roots));
+            }
+            Err(unusable) => findings.push(unusable),
+        }
+        findings.push(origins(&roots, plan.has_extra_ca));
+        findings.extend(check_decisions(plan.decisions, self.config.is_some()).await);
         findings.push(resolution(&self.resolve).await);
         findings
+    }
+}
+
+impl Plan {
+    fn new(setup: &Setup) -> Self {
+        Self {
+            listen: setup
+                .listen_plans(false)
+                .into_iter()
+                .flat_map(|plan| plan.tcp)
+                .collect(),
+            ca: setup.options.ca.clone(),
+            decisions: Ok(match &setup.check {
+                Some(check) => Decisions::Services(check.services.clone()),
+                None if setup.is_unchecked() => Decisions::Unknown,
+                None => Decisions::Rules,
+            }),
+            has_extra_ca: !setup.options.extra_ca.is_empty(),
+        }
     }
 }
 
@@ -170,11 +252,12 @@ fn roots_source() -> String {
     variables.join(" and ")
 }
 
-/// Checks that this host trusts at least one authority, because origins are verified by them.
-fn origins(roots: &CertificateResult) -> Finding {
+/// Checks that this host trusts at least one authority, because origins are verified by them and those of `--extra-ca`.
+fn origins(roots: &CertificateResult, has_extra: bool) -> Finding {
     let check = "origins' authorities";
     let errors = describe_root_errors(&roots.errors);
     match (roots.certs.len(), errors.first()) {
+        (0, _) if has_extra => Finding::ok(check, "those of extra-ca alone are trusted"),
         (0, error) => Finding::fail(
             check,
             match error {
@@ -192,40 +275,52 @@ fn origins(roots: &CertificateResult) -> Finding {
     }
 }
 
-/// Checks that the check service accepts connections, as `peername intercept` does at its start.
-async fn check_service(service: Option<&ServiceUrl>, tls: &CheckTlsArgs) -> Finding {
-    let name = "check service";
-    let Some(url) = service else {
-        return Finding::warn(
-            name,
-            "none was named: without rules in its options or file, which are not looked at here, every request is allowed",
-            "fine if that is meant; else name it with `--check URL` (docs/check.md)",
-        );
-    };
-    let (shown, check) = match open_check_service(url, tls) {
-        Ok(opened) => opened,
-        Err(error) => return Finding::fail(name, error.to_string(), "see docs/check.md"),
-    };
-    match check.probe().await {
-        Ok(()) if url.policy().is_some() => Finding::ok(name, format!("{shown} is a valid policy")),
-        Ok(()) => Finding::ok(name, format!("{shown} accepts connections")),
-        Err(failure) => Finding::fail(
-            name,
-            format!("{shown}: {failure}"),
-            "start it, or name the right one with `--check`; until then requests are denied",
+/// Checks that each check service accepts connections, as `peername intercept` does at its start. `is_file`: a file was read, so
+/// that without services and rules nothing decides.
+async fn check_decisions(decisions: Result<Decisions, ConfigError>, is_file: bool) -> Vec<Finding> {
+    let finding = match decisions {
+        Ok(Decisions::Services(services)) => return check_services(services).await,
+        Ok(Decisions::Rules) => Finding::ok(CHECK_SERVICE, "none; the rules of the file decide"),
+        Ok(Decisions::Unknown) if is_file => Finding::warn(
+            CHECK_SERVICE,
+            "none, and no rules: every request is allowed",
+            "fine if that is meant; else give `check` (docs/check.md) or `rules`",
         ),
-    }
+        Ok(Decisions::Unknown) => Finding::warn(
+            CHECK_SERVICE,
+            "none was named: without rules in its options or file, which are not looked at here, every request is allowed",
+            "fine if that is meant; else name it with `--check URL` (docs/check.md), or the file with `--config FILE`",
+        ),
+        Err(error) => Finding::fail(CHECK_SERVICE, error.to_string(), "see docs/check.md"),
+    };
+    vec![finding]
 }
 
-/// Opens the check service; returns its name for findings, too.
-fn open_check_service(
-    url: &ServiceUrl,
-    tls: &CheckTlsArgs,
-) -> Result<(String, CheckService), ConfigError> {
-    let tls = url.uses_tls().then(|| tls.read()).transpose()?;
-    let service = url.open(tls.as_ref())?;
+async fn check_services(services: Vec<Service>) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for service in services {
+        findings.push(check_service(service).await);
+    }
+    findings
+}
+
+async fn check_service(service: Service) -> Finding {
     let shown = service.to_string();
-    Ok((shown, CheckService::new(CheckConfig::new(vec![service]))?))
+    let check = match CheckService::new(CheckConfig::new(vec![service])) {
+        Ok(check) => check,
+        Err(error) => return Finding::fail(CHECK_SERVICE, error.to_string(), "see docs/check.md"),
+    };
+    match check.probe().await {
+        Ok(()) if shown.starts_with("rego:") => {
+            Finding::ok(CHECK_SERVICE, format!("{shown} is a valid policy"))
+        }
+        Ok(()) => Finding::ok(CHECK_SERVICE, format!("{shown} accepts connections")),
+        Err(failure) => Finding::fail(
+            CHECK_SERVICE,
+            format!("{shown}: {failure}"),
+            "start it, or name the right one with `--check`; until then its checks fail",
+        ),
+    }
 }
 
 /// Checks that this host's resolver finds an address of `name`.
@@ -254,6 +349,7 @@ async fn resolution(name: &str) -> Finding {
 }
 
 const AUTHORITY: &str = "authority";
+const CHECK_SERVICE: &str = "check service";
 const JAIL: &str = "jail";
 /// The remaining validity below which there is a warning: twice the lifetime of a leaf.
 const RENEWAL: Duration = Duration::from_hours(14 * 24);

@@ -99,7 +99,7 @@ pub(crate) struct Intercept {
     pub(crate) ca: CaDir,
     /// Authorities (PEM) to trust for origins, beside this host's; may be repeated
     #[arg(long, value_name = "FILE")]
-    pub(super) extra_ca: Vec<PathBuf>,
+    pub(crate) extra_ca: Vec<PathBuf>,
     /// A host with TLS that is relayed unopened: example.com, *.example.com or a network; may be repeated
     #[arg(long, value_name = "HOST")]
     passthrough: Vec<HostPattern>,

@@ -33,7 +33,7 @@ use crate::config_file::{Configuration, Kind, Problems};
 /// The validated configuration.
 pub(crate) struct Setup {
     pub(super) common: reload::Common,
-    pub(super) options: Intercept,
+    pub(crate) options: Intercept,
     pub(super) lists: Arc<LiveLists>,
     pub(crate) check: Option<CheckConfig>,
     explicit: Vec<SocketAddr>,
@@ -170,7 +170,7 @@ impl Setup {
     }
 
     /// Whether neither access lists nor a check decide on requests.
-    fn is_unchecked(&self) -> bool {
+    pub(crate) fn is_unchecked(&self) -> bool {
         self.check.is_none() && self.lists.rules.is_none()
     }
 
