@@ -65,11 +65,10 @@ impl AdmissionLog for AdmissionFile {
         let had_failed = self.has_last_write_failed.swap(written.is_err(), Relaxed);
         match &written {
             Err(error) if !had_failed => {
-                try_write_line(&format!(
-                    "peername: --log can't be written: {error}: requests are denied until it can"
-                ));
+                tracing::warn!("--log can't be written: {error}: requests are denied until it can");
             }
-            Ok(()) if had_failed => try_write_line("peername: --log is written again"),
+            // A warning, too, because a jail logs nothing less.
+            Ok(()) if had_failed => tracing::warn!("--log is written again"),
             _ => {}
         }
         written
