@@ -285,7 +285,7 @@ fn ask_without_a_terminal_is_wrong_usage() {
     let jail = rig.scratch().path_text("peername");
     for user in USERS {
         let output = rig.run_outside(user, &format!("setsid --wait {jail} jail --ask -- true"));
-        assert_fails(&output, 2, &["no terminal to ask on"]);
+        assert_fails(&output, 2, &["no terminal to ask on", "--learn FILE"]);
     }
 }
 

@@ -113,6 +113,26 @@ fn wrong_values_are_answered_with_what_to_write() {
             "tip: write --target 127.0.0.1:80\n",
         ),
         (
+            "doctor --listen=127.0.0.1:80 --admin=127.0.0.1:9100",
+            2,
+            "tip: with --admin it only asks the running command ",
+        ),
+        (
+            "top",
+            2,
+            "  --admin <ADDR|unix:PATH>\n\n  tip: for example `peername top --admin 127.0.0.1:9100`\n",
+        ),
+        (
+            "config check",
+            2,
+            "tip: for example `peername config check /etc/peername/proxy.toml`\n",
+        ),
+        (
+            "upgrade",
+            2,
+            "tip: for example `peername upgrade --pid 1234`\n",
+        ),
+        (
             "doctor proxy",
             2,
             "; without one it checks what `peername proxy` needs\n",

@@ -121,6 +121,9 @@ fn missing_capability_is_named_with_the_commands_own_remedy() {
     // Without the capability, the tables of the packet filter can't be listed.
     let shown = run_as(&host, WITHOUT_CAPABILITIES, "routes show", 0);
     assert!(!shown.is_empty() && ADDED.starts_with(&shown), "{shown}");
+    let output = Peername::run_with_input(&host, &as_nobody, &["routes", "show"], "");
+    let note = String::from_utf8_lossy(&output.stderr);
+    assert_contains(&note, &["; run this as root to include them; "]);
 }
 
 #[test]

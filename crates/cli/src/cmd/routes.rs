@@ -132,7 +132,10 @@ fn print_tables(
     tables: Result<Vec<RoutingEntry>, routes::Error>,
 ) -> anyhow::Result<()> {
     match tables {
-        Err(error @ routes::Error::NftPermission) => eprintln!("peername: {error}"),
+        Err(error @ routes::Error::NftPermission) => {
+            let advice = routes::permission_advice("run this as root to include them");
+            eprintln!("peername: {error}; {advice}");
+        }
         tables => print(prefix, &tables?)?,
     }
     Ok(())

@@ -52,6 +52,13 @@ pub(super) fn with_tips(
                 set_tip(&mut error, tip);
             }
         }
+        ErrorKind::MissingRequiredArgument => {
+            if let Some(example) = example_with_missing(named_command(command, argv), &error) {
+                // The usage has the same placeholders as the error.
+                error.remove(ContextKind::Usage);
+                set_tip(&mut error, format!("for example `{example}`"));
+            }
+        }
         _ => {}
     }
     error
@@ -60,6 +67,21 @@ pub(super) fn with_tips(
 /// Whether a similar subcommand exists besides `help`, which is similar to many a word.
 fn has_similar_subcommand(error: &clap::Error) -> bool {
     context_text(error, ContextKind::SuggestedSubcommand).is_some_and(|name| name != "help")
+}
+
+/// The first example of the command's help, if it has the options that are missing.
+fn example_with_missing(named: &Command, error: &clap::Error) -> Option<String> {
+    let missing = context_text(error, ContextKind::InvalidArg)?;
+    let examples = named.get_before_help()?.to_string();
+    let example = examples
+        .lines()
+        .map(str::trim)
+        .find(|line| line.starts_with("peername "))?;
+    missing
+        .split(' ')
+        .filter(|word| word.starts_with("--"))
+        .all(|option| example.contains(option))
+        .then(|| example.to_owned())
 }
 
 /// The list of subcommands.
@@ -85,12 +107,16 @@ fn tip_for_conflict(error: &clap::Error) -> Option<String> {
         .filter_map(|kind| context_text(error, kind))
         .collect::<Vec<_>>()
         .join(" ");
-    let tip = if options.contains("--config") {
+    let has = |option: &str| options.split(' ').any(|word| word == option);
+    let tip = if has("--admin") {
+        "with --admin it only asks the running command whether it is ready; without --admin it checks the others, and with \
+         --config FILE those of the file with its admin"
+    } else if options.contains("--config") {
         "write the option as a key in a table of the file; docs/config.md has the tables"
     } else if options.contains("--auto-passthrough") {
         "with --auto-passthrough a client decides which of its requests are not seen, so nothing could be denied; \
          --passthrough HOST names such a host"
-    } else if options.split(' ').any(|word| word == "--connect") {
+    } else if has("--connect") {
         "with --connect the program is a client: it sends headers, and accepts nothing to which this option applies"
     } else if options.contains("[CMD]") {
         "write --unit NAME in place of `-- CMD`: the unit has a program of its own"

@@ -41,8 +41,11 @@ impl Helper {
             let list = open_list(args, ListKind::Learned, args.learn.as_deref())?;
             return Ok(list.map(Self::Learn));
         };
-        let terminal = Terminal::open()
-            .map_err(|error| Usage(format!("--ask: there is no terminal to ask on: {error}")))?;
+        let terminal = Terminal::open().map_err(|error| {
+            Usage(format!(
+                "--ask: there is no terminal to ask on: {error}; in its place, --learn FILE allows all and writes the list"
+            ))
+        })?;
         Ok(Some(Self::Ask {
             terminal,
             timeout,
