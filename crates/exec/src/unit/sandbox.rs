@@ -67,9 +67,10 @@ fn has_sys_ptrace(unit: &ServiceUnit) -> bool {
         })
 }
 
-/// The address families that the supervisor needs and the unit denies. A wake-up connection has the family of its listener. If
-/// the unit permits an internet family, that is the listener's. If it permits none, systemd has opened the listener, and both
-/// families are needed.
+/// The address families that the supervisor needs and the unit denies. A wake-up connection has the family of its listener, or is
+/// IPv4 to a dual-stack one. If the unit permits an internet family, that is usually the listener's; docs/exec.md has the
+/// exception, an IPv6-only socket of a socket unit. If it permits none, systemd has opened the listener, and both families are
+/// needed.
 fn denied_families(unit: &ServiceUnit) -> String {
     let list = unit.list("RestrictAddressFamilies");
     let is_permitted = |family: &str| permits(&list, |word| word == family);
