@@ -149,7 +149,7 @@ impl<'m> Settings<'m> {
         ];
         let flags = flags.map(|(flag, is_set)| if is_set { flag } else { 0 });
         self.set(FLAGS, flags.iter().fold(0, |flags, flag| flags | flag));
-        self.set(SOURCES, policy_to_word(policy.sources));
+        self.set(SOURCES, policy.sources.to_word());
         self.set(MAX_HEADER, policy.max_header as u64);
         self.set(NAMESPACE, policy.namespace);
         self.set(LISTING, policy.listing.to_word());
@@ -184,7 +184,7 @@ impl<'m> Settings<'m> {
                 strict: self.has(STRICT_HEADERS),
                 require_client: self.has(REQUIRE_CLIENT),
             },
-            sources: policy_from_word(self.get(SOURCES)),
+            sources: SourcePolicy::from_word(self.get(SOURCES)),
             max_header: usize::try_from(self.get(MAX_HEADER)).unwrap_or(usize::MAX),
             namespace: self.get(NAMESPACE),
             listing: self.listing(),
@@ -315,25 +315,6 @@ impl<'m> Settings<'m> {
     }
 }
 
-fn policy_to_word(policy: SourcePolicy) -> u64 {
-    match policy {
-        SourcePolicy::Strict => 0,
-        SourcePolicy::AllowLocal => 1,
-        SourcePolicy::Any => 2,
-        SourcePolicy::AllowReserved => 3,
-    }
-}
-
-/// A word that was never written is [`SourcePolicy::Strict`].
-fn policy_from_word(word: u64) -> SourcePolicy {
-    match word {
-        1 => SourcePolicy::AllowLocal,
-        2 => SourcePolicy::Any,
-        3 => SourcePolicy::AllowReserved,
-        _ => SourcePolicy::Strict,
-    }
-}
-
 /// `peernam`, then the version of the layout: a library of another version does not use the table.
 const MAGIC_VALUE: u64 = u64::from_be_bytes(*b"peernam\x09");
 
@@ -364,20 +345,3 @@ const SHOW_DESTINATION: u64 = 1 << 2;
 const JUDGED_BY_WAITER: u64 = 1 << 3;
 const STRICT_HEADERS: u64 = 1 << 4;
 const REQUIRE_CLIENT: u64 = 1 << 5;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn source_policies_are_read_as_they_were_written() {
-        for policy in [
-            SourcePolicy::Strict,
-            SourcePolicy::AllowLocal,
-            SourcePolicy::Any,
-            SourcePolicy::AllowReserved,
-        ] {
-            assert_eq!(policy_from_word(policy_to_word(policy)), policy);
-        }
-    }
-}

@@ -81,6 +81,49 @@ impl SourceRefusal {
 }
 
 impl SourcePolicy {
+    /// All policies.
+    pub const ALL: [Self; 4] = [
+        Self::Strict,
+        Self::AllowLocal,
+        Self::AllowReserved,
+        Self::Any,
+    ];
+
+    /// The name on the command line and in the configuration file.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Strict => "strict",
+            Self::AllowLocal => "allow-local",
+            Self::AllowReserved => "allow-reserved",
+            Self::Any => "any",
+        }
+    }
+
+    /// One line of help.
+    pub const fn summary(self) -> &'static str {
+        match self {
+            Self::Strict => {
+                "Refuse special and loopback addresses, and (`proxy` only) this host's own"
+            }
+            Self::AllowLocal => "Refuse special addresses only",
+            Self::AllowReserved => "As `strict`, but accept 240.0.0.0/4",
+            Self::Any => "Believe every claim",
+        }
+    }
+
+    /// Encodes the policy for another process.
+    pub const fn to_word(self) -> u64 {
+        self as u64
+    }
+
+    /// Decodes a word of [`SourcePolicy::to_word`]. Any other word is [`SourcePolicy::Strict`].
+    pub fn from_word(word: u64) -> Self {
+        Self::ALL
+            .into_iter()
+            .find(|policy| policy.to_word() == word)
+            .unwrap_or(Self::Strict)
+    }
+
     /// Decides on a claimed address and on the IPv4 address embedded in it; the policy must believe both. `role_on_host` looks
     /// up the role of an address on this host.
     pub fn admit(
@@ -124,6 +167,16 @@ impl SourcePolicy {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn policies_are_read_as_they_were_written_and_other_words_as_strict() {
+        for policy in SourcePolicy::ALL {
+            assert_eq!(SourcePolicy::from_word(policy.to_word()), policy);
+        }
+        for word in [0, SourcePolicy::ALL.len() as u64, u64::MAX] {
+            assert_eq!(SourcePolicy::from_word(word), SourcePolicy::Strict);
+        }
+    }
 
     /// The verdicts on all other addresses are in `tests/address_policy/verdicts.txt`.
     #[test]

@@ -13,6 +13,7 @@ use peername_identity::{Network, Settings, SocketListing, SourcePolicy};
 
 use super::clients::ListJudge;
 use crate::options::header_args::HeaderArgs;
+use crate::options::source_policy;
 
 /// Which listeners expect headers, and which headers.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
@@ -31,11 +32,12 @@ pub(crate) struct ListenerPolicyArgs {
     #[arg(
         long,
         value_name = "POLICY",
-        default_value = "strict",
+        default_value = SourcePolicy::Strict.name(),
+        value_parser = source_policy::parser(&EXCLUDED_POLICIES),
         hide_short_help = true,
         help_heading = heading::HEADERS
     )]
-    pub(super) source_policy: SourcePolicyArg,
+    pub(super) source_policy: SourcePolicy,
     /// Connections that may be open at the same time, rounded up to a power of two, at least 64
     #[arg(
         long,
@@ -53,14 +55,6 @@ pub(super) enum HeaderRequirement {
     Require,
     /// Pass them through unchanged
     Optional,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum SourcePolicyArg {
-    /// Refuse special and loopback addresses
-    Strict,
-    /// Refuse special addresses only
-    AllowLocal,
 }
 
 impl ListenerPolicyArgs {
@@ -107,10 +101,7 @@ impl ListenerPolicyArgs {
             header_required: self.header == HeaderRequirement::Require,
             show_destination: false,
             headers: self.headers.policy(),
-            sources: match self.source_policy {
-                SourcePolicyArg::Strict => SourcePolicy::Strict,
-                SourcePolicyArg::AllowLocal => SourcePolicy::AllowLocal,
-            },
+            sources: self.source_policy,
             max_header: self.headers.max_header,
             listing: SocketListing::default(),
         })
@@ -135,3 +126,23 @@ fn with_absolute_path(value: &str) -> String {
 
 /// The minimum number of slots of a table.
 const MIN_SLOTS: usize = 64;
+/// The source policies that are no options: on an IPv4 socket, an address of 240.0.0.0/4 stands for an IPv6 client.
+const EXCLUDED_POLICIES: [SourcePolicy; 2] = [SourcePolicy::AllowReserved, SourcePolicy::Any];
+
+#[cfg(test)]
+mod tests {
+    use clap::{Args, Command};
+
+    use super::*;
+
+    #[test]
+    fn reserved_addresses_are_never_allowed() {
+        for policy in SourcePolicy::ALL {
+            let command = ListenerPolicyArgs::augment_args(Command::new("exec"));
+            let word = format!("--source-policy={}", policy.name());
+            let is_accepted = command.try_get_matches_from(["exec", &word]).is_ok();
+            let is_safe = [SourcePolicy::Strict, SourcePolicy::AllowLocal].contains(&policy);
+            assert_eq!(is_accepted, is_safe, "{word}");
+        }
+    }
+}

@@ -20,7 +20,7 @@ use peername_server::header_limits::HeaderLimits;
 use super::destination::destination_policy;
 use crate::options::header_args::HeaderArgs;
 use crate::options::protocol::Protocol;
-use crate::options::{target_args, udp};
+use crate::options::{source_policy, target_args, udp};
 
 /// Options of `peername proxy`.
 #[derive(Clone, Debug, clap::Args)]
@@ -135,10 +135,11 @@ pub(crate) struct Listener {
     #[arg(
         long,
         value_name = "POLICY",
-        default_value = "strict",
+        default_value = SourcePolicy::Strict.name(),
+        value_parser = source_policy::parser(&[SourcePolicy::Any]),
         hide_short_help = true
     )]
-    source_policy: Sources,
+    source_policy: SourcePolicy,
     /// Log the value of this TLV in a connection's line (TCP), by name or number; may be repeated
     #[arg(long, value_name = "TYPE", value_parser = value::tlv_kind, hide_short_help = true)]
     log_tlv: Vec<u8>,
@@ -156,16 +157,6 @@ pub(crate) struct Listener {
     /// The relay method
     #[arg(long, value_name = "HOW", default_value = "auto", help_heading = heading::TUNING)]
     relay: Relay,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Sources {
-    /// Refuse special, loopback and own addresses
-    Strict,
-    /// Refuse special addresses only
-    AllowLocal,
-    /// As `strict`, but accept 240.0.0.0/4
-    AllowReserved,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -234,7 +225,7 @@ impl Listener {
                 destination_policy: destination_policy?,
                 trust: trust?,
                 header: self.header_limits(),
-                source_policy: self.source_policy.into(),
+                source_policy: self.source_policy,
                 upstream: upstream?,
                 relay: self.relay_method(),
                 limits: Limits {
@@ -340,16 +331,6 @@ impl HostArgs {
     /// Whether steady UDP sessions are offloaded to the kernel.
     pub(super) fn uses_kernel_data_path(&self) -> bool {
         self.data_path == DataPath::Kernel
-    }
-}
-
-impl From<Sources> for SourcePolicy {
-    fn from(sources: Sources) -> Self {
-        match sources {
-            Sources::Strict => Self::Strict,
-            Sources::AllowLocal => Self::AllowLocal,
-            Sources::AllowReserved => Self::AllowReserved,
-        }
     }
 }
 
