@@ -296,7 +296,7 @@ fn one_file_serves_all_commands() {
         (
             "[[forward]]\nlisten = [\"127.0.0.1:1\"]\nto = \"127.0.0.1:2\"\nproxy-version = 1\ncrc32c = true\n",
             "line 8, [[forward]]: ",
-            "proxy-version must be 2",
+            "proxy-version must be 2 for --crc32c: other",
         ),
         (
             "[intercept]\nidle-timeout = \"5\"\n",

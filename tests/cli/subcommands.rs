@@ -117,6 +117,10 @@ fn header_option_without_a_header_is_an_error() {
             "--udp-header selects the datagrams with a header",
         ),
         (
+            &format!("{forward} --protocol=udp --udp-header=spp --crc32c"),
+            "--udp-header spp has no fields for --crc32c",
+        ),
+        (
             "send 127.0.0.1:7001 --proxy-version=none --destination=192.0.2.1:1",
             "--destination is part of a header",
         ),

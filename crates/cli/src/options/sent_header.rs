@@ -102,9 +102,13 @@ impl Header {
         self.build_template()
     }
 
-    /// Whether there are TLVs, which only version 2 has.
-    pub(crate) fn has_fields(&self) -> bool {
-        self.crc32c || !self.tlv.is_empty()
+    /// The names of the given options that add TLVs, which only version 2 has: `--tlv and --crc32c`.
+    pub(crate) fn tlv_options(&self) -> Option<String> {
+        let given = [("--tlv", !self.tlv.is_empty()), ("--crc32c", self.crc32c)]
+            .into_iter()
+            .filter_map(|(option, is_given)| is_given.then_some(option))
+            .collect::<Vec<_>>();
+        (!given.is_empty()).then(|| given.join(" and "))
     }
 
     pub(crate) fn is_absent(&self) -> bool {
@@ -117,11 +121,12 @@ impl Header {
 
     /// Builds the template for either transport, and refuses options that its version does not have.
     fn build_template(&self) -> Result<HeaderTemplate, Usage> {
-        if self.proxy_version != Version::V2 && self.has_fields() {
-            return Err(Usage(
-                "--proxy-version must be 2 for --tlv and --crc32c: other versions have no TLVs"
-                    .to_owned(),
-            ));
+        if self.proxy_version != Version::V2
+            && let Some(options) = self.tlv_options()
+        {
+            return Err(Usage(format!(
+                "--proxy-version must be 2 for {options}: other versions have no TLVs"
+            )));
         }
         if self.is_absent() && self.source.0.is_some() {
             return Err(Usage(

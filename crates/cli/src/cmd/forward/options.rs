@@ -132,9 +132,13 @@ impl Forward {
             (_, udp::UdpHeader(Dialect::First)) if self.header.is_spp() => {
                 "--proxy-version spp is a header on each datagram: it can't be combined with --udp-header first"
             }
-            (_, udp::UdpHeader(Dialect::Spp)) if self.header.has_fields() => {
-                "--udp-header spp has no fields for --tlv and --crc32c"
-            }
+            (_, udp::UdpHeader(Dialect::Spp)) => match self.header.tlv_options() {
+                Some(options) => {
+                    let text = format!("--udp-header spp has no fields for {options}");
+                    return Err(Usage(text));
+                }
+                None => return Ok(()),
+            },
             _ => return Ok(()),
         };
         Err(Usage(text.to_owned()))
