@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::dialect::Dialect;
+use super::lru_table::TableLimits;
 
 /// The UDP settings of a proxy or forwarder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +18,19 @@ pub struct UdpConfig {
     pub sessions_per_balancer: usize,
 }
 
+impl UdpConfig {
+    /// The limits of one of so many workers: its share of the sessions, and the idle timeouts.
+    pub(super) fn worker_limits(&self, workers: usize) -> TableLimits {
+        let share = |limit: usize| limit.div_ceil(workers.max(1)).max(1);
+        TableLimits {
+            entries: share(self.sessions),
+            per_balancer: share(self.sessions_per_balancer),
+            idle: self.close_after,
+            unanswered: self.close_after.min(UNANSWERED_TIMEOUT),
+        }
+    }
+}
+
 impl Default for UdpConfig {
     fn default() -> Self {
         Self {
@@ -27,3 +41,6 @@ impl Default for UdpConfig {
         }
     }
 }
+
+/// Upper limit of the idle timeout of sessions that were never answered, which may be part of a flood.
+const UNANSWERED_TIMEOUT: Duration = Duration::from_secs(30);

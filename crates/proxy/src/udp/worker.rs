@@ -38,17 +38,6 @@ use peername_server::listeners::ListenerId;
 use peername_server::workers::WorkerTask;
 use peername_server::workers::phases::Phases;
 
-/// One worker's share of the limits.
-fn limits(config: &UdpConfig, workers: usize) -> TableLimits {
-    let share = |limit: usize| limit.div_ceil(workers.max(1)).max(1);
-    TableLimits {
-        entries: share(config.sessions),
-        per_balancer: share(config.sessions_per_balancer),
-        idle: config.close_after,
-        unanswered: config.close_after.min(UNANSWERED_TIMEOUT),
-    }
-}
-
 /// The state that all workers share.
 #[derive(Clone, Debug)]
 pub(crate) struct SharedState {
@@ -65,7 +54,7 @@ pub(crate) fn worker_tasks<R: Role + Send + 'static>(
     shared: &SharedState,
     role: impl Fn(TableLimits, Arc<[(ListenerId, LocalAddr)]>) -> R,
 ) -> (Vec<WorkerTask>, UdpWorkers) {
-    let limits = limits(config, sockets.workers());
+    let limits = config.worker_limits(sockets.workers());
     let listeners: Arc<[_]> = sockets.listeners.clone().into();
     let mut restored = std::mem::take(&mut sockets.restored).into_iter();
     let mut tasks = Vec::new();
@@ -281,7 +270,5 @@ const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
 /// While draining, the worker ends when no datagram has been received for so long: a backend that has not answered by
 /// then will not.
 const DRAIN_QUIET: Duration = Duration::from_secs(1);
-/// Upper limit of the idle timeout of sessions that were never answered, which may be part of a flood.
-const UNANSWERED_TIMEOUT: Duration = Duration::from_secs(30);
 /// Upper limit of listeners: more than a process has file descriptors (`fs.nr_open` is 2^20 by default).
 const MAX_LISTENERS: u64 = 1 << 24;
