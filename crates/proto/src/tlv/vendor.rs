@@ -120,6 +120,10 @@ mod tests {
             (0xee, &[1, 4, 3, 2, 1], "azure-linkid", "16909060"),
             (0xe0, &gcp, "gcp-psc-id", "48190319207922788"),
         ];
+        assert_eq!(
+            kind::vendor_option_names(),
+            tlvs.map(|(_, _, name, _)| name)
+        );
         for (kind, value, name, text) in tlvs {
             assert_eq!(Vendor::encode(kind, text), Ok(value.to_vec()));
             assert_eq!(kind::from_vendor_name(name), Some(kind));

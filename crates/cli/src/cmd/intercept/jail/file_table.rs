@@ -129,3 +129,46 @@ fn option_name(word: &OsString) -> Option<String> {
 
 /// The ids of the options whose values on the command line are added to those of the file.
 pub(super) const APPENDED: [&str; 4] = ["allow", "deny", "rules", "hide"];
+
+#[cfg(test)]
+mod tests {
+    use clap::{ArgAction, Args, Command};
+
+    use super::super::in_jail::LISTENER_OPTIONS;
+    use super::super::options;
+    use super::*;
+
+    /// The ids of the other repeatable options: those of a command line replace those of the file.
+    const REPLACED: [&str; 15] = [
+        "allow_destination",
+        "allow_tcp",
+        "allow_unix",
+        "check",
+        "check_body_exempt",
+        "check_ca",
+        "check_header",
+        "check_take",
+        "extra_ca",
+        "host_answer_timeout",
+        "host_idle_timeout",
+        "inject",
+        "name_ranges",
+        "passthrough",
+        "ports",
+    ];
+
+    #[test]
+    fn each_repeatable_option_is_appended_or_replaced() {
+        let command = options::Args::augment_args(Command::new("jail"));
+        let mut repeatable: Vec<_> = command
+            .get_arguments()
+            .filter(|arg| matches!(arg.get_action(), ArgAction::Append))
+            .map(|arg| arg.get_id().as_str())
+            .filter(|id| !LISTENER_OPTIONS.contains(id))
+            .collect();
+        repeatable.sort_unstable();
+        let mut listed = [&APPENDED[..], &REPLACED].concat();
+        listed.sort_unstable();
+        assert_eq!(repeatable, listed);
+    }
+}

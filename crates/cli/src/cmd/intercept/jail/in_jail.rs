@@ -60,7 +60,8 @@ impl<T: clap::Args> FromArgMatches for InJail<T> {
 
 const CERTIFICATES_HELP: &str = "New certificates that the program's connections may cause in a second; beyond that they wait, \
     4 s at most, and are then refused (429)";
-const LISTENER_OPTIONS: [&str; 5] = [
+/// The ids of the options that a jail refuses.
+pub(super) const LISTENER_OPTIONS: [&str; 5] = [
     "listen",
     "transparent",
     "allow_client",
