@@ -39,6 +39,15 @@ pub enum NotifiedCall {
     },
 }
 
+/// An intercepted call, whatever its number in its ABI.
+#[derive(Clone, Copy)]
+enum CallKind {
+    Accept,
+    Accept4,
+    Listen,
+    Name(Endpoint),
+}
+
 /// An end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Endpoint {
@@ -69,98 +78,83 @@ impl Notification {
         if self.data.arch == i386::AUDIT_ARCH {
             return self.call_i386();
         }
-        let [first, second, third, fourth, ..] = self.data.args;
-        match libc::c_long::from(self.data.nr) {
-            libc::SYS_accept => self.accept(first, second, third, 0),
-            libc::SYS_accept4 => self.accept(first, second, third, fourth),
-            libc::SYS_listen => Ok(NotifiedCall::Listen {
-                socket: first as RawFd,
-            }),
-            libc::SYS_getsockname => Ok(self.name(Endpoint::Local, first, second, third)),
-            libc::SYS_getpeername => Ok(self.name(Endpoint::Peer, first, second, third)),
-            _ => Err(unknown_call()),
-        }
+        let kind = match libc::c_long::from(self.data.nr) {
+            libc::SYS_accept => CallKind::Accept,
+            libc::SYS_accept4 => CallKind::Accept4,
+            libc::SYS_listen => CallKind::Listen,
+            libc::SYS_getsockname => CallKind::Name(Endpoint::Local),
+            libc::SYS_getpeername => CallKind::Name(Endpoint::Peer),
+            _ => return Err(unknown_call()),
+        };
+        self.decode(kind, self.data.args)
     }
 
     #[cfg(target_arch = "x86_64")]
     fn call_i386(&self) -> io::Result<NotifiedCall> {
-        let [first, second, third, fourth, ..] = self.data.args;
-        match self.data.nr.cast_unsigned() {
-            i386::ACCEPT4 => self.accept(first, second, third, fourth),
-            i386::GETPEERNAME => Ok(self.name(Endpoint::Peer, first, second, third)),
-            i386::GETSOCKNAME => Ok(self.name(Endpoint::Local, first, second, third)),
-            i386::LISTEN => Ok(NotifiedCall::Listen {
-                socket: first as RawFd,
-            }),
-            i386::SOCKETCALL => self.socketcall(first as u32, second),
-            _ => Err(unknown_call()),
-        }
+        let [first, second, ..] = self.data.args;
+        let kind = match self.data.nr.cast_unsigned() {
+            i386::ACCEPT4 => CallKind::Accept4,
+            i386::LISTEN => CallKind::Listen,
+            i386::GETSOCKNAME => CallKind::Name(Endpoint::Local),
+            i386::GETPEERNAME => CallKind::Name(Endpoint::Peer),
+            i386::SOCKETCALL => return self.socketcall(first as u32, second),
+            _ => return Err(unknown_call()),
+        };
+        self.decode(kind, self.data.args)
     }
 
     /// Decodes socketcall(2): its arguments are in memory, 32 bits each.
     #[cfg(target_arch = "x86_64")]
     fn socketcall(&self, which: u32, arguments: u64) -> io::Result<NotifiedCall> {
+        let (kind, count) = match which {
+            i386::SYS_ACCEPT => (CallKind::Accept, 3),
+            i386::SYS_ACCEPT4 => (CallKind::Accept4, 4),
+            i386::SYS_LISTEN => (CallKind::Listen, 2),
+            i386::SYS_GETSOCKNAME => (CallKind::Name(Endpoint::Local), 3),
+            i386::SYS_GETPEERNAME => (CallKind::Name(Endpoint::Peer), 3),
+            _ => return Err(unknown_call()),
+        };
+        let mut words = [[0_u8; 4]; 6];
         // The bytes behind the last argument may be unmapped.
-        let len = match which {
-            i386::SYS_LISTEN => 8,
-            i386::SYS_ACCEPT4 => 16,
-            _ => 12,
-        };
-        let mut bytes = vec![0; len];
-        memory::read(self.tid, arguments, &mut bytes)?;
-        let (words, _) = bytes.as_chunks::<4>();
-        let word = |index: usize| {
-            words
-                .get(index)
-                .map_or(0, |&word| u32::from_ne_bytes(word).into())
-        };
-        match which {
-            i386::SYS_GETPEERNAME => Ok(self.name(Endpoint::Peer, word(0), word(1), word(2))),
-            i386::SYS_GETSOCKNAME => Ok(self.name(Endpoint::Local, word(0), word(1), word(2))),
-            i386::SYS_LISTEN => Ok(NotifiedCall::Listen {
-                socket: word(0) as RawFd,
-            }),
-            i386::SYS_ACCEPT => self.accept(word(0), word(1), word(2), 0),
-            i386::SYS_ACCEPT4 => self.accept(word(0), word(1), word(2), word(3)),
-            _ => Err(unknown_call()),
-        }
+        let (given, _) = words.as_flattened_mut().split_at_mut(count * 4);
+        memory::read(self.tid, arguments, given)?;
+        self.decode(kind, words.map(|word| u32::from_ne_bytes(word).into()))
     }
 
-    fn accept(
-        &self,
-        listener: u64,
-        address: u64,
-        length: u64,
-        flags: u64,
-    ) -> io::Result<NotifiedCall> {
-        // The kernel reads an int, so it ignores the upper half.
-        let flags = flags as libc::c_int;
-        if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
-            return Err(io::Error::from_raw_os_error(libc::EINVAL));
-        }
-        Ok(NotifiedCall::Accept {
-            listener: listener as RawFd,
-            peer: self.buffer(address, length),
-            nonblocking: flags & libc::SOCK_NONBLOCK != 0,
-            close_on_exec: flags & libc::SOCK_CLOEXEC != 0,
-        })
-    }
-
-    fn name(&self, end: Endpoint, socket: u64, address: u64, length: u64) -> NotifiedCall {
-        NotifiedCall::Name {
-            socket: socket as RawFd,
-            end,
-            buffer: self.buffer(address, length),
-        }
-    }
-
-    fn buffer(&self, address: u64, length: u64) -> AddressBuffer {
-        AddressBuffer {
+    /// Decodes the arguments, which are the same in every ABI.
+    fn decode(&self, kind: CallKind, arguments: [u64; 6]) -> io::Result<NotifiedCall> {
+        let [socket, address, length, flags, ..] = arguments;
+        let socket = socket as RawFd;
+        let buffer = AddressBuffer {
             tid: self.tid,
             address,
             length,
+        };
+        match kind {
+            CallKind::Accept => accept(socket, buffer, 0),
+            CallKind::Accept4 => accept(socket, buffer, flags),
+            CallKind::Listen => Ok(NotifiedCall::Listen { socket }),
+            CallKind::Name(end) => Ok(NotifiedCall::Name {
+                socket,
+                end,
+                buffer,
+            }),
         }
     }
+}
+
+fn accept(listener: RawFd, peer: AddressBuffer, flags: u64) -> io::Result<NotifiedCall> {
+    // The kernel reads an int, so it ignores the upper half.
+    let flags = flags as libc::c_int;
+    if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    Ok(NotifiedCall::Accept {
+        listener,
+        peer,
+        nonblocking: flags & libc::SOCK_NONBLOCK != 0,
+        close_on_exec: flags & libc::SOCK_CLOEXEC != 0,
+    })
 }
 
 /// The error for a call of another ABI, or for one that a container's seccomp profile notifies of by mistake.
