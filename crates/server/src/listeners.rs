@@ -151,7 +151,7 @@ impl Listeners {
             .chain(&mut self.surplus);
         for listener in listeners.filter(|listener| is_wanted(listener.id)) {
             let addr = listener.addr.0;
-            let with_addr = |failed| BindError::not_transparent(addr, failed);
+            let with_addr = |failed| BindError::from_transparency(addr, failed);
             transparent::set_transparent(&listener.socket, addr.is_ipv6()).map_err(with_addr)?;
             // Connections that the rule redirects come over a network, even if the listener is on loopback.
             stream::tune_for_network(&listener.socket).map_err(with_addr)?;

@@ -178,7 +178,7 @@ impl UdpListeners {
                     .and_then(|()| {
                         transparent::receive_original_destination(socket, addr.is_ipv6())
                     })
-                    .map_err(|error| BindError::not_transparent(addr, error))?;
+                    .map_err(|error| BindError::from_transparency(addr, error))?;
             }
         }
         Ok(self)

@@ -14,8 +14,8 @@ use crate::capabilities::Advice;
 pub struct BindError {
     addr: SocketAddr,
     failed: SyscallError,
-    /// Whether the failed call was to set IP_TRANSPARENT.
-    is_transparent: bool,
+    /// Whether the failed call was to make the socket transparent.
+    is_from_transparency: bool,
 }
 
 impl BindError {
@@ -24,16 +24,16 @@ impl BindError {
         Self {
             addr,
             failed,
-            is_transparent: false,
+            is_from_transparency: false,
         }
     }
 
     /// Wraps the system call that failed to make a socket on this address transparent.
-    pub fn not_transparent(addr: SocketAddr, failed: SyscallError) -> Self {
+    pub fn from_transparency(addr: SocketAddr, failed: SyscallError) -> Self {
         Self {
             addr,
             failed,
-            is_transparent: true,
+            is_from_transparency: true,
         }
     }
 
@@ -44,11 +44,11 @@ impl BindError {
 
     fn hint(&self) -> Cow<'static, str> {
         let hint = match self.failed.source.kind() {
-            _ if self.failed.is_exhaustion() => {
+            _ if self.failed.is_out_of_descriptors() => {
                 "; each address takes a descriptor per worker: raise LimitNOFILE or `ulimit -n`, or listen \
                  on fewer ports"
             }
-            io::ErrorKind::PermissionDenied if self.is_transparent => {
+            io::ErrorKind::PermissionDenied if self.is_from_transparency => {
                 let advice = Advice::for_this_process();
                 return format!(
                     "; --listen-transparent needs CAP_NET_RAW or CAP_NET_ADMIN: {advice}"
@@ -74,3 +74,28 @@ impl BindError {
 
 /// The last port that by default only CAP_NET_BIND_SERVICE may bind (net.ipv4.ip_unprivileged_port_start, ip(7)).
 const LAST_SYSTEM_PORT: u16 = 1023;
+
+#[cfg(test)]
+mod tests {
+    use peername_sys::Errno;
+
+    use super::*;
+
+    /// More descriptors are no help against a lack of memory.
+    #[test]
+    fn only_exhausted_descriptors_get_the_advice_to_raise_their_limit() {
+        for (errno, is_advised) in [
+            (Errno::MFILE, true),
+            (Errno::NFILE, true),
+            (Errno::NOBUFS, false),
+            (Errno::NOMEM, false),
+        ] {
+            let failed = SyscallError {
+                call: "socket(2)",
+                source: errno.into(),
+            };
+            let error = BindError::new(SocketAddr::from(([192, 0, 2, 1], 80)), failed).to_string();
+            assert_eq!(error.contains("LimitNOFILE"), is_advised, "{error}");
+        }
+    }
+}
