@@ -68,7 +68,10 @@ fn session_is_evicted_for_a_port() {
     // 30 clients and 8 ports.
     let count = "peername_udp_evictions_total{reason=\"ports\"} 22";
     wait_metric(&lab.balancer, &[], count);
-    assert!(!forward.log().contains("accepts no clients"));
+    let log = forward.log();
+    for wrong in ["accepts no clients", "raise --max-sessions"] {
+        assert!(!log.contains(wrong), "{log}");
+    }
 }
 
 /// Over TCP no connection is evicted for its port, so a client is refused. The log does not report that as an outage of the

@@ -12,7 +12,8 @@ use rustix::process::Signal;
 use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4, v4};
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
-use crate::harness::lab::{WAIT_LIMIT, assert_contains, wait_for};
+use crate::harness::lab::failing::no_epoll_watches_from;
+use crate::harness::lab::{WAIT_LIMIT, assert_contains, failing_calls, wait_for};
 use crate::harness::peername::words;
 use crate::harness::rig::proxy::front_of;
 use crate::harness::rig::udp::{UdpRig, datagram_header_for};
@@ -279,6 +280,21 @@ fn destroyed_socket_is_noticed_by_sending() {
     wait_destroyed(&rig);
     rig.round_trip(client);
     assert_eq!(rig.stop_and_count_drops().get("socket_destroyed"), Some(&3));
+}
+
+/// The warning is about sessions, and says what to raise.
+#[test]
+fn session_that_epoll_can_not_watch_is_reported() {
+    let failing_calls = failing_calls(&no_epoll_watches_from(40));
+    let failing_calls = failing_calls.each_ref().map(String::as_str);
+    let rig = UdpRig::start_through(&failing_calls, &["--workers=1"]);
+    for _ in 0..40 {
+        rig.send_from_balancer(&[&datagram_header_for(fresh_client_v4()), b"hello?"]);
+    }
+    rig.proxy.wait_line("about sessions", |line| {
+        let is_warning = line.contains("UDP sessions ended: unwatched, for example from ");
+        (is_warning && line.contains("fs.epoll.max_user_watches")).then_some(())
+    });
 }
 
 /// Waits for the log line of a session that ended because its socket was destroyed: a local fault, not a peer's.

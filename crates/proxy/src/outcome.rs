@@ -43,7 +43,7 @@ pub enum SessionEnd {
     /// Idle timeout, and the backend has never answered.
     Unanswered,
     /// The session was evicted for another one.
-    Evicted,
+    Evicted(EvictionReason),
     /// Another process has destroyed the session's socket (`ss --kill`).
     SocketDestroyed,
     /// epoll_ctl(2) could not register the session's socket.
@@ -52,6 +52,21 @@ pub enum SessionEnd {
     Stopped,
     /// A list of clients has changed, and denies the client now.
     AccessRevoked,
+}
+
+/// The limit that was reached when a session was evicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum EvictionReason {
+    /// `--max-sessions`.
+    SessionLimit,
+    /// `--max-sessions-per-balancer`.
+    BalancerLimit,
+    /// File descriptors of this process or host.
+    Descriptors,
+    /// Ports of this host towards the backend.
+    Ports,
+    /// Memory of the kernel for sockets.
+    Memory,
 }
 
 /// The side that is at fault for an end.
@@ -266,7 +281,7 @@ impl Outcome {
             Self::HealthCheck => "health_check",
             Self::SessionEnded(SessionEnd::Idle) => "idle",
             Self::SessionEnded(SessionEnd::Unanswered) => "unanswered",
-            Self::SessionEnded(SessionEnd::Evicted) => "evicted",
+            Self::SessionEnded(SessionEnd::Evicted(_)) => "evicted",
             Self::SessionEnded(SessionEnd::SocketDestroyed) => "socket_destroyed",
             Self::SessionEnded(SessionEnd::Unwatched) => "unwatched",
             Self::SessionEnded(SessionEnd::Stopped) => "stopped",
@@ -303,17 +318,18 @@ impl Outcome {
             Self::Relayed(End::Reset(Side::Upstream)) => Fault::Upstream,
             Self::SessionEnded(SessionEnd::Idle | SessionEnd::Stopped) => Fault::None,
             Self::SessionEnded(SessionEnd::Unanswered) => Fault::Upstream,
-            Self::SessionEnded(SessionEnd::Evicted | SessionEnd::AccessRevoked) => Fault::Policy,
+            Self::SessionEnded(SessionEnd::Evicted(_) | SessionEnd::AccessRevoked) => Fault::Policy,
             Self::SessionEnded(SessionEnd::SocketDestroyed | SessionEnd::Unwatched) => Fault::Local,
             Self::Cut => Fault::Local,
             Self::ClosedByAdmin | Self::AccessRevoked => Fault::Policy,
         }
     }
 
-    /// The error text; `None` for an end that is no error.
+    /// The error text, with what to do where the operator can do something; `None` for an end that is no error.
     pub fn error(&self) -> Option<String> {
         match self {
             Self::Failed(failure) => Some(failure.to_string()),
+            Self::SessionEnded(SessionEnd::Evicted(reason)) => Some(reason.advice().to_owned()),
             Self::SessionEnded(SessionEnd::SocketDestroyed) => Some(DESTROYED.to_owned()),
             Self::SessionEnded(SessionEnd::Unwatched) => Some(UNWATCHED.to_owned()),
             Self::Relayed(_)
@@ -322,6 +338,50 @@ impl Outcome {
             | Self::Cut
             | Self::ClosedByAdmin
             | Self::AccessRevoked => None,
+        }
+    }
+}
+
+impl EvictionReason {
+    /// The reason for which a session's socket could not be opened: `error` reports exhausted descriptors, ports or memory.
+    pub(crate) fn from_socket_error(error: &SyscallError) -> Self {
+        if error.is_udp_port_exhaustion() {
+            Self::Ports
+        } else if error.is_out_of_descriptors() {
+            Self::Descriptors
+        } else {
+            Self::Memory
+        }
+    }
+
+    /// The name in metrics.
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::SessionLimit => "session_limit",
+            Self::BalancerLimit => "balancer_limit",
+            Self::Descriptors => "descriptors",
+            Self::Ports => "ports",
+            Self::Memory => "memory",
+        }
+    }
+
+    fn advice(self) -> &'static str {
+        match self {
+            Self::SessionLimit => {
+                "each new session evicts an open one; raise --max-sessions, or lower --close-after"
+            }
+            Self::BalancerLimit => {
+                "each new session of this peer evicts one of its own; raise --max-sessions-per-balancer, or lower --close-after"
+            }
+            Self::Descriptors => {
+                "no file descriptor is left for a new session; raise LimitNOFILE or `ulimit -n`, or lower --max-sessions"
+            }
+            Self::Ports => {
+                "no port is left to the backend; widen net.ipv4.ip_local_port_range, or lower --max-sessions"
+            }
+            Self::Memory => {
+                "the kernel has no memory left for a new session's socket; lower --max-sessions"
+            }
         }
     }
 }
@@ -343,3 +403,27 @@ const DESTROYED: &str =
     "its socket was destroyed from outside (`ss --kill`); the next datagram starts another session";
 const UNWATCHED: &str = "epoll_ctl(2): its socket could not be watched, for lack of memory or of watches \
     (fs.epoll.max_user_watches)";
+
+#[cfg(test)]
+mod tests {
+    use peername_sys::Errno;
+
+    use super::*;
+
+    #[test]
+    fn eviction_for_a_socket_names_what_is_exhausted() {
+        for (errno, expected) in [
+            (Errno::MFILE, EvictionReason::Descriptors),
+            (Errno::NFILE, EvictionReason::Descriptors),
+            (Errno::AGAIN, EvictionReason::Ports),
+            (Errno::NOBUFS, EvictionReason::Memory),
+            (Errno::NOMEM, EvictionReason::Memory),
+        ] {
+            let error = SyscallError {
+                call: "socket(2)",
+                source: errno.into(),
+            };
+            assert_eq!(EvictionReason::from_socket_error(&error), expected);
+        }
+    }
+}

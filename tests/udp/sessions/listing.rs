@@ -14,6 +14,8 @@ fn evictions_are_counted_by_the_limit_that_was_reached() {
     assert!(evicted > 0, "{sessions} sessions");
     let line = format!("peername_udp_evictions_total{{reason=\"balancer_limit\"}} {evicted}");
     wait_metric(host, &[], &line);
+    rig.proxy
+        .wait_logged("raise --max-sessions-per-balancer, or lower --close-after");
     let by_worker = get(host, &[], "/metrics");
     let counts = by_worker.lines().filter_map(|line| {
         let (_, count) = line

@@ -56,9 +56,7 @@ pub fn look_up(name: &str) -> Option<Code> {
         "access_revoked" => Stage::RegularEnd.with_advice(
             "The client is on the list of --deny-client: remove its entry to let it in. The log names the entry.",
         ),
-        "evicted" => Stage::RegularEnd.with_advice(
-            "Each new session evicts an open one: raise --max-sessions, or lower --close-after.",
-        ),
+        "evicted" => Stage::RegularEnd.with_advice(EVICTED_ADVICE),
         "unanswered" => Stage::RegularEnd.with_advice(
             "The backend never replied from the port that it is reached at: check that it runs and answers this protocol.",
         ),
@@ -185,9 +183,7 @@ pub fn look_up(name: &str) -> Option<Code> {
         "header_only" | "longer_than_buffer" | "flow_changed" | "stranger" | "stopping" => {
             Stage::Datagram.without_advice()
         }
-        "session_evicted" => Stage::Datagram.with_advice(
-            "Each new session evicts an open one: raise --max-sessions, or lower --close-after.",
-        ),
+        "session_evicted" => Stage::Datagram.with_advice(EVICTED_ADVICE),
         "receive_buffer_full" => Stage::Datagram.with_advice(
             "Datagrams came faster than they were read: raise net.core.rmem_max.",
         ),
@@ -228,6 +224,8 @@ fn is_malformed(code: &str) -> bool {
         .iter()
         .any(|kind| code.starts_with(kind))
 }
+
+const EVICTED_ADVICE: &str = "A new session evicts an open one: peername_udp_evictions_total and the log name the limit. Raise it (--max-sessions, --max-sessions-per-balancer, descriptors or ports), or lower --close-after.";
 
 #[cfg(test)]
 mod tests {

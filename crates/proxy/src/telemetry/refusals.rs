@@ -34,22 +34,13 @@ pub(crate) fn report(peer: PeerAddr, client: Option<ClaimedSource>, outcome: &Ou
             let example = Example::now(peer, client);
             report_failure("connections", Transport::Tcp, example, failure);
         }
-        Outcome::SessionEnded(SessionEnd::Unwatched) => {
-            let error = outcome.error().unwrap_or_default();
-            warn(
-                "connections cut",
-                outcome.label(),
-                Example::now(peer, None),
-                &error,
-            );
-        }
-        Outcome::SessionEnded(SessionEnd::Evicted) => {
-            let example = Example::now(peer, None);
+        Outcome::SessionEnded(SessionEnd::Unwatched | SessionEnd::Evicted(_)) => {
+            let cause = outcome.error().unwrap_or_default();
             warn(
                 "UDP sessions ended",
                 outcome.label(),
-                example,
-                EVICTED_ADVICE,
+                Example::now(peer, None),
+                &cause,
             );
         }
         _ => {}
@@ -208,8 +199,6 @@ const FIRST_ONLY_ADVICE: &str = "the datagram does not begin with a PROXY protoc
     that sends one on the first datagram of a flow only, use --udp-header first";
 const SPP_ADVICE: &str = "the datagram begins with a Simple Proxy Protocol header, as Cloudflare Spectrum sends it: use \
     --udp-header spp";
-const EVICTED_ADVICE: &str = "each new session evicts an open one; raise --max-sessions, or \
-    lower --close-after";
 
 #[cfg(test)]
 mod tests {

@@ -27,7 +27,7 @@ pub struct DatagramTally {
     /// Dropped datagrams of either direction, by reason. `receive_buffer_full` counts those that the kernel dropped at a socket
     /// before they were received here (SO_RXQ_OVFL), including those with a wrong checksum.
     pub dropped: BTreeMap<&'static str, u64>,
-    /// Evicted sessions, by the limit that was reached: `balancer_limit`, `session_limit`, `descriptors` or `ports`.
+    /// Evicted sessions, by the limit that was reached: `balancer_limit`, `session_limit`, `descriptors`, `ports` or `memory`.
     pub evicted: BTreeMap<&'static str, u64>,
 }
 
