@@ -117,6 +117,21 @@ fn key_of_the_authority_and_audit_log_are_out_of_reach() {
     );
 }
 
+/// An earlier program, outside a jail, may have given the key a name that no cover hides.
+#[test]
+fn key_of_the_authority_with_another_name_is_refused() {
+    let rig = JailRig::new();
+    let ca = rig.scratch().path_text("ca");
+    let options = ["--ca", &ca[..]];
+    rig.succeeds(User::Root, &options, "true");
+    let key = format!("{ca}/authority.pem");
+    fs::hard_link(&key, rig.scratch().path("link")).expect("link(2)");
+    let output = rig.run(User::Root, &options, "true");
+    assert_fails(&output, 2, &["hard link", &format!("-samefile {key}")]);
+    fs::remove_file(rig.scratch().path("link")).expect("unlink(2)");
+    rig.succeeds(User::Root, &options, "true");
+}
+
 /// The program can't change the files that it sees in place of the host's.
 #[test]
 fn covers_are_read_only() {

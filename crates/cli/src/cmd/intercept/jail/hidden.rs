@@ -8,6 +8,8 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use peername_daemon::usage::Usage;
+use peername_intercept::ca::Authority;
+use peername_observe::shell::quote;
 
 use super::options::Args;
 
@@ -58,15 +60,18 @@ fn is_character_device(path: &Path) -> bool {
 
 /// Refuses secrets with several hard links: a cover hides one name, and an earlier program may have made another.
 pub(super) fn refuse_hard_links(args: &Args) -> Result<(), Usage> {
+    let authority = args.ca().map(Authority::file);
     let secrets = args.intercept.0.secret_files();
-    for path in secrets.chain(args.log()) {
+    for path in secrets.chain(authority.as_deref()).chain(args.log()) {
         if let Ok(metadata) = path.metadata()
             && metadata.is_file()
             && metadata.nlink() > 1
         {
-            let path = path.display();
             return Err(Usage(format!(
-                "{path} has another name (a hard link), by which the program would reach it: copy the file, and name the copy"
+                "{} has another name (a hard link), by which the program would reach it: `find / -samefile {}` prints it; \
+                 remove it",
+                path.display(),
+                quote(path)
             )));
         }
     }
