@@ -186,6 +186,24 @@ fn authority_of_another_kind_is_refused_by_name() {
     assert!(rig.fails("show").contains("peername ca init"));
 }
 
+/// In both of OpenSSL's forms. The command keeps the certificate beside the key.
+#[test]
+fn encrypted_key_is_refused_with_the_command_that_decrypts_it() {
+    for encrypt in ["pkcs8 -topk8", "ec -aes256"] {
+        let rig = CaRig::new(&[]);
+        let shown = rig.succeeds("show", &[]);
+        rig.shell_succeeds(&format!(
+            "cd $CA && openssl {encrypt} -passout pass:secret -in authority.pem -out $DIR/key &&
+             openssl x509 -in authority.pem >>$DIR/key && cp $DIR/key authority.pem"
+        ));
+        let printed = rig.fails("show");
+        let (_, command) = printed.split_once("decrypt it: `").expect("a command");
+        let (command, _) = command.split_once('`').expect("its end");
+        rig.shell_succeeds(&command.replace("pkey ", "pkey -passin pass:secret "));
+        assert_eq!(rig.succeeds("show", &[]), shown);
+    }
+}
+
 /// `ca rotate` does not replace a file that `ca init` did not make, so the message does not recommend it.
 #[test]
 fn foreign_file_has_to_be_moved_away() {

@@ -155,7 +155,7 @@ pub enum AuthorityDefect {
     #[error("no private key in PEM: the file is empty or damaged, or has a certificate only")]
     NoKey,
     /// A key with a password.
-    #[error("the private key is encrypted: decrypt it: `openssl pkcs8 -in OLD -out NEW`")]
+    #[error("the private key is encrypted")]
     Encrypted,
     /// A key of another type than P-256.
     #[error(
@@ -214,6 +214,15 @@ fn remedy(path: &Path, defect: AuthorityDefect) -> String {
             "; restore it, or move it away and make a new one: `peername ca init --ca {}`",
             directory(path)
         ),
+        AuthorityDefect::Encrypted => {
+            let (decrypted, file) = (path.with_extension("decrypted"), quote(path));
+            let decrypted = quote(&decrypted);
+            // OpenSSL writes the key alone, in a file that only its owner can read.
+            format!(
+                "; decrypt it: `openssl pkey -in {file} -out {decrypted} && \
+                 sed -n '/BEGIN CERT/,/END CERT/p' {file} >>{decrypted} && mv {decrypted} {file}`"
+            )
+        }
         _ => String::new(),
     }
 }
