@@ -1,5 +1,6 @@
 //! The profile of an authority's certificate.
 
+use rcgen::string::PrintableString;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, DnValue, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, SerialNumber,
@@ -42,19 +43,22 @@ fn subject(common_name: &str, serial: &SerialNumber) -> DistinguishedName {
     name.push(DnType::CommonName, common_name);
     name.push(
         DnType::CustomDnType(SERIAL_NUMBER.to_vec()),
-        DnValue::Utf8String(tag(serial)),
+        DnValue::PrintableString(tag(serial)),
     );
     name
 }
 
 /// The first bytes of a serial number in hexadecimal: enough to tell two authorities apart.
-fn tag(serial: &SerialNumber) -> String {
+fn tag(serial: &SerialNumber) -> PrintableString {
     let bytes = serial.to_bytes();
-    bytes
+    let digits: String = bytes
         .iter()
         .take(4)
         .map(|byte| format!("{byte:02x}"))
-        .collect()
+        .collect();
+    digits
+        .try_into()
+        .expect("PrintableString has letters and digits")
 }
 
 /// Checks that rcgen writes the issuer's name byte for byte as the issuer's certificate has it: clients compare the bytes.
@@ -86,5 +90,5 @@ pub(crate) fn random_serial() -> SerialNumber {
     SerialNumber::from_slice(&bytes)
 }
 
-/// id-at-serialNumber (X.520), by which subjects of the same common name differ.
+/// id-at-serialNumber (X.520), by which subjects of the same common name differ: a PrintableString (RFC 5280, appendix A.1).
 const SERIAL_NUMBER: [u64; 4] = [2, 5, 4, 5];

@@ -72,6 +72,21 @@ fn an_expired_authority_can_be_rotated_and_leaves_no_predecessor() {
     assert_eq!(new.certificates().len(), 1);
 }
 
+/// RFC 5280, appendix A.1, allows no other type.
+#[test]
+fn serial_number_of_the_subject_is_a_printable_string() {
+    let authority = Authority::ephemeral(&options(&[])).expect("an authority");
+    let subject = authority.facts.subject_der();
+    // The attribute's type, 2.5.4.5, then tag and length of its value.
+    let attribute = [0x06, 0x03, 0x55, 0x04, 0x05, 0x13, 0x08];
+    assert!(
+        subject
+            .windows(attribute.len())
+            .any(|bytes| bytes == attribute),
+        "{subject:02x?}"
+    );
+}
+
 #[test]
 fn each_defect_is_named() {
     let now = UnixTime::now();
