@@ -85,7 +85,7 @@ pub unsafe extern "C" fn getpeername(fd: c_int, address: *mut c_void, len: *mut 
         }
         // SAFETY: as the caller made it.
         _ => unsafe {
-            pass_on(
+            pass_on_past_filter(
                 Sysno::getpeername,
                 [fd as usize, address as usize, len as usize],
             )
@@ -112,7 +112,7 @@ pub unsafe extern "C" fn getsockname(fd: c_int, address: *mut c_void, len: *mut 
         }
         // SAFETY: as the caller made it.
         _ => unsafe {
-            pass_on(
+            pass_on_past_filter(
                 Sysno::getsockname,
                 [fd as usize, address as usize, len as usize],
             )
@@ -151,7 +151,7 @@ pub extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
         State::Broken => {}
     }
     // SAFETY: as the caller made it.
-    let result = unsafe { pass_on(Sysno::listen, [fd as usize, backlog as usize, 0]) };
+    let result = unsafe { pass_on_past_filter(Sysno::listen, [fd as usize, backlog as usize, 0]) };
     if is_reported && result == 0 && !standalone::is_standalone() {
         waiter_client::report_listening(socket);
     }
@@ -226,12 +226,13 @@ unsafe fn write_out(from: &RawAddress, address: *mut c_void, len: *mut u32) -> R
     Ok(())
 }
 
-/// Makes a system call that the program has made, with the secret arguments added.
+/// Makes a system call that the program has made, past the launcher's seccomp filter: with the secret arguments of [`pass`]
+/// added.
 ///
 /// # Safety
 ///
 /// As the call with these arguments.
-unsafe fn pass_on(call: Sysno, [a, b, c]: [usize; 3]) -> c_int {
+unsafe fn pass_on_past_filter(call: Sysno, [a, b, c]: [usize; 3]) -> c_int {
     let [fifth, sixth] = pass::current().map(|word| word as usize);
     // SAFETY: the caller's; the kernel ignores the arguments that are added.
     let result = unsafe { kernel::pass_on(call, [a, b, c, 0, fifth, sixth]) };

@@ -1,5 +1,5 @@
 //! The secret arguments that let the library's system calls pass the launcher's seccomp filter: the fifth and sixth of
-//! accept4(2), getpeername(2) and getsockname(2), which the kernel ignores.
+//! accept4(2), listen(2), getpeername(2) and getsockname(2), which the kernel ignores.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
