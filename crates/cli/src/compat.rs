@@ -17,6 +17,7 @@ mod udppp;
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
+use std::io::{Write, stderr};
 use std::iter;
 use std::path::Path;
 use std::process::ExitCode;
@@ -29,7 +30,7 @@ use peername_observe::shell::command_line;
 use crate::Args;
 use crate::exit_code::FAILURE;
 use program::Program;
-use translation::{EarlyExit, Environment, Translation, print_to_stderr};
+use translation::{EarlyExit, Environment, Translation};
 
 /// Translates a command line of another program: this binary was called by that program's name, or with `--compat NAME` first.
 /// `None` for a command line of peername's own.
@@ -170,6 +171,11 @@ impl Translation {
             print_to_stderr(&format!("peername: {note}\n"));
         }
     }
+}
+
+/// Writes to standard error. A failed write, such as to a log on a full disk, does not keep the proxy from serving.
+fn print_to_stderr(text: &str) {
+    let _ = stderr().write_all(text.as_bytes());
 }
 
 #[cfg(test)]

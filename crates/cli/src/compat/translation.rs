@@ -57,11 +57,6 @@ impl EarlyExit {
     }
 }
 
-/// Writes to standard error. A failed write, such as to a log on a full disk, does not keep the proxy from serving.
-pub(super) fn print_to_stderr(text: &str) {
-    let _ = stderr().write_all(text.as_bytes());
-}
-
 /// The warning if every peer is trusted: a peer that may send a header may claim any client.
 pub(super) const TRUST_ANY_WARNING: &str =
     "WARNING: every peer that reaches this port may claim any client address";
