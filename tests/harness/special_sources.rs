@@ -1,6 +1,6 @@
 //! Sources that a header may claim and that need a policy: impossible ones, loopback, the server's own.
 
-/// Addresses that no host can have, on whatever network; no policy admits them.
+/// Addresses that no single host has, which no policy admits, and two of 240.0.0.0/4, which only `allow-reserved` admits.
 pub(crate) const IMPOSSIBLE: &[&str] = &[
     "0.0.0.0",
     "0.1.2.3",

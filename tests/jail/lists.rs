@@ -24,7 +24,8 @@ fn access_lists_decide_on_what_a_program_requests() {
             "{CURL} https://a.test/echo; {CURL} https://a.test/slow; {CURL} https://a.test/x/../slow --path-as-is
              {CURL} http://b.test/echo; {CURL} http://a.test:8081/echo; {CURL} http://b.test:8081/echo 2>/dev/null; true"
         );
-        // A tunnel is relayed only to a host that is allowed without a path.
+        // To relay a connection unopened, the rules have to allow every path of its host: one of a.test is denied, and no rule
+        // allows b.test.
         let statuses = rig.succeeds(user, &options, &script);
         assert_eq!(statuses, "200 403 403 403 000 000 ", "{user:?}");
         let options = ["-q", "--allow=a.test", "--allow-tcp=a.test:8081"];
@@ -70,7 +71,7 @@ fn one_list_names_methods_ports_and_private_hosts() {
     assert_eq!(rig.succeeds(User::Nobody, &domain, &script), "403 ");
 }
 
-/// Options of the command line replace those of the `[jail]` table in the file. Rules of the command line come before the
+/// Options of the command line replace those of the `[jail]` table in the file. Rules of the command line follow the
 /// table's.
 #[test]
 fn file_has_the_options_and_the_command_line_overrides_them() {
@@ -140,7 +141,7 @@ fn rules_of_a_file_are_kept_or_reported() {
     let hide = ["--config", &file, "--hide", &other, "--allow=any"];
     let shown = rig.run(User::Nobody, &hide, &format!("cat {secret}"));
     assert!(!String::from_utf8_lossy(&shown.stdout).contains("treasure"));
-    // The first match decides, so nothing is denied here.
+    // The file's denial comes first and counts. That of the command line follows `any`, which matches before it.
     let (printed, errors) = run(&["--allow=any", "--deny=b.test"]);
     assert_eq!(printed, "403 200 ");
     assert_contains(
@@ -270,7 +271,8 @@ fn localhost_is_the_loopback_of_the_host() {
     }
 }
 
-/// A rule for the whole host would open its address, and the methods that the list does not have.
+/// The list allows one method of a host that has a private address. A rule for the host as a whole would open that address, and
+/// all other methods too: `--allow-destination` is named instead.
 #[test]
 fn refused_address_of_a_host_with_methods_takes_no_wider_rule() {
     let rig = JailRig::without_destinations();

@@ -16,10 +16,12 @@ pub fn as_socket_family(client: SocketAddr, is_ipv6: bool) -> SocketAddr {
     }
 }
 
-/// A stable IPv4 address of class E (240.0.0.0/4) that stands for the /64 of an IPv6 client.
+/// A stable IPv4 address of class E (240.0.0.0/4) that stands for the /64 of an IPv6 client: the *stand-in*, Cloudflare's
+/// *Pseudo IPv4*.
 ///
-/// No host has such an address, so it is never another client's. A site gets a /64, and its hosts change their addresses
-/// within it: rate limits by address keep their meaning.
+/// No header names such an address as its client, because the source policies of `exec` refuse that network. Some clouds give
+/// its addresses to pods: one that connects without a header may have another client's stand-in. A site gets a /64, and its
+/// hosts change their addresses within it: rate limits by address keep their meaning.
 pub fn pseudo_v4(ip: Ipv6Addr) -> Ipv4Addr {
     let [network @ .., _, _, _, _, _, _, _, _] = ip.octets();
     let hash = network.iter().fold(FNV_OFFSET, |hash, &byte| {

@@ -1,9 +1,9 @@
 //! Routing rules, local routes, interface addresses, sockets and notifications over netlink(7), so that no `ip`, `ss` or `nft`
 //! binary is needed at run time.
 //!
-//! Only policy rules by source address or firewall mark, local routes for every destination, and the loopback interface are
-//! ever changed; neighbours, ordinary routes and other links are not. Changing needs CAP_NET_ADMIN. Reading needs no
-//! capability, except [`NftMonitor`] and [`has_ipsec_policies`].
+//! Three things are ever changed: policy rules by source address or firewall mark, local routes for every destination, and the
+//! loopback interface. A change needs CAP_NET_ADMIN. A read needs no capability, except by [`NftMonitor`] and
+//! [`has_ipsec_policies`].
 
 mod address;
 mod any_ip;

@@ -110,8 +110,9 @@ fn concurrent_ntlm_handshakes_stay_on_their_connections() {
     });
 }
 
-/// An origin that speaks HTTP/1.1 only is offered HTTP/2 again after a while, because it may have been upgraded. The
-/// proxy's clock is put forward.
+/// An origin that speaks HTTP/1.1 only is offered HTTP/2 again after a while, because it may have been upgraded. The client's
+/// version shows what the proxy remembers: it offers the client HTTP/2 unless it knows that the origin has none. The proxy's
+/// clock is put forward.
 #[test]
 fn remembered_protocol_of_an_origin_expires() {
     if IS_STATIC {
@@ -123,22 +124,24 @@ fn remembered_protocol_of_an_origin_expires() {
     let file = format!("FAKETIME_TIMESTAMP_FILE={clock}");
     let through = ["env", &file, FAKETIME, "FAKETIME_NO_CACHE=1"];
     let rig = stage.start_through(&through, &["--workers=1"]);
-    let version = || rig.curl(&words("-o /dev/null -w %{http_version} https://h1.test/"));
-    assert_eq!([version(), version()], ["2", "1.1"], "it is remembered");
+    let client_version = || rig.curl(&words("-o /dev/null -w %{http_version} https://h1.test/"));
+    let first = [client_version(), client_version()];
+    assert_eq!(first, ["2", "1.1"], "it is remembered");
     rig.scratch.write("clock", "+11m");
-    assert_eq!([version(), version()], ["2", "1.1"], "and asked again");
+    let later = [client_version(), client_version()];
+    assert_eq!(later, ["2", "1.1"], "and asked again");
 }
 
-/// A redirected client has chosen the address, and another address is another server.
+/// A redirected client has chosen the address, and another address is another server, to which HTTP/2 is offered again.
 #[test]
 fn remembered_protocol_is_kept_by_address() {
     let rig = start_transparent("--transparent=203.0.113.1:8081", "redirect to :8081");
-    let version = |address: &str| {
+    let client_version = |address: &str| {
         let to = format!("h1.test:443:{address}:443");
         let args = ["-o", "/dev/null", "-w", "%{http_version}", "--connect-to"];
         rig.curl_without_proxy(&[&args[..], &[&to, "https://h1.test/echo"]].concat())
     };
-    let versions = ["10.81.0.3", "10.81.0.3", "10.81.0.1"].map(version);
+    let versions = ["10.81.0.3", "10.81.0.3", "10.81.0.1"].map(client_version);
     assert_eq!(versions, ["2", "1.1", "2"]);
 }
 

@@ -45,7 +45,8 @@ impl<H: Health> AdminServer<H> {
         }
     }
 
-    /// `/status`: what an event has, without metrics and connections.
+    /// The body of `/status`: readiness, uptime and history. Unlike an event, it has the process id and the state of the lists,
+    /// but no metrics, refusals, advice, connections or sessions.
     pub(super) async fn status_json(&self) -> String {
         let status = serde_json::json!({
             "command": self.resources.command,

@@ -16,8 +16,8 @@ use peername_server::access::network_set::NetworkListError;
 use peername_server::addr::{ClaimedSource, PeerAddr, canonical};
 use peername_sys::throttle::RepeatThrottle;
 
-/// The lists of clients and the required TLVs. Files are read again when they have changed. This ends no open connection,
-/// because only the program has them.
+/// The lists of clients and the required TLVs. Files are read again when they have changed. A changed list ends no open
+/// connection: the program has its socket, and the supervisor does not.
 #[derive(Debug)]
 pub(super) struct ListJudge {
     access: Arc<ClientAccess>,
@@ -98,9 +98,9 @@ impl ListJudge {
             })
     }
 
-    /// Refuses an IPv6 client whose IPv4 stand-in ([`pseudo_v4`]) is denied. A server with an IPv4 socket logs the stand-in, so
-    /// bans that are made from its log name the stand-in. A denied network does not count, because lists of addresses that no
-    /// host has contain all stand-ins.
+    /// Refuses an IPv6 client whose IPv4 stand-in ([`pseudo_v4`]) is denied as a single address. A server with an IPv4 socket
+    /// logs the stand-in, so bans that are made from its log name it. A denied network does not count: bogon lists have
+    /// 240.0.0.0/4, which contains every stand-in.
     fn check_stand_in(&self, client: IpAddr) -> Result<(), ClientRefusal> {
         let IpAddr::V6(ip) = client else {
             return Ok(());
