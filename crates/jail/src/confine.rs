@@ -5,7 +5,7 @@ use peername_sys::process::confine::scopes;
 use peername_sys::process::descriptors;
 use peername_sys::process::namespace::{Unshared, unshare_with_new_user_namespace};
 use peername_sys::seccomp::{
-    UnixSockets, confine_calls_with_mediator, confine_calls_without_mediator,
+    Mediation, confine_calls_with_mediator, confine_calls_without_mediator,
 };
 
 use crate::JailError;
@@ -21,8 +21,8 @@ use crate::mediator::MediatorChannel;
 /// - System calls that would reach past its namespaces are denied, or made by its mediator ([`confine_calls_with_mediator`]).
 /// - It inherits the descriptors 0, 1 and 2 only: a socket that was opened outside would stay connected to the outside.
 ///
-/// Returns whether Unix sockets are mediated or refused. They are refused if a mediator of an outer jail or of a container
-/// manager exists already, because there can be only one.
+/// Returns whether there is a mediator. There is none if an outer jail or a container manager has one already, because there
+/// can be only one: Unix sockets and calls about other processes are refused then.
 ///
 /// no_new_privs is not set. An ordinary user's user namespace has no other user, so set-user-ID programs gain nothing there;
 /// root's has all users, and set-user-ID programs still work.
@@ -30,24 +30,21 @@ use crate::mediator::MediatorChannel;
 /// # Errors
 ///
 /// [`JailError::Confine`], [`JailError::Mediator`].
-pub fn confine(mediator: MediatorChannel, may_mount: bool) -> Result<UnixSockets, JailError> {
+pub fn confine(mediator: MediatorChannel, may_mount: bool) -> Result<Mediation, JailError> {
     unshare_with_new_user_namespace(Unshared::MountsAndIpc).map_err(JailError::Confine)?;
     scopes::isolate().map_err(JailError::Confine)?;
-    let unix_sockets = confine_to_mediator(mediator, may_mount)?;
+    let mediation = confine_to_mediator(mediator, may_mount)?;
     descriptors::close_on_exec_above_stderr().map_err(JailError::Confine)?;
-    Ok(unix_sockets)
+    Ok(mediation)
 }
 
-fn confine_to_mediator(
-    mediator: MediatorChannel,
-    may_mount: bool,
-) -> Result<UnixSockets, JailError> {
+fn confine_to_mediator(mediator: MediatorChannel, may_mount: bool) -> Result<Mediation, JailError> {
     match confine_calls_with_mediator(may_mount) {
-        Ok(listener) => mediator.start(&listener).map(|()| UnixSockets::Mediated),
+        Ok(listener) => mediator.start(&listener).map(|()| Mediation::Mediated),
         // An inherited filter has a listener already, and the kernel allows one only: nothing can be mediated.
         Err(error) if error.errno() == Some(Errno::BUSY.raw_os_error()) => {
             confine_calls_without_mediator(may_mount).map_err(JailError::Confine)?;
-            Ok(UnixSockets::Refused)
+            Ok(Mediation::Unmediated)
         }
         Err(error) => Err(JailError::Confine(error)),
     }

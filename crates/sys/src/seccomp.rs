@@ -22,7 +22,7 @@ pub use call::{AddressBuffer, Endpoint, NotifiedCall};
 pub use deny_io_uring::deny_io_uring;
 pub use filter::{Bypass, Getsockname};
 pub use jail::{
-    AddressArgument, MediatedCall, UnixSockets, confine_calls_with_mediator,
+    AddressArgument, MediatedCall, Mediation, confine_calls_with_mediator,
     confine_calls_without_mediator,
 };
 pub use listener::{

@@ -33,19 +33,19 @@ use table::{Check, Decision, GROUPS};
 struct JailRules {
     /// Whether the program may make network namespaces, and change mounts in mount namespaces of its own.
     allows_mounts: bool,
-    unix_sockets: UnixSockets,
+    mediation: Mediation,
 }
 
-/// How Unix sockets of the program are connected.
+/// Whether there is a mediator, to which the filter leaves the calls that it can't decide on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum UnixSockets {
-    /// By the mediator.
+pub enum Mediation {
+    /// The mediator connects and binds sockets, and decides on calls about other processes.
     Mediated,
-    /// Not at all: no Unix sockets can be opened, except connected pairs.
-    Refused,
+    /// There is none: no Unix sockets can be opened, except connected pairs, and calls about other processes are denied.
+    Unmediated,
 }
 
-/// Installs the filter on this thread and what it executes, irrevocably. Unix sockets are mediated. Returns the mediator's end.
+/// Installs the filter on this thread and what it executes, irrevocably. Returns the mediator's end.
 /// `allows_mounts`: whether the program may make network namespaces, and change mounts in mount namespaces of its own.
 ///
 /// # Errors
@@ -56,7 +56,7 @@ pub fn confine_calls_with_mediator(allows_mounts: bool) -> Result<NotificationLi
     const CALL: &str = "seccomp(SECCOMP_FILTER_FLAG_NEW_LISTENER)";
     let program = program(JailRules {
         allows_mounts,
-        unix_sockets: UnixSockets::Mediated,
+        mediation: Mediation::Mediated,
     });
     // With WAIT_KILLABLE_RECV, a signal does not restart a call that the mediator has received already. Before Linux 5.19 it
     // does, and the mediator makes the call twice.
@@ -70,7 +70,7 @@ pub fn confine_calls_with_mediator(allows_mounts: bool) -> Result<NotificationLi
     listener_from(fd.call(CALL)?)
 }
 
-/// Installs the filter as [`confine_calls_with_mediator`] does, but Unix sockets are refused.
+/// Installs the filter as [`confine_calls_with_mediator`] does, but without a mediator ([`Mediation::Unmediated`]).
 ///
 /// # Errors
 ///
@@ -78,7 +78,7 @@ pub fn confine_calls_with_mediator(allows_mounts: bool) -> Result<NotificationLi
 pub fn confine_calls_without_mediator(allows_mounts: bool) -> Result<()> {
     let program = program(JailRules {
         allows_mounts,
-        unix_sockets: UnixSockets::Refused,
+        mediation: Mediation::Unmediated,
     });
     install(&program, 0).call("seccomp(SECCOMP_SET_MODE_FILTER)")?;
     Ok(())
@@ -139,9 +139,9 @@ impl JailRules {
         match decision {
             Decision::Allow => None,
             Decision::Check(check) => Some(self.check(check)),
-            Decision::Mediate => match self.unix_sockets {
-                UnixSockets::Mediated => Some(vec![ret(SECCOMP_RET_USER_NOTIF)]),
-                UnixSockets::Refused => None,
+            Decision::Mediate => match self.mediation {
+                Mediation::Mediated => Some(vec![ret(SECCOMP_RET_USER_NOTIF)]),
+                Mediation::Unmediated => None,
             },
             Decision::Mount => (!self.allows_mounts).then(|| vec![ret(FAIL_EPERM)]),
             Decision::Fail(errno) => Some(vec![ret(failure(errno))]),
@@ -177,9 +177,9 @@ impl JailRules {
             ),
             Check::Process => self.check_process(0),
             Check::NewLimit => self.check_new_limit(),
-            Check::Which(process) => {
+            Check::Priority { which_process } => {
                 let mut checks = vec![load(argument(0))];
-                checks.extend(if_equal(process, &self.check_process(1)));
+                checks.extend(if_equal(which_process, &self.check_process(1)));
                 checks.push(ret(FAIL_EPERM));
                 checks
             }
@@ -198,9 +198,9 @@ impl JailRules {
     }
 
     fn check_unix_type(self) -> Vec<sock_filter> {
-        match self.unix_sockets {
-            UnixSockets::Mediated => allow_unix_streams(),
-            UnixSockets::Refused => vec![ret(failure(libc::EAFNOSUPPORT))],
+        match self.mediation {
+            Mediation::Mediated => allow_unix_streams(),
+            Mediation::Unmediated => vec![ret(failure(libc::EAFNOSUPPORT))],
         }
     }
 
@@ -215,11 +215,12 @@ impl JailRules {
         checks
     }
 
-    /// Allows a call about the caller itself, if the argument is 0; other processes are left to the mediator.
+    /// Allows a call about the caller itself, if the argument is 0. Calls about other processes are left to the mediator, or
+    /// denied if there is none.
     fn check_process(self, index: usize) -> Vec<sock_filter> {
-        let other = match self.unix_sockets {
-            UnixSockets::Mediated => SECCOMP_RET_USER_NOTIF,
-            UnixSockets::Refused => FAIL_EPERM,
+        let other = match self.mediation {
+            Mediation::Mediated => SECCOMP_RET_USER_NOTIF,
+            Mediation::Unmediated => FAIL_EPERM,
         };
         let mut checks = vec![load(argument(index))];
         checks.extend(if_equal(0, &[ALLOW]));

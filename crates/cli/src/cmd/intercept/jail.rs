@@ -46,7 +46,7 @@ use peername_sys::process::fork;
 use peername_sys::process::pidfd::{PidFd, Signal};
 use peername_sys::process::secrets;
 use peername_sys::random;
-use peername_sys::seccomp::UnixSockets;
+use peername_sys::seccomp::Mediation;
 
 use super::setup::open_authority;
 use crate::cmd::ca::default_common_name;
@@ -118,7 +118,7 @@ fn try_start(args: &Args, verdict: Option<OwnedFd>) -> anyhow::Result<u8> {
     let listeners = ListenerPorts::new(to_interceptor, &ports, answered, host_servers);
     let mediator = mediator::spawn(allowed, listeners, covered.files, refusal_log(args))?;
     wait_interceptor(&channel)?;
-    if confine::confine(mediator, args.allow_mounts)? == UnixSockets::Refused {
+    if confine::confine(mediator, args.allow_mounts)? == Mediation::Unmediated {
         if parent.is_some() {
             bail!(
                 "another jail or a container manager supervises system calls already, so refused ports can't be seen: \

@@ -59,9 +59,9 @@ pub(super) enum Check {
     Process,
     /// Of prlimit64(2): the same, if the third argument, the new limit, is not null.
     NewLimit,
-    /// Of setpriority(2) and ioprio_set(2): the process in the second argument, if the first, `which`, has this value. Users
+    /// Of setpriority(2) and ioprio_set(2): the process in the second argument, if the first, `which`, is `which_process`. Users
     /// and process groups are refused, because they may have processes outside.
-    Which(u32),
+    Priority { which_process: u32 },
 }
 
 // One call per line would be as many lines as the kernel has calls.
@@ -133,12 +133,12 @@ pub(super) const GROUPS: &[Group] = &[
         calls: &["prlimit64"],
     },
     Group {
-        decision: Decision::Check(Check::Which(PRIO_PROCESS)),
+        decision: Decision::Check(Check::Priority { which_process: PRIO_PROCESS }),
         reason: "acts on any process of the same user",
         calls: &["setpriority"],
     },
     Group {
-        decision: Decision::Check(Check::Which(IOPRIO_WHO_PROCESS)),
+        decision: Decision::Check(Check::Priority { which_process: IOPRIO_WHO_PROCESS }),
         reason: "acts on any process of the same user",
         calls: &["ioprio_set"],
     },

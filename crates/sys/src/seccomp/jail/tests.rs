@@ -3,11 +3,11 @@ use super::*;
 
 const STRICT: JailRules = JailRules {
     allows_mounts: false,
-    unix_sockets: UnixSockets::Mediated,
+    mediation: Mediation::Mediated,
 };
 const NESTED: JailRules = JailRules {
     allows_mounts: true,
-    unix_sockets: UnixSockets::Refused,
+    mediation: Mediation::Unmediated,
 };
 
 fn native_call(rules: JailRules, number: i64, args: &[u64]) -> u32 {
