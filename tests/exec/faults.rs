@@ -4,6 +4,7 @@ mod disturbances;
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 use std::thread;
@@ -13,7 +14,7 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, pr
 
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::lab::{
-    Host, Lab, OWN_PID_NAMESPACE, Process, Scratch, assert_fails, wait_until,
+    Host, Lab, OWN_PID_NAMESPACE, Process, Scratch, assert_fails, assert_prints, wait_until,
 };
 use crate::harness::peername::{BINARY, Peername, copy_executable};
 use crate::harness::rig::exec::{
@@ -158,6 +159,52 @@ fn failed_launcher_has_its_own_exit_code() {
     command.args(["exec", "--mode=preload", "--trust=private", "--", "true"]);
     let ended = host.output(&mut command, "");
     assert_fails(&ended, 125, &["libpeername.so is neither"]);
+}
+
+/// The table of clients is allocated at the start: without room for it the program is not started, and no file is left.
+#[test]
+fn table_without_room_fails_the_start() {
+    built_library();
+    let host = Host::new();
+    let causes = [
+        ("size=1m", "true", "/dev/shm has no room for its "),
+        (
+            "size=64m",
+            "ulimit -f 1000",
+            "LimitFSIZE= of a unit, ulimit -f",
+        ),
+    ];
+    for mode in MODES {
+        for (size, prepare, text) in causes {
+            let script = format!(
+                "mount -t tmpfs -o {size} tmpfs /dev/shm; (ulimit -c 0; {prepare}; \"$@\"); code=$?; ls -A /dev/shm; exit $code"
+            );
+            let mut command = Command::new("unshare");
+            command.args(["-m", "sh", "-c", &script, "sh", BINARY, "exec"]);
+            command.args([mode, "--trust=any", "--", "echo", "started"]);
+            let ended = host.output(&mut command, "");
+            assert_fails(&ended, 125, &[text, "lower --max-connections"]);
+            assert_prints(&ended, "");
+        }
+    }
+}
+
+/// Any user may fill /dev/shm while the server runs.
+#[test]
+fn full_shared_memory_harms_no_client() {
+    let small = "mount -t tmpfs -o size=8m tmpfs /dev/shm && exec \"$@\"";
+    for mode in MODES {
+        let through = ["sh", "-c", small, "sh"];
+        let served = ServerRig::with_mode_through(mode, &through, "--accept=block", &[]);
+        let pid = header_waiter_pid(&served.process).as_raw_pid();
+        let filler = format!("/proc/{pid}/root/dev/shm/filler");
+        let filled = fs::write(filler, vec![0; 16 << 20]).expect_err("a full file system");
+        assert_eq!(filled.kind(), ErrorKind::StorageFull);
+        for _ in 0..20 {
+            let client = fresh_client_v4();
+            served.assert_report(&served.report_for(&v2(client)), client);
+        }
+    }
 }
 
 /// The program changes to a user that can't read the table before it loads the library. The supervisor then answers its calls.

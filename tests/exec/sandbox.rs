@@ -132,6 +132,23 @@ fn library_serves_without_access_to_the_process() {
     served.assert_report(&served.report_for(&v2(client)), client);
 }
 
+/// Where fallocate(2) is denied, or missing as on some file systems, the table of clients is written.
+#[test]
+fn table_is_allocated_without_fallocate() {
+    let [program, rest @ ..] = failing_calls(&denied("fallocate", Denial::Eperm));
+    for mode in MODES {
+        let allocated =
+            "[ $(stat -c %b $PEERNAME_TABLE) -ge $(($(stat -c %s $PEERNAME_TABLE) / 512)) ]";
+        let test = if mode == PRELOAD { allocated } else { "true" };
+        let mut command = Command::new(&program);
+        command.args(&rest);
+        command.args([BINARY, "exec", mode, "--trust=any", "--", "sh", "-c", test]);
+        built_library();
+        let ended = Host::new().output(&mut command, "");
+        assert!(ended.status.success(), "{mode}: {ended:?}");
+    }
+}
+
 fn start(mode: &str, server_args: &str) -> ServerRig {
     let filter = failing_calls(NO_NETLINK);
     let filter = filter.each_ref().map(String::as_str);

@@ -13,7 +13,9 @@ use std::time::Duration;
 use peername_identity::{
     HeaderPolicy, Network, Policy, Settings, SocketListing, SourcePolicy, Table,
 };
-use peername_sys::ipc::shared_memory::{self, lock_shared, map_words, try_lock_exclusive};
+use peername_sys::ipc::shared_memory::{
+    self, allocate, lock_shared, map_words, try_lock_exclusive,
+};
 use peername_sys::process::user;
 use peername_sys::random;
 use peername_sys::tcp::socket_info;
@@ -52,13 +54,35 @@ pub struct TableRules {
 /// An error returned by [`SharedTable::create`].
 #[derive(Debug, thiserror::Error)]
 pub enum TableError {
-    /// The file can't be created or sized.
+    /// The file can't be created or allocated.
     #[error("the table of clients, {}: {source}", path.display())]
     File {
         /// The path.
         path: PathBuf,
         /// The error.
         source: io::Error,
+    },
+    /// The file system is full.
+    #[error(
+        "the table of clients: {DIRECTORY} has no room for its {} KiB ({source}): free some, mount {DIRECTORY} with a larger size=, or \
+         lower --max-connections",
+        len.div_ceil(1024)
+    )]
+    Full {
+        /// The size of the file in bytes.
+        len: usize,
+        /// ENOSPC or EDQUOT.
+        source: io::Error,
+    },
+    /// The file is larger than this process may make files.
+    #[error(
+        "the table of clients: its file has {} KiB, more than the limit of file sizes (LimitFSIZE= of a unit, ulimit -f): raise the \
+         limit, or lower --max-connections",
+        len.div_ceil(1024)
+    )]
+    FileSizeLimit {
+        /// The size of the file in bytes.
+        len: usize,
     },
     /// The file can't be mapped, or there are no random numbers for it.
     #[error("the table of clients: {0}")]
@@ -73,11 +97,11 @@ pub enum TableError {
 
 impl SharedTable {
     /// Creates a table with `slots` slots, one for each connection that is open at the same time. Its file is in /dev/shm,
-    /// where nothing is written to a disk, and only pages that are used take memory.
+    /// where nothing is written to a disk. Its memory is allocated now, because any user may fill /dev/shm later.
     ///
     /// # Errors
     ///
-    /// [`TableError`]: the file can't be created or mapped, or the number of slots or networks is invalid.
+    /// [`TableError`]: the file can't be created, allocated or mapped, or the number of slots or networks is invalid.
     pub fn create(slots: usize, rules: &TableRules) -> Result<Self, TableError> {
         if rules.networks.len() > Settings::MAX_NETWORKS {
             return Err(TableError::Networks(rules.networks.len()));
@@ -103,7 +127,13 @@ impl SharedTable {
         // The mapping keeps the file open, and so keeps the lock; see `remove_stale`.
         lock_shared(&file).map_err(|failed| file_error(failed.source))?;
         let len = Table::size(slots);
-        file.set_len(len as u64).map_err(file_error)?;
+        allocate(&file, len).map_err(|source| match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                TableError::Full { len, source }
+            }
+            io::ErrorKind::FileTooLarge => TableError::FileSizeLimit { len },
+            _ => file_error(source),
+        })?;
         let words = map_words(&file, len)?;
         let table = Table::new(words).ok_or(TableError::Slots(slots))?;
         rules.write_to(table.settings())?;

@@ -1,14 +1,18 @@
 //! Shared memory: a file, mapped as atomic words.
 
 use std::fs::{File, OpenOptions};
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::{ptr, slice};
 
-use rustix::fs::{FlockOperation, MemfdFlags, flock, ftruncate, memfd_create};
+use rustix::fs::{
+    FallocateFlags, FlockOperation, MemfdFlags, fallocate, flock, ftruncate, memfd_create,
+};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::process::{Resource, getrlimit};
 
 use crate::{NameCall, Result};
 
@@ -17,11 +21,38 @@ use crate::{NameCall, Result};
 ///
 /// # Errors
 ///
-/// EMFILE, ENFILE or ENOMEM; EFBIG or EINVAL for a `len` that is too large.
+/// EMFILE, ENFILE or ENOMEM; EINVAL for a `len` that is too large, EFBIG for one beyond RLIMIT_FSIZE.
 pub fn create_anonymous(name: &str, len: usize) -> Result<OwnedFd> {
+    check_size_limit(len).call("ftruncate(2)")?;
     let memory = memfd_create(name, MemfdFlags::CLOEXEC).call("memfd_create(2)")?;
     ftruncate(&memory, len as u64).call("ftruncate(2)")?;
     Ok(memory)
+}
+
+/// Allocates `len` zero bytes for an empty file (fallocate(2), or writes where that is missing or denied). In a file that is only
+/// sized, each page is allocated at its first access, which raises SIGBUS once the file system is full (mmap(2)).
+///
+/// # Errors
+///
+/// ENOSPC or EDQUOT on a file system without that much space; EFBIG beyond RLIMIT_FSIZE.
+pub fn allocate(mut file: &File, len: usize) -> io::Result<()> {
+    check_size_limit(len)?;
+    let len = len as u64;
+    match retry_on_intr(|| fallocate(file, FallocateFlags::empty(), 0, len)) {
+        Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::PERM) => {
+            io::copy(&mut io::repeat(0).take(len), &mut file).map(drop)
+        }
+        allocated => Ok(allocated?),
+    }
+}
+
+/// Checks the limit of file sizes (RLIMIT_FSIZE). Beyond it the kernel would also raise SIGXFSZ, which ends the process without a
+/// message.
+fn check_size_limit(len: usize) -> rustix::io::Result<()> {
+    match getrlimit(Resource::Fsize).current {
+        Some(limit) if limit < len as u64 => Err(Errno::FBIG),
+        _ => Ok(()),
+    }
 }
 
 /// Opens the file at `path` for reading and writing.
