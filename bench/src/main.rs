@@ -17,6 +17,11 @@
 //! No traffic leaves the machine: `matrix`, `intercept` and `jail` work in network namespaces that hold only a
 //! loopback device at first, and the generators refuse other targets.
 #![forbid(unsafe_code)]
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a benchmark whose output can't be written may end"
+)]
 
 use std::process::ExitCode;
 

@@ -207,6 +207,33 @@ fn full_shared_memory_harms_no_client() {
     }
 }
 
+/// Standard error is a log on a full disk: the program is started nevertheless, and a start that fails has its own exit code.
+#[test]
+fn unwritable_standard_error_changes_no_start() {
+    built_library();
+    let host = Host::new();
+    let run = |args: &[&str]| {
+        let mut command = Command::new("sh");
+        command.args([
+            "-c",
+            "ulimit -c 0; exec \"$@\" 2>/dev/full",
+            "sh",
+            BINARY,
+            "exec",
+        ]);
+        host.output(command.args(args), "")
+    };
+    for mode in MODES {
+        let ended = run(&[mode, "-v", "--trust=any", "--", "echo", "started"]);
+        assert_eq!(ended.status.code(), Some(0), "{mode}: {ended:?}");
+        assert_prints(&ended, "started\n");
+        let ended = run(&[mode, "--trust=any", "--", "/nonexistent"]);
+        assert_eq!(ended.status.code(), Some(127), "{mode}: {ended:?}");
+    }
+    let ended = run(&["--mode=netns", "--trust=any", "--", "true"]);
+    assert_eq!(ended.status.code(), Some(2), "no --ports: {ended:?}");
+}
+
 /// The program changes to a user that can't read the table before it loads the library. The supervisor then answers its calls.
 #[test]
 fn unreadable_table_leaves_the_program_to_the_supervisor() {

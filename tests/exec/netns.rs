@@ -309,6 +309,21 @@ fn killed_proxy_terminates_the_program() {
     }
 }
 
+/// Standard error is a log on a full disk.
+#[test]
+fn killed_proxy_terminates_the_program_without_a_log() {
+    let lab = Lab::without_routes();
+    let unwritable = ["sh", "-c", "exec \"$@\" 2>/dev/full", "sh"];
+    let exec = words("exec --mode=netns --ports=8443 --trust=any --");
+    let args = [&exec[..], PYTHON].concat();
+    let mut process = Process::start_through(&lab.server, &unwritable, BINARY, &args);
+    process.wait_printed("serving");
+    let network = network_of(&process.pid().to_string()).expect("a network");
+    kill_pid(wait_helper_pid("exe", &network));
+    let status = process.wait_exit(WAIT_LIMIT).expect("its end");
+    assert_eq!(status.signal(), Some(Signal::TERM.as_raw()));
+}
+
 /// When the monitor of program and proxy is killed, the kernel kills the program, and the proxy ends with it.
 #[test]
 fn killed_monitor_ends_program_and_proxy() {

@@ -7,6 +7,7 @@ use peername_daemon::usage::Usage;
 use peername_daemon::usage::error_text::with_causes;
 use peername_sys::process::launch::become_program;
 use peername_sys::process::launch::exit_code::LAUNCHER_FAILED;
+use peername_sys::process::stderr::write_line;
 
 /// The command with these words: the program and its arguments.
 pub(crate) fn command(words: &[OsString]) -> Command {
@@ -25,9 +26,9 @@ pub(crate) fn execute(command: Command) -> ExitCode {
 pub(crate) fn try_execute(command: Command) -> u8 {
     let is_for_shell = is_for_shell(&command.get_program().to_string_lossy());
     let error = become_program(command);
-    eprintln!("peername: {error}");
+    write_line(format_args!("peername: {error}"));
     if is_for_shell {
-        eprintln!("peername: a line for a shell needs `sh -c`, as in -- sh -c 'cd /tmp && make'");
+        write_line("peername: a line for a shell needs `sh -c`, as in -- sh -c 'cd /tmp && make'");
     }
     error.exit_code()
 }
@@ -43,7 +44,7 @@ fn is_for_shell(program: &str) -> bool {
 pub(crate) fn exit_code(started: anyhow::Result<ExitCode>) -> anyhow::Result<ExitCode> {
     match started {
         Err(error) if !error.is::<Usage>() => {
-            eprintln!("peername: {}", with_causes(&error));
+            write_line(format_args!("peername: {}", with_causes(&error)));
             Ok(ExitCode::from(LAUNCHER_FAILED))
         }
         other => other,

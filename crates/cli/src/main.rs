@@ -26,6 +26,7 @@ use peername_daemon::usage::Usage;
 use peername_daemon::usage::error_text::with_causes;
 use peername_daemon::{handover, logging, value};
 use peername_sys::process::caps::{self, CapabilitySet};
+use peername_sys::process::stderr::write_line;
 
 use crate::cmd::Command;
 use crate::exit_code::{FAILURE, WRONG_USAGE};
@@ -67,7 +68,7 @@ fn run(argv: &[OsString]) -> ExitCode {
         }
         Err(error) => {
             if let Some(explanation) = cmd::explain(argv, &error) {
-                eprintln!("peername: {explanation}");
+                write_line(format_args!("peername: {explanation}"));
                 return ExitCode::from(unless_name_unresolved(WRONG_USAGE));
             }
             let code = u8::try_from(error.exit_code()).unwrap_or(WRONG_USAGE);
@@ -88,7 +89,9 @@ fn warn_of_older_names(argv: &[OsString]) {
         for alias in arg.get_all_aliases().unwrap_or_default() {
             if is_given(argv, alias) {
                 let name = arg.get_long().unwrap_or_default();
-                eprintln!("peername: --{alias} is an older name of --{name}; both work");
+                write_line(format_args!(
+                    "peername: --{alias} is an older name of --{name}; both work"
+                ));
             }
         }
     }
@@ -115,7 +118,7 @@ fn exit_code(outcome: anyhow::Result<ExitCode>, wrong_usage: u8) -> ExitCode {
             } else {
                 ""
             };
-            eprintln!("{priority}peername: {}", with_causes(&error));
+            write_line(format_args!("{priority}peername: {}", with_causes(&error)));
             handover::report_failure(&error);
             ExitCode::from(if error.is::<Usage>() {
                 unless_name_unresolved(wrong_usage)

@@ -32,6 +32,9 @@ use peername_sys::process::namespace::{
     NetworkNamespace, allow_unprivileged_ports, become_capable_in_new_user_namespace,
 };
 use peername_sys::process::pidfd::{PidFd, Signal};
+use peername_sys::process::stderr::write_line;
+
+use crate::stderr_line::try_write_line;
 
 /// An error returned by [`start`].
 #[derive(Debug, thiserror::Error)]
@@ -75,7 +78,7 @@ pub fn start(sockets: Vec<OwnedFd>, proxy: Vec<OsString>) -> Result<(), NetnsErr
         match supervise(pid, &program, sockets, proxy) {
             Ok(()) => 0,
             Err(error) => {
-                eprintln!("peername: the proxy beside the program: {error}");
+                try_write_line(&format!("peername: the proxy beside the program: {error}"));
                 let _ = program.signal(Signal::TERM);
                 1
             }
@@ -106,7 +109,9 @@ fn supervise(
         // The program's connections have ended with it.
         Some(PROGRAM) => proxy,
         _ => {
-            eprintln!("peername: the proxy has exited, so the program is unreachable; ending it");
+            try_write_line(
+                "peername: the proxy has exited, so the program is unreachable; ending it",
+            );
             program
         }
     };
@@ -134,7 +139,9 @@ fn become_proxy(sockets: Vec<OwnedFd>, arguments: Vec<OsString>) -> u8 {
         .and_then(|()| raise_ambient(CapabilitySet::NET_RAW | CapabilitySet::NET_BIND_SERVICE))
         .and_then(|()| listen_fds::pass_on_exec(sockets));
     if let Err(error) = ready {
-        eprintln!("peername: the proxy beside the program: {error}");
+        write_line(format_args!(
+            "peername: the proxy beside the program: {error}"
+        ));
         return 1;
     }
     fork::unblock_signals();
@@ -148,7 +155,7 @@ fn become_proxy(sockets: Vec<OwnedFd>, arguments: Vec<OsString>) -> u8 {
     for variable in ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"] {
         command.env_remove(variable);
     }
-    eprintln!("peername: {}", become_program(command));
+    write_line(format_args!("peername: {}", become_program(command)));
     1
 }
 

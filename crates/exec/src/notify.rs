@@ -45,6 +45,7 @@ pub use config::SupervisorConfig;
 pub(crate) use inflight_calls::InflightCalls;
 pub(crate) use liveness_socket::LivenessSocket;
 
+use crate::stderr_line::try_write_line;
 use crate::table::SharedTable;
 
 /// An error returned by [`start`].
@@ -99,7 +100,7 @@ pub fn start(mut config: SupervisorConfig) -> Result<NoNewPrivs, NotifyError> {
         match supervised {
             Ok(()) => 0,
             Err(error) => {
-                eprintln!("peername: the supervisor has exited: {error}");
+                try_write_line(&format!("peername: the supervisor has exited: {error}"));
                 1
             }
         }

@@ -1,5 +1,9 @@
 //! Confinement, each case in a process of its own: this program starts itself with the name of the case, because a process
 //! can't get back what it has given up.
+#![allow(
+    clippy::print_stdout,
+    reason = "a test whose output can't be written may end"
+)]
 
 use std::fs::{self, File};
 use std::io;

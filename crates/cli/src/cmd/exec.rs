@@ -23,6 +23,7 @@ use peername_exec::notify::{self, SupervisorConfig};
 use peername_exec::program::Mechanism;
 use peername_exec::table::{SharedTable, TableRules};
 use peername_sys::process::launch::exit_code::LAUNCHER_FAILED;
+use peername_sys::process::stderr::write_line;
 use peername_sys::seccomp::NoNewPrivs;
 
 use crate::jail_note::note_jail;
@@ -48,11 +49,11 @@ fn start(given: &Given<Args>) -> anyhow::Result<ExitCode> {
     }
     args.check_mode()?;
     if let Some(fd) = accepted::find(|port| args.listener_policy.covers(port)) {
-        eprintln!(
+        write_line(format_args!(
             "peername: descriptor {fd} is a connection that was accepted before, as by inetd or a systemd socket with \
              Accept=yes: exec reads the headers of connections that the server itself accepts, so the server would take its \
              balancer for its client. Let the server listen, or the socket have Accept=no"
-        );
+        ));
         return Ok(ExitCode::from(LAUNCHER_FAILED));
     }
     let judge = args.listener_policy.client_judge()?;
@@ -68,15 +69,15 @@ fn start(given: &Given<Args>) -> anyhow::Result<ExitCode> {
     let (mechanism, reason) = match args.mechanism(command.get_program()) {
         Ok(chosen) => chosen,
         Err(error) => {
-            eprintln!("peername: {error}");
+            write_line(format_args!("peername: {error}"));
             return Ok(ExitCode::from(error.exit_code()));
         }
     };
     if mechanism == Mechanism::Preload && reason.rules_out_preloading() {
-        eprintln!(
+        write_line(format_args!(
             "peername: {reason}: --mode preload does not reach it, and it would take its balancer for \
              its client; use --mode notify or netns"
-        );
+        ));
         return Ok(ExitCode::from(LAUNCHER_FAILED));
     }
     let interfaces = interfaces::check(mechanism == Mechanism::Preload)?;
@@ -125,9 +126,9 @@ fn supervise(
 /// Reports no_new_privs, also without `-v`, since it may break set-user-ID programs that the program starts.
 fn report_lost_privileges(no_new_privs: NoNewPrivs) {
     if no_new_privs == NoNewPrivs::Set {
-        eprintln!(
+        write_line(
             "peername: no_new_privs is set: sudo, su, sendmail and other set-user-ID programs get no privileges when the program \
-             starts them (start as root, or with CAP_SYS_ADMIN, to keep them)"
+             starts them (start as root, or with CAP_SYS_ADMIN, to keep them)",
         );
     }
 }
@@ -136,8 +137,8 @@ fn report_lost_privileges(no_new_privs: NoNewPrivs) {
 /// `--mode preload` there may be no such process.
 fn report_missing_interfaces(missing: &[InterfaceError]) {
     for error in missing {
-        eprintln!(
+        write_line(format_args!(
             "peername: {error}. Processes without the library (static, 32-bit, or started by sudo) can't accept"
-        );
+        ));
     }
 }

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use peername_daemon::command::block_on;
 use peername_proxy::routes::{self, Backend, RoutingEntry, Scope};
+use peername_sys::process::stderr::write_line;
 
 use crate::jail_note::note_jail;
 use crate::options::backend_args::BackendArgs;
@@ -100,12 +101,14 @@ async fn add(args: &BackendArgs, filter: &filter_options::Args) -> anyhow::Resul
         backends = routes::local_backends(backends).await?;
     }
     for target in routes::add(&backends).await? {
-        eprintln!("peername: left out {target}: this host has no IPv6");
+        write_line(format_args!(
+            "peername: left out {target}: this host has no IPv6"
+        ));
     }
     if let Err(error) = routes::add_untracked().await {
-        eprintln!(
+        write_line(format_args!(
             "peername: NAT rules of this host apply to connections to backends, too: {error}"
-        );
+        ));
     }
     for rules in filter.filter_rules(args.protocol.transports()) {
         routes::add_filter(&rules).await?;
@@ -119,8 +122,8 @@ async fn remove(all: bool) -> anyhow::Result<()> {
     print("removed ", &removed)?;
     print_tables("removed ", routes::remove_filters(scope).await)?;
     if removed.is_empty() && !all && !routes::list().await?.is_empty() {
-        eprintln!(
-            "peername: the rules and routes that remain belong to running proxies: --all removes them, too"
+        write_line(
+            "peername: the rules and routes that remain belong to running proxies: --all removes them, too",
         );
     }
     Ok(())
@@ -134,7 +137,7 @@ fn print_tables(
     match tables {
         Err(error @ routes::Error::NftPermission) => {
             let advice = routes::permission_advice("run this as root to include them");
-            eprintln!("peername: {error}; {advice}");
+            write_line(format_args!("peername: {error}; {advice}"));
         }
         tables => print(prefix, &tables?)?,
     }

@@ -1,5 +1,6 @@
 //! `peername upgrade`: replaces a running process by the binary that is at its path now.
 
+use std::io::{Write, stdout};
 use std::process::ExitCode;
 
 use anyhow::anyhow;
@@ -28,7 +29,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             error
         }
     })?;
-    println!("{replaced}");
+    writeln!(stdout(), "{replaced}")?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -162,7 +162,7 @@ impl Program {
             .env_remove("LISTEN_FDNAMES")
             .env_remove("WATCHDOG_PID")
             .exec();
-        eprintln!("{}: {error}", self.path.display());
+        stderr::write_line(format_args!("{}: {error}", self.path.display()));
         exit_code::NOT_EXECUTABLE
     }
 }

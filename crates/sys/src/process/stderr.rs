@@ -1,6 +1,8 @@
-//! Standard error: non-blocking writes, for a process that must not wait for the reader; and its replacement.
+//! Standard error: writes that ignore errors, and non-blocking ones, for a process that must not wait for the reader; and its
+//! replacement.
 
-use std::io::{self, IoSlice};
+use std::fmt::Display;
+use std::io::{self, IoSlice, Write};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
@@ -10,6 +12,14 @@ use rustix::io::{Errno, ReadWriteFlags, pwritev2};
 use rustix::stdio::dup2_stderr;
 
 use crate::{NameCall, Result};
+
+/// Writes a line, and ignores errors. `eprintln!` panics, which ends the process, if standard error is a file on a full disk or a
+/// pipe that its reader has closed.
+///
+/// Waits while standard error is a full pipe; [`try_write_line`] does not.
+pub fn write_line(line: impl Display) {
+    let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
+}
 
 /// Writes a line, or drops it if standard error is not writable now: it may be a full pipe that no process reads.
 ///

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use peername_intercept::ca::pem_error::describe_root_errors;
 use peername_intercept::ca::{CertificateDer, subject_hash, to_pem};
 use peername_observe::shell::quote;
+use peername_sys::process::stderr::write_line;
 use rustls_native_certs::{CertificateResult, load_certs_from_paths, load_native_certs};
 
 use super::java_truststore;
@@ -105,7 +106,7 @@ fn is_published(path: &Path, published: Option<&Path>) -> bool {
 
 fn report_errors(found: &CertificateResult) {
     for error in describe_root_errors(&found.errors) {
-        eprintln!("peername: left out of the bundle: {error}");
+        write_line(format_args!("peername: left out of the bundle: {error}"));
     }
 }
 
@@ -128,8 +129,8 @@ pub(crate) fn host_roots(published: Option<&Path>) -> CertificateResult {
         load_native_certs()
     };
     if found.certs.is_empty() {
-        eprintln!(
-            "peername: this host trusts no certificate authority: is ca-certificates installed?"
+        write_line(
+            "peername: this host trusts no certificate authority: is ca-certificates installed?",
         );
     } else {
         report_errors(&found);

@@ -18,6 +18,7 @@ use peername_identity::{RefusalVerbosity, Table};
 use peername_observe::admin::{AdminServer, ConfigInForce, LogLevel, Resources};
 use peername_server::confinement::Needs;
 use peername_sys::process::caps::{CapabilitySet, keep_only};
+use peername_sys::process::stderr::write_line;
 use prometheus_client::registry::Registry;
 use serde_json::Value;
 use tracing::Level;
@@ -56,7 +57,10 @@ pub(crate) fn start_process(endpoint: AdminEndpoint) -> anyhow::Result<Option<Ow
     let supervisor = admin::start(sockets, |process| match run(endpoint, process) {
         Ok(()) => 0,
         Err(error) => {
-            eprintln!("peername: the admin endpoint: {}", with_causes(&error));
+            write_line(format_args!(
+                "peername: the admin endpoint: {}",
+                with_causes(&error)
+            ));
             1
         }
     })?;

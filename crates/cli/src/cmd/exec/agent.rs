@@ -35,7 +35,7 @@ use peername_sys::ipc::unix_socket_file::{UnixSocketFile, refuse_other_file};
 use peername_sys::process::caps::{CapabilitySet, is_effective, keep_only};
 use peername_sys::process::limits;
 use peername_sys::process::pidfd::{PidFd, Signal};
-use peername_sys::process::stderr::try_write_line;
+use peername_sys::process::stderr::{try_write_line, write_line};
 use peername_sys::process::user;
 use serde_json::Value;
 
@@ -90,11 +90,11 @@ fn serve(given: &Given<Serve>) -> anyhow::Result<ExitCode> {
     }
     match agent.run()? {
         AgentExit::Stopped(0) => {}
-        AgentExit::Stopped(containers) => eprintln!(
+        AgentExit::Stopped(containers) => write_line(format_args!(
             "peername: the agent has stopped: accept(2) waits in its {containers} containers until one is started again"
-        ),
+        )),
         AgentExit::TakenOver => {
-            eprintln!("peername: another agent has taken over");
+            write_line("peername: another agent has taken over");
             if on_takeover == OnTakeover::Wait {
                 wait_for_stop()?;
             }

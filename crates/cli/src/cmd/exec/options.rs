@@ -9,6 +9,7 @@ use peername_daemon::options::heading;
 use peername_daemon::usage::Usage;
 use peername_daemon::value;
 use peername_exec::program::{Mechanism, ProgramError, Reason, examine, search_path};
+use peername_sys::process::stderr::write_line;
 
 use super::listener_policy_args::ListenerPolicyArgs;
 use crate::options::protocol::Protocol;
@@ -156,7 +157,7 @@ impl Args {
             Mode::Notify | Mode::Netns => Mechanism::Notify,
         };
         if self.verbose > 0 {
-            eprintln!("peername: mode {chosen}; {}", examined.reason);
+            write_line(format_args!("peername: mode {chosen}; {}", examined.reason));
         }
         Ok((chosen, examined.reason))
     }

@@ -15,6 +15,7 @@ use peername_exec::library::Library;
 use peername_exec::unit::drop_in::{DropIn, FILE_NAME, Launcher, Unsuitable, has_mark};
 use peername_exec::unit::service_unit::{ServiceUnit, parse_boolean};
 use peername_observe::shell::quote;
+use peername_sys::process::stderr::write_line;
 
 use super::options::{Args, Mode};
 use crate::check_report::report_missing;
@@ -53,11 +54,11 @@ pub(super) fn run(given: &Given<Args>, name: &str) -> anyhow::Result<ExitCode> {
     let text = DropIn::for_unit(&unit, &launcher(given)?)?.to_string();
     if unit.hides_main_process() {
         let name = &unit.name;
-        eprintln!(
+        write_line(format_args!(
             "peername: {name}: Type=forking without PIDFile=: systemd does not find the main process beside the supervisor; \
              name the server's PID file by PIDFile= (systemctl edit {})",
             quote(name)
-        );
+        ));
     }
     if args.unit.print {
         write!(stdout(), "# {}\n{text}", path.display())?;
@@ -176,7 +177,7 @@ fn check(unit: &ServiceUnit, path: &Path, launcher: &Launcher) -> anyhow::Result
     };
     let code = report_missing(path, &missing)?;
     if !missing.is_empty() {
-        eprintln!("peername: the same command without --check writes it");
+        write_line("peername: the same command without --check writes it");
     }
     Ok(code)
 }

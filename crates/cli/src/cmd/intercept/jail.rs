@@ -45,6 +45,7 @@ use peername_sys::ipc::fd_passing;
 use peername_sys::process::fork;
 use peername_sys::process::pidfd::{PidFd, Signal};
 use peername_sys::process::secrets;
+use peername_sys::process::stderr::write_line;
 use peername_sys::random;
 use peername_sys::seccomp::Mediation;
 
@@ -125,8 +126,8 @@ fn try_start(args: &Args, verdict: Option<OwnedFd>) -> anyhow::Result<u8> {
                  --fail-on-deny and --check-list need a jail of their own"
             );
         }
-        eprintln!(
-            "peername: another jail or a container manager supervises system calls already: the program can't open Unix sockets"
+        write_line(
+            "peername: another jail or a container manager supervises system calls already: the program can't open Unix sockets",
         );
     }
     if let Some(parent) = parent {
@@ -146,26 +147,28 @@ fn print_notices(args: &Args, denies_everything: bool) {
                      allows every public host"
                 .to_owned(),
         };
-        eprintln!("peername: no --allow and no --check: every request is denied. {advice}");
+        write_line(format_args!(
+            "peername: no --allow and no --check: every request is denied. {advice}"
+        ));
     }
     if let Some(path) = &args.learn {
         let path = path.display();
-        eprintln!(
+        write_line(format_args!(
             "peername: EVERYTHING IS ALLOWED (--learn): the program may send any request to every public host; {path} gets the list"
-        );
+        ));
     }
     if args.allow_mounts {
-        eprintln!(
-            "peername: THE PROGRAM MAY CHANGE MOUNTS (--allow-mounts): it can uncover hidden files"
+        write_line(
+            "peername: THE PROGRAM MAY CHANGE MOUNTS (--allow-mounts): it can uncover hidden files",
         );
     }
     if let Some(variable) = environment::ignored_proxy()
         && args.intercept.0.upstream_proxy.is_none()
         && !args.logging.quiet
     {
-        eprintln!(
+        write_line(format_args!(
             "peername: {variable} is not used in a jail: where only that proxy reaches other hosts, give it as --upstream-proxy URL"
-        );
+        ));
     }
 }
 

@@ -8,6 +8,7 @@ use peername_daemon::options::{Given, Merged, Table, heading};
 use peername_daemon::reload::file_watch::Fingerprints;
 use peername_daemon::usage::Usage;
 use peername_sys::fs::text_file;
+use peername_sys::process::stderr::write_line;
 
 use super::file_table::{APPENDED, FileTable};
 use super::options::Args;
@@ -63,7 +64,9 @@ impl CommandLine {
             let (keys, file) = (excluded.join(", "), path.display());
             let options: Vec<_> = excluding.iter().map(|name| format!("--{name}")).collect();
             let options = options.join(" and ");
-            eprintln!("peername: {keys} of {file} have no effect beside {options}");
+            write_line(format_args!(
+                "peername: {keys} of {file} have no effect beside {options}"
+            ));
         }
         given.options.table = Some(table);
         Ok(given.options)

@@ -19,6 +19,7 @@ use peername_sys::ipc::fd_passing::{receive_bytes, send_bytes, seqpacket_pair};
 use peername_sys::process::fork;
 use peername_sys::process::launch::exit_code::LAUNCHER_FAILED;
 use peername_sys::process::pidfd::{PidFd, Signal};
+use peername_sys::process::stderr::write_line;
 use peername_sys::process::{secrets, terminal};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -43,7 +44,7 @@ pub(super) fn run(start: impl FnOnce(OwnedFd) -> anyhow::Result<u8>) -> anyhow::
     Ok(match (code, is_known, verdict) {
         (0, true, [VERDICT_DENIED]) => ExitCode::from(REQUEST_DENIED),
         (0, false, _) => {
-            eprintln!("peername: the interceptor was killed: it is not known what was denied");
+            write_line("peername: the interceptor was killed: it is not known what was denied");
             ExitCode::from(LAUNCHER_FAILED)
         }
         _ => ExitCode::from(code),
@@ -92,7 +93,7 @@ async fn wait_exit(program: PidFd) -> anyhow::Result<()> {
 /// The exit code of a child that has not become the program. Prints the error on standard error.
 fn failure_code(started: anyhow::Result<u8>) -> u8 {
     started.unwrap_or_else(|error| {
-        eprintln!("peername: {}", with_causes(&error));
+        write_line(format_args!("peername: {}", with_causes(&error)));
         if error.is::<Usage>() {
             return WRONG_USAGE;
         }

@@ -10,6 +10,7 @@ use peername_intercept::policy::tunnelled::TunnelledDestination;
 use peername_sys::ipc::fd_passing::{send_bytes, seqpacket_pair};
 use peername_sys::process::fork;
 use peername_sys::process::secrets;
+use peername_sys::process::stderr::write_line;
 use peername_sys::process::terminal::Terminal;
 use peername_sys::resolve;
 
@@ -151,7 +152,10 @@ fn add(list: &OpenedList, question: &Question) -> bool {
     list.add(&question.to)
         .inspect_err(|error| {
             let option = list.kind().option();
-            eprintln!("peername: the list of {option}: {}", with_causes(error));
+            write_line(format_args!(
+                "peername: the list of {option}: {}",
+                with_causes(error)
+            ));
         })
         .is_ok()
 }

@@ -49,6 +49,7 @@ use peername_sys::ipc::fd_passing;
 use peername_sys::process::caps::{CapabilitySet, keep_only};
 use peername_sys::process::pidfd::PidFd;
 use peername_sys::process::secrets;
+use peername_sys::process::stderr::write_line;
 use rustls_native_certs::CertificateResult;
 use tokio::time::timeout;
 
@@ -192,7 +193,10 @@ impl Interceptor {
         match self.try_run(&channel, inherited) {
             Ok(()) => 0,
             Err(error) => {
-                eprintln!("peername: the interceptor: {}", with_causes(&error));
+                write_line(format_args!(
+                    "peername: the interceptor: {}",
+                    with_causes(&error)
+                ));
                 1
             }
         }
