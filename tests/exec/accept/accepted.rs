@@ -1,5 +1,5 @@
 //! A server that is started with a connection that was accepted before, as by inetd or by systemd's `Accept=yes`: the
-//! connection is not accepted by the server, so nothing would read its header.
+//! connection is not accepted by the server, so nothing would read its header. Or with a listener, as by other sockets of systemd.
 
 use std::process::Command;
 
@@ -12,21 +12,38 @@ fn connection_that_was_accepted_before_is_refused_at_the_start() {
     built_library();
     for mode in ["preload", "notify", "netns"] {
         for descriptor in ["0", "3"] {
-            let printed = start_with_connection(mode, descriptor, "8443");
+            let printed = start_with(mode, descriptor, "8443", "connection");
             let error = format!("descriptor {descriptor} is a connection that was accepted before");
             assert!(printed.starts_with("exit 125"), "{mode}: {printed}");
             assert!(printed.contains(&error), "{mode}: {printed}");
         }
     }
     // The connection's port, 8443, is none of --ports, so no header is expected.
-    let printed = start_with_connection("preload", "0", "25");
+    let printed = start_with("preload", "0", "25", "connection");
     assert!(printed.starts_with("exit 0"), "{printed}");
 }
 
-/// Starts a program with a connection at this descriptor. Returns `exit CODE` and standard error.
-fn start_with_connection(mode: &str, descriptor: &str, ports: &str) -> String {
+/// A listener of the network outside bypasses the proxy of `--mode netns`; the other modes read the headers of its clients.
+#[test]
+fn listener_that_was_opened_before_is_refused_in_a_private_network() {
+    built_library();
+    for passed in ["listener", "datagrams"] {
+        for descriptor in ["0", "3"] {
+            // Port 8443 is taken by the listener.
+            let printed = start_with("netns", descriptor, "8444", passed);
+            let error = format!("descriptor {descriptor} is a TCP listener or a UDP socket");
+            assert!(printed.starts_with("exit 125"), "{passed}: {printed}");
+            assert!(printed.contains(&error), "{passed}: {printed}");
+            let printed = start_with("preload", descriptor, "8443", passed);
+            assert!(printed.starts_with("exit 0"), "{passed}: {printed}");
+        }
+    }
+}
+
+/// Starts a program with this socket at this descriptor. Returns `exit CODE` and standard error.
+fn start_with(mode: &str, descriptor: &str, ports: &str, passed: &str) -> String {
     let mut command = Command::new("python3");
-    command.args(["-c", START, BINARY, mode, descriptor, ports]);
+    command.args(["-c", START, BINARY, mode, descriptor, ports, passed]);
     let output = Host::new().output(&mut command, "");
     String::from_utf8_lossy(&output.stdout).into_owned()
 }

@@ -1,11 +1,11 @@
 //! `peername exec`: runs a server in which accept(2) and getpeername(2) return the true client. With `--connect` it runs a client,
 //! and puts PROXY headers on its connections.
 
-mod accepted;
 pub(crate) mod admin;
 pub(crate) mod agent;
 mod clients;
 mod connect;
+mod inherited;
 pub(crate) mod listener_policy_args;
 mod netns;
 mod options;
@@ -48,7 +48,7 @@ fn start(given: &Given<Args>) -> anyhow::Result<ExitCode> {
         return Ok(connect::run(args, source));
     }
     args.check_mode()?;
-    if let Some(fd) = accepted::find(|port| args.listener_policy.covers(port)) {
+    if let Some(fd) = inherited::find_connection(|port| args.listener_policy.covers(port)) {
         write_line(format_args!(
             "peername: descriptor {fd} is a connection that was accepted before, as by inetd or a systemd socket with \
              Accept=yes: exec reads the headers of connections that the server itself accepts, so the server would take its \

@@ -83,6 +83,14 @@ pub fn protocol(socket: impl AsFd) -> Option<StreamProtocol> {
     }
 }
 
+/// Whether this is a UDP socket (SO_PROTOCOL).
+pub fn is_udp(socket: impl AsFd) -> bool {
+    matches!(
+        sockopt::socket_protocol(socket),
+        Ok(Some(rustix::net::ipproto::UDP))
+    )
+}
+
 /// How long TCP_DEFER_ACCEPT (tcp(7)) has delayed the accept(2) of a connection that has sent nothing yet; zero for a
 /// connection that has sent something. Derived from the number of retransmitted SYN-ACKs (TCP_INFO): the first is sent after a
 /// second, each further one after twice the time of the one before.

@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 
+use anyhow::anyhow;
 use peername_daemon::options::Given;
 use peername_daemon::usage::Usage;
 use peername_exec::netns;
@@ -15,6 +16,7 @@ use peername_sys::socket::BindOptions;
 use peername_sys::tcp::listener;
 use peername_sys::udp;
 
+use super::inherited;
 use super::listener_policy_args::HeaderRequirement;
 use super::options::Args;
 use crate::options::header_args::HeaderArgs;
@@ -23,9 +25,10 @@ use crate::options::header_args::HeaderArgs;
 ///
 /// # Errors
 ///
-/// [`Usage`], an address that can't be bound, or a network that can't be created.
+/// [`Usage`], an inherited listener, an address that can't be bound, or a network that can't be created.
 pub(super) fn start(given: &Given<Args>) -> anyhow::Result<()> {
     refuse_unsupported_options(given)?;
+    refuse_inherited_listener()?;
     let addrs = addresses(&given.options)?;
     let mut sockets = listening_sockets(&given.options, &addrs)?;
     sockets.extend(admin_sockets(&given.options)?);
@@ -46,6 +49,17 @@ fn refuse_unsupported_options(given: &Given<Args>) -> Result<(), Usage> {
         return Ok(());
     };
     Err(Usage(text.to_owned()))
+}
+
+/// Refuses a socket that the program would inherit: it belongs to the network outside, so its clients bypass the proxy.
+fn refuse_inherited_listener() -> anyhow::Result<()> {
+    match inherited::find_listener() {
+        Some(fd) => Err(anyhow!(
+            "descriptor {fd} is a TCP listener or a UDP socket, as a systemd socket passes it: with --mode netns nothing would read \
+             the headers of its clients. Let the server open its sockets itself, or for TCP use --mode preload or notify"
+        )),
+        None => Ok(()),
+    }
 }
 
 fn listening_sockets(args: &Args, addrs: &[SocketAddr]) -> anyhow::Result<Vec<OwnedFd>> {
