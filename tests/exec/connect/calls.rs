@@ -296,6 +296,31 @@ except OSError as error: print(error.strerror)";
     }
 }
 
+/// A `struct sockaddr_in6` that ends before or within its scope is a valid address, and the connection has its header.
+#[test]
+fn short_ipv6_address_gets_a_header() {
+    let lab = Lab::without_routes();
+    let script = r"import ctypes, socket, struct, sys
+s = socket.socket(socket.AF_INET6)
+address = struct.pack('=H', s.family) + struct.pack('!HI', 8443, 0) + socket.inet_pton(s.family, 'fd81::1')
+size = int(sys.argv[1])
+print(ctypes.CDLL(None).connect(s.fileno(), address.ljust(size, b'\0'), size))
+s.sendall(b'hello')";
+    let backend = Backend::listen(&lab.server, LISTEN_V6);
+    for size in ["24", "27", "28"] {
+        let source = fresh_client_v6();
+        let words = ["/usr/bin/python3", "-c", script, size];
+        let printed = thread::scope(|scope| {
+            let client = scope.spawn(|| connect_stdout(&lab.balancer, source, &[], &words, ""));
+            let (received, _) = backend.accept().recv_to_end();
+            let expected = header_and_hello(source, LISTEN_V6);
+            assert_eq!(lossy_text(&received), lossy_text(&expected), "{size}");
+            client.join().expect("the client")
+        });
+        assert_eq!(printed, "0\n");
+    }
+}
+
 /// Where the kernel may not send data with the SYN, no header could come first. So no connection is made.
 #[test]
 fn without_fast_open_no_connection_is_made() {

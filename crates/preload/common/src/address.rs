@@ -44,7 +44,8 @@ impl RawAddress {
         raw
     }
 
-    /// Decodes an IPv4 or IPv6 address; `None` for every other family.
+    /// Decodes an IPv4 or IPv6 address; `None` for every other family. As in the kernel, a `struct sockaddr_in6` may lack its
+    /// scope, which is zero then.
     pub fn socket_addr(&self) -> Option<SocketAddr> {
         let (family, rest) = self.bytes.split_first_chunk()?;
         let (port, rest) = rest.split_first_chunk()?;
@@ -54,7 +55,7 @@ impl RawAddress {
                 let (ip, _) = rest.split_first_chunk::<4>()?;
                 Some(SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::from(*ip), port)))
             }
-            AF_INET6 if self.len >= SOCKADDR_IN6_LEN => {
+            AF_INET6 if self.len >= SOCKADDR_IN6_MIN_LEN => {
                 let (flow, rest) = rest.split_first_chunk()?;
                 let (ip, rest) = rest.split_first_chunk::<16>()?;
                 let (scope, _) = rest.split_first_chunk()?;
@@ -82,3 +83,5 @@ const AF_INET6: u16 = 10;
 const SOCKADDR_IN_LEN: u32 = 16;
 /// The size of `struct sockaddr_in6`.
 const SOCKADDR_IN6_LEN: u32 = 28;
+/// Its size in RFC 2133, without the scope, which connect(2) and bind(2) accept (SIN6_LEN_RFC2133).
+const SOCKADDR_IN6_MIN_LEN: u32 = 24;
