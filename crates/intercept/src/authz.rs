@@ -33,8 +33,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderMap;
+use peername_server::access::client_semaphore::{FairPermit, FairSemaphore};
 use prometheus_client::registry::Registry;
-use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep, timeout_at};
 use tracing::{info, warn};
 
@@ -86,7 +86,7 @@ struct Shared {
     cache: Option<Cache>,
     /// One for each service, in the same order.
     breakers: Vec<CircuitBreaker>,
-    in_flight: Semaphore,
+    in_flight: FairSemaphore,
     metrics: CheckMetrics,
     warnings: CheckWarnings,
 }
@@ -133,7 +133,7 @@ impl CheckService {
                     .iter()
                     .map(|_| CircuitBreaker::default())
                     .collect(),
-                in_flight: Semaphore::new(config.concurrency.get()),
+                in_flight: FairSemaphore::new(config.concurrency.get()),
                 metrics,
                 warnings: CheckWarnings::new(),
                 config,
@@ -305,21 +305,30 @@ impl CheckClient {
     ) -> Result<AuthzResponse, AuthzError> {
         let shared = &*self.shared;
         let check: PreparedCheck<'_> = link.prepare(request, shared.encode_config())?;
-        let _permit = shared.acquire_permit(breaker, deadline).await?;
+        let arrived = Instant::now();
+        let _permit = shared.acquire_permit(breaker, request, deadline).await?;
         let breaker_permit = breaker
             .acquire(Instant::now())
             .ok_or(AuthzError::Suspended)?;
         let generation = link.generation();
         let started = Instant::now();
-        let result = timeout_at(deadline, check(deadline)).await;
+        let was_queued = started - arrived > TIMER_RESOLUTION;
+        let result = match timeout_at(deadline, check(deadline)).await {
+            // The service may end at the deadline, too, with an error: a gRPC service knows it.
+            Ok(Err(_)) | Err(_) if was_queued && Instant::now() >= deadline => {
+                Err(AuthzError::Busy(shared.config.concurrency.get()))
+            }
+            Ok(result) => result,
+            Err(_) => {
+                link.abandon(generation);
+                Err(AuthzError::Timeout(shared.config.timeout))
+            }
+        };
         shared.metrics.observe_duration(started.elapsed());
-        let result = result.unwrap_or_else(|_| {
-            link.abandon(generation);
-            Err(AuthzError::Timeout(shared.config.timeout))
-        });
         let transition = match (link, &result) {
-            // A policy fails because of a single request or a busy CPU. A pause would fail all other requests, too.
-            (Link::Policy(_), _) => Transition::Unchanged,
+            // A policy fails because of a single request or a busy CPU. A pause would fail all other requests, too. A service
+            // that did not have the whole timeout may be healthy.
+            (Link::Policy(_), _) | (_, Err(AuthzError::Busy(_))) => Transition::Unchanged,
             (_, Ok(_)) => breaker_permit.succeeded(),
             (_, Err(_)) => breaker_permit.failed(Instant::now()),
         };
@@ -369,13 +378,14 @@ impl Shared {
     async fn acquire_permit(
         &self,
         breaker: &CircuitBreaker,
+        request: &AuthzRequest<'_>,
         deadline: Instant,
-    ) -> Result<SemaphorePermit<'_>, AuthzError> {
+    ) -> Result<FairPermit<'_>, AuthzError> {
         if breaker.is_open(Instant::now()) {
             return Err(AuthzError::Suspended);
         }
-        match timeout_at(deadline, self.in_flight.acquire()).await {
-            Ok(Ok(permit)) => Ok(permit),
+        match timeout_at(deadline, self.in_flight.acquire(request.client.ip())).await {
+            Ok(Some(permit)) => Ok(permit),
             _ => Err(AuthzError::Busy(self.config.concurrency.get())),
         }
     }
@@ -435,3 +445,5 @@ async fn probe(service: &Service, breaker: &CircuitBreaker) -> Result<(), AuthzE
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The time between two probes of a service that can't be asked yet.
 const PROBE_INTERVAL: Duration = Duration::from_secs(2);
+/// The resolution of timers. A check that waited for longer had to queue for its permit.
+const TIMER_RESOLUTION: Duration = Duration::from_millis(1);

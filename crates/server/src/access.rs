@@ -2,5 +2,6 @@
 
 pub(crate) mod address_counts;
 pub mod client_limit;
+pub mod client_semaphore;
 pub mod clients;
 pub mod network_set;

@@ -28,7 +28,7 @@ pub struct CheckConfig {
     pub on_failure: FailureMode,
     /// How long a response is cached for equal requests; `None` for no cache.
     pub cache: Option<Duration>,
-    /// Checks in flight at a time, of all workers together. Others wait, within their deadline.
+    /// Checks in flight at a time, of all workers together, two thirds of them for one client. Others wait, within their deadline.
     pub concurrency: NonZeroUsize,
     /// The request headers that the service sees.
     pub sent: SentHeaders,

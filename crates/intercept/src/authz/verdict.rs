@@ -138,8 +138,10 @@ pub enum AuthzError {
     /// The response is complete, but not valid in its protocol.
     #[error("the check service's answer makes no sense: {0}")]
     Malformed(&'static str),
-    /// The limit of checks in flight was reached for the whole timeout.
-    #[error("{0} checks were in flight for the whole time")]
+    /// The timeout passed before the check's permit, or before the response to a check that had waited for its permit.
+    #[error(
+        "the check waited for others in flight (at most {0}, two thirds of them for one client), and its time ran out"
+    )]
     Busy(usize),
     /// The circuit breaker is open.
     #[error("the check service failed too often and is not asked for a second")]

@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use peername_server::access::client_limit::client_prefix;
+use peername_server::access::client_semaphore::ClientSemaphores;
 use peername_sys::resolve::{self, ResolveError};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
@@ -16,10 +16,9 @@ use super::error::UpstreamError;
 use crate::host::Host;
 
 /// The resolver, with its lookups in flight.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Resolver {
-    /// The permits of each client with a lookup in flight. All IPv6 clients of one network (/64) share permits.
-    client_permits: Mutex<HashMap<IpAddr, Weak<Semaphore>>>,
+    client_permits: ClientSemaphores,
     /// Single flight: concurrent lookups of one name share one result.
     in_flight: Arc<Mutex<InFlight>>,
 }
@@ -27,6 +26,15 @@ pub(super) struct Resolver {
 type InFlight = HashMap<String, PendingLookup>;
 type LookupResult = Result<Vec<IpAddr>, ResolveError>;
 type PendingLookup = watch::Receiver<Option<LookupResult>>;
+
+impl Default for Resolver {
+    fn default() -> Self {
+        Self {
+            client_permits: ClientSemaphores::new(MAX_LOOKUPS_PER_CLIENT),
+            in_flight: Arc::default(),
+        }
+    }
+}
 
 impl Resolver {
     /// Resolves a name by the C library, on a thread: only the C library supports all that nsswitch.conf(5) may configure. A
@@ -48,7 +56,7 @@ impl Resolver {
                 Some(pending) => pending,
                 None => {
                     // The semaphore is never closed.
-                    let permit = self.permits(client).acquire_owned().await.ok();
+                    let permit = self.client_permits.get(client).acquire_owned().await.ok();
                     self.start_lookup(name, permit)
                 }
             };
@@ -82,18 +90,6 @@ impl Resolver {
         });
         pending
     }
-
-    fn permits(&self, client: IpAddr) -> Arc<Semaphore> {
-        let client = client_prefix(client);
-        let mut client_permits = self.client_permits.lock();
-        if let Some(permits) = client_permits.get(&client).and_then(Weak::upgrade) {
-            return permits;
-        }
-        client_permits.retain(|_, permits| permits.strong_count() > 0);
-        let permits = Arc::new(Semaphore::new(MAX_LOOKUPS_PER_CLIENT));
-        client_permits.insert(client, Arc::downgrade(&permits));
-        permits
-    }
 }
 
 /// Finds the lookup of this name that is in flight. One that has ended without a result, together with its worker, is ignored.
@@ -113,21 +109,10 @@ mod tests {
     #[tokio::test]
     async fn finished_lookups_are_not_remembered() {
         let resolver = Resolver::default();
-        let [client, another]: [IpAddr; 2] = [1, 2].map(|last| [192, 0, 2, last].into());
+        let client = IpAddr::from([192, 0, 2, 1]);
         let host = Host::parse("localhost").unwrap();
         let limit = Duration::from_secs(10);
         assert!(resolver.resolve(&host, client, limit).await.is_ok());
         assert!(resolver.in_flight.lock().is_empty());
-        let _permits = resolver.permits(another);
-        assert!(!resolver.client_permits.lock().contains_key(&client));
-    }
-
-    /// An IPv6 host may use all addresses of its network.
-    #[test]
-    fn clients_of_one_ipv6_network_share_permits() {
-        let resolver = Resolver::default();
-        let [one, other, stranger] = ["2001:db8::1", "2001:db8::ffff:2", "2001:db8:0:1::1"]
-            .map(|client| resolver.permits(client.parse().unwrap()));
-        assert!(Arc::ptr_eq(&one, &other) && !Arc::ptr_eq(&one, &stranger));
     }
 }

@@ -18,7 +18,7 @@ use crate::broken::{
 };
 use crate::ext_authz::denial;
 use crate::h2::{self, frame};
-use crate::rig::{ask, check, check_with_default_timeout, metric};
+use crate::rig::{CheckInput, ask, check, check_with_default_timeout, metric};
 use crate::service::unused_address;
 
 fn urls(address: SocketAddr) -> [String; 3] {
@@ -219,6 +219,42 @@ async fn queries_beyond_the_concurrency_limit_wait() {
         );
         assert!(second.took < TIMEOUT * 2);
     }
+}
+
+/// A service that takes most of the timeout is healthy. The checks of a client beyond its share get their permits too late.
+#[tokio::test]
+async fn flood_of_one_client_neither_delays_others_nor_opens_the_circuit_breaker() {
+    let timeout = Duration::from_secs(2);
+    let slow = Fault::new("slow", move |stream| {
+        h2::read_some(&stream);
+        thread::sleep(timeout * 2 / 3);
+        let _ = (&stream).write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n");
+    });
+    let url = format!("http://{}/", slow.serve());
+    let check = check_with_default_timeout(&url, |config| {
+        config.timeout = timeout;
+        config.concurrency = 15.try_into().unwrap();
+    });
+    let client = check.client();
+    let another = CheckInput {
+        client: ([192, 0, 2, 8], 50_000).into(),
+        ..CheckInput::default()
+    };
+    let flood = join_all((0..30).map(|_| ask(&client)));
+    let (flood, verdict) = tokio::join!(flood, another.ask(&client));
+    assert!(verdict.decision.allows(), "{verdict:?}");
+    let (allowed, failed): (Vec<_>, Vec<_>) = flood
+        .into_iter()
+        .partition(|verdict| verdict.decision.allows());
+    assert_eq!(allowed.len(), 10);
+    for verdict in failed {
+        assert!(
+            matches!(verdict.decided_by, DecidedBy::Failure(AuthzError::Busy(15))),
+            "{verdict:?}"
+        );
+    }
+    assert_eq!(metric(&check, "peername_check_suspended"), 0);
+    assert!(ask(&client).await.decision.allows());
 }
 
 const TIMEOUT: Duration = Duration::from_millis(500);

@@ -1,0 +1,118 @@
+//! Semaphores of which each client has its own, or a share.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
+
+use super::client_limit::client_prefix;
+
+/// A semaphore for each client, an IPv4 address or an IPv6 /64.
+#[derive(Debug)]
+pub struct ClientSemaphores {
+    permits: usize,
+    /// The semaphores that are in use.
+    semaphores: Mutex<HashMap<IpAddr, Weak<Semaphore>>>,
+}
+
+impl ClientSemaphores {
+    /// Semaphores with this number of permits each.
+    pub fn new(permits: usize) -> Self {
+        Self {
+            permits,
+            semaphores: Mutex::default(),
+        }
+    }
+
+    /// The semaphore of this client. It is never closed.
+    pub fn get(&self, client: IpAddr) -> Arc<Semaphore> {
+        let client = client_prefix(client);
+        let mut semaphores = self.semaphores.lock();
+        if let Some(semaphore) = semaphores.get(&client).and_then(Weak::upgrade) {
+            return semaphore;
+        }
+        semaphores.retain(|_, semaphore| semaphore.strong_count() > 0);
+        let semaphore = Arc::new(Semaphore::new(self.permits));
+        semaphores.insert(client, Arc::downgrade(&semaphore));
+        semaphore
+    }
+}
+
+/// A semaphore of whose permits one client gets two thirds at most.
+///
+/// A client beyond its share waits in a queue of its own. So another client waits for the shares of the clients before it,
+/// however long their queues are, and for none if there is one such client.
+#[derive(Debug)]
+pub struct FairSemaphore {
+    permits: Semaphore,
+    shares: ClientSemaphores,
+}
+
+/// A permit of a [`FairSemaphore`].
+#[derive(Debug)]
+pub struct FairPermit<'s> {
+    // Fields are dropped in this order: the client's next one then queues behind those of other clients.
+    _permit: SemaphorePermit<'s>,
+    _share: OwnedSemaphorePermit,
+}
+
+impl FairSemaphore {
+    /// A semaphore with this number of permits.
+    pub fn new(permits: usize) -> Self {
+        Self {
+            permits: Semaphore::new(permits),
+            shares: ClientSemaphores::new((2 * permits).div_ceil(3)),
+        }
+    }
+
+    /// Acquires a permit in this client's turn; never `None`, as the semaphore is never closed. Cancel-safe: a cancelled
+    /// call loses its place.
+    pub async fn acquire(&self, client: IpAddr) -> Option<FairPermit<'_>> {
+        let share = self.shares.get(client).acquire_owned().await.ok()?;
+        let permit = self.permits.acquire().await.ok()?;
+        Some(FairPermit {
+            _permit: permit,
+            _share: share,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    /// An IPv6 host may use all addresses of its network.
+    #[test]
+    fn clients_of_one_ipv6_network_share_a_semaphore() {
+        let semaphores = ClientSemaphores::new(1);
+        let [one, other, stranger] = ["2001:db8::1", "2001:db8::ffff:2", "2001:db8:0:1::1"]
+            .map(|client| semaphores.get(client.parse().unwrap()));
+        assert!(Arc::ptr_eq(&one, &other) && !Arc::ptr_eq(&one, &stranger));
+    }
+
+    #[test]
+    fn semaphores_that_are_not_in_use_are_not_remembered() {
+        let semaphores = ClientSemaphores::new(1);
+        let [client, another]: [IpAddr; 2] = [1, 2].map(|last| [192, 0, 2, last].into());
+        drop(semaphores.get(client));
+        let _in_use = semaphores.get(another);
+        assert!(!semaphores.semaphores.lock().contains_key(&client));
+    }
+
+    #[tokio::test]
+    async fn client_gets_two_thirds_of_the_permits_and_others_the_rest() {
+        let semaphore = FairSemaphore::new(3);
+        let [client, another]: [IpAddr; 2] = [1, 2].map(|last| [192, 0, 2, last].into());
+        let first = semaphore.acquire(client).await;
+        let _second = semaphore.acquire(client).await;
+        let mut third = Box::pin(semaphore.acquire(client));
+        assert!((&mut third).now_or_never().is_none());
+        assert!(semaphore.acquire(another).now_or_never().is_some());
+        drop(first);
+        assert!(third.await.is_some());
+    }
+}
