@@ -105,8 +105,8 @@ fn idle_connections_are_evicted_first() {
     }
 }
 
-/// Starts a proxy that has few descriptors. Asserts that a request gets an error while one client has all connections to
-/// origins; returns the limit of these.
+/// Starts a proxy that has few descriptors. Asserts that a request of a client that uses its share of the connections to origins
+/// gets an error, and one of another client a connection; returns the limit of these.
 fn start_short_of_descriptors() -> (InterceptRig, usize) {
     let through = ["prlimit", "--nofile=128"];
     let args = ["--workers=1", "--allow-destination=10.81.0.1:9001"];
@@ -119,7 +119,7 @@ fn start_short_of_descriptors() -> (InterceptRig, usize) {
     let args = [&common[..], &parallel, &urls[..]].concat();
     let crowd = Process::start(&rig.lab.client, "curl", &args);
     rig.wait_audit_lines("/slow", 1);
-    // Another client is still admitted, and gets an error.
+    // Another connection of the client is still admitted, and its request gets an error.
     let problem = rig.curl_problem(&["http://a.test/echo"]);
     assert_eq!(problem["code"], "proxy_full", "{problem}");
     let detail = problem["detail"].as_str().expect("a detail");
@@ -127,6 +127,9 @@ fn start_short_of_descriptors() -> (InterceptRig, usize) {
         .split(' ')
         .find_map(|word| word.parse().ok())
         .expect("a number");
+    rig.lab.client.add_addresses("eth0", &["203.0.113.10/24"]);
+    let from_other_client = ["--interface", "203.0.113.10", "http://a.test/echo"];
+    assert_eq!(rig.curl_status(&from_other_client), 200);
     // All requests have been read when those over the limit have their errors.
     rig.wait_audit_lines("/slow", urls.len() - limit);
     drop(crowd);

@@ -63,7 +63,7 @@ pub struct Forwarder {
     /// The counters of this process.
     pub counters: Arc<Counters>,
     /// The limit of connections of each client.
-    pub client_limit: ClientLimit,
+    pub client_limit: Arc<ClientLimit>,
 }
 
 impl HeaderTemplate {
@@ -156,13 +156,13 @@ impl Forwarder {
 
 /// A connection whose header was sent. It holds nothing of its service, because the list files of a replaced service are
 /// read again as long as something holds that service.
-struct OpenedConn<'a> {
+struct OpenedConn {
     pair: Pair,
     limits: Limits,
-    permit: ClientPermit<'a>,
+    permit: ClientPermit,
 }
 
-impl OpenedConn<'_> {
+impl OpenedConn {
     async fn relay(self, stats: Arc<RelayStats>) -> Outcome {
         let Self {
             pair,
@@ -176,11 +176,7 @@ impl OpenedConn<'_> {
 }
 
 impl ForwardService {
-    async fn open<'a>(
-        &self,
-        incoming: Incoming,
-        forwarder: &'a Forwarder,
-    ) -> Result<OpenedConn<'a>, Failure> {
+    async fn open(&self, incoming: Incoming, forwarder: &Forwarder) -> Result<OpenedConn, Failure> {
         let Incoming { stream, peer, .. } = incoming;
         if let Err(refusal) = self.clients.judge(peer.ip()) {
             return Err(refuse(&stream, refusal.into()));

@@ -101,6 +101,7 @@ struct ReturnTo {
 
 impl ReturnTo {
     fn put(&self, connection: Connection) {
+        connection.info.permit.release();
         match self.is_private.load(Relaxed) {
             true => self.leases.put_private(&self.key, connection),
             false => self.leases.pool.put(&self.key, connection),
@@ -159,9 +160,13 @@ enum LeaseKind {
 }
 
 impl Lease {
-    /// Leases an open connection; `None` if there is none for this key.
+    /// Leases an open connection; `None` if there is none for this key, or the client uses its share of connections.
     pub(super) fn reuse(leases: &Arc<ClientLeases>, key: &PoolKey) -> Option<Self> {
         if let Some(connection) = leases.take_private(key) {
+            if !connection.info.permit.lease_to(leases.client) {
+                leases.put_private(key, connection);
+                return None;
+            }
             let lease = Self::begin(leases, key, connection, true);
             return Some(lease.reused());
         }
@@ -169,6 +174,10 @@ impl Lease {
             return Some(Self::share(lease));
         }
         let connection = leases.pool.take(key)?;
+        if !connection.info.permit.lease_to(leases.client) {
+            leases.pool.put(key, connection);
+            return None;
+        }
         Some(Self::new(leases, key, connection).reused())
     }
 

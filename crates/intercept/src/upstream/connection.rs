@@ -40,8 +40,8 @@ pub(crate) struct ConnectionInfo {
     pub(crate) absolute_form: bool,
     /// Whether the connection's TLS has ended without close_notify.
     pub(crate) lacks_close_notify: Arc<AtomicBool>,
-    /// Counts the connection against the connection cap.
-    _permit: ConnectionPermit,
+    /// Counts the connection against the connection cap, and against its client's share.
+    pub(super) permit: ConnectionPermit,
 }
 
 impl ConnectionInfo {
@@ -57,7 +57,7 @@ impl ConnectionInfo {
             opened: Instant::now(),
             absolute_form,
             lacks_close_notify: Arc::default(),
-            _permit: permit,
+            permit,
         })
     }
 }

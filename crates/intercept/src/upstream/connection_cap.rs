@@ -1,11 +1,14 @@
-//! The cap on connections to origins, for all workers together, and its gauges. Each connection takes a file descriptor.
+//! The cap on connections to origins, for all workers together, each client's share of it, and its gauges. Each connection
+//! takes a file descriptor.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use peername_observe::encode;
+use peername_server::access::client_limit::ClientLimit;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 
@@ -18,6 +21,8 @@ use super::idle_pool::IdlePool;
 pub(super) struct ConnectionCap {
     max: usize,
     connections: Arc<AtomicUsize>,
+    /// Limits the connections that a client uses. Idle ones can be evicted, so they are in no client's share.
+    shares: Arc<ClientLimit>,
     /// The workers' idle pools, whose connections may be evicted.
     pools: Mutex<Vec<Weak<IdlePool>>>,
 }
@@ -36,6 +41,7 @@ impl ConnectionCap {
         Self {
             max,
             connections: Arc::default(),
+            shares: Arc::new(ClientLimit::new(max)),
             pools: Mutex::default(),
         }
     }
@@ -45,9 +51,16 @@ impl ConnectionCap {
         self.pools.lock().push(Arc::downgrade(pool));
     }
 
-    /// Acquires a permit for a connection. The error is [`UpstreamError::Full`], if the cap is reached by connections in use.
-    pub(super) fn acquire(&self) -> Result<ConnectionPermit, UpstreamError> {
-        let (permit, before) = ConnectionPermit::count(&self.connections);
+    /// Acquires a permit for a connection of this client.
+    ///
+    /// # Errors
+    ///
+    /// [`UpstreamError::Full`] if the cap is reached by connections in use, [`UpstreamError::ShareFull`] if the client uses its
+    /// share of them.
+    pub(super) fn acquire(&self, client: IpAddr) -> Result<ConnectionPermit, UpstreamError> {
+        let share = self.shares.try_acquire(client);
+        let share = share.ok_or(UpstreamError::ShareFull(self.max))?;
+        let (permit, before) = ConnectionPermit::count(&self.connections, &self.shares, share);
         // An evicted connection is closed asynchronously: until then there is one connection more than the cap.
         if before < self.max || self.evict_idle() {
             return Ok(permit);
@@ -103,5 +116,27 @@ impl Collector for PoolCollector {
                 ([("state", "in_use")], in_use as u64),
             ],
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn client_that_uses_its_share_leaves_connections_for_others() {
+        let cap = ConnectionCap::new(6);
+        let [client, another]: [IpAddr; 2] = [1, 2].map(|last| [192, 0, 2, last].into());
+        let permits: Vec<_> = std::iter::from_fn(|| cap.acquire(client).ok()).collect();
+        assert_eq!(permits.len(), 4);
+        let full = cap.acquire(client);
+        assert!(matches!(full, Err(UpstreamError::ShareFull(6))), "{full:?}");
+        let idle = cap.acquire(another).expect("a permit");
+        idle.release();
+        assert!(!idle.lease_to(client));
+        assert!(idle.lease_to(another));
+        // An idle connection is in no client's share.
+        permits[0].release();
+        assert!(idle.lease_to(client));
     }
 }

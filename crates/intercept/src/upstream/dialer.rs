@@ -147,7 +147,7 @@ impl Dialer {
         key: &PoolKey,
         client: IpAddr,
     ) -> Result<Connection, FailedAttempt> {
-        let permit = self.cap.acquire()?;
+        let permit = self.cap.acquire(client)?;
         let (socket, addr) = self.connect_socket(key, client, key.tls).await?;
         match self.handshake(key, socket, addr, permit).await {
             Ok(connection) => Ok(connection),
@@ -175,7 +175,7 @@ impl Dialer {
 
     /// Diagnoses an origin; `None` if it can't be reached now.
     async fn run_diagnosis(&self, key: &PoolKey, client: IpAddr) -> Option<Diagnosis> {
-        let _permit = self.cap.acquire().ok()?;
+        let _permit = self.cap.acquire(client).ok()?;
         let (mut socket, addr) = self.connect_socket(key, client, key.tls).await.ok()?;
         if let Some(client) = key.announced_client {
             send_proxy_header(&mut socket, client, addr, key)
@@ -275,12 +275,11 @@ impl Dialer {
         &self,
         tunnel: &AllowedTunnel,
     ) -> Result<OpenTunnel, FailedAttempt> {
-        let permit = self.cap.acquire()?;
+        let client = tunnel.client().ip();
+        let permit = self.cap.acquire(client)?;
         let key = self.tunnel_key(tunnel);
         // In a tunnel the client verifies the origin's certificate, if there is one.
-        let (mut socket, addr) = self
-            .connect_socket(&key, tunnel.client().ip(), false)
-            .await?;
+        let (mut socket, addr) = self.connect_socket(&key, client, false).await?;
         if let Some(client) = key.announced_client {
             send_proxy_header(&mut socket, client, addr, &key)
                 .await

@@ -35,6 +35,10 @@ pub(crate) enum UpstreamError {
     Exhausted(SocketAddr, String),
     #[error("all {0} connections to origins that are allowed at a time are in use")]
     Full(usize),
+    #[error(
+        "of the {0} connections to origins that are allowed at a time, the client uses its share"
+    )]
+    ShareFull(usize),
     #[error("the upstream proxy {0}")]
     Proxy(String),
     #[error("the upstream proxy answered CONNECT with {0}")]
@@ -203,7 +207,7 @@ impl UpstreamError {
             Self::ConnectRefused(_) => "connect_refused",
             Self::Unreachable(..) => "connect_unreachable",
             Self::Exhausted(..) => "proxy_exhausted",
-            Self::Full(_) => "proxy_full",
+            Self::Full(_) | Self::ShareFull(_) => "proxy_full",
             Self::Proxy(_) => "upstream_proxy_failed",
             Self::ProxyRefused(_) => "upstream_proxy_refused",
             Self::Certificate(bad) => bad.code(),
@@ -225,7 +229,9 @@ impl UpstreamError {
     /// Whether the request reached the origin. It did, once a connection was ready for it.
     fn origin_contact(&self) -> OriginContact {
         match self {
-            Self::Destination(..) | Self::Exhausted(..) | Self::Full(_) => OriginContact::NotTried,
+            Self::Destination(..) | Self::Exhausted(..) | Self::Full(_) | Self::ShareFull(_) => {
+                OriginContact::NotTried
+            }
             Self::NoSuchName
             | Self::Lookup(_)
             | Self::LookupTimeout(_)
@@ -256,7 +262,9 @@ impl UpstreamError {
             | Self::ConnectTimeout(..)
             | Self::HandshakeTimeout(_)
             | Self::ResponseTimeout(_) => StatusCode::GATEWAY_TIMEOUT,
-            Self::Exhausted(..) | Self::Full(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Exhausted(..) | Self::Full(_) | Self::ShareFull(_) => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             Self::RequestIdle(_) => StatusCode::REQUEST_TIMEOUT,
             Self::RequestCut => StatusCode::BAD_REQUEST,
             _ => StatusCode::BAD_GATEWAY,
@@ -282,7 +290,9 @@ impl UpstreamError {
             Self::ConnectRefused(_) => "nothing listens there, or a firewall rejects it",
             Self::Exhausted(..) => "the proxy ran out of descriptors or ports: raise LimitNOFILE",
             Self::RequestIdle(_) => "see --idle-timeout",
-            Self::Full(_) => "the proxy has no descriptors for more: raise LimitNOFILE",
+            Self::Full(_) | Self::ShareFull(_) => {
+                "the proxy has no descriptors for more: raise LimitNOFILE"
+            }
             Self::Proxy(_) | Self::ProxyRefused(_) => "see --upstream-proxy, and that proxy's log",
             Self::ProxyHeader(_) => "does the origin accept PROXY headers (--send-proxy)?",
             Self::Certificate(bad) => bad.hint(),

@@ -5,6 +5,7 @@
 //! next client gets a connection.
 
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 
@@ -19,8 +20,8 @@ pub struct ClientLimit {
 
 /// The permit of one connection, until it is dropped.
 #[derive(Debug)]
-pub struct ClientPermit<'s> {
-    limit: &'s ClientLimit,
+pub struct ClientPermit {
+    limit: Arc<ClientLimit>,
     client: IpAddr,
 }
 
@@ -35,7 +36,7 @@ impl ClientLimit {
 
     /// Acquires a permit for a connection of this client, an IPv4 address or an IPv6 /64; `None` if the client
     /// has its share already.
-    pub fn try_acquire(&self, client: IpAddr) -> Option<ClientPermit<'_>> {
+    pub fn try_acquire(self: &Arc<Self>, client: IpAddr) -> Option<ClientPermit> {
         let client = client_prefix(client);
         let mut counts = self.counts.lock();
         let free = self.capacity.saturating_sub(counts.total);
@@ -46,13 +47,13 @@ impl ClientLimit {
         }
         counts.increment(client);
         Some(ClientPermit {
-            limit: self,
+            limit: Arc::clone(self),
             client,
         })
     }
 }
 
-impl Drop for ClientPermit<'_> {
+impl Drop for ClientPermit {
     fn drop(&mut self) {
         self.limit.counts.lock().decrement(self.client);
     }
@@ -74,7 +75,7 @@ mod tests {
 
     #[test]
     fn client_that_takes_all_it_can_leaves_connections_for_others() {
-        let limit = ClientLimit::new(600);
+        let limit = Arc::new(ClientLimit::new(600));
         let mut permits = Vec::new();
         let mut fill = |last: u8| {
             let client = IpAddr::from([192, 0, 2, last]);
