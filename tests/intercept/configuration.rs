@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use data_encoding::BASE64;
 use rustix::process::Signal;
 
 use crate::harness::addr::v4;
@@ -88,6 +89,31 @@ fn reload_applies_a_rotated_authority_and_a_new_list() {
     rig.scratch.write("clients", "any\n");
     rig.proxy.reload("\"reloaded\"");
     assert_eq!(rig.curl(&["https://a.test/"]), "hello\n");
+}
+
+/// A connection stays, and its requests are of no user any more.
+#[test]
+fn requests_after_a_reload_without_users_have_none() {
+    let rig = start_with_file("-v");
+    let entry = ["-nbBC", "4", "ann", "secret"];
+    let users = rig.lab.client.run("htpasswd", &entry);
+    let users = rig.scratch.write("users", &users);
+    let with_users = config(&rig, &format!("proxy-auth = \"{users}\"\n"));
+    reload(&rig, &with_users, "\"reloaded\"");
+    let credentials = BASE64.encode(b"ann:secret");
+    let request = |path: &str| {
+        format!(
+            "GET http://a.test/{path} HTTP/1.1\r\nHost: a.test\r\nProxy-Authorization: Basic {credentials}\r\n\r\n"
+        )
+    };
+    let conn = rig.connect_and_send(request("put").as_bytes());
+    assert_eq!(rig.wait_audit_lines("/put", 1)[0]["user"], "ann");
+    let without_users = config(&rig, "");
+    reload(&rig, &without_users, "\"reloaded\"");
+    conn.send(request("echo").as_bytes());
+    let line = &rig.wait_audit_lines("/echo", 1)[0];
+    assert_eq!(line["status"], 200, "{line}");
+    assert!(line["user"].is_null(), "{line}");
 }
 
 /// A file without an end is refused at once, and the next reload works.

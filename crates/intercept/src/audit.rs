@@ -51,6 +51,8 @@ pub(crate) struct AuditRecord {
     pub(crate) how: &'static str,
     /// The reason of a denial by the access lists, the approver or the check service.
     pub(crate) reason: Option<Arc<str>>,
+    /// The user of `--proxy-auth` who sent the request, or opened its tunnel.
+    pub(crate) user: Option<Arc<str>>,
     /// The name with a password that `--proxy-auth` does not accept. Escaped and capped.
     pub(crate) tried_user: Option<String>,
     is_unauthenticated: bool,
@@ -189,6 +191,7 @@ impl AuditRecord {
     pub(crate) fn new(client: Arc<ClientInfo>, method: &str) -> Self {
         Self {
             id: Id::next(),
+            user: client.tunnel_user(),
             client,
             started: Instant::now(),
             target: None,
@@ -235,11 +238,6 @@ impl AuditRecord {
     pub(crate) fn set_unauthenticated(&mut self, tried: Option<&str>) {
         self.is_unauthenticated = true;
         self.tried_user = tried.map(|name| escape(name, MAX_USER));
-    }
-
-    /// The user in the audit line; `None` if this request was not authenticated, even if an earlier one on the connection was.
-    pub(crate) fn user(&self) -> Option<Arc<str>> {
-        self.client.user().filter(|_| !self.is_unauthenticated)
     }
 
     /// Whether the request is refused for want of a password alone: clients send it only when it is asked for (RFC 9110, section

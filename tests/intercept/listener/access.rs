@@ -4,6 +4,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
+use data_encoding::BASE64;
 use serde_json::{Value, json};
 
 use crate::harness::addr::v4;
@@ -149,6 +150,35 @@ fn client_is_admitted_by_its_name_and_password() {
     // The origin gets no credentials of the proxy's.
     let echo = rig.curl(&["--proxy-user", "ann:open:sesame", "http://a.test/echo"]);
     assert!(!echo.contains("YW5u"), "{echo}");
+}
+
+/// A head that is refused is not authenticated, even on the connection of a user. Requests in a tunnel are of its user.
+#[test]
+fn request_with_refused_framing_has_the_user_of_its_tunnel_only() {
+    let stage = InterceptLab::new();
+    let users = users_file(&stage, "ann", "secret");
+    let rig = stage.start(&["--proxy-auth", &users]);
+    let credentials = BASE64.encode(b"ann:secret");
+    let first = format!(
+        "GET http://a.test/echo HTTP/1.1\r\nHost: a.test\r\nProxy-Authorization: Basic {credentials}\r\n\r\n"
+    );
+    let refused = "GET http://a.test/refused HTTP/1.1\r\nHost: a.test\r\n\
+         Content-Length: 1\r\nContent-Length: 1\r\n\r\n";
+    let conn = rig.connect_and_send(first.as_bytes());
+    recv_head(&conn);
+    conn.send(refused.as_bytes());
+    let line = &rig.wait_audit_lines("/refused", 1)[0];
+    assert_fields(line, json!({"status": 400, "code": "bad_request"}));
+    assert!(line["user"].is_null(), "{line}");
+    let lengths = ["-H", "Content-Length: 1", "-H", "Content-Length: 1"];
+    let in_tunnel = [
+        "--proxy-user",
+        "ann:secret",
+        "--http1.1",
+        "https://a.test/inside",
+    ];
+    assert_eq!(rig.curl_status(&[&lengths[..], &in_tunnel].concat()), 400);
+    assert_eq!(rig.wait_audit_lines("/inside", 1)[0]["user"], "ann");
 }
 
 /// The hashes can be guessed from. A reload names the file, which has no key that has changed.

@@ -51,7 +51,7 @@ impl<'a> AdmittedRequest<'a> {
             id: record.id.to_string(),
             connection: &client.id,
             client: &client.addr,
-            user: record.user(),
+            user: record.user.clone(),
             kind,
             host: target.host.to_string(),
             port: target.to.port,

@@ -21,7 +21,7 @@ macro_rules! with_fields {
             line display span_id = $record.span.map(|span| span.span_id);
             line display client = Some(&client.text.addr);
             line display peer = Some(&client.text.peer);
-            both text user = $record.user().as_deref();
+            both text user = $record.user.as_deref();
             both text tried_user = $record.tried_user.as_deref();
             both display connect = target.and_then(|target| target.connect.as_ref());
             both display sni = target.and_then(|target| target.sni.as_ref());

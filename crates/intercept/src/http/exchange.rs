@@ -33,6 +33,8 @@ pub(crate) struct Exchange<'a> {
     pub(crate) state: &'a Arc<InterceptState>,
     pub(crate) connection: &'a Arc<ClientConnection>,
     pub(crate) target: &'a Arc<RequestTarget>,
+    /// The user of `--proxy-auth`, if the request is not in a tunnel.
+    pub(crate) user: Option<Arc<str>>,
 }
 
 /// The state of a request that was sent to its origin, for handling the response.
@@ -89,6 +91,9 @@ impl Exchange<'_> {
         let mut record = InFlightRecord::begin(self.state, self.connection, method);
         record.set_head(&parts);
         record.set_target(self.target);
+        if self.user.is_some() {
+            record.user.clone_from(&self.user);
+        }
         let format = ErrorFormat::from_request(&parts.headers);
         if let Some(refusal) = &self.target.refusal {
             return format.refuse(refusal, record);

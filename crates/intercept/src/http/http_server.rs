@@ -169,6 +169,7 @@ impl HttpServer {
                 state: &this.state,
                 connection: &this.connection,
                 target: &target,
+                user: None,
             };
             let mut switched = None;
             let response = exchange.respond(request, &mut switched).await;

@@ -97,7 +97,7 @@ impl ExplicitProxy {
             record.set_target(target);
         }
         match lists.access.authenticate(&parts.headers, ip).await {
-            Ok(user) => client.set_user(user),
+            Ok(user) => record.user = user,
             Err(refusal) => {
                 record.set_unauthenticated(tried_user(refusal.code, &parts.headers).as_deref());
                 return format.refuse(&refusal.with_close(), record);
@@ -127,6 +127,7 @@ impl ExplicitProxy {
             record.set_refused_by_rule();
             return format.refuse(&no_certificate(&error).with_close(), record);
         }
+        client.set_tunnel_user(record.user.clone());
         let tunnel = Tunnel {
             destination: Destination::Connect(to),
             record,
@@ -150,9 +151,8 @@ impl ExplicitProxy {
         let (parts, body) = request.into_parts();
         let lists = self.state.lists();
         let client = self.connection.info.addr.ip();
-        let authenticated = lists.access.authenticate(&parts.headers, client).await;
-        match authenticated {
-            Ok(user) => self.connection.info.set_user(user),
+        let user = match lists.access.authenticate(&parts.headers, client).await {
+            Ok(user) => user,
             Err(refusal) => {
                 let mut record = self.begin_record(&parts);
                 record.set_unauthenticated(tried_user(refusal.code, &parts.headers).as_deref());
@@ -161,11 +161,12 @@ impl ExplicitProxy {
                 }
                 return ErrorFormat::for_proxy_request(&parts.headers).refuse(&refusal, record);
             }
-        }
+        };
         let target = match absolute_target(&parts) {
             Ok(target) => target,
             Err(refusal) => {
-                let record = self.begin_record(&parts);
+                let mut record = self.begin_record(&parts);
+                record.user = user;
                 return ErrorFormat::for_proxy_request(&parts.headers).refuse(&refusal, record);
             }
         };
@@ -173,6 +174,7 @@ impl ExplicitProxy {
             state: &self.state,
             connection: &self.connection,
             target: &Arc::new(target),
+            user,
         };
         let mut switched = None;
         let request = Request::from_parts(parts, body);

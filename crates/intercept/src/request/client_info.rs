@@ -1,9 +1,8 @@
 //! The client of a connection.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use parking_lot::Mutex;
 use peername_server::addr::PeerAddr;
 
 use super::id::Id;
@@ -15,8 +14,8 @@ pub(crate) struct ClientInfo {
     pub(crate) peer: PeerAddr,
     /// The true client: the source that the PROXY header of a trusted peer claims, else the peer.
     pub(crate) addr: SocketAddr,
-    /// The user name that was verified last, if `--proxy-auth` requires one.
-    user: Mutex<Option<Arc<str>>>,
+    /// The user who opened the connection's tunnel, if `--proxy-auth` requires one. Outside of a tunnel each request has its own.
+    tunnel_user: OnceLock<Arc<str>>,
     /// For the audit lines of its requests.
     pub(crate) text: ClientText,
 }
@@ -35,7 +34,7 @@ impl ClientInfo {
         Self {
             peer,
             addr,
-            user: Mutex::default(),
+            tunnel_user: OnceLock::new(),
             text: ClientText {
                 id: id.to_string().into(),
                 peer: peer.to_string().into(),
@@ -44,14 +43,14 @@ impl ClientInfo {
         }
     }
 
-    /// Attributes requests to this user from now on; `None` changes nothing.
-    pub(crate) fn set_user(&self, user: Option<Arc<str>>) {
-        if user.is_some() {
-            *self.user.lock() = user;
+    /// Attributes the requests inside the tunnel that is now opened to this user.
+    pub(crate) fn set_tunnel_user(&self, user: Option<Arc<str>>) {
+        if let Some(user) = user {
+            self.tunnel_user.get_or_init(|| user);
         }
     }
 
-    pub(crate) fn user(&self) -> Option<Arc<str>> {
-        self.user.lock().clone()
+    pub(crate) fn tunnel_user(&self) -> Option<Arc<str>> {
+        self.tunnel_user.get().cloned()
     }
 }
