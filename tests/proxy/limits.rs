@@ -8,7 +8,7 @@ mod fairness;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 
 use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4};
 use crate::harness::backend::Backend;
@@ -207,6 +207,21 @@ fn idle_proxy_does_not_wake_up() {
     thread::sleep(Duration::from_secs(2));
     let woken = wake_ups() - before;
     assert!(woken < 20, "{woken} times in two seconds");
+}
+
+/// The system starts no further thread (`TasksMax=`, RLIMIT_NPROC). A reload reads files on a thread that runs since the start.
+#[test]
+fn reload_needs_no_further_thread() {
+    let (lab, scratch) = (Lab::new(), Scratch::new());
+    let proxy = Peername::proxy_as_nobody(&lab, &scratch, &[]);
+    proxy.wait_started();
+    let none = Rlimit {
+        current: Some(0),
+        maximum: Some(0),
+    };
+    let pid = i32::try_from(proxy.pid()).ok().and_then(Pid::from_raw);
+    prlimit(pid, Resource::Nproc, none).expect("prlimit(2)");
+    proxy.reload("\"reloaded\"");
 }
 
 /// The kernel allows an ordinary user few large pipes (pipe(7), pipe-user-pages-soft); mmproxy-rs served 32

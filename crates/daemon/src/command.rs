@@ -16,9 +16,11 @@ use peername_observe::admin::history::History;
 use peername_observe::admin::{AdminServer, ConfigInForce, Health, Resources};
 use peername_server::confinement::Needs;
 use peername_server::listeners::InheritedSockets;
+use peername_server::threads::{keep_blocking_threads, start_first_blocking_thread};
 use peername_server::workers::Workers;
 use peername_sys::ipc::listen_fds;
 use peername_sys::throttle::RepeatThrottle;
+use tokio::runtime::{Builder, Handle};
 
 use crate::admin::RunningAdmin;
 use crate::handover::{Predecessor, PreviousState};
@@ -174,6 +176,7 @@ async fn start<C: Command>(
     let confinement = process
         .sandbox
         .confine(command.needs(&setup, &listeners)?)?;
+    start_first_blocking_thread(&Handle::current()).context("starting a thread")?;
     let (_logs, log_level) = process.logging.start(command.audit_log(&privileged));
     previous_state.set_log_level(&log_level);
     confinement.log();
@@ -225,7 +228,8 @@ async fn start<C: Command>(
 ///
 /// `work` failed, or the runtime can't be started.
 pub fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
+    let mut builder = Builder::new_current_thread();
+    let runtime = keep_blocking_threads(&mut builder, MAX_BLOCKING_THREADS)
         .enable_all()
         .build()
         .context("starting the control runtime")?;
@@ -234,3 +238,7 @@ pub fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Res
     runtime.shutdown_background();
     done
 }
+
+/// The maximum number of threads of the control side that wait for files. A file system that hangs keeps one for each list and
+/// reload.
+const MAX_BLOCKING_THREADS: usize = 64;

@@ -22,4 +22,5 @@ pub mod hop_count;
 pub mod listeners;
 pub mod own_addresses;
 pub mod pending_headers;
+pub mod threads;
 pub mod workers;

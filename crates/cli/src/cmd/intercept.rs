@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use anyhow::Context;
 use peername_daemon::command::{self, Command, Ready, Running};
 use peername_daemon::descriptors;
 use peername_daemon::listeners::ListenPlan;
@@ -40,6 +41,7 @@ use peername_observe::admin::history::History;
 use peername_observe::admin::{AdminServer, Resources};
 use peername_server::confinement::Needs;
 use peername_server::own_addresses::OwnAddresses;
+use peername_server::threads::start_request_threads;
 use peername_server::workers::services::ServiceHandle;
 use peername_server::workers::{Capacity, Workers};
 use peername_sys::process::caps::{CapabilitySet, is_effective, keep_only};
@@ -183,6 +185,7 @@ impl Command for Args {
             listeners: opened,
             ..
         } = ready;
+        start_request_threads().context("starting a thread")?;
         log_start(&setup, &join(opened.sockets.tcp.addrs()))?;
         if let Some(check) = prepared.check {
             check.await_services();

@@ -13,6 +13,7 @@ use std::path::{Component, Path, PathBuf, absolute};
 use std::time::Duration;
 
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
+use peername_server::threads::check_free;
 use peername_sys::fs::text_file;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::spawn_blocking;
@@ -169,15 +170,18 @@ impl FileWatch {
             return;
         }
         let sender = self.sender.clone();
-        let watcher = notify::recommended_watcher(move |_| {
+        let on_event = move |_: notify::Result<notify::Event>| {
             // Sending fails once this process stops.
             let _ = sender.send(());
-        });
+        };
+        // A watcher whose thread could not be started would panic.
+        let watcher = check_free(2)
+            .map_err(notify::Error::io)
+            .and_then(|()| notify::recommended_watcher(on_event));
         match watcher {
             Ok(watcher) => self.watcher = Some(watcher),
             Err(error) => {
                 tracing::warn!("{}: can't watch files, use SIGHUP: {error}", self.name);
-                self.is_enabled = false;
             }
         }
         self.watch_directories(self.read.directories());

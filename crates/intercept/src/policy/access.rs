@@ -13,8 +13,8 @@ use data_encoding::BASE64;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use moka::future::Cache;
 use peername_server::access::network_set::NetworkSet;
+use peername_server::threads::spawn_request_call;
 use peername_sys::fs::text_file;
-use tokio::task::spawn_blocking;
 
 use super::hash_queue::HashQueue;
 use crate::request::refusal::Refusal;
@@ -229,7 +229,7 @@ impl Users {
             .acquire(client)
             .await
             .ok_or(AuthenticationError::Busy)?;
-        let is_right = spawn_blocking(move || {
+        let is_right = spawn_request_call(move || {
             let is_right = bcrypt::verify(password, &hash).unwrap_or(false);
             // Released only here, even if the client has closed its connection: the thread is busy until now.
             drop(permit);

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use peername_server::access::client_semaphore::ClientSemaphores;
+use peername_server::threads::spawn_request_call;
 use peername_sys::resolve::{self, ResolveError};
 use tokio::sync::{OwnedSemaphorePermit, watch};
-use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::error::UpstreamError;
@@ -81,7 +81,7 @@ impl Resolver {
         let (result, pending) = watch::channel(None);
         in_flight.insert(name.to_owned(), pending.clone());
         let (name, in_flight) = (name.to_owned(), Arc::clone(&self.in_flight));
-        spawn_blocking(move || {
+        spawn_request_call(move || {
             let ips = resolve::lookup(&name);
             // Removed before the result is sent: a later request has to start a new lookup.
             in_flight.lock().remove(&name);
@@ -98,8 +98,8 @@ fn find_pending(in_flight: &InFlight, name: &str) -> Option<PendingLookup> {
     pending.has_changed().is_ok().then(|| pending.clone())
 }
 
-/// The maximum number of lookups of one client in flight, of the 512 threads that each worker has for blocking calls. A browser
-/// needs fewer for a page.
+/// The maximum number of lookups of one client in flight: an eighth of the threads that all workers have for them
+/// ([`MAX_REQUEST_THREADS`](peername_server::threads::MAX_REQUEST_THREADS)). A browser needs fewer for a page.
 const MAX_LOOKUPS_PER_CLIENT: usize = 32;
 
 #[cfg(test)]

@@ -15,10 +15,10 @@ use std::thread::available_parallelism;
 
 use http::StatusCode;
 use peername_observe::escape::printable;
+use peername_server::threads::spawn_request_call;
 use regorus::utils::limits::ExecutionTimerConfig;
 use regorus::{Engine, LimitError, PolicyLengthConfig, Value};
 use tokio::sync::Semaphore;
-use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
 use super::opa;
@@ -127,7 +127,7 @@ impl Policy {
             limit,
             check_interval: TIMER_INTERVAL,
         });
-        let result = spawn_blocking(move || {
+        let result = spawn_request_call(move || {
             engine.set_input(input);
             let result = evaluate(&mut engine, query);
             drop(permit);

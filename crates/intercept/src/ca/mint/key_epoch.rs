@@ -6,12 +6,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use peername_server::threads::spawn_request_call;
 use rcgen::{KeyPair, PKCS_RSA_SHA256, RsaKeySize};
 use rustls::crypto::aws_lc_rs::sign::any_supported_type;
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::sign::SigningKey;
 use tokio::sync::OnceCell;
-use tokio::task::spawn_blocking;
 
 use super::client_support::ClientSupport;
 use super::config::MintConfig;
@@ -94,7 +94,7 @@ impl KeyEpoch {
         let generate = || KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_2048);
         self.rsa
             .get_or_try_init(|| async {
-                let pair = spawn_blocking(generate)
+                let pair = spawn_request_call(generate)
                     .await
                     .map_err(|_| MintError::Thread)??;
                 LeafKey::new(pair)

@@ -43,6 +43,7 @@ use peername_jail::network::{alternate_ports, is_jailed};
 use peername_server::destination_list::AllowedDestination;
 use peername_server::listeners::InheritedSockets;
 use peername_server::own_addresses::OwnAddresses;
+use peername_server::threads::start_request_threads;
 use peername_server::workers::Workers;
 use peername_server::workers::services::ServiceHandle;
 use peername_sys::ipc::fd_passing;
@@ -270,6 +271,7 @@ impl Interceptor {
         )?;
         drop(self.host_roots);
         let confinement = setup.common.process.sandbox.confine(usual_needs(None))?;
+        start_request_threads().context("starting a thread")?;
         let log_metadata = log.as_ref().map(File::metadata).transpose()?;
         let log = log.map(|file| LogFile::new(file, None));
         let admission_log = log.clone().map(AdmissionFile::shared);
