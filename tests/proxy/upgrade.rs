@@ -153,6 +153,29 @@ fn new_process_reports_the_upgrade_and_keeps_log_level_and_maintenance() {
     assert_eq!(get(&lab.server, &by_path, "/readyz"), "ready\n200");
 }
 
+/// The system refuses the new process a thread (`TasksMax=`, RLIMIT_NPROC). The old one goes on.
+#[test]
+fn upgrade_without_threads_is_refused() {
+    let lab = Lab::new();
+    let backend = Backend::listen(&lab.server, TARGET_V4);
+    // A user of its own, whose tasks are those of the old process, about 12, and of the new one.
+    let limited = [
+        "setpriv",
+        "--reuid=61018",
+        "--regid=61018",
+        "--clear-groups",
+        "prlimit",
+        "--nproc=18",
+    ];
+    let (listen, to) = (format!("--listen={LISTEN_V4}"), format!("--to={TARGET_V4}"));
+    let args = ["forward", &listen, &to, "--workers=8"];
+    let mut rig = UpgradeRig::start_with(&lab.server, &limited, &args);
+    let error = rig.upgrade(&lab.server).expect_err("a refusal");
+    assert_contains(&error, &["starting a worker thread"]);
+    let _down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, b"hello");
+    backend.accept();
+}
+
 /// SIGUSR2 does the same as `peername upgrade`.
 #[test]
 fn sigusr2_upgrades() {

@@ -3,16 +3,16 @@
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::thread;
 
 use anyhow::{Context, anyhow};
 use peername_observe::admin::{
     AdminAddr, AdminHandle, AdminListener, AdminServer, AllowedHosts, Health,
 };
 use peername_server::listeners::{InheritedSockets, open_single};
+use peername_server::threads::spawn_with_runtime;
 use peername_sys::ipc::fd_passing::refuse_descriptors;
 use peername_sys::ipc::unix_socket_file::UnixSocketFile;
-use tokio::runtime::Builder;
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
@@ -103,6 +103,24 @@ impl AdminArgs {
     }
 }
 
+/// The admin endpoint before it is served. Its thread runs, so that nothing can fail any more.
+#[derive(Debug, Default)]
+pub struct PreparedAdmin {
+    listeners: Vec<AdminListener>,
+    handles: Vec<AdminHandle>,
+    /// `None` without a listener.
+    thread: Option<AdminThread>,
+}
+
+/// A thread of its own for the endpoint, so that requests delay neither bans, nor signals, nor the watch of this host's addresses
+/// and routes.
+#[derive(Debug)]
+struct AdminThread {
+    runtime: Handle,
+    /// Ends the thread when it is dropped.
+    running: oneshot::Sender<()>,
+}
+
 /// The admin endpoint while it is served. Dropping this ends it, and removes its paths.
 #[derive(Debug, Default)]
 pub struct RunningAdmin {
@@ -120,18 +138,13 @@ struct ServedSocket {
     task: AbortHandle,
 }
 
-impl RunningAdmin {
-    /// Serves on a thread of its own from now on, so that requests delay neither bans, nor signals, nor the watch of this
-    /// host's addresses and routes.
+impl PreparedAdmin {
+    /// Starts the thread for these listeners, if there are any.
     ///
     /// # Errors
     ///
     /// EMFILE; EAGAIN for the thread.
-    pub fn serve<H: Health>(
-        args: &AdminArgs,
-        listeners: Vec<AdminListener>,
-        server: AdminServer<H>,
-    ) -> anyhow::Result<Self> {
+    pub fn new(listeners: Vec<AdminListener>) -> anyhow::Result<Self> {
         if listeners.is_empty() {
             return Ok(Self::default());
         }
@@ -140,18 +153,48 @@ impl RunningAdmin {
             .map(AdminListener::handle)
             .collect::<Result<_, _>>()
             .context("--admin")?;
-        let (thread, tasks) = start_thread(server, listeners).context("--admin")?;
-        let mut sockets = Vec::new();
-        for ((addr, handle), task) in args.admin.iter().zip(handles).zip(tasks) {
-            let info = SocketInfo::Admin(addr.to_string());
-            sockets.push(ServedSocket { info, handle, task });
-        }
         Ok(Self {
-            sockets,
-            _thread: Some(thread),
+            listeners,
+            handles,
+            thread: Some(AdminThread::start().context("--admin")?),
         })
     }
 
+    /// Serves from now on. `args` are those that the listeners were opened for.
+    pub fn serve<H: Health>(self, args: &AdminArgs, server: AdminServer<H>) -> RunningAdmin {
+        let Some(AdminThread { runtime, running }) = self.thread else {
+            return RunningAdmin::default();
+        };
+        let tasks = {
+            let _entered = runtime.enter();
+            server.start(self.listeners)
+        };
+        let mut sockets = Vec::new();
+        for ((addr, handle), task) in args.admin.iter().zip(self.handles).zip(tasks) {
+            let info = SocketInfo::Admin(addr.to_string());
+            sockets.push(ServedSocket { info, handle, task });
+        }
+        RunningAdmin {
+            sockets,
+            _thread: Some(running),
+        }
+    }
+}
+
+impl AdminThread {
+    fn start() -> io::Result<Self> {
+        let (running, stopped) = oneshot::channel();
+        let (runtime, _) = spawn_with_runtime("admin".to_owned(), move |runtime| {
+            // `running` is dropped without a message.
+            let _ = runtime.block_on(stopped);
+            runtime.shutdown_background();
+            Ok(())
+        })?;
+        Ok(Self { runtime, running })
+    }
+}
+
+impl RunningAdmin {
     /// Duplicates the sockets for the process that takes over.
     pub fn share(&self) -> anyhow::Result<Vec<SharedSocket>> {
         self.sockets
@@ -180,27 +223,6 @@ impl Drop for RunningAdmin {
             socket.handle.remove_path();
         }
     }
-}
-
-/// Starts the thread, which runs until the sender is dropped, and the task of each listener.
-fn start_thread<H: Health>(
-    server: AdminServer<H>,
-    listeners: Vec<AdminListener>,
-) -> io::Result<(oneshot::Sender<()>, Vec<AbortHandle>)> {
-    let runtime = Builder::new_current_thread().enable_all().build()?;
-    let tasks = {
-        let _entered = runtime.enter();
-        server.start(listeners)
-    };
-    let (running, stopped) = oneshot::channel();
-    thread::Builder::new()
-        .name("admin".to_owned())
-        .spawn(move || {
-            // `running` is dropped without a message.
-            let _ = runtime.block_on(stopped);
-            runtime.shutdown_background();
-        })?;
-    Ok((running, tasks))
 }
 
 /// Takes the listener from the service manager or the previous process, or else opens it.

@@ -22,7 +22,7 @@ use peername_sys::ipc::listen_fds;
 use peername_sys::throttle::RepeatThrottle;
 use tokio::runtime::{Builder, Handle};
 
-use crate::admin::RunningAdmin;
+use crate::admin::PreparedAdmin;
 use crate::handover::{Predecessor, PreviousState};
 use crate::listeners::ListenPlan;
 use crate::listeners::running::{Opened, RunningListeners};
@@ -132,8 +132,8 @@ pub trait Running: Reload {
     fn admin_server(&self, workers: &Workers, resources: Resources) -> AdminServer<Self::Health>;
 
     /// Waits until something fails that every client depends on, and returns the error. By default nothing can fail.
-    fn failure(&mut self) -> anyhow::Result<impl Future<Output = anyhow::Error> + use<Self>> {
-        Ok(std::future::pending())
+    fn failure(&mut self) -> impl Future<Output = anyhow::Error> + use<Self> {
+        std::future::pending()
     }
 
     /// Ends the remaining tasks, after all connections have ended.
@@ -191,6 +191,7 @@ async fn start<C: Command>(
         listeners,
         history: history.clone(),
     };
+    let admin = PreparedAdmin::new(admin)?;
     let (mut running, listeners) = command.start(ready).await?;
     let resources = Resources {
         command: C::NAME,
@@ -202,8 +203,8 @@ async fn start<C: Command>(
         ..Resources::default()
     };
     let server = running.admin_server(&listeners.workers, resources);
-    let admin = RunningAdmin::serve(&process.admin, admin, server)?;
-    let failure = running.failure()?;
+    let admin = admin.serve(&process.admin, server);
+    let failure = running.failure();
     let serving = Serving {
         listeners,
         signals,

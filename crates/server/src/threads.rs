@@ -5,12 +5,39 @@
 //! there is one, calls wait for it instead. So the first one is started with the process, and no such thread ends.
 
 use std::io;
-use std::sync::OnceLock;
+use std::sync::{OnceLock, mpsc};
 use std::thread;
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::JoinHandle;
+
+/// Starts a thread with a runtime of its own, which `run` gets. Returns once the runtime is built, with a handle of it.
+///
+/// # Errors
+///
+/// EAGAIN for the thread; EMFILE for the runtime.
+pub fn spawn_with_runtime(
+    name: String,
+    run: impl FnOnce(Runtime) -> io::Result<()> + Send + 'static,
+) -> io::Result<(Handle, thread::JoinHandle<io::Result<()>>)> {
+    let (built, handle) = mpsc::channel();
+    let thread =
+        thread::Builder::new().name(name).spawn(move || {
+            match Builder::new_current_thread().enable_all().build() {
+                Ok(runtime) => {
+                    let _ = built.send(Ok(runtime.handle().clone()));
+                    run(runtime)
+                }
+                Err(error) => {
+                    let _ = built.send(Err(error));
+                    Ok(())
+                }
+            }
+        })?;
+    let handle = handle.recv().map_err(io::Error::other)??;
+    Ok((handle, thread))
+}
 
 /// Makes a runtime keep its threads for blocking calls, of which it starts `max_threads` at most.
 pub fn keep_blocking_threads(builder: &mut Builder, max_threads: usize) -> &mut Builder {

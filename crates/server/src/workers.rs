@@ -18,12 +18,13 @@ mod draining_listener;
 mod event_loop;
 mod limit_handle;
 mod serve;
+mod waiting_threads;
 
 use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 
 use peername_sys::NameCall;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
@@ -40,6 +41,7 @@ use self::load::WorkerLoad;
 pub use self::phases::WorkerTask;
 use self::phases::{Phase, Phases};
 pub use self::serve::{Incoming, Serve};
+pub use self::waiting_threads::WorkerThreads;
 use crate::listeners::{ListenerId, Listeners};
 
 /// The numbers of connections and pipes that the descriptor limit allows.
@@ -71,17 +73,15 @@ pub struct Workers {
     limit: Arc<AtomicUsize>,
 }
 
-/// Starts a worker for each set of sockets. The tasks of each list are distributed over the workers, from the first one on.
-///
-/// # Errors
-///
-/// The system refuses a thread.
+/// Starts a worker for each set of sockets, for which there are as many threads. The tasks of each list are distributed over the
+/// workers, from the first one on.
 pub fn start<S: Serve>(
+    threads: WorkerThreads,
     listeners: Listeners,
     tasks: Vec<Vec<WorkerTask>>,
     service: &Arc<S>,
     capacity: Capacity,
-) -> io::Result<Workers> {
+) -> Workers {
     let (phase, _) = watch::channel(Phase::Serve);
     let connections = capacity.connections.min(Semaphore::MAX_PERMITS);
     let permits = Arc::new(Semaphore::new(connections));
@@ -101,8 +101,8 @@ pub fn start<S: Serve>(
     let per_worker = listeners.into_per_worker();
     let count = per_worker.len();
     let mut tasks_per_worker = distribute(tasks, count).into_iter();
-    for (listeners, balancing) in per_worker.into_iter().zip(balancers(count)) {
-        let (balancer, inbox) = balancing;
+    let each = per_worker.into_iter().zip(balancers(count));
+    for (thread, (listeners, (balancer, inbox))) in threads.into_threads().into_iter().zip(each) {
         let tasks = tasks_per_worker.next().unwrap_or_default();
         let (commands, received) = mpsc::unbounded_channel();
         let load = Arc::clone(&balancer.load);
@@ -119,17 +119,15 @@ pub fn start<S: Serve>(
         };
         let index = workers.threads.len();
         let exit = exit.clone();
-        let thread = thread::Builder::new()
-            .name(format!("worker-{index}"))
-            .spawn(move || {
-                let _notifier = ExitNotifier { index, exit };
-                connections::begin_table(index, count, load);
-                worker.run(listeners, tasks)
-            })?;
+        let thread = thread.start(Box::new(move |runtime| {
+            let _notifier = ExitNotifier { index, exit };
+            connections::begin_table(index, count, load);
+            worker.run(runtime, listeners, tasks)
+        }));
         workers.threads.push(Some(thread));
         workers.commands.push(commands);
     }
-    Ok(workers)
+    workers
 }
 
 impl Workers {

@@ -11,7 +11,7 @@ use futures_util::StreamExt;
 use peername_observe::connections::ConnectionSource;
 use peername_server::listeners::{ExistingListeners, InheritedSockets, ListenerId, Listeners};
 use peername_server::workers::connections::{ConnectionEntry, OpenConnections};
-use peername_server::workers::{self, Capacity, Incoming, Serve};
+use peername_server::workers::{self, Capacity, Incoming, Serve, WorkerThreads};
 use peername_sys::event::readiness::register_stream;
 use peername_sys::process::limits::max_open_files;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -45,7 +45,8 @@ fn listing_does_not_pause_the_worker() -> Result<()> {
         connections: 60_000,
         pipes_per_worker: 0,
     };
-    let workers = workers::start(listeners, Vec::new(), &Arc::new(Echo), capacity)?;
+    let threads = WorkerThreads::spawn(1)?;
+    let workers = workers::start(threads, listeners, Vec::new(), &Arc::new(Echo), capacity);
     // Both ends of a connection are in this process.
     let descriptors = usize::try_from(max_open_files())?.saturating_sub(OTHER_DESCRIPTORS);
     let count = CONNECTIONS.min(descriptors / 2);

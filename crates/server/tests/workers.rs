@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use peername_server::listeners::{ExistingListeners, InheritedSockets, ListenerId, Listeners};
 use peername_server::workers::connections::ConnectionEntry;
-use peername_server::workers::{self, Capacity, Incoming, Serve, WorkerTask, Workers};
+use peername_server::workers::{
+    self, Capacity, Incoming, Serve, WorkerTask, WorkerThreads, Workers,
+};
 use peername_sys::event::readiness::register_stream;
 use peername_sys::ipc::inherited_socket::InheritedSocket;
 use tokio::time::timeout;
@@ -187,6 +189,7 @@ fn start_workers(
         connections: 1000,
         pipes_per_worker: 0,
     };
-    let workers = workers::start(listeners, Vec::new(), service, capacity)?;
+    let threads = WorkerThreads::spawn(count)?;
+    let workers = workers::start(threads, listeners, Vec::new(), service, capacity);
     Ok((workers, addr))
 }

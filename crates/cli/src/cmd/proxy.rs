@@ -111,13 +111,13 @@ impl Running for Control {
         telemetry.admin_server(workers, resources)
     }
 
-    fn failure(&mut self) -> anyhow::Result<impl Future<Output = anyhow::Error> + use<>> {
+    fn failure(&mut self) -> impl Future<Output = anyhow::Error> + use<> {
         let reply_path = self.reply_path.subscribe();
-        let lost = route_keeper::wait_lost(self.keeper.as_mut(), reply_path)?;
-        Ok(async move {
+        let lost = route_keeper::wait_lost(self.keeper_reports.take(), reply_path);
+        async move {
             lost.await;
             anyhow!(route_keeper::KEEPER_LOST)
-        })
+        }
     }
 
     async fn end(self, history: &History) {

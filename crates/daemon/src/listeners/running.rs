@@ -14,7 +14,7 @@ use anyhow::{Context, anyhow, bail, ensure};
 use peername_proxy::udp::{UdpConfig, UdpWorkers};
 use peername_server::listeners::{BindError, InheritedSockets, covers, overlap};
 use peername_server::workers::phases::{self, DrainGuard};
-use peername_server::workers::{self, Serve, WorkerTask, Workers};
+use peername_server::workers::{self, Serve, WorkerTask, WorkerThreads, Workers};
 use peername_sys::Transport;
 
 use super::{
@@ -124,8 +124,8 @@ impl Opened {
         })
     }
 
-    /// Takes over from the previous process, if there is one, and starts the workers. To be called when nothing else can
-    /// fail. `udp_tasks` makes the tasks of a UDP group; the workers run `further_tasks`, too.
+    /// Starts the threads of the workers, takes over from the previous process, if there is one, and starts the workers. To be
+    /// called when nothing else can fail. `udp_tasks` makes the tasks of a UDP group; the workers run `further_tasks`, too.
     ///
     /// # Errors
     ///
@@ -137,6 +137,8 @@ impl Opened {
         further_tasks: Vec<WorkerTask>,
         udp_tasks: impl Fn(UdpGroup) -> UdpTasks,
     ) -> anyhow::Result<RunningListeners> {
+        let threads =
+            WorkerThreads::spawn(self.worker_count).context("starting a worker thread")?;
         if let Some(previous) = self.previous.take() {
             let tcp = self.plans.iter().flat_map(|plan| &plan.tcp).copied();
             let udp = self.sockets.groups.iter_mut().map(|group| {
@@ -156,8 +158,7 @@ impl Opened {
         if !further_tasks.is_empty() {
             worker_tasks.push(further_tasks);
         }
-        let workers = workers::start(self.sockets.tcp, worker_tasks, service, capacity)
-            .context("starting a worker thread")?;
+        let workers = workers::start(threads, self.sockets.tcp, worker_tasks, service, capacity);
         Ok(RunningListeners {
             workers,
             plans: self.plans,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use peername_relay::limit_pipes;
-use tokio::runtime;
+use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
@@ -35,16 +35,15 @@ pub(crate) struct Worker<S: Serve> {
 impl<S: Serve> Worker<S> {
     /// Runs on the calling thread until all connections are drained and all tasks have ended, the control side ends the worker,
     /// or a task fails.
-    pub(crate) fn run(self, listeners: Vec<Listener>, tasks: Vec<WorkerTask>) -> io::Result<()> {
+    pub(crate) fn run(
+        self,
+        runtime: Runtime,
+        listeners: Vec<Listener>,
+        tasks: Vec<WorkerTask>,
+    ) -> io::Result<()> {
         limit_pipes(self.max_pipes);
-        let runtime = runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
         runtime.spawn(keep_a_timer_near());
-        let ended = runtime.block_on(self.serve(listeners, tasks));
-        // Dropping the runtime would wait for threads in getaddrinfo(3) with a silent name server.
-        runtime.shutdown_background();
-        ended
+        runtime.block_on(self.serve(listeners, tasks))
     }
 
     async fn serve(self, listeners: Vec<Listener>, tasks: Vec<WorkerTask>) -> io::Result<()> {

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use anyhow::Context;
-use peername_daemon::admin::{AdminArgs, RunningAdmin};
+use peername_daemon::admin::{AdminArgs, PreparedAdmin};
 use peername_daemon::command::block_on;
 use peername_daemon::logging::{LevelHandle, LogArgs};
 use peername_daemon::options::Given;
@@ -146,7 +146,7 @@ async fn serve(
     };
     let health = ExecHealth(Arc::clone(&socket));
     let server = AdminServer::new(registry, health, args.allowed_hosts(), resources);
-    let _running = RunningAdmin::serve(&args, args.adopt(sockets), server)?;
+    let _running = PreparedAdmin::new(args.adopt(sockets))?.serve(&args, server);
     let ((), exited) = tokio::join!(socket.run(), program.wait_exit());
     Ok(exited?)
 }

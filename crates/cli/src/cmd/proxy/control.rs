@@ -18,7 +18,7 @@ use peername_proxy::conn::TcpProxy;
 use peername_proxy::policy::destination::OwnPorts;
 use peername_proxy::policy::rules::Rules;
 use peername_proxy::reply_path::monitor::ReplyPathMonitor;
-use peername_proxy::routes::{Backend, Keeper};
+use peername_proxy::routes::{Backend, Keeper, KeeperReports};
 use peername_proxy::service::{Service, ServiceHandle, Services};
 use peername_proxy::telemetry::counters::Counters;
 use peername_proxy::udp::{OpenSessions, UdpProxy};
@@ -48,7 +48,9 @@ pub(crate) struct Control {
     /// The current monitor; the task that probes periodically subscribes to it.
     pub(super) reply_path: watch::Sender<Arc<ReplyPathMonitor>>,
     pub(super) client_lists: ClientLists,
-    pub(super) keeper: Option<Keeper>,
+    pub(super) keeper_reports: Option<KeeperReports>,
+    /// Removes the routing rules when it is dropped.
+    _keeper: Option<Keeper>,
 }
 
 /// State that all services share.
@@ -76,7 +78,7 @@ impl Control {
     ) -> anyhow::Result<(Self, RunningListeners)> {
         let Ready {
             setup,
-            privileged: Privileged { keeper, kernel },
+            privileged: Privileged { mut keeper, kernel },
             listeners: opened,
             history,
         } = ready;
@@ -93,6 +95,7 @@ impl Control {
         let bound = opened.sockets.bound_addresses();
         let ids = opened.sockets.ids();
         let services = ServiceHandle::new(shared.services(&setup, &ids, &bound, &reply_path)?);
+        let keeper_reports = keeper.as_mut().map(Keeper::reports).transpose()?;
         let listeners = shared.run(&setup, opened, &services)?;
         for plan in &setup.services {
             log_listening(plan, &bound, setup.common.process.workers());
@@ -118,7 +121,8 @@ impl Control {
             services,
             reply_path,
             client_lists,
-            keeper,
+            keeper_reports,
+            _keeper: keeper,
         };
         Ok((control, listeners))
     }

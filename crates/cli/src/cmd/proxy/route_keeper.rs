@@ -4,43 +4,39 @@
 //! that no process holds. Then this process can serve no client, and can't add the rules again, as it has dropped the privilege
 //! at the start: it exits, so that a service manager starts another.
 
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use peername_proxy::reply_path::monitor::ReplyPathMonitor;
-use peername_proxy::routes::Keeper;
+use peername_proxy::routes::KeeperReports;
 use tokio::sync::watch;
 
 /// Logs the reports of the keeper, if there is one, until it has exited and the reply path of a current backend, or of a loopback
 /// destination that a header has named, is broken.
-pub(super) fn wait_lost(
-    keeper: Option<&mut Keeper>,
+pub(super) async fn wait_lost(
+    reports: Option<KeeperReports>,
     reply_path: watch::Receiver<Arc<ReplyPathMonitor>>,
-) -> io::Result<impl Future<Output = ()> + use<>> {
-    let reports = keeper.map(Keeper::reports).transpose()?;
-    Ok(async move {
-        let Some(mut reports) = reports else {
-            return std::future::pending().await;
-        };
-        while let Some(report) = reports.next().await {
-            tracing::warn!("{report}");
+) {
+    let Some(mut reports) = reports else {
+        return std::future::pending().await;
+    };
+    while let Some(report) = reports.next().await {
+        tracing::warn!("{report}");
+    }
+    tracing::error!(
+        "the keeper of the routing rules was killed. The rules stay until another proxy or \
+         `peername routes remove` takes them, and then this proxy ends: restart it soon"
+    );
+    loop {
+        let monitor = Arc::clone(&reply_path.borrow());
+        monitor.probe_all().await;
+        // A proxy without --target knows only the destinations that headers have named, and the keeper has no rules for
+        // those beyond loopback.
+        if !monitor.is_all_known_sound() {
+            return;
         }
-        tracing::error!(
-            "the keeper of the routing rules was killed. The rules stay until another proxy or \
-             `peername routes remove` takes them, and then this proxy ends: restart it soon"
-        );
-        loop {
-            let monitor = Arc::clone(&reply_path.borrow());
-            monitor.probe_all().await;
-            // A proxy without --target knows only the destinations that headers have named, and the keeper has no rules for
-            // those beyond loopback.
-            if !monitor.is_all_known_sound() {
-                return;
-            }
-            tokio::time::sleep(RECHECK_INTERVAL).await;
-        }
-    })
+        tokio::time::sleep(RECHECK_INTERVAL).await;
+    }
 }
 
 pub(super) const KEEPER_LOST: &str = "the keeper of the routing rules was killed, and its rules were removed: \
