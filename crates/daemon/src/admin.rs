@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
 use peername_observe::admin::{
-    AdminAddr, AdminHandle, AdminListener, AdminServer, AllowedHosts, Health,
+    AdminAddr, AdminHandle, AdminListener, AdminServer, AllowedHosts, Health, MAX_CONNECTIONS,
 };
 use peername_server::listeners::{InheritedSockets, open_single};
 use peername_server::threads::spawn_with_runtime;
@@ -84,6 +84,12 @@ impl AdminArgs {
     /// The first address that the endpoint listens on; `None` without `--admin`.
     pub fn first(&self) -> Option<&AdminAddr> {
         self.admin.first()
+    }
+
+    /// The descriptors that the endpoint may have beside its listeners: for each address its connections, one more before the
+    /// oldest is evicted, and two duplicates of the listener.
+    pub(crate) fn max_descriptors(&self) -> usize {
+        self.admin.len() * (MAX_CONNECTIONS + 3)
     }
 
     /// The TCP ports, for destination rules that refuse this process's own ports.

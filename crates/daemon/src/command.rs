@@ -170,7 +170,7 @@ async fn start<C: Command>(
     let previous_state = PreviousState::from_predecessor(previous.as_ref());
     let admin = process.admin.open(&mut inherited, previous.as_mut())?;
     let plans = command.listen_plans(&setup, &checked);
-    let listeners = Opened::open(plans, process.workers(), inherited, previous)?;
+    let listeners = Opened::open(plans, &process, inherited, previous)?;
     let privileged = command.open(&setup, checked, &listeners).await?;
 
     let confinement = process

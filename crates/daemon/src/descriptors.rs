@@ -4,19 +4,23 @@ use anyhow::ensure;
 use peername_server::workers::Capacity;
 use peername_sys::process::limits::{count_open_files, raise_open_files};
 
+use crate::process::Process;
+
 /// Raises the limit of descriptors to the hard limit, and checks that this many listening sockets leave enough for connections.
 ///
 /// # Errors
 ///
 /// They leave too few; or the limit can't be read or raised.
-pub fn require_descriptors(workers: usize, sockets: usize) -> anyhow::Result<()> {
+pub fn require_descriptors(process: &Process, sockets: usize) -> anyhow::Result<()> {
     let limit = usize::try_from(raise_open_files()?)?;
-    let own = count_open_files()? + workers * FDS_PER_RUNTIME + sockets + SPARE_FDS;
+    let admin = process.admin.max_descriptors();
+    let own =
+        count_open_files()? + process.workers() * FDS_PER_RUNTIME + sockets + admin + SPARE_FDS;
     ensure!(
         own + MIN_CONNECTION_FDS <= limit,
-        "{sockets} listening sockets (one for each address and worker) leave too few of {limit} \
-         descriptors for connections: raise LimitNOFILE or `ulimit -Hn` to {} or more, or lower \
-         --workers",
+        "{sockets} listening sockets (one for each address and worker) and {admin} descriptors for \
+         --admin leave too few of {limit} descriptors for connections: raise LimitNOFILE or \
+         `ulimit -Hn` to {} or more, or lower --workers",
         (own + MIN_CONNECTION_FDS).next_multiple_of(1024)
     );
     Ok(())
@@ -24,17 +28,23 @@ pub fn require_descriptors(workers: usize, sockets: usize) -> anyhow::Result<()>
 
 /// Raises the limit of descriptors to the hard limit, and divides them between connections and pipes.
 ///
-/// `workers` are about to start, each with `worker_tasks` tasks; listeners are open already, and UDP may use `udp_fds`
+/// The workers are about to start, each with `worker_tasks` tasks; listeners are open already, and UDP may use `udp_fds`
 /// beside its listeners. Each connection needs two descriptors, each pipe two, and some are the process's own.
 ///
 /// # Errors
 ///
 /// The limit or the open descriptors can't be read.
-pub fn capacity(workers: usize, worker_tasks: usize, udp_fds: usize) -> anyhow::Result<Capacity> {
+pub fn capacity(
+    process: &Process,
+    worker_tasks: usize,
+    udp_fds: usize,
+) -> anyhow::Result<Capacity> {
+    let workers = process.workers();
     let limit = usize::try_from(raise_open_files()?)?.saturating_sub(udp_fds);
     // The worker and each of its tasks wait with an epoll instance of their own.
     let fds_per_worker = FDS_PER_RUNTIME + 1 + worker_tasks;
-    let own = count_open_files()? + workers * fds_per_worker + SPARE_FDS;
+    let admin = process.admin.max_descriptors();
+    let own = count_open_files()? + workers * fds_per_worker + admin + SPARE_FDS;
     let pairs = limit.saturating_sub(own) / 2;
     // At most an eighth is for pipes: without one, a connection is relayed by copying.
     let pipes_per_worker = (pairs / 8 / workers).min(MAX_PIPES_PER_WORKER);
@@ -51,17 +61,18 @@ pub fn capacity(workers: usize, worker_tasks: usize, udp_fds: usize) -> anyhow::
 /// # Errors
 ///
 /// The limit or the open descriptors can't be read.
-pub fn session_fd_budget(workers: usize, has_tcp: bool) -> anyhow::Result<usize> {
+pub fn session_fd_budget(process: &Process, has_tcp: bool) -> anyhow::Result<usize> {
     let limit = usize::try_from(raise_open_files()?)?;
-    let own = count_open_files()? + workers * FDS_PER_RUNTIME + 2 * SPARE_FDS;
+    let admin = process.admin.max_descriptors();
+    let own = count_open_files()? + process.workers() * FDS_PER_RUNTIME + admin + 2 * SPARE_FDS;
     let free = limit.saturating_sub(own);
     Ok(if has_tcp { free / 2 } else { free }.max(1))
 }
 
 /// Descriptors of a tokio runtime: epoll twice, eventfd, the signal pipe; and a spare.
 const FDS_PER_RUNTIME: usize = 5;
-/// Descriptors for netlink, the reply path probe, the service manager, and the files that confinement and the admin endpoint
-/// keep open.
+/// Descriptors for netlink, the reply path probe, the service manager, the files that confinement and the runtime of the admin
+/// endpoint keep open, and the files that a reload reads.
 const SPARE_FDS: usize = 10;
 /// Descriptors of five connections. Without this minimum, a proxy that can serve no client would start.
 const MIN_CONNECTION_FDS: usize = 10;

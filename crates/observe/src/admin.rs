@@ -317,6 +317,6 @@ impl AllowedHosts {
 }
 
 /// Limit of open connections of one listener: scrapers, probes and open pages are few.
-const MAX_CONNECTIONS: usize = 32;
+pub const MAX_CONNECTIONS: usize = 32;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);

@@ -56,7 +56,7 @@ fn backend_that_is_down_is_reported_until_it_accepts_again() {
 
 #[test]
 fn connection_limit_is_reported_before_and_when_it_is_reached() {
-    let rig = ProxyRig::start_through(&["prlimit", "--nofile=96:96"], &[ADMIN]);
+    let rig = ProxyRig::start_through(&["prlimit", "--nofile=128:128"], &[ADMIN]);
     let host = &rig.lab.server;
     let scrape = get(host, &[], "/metrics");
     let limit = scrape

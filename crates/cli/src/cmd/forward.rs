@@ -95,7 +95,8 @@ impl Command for Args {
         let services = ServiceHandle::new(setup.services(&opened.sockets.ids()));
         let groups = &opened.sockets.groups;
         let workers = setup.common.process.workers();
-        let capacity = descriptors::capacity(workers, groups.len(), opened.sockets.descriptors())?;
+        let udp_descriptors = opened.sockets.descriptors();
+        let capacity = descriptors::capacity(&setup.common.process, groups.len(), udp_descriptors)?;
         let forwarder = Forwarder {
             services: services.clone(),
             counters: Arc::clone(&counters),

@@ -123,7 +123,7 @@ impl Command for Args {
             can_tproxy,
         } = checked;
         let destinations = setup.destinations(&own_addresses, &listeners.sockets.bound_addresses());
-        let capacity = descriptors::capacity(setup.common.process.workers(), TASKS_PER_WORKER, 0)?;
+        let capacity = descriptors::capacity(&setup.common.process, TASKS_PER_WORKER, 0)?;
         let capacity = client_capacity(capacity);
         let upstream = setup.options.upstream(capacity.connections, destinations);
         let exporter = setup.start_exporter()?;

@@ -23,6 +23,7 @@ use super::{
 };
 use crate::descriptors;
 use crate::handover::Predecessor;
+use crate::process::Process;
 use crate::value::text::ranges;
 
 /// The listeners of a command, and the workers that serve them.
@@ -88,7 +89,7 @@ impl Opened {
     /// The limit of descriptors; an address that can't be listened on; or an inherited socket that no plan lists.
     pub fn open(
         plans: Vec<ListenPlan>,
-        worker_count: usize,
+        process: &Process,
         inherited: InheritedSockets,
         mut previous: Option<Predecessor>,
     ) -> anyhow::Result<Self> {
@@ -98,9 +99,10 @@ impl Opened {
         };
         let refs: Vec<_> = plans.iter().collect();
         let sockets: usize = refs.iter().map(|plan| plan.listeners().count()).sum();
-        descriptors::require_descriptors(worker_count, sockets * worker_count)?;
+        let worker_count = process.workers();
+        descriptors::require_descriptors(process, sockets * worker_count)?;
         let has_tcp = refs.iter().any(|plan| !plan.tcp.is_empty());
-        let udp_descriptors = descriptors::session_fd_budget(worker_count, has_tcp)?;
+        let udp_descriptors = descriptors::session_fd_budget(process, has_tcp)?;
         check_inherited_sockets(&inherited, &refs)?;
         let mut unused_ids = 0..;
         let sockets = OpenedListeners::open_missing(

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use crate::harness::addr::fresh_client_v4;
+use crate::harness::addr::{fresh_client_v4, v4};
 use crate::harness::admin::{self, ADMIN};
+use crate::harness::conn::Conn;
 use crate::harness::lab::{LeasedFile, Scratch};
-use crate::harness::rig::proxy::ProxyRig;
+use crate::harness::rig::proxy::{ProxyRig, header_for};
 
 /// No event reports that a file can be read again, so the proxy retries every second. It logs that once in ten seconds.
 #[test]
@@ -24,6 +25,27 @@ fn list_that_can_not_be_read_for_a_while_is_read_later() {
     drop(leased);
     down.wait_reset();
     admin::wait_metric(&rig.lab.server, &[], "peername_lists_stale 0");
+}
+
+/// The connections to the admin endpoint take none of the descriptors by which a list is read.
+#[test]
+fn list_is_read_with_all_connections_open() {
+    let list = Scratch::new();
+    let path = list.write("denied", "");
+    let few_descriptors = ["prlimit", "--nofile=128:128"];
+    let option = format!("--deny-client=@{path}");
+    let rig = ProxyRig::start_through(&few_descriptors, &[&option, ADMIN]);
+    let open = |_| rig.connect_and_send(&header_for(fresh_client_v4()));
+    let downs: Vec<Conn> = (0..60).map(open).collect();
+    let ups = rig.proxy.accept_until_full(&rig.backend_v4);
+    assert!((5..60).contains(&ups.len()), "{} served", ups.len());
+    let admin = v4([127, 0, 0, 1], 9300);
+    let _admin: Vec<Conn> = (0..40)
+        .map(|_| Conn::connect(&rig.lab.server, admin))
+        .collect();
+    rig.proxy.wait_idle();
+    list.write("denied", "198.51.100.7\n");
+    downs[0].wait_reset();
 }
 
 const STALE: &str = "the previous lists stay in force";

@@ -171,8 +171,7 @@ impl Shared {
     ) -> anyhow::Result<RunningListeners> {
         let groups = opened.sockets.groups.len();
         let udp_descriptors = opened.sockets.descriptors();
-        let capacity =
-            descriptors::capacity(setup.common.process.workers(), groups, udp_descriptors)?;
+        let capacity = descriptors::capacity(&setup.common.process, groups, udp_descriptors)?;
         let counters = Arc::clone(&self.counters);
         let proxy = TcpProxy::new(services.clone(), counters, capacity.connections);
         opened.start(

@@ -243,7 +243,7 @@ impl Interceptor {
         };
         let opened = Opened::open(
             setup.listen_plans(false),
-            workers,
+            &setup.common.process,
             inherited_listeners,
             None,
         )?;
@@ -258,7 +258,8 @@ impl Interceptor {
                 .allowed
                 .extend(outer_names.map(AllowedDestination::with_all_ports));
         }
-        let capacity = client_capacity(descriptors::capacity(workers, TASKS_PER_WORKER, 0)?);
+        let capacity = descriptors::capacity(&setup.common.process, TASKS_PER_WORKER, 0)?;
+        let capacity = client_capacity(capacity);
         let upstream = setup.options.upstream(capacity.connections, destinations);
         let exporter = setup.start_exporter()?;
         let state = new_state(
