@@ -169,6 +169,37 @@ fn header_waiter_without_a_descriptor_does_not_spin() {
     served.process.wait_logged("no descriptor for the request");
 }
 
+/// The header waiter is stopped until the deadline has passed, as with the whole container. More headers have come meanwhile
+/// than one wait of its event loop reports. It reads all of them before it refuses their connections as late, or passes them on
+/// as silent ones.
+#[test]
+fn headers_that_came_during_a_stop_are_not_late() {
+    for mode in MODES {
+        let options = ["--header=optional", "--header-timeout=3s"];
+        let served = ServerRig::with_mode(mode, "--accept=level --brief", &options);
+        let waiter = header_waiter_pid(&served.process);
+        let slow: Vec<_> = (0..150)
+            .map(|number| {
+                let client = fresh_client_v4();
+                let begun = if number % 2 == 0 { 0 } else { 20 };
+                let conn = served.connect_and_send(&v2(client)[..begun]);
+                (conn, client, begun)
+            })
+            .collect();
+        // The kernel defers silent connections for a second (TCP_DEFER_ACCEPT).
+        std::thread::sleep(Duration::from_millis(1500));
+        kill_process(waiter, Signal::STOP).expect("kill");
+        for (conn, client, begun) in &slow {
+            conn.send(&[&v2(*client)[*begun..], b"hi"].concat());
+        }
+        std::thread::sleep(Duration::from_secs(3));
+        kill_process(waiter, Signal::CONT).expect("kill");
+        for (conn, client, _) in &slow {
+            served.assert_sees(conn, *client);
+        }
+    }
+}
+
 /// Reads stop at the mark of urgent data, so the header does not become complete, however many bytes are behind the mark.
 #[test]
 fn urgent_byte_in_a_header_does_not_make_the_header_waiter_spin() {

@@ -336,9 +336,13 @@ impl HeaderWaiter {
         while let Some(&(deadline, id)) = self.deadlines.first()
             && deadline <= now
         {
-            let pending = self.pending.get(&id);
-            let has_begun = pending.is_some_and(|pending| pending.has_begun);
-            if is_header_optional && !has_begun {
+            // One wait reports some of the connections only, so after a stop of this process (SIGSTOP) a header may have come
+            // in time without an event that was processed.
+            ready.extend(self.check_pending(id, None));
+            let Some(pending) = self.pending.get(&id) else {
+                continue;
+            };
+            if is_header_optional && !pending.has_begun {
                 ready.extend(self.admit_silent(id));
             } else if let Some(pending) = self.remove_pending(id) {
                 self.refuse(pending.connection, Counter::Late);
