@@ -109,12 +109,18 @@ impl<'s> Reader<'s> {
         retain: impl Fn(&Header<'_>) -> Result<T, E>,
     ) -> Result<(T, Prefix), E> {
         let after = self.limits.timeout;
-        timeout(after, self.read_rest(wanted, retain))
-            .await
-            .unwrap_or_else(|_| {
+        if let Ok(read) = timeout(after, self.read_rest(wanted, &retain)).await {
+            return read;
+        }
+        // One wait of the runtime reports a limited number of sockets, so after a stop of the process (SIGSTOP) a header may have
+        // come in time without an event.
+        match self.poll(self.limits.max_len.max(FIRST_READ), &retain)? {
+            Poll::Complete(retained, prefix) => Ok((retained, prefix)),
+            Poll::Need(_) => {
                 let received = self.collected.len();
                 Err(HeaderError::Timeout { after, received }.into())
-            })
+            }
+        }
     }
 
     /// Waits for the rest of a header; the first poll reads `wanted` bytes.
@@ -235,4 +241,68 @@ const FIRST_READ: usize = 1024;
 thread_local! {
     /// For all connections of a thread: no poll waits while it uses the buffer.
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::{self, SocketAddr, TcpListener};
+    use std::thread;
+    use std::time::Duration;
+
+    use tokio::runtime::Builder;
+
+    use super::*;
+
+    /// As after a stop of the process: two headers have come, the deadline has passed, and one wait of the runtime reports one
+    /// socket only.
+    #[test]
+    fn header_that_came_during_a_stop_is_not_late() {
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            .max_io_events_per_tick(1)
+            .build()
+            .unwrap();
+        let limits = HeaderLimits {
+            timeout: Duration::from_millis(50),
+            ..HeaderLimits::default()
+        };
+        runtime.block_on(async {
+            let (mut first, first_stream) = connect();
+            let (mut second, second_stream) = connect();
+            let stop = async {
+                first.write_all(HEADER).unwrap();
+                second.write_all(HEADER).unwrap();
+                thread::sleep(limits.timeout * 4);
+            };
+            let (first_source, second_source, ()) = tokio::join!(
+                read_source(&first_stream, &limits),
+                read_source(&second_stream, &limits),
+                stop
+            );
+            let client = SocketAddr::from(([203, 0, 113, 9], 4711));
+            assert_eq!(first_source.unwrap(), Some(client));
+            assert_eq!(second_source.unwrap(), Some(client));
+        });
+    }
+
+    async fn read_source(
+        stream: &TcpStream,
+        limits: &HeaderLimits,
+    ) -> Result<Option<SocketAddr>, HeaderError> {
+        let (peer, pending) = (IpAddr::from([192, 0, 2, 1]), PendingHeaders::new(100));
+        let source = |header: &Header<'_>| Ok::<_, HeaderError>(header.source());
+        let (source, _) = read(stream, peer, limits, &pending, source).await?;
+        Ok(source)
+    }
+
+    fn connect() -> (net::TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (accepted, _) = listener.accept().unwrap();
+        accepted.set_nonblocking(true).unwrap();
+        (client, TcpStream::from_std(accepted).unwrap())
+    }
+
+    const HEADER: &[u8] = b"PROXY TCP4 203.0.113.9 192.0.2.1 4711 443\r\n";
 }
