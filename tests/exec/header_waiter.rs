@@ -12,7 +12,7 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, pr
 
 use crate::harness::addr::{LISTEN_V4, LISTEN_V6, fresh_client_like, fresh_client_v4};
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Scratch, wait_until};
+use crate::harness::lab::{Process, Scratch, wait_until};
 use crate::harness::rig::exec::{MODES, ProgramRig, ServerRig, header_waiter_pid, v1, v2};
 use crate::harness::rig::exec_notify::cpu_ticks;
 
@@ -100,6 +100,43 @@ fn two_wakeup_connections_never_share_a_port() {
         let log = served.process.log();
         let accepted = log.lines().filter(|line| line.starts_with("accepted "));
         assert_eq!(accepted.count(), 4, "{mode}: {log}");
+    }
+}
+
+/// Another program has the server's port at loopback, and gets no wake-up connection of the server, which listens at all
+/// addresses. Then another one listens at the address that a client has reached: it gets them all, and the log says so.
+#[test]
+fn another_program_at_the_port_is_not_woken() {
+    for mode in MODES {
+        let program = ["/usr/bin/python3", "-uc", SHARED_PORT, "0.0.0.0"];
+        let served = ProgramRig::with_mode(mode, &[], &program);
+        let start_other = |ip| {
+            let args = ["-uc", SHARED_PORT, ip];
+            let other = Process::start(&served.lab.server, "/usr/bin/python3", &args);
+            other.wait_printed("listening");
+            other
+        };
+        let begin = || {
+            let client = fresh_client_v4();
+            let half = &v2(client)[..20];
+            let conn = Conn::connect_and_send(&served.lab.balancer, LISTEN_V4, half);
+            conn.assert_stays_open(Duration::from_millis(50));
+            (conn, client)
+        };
+        let at_loopback = start_other("127.0.0.1");
+        let (slow, client) = begin();
+        slow.send(&v2(client)[20..]);
+        served.process.wait_printed(&format!("accepted {client}"));
+        assert_eq!(at_loopback.log(), "listening", "{mode}");
+
+        let (slow, client) = begin();
+        let same_address = start_other("10.81.0.1");
+        slow.send(&v2(client)[20..]);
+        served
+            .process
+            .wait_logged("gets no connection of this host");
+        drop(same_address);
+        served.process.wait_printed(&format!("accepted {client}"));
     }
 }
 
@@ -243,6 +280,9 @@ const TWO_LISTENERS: &[&str] = &[
     "-uc",
     include_str!("header_waiter/two_listeners.py"),
 ];
+
+/// Listens at one address, with SO_REUSEPORT, and prints the clients.
+const SHARED_PORT: &str = include_str!("header_waiter/shared_port.py");
 
 /// Listens for a moment at each of many ports.
 const SHORT_LISTENERS: &[&str] = &[

@@ -72,6 +72,8 @@ pub(crate) struct HeaderWaiter {
     wakeups: HashMap<u64, WakeupConnection>,
     /// The throttle of the line about wake-up connections that get no answer.
     unanswered_log: Throttle,
+    /// The throttle of the line about wake-up connections that the program does not get.
+    missed_log: Throttle,
     /// A buffer for the largest header.
     buffer: Vec<u8>,
 }
@@ -94,6 +96,8 @@ struct ReadyConnection {
     connection: ForeignFd,
     /// When the listener was woken for this connection.
     woken: Option<Instant>,
+    /// How often the listener was woken, and no process has taken the connection.
+    missed_wakeups: u32,
     /// The counter of connections that the program gets this way; `None` if the connection is counted already.
     counter: Option<Counter>,
 }
@@ -127,6 +131,7 @@ impl HeaderWaiter {
             sweeper: Sweeper::new(table),
             wakeups: HashMap::new(),
             unanswered_log: Throttle::new(),
+            missed_log: Throttle::new(),
             buffer: vec![0; policy.max_header],
         })
     }
@@ -208,6 +213,7 @@ impl HeaderWaiter {
         let ready = ReadyConnection {
             connection,
             woken: None,
+            missed_wakeups: 0,
             counter: None,
         };
         self.ready.entry(listener).or_default().push_front(ready);
@@ -313,6 +319,7 @@ impl HeaderWaiter {
         let ready = ReadyConnection {
             connection,
             woken: None,
+            missed_wakeups: 0,
             counter,
         };
         self.ready.entry(listener).or_default().push_back(ready);

@@ -4,7 +4,7 @@
 //! starts. Otherwise only the counters, the gauges and the ports of wake-up connections change. They are in the table and not
 //! in environment variables, which any program passes on, prints and edits.
 
-use core::net::IpAddr;
+use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use peername_proto::{HeaderPolicy, SourcePolicy};
@@ -220,6 +220,13 @@ impl<'m> Settings<'m> {
         PortSet::new(self.0.wakeup_ports)
     }
 
+    /// Whether a connection from `peer` to `local_ip` is one of the header waiter's wake-up connections: it comes from one of
+    /// their ports, and from an address that only this host connects from.
+    pub fn is_wakeup(self, peer: SocketAddr, local_ip: impl FnOnce() -> Option<IpAddr>) -> bool {
+        self.wakeup_ports().contains(peer.port())
+            && (peer.ip().to_canonical().is_loopback() || local_ip() == Some(peer.ip()))
+    }
+
     /// Whether a listener on this port expects headers.
     pub fn covers(self, port: u16) -> bool {
         self.has(ALL_PORTS) || self.ports().contains(port)
@@ -345,3 +352,24 @@ const SHOW_DESTINATION: u64 = 1 << 2;
 const JUDGED_BY_WAITER: u64 = 1 << 3;
 const STRICT_HEADERS: u64 = 1 << 4;
 const REQUIRE_CLIENT: u64 = 1 << 5;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Table, zeroed_memory};
+
+    #[test]
+    fn wakeup_connections_come_from_loopback_or_from_where_they_go_to() {
+        let memory = zeroed_memory(64);
+        let settings = Table::new(&memory).unwrap().settings();
+        settings.wakeup_ports().insert(4711);
+        let is_wakeup = |peer: &str, local_ip: &str| {
+            settings.is_wakeup(peer.parse().unwrap(), || local_ip.parse().ok())
+        };
+        assert!(is_wakeup("127.0.0.1:4711", "192.0.2.1"));
+        assert!(is_wakeup("[::ffff:127.0.0.1]:4711", "::ffff:192.0.2.1"));
+        assert!(is_wakeup("[fe80::1]:4711", "fe80::1"));
+        assert!(!is_wakeup("127.0.0.1:4712", "127.0.0.1"));
+        assert!(!is_wakeup("192.0.2.2:4711", "192.0.2.1"));
+    }
+}

@@ -127,7 +127,8 @@ impl Arrival<'_> {
         let Some(origin) = self.origin() else {
             return Ok(Some((self.socket, self.address)));
         };
-        if self.is_wakeup(origin.peer) {
+        let local_ip = || self.socket.local().map(|local| local.ip());
+        if self.table.settings().is_wakeup(origin.peer, local_ip) {
             self.socket.close();
             return take_ready(self.table, self.listener, self.flags);
         }
@@ -177,14 +178,6 @@ impl Arrival<'_> {
             multipath: self.socket.protocol()? == Protocol::Multipath,
             namespace: self.socket.namespace(),
         })
-    }
-
-    /// Whether this is a wake-up connection. Only the header waiter can connect from this host's address and one of its
-    /// ports.
-    fn is_wakeup(&self, peer: SocketAddr) -> bool {
-        let local_ip = || self.socket.local().map(|local| local.ip());
-        let wakeup_ports = self.table.settings().wakeup_ports();
-        wakeup_ports.contains(peer.port()) && local_ip() == Some(peer.ip())
     }
 
     /// Runs the header check up to the step that decides what becomes of the connection.

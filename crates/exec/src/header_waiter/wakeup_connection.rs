@@ -1,19 +1,23 @@
 //! The wake-up connection: makes a listener readable although no client has connected.
 //!
-//! The library and the supervisor recognise it by its address. Its port is listed in the table for as long as the connection
-//! is open; no other process can have that port at that address, and no other wake-up connection has it at another address.
-//! One byte is sent, because a listener with TCP_DEFER_ACCEPT does not show a silent connection. Closing the connection with
-//! that byte unread resets it, so nothing stays in TIME_WAIT.
+//! The library and the supervisor recognise it by its source ([`peername_identity::Settings::is_wakeup`]). Its port is listed in
+//! the table for as long as the connection is open; no other process can have that port at that address, and no other wake-up
+//! connection has it at another address. One byte is sent, because a listener with TCP_DEFER_ACCEPT does not show a silent
+//! connection. Closing the connection with that byte unread resets it, so nothing stays in TIME_WAIT.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::os::fd::AsFd;
 use std::time::Instant;
 
 use peername_identity::PortSet;
 use peername_sys::event::epoll::{Interest, Readiness};
+use peername_sys::socket::transparent::is_transparent;
 use peername_sys::socket::upstream::{UpstreamSocket, local_addr};
-use peername_sys::tcp::stream;
-use peername_sys::{NameCall, Result};
+use peername_sys::tcp::{socket_info, stream};
+use peername_sys::{NameCall, Result, SyscallError};
+
+use super::listeners::ListenerAddr;
 
 /// A wake-up connection that was opened and not accepted yet.
 #[derive(Debug)]
@@ -21,7 +25,7 @@ pub(super) struct WakeupConnection {
     /// Dropped before the socket: the port leaves the table while it is still bound.
     _port: ListedPort,
     pub(super) socket: TcpStream,
-    pub(super) listener: SocketAddr,
+    pub(super) listener: ListenerAddr,
     opened_at: Instant,
     /// Whether the byte was sent, which needs an established connection.
     is_byte_sent: bool,
@@ -35,39 +39,35 @@ struct ListedPort {
 }
 
 impl WakeupConnection {
-    /// Opens a wake-up connection to the listener at this address; over loopback if that is unspecified.
+    /// Opens a wake-up connection to the listener that has accepted `connection`.
     ///
     /// # Errors
     ///
     /// ECONNREFUSED: nothing listens there. Otherwise there is no port, descriptor or route for now.
-    pub(super) fn open(listener: SocketAddr, wakeup_ports: PortSet<'static>) -> Result<Self> {
-        match listener.ip() {
-            IpAddr::V6(Ipv6Addr::UNSPECIFIED) => {
-                Self::connect(Ipv6Addr::LOCALHOST, listener, wakeup_ports).or_else(|error| {
-                    // Loopback may have no IPv6. A refusal is final: nothing listens there.
-                    match error.source.kind() {
-                        ErrorKind::ConnectionRefused => Err(error),
-                        _ => Self::connect(Ipv4Addr::LOCALHOST, listener, wakeup_ports),
-                    }
-                })
+    pub(super) fn open(
+        listener: ListenerAddr,
+        connection: impl AsFd,
+        wakeup_ports: PortSet<'static>,
+    ) -> Result<Self> {
+        let mut opened: Result<Self> =
+            Err(ErrorKind::AddrNotAvailable).call("bind(2), for a wake-up connection");
+        for to in destinations(listener.addr, connection) {
+            for from in sources(to) {
+                opened = Self::connect(from, to, listener, wakeup_ports);
+                if opened.as_ref().err().is_none_or(is_refusal) {
+                    return opened;
+                }
             }
-            IpAddr::V4(Ipv4Addr::UNSPECIFIED) => {
-                Self::connect(Ipv4Addr::LOCALHOST, listener, wakeup_ports)
-            }
-            ip => Self::connect(ip, listener, wakeup_ports),
         }
+        opened
     }
 
     fn connect(
-        ip: impl Into<IpAddr>,
-        listener: SocketAddr,
+        from: SocketAddr,
+        to: SocketAddr,
+        listener: ListenerAddr,
         wakeup_ports: PortSet<'static>,
     ) -> Result<Self> {
-        // Derived from the listener's address, to keep the scope of a link-local one.
-        let mut to = listener;
-        to.set_ip(ip.into());
-        let mut from = to;
-        from.set_port(0);
         // The port is listed before the connection can be accepted.
         let (socket, port) = bind_listed(from, wakeup_ports)?;
         let socket = socket.connect(to)?;
@@ -114,6 +114,55 @@ impl WakeupConnection {
     }
 }
 
+/// Whether nothing listens at the address, or a firewall refuses: then no other address is tried.
+pub(super) fn is_refusal(error: &SyscallError) -> bool {
+    error.source.kind() == ErrorKind::ConnectionRefused
+}
+
+/// The addresses by which to wake a listener for this connection of it, the best first.
+///
+/// For a wildcard listener that is the address which the connection has reached: at any other, and at loopback too, another
+/// listener may have the port. Loopback is for the addresses that this host does not have, to which TPROXY delivers.
+fn destinations(listener: SocketAddr, connection: impl AsFd) -> Vec<SocketAddr> {
+    // Derived from a socket's address, to keep the scope of a link-local one.
+    let at_ip = |mut addr: SocketAddr, ip: IpAddr| {
+        addr.set_ip(ip);
+        addr.set_port(listener.port());
+        addr
+    };
+    let ip = listener.ip().to_canonical();
+    if !ip.is_unspecified() {
+        return vec![at_ip(listener, ip)];
+    }
+    let mut destinations = Vec::new();
+    if !is_transparent(&connection).unwrap_or(false)
+        && let Ok(reached) = local_addr(&connection)
+        && !reached.ip().is_unspecified()
+    {
+        destinations.push(at_ip(reached, reached.ip().to_canonical()));
+    }
+    if ip.is_ipv6() {
+        destinations.push(at_ip(listener, Ipv6Addr::LOCALHOST.into()));
+    }
+    // Loopback may have no IPv6.
+    if ip.is_ipv4() || !socket_info::is_ipv6_only(&connection) {
+        destinations.push(at_ip(listener, Ipv4Addr::LOCALHOST.into()));
+    }
+    destinations
+}
+
+/// The addresses from which to connect there, the best first. No NAT rule for a network of this host translates loopback, and
+/// no packet with that source leaves the host. But loopback does not reach link-local addresses, and may have no address.
+fn sources(to: SocketAddr) -> Vec<SocketAddr> {
+    let mut own = to;
+    own.set_port(0);
+    match to.ip() {
+        IpAddr::V6(ip) if ip.is_unicast_link_local() => vec![own],
+        IpAddr::V6(_) => vec![SocketAddr::new(Ipv6Addr::LOCALHOST.into(), 0), own],
+        IpAddr::V4(_) => vec![SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0), own],
+    }
+}
+
 /// Binds a socket at this address to a port that no other wake-up connection has, and lists the port in the table.
 ///
 /// # Errors
@@ -154,3 +203,31 @@ impl Drop for ListedPort {
 
 /// The number of attempts. The kernel chooses at random among thousands of ports, so a collision is rare.
 const PORTS_TRIED: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn wildcard_listener_is_woken_where_its_client_has_connected() {
+        let woken_at = |listener: &str, reached: &str| {
+            let listener = TcpListener::bind(listener).unwrap();
+            let mut to = listener.local_addr().unwrap();
+            to.set_ip(reached.parse().unwrap());
+            let _client = TcpStream::connect(to).unwrap();
+            let (connection, _) = listener.accept().unwrap();
+            let destinations = destinations(listener.local_addr().unwrap(), &connection);
+            destinations
+                .into_iter()
+                .map(|to| to.ip().to_string())
+                .collect::<Vec<_>>()
+        };
+        let at_another = woken_at("0.0.0.0:0", "127.0.0.2");
+        assert_eq!(at_another, ["127.0.0.2", "127.0.0.1"]);
+        let mapped = woken_at("[::]:0", "127.0.0.2");
+        assert_eq!(mapped, ["127.0.0.2", "::1", "127.0.0.1"]);
+        assert_eq!(woken_at("127.0.0.3:0", "127.0.0.3"), ["127.0.0.3"]);
+    }
+}

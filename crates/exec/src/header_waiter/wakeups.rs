@@ -1,12 +1,11 @@
 //! Wakes listeners for ready connections, and logs if a listener does not answer.
 
-use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
 use peername_identity::Counter;
 use peername_sys::event::epoll::Readiness;
 
-use super::wakeup_connection::WakeupConnection;
+use super::wakeup_connection::{WakeupConnection, is_refusal};
 use super::{HeaderWaiter, ListenerAddr, ReadyConnection, WAKE_AGAIN_AFTER};
 use crate::header_peek::close_with_reset;
 use crate::stderr_line::try_write_line;
@@ -15,23 +14,25 @@ impl HeaderWaiter {
     /// Makes the listener readable, for one ready connection for which it was not woken; does nothing if there is none. If the
     /// program has no listener at the address any more, all ready connections of that address are refused.
     pub(crate) fn wake_listener(&mut self, listener: ListenerAddr) {
+        let wakeup_ports = self.table.settings().wakeup_ports();
         if self.first_unwoken(listener).is_none() {
             return;
         }
         if !self.listeners.has_listener_at(listener) {
             return self.refuse_ready(listener, Counter::ListenerClosed);
         }
-        match WakeupConnection::open(listener.addr, self.table.settings().wakeup_ports()) {
+        let Some(ready) = self.first_unwoken(listener) else {
+            return;
+        };
+        ready.woken = Some(Instant::now());
+        match WakeupConnection::open(listener, &ready.connection, wakeup_ports) {
             Ok(wakeup) => self.keep_wakeup(wakeup),
             // The program listens there, so a firewall refuses, or the listener is bound to a device.
-            Err(error) if error.source.kind() == ErrorKind::ConnectionRefused => {
-                return self.refuse_ready(listener, Counter::ListenerUnreachable);
+            Err(error) if is_refusal(&error) => {
+                self.refuse_ready(listener, Counter::ListenerUnreachable);
             }
             // Out of ports or descriptors, or no route to the address: retried later.
             Err(_) => {}
-        }
-        if let Some(ready) = self.first_unwoken(listener) {
-            ready.woken = Some(Instant::now());
         }
     }
 
@@ -70,10 +71,11 @@ impl HeaderWaiter {
         let mut unresponsive = Vec::new();
         for (&listener, queue) in &mut self.ready {
             let mut wakeups = self.wakeups.values();
-            let is_in_backlog = wakeups.any(|wakeup| wakeup.listener == listener.addr);
+            let is_in_backlog = wakeups.any(|wakeup| wakeup.listener == listener);
             let overdue = queue.iter_mut().find(|ready| ready.is_overdue(now));
             if let (Some(ready), false) = (overdue, is_in_backlog) {
                 ready.woken = None;
+                ready.missed_wakeups += 1;
                 unresponsive.push(listener);
             }
         }
@@ -82,6 +84,7 @@ impl HeaderWaiter {
         }
         self.postpone_overdue(now);
         self.log_unanswered(now);
+        self.log_missed();
     }
 
     /// Logs that a wake-up connection gets no answer, so that connections with a complete header wait.
@@ -97,7 +100,23 @@ impl HeaderWaiter {
             try_write_line(&format!(
                 "peername: clients wait: the server at {} answers no connection of this host. Its accept backlog is full, or a \
                  firewall drops them (let its INPUT accept `-i lo`)",
-                wakeup.listener
+                wakeup.listener.addr
+            ));
+        }
+    }
+
+    /// Logs that wake-up connections are accepted, but not by the program, so that connections with a complete header wait.
+    fn log_missed(&self) {
+        let is_missed = |ready: &ReadyConnection| ready.missed_wakeups >= MAX_MISSED_WAKEUPS;
+        let mut queues = self.ready.iter();
+        let missed = queues.find(|(_, queue)| queue.iter().any(is_missed));
+        if let Some((listener, _)) = missed
+            && self.missed_log.pass().is_some()
+        {
+            try_write_line(&format!(
+                "peername: clients wait: the server at {} gets no connection of this host. Another program listens there, too \
+                 (SO_REUSEPORT), or the server has no descriptor left",
+                listener.addr
             ));
         }
     }
@@ -132,5 +151,7 @@ impl ReadyConnection {
     }
 }
 
+/// A program that takes no connection after so many wake-ups is logged: its processes may take each other's a few times.
+const MAX_MISSED_WAKEUPS: u32 = 5;
 /// A wake-up connection that gets no answer is logged after this time.
 const UNANSWERED_AFTER: Duration = Duration::from_secs(5);

@@ -77,7 +77,8 @@ impl Supervisor {
         listener_copy: &ForeignListener,
     ) -> Option<(ForeignFd, SocketAddr)> {
         let peer = peer.or_else(|| socket_info::peer_addr(&connection).ok())?;
-        if self.is_wakeup(&connection, peer) {
+        let local_ip = || local_addr(&connection).ok().map(|local| local.ip());
+        if self.table.settings().is_wakeup(peer, local_ip) {
             return None;
         }
         let origin = ConnectionOrigin {
@@ -119,13 +120,6 @@ impl Supervisor {
             ));
         }
         self.supervised.calls.fail(id, &Errno::NOMEM.into());
-    }
-
-    /// Whether this is a wake-up connection. Only the header waiter can connect from this host's address and one of its ports.
-    fn is_wakeup(&self, connection: &ForeignFd, peer: SocketAddr) -> bool {
-        let local_ip = || local_addr(connection).ok().map(|local| local.ip());
-        let wakeup_ports = self.table.settings().wakeup_ports();
-        wakeup_ports.contains(peer.port()) && local_ip() == Some(peer.ip())
     }
 
     /// Answers the call with a connection that was ready.
