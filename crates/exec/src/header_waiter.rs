@@ -74,6 +74,8 @@ pub(crate) struct HeaderWaiter {
     unanswered_log: Throttle,
     /// The throttle of the line about wake-up connections that the program does not get.
     missed_log: Throttle,
+    /// The throttle of the line about wake-up connections that can't be opened.
+    unreachable_log: Throttle,
     /// A buffer for the largest header.
     buffer: Vec<u8>,
 }
@@ -98,6 +100,8 @@ struct ReadyConnection {
     woken: Option<Instant>,
     /// How often the listener was woken, and no process has taken the connection.
     missed_wakeups: u32,
+    /// Since when the listener can't be woken, although it listens.
+    unreachable_since: Option<Instant>,
     /// The counter of connections that the program gets this way; `None` if the connection is counted already.
     counter: Option<Counter>,
 }
@@ -132,6 +136,7 @@ impl HeaderWaiter {
             wakeups: HashMap::new(),
             unanswered_log: Throttle::new(),
             missed_log: Throttle::new(),
+            unreachable_log: Throttle::new(),
             buffer: vec![0; policy.max_header],
         })
     }
@@ -214,6 +219,7 @@ impl HeaderWaiter {
             connection,
             woken: None,
             missed_wakeups: 0,
+            unreachable_since: None,
             counter: None,
         };
         self.ready.entry(listener).or_default().push_front(ready);
@@ -320,6 +326,7 @@ impl HeaderWaiter {
             connection,
             woken: None,
             missed_wakeups: 0,
+            unreachable_since: None,
             counter,
         };
         self.ready.entry(listener).or_default().push_back(ready);

@@ -79,7 +79,8 @@ fn listener_that_is_reopened_at_once_serves_each_client() {
 }
 
 /// A firewall blocks the wakeup connection, by which accept(2) learns of a connection whose header came late. Where the
-/// firewall rejects, that connection is refused; where it drops, the connection waits. The log says why.
+/// firewall rejects, that connection is refused, at once or after five seconds; where it drops, the connection waits. The log
+/// says why.
 #[test]
 fn firewall_against_the_wakeup_is_reported() {
     for mode in MODES {
@@ -95,6 +96,15 @@ fn firewall_against_the_wakeup_is_reported() {
         refused.send(&[&v2(client)[20..], b"hi"].concat());
         assert_eq!(refused.wait_closed().0, End::Reset, "{mode}");
         served.process.wait_logged("INPUT accept `-i lo`; a server");
+
+        firewall("REJECT --reject-with icmp-host-prohibited");
+        let client = fresh_client_v4();
+        let unreachable = connect_with_half_a_header(&served, &v2(client));
+        unreachable.send(&[&v2(client)[20..], b"hi"].concat());
+        assert_eq!(unreachable.wait_closed().0, End::Reset, "{mode}");
+        served
+            .process
+            .wait_logged("so clients are refused: connect(2): No route to host");
 
         firewall("DROP");
         let client = fresh_client_v4();

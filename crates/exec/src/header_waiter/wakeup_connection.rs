@@ -79,11 +79,16 @@ impl WakeupConnection {
             is_byte_sent: false,
         };
         // On the same host the connection is established or refused by now.
-        if let Some(error) = stream::take_error(&wakeup.socket).call("getsockopt(SO_ERROR)")? {
-            return Err(error).call("connect(2)");
-        }
+        wakeup.check_error()?;
         wakeup.send_byte();
         Ok(wakeup)
+    }
+
+    fn check_error(&self) -> Result<()> {
+        match stream::take_error(&self.socket).call("getsockopt(SO_ERROR)")? {
+            Some(error) => Err(error).call("connect(2)"),
+            None => Ok(()),
+        }
     }
 
     /// When the connection was opened, if it is not established so far.
@@ -102,11 +107,16 @@ impl WakeupConnection {
     }
 
     /// Processes an event. Returns whether the connection is still waiting to be accepted.
-    pub(super) fn drive(&mut self, event: Readiness) -> bool {
+    ///
+    /// # Errors
+    ///
+    /// Those of [`WakeupConnection::open`], if it was not established at once; ETIMEDOUT without an answer.
+    pub(super) fn drive(&mut self, event: Readiness) -> Result<bool> {
         if !self.is_byte_sent {
+            self.check_error()?;
             self.send_byte();
         }
-        !(event.readable || event.read_closed || event.hung_up)
+        Ok(!(event.readable || event.read_closed || event.hung_up))
     }
 
     fn send_byte(&mut self) {

@@ -1,8 +1,11 @@
 //! Wakes listeners for ready connections, and logs if a listener does not answer.
 
+use std::collections::VecDeque;
+use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
 use peername_identity::Counter;
+use peername_sys::SyscallError;
 use peername_sys::event::epoll::Readiness;
 
 use super::wakeup_connection::{WakeupConnection, is_refusal};
@@ -26,14 +29,38 @@ impl HeaderWaiter {
         };
         ready.woken = Some(Instant::now());
         match WakeupConnection::open(listener, &ready.connection, wakeup_ports) {
-            Ok(wakeup) => self.keep_wakeup(wakeup),
-            // The program listens there, so a firewall refuses, or the listener is bound to a device.
-            Err(error) if is_refusal(&error) => {
-                self.refuse_ready(listener, Counter::ListenerUnreachable);
+            Ok(wakeup) => {
+                if wakeup.unanswered_since().is_none() {
+                    ready.unreachable_since = None;
+                }
+                self.keep_wakeup(wakeup);
             }
-            // Out of ports or descriptors, or no route to the address: retried later.
-            Err(_) => {}
+            Err(error) => self.note_failure(listener, &error),
         }
+    }
+
+    /// Refuses the ready connections of a listener that can't be woken: at once if the wake-up connection was refused, because
+    /// the program listens there, so a firewall refuses, or the listener is bound to a device. Else, if ports or descriptors
+    /// have run out, or there is no route, the wake-up is retried for a while.
+    fn note_failure(&mut self, listener: ListenerAddr, error: &SyscallError) {
+        let (queue, now) = (self.ready.get_mut(&listener), Instant::now());
+        let Some(oldest) = queue.and_then(VecDeque::front_mut) else {
+            return;
+        };
+        let since = *oldest.unreachable_since.get_or_insert(now);
+        if !is_refusal(error) {
+            if since + UNANSWERED_AFTER > now {
+                return;
+            }
+            if self.unreachable_log.pass().is_some() {
+                try_write_line(&format!(
+                    "peername: this host can't connect to the server at {}, so clients are refused: {error} (let the firewall \
+                     accept connections over lo; in a unit, see SocketBindDeny= and IPAddressDeny=)",
+                    listener.addr
+                ));
+            }
+        }
+        self.refuse_ready(listener, Counter::ListenerUnreachable);
     }
 
     /// The oldest ready connection for which this listener was not woken.
@@ -55,10 +82,17 @@ impl HeaderWaiter {
         let Some(wakeup) = self.wakeups.get_mut(&id) else {
             return;
         };
-        if wakeup.drive(event) {
+        let (listener, driven) = (wakeup.listener, wakeup.drive(event));
+        if matches!(driven, Ok(true)) {
             let _ = self.epoll.modify(&wakeup.socket, id, wakeup.interest());
-        } else {
-            self.wakeups.remove(&id);
+            return;
+        }
+        self.wakeups.remove(&id);
+        // A wake-up connection without an answer is logged by `log_unanswered`: the accept backlog may be full.
+        if let Err(error) = driven
+            && error.source.kind() != ErrorKind::TimedOut
+        {
+            self.note_failure(listener, &error);
         }
     }
 
@@ -75,7 +109,7 @@ impl HeaderWaiter {
             let overdue = queue.iter_mut().find(|ready| ready.is_overdue(now));
             if let (Some(ready), false) = (overdue, is_in_backlog) {
                 ready.woken = None;
-                ready.missed_wakeups += 1;
+                ready.missed_wakeups += u32::from(ready.unreachable_since.is_none());
                 unresponsive.push(listener);
             }
         }
@@ -98,8 +132,8 @@ impl HeaderWaiter {
             && self.unanswered_log.pass().is_some()
         {
             try_write_line(&format!(
-                "peername: clients wait: the server at {} answers no connection of this host. Its accept backlog is full, or a \
-                 firewall drops them (let its INPUT accept `-i lo`)",
+                "peername: clients wait: the server at {} answers no connection of this host. Its accept backlog is full, lo is \
+                 down, or a firewall drops them (let its INPUT accept `-i lo`; in a unit, see IPAddressDeny=)",
                 wakeup.listener.addr
             ));
         }
@@ -153,5 +187,5 @@ impl ReadyConnection {
 
 /// A program that takes no connection after so many wake-ups is logged: its processes may take each other's a few times.
 const MAX_MISSED_WAKEUPS: u32 = 5;
-/// A wake-up connection that gets no answer is logged after this time.
+/// A wake-up connection that gets no answer is logged after this time, and one that can't be opened is given up.
 const UNANSWERED_AFTER: Duration = Duration::from_secs(5);
