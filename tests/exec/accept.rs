@@ -1,5 +1,6 @@
-//! How a program accepts: by each system call, connections that it inherits, Multipath TCP.
+//! How a program accepts: by each system call, connections that it inherits, Multipath TCP, TPROXY.
 
 mod accept_calls;
 mod accepted;
 mod multipath;
+mod transparent;

@@ -29,12 +29,15 @@ fn requests_of_one_process_delay_no_client_of_the_others() {
 }
 
 /// The process parks a connection for its own listener, and closes that listener. Then a process of the host that is not the
-/// program's listens at that address. The supervisor, which runs as root, does not connect to it.
+/// program's listens at that address. The supervisor, which runs as root, does not connect to it. Each refusal is logged, as is
+/// that of a connection parked for another listener.
 #[test]
 fn supervisor_connects_to_no_listener_of_others() {
     let lab = Lab::without_routes();
     let other = Process::start(&lab.server, "/usr/bin/python3", &["-uc", OTHER_LISTENER]);
-    let program = start(lab, CLAIMING);
+    let script = format!("{SERVER}{CLAIMING}");
+    let options = [OPTIONS, &["-v"]].concat();
+    let program = ProgramRig::start_in(lab, &options, &["/usr/bin/python3", "-uc", &script]);
     other.wait_printed("listening");
     for line in [
         "completed",
@@ -44,6 +47,8 @@ fn supervisor_connects_to_no_listener_of_others() {
         program.process.wait_printed(line);
     }
     other.wait_printed("no connection");
+    let refusal = "the program closed its listener";
+    program.process.wait_logged_times(refusal, 2);
 }
 
 /// Two listeners in different network namespaces can have the same address. A connection that is parked for one is not handed

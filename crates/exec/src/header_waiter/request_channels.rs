@@ -11,12 +11,13 @@ use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use peername_identity::{Settings, WaiterRequest};
+use peername_identity::{Counter, Settings, WaiterRequest};
 use peername_sys::event::epoll::{Epoll, Interest};
 use peername_sys::ipc::fd_passing::{
     receive_foreign_fds, send_bytes, seqpacket_pair, shutdown_read,
 };
 use peername_sys::ipc::foreign_fd::ForeignFd;
+use peername_sys::socket::transparent::is_transparent;
 use peername_sys::socket::upstream::local_addr;
 use peername_sys::tcp::foreign_listener::ForeignListener;
 use peername_sys::tcp::{socket_info, stream};
@@ -161,11 +162,14 @@ impl Channel {
                 }
             }
             Some(WaiterRequest::Park) => {
-                if let Some(listener) = fds.pop().and_then(|fd| covered_listener(settings, fd))
-                    && let Some(connection) = fds.pop()
-                    && is_accepted_from(&listener, &connection)
-                {
-                    waiter.park(connection, &listener);
+                let listener = fds.pop().and_then(|fd| covered_listener(settings, fd));
+                let Some(connection) = fds.pop().filter(is_connection) else {
+                    return false;
+                };
+                match listener.filter(|listener| is_accepted_from(listener, &connection)) {
+                    Some(listener) => waiter.park(connection, &listener),
+                    // A thread has closed the listener since accept(2), and its number may be another file's by now.
+                    None => waiter.refuse(connection, Counter::ListenerClosed),
                 }
             }
             Some(WaiterRequest::Take) => {
@@ -241,12 +245,13 @@ fn covered_listener(settings: Settings<'_>, socket: ForeignFd) -> Option<Foreign
     ForeignListener::from_fd(socket).filter(|listener| settings.covers(listener.addr.port()))
 }
 
-/// Whether the socket can be a connection that was accepted from this listener: it has the listener's address, in the same
-/// network namespace. In a namespace of its own a process could have any peer.
+fn is_connection(socket: &ForeignFd) -> bool {
+    socket_info::protocol(socket).is_some() && !socket_info::is_listener(socket)
+}
+
+/// Whether the connection can have been accepted from this listener: it has the listener's address, or any if TPROXY may have
+/// delivered it, in the same network namespace. In a namespace of its own a process could have any peer.
 fn is_accepted_from(listener: &ForeignListener, connection: &ForeignFd) -> bool {
-    if socket_info::protocol(connection).is_none() || socket_info::is_listener(connection) {
-        return false;
-    }
     let at = ListenerAddr::from(listener);
     if socket_info::netns_cookie(connection) != at.namespace {
         return false;
@@ -255,8 +260,9 @@ fn is_accepted_from(listener: &ForeignListener, connection: &ForeignFd) -> bool 
         return false;
     };
     let (local_ip, listener_ip) = (local.ip().to_canonical(), at.addr.ip());
-    local.port() == at.addr.port()
-        && (listener_ip.is_unspecified() || listener_ip.to_canonical() == local_ip)
+    let is_listeners = local.port() == at.addr.port()
+        && (listener_ip.is_unspecified() || listener_ip.to_canonical() == local_ip);
+    is_listeners || is_transparent(listener).unwrap_or(false)
 }
 
 /// Keeps files open that were sent instead of sockets: closing a file may wait for a file system that does not answer. A
