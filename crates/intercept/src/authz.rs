@@ -59,6 +59,7 @@ pub use request::{AuthzRequest, BodyPrefix, HostPortRef};
 pub use response::{AuthzResponse, CacheLifetime};
 pub use rules::{
     AccessRules, AccessRulesError, HTTP_PORTS, ParseRuleError, Rule, ShadowedRule, rule_for,
+    rule_with_port,
 };
 pub use verdict::{AuthzError, DecidedBy, Decision, Denial, Verdict};
 

@@ -24,7 +24,7 @@ use crate::authz::authorize::Authorizer;
 use crate::authz::rules::{DeniedBy, HTTP_PORTS, Subject};
 use crate::authz::{
     self, AccessRules, Approver, CheckClient, CheckConfig, CheckService, ConfigError,
-    InjectedHeaders, Unapprovable,
+    InjectedHeaders, Unapprovable, rule_with_port,
 };
 use crate::ca::Authority;
 use crate::ca::mint::error::MintError;
@@ -354,9 +354,9 @@ impl InterceptState {
         }
         let other = match HTTP_PORTS.contains(&to.port) {
             true => Remedy::Port(to.port),
-            false => Remedy::AllowTcp(to.to_string()),
+            false => Remedy::AllowTcp(rule_with_port(to)),
         };
-        Some(Remedy::rule_or(rules.is_some(), to.to_string(), other))
+        Some(Remedy::rule_or(rules.is_some(), rule_with_port(to), other))
     }
 
     /// Forgets the refused connections to this port of the host's loopback: they were for a server in the jail.

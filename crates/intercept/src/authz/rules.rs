@@ -17,6 +17,7 @@ use peername_proto::parse_unbracketed;
 use crate::host::{Host, HostPort};
 use methods::Methods;
 use path::{ROOT, RequestPath, is_advisable};
+use rule::is_every_host;
 pub use rule::{ParseRuleError, Rule};
 
 /// Rules in the order in which they are tried. Without a match the request is denied.
@@ -210,7 +211,7 @@ impl AccessRules {
         let is_plain_name =
             to.port == 80 && to.host.as_ip().is_none() && self.allowing_rules(to).next().is_none();
         let host = if (is_limited_to_ports || is_plain_name) && !to.host.is_loopback() {
-            to.to_string()
+            rule_with_port(to)
         } else {
             rule_for(to)
         };
@@ -314,9 +315,19 @@ pub fn rule_for(to: &HostPort) -> String {
             // The end of an IPv6 address could be read as a port.
             match parse_unbracketed(&host) {
                 Some(_) => format!("[{host}]"),
+                None if is_every_host(&host) => format!("{host}."),
                 None => host,
             }
         }
+        _ => rule_with_port(to),
+    }
+}
+
+/// The rule that allows this destination at its port alone, as `--allow` and `--allow-tcp` take it.
+#[must_use]
+pub fn rule_with_port(to: &HostPort) -> String {
+    match to.host.as_name() {
+        Some(name) if is_every_host(name) => format!("{name}.:{}", to.port),
         _ => to.to_string(),
     }
 }

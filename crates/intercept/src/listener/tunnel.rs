@@ -16,7 +16,7 @@ use tokio_rustls::server::TlsStream;
 use super::client_hello::{Opening, OpeningError, ParsedClientHello};
 use crate::audit::{ExchangeEnd, tls_version};
 use crate::authz::authorize::{Denied, connect_head};
-use crate::authz::{AllowedTunnel, HTTP_PORTS};
+use crate::authz::{AllowedTunnel, HTTP_PORTS, rule_with_port};
 use crate::ca::mint::client_support::ClientSupport;
 use crate::ca::mint::error::MintError;
 use crate::http::http_server::{HttpServer, ServedTarget};
@@ -184,7 +184,7 @@ impl Tunnel {
             let code = "unknown_protocol";
             self.record.set_refused_by_rule();
             self.record_list_denial(state, &target);
-            let to = target.to.to_string();
+            let to = rule_with_port(&target.to);
             let is_jailed = matches!(self.destination, Destination::Named(_));
             self.record.remedy = match HTTP_PORTS.contains(&target.to.port) {
                 // With a check service or an approver, no rule would allow this connection to be relayed.

@@ -11,8 +11,8 @@ use peername_proto::{HostAddress, Special, meanings, special};
 use peername_server::destination_list::DestinationList;
 use peername_server::own_addresses::OwnAddresses;
 
-use crate::authz::AccessRules;
 use crate::authz::rules::Naming;
+use crate::authz::{AccessRules, rule_with_port};
 use crate::host::HostPort;
 use crate::request::remedy::Remedy;
 
@@ -129,7 +129,7 @@ impl DestinationDenied {
             }
             Self::Metadata | Self::ThisHost | Self::NotPublic | Self::Port => {
                 let other = Remedy::AllowDestination(addr);
-                Some(Remedy::rule_or(may_suggest_rule, to.to_string(), other))
+                Some(Remedy::rule_or(may_suggest_rule, rule_with_port(to), other))
             }
         }
     }

@@ -12,7 +12,9 @@ use peername_daemon::process::default_workers;
 use peername_daemon::reload;
 use peername_daemon::reload::file_watch::Fingerprints;
 use peername_daemon::usage::{Usage, UsageErrors};
-use peername_intercept::authz::{AccessRules, CheckConfig, CheckService, ShadowedRule, rule_for};
+use peername_intercept::authz::{
+    AccessRules, CheckConfig, CheckService, ShadowedRule, rule_for, rule_with_port,
+};
 use peername_intercept::ca::{Authority, CaError};
 use peername_intercept::listener::jail::JailListener;
 use peername_intercept::listener::{ListenerKind, ListenerService};
@@ -225,7 +227,8 @@ impl Setup {
             if opened.is_some_and(|opened| !opened.contains(&to.port)) {
                 tracing::warn!(
                     "--inject for {to}: connections to this port are not opened as TLS or HTTP, so its secret is not used; write the \
-                     rule as {to}/, or open the port by --port {}",
+                     rule as {}/, or open the port by --port {}",
+                    rule_with_port(to),
                     to.port
                 );
             }

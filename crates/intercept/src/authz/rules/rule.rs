@@ -14,7 +14,8 @@ use crate::policy::host_pattern::{HostPattern, ParseHostPatternError};
 
 /// A rule: `allow [METHOD[,METHOD] ]HOST[:PORT][/PATH]`, or the same with `deny`.
 ///
-/// `HOST` is a name, `*.example.com` for every name below `example.com`, an address, a network, or `*` or `any` for every host.
+/// `HOST` is a name, `*.example.com` for every name below `example.com`, an address, a network, or `*` or `any` for every host,
+/// where `any.` is the host of that name.
 /// A rule without methods matches every method, without a port every port, without a path every path. `localhost` includes
 /// 127.0.0.1 and `::1`. An address followed by a slash and a number is a network; `192.0.2.1:443/24` is an address with a path.
 /// An IPv6 address needs brackets if a port follows.
@@ -124,7 +125,7 @@ impl Rule {
         refuse_foreign_syntax(destination)?;
         let Parts { host, port, path } = Parts::split(destination).map_err(ParseRuleError::Port)?;
         let host = match host.as_str() {
-            "*" | "any" => None,
+            host if is_every_host(host) => None,
             host => Some(host.parse()?),
         };
         let path = path.map(|path| PathPrefix::parse(path).ok_or(ParseRuleError::Path));
@@ -261,6 +262,11 @@ impl Rule {
             _ => pattern.includes(host),
         }
     }
+}
+
+/// Whether a host of a rule stands for every host. A host of that name is written with its final dot: `any.`.
+pub(super) fn is_every_host(host: &str) -> bool {
+    matches!(host, "*" | "any")
 }
 
 /// Splits a rule into the methods before its first space, and its destination.

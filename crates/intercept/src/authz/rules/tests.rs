@@ -365,6 +365,49 @@ fn ipv6_address_that_could_have_a_port_needs_brackets() {
     }
 }
 
+/// A client chooses the name of a host, which may be a word of the syntax.
+#[test]
+fn rule_for_a_host_names_that_host_alone() {
+    let a_test = rules(&["allow a.test"]);
+    for host in [
+        "any",
+        "Any",
+        "ANY",
+        "any.",
+        "allow",
+        "deny",
+        "GET",
+        "get",
+        "private",
+        "_any",
+        "a.any",
+        "x.test",
+        "192.0.2.7",
+        "[2600::1]",
+    ] {
+        for port in [80, 443, 8080, 9000] {
+            let to = to(&format!("{host}:{port}"));
+            let request = Subject::Request {
+                method: "GET",
+                path: "/x",
+            };
+            let missing = a_test.missing_rule(&to, request).unwrap();
+            for text in [rule_for(&to), rule_with_port(&to), missing] {
+                let rule = Rule::allow(&text).unwrap();
+                assert!(rule.names_one_host(), "{text}");
+                assert!(rule.allows_tunnel(&to), "{text} for {to}");
+            }
+        }
+    }
+    let partial = rules(&["allow GET *.test/pub", "allow POST any./pub"]);
+    let request = Subject::Request {
+        method: "POST",
+        path: "/x",
+    };
+    let missing = partial.missing_rule(&to("any:443"), request);
+    assert_eq!(missing.as_deref(), Some("POST any./x"));
+}
+
 #[test]
 fn rule_that_denies_nothing_is_found() {
     for (rules, denies_nothing) in [

@@ -340,6 +340,9 @@ mod tests {
             "c.test:8080",
             "c.test:8080",
             "c.test:9000",
+            // The word for every host, as a name.
+            "any:443",
+            "any:22",
         ];
         let text = learn(None, &asked).unwrap();
         let expected = [
@@ -349,6 +352,8 @@ mod tests {
             "[2600::1]:22",
             "a.test",
             "a.test:22",
+            "any.",
+            "any.:22",
             "b.test",
             "b.test:8080",
             "c.test:8080",

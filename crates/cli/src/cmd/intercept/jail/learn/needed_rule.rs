@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, UdpSocket};
 
-use peername_intercept::authz::{AccessRules, rule_for};
+use peername_intercept::authz::{AccessRules, rule_for, rule_with_port};
 use peername_intercept::host::{HostPort, LOOPBACK};
 use peername_proto::{Special, meanings, special};
 use peername_server::destination_list::DestinationList;
@@ -58,7 +58,7 @@ impl LearningNetwork {
         }
         // A rule with the port opens a private address, too, whatever server answers there.
         NeededRule {
-            text: to.to_string(),
+            text: rule_with_port(to),
             names_port: true,
             opens_refused: !private.all(|ip| self.is_open(to, ip)),
         }
