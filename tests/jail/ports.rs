@@ -55,6 +55,54 @@ fn usual_ports_of_learning_are_the_programs_too() {
     assert!(other.starts_with("GET a.test "), "{other}");
 }
 
+/// A rule opens its port at the hosts that it names, a rule that denies at none, and `--port` at all that are allowed.
+#[test]
+fn port_of_a_rule_is_open_at_no_other_host() {
+    let rig = JailRig::without_destinations();
+    let list = rig
+        .scratch()
+        .write("list", "c.test:8080\n*.d.test\n203.1.1.0/24\n");
+    let check_list = format!("--check-list={list}");
+    let denial = "--deny=PUT c.test:9000";
+    for (options, url, is_open) in [
+        (
+            &[denial, "--allow=any"][..],
+            "http://203.1.1.1:9000/",
+            false,
+        ),
+        (
+            &["--allow=GET c.test:9000/x", "--allow=any"],
+            "http://203.1.1.1:9000/",
+            false,
+        ),
+        (
+            &["--allow=c.test:8080", "--allow=any"],
+            "http://203.1.1.1:8080/",
+            false,
+        ),
+        (&[check_list.as_str()], "http://203.1.1.1:8080/", false),
+        // A name whose private address a rule opens for TLS at port 443.
+        (&[denial, "--allow=a.test"], "https://a.test:9000/", false),
+        (&["--allow=a.test:9000/"], "https://a.test:9000/", true),
+        (
+            &["--port=9000", "--allow=a.test"],
+            "https://a.test:9000/",
+            true,
+        ),
+    ] {
+        let options = [&["-q"][..], options].concat();
+        let script = format!("curl -sk -m 9 {url} || true");
+        let output = rig.run(User::Nobody, &options, &script);
+        let answer = String::from_utf8_lossy(&output.stdout);
+        // The lab has no server at this port.
+        let code = match is_open {
+            true => "\"code\":\"connect_",
+            false => "\"code\":\"destination_port\"",
+        };
+        assert!(answer.contains(code), "{options:?}: {output:?}");
+    }
+}
+
 const INNER: &str = include_str!("ports/inner.py");
 
 const SERVERS: &str = include_str!("ports/servers.py");

@@ -49,18 +49,10 @@ pub(crate) struct JailPlan {
     pub(crate) addresses: Vec<SocketAddr>,
     /// Serves the connections of the listeners.
     pub(crate) listener: Arc<JailListener>,
+    /// The ports that are open at every host that is allowed. Those of rules are open at the hosts of these rules only.
+    pub(crate) ports: Vec<u16>,
     /// Whether neither rules nor a check decide, because a list is learned.
     pub(crate) is_learning: bool,
-}
-
-impl JailPlan {
-    /// The ports of the listeners, without the alternate ones, each of which stands for another port.
-    fn ports(&self) -> impl Iterator<Item = u16> {
-        self.addresses
-            .iter()
-            .map(SocketAddr::port)
-            .filter(|port| !self.listener.alternates.contains_key(port))
-    }
 }
 
 impl Setup {
@@ -343,7 +335,10 @@ impl Setup {
         let in_jail = self.jail_addresses();
         Destinations {
             allowed: self.options.allowed_destinations(),
-            ports: self.jail.iter().flat_map(JailPlan::ports).collect(),
+            ports: self
+                .jail
+                .as_ref()
+                .map_or_else(Vec::new, |jail| jail.ports.clone()),
             rules: SharedRules::new(self.lists.rules.clone()),
             relayed: TunnelledDestination::access_rules(self.tunnelled()),
             treats_loopback_as_one: self.jail.as_ref().is_some_and(|jail| jail.is_learning),

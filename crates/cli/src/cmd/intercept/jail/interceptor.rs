@@ -143,6 +143,7 @@ impl Interceptor {
         let plan = JailPlan {
             addresses,
             listener: Arc::new(listener),
+            ports: self.ports.of_options.iter().copied().collect(),
             is_learning: self.is_learning,
         };
         Setup::for_jail(

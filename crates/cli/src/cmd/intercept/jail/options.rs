@@ -132,6 +132,8 @@ pub(crate) struct Args {
 pub(super) struct JailPorts {
     /// Ports on which TLS and HTTP are opened.
     pub(super) opened: BTreeSet<u16>,
+    /// Those of them that options open, at every host that is allowed.
+    pub(super) of_options: BTreeSet<u16>,
     /// Ports on which connections are relayed, to the hosts that rules name with these ports.
     pub(super) relayed: BTreeSet<u16>,
     /// The destinations of `--allow-tcp`, and those that are learned or asked about.
@@ -266,6 +268,7 @@ impl Args {
         }
         Ok(JailPorts {
             opened,
+            of_options: self.http_ports(None),
             relayed,
             tunnelled,
         })
