@@ -65,10 +65,10 @@ struct FileLocation<'a> {
 
 impl<'a> FileLocation<'a> {
     fn find(mounts: &'a [Mount], path: &Path) -> Option<Self> {
-        // `max_by_key` returns the last of several mounts at one point: a mount is listed after the one that it was made on.
+        // A hidden mount may have a longer path: one that was made before a mount on a directory above.
         let own = mounts
             .iter()
-            .filter(|mount| path.starts_with(&mount.point))
+            .filter(|mount| path.starts_with(&mount.point) && !mount.is_hidden(mounts))
             .max_by_key(|mount| mount.point.components().count())?;
         let below = path.strip_prefix(&own.point).unwrap_or(path);
         Some(Self {
@@ -266,5 +266,19 @@ mod tests {
         assert_eq!(parts("/home/u/p"), [Path::new("/work/q")]);
         // No part of `/` is mounted outside of it.
         assert!(parts("/").is_empty());
+    }
+
+    #[test]
+    fn file_is_not_taken_for_one_of_a_hidden_mount() {
+        let mounts = parse(&[
+            "1 0 8:1 / / rw - ext4 a rw",
+            "2 1 0:41 / /a/b rw - tmpfs old rw",
+            "3 1 0:42 / /a rw - tmpfs new rw",
+            "4 1 0:42 / /other rw - tmpfs new rw",
+            "5 1 0:42 /b/c /part rw - tmpfs new rw",
+        ]);
+        let hidden = Path::new("/a/b");
+        assert_eq!(other_paths(&mounts, hidden), [Path::new("/other/b")]);
+        assert_eq!(mount_points_of_parts(&mounts, hidden), [Path::new("/part")]);
     }
 }
