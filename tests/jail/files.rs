@@ -174,6 +174,32 @@ fn ssh_reads_the_configuration_of_the_system() {
     assert!(printed.contains("\nuser someone\n"), "{output:?}");
 }
 
+/// The program sees a copy of a directory to which the jail adds its authority. Root's jail has other users, too.
+#[test]
+fn copies_are_closed_to_the_users_that_the_originals_are_closed_to() {
+    let rig = JailRig::new();
+    let [etc, elsewhere, jail] =
+        ["etc", "elsewhere", "peername"].map(|name| rig.scratch().path_text(name));
+    let read = rig.scratch().write(
+        "read.sh",
+        "cat /etc/chromium/policies/*/[1-9] /etc/ssl/certs/[1-9] 2>/dev/null | tr '\\n' ' '; echo",
+    );
+    let script = format!(
+        "set -e; cp -a /etc {etc}; rm -rf {etc}/chromium; mount --bind {etc} /etc; \
+         mkdir -p /etc/ssl/certs /etc/chromium/policies/managed; cd /etc/chromium/policies; \
+         mkdir -m 700 closed {elsewhere}; echo SECRET | tee closed/1 >{elsewhere}/2; ln -s {elsewhere}/2 managed/2; \
+         for file in managed/3 /etc/ssl/certs/4 /etc/ssl/certs/0a1b2c3d.0; do echo SECRET >$file; chmod 600 $file; done; \
+         for file in managed/5 /etc/ssl/certs/6; do echo open >$file; chmod 644 $file; done; cd /; \
+         exec {jail} jail -q -- sh -c 'sh {read}; {} sh {read}'",
+        AS_NOBODY.join(" ")
+    );
+    let output = rig.run_outside(User::Root, &script);
+    assert_prints(
+        &output,
+        "SECRET SECRET SECRET open SECRET open \nopen open \n",
+    );
+}
+
 /// A file system that is mounted twice has two paths to each file, and `--hide` covers both. (It does not cover snapshots.)
 #[test]
 fn file_is_hidden_at_each_mount_of_its_file_system() {

@@ -4,6 +4,7 @@
 //! can't be covered.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use super::cover::{Cover, TrustFiles};
@@ -17,6 +18,7 @@ pub(super) fn copy(dir: &PrivateDir, trust: &TrustFiles) -> Result<Vec<Cover>, J
         let original = Path::new(browser.directory);
         if original.is_dir() {
             let copy = dir.create_copy_dir(&format!("browser-{number}"))?;
+            dir.copy_access(original, &copy)?;
             copy_tree(dir, original, &copy, MAX_DEPTH)?;
             let policy = copy.join(browser.policy);
             if !policy.exists() {
@@ -29,17 +31,23 @@ pub(super) fn copy(dir: &PrivateDir, trust: &TrustFiles) -> Result<Vec<Cover>, J
     Ok(copies)
 }
 
-/// Copies files and directories; what can't be read, or is too large or too deep, is left out.
+/// Copies files and directories; what can't be read, or is too large or too deep, is left out. A symbolic link to a file stays
+/// one: a directory above that file may be closed to some users.
 fn copy_tree(dir: &PrivateDir, from: &Path, to: &Path, depth: usize) -> Result<(), JailError> {
     for entry in fs::read_dir(from).into_iter().flatten().flatten() {
         let (original, copy) = (entry.path(), to.join(entry.file_name()));
         if original.is_dir() && depth > 0 {
             fs::create_dir(&copy).map_err(|source| JailError::write(&copy, source))?;
+            dir.copy_access(&original, &copy)?;
             copy_tree(dir, &original, &copy, depth - 1)?;
+        } else if original.is_symlink() {
+            if let Ok(target) = fs::canonicalize(&original) {
+                symlink(target, &copy).map_err(|source| JailError::write(&copy, source))?;
+            }
         } else if let Ok(content) = fs::read(&original)
             && content.len() <= MAX_FILE_BYTES
         {
-            dir.write(&copy, &content)?;
+            dir.write_copy(&original, &copy, &content)?;
         }
     }
     Ok(())

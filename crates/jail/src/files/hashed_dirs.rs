@@ -20,6 +20,7 @@ pub(super) fn copy(dir: &PrivateDir, trust: &TrustFiles) -> Result<Vec<Cover>, J
     for (number, original) in DIRECTORIES.iter().map(Path::new).enumerate() {
         if is_hashed(original) {
             let copy = dir.create_copy_dir(&format!("hashed-{number}"))?;
+            dir.copy_access(original, &copy)?;
             copy_entries(dir, original, &copy)?;
             add_certificates(dir, &copy, &trust.hashed)?;
             copies.push(Cover::new(original, copy));
@@ -46,7 +47,7 @@ fn copy_entries(dir: &PrivateDir, from: &Path, to: &Path) -> Result<(), JailErro
                 .map_err(|source| JailError::cover(&original, source))?;
         } else if kind.is_file() {
             match fs::read(&original) {
-                Ok(content) => dir.write(&copy, &content)?,
+                Ok(content) => dir.write_copy(&original, &copy, &content)?,
                 // The program can't read it either.
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
                 Err(source) => return Err(JailError::read(&original, source)),

@@ -2,10 +2,11 @@
 
 use std::fs::{self, DirBuilder, OpenOptions, Permissions};
 use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
 use peername_sys::fs::mounts;
+use peername_sys::process::user;
 
 use crate::JailError;
 
@@ -103,6 +104,30 @@ impl PrivateDir {
             .map_err(|source| JailError::write(path, source))?;
         // Independent of the umask.
         self.set_mode(path, 0o444)
+    }
+
+    /// Writes a copy of one of the host's files, which the same users can read.
+    pub(super) fn write_copy(
+        &self,
+        original: &Path,
+        copy: &Path,
+        content: &[u8],
+    ) -> Result<(), JailError> {
+        self.write(copy, content)?;
+        self.copy_access(original, copy)
+    }
+
+    /// Gives the copy of a file or directory the owner and the mode of the original in the jail of root, which has every user. An
+    /// ordinary user's has one, who can read the original.
+    pub(super) fn copy_access(&self, original: &Path, copy: &Path) -> Result<(), JailError> {
+        if !user::is_root() {
+            return Ok(());
+        }
+        let metadata = fs::metadata(original).map_err(|error| JailError::read(original, error))?;
+        let mode = metadata.mode() & 0o777;
+        // In a container, the owner or the group may be one that its user namespace does not have.
+        let is_owner_kept = chown(copy, Some(metadata.uid()), Some(metadata.gid())).is_ok();
+        self.set_mode(copy, if is_owner_kept { mode } else { mode & !0o070 })
     }
 
     /// The path of a copy of one of the host's files.
