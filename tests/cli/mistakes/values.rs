@@ -163,6 +163,11 @@ fn wrong_values_are_answered_with_what_to_write() {
             "; --passthrough HOST names such a host\n",
         ),
         (
+            "jail --auto-passthrough --check-list=list -- true",
+            2,
+            "; --passthrough HOST names such a host\n",
+        ),
+        (
             "intercept --config=my.toml --allow=a.test",
             2,
             "write the option as a key in a table of the file",

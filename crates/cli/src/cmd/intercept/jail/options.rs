@@ -90,7 +90,13 @@ pub(crate) struct Args {
     fail_on_deny: bool,
     /// Allow the rules of FILE, and where the program asks for more, print what the list lacks as a diff and exit with 122, as with
     /// --fail-on-deny
-    #[arg(long, value_name = "FILE", value_parser = list_path, conflicts_with_all = ["learn", "ask"], help_heading = heading::RULES)]
+    #[arg(
+        long,
+        value_name = "FILE",
+        value_parser = list_path,
+        conflicts_with_all = ["learn", "ask", "auto_passthrough"],
+        help_heading = heading::RULES
+    )]
     pub(super) check_list: Option<PathBuf>,
     /// A further port on which TLS and HTTP are opened, beside 80, 443 and the ports of --allow that are one of HTTP's (8000, 8080,
     /// 8443) or have a path or methods; may be repeated
