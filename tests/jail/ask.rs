@@ -135,6 +135,23 @@ fn address_that_no_answer_opens_is_denied_without_a_question() {
     }
 }
 
+/// A rule opens no port at the hosts of another rule, neither one that is relayed nor one whose requests are read.
+#[test]
+fn port_of_a_rule_is_open_at_its_hosts_only() {
+    let rig = JailRig::new();
+    for (rule, code) in [
+        ("c.test:9000", "tcp_not_allowed"),
+        ("c.test:9000/", "destination_port"),
+    ] {
+        let command = format!(
+            "log=$(mktemp -u); $JAIL --ask --allow={rule} --allow=any --log=$log -- $CURL http://203.1.1.1:9000/; \
+             until grep -q duration_ms $log; do sleep 0.1; done; cat $log; rm $log"
+        );
+        let step = format!("see:\"code\":\"{code}\"");
+        run_in_terminal(&rig, User::Nobody, &[&step], &["sh", "-c", &command]);
+    }
+}
+
 /// The shell in the jail makes a process group for each job, and one of these has the foreground when a question comes.
 #[test]
 fn question_takes_the_foreground_of_a_job_and_returns_it() {

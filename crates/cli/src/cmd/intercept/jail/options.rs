@@ -261,22 +261,11 @@ impl Args {
                 "a rule for port {DNS_PORT}, which belongs to the jail's name server; leave it out"
             )));
         }
-        let relayed: BTreeSet<_> = named.difference(&opened).copied().collect();
-        let mut tunnelled = self.tunnelled(&opened)?;
-        if self.has_helper() {
-            // The helper decides on the hosts of these ports that no rule names.
-            tunnelled.extend(
-                relayed
-                    .iter()
-                    .copied()
-                    .map(TunnelledDestination::every_host),
-            );
-        }
         Ok(JailPorts {
-            opened,
             of_options: self.http_ports(None),
-            relayed,
-            tunnelled,
+            relayed: named.difference(&opened).copied().collect(),
+            tunnelled: self.tunnelled(&opened)?,
+            opened,
         })
     }
 
