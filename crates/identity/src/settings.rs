@@ -355,7 +355,6 @@ const REQUIRE_CLIENT: u64 = 1 << 5;
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::{Table, zeroed_memory};
 
     #[test]
