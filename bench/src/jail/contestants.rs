@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::compare::contestant::Contestant;
 use crate::host::program::{run_for_output, version};
 use crate::jail::cases::{HTTPJAIL, Work};
+use crate::jail::stage;
 
 /// A contestant: a row of the tables.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -91,7 +92,8 @@ impl JailContestant {
         };
         command
             .env_clear()
-            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+            .env("TMPDIR", stage::temporary());
         match self.kind {
             Kind::Direct => {
                 command.args(&program[1..]).env("SSL_CERT_FILE", setup.root);
@@ -155,3 +157,30 @@ impl Contestant for JailContestant {
 
 /// The user that everything runs as, `nobody`.
 const USER: u32 = 65534;
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    #[test]
+    fn directory_of_a_killed_jail_is_removed_with_the_cell() {
+        let contestant = JailContestant {
+            name: String::from("peername"),
+            kind: Kind::Peername,
+            program: PathBuf::from("peername"),
+        };
+        let setup = JailSetup {
+            program: Path::new("peername"),
+            origin: SocketAddrV4::new(Ipv4Addr::LOCALHOST, 443),
+            root: Path::new("root.pem"),
+            is_root: false,
+        };
+        let command = contestant.command(&setup, &["true"]);
+        let mut variables = command.get_envs();
+        let variable = variables.find(|(name, _)| *name == "TMPDIR");
+        let (_, value) = variable.expect("TMPDIR");
+        assert_eq!(value, Some(stage::temporary().as_os_str()));
+    }
+}

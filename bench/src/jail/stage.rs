@@ -21,6 +21,9 @@ pub(super) fn mount() -> Result<()> {
         let options = format!("lowerdir={directory},upperdir={upper},workdir={work}");
         run_mount(&["-t", "overlay", "-o", &options, "bench", directory])?;
     }
+    // A cell ends by the end of its PID namespace, and a jail that is killed leaves its directory for temporary files behind.
+    fs::create_dir(temporary()).context("create a directory for temporary files")?;
+    fs::set_permissions(temporary(), Permissions::from_mode(0o1777))?;
     // Where resolv.conf is a link into /run, its target is covered by the tmpfs now.
     let _ = fs::remove_file(RESOLV_CONF);
     fs::write(RESOLV_CONF, "").context("write resolv.conf")
@@ -38,6 +41,11 @@ pub(super) fn install(program: &Path) -> Result<PathBuf> {
 /// The path of a file that every user may read, and that is removed with the cell.
 pub(super) fn path(name: &str) -> PathBuf {
     Path::new(STAGE).join(name)
+}
+
+/// The directory for temporary files, which every user may write.
+pub(super) fn temporary() -> PathBuf {
+    path("tmp")
 }
 
 fn run_mount(arguments: &[&str]) -> Result<()> {
