@@ -194,6 +194,29 @@ fn sigusr2_upgrades() {
     assert_eq!(backend.accept().peer_addr(), client);
 }
 
+/// SIGHUP reaches the old process, and the new one has read the file before it was changed.
+#[test]
+fn configuration_that_changes_during_an_upgrade_is_read_again() {
+    let lab = Lab::new();
+    let scratch = Scratch::new();
+    let config = |denied: &str| {
+        format!(
+            "[[forward]]\nlisten = [\"{LISTEN_V4}\"]\nto = \"{TARGET_V4}\"\ndeny-client = [\"{denied}\"]\n"
+        )
+    };
+    let file = scratch.write("forward.toml", &config("198.51.100.1"));
+    let rig = UpgradeRig::start(&lab.server, &["forward", &format!("--config={file}")]);
+    rig.install(&lab.server, Binary::Waits);
+    rig.signal(Signal::USR2);
+    rig.wait_waiting();
+    scratch.write("forward.toml", &config("198.51.100.2"));
+    rig.signal(Signal::HUP);
+    rig.processes
+        .wait_logged("upgraded: the new process serves");
+    rig.processes.wait_logged("\"reloaded\"");
+    assert_contains(&rig.processes.log(), &["deny-client"]);
+}
+
 /// Each process has rules of its own until it ends, so there is no moment without rules, and none is left behind.
 #[test]
 fn upgrade_keeps_the_routing_rules() {

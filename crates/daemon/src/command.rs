@@ -209,6 +209,7 @@ async fn start<C: Command>(
         listeners,
         signals,
         watch,
+        is_successor: previous_state.is_some(),
         config,
         upgrades: Upgrades { upgrader, admin },
         history: history.clone(),

@@ -5,6 +5,7 @@ mod changed_keys;
 pub mod client_lists;
 pub mod file_watch;
 
+use std::mem;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -113,6 +114,8 @@ pub struct Serving {
     pub signals: Signals,
     /// The files that reload it (`--watch`).
     pub watch: FileWatch,
+    /// Whether it has replaced another process.
+    pub is_successor: bool,
     /// The configuration that `/config` shows.
     pub config: ConfigInForce,
     /// The means to replace the process.
@@ -134,13 +137,19 @@ pub async fn serve<R: Reload>(command: &mut R, mut serving: Serving) -> anyhow::
     service_manager::ready(&command.setup().summary());
     service_manager::keep_alive(serving.listeners.workers.liveness());
     serving.watch.start();
+    // SIGHUP during an upgrade reaches the old process, which reads nothing any more.
+    let mut is_outdated = serving.is_successor && serving.watch.is_outdated().await;
     let ending = loop {
         let mut is_retry = false;
-        let event = tokio::select! {
-            event = serving.signals.next(&mut serving.listeners.workers) => event?,
-            cause = serving.watch.changed() => {
-                is_retry = cause == ReadCause::Retry;
-                SignalEvent::Reload
+        let event = if mem::take(&mut is_outdated) {
+            SignalEvent::Reload
+        } else {
+            tokio::select! {
+                event = serving.signals.next(&mut serving.listeners.workers) => event?,
+                cause = serving.watch.changed() => {
+                    is_retry = cause == ReadCause::Retry;
+                    SignalEvent::Reload
+                }
             }
         };
         let ending = match event {

@@ -11,19 +11,20 @@ use core::net::IpAddr;
 
 use crate::special::{Special, meanings, special};
 
-/// The treatment of claims of special addresses, and of addresses of this host.
+/// The treatment of claims of special addresses, and of addresses of this host. The numbers are those of
+/// [`SourcePolicy::to_word`], and stay: a process may read the table of another version.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SourcePolicy {
     /// Refuses all of them.
     #[default]
-    Strict,
+    Strict = 0,
     /// Believes loopback and this host's own addresses, for set-ups with clients that really are on this host. Addresses
     /// that no host has are refused.
-    AllowLocal,
+    AllowLocal = 1,
     /// As `Strict`, but believes addresses of 240.0.0.0/4, which some clouds give to pods.
-    AllowReserved,
+    AllowReserved = 3,
     /// Believes every claim, as libproxyproto does.
-    Any,
+    Any = 2,
 }
 
 /// The role of an address on this host.

@@ -368,7 +368,7 @@ impl EvictionReason {
     fn advice(self) -> &'static str {
         match self {
             Self::SessionLimit => {
-                "each new session evicts an open one; raise --max-sessions, or lower --close-after"
+                "each new session evicts an open one; raise --max-sessions (and LimitNOFILE, if that is lower), or lower --close-after"
             }
             Self::BalancerLimit => {
                 "each new session of this peer evicts one of its own; raise --max-sessions-per-balancer, or lower --close-after"

@@ -2,6 +2,8 @@
 
 use std::fs;
 use std::process::Command;
+use std::thread;
+use std::time::Duration;
 
 use peername_sys::process::pidfd::descendants;
 use rustix::process::{Pid, Signal, kill_process};
@@ -32,6 +34,8 @@ pub(crate) enum Binary {
     Crashes,
     /// The real one, which fails to start after it has received the sockets.
     Fails,
+    /// The real one, which waits some seconds after it has read its configuration: at the first call by which it confines itself.
+    Waits,
 }
 
 impl Binary {
@@ -178,6 +182,26 @@ impl UpgradeRig {
         inner_pid(self.serving).expect("it serves")
     }
 
+    /// Waits until a new process has read its configuration and waits ([`Binary::Waits`]).
+    pub(crate) fn wait_waiting(&self) {
+        let is_stopped = |pid: &u32| {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            stat.contains(") t ")
+        };
+        // strace also stops it for a moment at each call.
+        let stays_stopped = |pid: &u32| {
+            (0..10).all(|_| {
+                thread::sleep(Duration::from_millis(30));
+                is_stopped(pid)
+            })
+        };
+        wait_until("the new process waits", || {
+            let new = self.servers().into_iter();
+            new.filter(|pid| *pid != self.serving)
+                .any(|pid| stays_stopped(&pid))
+        });
+    }
+
     /// Waits until only the serving process is left.
     pub(crate) fn wait_drained(&self) {
         wait_until("earlier processes have ended", || {
@@ -205,6 +229,9 @@ fn install(host: &Host, scratch: &Scratch, binary: Binary) {
         Binary::Hangs => script("exec sleep 1000"),
         Binary::Crashes => script("kill -SEGV $$"),
         Binary::Fails => script(&format!("ulimit -n 16; exec {BINARY} \"$@\"")),
+        Binary::Waits => script(&format!(
+            "exec strace -D -f -qq -o /dev/null -e trace=seccomp -e inject=seccomp:delay_enter=5000000:when=1 {BINARY} \"$@\""
+        )),
     }
     host.run("mv", &[&new, &scratch.path_text("peername")]);
 }

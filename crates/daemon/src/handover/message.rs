@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 /// The version of the protocol, to be raised with each change of a message, except for a new field that may be absent. A
 /// process of another version refuses the upgrade, and the old process goes on.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// From the old process to the new one.
 #[derive(Debug, Deserialize, Serialize)]

@@ -17,6 +17,11 @@ impl PreviousState {
         Self(previous.map(|previous| previous.inheritance.clone()))
     }
 
+    /// Whether there was a previous process.
+    pub fn is_some(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Returns a history that begins with the upgrade, if there was one, and with the maintenance of the previous process.
     pub fn history(&self) -> History {
         let history = History::default();

@@ -197,6 +197,11 @@ impl FileWatch {
         }
     }
 
+    /// Whether a file has changed since it was read. Also where the watch is disabled.
+    pub async fn is_outdated(&self) -> bool {
+        self.compare().await == Comparison::Changed
+    }
+
     /// Notes that what was last read is in force now. Returns the files that have changed since this was noted before: refused
     /// reloads may have read them in between.
     pub fn note_in_force(&mut self) -> Vec<PathBuf> {

@@ -65,21 +65,26 @@ impl Signals {
                     upgrade_drain = ?limits.upgrade,
                     "replaced; waiting for open connections"
                 );
-                let drained = self.drain(&mut running, limits.upgrade).await;
-                (drained == Drained::Signalled).then_some(limits.stop)
+                match self.drain(&mut running, limits.upgrade).await {
+                    // The drain goes on, for a shorter time.
+                    Drained::Signalled => Some(limits.stop),
+                    ended => {
+                        ended.log(&running);
+                        None
+                    }
+                }
             }
         };
         if let Some(limit) = limit {
             tracing::info!(drain = ?limit, "accepting no more; waiting for open connections");
-            self.drain(&mut running, limit).await;
+            self.drain(&mut running, limit).await.log(&running);
         }
         running.end();
         running.join();
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Waits until all connections have ended, a signal comes, or the time is over. Logs once a minute, and at the end, how many
-    /// remain.
+    /// Waits until all connections have ended, a signal comes, or the time is over. Logs once a minute how many remain.
     async fn drain(&mut self, running: &mut Workers, limit: Duration) -> Drained {
         running.drain();
         let loads = running.loads();
@@ -88,20 +93,17 @@ impl Signals {
         tokio::pin!(all_ended, time_limit);
         let mut reports = interval_at(Instant::now() + REPORT_INTERVAL, REPORT_INTERVAL);
         let pid = process::id();
-        let drained = loop {
+        loop {
             tokio::select! {
-                () = &mut all_ended => break Drained::AllEnded,
-                () = self.wait_stop() => break Drained::Signalled,
-                () = &mut time_limit => break Drained::TimedOut,
+                () = &mut all_ended => return Drained::AllEnded,
+                () = self.wait_stop() => return Drained::Signalled,
+                () = &mut time_limit => return Drained::TimedOut,
                 _ = reports.tick() => {
                     let connections = sum_connections(&loads);
                     tracing::info!(pid, connections, "draining: connections are still open");
                 }
             }
-        };
-        let connections = sum_connections(&loads);
-        tracing::info!(pid, connections, "drain ended: {}", drained.reason());
-        drained
+        }
     }
 }
 
@@ -119,6 +121,17 @@ enum Drained {
 }
 
 impl Drained {
+    /// Logs the end of a drain, and how many connections remain.
+    fn log(self, running: &Workers) {
+        let connections = running.open_connections();
+        tracing::info!(
+            pid = process::id(),
+            connections,
+            "drain ended: {}",
+            self.reason()
+        );
+    }
+
     fn reason(self) -> &'static str {
         match self {
             Self::AllEnded => "all connections have ended",

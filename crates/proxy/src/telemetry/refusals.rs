@@ -34,14 +34,11 @@ pub(crate) fn report(peer: PeerAddr, client: Option<ClaimedSource>, outcome: &Ou
             let example = Example::now(peer, client);
             report_failure("connections", Transport::Tcp, example, failure);
         }
-        Outcome::SessionEnded(SessionEnd::Unwatched | SessionEnd::Evicted(_)) => {
-            let cause = outcome.error().unwrap_or_default();
-            warn(
-                "UDP sessions ended",
-                outcome.label(),
-                Example::now(peer, None),
-                &cause,
-            );
+        Outcome::SessionEnded(SessionEnd::Unwatched) => {
+            warn_ended_session(outcome.label(), peer, outcome);
+        }
+        Outcome::SessionEnded(SessionEnd::Evicted(reason)) => {
+            warn_ended_session(reason.label(), peer, outcome);
         }
         _ => {}
     }
@@ -54,14 +51,17 @@ pub(crate) fn report_datagram(origin: DatagramOrigin, dropped: &DropReason) {
         let example = Example::now(peer, client);
         report_failure("datagrams", Transport::Udp, example, failure);
     } else if dropped.is_warned() {
-        let advice = dropped.to_string();
-        warn(
-            "datagrams dropped",
-            dropped.reason(),
-            Example::now(peer, None),
-            &advice,
-        );
+        let (reason, advice) = (dropped.reason(), dropped.to_string());
+        let example = Example::now(peer, None);
+        warn("datagrams dropped", reason, reason, example, &advice);
     }
+}
+
+/// Warns of the end of a UDP session, once per interval and condition.
+fn warn_ended_session(condition: &'static str, peer: PeerAddr, outcome: &Outcome) {
+    let (label, cause) = (outcome.label(), outcome.error().unwrap_or_default());
+    let example = Example::now(peer, None);
+    warn("UDP sessions ended", condition, label, example, &cause);
 }
 
 fn report_failure(what: &str, transport: Transport, example: Example, failure: &Failure) {
@@ -79,15 +79,25 @@ fn report_failure(what: &str, transport: Transport, example: Example, failure: &
         _ => {
             if let Some(advice) = warning_text(transport, failure) {
                 let what = format!("{what} refused");
-                warn(&what, failure.reason(), example, &advice);
+                let reason = failure.reason();
+                warn(&what, reason, reason, example, &advice);
             }
         }
     }
 }
 
-/// Logs the warning about an outcome, unless it is throttled. The example is in the fields that `connection ended` has, too.
-fn warn(what: &str, outcome: &'static str, example: Example, advice: &str) {
-    let suppressed = REASONS.lock().entry(outcome).or_default().throttle.pass();
+/// Logs the warning about an outcome, unless that about the same condition is throttled. The example is in the fields that
+/// `connection ended` has, too.
+fn warn(
+    what: &str,
+    condition: &'static str,
+    outcome: &'static str,
+    example: Example,
+    advice: &str,
+) {
+    let mut reasons = REASONS.lock();
+    let suppressed = reasons.entry(condition).or_default().throttle.pass();
+    drop(reasons);
     if let Some(suppressed) = suppressed {
         let Example { peer, client, .. } = example;
         tracing::warn!(
@@ -159,7 +169,7 @@ fn with_advice(error: impl Display, reason: &str) -> String {
     format!("{error}. {advice}")
 }
 
-/// What is known of a reason code.
+/// What is known of a reason code, or of another condition that is warned of.
 #[derive(Default)]
 struct ReasonState {
     /// Of its own, so that a condition that repeats does not suppress the warning about another.
@@ -192,6 +202,7 @@ impl Display for Example {
     }
 }
 
+/// By reason code or condition.
 static REASONS: Mutex<BTreeMap<&'static str, ReasonState>> = Mutex::new(BTreeMap::new());
 const NO_HEADER_ADVICE: &str = "the data does not begin with a PROXY protocol header; turn it on at the \
     balancer, or is this a client that bypasses it? (`-v` shows each)";

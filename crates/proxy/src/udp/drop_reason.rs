@@ -49,8 +49,8 @@ pub(crate) enum DropReason {
     /// A reply from another sender than the backend.
     #[error("not from the backend")]
     Stranger,
-    /// A reply to a client that only the balancer's address and port identify, which stand for another client by now.
-    #[error("its balancer's address and port stand for another client by now")]
+    /// A reply to a client that only its flow identifies, which belongs to another client by now.
+    #[error("its flow (the balancer's address and port) belongs to another client by now")]
     FlowChanged,
     /// A reply without its request's header.
     #[error("a reply without the header of its request")]

@@ -60,7 +60,7 @@ pub(crate) struct FlowKey {
     /// Index of the listener.
     pub(crate) listener: usize,
     /// The original destination, where a TPROXY rule redirected the datagram to the listener.
-    pub(crate) original_destination: Option<SocketAddr>,
+    original_destination: Option<SocketAddr>,
     /// The local address that the balancer sent to.
     local: Option<IpAddr>,
     /// The balancer's address and port.

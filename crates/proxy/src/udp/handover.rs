@@ -73,7 +73,7 @@ pub(crate) struct HeadersState {
     expected_on_replies: bool,
 }
 
-/// The client that the last header from a balancer's address and port has named.
+/// The client that the last header of a flow has named.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub(crate) struct FlowState {
     pub(super) key: FlowKey,

@@ -91,7 +91,8 @@ impl UnixSocketFile {
         })
     }
 
-    /// Takes over the listener of another process at this path. That process still removes the path.
+    /// Takes over the listener of another process at this path. That process still removes the path. What is at the path now counts
+    /// as the listener's file: the kernel does not tell which file a socket has.
     pub fn adopt(path: PathBuf, socket: OwnedFd) -> Self {
         Self {
             socket: socket.into(),

@@ -47,8 +47,8 @@ impl HeaderReader {
         }
     }
 
-    /// Whether a reply by this path still reaches the client of `key`. With [`Dialect::First`] the balancer's address and port
-    /// may belong to another client by now, or to none. Marks the flow as answered, like its session, so that it is evicted
+    /// Whether a reply by this path still reaches the client of `key`. With [`Dialect::First`] the flow may belong to another
+    /// client by now, or to none. Marks the flow as answered, like its session, so that it is evicted
     /// late.
     pub(crate) fn accept_reply(
         &mut self,
