@@ -235,6 +235,11 @@ fn table_of_a_file_is_checked() {
         ),
         (0, "", "warn  check service: none, and no rules"),
         (3, "chek = 1", "line 4, chek: "),
+        (
+            3,
+            "extra-ca = [\"/nonexistent.pem\"]",
+            "FAIL  origins' authorities: --extra-ca /nonexistent.pem: ",
+        ),
     ] {
         assert_contains(&report(code, keys), &[line]);
     }

@@ -11,6 +11,7 @@ use peername_doctor::finding::Finding;
 use peername_intercept::authz::{CheckConfig, CheckService, ConfigError, Service, ServiceUrl};
 use peername_intercept::ca::pem_error::describe_root_errors;
 use peername_intercept::ca::{Authority, CaError};
+use peername_intercept::upstream::trust::check_extra_ca;
 use peername_observe::shell::quote;
 use peername_server::confinement::Needs;
 use peername_sys::resolve;
@@ -65,7 +66,7 @@ pub(super) struct Plan {
     pub(super) listen: Vec<SocketAddr>,
     ca: CaDir,
     decisions: Result<Decisions, ConfigError>,
-    has_extra_ca: bool,
+    extra_ca: Vec<PathBuf>,
 }
 
 /// What decides on requests.
@@ -93,7 +94,7 @@ impl Args {
                 },
                 ca: CaDir::new(self.ca.clone()),
                 decisions: self.decisions(),
-                has_extra_ca: false,
+                extra_ca: Vec::new(),
             }),
         }
     }
@@ -114,14 +115,23 @@ impl Args {
         }
         let dir = plan.ca;
         let roots = load_native_certs();
+        let mut own_ca = Vec::new();
         match authority(&dir) {
             Ok(authority) => {
                 findings.push(validity(&dir, &authority));
                 findings.push(trust(&dir, &authority, &roots));
+                own_ca = authority.certificates();
             }
             Err(unusable) => findings.push(unusable),
         }
-        findings.push(origins(&roots, plan.has_extra_ca));
+        findings.push(match check_extra_ca(&plan.extra_ca, &own_ca) {
+            Ok(()) => origins(&roots, !plan.extra_ca.is_empty()),
+            Err(error) => Finding::fail(
+                ORIGINS,
+                error.to_string(),
+                "mend that file, or remove its name from `extra-ca`",
+            ),
+        });
         findings.extend(check_decisions(plan.decisions, self.config.is_some()).await);
         findings.push(resolution(&self.resolve).await);
         findings
@@ -142,7 +152,7 @@ impl Plan {
                 None if setup.is_unchecked() => Decisions::Unknown,
                 None => Decisions::Rules,
             }),
-            has_extra_ca: !setup.options.extra_ca.is_empty(),
+            extra_ca: setup.options.extra_ca.clone(),
         }
     }
 }
@@ -252,9 +262,10 @@ fn roots_source() -> String {
     variables.join(" and ")
 }
 
-/// Checks that this host trusts at least one authority, because origins are verified by them and those of `--extra-ca`.
+/// Checks that this host trusts at least one authority, because origins are verified by them and those of `--extra-ca`, which
+/// are valid.
 fn origins(roots: &CertificateResult, has_extra: bool) -> Finding {
-    let check = "origins' authorities";
+    let check = ORIGINS;
     let errors = describe_root_errors(&roots.errors);
     match (roots.certs.len(), errors.first()) {
         (0, _) if has_extra => Finding::ok(check, "those of extra-ca alone are trusted"),
@@ -351,6 +362,7 @@ async fn resolution(name: &str) -> Finding {
 const AUTHORITY: &str = "authority";
 const CHECK_SERVICE: &str = "check service";
 const JAIL: &str = "jail";
+const ORIGINS: &str = "origins' authorities";
 /// The remaining validity below which there is a warning: twice the lifetime of a leaf.
 const RENEWAL: Duration = Duration::from_hours(14 * 24);
 /// The default of resolv.conf(5) for one name server: 5 s, two attempts.
