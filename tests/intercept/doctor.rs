@@ -224,6 +224,7 @@ fn table_of_a_file_is_checked() {
             "ok    authority: ",
             &format!("ok    check service: {opa} accepts connections"),
             "FAIL  check service: grpc://127.0.0.1:9: ",
+            "name the right one with `check`;",
             "ok    listener: TCP 127.0.0.1:8090 is free",
         ],
     );

@@ -290,7 +290,7 @@ fn origins(roots: &CertificateResult, has_extra: bool) -> Finding {
 /// that without services and rules nothing decides.
 async fn check_decisions(decisions: Result<Decisions, ConfigError>, is_file: bool) -> Vec<Finding> {
     let finding = match decisions {
-        Ok(Decisions::Services(services)) => return check_services(services).await,
+        Ok(Decisions::Services(services)) => return check_services(services, is_file).await,
         Ok(Decisions::Rules) => Finding::ok(CHECK_SERVICE, "none; the rules of the file decide"),
         Ok(Decisions::Unknown) if is_file => Finding::warn(
             CHECK_SERVICE,
@@ -307,29 +307,30 @@ async fn check_decisions(decisions: Result<Decisions, ConfigError>, is_file: boo
     vec![finding]
 }
 
-async fn check_services(services: Vec<Service>) -> Vec<Finding> {
+async fn check_services(services: Vec<Service>, is_file: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     for service in services {
-        findings.push(check_service(service).await);
+        findings.push(check_service(service, is_file).await);
     }
     findings
 }
 
-async fn check_service(service: Service) -> Finding {
-    let shown = service.to_string();
+async fn check_service(service: Service, is_file: bool) -> Finding {
+    let (shown, is_policy) = (service.to_string(), service.is_policy());
     let check = match CheckService::new(CheckConfig::new(vec![service])) {
         Ok(check) => check,
         Err(error) => return Finding::fail(CHECK_SERVICE, error.to_string(), "see docs/check.md"),
     };
     match check.probe().await {
-        Ok(()) if shown.starts_with("rego:") => {
-            Finding::ok(CHECK_SERVICE, format!("{shown} is a valid policy"))
-        }
+        Ok(()) if is_policy => Finding::ok(CHECK_SERVICE, format!("{shown} is a valid policy")),
         Ok(()) => Finding::ok(CHECK_SERVICE, format!("{shown} accepts connections")),
         Err(failure) => Finding::fail(
             CHECK_SERVICE,
             format!("{shown}: {failure}"),
-            "start it, or name the right one with `--check`; until then its checks fail",
+            format!(
+                "start it, or name the right one with `{}`; until then its checks fail",
+                if is_file { "check" } else { "--check" }
+            ),
         ),
     }
 }

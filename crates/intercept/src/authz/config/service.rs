@@ -185,6 +185,11 @@ impl Remote {
 }
 
 impl Service {
+    /// Whether it is a policy that is evaluated in this process.
+    pub fn is_policy(&self) -> bool {
+        matches!(self.backend, Backend::Policy(_))
+    }
+
     /// Pins the service's Unix socket where this process's user could replace it, unless TLS shows which service it is.
     pub(super) fn pin_socket(&mut self) -> Result<(), ConfigError> {
         let Backend::Remote(Remote { endpoint, .. }) = &mut self.backend else {
