@@ -166,7 +166,7 @@ fn other_program(pid: u32) -> Option<Finding> {
         Some(false) => Some(Finding::fail(
             "process",
             format!("process {pid} is {name}, not peername"),
-            "`pgrep -a peername` lists peername's processes",
+            LIST_PROCESSES,
         )),
         None => Some(Finding::warn(
             "process",
@@ -287,6 +287,8 @@ const HELPERS: [(&str, &str); 5] = [
         "the supervisor of `jail`, which waits for the interceptor",
     ),
 ];
+/// The advice for a process id that is not one of peername's.
+pub const LIST_PROCESSES: &str = "`pgrep -a peername` lists peername's processes";
 const KEEPER: &str = "the keeper of `--setup-routes`, which removes the rules at the end";
 const LANDLOCK: &str = "Landlock";
 const APPARMOR: &str = "AppArmor";

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::anyhow;
 use peername_daemon::upgrade::request::request;
+use peername_doctor::confinement::LIST_PROCESSES;
 use peername_sys::SyscallError;
 
 /// Options of `peername upgrade`.
@@ -41,4 +42,3 @@ fn is_missing(error: &anyhow::Error) -> bool {
 }
 
 const ESRCH: i32 = 3;
-pub(super) const LIST_PROCESSES: &str = "`pgrep -a peername` lists peername's processes";
