@@ -135,9 +135,9 @@ fn failure_text(error: &Error) -> String {
 /// The main function of the keeper process: installs the rules and routes, reports that on standard output, restores them
 /// until EOF on standard input, and removes exactly what it installed.
 ///
-/// Gives up every capability but CAP_NET_ADMIN, and ignores SIGINT, SIGTERM and SIGHUP: a service manager sends SIGTERM to every
-/// process of the service (systemd.kill(5)), and the proxy must exit first. Returns `FAILURE` where the rules can't be
-/// installed; the line on standard output is the reason.
+/// Gives up every capability but CAP_NET_ADMIN, and ignores the signals that a service manager sends to every process of the
+/// service (systemd.kill(5)), because the proxy must exit first. Returns `FAILURE` where the rules can't be installed; the line
+/// on standard output is the reason.
 ///
 /// # Errors
 ///
