@@ -118,6 +118,11 @@ fn wrong_values_are_answered_with_what_to_write() {
             "tip: with --admin it only asks the running command ",
         ),
         (
+            "agent --admin 127.0.0.1:9100 profile",
+            2,
+            "cannot be used with '--admin <ADDR|unix:PATH>'\n\nFor more information",
+        ),
+        (
             "top",
             2,
             "  --admin <ADDR|unix:PATH>\n\n  tip: for example `peername top --admin 127.0.0.1:9100`\n",

@@ -48,7 +48,7 @@ pub(super) fn with_tips(
         ErrorKind::ArgumentConflict => {
             // The usage would show one of the two options, and others that conflict with it.
             error.remove(ContextKind::Usage);
-            if let Some(tip) = tip_for_conflict(&error) {
+            if let Some(tip) = tip_for_conflict(named_command(command, argv), &error) {
                 set_tip(&mut error, tip);
             }
         }
@@ -101,14 +101,14 @@ fn set_tip(error: &mut clap::Error, tip: String) {
 }
 
 /// The reason why an option can't be combined with others, and what to do instead.
-fn tip_for_conflict(error: &clap::Error) -> Option<String> {
+fn tip_for_conflict(named: &Command, error: &clap::Error) -> Option<String> {
     let options = [ContextKind::InvalidArg, ContextKind::PriorArg]
         .into_iter()
         .filter_map(|kind| context_text(error, kind))
         .collect::<Vec<_>>()
         .join(" ");
     let has = |option: &str| options.split(' ').any(|word| word == option);
-    let tip = if has("--admin") {
+    let tip = if has("--admin") && named.get_name() == "doctor" {
         "with --admin it only asks the running command whether it is ready; without --admin it checks the others, and with \
          --config FILE those of the file with its admin"
     } else if options.contains("--config") {
