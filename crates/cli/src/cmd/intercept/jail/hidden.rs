@@ -67,11 +67,15 @@ pub(super) fn refuse_hard_links(args: &Args) -> Result<(), Usage> {
             && metadata.is_file()
             && metadata.nlink() > 1
         {
+            // find(1) and mv(1) would take a symbolic link itself.
+            let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+            let copy = path.with_extension("copy");
+            let (file, copy) = (quote(&path), quote(&copy));
             return Err(Usage(format!(
-                "{} has another name (a hard link), by which the program would reach it: `find / -samefile {}` prints it; \
-                 remove it",
-                path.display(),
-                quote(path)
+                "{} has another name (a hard link), by which the program would reach it: `find / -samefile {file}` prints all \
+                 its names; remove the others, or, where the program can't read these, replace the file by a copy: \
+                 `cp -p {file} {copy} && mv {copy} {file}`",
+                path.display()
             )));
         }
     }
