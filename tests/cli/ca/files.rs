@@ -186,10 +186,11 @@ fn authority_of_another_kind_is_refused_by_name() {
     assert!(rig.fails("show").contains("peername ca init"));
 }
 
-/// In both of OpenSSL's forms. The command keeps the certificate beside the key.
+/// In both of OpenSSL's forms. The command keeps the certificate beside the key, and the owner and the mode, also where root runs
+/// it for another user.
 #[test]
 fn encrypted_key_is_refused_with_the_command_that_decrypts_it() {
-    for encrypt in ["pkcs8 -topk8", "ec -aes256"] {
+    for (encrypt, owner) in [("pkcs8 -topk8", "65534:65534"), ("ec -aes256", "0:0")] {
         let rig = CaRig::new(&[]);
         let shown = rig.succeeds("show", &[]);
         rig.shell_succeeds(&format!(
@@ -199,7 +200,12 @@ fn encrypted_key_is_refused_with_the_command_that_decrypts_it() {
         let printed = rig.fails("show");
         let (_, command) = printed.split_once("decrypt it: `").expect("a command");
         let (command, _) = command.split_once('`').expect("its end");
-        rig.shell_succeeds(&command.replace("pkey ", "pkey -passin pass:secret "));
+        let command = command.replace("pkey ", "pkey -passin pass:secret ");
+        let kept = rig.shell_succeeds(&format!(
+            "cd $CA && chown {owner} authority.pem && chmod 400 authority.pem && {command} >&2 &&
+             stat -c %u:%g/%a authority.pem && chown 0:0 authority.pem"
+        ));
+        assert_eq!(kept, format!("{owner}/400\n"));
         assert_eq!(rig.succeeds("show", &[]), shown);
     }
 }

@@ -217,9 +217,9 @@ fn remedy(path: &Path, defect: AuthorityDefect) -> String {
         AuthorityDefect::Encrypted => {
             let (decrypted, file) = (path.with_extension("decrypted"), quote(path));
             let decrypted = quote(&decrypted);
-            // OpenSSL writes the key alone, in a file that only its owner can read.
+            // OpenSSL writes the key alone. The copy, which it overwrites, has the owner and the mode of the file.
             format!(
-                "; decrypt it: `openssl pkey -in {file} -out {decrypted} && \
+                "; decrypt it: `cp -p {file} {decrypted} && openssl pkey -in {file} -out {decrypted} && \
                  sed -n '/BEGIN CERT/,/END CERT/p' {file} >>{decrypted} && mv {decrypted} {file}`"
             )
         }
