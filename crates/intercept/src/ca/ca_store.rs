@@ -7,6 +7,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use peername_sys::fs::replace::rename_to_free_name;
 use peername_sys::fs::text_file;
 use peername_sys::process::user;
 
@@ -122,17 +123,14 @@ impl<'a> CaStore<'a> {
     /// Stores a new authority atomically, and only if there is none.
     pub(super) fn put(&self, text: &str) -> Result<(), CaError> {
         let (path, draft) = (self.path(), self.write_draft(text)?);
-        // Unlike rename(2), link(2) fails if the name is taken.
-        let linked = fs::hard_link(&draft, &path);
-        let removed = fs::remove_file(&draft);
-        match linked {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                return Err(CaError::Exists { path });
-            }
-            Err(error) => return Err(failed("link(2)", &path)(error)),
+        // A jail refuses an authority with two names.
+        if let Err(error) = rename_to_free_name(&draft, &path) {
+            let _ = fs::remove_file(&draft);
+            return Err(match error.kind() {
+                io::ErrorKind::AlreadyExists => CaError::Exists { path },
+                _ => failed("renameat2(2)", &path)(error),
+            });
         }
-        removed.map_err(failed("unlink(2)", &draft))?;
         self.sync()
     }
 
@@ -182,7 +180,7 @@ impl<'a> CaStore<'a> {
         Ok(path)
     }
 
-    /// Syncs the directory, so that a rename or link survives a power failure.
+    /// Syncs the directory, so that a rename survives a power failure.
     fn sync(&self) -> Result<(), CaError> {
         File::open(self.0)
             .and_then(|dir| dir.sync_all())
