@@ -40,7 +40,7 @@ impl SyscallError {
 
     /// Whether this process (EMFILE) or the system (ENFILE) has no descriptor left.
     pub fn is_out_of_descriptors(&self) -> bool {
-        matches!(self.errno(), Some(libc::EMFILE | libc::ENFILE))
+        is_out_of_descriptors(&self.source)
     }
 
     /// Whether no port was left for a UDP socket, which connect(2) reports as EAGAIN (`net.ipv4.ip_local_port_range`).
@@ -102,6 +102,11 @@ pub fn is_exhaustion(error: &io::Error) -> bool {
         error.raw_os_error(),
         Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)
     )
+}
+
+/// Whether this process (EMFILE) or the system (ENFILE) has no descriptor left.
+pub fn is_out_of_descriptors(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
 /// Whether a datagram is longer than its protocol or its path allows (EMSGSIZE).

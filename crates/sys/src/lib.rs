@@ -22,7 +22,7 @@ pub mod udp;
 
 pub use error::{
     Errno, NameCall, Result, SyscallError, is_broken_listener, is_destroyed, is_device_error,
-    is_exhaustion, is_per_connection_error, is_too_large,
+    is_exhaustion, is_out_of_descriptors, is_per_connection_error, is_too_large,
 };
 pub use socket::Transport;
 

@@ -74,8 +74,11 @@ pub fn advise(reason: &str) -> Option<&'static str> {
         "upstream_proxy_failed" | "upstream_proxy_refused" => {
             "The proxy of --upstream-proxy can't be reached or refuses: check its address, name and password."
         }
-        "proxy_full" | "proxy_exhausted" | "too_many_connections" => {
+        "proxy_full" | "too_many_connections" => {
             "This process needs more descriptors: raise LimitNOFILE or `ulimit -n`."
+        }
+        "proxy_exhausted" => {
+            "This host has no descriptor (raise LimitNOFILE), port (widen net.ipv4.ip_local_port_range) or memory left: the log has which."
         }
         "proxy_header" => {
             "A peer of --accept-proxy sends no valid PROXY header: turn it on there, or remove its network."

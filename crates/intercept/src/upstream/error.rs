@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use http::StatusCode;
-use peername_sys::is_exhaustion;
+use peername_sys::{is_exhaustion, is_out_of_descriptors};
 
 use super::trust::tls_diagnosis::{Incompatibility, wants_client_certificate};
 use super::trust::verifier::BadCertificate;
@@ -32,7 +32,7 @@ pub(crate) enum UpstreamError {
     #[error("{0} can't be reached: {1}")]
     Unreachable(SocketAddr, String),
     #[error("connect(2) to {0}: {1}")]
-    Exhausted(SocketAddr, String),
+    Exhausted(SocketAddr, String, Exhausted),
     #[error("all {0} connections to origins that are allowed at a time are in use")]
     Full(usize),
     #[error(
@@ -69,6 +69,36 @@ pub(crate) enum UpstreamError {
     RequestCut,
 }
 
+/// What this host lacks for a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Exhausted {
+    Descriptors,
+    Ports,
+    Memory,
+}
+
+impl Exhausted {
+    /// What connect(2) or socket(2) failed for; `None` for other errors.
+    fn from_error(error: &io::Error) -> Option<Self> {
+        match error.kind() {
+            io::ErrorKind::AddrNotAvailable => Some(Self::Ports),
+            _ if is_out_of_descriptors(error) => Some(Self::Descriptors),
+            _ if is_exhaustion(error) => Some(Self::Memory),
+            _ => None,
+        }
+    }
+
+    fn hint(self) -> &'static str {
+        match self {
+            Self::Descriptors => "the proxy ran out of descriptors: raise LimitNOFILE",
+            Self::Ports => {
+                "no port of the proxy's host is left, or no address leads there: widen net.ipv4.ip_local_port_range"
+            }
+            Self::Memory => "the kernel of the proxy's host has no memory left for sockets",
+        }
+    }
+}
+
 /// An error, and the address that was tried.
 #[derive(Clone, Debug)]
 pub struct FailedAttempt {
@@ -85,7 +115,7 @@ impl From<UpstreamError> for FailedAttempt {
             UpstreamError::ConnectTimeout(addr, _)
             | UpstreamError::ConnectRefused(addr)
             | UpstreamError::Unreachable(addr, _)
-            | UpstreamError::Exhausted(addr, _) => Some(*addr),
+            | UpstreamError::Exhausted(addr, ..) => Some(*addr),
             _ => None,
         };
         Self {
@@ -189,11 +219,12 @@ impl UpstreamError {
 
     /// Converts the error of connect(2).
     pub(super) fn from_connect(addr: SocketAddr, error: &io::Error) -> Self {
-        match error.kind() {
-            io::ErrorKind::ConnectionRefused => Self::ConnectRefused(addr),
-            io::ErrorKind::AddrNotAvailable => Self::Exhausted(addr, error.to_string()),
-            _ if is_exhaustion(error) => Self::Exhausted(addr, error.to_string()),
-            _ => Self::Unreachable(addr, error.to_string()),
+        if error.kind() == io::ErrorKind::ConnectionRefused {
+            return Self::ConnectRefused(addr);
+        }
+        match Exhausted::from_error(error) {
+            Some(exhausted) => Self::Exhausted(addr, error.to_string(), exhausted),
+            None => Self::Unreachable(addr, error.to_string()),
         }
     }
 
@@ -288,7 +319,7 @@ impl UpstreamError {
                 "a firewall or a route: try the same from the proxy's host"
             }
             Self::ConnectRefused(_) => "nothing listens there, or a firewall rejects it",
-            Self::Exhausted(..) => "the proxy ran out of descriptors or ports: raise LimitNOFILE",
+            Self::Exhausted(.., exhausted) => exhausted.hint(),
             Self::RequestIdle(_) => "see --idle-timeout",
             Self::Full(_) | Self::ShareFull(_) => {
                 "the proxy has no descriptors for more: raise LimitNOFILE"
@@ -319,5 +350,28 @@ impl From<FailedAttempt> for Refusal {
 impl From<UpstreamError> for Refusal {
     fn from(error: UpstreamError) -> Self {
         Self::new(error.status(), error.code(), error.to_string()).with_hint(error.hint())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use peername_sys::Errno;
+
+    use super::*;
+
+    /// More descriptors are no help against a lack of ports or memory.
+    #[test]
+    fn only_exhausted_descriptors_get_the_hint_to_raise_their_limit() {
+        for (errno, hint) in [
+            (Errno::MFILE, "LimitNOFILE"),
+            (Errno::NFILE, "LimitNOFILE"),
+            (Errno::ADDRNOTAVAIL, "ip_local_port_range"),
+            (Errno::NOBUFS, "memory"),
+            (Errno::NOMEM, "memory"),
+        ] {
+            let addr = SocketAddr::from(([192, 0, 2, 1], 443));
+            let error = UpstreamError::from_connect(addr, &errno.into());
+            assert!(error.hint().contains(hint), "{error}: {}", error.hint());
+        }
     }
 }
