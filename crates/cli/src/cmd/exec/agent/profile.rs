@@ -75,9 +75,13 @@ impl SeccompListener {
         names
     }
 
-    /// Whether the rules of a call are replaced by those of [`with_listener`].
-    fn replaces(&self, name: &str) -> bool {
-        self.notified().contains(&name) || DENIED.contains(&name) || name == MULTIPLEXED
+    /// Whether the rules of this action for a call are replaced by those of [`with_listener`]. The profile may have been made with
+    /// `--dst`.
+    fn replaces(&self, action: &str, name: &str) -> bool {
+        self.notified().contains(&name)
+            || DENIED.contains(&name)
+            || name == MULTIPLEXED
+            || (name == GETSOCKNAME && action == NOTIFY)
     }
 
     /// The profile in this file, or podman's default one, with this listener and rules for the calls that the agent answers.
@@ -146,13 +150,25 @@ fn parse_object(text: &str) -> anyhow::Result<Profile> {
 fn with_listener(mut profile: Profile, listener: &SeccompListener) -> anyhow::Result<Profile> {
     let rules = profile.entry("syscalls").or_insert_with(|| json!([]));
     let rules = rules.as_array_mut().context("`syscalls` is no array")?;
+    let removes_dst = !listener.dst && actions_for(rules, GETSOCKNAME).contains(&NOTIFY);
     for rule in rules.iter_mut() {
+        let action = rule_action(rule).unwrap_or_default().to_owned();
         if let Some(names) = rule.get_mut("names").and_then(Value::as_array_mut) {
-            names.retain(|name| !name.as_str().is_some_and(|name| listener.replaces(name)));
+            names.retain(|name| {
+                !name
+                    .as_str()
+                    .is_some_and(|name| listener.replaces(&action, name))
+            });
         }
     }
     // Removes rules that have no name left, and rules of the older form whose only `name` is replaced.
-    rules.retain(|rule| call_names(rule).any(|name| !listener.replaces(name)));
+    rules.retain(|rule| {
+        let action = rule_action(rule).unwrap_or_default();
+        call_names(rule).any(|name| !listener.replaces(action, name))
+    });
+    if removes_dst && actions_for(rules, GETSOCKNAME).is_empty() {
+        rules.push(json!({ "names": [GETSOCKNAME], "action": "SCMP_ACT_ALLOW" }));
+    }
     // libseccomp applies the rules of socket(2) to socketcall(2), too. It sees only the first argument of that call, so it
     // can't apply rules of several actions. But it leaves out all rules after one without arguments, so such a rule comes
     // first.
@@ -207,9 +223,11 @@ pub(crate) fn faults(profile: &Profile, listener: &SeccompListener) -> Vec<Strin
             ));
         }
     }
-    if listener.dst && actions_for(rules, GETSOCKNAME) != [NOTIFY] {
+    let is_notified =
+        actions_for(rules, GETSOCKNAME) == [NOTIFY] && !is_conditional(rules, GETSOCKNAME);
+    if listener.dst && !is_notified {
         faults.push(format!(
-            "{GETSOCKNAME} is not {NOTIFY}: the server's own address is not the header's destination (--dst)"
+            "{GETSOCKNAME} is not {NOTIFY} without conditions: the server's own address is not the header's destination (--dst)"
         ));
     }
     for name in DENIED.into_iter().chain([MULTIPLEXED]) {
@@ -241,9 +259,11 @@ fn is_allowed(actions: &[&str], default: &str) -> bool {
 }
 
 fn actions_for<'r>(rules: &'r [Value], name: &str) -> Vec<&'r str> {
-    rules_for(rules, name)
-        .filter_map(|rule| rule.get("action")?.as_str())
-        .collect()
+    rules_for(rules, name).filter_map(rule_action).collect()
+}
+
+fn rule_action(rule: &Value) -> Option<&str> {
+    rule.get("action")?.as_str()
 }
 
 /// The rules that name a call.
@@ -310,32 +330,61 @@ Example: podman's default profile for containers of the policy mail
 mod tests {
     use super::*;
 
+    fn listener(dst: bool) -> SeccompListener {
+        SeccompListener {
+            socket: "/run/agent.sock".into(),
+            policy: "default".to_owned(),
+            dst,
+        }
+    }
+
     /// libseccomp would apply the older rule beside the one that notifies the agent.
     #[test]
     fn rule_of_the_older_form_is_replaced_and_is_a_fault() {
-        let listener = SeccompListener {
-            socket: "/run/agent.sock".into(),
-            policy: "default".to_owned(),
-            dst: false,
-        };
+        let without_dst = listener(false);
         let rule = |name| json!({ "name": name, "action": "SCMP_ACT_ALLOW" });
         let mut profile = Profile::new();
         profile.insert(
             "syscalls".to_owned(),
             json!([rule("read"), rule("accept4")]),
         );
-        let mut replaced = with_listener(profile, &listener).unwrap();
+        let mut replaced = with_listener(profile, &without_dst).unwrap();
         assert_eq!(replaced["syscalls"][0], rule("read"));
-        assert_eq!(faults(&replaced, &listener), Vec::<String>::new());
+        assert_eq!(faults(&replaced, &without_dst), Vec::<String>::new());
         replaced["syscalls"]
             .as_array_mut()
             .unwrap()
             .push(rule("accept4"));
-        assert_eq!(faults(&replaced, &listener).len(), 1);
-        let with_dst = SeccompListener {
-            dst: true,
-            ..listener
-        };
-        assert_eq!(faults(&replaced, &with_dst).len(), 2);
+        assert_eq!(faults(&replaced, &without_dst).len(), 1);
+        assert_eq!(faults(&replaced, &listener(true)).len(), 2);
+    }
+
+    #[test]
+    fn profile_that_was_made_with_dst_is_changed_to_one_without() {
+        let with_dst = with_listener(Profile::new(), &listener(true)).unwrap();
+        assert_eq!(faults(&with_dst, &listener(true)), Vec::<String>::new());
+        let without = with_listener(with_dst, &listener(false)).unwrap();
+        let rules = without["syscalls"].as_array().unwrap();
+        assert_eq!(actions_for(rules, GETSOCKNAME), ["SCMP_ACT_ALLOW"]);
+        let again = with_listener(without, &listener(true)).unwrap();
+        assert_eq!(faults(&again, &listener(true)), Vec::<String>::new());
+    }
+
+    #[test]
+    fn conditional_rule_for_getsockname_is_a_fault() {
+        let mut profile = with_listener(Profile::new(), &listener(true)).unwrap();
+        for rule in profile["syscalls"].as_array_mut().unwrap() {
+            if rule_action(rule) == Some(NOTIFY) {
+                rule["names"] = json!(NOTIFIED);
+            }
+        }
+        let conditional = json!({
+            "names": [GETSOCKNAME], "action": NOTIFY, "args": [{ "index": 0, "value": 3, "op": "SCMP_CMP_EQ" }]
+        });
+        profile["syscalls"]
+            .as_array_mut()
+            .unwrap()
+            .push(conditional);
+        assert_eq!(faults(&profile, &listener(true)).len(), 1);
     }
 }
