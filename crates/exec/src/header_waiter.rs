@@ -19,6 +19,7 @@
 //! After a failed handoff the connection is [returned](HeaderWaiter::return_ready). [`HeaderWaiter::process_due`] also wakes
 //! listeners again that did not react to a wake-up.
 
+pub(crate) mod header_peek;
 mod listeners;
 mod port_watch;
 pub(crate) mod request_channels;
@@ -41,7 +42,7 @@ use peername_sys::tcp::{socket_info, stream};
 use peername_sys::throttle::Throttle;
 
 use crate::client_judge::{ClientJudge, ConnectionEnds, DeniedClient};
-use crate::header_peek::{PeekOutcome, close_with_reset, peek_again, record_refusal};
+use header_peek::{PeekOutcome, close_with_reset, peek_again, record_refusal};
 use listeners::Listeners;
 use port_watch::PortWatch;
 use sweeper::Sweeper;

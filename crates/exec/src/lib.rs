@@ -6,7 +6,6 @@
 //! | module | |
 //! |---|---|
 //! | [`table`] | the shared identity table as a file ([`peername_identity`]) |
-//! | `header_peek` | peeks at a connection's header, strips it and stores the client, or refuses the connection |
 //! | [`client_judge`] | decides which clients may connect |
 //! | [`interfaces`] | tries the interfaces of the kernel that the supervisor needs later |
 //! | [`program`] | inspects a program, and selects the mechanism that reaches it |
@@ -15,7 +14,7 @@
 //! | [`connect`] | `--connect`: starts a client whose connections begin with a PROXY header |
 //! | [`unit`] | reads service units, and writes the drop-in that starts their server through `peername exec` |
 //! | [`netns`] | `--mode netns`: a private network, and `peername proxy` in it |
-//! | `header_waiter` | keeps connections with an incomplete header, so that accept(2) never waits for one |
+//! | `header_waiter` | takes a connection's header and stores the client; keeps connections with an incomplete header for accept(2) |
 //! | [`agent`] | supervises containers that a container runtime has started |
 //! | [`admin`] | the process that serves the admin endpoint, beside the program or the agent |
 #![forbid(unsafe_code)]
@@ -24,7 +23,6 @@ pub mod admin;
 pub mod agent;
 pub mod client_judge;
 pub mod connect;
-mod header_peek;
 mod header_waiter;
 pub mod interfaces;
 pub mod library;

@@ -8,9 +8,9 @@ use peername_identity::Counter;
 use peername_sys::SyscallError;
 use peername_sys::event::epoll::Readiness;
 
+use super::header_peek::close_with_reset;
 use super::wakeup_connection::{WakeupConnection, is_refusal};
 use super::{HeaderWaiter, ListenerAddr, ReadyConnection, WAKE_AGAIN_AFTER};
-use crate::header_peek::close_with_reset;
 use crate::stderr_line::try_write_line;
 
 impl HeaderWaiter {

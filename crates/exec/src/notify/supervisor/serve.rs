@@ -14,7 +14,9 @@ use peername_sys::{Errno, NameCall, SyscallError, is_per_connection_error};
 
 use super::names::lookup_identity;
 use super::{ServeOutcome, Supervisor, UnservedCall};
-use crate::header_peek::{ConnectionOrigin, PeekOutcome, close_with_reset, peek_accepted};
+use crate::header_waiter::header_peek::{
+    ConnectionOrigin, PeekOutcome, close_with_reset, peek_accepted,
+};
 use crate::notify::pending_accepts::AcceptCall;
 use crate::stderr_line::try_write_line;
 
