@@ -8,6 +8,8 @@ use peername_intercept::admin::code_advice::advise;
 const PAGE: &str = include_str!("../../../docs/logs.md");
 const INTERCEPT_PAGE: &str = include_str!("../../../docs/intercept.md");
 const UDP_PAGE: &str = include_str!("../../../docs/udp.md");
+const ADMIN_PAGE: &str = include_str!("../../../docs/admin.md");
+const OUTCOME: &str = include_str!("../../../crates/proxy/src/outcome.rs");
 const ADVICE: &str = include_str!("../../../crates/intercept/src/admin/code_advice.rs");
 const AUDIT_LINE: &str = include_str!("../../../crates/intercept/src/audit/line.rs");
 const CRATES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
@@ -47,8 +49,11 @@ fn page_lists_exactly_the_outcomes() {
     let (source_refusals, _) = include_str!("../../../crates/proto/src/source_policy.rs")
         .split_once("impl SourcePolicy {")
         .expect("the names of policies, which are no outcomes");
+    let (outcomes, rest) = split_at_evictions();
+    let (_, faults) = rest.split_once("impl Fault {").expect("the faults");
     let sources = [
-        include_str!("../../../crates/proxy/src/outcome.rs"),
+        outcomes,
+        faults,
         source_refusals,
         include_str!("../../../crates/proxy/src/policy/destination.rs"),
         include_str!("../../../crates/server/src/access/clients/refusal.rs"),
@@ -74,6 +79,26 @@ fn page_lists_exactly_the_outcomes() {
     {
         assert!(written.contains(name), "{name} is no outcome");
     }
+}
+
+/// The source of outcomes before and after the beginning of the reasons for evictions, which are labels of a metric.
+fn split_at_evictions() -> (&'static str, &'static str) {
+    OUTCOME
+        .split_once("impl EvictionReason {")
+        .expect("the reasons for evictions")
+}
+
+#[test]
+fn page_of_metrics_lists_every_reason_for_an_eviction() {
+    let (_, rest) = split_at_evictions();
+    let (evictions, _) = rest.split_once("impl Fault {").expect("their end");
+    let documented = ADMIN_PAGE
+        .lines()
+        .find(|line| line.starts_with("| `peername_udp_evictions_total"));
+    let documented = quoted(documented.expect("the metric"));
+    let written = labels(evictions);
+    let missing: Vec<_> = written.difference(&documented).collect();
+    assert!(!written.is_empty() && missing.is_empty(), "{missing:?}");
 }
 
 #[test]
