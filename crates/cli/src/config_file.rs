@@ -2,6 +2,7 @@
 //! process are at the top. `[[listen]]` tables are for `proxy`, `[[forward]]` tables for `forward`, `[intercept]` is for
 //! `intercept`, `[jail]` for `jail`, and `[[agent]]` tables for `agent`. `jail` and `agent` take nothing from the top.
 
+pub(crate) mod problems;
 mod schema;
 
 use std::io::ErrorKind;
@@ -11,7 +12,6 @@ use std::path::Path;
 use peername_daemon::options::{Given, KnownTable, Table, Tables};
 use peername_daemon::reload;
 use peername_daemon::reload::file_watch::Fingerprints;
-use peername_daemon::usage::Usage;
 use peername_sys::fs::text_file;
 use serde_json::Value;
 use toml::Spanned;
@@ -23,6 +23,7 @@ use crate::cmd::intercept::jail::options::Args as Jail;
 use crate::cmd::intercept::options::Intercept;
 use crate::cmd::proxy::options::{Listener, Top};
 
+pub(crate) use problems::Problems;
 pub(crate) use schema::schema;
 
 /// The configuration in force: the file with the options of the command line, or the command line alone.
@@ -140,37 +141,6 @@ impl Kind {
     }
 }
 
-/// All errors in a file, each with its file, line and key.
-#[derive(Debug, Default, thiserror::Error)]
-#[error("{}", .0.join("\n"))]
-pub(crate) struct Problems(pub(crate) Vec<String>);
-
-impl Problems {
-    /// Makes the plan of each table, or notes its errors. A table of which some keys could not be read is validated only.
-    pub(crate) fn plan_tables<T, P>(
-        &mut self,
-        tables: &[Table<T>],
-        new_plan: impl Fn(&Table<T>) -> Result<P, Usage>,
-    ) -> Vec<P> {
-        let mut plans = Vec::new();
-        for table in tables {
-            match new_plan(table) {
-                Ok(_) if table.is_partial() => {}
-                Ok(plan) => plans.push(plan),
-                Err(errors) => self.0.extend(table.located(&errors)),
-            }
-        }
-        plans
-    }
-
-    /// # Errors
-    ///
-    /// There is an error.
-    pub(crate) fn into_result(self) -> Result<(), Self> {
-        if self.0.is_empty() { Ok(()) } else { Err(self) }
-    }
-}
-
 /// What could be read of a configuration, and the errors of the rest.
 #[derive(Debug, Default)]
 pub(crate) struct Unvalidated {
@@ -219,6 +189,21 @@ pub(crate) fn read(
     files: &mut Fingerprints,
 ) -> Result<Configuration, Problems> {
     read_partial(path, kinds, files).validate(Ok)
+}
+
+/// Reads a configuration file as the command with tables of this kind does.
+///
+/// # Errors
+///
+/// All errors in the file.
+pub(crate) fn read_setup<S>(
+    path: &Path,
+    kind: Kind,
+    new: impl FnOnce(Configuration) -> Result<S, Problems>,
+) -> Result<S, Vec<String>> {
+    read_partial(path, &[kind], &mut Fingerprints::default())
+        .validate(new)
+        .map_err(|problems| problems.0)
 }
 
 /// Reads a file as [`read`] does, and returns the errors together with what could be read.

@@ -12,13 +12,12 @@ use std::collections::HashSet;
 use std::io::{Write, stdout};
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use peername_daemon::command::block_on;
 use peername_daemon::listeners::resolve_listeners;
-use peername_daemon::reload::file_watch::Fingerprints;
 use peername_daemon::usage::Usage;
 use peername_daemon::value::{self, Listen};
 use peername_doctor::finding::{Finding, Verdict};
@@ -28,7 +27,7 @@ use peername_proxy::routes::Backend;
 use peername_sys::Transport;
 
 use super::proxy::setup::Setup;
-use crate::config_file::{self, Configuration, Kind, Problems};
+use crate::config_file::{Kind, read_setup};
 use crate::exit_code::PROBLEM_FOUND;
 use crate::options::backend_args::BackendArgs;
 use crate::options::protocol::Protocol;
@@ -324,21 +323,6 @@ impl CheckedConfig {
         }
         note(backend_listener::check(target).await);
     }
-}
-
-/// Reads a configuration file as the command with tables of this kind does.
-///
-/// # Errors
-///
-/// All errors in the file.
-fn read_setup<S>(
-    path: &Path,
-    kind: Kind,
-    new: impl FnOnce(Configuration) -> Result<S, Problems>,
-) -> Result<S, Vec<String>> {
-    config_file::read_partial(path, &[kind], &mut Fingerprints::default())
-        .validate(new)
-        .map_err(|problems| problems.0)
 }
 
 /// Runs the checks of `peername intercept`; returns whether any failed.

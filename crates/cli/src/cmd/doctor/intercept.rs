@@ -19,14 +19,13 @@ use rustls_native_certs::{CertificateResult, load_native_certs};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use super::read_setup;
 use crate::cmd::ca::ca_dir::CaDir;
 use crate::cmd::ca::date;
 use crate::cmd::intercept::check_tls_args::CheckTlsArgs;
 use crate::cmd::intercept::options::DEFAULT_LISTEN;
 use crate::cmd::intercept::setup::Setup;
 use crate::cmd::intercept::usual_needs;
-use crate::config_file::Kind;
+use crate::config_file::{Kind, read_setup};
 
 /// Options of `peername doctor intercept`: those of `peername intercept` that depend on this host.
 #[derive(Debug, clap::Args)]

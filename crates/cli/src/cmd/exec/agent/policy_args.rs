@@ -8,7 +8,7 @@ use peername_exec::agent::{AgentPolicy, DEFAULT_POLICY};
 
 use super::values::policy_name;
 use crate::cmd::exec::listener_policy_args::ListenerPolicyArgs;
-use crate::config_file::Problems;
+use crate::config_file::problems::Problems;
 
 /// A policy: which listeners of a container expect headers, and which headers.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
