@@ -8,7 +8,7 @@ mod fairness;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
+use rustix::process::Signal;
 
 use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4};
 use crate::harness::backend::Backend;
@@ -16,7 +16,7 @@ use crate::harness::conn::Conn;
 use crate::harness::lab::failing::no_epoll_watches_from;
 use crate::harness::lab::{Lab, Scratch, WAIT_LIMIT, failing_calls, wait_for, wait_until};
 use crate::harness::pattern::{assert_same, pattern};
-use crate::harness::peername::{PROXY_ARGS, Peername, words};
+use crate::harness::peername::{AS_NOBODY, PROXY_ARGS, Peername, words};
 use crate::harness::programs::server::{Redis, Server};
 use crate::harness::rig::proxy::{ProxyRig, header_for};
 
@@ -215,12 +215,11 @@ fn reload_needs_no_further_thread() {
     let (lab, scratch) = (Lab::new(), Scratch::new());
     let proxy = Peername::proxy_as_nobody(&lab, &scratch, &[]);
     proxy.wait_started();
-    let none = Rlimit {
-        current: Some(0),
-        maximum: Some(0),
-    };
-    let pid = i32::try_from(proxy.pid()).ok().and_then(Pid::from_raw);
-    prlimit(pid, Resource::Nproc, none).expect("prlimit(2)");
+    // Another user's limit could only be set with CAP_SYS_RESOURCE.
+    let (setpriv, options) = AS_NOBODY.split_first().expect("a program");
+    let pid = format!("--pid={}", proxy.pid());
+    let prlimit = ["prlimit", &pid, "--nproc=0"];
+    lab.server.run(setpriv, &[options, &prlimit].concat());
     proxy.reload("\"reloaded\"");
 }
 
