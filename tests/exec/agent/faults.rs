@@ -3,6 +3,7 @@
 use std::fs;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
@@ -119,6 +120,26 @@ fn kept_socket_has_the_mode_of_the_next_agent() {
     }
 }
 
+/// While there is no agent, another process listens at the path of the socket that is kept.
+#[test]
+fn agent_leaves_the_socket_of_another_process_alone() {
+    let (mut agent, served) = (Agent::start(&[]), Served::new("replaced", "block"));
+    let _server = served.run(&agent);
+    agent.kill();
+    let socket = agent.socket();
+    fs::remove_file(&socket).expect("the socket");
+    let other = UnixListener::bind(&socket).expect("bind(2)");
+    let mode = || fs::metadata(&socket).expect("the socket").permissions();
+    let before = mode();
+    let args = ["agent", &format!("--listen={socket}"), "--trust=any"];
+    let next = Process::start(agent.host(), BINARY, &args);
+    next.wait_logged("another process listens there");
+    assert_eq!(mode(), before);
+    drop(other);
+    agent.restart(&[]);
+    assert_sees(&served.lab, fresh_client_v4());
+}
+
 /// The holder of descriptors and the agent are killed in turn.
 #[test]
 fn killed_holder_is_replaced() {
@@ -196,7 +217,8 @@ fn supervisor_ends_with_its_agent() {
     assert_sees(&served.lab, fresh_client_v4());
 }
 
-/// Where there is a service manager (here `manager.py`), it keeps the agent's descriptors. A killed agent gets them back.
+/// Where there is a service manager (here `manager.py`), it keeps the agent's descriptors. A killed agent gets them back. If the
+/// socket's file was removed meanwhile, the agent makes another, and the manager keeps that socket alone.
 #[test]
 fn service_manager_keeps_the_descriptors_and_starts_the_agent_again() {
     let (host, scratch) = (Host::new(), Scratch::new());
@@ -214,13 +236,15 @@ fn service_manager_keeps_the_descriptors_and_starts_the_agent_again() {
     for agents in 2..4 {
         assert_sees(&served.lab, fresh_client_v4());
         let pid = last_number(&manager, "pid ");
+        fs::remove_file(&socket).expect("the socket");
         kill(Pid::from_raw(pid).expect("a process"));
         manager.wait_logged_times("containers: 1", agents - 1);
     }
     assert_sees(&served.lab, fresh_client_v4());
     drop(server);
-    // Only the socket is left.
-    manager.wait_logged_times("stored 1", 2);
+    wait_until("only the socket is left", || {
+        last_number(&manager, "stored ") == 1
+    });
 }
 
 /// A container that ends while there is no agent leaves descriptors with the holder. The next agent supervises only the

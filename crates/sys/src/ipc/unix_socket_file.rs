@@ -8,6 +8,12 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+
+use crate::event::wait_readable;
 
 /// A Unix listener. Dropping it removes its file, if this process owns the path.
 #[derive(Debug)]
@@ -133,6 +139,35 @@ impl Drop for UnixSocketFile {
     }
 }
 
+/// Whether connections to `path` arrive at this socket, which a process has bound by [`UnixSocketFile::bind`], and not at one
+/// that has replaced it. Connects once, and leaves that connection in the backlog, without a byte.
+pub fn is_reached_at(socket: &UnixListener, path: &Path) -> bool {
+    let Ok(bound) = socket.local_addr() else {
+        return false;
+    };
+    // The name has the id of the process that has bound the socket. A connection has the name of the socket that it arrived at.
+    let is_named = match connect_at_once(path) {
+        Ok(probe) => probe.peer_addr().is_ok_and(|reached| {
+            bound.as_pathname().is_some() && reached.as_pathname() == bound.as_pathname()
+        }),
+        // The backlog is full.
+        Err(Errno::AGAIN) => {
+            let bound = bound.as_pathname();
+            bound.is_some_and(|bound| bound.with_extension("") == path)
+        }
+        Err(_) => false,
+    };
+    is_named && wait_readable([socket.as_fd()], Some(Duration::ZERO)).unwrap_or(false)
+}
+
+/// Connects without waiting for an entry of the backlog.
+fn connect_at_once(path: &Path) -> Result<UnixStream, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket.into())
+}
+
 /// Refuses a path at which there is a file other than a socket.
 ///
 /// # Errors
@@ -172,6 +207,24 @@ const MODE: u32 = 0o660;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn socket_is_reached_at_its_path_until_another_replaces_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.sock");
+        let bind_as = |process: &str| {
+            let temporary = dir.path().join(format!("a.sock.{process}"));
+            let socket = UnixListener::bind(&temporary).unwrap();
+            fs::rename(&temporary, &path).unwrap();
+            socket
+        };
+        let first = bind_as("7");
+        assert!(is_reached_at(&first, &path));
+        let second = bind_as("8");
+        assert!(is_reached_at(&second, &path) && !is_reached_at(&first, &path));
+        fs::remove_file(&path).unwrap();
+        assert!(!is_reached_at(&second, &path));
+    }
 
     #[test]
     fn stale_socket_is_replaced_and_other_files_and_live_sockets_are_kept() {

@@ -31,7 +31,7 @@ use peername_exec::interfaces;
 use peername_identity::Table;
 use peername_sys::event::signals::SignalFd;
 use peername_sys::event::wait_readable;
-use peername_sys::ipc::unix_socket_file::{UnixSocketFile, refuse_other_file};
+use peername_sys::ipc::unix_socket_file::{UnixSocketFile, is_reached_at, refuse_other_file};
 use peername_sys::process::caps::{CapabilitySet, is_effective, keep_only};
 use peername_sys::process::limits;
 use peername_sys::process::pidfd::{PidFd, Signal};
@@ -225,17 +225,17 @@ fn make_directory(socket: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// The listening socket of an earlier agent, if runtimes reach it at this path.
+/// The listening socket of an earlier agent, if runtimes reach it at this path. A service manager may have kept other sockets,
+/// too: they are closed.
 fn take_socket(stored: &mut Vec<StoredDescriptor>, path: &Path) -> Option<OwnedFd> {
-    let index = stored
-        .iter()
-        .position(|stored| stored.name == StoredName::Socket)?;
-    let socket = UnixListener::from(stored.swap_remove(index).fd);
-    let addr = socket.local_addr().ok()?;
-    let bound = addr.as_pathname()?;
-    // The socket was bound at the path with an extension, and the file renamed.
-    let is_same = bound == path || bound.with_extension("") == path;
-    (is_same && path.exists()).then(|| socket.into())
+    let sockets: Vec<_> = stored
+        .extract_if(.., |stored| stored.name == StoredName::Socket)
+        .collect();
+    sockets
+        .into_iter()
+        .map(|socket| UnixListener::from(socket.fd))
+        .find(|socket| is_reached_at(socket, path))
+        .map(OwnedFd::from)
 }
 
 /// The mode of the socket's file. With `--runtime-uid` every user can connect, and the agent checks the user of each peer.
@@ -279,3 +279,33 @@ fn bind(path: &Path) -> anyhow::Result<OwnedFd> {
 const NOT_ROOT: &str = "run as root, or --listen in a folder of yours";
 const ADMIN_RETRY_LIMIT: Duration = Duration::from_secs(3);
 const ADMIN_RETRY_INTERVAL: Duration = Duration::from_millis(100);
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    #[test]
+    fn socket_that_runtimes_reach_is_taken_among_several() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("agent.sock");
+        let mut stored: Vec<StoredDescriptor> = ["7", "8", "9"]
+            .map(|process| {
+                let temporary = dir.path().join(format!("agent.sock.{process}"));
+                let socket = UnixListener::bind(&temporary).unwrap();
+                if process != "9" {
+                    fs::rename(temporary, &path).unwrap();
+                }
+                StoredDescriptor {
+                    name: StoredName::Socket,
+                    fd: socket.into(),
+                }
+            })
+            .into();
+        let reached = stored.get(1).map(|stored| stored.fd.as_raw_fd());
+        let taken = take_socket(&mut stored, &path);
+        assert_eq!(taken.map(|socket| socket.as_raw_fd()), reached);
+        assert!(stored.is_empty());
+    }
+}

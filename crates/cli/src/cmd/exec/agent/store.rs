@@ -98,6 +98,10 @@ struct ServiceManager;
 
 impl DescriptorStore for ServiceManager {
     fn put(&mut self, name: StoredName, fd: BorrowedFd<'_>) -> io::Result<()> {
+        // The manager keeps all of one name. An earlier agent may have stored another socket.
+        if name == StoredName::Socket {
+            self.remove(name);
+        }
         service_manager::store(&name.to_string(), fd)
     }
 
