@@ -90,7 +90,14 @@ fn redis_serves_more_connections_than_slots_without_netlink() {
 /// the call. If only processes without the library need it, `--mode preload` names it and starts the program.
 #[test]
 fn denied_system_call_is_named_at_the_start() {
-    let always = ["seccomp", "pidfd_open", "pidfd_send_signal", "capset"];
+    let always = [
+        "memfd_create",
+        "flock",
+        "seccomp",
+        "pidfd_open",
+        "pidfd_send_signal",
+        "capset",
+    ];
     let without_library = ["pidfd_getfd", "process_vm_readv"];
     for denial in [Denial::Eperm, Denial::Kill] {
         for call in always {

@@ -9,6 +9,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use peername_identity::SocketListing;
 use peername_sys::ipc::fd_passing;
+use peername_sys::ipc::shared_memory::{create_anonymous, lock_shared};
 use peername_sys::process::pidfd::{PidFd, Signal};
 use peername_sys::process::{fork, memory};
 use peername_sys::seccomp::{self, Getsockname};
@@ -152,7 +153,19 @@ fn send_error<T>(parent: &OwnedFd, attempted: peername_sys::Result<T>) -> peerna
     attempted
 }
 
-static INTERFACES: [Interface; 7] = [
+static INTERFACES: [Interface; 9] = [
+    Interface {
+        name: "memfd_create(2)",
+        purpose: "The supervisor records by it the calls that it answers",
+        is_dispensable: false,
+        attempt: || create_trial_memory().map(drop),
+    },
+    Interface {
+        name: "flock(2)",
+        purpose: "The table of clients is marked by it as in use",
+        is_dispensable: false,
+        attempt: || lock_shared(create_trial_memory()?),
+    },
     Interface {
         name: "pidfd_open(2)",
         purpose: "The supervisor opens the program's processes by it",
@@ -203,6 +216,10 @@ static SOCKET_LISTING: Interface = Interface {
     is_dispensable: false,
     attempt: || find_listing().map(drop),
 };
+
+fn create_trial_memory() -> peername_sys::Result<OwnedFd> {
+    create_anonymous("peername-trial", 0)
+}
 
 fn copy_own_descriptor() -> peername_sys::Result<()> {
     let (end, _other) = fd_passing::seqpacket_pair()?;

@@ -49,7 +49,7 @@ pub(crate) fn no_epoll_watches_from(limit: usize) -> String {
 const FILTER: &str = r#"
 import ctypes, os, struct, sys
 numbers = {"epoll_ctl": (233, 21), "socket": (41, 198), "capset": (126, 91), "process_vm_readv": (310, 270),
-    "fallocate": (285, 47),
+    "fallocate": (285, 47), "memfd_create": (319, 279), "flock": (73, 32),
     "seccomp": (317, 277), "pidfd_send_signal": (424, 424), "pidfd_open": (434, 434), "pidfd_getfd": (438, 438)}
 globals().update({name: by_machine[os.uname().machine == "aarch64"] for name, by_machine in numbers.items()})
 filter = b"".join(struct.pack("HBBI", *instruction) for instruction in [CALLS, (0x06, 0, 0, 0x7fff0000)])

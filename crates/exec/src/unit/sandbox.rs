@@ -146,8 +146,9 @@ impl SystemCall {
     }
 }
 
-/// The system calls that `peername_exec::interfaces` tries.
-const CALLS: [SystemCall; 6] = [
+/// The system calls that `peername_exec::interfaces` tries, and madvise(2): the C library calls it when a thread exits, and where
+/// the filter has no error number, that ends the process.
+const CALLS: [SystemCall; 9] = [
     SystemCall {
         name: "seccomp",
         groups: &["@sandbox", "@known"],
@@ -171,6 +172,18 @@ const CALLS: [SystemCall; 6] = [
     SystemCall {
         name: "process_vm_writev",
         groups: &["@ipc", "@system-service", "@known"],
+    },
+    SystemCall {
+        name: "memfd_create",
+        groups: &["@ipc", "@system-service", "@known"],
+    },
+    SystemCall {
+        name: "flock",
+        groups: &["@system-service", "@known"],
+    },
+    SystemCall {
+        name: "madvise",
+        groups: &["@system-service", "@known"],
     },
 ];
 const CAPSET: SystemCall = SystemCall {

@@ -171,7 +171,11 @@ fn last_value_that_names_a_call_decides() {
         ("SystemCallFilter=@basic-io\nSystemCallFilter=\n", &[][..]),
         (
             "SystemCallFilter=@known\nSystemCallFilter=~@ipc\n",
-            &["SystemCallFilter=process_vm_readv process_vm_writev"][..],
+            &["SystemCallFilter=process_vm_readv process_vm_writev memfd_create"][..],
+        ),
+        (
+            "SystemCallFilter=@process @ipc @debug @sandbox @privileged\n",
+            &["SystemCallFilter=flock madvise"][..],
         ),
     ] {
         assert_eq!(sandbox(lines), expected, "{lines}");
