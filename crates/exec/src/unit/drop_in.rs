@@ -75,9 +75,14 @@ pub enum Unsuitable {
     /// The unit starts its server through `peername exec` already, by this file.
     #[error("{}: its ExecStart= begins with `peername exec` already: remove that first", .0.display())]
     HasLauncher(PathBuf),
-    /// The command line of this file would replace that of the drop-in.
-    #[error("{}: it sets ExecStart=, and systemd reads it after {FILE_NAME}: rename it", .0.display())]
-    ReadLater(PathBuf),
+    /// A drop-in that sorts after this one would replace its command line, or take back what it permits.
+    #[error("{}: it sets {key}=, and systemd reads it after {FILE_NAME}: rename it", file.display())]
+    ReadLater {
+        /// The other drop-in.
+        file: PathBuf,
+        /// The setting.
+        key: &'static str,
+    },
     /// The command has a special prefix that a launcher in front of it would change.
     #[error("{unit}: ExecStart={command}: the prefix {prefix:?} is not supported")]
     Prefix {
@@ -104,6 +109,9 @@ impl DropIn {
         } else {
             missing_settings(unit, &launcher.executed_files())
         };
+        for setting in &sandbox {
+            refuse_later_drop_in(unit, setting.key)?;
+        }
         Ok(Self {
             unit: unit.name.clone(),
             launcher: command.launcher_line(launcher),
@@ -184,13 +192,23 @@ fn supported_command(unit: &ServiceUnit) -> Result<CommandLine<'_>, Unsuitable> 
     if command.has_launcher() {
         return Err(Unsuitable::HasLauncher(file.to_owned()));
     }
+    refuse_later_drop_in(unit, "ExecStart")?;
+    Ok(command)
+}
+
+/// Refuses a setting that a drop-in sets which systemd reads after this one.
+fn refuse_later_drop_in(unit: &ServiceUnit, key: &'static str) -> Result<(), Unsuitable> {
+    let Some(file) = unit.last_file(key) else {
+        return Ok(());
+    };
     let is_drop_in = file
         .extension()
         .is_some_and(|extension| extension == "conf");
     if is_drop_in && file.file_name() > Some(OsStr::new(FILE_NAME)) {
-        return Err(Unsuitable::ReadLater(file.to_owned()));
+        let file = file.to_owned();
+        return Err(Unsuitable::ReadLater { file, key });
     }
-    Ok(command)
+    Ok(())
 }
 
 impl Display for DropIn {

@@ -284,3 +284,36 @@ fn servers_that_exec_does_not_reach_are_refused() {
         assert!(refused.contains(reason), "{refused}");
     }
 }
+
+/// systemd would read the deny list after the drop-in's line, and take that line for a list of all that is allowed.
+#[test]
+fn later_drop_ins_that_set_what_the_drop_in_adds_are_refused() {
+    let root = Root::new()
+        .with_service("lib", "a.service", "ExecStart=/bin/a")
+        .with_service(
+            "etc",
+            "a.service.d/local.conf",
+            "RestrictAddressFamilies=AF_INET",
+        )
+        .with_service("etc", "a.service.d/sandbox.conf", "NoNewPrivileges=yes");
+    root.drop_in("a.service").unwrap();
+    for (setting, key) in [
+        ("SystemCallFilter=~@debug", "SystemCallFilter"),
+        (
+            "RestrictAddressFamilies=\nRestrictAddressFamilies=AF_INET AF_UNIX",
+            "RestrictAddressFamilies",
+        ),
+        (
+            "ReadOnlyPaths=/\nReadWritePaths=/var/lib/a",
+            "ReadWritePaths",
+        ),
+        ("ExecStart=\nExecStart=/bin/b", "ExecStart"),
+    ] {
+        let later = Root::new()
+            .with_service("lib", "a.service", "ExecStart=/bin/a")
+            .with_service("etc", "a.service.d/sandbox.conf", setting);
+        let refused = later.refusal("a.service");
+        let expected = format!("sandbox.conf: it sets {key}=, and systemd reads it after");
+        assert!(refused.contains(&expected), "{refused}");
+    }
+}
