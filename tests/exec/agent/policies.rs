@@ -279,6 +279,32 @@ fn user_with_many_unfinished_registrations_keeps_no_other_out() {
     agent.process.wait_logged("no container process state");
 }
 
+/// The users of `--runtime-uid` share a number of containers. Those of root are not counted.
+#[test]
+fn user_with_many_containers_keeps_no_other_out() {
+    // With root 32 users.
+    let users: Vec<_> = (65504..65535)
+        .map(|user| format!("--runtime-uid={user}"))
+        .collect();
+    let options: Vec<&str> = users.iter().map(String::as_str).collect();
+    let mut agent = Agent::start(&options);
+    let host = Host::new();
+    let args = ["-c", include_str!("many_containers.py"), &agent.socket()];
+    let _idle = Process::start_through(&host, AS_NOBODY, "/usr/bin/python3", &args);
+    let refused = "user 65534 has 32 containers already";
+    agent.process.wait_logged(refused);
+    // The next agent counts the containers that it takes over.
+    agent.kill();
+    agent.restart(&options);
+    let args = ["-c", include_str!("many_containers.py"), &agent.socket()];
+    let _more = Process::start_through(&host, AS_NOBODY, "/usr/bin/python3", &args);
+    agent.process.wait_logged(refused);
+    let (lab, scratch) = (Lab::new(), Scratch::new());
+    let container = Container::new("other", &scratch, agent.profile("default"));
+    let _server = run(&container, &lab, "level");
+    assert_sees(&lab, fresh_client_v4());
+}
+
 #[test]
 fn messages_that_announce_no_container_are_refused() {
     let agent = Agent::start(&[]);

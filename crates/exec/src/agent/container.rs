@@ -27,6 +27,8 @@ type Result<T, E = SyscallError> = std::result::Result<T, E>;
 #[derive(Debug)]
 pub(super) struct Container {
     pub(super) id: String,
+    /// The user of the runtime that has announced it.
+    pub(super) user: u32,
     pub(super) policy: String,
     /// A [`StateRecord`] for the next agent.
     state: OwnedFd,
@@ -73,12 +75,19 @@ impl StoredContainer {
 }
 
 impl Container {
-    /// Creates a container that a runtime has announced, with its seccomp listener, and memory for `slots` connections.
-    pub(super) fn new(state: ContainerState, listener: OwnedFd, slots: usize) -> Result<Self> {
+    /// Creates a container that a runtime of this user has announced, with its seccomp listener, and memory for `slots`
+    /// connections.
+    pub(super) fn new(
+        user: u32,
+        state: ContainerState,
+        listener: OwnedFd,
+        slots: usize,
+    ) -> Result<Self> {
         let record = StateRecord {
             id: state.id,
             policy: state.policy,
             pid_namespace: pid_namespace(),
+            user,
         };
         let (state, memory) = (record.write()?, ContainerMemory::new(slots)?);
         Ok(Self::without_supervisor(record, state, memory, listener))
@@ -115,6 +124,7 @@ impl Container {
     ) -> Self {
         Self {
             id: record.id,
+            user: record.user,
             policy: record.policy,
             state,
             memory,
@@ -237,13 +247,20 @@ struct StateRecord {
     id: String,
     policy: String,
     pid_namespace: String,
+    user: u32,
 }
 
 impl StateRecord {
     /// Writes the record to memory. Spaces separate the names, which contain no spaces.
     fn write(&self) -> Result<OwnedFd> {
         let mut file = File::from(create_anonymous("peername-state", 0)?);
-        let text = format!("{} {} {}", self.id, self.policy, self.pid_namespace);
+        let Self {
+            id,
+            policy,
+            pid_namespace,
+            user,
+        } = self;
+        let text = format!("{id} {policy} {pid_namespace} {user}");
         file.write_all(text.as_bytes())
             .call("write(2), to memory")?;
         Ok(file.into())
@@ -258,6 +275,8 @@ impl StateRecord {
             id: words.next()?,
             policy: words.next()?,
             pid_namespace: words.next()?,
+            // Missing in records of older agents.
+            user: words.next().map_or(Some(0), |user| user.parse().ok())?,
         })
     }
 }

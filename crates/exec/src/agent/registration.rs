@@ -27,6 +27,8 @@ pub(super) struct Registration {
 /// A container that a runtime has announced.
 #[derive(Debug)]
 pub(super) struct AnnouncedContainer {
+    /// The runtime's user.
+    pub(super) user: u32,
     pub(super) state: ContainerState,
     /// The seccomp listener.
     pub(super) listener: OwnedFd,
@@ -64,6 +66,14 @@ pub(super) enum RegistrationError {
     NotAListener,
     #[error("user {user} has {share} unfinished registrations already")]
     TooMany { user: u32, share: usize },
+    #[error("user {user} has {share} containers already")]
+    TooManyContainers { user: u32, share: usize },
+    #[error(
+        "container {id}: no policy has the name {policy:?} (listenerMetadata of its seccomp profile)"
+    )]
+    NoPolicy { id: String, policy: String },
+    #[error("container {id}: {source}")]
+    Container { id: String, source: SyscallError },
 }
 
 impl Registration {
@@ -117,7 +127,11 @@ impl Registration {
 
     fn complete(&mut self, state: ContainerState) -> RegistrationProgress {
         match self.take_listener(state.listener) {
-            Ok(listener) => RegistrationProgress::Complete(AnnouncedContainer { state, listener }),
+            Ok(listener) => RegistrationProgress::Complete(AnnouncedContainer {
+                user: self.user,
+                state,
+                listener,
+            }),
             Err(error) => RegistrationProgress::Refused(error),
         }
     }

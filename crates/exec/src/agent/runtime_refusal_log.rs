@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fmt::{self, Display, Formatter};
 use std::mem::{Discriminant, discriminant};
 
+use peername_sys::SyscallError;
 use peername_sys::throttle::Throttle;
 
 use super::registration::RegistrationError;
@@ -14,6 +15,7 @@ use crate::stderr_line::try_write_line;
 pub(super) struct RuntimeRefusalLog {
     untrusted_users: Throttle,
     refused: HashMap<Discriminant<RegistrationError>, Throttle>,
+    start_failures: Throttle,
 }
 
 impl RuntimeRefusalLog {
@@ -23,6 +25,16 @@ impl RuntimeRefusalLog {
             try_write_line(&format!(
                 "peername: refused a connection to the agent's socket by user {user}, who may not announce containers \
                  (--runtime-uid){}",
+                Suppressed(suppressed)
+            ));
+        }
+    }
+
+    /// Logs that a supervisor can't be started, which is tried again each second for each container.
+    pub(super) fn log_start_failure(&self, id: &str, error: &SyscallError) {
+        if let Some(suppressed) = self.start_failures.pass() {
+            try_write_line(&format!(
+                "peername: container {id}: starting its supervisor: {error}{}",
                 Suppressed(suppressed)
             ));
         }

@@ -67,9 +67,7 @@ impl Agent {
         if let Err(error) = started {
             container.stop_supervisor();
             container.restart_at = Some(Instant::now() + RETRY_INTERVAL);
-            try_write_line(&format!(
-                "peername: container {id}: starting its supervisor: {error}"
-            ));
+            self.refusals.log_start_failure(&id, &error);
         }
     }
 

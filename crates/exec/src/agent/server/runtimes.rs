@@ -35,7 +35,7 @@ impl Agent {
             Ok(user) if self.users.contains(&user) => user,
             other => return self.refusals.log_untrusted_user(other.ok()),
         };
-        let share = self.share(user);
+        let share = self.share(user, MAX_REGISTRATIONS);
         let registrations = self.registrations.values();
         let open = registrations.filter(|registration| registration.user == user);
         if open.count() >= share {
@@ -56,13 +56,12 @@ impl Agent {
         }
     }
 
-    /// The maximum number of a user's open connections. The users of `--runtime-uid` must not keep out root and the agent's
-    /// user.
-    fn share(&self, user: u32) -> usize {
+    /// The part of `total` that a user may have. The users of `--runtime-uid` must not keep out root and the agent's user.
+    fn share(&self, user: u32, total: usize) -> usize {
         if user == 0 || user == effective_uid() {
-            MAX_REGISTRATIONS
+            usize::MAX
         } else {
-            (MAX_REGISTRATIONS / self.users.len()).max(1)
+            (total / self.users.len()).max(1)
         }
     }
 
@@ -99,31 +98,44 @@ impl Agent {
 
     /// Adds a container that a runtime has announced.
     fn add_container(&mut self, announced: AnnouncedContainer) {
-        let AnnouncedContainer { state, listener } = announced;
+        let AnnouncedContainer {
+            user,
+            state,
+            listener,
+        } = announced;
+        let share = self.share(user, SHARED_CONTAINERS);
+        let containers = self.containers.values();
+        let running = containers.filter(|container| container.user == user);
+        if running.count() >= share {
+            let error = RegistrationError::TooManyContainers { user, share };
+            return self.refusals.log_refused(&error);
+        }
         let (id, name) = (state.id.clone(), state.policy.clone());
         let policy = self.policies.iter().find(|policy| policy.name == name);
         let Some(policy) = policy else {
-            return try_write_line(&format!(
-                "peername: container {id}: no policy has the name {name:?} (listenerMetadata of its seccomp profile), so its accept(2) \
-                 fails"
-            ));
+            let error = RegistrationError::NoPolicy { id, policy: name };
+            return self.refusals.log_refused(&error);
         };
         if policy.verbose {
             try_write_line(&format!("peername: container {id}: policy {name}"));
         }
-        match Container::new(state, listener, policy.slots) {
+        match Container::new(user, state, listener, policy.slots) {
             Ok(container) => {
                 let number = self.next_number();
                 self.store_container(number, &container);
                 self.containers.insert(number, container);
                 self.start(number);
             }
-            Err(error) => try_write_line(&format!(
-                "peername: container {id}: {error}; its accept(2) fails"
-            )),
+            Err(source) => {
+                let error = RegistrationError::Container { id, source };
+                self.refusals.log_refused(&error);
+            }
         }
     }
 }
 
 /// The maximum number of open connections. Each is a container that starts at this moment; others wait in the backlog.
 const MAX_REGISTRATIONS: usize = 256;
+/// The number of containers that the users of `--runtime-uid` share. Each has a supervisor process and four descriptors in the
+/// store; FileDescriptorStoreMax= of the packaged unit has room for twice as many.
+const SHARED_CONTAINERS: usize = 1024;
