@@ -16,7 +16,8 @@ use peername_sys::{NameCall, SyscallError};
 pub struct AdminProcess {
     /// The listening sockets that it inherited.
     pub sockets: Vec<OwnedFd>,
-    /// The liveness socket: the supervisor answers requests with a byte. End of file means that the supervisor has exited.
+    /// The liveness socket: the supervisor answers requests with a byte, and an agent reports its reloads ([`RELOADED`],
+    /// [`RELOAD_REFUSED`]). End of file means that the supervisor has exited.
     pub supervisor: UnixStream,
     /// The program's first process.
     pub program: PidFd,
@@ -75,4 +76,8 @@ impl AdminProcess {
     }
 }
 
+/// The byte by which an agent reports that it has reloaded its policies.
+pub const RELOADED: u8 = b'R';
+/// The byte by which an agent reports that it has refused a reload.
+pub const RELOAD_REFUSED: u8 = b'X';
 const READY: &[u8] = b"+";

@@ -127,6 +127,27 @@ fn container_of_an_unknown_policy_can_not_accept() {
 }
 
 #[test]
+fn admin_endpoint_counts_reloads() {
+    let files = Scratch::new();
+    let open = "[[agent]]\ntrust = [\"10.81.0.0/24\"]\n";
+    let config = format!("--config={}", files.write("agent.toml", open));
+    let agent = Agent::start_with(&[&config, ADMIN]);
+    let metric = |line: &str| wait_metric(agent.host(), &[], line);
+    metric("peername_reloads_total{result=\"applied\"} 0");
+    agent.process.signal(Signal::HUP);
+    metric("peername_reloads_total{result=\"applied\"} 1");
+    files.write("agent.toml", "nonsense");
+    agent.process.signal(Signal::HUP);
+    metric("peername_reloads_total{result=\"refused\"} 1");
+    let status = get(agent.host(), &[], "/status");
+    assert!(
+        status.contains("the agent's log has the reason"),
+        "{status}"
+    );
+    assert_eq!(get(agent.host(), &[], "/healthz"), "ok\n200");
+}
+
+#[test]
 fn reload_replaces_the_policies_or_keeps_the_previous_ones() {
     let files = Scratch::new();
     let open = "[[agent]]\ntrust = [\"10.81.0.0/24\"]\n";

@@ -54,6 +54,11 @@ impl AgentAdmin {
         None
     }
 
+    /// Reports a reload of the policies to the process of the endpoint.
+    pub(super) fn report_reload(&mut self, is_applied: bool) {
+        self.socket.report_reload(is_applied);
+    }
+
     /// Adds the counters of a container that has ended.
     pub(super) fn add_ended(&mut self, container: &Container) {
         if let Ok(counts) = container.counts() {

@@ -217,6 +217,7 @@ impl Agent {
         if let Some(watch) = &mut self.watch {
             watch.add_directories(&self.host.policy_directories());
         }
+        let is_applied = loaded.is_ok();
         match loaded {
             Ok(policies) => {
                 self.load_failures.clear();
@@ -236,6 +237,9 @@ impl Agent {
                     "peername: {error}; the previous policies stay in force"
                 ));
             }
+        }
+        if let Some(admin) = &mut self.admin {
+            admin.report_reload(is_applied);
         }
         self.host.ready(&self.status());
     }

@@ -5,6 +5,8 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
+use crate::admin::{RELOAD_REFUSED, RELOADED};
+
 /// The supervisor's end.
 #[derive(Debug)]
 pub(crate) struct LivenessSocket(UnixStream);
@@ -29,6 +31,12 @@ impl LivenessSocket {
             }
             Err(error) => matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted),
         }
+    }
+
+    /// Reports a reload, by one byte. The report is lost if the process of the admin endpoint does not read.
+    pub(crate) fn report_reload(&mut self, is_applied: bool) {
+        let byte = if is_applied { RELOADED } else { RELOAD_REFUSED };
+        let _ = self.0.write(&[byte]);
     }
 }
 

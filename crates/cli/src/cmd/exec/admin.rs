@@ -136,18 +136,20 @@ async fn serve(
     let is_agent = command == AdminCommand::Agent;
     registry.register_collector(Box::new(ExecCollector { table, is_agent }));
     let level = ExecLogLevel { level, table };
+    let history = History::default();
     let resources = Resources {
         command: if is_agent { "agent" } else { "exec" },
         advise: Some(advise),
         // The agent's log level can't be changed while it runs.
         log_level: (!is_agent).then(|| Box::new(level) as Box<dyn LogLevel>),
         config: Some(ConfigInForce::new(&config)),
+        history: history.clone(),
         ..Resources::default()
     };
     let health = ExecHealth(Arc::clone(&socket));
     let server = AdminServer::new(registry, health, args.allowed_hosts(), resources);
     let _running = PreparedAdmin::new(args.adopt(sockets))?.serve(&args, server);
-    let ((), exited) = tokio::join!(socket.run(), program.wait_exit());
+    let ((), exited) = tokio::join!(socket.run(&history), program.wait_exit());
     Ok(exited?)
 }
 

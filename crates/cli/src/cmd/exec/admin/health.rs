@@ -6,7 +6,9 @@ use std::os::unix::net;
 use std::sync::Arc;
 
 use anyhow::Context;
+use peername_exec::admin::{RELOAD_REFUSED, RELOADED};
 use peername_observe::admin::Health;
+use peername_observe::admin::history::History;
 use tokio::net::UnixStream;
 use tokio::sync::watch;
 
@@ -34,20 +36,33 @@ impl SupervisorSocket {
         })
     }
 
-    /// Reads answers until the supervisor has exited.
-    pub(super) async fn run(&self) {
+    /// Reads answers, and the reports of an agent's reloads, until the supervisor has exited.
+    pub(super) async fn run(&self, history: &History) {
+        let mut bytes = [0; 64];
         while self.socket.readable().await.is_ok() {
-            match self.socket.try_read(&mut [0; 64]) {
-                Ok(1..) => self.state.send_modify(|state| {
-                    if let SupervisorState::Running(answers) = state {
-                        *answers += 1;
+            match self.socket.try_read(&mut bytes) {
+                Ok(len @ 1..) => {
+                    for byte in bytes.iter().take(len) {
+                        self.handle(*byte, history);
                     }
-                }),
+                }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Ok(0) | Err(_) => break,
             }
         }
         self.state.send_replace(SupervisorState::Exited);
+    }
+
+    fn handle(&self, byte: u8, history: &History) {
+        match byte {
+            RELOADED => history.add_reload(Ok(())),
+            RELOAD_REFUSED => history.add_reload(Err("the agent's log has the reason".to_owned())),
+            _ => self.state.send_modify(|state| {
+                if let SupervisorState::Running(answers) = state {
+                    *answers += 1;
+                }
+            }),
+        }
     }
 
     /// Returns once the supervisor has answered; never if it has exited.
