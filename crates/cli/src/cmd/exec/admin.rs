@@ -15,6 +15,7 @@ use peername_daemon::process::confinement::SandboxArgs;
 use peername_daemon::usage::error_text::with_causes;
 use peername_exec::admin::{self, AdminProcess};
 use peername_identity::{RefusalVerbosity, Table};
+use peername_observe::admin::history::History;
 use peername_observe::admin::{AdminServer, ConfigInForce, LogLevel, Resources};
 use peername_server::confinement::Needs;
 use peername_sys::process::caps::{CapabilitySet, keep_only};
