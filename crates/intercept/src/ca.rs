@@ -114,7 +114,7 @@ impl Authority {
 
     /// Replaces the authority in `dir` by a new one of the same name, lifetime and constraints. The old key is deleted; the
     /// old certificate stays among [`Authority::certificates`] until it expires, because a proxy that was started before
-    /// still has the key.
+    /// still has the key. Only the oldest of hundreds are dropped before.
     ///
     /// # Errors
     ///
@@ -131,7 +131,7 @@ impl Authority {
         };
         let (key, certificate) = profile::make(&options, UnixTime::now())?;
         // The old certificate is written first: a crash between the two writes leaves it stored twice rather than lost.
-        store.replace_previous(&old.certificate_pem())?;
+        store.replace_previous(&old.newest_certificates_pem())?;
         store.replace(&pem::encode_authority(&key, &certificate))?;
         Self::open(dir)
     }
@@ -192,6 +192,19 @@ impl Authority {
         pem::encode_certificates(&self.certificates())
     }
 
+    /// The newest of [`Authority::certificates`] as PEM, as many as the store keeps.
+    fn newest_certificates_pem(&self) -> String {
+        let mut text = String::new();
+        for certificate in self.chain.iter().chain(&self.previous) {
+            let section = pem::encode_certificates(std::slice::from_ref(certificate));
+            if text.len() + section.len() > MAX_PREVIOUS {
+                break;
+            }
+            text += &section;
+        }
+        text
+    }
+
     /// The certificate that issues.
     #[must_use]
     pub fn certificate_der(&self) -> &CertificateDer<'static> {
@@ -242,3 +255,6 @@ impl Authority {
         &self.issuer
     }
 }
+
+/// The maximum size of the predecessors' certificates as PEM, in bytes: some 700 of them.
+const MAX_PREVIOUS: usize = 512 * 1024;

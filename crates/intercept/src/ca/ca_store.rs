@@ -3,7 +3,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::hash::{BuildHasher, RandomState};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -107,14 +107,14 @@ impl<'a> CaStore<'a> {
         if mode & forbidden_mode_bits(metadata.uid()) != 0 {
             return Err(CaError::ReadableByOthers { path, mode });
         }
-        read(file).map_err(failed("read(2)", &path))
+        text_file::read_opened(&file).map_err(failed("read(2)", &path))
     }
 
     /// Reads the certificates of predecessors; empty if there are none.
     pub(super) fn read_previous(&self) -> Result<String, CaError> {
         let path = self.previous_path();
         match text_file::open(&path) {
-            Ok(file) => read(file).map_err(failed("read(2)", &path)),
+            Ok(file) => text_file::read_opened(&file).map_err(failed("read(2)", &path)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
             Err(error) => Err(failed("open(2)", &path)(error)),
         }
@@ -144,7 +144,11 @@ impl<'a> CaStore<'a> {
 
     fn replace_file(&self, path: &Path, text: &str) -> Result<(), CaError> {
         let draft = self.write_draft(text)?;
-        fs::rename(&draft, path).map_err(failed("rename(2)", path))?;
+        if let Err(error) = fs::rename(&draft, path) {
+            // It may have the key.
+            let _ = fs::remove_file(&draft);
+            return Err(failed("rename(2)", path)(error));
+        }
         self.sync()
     }
 
@@ -210,13 +214,6 @@ fn forbidden_mode_bits(owner: u32) -> u32 {
     }
 }
 
-/// Reads a file up to [`MAX_FILE`]: an authority has a few kilobytes, and a longer file is something else.
-fn read(file: File) -> io::Result<String> {
-    let mut text = String::new();
-    file.take(MAX_FILE).read_to_string(&mut text)?;
-    Ok(text)
-}
-
 fn failed(call: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CaError {
     let path = path.to_owned();
     move |source| CaError::Io { call, path, source }
@@ -226,5 +223,3 @@ fn failed(call: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CaError 
 const STICKY: u32 = 0o1000;
 /// The bits of a file's mode without its type.
 const PERMISSIONS: u32 = 0o7777;
-/// Bytes that are read of a file.
-const MAX_FILE: u64 = 256 * 1024;

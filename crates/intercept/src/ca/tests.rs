@@ -6,7 +6,10 @@ use rustls::pki_types::UnixTime;
 use tempfile::tempdir;
 use x509_parser::parse_x509_certificate;
 
-use super::{Authority, AuthorityDefect, AuthorityOptions, CaError, pem, profile, validity};
+use super::{
+    Authority, AuthorityDefect, AuthorityOptions, CaError, CaStore, MAX_PREVIOUS, pem, profile,
+    validity,
+};
 use crate::host::Host;
 
 #[test]
@@ -70,6 +73,32 @@ fn an_expired_authority_can_be_rotated_and_leaves_no_predecessor() {
     assert_eq!(defect(dir.path()), AuthorityDefect::Expired);
     let new = Authority::rotate(dir.path()).expect("another");
     assert_eq!(new.certificates().len(), 1);
+}
+
+/// A longer file than that is still read as a whole.
+#[test]
+fn rotation_drops_the_oldest_of_too_many_predecessors() {
+    let dir = tempdir().expect("a directory");
+    let old = Authority::create(dir.path(), &options(&[])).expect("an authority");
+    let previous = dir.path().join("previous.pem");
+    let text = old.certificate_pem().repeat(1000);
+    fs::write(&previous, &text).expect("a file");
+    let opened = Authority::open(dir.path()).expect("an authority");
+    assert_eq!(opened.predecessors().len(), 1000);
+    Authority::rotate(dir.path()).expect("another");
+    let second = Authority::rotate(dir.path()).expect("a third");
+    let kept = second.predecessors().len();
+    assert!((300..1000).contains(&kept), "{kept}");
+    assert!(fs::read(&previous).expect("a file").len() <= MAX_PREVIOUS);
+}
+
+#[test]
+fn failed_replacement_leaves_no_draft() {
+    let dir = tempdir().expect("a directory");
+    let store = CaStore::create(dir.path()).expect("a store");
+    fs::create_dir(Authority::file(dir.path())).expect("a directory in the way");
+    store.replace("a key").expect_err("rename(2) fails");
+    assert_eq!(fs::read_dir(dir.path()).expect("its files").count(), 1);
 }
 
 /// RFC 5280, appendix A.1, allows no other type.
