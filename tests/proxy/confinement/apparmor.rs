@@ -27,6 +27,19 @@ fn profile_of_the_services_is_enforced_and_sufficient() {
     }
 }
 
+/// The files of LoadCredential= that the pages have in their examples.
+#[test]
+fn profile_of_the_services_permits_their_credentials() {
+    let shipped = shipped_profile();
+    for page in [
+        include_str!("../../../docs/service.md"),
+        include_str!("../../../docs/intercept.md"),
+    ] {
+        assert_contains(page, &["/run/credentials/peername-intercept.service/"]);
+        assert_contains(&shipped, &["\n  /run/credentials/peername*/** r,\n"]);
+    }
+}
+
 fn serves_reloads_and_upgrades(scratch: &Scratch) {
     let trusted = scratch.write("trusted", "10.81.0.0/24\n");
     let trust = format!("--trust=@{trusted}");
@@ -53,6 +66,12 @@ fn serves_reloads_and_upgrades(scratch: &Scratch) {
     assert_contains(&error, &["Permission denied"]);
 }
 
+fn shipped_profile() -> String {
+    let shipped =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/apparmor/peername-service");
+    fs::read_to_string(shipped).expect("the profile")
+}
+
 /// The shipped profile under another name, for the binary under test and its files in the scratch folder.
 struct Profile {
     file: String,
@@ -62,9 +81,7 @@ const NAME: &str = "peername-service-test";
 
 impl Profile {
     fn of_this_binary(scratch: &Scratch) -> Self {
-        let shipped =
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/apparmor/peername-service");
-        let shipped = fs::read_to_string(shipped).expect("the profile");
+        let shipped = shipped_profile();
         let binary = fs::canonicalize(BINARY).expect("the binary");
         let files = scratch.path_text("**");
         let rules = format!("{files} r,\n  {} mrix,", binary.display());
