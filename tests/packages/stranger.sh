@@ -49,6 +49,8 @@ check "exec finds its library" sh -c 'peername exec --mode preload --trust loopb
 profile=/etc/apparmor.d/peername
 check "an AppArmor that can't read the profile for user namespaces has none" test ! -e $profile
 
+# A unit of the user's own, which SIGUSR2 ends. It stays.
+systemd-run --quiet --unit peername-own sleep infinity
 # A newer version takes over, and an open connection stays.
 before=$(main_pid)
 mkfifo /run/typed
@@ -63,6 +65,7 @@ check "a newer package is installed" apt-get install --yes --quiet -o Dpkg::Use-
 check "AppArmor 4 has the profile for user namespaces" test -s $profile
 is_replaced() { [[ $(main_pid) != "$before" && $(main_pid) != 0 ]]; }
 check "the new binary takes over" wait_until is_replaced
+check "a unit of another program stays at an upgrade" systemctl is-active --quiet peername-own
 check "new connections reach sshd" wait_until log_in second
 check "sshd logs their client" wait_until is_logged second
 echo nonsense >&9
@@ -70,6 +73,7 @@ check "the open connection still leads to sshd" wait_until grep -q 'Invalid SSH 
 exec 9>&-
 
 check "the package is removed" apt-get remove --yes --quiet peername
+check "a unit of another program stays after the removal" systemctl is-active --quiet peername-own
 check "its service is stopped" test "$(systemctl is-active peername)" = inactive
 check "its rules are removed" sh -c '! ip rule | grep -q "proto 211"'
 check "its configuration is kept" test -e /etc/peername/proxy.toml
