@@ -44,6 +44,11 @@ done
 cp -r "$packaging/helm" "$work/helm"
 "$tools/helm" dependency build "$work/helm/tests/web" >"$work/log" || fail "$(<"$work/log")"
 "$tools/helm" template web "$work/helm/tests/web" | golden "$packaging/helm/tests/web.yaml"
+# Labels of the user's replace the default ones: pods with both are fewer than those that the user names.
+"$tools/helm" template peername "$packaging/helm/peername" --set mode=egress --set egress.clients.matchLabels.app=shop \
+    --set egress.dns.podSelector.matchLabels.app=names >"$work/labels.yaml"
+[[ $(grep -c 'app: shop' "$work/labels.yaml") == 2 ]] || fail "the labels of clients"
+! grep -E 'peername.egress|kube-system|kube-dns' "$work/labels.yaml" || fail "default labels beside those of the user"
 for wrong in --set=mode=both --set=mode=node --set=mode=agent --set=metrics.prot=1; do
     ! "$tools/helm" template peername "$packaging/helm/peername" "$wrong" >"$work/log" 2>&1 || fail "$wrong was accepted"
 done
@@ -58,4 +63,4 @@ done
 } | golden "$here/pod-security.txt"
 ! printf 'apiVersion: v1\nkind: Pod\nspec:\n  containers: []\n  hostNetwrok: true\n' | "$tools/manifests" check >"$work/log" 2>&1 ||
     fail "an unknown field was accepted"
-echo "6 passed, 0 failed"
+echo "7 passed, 0 failed"
