@@ -49,6 +49,10 @@ cp -r "$packaging/helm" "$work/helm"
     --set egress.dns.podSelector.matchLabels.app=names >"$work/labels.yaml"
 [[ $(grep -c 'app: shop' "$work/labels.yaml") == 2 ]] || fail "the labels of clients"
 ! grep -E 'peername.egress|kube-system|kube-dns' "$work/labels.yaml" || fail "default labels beside those of the user"
+"$tools/helm" template peername "$packaging/helm/peername" --values "$packaging/helm/tests/values/agent.yaml" \
+    --set metrics.enabled=true,metrics.port=9101 >"$work/agent.yaml"
+grep -q -e '- --admin=0.0.0.0:9101$' "$work/agent.yaml" && grep -q ' port: 9101$' "$work/agent.yaml" || fail "metrics of the agent"
+check "$work/agent.yaml" >"$work/log"
 for wrong in --set=mode=both --set=mode=node --set=mode=agent --set=metrics.prot=1; do
     ! "$tools/helm" template peername "$packaging/helm/peername" "$wrong" >"$work/log" 2>&1 || fail "$wrong was accepted"
 done
@@ -63,4 +67,4 @@ done
 } | golden "$here/pod-security.txt"
 ! printf 'apiVersion: v1\nkind: Pod\nspec:\n  containers: []\n  hostNetwrok: true\n' | "$tools/manifests" check >"$work/log" 2>&1 ||
     fail "an unknown field was accepted"
-echo "7 passed, 0 failed"
+echo "8 passed, 0 failed"

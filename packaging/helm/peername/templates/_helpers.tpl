@@ -53,14 +53,20 @@ capabilities:
 {{- /* Options that all commands have. */ -}}
 {{- define "peername.commonArgs" -}}
 - --drain={{ .drainSeconds }}s
-{{- if .metrics.enabled }}
+{{ include "peername.adminArg" . }}
+{{- end }}
+
+{{- /* Takes `metrics`, and `adminSocket` if it is another one. */ -}}
+{{- define "peername.adminArg" -}}
+{{- if .metrics.enabled -}}
 - --admin=0.0.0.0:{{ .metrics.port }}
-{{- else }}
-- --admin=unix:/run/peername/admin.sock
+{{- else -}}
+- --admin=unix:{{ .adminSocket | default "/run/peername/admin.sock" }}
 {{- end }}
 {{- end }}
 
-{{- /* By execution, because nothing else reaches a Unix socket. A drained or disconnected proxy is taken out of its Service. */ -}}
+{{- /* By execution, because nothing else reaches a Unix socket. A drained or disconnected proxy is taken out of its Service.
+Takes what `peername.adminArg` takes. */ -}}
 {{- define "peername.probes" -}}
 readinessProbe:
   {{- if .metrics.enabled }}
@@ -69,7 +75,7 @@ readinessProbe:
     port: {{ .metrics.port }}
   {{- else }}
   exec:
-    command: [peername, doctor, --admin, "unix:/run/peername/admin.sock"]
+    command: [peername, doctor, --admin, "unix:{{ .adminSocket | default "/run/peername/admin.sock" }}"]
   {{- end }}
   periodSeconds: 5
   timeoutSeconds: 6
