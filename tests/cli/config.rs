@@ -36,6 +36,11 @@ fn every_error_has_its_position() {
             "line 1, wrokers: ",
             "did you mean `workers`?",
         ),
+        (
+            r#""\u001b[2J\n\u202e" = 1"#,
+            r"line 1, \u{1b}[2J\n\u{202e}: ",
+            "unknown key",
+        ),
         ("[[listen]\n", "line 1: ", "]"),
         (
             "workers = 1\nworkers = 2\n",

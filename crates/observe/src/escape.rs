@@ -37,6 +37,19 @@ pub fn printable(text: &str) -> Arc<str> {
         .into()
 }
 
+/// Escapes what is not printable as Rust does, and leaves quotation marks and backslashes: the text may be escaped in part.
+pub fn escape_controls(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if matches!(c, '"' | '\'' | '\\') {
+            out.push(c);
+        } else {
+            out.extend(c.escape_debug());
+        }
+    }
+    out
+}
+
 /// Escapes a character as in a text between double quotes, which an apostrophe does not end.
 fn escape_char(c: char) -> impl Iterator<Item = char> {
     let is_apostrophe = c == '\'';
@@ -76,5 +89,7 @@ mod tests {
             &*printable("the policy's \"result\""),
             r#"the policy's \"result\""#
         );
+        let escaped = escape_controls("it's \"\\n\" …\n\u{1b}\u{202e}");
+        assert_eq!(escaped, r#"it's "\n" …\n\u{1b}\u{202e}"#);
     }
 }

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use peername_observe::escape::escape_controls;
+
 /// The origin of options.
 #[derive(Clone, Debug)]
 pub enum Origin {
@@ -48,7 +50,11 @@ impl Origin {
         else {
             return error.to_owned();
         };
-        let position = |line: usize| format!("{}, line {line}, {name}", path.display());
+        let path = escape_controls(&path.to_string_lossy());
+        let position = |line: usize| format!("{path}, line {line}, {name}");
+        // A value of the file may be part of the error.
+        let lines: Vec<_> = error.split('\n').map(escape_controls).collect();
+        let error = &lines.join("\n");
         let Some((option, rest)) = split_option(error) else {
             return format!("{}: {error}", position(*line));
         };
@@ -112,10 +118,12 @@ impl Mistake {
     /// Returns the text of the error with file, line and key.
     pub(super) fn locate(&self, path: &Path, text: &str) -> String {
         let (path, why, line) = (path.display(), &self.why, line_of(text, self.at));
-        match &self.key {
+        let located = match &self.key {
             Some(key) => format!("{path}, line {line}, {key}: {why}"),
             None => format!("{path}, line {line}: {why}"),
-        }
+        };
+        // Another user may have written the file: a key may be any text.
+        escape_controls(&located)
     }
 }
 

@@ -9,6 +9,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, Command};
+use peername_observe::escape::escape_controls;
 use toml::Spanned;
 use toml::de::{DeInteger, DeTable, DeValue};
 
@@ -101,7 +102,8 @@ impl<'t> Tables<'t> {
     /// Returns a warning for each older name of a key, with the line of its first use.
     pub fn warnings(&self) -> impl Iterator<Item = String> {
         self.old_names.iter().map(|(OldName { key, option }, at)| {
-            let (path, line) = (self.path.display(), line_of(self.text, *at));
+            let path = escape_controls(&self.path.to_string_lossy());
+            let line = line_of(self.text, *at);
             format!("{path}, line {line}, {key}: an older name of `{option}`; both work")
         })
     }
