@@ -57,8 +57,10 @@ main() {
         /*) ;;
         *) prefix=$PWD/$prefix ;;
     esac
+    # One spelling of each path: owns_profiles compares it.
+    prefix=$(echo "$prefix/" | sed -e ':again' -e 's|/\.\{0,1\}/|/|; t again' -e 's|/$||')
     list=$prefix/share/peername/installed
-    ! is_root || require_safe "$prefix"
+    ! is_root || require_safe "${prefix:-/}"
     $action
 }
 

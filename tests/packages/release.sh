@@ -52,6 +52,8 @@ check "install.sh shows its options" shows_help
 check "install.sh takes a release that the key has signed" run_as_user $install --key-file "$work/key.pub"
 check "what it installs runs" "$work/prefix/bin/peername" --version
 check "install.sh takes the key as text" run_as_user $install --key "$(tail -n 1 "$work/key.pub")"
+takes_slashes() { run_as_user env "PATH=$work/prefix/bin:$PATH" $install//./ >"$work/advice" && ! grep "not in PATH" "$work/advice"; }
+check "install.sh takes a prefix with slashes at its end" takes_slashes
 echo "../outside" >>"$work/prefix/share/peername/installed"
 touch "$work/outside" && chown 65534 "$work/outside"
 removes_nothing_else() { ! run_as_user $install --remove && test -e "$work/outside"; }
