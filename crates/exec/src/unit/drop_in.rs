@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use peername_observe::shell::quote;
 
 use super::sandbox::{SandboxSetting, missing_settings};
-use super::service_unit::ServiceUnit;
+use super::service_unit::{ServiceUnit, split_words};
 
 /// A drop-in; `Display` writes its text.
 #[derive(Debug)]
@@ -259,10 +259,13 @@ impl<'a> CommandLine<'a> {
         self.prefixes.chars().find(|prefix| "@|".contains(*prefix))
     }
 
+    /// Whether the command is `peername exec`, also behind env(1) with its options and variables.
     fn has_launcher(&self) -> bool {
-        let mut words = self.words.split_ascii_whitespace();
+        let mut words = split_words(self.words).skip_while(|word| {
+            word.starts_with('-') || word.contains('=') || is_program(word, "env")
+        });
         let program = words.next().unwrap_or_default();
-        program.rsplit('/').next() == Some("peername") && words.next() == Some("exec")
+        is_program(program, "peername") && words.next() == Some("exec")
     }
 
     /// Whether the command runs without the unit's sandbox.
@@ -284,6 +287,11 @@ impl<'a> CommandLine<'a> {
         }
         line
     }
+}
+
+/// Whether a word is the path of the program of this name.
+fn is_program(word: &str, name: &str) -> bool {
+    word.rsplit('/').next() == Some(name)
 }
 
 /// Quotes a word of a command line, so that systemd replaces no specifiers (`%`), variables (`$`) or escapes in it.

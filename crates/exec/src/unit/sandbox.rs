@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::service_unit::ServiceUnit;
+use super::service_unit::{ServiceUnit, split_words};
 
 /// A setting of the sandbox that adds to the unit's own.
 #[derive(Debug)]
@@ -93,9 +93,7 @@ fn permits(list: &[&str], is_named: impl Fn(&str) -> bool) -> bool {
     };
     let mut permits = first.starts_with('~');
     for value in list {
-        let mut names = value
-            .trim_start_matches('~')
-            .split_ascii_whitespace()
+        let mut names = split_words(value.trim_start_matches('~'))
             // An error number may follow a call.
             .map(|name| name.split(':').next().unwrap_or_default());
         if names.any(&is_named) {
@@ -125,7 +123,7 @@ fn uncovered_paths(
 fn cover_depth(lists: &[&str], path: &Path) -> usize {
     lists
         .iter()
-        .flat_map(|list| list.split_ascii_whitespace())
+        .flat_map(|list| split_words(list))
         .map(|word| Path::new(word.trim_start_matches(['-', '+'])))
         .filter(|cover| path.starts_with(cover))
         .map(|cover| cover.components().count())

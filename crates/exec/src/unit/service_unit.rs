@@ -206,6 +206,12 @@ pub fn parse_boolean(text: &str) -> Option<bool> {
     }
 }
 
+/// Splits words and removes their quotes (systemd.syntax(7), "Quoting"). A quoted word with spaces becomes several.
+pub(super) fn split_words(text: &str) -> impl Iterator<Item = &str> {
+    text.split_ascii_whitespace()
+        .map(|word| word.trim_matches(['"', '\'']))
+}
+
 /// The first file of this name, or else the first of its template.
 fn find_file(root: &Path, name: &str) -> Option<PathBuf> {
     let unit = UnitName::parse(name);

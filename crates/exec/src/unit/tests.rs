@@ -159,6 +159,7 @@ fn wakeup_connections_need_an_internet_family() {
 fn last_value_that_names_a_call_decides() {
     for (lines, expected) in [
         ("SystemCallFilter=@known\n", &[][..]),
+        ("SystemCallFilter=\"@known\"\n", &[][..]),
         ("SystemCallFilter=~@clock\n", &[][..]),
         (
             "SystemCallFilter=~@debug:EPERM\n",
@@ -227,6 +228,8 @@ fn table_of_clients_stays_writable() {
     assert_eq!(sandbox("ReadOnlyPaths=/\n"), expected);
     let lines = "ReadOnlyPaths=/\nReadWritePaths=-/dev\n";
     assert!(sandbox(lines).is_empty());
+    let quoted = "ReadOnlyPaths=\"/\" /usr\nReadWritePaths='/srv'\n";
+    assert_eq!(sandbox(quoted), expected);
 }
 
 #[test]
@@ -277,6 +280,14 @@ fn servers_that_exec_does_not_reach_are_refused() {
         ("ExecStart=/bin/a\nExecStart=\n", "no ExecStart="),
         (
             "ExecStart=/usr/bin/peername exec -- /bin/a\n",
+            "a.service: its ExecStart=",
+        ),
+        (
+            "ExecStart=\"/usr/bin/peername\" exec -- /bin/a\n",
+            "a.service: its ExecStart=",
+        ),
+        (
+            "ExecStart=/usr/bin/env -i A=b peername exec -- /bin/a\n",
             "a.service: its ExecStart=",
         ),
     ] {
