@@ -116,8 +116,8 @@ impl Mistake {
     }
 
     /// Returns the text of the error with file, line and key.
-    pub(super) fn locate(&self, path: &Path, text: &str) -> String {
-        let (path, why, line) = (path.display(), &self.why, line_of(text, self.at));
+    pub(super) fn locate(&self, path: &Path, lines: &Lines) -> String {
+        let (path, why, line) = (path.display(), &self.why, lines.line_of(self.at));
         let located = match &self.key {
             Some(key) => format!("{path}, line {line}, {key}: {why}"),
             None => format!("{path}, line {line}: {why}"),
@@ -127,8 +127,20 @@ impl Mistake {
     }
 }
 
-/// Returns the line of a byte, counted from 1.
-pub(super) fn line_of(text: &str, at: usize) -> usize {
-    let before = text.as_bytes().get(..at).unwrap_or_default();
-    1 + before.iter().filter(|&&byte| byte == b'\n').count()
+/// The lines of a text, by the offsets of their ends.
+pub(super) struct Lines {
+    ends: Vec<usize>,
+}
+
+impl Lines {
+    pub(super) fn of(text: &str) -> Self {
+        Self {
+            ends: text.match_indices('\n').map(|(at, _)| at).collect(),
+        }
+    }
+
+    /// Returns the line of a byte, counted from 1.
+    pub(super) fn line_of(&self, at: usize) -> usize {
+        1 + self.ends.partition_point(|&end| end < at)
+    }
 }

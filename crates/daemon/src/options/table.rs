@@ -19,7 +19,7 @@ use super::given::{Given, Word, command, option_word};
 use super::known_keys::{
     KnownTable, file_options, find_option, is_table, unknown_key, unknown_table,
 };
-use super::origin::{Mistake, Origin, TableKey, line_of};
+use super::origin::{Lines, Mistake, Origin, TableKey};
 use crate::usage::Usage;
 use contradictions::{contradictions, required_options};
 use entry::{Entry, Unread, option};
@@ -38,6 +38,7 @@ pub struct Table<T> {
 pub struct Tables<'t> {
     path: &'t Path,
     text: &'t str,
+    lines: Lines,
     known_tables: Vec<KnownTable>,
     mistakes: Vec<Mistake>,
     old_names: BTreeMap<OldName, usize>,
@@ -93,6 +94,7 @@ impl<'t> Tables<'t> {
         Self {
             path,
             text,
+            lines: Lines::of(text),
             known_tables,
             mistakes: Vec::new(),
             old_names: BTreeMap::new(),
@@ -103,7 +105,7 @@ impl<'t> Tables<'t> {
     pub fn warnings(&self) -> impl Iterator<Item = String> {
         self.old_names.iter().map(|(OldName { key, option }, at)| {
             let path = escape_controls(&self.path.to_string_lossy());
-            let line = line_of(self.text, *at);
+            let line = self.lines.line_of(*at);
             format!("{path}, line {line}, {key}: an older name of `{option}`; both work")
         })
     }
@@ -146,7 +148,7 @@ impl<'t> Tables<'t> {
             given: read.given,
             origin: Origin::Table {
                 path: self.path.to_owned(),
-                line: line_of(self.text, at),
+                line: self.lines.line_of(at),
                 name,
                 keys: read.keys,
             },
@@ -181,7 +183,7 @@ impl<'t> Tables<'t> {
         self.mistakes.sort_by_key(|mistake| mistake.at);
         self.mistakes
             .iter()
-            .map(|mistake| mistake.locate(self.path, self.text))
+            .map(|mistake| mistake.locate(self.path, &self.lines))
             .collect()
     }
 
@@ -207,7 +209,7 @@ impl<'t> Tables<'t> {
             .map(|entry| TableKey {
                 option: option(entry.arg),
                 key: entry.key.clone(),
-                line: line_of(self.text, entry.at),
+                line: self.lines.line_of(entry.at),
             })
             .collect();
         for entry in &entries {
@@ -374,4 +376,26 @@ fn scalar(value: &DeValue<'_>) -> Option<String> {
 
 fn integer(number: &DeInteger<'_>) -> Option<i64> {
     i64::from_str_radix(number.as_str(), number.radix()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    /// A file may have 4 MiB.
+    #[test]
+    fn many_errors_of_a_large_file_are_located_at_once() {
+        let text = "x=1\n".repeat(1 << 20);
+        let mut tables = Tables::new(Path::new("file"), &text, Vec::new());
+        for at in (0..text.len()).step_by(512) {
+            tables.refuse(at, "wrong".to_owned());
+        }
+        let started = Instant::now();
+        let errors = tables.errors();
+        assert!(started.elapsed() < Duration::from_secs(10));
+        assert_eq!(errors.first().expect("one"), "file, line 1: wrong");
+        assert_eq!(errors.get(1).expect("another"), "file, line 129: wrong");
+    }
 }
