@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::finding::Finding;
 
-/// Prints [`LISTENING`] once a client may connect; the finding names the peer that accept(2) and getpeername(2) return.
+/// Prints `listening` once a client may connect; the finding names the peer that accept(2) and getpeername(2) return.
 pub fn accept_one(address: SocketAddr) -> Finding {
     match accept_within(address, ACCEPTS_WITHIN) {
         Ok(peers) if peers.accept == peers.getpeername => {
