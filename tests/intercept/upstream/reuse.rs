@@ -4,9 +4,13 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::thread;
 
-use crate::harness::lab::{Process, wait_until};
+use serde_json::json;
+
+use crate::harness::addr::v4;
+use crate::harness::backend::Backend;
+use crate::harness::lab::{Process, assert_fields, wait_until};
 use crate::harness::peername::{IS_STATIC, words};
-use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR};
+use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR, recv_head};
 use crate::intercept::listener::kinds::start_transparent;
 
 /// nginx allows two streams per connection, and one client has both.
@@ -52,6 +56,29 @@ fn idle_connection_serves_another_client() {
     }
     let log = rig.wait_origin_log(6);
     assert_eq!(connections(&log).len(), 2, "{log:?}");
+}
+
+/// The origin answers both requests on one connection, each with a trailer.
+#[test]
+fn response_with_trailers_is_complete_and_frees_its_connection() {
+    let rig = InterceptRig::new(&["--workers=1", "--allow-destination=10.81.0.1:9001"]);
+    let origin = Backend::listen(&rig.lab.server, v4([10, 81, 0, 1], 9001));
+    let request = b"GET http://a.test:9001/sum HTTP/1.1\r\nHost: a.test:9001\r\n\r\n";
+    let client = rig.connect_and_send(request);
+    let up = origin.accept();
+    let respond = || {
+        recv_head(&up);
+        up.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
+        up.send(b"5\r\nhello\r\n0\r\nX-Sum: 1\r\n\r\n");
+        client.recv_text_until(|text| text.ends_with("\r\n0\r\n\r\n"));
+    };
+    respond();
+    client.send(request);
+    respond();
+    let lines = rig.wait_audit_lines("/sum", 2);
+    for (line, reused) in lines.iter().zip([false, true]) {
+        assert_fields(line, json!({"end": "complete", "reused": reused}));
+    }
 }
 
 /// Forty concurrent requests share one handshake per connection of their client.

@@ -165,7 +165,10 @@ impl TransferState {
         *waker = frame.is_pending().then(|| cx.waker().clone());
         match &frame {
             Poll::Ready(None) => self.complete(),
-            Poll::Ready(Some(Ok(_))) if body.is_end_stream() => self.complete(),
+            // hyper polls no body after its trailers, and a body of HTTP/1 does not tell that it has ended with them.
+            Poll::Ready(Some(Ok(frame))) if frame.is_trailers() || body.is_end_stream() => {
+                self.complete();
+            }
             Poll::Ready(Some(Err(_))) => record.end = ExchangeEnd::CutByOrigin,
             // HTTP/2: the end of the stream is still to come, but a client that closes now has received everything.
             Poll::Ready(Some(Ok(_))) if body.size_hint().exact() == Some(0) => {
