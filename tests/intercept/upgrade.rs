@@ -52,15 +52,30 @@ fn draining_process_answers_the_first_request_of_a_connection() {
     rig.processes.wait_logged("replaced; waiting");
     thread::sleep(AFTER_DRAIN_BEGAN);
     late.send(&request("keep-alive"));
-    let (answer, end) = late.recv_to_end();
-    let answer = String::from_utf8_lossy(&answer);
-    assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
-    assert!(
-        answer.to_lowercase().contains("\r\nconnection: close\r\n"),
-        "{answer}"
-    );
-    assert_eq!(end, End::Fin);
+    assert_last_answer(&late);
     assert_eq!(silent.recv_to_end(), (Vec::new(), End::Fin));
+    rig.wait_drained();
+}
+
+/// Between two requests a connection is closed, but not once the head of the next one has begun.
+#[test]
+fn draining_process_answers_a_request_whose_head_has_begun() {
+    let (lab, scratch) = (Lab::new(), Scratch::new());
+    let mut rig = start(&lab, &scratch, &["--workers=1"]);
+    let connect = || Conn::connect(&lab.balancer, LISTEN_V4);
+    let (idle, begun) = (connect(), connect());
+    let request = request("keep-alive");
+    let (beginning, rest) = request.split_at(20);
+    for conn in [&idle, &begun] {
+        conn.send(&request);
+        conn.recv_text_until(|text| text.contains("request_id"));
+    }
+    begun.send(beginning);
+    rig.upgrade(&lab.server).expect("it upgrades");
+    rig.processes.wait_logged("replaced; waiting");
+    assert_eq!(idle.wait_closed().0, End::Fin);
+    begun.send(rest);
+    assert_last_answer(&begun);
     rig.wait_drained();
 }
 
@@ -123,6 +138,19 @@ fn assert_refuses(conn: &Conn) {
     conn.send(&request("keep-alive"));
     let answer = conn.recv_text_until(|text| text.contains("\r\n\r\n"));
     assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
+}
+
+/// Asserts that a request is refused, with an announcement that the connection ends.
+#[track_caller]
+fn assert_last_answer(conn: &Conn) {
+    let (answer, end) = conn.recv_to_end();
+    let answer = String::from_utf8_lossy(&answer);
+    assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
+    assert!(
+        answer.to_lowercase().contains("\r\nconnection: close\r\n"),
+        "{answer}"
+    );
+    assert_eq!(end, End::Fin);
 }
 
 /// A request that is refused because of its destination, so no origin is needed.

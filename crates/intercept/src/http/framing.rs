@@ -87,6 +87,11 @@ impl FramingMonitor {
         self.head_since = Some(Instant::now());
     }
 
+    /// Whether a head is on its way, or is expected.
+    pub(crate) fn awaits_head(&self) -> bool {
+        self.head_since.is_some()
+    }
+
     /// The requests so far, each of which gets an answer.
     pub(crate) fn requests(&self) -> u64 {
         self.requests

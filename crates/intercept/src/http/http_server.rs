@@ -16,6 +16,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::client_connection::ClientConnection;
@@ -127,6 +128,7 @@ impl HttpServer {
         let ended = run(
             &self.state,
             &self.connection,
+            None,
             &mut served,
             |served, cx| served.as_mut().poll(cx),
             |served| served.as_mut().graceful_shutdown(),
@@ -181,11 +183,12 @@ impl HttpServer {
     }
 }
 
-/// Runs a connection to its end, with a graceful shutdown once it is idle or the proxy drains; a drain waits for the first
-/// request. `None` if the connection then does not end within [`LINGER`] after its last exchange.
+/// Runs a connection to its end, with a graceful shutdown once it is idle or the proxy drains; see [`wait_drain`]. `None` if
+/// the connection then does not end within [`LINGER`] after its last exchange.
 async fn run<C, T>(
     state: &InterceptState,
     connection: &ClientConnection,
+    framing: Option<&SharedFraming>,
     served: &mut C,
     poll: impl Fn(&mut C, &mut Context<'_>) -> Poll<T>,
     shut_down: impl Fn(&mut C),
@@ -198,10 +201,12 @@ async fn run<C, T>(
     };
     let mut idle = pin!(wait_idle());
     let begun = connection.exchanges.total_begun();
-    let mut drain = pin!(wait_drain(state, connection, begun));
+    let mut drain = pin!(wait_drain(state, connection, framing, begun));
     let (mut is_draining, mut cut_at) = (false, None);
     loop {
         tokio::select! {
+            // What has arrived is read before the drain looks for the head of a request.
+            biased;
             ended = poll_fn(|cx| poll(served, cx)) => return Some(ended),
             () = &mut drain, if !is_draining => is_draining = true,
             () = &mut idle => {
@@ -220,13 +225,23 @@ async fn run<C, T>(
     }
 }
 
-/// Waits until a connection has to end because the proxy drains, which is after the first request beyond the `begun` ones.
-/// A client that has just connected sends its request at any moment. hyper would close the connection before that, and what
-/// the client sends would be reset.
-async fn wait_drain(state: &InterceptState, connection: &ClientConnection, begun: u64) {
+/// Waits until a connection has to end because the proxy drains, which is after the first request beyond the `begun` ones, and
+/// after the request of HTTP/1 whose head is on its way. A client that has just connected sends its request at any moment.
+/// hyper would close the connection before that, and what the client sends would be reset.
+async fn wait_drain(
+    state: &InterceptState,
+    connection: &ClientConnection,
+    framing: Option<&SharedFraming>,
+    mut begun: u64,
+) {
     state.wait_draining().await;
-    let first_request = connection.exchanges.wait_begun_after(begun);
-    let _ = timeout(FIRST_REQUEST_GRACE, first_request).await;
+    // The runtime learns meanwhile which sockets are readable.
+    yield_now().await;
+    let exchanges = &connection.exchanges;
+    if framing.is_some_and(|framing| framing.lock().awaits_head()) {
+        begun = exchanges.total_begun();
+    }
+    let _ = timeout(REQUEST_GRACE, exchanges.wait_begun_after(begun)).await;
 }
 
 /// Runs HTTP/1 until the connection ends or is handed over to another protocol. Returns the connection with the bytes that
@@ -278,6 +293,7 @@ where
     let ended = run(
         state,
         connection,
+        Some(&framing),
         &mut served,
         |served, cx| served.poll_without_shutdown(cx),
         |served| Pin::new(served).graceful_shutdown(),
@@ -344,8 +360,8 @@ where
 const MAX_CONCURRENT_STREAMS: u32 = 128;
 /// The interval of pings. hyper closes the connection of a client that does not acknowledge one within 20 s.
 const PING_INTERVAL: Duration = Duration::from_secs(60);
-/// How long a drain waits for the first request of a connection: for a lost packet to be sent again, and a slow client.
-const FIRST_REQUEST_GRACE: Duration = Duration::from_secs(2);
+/// How long a drain waits for a connection's request: for a lost packet to be sent again, and a slow client.
+const REQUEST_GRACE: Duration = Duration::from_secs(2);
 /// How long a connection may go on after its last exchange.
 const LINGER: Duration = Duration::from_secs(1);
 /// Reads, of 4 KiB each, before a connection is closed.
