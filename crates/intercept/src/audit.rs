@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use http::header::PROXY_AUTHORIZATION;
 use http::request::Parts;
 use http::{HeaderValue, StatusCode, Version};
+use parking_lot::Mutex;
 use peername_observe::escape::escape_into;
 use peername_relay::Tally;
 use rustls::ProtocolVersion;
@@ -75,16 +76,12 @@ pub(crate) struct AuditRecord {
     pub(crate) error: Option<String>,
     /// What to do about the error; may be empty.
     pub(crate) hint: &'static str,
-    /// The bytes of the request's body that were sent to the origin.
-    pub(crate) to_upstream: Arc<BodyProgress>,
+    /// How far the request was sent to its origin.
+    pub(crate) to_upstream: Arc<SendProgress>,
     /// The bytes of the response's body that were sent to the client.
     pub(crate) to_downstream: AtomicU64,
     pub(crate) upstream: Option<UpstreamFields>,
     pub(crate) origin: OriginContact,
-    /// The address that was tried and gave no response.
-    pub(crate) tried: Option<SocketAddr>,
-    /// Whether the request was sent twice.
-    pub(crate) retried: bool,
     /// Whether the response ended with its connection, and without close_notify: it may be truncated.
     pub(crate) lacks_close_notify: bool,
     pub(crate) time_to_response: Option<Duration>,
@@ -141,12 +138,17 @@ pub(crate) struct UpstreamFields {
     pub(crate) reused: bool,
 }
 
-/// How many bytes of a request's body were sent to the origin.
+/// How far a request was sent to its origin. It is shared with the task that sends, which is dropped if the client leaves.
 #[derive(Debug, Default)]
-pub(crate) struct BodyProgress {
+pub(crate) struct SendProgress {
+    /// The bytes of the body that were sent.
     pub(crate) bytes: AtomicU64,
     /// Whether the proxy waits for the client's next byte.
     pub(crate) awaits_client: AtomicBool,
+    /// The address that was tried last, with or without a response.
+    pub(crate) tried: Mutex<Option<SocketAddr>>,
+    /// Whether a second attempt has begun.
+    pub(crate) retried: AtomicBool,
 }
 
 /// The final decision on a request, as `peername_intercept_requests_total` counts it.
@@ -221,8 +223,6 @@ impl AuditRecord {
             to_downstream: AtomicU64::new(0),
             upstream: None,
             origin: OriginContact::NotTried,
-            tried: None,
-            retried: false,
             lacks_close_notify: false,
             time_to_response: None,
             end: ExchangeEnd::Cut,

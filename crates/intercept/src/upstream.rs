@@ -30,7 +30,7 @@ use rustls::pki_types::CertificateDer;
 use rustls_native_certs::CertificateResult;
 use tokio::time::{Instant, sleep_until};
 
-use crate::audit::BodyProgress;
+use crate::audit::SendProgress;
 use crate::authz::{AccessRules, Allowed, AllowedTunnel};
 use crate::host::HostPort;
 use crate::policy::destination::{Requested, SharedRules};
@@ -68,7 +68,6 @@ pub struct Sent {
     pub(crate) lease: Lease,
     pub(crate) info: Arc<ConnectionInfo>,
     pub(crate) reused: bool,
-    pub(crate) retried: bool,
 }
 
 /// Why an attempt failed, and the request, if it may be sent again.
@@ -213,25 +212,14 @@ impl Upstream {
         leases: &Arc<ClientLeases>,
         key: &PoolKey,
         request: Request<RequestBody>,
-        progress: &BodyProgress,
+        progress: &SendProgress,
         started: Instant,
     ) -> Result<Sent, FailedAttempt> {
-        let second_attempt = async {
-            let lease = self.open_lease(leases, key).await?;
-            self.exchange(lease, key, request, progress, started)
-                .await
-                .map_err(|failed| failed.cause)
-        };
-        match second_attempt.await {
-            Ok(sent) => Ok(Sent {
-                retried: true,
-                ..sent
-            }),
-            Err(failed) => Err(FailedAttempt {
-                retried: true,
-                ..failed
-            }),
-        }
+        progress.retried.store(true, Relaxed);
+        let lease = self.open_lease(leases, key).await?;
+        self.exchange(lease, key, request, progress, started)
+            .await
+            .map_err(|failed| failed.cause)
     }
 
     /// Sends a request on a leased connection, and waits for its response. The timeout counts from `started`.
@@ -240,11 +228,12 @@ impl Upstream {
         mut lease: Lease,
         key: &PoolKey,
         mut request: Request<RequestBody>,
-        progress: &BodyProgress,
+        progress: &SendProgress,
         started: Instant,
     ) -> Result<Sent, FailedExchange> {
         let reused = lease.is_reused();
         let info = Arc::clone(lease.info());
+        *progress.tried.lock() = Some(info.addr);
         set_expectation(&mut request);
         if authenticates_connection(request.headers(), &header::AUTHORIZATION) {
             lease.make_private();
@@ -309,7 +298,6 @@ impl Upstream {
             lease,
             info,
             reused,
-            retried: false,
         })
     }
 
@@ -360,7 +348,7 @@ impl Upstream {
         &self,
         lease: &mut Lease,
         request: Request<RequestBody>,
-        progress: &BodyProgress,
+        progress: &SendProgress,
         started: Instant,
         limit: Duration,
     ) -> Result<Response<Incoming>, (UpstreamError, Option<Box<Request<RequestBody>>>)> {

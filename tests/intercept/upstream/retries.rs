@@ -1,10 +1,13 @@
 //! Retries: which requests are sent again, and how often. The origin's own log counts them.
 
 use rustix::process::Signal;
+use serde_json::json;
 
-use crate::harness::lab::{Process, assert_contains, wait_for};
+use crate::harness::addr::v4;
+use crate::harness::backend::Backend;
+use crate::harness::lab::{Process, assert_contains, assert_fields, wait_for};
 use crate::harness::peername::words;
-use crate::harness::rig::intercept::{InterceptRig, PROXY_ADDR};
+use crate::harness::rig::intercept::{InterceptRig, PROXY_ADDR, recv_head};
 
 /// An origin that refuses every stream gets each request twice at most.
 #[test]
@@ -106,6 +109,34 @@ fn request_that_was_not_sent_keeps_its_body() {
         rig.proxy.signal(Signal::CONT);
         client.wait_printed("answer: 200 the body");
     }
+}
+
+/// The client leaves while the second attempt awaits its response.
+#[test]
+fn retry_that_its_client_aborts_is_logged_and_counted() {
+    let rig = InterceptRig::new(&words(
+        "--workers=1 --allow-destination=10.81.0.1:9001 --admin=127.0.0.1:9300",
+    ));
+    let origin = Backend::listen(&rig.lab.server, v4([10, 81, 0, 1], 9001));
+    let get = b"GET http://a.test:9001/ HTTP/1.1\r\nHost: a.test:9001\r\n\r\n";
+    let client = rig.connect_and_send(get);
+    let first = origin.accept();
+    recv_head(&first);
+    first.send(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+    recv_head(&client);
+    let body = "x".repeat(100);
+    let head = "PUT http://a.test:9001/put HTTP/1.1\r\nHost: a.test:9001\r\nContent-Length: 100";
+    client.send(format!("{head}\r\n\r\n{body}").as_bytes());
+    first.recv_text_until(|text| text.ends_with(&body));
+    drop(first);
+    let second = origin.accept();
+    second.recv_text_until(|text| text.ends_with(&body));
+    client.reset();
+    let line = &rig.wait_audit_lines("/put", 1)[0];
+    let expected = json!({"upstream": "10.81.0.1:9001", "retried": true, "end": "cut"});
+    assert_fields(line, expected);
+    let metrics = rig.read_metrics();
+    assert_contains(&metrics, &["peername_intercept_upstream_retries_total 1"]);
 }
 
 /// When an origin refuses everything, retries don't double its load: they have a budget of a fifth of its requests, and a

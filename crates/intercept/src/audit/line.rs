@@ -14,6 +14,7 @@ macro_rules! with_fields {
         use std::sync::atomic::Ordering::Relaxed;
         let (client, target) = (&$record.client, $record.target.as_deref());
         let upstream = $record.upstream;
+        let tried = *$record.to_upstream.tried.lock();
         $call! { $($context)*;
             both display id = Some($record.id);
             both display connection = Some(&client.text.id);
@@ -45,10 +46,10 @@ macro_rules! with_fields {
             both text error = $record.logged_error().as_deref();
             both int bytes_to_upstream = Some($record.to_upstream.bytes.load(Relaxed));
             both int bytes_to_downstream = Some($record.to_downstream.load(Relaxed));
-            both display upstream = upstream.map(|upstream| upstream.addr).or($record.tried);
+            both display upstream = upstream.map(|upstream| upstream.addr).or(tried);
             both text upstream_tls = upstream.and_then(|upstream| upstream.tls);
             both flag reused = upstream.map(|upstream| upstream.reused);
-            both flag retried = $record.retried.then_some(true);
+            both flag retried = $record.to_upstream.retried.load(Relaxed).then_some(true);
             both time answer_ms = $record.time_to_response;
             line time duration_ms = Some($record.started.elapsed());
             both text end = Some($record.end.label());

@@ -242,9 +242,7 @@ impl Exchange<'_> {
             lease,
             info,
             reused,
-            retried,
         } = sent;
-        record.retried = retried;
         record.set_upstream(UpstreamFields {
             addr: info.addr,
             tls: info.tls,

@@ -1,5 +1,7 @@
 //! Counters of requests and connections, for `/metrics`.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -76,7 +78,7 @@ impl Metrics {
                 .get_or_create(&[("connection", connection)])
                 .inc();
         }
-        if record.retried {
+        if record.to_upstream.retried.load(Relaxed) {
             self.retries.inc();
         }
     }

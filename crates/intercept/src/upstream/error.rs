@@ -105,8 +105,6 @@ pub struct FailedAttempt {
     pub(crate) error: UpstreamError,
     /// `None` if no address was tried.
     pub(crate) tried: Option<SocketAddr>,
-    /// Whether the request was sent twice.
-    pub(crate) retried: bool,
 }
 
 impl From<UpstreamError> for FailedAttempt {
@@ -118,11 +116,7 @@ impl From<UpstreamError> for FailedAttempt {
             | UpstreamError::Exhausted(addr, ..) => Some(*addr),
             _ => None,
         };
-        Self {
-            error,
-            tried,
-            retried: false,
-        }
+        Self { error, tried }
     }
 }
 
@@ -130,8 +124,7 @@ impl FailedAttempt {
     /// Records the failure. A destination that is not allowed counts as a refusal by the proxy. `may_suggest_rule`
     /// tells whether a rule for the host may be what opens its address.
     pub(crate) fn record_in(&self, record: &mut AuditRecord, may_suggest_rule: bool) {
-        record.tried = self.tried;
-        record.retried = self.retried;
+        *record.to_upstream.tried.lock() = self.tried;
         record.origin = self.error.origin_contact();
         if let UpstreamError::Destination(addr, why) = self.error {
             record.set_refused_by_rule();
@@ -169,7 +162,6 @@ impl UpstreamError {
         FailedAttempt {
             error: self,
             tried: Some(addr),
-            retried: false,
         }
     }
 

@@ -8,20 +8,20 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 
-use crate::audit::BodyProgress;
+use crate::audit::SendProgress;
 use crate::request::buffered_body::BufferedBody;
 
 /// A request's body, which is streamed and counted frame by frame, so that the origin's backpressure reaches the client.
 #[derive(Debug)]
 pub struct RequestBody {
     body: Option<BufferedBody>,
-    progress: Arc<BodyProgress>,
+    progress: Arc<SendProgress>,
     /// See [`BufferedBody::rewind`].
     attempt: u32,
 }
 
 impl RequestBody {
-    pub(crate) fn new(body: Option<BufferedBody>, progress: Arc<BodyProgress>) -> Self {
+    pub(crate) fn new(body: Option<BufferedBody>, progress: Arc<SendProgress>) -> Self {
         Self {
             body,
             progress,
@@ -29,8 +29,8 @@ impl RequestBody {
         }
     }
 
-    /// How much of the body was sent.
-    pub(super) fn progress(&self) -> &Arc<BodyProgress> {
+    /// How far the request was sent.
+    pub(super) fn progress(&self) -> &Arc<SendProgress> {
         &self.progress
     }
 
