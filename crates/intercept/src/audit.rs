@@ -141,7 +141,7 @@ pub(crate) struct UpstreamFields {
 /// How far a request was sent to its origin. It is shared with the task that sends, which is dropped if the client leaves.
 #[derive(Debug, Default)]
 pub(crate) struct SendProgress {
-    /// The bytes of the body that were sent.
+    /// The bytes of the body that were sent, each counted once.
     pub(crate) bytes: AtomicU64,
     /// Whether the proxy waits for the client's next byte.
     pub(crate) awaits_client: AtomicBool,

@@ -111,7 +111,7 @@ fn request_that_was_not_sent_keeps_its_body() {
     }
 }
 
-/// The client leaves while the second attempt awaits its response.
+/// The client leaves while the second attempt awaits its response. The body was sent twice, and counts once.
 #[test]
 fn retry_that_its_client_aborts_is_logged_and_counted() {
     let rig = InterceptRig::new(&words(
@@ -133,7 +133,9 @@ fn retry_that_its_client_aborts_is_logged_and_counted() {
     second.recv_text_until(|text| text.ends_with(&body));
     client.reset();
     let line = &rig.wait_audit_lines("/put", 1)[0];
-    let expected = json!({"upstream": "10.81.0.1:9001", "retried": true, "end": "cut"});
+    let expected = json!({
+        "upstream": "10.81.0.1:9001", "retried": true, "bytes_to_upstream": 100, "end": "cut",
+    });
     assert_fields(line, expected);
     let metrics = rig.read_metrics();
     assert_contains(&metrics, &["peername_intercept_upstream_retries_total 1"]);

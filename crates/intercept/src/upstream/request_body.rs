@@ -18,6 +18,8 @@ pub struct RequestBody {
     progress: Arc<SendProgress>,
     /// See [`BufferedBody::rewind`].
     attempt: u32,
+    /// The bytes that this attempt has sent.
+    sent: u64,
 }
 
 impl RequestBody {
@@ -26,6 +28,7 @@ impl RequestBody {
             body,
             progress,
             attempt: 0,
+            sent: 0,
         }
     }
 
@@ -43,6 +46,7 @@ impl RequestBody {
             body: self.body.clone(),
             progress: Arc::clone(&self.progress),
             attempt: self.attempt,
+            sent: 0,
         }
     }
 
@@ -115,7 +119,8 @@ impl Body for RequestBody {
         if let Poll::Ready(Some(Ok(frame))) = &frame
             && let Some(data) = frame.data_ref()
         {
-            progress.bytes.fetch_add(data.len() as u64, Relaxed);
+            this.sent += data.len() as u64;
+            progress.bytes.fetch_max(this.sent, Relaxed);
         }
         frame.map_err(RequestBodyError::from)
     }
