@@ -2,13 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use rustix::process::Signal;
+use serde_json::{Value, json};
 
 use crate::harness::addr::v4;
 use crate::harness::backend::Backend;
 use crate::harness::conn::End;
-use crate::harness::lab::Process;
-use crate::harness::rig::intercept::InterceptRig;
+use crate::harness::lab::{Process, assert_fields};
+use crate::harness::rig::intercept::{InterceptRig, recv_head};
 
 /// The client speaks HTTP/1.1, and then HTTP/2.
 #[test]
@@ -69,6 +70,26 @@ fn body_without_a_length_may_end_without_close_notify() {
         assert_eq!(line["end"], "complete", "{line}");
         assert_eq!(line["close_notify"], false, "{line}");
     }
+}
+
+/// A client that got nothing might send its request again, which the origin has answered.
+#[test]
+fn head_is_passed_on_if_its_body_breaks_off_at_once() {
+    let rig = InterceptRig::new(&["--workers=1"]);
+    let origin = Backend::listen(&rig.lab.server, v4([10, 81, 0, 1], 9001));
+    let request = b"GET http://a.test:9001/head HTTP/1.1\r\nHost: a.test:9001\r\n\r\n";
+    let client = rig.connect_and_send(request);
+    let up = origin.accept();
+    recv_head(&up);
+    // The proxy finds both at once: the head, and the end of the connection.
+    rig.proxy.signal(Signal::STOP);
+    up.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n");
+    drop(up);
+    rig.proxy.signal(Signal::CONT);
+    let answer = client.recv_text_to_end();
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer:?}");
+    let line = &rig.wait_audit_lines("/head", 1)[0];
+    assert_fields(line, json!({"status": 200, "end": "cut_by_origin"}));
 }
 
 /// Only the end of the connection ends a response of HTTP/1.0. After a FIN, a truncated one would look complete.

@@ -27,6 +27,8 @@ pub(crate) struct ResponseBody {
     request: Option<BufferedBody>,
     /// To be set if the body breaks off, where the client would not notice that otherwise.
     cut: Option<CutResponse>,
+    /// Why the body breaks off at the next poll.
+    failure: Option<ResponseBodyError>,
 }
 
 /// An origin's body, and the connection from which it is read.
@@ -86,6 +88,7 @@ impl ResponseBody {
             source: Source::Proxy(body, record),
             request: None,
             cut: None,
+            failure: None,
         }
     }
 
@@ -117,6 +120,7 @@ impl ResponseBody {
             source: Source::Origin(transfer),
             request: None,
             cut: None,
+            failure: None,
         }
     }
 
@@ -262,11 +266,21 @@ impl Body for ResponseBody {
                 frame.map(|frame| frame.map(|frame| frame.map_err(|never| match never {})))
             }
             Source::Origin(transfer) => {
-                let frame = transfer.state.lock().poll_frame(cx);
-                if let (Poll::Ready(Some(Err(_))), Some(cut)) = (&frame, &this.cut) {
-                    cut.set();
+                if let Some(failure) = this.failure.take() {
+                    if let Some(cut) = &this.cut {
+                        cut.set();
+                    }
+                    return Poll::Ready(Some(Err(failure)));
                 }
-                frame
+                let frame = transfer.state.lock().poll_frame(cx);
+                let Poll::Ready(Some(Err(failure))) = frame else {
+                    return frame;
+                };
+                // At a failure hyper discards what it has not written yet; while a body is pending, it writes. A client that does
+                // not even get the head might send its request again.
+                this.failure = Some(failure);
+                cx.waker().wake_by_ref();
+                Poll::Pending
             }
         }
     }
