@@ -313,10 +313,11 @@ impl CheckClient {
             .ok_or(AuthzError::Suspended)?;
         let generation = link.generation();
         let started = Instant::now();
-        let was_queued = started - arrived > TIMER_RESOLUTION;
+        let is_late = started - arrived > deadline - started;
         let result = match timeout_at(deadline, check(deadline)).await {
-            // The service may end at the deadline, too, with an error: a gRPC service knows it.
-            Ok(Err(_)) | Err(_) if was_queued && Instant::now() >= deadline => {
+            // The check waited for its permit longer than for the service. The service may end at the deadline, too, with an
+            // error: a gRPC service knows it.
+            Ok(Err(_)) | Err(_) if is_late && Instant::now() >= deadline => {
                 Err(AuthzError::Busy(shared.config.concurrency.get()))
             }
             Ok(result) => result,
@@ -328,7 +329,7 @@ impl CheckClient {
         shared.metrics.observe_duration(started.elapsed());
         let transition = match (link, &result) {
             // A policy fails because of a single request or a busy CPU. A pause would fail all other requests, too. A service
-            // that did not have the whole timeout may be healthy.
+            // that had less than half of the timeout may be healthy.
             (Link::Policy(_), _) | (_, Err(AuthzError::Busy(_))) => Transition::Unchanged,
             (_, Ok(_)) => breaker_permit.succeeded(),
             (_, Err(_)) => breaker_permit.failed(Instant::now()),
@@ -446,5 +447,3 @@ async fn probe(service: &Service, breaker: &CircuitBreaker) -> Result<(), AuthzE
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The time between two probes of a service that can't be asked yet.
 const PROBE_INTERVAL: Duration = Duration::from_secs(2);
-/// The resolution of timers. A check that waited for longer had to queue for its permit.
-const TIMER_RESOLUTION: Duration = Duration::from_millis(1);

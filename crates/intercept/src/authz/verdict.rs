@@ -138,7 +138,8 @@ pub enum AuthzError {
     /// The response is complete, but not valid in its protocol.
     #[error("the check service's answer makes no sense: {0}")]
     Malformed(&'static str),
-    /// The timeout passed before the check's permit, or before the response to a check that had waited for its permit.
+    /// The timeout passed before the check's permit, or before the response to a check that had waited for its permit for more
+    /// than half of the time.
     #[error(
         "the check waited for others in flight (at most {0}, two thirds of them for one client), and its time ran out"
     )]

@@ -5,6 +5,8 @@ mod http;
 
 use std::io::{Read as _, Write as _};
 use std::net::SocketAddr;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::Duration;
 
@@ -255,6 +257,41 @@ async fn flood_of_one_client_neither_delays_others_nor_opens_the_circuit_breaker
     }
     assert_eq!(metric(&check, "peername_check_suspended"), 0);
     assert!(ask(&client).await.decision.allows());
+}
+
+/// Most of the timeout is left to checks that waited for a permit, so their timeouts tell that the service hangs.
+#[tokio::test]
+async fn service_that_hangs_while_checks_queue_is_suspended() {
+    let answered = AtomicUsize::new(0);
+    let hanging = Fault::new("hangs", move |stream| {
+        h2::read_some(&stream);
+        if answered.fetch_add(1, Relaxed) >= 10 {
+            return hold_open(&stream);
+        }
+        thread::sleep(Duration::from_millis(200));
+        let _ = (&stream).write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n");
+    });
+    let url = format!("http://{}/", hanging.serve());
+    let check = check_with_default_timeout(&url, |config| {
+        config.timeout = Duration::from_secs(2);
+        config.concurrency = 15.try_into().unwrap();
+    });
+    let client = check.client();
+    let verdicts = join_all((0..20).map(|_| ask(&client))).await;
+    let (allowed, failed): (Vec<_>, Vec<_>) = verdicts
+        .into_iter()
+        .partition(|verdict| verdict.decision.allows());
+    assert_eq!(allowed.len(), 10);
+    for verdict in failed {
+        assert!(
+            matches!(
+                verdict.decided_by,
+                DecidedBy::Failure(AuthzError::Timeout(_))
+            ),
+            "{verdict:?}"
+        );
+    }
+    assert_eq!(metric(&check, "peername_check_suspended"), 1);
 }
 
 const TIMEOUT: Duration = Duration::from_millis(500);
