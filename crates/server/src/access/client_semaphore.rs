@@ -42,8 +42,8 @@ impl ClientSemaphores {
 
 /// A semaphore of whose permits one client gets two thirds at most.
 ///
-/// A client beyond its share waits in a queue of its own. So another client waits for the shares of the clients before it,
-/// however long their queues are, and for none if there is one such client.
+/// A client beyond its share waits in a queue of its own. So with 3 permits or more, one such client delays no other, and each
+/// further one delays the others by less than the time for which a permit is held, however long its queue is.
 #[derive(Debug)]
 pub struct FairSemaphore {
     permits: Semaphore,
