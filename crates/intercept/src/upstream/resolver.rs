@@ -1,4 +1,4 @@
-//! DNS lookups, with a limit for each client, so that one client's lookups at slow name servers don't take all threads.
+//! DNS lookups, with limits for each client and for all, so that lookups at slow name servers don't take all threads.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use peername_server::access::client_semaphore::ClientSemaphores;
-use peername_server::threads::spawn_request_call;
+use peername_server::threads::{MAX_REQUEST_THREADS, spawn_request_call};
 use peername_sys::resolve::{self, ResolveError};
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
 
 use super::error::UpstreamError;
@@ -19,6 +19,8 @@ use crate::host::Host;
 #[derive(Debug)]
 pub(super) struct Resolver {
     client_permits: ClientSemaphores,
+    /// Limits the lookups of all clients.
+    permits: Arc<Semaphore>,
     /// Single flight: concurrent lookups of one name share one result.
     in_flight: Arc<Mutex<InFlight>>,
 }
@@ -31,9 +33,17 @@ impl Default for Resolver {
     fn default() -> Self {
         Self {
             client_permits: ClientSemaphores::new(MAX_LOOKUPS_PER_CLIENT),
+            permits: Arc::new(Semaphore::new(MAX_LOOKUPS)),
             in_flight: Arc::default(),
         }
     }
+}
+
+/// The permits of one lookup.
+#[derive(Debug)]
+struct LookupPermits {
+    _client: Option<OwnedSemaphorePermit>,
+    _all: Option<OwnedSemaphorePermit>,
 }
 
 impl Resolver {
@@ -41,8 +51,8 @@ impl Resolver {
     /// resolver on the event loop (hickory 0.26) took as much CPU time per name, 0.14 ms, for its two sockets and their
     /// registrations.
     ///
-    /// A lookup on a thread can't be cancelled. So a client may have [`MAX_LOOKUPS_PER_CLIENT`] lookups in flight, and its
-    /// further lookups wait for these. Waiting and lookup together may take `limit`.
+    /// A lookup on a thread can't be cancelled. So a client may have [`MAX_LOOKUPS_PER_CLIENT`] lookups in flight, and all
+    /// clients [`MAX_LOOKUPS`]; further lookups wait for these. Waiting and lookup together may take `limit`.
     pub(super) async fn resolve(
         &self,
         host: &Host,
@@ -55,9 +65,8 @@ impl Resolver {
             let mut pending = match in_flight {
                 Some(pending) => pending,
                 None => {
-                    // The semaphore is never closed.
-                    let permit = self.client_permits.get(client).acquire_owned().await.ok();
-                    self.start_lookup(name, permit)
+                    let permits = self.acquire_permits(client).await;
+                    self.start_lookup(name, permits)
                 }
             };
             let result = pending.wait_for(Option::is_some).await;
@@ -72,8 +81,17 @@ impl Resolver {
         }
     }
 
-    /// Starts a lookup, unless another request has started one while this request waited for its permit.
-    fn start_lookup(&self, name: &str, permit: Option<OwnedSemaphorePermit>) -> PendingLookup {
+    /// Acquires the client's permit first, so that its further lookups don't queue before those of others. The semaphores are
+    /// never closed.
+    async fn acquire_permits(&self, client: IpAddr) -> LookupPermits {
+        LookupPermits {
+            _client: self.client_permits.get(client).acquire_owned().await.ok(),
+            _all: Arc::clone(&self.permits).acquire_owned().await.ok(),
+        }
+    }
+
+    /// Starts a lookup, unless another request has started one while this request waited for its permits.
+    fn start_lookup(&self, name: &str, permits: LookupPermits) -> PendingLookup {
         let mut in_flight = self.in_flight.lock();
         if let Some(pending) = find_pending(&in_flight, name) {
             return pending;
@@ -85,7 +103,7 @@ impl Resolver {
             let ips = resolve::lookup(&name);
             // Removed before the result is sent: a later request has to start a new lookup.
             in_flight.lock().remove(&name);
-            drop(permit);
+            drop(permits);
             result.send_replace(Some(ips));
         });
         pending
@@ -99,8 +117,10 @@ fn find_pending(in_flight: &InFlight, name: &str) -> Option<PendingLookup> {
 }
 
 /// The maximum number of lookups of one client in flight: an eighth of the threads that all workers have for them
-/// ([`MAX_REQUEST_THREADS`](peername_server::threads::MAX_REQUEST_THREADS)). A browser needs fewer for a page.
+/// ([`MAX_REQUEST_THREADS`]). A browser needs fewer for a page.
 const MAX_LOOKUPS_PER_CLIENT: usize = 32;
+/// The maximum number of lookups of all clients in flight. The other threads are for policies and passwords.
+const MAX_LOOKUPS: usize = MAX_REQUEST_THREADS / 4 * 3;
 
 #[cfg(test)]
 mod tests {
@@ -114,5 +134,26 @@ mod tests {
         let limit = Duration::from_secs(10);
         assert!(resolver.resolve(&host, client, limit).await.is_ok());
         assert!(resolver.in_flight.lock().is_empty());
+    }
+
+    #[tokio::test]
+    async fn lookups_of_all_clients_leave_threads_for_other_calls() {
+        let resolver = Resolver::default();
+        let others = u32::try_from(MAX_LOOKUPS).unwrap();
+        let others = Arc::clone(&resolver.permits).acquire_many_owned(others);
+        let others = others.await.unwrap();
+        let client = IpAddr::from([192, 0, 2, 1]);
+        let host = Host::parse("localhost").unwrap();
+        let limit = Duration::from_millis(50);
+        let waited = resolver.resolve(&host, client, limit).await;
+        assert!(
+            matches!(waited, Err(UpstreamError::LookupTimeout(_))),
+            "{waited:?}"
+        );
+        assert!(resolver.in_flight.lock().is_empty());
+        drop(others);
+        let limit = Duration::from_secs(10);
+        assert!(resolver.resolve(&host, client, limit).await.is_ok());
+        assert_eq!(resolver.permits.available_permits(), MAX_LOOKUPS);
     }
 }
