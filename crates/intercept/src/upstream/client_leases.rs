@@ -73,7 +73,7 @@ impl ClientLeases {
         if !self.has_private.load(Relaxed) {
             return None;
         }
-        self.pool.take(&key.private_to(self.id))
+        self.pool.take(&key.private_to(self.id), self.client)
     }
 
     fn put_private(&self, key: &PoolKey, connection: Connection) {
@@ -163,21 +163,13 @@ impl Lease {
     /// Leases an open connection; `None` if there is none for this key, or the client uses its share of connections.
     pub(super) fn reuse(leases: &Arc<ClientLeases>, key: &PoolKey) -> Option<Self> {
         if let Some(connection) = leases.take_private(key) {
-            if !connection.info.permit.lease_to(leases.client) {
-                leases.put_private(key, connection);
-                return None;
-            }
             let lease = Self::begin(leases, key, connection, true);
             return Some(lease.reused());
         }
         if let Some(lease) = leases.find_http2(key, None) {
             return Some(Self::share(lease));
         }
-        let connection = leases.pool.take(key)?;
-        if !connection.info.permit.lease_to(leases.client) {
-            leases.pool.put(key, connection);
-            return None;
-        }
+        let connection = leases.pool.take(key, leases.client)?;
         Some(Self::new(leases, key, connection).reused())
     }
 

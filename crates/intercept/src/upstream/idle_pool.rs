@@ -56,8 +56,9 @@ struct Idle {
 }
 
 impl IdlePool {
-    /// Takes a connection that can take a request now.
-    pub(super) fn take(&self, key: &PoolKey) -> Option<Connection> {
+    /// Takes a connection that can take a request now, and leases it to this client; `None` if there is none, or the client
+    /// uses its share of connections.
+    pub(super) fn take(&self, key: &PoolKey, client: IpAddr) -> Option<Connection> {
         let mut idle = self.0.lock();
         let Idle { by_key, by_age, .. } = &mut *idle;
         let connections = by_key.get_mut(key)?;
@@ -66,6 +67,8 @@ impl IdlePool {
         let taken = connections
             .iter()
             .rposition(|(_, connection)| connection.is_ready())
+            // One beyond the share stays in the pool, so that its idle time goes on.
+            .filter(|&index| connections[index].1.info.permit.lease_to(client))
             .map(|index| connections.remove(index));
         if connections.is_empty() {
             by_key.remove(key);
@@ -174,3 +177,47 @@ fn remove_closed(
 const MAX_IDLE_PER_KEY: usize = 256;
 /// The maximum number of idle connections of all keys.
 const MAX_IDLE: usize = 2048;
+
+#[cfg(test)]
+mod tests {
+    use hyper::client::conn::http1;
+    use hyper_util::rt::TokioIo;
+
+    use super::*;
+    use crate::upstream::connection::{ConnectionInfo, Sender};
+    use crate::upstream::connection_cap::ConnectionCap;
+
+    #[tokio::test]
+    async fn connection_beyond_a_clients_share_stays_as_old_as_it_is() {
+        let cap = ConnectionCap::new(3);
+        let [client, another]: [IpAddr; 2] = [1, 2].map(|last| [192, 0, 2, last].into());
+        let permit = cap.acquire(another).unwrap();
+        permit.release();
+        let (socket, _origin) = tokio::io::duplex(64);
+        let (mut sender, driver) = http1::handshake(TokioIo::new(socket)).await.unwrap();
+        tokio::spawn(driver);
+        sender.ready().await.unwrap();
+        let to = HostPort::parse("a.test:80").unwrap();
+        let info = ConnectionInfo::new(([192, 0, 2, 9], 80).into(), None, false, permit);
+        let key = PoolKey {
+            dialer: 0,
+            generation: 0,
+            to,
+            tls: false,
+            http2: false,
+            original_dst: None,
+            announced_client: None,
+            private_to: None,
+        };
+        let pool = IdlePool::default();
+        let sender = Sender::Http1(sender);
+        pool.put(&key, Connection { sender, info });
+        let idle_timeout = Duration::from_millis(10);
+        std::thread::sleep(idle_timeout);
+        let _share = [(); 2].map(|()| cap.acquire(client).unwrap());
+        assert!(pool.take(&key, client).is_none());
+        assert_eq!(pool.len(), 1);
+        pool.evict_expired(idle_timeout);
+        assert_eq!(pool.len(), 0);
+    }
+}
