@@ -13,8 +13,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use rustix::fs::{
-    Access, AtFlags, CWD, Mode, OFlags, ResolveFlags, accessat, fstat, openat, openat2, readlinkat,
-    symlinkat,
+    Access, AtFlags, CWD, Mode, OFlags, ResolveFlags, accessat, fstat, getxattr, openat, openat2,
+    readlinkat, symlinkat,
 };
 use rustix::io::Errno;
 
@@ -96,6 +96,14 @@ pub fn is_executable(path: &Path) -> bool {
 #[must_use]
 pub fn is_writable(path: &Path) -> bool {
     accessat(CWD, path, Access::WRITE_OK, AtFlags::empty()).is_ok()
+}
+
+/// Whether the file may have an access control list (acl(5)). The group's bits of its mode are then those of the list's mask:
+/// the group itself may have less.
+#[must_use]
+pub fn may_have_acl(path: &Path) -> bool {
+    let length = getxattr(path, "system.posix_acl_access", &mut [0_u8; 0][..]);
+    !matches!(length, Err(Errno::NODATA | Errno::OPNOTSUPP))
 }
 
 /// Checks that this process's real user may write to the file, or make it in its directory if it is missing. Changes nothing.

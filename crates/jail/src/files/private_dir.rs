@@ -5,7 +5,7 @@ use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
-use peername_sys::fs::mounts;
+use peername_sys::fs::{may_have_acl, mounts};
 use peername_sys::process::user;
 
 use crate::JailError;
@@ -118,7 +118,7 @@ impl PrivateDir {
     }
 
     /// Gives the copy of a file or directory the owner and the mode of the original in the jail of root, which has every user. An
-    /// ordinary user's has one, who can read the original.
+    /// ordinary user's has one, who can read the original. An access control list is not copied: the group has no access then.
     pub(super) fn copy_access(&self, original: &Path, copy: &Path) -> Result<(), JailError> {
         if !user::is_root() {
             return Ok(());
@@ -127,7 +127,8 @@ impl PrivateDir {
         let mode = metadata.mode() & 0o777;
         // In a container, the owner or the group may be one that its user namespace does not have.
         let is_owner_kept = chown(copy, Some(metadata.uid()), Some(metadata.gid())).is_ok();
-        self.set_mode(copy, if is_owner_kept { mode } else { mode & !0o070 })
+        let is_for_group = is_owner_kept && !may_have_acl(original);
+        self.set_mode(copy, if is_for_group { mode } else { mode & !0o070 })
     }
 
     /// The path of a copy of one of the host's files.
