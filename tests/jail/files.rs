@@ -187,7 +187,7 @@ fn copies_are_closed_to_the_users_that_the_originals_are_closed_to() {
         ["etc", "elsewhere", "peername"].map(|name| rig.scratch().path_text(name));
     let read = rig.scratch().write(
         "read.sh",
-        "cat /etc/chromium/policies/*/[1-9] /etc/ssl/certs/[1-9] 2>/dev/null | tr '\\n' ' '; echo",
+        "cat /etc/chromium/policies/*/[1-9] /etc/opt/chrome/policies/managed/[1-9] /etc/ssl/certs/[1-9] 2>/dev/null | tr '\\n' ' '; echo",
     );
     // Another user may read the file, and its group may not: its mode is 640 nevertheless.
     let acl = rig.scratch().write(
@@ -198,9 +198,11 @@ fn copies_are_closed_to_the_users_that_the_originals_are_closed_to() {
          os.setxattr(sys.argv[1], 'system.posix_acl_access', acl)\n",
     );
     let script = format!(
-        "set -e; cp -a /etc {etc}; rm -rf {etc}/chromium; mount --bind {etc} /etc; \
+        "set -e; cp -a /etc {etc}; rm -rf {etc}/chromium {etc}/opt; mount --bind {etc} /etc; \
          mkdir -p /etc/ssl/certs /etc/chromium/policies/managed; cd /etc/chromium/policies; \
          mkdir -m 700 closed {elsewhere}; echo SECRET | tee closed/1 >{elsewhere}/2; ln -s {elsewhere}/2 managed/2; \
+         mkdir -p /etc/opt/chrome {elsewhere}/linked/managed; ln -s {elsewhere}/linked/managed linked; \
+         echo SECRET >linked/8; ln -s {elsewhere}/linked /etc/opt/chrome/policies; \
          for file in managed/3 /etc/ssl/certs/4 /etc/ssl/certs/0a1b2c3d.0; do echo SECRET >$file; chmod 600 $file; done; \
          for file in managed/5 /etc/ssl/certs/6; do echo open >$file; chmod 644 $file; done; \
          echo SECRET >managed/7; chgrp 65534 managed/7; /usr/bin/python3 {acl} managed/7; cd /; \
@@ -210,7 +212,7 @@ fn copies_are_closed_to_the_users_that_the_originals_are_closed_to() {
     let output = rig.run_outside(User::Root, &script);
     assert_prints(
         &output,
-        "SECRET SECRET SECRET open SECRET SECRET open \nopen open \n",
+        "SECRET SECRET SECRET SECRET open SECRET SECRET SECRET open \nopen open \n",
     );
 }
 

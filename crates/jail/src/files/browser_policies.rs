@@ -4,7 +4,7 @@
 //! can't be covered.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 
 use super::cover::{Cover, TrustFiles};
@@ -19,7 +19,8 @@ pub(super) fn copy(dir: &PrivateDir, trust: &TrustFiles) -> Result<Vec<Cover>, J
         if original.is_dir() {
             let copy = dir.create_copy_dir(&format!("browser-{number}"))?;
             dir.copy_access(original, &copy)?;
-            copy_tree(dir, original, &copy, MAX_DEPTH)?;
+            let added = original.join(browser.policy);
+            copy_tree(dir, original, &copy, &added, MAX_DEPTH)?;
             let policy = copy.join(browser.policy);
             if !policy.exists() {
                 create_parents(&policy)?;
@@ -31,15 +32,25 @@ pub(super) fn copy(dir: &PrivateDir, trust: &TrustFiles) -> Result<Vec<Cover>, J
     Ok(copies)
 }
 
-/// Copies files and directories; what can't be read, or is too large or too deep, is left out. A symbolic link to a file stays
-/// one: a directory above that file may be closed to some users.
-fn copy_tree(dir: &PrivateDir, from: &Path, to: &Path, depth: usize) -> Result<(), JailError> {
+/// Copies files and directories; what can't be read, or is too large or too deep, is left out. A symbolic link stays one, because
+/// a directory above its target may be closed to some users, unless it leads to `added`, the path of the file to add.
+fn copy_tree(
+    dir: &PrivateDir,
+    from: &Path,
+    to: &Path,
+    added: &Path,
+    depth: usize,
+) -> Result<(), JailError> {
     for entry in fs::read_dir(from).into_iter().flatten().flatten() {
         let (original, copy) = (entry.path(), to.join(entry.file_name()));
-        if original.is_dir() && depth > 0 {
+        let stays_link = original.is_symlink() && !added.starts_with(&original);
+        if original.is_dir() && depth > 0 && !stays_link {
             fs::create_dir(&copy).map_err(|source| JailError::write(&copy, source))?;
             dir.copy_access(&original, &copy)?;
-            copy_tree(dir, &original, &copy, depth - 1)?;
+            if original.is_symlink() && is_closed_above(&original) {
+                dir.set_mode(&copy, 0o700)?;
+            }
+            copy_tree(dir, &original, &copy, added, depth - 1)?;
         } else if original.is_symlink() {
             if let Ok(target) = fs::canonicalize(&original) {
                 symlink(target, &copy).map_err(|source| JailError::write(&copy, source))?;
@@ -51,6 +62,12 @@ fn copy_tree(dir: &PrivateDir, from: &Path, to: &Path, depth: usize) -> Result<(
         }
     }
     Ok(())
+}
+
+/// Whether a directory above the target of a link is closed to some users.
+fn is_closed_above(link: &Path) -> bool {
+    let is_closed = |dir: &Path| dir.metadata().map_or(true, |dir| dir.mode() & 0o001 == 0);
+    fs::canonicalize(link).map_or(true, |target| target.ancestors().skip(1).any(is_closed))
 }
 
 fn create_parents(path: &Path) -> Result<(), JailError> {

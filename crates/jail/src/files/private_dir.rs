@@ -153,7 +153,7 @@ impl PrivateDir {
         self.set_mode(path, 0o755)
     }
 
-    fn set_mode(&self, path: &Path, mode: u32) -> Result<(), JailError> {
+    pub(super) fn set_mode(&self, path: &Path, mode: u32) -> Result<(), JailError> {
         let set = fs::set_permissions(path, Permissions::from_mode(mode));
         set.map_err(|source| JailError::write(path, source))
     }
