@@ -152,6 +152,19 @@ fn port_of_a_rule_is_open_at_its_hosts_only() {
     }
 }
 
+#[test]
+fn name_at_a_port_that_no_answer_opens_is_denied_without_a_question() {
+    let rig = JailRig::new();
+    // Without --allow-destination, which opens every port of some addresses.
+    let command = "exec ${JAIL% --allow-destination=*} --ask --allow=c.test:9000/ -- $CURL http://d.test:9000/";
+    let steps = [
+        "see:no answer of --ask could: a port other than 80 and 443",
+        "see:--allow d.test:9000",
+    ];
+    let printed = run_in_terminal(&rig, User::Nobody, &steps, &["sh", "-c", command]);
+    assert!(!printed.contains(QUESTION), "{printed}");
+}
+
 /// The shell in the jail makes a process group for each job, and one of these has the foreground when a question comes.
 #[test]
 fn question_takes_the_foreground_of_a_job_and_returns_it() {

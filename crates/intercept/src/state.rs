@@ -31,6 +31,7 @@ use crate::ca::mint::error::MintError;
 use crate::ca::mint::{Mint, PreparedEpoch};
 use crate::host::{Host, HostPort};
 use crate::policy::access::Access;
+use crate::policy::destination::DestinationDenied;
 use crate::policy::host_timeouts::HostTimeouts;
 use crate::policy::passthrough::Passthrough;
 use crate::policy::pinned::PinnedClients;
@@ -315,11 +316,17 @@ impl InterceptState {
         if self.approver.as_ref()?.lists_denied_addresses() {
             return None;
         }
+        let may_suggest_rule = self.may_suggest_rule(&to.host);
         match self.upstream.admit_address(to) {
-            Err(UpstreamError::Destination(addr, why)) => Some(Unapprovable {
-                reason: format!("no rule allows it, and no answer of --ask could: {why}"),
-                remedy: why.remedy(to, None, addr, self.may_suggest_rule(&to.host)),
-            }),
+            Err(UpstreamError::Destination(addr, why)) => {
+                let remedy = why.remedy(to, None, addr, may_suggest_rule);
+                Some(Unapprovable::new(why, remedy))
+            }
+            _ if to.host.as_ip().is_none() && !self.upstream.config().may_open_port(to) => {
+                let other = Remedy::Port(to.port);
+                let remedy = Remedy::rule_or(may_suggest_rule, rule_with_port(to), other);
+                Some(Unapprovable::new(DestinationDenied::Port, Some(remedy)))
+            }
             _ => None,
         }
     }

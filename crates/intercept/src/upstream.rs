@@ -402,7 +402,7 @@ impl Upstream {
         POOL.with(|pool| pool.clear());
     }
 
-    fn config(&self) -> &UpstreamConfig {
+    pub(crate) fn config(&self) -> &UpstreamConfig {
         self.dialer.config()
     }
 }

@@ -45,6 +45,11 @@ impl DestinationList {
             .any(|network| is_within_loopback(network) && network.addr().is_ipv4() == is_ipv4)
     }
 
+    /// Whether an entry lists this port, at whatever addresses.
+    pub fn lists_port(&self, port: u16) -> bool {
+        self.0.values().flatten().any(|ports| ports.contains(&port))
+    }
+
     /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -1,6 +1,6 @@
 //! Approval of requests that no access rule matches, by a person at a terminal (`--ask`) or by a run that learns rules (`--learn`).
 
-use std::fmt::Debug;
+use std::fmt::{Debug, Display};
 use std::pin::Pin;
 
 use crate::host::HostPort;
@@ -29,13 +29,20 @@ pub struct ApprovalRequest<'a> {
     pub path: &'a str,
 }
 
-/// A target about which the approver is not asked: an address that is denied as a destination, whatever the answer would be.
+/// A target about which the approver is not asked: it is denied as a destination, whatever the answer would be.
 #[derive(Clone, Debug)]
 pub(crate) struct Unapprovable {
     /// The reason of the denial, for the client and the log.
     pub(crate) reason: String,
     /// The option that would allow the request.
     pub(crate) remedy: Option<Remedy>,
+}
+
+impl Unapprovable {
+    pub(crate) fn new(why: impl Display, remedy: Option<Remedy>) -> Self {
+        let reason = format!("no rule allows it, and no answer of --ask could: {why}");
+        Self { reason, remedy }
+    }
 }
 
 /// The decision.

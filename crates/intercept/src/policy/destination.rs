@@ -155,11 +155,21 @@ impl Destinations {
                 self.deny_special(meaning)
             }
         })?;
-        match port {
-            80 | 443 => Ok(()),
-            _ if naming.names_port || self.ports.contains(&port) => Ok(()),
-            _ => Err(DestinationDenied::Port),
+        if self.opens_port(port, naming) {
+            Ok(())
+        } else {
+            Err(DestinationDenied::Port)
         }
+    }
+
+    /// Whether a request for a name may be sent to its port, at some address.
+    pub(crate) fn may_open_port(&self, to: &HostPort) -> bool {
+        self.opens_port(to.port, self.naming(to)) || self.allowed.lists_port(to.port)
+    }
+
+    /// Whether the port is open at public addresses.
+    fn opens_port(&self, port: u16, naming: Naming) -> bool {
+        matches!(port, 80 | 443) || naming.names_port || self.ports.contains(&port)
     }
 
     /// Whether a request for one loopback address, which leads to `ip`, may go to the other loopback address, too.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::upstream_proxy::UpstreamProxy;
+use crate::host::HostPort;
 use crate::policy::destination::Destinations;
 use crate::policy::host_timeouts::HostTimeouts;
 
@@ -31,4 +32,11 @@ pub struct UpstreamConfig {
     pub idle_timeout: Duration,
     /// The connection cap: the maximum number of connections, idle ones included.
     pub max_connections: usize,
+}
+
+impl UpstreamConfig {
+    /// Whether a request for a name may be sent to its port, at some address. An upstream proxy decides on that itself.
+    pub(crate) fn may_open_port(&self, to: &HostPort) -> bool {
+        self.proxy.is_some() || self.destinations.may_open_port(to)
+    }
 }
