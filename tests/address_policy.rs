@@ -135,9 +135,8 @@ impl Policies {
             port,
         };
         let requested = Requested {
-            to: &to,
             is_verified: true,
-            is_resolved: true,
+            ..Requested::plain(&to)
         };
         let verdict = destinations.admit(SocketAddr::new(ip, port), requested);
         verdict_cell(verdict.map_err(|denied| denied.code()))

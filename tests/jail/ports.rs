@@ -55,7 +55,8 @@ fn usual_ports_of_learning_are_the_programs_too() {
     assert!(other.starts_with("GET a.test "), "{other}");
 }
 
-/// A rule opens its port at the hosts that it names, a rule that denies at none, and `--port` at all that are allowed.
+/// A rule opens its port at the hosts that it names and to the requests that it allows, a rule that denies at none, and `--port`
+/// at all hosts that are allowed.
 #[test]
 fn port_of_a_rule_is_open_at_no_other_host() {
     let rig = JailRig::without_destinations();
@@ -64,6 +65,7 @@ fn port_of_a_rule_is_open_at_no_other_host() {
         .write("list", "c.test:8080\n*.d.test\n203.1.1.0/24\n");
     let check_list = format!("--check-list={list}");
     let denial = "--deny=PUT c.test:9000";
+    let partial = ["--allow=GET 203.1.1.1:9000/x", "--allow=any"];
     for (options, url, is_open) in [
         (
             &[denial, "--allow=any"][..],
@@ -75,6 +77,8 @@ fn port_of_a_rule_is_open_at_no_other_host() {
             "http://203.1.1.1:9000/",
             false,
         ),
+        (&partial[..], "http://203.1.1.1:9000/x", true),
+        (&partial[..], "http://203.1.1.1:9000/y", false),
         (
             &["--allow=c.test:8080", "--allow=any"],
             "http://203.1.1.1:8080/",
@@ -94,7 +98,7 @@ fn port_of_a_rule_is_open_at_no_other_host() {
         let script = format!("curl -sk -m 9 {url} || true");
         let output = rig.run(User::Nobody, &options, &script);
         let answer = String::from_utf8_lossy(&output.stdout);
-        // The lab has no server at this port.
+        // The lab has no server at this port, and no route to the public address.
         let code = match is_open {
             true => "\"code\":\"connect_",
             false => "\"code\":\"destination_port\"",

@@ -21,7 +21,7 @@ use crate::request::client_info::ClientInfo;
 use crate::request::refusal::Refusal;
 use crate::request::remedy::Remedy;
 use crate::request::target::RequestTarget;
-use stages::{Allowed, AllowedTunnel, Prepared};
+use stages::{Allowed, AllowedTunnel, Permission, Prepared};
 
 /// The result of a denied authorization.
 #[derive(Clone, Debug)]
@@ -76,6 +76,15 @@ const NO_BODY: BodyInfo<'static> = BodyInfo {
     prefix: None,
 };
 
+/// What allows a request, before a check service is asked.
+#[derive(Clone, Copy, Debug, Default)]
+struct AllowedBy {
+    /// How it was decided, for the log; `None` if neither access lists nor an approver is configured.
+    how: Option<&'static str>,
+    /// Whether it is a rule that names the port.
+    is_port_named: bool,
+}
+
 /// Authorizes one request or tunnel of a client to a target.
 pub(crate) struct Authorizer<'a> {
     /// `None` if no access list is configured.
@@ -120,10 +129,10 @@ impl Authorizer<'_> {
     ) -> Result<Allowed, Denied> {
         let (target, client) = (self.target, self.client.addr);
         let injected = Arc::clone(&self.injected);
-        let changes = self
+        let permission = self
             .decide(RequestKind::Request, &request.head, body, record)
             .await?;
-        let mut allowed = Allowed::new(target, client, request, changes);
+        let mut allowed = Allowed::new(target, client, request, permission);
         record.injected = allowed.add_secrets(&injected);
         Ok(allowed)
     }
@@ -140,17 +149,16 @@ impl Authorizer<'_> {
         Ok(AllowedTunnel::new(target, client, is_relayed))
     }
 
-    /// Decides, and logs the admission. Returns the header changes that the check service asks for; `None` if no check service is
-    /// configured.
+    /// Decides, and logs the admission.
     async fn decide(
         self,
         kind: RequestKind,
         parts: &Parts,
         body: BodyInfo<'_>,
         record: &mut AuditRecord,
-    ) -> Result<Option<Arc<HeaderMutations>>, Denied> {
+    ) -> Result<Permission, Denied> {
         let (admissions, target) = (self.admissions.clone(), self.target);
-        let changes = self.apply_policy(kind, parts, body, record).await?;
+        let permission = self.apply_policy(kind, parts, body, record).await?;
         if let Some(admissions) = admissions {
             let admitted = AdmittedRequest::new(record, kind, target, &parts.method);
             if admissions.record(&admitted).is_err() {
@@ -164,7 +172,7 @@ impl Authorizer<'_> {
                 });
             }
         }
-        Ok(changes)
+        Ok(permission)
     }
 
     /// Applies the access lists, then asks the check service.
@@ -174,19 +182,20 @@ impl Authorizer<'_> {
         parts: &Parts,
         body: BodyInfo<'_>,
         record: &mut AuditRecord,
-    ) -> Result<Option<Arc<HeaderMutations>>, Denied> {
-        let allowed_by = self.apply_rules(kind, parts, record).await?;
+    ) -> Result<Permission, Denied> {
+        let AllowedBy { how, is_port_named } = self.apply_rules(kind, parts, record).await?;
+        let mut changes = None;
         if let Some(check) = &self.check {
-            return self
-                .ask_service(check, kind, parts, body, record)
-                .await
-                .map(Some);
+            changes = Some(self.ask_service(check, kind, parts, body, record).await?);
+        } else if let Some(how) = how {
+            record.set_decision(FinalDecision::Allowed, how);
+        } else {
+            record.set_decision(FinalDecision::Unchecked, "no_check");
         }
-        match allowed_by {
-            Some(how) => record.set_decision(FinalDecision::Allowed, how),
-            None => record.set_decision(FinalDecision::Unchecked, "no_check"),
-        }
-        Ok(None)
+        Ok(Permission {
+            changes,
+            is_port_named,
+        })
     }
 
     async fn ask_service(
@@ -252,14 +261,13 @@ impl Authorizer<'_> {
         }
     }
 
-    /// Applies the access lists, and asks the approver about what no rule matches. Returns what allowed the request, for the log;
-    /// `None` if neither is configured.
+    /// Applies the access lists, and asks the approver about what no rule matches.
     async fn apply_rules(
         &self,
         kind: RequestKind,
         parts: &Parts,
         record: &mut AuditRecord,
-    ) -> Result<Option<&'static str>, Denied> {
+    ) -> Result<AllowedBy, Denied> {
         let subject = match kind {
             RequestKind::Request => Subject::Request {
                 method: parts.method.as_str(),
@@ -269,14 +277,17 @@ impl Authorizer<'_> {
             RequestKind::Connect => Subject::OpenedTunnel,
         };
         let decided = match (&self.rules, &self.approver) {
-            (None, None) => return Ok(None),
+            (None, None) => return Ok(AllowedBy::default()),
             (Some(rules), _) => rules.decide(&self.target.to, subject),
             (None, Some(_)) => Err(DeniedBy::Default),
         };
         let (reason, how) = match (decided, &self.approver) {
             (Ok(rule), _) => {
                 record.rule = Some(rule.text());
-                return Ok(Some(LIST));
+                return Ok(AllowedBy {
+                    how: Some(LIST),
+                    is_port_named: rule.port().is_some(),
+                });
             }
             (
                 Err(DeniedBy::Default | DeniedBy::AmbiguousPath | DeniedBy::UnknownMethod),
@@ -290,7 +301,12 @@ impl Authorizer<'_> {
                 let request = self.approval_request(subject, parts);
                 let approval = approver.approve(request).await;
                 match approval.denial_reason {
-                    None => return Ok(Some(approval.how)),
+                    None => {
+                        return Ok(AllowedBy {
+                            how: Some(approval.how),
+                            is_port_named: false,
+                        });
+                    }
                     Some(reason) => (reason.to_owned(), approval.how),
                 }
             }

@@ -60,6 +60,20 @@ pub struct Requested<'a> {
     pub is_verified: bool,
     /// Whether the host is the address, or the proxy has resolved its name to it; `false` if the client chose the address.
     pub is_resolved: bool,
+    /// Whether the rule that allows the request names the port.
+    pub is_port_named: bool,
+}
+
+impl<'a> Requested<'a> {
+    /// A host and port of which nothing else is known.
+    pub fn plain(to: &'a HostPort) -> Self {
+        Self {
+            to,
+            is_verified: false,
+            is_resolved: true,
+            is_port_named: false,
+        }
+    }
 }
 
 /// Why a destination is denied.
@@ -155,7 +169,7 @@ impl Destinations {
                 self.deny_special(meaning)
             }
         })?;
-        if self.opens_port(port, naming) {
+        if requested.is_port_named || self.opens_port(port, naming) {
             Ok(())
         } else {
             Err(DestinationDenied::Port)

@@ -37,6 +37,7 @@ use crate::audit::tls_version;
 use crate::authz::{Allowed, AllowedTunnel};
 use crate::host::{HostPort, LOOPBACK};
 use crate::policy::destination::Requested;
+use crate::request::target::RequestTarget;
 use crate::stream::corked::CorkedStream;
 use crate::stream::origin_socket::{CloseNotifyOptional, OriginSocket};
 
@@ -86,27 +87,25 @@ impl Dialer {
     pub(super) fn request_key(&self, request: &Allowed) -> PoolKey {
         let target = request.target();
         PoolKey {
-            dialer: self.number,
-            generation: self.generation.load(Acquire),
-            to: target.to.clone(),
             tls: target.is_tls,
             http2: request.allows_http2() && target.is_tls,
             original_dst: target.original_dst,
-            announced_client: self.config.send_proxy.then_some(request.client()),
-            private_to: None,
+            is_port_named: request.is_port_named(),
+            ..self.tunnel_key(target, request.client())
         }
     }
 
-    /// The key of a connection for this tunnel. Tunnels are never in a pool.
-    fn tunnel_key(&self, tunnel: &AllowedTunnel) -> PoolKey {
+    /// The key of a connection for a tunnel to this target. Tunnels are never in a pool.
+    fn tunnel_key(&self, target: &RequestTarget, client: SocketAddr) -> PoolKey {
         PoolKey {
             dialer: self.number,
             generation: self.generation.load(Acquire),
-            to: tunnel.target().to.clone(),
+            to: target.to.clone(),
             tls: true,
             http2: false,
             original_dst: None,
-            announced_client: self.config.send_proxy.then_some(tunnel.client()),
+            is_port_named: false,
+            announced_client: self.config.send_proxy.then_some(client),
             private_to: None,
         }
     }
@@ -198,6 +197,7 @@ impl Dialer {
             to: &key.to,
             is_verified,
             is_resolved: key.original_dst.is_none(),
+            is_port_named: key.is_port_named,
         };
         let Some(proxy) = &self.config.proxy else {
             return self.connect_to_origin(requested, key, client).await;
@@ -277,7 +277,7 @@ impl Dialer {
     ) -> Result<OpenTunnel, FailedAttempt> {
         let client = tunnel.client().ip();
         let permit = self.cap.acquire(client)?;
-        let key = self.tunnel_key(tunnel);
+        let key = self.tunnel_key(tunnel.target(), tunnel.client());
         // In a tunnel the client verifies the origin's certificate, if there is one.
         let (mut socket, addr) = self.connect_socket(&key, client, false).await?;
         if let Some(client) = key.announced_client {

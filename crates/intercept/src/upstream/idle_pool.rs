@@ -26,6 +26,8 @@ pub(super) struct PoolKey {
     pub(super) http2: bool,
     /// The original destination of a redirected connection, which the client chose.
     pub(super) original_dst: Option<IpAddr>,
+    /// Whether the rule that allows the requests names the port, which it may have opened.
+    pub(super) is_port_named: bool,
     /// The client that the PROXY header names, if one is sent. Two clients then never share a connection.
     pub(super) announced_client: Option<SocketAddr>,
     /// The only client connection that may use the connection, because the connection may be authenticated as one user.
@@ -186,6 +188,7 @@ mod tests {
     use super::*;
     use crate::upstream::connection::{ConnectionInfo, Sender};
     use crate::upstream::connection_cap::ConnectionCap;
+    use crate::upstream::request_body::RequestBody;
 
     #[tokio::test]
     async fn connection_beyond_a_clients_share_stays_as_old_as_it_is() {
@@ -194,7 +197,9 @@ mod tests {
         let permit = cap.acquire(another).unwrap();
         permit.release();
         let (socket, _origin) = tokio::io::duplex(64);
-        let (mut sender, driver) = http1::handshake(TokioIo::new(socket)).await.unwrap();
+        let (mut sender, driver) = http1::handshake::<_, RequestBody>(TokioIo::new(socket))
+            .await
+            .unwrap();
         tokio::spawn(driver);
         sender.ready().await.unwrap();
         let to = HostPort::parse("a.test:80").unwrap();
@@ -206,6 +211,7 @@ mod tests {
             tls: false,
             http2: false,
             original_dst: None,
+            is_port_named: false,
             announced_client: None,
             private_to: None,
         };

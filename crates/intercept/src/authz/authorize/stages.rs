@@ -70,7 +70,16 @@ pub struct Allowed {
     target: Arc<RequestTarget>,
     client: SocketAddr,
     request: Prepared,
-    changes: Option<Arc<HeaderMutations>>,
+    permission: Permission,
+}
+
+/// What the decision that allows a request means for it.
+#[derive(Debug)]
+pub(super) struct Permission {
+    /// The header changes that the check service asks for; `None` if no check service is configured.
+    pub(super) changes: Option<Arc<HeaderMutations>>,
+    /// Whether the rule that allows the request names its port.
+    pub(super) is_port_named: bool,
 }
 
 impl Allowed {
@@ -79,16 +88,16 @@ impl Allowed {
         target: &Arc<RequestTarget>,
         client: SocketAddr,
         mut request: Prepared,
-        changes: Option<Arc<HeaderMutations>>,
+        permission: Permission,
     ) -> Self {
-        if let Some(changes) = &changes {
+        if let Some(changes) = &permission.changes {
             changes.apply_to_request(&mut request.head.headers);
         }
         Self {
             target: Arc::clone(target),
             client,
             request,
-            changes,
+            permission,
         }
     }
 
@@ -104,7 +113,12 @@ impl Allowed {
     /// The changes that the check service asks for, of the headers of the request and of the response; `None` if no check
     /// service is configured.
     pub(crate) fn changes(&self) -> Option<Arc<HeaderMutations>> {
-        self.changes.clone()
+        self.permission.changes.clone()
+    }
+
+    /// Whether the rule that allows the request names its port.
+    pub(crate) fn is_port_named(&self) -> bool {
+        self.permission.is_port_named
     }
 
     pub(crate) fn target(&self) -> &RequestTarget {

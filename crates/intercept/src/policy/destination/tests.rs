@@ -26,9 +26,8 @@ fn verdicts(destinations: &Destinations, to: &str, ip: &str) -> [bool; 2] {
     let addr = SocketAddr::new(ip.parse().unwrap(), to.port);
     [true, false].map(|is_verified| {
         let requested = Requested {
-            to: &to,
             is_verified,
-            is_resolved: true,
+            ..Requested::plain(&to)
         };
         destinations.admit(addr, requested).is_ok()
     })
@@ -92,6 +91,26 @@ fn rule_for_some_requests_opens_nothing_for_the_others() {
     assert_eq!(verdicts(&after_all, "10.0.0.1:443", "10.0.0.1"), [true; 2]);
 }
 
+/// It does not open a private address, as the requests that other rules allow would go there, too.
+#[test]
+fn port_of_a_rule_is_open_to_the_requests_that_the_rule_allows() {
+    let listed = destinations(&["GET wiki.test:9000/x", "*"]);
+    let to = HostPort::parse("wiki.test:9000").unwrap();
+    for (ip, is_port_named, is_open) in [
+        ("11.0.0.1", true, true),
+        ("11.0.0.1", false, false),
+        ("10.0.0.1", true, false),
+    ] {
+        let requested = Requested {
+            is_port_named,
+            ..Requested::plain(&to)
+        };
+        let addr = SocketAddr::new(ip.parse().unwrap(), to.port);
+        let admitted = listed.admit(addr, requested);
+        assert_eq!(admitted.is_ok(), is_open, "{ip} {is_port_named}");
+    }
+}
+
 #[test]
 fn remedy_for_this_host_opens_it() {
     for (to, ip, option) in [
@@ -138,9 +157,9 @@ fn address_that_the_client_chose_is_not_opened_by_a_name() {
     let to = HostPort::parse("wiki.test:443").unwrap();
     for (is_resolved, is_open) in [(true, true), (false, false)] {
         let requested = Requested {
-            to: &to,
             is_verified: true,
             is_resolved,
+            ..Requested::plain(&to)
         };
         let addr = SocketAddr::new("10.0.0.1".parse().unwrap(), 443);
         assert_eq!(listed.admit(addr, requested).is_ok(), is_open);

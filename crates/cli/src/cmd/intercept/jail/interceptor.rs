@@ -376,14 +376,9 @@ fn opens_loopback(destinations: &Destinations, port: u16) -> bool {
     LOOPBACK.into_iter().any(|ip| {
         let addr = SocketAddr::new(ip, port);
         let by_address = HostPort::from(addr);
-        [by_address.at_localhost(), by_address].iter().any(|to| {
-            let requested = Requested {
-                to,
-                is_verified: false,
-                is_resolved: true,
-            };
-            destinations.admit(addr, requested).is_ok()
-        })
+        [by_address.at_localhost(), by_address]
+            .iter()
+            .any(|to| destinations.admit(addr, Requested::plain(to)).is_ok())
     })
 }
 
