@@ -28,8 +28,8 @@ pub fn require_descriptors(process: &Process, sockets: usize) -> anyhow::Result<
 
 /// Raises the limit of descriptors to the hard limit, and divides them between connections and pipes.
 ///
-/// The workers are about to start, each with `worker_tasks` tasks; listeners are open already, and UDP may use `udp_fds`
-/// beside its listeners. Each connection needs two descriptors, each pipe two, and some are the process's own.
+/// The workers are about to start, each with `worker_tasks` tasks besides UDP; listeners are open already, and UDP may use
+/// `udp_fds` beside its listeners. Each connection needs two descriptors, each pipe two, and some are the process's own.
 ///
 /// # Errors
 ///
@@ -55,13 +55,15 @@ pub fn capacity(
     })
 }
 
-/// Returns how many descriptors UDP sessions may have: all that the process does not need itself, or half of them if TCP needs
-/// some, too. Without a bound, a flood of UDP clients would take the descriptors of everything else.
+/// Returns how many descriptors UDP may have beside its listeners: all that the process does not need itself, or half of them
+/// if TCP needs some, too. Without a bound, a flood of UDP clients would take the descriptors of everything else.
+///
+/// The workers are about to start; listeners and the kernel data path are open already.
 ///
 /// # Errors
 ///
 /// The limit or the open descriptors can't be read.
-pub fn session_fd_budget(process: &Process, has_tcp: bool) -> anyhow::Result<usize> {
+pub(crate) fn udp_fd_budget(process: &Process, has_tcp: bool) -> anyhow::Result<usize> {
     let limit = usize::try_from(raise_open_files()?)?;
     let admin = process.admin.max_descriptors();
     let own = count_open_files()? + process.workers() * FDS_PER_RUNTIME + admin + 2 * SPARE_FDS;

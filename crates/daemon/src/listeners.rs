@@ -138,13 +138,11 @@ pub type ListenerIds = HashMap<ListenerKey, ListenerId>;
 pub type BoundAddresses = HashMap<ListenerKey, SocketAddr>;
 
 impl OpenedListeners {
-    /// Opens the listeners that are configured and not open yet. UDP, its sessions included, gets `udp_descriptors`. Ids are
-    /// taken from `ids`, each once.
+    /// Opens the listeners that are configured and not open yet. Ids are taken from `ids`, each once.
     pub fn open_missing(
         plans: &[&ListenPlan],
         workers: usize,
         existing: &ListenerIds,
-        udp_descriptors: usize,
         inherited: &mut InheritedSockets,
         ids: &mut RangeFrom<u32>,
     ) -> anyhow::Result<Self> {
@@ -157,8 +155,6 @@ impl OpenedListeners {
                 wanted_udp.push((wanted, plan));
             }
         }
-        let udp_addresses: usize = wanted_udp.iter().map(|(wanted, _)| wanted.len()).sum();
-        let addresses = wanted_tcp.len() + udp_addresses;
         let existing_tcp = split_existing(existing, plans, Transport::Tcp);
         let mut tcp = Listeners::open(&wanted_tcp, &existing_tcp, workers, inherited)?;
         for plan in plans.iter().filter(|plan| plan.transparent) {
@@ -174,24 +170,21 @@ impl OpenedListeners {
             groups: Vec::new(),
             wanted_tcp,
         };
-        let descriptors_per_group = udp_descriptors
-            .saturating_sub(addresses * workers)
-            .div_ceil(wanted_udp.len().max(1))
-            .max(1);
         let mut existing_udp = split_existing(existing, plans, Transport::Udp);
         for (wanted, plan) in wanted_udp {
-            let group = UdpGroup::open(
-                wanted,
-                plan,
-                &existing_udp,
-                workers,
-                descriptors_per_group,
-                inherited,
-            )?;
+            let group = UdpGroup::open(wanted, plan, &existing_udp, workers, inherited)?;
             existing_udp.staying.extend(group.addresses());
             open.groups.push(group);
         }
         Ok(open)
+    }
+
+    /// Limits the sessions of each group so that UDP needs at most this many descriptors beside its listeners.
+    pub fn limit_sessions(&mut self, udp_descriptors: usize) {
+        let per_group = udp_descriptors / self.groups.len().max(1);
+        for group in &mut self.groups {
+            group.limit_sessions(per_group);
+        }
     }
 
     /// The id of each listener.
@@ -259,7 +252,6 @@ impl UdpGroup {
         plan: &ListenPlan,
         existing: &ExistingListeners,
         workers: usize,
-        descriptors: usize,
         inherited: &mut InheritedSockets,
     ) -> anyhow::Result<Self> {
         // For datagrams that TPROXY rules redirect, the kernel selects the socket by the sender's port, not by the header.
@@ -267,53 +259,39 @@ impl UdpGroup {
         let sockets = UdpListeners::open(&wanted, existing, workers, plan.steered_by, inherited)?;
         if plan.transparent {
             let sockets = sockets.into_transparent()?;
-            return Ok(Self::transparent(
-                wanted,
-                sockets,
-                plan.udp_config,
-                descriptors,
-            ));
+            return Ok(Self::transparent(wanted, sockets, plan.udp_config));
         }
-        Ok(Self::new(wanted, sockets, plan.udp_config, descriptors))
+        Ok(Self::new(wanted, sockets, plan.udp_config))
     }
 
-    fn new(
-        wanted: Vec<ListenAddr>,
-        sockets: UdpListeners,
-        requested: UdpConfig,
-        descriptors: usize,
-    ) -> Self {
-        let sessions = requested.sessions.min(descriptors);
+    fn new(wanted: Vec<ListenAddr>, sockets: UdpListeners, requested: UdpConfig) -> Self {
         Self {
             wanted,
             sockets,
-            udp_config: UdpConfig {
-                sessions,
-                ..requested
-            },
+            udp_config: requested,
             requested,
             reply_sockets: 0,
         }
     }
 
     /// A group that accepts traffic redirected by TPROXY rules. Some of its descriptors are for replies from other addresses.
-    fn transparent(
-        wanted: Vec<ListenAddr>,
-        sockets: UdpListeners,
-        requested: UdpConfig,
-        descriptors: usize,
-    ) -> Self {
-        let reply_sockets = MAX_REPLY_SOCKETS;
-        let descriptors = descriptors.saturating_sub(reply_sockets).max(1);
+    fn transparent(wanted: Vec<ListenAddr>, sockets: UdpListeners, requested: UdpConfig) -> Self {
         Self {
-            reply_sockets,
-            ..Self::new(wanted, sockets, requested, descriptors)
+            reply_sockets: MAX_REPLY_SOCKETS,
+            ..Self::new(wanted, sockets, requested)
         }
+    }
+
+    /// Limits the sessions so that the group needs at most this many descriptors beside its listeners, but allows one session.
+    fn limit_sessions(&mut self, descriptors: usize) {
+        let others = self.descriptors() - self.udp_config.sessions;
+        let sessions = descriptors.saturating_sub(others).max(1);
+        self.udp_config.sessions = self.requested.sessions.min(sessions);
     }
 
     /// The descriptors that the group may use beside its listeners.
     pub fn descriptors(&self) -> usize {
-        self.udp_config.sessions + self.reply_sockets
+        self.udp_config.sessions + self.reply_sockets + self.sockets.workers() * FDS_PER_UDP_WORKER
     }
 
     /// The requested addresses.
@@ -354,6 +332,9 @@ fn split_existing(
     ExistingListeners { staying, closing }
 }
 
+/// Descriptors of a worker of a UDP group: an epoll instance, the socket of a new session before another session is evicted for
+/// it, and one by which its share of the sessions is rounded up.
+const FDS_PER_UDP_WORKER: usize = 3;
 /// The protocols of listeners.
 pub const TRANSPORTS: [Transport; 2] = [Transport::Tcp, Transport::Udp];
 
@@ -361,15 +342,15 @@ pub const TRANSPORTS: [Transport; 2] = [Transport::Tcp, Transport::Udp];
 mod tests {
     use super::*;
 
-    /// Neither sessions nor connections may use the descriptors that are reserved for replies.
+    /// Neither sessions nor connections may use the descriptors that are reserved for workers and replies.
     #[test]
-    fn reply_sockets_have_descriptors_of_their_own() {
+    fn workers_and_reply_sockets_have_descriptors_of_their_own() {
         let wanted = vec![(ListenerId(0), SocketAddr::from(([127, 0, 0, 1], 0)))];
         let open = || {
             UdpListeners::open(
                 &wanted,
                 &ExistingListeners::default(),
-                1,
+                2,
                 None,
                 &mut InheritedSockets::default(),
             )
@@ -379,12 +360,21 @@ mod tests {
             sessions: 4096,
             ..UdpConfig::default()
         };
-        for (descriptors, sessions) in [(1000, 1000 - MAX_REPLY_SOCKETS), (9000, 4096)] {
-            let group = UdpGroup::transparent(wanted.clone(), open(), requested, descriptors);
-            assert_eq!(group.udp_config.sessions, sessions);
-            assert_eq!(group.descriptors(), sessions + MAX_REPLY_SOCKETS);
-            let group = UdpGroup::new(wanted.clone(), open(), requested, descriptors);
-            assert_eq!(group.descriptors(), descriptors.min(4096));
+        let of_workers = 2 * FDS_PER_UDP_WORKER;
+        let groups = [
+            UdpGroup::new(wanted.clone(), open(), requested),
+            UdpGroup::transparent(wanted.clone(), open(), requested),
+        ];
+        for (mut group, others) in groups
+            .into_iter()
+            .zip([of_workers, of_workers + MAX_REPLY_SOCKETS])
+        {
+            group.limit_sessions(1000);
+            assert_eq!(group.udp_config.sessions, 1000 - others);
+            assert_eq!(group.descriptors(), 1000);
+            group.limit_sessions(9000);
+            assert_eq!(group.udp_config.sessions, 4096);
+            assert_eq!(group.descriptors(), 4096 + others);
         }
     }
 }

@@ -7,7 +7,6 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use peername_daemon::command::{self, Command, Ready, Running};
-use peername_daemon::descriptors;
 use peername_daemon::listeners::running::{Opened, RunningListeners, UdpTasks};
 use peername_daemon::listeners::{ListenPlan, UdpGroup};
 use peername_daemon::reload::Reload;
@@ -86,17 +85,16 @@ impl Command for Args {
     async fn start(self, ready: Ready<Self>) -> anyhow::Result<(Control, RunningListeners)> {
         let Ready {
             setup,
-            listeners: opened,
+            listeners: mut opened,
             history,
             ..
         } = ready;
+        let capacity = opened.divide_descriptors(&setup.common.process)?;
         let counters = Arc::<Counters>::default();
         let sessions = OpenSessions::default();
         let services = ServiceHandle::new(setup.services(&opened.sockets.ids()));
         let groups = &opened.sockets.groups;
         let workers = setup.common.process.workers();
-        let udp_descriptors = opened.sockets.descriptors();
-        let capacity = descriptors::capacity(&setup.common.process, groups.len(), udp_descriptors)?;
         let forwarder = Forwarder {
             services: services.clone(),
             counters: Arc::clone(&counters),

@@ -101,15 +101,12 @@ impl Opened {
         let sockets: usize = refs.iter().map(|plan| plan.listeners().count()).sum();
         let worker_count = process.workers();
         descriptors::require_descriptors(process, sockets * worker_count)?;
-        let has_tcp = refs.iter().any(|plan| !plan.tcp.is_empty());
-        let udp_descriptors = descriptors::session_fd_budget(process, has_tcp)?;
         check_inherited_sockets(&inherited, &refs)?;
         let mut unused_ids = 0..;
         let sockets = OpenedListeners::open_missing(
             &refs,
             worker_count,
             &ListenerIds::new(),
-            udp_descriptors,
             &mut inherited,
             &mut unused_ids,
         )?;
@@ -124,6 +121,19 @@ impl Opened {
             inherited,
             previous,
         })
+    }
+
+    /// Divides the descriptors that are free between connections, pipes and UDP. To be called when all is open that the process
+    /// keeps open, and before [`Opened::start`].
+    ///
+    /// # Errors
+    ///
+    /// The limit or the open descriptors can't be read.
+    pub fn divide_descriptors(&mut self, process: &Process) -> anyhow::Result<workers::Capacity> {
+        let has_tcp = self.plans.iter().any(|plan| !plan.tcp.is_empty());
+        let udp_descriptors = descriptors::udp_fd_budget(process, has_tcp)?;
+        self.sockets.limit_sessions(udp_descriptors);
+        descriptors::capacity(process, 0, self.sockets.descriptors())
     }
 
     /// Starts the threads of the workers, takes over from the previous process, if there is one, and starts the workers. To be
@@ -198,16 +208,17 @@ impl RunningListeners {
         self.check_groups(&plans)?;
         let wanted: HashSet<_> = plans.iter().flat_map(ListenPlan::listeners).collect();
         self.check_ipv6_only(&wanted)?;
-        let opened = OpenedListeners::open_missing(
+        let mut opened = OpenedListeners::open_missing(
             &refs,
             self.worker_count,
             &self.ids,
-            self.workers.free_descriptors() / 2,
             &mut self.inherited,
             &mut self.unused_ids,
         )
         .map_err(explain_in_use)?;
         let sockets = opened.ids().len() * self.worker_count;
+        let udp_descriptors = self.workers.free_descriptors() / 2;
+        opened.limit_sessions(udp_descriptors.saturating_sub(sockets));
         ensure!(
             sockets + opened.descriptors() <= self.workers.free_descriptors(),
             "too few descriptors are free for {sockets} more listening sockets: raise LimitNOFILE or \

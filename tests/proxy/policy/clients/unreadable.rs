@@ -7,6 +7,7 @@ use crate::harness::admin::{self, ADMIN};
 use crate::harness::conn::Conn;
 use crate::harness::lab::{LeasedFile, Scratch};
 use crate::harness::rig::proxy::{ProxyRig, header_for};
+use crate::harness::rig::udp::UdpRig;
 
 /// No event reports that a file can be read again, so the proxy retries every second. It logs that once in ten seconds.
 #[test]
@@ -46,6 +47,25 @@ fn list_is_read_with_all_connections_open() {
     rig.proxy.wait_idle();
     list.write("denied", "198.51.100.7\n");
     downs[0].wait_reset();
+}
+
+/// UDP sessions take none of the descriptors by which a list is read, of the workers and of the kernel data path. Each of 16
+/// workers is full before the last client comes.
+#[test]
+fn list_is_read_with_all_udp_sessions_open() {
+    let list = Scratch::new();
+    let path = list.write("denied", "");
+    let few_descriptors = ["prlimit", "--nofile=256:256"];
+    let option = format!("--deny-client=@{path}");
+    let args = [&option, "--workers=16", "--data-path=kernel"];
+    let rig = UdpRig::start_through(&few_descriptors, &args);
+    for _ in 0..300 {
+        rig.round_trip(fresh_client_v4());
+    }
+    let exhausted = rig.proxy.count_logged("Too many open files");
+    assert_eq!(exhausted, 0, "{}", rig.proxy.log());
+    list.write("denied", "198.51.100.7\n");
+    rig.proxy.wait_logged("lists of clients read");
 }
 
 const STALE: &str = "the previous lists stay in force";

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use peername_daemon::command::Ready;
-use peername_daemon::descriptors;
 use peername_daemon::listeners::running::{Opened, RunningListeners, UdpTasks};
 use peername_daemon::listeners::{BoundAddresses, ListenerIds, TRANSPORTS, UdpGroup};
 use peername_daemon::reload::client_lists::{ClientLists, OpenClients};
@@ -166,12 +165,10 @@ impl Shared {
     fn run(
         &self,
         setup: &Setup,
-        opened: Opened,
+        mut opened: Opened,
         services: &ServiceHandle,
     ) -> anyhow::Result<RunningListeners> {
-        let groups = opened.sockets.groups.len();
-        let udp_descriptors = opened.sockets.descriptors();
-        let capacity = descriptors::capacity(&setup.common.process, groups, udp_descriptors)?;
+        let capacity = opened.divide_descriptors(&setup.common.process)?;
         let counters = Arc::clone(&self.counters);
         let proxy = TcpProxy::new(services.clone(), counters, capacity.connections);
         opened.start(
