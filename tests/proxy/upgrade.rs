@@ -176,6 +176,23 @@ fn upgrade_without_threads_is_refused() {
     backend.accept();
 }
 
+/// Most descriptors are listening sockets: the old process has none left to duplicate them, and the new one receives them before
+/// it checks that there are enough.
+#[test]
+fn upgrade_hands_over_sockets_that_take_most_descriptors() {
+    let lab = Lab::new();
+    let backend = Backend::listen(&lab.server, TARGET_V4);
+    let few_descriptors = ["prlimit", "--nofile=1024:1024"];
+    let to = format!("--to={TARGET_V4}");
+    let listen = "--listen=10.81.0.1:7000-7399";
+    let args = ["forward", "--protocol=both", listen, &to, "--workers=1"];
+    let mut rig = UpgradeRig::start_with(&lab.server, &few_descriptors, &args);
+    rig.upgrade(&lab.server).expect("it upgrades");
+    let last = SocketAddr::new(LISTEN_V4.ip(), 7399);
+    let _down = Conn::connect_and_send(&lab.balancer, last, b"hello");
+    backend.accept();
+}
+
 /// SIGUSR2 does the same as `peername upgrade`.
 #[test]
 fn sigusr2_upgrades() {

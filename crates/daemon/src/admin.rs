@@ -3,6 +3,7 @@
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
 use peername_observe::admin::{
@@ -203,13 +204,12 @@ impl AdminThread {
 impl RunningAdmin {
     /// Duplicates the sockets for the process that takes over.
     pub fn share(&self) -> anyhow::Result<Vec<SharedSocket>> {
-        self.sockets
-            .iter()
-            .map(|socket| {
-                let shared = socket.handle.share().context("--admin")?;
-                Ok((socket.info.clone(), shared))
-            })
-            .collect()
+        let mut all: Vec<SharedSocket> = Vec::new();
+        for socket in &self.sockets {
+            let shared = socket.handle.share().context("--admin")?;
+            all.push((socket.info.clone(), Arc::new(shared)));
+        }
+        Ok(all)
     }
 
     /// Stops accepting from the sockets that the process that takes over has adopted, and leaves their paths to that process.

@@ -7,15 +7,20 @@ use peername_sys::process::limits::{count_open_files, raise_open_files};
 use crate::process::Process;
 
 /// Raises the limit of descriptors to the hard limit, and checks that this many listening sockets leave enough for connections.
+/// So many of them as `received` are open already, from a previous process.
 ///
 /// # Errors
 ///
 /// They leave too few; or the limit can't be read or raised.
-pub fn require_descriptors(process: &Process, sockets: usize) -> anyhow::Result<()> {
+pub fn require_descriptors(
+    process: &Process,
+    sockets: usize,
+    received: usize,
+) -> anyhow::Result<()> {
     let limit = usize::try_from(raise_open_files()?)?;
     let admin = process.admin.max_descriptors();
-    let own =
-        count_open_files()? + process.workers() * FDS_PER_RUNTIME + sockets + admin + SPARE_FDS;
+    let open = count_open_files()?.saturating_sub(received);
+    let own = open + process.workers() * FDS_PER_RUNTIME + sockets + admin + SPARE_FDS;
     ensure!(
         own + MIN_CONNECTION_FDS <= limit,
         "{sockets} listening sockets (one for each address and worker) and {admin} descriptors for \

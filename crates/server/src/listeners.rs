@@ -69,6 +69,12 @@ impl InheritedSockets {
         Ok(indexed)
     }
 
+    /// The number of sockets of the previous process.
+    pub fn previous_count(&self) -> usize {
+        let tcp = self.previous_tcp.values().map(Vec::len);
+        tcp.chain(self.previous_udp.values().map(Vec::len)).sum()
+    }
+
     /// Finds a socket that is for none of these addresses.
     pub fn find_unwanted(
         &self,

@@ -237,12 +237,15 @@ impl Workers {
         self.release_descriptors(closed);
     }
 
-    /// Duplicates every listening socket, for a process that takes over. The sockets are in the order of the workers.
+    /// Returns every listening socket, for a process that takes over. The sockets are in the order of the workers. They are not
+    /// duplicated, because connections may have all descriptors.
     ///
     /// # Errors
     ///
-    /// EMFILE, or a worker has exited.
-    pub async fn share_listeners(&self) -> peername_sys::Result<Vec<(ListenerId, TcpListener)>> {
+    /// A worker has exited.
+    pub async fn share_listeners(
+        &self,
+    ) -> peername_sys::Result<Vec<(ListenerId, Arc<TcpListener>)>> {
         let mut all = Vec::new();
         for worker in &self.commands {
             let (reply, answer) = oneshot::channel();
@@ -250,7 +253,7 @@ impl Workers {
             let shared = answer
                 .await
                 .map_err(io::Error::other)
-                .call("a worker's listening sockets")??;
+                .call("a worker's listening sockets")?;
             all.extend(shared);
         }
         Ok(all)

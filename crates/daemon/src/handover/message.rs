@@ -1,7 +1,8 @@
 //! The messages of an upgrade. If its processes do not have the same [`VERSION`], the upgrade is refused.
 
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use peername_proxy::udp::WorkerState;
@@ -132,8 +133,8 @@ pub enum SocketInfo {
     Admin(String),
 }
 
-/// A duplicate of a socket, for the new process.
-pub type SharedSocket = (SocketInfo, OwnedFd);
+/// A socket for the new process.
+pub type SharedSocket = (SocketInfo, Arc<dyn AsFd + Send + Sync>);
 
 /// The text of another process, without control characters.
 pub(crate) fn printable(text: &str) -> String {

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use anyhow::Context;
 use peername_proxy::udp::FrozenWorkers;
@@ -13,7 +14,7 @@ use crate::handover::udp::SessionSender;
 use crate::handover::{SharedSocket, SocketInfo};
 
 impl RunningListeners {
-    /// Duplicates all listening sockets.
+    /// Returns all listening sockets.
     pub async fn share(&self) -> anyhow::Result<Vec<SharedSocket>> {
         let own_tcp: HashMap<_, _> = self.own_tcp().map(|(addr, id)| (id, addr)).collect();
         let mut all: Vec<SharedSocket> = Vec::new();
@@ -23,7 +24,7 @@ impl RunningListeners {
                     addr,
                     transparent: is_transparent(&self.plans, (Transport::Tcp, addr)) == Some(true),
                 };
-                all.push((info, socket.into()));
+                all.push((info, socket));
             }
         }
         for socket in self
@@ -35,14 +36,14 @@ impl RunningListeners {
             let shared = socket
                 .try_clone()
                 .context("a socket of the service manager")?;
-            all.push((SocketInfo::Given(socket.label.clone()), shared));
+            all.push((SocketInfo::Given(socket.label.clone()), Arc::new(shared)));
         }
         all.extend(self.share_udp().await?);
         Ok(all)
     }
 
     async fn share_udp(&self) -> anyhow::Result<Vec<SharedSocket>> {
-        let mut all = Vec::new();
+        let mut all: Vec<SharedSocket> = Vec::new();
         for (number, group) in self.groups.iter().enumerate() {
             let shared = group
                 .workers
@@ -59,7 +60,7 @@ impl RunningListeners {
                         dialect: group.requested.dialect.to_string(),
                         transparent: is_transparent(&self.plans, key) == Some(true),
                     };
-                    all.push((info, socket.into()));
+                    all.push((info, socket));
                 }
             }
         }

@@ -100,7 +100,11 @@ impl Opened {
         let refs: Vec<_> = plans.iter().collect();
         let sockets: usize = refs.iter().map(|plan| plan.listeners().count()).sum();
         let worker_count = process.workers();
-        descriptors::require_descriptors(process, sockets * worker_count)?;
+        descriptors::require_descriptors(
+            process,
+            sockets * worker_count,
+            inherited.previous_count(),
+        )?;
         check_inherited_sockets(&inherited, &refs)?;
         let mut unused_ids = 0..;
         let sockets = OpenedListeners::open_missing(

@@ -6,6 +6,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use data_encoding::BASE64_NOPAD;
@@ -85,8 +86,8 @@ pub(crate) struct FlowState {
 
 /// A command to a worker.
 pub(super) enum HandoverCommand {
-    /// Duplicates the listening sockets.
-    Share(oneshot::Sender<io::Result<Vec<UdpSocket>>>),
+    /// Shares the listening sockets.
+    Share(oneshot::Sender<Vec<Arc<UdpSocket>>>),
     /// Stops reading, and sends the state.
     Freeze {
         sink: StateSink,
@@ -106,17 +107,17 @@ pub struct UdpWorkers(pub(super) Vec<mpsc::UnboundedSender<HandoverCommand>>);
 pub struct FrozenWorkers(Vec<oneshot::Sender<()>>);
 
 impl UdpWorkers {
-    /// Duplicates the listening sockets of each worker.
+    /// Returns the listening sockets of each worker.
     ///
     /// # Errors
     ///
-    /// EMFILE, or a worker has ended.
-    pub async fn share_sockets(&self) -> io::Result<Vec<Vec<UdpSocket>>> {
+    /// A worker has ended.
+    pub async fn share_sockets(&self) -> io::Result<Vec<Vec<Arc<UdpSocket>>>> {
         let mut by_worker = Vec::new();
         for worker in &self.0 {
             let (reply, answer) = oneshot::channel();
             let _ = worker.send(HandoverCommand::Share(reply));
-            by_worker.push(answer.await.map_err(io::Error::other)??);
+            by_worker.push(answer.await.map_err(io::Error::other)?);
         }
         Ok(by_worker)
     }

@@ -104,7 +104,7 @@ struct Worker<R> {
 }
 
 struct Listener {
-    socket: UdpSocket,
+    socket: Arc<UdpSocket>,
     port: u16,
     overflow: OverflowCounter,
 }
@@ -127,7 +127,7 @@ impl<R: Role> Worker<R> {
                 .add(&socket, token_of_listener(number))
                 .map_err(io::Error::other)?;
             listeners.push(Listener {
-                socket,
+                socket: Arc::new(socket),
                 port: addr.port(),
                 overflow: OverflowCounter::default(),
             });

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::{self, SocketAddr};
+use std::sync::Arc;
 
 use peername_sys::ipc::inherited_socket::InheritedSocket;
 use peername_sys::socket::BindOptions;
@@ -50,7 +51,7 @@ impl TcpOpener<'_> {
         Listener {
             id,
             addr: LocalAddr(socket.local_addr().unwrap_or(addr)),
-            socket,
+            socket: Arc::new(socket),
             is_shared: self.is_inherited(addr) && !self.owns_backlogs,
             is_transparent: false,
         }

@@ -1,6 +1,7 @@
 //! A worker's listening socket, and its id.
 
 use std::net::{self, SocketAddr};
+use std::sync::Arc;
 
 use crate::addr::LocalAddr;
 
@@ -13,7 +14,7 @@ pub struct ListenerId(pub u32);
 pub(crate) struct Listener {
     pub(crate) id: ListenerId,
     pub(crate) addr: LocalAddr,
-    pub(crate) socket: net::TcpListener,
+    pub(crate) socket: Arc<net::TcpListener>,
     /// Whether another process holds the socket too, and serves its accept backlog after us.
     pub(crate) is_shared: bool,
     /// Whether TPROXY rules bring connections to other destinations.

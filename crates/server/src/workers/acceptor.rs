@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use peername_sys::NameCall;
 use peername_sys::event::async_epoll::AsyncEpoll;
 use peername_sys::tcp::listener;
 use peername_sys::throttle::Throttle;
@@ -89,14 +88,11 @@ impl<S: Serve> Acceptor<S> {
         Ok(())
     }
 
-    /// Duplicates the listening sockets.
+    /// Shares the listening sockets.
     pub(crate) fn share(&self) -> SharedListeners {
         self.listeners
             .values()
-            .map(|listener| {
-                let socket = listener.socket.try_clone().call("fcntl(F_DUPFD_CLOEXEC)")?;
-                Ok((listener.id, socket))
-            })
+            .map(|listener| (listener.id, Arc::clone(&listener.socket)))
             .collect()
     }
 

@@ -8,8 +8,8 @@ use tokio::sync::oneshot;
 use super::phases::WorkerTask;
 use crate::listeners::{Listener, ListenerId};
 
-/// Duplicates of a worker's listening sockets, or why there are none.
-pub(crate) type SharedListeners = peername_sys::Result<Vec<(ListenerId, TcpListener)>>;
+/// A worker's listening sockets.
+pub(crate) type SharedListeners = Vec<(ListenerId, Arc<TcpListener>)>;
 
 /// A command for a running worker.
 pub(crate) enum WorkerCommand {
@@ -21,7 +21,7 @@ pub(crate) enum WorkerCommand {
     Call(Box<dyn FnOnce() + Send>),
     /// Close these listeners, then answer.
     Close(Arc<[ListenerId]>, oneshot::Sender<()>),
-    /// Answer with a duplicate of each listening socket.
+    /// Answer with the listening sockets.
     Share(oneshot::Sender<SharedListeners>),
     /// Leave the accept backlogs of these listeners to another process when they are closed, and answer.
     LeaveBacklogs(Arc<[ListenerId]>, oneshot::Sender<()>),

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::UdpSocket;
+use std::sync::Arc;
 use std::time::Instant;
 
 use peername_sys::event::async_epoll::AsyncEpoll;
@@ -12,11 +13,11 @@ use crate::udp::session::OverflowCounter;
 use crate::udp::session::role::Role;
 
 impl<R: Role> Worker<R> {
-    /// Duplicates the listening sockets.
-    pub(super) fn share_sockets(&self) -> io::Result<Vec<UdpSocket>> {
+    /// Shares the listening sockets.
+    pub(super) fn share_sockets(&self) -> Vec<Arc<UdpSocket>> {
         self.listeners
             .iter()
-            .map(|listener| listener.socket.try_clone())
+            .map(|listener| Arc::clone(&listener.socket))
             .collect()
     }
 

@@ -138,7 +138,7 @@ impl<R: Role> Worker<R> {
             return self.count_all_dropped(items, &DropReason::Evicted);
         };
         let socket = match route.and_then(|route| route.original_destination) {
-            None => &listener.socket,
+            None => &*listener.socket,
             Some(source) => match self.reply_sockets.socket_for(source, self.last_activity) {
                 Ok(socket) => socket,
                 Err(error) => {
