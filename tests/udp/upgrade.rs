@@ -120,7 +120,7 @@ fn changed_dialect_is_refused() {
     assert_served(8444);
 }
 
-/// `forward` hands its sessions over, too: the receiver sees the same sender.
+/// `forward` hands its sessions over, too: the receiver sees the same sender. The new process does not count them as opened.
 #[test]
 fn forward_keeps_its_sessions() {
     let lab = Lab::new();
@@ -147,4 +147,7 @@ fn forward_keeps_its_sessions() {
         receiver.send(from, &[b"answer"]);
         client.expect_datagram(b"answer", listen);
     }
+    rig.signal(Signal::TERM);
+    let totals = rig.wait_totals();
+    assert_eq!(totals["udp_sessions"], 0, "{totals}");
 }

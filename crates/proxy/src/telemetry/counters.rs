@@ -119,7 +119,13 @@ impl Counters {
     }
 
     /// Counts a new UDP session; returns its number.
-    pub fn count_session_started(&self) -> u64 {
+    pub fn count_session_opened(&self) -> u64 {
+        self.datagrams.opened.fetch_add(1, Relaxed);
+        self.count_session_taken_over()
+    }
+
+    /// Counts a UDP session that another process has opened; returns its number in this process.
+    pub fn count_session_taken_over(&self) -> u64 {
         self.datagrams.started.fetch_add(1, Relaxed)
     }
 

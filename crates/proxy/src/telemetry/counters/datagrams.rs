@@ -33,7 +33,9 @@ pub struct DatagramTally {
 
 #[derive(Debug, Default)]
 pub(super) struct DatagramCounters {
+    /// Sessions that were opened or taken over.
     pub(super) started: AtomicU64,
+    pub(super) opened: AtomicU64,
     pub(super) ended: AtomicU64,
     /// Locked once for each batch of datagrams.
     totals: Mutex<DatagramTally>,
@@ -44,7 +46,7 @@ pub(super) struct DatagramCounters {
 pub struct DatagramSnapshot {
     /// Sessions open now.
     pub sessions: u64,
-    /// Sessions since the start.
+    /// Sessions opened since the start.
     pub sessions_opened: u64,
     /// The datagrams and evictions since the start.
     pub totals: DatagramTally,
@@ -94,7 +96,7 @@ impl DatagramCounters {
         let (ended, started) = (self.ended.load(Relaxed), self.started.load(Relaxed));
         DatagramSnapshot {
             sessions: started.saturating_sub(ended),
-            sessions_opened: started,
+            sessions_opened: self.opened.load(Relaxed),
             totals: self.totals.lock().clone(),
         }
     }

@@ -60,9 +60,28 @@ pub(crate) struct RecordState {
 impl SessionRecord {
     /// Begins the record of a session with its first datagram, and counts the session.
     pub(crate) fn begin(counters: &Arc<Counters>, start: SessionStart) -> Self {
+        Self::new(counters, counters.count_session_opened(), start)
+    }
+
+    /// Continues the record of a session that another process has begun.
+    pub(crate) fn resume(
+        counters: &Arc<Counters>,
+        start: SessionStart,
+        state: &RecordState,
+    ) -> Self {
+        let mut record = Self::new(counters, counters.count_session_taken_over(), start);
+        let local = state.local.filter(|_| is_logged());
+        record.local = local.map(|local| Box::new(LocalAddr(local)));
+        record.since = record.since.checked_sub(state.age).unwrap_or(record.since);
+        [record.tally.to_upstream, record.tally.to_downstream] = state.bytes;
+        [record.datagrams.to_upstream, record.datagrams.to_downstream] = state.datagrams;
+        record
+    }
+
+    fn new(counters: &Arc<Counters>, id: u64, start: SessionStart) -> Self {
         Self {
             counters: Arc::clone(counters),
-            id: counters.count_session_started(),
+            id,
             listener: start.listener,
             is_redirected: start.is_redirected,
             local: start.local.filter(|_| is_logged()).map(Box::new),
@@ -89,15 +108,6 @@ impl SessionRecord {
             bytes: [self.tally.to_upstream, self.tally.to_downstream],
             datagrams: [self.datagrams.to_upstream, self.datagrams.to_downstream],
         }
-    }
-
-    /// Continues the record of a session that another process has begun.
-    pub(crate) fn resume(&mut self, state: &RecordState) {
-        let local = state.local.filter(|_| is_logged());
-        self.local = local.map(|local| Box::new(LocalAddr(local)));
-        self.since = self.since.checked_sub(state.age).unwrap_or(self.since);
-        [self.tally.to_upstream, self.tally.to_downstream] = state.bytes;
-        [self.datagrams.to_upstream, self.datagrams.to_downstream] = state.datagrams;
     }
 
     /// Leaves the session to another process, which counts and logs its end.

@@ -56,8 +56,7 @@ impl<R: Role> SessionTable<R> {
             client: key.client.map(ClaimedSource),
             target: Target(state.upstream),
         };
-        let mut record = SessionRecord::begin(&self.counters, start);
-        record.resume(&state.record);
+        let record = SessionRecord::resume(&self.counters, start, &state.record);
         let mut session = Session::new(
             key,
             reply_to,
