@@ -91,7 +91,8 @@ impl Maps {
         }
     }
 
-    /// Removes a flow, evicted or not, and returns its usage.
+    /// Removes a flow, evicted or not, and returns its usage. A datagram that the program carries meanwhile is in the totals only:
+    /// the program may still count in an entry that is deleted.
     pub(super) fn remove(&mut self, flow: &InstalledFlow) -> Usage {
         let usage = self.usage(flow);
         if let Some(None) = self.flows.remove(flow) {
