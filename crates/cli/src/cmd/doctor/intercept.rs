@@ -32,7 +32,7 @@ use crate::config_file::{Kind, read_setup};
 #[group(skip)]
 #[command(before_help = "Example:\n  peername doctor intercept --check grpc://127.0.0.1:9191")]
 pub(super) struct Args {
-    /// Check the [intercept] table of this file, with its listeners, authority and check services, instead of these options
+    /// Check the `[intercept]` table of this file, with its listeners, authority and check services, instead of these options
     #[arg(
         long,
         value_name = "FILE",
