@@ -140,6 +140,24 @@ fn another_program_at_the_port_is_not_woken() {
     }
 }
 
+/// The host loses the address that a client has reached, while its connection waits. The listener is woken at loopback: a
+/// wake-up to that address would leave the host, and get no answer.
+#[test]
+fn listener_at_all_addresses_is_woken_after_the_loss_of_one() {
+    for mode in MODES {
+        let options = ["--header=optional", "--header-timeout=3s"];
+        let program = ["/usr/bin/python3", "-uc", SHARED_PORT, "::"];
+        let served = ProgramRig::with_mode(mode, &options, &program);
+        let silent = Conn::connect(&served.lab.balancer, LISTEN_V6);
+        // The kernel defers silent connections for a second (TCP_DEFER_ACCEPT).
+        silent.assert_stays_open(Duration::from_millis(1500));
+        let lose = "address del fd81::1/64 dev eth0\nroute add fd81::/64 dev eth0";
+        served.lab.server.ip6(lose);
+        let client = silent.local_addr();
+        served.process.wait_printed(&format!("accepted {client}"));
+    }
+}
+
 /// The header waiter has a descriptor for each listener of the program, and closes those of closed listeners.
 #[test]
 fn closed_listeners_occupy_no_descriptors() {

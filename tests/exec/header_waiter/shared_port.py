@@ -1,14 +1,16 @@
 # Listens at one address of a port at which other programs listen, too, and prints the clients.
 import select, socket, sys
 
-listener = socket.create_server((sys.argv[1], 8443), reuse_port=True)
+is_v6 = ":" in sys.argv[1]
+family = socket.AF_INET6 if is_v6 else socket.AF_INET
+listener = socket.create_server((sys.argv[1], 8443), family=family, reuse_port=True, dualstack_ipv6=is_v6)
 listener.setblocking(False)
 print("listening")
 while True:
     select.select([listener], [], [])
     try:
-        client, (ip, port) = listener.accept()
+        client, (ip, port, *_) = listener.accept()
         client.close()
-        print(f"accepted {ip}:{port}")
+        print(f"accepted [{ip}]:{port}" if is_v6 else f"accepted {ip}:{port}")
     except BlockingIOError:
         pass

@@ -132,7 +132,9 @@ pub(super) fn is_refusal(error: &SyscallError) -> bool {
 /// The addresses by which to wake a listener for this connection of it, the best first.
 ///
 /// For a wildcard listener that is the address which the connection has reached: at any other, and at loopback too, another
-/// listener may have the port. Loopback is for the addresses that this host does not have, to which TPROXY delivers.
+/// listener may have the port. Loopback is for the addresses that this host does not have: TPROXY delivers to them, or the host
+/// has lost one meanwhile. A listener at a single address is woken there in any case: one of a local route (AnyIP) can be bound
+/// with IP_FREEBIND only.
 fn destinations(listener: SocketAddr, connection: impl AsFd) -> Vec<SocketAddr> {
     // Derived from a socket's address, to keep the scope of a link-local one.
     let at_ip = |mut addr: SocketAddr, ip: IpAddr| {
@@ -145,11 +147,13 @@ fn destinations(listener: SocketAddr, connection: impl AsFd) -> Vec<SocketAddr> 
         return vec![at_ip(listener, ip)];
     }
     let mut destinations = Vec::new();
+    let reached = local_addr(&connection).map(|addr| at_ip(addr, addr.ip().to_canonical()));
     if !is_transparent(&connection).unwrap_or(false)
-        && let Ok(reached) = local_addr(&connection)
+        && let Ok(reached) = reached
         && !reached.ip().is_unspecified()
+        && is_bindable(reached)
     {
-        destinations.push(at_ip(reached, reached.ip().to_canonical()));
+        destinations.push(reached);
     }
     if ip.is_ipv6() {
         destinations.push(at_ip(listener, Ipv6Addr::LOCALHOST.into()));
@@ -161,8 +165,16 @@ fn destinations(listener: SocketAddr, connection: impl AsFd) -> Vec<SocketAddr> 
     destinations
 }
 
-/// The addresses from which to connect there, the best first. No NAT rule for a network of this host translates loopback, and
-/// no packet with that source leaves the host. But loopback does not reach link-local addresses, and may have no address.
+/// Whether a socket can be bound to this IP address, which is an address of this host then.
+fn is_bindable(mut addr: SocketAddr) -> bool {
+    addr.set_port(0);
+    let bound = UpstreamSocket::new_tcp_exclusive_port(addr).and_then(|socket| socket.bind(addr));
+    !bound.is_err_and(|error| error.is_address_unavailable())
+}
+
+/// The addresses from which to connect there, the best first. No NAT rule for a network of this host translates loopback. But
+/// loopback does not reach link-local addresses, and may have no address. From 127.0.0.1 the kernel refuses to connect to
+/// another host; from ::1 it does not, and the packet leaves this host.
 fn sources(to: SocketAddr) -> Vec<SocketAddr> {
     let mut own = to;
     own.set_port(0);
@@ -239,5 +251,11 @@ mod tests {
         let mapped = woken_at("[::]:0", "127.0.0.2");
         assert_eq!(mapped, ["127.0.0.2", "::1", "127.0.0.1"]);
         assert_eq!(woken_at("127.0.0.3:0", "127.0.0.3"), ["127.0.0.3"]);
+    }
+
+    #[test]
+    fn address_of_another_host_is_not_bindable() {
+        let is_bindable = |addr: &str| is_bindable(addr.parse().unwrap());
+        assert!(is_bindable("127.0.0.1:443") && !is_bindable("192.0.2.1:443"));
     }
 }
