@@ -99,7 +99,9 @@ struct ReadyConnection {
     connection: ForeignFd,
     /// When the listener was woken for this connection.
     woken: Option<Instant>,
-    /// How often the listener was woken, and no process has taken the connection.
+    /// Whether a wake-up connection was accepted while this connection was the oldest of its listener.
+    is_wakeup_accepted: bool,
+    /// How often that was so, and no process has taken the connection.
     missed_wakeups: u32,
     /// Since when the listener can't be woken, although it listens.
     unreachable_since: Option<Instant>,
@@ -219,6 +221,7 @@ impl HeaderWaiter {
         let ready = ReadyConnection {
             connection,
             woken: None,
+            is_wakeup_accepted: false,
             missed_wakeups: 0,
             unreachable_since: None,
             counter: None,
@@ -326,6 +329,7 @@ impl HeaderWaiter {
         let ready = ReadyConnection {
             connection,
             woken: None,
+            is_wakeup_accepted: false,
             missed_wakeups: 0,
             unreachable_since: None,
             counter,

@@ -91,6 +91,11 @@ impl WakeupConnection {
         }
     }
 
+    /// Whether the listener's host has answered.
+    pub(super) fn is_established(&self) -> bool {
+        self.is_byte_sent
+    }
+
     /// When the connection was opened, if it is not established so far.
     pub(super) fn unanswered_since(&self) -> Option<Instant> {
         (!self.is_byte_sent).then_some(self.opened_at)

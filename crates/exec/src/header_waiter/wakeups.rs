@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io::ErrorKind;
+use std::mem;
 use std::time::{Duration, Instant};
 
 use peername_identity::Counter;
@@ -30,8 +31,8 @@ impl HeaderWaiter {
         ready.woken = Some(Instant::now());
         match WakeupConnection::open(listener, &ready.connection, wakeup_ports) {
             Ok(wakeup) => {
-                if wakeup.unanswered_since().is_none() {
-                    ready.unreachable_since = None;
+                if wakeup.is_established() {
+                    self.note_reachable(listener);
                 }
                 self.keep_wakeup(wakeup);
             }
@@ -39,24 +40,36 @@ impl HeaderWaiter {
         }
     }
 
+    /// Ends the time for which the listener could not be woken.
+    fn note_reachable(&mut self, listener: ListenerAddr) {
+        for ready in self.ready.get_mut(&listener).into_iter().flatten() {
+            ready.unreachable_since = None;
+        }
+    }
+
     /// Refuses the ready connections of a listener that can't be woken: at once if the wake-up connection was refused, because
     /// the program listens there, so a firewall refuses, or the listener is bound to a device. Else, if ports or descriptors
-    /// have run out, or there is no route, the wake-up is retried for a while.
+    /// have run out, or there is no route, the wake-up is retried for a while. That this host can connect is certain while
+    /// another wake-up connection is established.
     fn note_failure(&mut self, listener: ListenerAddr, error: &SyscallError) {
-        let (queue, now) = (self.ready.get_mut(&listener), Instant::now());
-        let Some(oldest) = queue.and_then(VecDeque::front_mut) else {
-            return;
-        };
-        let since = *oldest.unreachable_since.get_or_insert(now);
         if !is_refusal(error) {
+            let mut wakeups = self.wakeups.values();
+            if wakeups.any(|wakeup| wakeup.listener == listener && wakeup.is_established()) {
+                return;
+            }
+            let (queue, now) = (self.ready.get_mut(&listener), Instant::now());
+            let Some(oldest) = queue.and_then(VecDeque::front_mut) else {
+                return;
+            };
+            let since = *oldest.unreachable_since.get_or_insert(now);
             if since + UNANSWERED_AFTER > now {
                 return;
             }
             if self.unreachable_log.pass().is_some() {
                 try_write_line(&format!(
-                    "peername: this host can't connect to the server at {}, so clients are refused: {error} (let the firewall \
-                     accept connections over lo; in a unit, see SocketBindDeny= and IPAddressDeny=)",
-                    listener.addr
+                    "peername: this host can't connect to the server at {}, so clients are refused: {error}{}",
+                    listener.addr,
+                    advice(error)
                 ));
             }
         }
@@ -83,14 +96,28 @@ impl HeaderWaiter {
             return;
         };
         let (listener, driven) = (wakeup.listener, wakeup.drive(event));
-        if matches!(driven, Ok(true)) {
-            let _ = self.epoll.modify(&wakeup.socket, id, wakeup.interest());
-            return;
+        match driven {
+            Ok(true) => {
+                let _ = self.epoll.modify(&wakeup.socket, id, wakeup.interest());
+                if wakeup.is_established() {
+                    self.note_reachable(listener);
+                }
+                return;
+            }
+            Ok(false) => {
+                let queue = self.ready.get_mut(&listener);
+                if let Some(oldest) = queue.and_then(VecDeque::front_mut) {
+                    oldest.is_wakeup_accepted = true;
+                }
+            }
+            Err(_) => {}
         }
         self.wakeups.remove(&id);
-        // A wake-up connection without an answer is logged by `log_unanswered`: the accept backlog may be full.
+        // A wake-up connection without an answer is logged by `log_unanswered`: the accept backlog may be full. If the listener
+        // was closed meanwhile, `wake_again` refuses its connections, unless it is opened again before.
         if let Err(error) = driven
             && error.source.kind() != ErrorKind::TimedOut
+            && self.listeners.has_listener_at(listener)
         {
             self.note_failure(listener, &error);
         }
@@ -109,8 +136,11 @@ impl HeaderWaiter {
             let overdue = queue.iter_mut().find(|ready| ready.is_overdue(now));
             if let (Some(ready), false) = (overdue, is_in_backlog) {
                 ready.woken = None;
-                ready.missed_wakeups += u32::from(ready.unreachable_since.is_none());
                 unresponsive.push(listener);
+                if let Some(oldest) = queue.front_mut() {
+                    let is_accepted = mem::take(&mut oldest.is_wakeup_accepted);
+                    oldest.missed_wakeups += u32::from(is_accepted);
+                }
             }
         }
         for listener in unresponsive {
@@ -175,6 +205,19 @@ impl HeaderWaiter {
                 close_with_reset(ready.connection);
             }
         }
+    }
+}
+
+/// The remedy, if a firewall or a unit's policy can be the reason why this host can't connect.
+fn advice(error: &SyscallError) -> &'static str {
+    let is_unreachable = matches!(
+        error.source.kind(),
+        ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable
+    );
+    if is_unreachable || error.is_permission() {
+        " (let the firewall accept connections over lo; in a unit, see SocketBindDeny= and IPAddressDeny=)"
+    } else {
+        ""
     }
 }
 
