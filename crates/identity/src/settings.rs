@@ -4,7 +4,7 @@
 //! starts. Otherwise only the counters, the gauges and the ports of wake-up connections change. They are in the table and not
 //! in environment variables, which any program passes on, prints and edits.
 
-use core::net::{IpAddr, SocketAddr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use peername_proto::{HeaderPolicy, SourcePolicy};
@@ -221,10 +221,13 @@ impl<'m> Settings<'m> {
     }
 
     /// Whether a connection from `peer` to `local_ip` is one of the header waiter's wake-up connections: it comes from one of
-    /// their ports, and from an address that only this host connects from.
+    /// their ports, and from 127.0.0.1, ::1 or the address that it goes to. A program of this host can have the port at any
+    /// other address of 127.0.0.0/8.
     pub fn is_wakeup(self, peer: SocketAddr, local_ip: impl FnOnce() -> Option<IpAddr>) -> bool {
+        let ip = peer.ip().to_canonical();
+        let is_from_loopback = ip == Ipv4Addr::LOCALHOST || ip == Ipv6Addr::LOCALHOST;
         self.wakeup_ports().contains(peer.port())
-            && (peer.ip().to_canonical().is_loopback() || local_ip() == Some(peer.ip()))
+            && (is_from_loopback || local_ip() == Some(peer.ip()))
     }
 
     /// Whether a listener on this port expects headers.
@@ -367,7 +370,10 @@ mod tests {
         };
         assert!(is_wakeup("127.0.0.1:4711", "192.0.2.1"));
         assert!(is_wakeup("[::ffff:127.0.0.1]:4711", "::ffff:192.0.2.1"));
+        assert!(is_wakeup("[::1]:4711", "2001:db8::1"));
         assert!(is_wakeup("[fe80::1]:4711", "fe80::1"));
+        assert!(is_wakeup("127.0.0.2:4711", "127.0.0.2"));
+        assert!(!is_wakeup("127.0.0.2:4711", "127.0.0.1"));
         assert!(!is_wakeup("127.0.0.1:4712", "127.0.0.1"));
         assert!(!is_wakeup("192.0.2.2:4711", "192.0.2.1"));
     }
