@@ -45,7 +45,7 @@ impl RawAddress {
     }
 
     /// Decodes an IPv4 or IPv6 address; `None` for every other family. As in the kernel, a `struct sockaddr_in6` may lack its
-    /// scope, which is zero then.
+    /// scope, or a part of it, which is zero then.
     pub fn socket_addr(&self) -> Option<SocketAddr> {
         let (family, rest) = self.bytes.split_first_chunk()?;
         let (port, rest) = rest.split_first_chunk()?;
@@ -59,11 +59,13 @@ impl RawAddress {
                 let (flow, rest) = rest.split_first_chunk()?;
                 let (ip, rest) = rest.split_first_chunk::<16>()?;
                 let (scope, _) = rest.split_first_chunk()?;
+                let has_scope = self.len >= SOCKADDR_IN6_LEN;
+                let scope = if has_scope { *scope } else { [0; 4] };
                 Some(SocketAddr::V6(SocketAddrV6::new(
                     Ipv6Addr::from(*ip),
                     port,
                     u32::from_be_bytes(*flow),
-                    u32::from_ne_bytes(*scope),
+                    u32::from_ne_bytes(scope),
                 )))
             }
             _ => None,
