@@ -13,8 +13,15 @@ use super::client_limit::client_prefix;
 #[derive(Debug)]
 pub struct ClientSemaphores {
     permits: usize,
-    /// The semaphores that are in use.
-    semaphores: Mutex<HashMap<IpAddr, Weak<Semaphore>>>,
+    semaphores: Mutex<SemaphoreMap>,
+}
+
+#[derive(Debug, Default)]
+struct SemaphoreMap {
+    /// The semaphores that are in use, and some that were.
+    by_client: HashMap<IpAddr, Weak<Semaphore>>,
+    /// The number of semaphores at which those that are not in use are removed next.
+    prune_at: usize,
 }
 
 impl ClientSemaphores {
@@ -30,15 +37,33 @@ impl ClientSemaphores {
     pub fn get(&self, client: IpAddr) -> Arc<Semaphore> {
         let client = client_prefix(client);
         let mut semaphores = self.semaphores.lock();
-        if let Some(semaphore) = semaphores.get(&client).and_then(Weak::upgrade) {
+        let known = semaphores.by_client.get(&client);
+        if let Some(semaphore) = known.and_then(Weak::upgrade) {
             return semaphore;
         }
-        semaphores.retain(|_, semaphore| semaphore.strong_count() > 0);
+        if semaphores.by_client.len() >= semaphores.prune_at {
+            semaphores.prune();
+        }
         let semaphore = Arc::new(Semaphore::new(self.permits));
-        semaphores.insert(client, Arc::downgrade(&semaphore));
+        semaphores
+            .by_client
+            .insert(client, Arc::downgrade(&semaphore));
         semaphore
     }
 }
+
+impl SemaphoreMap {
+    /// Removes the semaphores that are not in use. The next pruning is due when the number of those that are left has doubled:
+    /// all workers wait for it.
+    fn prune(&mut self) {
+        self.by_client
+            .retain(|_, semaphore| semaphore.strong_count() > 0);
+        self.prune_at = (self.by_client.len() * 2).max(MIN_PRUNED);
+    }
+}
+
+/// Fewer semaphores than this are not examined.
+const MIN_PRUNED: usize = 64;
 
 /// A semaphore of whose permits one client gets two thirds at most.
 ///
@@ -63,7 +88,7 @@ impl FairSemaphore {
     pub fn new(permits: usize) -> Self {
         Self {
             permits: Semaphore::new(permits),
-            shares: ClientSemaphores::new((2 * permits).div_ceil(3)),
+            shares: ClientSemaphores::new((2 * permits / 3).max(1)),
         }
     }
 
@@ -97,10 +122,21 @@ mod tests {
     #[test]
     fn semaphores_that_are_not_in_use_are_not_remembered() {
         let semaphores = ClientSemaphores::new(1);
+        let in_use = semaphores.get([192, 0, 2, 0].into());
+        for last in 1..=255 {
+            drop(semaphores.get([192, 0, 2, last].into()));
+        }
+        assert!(semaphores.semaphores.lock().by_client.len() <= MIN_PRUNED);
+        assert!(Arc::ptr_eq(&in_use, &semaphores.get([192, 0, 2, 0].into())));
+    }
+
+    #[tokio::test]
+    async fn one_of_two_permits_is_left_for_other_clients() {
+        let semaphore = FairSemaphore::new(2);
         let [client, another]: [IpAddr; 2] = [1, 2].map(|last| [192, 0, 2, last].into());
-        drop(semaphores.get(client));
-        let _in_use = semaphores.get(another);
-        assert!(!semaphores.semaphores.lock().contains_key(&client));
+        let _first = semaphore.acquire(client).await;
+        assert!(semaphore.acquire(client).now_or_never().is_none());
+        assert!(semaphore.acquire(another).now_or_never().is_some());
     }
 
     #[tokio::test]

@@ -73,7 +73,7 @@ pub(crate) struct CheckArgs {
         hide_short_help = true
     )]
     check_take: Vec<HeaderName>,
-    /// Checks in flight at a time, two thirds of them for one client; others wait, within --check-timeout
+    /// Checks in flight at a time, two thirds of them for one client (1 can't be shared); others wait, within --check-timeout
     #[arg(long, value_name = "N", default_value = "256", requires = "check", value_parser = value::number(1, 65_536), help_heading = heading::TUNING)]
     check_concurrency: usize,
     #[command(flatten)]
