@@ -28,6 +28,7 @@ use crate::listeners::ListenPlan;
 use crate::listeners::running::{Opened, RunningListeners};
 use crate::logging::AuditLog;
 use crate::reload::file_watch::{FileWatch, Fingerprints};
+use crate::reload::single_call::SingleCall;
 use crate::reload::{Reload, Serving, Setup, log_warnings, serve};
 use crate::signals::Signals;
 use crate::upgrade::{self, Upgrader, Upgrades};
@@ -209,6 +210,7 @@ async fn start<C: Command>(
         listeners,
         signals,
         watch,
+        rereading: SingleCall::default(),
         is_successor: previous_state.is_some(),
         config,
         upgrades: Upgrades { upgrader, admin },
@@ -241,6 +243,6 @@ pub fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Res
     done
 }
 
-/// The maximum number of threads of the control side that wait for files. A file system that hangs keeps one for each list and
-/// reload.
+/// The maximum number of threads of the control side that wait for files. A file system that hangs keeps one for each policy
+/// with lists, one for a reload, and one for each watch.
 const MAX_BLOCKING_THREADS: usize = 64;

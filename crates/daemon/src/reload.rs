@@ -4,13 +4,14 @@
 mod changed_keys;
 pub mod client_lists;
 pub mod file_watch;
+pub mod single_call;
 
 use std::mem;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use peername_observe::admin::ConfigInForce;
 use peername_observe::admin::history::History;
 use peername_sys::throttle::RepeatThrottle;
@@ -28,6 +29,7 @@ use crate::usage::error_text::with_causes;
 use crate::value::text::join;
 use changed_keys::changed_keys;
 use file_watch::{FileWatch, Fingerprints, ReadCause};
+use single_call::SingleCall;
 
 /// The options that name the configuration file, and watch it.
 #[derive(Clone, Debug, clap::Args)]
@@ -114,6 +116,8 @@ pub struct Serving {
     pub signals: Signals,
     /// The files that reload it (`--watch`).
     pub watch: FileWatch,
+    /// Reads the files of a reload.
+    pub rereading: SingleCall,
     /// Whether it has replaced another process.
     pub is_successor: bool,
     /// The configuration that `/config` shows.
@@ -241,7 +245,7 @@ impl Serving {
         command: &R,
     ) -> anyhow::Result<Option<anyhow::Result<R::Plan>>> {
         let read = command.reader();
-        let reading = reread(move || {
+        let reading = reread(&self.rereading, move || {
             let mut files = Fingerprints::default();
             let plan = files.note_read(read);
             Ok((files, plan))
@@ -262,19 +266,43 @@ impl Serving {
     }
 }
 
-/// Reads files and names again for a reload, on a thread that does not block signals. A thread that a file system or a name
-/// server hangs is left behind, and the next reload starts another one.
+/// Reads files and names again for a reload. A thread that a file system or a name server hangs is left behind.
 ///
 /// # Errors
 ///
-/// `read` failed, or took longer than `REREAD_TIMEOUT`.
+/// `read` failed, or took longer than `REREAD_TIMEOUT`; or that of an earlier reload has not ended.
 async fn reread<T: Send + 'static>(
+    rereading: &SingleCall,
     read: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
 ) -> anyhow::Result<T> {
-    let reading = tokio::task::spawn_blocking(read);
-    let read = timeout(REREAD_TIMEOUT, reading).await;
+    ensure!(
+        !rereading.is_running(),
+        "an earlier reload still waits for files or names"
+    );
+    let read = timeout(REREAD_TIMEOUT, rereading.run(read)).await;
     read.with_context(|| format!("the files or their names took longer than {REREAD_TIMEOUT:?}"))??
 }
 
 /// As long as a lookup takes, with all its retries, if the name server is slow.
 const REREAD_TIMEOUT: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    /// Otherwise the reloads of a watch would take all threads for blocking calls, and those for bans, too.
+    #[tokio::test]
+    async fn reload_is_refused_while_an_earlier_one_hangs() {
+        let rereading = SingleCall::default();
+        let (server, hung) = mpsc::channel::<()>();
+        let hangs = reread(&rereading, move || Ok(hung.recv().is_ok()));
+        assert!(timeout(Duration::from_millis(50), hangs).await.is_err());
+        let refused = reread(&rereading, || Ok(())).await.unwrap_err();
+        assert!(refused.to_string().contains("an earlier reload"));
+        drop(server);
+        rereading.run(|| ()).await.unwrap();
+        reread(&rereading, || Ok(())).await.unwrap();
+    }
+}

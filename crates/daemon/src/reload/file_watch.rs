@@ -16,8 +16,9 @@ use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 use peername_server::threads::check_free;
 use peername_sys::fs::text_file;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+use super::single_call::SingleCall;
 
 /// The state of each file at the time it was read.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -62,6 +63,8 @@ pub struct FileWatch {
     in_force: Fingerprints,
     /// Whether files are compared only once an event has come.
     awaits_event: bool,
+    /// Reads the metadata of the files.
+    metadata: SingleCall,
     watcher: Option<RecommendedWatcher>,
     directories: BTreeSet<PathBuf>,
     sender: UnboundedSender<()>,
@@ -156,6 +159,7 @@ impl FileWatch {
             read: Fingerprints::default(),
             in_force: Fingerprints::default(),
             awaits_event: false,
+            metadata: SingleCall::default(),
             watcher: None,
             directories: BTreeSet::new(),
             sender,
@@ -191,6 +195,8 @@ impl FileWatch {
     pub fn replace(&mut self, read: Fingerprints) {
         self.read = read;
         self.awaits_event = false;
+        // A call may still hang at a file that is not watched any more.
+        self.metadata = SingleCall::default();
         match self.watcher {
             None if !self.read.files.is_empty() => self.start(),
             _ => self.watch_directories(self.read.directories()),
@@ -211,8 +217,7 @@ impl FileWatch {
         changed
     }
 
-    /// Defers the next comparison to the next event, because the files could not be read: if a file system hangs, each attempt
-    /// leaves a thread behind.
+    /// Defers the next comparison to the next event, because the files could not be read: a file system may hang.
     pub fn defer_to_next_event(&mut self) {
         self.awaits_event = true;
     }
@@ -255,7 +260,7 @@ impl FileWatch {
     /// then a file may have changed before its directory was watched.
     async fn follow_directories(&mut self) -> bool {
         let read = self.read.clone();
-        match run_blocking(move || read.directories()).await {
+        match self.read_metadata(move || read.directories()).await {
             Some(wanted) if wanted != self.directories => {
                 self.watch_directories(wanted);
                 true
@@ -266,11 +271,21 @@ impl FileWatch {
 
     async fn compare(&self) -> Comparison {
         let read = self.read.clone();
-        match run_blocking(move || read.are_current()).await {
+        match self.read_metadata(move || read.are_current()).await {
             Some(true) => Comparison::Same,
             Some(false) => Comparison::Changed,
             None => Comparison::Hangs,
         }
+    }
+
+    /// Runs work that reads metadata of files on a thread of its own, because a network file system may hang. `None` if it does,
+    /// or if earlier work still hangs.
+    async fn read_metadata<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        let read = timeout(METADATA_TIMEOUT, self.metadata.run(work)).await;
+        read.ok()?.ok()
     }
 
     async fn wait_quiet(&mut self) {
@@ -309,14 +324,6 @@ enum Comparison {
     Changed,
     /// Their file system does not answer.
     Hangs,
-}
-
-/// Runs work that reads metadata of files on a thread of its own, because a network file system may hang. `None` if it does.
-async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-    timeout(METADATA_TIMEOUT, spawn_blocking(work))
-        .await
-        .ok()?
-        .ok()
 }
 
 fn fingerprint(path: &Path) -> Option<Fingerprint> {

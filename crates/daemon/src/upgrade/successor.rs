@@ -84,6 +84,12 @@ impl Upgrader {
         sockets: Vec<SharedSocket>,
         timeout: Duration,
     ) -> anyhow::Result<Successor> {
+        let deadline = Instant::now() + timeout;
+        // File systems that hang may keep all threads. Then the attempt would not begin, and hold the launcher.
+        let thread = tokio::time::timeout(timeout, spawn_blocking(|| ())).await;
+        thread.map_err(|_| {
+            anyhow!("no thread was free within {timeout:?}: the file systems of lists hang")
+        })??;
         let busy = Err("an upgrade was interrupted".to_owned());
         let launcher = match std::mem::replace(&mut self.launcher, busy) {
             Ok(launcher) => launcher,
@@ -97,7 +103,7 @@ impl Upgrader {
             command: self.command.to_owned(),
             inheritance: self.inheritance.clone(),
         };
-        let attempt = spawn_blocking(move || start(launcher, &hello, &sockets, timeout));
+        let attempt = spawn_blocking(move || start(launcher, &hello, &sockets, deadline, timeout));
         match attempt
             .await
             .context("the thread that starts the new process")?
@@ -155,9 +161,9 @@ fn start(
     launcher: Launcher,
     hello: &ToSuccessor,
     sockets: &[SharedSocket],
+    deadline: Instant,
     timeout: Duration,
 ) -> Result<Successor, Refused> {
-    let deadline = Instant::now() + timeout;
     let started = Channel::pair()
         .map_err(anyhow::Error::from)
         .and_then(|(channel, theirs)| Ok((channel, launcher.start(theirs)?)));
@@ -285,3 +291,28 @@ fn complete(successor: Successor) -> Result<(), Refused> {
 const EXIT_LIMIT: Duration = Duration::from_secs(2);
 /// The handover of UDP sessions fails after this time. Until then, no datagram is relayed.
 const SESSIONS_LIMIT: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use tokio::runtime::Builder;
+
+    use super::*;
+
+    #[test]
+    fn upgrade_without_a_free_thread_is_refused() {
+        let runtime = Builder::new_current_thread()
+            .max_blocking_threads(1)
+            .enable_time()
+            .build()
+            .unwrap();
+        let (server, hung) = mpsc::channel::<()>();
+        runtime.spawn_blocking(move || hung.recv());
+        let mut upgrader = Upgrader::unavailable("no launcher");
+        let start = upgrader.start_successor(Vec::new(), Duration::from_millis(50));
+        let refused = runtime.block_on(start).unwrap_err();
+        assert!(refused.to_string().contains("no thread was free"));
+        drop(server);
+    }
+}
