@@ -126,6 +126,14 @@ impl Fingerprints {
             .map(|(path, _)| path.as_path())
     }
 
+    /// Whether a file was not read, or is not as it was. A file that can't be examined does not count: this process may have
+    /// dropped the privileges to read it.
+    fn are_outdated(&self) -> bool {
+        let mut all = self.files.iter();
+        self.is_incomplete
+            || all.any(|(path, before)| fingerprint(path).is_some_and(|now| *before != Some(now)))
+    }
+
     /// Whether all files have been read, and are as they were.
     pub fn are_current(&self) -> bool {
         let mut all = self.files.iter();
@@ -203,9 +211,11 @@ impl FileWatch {
         }
     }
 
-    /// Whether a file has changed since it was read. Also where the watch is disabled.
+    /// Whether a file has changed since it was read, if no watch reports it ([`FileWatch::changed`]).
     pub async fn is_outdated(&self) -> bool {
-        self.compare().await == Comparison::Changed
+        let read = self.read.clone();
+        let are_outdated = move || read.are_outdated();
+        self.watcher.is_none() && self.read_metadata(are_outdated).await == Some(true)
     }
 
     /// Notes that what was last read is in force now. Returns the files that have changed since this was noted before: refused
