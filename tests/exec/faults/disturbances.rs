@@ -85,11 +85,7 @@ fn listener_that_is_reopened_at_once_serves_each_client() {
 fn firewall_against_the_wakeup_is_reported() {
     for mode in MODES {
         let served = ServerRig::with_mode(mode, "--accept=level --brief", &[]);
-        let firewall = |verdict| {
-            let rule = format!("-i lo -p tcp --dport 8443 -j {verdict}");
-            let set = format!("iptables -F INPUT; iptables -A INPUT {rule}");
-            served.lab.server.run("sh", &["-ec", &set]);
-        };
+        let firewall = |verdict| set_firewall(&served, verdict);
         let client = fresh_client_v4();
         firewall("REJECT --reject-with tcp-reset");
         let refused = connect_with_half_a_header(&served, &v2(client));
@@ -118,6 +114,56 @@ fn firewall_against_the_wakeup_is_reported() {
     }
 }
 
+/// Wake-ups fail twice, with more than five seconds between. No client is refused meanwhile, because an earlier wake-up is in the
+/// accept backlog.
+#[test]
+fn isolated_failures_of_wakeups_refuse_no_client() {
+    for mode in MODES {
+        let options = ["--header-timeout=60s"];
+        let served = ServerRig::with_mode(mode, "--accept=level --brief", &options);
+        let clients = [(); 3].map(|()| fresh_client_v4());
+        let slow = clients.map(|client| connect_with_half_a_header(&served, &v2(client)));
+        let server = server_pidfd(&served.process);
+        server.signal(pidfd::Signal::STOP).expect("it lives");
+        let firewall = "REJECT --reject-with icmp-host-prohibited";
+        let stays_open = [300, 5500, 300].map(Duration::from_millis);
+        for ((conn, client), time) in slow.iter().zip(clients).zip(stays_open) {
+            conn.send(&[&v2(client)[20..], b"hi"].concat());
+            conn.assert_stays_open(time);
+            set_firewall(&served, firewall);
+        }
+        served.lab.server.run("iptables", &["-F", "INPUT"]);
+        server.signal(pidfd::Signal::CONT).expect("it lives");
+        for (conn, client) in slow.iter().zip(clients) {
+            served.assert_sees(conn, client);
+        }
+    }
+}
+
+/// The accept backlog is full, so that the wakeup connection is refused only after the listener was closed.
+#[test]
+fn wakeup_to_a_closed_listener_is_not_refused_by_a_firewall() {
+    for mode in MODES {
+        let through = ["sh", "-c", SHALLOW_BACKLOG, "sh"];
+        let options = ["-v"];
+        let server_args = "--accept=rebind --brief";
+        let served = ServerRig::with_mode_through(mode, &through, server_args, &options);
+        let server = server_pidfd(&served.process);
+        let client = fresh_client_v4();
+        let slow = connect_with_half_a_header(&served, &v2(client));
+        server.signal(pidfd::Signal::STOP).expect("it lives");
+        let _queue = [(); 3].map(|()| served.connect_and_send(&v2(fresh_client_v4())));
+        slow.send(&v2(client)[20..]);
+        slow.assert_stays_open(Duration::from_millis(300));
+        server.signal(pidfd::Signal::USR2).expect("it lives");
+        server.signal(pidfd::Signal::CONT).expect("it lives");
+        assert_eq!(slow.wait_closed().0, End::Reset, "{mode}");
+        served
+            .process
+            .wait_logged("the program closed its listener");
+    }
+}
+
 /// shutdown(2) of the listener ends the wait in accept(2), and the program stays. A connection with an incomplete header is
 /// reset, at the latest when the rest comes. The kernel refuses later connections.
 #[test]
@@ -142,9 +188,8 @@ fn shut_down_listener_refuses_connections() {
 /// While the accept backlog is full, the wakeup connection waits until there is space.
 #[test]
 fn full_backlog_delays_the_wakeup_only() {
-    let shallow = "echo 2 >/proc/sys/net/core/somaxconn && exec \"$@\"";
     for mode in MODES {
-        let through = ["sh", "-c", shallow, "sh"];
+        let through = ["sh", "-c", SHALLOW_BACKLOG, "sh"];
         let served = ServerRig::with_mode_through(mode, &through, "--accept=level --brief", &[]);
         let server = server_pidfd(&served.process);
         let late = fresh_client_v4();
@@ -309,12 +354,21 @@ fn connect_with_half_a_header(served: &ServerRig, header: &[u8]) -> Conn {
     conn
 }
 
+/// Lets the firewall of the server's host do this with wakeup connections.
+fn set_firewall(served: &ServerRig, verdict: &str) {
+    let rule = format!("-i lo -p tcp --dport 8443 -j {verdict}");
+    let set = format!("iptables -F INPUT; iptables -A INPUT {rule}");
+    served.lab.server.run("sh", &["-ec", &set]);
+}
+
 /// The server itself: the first descendant of the process that made its PID namespace.
 fn server_pidfd(process: &Process) -> PidFd {
     let children = pidfd::descendants(process.pid());
     PidFd::open(*children.first().expect("a server")).expect("a server")
 }
 
+/// Starts a program whose listeners have an accept backlog of two.
+const SHALLOW_BACKLOG: &str = "echo 2 >/proc/sys/net/core/somaxconn && exec \"$@\"";
 /// Prints each client, and the number of open descriptors once its connection is closed.
 const PYTHON: &[&str] = &[
     "/usr/bin/python3",
