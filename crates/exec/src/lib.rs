@@ -12,7 +12,7 @@
 //! | [`notify`] | the supervisor that answers system calls |
 //! | [`library`] | finds the libraries that are loaded into programs, and sets their variables |
 //! | [`connect`] | `--connect`: starts a client whose connections begin with a PROXY header |
-//! | [`unit`] | reads service units, and writes the drop-in that starts their server through `peername exec` |
+//! | [`mod@unit`] | reads service units, and writes the drop-in that starts their server through `peername exec` |
 //! | [`netns`] | `--mode netns`: a private network, and `peername proxy` in it |
 //! | `header_waiter` | takes a connection's header and stores the client; keeps connections with an incomplete header for accept(2) |
 //! | [`agent`] | supervises containers that a container runtime has started |
