@@ -8,7 +8,7 @@ pub(super) const PAGE: &str = include_str!("page.html");
 pub(super) const CONTENT_SECURITY_POLICY: &str = concat!(
     "default-src 'none'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; ",
     "require-trusted-types-for 'script'; trusted-types 'none'; ",
-    "script-src 'sha256-2H/5YvnuRy2ebK2gZXNeh97lwZ/9oSdMC/aF/8qOm3U='; ",
+    "script-src 'sha256-1EHx7D0KKQcRo8vBGGVejU4Tsx4kEtP9xtUDqxqNVao='; ",
     "style-src 'sha256-4ddLVGQ6PrD3cg69/3MM5MeDu4Ux9c8wveZTHS/x1/Y='",
 );
 

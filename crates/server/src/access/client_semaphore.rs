@@ -67,7 +67,7 @@ const MIN_PRUNED: usize = 64;
 
 /// A semaphore of whose permits one client gets two thirds at most.
 ///
-/// A client beyond its share waits in a queue of its own. So with 3 permits or more, one such client delays no other, and each
+/// A client beyond its share waits in a queue of its own. So with 2 permits or more, one such client delays no other, and each
 /// further one delays the others by less than the time for which a permit is held, however long its queue is.
 #[derive(Debug)]
 pub struct FairSemaphore {
