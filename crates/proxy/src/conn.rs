@@ -116,7 +116,7 @@ impl TcpProxy {
         let rules = &service.rules;
         let accepted = AcceptedConn::admit(incoming, &rules.config)?;
         let mut claimed = ClaimedConn::read(accepted, &rules.config, &self.pending).await?;
-        record.set_header(claimed.claims.claim, claimed.tlvs.take());
+        record.set_header(claimed.claims.facts, claimed.tlvs.take());
         let permit = Permit::decide(&claimed.claims, claimed.local, rules)
             .map_err(|failure| refuse(&claimed.stream, failure))?;
         let target = permit.target();

@@ -6,6 +6,7 @@ use std::fmt::{self, Display, Formatter};
 use std::net::{IpAddr, SocketAddr};
 
 pub use peername_proto::canonical;
+use serde::{Deserialize, Serialize};
 
 /// The real peer of an accepted connection: usually the balancer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -16,7 +17,7 @@ pub struct PeerAddr(pub SocketAddr);
 pub struct LocalAddr(pub SocketAddr);
 
 /// The client's address according to the header. Only the source policy makes it the source of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
 pub struct ClaimedSource(pub SocketAddr);
 
 /// The backend's address.

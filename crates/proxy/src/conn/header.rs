@@ -2,7 +2,7 @@
 
 use peername_proto::Header;
 use peername_relay::Prefix;
-use peername_server::addr::{ClaimedSource, LocalAddr, PeerAddr, canonical};
+use peername_server::addr::{LocalAddr, PeerAddr};
 use peername_server::pending_headers::PendingHeaders;
 use peername_server::{header_reader, hop_count};
 use peername_sys::Transport;
@@ -12,7 +12,7 @@ use crate::config::Config;
 use crate::conn::accept::{AcceptedConn, refuse};
 use crate::conn::outbound_header;
 use crate::outcome::Failure;
-use crate::policy::claims::Claims;
+use crate::policy::claims::{Claims, HeaderFacts};
 use crate::telemetry::record::line::{LoggedTlvs, render_tlvs};
 
 /// A connection of a trusted peer that began with a valid header.
@@ -64,7 +64,7 @@ impl ClaimedConn {
 
     /// Drops a claim that the policy does not use, and replaces the header for the backend by one without a client.
     pub(crate) fn clear_claim(&mut self, config: &Config) {
-        if self.claims.claim.take().is_some() {
+        if self.claims.facts.claim.take().is_some() {
             self.outbound_header = config
                 .upstream
                 .send_proxy
@@ -94,9 +94,8 @@ impl Retained {
             .map_err(Failure::OutboundHeader)?;
         Ok(Self {
             claims: Claims {
-                claim: header.source().map(ClaimedSource::canonical),
+                facts: HeaderFacts::from_header(header),
                 peer,
-                destination: header.destination().map(canonical),
                 hops: hops.unwrap_or(0),
                 tlv_refusal: config.clients.judge_tlvs(header).err(),
                 transport: Transport::Tcp,

@@ -75,7 +75,7 @@ impl Permit {
     ) -> Result<Self, Failure> {
         let source = rules.admit_source(claims)?;
         rules.admit_client(HeaderClient {
-            claim: claims.claim,
+            claim: claims.facts.claim,
             peer: claims.peer,
             tlvs: claims.tlv_refusal.map_or(Ok(()), Err),
         })?;
@@ -135,7 +135,7 @@ impl Permit {
         in_force: Option<&Rules>,
     ) -> Result<ConfirmedPermit, Failure> {
         if let Some(rules) = in_force {
-            let client = HeaderClient::of_read_header(claims.claim, claims.peer);
+            let client = HeaderClient::of_read_header(claims.facts.claim, claims.peer);
             rules.admit_client(client)?;
         }
         Ok(ConfirmedPermit(self))

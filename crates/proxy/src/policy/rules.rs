@@ -77,7 +77,7 @@ impl Rules {
         &self,
         claims: &Claims,
     ) -> Result<Option<ClaimedSource>, SourceRefusal> {
-        let Some(claim) = claims.claim else {
+        let Some(claim) = claims.facts.claim else {
             return Ok(None);
         };
         let kind_of = |ip| self.own_addresses.kind_of(ip);
@@ -112,12 +112,12 @@ impl Rules {
         client: IpAddr,
     ) -> Result<Option<Target>, Failure> {
         let (Some(policy), Some(destination)) =
-            (&self.config.destination_policy, claims.destination)
+            (&self.config.destination_policy, claims.facts.destination)
         else {
             return Ok(None);
         };
         // Only the client's own port ends a loop (`Rules::source_port`).
-        if claims.claim.is_some_and(|claim| claim.0.port() == 0) {
+        if claims.facts.claim.is_some_and(|claim| claim.0.port() == 0) {
             return Err(SourceRefusal::NoPort.into());
         }
         let refuse = |refusal| Failure::Destination {

@@ -20,7 +20,7 @@ use super::session::role::{AdmittedDatagram, Role};
 use super::worker::{SharedState, worker_tasks};
 use crate::forward::ForwardService;
 use crate::outcome::Failure;
-use crate::policy::claims::Claims;
+use crate::policy::claims::{Claims, HeaderFacts};
 use crate::telemetry::counters::Counters;
 use peername_server::addr::ClaimedSource;
 use peername_server::workers::WorkerTask;
@@ -77,6 +77,10 @@ impl Role for ForwarderRole {
                 .map_or_else(|| listener.ip(), |local| local.ip);
             SocketAddr::new(ip.to_canonical(), listener.port())
         });
+        let facts = HeaderFacts {
+            destination,
+            ..HeaderFacts::default()
+        };
         Ok(AdmittedDatagram {
             key: SessionKey {
                 listener: reply_to.listener,
@@ -88,7 +92,7 @@ impl Role for ForwarderRole {
             balancer: reply_to.peer.ip(),
             payload: 0,
             header: DatagramHeader {
-                claims: Claims::from_datagram(None, reply_to.peer, destination),
+                claims: Claims::from_datagram(facts, reply_to.peer),
                 len: 0,
                 spp: None,
             },
@@ -122,7 +126,7 @@ impl Role for ForwarderRole {
             .source
             .unwrap_or(admitted.header.claims.peer.0);
         let client = ClaimedSource::canonical(client).0;
-        let destination = admitted.header.claims.destination.unwrap_or(client);
+        let destination = admitted.header.claims.facts.destination.unwrap_or(client);
         let dialect = self.forwarder.config.dialect;
         let headers = dialect.write_headers(header_template, client, destination);
         headers.map_err(Failure::OutboundHeader)

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use data_encoding::BASE64_NOPAD;
-use peername_server::addr::{ClaimedSource, PeerAddr};
+use peername_server::addr::PeerAddr;
 use peername_sys::udp::PktInfo;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
@@ -18,7 +18,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::dialect::SessionHeaders;
 use super::dialect::header::DatagramHeader;
 use super::endpoints::{FlowKey, ReplyTo, SessionKey};
-use crate::policy::claims::Claims;
+use crate::policy::claims::{Claims, HeaderFacts};
 use crate::telemetry::record::session::RecordState;
 
 /// A part of the state of one worker. The sockets of its sessions accompany it, in their order.
@@ -74,12 +74,11 @@ pub(crate) struct HeadersState {
     expected_on_replies: bool,
 }
 
-/// The client that the last header of a flow has named.
+/// The state of a flow: the facts of its last header.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub(crate) struct FlowState {
     pub(super) key: FlowKey,
-    claim: Option<SocketAddr>,
-    destination: Option<SocketAddr>,
+    facts: HeaderFacts,
     pub(super) idle: Duration,
     pub(super) is_answered: bool,
 }
@@ -283,8 +282,7 @@ impl FlowState {
     ) -> Self {
         Self {
             key,
-            claim: header.claims.claim.map(|claim| claim.0),
-            destination: header.claims.destination,
+            facts: header.claims.facts,
             idle,
             is_answered,
         }
@@ -296,11 +294,7 @@ impl FlowState {
 
     pub(crate) fn header(&self) -> DatagramHeader {
         DatagramHeader {
-            claims: Claims::from_datagram(
-                self.claim.map(ClaimedSource),
-                self.peer(),
-                self.destination,
-            ),
+            claims: Claims::from_datagram(self.facts, self.peer()),
             len: 0,
             spp: None,
         }
@@ -314,4 +308,4 @@ const FLOWS_PER_PART: usize = 128;
 /// default.
 const PART_BYTES: usize = 48 << 10;
 /// Upper limit of a session's state without its headers.
-const SESSION_BYTES: usize = 1024;
+const SESSION_BYTES: usize = 1280;

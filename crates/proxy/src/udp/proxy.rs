@@ -100,16 +100,17 @@ impl Role for ProxyRole {
             return Err(Failure::Untrusted.into());
         }
         let header = self.headers.read(bytes, reply_to, now, rules)?;
+        let facts = header.claims.facts;
         let key = SessionKey {
             listener: reply_to.listener,
             original_destination: reply_to.original_destination,
-            from: match header.claims.claim {
+            from: match facts.claim {
                 Some(claim) if claim.0.port() != 0 => SocketAddr::new(peer.ip(), 0),
                 // Where no header names the client's port, the balancer's port tells clients apart.
                 Some(_) | None => peer.0,
             },
-            client: header.claims.claim.map(|claim| claim.0),
-            destination: header.claims.destination,
+            client: facts.claim.map(|claim| claim.0),
+            destination: facts.destination,
         };
         Ok(AdmittedDatagram {
             key,

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use peername_relay::{End, RelayStats, Side, Tally};
-use peername_server::addr::{ClaimedSource, LocalAddr, Target};
+use peername_server::addr::{LocalAddr, Target};
 use peername_server::workers::Incoming;
 use peername_server::workers::connections::{ConnectionEntry, EndReason};
 use peername_sys::socket::upstream::local_addr;
 
 use crate::outcome::Outcome;
+use crate::policy::claims::HeaderFacts;
 use crate::telemetry::counters::Counters;
 use crate::telemetry::record::line::{Line, LoggedTlvs, is_logged};
 
@@ -20,8 +21,8 @@ pub(crate) struct ConnectionRecord {
     entry: Arc<ConnectionEntry>,
     is_redirected: bool,
     local: Option<Box<LocalAddr>>,
-    /// The source address in the header that was read.
-    client: Option<ClaimedSource>,
+    /// The facts of the header that was read; empty until then.
+    facts: HeaderFacts,
     tlvs: Option<Box<LoggedTlvs>>,
     /// Whether the connection is the balancer's own: its header names no client.
     is_balancers_own: bool,
@@ -45,20 +46,16 @@ impl ConnectionRecord {
             entry,
             is_redirected: incoming.local != incoming.bound_to,
             local: local.map(|local| Box::new(LocalAddr::canonical(local))),
-            client: None,
+            facts: HeaderFacts::default(),
             tlvs: None,
             is_balancers_own: false,
             outcome: Outcome::Cut,
         }
     }
 
-    pub(crate) fn set_header(
-        &mut self,
-        client: Option<ClaimedSource>,
-        tlvs: Option<Box<LoggedTlvs>>,
-    ) {
-        self.client = client;
-        if let Some(client) = client {
+    pub(crate) fn set_header(&mut self, facts: HeaderFacts, tlvs: Option<Box<LoggedTlvs>>) {
+        self.facts = facts;
+        if let Some(client) = facts.claim {
             self.entry.set_client(client);
         }
         self.tlvs = tlvs;
@@ -106,7 +103,7 @@ impl Drop for ConnectionRecord {
             local: self.local.as_deref().copied(),
             peer: entry.peer(),
             since: entry.since(),
-            client: self.client,
+            facts: self.facts,
             target: entry.target(),
             tlvs: self.tlvs.as_deref(),
             tally,

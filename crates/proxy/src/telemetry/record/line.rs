@@ -7,10 +7,11 @@ use std::fmt::Write;
 use peername_observe::escape::escape_into;
 use peername_proto::Header;
 use peername_relay::Tally;
-use peername_server::addr::{ClaimedSource, LocalAddr, PeerAddr, Target};
+use peername_server::addr::{LocalAddr, PeerAddr, Target};
 use tokio::time::Instant;
 
 use crate::outcome::Outcome;
+use crate::policy::claims::HeaderFacts;
 use crate::telemetry::refusals;
 
 /// The TLVs to log, as text.
@@ -35,7 +36,7 @@ pub(super) struct Line<'a> {
     pub(super) local: Option<LocalAddr>,
     pub(super) peer: PeerAddr,
     pub(super) since: Instant,
-    pub(super) client: Option<ClaimedSource>,
+    pub(super) facts: HeaderFacts,
     pub(super) target: Option<Target>,
     pub(super) tlvs: Option<&'a LoggedTlvs>,
     pub(super) tally: Tally,
@@ -48,7 +49,7 @@ impl Line<'_> {
     /// Warns of an end that concerns more than one client, and logs the line: at debug level, because peers decide how many
     /// there are.
     pub(super) fn report(&self) {
-        refusals::report(self.peer, self.client, self.outcome);
+        refusals::report(self.peer, self.facts.claim, self.outcome);
         let listener = match self.local {
             Some(original) if self.is_redirected => original,
             _ => self.listener,
@@ -58,7 +59,7 @@ impl Line<'_> {
             %listener,
             local = self.local.map(tracing::field::display),
             peer = %self.peer,
-            client = self.client.map(tracing::field::display),
+            client = self.facts.claim.map(tracing::field::display),
             upstream = self.target.map(tracing::field::display),
             bytes_to_upstream = self.tally.to_upstream,
             bytes_to_downstream = self.tally.to_downstream,

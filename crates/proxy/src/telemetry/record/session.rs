@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use peername_relay::Tally;
-use peername_server::addr::{ClaimedSource, LocalAddr, PeerAddr, Target};
+use peername_server::addr::{LocalAddr, PeerAddr, Target};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use crate::outcome::Outcome;
+use crate::policy::claims::HeaderFacts;
 use crate::telemetry::counters::Counters;
 use crate::telemetry::record::line::{DatagramCounts, Line, is_logged};
 
@@ -24,8 +25,7 @@ pub(crate) struct SessionRecord {
     local: Option<Box<LocalAddr>>,
     peer: PeerAddr,
     since: Instant,
-    /// The source address in the header.
-    pub(crate) client: Option<ClaimedSource>,
+    pub(crate) facts: HeaderFacts,
     target: Target,
     pub(crate) tally: Tally,
     pub(crate) datagrams: DatagramCounts,
@@ -42,13 +42,14 @@ pub(crate) struct SessionStart {
     /// The local address of the first datagram.
     pub(crate) local: Option<LocalAddr>,
     pub(crate) peer: PeerAddr,
-    pub(crate) client: Option<ClaimedSource>,
+    pub(crate) facts: HeaderFacts,
     pub(crate) target: Target,
 }
 
 /// The state of a record that is handed over to another process.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub(crate) struct RecordState {
+    pub(crate) facts: HeaderFacts,
     local: Option<SocketAddr>,
     age: Duration,
     /// Bytes to upstream and downstream.
@@ -87,7 +88,7 @@ impl SessionRecord {
             local: start.local.filter(|_| is_logged()).map(Box::new),
             peer: start.peer,
             since: Instant::now(),
-            client: start.client,
+            facts: start.facts,
             target: start.target,
             tally: Tally::default(),
             datagrams: DatagramCounts::default(),
@@ -103,6 +104,7 @@ impl SessionRecord {
     /// The state with which another process continues the record.
     pub(crate) fn state(&self) -> RecordState {
         RecordState {
+            facts: self.facts,
             local: self.local.as_ref().map(|local| local.0),
             age: self.since.elapsed(),
             bytes: [self.tally.to_upstream, self.tally.to_downstream],
@@ -133,7 +135,7 @@ impl Drop for SessionRecord {
             local: self.local.as_deref().copied(),
             peer: self.peer,
             since: self.since,
-            client: self.client,
+            facts: self.facts,
             target: Some(self.target),
             tlvs: None,
             tally: self.tally,

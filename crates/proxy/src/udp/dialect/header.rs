@@ -5,11 +5,11 @@ use peername_proto::{
 };
 
 use crate::outcome::Failure;
-use crate::policy::claims::Claims;
+use crate::policy::claims::{Claims, HeaderFacts};
 use crate::policy::rules::Rules;
 use crate::udp::drop_reason::DropReason;
 use peername_server::access::clients::HeaderClient;
-use peername_server::addr::{ClaimedSource, PeerAddr, canonical};
+use peername_server::addr::PeerAddr;
 use peername_server::header_error::HeaderError;
 
 /// The parsed header of a datagram, or that of its flow if the datagram has none.
@@ -69,15 +69,19 @@ impl DatagramHeader {
     /// [`DropReason::Refused`] where a client's header lacks a required TLV.
     fn judge(header: &Header<'_>, peer: PeerAddr, rules: &Rules) -> Result<Self, DropReason> {
         let config = &rules.config;
-        let claim = header.source().map(ClaimedSource::canonical);
+        let facts = HeaderFacts::from_header(header);
         // Each datagram has TLVs of its own. Without required TLVs, the client is judged once per session (`Permit::decide`).
         if config.clients.requires_tlvs() {
             let tlvs = config.clients.judge_tlvs(header);
-            let client = HeaderClient { claim, peer, tlvs };
+            let client = HeaderClient {
+                claim: facts.claim,
+                peer,
+                tlvs,
+            };
             rules.admit_client(client).map_err(Failure::from)?;
         }
         Ok(Self {
-            claims: Claims::from_datagram(claim, peer, header.destination().map(canonical)),
+            claims: Claims::from_datagram(facts, peer),
             len: header.len,
             spp: None,
         })
@@ -91,11 +95,7 @@ impl DatagramHeader {
     pub(crate) fn parse_spp(bytes: &[u8], peer: PeerAddr) -> Result<Self, DropReason> {
         let header = Spp::parse(bytes)?;
         Ok(Self {
-            claims: Claims::from_datagram(
-                Some(ClaimedSource::canonical(header.client)),
-                peer,
-                Some(canonical(header.proxy)),
-            ),
+            claims: Claims::from_datagram(HeaderFacts::from_spp(&header), peer),
             len: Spp::LEN,
             spp: Some(header),
         })

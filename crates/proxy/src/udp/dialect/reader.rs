@@ -63,8 +63,8 @@ impl HeaderReader {
             return false;
         };
         let is_same_client = self.flows.get(id).is_some_and(|flow| {
-            flow.claims.claim.map(|claim| claim.0) == key.client
-                && flow.claims.destination == key.destination
+            flow.claims.facts.claim.map(|claim| claim.0) == key.client
+                && flow.claims.facts.destination == key.destination
         });
         if is_same_client {
             self.flows.touch(id, now, true);

@@ -4,7 +4,7 @@ use std::net::UdpSocket;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
-use peername_server::addr::{ClaimedSource, Target};
+use peername_server::addr::Target;
 use peername_sys::event::async_epoll::AsyncEpoll;
 
 use super::role::Role;
@@ -53,7 +53,7 @@ impl<R: Role> SessionTable<R> {
             is_redirected: reply_to.original_destination.is_some(),
             local: None,
             peer: reply_to.peer,
-            client: key.client.map(ClaimedSource),
+            facts: state.record.facts,
             target: Target(state.upstream),
         };
         let record = SessionRecord::resume(&self.counters, start, &state.record);

@@ -94,7 +94,7 @@ impl<R: Role> SessionTable<R> {
             .find_or_begin_admitted(&admitted, reply_to, now, poller, flush)
             .map_err(|reason| DroppedRequest {
                 reason,
-                client: admitted.header.claims.claim,
+                client: admitted.header.claims.facts.claim,
             })?;
         if let Some(epoch) = epoch {
             let header = bytes.get(..admitted.payload).unwrap_or_default();
@@ -329,7 +329,7 @@ impl<R: Role> SessionTable<R> {
             is_redirected: reply_to.original_destination.is_some(),
             local,
             peer: reply_to.peer,
-            client: admitted.header.claims.claim,
+            facts: admitted.header.claims.facts,
             target: Target(upstream),
         };
         let record = SessionRecord::begin(&self.counters, start);
