@@ -15,9 +15,7 @@
 
 use core::net::SocketAddr;
 
-use peername_proto::{
-    Carrier, Parsed, SourceRefusal, Transport, begins_like_header, canonical, parse,
-};
+use peername_proto::{Carrier, Parsed, SourceRefusal, Transport, begins_like_header, parse};
 
 use crate::settings::{Counter, Policy, Settings};
 use crate::table::NotStored;
@@ -152,17 +150,12 @@ impl HeaderCheck {
         self,
         named: Option<HeaderAddresses>,
     ) -> Result<Option<HeaderAddresses>, SourceRefusal> {
-        let Some((client, _)) = named else {
+        let Some((client, destination)) = named else {
             return Ok(None);
         };
         let sources = self.policy.sources;
-        match sources.admit(client.ip(), |_| None) {
-            Ok(()) => Ok(named),
-            // A balancer on this host that names its own end of the connection: version 1 has no LOCAL command, which a
-            // health check would send in version 2.
-            Err(SourceRefusal::Loopback) if canonical(client) == canonical(self.peer) => Ok(None),
-            Err(refusal) => Err(refusal),
-        }
+        let client = sources.admit_claim(client, self.peer, |_| None)?;
+        Ok(client.map(|client| (client, destination)))
     }
 }
 

@@ -7,9 +7,9 @@
 //! broadcast or a multicast address, then picks a source itself, and the backend sees 127.0.0.1. An IPv4 link-local
 //! address needs no interface to be bound, and is believed.
 
-use core::net::IpAddr;
+use core::net::{IpAddr, SocketAddr};
 
-use crate::special::{Special, meanings, special};
+use crate::special::{Special, canonical, meanings, special};
 
 /// The treatment of claims of special addresses, and of addresses of this host. The numbers are those of
 /// [`SourcePolicy::to_word`], and stay: a process may read the table of another version.
@@ -135,6 +135,26 @@ impl SourcePolicy {
         meanings(claimed).try_for_each(|ip| self.admit_meaning(ip, role_on_host(ip)))
     }
 
+    /// Decides on the source that a header of `peer` claims, as [`Self::admit`] does on its address. Returns `None` if it is the
+    /// peer's own end of the connection and the policy refuses it as an address of this host: a balancer on this host claims it
+    /// for its health checks with version 1, which has no LOCAL.
+    pub fn admit_claim(
+        self,
+        claim: SocketAddr,
+        peer: SocketAddr,
+        role_on_host: impl Fn(IpAddr) -> Option<HostAddress>,
+    ) -> Result<Option<SocketAddr>, SourceRefusal> {
+        match self.admit(claim.ip(), role_on_host) {
+            Ok(()) => Ok(Some(claim)),
+            Err(SourceRefusal::Loopback | SourceRefusal::Own)
+                if canonical(claim) == canonical(peer) =>
+            {
+                Ok(None)
+            }
+            Err(refusal) => Err(refusal),
+        }
+    }
+
     fn admit_meaning(self, ip: IpAddr, role: Option<HostAddress>) -> Result<(), SourceRefusal> {
         let refusal = match (special(ip), role) {
             (Some(Special::Reserved), None) if self == Self::AllowReserved => return Ok(()),
@@ -185,5 +205,45 @@ mod tests {
         let verdict = SourcePolicy::AllowReserved
             .admit("240.10.0.7".parse().unwrap(), |_| Some(HostAddress::Own));
         assert_eq!(verdict, Err(SourceRefusal::Reserved));
+    }
+
+    fn admit_claim(
+        policy: SourcePolicy,
+        claim: &str,
+        peer: &str,
+        role: Option<HostAddress>,
+    ) -> Result<bool, SourceRefusal> {
+        let (claim, peer) = (claim.parse().unwrap(), peer.parse().unwrap());
+        let source = policy.admit_claim(claim, peer, |_| role)?;
+        assert!(source.is_none_or(|source| source == claim));
+        Ok(source.is_some())
+    }
+
+    #[test]
+    fn balancers_own_end_is_no_client() {
+        let own = Some(HostAddress::Own);
+        let strict = |claim, peer, role| admit_claim(SourcePolicy::Strict, claim, peer, role);
+        assert_eq!(strict("127.0.0.1:5", "127.0.0.1:5", None), Ok(false));
+        let mapped = "[::ffff:127.0.0.1]:5";
+        assert_eq!(strict("127.0.0.1:5", mapped, None), Ok(false));
+        assert_eq!(strict(mapped, "127.0.0.1:5", None), Ok(false));
+        assert_eq!(strict("192.0.2.1:5", "192.0.2.1:5", own), Ok(false));
+        // Not recognized as an address of this host, or believed as a client.
+        assert_eq!(strict("192.0.2.1:5", "192.0.2.1:5", None), Ok(true));
+        let lenient = admit_claim(SourcePolicy::AllowLocal, "127.0.0.1:5", "127.0.0.1:5", None);
+        assert_eq!(lenient, Ok(true));
+    }
+
+    #[test]
+    fn only_the_balancers_own_end_is_excepted() {
+        let own = Some(HostAddress::Own);
+        let strict = |claim, peer, role| admit_claim(SourcePolicy::Strict, claim, peer, role);
+        let loopback = Err(SourceRefusal::Loopback);
+        assert_eq!(strict("127.0.0.1:6", "127.0.0.1:5", None), loopback);
+        assert_eq!(strict("127.0.0.1:5", "192.0.2.1:5", None), loopback);
+        let other_port = strict("192.0.2.1:6", "192.0.2.1:5", own);
+        assert_eq!(other_port, Err(SourceRefusal::Own));
+        let no_host = strict("0.0.0.0:5", "0.0.0.0:5", None);
+        assert_eq!(no_host, Err(SourceRefusal::Unspecified));
     }
 }

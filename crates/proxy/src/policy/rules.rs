@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use peername_proto::SourceRefusal;
 use peername_server::access::clients::{ClientRefusal, HeaderClient};
-use peername_server::addr::{ClaimedSource, Target, canonical};
+use peername_server::addr::{ClaimedSource, Target};
 use peername_server::own_addresses::OwnAddresses;
 use peername_sys::Transport;
 
@@ -77,21 +77,13 @@ impl Rules {
         &self,
         claims: &Claims,
     ) -> Result<Option<ClaimedSource>, SourceRefusal> {
-        let Some(claim) = claims.facts.claim else {
+        let Some(ClaimedSource(claim)) = claims.facts.claim else {
             return Ok(None);
         };
-        let kind_of = |ip| self.own_addresses.kind_of(ip);
-        match self.config.source_policy.admit(claim.0.ip(), kind_of) {
-            Ok(()) => Ok(Some(claim)),
-            // A balancer on this host claims the source of its own connection. Its health checks do so with version 1,
-            // which has no LOCAL.
-            Err(SourceRefusal::Loopback | SourceRefusal::Own)
-                if canonical(claims.peer.0) == claim.0 =>
-            {
-                Ok(None)
-            }
-            Err(refusal) => Err(refusal),
-        }
+        let role_on_host = |ip| self.own_addresses.kind_of(ip);
+        let policy = self.config.source_policy;
+        let source = policy.admit_claim(claim, claims.peer.0, role_on_host)?;
+        Ok(source.map(ClaimedSource))
     }
 
     /// Applies the lists of clients and the required TLVs.
