@@ -21,7 +21,7 @@ pub(crate) struct Args {
     #[arg(
         long,
         value_name = "DURATION",
-        default_value = "60s",
+        default_value = DEFAULT_CLOSE_AFTER.as_str(),
         value_parser = value::duration,
         hide_short_help = true
     )]
@@ -47,6 +47,9 @@ impl ValueEnum for UdpHeader {
         Some(PossibleValue::new(self.0.name()).help(self.0.summary()))
     }
 }
+
+static DEFAULT_CLOSE_AFTER: LazyLock<String> =
+    LazyLock::new(|| format!("{}s", UdpConfig::default().close_after.as_secs()));
 
 static UDP_HEADERS: LazyLock<[UdpHeader; Dialect::ALL.len()]> =
     LazyLock::new(|| Dialect::ALL.map(UdpHeader));
