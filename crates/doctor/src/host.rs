@@ -8,22 +8,41 @@ use peername_server::capabilities::Advice;
 use peername_sys::process::caps::{self, CapabilitySet};
 use peername_sys::process::limits;
 
+use self::Command::{Intercept, Proxy};
 use crate::finding::Finding;
 use crate::version::parse_version;
 
-/// The checks of `peername proxy`, in the order in which they are reported.
-pub const CHECKS: [fn() -> Finding; 11] = [
-    net_raw,
-    net_bind_service,
-    kernel,
-    ipv6,
-    somaxconn,
-    rp_filter,
-    src_valid_mark,
-    route_localnet,
-    ip_forward,
-    ephemeral_ports,
-    tcp_timestamps,
+/// A command whose needs are checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// `peername proxy`.
+    Proxy,
+    /// `peername intercept`, which neither spoofs a client's address nor needs rules.
+    Intercept,
+}
+
+/// Runs the checks that are for a command.
+pub fn findings(command: Command) -> impl Iterator<Item = Finding> {
+    CHECKS
+        .into_iter()
+        .filter(move |(_, commands)| commands.contains(&command))
+        .map(|(check, _)| check())
+}
+
+/// All checks with the commands that they are for, in the order in which they are reported.
+const CHECKS: [(fn() -> Finding, &[Command]); 12] = [
+    (net_raw, &[Proxy]),
+    (net_bind_service, &[Proxy]),
+    (kernel, &[Proxy]),
+    (ipv6, &[Proxy]),
+    (somaxconn, &[Proxy, Intercept]),
+    (rp_filter, &[Proxy]),
+    (src_valid_mark, &[Proxy]),
+    (route_localnet, &[Proxy]),
+    (ip_forward, &[Proxy]),
+    (ephemeral_ports, &[Proxy]),
+    (tcp_timestamps, &[Proxy]),
+    (open_files, &[Proxy, Intercept]),
 ];
 
 fn net_raw() -> Finding {
@@ -96,7 +115,7 @@ fn ipv6() -> Finding {
 }
 
 /// Raises the limit of descriptors as the commands do, and checks it.
-pub fn open_files() -> Finding {
+fn open_files() -> Finding {
     match limits::raise_open_files() {
         Ok(limit) if limit >= MIN_OPEN_FILES => Finding::ok("open files", format!("up to {limit}")),
         Ok(limit) => Finding::warn(
@@ -109,7 +128,7 @@ pub fn open_files() -> Finding {
 }
 
 /// Checks the limit of accept backlogs.
-pub fn somaxconn() -> Finding {
+fn somaxconn() -> Finding {
     match read_number("/proc/sys/net/core/somaxconn") {
         Some(depth) if depth < MIN_BACKLOG => Finding::warn(
             "net.core.somaxconn",

@@ -255,10 +255,7 @@ impl CheckedConfig {
                 .into_iter()
                 .for_each(&mut note);
         }
-        for check in host::CHECKS {
-            note(check());
-        }
-        note(host::open_files());
+        host::findings(host::Command::Proxy).for_each(&mut note);
         note(backend::leftovers().await);
         note(host::firewall_marks::check().await);
         note(tproxy::listeners());
@@ -331,8 +328,7 @@ async fn examine_intercept(args: &intercept::Args) -> bool {
         Ok(plan) => plan,
         Err(problems) => return report_all(problems.into_iter().map(wrong_configuration)),
     };
-    // `intercept` neither spoofs a client's address nor needs rules, so the other checks of the host don't apply.
-    let host = [host::somaxconn(), host::open_files()];
+    let host: Vec<_> = host::findings(host::Command::Intercept).collect();
     let listeners: Vec<_> = plan
         .listen
         .iter()
