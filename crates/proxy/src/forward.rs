@@ -49,8 +49,8 @@ pub struct ForwardService {
     pub header_template: HeaderTemplate,
     /// The connect timeout: from the first SYN to an established connection.
     pub connect_timeout: Duration,
-    /// The idle timeout of connections, also of half-closed ones.
-    pub idle_timeout: Duration,
+    /// The timeouts of established connections.
+    pub limits: Limits,
     /// Which clients may connect. There is no header here: the client is the peer.
     pub clients: Arc<ClientAccess>,
 }
@@ -195,11 +195,7 @@ impl ForwardService {
                 downstream,
                 upstream,
             },
-            limits: Limits {
-                idle: Some(self.idle_timeout),
-                half_closed: self.idle_timeout,
-                ..Limits::default()
-            },
+            limits: self.limits,
             permit,
         })
     }

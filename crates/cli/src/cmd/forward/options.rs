@@ -12,6 +12,7 @@ use peername_daemon::usage::{Usage, UsageErrors};
 use peername_daemon::value::{self, Address, Listen};
 use peername_proxy::forward::ForwardService;
 use peername_proxy::udp::{Dialect, UdpConfig};
+use peername_relay::Limits;
 use peername_server::access::clients::RequiredTlvs;
 use peername_server::addr::Target;
 
@@ -106,7 +107,11 @@ impl Forward {
                 target: Target(target?),
                 header_template: header_template?,
                 connect_timeout: self.connect_timeout,
-                idle_timeout: self.idle_timeout,
+                limits: Limits {
+                    idle: Some(self.idle_timeout),
+                    half_closed: self.idle_timeout,
+                    ..Limits::default()
+                },
                 clients: clients?,
             })
         })
