@@ -86,16 +86,35 @@ impl Extension {
 }
 
 fn all_extensions(request: &AuthzRequest<'_>) -> [Extension; 5] {
-    let mode = request.kind.name().to_owned();
-    let connect = request.connect.map(|connect| connect.to_string());
-    let alpn = request.alpn.map(str::to_owned);
-    let sni = request.sni.map(str::to_owned);
+    // Without `..`: a new attribute has to be sent here or in a field of its own.
+    let AuthzRequest {
+        kind,
+        peer,
+        connect,
+        sni,
+        alpn,
+        request_id: _,
+        client: _,
+        version: _,
+        method: _,
+        scheme: _,
+        to: _,
+        path_and_query: _,
+        headers: _,
+        traceparent: _,
+        body_size: _,
+        body: _,
+    } = *request;
+    let mode = kind.name().to_owned();
+    let connect = connect.map(|connect| connect.to_string());
+    let alpn = alpn.map(str::to_owned);
+    let sni = sni.map(str::to_owned);
     [
         Extension::new("mode", Some("x-peername-mode"), Some(mode)),
         Extension::new("connect", Some("x-peername-connect"), connect),
         Extension::new("alpn", None, alpn),
         Extension::new("sni", Some("x-peername-sni"), sni),
-        Extension::new("peer", None, Some(request.peer.to_string())),
+        Extension::new("peer", None, Some(peer.to_string())),
     ]
 }
 
