@@ -29,8 +29,11 @@ pub fn findings(command: Command) -> impl Iterator<Item = Finding> {
         .map(|(check, _)| check())
 }
 
-/// All checks with the commands that they are for, in the order in which they are reported.
-const CHECKS: [(fn() -> Finding, &[Command]); 12] = [
+/// A check, and the commands that it is for.
+type Check = (fn() -> Finding, &'static [Command]);
+
+/// All checks, in the order in which they are reported.
+const CHECKS: [Check; 12] = [
     (net_raw, &[Proxy]),
     (net_bind_service, &[Proxy]),
     (kernel, &[Proxy]),
