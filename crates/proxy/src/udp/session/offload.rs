@@ -173,7 +173,7 @@ impl Session {
         Some(kernel.usage(installed))
     }
 
-    /// Reclaims the session from the kernel for good, and counts the datagrams that the kernel carried.
+    /// Reclaims the session from the kernel, forgets its requests, and counts the datagrams that the kernel carried.
     fn reclaim_from(&mut self, kernel: &DataPath) {
         let candidate = self.offload.take();
         if let Some(installed) = candidate.and_then(|candidate| candidate.installed) {

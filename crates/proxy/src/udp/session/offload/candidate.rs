@@ -22,12 +22,12 @@ pub(crate) struct OffloadCandidate {
 }
 
 impl OffloadCandidate {
-    /// A candidate after its first request.
+    /// A candidate whose first request, with these properties, is still to be counted.
     pub(super) fn new(header: &[u8], reply_to: &ReplyTo) -> Self {
         Self {
             header: header.into(),
             reply_to: *reply_to,
-            equal_in_a_row: 1,
+            equal_in_a_row: 0,
             changes: 0,
             installed: None,
             last_usage: Usage::default(),
@@ -39,7 +39,7 @@ impl OffloadCandidate {
         *self.header == *header && self.reply_to == *reply_to
     }
 
-    /// Counts a request that is equal to the one before.
+    /// Counts a request that is equal to the one before, or is the first.
     pub(super) fn count_equal(&mut self) {
         self.equal_in_a_row = self.equal_in_a_row.saturating_add(1);
     }
@@ -50,6 +50,7 @@ impl OffloadCandidate {
         let changes = self.changes + u32::from(!self.is_equal(header, reply_to));
         *self = Self {
             changes,
+            equal_in_a_row: 1,
             ..Self::new(header, reply_to)
         };
     }
@@ -60,7 +61,7 @@ impl OffloadCandidate {
         self.equal_in_a_row >= MIN_EQUAL_REQUESTS && self.equal_in_a_row.is_power_of_two()
     }
 
-    /// Whether the session has changed too often to be offloaded ever again.
+    /// Whether the session has changed too often to be offloaded again. A session that fails over becomes a new candidate.
     pub(super) fn is_excluded(&self) -> bool {
         self.changes > MAX_CHANGES
     }
@@ -70,3 +71,37 @@ impl OffloadCandidate {
 const MIN_EQUAL_REQUESTS: u32 = 4;
 /// After more changes a session stays in user space: an installation for a few datagrams costs more than it saves.
 const MAX_CHANGES: u32 = 16;
+
+#[cfg(test)]
+mod tests {
+    use peername_server::addr::PeerAddr;
+
+    use super::*;
+
+    /// The requests in a row until the session is offloaded are as many at first as after a change or an eviction.
+    #[test]
+    fn session_is_steady_after_four_equal_requests() {
+        let reply_to = ReplyTo {
+            listener: 0,
+            peer: PeerAddr("192.0.2.1:80".parse().unwrap()),
+            local: None,
+            original_destination: None,
+        };
+        let mut candidate = OffloadCandidate::new(b"header", &reply_to);
+        for _ in 1..MIN_EQUAL_REQUESTS {
+            candidate.count_equal();
+            assert!(!candidate.should_install());
+        }
+        candidate.count_equal();
+        assert!(candidate.should_install());
+        for header in [b"header", b"change"] {
+            candidate.start_over(header, &reply_to);
+            for _ in 2..MIN_EQUAL_REQUESTS {
+                candidate.count_equal();
+                assert!(!candidate.should_install());
+            }
+            candidate.count_equal();
+            assert!(candidate.should_install());
+        }
+    }
+}
