@@ -242,7 +242,7 @@ impl Upstream {
         if let Some(proxy) = self.config().proxy.as_ref()
             && info.absolute_form
         {
-            proxy.sign(request.headers_mut());
+            proxy.add_proxy_headers(request.headers_mut());
         }
         let copy = (reused || lease.is_http2()).then(|| RetryCopy::new(&request));
         let limit = self

@@ -2,6 +2,7 @@
 
 use crate::harness::addr::v4;
 use crate::harness::lab::Process;
+use crate::harness::peername::Peername;
 use crate::harness::rig::intercept::{InterceptLab, PROXY_ADDR};
 
 /// tinyproxy, which requires a password: tunnels for TLS, absolute form for the rest.
@@ -38,6 +39,31 @@ fn loop_of_proxies_ends() {
     let rig = InterceptLab::new().start(&[&format!("--upstream-proxy=http://{PROXY_ADDR}")]);
     let tunnel = rig.curl_problem(&["https://a.test/"]);
     assert_eq!(tunnel["code"], "upstream_proxy_refused", "{tunnel}");
+    assert_eq!(rig.curl_status(&["http://a.test/"]), 508);
+}
+
+/// Each proxy adds itself to the Via of the other, of relayed tunnels and of requests.
+#[test]
+fn loop_of_two_proxies_ends() {
+    let args = [
+        "--upstream-proxy=http://203.0.113.1:8081",
+        "--passthrough=a.test",
+    ];
+    let rig = InterceptLab::new().start(&args);
+    let ca = rig.scratch.path_text("ca");
+    let parent = format!("--upstream-proxy=http://{PROXY_ADDR}");
+    let args = [
+        "intercept",
+        "--listen=203.0.113.1:8081",
+        "--allow-client=any",
+        "--passthrough=a.test",
+        "--ca",
+        &ca,
+        &parent,
+    ];
+    let _other = Peername::start(&rig.lab.balancer, &args, &[v4([203, 0, 113, 1], 8081)]);
+    assert!(!rig.try_curl(&["https://a.test/"]).status.success());
+    rig.proxy.wait_logged("\"proxy_loop\"");
     assert_eq!(rig.curl_status(&["http://a.test/"]), 508);
 }
 

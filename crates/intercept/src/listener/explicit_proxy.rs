@@ -92,7 +92,7 @@ impl ExplicitProxy {
         let ip = client.addr.ip();
         // The target is read before the user is known, so that the audit line of a 407 has it.
         let target = connect_target(&parts, &body)
-            .map(|to| Arc::new(RequestTarget::plain(to.clone(), Some(to))));
+            .map(|to| Arc::new(RequestTarget::from_connect(to, via::read(&parts.headers))));
         if let Ok(target) = &target {
             record.set_target(target);
         }
@@ -129,7 +129,10 @@ impl ExplicitProxy {
         }
         client.set_tunnel_user(record.user.clone());
         let tunnel = Tunnel {
-            destination: Destination::Connect(to),
+            destination: Destination::Connect {
+                to,
+                via: Arc::clone(&target.via),
+            },
             record,
             check,
         };

@@ -162,7 +162,7 @@ impl Tunnel {
         let target = Arc::new(target);
         self.record.defer_to_tunnel_requests(&target);
         let served = match self.destination {
-            Destination::Connect(_) | Destination::Named(_) => {
+            Destination::Connect { .. } | Destination::Named(_) => {
                 ServedTarget::Connection(Arc::clone(&target))
             }
             Destination::Redirected(addr) => ServedTarget::ByHost { port: addr.port() },

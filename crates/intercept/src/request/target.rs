@@ -11,6 +11,7 @@ use http::request::Parts;
 use http::{StatusCode, Version, header};
 
 use super::refusal::Refusal;
+use super::via::ViaLines;
 use crate::host::{Host, HostPort};
 
 /// The target of all requests on a connection.
@@ -27,6 +28,8 @@ pub(crate) struct RequestTarget {
     pub(crate) original_dst: Option<IpAddr>,
     /// The target of CONNECT.
     pub(crate) connect: Option<HostPort>,
+    /// The Via lines of the CONNECT.
+    pub(crate) via: ViaLines,
     /// The server name in the ClientHello.
     pub(crate) sni: Option<Host>,
     /// The protocol that the client and the proxy negotiated.
@@ -42,8 +45,8 @@ pub(crate) struct RequestTarget {
 /// The destination of a connection, before anything inside it is read.
 #[derive(Clone, Debug)]
 pub(crate) enum Destination {
-    /// The target of CONNECT.
-    Connect(HostPort),
+    /// The target of CONNECT, and its Via lines.
+    Connect { to: HostPort, via: ViaLines },
     /// The original destination of a connection that was redirected to the proxy.
     Redirected(SocketAddr),
     /// The destination of a jailed program's connection: the name to which its synthetic address was assigned, or the address
@@ -55,7 +58,7 @@ impl Destination {
     /// The target of a connection that has no server name to compare with its destination.
     pub(crate) fn to_target(&self) -> RequestTarget {
         match self {
-            Self::Connect(to) => RequestTarget::plain(to.clone(), Some(to.clone())),
+            Self::Connect { to, via } => RequestTarget::from_connect(to.clone(), Arc::clone(via)),
             Self::Redirected(addr) => RequestTarget::plain((*addr).into(), None),
             Self::Named(to) => RequestTarget::plain(to.clone(), None),
         }
@@ -72,11 +75,20 @@ impl RequestTarget {
             is_tls: false,
             original_dst: None,
             connect,
+            via: ViaLines::default(),
             sni: None,
             alpn: None,
             tls_version: None,
             refusal: None,
             denied_connect: None,
+        }
+    }
+
+    /// The target of a CONNECT with these Via lines.
+    pub(crate) fn from_connect(to: HostPort, via: ViaLines) -> Self {
+        Self {
+            via,
+            ..Self::plain(to.clone(), Some(to))
         }
     }
 
@@ -92,8 +104,12 @@ impl RequestTarget {
     /// The target on which the destination and the ClientHello's name agree. If they differ, every request is refused; the
     /// handshake is still finished, under the name in the ClientHello, so that the client can be told why.
     pub(crate) fn from_client_hello(destination: &Destination, sni: Option<Host>) -> Self {
+        let via = match destination {
+            Destination::Connect { via, .. } => Arc::clone(via),
+            Destination::Redirected(_) | Destination::Named(_) => ViaLines::default(),
+        };
         let (to, original_dst, connect) = match (destination, &sni) {
-            (Destination::Connect(to), _) => (to.clone(), None, Some(to.clone())),
+            (Destination::Connect { to, .. }, _) => (to.clone(), None, Some(to.clone())),
             (Destination::Named(to), _) => (to.clone(), None, None),
             (Destination::Redirected(addr), None) => ((*addr).into(), None, None),
             (Destination::Redirected(addr), Some(name)) => {
@@ -117,6 +133,7 @@ impl RequestTarget {
         Self {
             refusal,
             connect,
+            via,
             sni,
             original_dst,
             ..Self::encrypted(to)

@@ -1,14 +1,24 @@
 //! The Via header, by which a request that comes back is recognized.
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
-use http::{HeaderMap, header};
+use http::{HeaderMap, HeaderValue, header};
 
 use super::id::PROCESS;
 
-/// The value that this process adds to a Via header: protocol version and pseudonym (RFC 9110, section 7.6.3).
-pub(crate) fn value() -> &'static str {
-    &VIA
+/// The Via lines of a request.
+pub(crate) type ViaLines = Arc<[HeaderValue]>;
+
+pub(crate) fn read(headers: &HeaderMap) -> ViaLines {
+    headers.get_all(header::VIA).iter().cloned().collect()
+}
+
+/// Adds this process behind the proxies that the request came through: protocol version and pseudonym (RFC 9110, section 7.6.3).
+/// Does nothing if this process is named already, as in a request that is sent again.
+pub(crate) fn add_to(headers: &mut HeaderMap) {
+    if !is_in_via(headers) {
+        headers.append(header::VIA, HeaderValue::from_static(&VIA));
+    }
 }
 
 /// Whether a Via header says that the request came through this process before.

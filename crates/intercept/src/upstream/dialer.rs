@@ -97,6 +97,7 @@ impl Dialer {
 
     /// The key of a connection for a tunnel to this target. Tunnels are never in a pool.
     fn tunnel_key(&self, target: &RequestTarget, client: SocketAddr) -> PoolKey {
+        let proxy = self.config.proxy.as_ref();
         PoolKey {
             dialer: self.number,
             generation: self.generation.load(Acquire),
@@ -106,6 +107,7 @@ impl Dialer {
             original_dst: None,
             is_port_named: false,
             announced_client: self.config.send_proxy.then_some(client),
+            via: proxy.map(|_| Arc::clone(&target.via)).unwrap_or_default(),
             private_to: None,
         }
     }
@@ -207,7 +209,7 @@ impl Dialer {
         if !key.tls {
             return Ok((socket, addr));
         }
-        match proxy.open_tunnel(socket, &key.to).await {
+        match proxy.open_tunnel(socket, &key.to, &key.via).await {
             Ok(socket) => Ok((socket, addr)),
             Err(error) => Err(error.at(addr)),
         }

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use super::connection::Connection;
 use crate::host::HostPort;
 use crate::request::id::Id;
+use crate::request::via::ViaLines;
 
 /// Identifies the requests that may use a connection: they need the same origin, reached and verified in the same way. The dialer
 /// derives it from an allowed request or tunnel.
@@ -30,6 +31,8 @@ pub(super) struct PoolKey {
     pub(super) is_port_named: bool,
     /// The client that the PROXY header names, if one is sent. Two clients then never share a connection.
     pub(super) announced_client: Option<SocketAddr>,
+    /// The Via lines of the CONNECT that an upstream proxy is sent, before this process adds its own.
+    pub(super) via: ViaLines,
     /// The only client connection that may use the connection, because the connection may be authenticated as one user.
     pub(super) private_to: Option<Id>,
 }
@@ -213,6 +216,7 @@ mod tests {
             original_dst: None,
             is_port_named: false,
             announced_client: None,
+            via: ViaLines::default(),
             private_to: None,
         };
         let pool = IdlePool::default();

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use super::error::UpstreamError;
 use crate::host::HostPort;
-use crate::request::via;
+use crate::request::via::{self, ViaLines};
 use head_reader::HeadReader;
 
 /// An HTTP proxy. It is sent a CONNECT for each tunnel and each connection with TLS, and other requests in absolute
@@ -89,24 +89,28 @@ impl UpstreamProxy {
 
     /// Adds the headers for the upstream proxy: credentials, and Via, by which proxies that forward requests to each other
     /// detect the loop.
-    pub(super) fn sign(&self, headers: &mut HeaderMap) {
-        headers.insert(header::VIA, HeaderValue::from_static(via::value()));
+    pub(super) fn add_proxy_headers(&self, headers: &mut HeaderMap) {
+        via::add_to(headers);
         if let Some(value) = &self.authorization {
             headers.insert(header::PROXY_AUTHORIZATION, value.clone());
         }
     }
 
-    /// Opens a tunnel with CONNECT, within [`CONNECT_TIMEOUT`].
+    /// Opens a tunnel with CONNECT, within [`CONNECT_TIMEOUT`]. `via`: the Via lines of the client's CONNECT.
     pub(super) async fn open_tunnel(
         &self,
         socket: TcpStream,
         to: &HostPort,
+        via: &ViaLines,
     ) -> Result<TcpStream, UpstreamError> {
         let mut request = Request::connect(to.to_string())
             .header(header::HOST, to.to_string())
             .body(Empty::<Bytes>::new())
             .map_err(|error| UpstreamError::Proxy(error.to_string()))?;
-        self.sign(request.headers_mut());
+        for line in via.iter() {
+            request.headers_mut().append(header::VIA, line.clone());
+        }
+        self.add_proxy_headers(request.headers_mut());
         timeout(CONNECT_TIMEOUT, send_connect(socket, request))
             .await
             .unwrap_or_else(|_| {
@@ -174,7 +178,10 @@ mod tests {
         let socket = TcpStream::connect(address).await.unwrap();
         let to = HostPort::parse("a.test:22").unwrap();
         let parent: UpstreamProxy = format!("http://{address}").parse().unwrap();
-        let mut tunnel = parent.open_tunnel(socket, &to).await.unwrap();
+        let mut tunnel = parent
+            .open_tunnel(socket, &to, &ViaLines::default())
+            .await
+            .unwrap();
         let mut received = String::new();
         tunnel.read_to_string(&mut received).await.unwrap();
         assert_eq!(received, "SSH-2.0-x\r\n\r\n");

@@ -83,7 +83,10 @@ fn a_request_for_another_target_is_refused() {
 /// The certificate is for the name in SNI; where that differs from CONNECT's, all requests are refused.
 #[test]
 fn requests_are_refused_unless_sni_and_connect_agree() {
-    let connect = Destination::Connect(HostPort::parse("a.test:8443").unwrap());
+    let connect = Destination::Connect {
+        to: HostPort::parse("a.test:8443").unwrap(),
+        via: ViaLines::default(),
+    };
     for (sni, host, is_refused) in [
         (Some("a.test"), "a.test", false),
         (None, "a.test", false),
