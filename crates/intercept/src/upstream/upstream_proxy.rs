@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use data_encoding::BASE64;
+use data_encoding::{BASE64, HEXLOWER_PERMISSIVE};
 use http::{HeaderMap, HeaderValue, Request, Uri, header};
 use http_body_util::Empty;
 use hyper::client::conn::http1;
@@ -57,7 +57,7 @@ impl FromStr for UpstreamProxy {
     }
 }
 
-/// The value of Proxy-Authorization for `USER:PASSWORD`, percent-encoded as in any URL.
+/// The value of Proxy-Authorization for `USER:PASSWORD`, percent-encoded as in any URL. Without a colon the password is empty.
 fn basic_credentials(user_info: &str) -> Option<HeaderValue> {
     let mut bytes = Vec::new();
     let mut rest = user_info.bytes();
@@ -65,10 +65,13 @@ fn basic_credentials(user_info: &str) -> Option<HeaderValue> {
         bytes.push(match byte {
             b'%' => {
                 let digits = [rest.next()?, rest.next()?];
-                u8::from_str_radix(str::from_utf8(&digits).ok()?, 16).ok()?
+                *HEXLOWER_PERMISSIVE.decode(&digits).ok()?.first()?
             }
             plain => plain,
         });
+    }
+    if !user_info.contains(':') {
+        bytes.push(b':');
     }
     let mut value = HeaderValue::try_from(format!("Basic {}", BASE64.encode(&bytes))).ok()?;
     value.set_sensitive(true);
@@ -197,12 +200,16 @@ mod tests {
         assert_eq!(format!("{proxy:?}"), "http://192.0.2.1:3128");
         // printf 'user:p@ss' | base64
         assert_eq!(proxy.authorization.unwrap(), "Basic dXNlcjpwQHNz");
+        let proxy: UpstreamProxy = "http://user@proxy.test:3128".parse().unwrap();
+        // printf 'user:' | base64
+        assert_eq!(proxy.authorization.unwrap(), "Basic dXNlcjo=");
         for wrong in [
             "proxy.test:3128",
             "https://proxy.test:3128",
             "socks5://proxy.test:1080",
             "http://proxy.test:3128/path",
             "http://us%er@proxy.test:3128",
+            "http://us%+5er@proxy.test:3128",
         ] {
             assert!(wrong.parse::<UpstreamProxy>().is_err(), "{wrong}");
         }
