@@ -135,6 +135,17 @@ fn address_that_no_answer_opens_is_denied_without_a_question() {
     }
 }
 
+/// The connection of a client that sends no request, for example because it refuses the jail's certificate.
+#[test]
+fn connection_without_a_request_is_denied_where_there_is_no_question() {
+    let rig = JailRig::new();
+    let command = "log=$(mktemp -u); $JAIL --ask --log=$log -- sh -c 'openssl s_client -connect 192.168.7.7:443 </dev/null'; \
+                   until grep -q duration_ms $log; do sleep 0.1; done; cat $log; rm $log";
+    let steps = [r#"see:"decision":"denied","how":"list","reason":"no rule allows it"#];
+    let printed = run_in_terminal(&rig, User::Nobody, &steps, &["sh", "-c", command]);
+    assert!(!printed.contains(QUESTION), "{printed}");
+}
+
 /// A rule opens no port at the hosts of another rule, neither one that is relayed nor one whose requests are read.
 #[test]
 fn port_of_a_rule_is_open_at_its_hosts_only() {

@@ -293,10 +293,8 @@ impl Authorizer<'_> {
                 Err(DeniedBy::Default | DeniedBy::AmbiguousPath | DeniedBy::UnknownMethod),
                 Some(approver),
             ) => {
-                if let Some(Unapprovable { reason, remedy }) = &self.unapprovable {
-                    record.remedy.clone_from(remedy);
-                    let denial = Denial::new(StatusCode::FORBIDDEN, reason);
-                    return Err(deny(denial, LIST, record));
+                if let Some(unapprovable) = &self.unapprovable {
+                    return Err(deny_unapprovable(unapprovable, record));
                 }
                 let request = self.approval_request(subject, parts);
                 let approval = approver.approve(request).await;
@@ -320,11 +318,16 @@ impl Authorizer<'_> {
     /// that ended before there was a request to decide on.
     pub(crate) fn record_denied_tunnel(&self, record: &mut AuditRecord) {
         let subject = Subject::OpenedTunnel;
-        if let Some(rules) = &self.rules
-            && let Err(denied) = rules.decide(&self.target.to, subject)
-            && (self.approver.is_none() || matches!(denied, DeniedBy::Rule(_)))
-        {
+        let denied = match (&self.rules, &self.approver) {
+            (None, None) => None,
+            (Some(rules), _) => rules.decide(&self.target.to, subject).err(),
+            (None, Some(_)) => Some(DeniedBy::Default),
+        };
+        let Some(denied) = denied else { return };
+        if self.approver.is_none() || matches!(denied, DeniedBy::Rule(_)) {
             self.deny_by_list(denied, subject, record);
+        } else if let Some(unapprovable) = &self.unapprovable {
+            deny_unapprovable(unapprovable, record);
         }
     }
 
@@ -360,6 +363,13 @@ impl Authorizer<'_> {
             },
         }
     }
+}
+
+/// Records a denial about which the approver is not asked.
+fn deny_unapprovable(unapprovable: &Unapprovable, record: &mut AuditRecord) -> Denied {
+    record.remedy.clone_from(&unapprovable.remedy);
+    let denial = Denial::new(StatusCode::FORBIDDEN, &unapprovable.reason);
+    deny(denial, LIST, record)
 }
 
 /// Records a denial that did not come from the check service, and `how` it was decided.
