@@ -146,6 +146,17 @@ fn connection_without_a_request_is_denied_where_there_is_no_question() {
     assert!(!printed.contains(QUESTION), "{printed}");
 }
 
+/// An answer may allow a request to a host that no rule matches, but not to one that a rule denies.
+#[test]
+fn secret_is_called_unused_only_where_no_answer_allows_a_request() {
+    let rig = JailRig::new();
+    let command = "secret=$(mktemp); echo treasure >$secret; $(echo $JAIL | sed 's/ -q//') --ask --deny=c.test \
+                   --inject=a.test=X-Mine@$secret --inject=c.test=X-Mine@$secret -- true; rm $secret";
+    let steps = ["see:--inject for c.test:443: no rule allows a request"];
+    let printed = run_in_terminal(&rig, User::Nobody, &steps, &["sh", "-c", command]);
+    assert!(!printed.contains("--inject for a.test:443"), "{printed}");
+}
+
 /// A rule opens no port at the hosts of another rule, neither one that is relayed nor one whose requests are read.
 #[test]
 fn port_of_a_rule_is_open_at_its_hosts_only() {

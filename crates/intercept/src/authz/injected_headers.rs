@@ -15,7 +15,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use peername_sys::fs::text_file;
 
 use super::header_mutations::{is_cgi_alias, is_mutable, remove_cgi_aliases};
-use super::rules::{AccessRules, Subject};
+use super::rules::{AccessRules, DeniedBy, Subject};
 use crate::host::{HostPort, ParseHostError};
 use crate::policy::passthrough::Passthrough;
 use crate::request::target::RequestTarget;
@@ -132,10 +132,19 @@ impl InjectedHeaders {
         self.headers.iter().map(|header| &header.destination.to)
     }
 
-    /// The destinations of headers that are never added, because these rules allow no request to them.
-    pub fn denied_by<'a>(&'a self, rules: &'a AccessRules) -> impl Iterator<Item = &'a HostPort> {
+    /// The destinations of headers that are never added, because these rules allow no request to them. With an approver, which
+    /// may allow what no rule matches: because a rule denies them.
+    pub fn denied_by<'a>(
+        &'a self,
+        rules: &'a AccessRules,
+        has_approver: bool,
+    ) -> impl Iterator<Item = &'a HostPort> {
         self.destinations()
-            .filter(|to| rules.decide(to, Subject::OpenedTunnel).is_err())
+            .filter(move |to| match rules.decide(to, Subject::OpenedTunnel) {
+                Ok(_) => false,
+                Err(DeniedBy::Rule(_)) => true,
+                Err(_) => !has_approver,
+            })
     }
 
     /// The destinations of headers that are never added, because their TLS is passed through unopened.

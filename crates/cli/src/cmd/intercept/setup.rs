@@ -53,6 +53,8 @@ pub(crate) struct JailPlan {
     pub(crate) ports: Vec<u16>,
     /// Whether neither rules nor a check decide, because a list is learned.
     pub(crate) is_learning: bool,
+    /// Whether a helper decides on what no rule matches (`--ask`, `--learn`).
+    pub(crate) has_approver: bool,
 }
 
 impl Setup {
@@ -190,11 +192,12 @@ impl Setup {
                 "{host} in a rule is a host, and a file of this name is here: for the rules in it write @{host}"
             );
         }
+        let has_approver = self.jail.as_ref().is_some_and(|jail| jail.has_approver);
         for to in self
             .lists
             .rules
             .iter()
-            .flat_map(|rules| self.lists.injected.denied_by(rules))
+            .flat_map(|rules| self.lists.injected.denied_by(rules, has_approver))
         {
             tracing::warn!(
                 "--inject for {to}: no rule allows a request to this host, so its secret is not used; --allow {} allows all",

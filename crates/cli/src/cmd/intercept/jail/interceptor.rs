@@ -145,6 +145,7 @@ impl Interceptor {
             listener: Arc::new(listener),
             ports: self.ports.of_options.iter().copied().collect(),
             is_learning: self.is_learning,
+            has_approver: self.mode.is_some(),
         };
         Setup::for_jail(
             self.process.clone(),
