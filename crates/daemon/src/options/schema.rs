@@ -53,14 +53,20 @@ fn schema(arg: &Arg) -> Value {
 }
 
 fn value_schema(arg: &Arg) -> Value {
-    let possible: Vec<_> = arg
-        .get_possible_values()
-        .iter()
-        .map(|value| value.get_name().to_owned())
-        .collect();
+    let possible = arg.get_possible_values();
     if possible.is_empty() {
-        json!({ "type": ["string", "integer"] })
-    } else {
-        json!({ "enum": possible })
+        return json!({ "type": ["string", "integer"] });
     }
+    let names: Vec<&str> = possible
+        .iter()
+        .flat_map(|value| value.get_name_and_aliases())
+        .collect();
+    // A file may have an integer without quotes.
+    let integers = names.iter().filter_map(|name| name.parse::<i64>().ok());
+    let accepted: Vec<Value> = names
+        .iter()
+        .map(|name| Value::from(*name))
+        .chain(integers.map(Value::from))
+        .collect();
+    json!({ "enum": accepted })
 }
