@@ -4,6 +4,7 @@
 //!
 //! The text has none of the accepted forms, or a name does not resolve. The message lists the forms.
 
+use std::borrow::Cow;
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::ops::RangeInclusive;
@@ -167,6 +168,7 @@ const EXAMPLE_PORT: u16 = 443;
 /// become a name. In a process that may not resolve names, text that can't be a name is reported as invalid, and only a name as
 /// forbidden.
 fn resolve(text: &str) -> io::Result<impl Iterator<Item = SocketAddr> + use<>> {
+    let text = &*unbracket_link_local(text);
     let allowed = names::check_allowed();
     if allowed.is_err() || has_four_numbers(text) || has_punctuation(text) {
         check_host_and_port(text)?;
@@ -199,6 +201,17 @@ fn may_be_in_a_name(c: char) -> bool {
 fn is_link_local(host: &str) -> bool {
     let address = host.split_once('%').map(|(address, _)| address);
     address.is_some_and(|address| address.parse::<Ipv6Addr>().is_ok())
+}
+
+/// Removes the brackets of `[fe80::1%eth0]:80`, which getaddrinfo(3) does not read.
+fn unbracket_link_local(text: &str) -> Cow<'_, str> {
+    let parts = text
+        .strip_prefix('[')
+        .and_then(|rest| rest.rsplit_once("]:"));
+    match parts {
+        Some((host, port)) if is_link_local(host) => Cow::Owned(format!("{host}:{port}")),
+        _ => Cow::Borrowed(text),
+    }
 }
 
 /// Checks host and port without a lookup. The standard library does not check the host. The last label of a name is not a
@@ -305,6 +318,15 @@ mod tests {
     fn interface_of_a_link_local_address_is_no_punctuation() {
         assert!(!has_punctuation("fe80::1%lo:80"));
         assert!(has_punctuation("a%lo:80"));
+    }
+
+    #[test]
+    fn link_local_address_with_its_interface_may_have_brackets() {
+        let addr: SocketAddr = "[fe80::1%1]:80".parse().unwrap();
+        for text in ["[fe80::1%1]:80", "[fe80::1%lo]:80", "fe80::1%lo:80"] {
+            assert_eq!(address(text), Ok(addr), "{text}");
+        }
+        assert!(address("[a%lo]:80").is_err());
     }
 
     #[test]
