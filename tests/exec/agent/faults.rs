@@ -155,6 +155,24 @@ fn killed_holder_is_replaced() {
     assert_sees(&served.lab, fresh_client_v4());
 }
 
+/// Another holder can't be started, because a directory is in the place of its socket. That is tried each second, and logged
+/// once.
+#[test]
+fn holder_that_can_not_be_replaced_is_reported_once() {
+    let agent = Agent::start(&[]);
+    let holder = wait_helper_pid("peername-hold", &agent.network());
+    let socket = agent.scratch.path("agent.sock.held");
+    fs::remove_file(&socket).expect("the holder's socket");
+    fs::create_dir(&socket).expect("mkdir");
+    kill(holder);
+    let failure = "no other one can be used: ";
+    agent.process.wait_logged(failure);
+    std::thread::sleep(Duration::from_millis(2500));
+    assert_eq!(agent.process.count_logged(failure), 1);
+    fs::remove_dir(&socket).expect("rmdir");
+    agent.process.wait_logged("another one has them now");
+}
+
 /// The holder can't keep the descriptors of a new container. The container is served, and the log says that containers fail if
 /// the agent ends.
 #[test]

@@ -95,6 +95,8 @@ pub struct Agent {
     store: Option<Box<dyn DescriptorStore>>,
     /// When a store that has ended is opened again.
     reopen_at: Option<Instant>,
+    /// Throttles the log of failed attempts at that.
+    reopen_failures: RepeatThrottle,
     epoll: Epoll,
     registrations: HashMap<u64, Registration>,
     containers: HashMap<u64, Container>,
@@ -144,6 +146,7 @@ impl Agent {
             signals,
             store: Some(store),
             reopen_at: None,
+            reopen_failures: RepeatThrottle::default(),
             epoll,
             registrations: HashMap::new(),
             last_number: 0,

@@ -61,22 +61,25 @@ impl Agent {
             Ok(Some(store)) => {
                 self.store = Some(store);
                 self.watch_store()?;
-                self.store_socket();
-                if let Some(store) = &mut self.store {
-                    for (&number, container) in &self.containers {
-                        put_container(&mut **store, number, container);
-                    }
+                self.reopen_failures.clear();
+                if self.store_all() {
+                    try_write_line(
+                        "peername: the holder of descriptors has ended; another one has them now",
+                    );
+                } else {
+                    try_write_line(
+                        "peername: the holder of descriptors has ended; another one could not be given all of them",
+                    );
                 }
-                try_write_line(
-                    "peername: the holder of descriptors has ended; another one has them now",
-                );
             }
             Ok(None) => self.reopen_at = Some(Instant::now() + RETRY_INTERVAL),
             Err(error) => {
                 self.reopen_at = Some(Instant::now() + RETRY_INTERVAL);
-                try_write_line(&format!(
-                    "peername: the holder of descriptors has ended: {error}; containers fail if the agent dies"
-                ));
+                if self.reopen_failures.passes(&error) {
+                    try_write_line(&format!(
+                        "peername: the holder of descriptors has ended, and no other one can be used: {error}; containers fail if the agent dies"
+                    ));
+                }
             }
         }
         Ok(())
@@ -91,11 +94,23 @@ impl Agent {
         }
     }
 
-    /// Stores the listening socket.
-    pub(super) fn store_socket(&mut self) {
+    /// Stores the listening socket and all containers. Returns whether the store has everything.
+    fn store_all(&mut self) -> bool {
+        let mut has_all = self.store_socket();
         if let Some(store) = &mut self.store {
-            // If this fails, containers that are started between two agents fail with an error of their runtime.
-            let _ = store.put(StoredName::Socket, self.socket.as_fd());
+            for (&number, container) in &self.containers {
+                has_all &= put_container(&mut **store, number, container);
+            }
+        }
+        has_all
+    }
+
+    /// Stores the listening socket. If this returns false, it failed, and containers that are started between two agents fail
+    /// with an error of their runtime.
+    pub(super) fn store_socket(&mut self) -> bool {
+        match &mut self.store {
+            Some(store) => store.put(StoredName::Socket, self.socket.as_fd()).is_ok(),
+            None => false,
         }
     }
 
@@ -114,15 +129,17 @@ impl Agent {
     }
 }
 
-/// Puts the descriptors of a container into a store.
-fn put_container(store: &mut dyn DescriptorStore, number: u64, container: &Container) {
+/// Puts the descriptors of a container into a store. Returns whether the store has them; a failure is logged.
+fn put_container(store: &mut dyn DescriptorStore, number: u64, container: &Container) -> bool {
     for part in ContainerPart::ALL {
         let name = StoredName::Container { number, part };
         if let Err(error) = store.put(name, container.part(part)) {
-            return try_write_line(&format!(
+            try_write_line(&format!(
                 "peername: container {}: its descriptors can't be kept ({error}), so it fails if the agent dies",
                 container.id
             ));
+            return false;
         }
     }
+    true
 }
