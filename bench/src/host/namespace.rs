@@ -1,9 +1,9 @@
 //! A network and a process namespace for each sandbox.
 //!
-//! The network namespace holds only a loopback device, so no packet can leave it. It is destroyed when the sandbox
-//! exits, with every TIME_WAIT socket, so that no contestant is affected by its predecessor's sockets. The first process
-//! of the process namespace is the sandbox: when it exits, however it exits, the kernel kills everything that it
-//! started.
+//! The network namespace holds only a loopback device, and perhaps the kernel's fallback tunnels, which are down. So no
+//! packet can leave it. It is destroyed when the sandbox exits, with every TIME_WAIT socket, so that no contestant is
+//! affected by its predecessor's sockets. The first process of the process namespace is the sandbox: when it exits,
+//! however it exits, the kernel kills everything that it started.
 
 use std::fs;
 use std::io::Write;
@@ -40,16 +40,15 @@ pub(crate) fn enter(program: &Path) -> Command {
 /// clients back to this machine, and as many descriptors as are allowed.
 ///
 /// # Errors
-/// There are devices besides loopback, so this is not a namespace of [`enter`], or `ip` failed.
+/// There are devices besides loopback and [`FALLBACK_TUNNELS`], so this is not a namespace of [`enter`], or `ip` failed.
 pub(crate) fn configure() -> Result<()> {
     let devices = fs::read_to_string("/proc/net/dev").context("read /proc/net/dev")?;
     let devices = devices.lines().filter_map(|line| line.split_once(':'));
     for (device, _) in devices {
-        let is_loopback = device.trim() == "lo";
+        let device = device.trim();
         ensure!(
-            is_loopback,
-            "found the device {}: not in a namespace of its own",
-            device.trim()
+            device == "lo" || FALLBACK_TUNNELS.contains(&device),
+            "found the device {device}: not in a namespace of its own"
         );
     }
     run_ip_batch(ROUTES)?;
@@ -65,6 +64,20 @@ pub(crate) fn configure() -> Result<()> {
     };
     setrlimit(Resource::Nofile, raised).context("setrlimit(RLIMIT_NOFILE)")
 }
+
+/// Devices that the modules of tunnels, once they are loaded, add to each new namespace (net.core.fb_tunnels_only_for_init_net).
+const FALLBACK_TUNNELS: [&str; 10] = [
+    "tunl0",
+    "sit0",
+    "gre0",
+    "gretap0",
+    "erspan0",
+    "ip_vti0",
+    "ip6tnl0",
+    "ip6gre0",
+    "ip6_vti0",
+    "ip6gretap0",
+];
 
 /// The maximum number of open descriptors of a process; [`configure`] sets this limit.
 pub(crate) fn max_descriptors() -> u64 {
