@@ -43,7 +43,7 @@ fn check_canonical(text: &str, host: &Host) {
         name.bytes().all(is_allowed) && name.len() <= 253,
         "{text:?}"
     );
-    // inet_aton(3) takes text that ends in a number for an address.
+    // A URL parser takes a name that ends in a number for an IPv4 address (the WHATWG URL standard).
     let last = name.rsplit('.').next().unwrap_or_default();
     assert!(last.parse::<u64>().is_err(), "{text:?}");
     let hex = last.strip_prefix("0x").unwrap_or("-");

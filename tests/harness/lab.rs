@@ -161,8 +161,8 @@ pub(crate) fn poll_until<T>(
 /// The longest that any step may take which should happen without delay.
 pub(crate) const WAIT_LIMIT: Duration = Duration::from_secs(10);
 
-/// The documented recipe (`peername routes`), spelled out, so that these tests do not depend on the code that
-/// `proxy/routes.rs` tests.
+/// The recipe of go-mmproxy's README, which sends every reply of a loopback address back to this host. The rules of `peername
+/// routes` are narrower, and are tested by `proxy/routes.rs`.
 const RULES_V4: &str = "
     rule add from 127.0.0.0/8 iif lo table 123
     route add local 0.0.0.0/0 dev lo table 123";

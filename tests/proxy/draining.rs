@@ -31,7 +31,7 @@ fn draining_proxy_finishes_open_connections() {
     wait_drain_ended(&rig, "all connections have ended", 0);
 }
 
-/// At the connection limit, connections in the accept backlog wait for a permit. A drain must not reset them.
+/// At the connection limit, connections in the accept backlog wait for a permit of that limit. A drain must not reset them.
 #[test]
 fn draining_proxy_serves_connections_that_wait_for_a_permit() {
     let few_descriptors = ["prlimit", "--nofile=96:96"];
@@ -59,8 +59,8 @@ fn draining_proxy_serves_connections_that_wait_for_a_permit() {
     rig.proxy.wait_success(Duration::from_secs(3));
 }
 
-/// A drain accepts the backlog, but keeps a descriptor free for each connection that has a permit and is not yet connected to
-/// its backend.
+/// A drain accepts the backlog, but keeps a descriptor free for each connection that has a permit of the connection limit and is
+/// not yet connected to its backend.
 #[test]
 fn permit_holders_reach_the_backend_during_a_drain() {
     let few_descriptors = ["prlimit", "--nofile=96:96"];

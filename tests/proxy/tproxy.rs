@@ -33,7 +33,7 @@ fn go_mmproxys_tproxy_rules_work() {
     for port in [10_000, 14_321, 20_000] {
         assert_served(&lab.balancer, v4([10, 81, 0, 1], port), &backend);
     }
-    // A port outside the range, and the one the proxy itself listens on.
+    // The port that the proxy itself listens on, and one outside the range.
     assert_served(&lab.balancer, v4([10, 81, 0, 1], 25_577), &backend);
     assert_refused(&lab.balancer, v4([10, 81, 0, 1], 20_001));
 }
@@ -369,7 +369,7 @@ fn file_capabilities_allow_rules_but_no_tables() {
     };
     let rule = "2110: from 127.0.0.0/8 iif lo ipproto tcp sport 9000 lookup 21100 proto 211";
     for (args, line) in [
-        (&["add", "-4127.0.0.1:9000"][..], rule.to_owned()),
+        (&["add", "-4", "127.0.0.1:9000"][..], rule.to_owned()),
         (&["show"], rule.to_owned()),
         (&["remove"], format!("removed {rule}")),
     ] {

@@ -34,9 +34,11 @@ pub struct Covered {
     pub files: Vec<Cover>,
 }
 
-/// Mounts the private directory's file system, writes the jail's files there, and covers the host's files by them: bundles of
-/// trusted authorities, `/etc/resolv.conf`, `/etc/hosts`, what would act outside, and `hidden`, the files and directories that
-/// the program sees empty (`--hide`). To be called in the jail's mount namespace, which no mount outside reaches from then on.
+/// Covers files of the host by the jail's, which it writes to the file system of the private directory: bundles of trusted
+/// authorities, `/etc/resolv.conf` and `/etc/hosts`. Covers by empty ones what the program could use to act outside, and
+/// `hidden`, the files and directories of `--hide`.
+///
+/// To be called in the jail's mount namespace. From then on mounts that are made outside do not reach this namespace.
 ///
 /// A cover stays while processes outside write to the covered file. If they replace or remove the file (rename(2), unlink(2)),
 /// the kernel removes the cover; it keeps the cover of a directory. [`Covered::files`] can be covered again, because mounts

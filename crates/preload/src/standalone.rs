@@ -5,9 +5,9 @@
 //! client. Without LIBPROXYPROTO_MUST_USE_PROTOCOL_HEADER the program gets a connection without a header as it is. A header
 //! of a version that LIBPROXYPROTO_VERSION excludes is discarded, and the program is shown the peer.
 //!
-//! Differences: a refused connection is not reported to the program as ECONNABORTED, which ends simple servers; accept(2)
-//! waits for the rest of an incomplete header [a moment](MAX_WAITS) at most, since no other process can wait for it; and
-//! getpeername(2), too, returns the client, until the next exec(3): only forked processes share the table's memory.
+//! Differences: A refused connection is not reported to the program as ECONNABORTED, which ends simple servers. accept(2) itself
+//! waits for the rest of an incomplete header, only [a moment](MAX_WAITS), because there is no header waiter. getpeername(2)
+//! returns the client, too; after exec(3) it returns the peer, because only forked processes share the table's memory.
 //! LIBPROXYPROTO_DEBUG writes the same lines to standard error.
 
 use core::ffi::c_int;
@@ -97,6 +97,7 @@ const MAX_HEADER: usize = 4096;
 pub(crate) const MAX_WAITS: u32 = 4;
 /// The timeout of each wait in milliseconds.
 pub(crate) const WAIT_MS: i64 = 50;
-/// There is no filter to pass.
+/// The spare arguments of system calls ([`peername_identity::Settings::pass`]), by which those of the library get past the
+/// seccomp filter of `peername exec`. Here there is no such filter.
 const NO_PASS: [u64; 2] = [0; 2];
 const AF_INET: c_int = 2;

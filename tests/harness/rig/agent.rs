@@ -77,12 +77,12 @@ impl Agent {
         std::mem::replace(&mut self.process, next)
     }
 
-    /// The network of the agent itself.
+    /// The host that the agent runs on.
     pub(crate) fn host(&self) -> &Host {
         &self.host
     }
 
-    /// The agent's network namespace.
+    /// The network namespace of that host, as [`network_of`] names it.
     pub(crate) fn network(&self) -> PathBuf {
         let network = self.host.enter(|| network_of("thread-self"));
         network.expect("a network")

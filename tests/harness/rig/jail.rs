@@ -110,7 +110,7 @@ impl JailRig {
         Process::start(&self.stage.lab.balancer, "env", &words)
     }
 
-    /// Runs a shell script as this user and with the names of the test, without a jail.
+    /// Runs a shell script as this user, without a jail. Names resolve by the test's hosts file.
     pub(crate) fn run_outside(&self, user: User, script: &str) -> Output {
         self.output(self.on_host(user, &["sh", "-c", script]))
     }
@@ -146,21 +146,21 @@ impl JailRig {
         self.on_host(user, &jail.concat())
     }
 
-    /// A command of this user, with the names of the test. It inherits descriptor 7, a socket that is connected to the origins'
-    /// host, for an attempt to use it in the jail.
+    /// A command of this user, in a mount namespace where names resolve by the test's hosts file. It inherits descriptor 7, a
+    /// socket that is connected to the origins' host, for an attempt to use it in the jail.
     fn on_host(&self, user: User, command: &[&str]) -> Vec<String> {
-        let mount = format!(
+        let script = format!(
             "mount --bind {} /etc/hosts && mount --bind {} /etc/nsswitch.conf && \
              exec 7<>/dev/udp/10.81.0.1/7000 && exec \"$@\"",
             self.scratch().path_text("hosts"),
             self.scratch().path_text("nsswitch.conf"),
         );
-        let names = ["unshare", "--mount", "bash", "-c", &mount, "bash"];
+        let through = ["unshare", "--mount", "bash", "-c", &script, "bash"];
         let user = match user {
             User::Root => vec![],
             User::Nobody => [AS_NOBODY, NO_CAPABILITIES].concat(),
         };
-        let all = [&names[..], &user, command].concat();
+        let all = [&through[..], &user, command].concat();
         all.into_iter().map(str::to_owned).collect()
     }
 

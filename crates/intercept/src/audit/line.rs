@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use super::{AuditRecord, TARGET};
 
-/// Calls a macro with a row for each field of a record, in the order of the audit line: its part, the kind of its value, its
-/// name, and its value as an `Option`.
+/// Calls a macro with a row for each field of a record, in the order of the audit line: its outputs, the kind of its value,
+/// its name, and its value as an `Option`.
 ///
-/// The part `both` is a field of the line, and the attribute `peername.NAME` of the span. `line` is a field of the line only:
-/// OpenTelemetry's conventions have an attribute for it, or another part of the span has it.
+/// The outputs `both` are a field of the line and the attribute `peername.NAME` of the span. The output `line` is a field of the
+/// line only: OpenTelemetry's conventions have an attribute for it, or another part of the span has it.
 macro_rules! with_fields {
     ($record:ident, $call:ident!($($context:tt)*)) => {{
         use std::sync::atomic::Ordering::Relaxed;
@@ -61,7 +61,7 @@ pub(super) use with_fields;
 
 /// Emits the line at a level. This is a macro because the level of a tracing event has to be a constant.
 macro_rules! emit {
-    ($level:ident; $($part:ident $kind:ident $name:ident = $value:expr;)*) => {
+    ($level:ident; $($outputs:ident $kind:ident $name:ident = $value:expr;)*) => {
         tracing::$level!(target: TARGET, $($name = field_value!($kind, $value),)* "request")
     };
 }

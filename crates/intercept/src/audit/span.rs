@@ -16,8 +16,8 @@ use crate::request::trace_context::SpanContext;
 
 /// Adds the fields that both the line and the span have.
 macro_rules! add_attributes {
-    ($attributes:ident; $($part:ident $kind:ident $name:ident = $value:expr;)*) => {
-        $(add_attribute!($attributes, $part $kind $name, $value);)*
+    ($attributes:ident; $($outputs:ident $kind:ident $name:ident = $value:expr;)*) => {
+        $(add_attribute!($attributes, $outputs $kind $name, $value);)*
     };
 }
 

@@ -166,12 +166,12 @@ const PROC_SETTINGS: [&str; 13] = [
     "mtrr",
     "xen",
 ];
-/// Sockets of virtual machines, whose host is reached by them (vsock), and other channels to that host (VirtualBox, Xen,
-/// Hyper-V); new disks, also those of other machines; the kernel's log; the processor's states; devices that make input, as a
-/// keyboard does, for the terminals and windows outside; the watchdog, which restarts the machine when it is no longer fed.
+/// Devices by their names.
 const DEVICES: [&str; 19] = [
+    // Sockets between a virtual machine and its host.
     "vhost-vsock",
     "vmci",
+    // Other channels to the host: of VirtualBox, Xen and Hyper-V.
     "vboxguest",
     "vboxuser",
     "privcmd",
@@ -182,17 +182,28 @@ const DEVICES: [&str; 19] = [
     "hv_kvp",
     "hv_vss",
     "hv_fcopy",
+    // New disks: loop devices, and disks of other machines.
     "loop-control",
     "nvme-fabrics",
+    // The kernel's log.
     "kmsg",
+    // The processor's idle states.
     "cpu_dma_latency",
+    // Input, as from a keyboard, for the terminals and windows outside.
     "uinput",
     "uhid",
+    // Restarts the machine when it is no longer fed.
     "watchdog",
 ];
-/// Devices that take commands for a disk: of SCSI (`sg0`, `bsg/0:0:0:0`), or of NVMe (`ng0n1`, `nvme0`); tapes (`st0`, and
-/// `nst0`, which is not rewound); flash memory, such as that of the firmware (`mtd0`); a channel to a virtual machine's host
-/// (`vport1p1`); input (`input/event0`), which can be written, too; watchdogs; the machine's own controller.
+/// Devices by the beginning of their names, which a number follows:
+///
+/// - `sg0` (also `bsg/0:0:0:0`), `ng0n1`, `nvme0`: commands for a disk, of SCSI and NVMe
+/// - `st0`, `nst0` (not rewound): tapes
+/// - `mtd0`: flash memory, such as that of the firmware
+/// - `vport1p1`: a channel to a virtual machine's host
+/// - `event0`: input; what is written there counts as input, too
+/// - `watchdog0`
+/// - `ipmi0`: the machine's management controller (BMC)
 const NUMBERED_DEVICES: [&str; 10] = [
     "sg", "ng", "nvme", "st", "nst", "mtd", "vport", "event", "watchdog", "ipmi",
 ];

@@ -1,8 +1,8 @@
 //! Selects copy or splice for a direction by the sizes of its reads.
 //!
-//! Splicing saves two copies of every byte and costs a third system call and some work per page: it
-//! pays for bulk and not for messages. A connection may carry both (a login, then a download), so
-//! every read is counted.
+//! Splicing saves two copies of every byte, and costs some work per page, and a system call that finds nothing more to read:
+//! unlike a read, splice(2) does not tell that nothing is left. So it pays for bulk and not for messages. A connection may
+//! carry both (a login, then a download), so every read is counted.
 
 use super::Method;
 

@@ -28,7 +28,7 @@ impl Egress {
     ///
     /// # Errors
     ///
-    /// ENETUNREACH and EHOSTUNREACH without a route; EADDRNOTAVAIL for a foreign `from`.
+    /// ENETUNREACH and EHOSTUNREACH without a route. For a foreign `from`: ENETUNREACH (IPv4), EADDRNOTAVAIL (IPv6).
     pub fn lookup(from: IpAddr, to: IpAddr) -> Result<Self> {
         Ok(Self {
             interface: interface(from, to)?,

@@ -137,7 +137,7 @@ fn check_given_profile(
     (Finding::fail(PROFILE, seen, fix), None)
 }
 
-/// Runs a container with each runtime that itself connects to the agent.
+/// Runs a container by each runtime that can run a bundle. The runtime then connects to the agent, as it does for any container.
 fn try_containers(args: &Args, runtimes: &[Runtime], profile: &Profile) -> Vec<Finding> {
     if !user::is_root() {
         return vec![Finding::warn(

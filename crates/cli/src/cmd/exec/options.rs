@@ -148,7 +148,8 @@ impl Args {
         Ok(())
     }
 
-    /// Chooses the mechanism by the mode and the program. With `-v`, logs the choice.
+    /// Chooses the mechanism by the mode and the program. With `-v`, logs the choice. Not for the mode netns, which has no
+    /// mechanism in the server.
     pub(super) fn mechanism(&self, program: &OsStr) -> Result<(Mechanism, Reason), ProgramError> {
         let examined = examine(program, &search_path())?;
         let chosen = match self.mode {
@@ -177,7 +178,7 @@ fn server_options() -> Vec<Id> {
     UnitArgs::augment_args(AdminArgs::augment_args(shared))
         .get_arguments()
         .map(|arg| arg.get_id().clone())
-        // With --connect, the ports of servers.
+        // A client has it, too: it names the ports of the servers that are sent a header.
         .filter(|id| id != "ports")
         .chain(["mode", "listen", "protocol", "dst"].map(Id::from))
         .collect()

@@ -92,7 +92,8 @@ impl<R: Role> SessionTable<R> {
         }
     }
 
-    /// Marks a session as used if the kernel has carried datagrams of it since the last call. Returns whether it has.
+    /// Marks a session as used if the kernel has carried datagrams of it since the last call, and the last of them not before the
+    /// session's last use. Returns whether it has marked it.
     ///
     /// The kernel's counts decide, because its time of the last datagram is exact only to a tick. A session may be checked and
     /// then used again within one tick.
@@ -121,7 +122,8 @@ impl<R: Role> SessionTable<R> {
         }
     }
 
-    /// Reclaims all sessions from the kernel, with its counts: from now on every datagram waits in a socket.
+    /// Reclaims all sessions from the kernel, with its counts. From now on each datagram comes to a socket of this
+    /// process, and waits there until it is received.
     pub(crate) fn reclaim_all_from_kernel(&mut self, now: Instant) {
         let Some(kernel) = self.kernel.clone() else {
             return;
