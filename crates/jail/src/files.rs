@@ -4,6 +4,7 @@ mod browser_policies;
 mod cover;
 mod devices;
 mod hashed_dirs;
+mod kernel_settings;
 mod mount_table;
 mod outside_mounts;
 mod private_dir;
@@ -75,7 +76,8 @@ pub fn cover(
     outside_mounts
         .iter()
         .try_for_each(outside_mounts::OutsideMount::cover)?;
-    devices::protect(&dir.empty_file(), &table)?;
+    kernel_settings::make_read_only(&table)?;
+    devices::cover(&dir.empty_file(), &table)?;
     hide(dir, hidden, &table)?;
     dir.hide_copies()?;
     reenter_working_directory()?;

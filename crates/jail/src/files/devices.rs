@@ -1,4 +1,4 @@
-//! Files through which a user acts on the whole host. They stay as writable in a user namespace as they were, because the
+//! Devices through which a user acts on the whole host. They stay as writable in a user namespace as they were, because the
 //! kernel checks user ids for them, and no capability.
 
 use std::collections::BTreeSet;
@@ -7,44 +7,15 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use peername_sys::fs::mounts;
-use peername_sys::process::user;
 use peername_sys::{NameCall, SyscallError};
 
 use super::cover::cover_existing;
 use super::mount_table::Mount;
 use crate::JailError;
 
-/// Makes settings of the kernel read-only, and covers devices by the empty file.
-pub(super) fn protect(empty: &Path, table: &[Mount]) -> Result<(), JailError> {
-    make_settings_read_only(table)?;
-    cover_devices(empty, table)
-}
-
-/// Makes the file systems with settings of the kernel read-only at each of their mounts. Two examples: a user may own a control
-/// group, which can stop and kill every process in it; and in proc, root can set `kernel.core_pattern`, the program that the
-/// kernel starts outside of the jail after a crash.
-fn make_settings_read_only(table: &[Mount]) -> Result<(), JailError> {
-    let settings: BTreeSet<_> = table.iter().flat_map(settings_paths).collect();
-    // make_read_only includes the mounts below.
-    let is_topmost = |path: &&PathBuf| {
-        !path
-            .ancestors()
-            .skip(1)
-            .any(|above| settings.contains(above))
-    };
-    for path in settings
-        .iter()
-        .filter(is_topmost)
-        .filter(|path| path.exists())
-    {
-        mounts::make_read_only(path).map_err(|source| JailError::cover(path, source))?;
-    }
-    Ok(())
-}
-
-/// Covers disks, including those that only a group of this user may open, and devices by which a program acts outside.
-fn cover_devices(empty: &Path, table: &[Mount]) -> Result<(), JailError> {
+/// Covers by the empty file disks, including those that only a group of this user may open, and devices by which a program acts
+/// outside.
+pub(super) fn cover(empty: &Path, table: &[Mount]) -> Result<(), JailError> {
     let directories: BTreeSet<_> = table
         .iter()
         .filter(|mount| mount.is_one_of(&["devtmpfs"]) && mount.point.is_dir())
@@ -70,23 +41,6 @@ fn is_covered_device_file(mount: &Mount) -> bool {
     may_be_device
         && fs::symlink_metadata(&mount.point)
             .is_ok_and(|metadata| is_covered_device(metadata.file_type(), &mount.root))
-}
-
-/// The paths of a mount that are made read-only.
-fn settings_paths(mount: &Mount) -> Vec<PathBuf> {
-    if mount.is_one_of(&SETTINGS) {
-        vec![mount.point.clone()]
-    } else if !mount.is_one_of(&["proc"]) || !user::is_root() {
-        Vec::new()
-    } else if PROC_SETTINGS
-        .iter()
-        .any(|name| mount.root.starts_with(Path::new("/").join(name)))
-    {
-        // A part of proc, as containers mount it.
-        vec![mount.point.clone()]
-    } else {
-        PROC_SETTINGS.map(|name| mount.point.join(name)).to_vec()
-    }
 }
 
 /// Finds the devices to cover in this directory and below it.
@@ -135,37 +89,6 @@ fn is_covered_device(kind: FileType, path: &Path) -> bool {
     kind.is_block_device() || kind.is_char_device() && (is_named || is_bsg)
 }
 
-/// File systems that are settings of the kernel as a whole.
-const SETTINGS: [&str; 12] = [
-    "sysfs",
-    "cgroup",
-    "cgroup2",
-    "debugfs",
-    "tracefs",
-    "securityfs",
-    "configfs",
-    "bpf",
-    "pstore",
-    "efivarfs",
-    "binfmt_misc",
-    "selinuxfs",
-];
-/// Settings of the kernel in proc. The settings of single processes are elsewhere there, and stay writable.
-const PROC_SETTINGS: [&str; 13] = [
-    "sys",
-    "sysrq-trigger",
-    "irq",
-    "bus",
-    "fs",
-    "acpi",
-    "scsi",
-    "asound",
-    "driver",
-    "dynamic_debug",
-    "latency_stats",
-    "mtrr",
-    "xen",
-];
 /// Devices by their names.
 const DEVICES: [&str; 19] = [
     // Sockets between a virtual machine and its host.
