@@ -44,7 +44,7 @@ pub(crate) fn run(given: &Given<Args>) -> anyhow::Result<ExitCode> {
 
 fn start(given: &Given<Args>) -> anyhow::Result<ExitCode> {
     let args = &given.options;
-    if let Some(source) = args.client.source {
+    if let Some(source) = args.sent_header.source {
         return Ok(connect::run(args, source));
     }
     args.check_mode()?;

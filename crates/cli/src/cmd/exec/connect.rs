@@ -7,7 +7,7 @@ use peername_exec::connect::{Connect, ConnectError};
 use peername_exec::program::{Reason, examine, search_path};
 use peername_sys::process::stderr::write_line;
 
-use super::options::{Args, Client, Version};
+use super::options::{Args, SentHeaderArgs, Version};
 use crate::launcher::{self, execute};
 
 /// Becomes the client; returns only if that fails.
@@ -36,14 +36,14 @@ fn prepare(args: &Args, source: SocketAddr, command: &mut Command) -> Result<Rea
     }
     let connect = Connect {
         source,
-        version: args.client.version(),
+        version: args.sent_header.version(),
         ports: args.listener_policy.ports.clone(),
     };
     connect.prepare(&program, command)?;
     Ok(program.reason)
 }
 
-impl Client {
+impl SentHeaderArgs {
     /// The version of the headers.
     fn version(&self) -> u8 {
         match self.proxy_version {

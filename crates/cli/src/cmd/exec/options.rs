@@ -36,7 +36,7 @@ pub(crate) struct Args {
     #[arg(long, requires = "source", conflicts_with_all = server_options(), help_heading = heading::SENT_HEADER)]
     pub(super) connect: bool,
     #[command(flatten, next_help_heading = heading::SENT_HEADER)]
-    pub(super) client: Client,
+    pub(super) sent_header: SentHeaderArgs,
     #[command(flatten, next_help_heading = heading::UNIT)]
     pub(super) unit: UnitArgs,
     #[command(flatten, next_help_heading = heading::OPERATION)]
@@ -86,9 +86,9 @@ pub(super) struct UnitArgs {
     pub(super) remove: bool,
 }
 
-/// Options for the contents of the client's headers.
+/// Options for the header that a client sends.
 #[derive(Debug, clap::Args)]
-pub(super) struct Client {
+pub(super) struct SentHeaderArgs {
     /// With --connect: the client address in the headers, such as 192.0.2.1:4711 or `[2001:db8::1]:4711`
     #[arg(long, value_name = "ADDR:PORT", value_parser = client_address, requires = "connect")]
     pub(super) source: Option<SocketAddr>,
@@ -119,7 +119,7 @@ impl Args {
     ///
     /// [`Usage`], with the command to write.
     pub(super) fn check_source(&self) -> Result<(), Usage> {
-        match self.client.source {
+        match self.sent_header.source {
             Some(source) if !self.connect => Err(Usage(format!(
                 "--source is for --connect, where CMD is a client: peername exec --connect --source {source} -- CMD"
             ))),
