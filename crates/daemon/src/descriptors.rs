@@ -60,8 +60,9 @@ pub fn capacity(
     })
 }
 
-/// Returns how many descriptors UDP may have beside its listeners: all that the process does not need itself, or half of them
-/// if TCP needs some, too. Without a bound, a flood of UDP clients would take the descriptors of everything else.
+/// Returns how many descriptors UDP may have beside its listeners: seven eighths of those that the process does not need itself,
+/// so that a reload can open further listeners, or half of them if TCP needs some, too. Without a bound, a flood of UDP clients
+/// would take the descriptors of everything else.
 ///
 /// The workers are about to start; listeners and the kernel data path are open already.
 ///
@@ -73,7 +74,12 @@ pub(crate) fn udp_fd_budget(process: &Process, has_tcp: bool) -> anyhow::Result<
     let admin = process.admin.max_descriptors();
     let own = count_open_files()? + process.workers() * FDS_PER_RUNTIME + admin + 2 * SPARE_FDS;
     let free = limit.saturating_sub(own);
-    Ok(if has_tcp { free / 2 } else { free }.max(1))
+    let for_others = if has_tcp {
+        free.div_ceil(2)
+    } else {
+        free.div_ceil(8)
+    };
+    Ok((free - for_others).max(1))
 }
 
 /// Descriptors of a tokio runtime: epoll twice, eventfd, the signal pipe; and a spare.
