@@ -110,7 +110,7 @@ impl Command {
     ///
     /// # Errors
     ///
-    /// A failure (exit 1), or wrong usage (exit 2) if it is a [`peername_daemon::usage::Usage`].
+    /// A failure (exit 1), or wrong usage (exit 2) if it is a [`peername_daemon::usage::UsageError`].
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match self {
             Self::Proxy(args) => proxy::run(&args),

@@ -2,14 +2,14 @@
 
 use std::io;
 
-use peername_daemon::usage::Usage;
+use peername_daemon::usage::UsageError;
 use peername_daemon::usage::error_text::with_causes;
 use peername_jail::network::is_jailed;
 
 /// Adds to an error that the command runs in a jail, if it does, because a denial by the jail looks like a refusal by the host.
 /// Errors of the command line and of standard output stay as they are.
 pub(crate) fn note_jail(error: anyhow::Error) -> anyhow::Error {
-    if error.is::<Usage>() || error.is::<io::Error>() || !is_jailed() {
+    if error.is::<UsageError>() || error.is::<io::Error>() || !is_jailed() {
         return error;
     }
     anyhow::anyhow!(

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::process::{Command, ExitCode};
 
-use peername_daemon::usage::Usage;
+use peername_daemon::usage::UsageError;
 use peername_daemon::usage::error_text::with_causes;
 use peername_sys::process::launch::become_program;
 use peername_sys::process::launch::exit_code::LAUNCHER_FAILED;
@@ -39,11 +39,11 @@ fn is_for_shell(program: &str) -> bool {
     program.contains(char::is_whitespace) || builtins.contains(&program)
 }
 
-/// Prints the error of a start that has failed and returns [`LAUNCHER_FAILED`]. [`Usage`] is passed on, which has an exit code
+/// Prints the error of a start that has failed and returns [`LAUNCHER_FAILED`]. [`UsageError`] is passed on, which has an exit code
 /// of its own.
 pub(crate) fn exit_code(started: anyhow::Result<ExitCode>) -> anyhow::Result<ExitCode> {
     match started {
-        Err(error) if !error.is::<Usage>() => {
+        Err(error) if !error.is::<UsageError>() => {
             write_line(format_args!("peername: {}", with_causes(&error)));
             Ok(ExitCode::from(LAUNCHER_FAILED))
         }

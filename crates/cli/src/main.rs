@@ -22,7 +22,7 @@ use std::io;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
-use peername_daemon::usage::Usage;
+use peername_daemon::usage::UsageError;
 use peername_daemon::usage::error_text::with_causes;
 use peername_daemon::{handover, logging, value};
 use peername_sys::process::caps::{self, CapabilitySet};
@@ -120,7 +120,7 @@ fn exit_code(outcome: anyhow::Result<ExitCode>, wrong_usage: u8) -> ExitCode {
             };
             write_line(format_args!("{priority}peername: {}", with_causes(&error)));
             handover::report_failure(&error);
-            ExitCode::from(if error.is::<Usage>() {
+            ExitCode::from(if error.is::<UsageError>() {
                 unless_name_unresolved(wrong_usage)
             } else {
                 FAILURE

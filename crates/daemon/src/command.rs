@@ -32,7 +32,7 @@ use crate::reload::single_call::SingleCall;
 use crate::reload::{Reload, Serving, Setup, log_warnings, serve};
 use crate::signals::Signals;
 use crate::upgrade::{self, Upgrader, Upgrades};
-use crate::usage::Usage;
+use crate::usage::UsageError;
 
 /// A long-running command: what it does at each step of [`run`].
 pub trait Command: Sized {
@@ -167,7 +167,8 @@ async fn start<C: Command>(
     let checked = command.check(&setup, &mut files).await?;
     let process = setup.common().process.clone();
 
-    let mut inherited = InheritedSockets::new(listen_fds::receive()?).map_err(Usage::from_error)?;
+    let mut inherited =
+        InheritedSockets::new(listen_fds::receive()?).map_err(UsageError::from_error)?;
     let previous_state = PreviousState::from_predecessor(previous.as_ref());
     let admin = process.admin.open(&mut inherited, previous.as_mut())?;
     let plans = command.listen_plans(&setup, &checked);

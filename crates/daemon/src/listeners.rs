@@ -14,7 +14,7 @@ use peername_server::listeners::ListenerId;
 use peername_server::listeners::{ExistingListeners, InheritedSockets, ListenAddr, Listeners};
 use peername_sys::Transport;
 
-use crate::usage::{Usage, UsageErrors};
+use crate::usage::{ErrorCollector, UsageError};
 use crate::value::Listen;
 use crate::value::text::{join, ranges};
 
@@ -56,13 +56,13 @@ impl ListenPlan {
 /// # Errors
 ///
 /// All that are invalid or do not resolve.
-pub fn resolve_listeners(option: &str, all: &[Listen]) -> Result<Vec<SocketAddr>, Usage> {
-    let mut errors = UsageErrors::default();
+pub fn resolve_listeners(option: &str, all: &[Listen]) -> Result<Vec<SocketAddr>, UsageError> {
+    let mut errors = ErrorCollector::default();
     let mut found = Vec::new();
     for written in all {
         let resolved = written
             .addresses()
-            .map_err(|why| Usage(format!("{option} {written}: {why}")));
+            .map_err(|why| UsageError(format!("{option} {written}: {why}")));
         found.extend(errors.note(resolved).into_iter().flatten());
     }
     errors.into_result(Some(found))

@@ -26,7 +26,7 @@ mod successor;
 use peername_sys::process::limits::raise_open_files;
 
 use crate::handover::Predecessor;
-use crate::usage::Usage;
+use crate::usage::UsageError;
 use launcher::Launcher;
 
 pub use attempt::{Outcome, Upgrades};
@@ -48,7 +48,7 @@ pub fn begin(command: &'static str) -> anyhow::Result<(Upgrader, Option<Predeces
     {
         let usage =
             format!("the process to replace is `peername {other}`, not `peername {command}`");
-        return Err(Usage(usage).into());
+        return Err(UsageError(usage).into());
     }
     Ok((upgrader, previous))
 }

@@ -7,9 +7,9 @@ pub mod secrets;
 /// The user must change the command line or the file; exit code 2. A line for each error.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct Usage(pub String);
+pub struct UsageError(pub String);
 
-impl Usage {
+impl UsageError {
     /// Converts an error that names the option and the fix itself.
     pub fn from_error(error: impl std::error::Error) -> Self {
         Self(error.to_string())
@@ -18,17 +18,17 @@ impl Usage {
 
 /// Collects errors, so that one run reports all of them.
 #[derive(Debug, Default)]
-pub struct UsageErrors(Vec<String>);
+pub struct ErrorCollector(Vec<String>);
 
-impl UsageErrors {
+impl ErrorCollector {
     /// Adds an error.
     pub fn push(&mut self, text: impl Into<String>) {
         self.0.push(text.into());
     }
 
     /// Returns the value, or adds the error.
-    pub fn note<T>(&mut self, result: Result<T, Usage>) -> Option<T> {
-        result.map_err(|Usage(text)| self.push(text)).ok()
+    pub fn note<T>(&mut self, result: Result<T, UsageError>) -> Option<T> {
+        result.map_err(|UsageError(text)| self.push(text)).ok()
     }
 
     /// Builds a value from the noted ones, all of which are `Some` if there is no error.
@@ -36,7 +36,7 @@ impl UsageErrors {
     /// # Errors
     ///
     /// All errors that were added.
-    pub fn build<T>(self, value: impl FnOnce() -> Option<T>) -> Result<T, Usage> {
+    pub fn build<T>(self, value: impl FnOnce() -> Option<T>) -> Result<T, UsageError> {
         self.into_result(value())
     }
 
@@ -45,10 +45,10 @@ impl UsageErrors {
     /// # Errors
     ///
     /// All errors that were added.
-    pub fn into_result<T>(self, value: Option<T>) -> Result<T, Usage> {
+    pub fn into_result<T>(self, value: Option<T>) -> Result<T, UsageError> {
         match value {
             Some(value) if self.0.is_empty() => Ok(value),
-            _ => Err(Usage(self.0.join("\n"))),
+            _ => Err(UsageError(self.0.join("\n"))),
         }
     }
 }

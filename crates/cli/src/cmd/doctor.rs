@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use peername_daemon::command::block_on;
 use peername_daemon::listeners::resolve_listeners;
-use peername_daemon::usage::Usage;
+use peername_daemon::usage::UsageError;
 use peername_daemon::value::{self, Listen};
 use peername_doctor::finding::{Finding, Verdict};
 use peername_doctor::{backend, backend_listener, host, listener, nat, observe, tproxy, udp};
@@ -89,7 +89,7 @@ enum Mode {
 
 impl Args {
     /// The configuration file to check: the one given, or the packages' one if the options name nothing to check.
-    fn config(&self) -> Result<Option<PathBuf>, Usage> {
+    fn config(&self) -> Result<Option<PathBuf>, UsageError> {
         let names_something = self.config.is_some()
             || !self.listen.is_empty()
             || self.mark != 0
@@ -156,7 +156,7 @@ struct CheckedConfig {
     admin: Option<AdminAddr>,
 }
 
-fn to_lines(error: Usage) -> Vec<String> {
+fn to_lines(error: UsageError) -> Vec<String> {
     vec![error.to_string()]
 }
 
@@ -196,7 +196,7 @@ impl CheckedConfig {
         })
     }
 
-    fn from_options(args: &Args) -> Result<Self, Usage> {
+    fn from_options(args: &Args) -> Result<Self, UsageError> {
         let listen = resolve_listeners("--listen", &args.listen)?;
         // With TPROXY rules, clients connect to other ports than the listener's.
         let client_ports: &[SocketAddr] = if tproxy::redirects_to(&listen) {

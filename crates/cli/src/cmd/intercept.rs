@@ -22,7 +22,7 @@ use peername_daemon::listeners::ListenPlan;
 use peername_daemon::listeners::running::{Opened, RunningListeners, UdpTasks};
 use peername_daemon::logging::{AuditLog, LogFile};
 use peername_daemon::reload::file_watch::Fingerprints;
-use peername_daemon::usage::Usage;
+use peername_daemon::usage::UsageError;
 use peername_daemon::value::text::join;
 use peername_intercept::AUDIT_TARGET;
 use peername_intercept::admin::InterceptHealth;
@@ -97,7 +97,7 @@ impl Command for Args {
         secrets::mask_arguments()?;
         let check = setup.check.clone().map(CheckService::new).transpose();
         Ok(Checked {
-            check: check.map_err(Usage::from_error)?,
+            check: check.map_err(UsageError::from_error)?,
             authority: setup.authority(files)?,
             own_addresses: OwnAddresses::read().await?,
             can_tproxy: is_effective(CapabilitySet::NET_RAW)
@@ -246,7 +246,7 @@ impl Running for Control {
 ///
 /// # Errors
 ///
-/// [`Usage`] for an unusable `--extra-ca`; no trusted root; or no leaf key.
+/// [`UsageError`] for an unusable `--extra-ca`; no trusted root; or no leaf key.
 pub(crate) fn new_state(
     setup: &Setup,
     authority: Authority,
@@ -257,7 +257,7 @@ pub(crate) fn new_state(
 ) -> anyhow::Result<InterceptState> {
     let upstream = Upstream::new(upstream, native, &authority.certificates());
     let upstream = upstream.map_err(|error| match error {
-        TrustError::ExtraCa { .. } => anyhow::Error::new(Usage::from_error(error)),
+        TrustError::ExtraCa { .. } => anyhow::Error::new(UsageError::from_error(error)),
         error => error.into(),
     })?;
     let mint = Mint::with_config(

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
-use peername_daemon::usage::Usage;
+use peername_daemon::usage::UsageError;
 use peername_daemon::value;
 use peername_proto::{Spp, Transport};
 use peername_sys::event::readiness::is_transient;
@@ -47,11 +47,11 @@ enum Protocol {
 ///
 /// # Errors
 ///
-/// [`Usage`] if the options contradict each other; else what failed at the socket, standard input or output.
+/// [`UsageError`] if the options contradict each other; else what failed at the socket, standard input or output.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.header.is_absent() && args.destination.is_some() {
         let text = "--destination is part of a header, and --proxy-version none sends none";
-        bail!(Usage(text.to_owned()));
+        bail!(UsageError(text.to_owned()));
     }
     match args.protocol {
         Protocol::Tcp => send_tcp(args),

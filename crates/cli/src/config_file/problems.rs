@@ -1,7 +1,7 @@
 //! The errors in a configuration file.
 
 use peername_daemon::options::Table;
-use peername_daemon::usage::Usage;
+use peername_daemon::usage::UsageError;
 
 /// All errors in a file, each with its file, line and key.
 #[derive(Debug, Default, thiserror::Error)]
@@ -13,7 +13,7 @@ impl Problems {
     pub(crate) fn plan_tables<T, P>(
         &mut self,
         tables: &[Table<T>],
-        new_plan: impl Fn(&Table<T>) -> Result<P, Usage>,
+        new_plan: impl Fn(&Table<T>) -> Result<P, UsageError>,
     ) -> Vec<P> {
         let mut plans = Vec::new();
         for table in tables {

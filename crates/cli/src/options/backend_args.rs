@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use peername_daemon::usage::Usage;
+use peername_daemon::usage::UsageError;
 use peername_proxy::config::TargetRule;
 use peername_proxy::routes::Backend;
 
@@ -34,7 +34,7 @@ impl BackendArgs {
     /// # Errors
     ///
     /// Those of [`target_args::Args::targets`]; or a backend on another host has port `same`.
-    pub(crate) fn backends(&self) -> Result<Vec<Backend>, Usage> {
+    pub(crate) fn backends(&self) -> Result<Vec<Backend>, UsageError> {
         let targets = self.targets.targets()?;
         let addresses: Result<Vec<_>, _> = targets.iter().map(rule_address).collect();
         Ok(self.protocol.backends(&addresses?))
@@ -49,7 +49,7 @@ impl BackendArgs {
     pub(crate) fn backends_for_listeners(
         &self,
         listen: &[SocketAddr],
-    ) -> Result<Vec<Backend>, Usage> {
+    ) -> Result<Vec<Backend>, UsageError> {
         let ports: BTreeSet<u16> = match listen {
             [] => BTreeSet::from([0]),
             listen => listen.iter().map(SocketAddr::port).collect(),
@@ -68,7 +68,7 @@ impl BackendArgs {
     }
 
     /// As [`BackendArgs::backends`]; if no backend is named, all ports of loopback in both families.
-    pub(crate) fn backends_or_loopback(&self) -> Result<Vec<Backend>, Usage> {
+    pub(crate) fn backends_or_loopback(&self) -> Result<Vec<Backend>, UsageError> {
         let named = self.backends()?;
         if !named.is_empty() {
             return Ok(named);
@@ -81,11 +81,11 @@ impl BackendArgs {
 }
 
 /// The address that the rules of a target are for.
-fn rule_address(target: TargetRule) -> Result<SocketAddr, Usage> {
+fn rule_address(target: TargetRule) -> Result<SocketAddr, UsageError> {
     match target {
         TargetRule::Fixed(target) => Ok(target.0),
         TargetRule::SamePort(ip) if ip.is_loopback() => Ok(SocketAddr::new(ip, 0)),
-        TargetRule::SamePort(_) => Err(Usage(format!(
+        TargetRule::SamePort(_) => Err(UsageError(format!(
             "--target {target}: rules for a backend that is not on loopback are for one port each; name it"
         ))),
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use peername_daemon::usage::{Usage, UsageErrors};
+use peername_daemon::usage::{ErrorCollector, UsageError};
 use peername_server::access::clients::{ClientAccess, ClientLists, ListOptions, RequiredTlvs};
 use peername_server::access::network_set::{NetworkListError, NetworkSet};
 
@@ -29,7 +29,7 @@ impl Args {
         &self,
         health_checks: &[String],
         required_tlvs: RequiredTlvs,
-    ) -> Result<Arc<ClientAccess>, Usage> {
+    ) -> Result<Arc<ClientAccess>, UsageError> {
         let options = ListOptions {
             allow: self.allow_client.clone(),
             deny: self.deny_client.clone(),
@@ -63,7 +63,10 @@ fn each_alone(options: &ListOptions) -> impl Iterator<Item = ListOptions> {
 }
 
 /// Reads the networks of an option. The error has a line for each value that is not valid.
-pub(crate) fn read_networks(option: &'static str, values: &[String]) -> Result<NetworkSet, Usage> {
+pub(crate) fn read_networks(
+    option: &'static str,
+    values: &[String],
+) -> Result<NetworkSet, UsageError> {
     NetworkSet::read_required(option, values).map_err(|first| {
         let results = values
             .iter()
@@ -76,16 +79,16 @@ pub(crate) fn read_networks(option: &'static str, values: &[String]) -> Result<N
 fn list_errors<T>(
     results: impl Iterator<Item = Result<T, NetworkListError>>,
     first: NetworkListError,
-) -> Usage {
-    let mut errors = UsageErrors::default();
+) -> UsageError {
+    let mut errors = ErrorCollector::default();
     for result in results {
-        errors.note(result.map_err(Usage::from_error));
+        errors.note(result.map_err(UsageError::from_error));
     }
     errors
         .into_result(None::<()>)
         .err()
-        .filter(|Usage(text)| !text.is_empty())
-        .unwrap_or_else(|| Usage::from_error(first))
+        .filter(|UsageError(text)| !text.is_empty())
+        .unwrap_or_else(|| UsageError::from_error(first))
 }
 
 impl Args {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use humantime::format_duration;
 use peername_daemon::options::heading;
-use peername_daemon::usage::Usage;
+use peername_daemon::usage::UsageError;
 use peername_daemon::value::{self, list_file};
 use peername_proto::HeaderPolicy;
 use peername_server::access::clients::{ClientAccess, RequiredTlv};
@@ -69,7 +69,7 @@ impl HeaderArgs {
     /// # Errors
     ///
     /// No network is given; or a line for each value that is invalid or names an invalid file.
-    pub(crate) fn trust(&self) -> Result<NetworkSet, Usage> {
+    pub(crate) fn trust(&self) -> Result<NetworkSet, UsageError> {
         clients::read_networks("--trust", &self.trust)
     }
 
@@ -79,7 +79,7 @@ impl HeaderArgs {
     }
 
     /// Which clients may connect. Reads the files that the options name.
-    pub(crate) fn access(&self) -> Result<Arc<ClientAccess>, Usage> {
+    pub(crate) fn access(&self) -> Result<Arc<ClientAccess>, UsageError> {
         let required_tlvs = self.require_tlv.iter().cloned().collect();
         self.clients.access(&self.health_checks_from, required_tlvs)
     }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::str::FromStr;
 
-use peername_daemon::usage::Usage;
+use peername_daemon::usage::UsageError;
 use peername_daemon::value::{Tlv, missing_part};
 use peername_proto::Transport;
 use peername_proxy::config::SendProxy;
@@ -78,10 +78,10 @@ impl Header {
     ///
     /// # Errors
     ///
-    /// [`Usage`] if the version is for UDP only, or the TLVs fit neither the version nor a header.
-    pub(crate) fn header_template(&self) -> Result<HeaderTemplate, Usage> {
+    /// [`UsageError`] if the version is for UDP only, or the TLVs fit neither the version nor a header.
+    pub(crate) fn header_template(&self) -> Result<HeaderTemplate, UsageError> {
         if self.is_spp() {
-            return Err(Usage(
+            return Err(UsageError(
                 "--proxy-version spp is for UDP (--protocol udp); TCP has 1 and 2".to_owned(),
             ));
         }
@@ -92,10 +92,10 @@ impl Header {
     ///
     /// # Errors
     ///
-    /// As [`Header::header_template`], and [`Usage`] for version 1, which has no UDP.
-    pub(crate) fn datagram_header_template(&self) -> Result<HeaderTemplate, Usage> {
+    /// As [`Header::header_template`], and [`UsageError`] for version 1, which has no UDP.
+    pub(crate) fn datagram_header_template(&self) -> Result<HeaderTemplate, UsageError> {
         if self.proxy_version == Version::V1 {
-            return Err(Usage(
+            return Err(UsageError(
                 "--proxy-version 1 has no UDP; use 2 or spp".to_owned(),
             ));
         }
@@ -120,16 +120,16 @@ impl Header {
     }
 
     /// Builds the template for either transport, and refuses options that its version does not have.
-    fn build_template(&self) -> Result<HeaderTemplate, Usage> {
+    fn build_template(&self) -> Result<HeaderTemplate, UsageError> {
         if self.proxy_version != Version::V2
             && let Some(options) = self.tlv_options()
         {
-            return Err(Usage(format!(
+            return Err(UsageError(format!(
                 "--proxy-version must be 2 for {options}: other versions have no TLVs"
             )));
         }
         if self.is_absent() && self.source.0.is_some() {
-            return Err(Usage(
+            return Err(UsageError(
                 "--source is part of a header, and --proxy-version none sends none".to_owned(),
             ));
         }
@@ -150,7 +150,7 @@ impl Header {
         let example = SocketAddr::from(([192, 0, 2, 1], 1));
         header_template
             .header(Transport::Stream, example, example)
-            .map_err(|error| Usage(format!("--tlv: {error}")))?;
+            .map_err(|error| UsageError(format!("--tlv: {error}")))?;
         Ok(header_template)
     }
 }

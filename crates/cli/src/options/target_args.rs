@@ -1,6 +1,6 @@
 //! The options that name backends: of `proxy`, `routes add` and `doctor`.
 
-use peername_daemon::usage::{Usage, UsageErrors};
+use peername_daemon::usage::{ErrorCollector, UsageError};
 use peername_daemon::value::{self, Target};
 use peername_proxy::config::Targets;
 
@@ -29,10 +29,10 @@ impl Args {
     /// # Errors
     ///
     /// Names that do not resolve, and families with several targets.
-    pub(crate) fn targets(&self) -> Result<Targets, Usage> {
+    pub(crate) fn targets(&self) -> Result<Targets, UsageError> {
         let mut targets = self.named_targets()?;
         for default in &self.default_target {
-            for rule in default.targets().map_err(Usage)?.iter() {
+            for rule in default.targets().map_err(UsageError)?.iter() {
                 // Fails if a target of this family is named, which is kept.
                 let _ = targets.insert(rule);
             }
@@ -41,8 +41,8 @@ impl Args {
     }
 
     /// As [`Args::targets`], without defaults.
-    pub(crate) fn named_targets(&self) -> Result<Targets, Usage> {
-        let mut errors = UsageErrors::default();
+    pub(crate) fn named_targets(&self) -> Result<Targets, UsageError> {
+        let mut errors = ErrorCollector::default();
         let mut targets = Targets::default();
         for (option, value) in self.values() {
             match value {

@@ -20,7 +20,7 @@ use super::known_keys::{
     KnownTable, file_options, find_option, is_table, unknown_key, unknown_table,
 };
 use super::origin::{Lines, Mistake, Origin, TableKey};
-use crate::usage::Usage;
+use crate::usage::UsageError;
 use contradictions::{contradictions, required_options};
 use entry::{Entry, Unread, option};
 
@@ -79,7 +79,7 @@ impl<T> Table<T> {
     }
 
     /// Returns errors of the options with their position, but not those that may follow from a key that could not be read.
-    pub fn located(&self, Usage(errors): &Usage) -> impl Iterator<Item = String> {
+    pub fn located(&self, UsageError(errors): &UsageError) -> impl Iterator<Item = String> {
         errors
             .lines()
             .filter(|line| !self.unread.explains(line))

@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
-use peername_daemon::usage::Usage;
+use peername_daemon::usage::UsageError;
 use peername_intercept::ca::CaError;
 use peername_observe::shell::quote;
 use peername_sys::process::user::effective_uid;
@@ -34,10 +34,10 @@ impl CaDir {
     ///
     /// # Errors
     ///
-    /// [`Usage`] if none is given and the environment names none either.
-    pub(crate) fn path(&self) -> Result<PathBuf, Usage> {
+    /// [`UsageError`] if none is given and the environment names none either.
+    pub(crate) fn path(&self) -> Result<PathBuf, UsageError> {
         self.ca.clone().or_else(default_dir).ok_or_else(|| {
-            Usage("HOME is not set: give --ca DIR, the directory of the authority".to_owned())
+            UsageError("HOME is not set: give --ca DIR, the directory of the authority".to_owned())
         })
     }
 

@@ -7,7 +7,7 @@ use std::io::{self, Write, stdout};
 use std::path::{Path, PathBuf};
 
 use anyhow::ensure;
-use peername_daemon::usage::Usage;
+use peername_daemon::usage::UsageError;
 use peername_intercept::ca::Authority;
 use peername_observe::shell::quote;
 
@@ -85,9 +85,9 @@ fn print_variables(own: &str, bundle: &str, java: &str) -> anyhow::Result<()> {
 }
 
 /// The path as text, for the variables.
-fn as_utf8(path: &Path) -> Result<&str, Usage> {
+fn as_utf8(path: &Path) -> Result<&str, UsageError> {
     path.to_str().ok_or_else(|| {
-        Usage(format!(
+        UsageError(format!(
             "{}: use --into DIR, with a path in UTF-8",
             path.display()
         ))

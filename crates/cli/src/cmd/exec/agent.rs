@@ -22,7 +22,7 @@ use anyhow::{Context, anyhow, ensure};
 use peername_daemon::options::Given;
 use peername_daemon::reload::file_watch::Fingerprints;
 use peername_daemon::service_manager;
-use peername_daemon::usage::Usage;
+use peername_daemon::usage::UsageError;
 use peername_daemon::usage::error_text::advise_on_permission;
 use peername_exec::agent::admin::create_totals;
 use peername_exec::agent::descriptor_store::{DescriptorStore, StoredDescriptor, StoredName};
@@ -180,7 +180,7 @@ impl AgentHost for Host {
         let mut files = self.policy_files.borrow_mut();
         *files = Fingerprints::default();
         let policies = files.note_read(|files| self.args.policies(files));
-        policies.map_err(|Usage(error)| error)
+        policies.map_err(|UsageError(error)| error)
     }
 
     fn watches_policies(&self) -> bool {

@@ -5,7 +5,7 @@ use std::path::absolute;
 use std::rc::Rc;
 
 use peername_daemon::options::heading;
-use peername_daemon::usage::Usage;
+use peername_daemon::usage::UsageError;
 use peername_daemon::value;
 use peername_exec::client_judge::ClientJudge;
 use peername_exec::table::TableRules;
@@ -68,7 +68,7 @@ impl ListenerPolicyArgs {
     /// # Errors
     ///
     /// Each value that is invalid, or that names an invalid file.
-    pub(crate) fn client_judge(&self) -> Result<Option<Rc<dyn ClientJudge>>, Usage> {
+    pub(crate) fn client_judge(&self) -> Result<Option<Rc<dyn ClientJudge>>, UsageError> {
         let access = self.headers_with_absolute_paths().access()?;
         Ok(ListJudge::for_access(access))
     }
@@ -83,11 +83,11 @@ impl ListenerPolicyArgs {
     /// # Errors
     ///
     /// Each value of `--trust` that is invalid, or that names an invalid file.
-    pub(crate) fn table_rules(&self, judged_by_waiter: bool) -> Result<TableRules, Usage> {
+    pub(crate) fn table_rules(&self, judged_by_waiter: bool) -> Result<TableRules, UsageError> {
         let trust = self.headers.trust()?;
         let (count, max) = (trust.iter().count(), Settings::MAX_NETWORKS);
         if count > max {
-            return Err(Usage(format!(
+            return Err(UsageError(format!(
                 "--trust lists {count} networks, more than the {max} that fit; join neighbouring ones"
             )));
         }

@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 
 use anyhow::anyhow;
 use peername_daemon::options::Given;
-use peername_daemon::usage::Usage;
+use peername_daemon::usage::UsageError;
 use peername_exec::netns;
 use peername_observe::admin::AdminListener;
 use peername_server::listeners::{BindError, InheritedSockets};
@@ -25,7 +25,7 @@ use crate::options::header_args::HeaderArgs;
 ///
 /// # Errors
 ///
-/// [`Usage`], an inherited listener, an address that can't be bound, or a network that can't be created.
+/// [`UsageError`], an inherited listener, an address that can't be bound, or a network that can't be created.
 pub(super) fn start(given: &Given<Args>) -> anyhow::Result<()> {
     refuse_unsupported_options(given)?;
     refuse_inherited_listener()?;
@@ -36,7 +36,7 @@ pub(super) fn start(given: &Given<Args>) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn refuse_unsupported_options(given: &Given<Args>) -> Result<(), Usage> {
+fn refuse_unsupported_options(given: &Given<Args>) -> Result<(), UsageError> {
     let args = &given.options;
     let text = if args.listener_policy.header == HeaderRequirement::Optional {
         "--mode netns goes with --header require only"
@@ -48,7 +48,7 @@ fn refuse_unsupported_options(given: &Given<Args>) -> Result<(), Usage> {
     } else {
         return Ok(());
     };
-    Err(Usage(text.to_owned()))
+    Err(UsageError(text.to_owned()))
 }
 
 /// Refuses a socket that the program would inherit: it belongs to the network outside, so its clients bypass the proxy.
@@ -90,10 +90,10 @@ fn admin_sockets(args: &Args) -> anyhow::Result<impl Iterator<Item = OwnedFd>> {
 }
 
 /// The addresses to listen on: those of `--listen`, or every address on each of `--ports`.
-fn addresses(args: &Args) -> Result<Vec<SocketAddr>, Usage> {
+fn addresses(args: &Args) -> Result<Vec<SocketAddr>, UsageError> {
     if !args.listen.is_empty() {
         if let Some(port) = port_in_one_list_only(&args.listen, &args.listener_policy.ports) {
-            return Err(Usage(format!(
+            return Err(UsageError(format!(
                 "--ports and --listen name different ports (only one of them has {port}): with --mode \
                  netns give --listen alone, or the same ports in both"
             )));
@@ -110,7 +110,7 @@ fn addresses(args: &Args) -> Result<Vec<SocketAddr>, Usage> {
         .collect();
     if ports.is_empty() {
         let text = "--mode netns opens the ports itself: set --ports (such as 443) or --listen";
-        return Err(Usage(text.to_owned()));
+        return Err(UsageError(text.to_owned()));
     }
     let wildcards = |port: u16| {
         [

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use clap::{Args as _, Command, Id};
 use peername_daemon::admin::AdminArgs;
 use peername_daemon::options::heading;
-use peername_daemon::usage::Usage;
+use peername_daemon::usage::UsageError;
 use peername_daemon::value;
 use peername_exec::program::{Mechanism, ProgramError, Reason, examine, search_path};
 use peername_sys::process::stderr::write_line;
@@ -117,10 +117,10 @@ impl Args {
     ///
     /// # Errors
     ///
-    /// [`Usage`], with the command to write.
-    pub(super) fn check_source(&self) -> Result<(), Usage> {
+    /// [`UsageError`], with the command to write.
+    pub(super) fn check_source(&self) -> Result<(), UsageError> {
         match self.sent_header.source {
-            Some(source) if !self.connect => Err(Usage(format!(
+            Some(source) if !self.connect => Err(UsageError(format!(
                 "--source is for --connect, where CMD is a client: peername exec --connect --source {source} -- CMD"
             ))),
             _ => Ok(()),
@@ -131,17 +131,17 @@ impl Args {
     ///
     /// # Errors
     ///
-    /// [`Usage`], with the option.
-    pub(super) fn check_mode(&self) -> Result<(), Usage> {
+    /// [`UsageError`], with the option.
+    pub(super) fn check_mode(&self) -> Result<(), UsageError> {
         if self.mode == Mode::Netns {
             return Ok(());
         }
         if !self.listen.is_empty() {
             let text = "--listen is for --mode netns, which opens the ports itself; --ports chooses among the program's";
-            return Err(Usage(text.to_owned()));
+            return Err(UsageError(text.to_owned()));
         }
         if self.protocol.has_udp() {
-            return Err(Usage(
+            return Err(UsageError(
                 "--protocol: UDP goes by --mode netns only".to_owned(),
             ));
         }

@@ -9,7 +9,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, bail};
 use peername_daemon::options::Given;
-use peername_daemon::usage::Usage;
+use peername_daemon::usage::UsageError;
 use peername_daemon::usage::error_text::advise_on_permission;
 use peername_exec::library::Library;
 use peername_exec::unit::drop_in::{DropIn, FILE_NAME, Launcher, Unsuitable, has_mark};
@@ -26,7 +26,7 @@ use crate::publish::publish;
 ///
 /// # Errors
 ///
-/// [`Usage`]; the unit does not exist, or `peername exec` can't start its server; a file can't be read or written; the manager
+/// [`UsageError`]; the unit does not exist, or `peername exec` can't start its server; a file can't be read or written; the manager
 /// can't be reloaded.
 pub(super) fn run(given: &Given<Args>, name: &str) -> anyhow::Result<ExitCode> {
     let args = &given.options;
@@ -86,14 +86,14 @@ pub(crate) fn explain_missing_name(words: &[OsString]) -> Option<String> {
 }
 
 /// The full name of a service. A missing suffix is added, as by systemctl(1).
-fn service_name(name: &str) -> Result<String, Usage> {
+fn service_name(name: &str) -> Result<String, UsageError> {
     match name.rsplit_once('.') {
-        _ if name.contains('/') => Err(Usage(format!(
+        _ if name.contains('/') => Err(UsageError(format!(
             "--unit: {name} is a path; give the unit's name"
         ))),
         Some((_, "service")) => Ok(name.to_owned()),
         Some((_, suffix)) if OTHER_TYPES.contains(&suffix) => {
-            Err(Usage(format!("--unit: {name} is no service")))
+            Err(UsageError(format!("--unit: {name} is no service")))
         }
         _ => Ok(format!("{name}.service")),
     }
@@ -121,10 +121,10 @@ fn refuse_accepting_socket(unit: &ServiceUnit) -> anyhow::Result<()> {
 }
 
 /// Refuses options that would keep the unit from starting.
-fn refuse_invalid_options(args: &Args) -> Result<(), Usage> {
+fn refuse_invalid_options(args: &Args) -> Result<(), UsageError> {
     if args.mode == Mode::Netns {
         let text = "--unit goes with --mode auto, preload and notify: with netns, the server would reach no other unit";
-        return Err(Usage(text.to_owned()));
+        return Err(UsageError(text.to_owned()));
     }
     args.check_mode()?;
     args.listener_policy.client_judge()?;

@@ -8,7 +8,7 @@ use peername_daemon::listeners::resolve_listeners;
 use peername_daemon::options::{Given, NotWithFile, heading};
 use peername_daemon::process::Process;
 use peername_daemon::reload::ConfigSource;
-use peername_daemon::usage::{Usage, UsageErrors};
+use peername_daemon::usage::{ErrorCollector, UsageError};
 use peername_daemon::value::{self, Address, Listen};
 use peername_proxy::forward::ForwardService;
 use peername_proxy::udp::{Dialect, UdpConfig};
@@ -69,10 +69,10 @@ impl Forward {
     /// # Errors
     ///
     /// There is no address, or some names do not resolve.
-    pub(super) fn listen_plan(&self) -> Result<ListenPlan, Usage> {
+    pub(super) fn listen_plan(&self) -> Result<ListenPlan, UsageError> {
         if self.listen.is_empty() {
             let text = "--listen needs an address, such as 0.0.0.0:8080";
-            return Err(Usage(text.to_owned()));
+            return Err(UsageError(text.to_owned()));
         }
         let listen = resolve_listeners("--listen", &self.listen)?;
         Ok(ListenPlan {
@@ -89,8 +89,8 @@ impl Forward {
     /// # Errors
     ///
     /// All contradictions of options, and names that do not resolve.
-    pub(super) fn service(&self) -> Result<ForwardService, Usage> {
-        let mut errors = UsageErrors::default();
+    pub(super) fn service(&self) -> Result<ForwardService, UsageError> {
+        let mut errors = ErrorCollector::default();
         errors.note(self.check_udp());
         let header_template = errors.note(match self.protocol {
             Protocol::Tcp => self.header.header_template(),
@@ -117,15 +117,15 @@ impl Forward {
         })
     }
 
-    fn target(&self) -> Result<SocketAddr, Usage> {
+    fn target(&self) -> Result<SocketAddr, UsageError> {
         let missing =
-            || Usage("--to needs the address of the server, as in 192.0.2.20:443".to_owned());
+            || UsageError("--to needs the address of the server, as in 192.0.2.20:443".to_owned());
         let to = self.to.as_ref().ok_or_else(missing)?;
         to.resolve()
-            .map_err(|why| Usage(format!("--to {to}: {why}")))
+            .map_err(|why| UsageError(format!("--to {to}: {why}")))
     }
 
-    fn check_udp(&self) -> Result<(), Usage> {
+    fn check_udp(&self) -> Result<(), UsageError> {
         let text = match (self.protocol, self.udp.udp_header) {
             _ if self.udp.has_default_header() => return Ok(()),
             (Protocol::Tcp, _) => {
@@ -140,13 +140,13 @@ impl Forward {
             (_, udp::UdpHeader(Dialect::Spp)) => match self.header.tlv_options() {
                 Some(options) => {
                     let text = format!("--udp-header spp has no fields for {options}");
-                    return Err(Usage(text));
+                    return Err(UsageError(text));
                 }
                 None => return Ok(()),
             },
             _ => return Ok(()),
         };
-        Err(Usage(text.to_owned()))
+        Err(UsageError(text.to_owned()))
     }
 
     fn udp_config(&self) -> UdpConfig {

@@ -10,7 +10,7 @@ use peername_daemon::options::{Origin, Table};
 use peername_daemon::reload;
 use peername_daemon::reload::client_lists::ClientPolicies;
 use peername_daemon::reload::file_watch::Fingerprints;
-use peername_daemon::usage::{Usage, UsageErrors};
+use peername_daemon::usage::{ErrorCollector, UsageError};
 use peername_proto::HostAddress;
 use peername_proxy::forward::ForwardService;
 use peername_server::own_addresses::OwnAddresses;
@@ -40,7 +40,7 @@ impl Setup {
     /// # Errors
     ///
     /// All errors.
-    pub(super) fn load(args: &Args, files: &mut Fingerprints) -> Result<Self, Usage> {
+    pub(super) fn load(args: &Args, files: &mut Fingerprints) -> Result<Self, UsageError> {
         let command_line = Configuration {
             forward: vec![Table::from_command_line(args.forward.0.clone())],
             ..Configuration::default()
@@ -49,7 +49,7 @@ impl Setup {
         Configuration::load(file, Kind::Forward, files, command_line)
             .with_command_line(&args.process)
             .validate(Self::new)
-            .map_err(Usage::from_error)
+            .map_err(UsageError::from_error)
     }
 
     /// Validates the tables of a file, or the options of a command line.
@@ -73,9 +73,11 @@ impl Setup {
     /// # Errors
     ///
     /// All contradictions, a line each.
-    pub(super) fn check_at(&self, host: &OwnAddresses) -> Result<(), Usage> {
+    pub(super) fn check_at(&self, host: &OwnAddresses) -> Result<(), UsageError> {
         let problems = self.problems(|ip| host.kind_of(ip) == Some(HostAddress::Own));
-        Problems(problems).into_result().map_err(Usage::from_error)
+        Problems(problems)
+            .into_result()
+            .map_err(UsageError::from_error)
     }
 
     /// Addresses that are given twice, and targets that are listeners of the same protocol.
@@ -169,8 +171,8 @@ impl reload::Setup for Setup {
 }
 
 impl Group {
-    fn new(table: &Table<Forward>) -> Result<Self, Usage> {
-        let mut errors = UsageErrors::default();
+    fn new(table: &Table<Forward>) -> Result<Self, UsageError> {
+        let mut errors = ErrorCollector::default();
         let sockets = errors.note(table.options().listen_plan());
         let service = errors.note(table.options().service());
         let (sockets, service) = errors.into_result(sockets.zip(service))?;

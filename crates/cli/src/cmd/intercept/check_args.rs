@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use http::HeaderName;
 use peername_daemon::options::heading;
-use peername_daemon::usage::Usage;
+use peername_daemon::usage::UsageError;
 use peername_daemon::value;
 use peername_intercept::authz::{
     CheckConfig, ConfigError, FailureMode, MediaType, SentHeaders, ServiceUrl,
@@ -121,9 +121,9 @@ impl CheckArgs {
     }
 
     /// Refuses files for TLS that no check uses.
-    pub(super) fn refuse_unused_tls_files(&self) -> Result<(), Usage> {
+    pub(super) fn refuse_unused_tls_files(&self) -> Result<(), UsageError> {
         match self.tls.files().next() {
-            Some(_) if !self.uses_tls() => Err(Usage(format!(
+            Some(_) if !self.uses_tls() => Err(UsageError(format!(
                 "--check has no URL with TLS ({}), which --check-ca and --check-cert are for",
                 check_schemes_with_tls()
             ))),
@@ -140,7 +140,7 @@ impl CheckArgs {
     /// # Errors
     ///
     /// A file can't be read or is not valid.
-    pub(super) fn config(&self) -> Result<Option<CheckConfig>, Usage> {
+    pub(super) fn config(&self) -> Result<Option<CheckConfig>, UsageError> {
         if !self.is_given() {
             return Ok(None);
         }
@@ -168,7 +168,7 @@ impl CheckArgs {
             body: self.check_body.unwrap_or(0),
             body_exempt: self.check_body_exempt.clone(),
             take: self.check_take.clone(),
-            ..open_services().map_err(Usage::from_error)?
+            ..open_services().map_err(UsageError::from_error)?
         }))
     }
 }

@@ -60,7 +60,7 @@ pub(crate) use mistake::explain_mistake;
 use options::Args;
 
 /// Executes the program. Returns only if that fails, or if a child is the program (`--fail-on-deny`, `--check-list`): the exit
-/// code, or [`Usage`](peername_daemon::usage::Usage) if the options contradict each other.
+/// code, or [`UsageError`](peername_daemon::usage::UsageError) if the options contradict each other.
 pub(crate) fn run(line: &CommandLine) -> anyhow::Result<ExitCode> {
     let args = &line.resolve()?;
     if args.fails_on_deny() {

@@ -16,7 +16,7 @@ use peername_daemon::logging::{LogFile, without_go_mmproxy};
 use peername_daemon::options::{Given, NotWithFile, heading};
 use peername_daemon::process::Process;
 use peername_daemon::reload::ConfigSource;
-use peername_daemon::usage::{Usage, UsageErrors};
+use peername_daemon::usage::{ErrorCollector, UsageError};
 use peername_daemon::value::{self, Listen, list_file};
 use peername_intercept::authz::{AccessRules, InjectedHeaders, Injection};
 use peername_intercept::otlp::CollectorUrl;
@@ -199,7 +199,7 @@ impl Intercept {
     /// # Errors
     ///
     /// A name does not resolve.
-    pub(super) fn explicit(&self) -> Result<Vec<SocketAddr>, Usage> {
+    pub(super) fn explicit(&self) -> Result<Vec<SocketAddr>, UsageError> {
         if self.listens_by_default() {
             return Ok(vec![DEFAULT_LISTEN]);
         }
@@ -216,7 +216,7 @@ impl Intercept {
     /// # Errors
     ///
     /// A name does not resolve.
-    pub(super) fn transparent(&self) -> Result<Vec<SocketAddr>, Usage> {
+    pub(super) fn transparent(&self) -> Result<Vec<SocketAddr>, UsageError> {
         resolve_listeners("--transparent", &self.transparent)
     }
 
@@ -238,7 +238,7 @@ impl Intercept {
     /// # Errors
     ///
     /// The file can't be created or written.
-    pub(super) fn open_log(&self) -> Result<Option<File>, Usage> {
+    pub(super) fn open_log(&self) -> Result<Option<File>, UsageError> {
         let Some(path) = &self.log else {
             return Ok(None);
         };
@@ -251,7 +251,7 @@ impl Intercept {
     /// # Errors
     ///
     /// It can't.
-    pub(super) fn check_log(&self) -> Result<(), Usage> {
+    pub(super) fn check_log(&self) -> Result<(), UsageError> {
         match &self.log {
             Some(path) => check_writable(path).map_err(|error| explain_log(path, error)),
             None => Ok(()),
@@ -301,7 +301,7 @@ impl Intercept {
     /// # Errors
     ///
     /// The lists allow nothing, or a file can't be read or has a line that is no rule.
-    pub(super) fn access_rules(&self) -> Result<Option<Arc<AccessRules>>, Usage> {
+    pub(super) fn access_rules(&self) -> Result<Option<Arc<AccessRules>>, UsageError> {
         Ok(self.rules.rules()?.map(Arc::new))
     }
 
@@ -310,8 +310,8 @@ impl Intercept {
     /// # Errors
     ///
     /// A file can't be read, or its content can't be the value of a header.
-    pub(super) fn injected_headers(&self) -> Result<InjectedHeaders, Usage> {
-        InjectedHeaders::read(&self.inject).map_err(Usage::from_error)
+    pub(super) fn injected_headers(&self) -> Result<InjectedHeaders, UsageError> {
+        InjectedHeaders::read(&self.inject).map_err(UsageError::from_error)
     }
 
     /// The clients that may use the proxy. A listener that other hosts reach needs an explicit list, or is an open proxy.
@@ -319,16 +319,16 @@ impl Intercept {
     /// # Errors
     ///
     /// A list or a file is not valid, or the proxy would be an open one.
-    pub(super) fn access(&self) -> Result<Access, Usage> {
+    pub(super) fn access(&self) -> Result<Access, UsageError> {
         let read_optional = |option, values: &[String]| match values {
             [] => Ok(None),
             values => read_networks(option, values).map(Some),
         };
-        let mut errors = UsageErrors::default();
+        let mut errors = ErrorCollector::default();
         let accept_proxy = errors.note(read_optional("--accept-proxy", &self.accept_proxy));
         let clients = errors.note(read_optional("--allow-client", &self.allow_client));
         let users = self.proxy_auth.as_deref().map(Users::read).transpose();
-        let users = errors.note(users.map_err(Usage::from_error));
+        let users = errors.note(users.map_err(UsageError::from_error));
         let access = errors.build(|| {
             Some(Access {
                 clients: clients?,
@@ -339,7 +339,7 @@ impl Intercept {
         let explicit = self.explicit()?;
         match explicit.iter().find(|addr| !addr.ip().is_loopback()) {
             Some(addr) if access.clients.is_none() && access.users.is_none() => {
-                Err(Usage(format!(
+                Err(UsageError(format!(
                     "--listen {addr} would be an open proxy: restrict it by --allow-client CIDR (private, any) or \
                      --proxy-auth FILE"
                 )))
@@ -372,9 +372,9 @@ impl Intercept {
     }
 }
 
-fn explain_log(path: &Path, error: io::Error) -> Usage {
+fn explain_log(path: &Path, error: io::Error) -> UsageError {
     let error = explain_append(path, error);
-    Usage(format!("--log {}: {error}", path.display()))
+    UsageError(format!("--log {}: {error}", path.display()))
 }
 
 /// Parses `HOST=DURATION`.

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf, absolute};
 
 use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches};
-use peername_daemon::usage::Usage;
+use peername_daemon::usage::UsageError;
 use peername_daemon::value::list_file;
 use peername_intercept::authz::{AccessRules, ParseRuleError, Rule};
 
@@ -50,7 +50,7 @@ impl RuleArgs {
     /// # Errors
     ///
     /// The rules allow nothing, or a file can't be read or has a line that is no rule.
-    pub(super) fn rules(&self) -> Result<Option<AccessRules>, Usage> {
+    pub(super) fn rules(&self) -> Result<Option<AccessRules>, UsageError> {
         let mut rules = Vec::new();
         for entry in &self.rules {
             match entry {
@@ -63,7 +63,7 @@ impl RuleArgs {
             // What is not on the list is denied, or asked about.
             Ok(Some(AccessRules::deny_others(rules)))
         } else {
-            AccessRules::new(rules).map_err(Usage::from_error)
+            AccessRules::new(rules).map_err(UsageError::from_error)
         }
     }
 
@@ -116,7 +116,7 @@ impl RuleArgs {
 }
 
 impl RuleFile {
-    fn read(&self) -> Result<Vec<Rule>, Usage> {
+    fn read(&self) -> Result<Vec<Rule>, UsageError> {
         match self.kind {
             ListKind::Allowed => rule_file::read_allowed(&self.name, &self.path, Rule::allow),
             ListKind::Denied => rule_file::read_nonempty(&self.name, &self.path, Rule::deny),

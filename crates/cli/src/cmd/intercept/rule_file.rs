@@ -4,7 +4,7 @@ use std::env;
 use std::fmt::Display;
 use std::path::Path;
 
-use peername_daemon::usage::Usage;
+use peername_daemon::usage::UsageError;
 use peername_observe::shell::quote;
 use peername_sys::fs::text_file;
 
@@ -17,14 +17,14 @@ pub(super) fn read<T, E: Display>(
     name: &str,
     path: &Path,
     parse: impl Fn(&str) -> Result<T, E>,
-) -> Result<Vec<T>, Usage> {
-    let text = text_file::read(path).map_err(|error| Usage(format!("{name}: {error}")))?;
+) -> Result<Vec<T>, UsageError> {
+    let text = text_file::read(path).map_err(|error| UsageError(format!("{name}: {error}")))?;
     (1_u32..)
         .zip(strip_byte_order_mark(&text).lines().map(strip_comment))
         .filter(|(_, entry)| !entry.is_empty())
         .map(|(number, entry)| {
             parse(entry).map_err(|error| {
-                Usage(if entry.starts_with('+') {
+                UsageError(if entry.starts_with('+') {
                     format!(
                         "{name}, line {number}: it begins with +, as a line of a diff: leave that out"
                     )
@@ -45,10 +45,10 @@ pub(super) fn read_nonempty<T, E: Display>(
     name: &str,
     path: &Path,
     parse: impl Fn(&str) -> Result<T, E>,
-) -> Result<Vec<T>, Usage> {
+) -> Result<Vec<T>, UsageError> {
     let parsed = read(name, path, parse)?;
     if parsed.is_empty() {
-        return Err(Usage(format!(
+        return Err(UsageError(format!(
             "{name}: the file lists no rule: lines that begin with # are comments"
         )));
     }
@@ -60,13 +60,13 @@ pub(super) fn read_allowed<T, E: Display>(
     name: &str,
     path: &Path,
     parse: impl Fn(&str) -> Result<T, E>,
-) -> Result<Vec<T>, Usage> {
+) -> Result<Vec<T>, UsageError> {
     require_file(name, path)?;
     read_nonempty(name, path, parse)
 }
 
 /// Refuses a missing list of what is allowed. The error has the command that writes the list.
-pub(super) fn require_file(name: &str, path: &Path) -> Result<(), Usage> {
+pub(super) fn require_file(name: &str, path: &Path) -> Result<(), UsageError> {
     if !matches!(path.try_exists(), Ok(false)) {
         return Ok(());
     }
@@ -74,7 +74,7 @@ pub(super) fn require_file(name: &str, path: &Path) -> Result<(), Usage> {
         Ok(current) if path.is_relative() => format!(" in {}", current.display()),
         _ => String::new(),
     };
-    Err(Usage(format!(
+    Err(UsageError(format!(
         "{name}: no such file{directory}; make it: peername jail --learn {} -- CMD",
         quote(path)
     )))

@@ -11,7 +11,7 @@ use peername_daemon::process::Process;
 use peername_daemon::process::default_workers;
 use peername_daemon::reload;
 use peername_daemon::reload::file_watch::Fingerprints;
-use peername_daemon::usage::{Usage, UsageErrors};
+use peername_daemon::usage::{ErrorCollector, UsageError};
 use peername_intercept::authz::{
     AccessRules, CheckConfig, CheckService, ShadowedRule, rule_for, rule_with_port,
 };
@@ -59,7 +59,7 @@ pub(crate) struct JailPlan {
 
 impl Setup {
     /// Reads the options, or the file that they name, and the lists; resolves names.
-    pub(super) fn load(args: &Args, files: &mut Fingerprints) -> Result<Self, Usage> {
+    pub(super) fn load(args: &Args, files: &mut Fingerprints) -> Result<Self, UsageError> {
         let command_line = Configuration {
             intercept: Some(Table::from_command_line(args.intercept.0.clone())),
             ..Configuration::default()
@@ -74,7 +74,7 @@ impl Setup {
             files.note_all(policies.paths.iter().map(PathBuf::as_path));
             config.warnings.extend(policies.warning());
         }
-        loaded.validate(Self::new).map_err(Usage::from_error)
+        loaded.validate(Self::new).map_err(UsageError::from_error)
     }
 
     /// Validates the table of a file, or the options of a command line.
@@ -90,7 +90,7 @@ impl Setup {
             .intercept
             .unwrap_or_else(|| Table::from_command_line(Given::default()));
         let options = table.options();
-        let mut errors = UsageErrors::default();
+        let mut errors = ErrorCollector::default();
         // Not for a jail, whose interceptor inherits the file.
         errors.note(options.check_log());
         let setup = errors.note(Self::validate(common, options.clone(), None));
@@ -106,7 +106,7 @@ impl Setup {
         options: Intercept,
         jail: JailPlan,
         fallback: Option<AccessRules>,
-    ) -> Result<Self, Usage> {
+    ) -> Result<Self, UsageError> {
         let common = reload::Common {
             process,
             json: String::new(),
@@ -123,15 +123,15 @@ impl Setup {
         common: reload::Common,
         options: Intercept,
         fallback: Option<AccessRules>,
-    ) -> Result<Self, Usage> {
-        let mut errors = UsageErrors::default();
+    ) -> Result<Self, UsageError> {
+        let mut errors = ErrorCollector::default();
         errors.note(options.check.refuse_unused_tls_files());
         if common.process.logging.is_go_mmproxy_format() {
             errors.push("--log-format go-mmproxy has no line for a request: use text or json");
         }
         let check = errors.note(options.check.config());
         let service = check.clone().flatten().map(CheckService::new).transpose();
-        errors.note(service.map_err(Usage::from_error));
+        errors.note(service.map_err(UsageError::from_error));
         let explicit = errors.note(options.explicit());
         let transparent = errors.note(options.transparent());
         let mut taken = HashSet::new();
@@ -253,14 +253,14 @@ impl Setup {
     ///
     /// # Errors
     ///
-    /// [`Usage`]: an environment variable of OpenTelemetry's is not valid.
-    pub(super) fn start_exporter(&self) -> Result<Option<SpanExporter>, Usage> {
+    /// [`UsageError`]: an environment variable of OpenTelemetry's is not valid.
+    pub(super) fn start_exporter(&self) -> Result<Option<SpanExporter>, UsageError> {
         self.options
             .otlp
             .as_ref()
             .map(SpanExporter::start)
             .transpose()
-            .map_err(Usage::from_error)
+            .map_err(UsageError::from_error)
     }
 
     /// Reads the authority.
@@ -360,10 +360,10 @@ impl Setup {
 ///
 /// # Errors
 ///
-/// [`Usage`] if the directory has no authority, which only the user can create; or the authority is not valid.
+/// [`UsageError`] if the directory has no authority, which only the user can create; or the authority is not valid.
 pub(super) fn open_authority(dir: &Path) -> anyhow::Result<Authority> {
     Authority::open(dir).map_err(|error| match error {
-        CaError::Absent { .. } => Usage::from_error(error).into(),
+        CaError::Absent { .. } => UsageError::from_error(error).into(),
         error => ca_dir::suggest_ca_option(error.into()),
     })
 }

@@ -1,6 +1,6 @@
 //! The options that decide on destinations in headers.
 
-use peername_daemon::usage::Usage;
+use peername_daemon::usage::UsageError;
 use peername_proxy::policy::destination::DestinationPolicy;
 use peername_server::destination_list::AllowedDestination;
 
@@ -8,13 +8,13 @@ use peername_server::destination_list::AllowedDestination;
 pub(super) fn destination_policy(
     dynamic: bool,
     allowed: &[AllowedDestination],
-) -> Result<Option<DestinationPolicy>, Usage> {
+) -> Result<Option<DestinationPolicy>, UsageError> {
     match (dynamic, allowed) {
         (false, []) => Ok(None),
-        (false, _) => Err(Usage(LIST_WITHOUT_DYNAMIC.to_owned())),
+        (false, _) => Err(UsageError(LIST_WITHOUT_DYNAMIC.to_owned())),
         (true, _) => DestinationPolicy::new(allowed.iter().cloned().collect())
             .map(Some)
-            .ok_or_else(|| Usage(DYNAMIC_WITHOUT_LIST.to_owned())),
+            .ok_or_else(|| UsageError(DYNAMIC_WITHOUT_LIST.to_owned())),
     }
 }
 

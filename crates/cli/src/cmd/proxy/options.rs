@@ -8,7 +8,7 @@ use std::time::Duration;
 use peername_daemon::options::{Given, NotWithFile, heading};
 use peername_daemon::process::{Process, changed_keys};
 use peername_daemon::reload::ConfigSource;
-use peername_daemon::usage::{Usage, UsageErrors};
+use peername_daemon::usage::{ErrorCollector, UsageError};
 use peername_daemon::value::{self, Listen, MAX_INTEGER};
 use peername_proto::SourcePolicy;
 use peername_proxy::config::{Config, OnCollision, SendProxy, SourcePort, Targets, UpstreamConfig};
@@ -208,8 +208,8 @@ impl Listener {
     /// # Errors
     ///
     /// All errors.
-    pub(super) fn config(&self) -> Result<Config, Usage> {
-        let mut errors = UsageErrors::default();
+    pub(super) fn config(&self) -> Result<Config, UsageError> {
+        let mut errors = ErrorCollector::default();
         self.note_contradictions(&mut errors);
         let clients = errors.note(self.headers.access());
         let destination_policy = errors.note(destination_policy(
@@ -238,7 +238,7 @@ impl Listener {
         })
     }
 
-    fn note_contradictions(&self, errors: &mut UsageErrors) {
+    fn note_contradictions(&self, errors: &mut ErrorCollector) {
         let has_udp = self.protocol.has_udp();
         if self.send_proxy.is_some() && has_udp {
             errors.push("--send-proxy is for TCP only; without it, UDP needs a proxy of its own");
@@ -294,10 +294,10 @@ impl Listener {
         }
     }
 
-    fn upstream(&self) -> Result<UpstreamConfig, Usage> {
+    fn upstream(&self) -> Result<UpstreamConfig, UsageError> {
         let targets = self.targets.targets()?;
         if targets == Targets::default() && !self.dynamic_destination {
-            return Err(Usage(NO_TARGET.to_owned()));
+            return Err(UsageError(NO_TARGET.to_owned()));
         }
         Ok(UpstreamConfig {
             targets,

@@ -12,7 +12,7 @@ use peername_daemon::process::default_workers;
 use peername_daemon::reload;
 use peername_daemon::reload::client_lists::ClientPolicies;
 use peername_daemon::reload::file_watch::Fingerprints;
-use peername_daemon::usage::{Usage, UsageErrors};
+use peername_daemon::usage::{ErrorCollector, UsageError};
 use peername_observe::admin::AdminAddr;
 use peername_proto::HostAddress;
 use peername_proxy::config::{Config, TargetRule};
@@ -59,7 +59,7 @@ impl Setup {
     /// # Errors
     ///
     /// All errors in the configuration file, or of the command line.
-    pub(super) fn load(args: &Args, files: &mut Fingerprints) -> Result<Self, Usage> {
+    pub(super) fn load(args: &Args, files: &mut Fingerprints) -> Result<Self, UsageError> {
         let command_line = Configuration {
             listen: vec![Table::from_command_line(args.listener.0.clone())],
             ..Configuration::default()
@@ -70,7 +70,7 @@ impl Setup {
         for table in &loaded.config.listen {
             files.note_all(table.options().headers.trust_files());
         }
-        loaded.validate(Self::new).map_err(Usage::from_error)
+        loaded.validate(Self::new).map_err(UsageError::from_error)
     }
 
     /// Validates the tables of a file, or the options of a command line.
@@ -206,9 +206,11 @@ impl Setup {
     /// # Errors
     ///
     /// All contradictions, a line each.
-    pub(super) fn check_at(&self, host: &OwnAddresses) -> Result<(), Usage> {
+    pub(super) fn check_at(&self, host: &OwnAddresses) -> Result<(), UsageError> {
         let problems = self.problems(|ip| host.kind_of(ip) == Some(HostAddress::Own));
-        Problems(problems).into_result().map_err(Usage::from_error)
+        Problems(problems)
+            .into_result()
+            .map_err(UsageError::from_error)
     }
 
     /// Contradictions between services, and targets that are listeners of the proxy. `is_own` recognizes addresses of this host
@@ -289,9 +291,9 @@ impl ServicePlan {
     /// # Errors
     ///
     /// All errors, without the file and line.
-    fn new(table: &Table<Listener>) -> Result<Self, Usage> {
+    fn new(table: &Table<Listener>) -> Result<Self, UsageError> {
         let listener = table.options();
-        let mut errors = UsageErrors::default();
+        let mut errors = ErrorCollector::default();
         let config = errors.note(listener.config());
         let listen = errors.note(resolve_listeners("--listen", &listener.listen));
         let (config, listen) = errors.into_result(config.zip(listen))?;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use peername_daemon::admin::AdminArgs;
 use peername_daemon::options::{Given, NotWithFile, Table, heading};
 use peername_daemon::reload::file_watch::Fingerprints;
-use peername_daemon::usage::Usage;
+use peername_daemon::usage::UsageError;
 use peername_exec::agent::AgentPolicy;
 
 use super::policy_args::{Policy, policies};
@@ -95,7 +95,10 @@ impl Serve {
     /// # Errors
     ///
     /// All errors, a line each.
-    pub(super) fn policies(&self, files: &mut Fingerprints) -> Result<Vec<AgentPolicy>, Usage> {
+    pub(super) fn policies(
+        &self,
+        files: &mut Fingerprints,
+    ) -> Result<Vec<AgentPolicy>, UsageError> {
         let command_line = Configuration {
             agent: vec![Table::from_command_line(self.policy.0.clone())],
             ..Configuration::default()
@@ -103,7 +106,7 @@ impl Serve {
         let file = self.config.as_deref();
         let mut policies = Configuration::load(file, Kind::Agent, files, command_line)
             .validate(|config| policies(&config.agent))
-            .map_err(Usage::from_error)?;
+            .map_err(UsageError::from_error)?;
         for policy in &mut policies {
             policy.verbose = self.verbose;
         }

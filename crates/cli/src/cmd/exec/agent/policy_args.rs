@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use peername_daemon::options::{Table, heading};
-use peername_daemon::usage::Usage;
+use peername_daemon::usage::UsageError;
 use peername_exec::agent::{AgentPolicy, DEFAULT_POLICY};
 
 use super::values::policy_name;
@@ -42,9 +42,9 @@ pub(crate) fn policies(tables: &[Table<Policy>]) -> Result<Vec<AgentPolicy>, Pro
 
 impl Policy {
     /// The policy by these options; `names` are those of the policies before.
-    fn policy(&self, names: &mut BTreeSet<String>) -> Result<AgentPolicy, Usage> {
+    fn policy(&self, names: &mut BTreeSet<String>) -> Result<AgentPolicy, UsageError> {
         if !names.insert(self.name.clone()) {
-            return Err(Usage(format!(
+            return Err(UsageError(format!(
                 "--name {:?} is that of another policy",
                 self.name
             )));

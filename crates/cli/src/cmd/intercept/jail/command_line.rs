@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use peername_daemon::options::{Given, Merged, Table, heading};
 use peername_daemon::reload::file_watch::Fingerprints;
-use peername_daemon::usage::Usage;
+use peername_daemon::usage::UsageError;
 use peername_sys::fs::text_file;
 use peername_sys::process::stderr::write_line;
 
@@ -35,7 +35,7 @@ impl CommandLine {
     /// # Errors
     ///
     /// The file can't be read, has no `[jail]` table, or has a key or a value that is not valid.
-    pub(super) fn resolve(&self) -> Result<Args, Usage> {
+    pub(super) fn resolve(&self) -> Result<Args, UsageError> {
         let mut args = match &self.config {
             None => self.options.options.clone(),
             Some(path) => self.resolve_file(path)?,
@@ -44,9 +44,9 @@ impl CommandLine {
         Ok(args)
     }
 
-    fn resolve_file(&self, path: &Path) -> Result<Args, Usage> {
+    fn resolve_file(&self, path: &Path) -> Result<Args, UsageError> {
         let file = config_file::read(path, &[Kind::Jail], &mut Fingerprints::default())
-            .map_err(Usage::from_error)?;
+            .map_err(UsageError::from_error)?;
         let Some(Table { given, origin, .. }) = file.jail else {
             return Ok(self.options.options.clone());
         };
@@ -57,7 +57,7 @@ impl CommandLine {
             excluding,
         } = given
             .with_command_line(&self.options, &APPENDED)
-            .map_err(Usage::from_error)?;
+            .map_err(UsageError::from_error)?;
         // `quiet` is left out, because -v is expected to replace it.
         let excluded: Vec<_> = excluded.into_iter().filter(|key| key != "quiet").collect();
         if !excluded.is_empty() && !given.options.logging.quiet {

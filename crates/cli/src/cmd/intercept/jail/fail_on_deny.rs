@@ -13,7 +13,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitCode, ExitStatus};
 
 use peername_daemon::command::block_on;
-use peername_daemon::usage::Usage;
+use peername_daemon::usage::UsageError;
 use peername_daemon::usage::error_text::with_causes;
 use peername_sys::ipc::fd_passing::{receive_bytes, send_bytes, seqpacket_pair};
 use peername_sys::process::fork;
@@ -94,7 +94,7 @@ async fn wait_exit(program: PidFd) -> anyhow::Result<()> {
 fn failure_code(started: anyhow::Result<u8>) -> u8 {
     started.unwrap_or_else(|error| {
         write_line(format_args!("peername: {}", with_causes(&error)));
-        if error.is::<Usage>() {
+        if error.is::<UsageError>() {
             return WRONG_USAGE;
         }
         LAUNCHER_FAILED

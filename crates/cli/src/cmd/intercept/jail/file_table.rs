@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use peername_daemon::options::{Given, Origin};
-use peername_daemon::usage::Usage;
+use peername_daemon::usage::UsageError;
 use peername_daemon::usage::error_text::with_causes;
 use peername_intercept::Remedy;
 use peername_observe::shell::quote;
@@ -62,9 +62,9 @@ impl FileTable {
     /// Adds the place in the file to each error that begins with an option, unless it is about the command line.
     pub(super) fn locate(&self, error: anyhow::Error) -> anyhow::Error {
         match error.downcast() {
-            Ok(Usage(errors)) => {
+            Ok(UsageError(errors)) => {
                 let lines: Vec<_> = errors.lines().map(|line| self.locate_line(line)).collect();
-                Usage(lines.join("\n")).into()
+                UsageError(lines.join("\n")).into()
             }
             Err(other) => anyhow::Error::msg(self.locate_line(&with_causes(&other))),
         }

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
-use peername_daemon::usage::Usage;
+use peername_daemon::usage::UsageError;
 use peername_daemon::usage::error_text::with_causes;
 use peername_intercept::policy::tunnelled::TunnelledDestination;
 use peername_sys::ipc::fd_passing::{send_bytes, seqpacket_pair};
@@ -37,13 +37,13 @@ impl Helper {
     /// # Errors
     ///
     /// There is no terminal, or the list can't be read or written.
-    pub(super) fn new(args: &Args) -> Result<Option<Self>, Usage> {
+    pub(super) fn new(args: &Args) -> Result<Option<Self>, UsageError> {
         let Some(timeout) = args.answer_timeout() else {
             let list = open_list(args, ListKind::Learned, args.learn.as_deref())?;
             return Ok(list.map(Self::Learn));
         };
         let terminal = Terminal::open().map_err(|error| {
-            Usage(format!(
+            UsageError(format!(
                 "--ask: there is no terminal to ask on: {error}; in its place, --learn FILE allows all and writes the list"
             ))
         })?;
@@ -124,7 +124,7 @@ fn open_list(
     args: &Args,
     kind: ListKind,
     path: Option<&Path>,
-) -> Result<Option<OpenedList>, Usage> {
+) -> Result<Option<OpenedList>, UsageError> {
     let Some(path) = path else {
         return Ok(None);
     };
@@ -143,7 +143,7 @@ fn open_list(
         .map(Some)
         .map_err(|error| {
             let (option, error) = (kind.option(), with_causes(&error));
-            Usage(format!("{option} {}: {error}", path.display()))
+            UsageError(format!("{option} {}: {error}", path.display()))
         })
 }
 

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use peername_daemon::usage::Usage;
+use peername_daemon::usage::UsageError;
 use peername_intercept::ca::Authority;
 use peername_observe::shell::quote;
 
@@ -18,8 +18,8 @@ use super::options::Args;
 ///
 /// # Errors
 ///
-/// [`Usage`]: the jail itself needs what an option names, or nothing is at a path of `--hide`.
-pub(super) fn hidden_paths(args: &Args) -> Result<Vec<PathBuf>, Usage> {
+/// [`UsageError`]: the jail itself needs what an option names, or nothing is at a path of `--hide`.
+pub(super) fn hidden_paths(args: &Args) -> Result<Vec<PathBuf>, UsageError> {
     let options = &args.intercept.0;
     let hide = args.hide.iter().map(PathBuf::as_path);
     args.check_hidden_paths()?;
@@ -59,7 +59,7 @@ fn is_character_device(path: &Path) -> bool {
 }
 
 /// Refuses secrets with several hard links: a cover hides one name, and an earlier program may have made another.
-pub(super) fn refuse_hard_links(args: &Args) -> Result<(), Usage> {
+pub(super) fn refuse_hard_links(args: &Args) -> Result<(), UsageError> {
     let authority = args.ca().map(Authority::file);
     let secrets = args.intercept.0.secret_files();
     for path in secrets.chain(authority.as_deref()).chain(args.log()) {
@@ -71,7 +71,7 @@ pub(super) fn refuse_hard_links(args: &Args) -> Result<(), Usage> {
             let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
             let copy = path.with_extension("copy");
             let (file, copy) = (quote(&path), quote(&copy));
-            return Err(Usage(format!(
+            return Err(UsageError(format!(
                 "{} has another name (a hard link), by which the program would reach it: `find / -samefile {file}` prints all \
                  its names; remove the others, or, where the program can't read these, replace the file by a copy: \
                  `cp -p {file} {copy} && mv {copy} {file}`",
@@ -83,7 +83,7 @@ pub(super) fn refuse_hard_links(args: &Args) -> Result<(), Usage> {
 }
 
 /// Refuses a directory as a standard stream: from an inherited directory, openat(2) reaches every file below it, past covers.
-pub(super) fn refuse_directories_as_streams() -> Result<(), Usage> {
+pub(super) fn refuse_directories_as_streams() -> Result<(), UsageError> {
     let (input, output, error) = (io::stdin(), io::stdout(), io::stderr());
     let streams = [
         ("input", input.as_fd()),
@@ -92,7 +92,7 @@ pub(super) fn refuse_directories_as_streams() -> Result<(), Usage> {
     ];
     for (name, stream) in streams {
         if is_directory(stream) {
-            return Err(Usage(format!(
+            return Err(UsageError(format!(
                 "standard {name} is a directory, by which the program would reach hidden files: redirect it"
             )));
         }
@@ -117,9 +117,9 @@ struct HiddenPath<'a> {
 
 impl<'a> HiddenPath<'a> {
     /// Resolves symbolic links, because a mount covers their target.
-    fn resolve(option: &'static str, path: &'a Path) -> Result<Self, Usage> {
+    fn resolve(option: &'static str, path: &'a Path) -> Result<Self, UsageError> {
         let absolute = std::path::absolute(path)
-            .map_err(|error| Usage(format!("{option} {}: {error}", path.display())))?;
+            .map_err(|error| UsageError(format!("{option} {}: {error}", path.display())))?;
         Ok(Self {
             option,
             path,
@@ -128,13 +128,13 @@ impl<'a> HiddenPath<'a> {
     }
 
     /// Refuses directories that the jail or the program needs: that of temporary files, and those above the working directory.
-    fn refuse_needed(&self) -> Result<(), Usage> {
+    fn refuse_needed(&self) -> Result<(), UsageError> {
         let Self { option, .. } = self;
         let path = self.path.display();
         let temporary = env::temp_dir();
         let temporary = temporary.canonicalize().unwrap_or(temporary);
         if temporary.starts_with(&self.resolved) {
-            return Err(Usage(format!(
+            return Err(UsageError(format!(
                 "{option} {path}: the jail's own files are in {}: set TMPDIR to another directory",
                 temporary.display()
             )));
@@ -144,7 +144,7 @@ impl<'a> HiddenPath<'a> {
             && working != self.resolved
             && working.starts_with(&self.resolved)
         {
-            return Err(Usage(format!(
+            return Err(UsageError(format!(
                 "{option} {path}: the working directory is below it: change to another one"
             )));
         }

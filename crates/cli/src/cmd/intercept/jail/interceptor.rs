@@ -21,7 +21,7 @@ use peername_daemon::logging::LogFile;
 use peername_daemon::options::Given;
 use peername_daemon::process::Process;
 use peername_daemon::process::default_workers;
-use peername_daemon::usage::Usage;
+use peername_daemon::usage::UsageError;
 use peername_daemon::usage::error_text::with_causes;
 use peername_intercept::AUDIT_TARGET;
 use peername_intercept::authz::{AccessRules, Approver, CheckConfig, CheckService, ConfigError};
@@ -101,7 +101,8 @@ impl Interceptor {
         process.logging = args.logging;
         process.set_default_workers(default_workers().min(MAX_WORKERS));
         let options = args.intercept();
-        check_extra_ca(&options.extra_ca, &authority.certificates()).map_err(Usage::from_error)?;
+        check_extra_ca(&options.extra_ca, &authority.certificates())
+            .map_err(UsageError::from_error)?;
         let rules = options.access_rules()?;
         let ports = args.jail_ports(rules.as_deref())?;
         let interceptor = Self {
@@ -130,7 +131,7 @@ impl Interceptor {
         })
     }
 
-    fn setup(&self, addresses: Vec<SocketAddr>, has_v6: bool) -> Result<Setup, Usage> {
+    fn setup(&self, addresses: Vec<SocketAddr>, has_v6: bool) -> Result<Setup, UsageError> {
         let listener = JailListener {
             names: Arc::new(SyntheticNames::new(self.name_ranges, has_v6)),
             opened: self.ports.opened.clone(),
@@ -161,7 +162,7 @@ impl Interceptor {
     }
 
     /// Whether everything is denied: no access list, check, helper or destination of `--allow-tcp` is configured.
-    pub(super) fn denies_everything(&self) -> Result<bool, Usage> {
+    pub(super) fn denies_everything(&self) -> Result<bool, UsageError> {
         let has_lists = self.options.access_rules()?.is_some() || self.options.check.is_given();
         Ok(self.fallback.is_some() && self.ports.tunnelled.is_empty() && !has_lists)
     }
@@ -169,7 +170,7 @@ impl Interceptor {
     /// The ports at which the interceptor answers connections to loopback in any case: those of `--port`, because the program may
     /// mean a proxy, and those that the destination policy opens there. At the others a connection is refused unless a server
     /// listens.
-    pub(super) fn answered_on_loopback(&self, args: &Args) -> Result<BTreeSet<u16>, Usage> {
+    pub(super) fn answered_on_loopback(&self, args: &Args) -> Result<BTreeSet<u16>, UsageError> {
         let (own_addresses, bound) = (OwnAddresses::fixed([]), BoundAddresses::default());
         let destinations = self
             .setup(Vec::new(), false)?
@@ -184,7 +185,7 @@ impl Interceptor {
     /// # Errors
     ///
     /// The file can't be created or written.
-    pub(super) fn open_log(&self) -> Result<Option<OwnedFd>, Usage> {
+    pub(super) fn open_log(&self) -> Result<Option<OwnedFd>, UsageError> {
         Ok(self.options.open_log()?.map(OwnedFd::from))
     }
 
@@ -235,7 +236,7 @@ impl Interceptor {
         let sockets = JailSockets::sort(sockets)?;
         let listeners_by_port = sockets.by_port()?;
         let setup = self.setup(sockets.addresses(), sockets.has_v6())?;
-        let check = open_check(setup.check.clone()).map_err(Usage::from_error)?;
+        let check = open_check(setup.check.clone()).map_err(UsageError::from_error)?;
         let own_addresses = OwnAddresses::read().await?;
         let workers = setup.common.process.workers();
         let inherited_listeners = InheritedSockets {

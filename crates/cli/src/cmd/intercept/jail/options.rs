@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use peername_daemon::logging::{LogArgs, without_go_mmproxy};
 use peername_daemon::options::heading;
 use peername_daemon::process::confinement::SandboxArgs;
-use peername_daemon::usage::{Usage, UsageErrors};
+use peername_daemon::usage::{ErrorCollector, UsageError};
 use peername_daemon::value::{self, list_file};
 use peername_intercept::authz::{AccessRules, HTTP_PORTS, Rule};
 use peername_intercept::listener::jail::names::range::NameRanges;
@@ -218,8 +218,8 @@ impl Args {
     /// # Errors
     ///
     /// Every error, a line for each.
-    pub(crate) fn validate(&self) -> Result<(), Usage> {
-        let mut errors = UsageErrors::default();
+    pub(crate) fn validate(&self) -> Result<(), UsageError> {
+        let mut errors = ErrorCollector::default();
         let options = self.intercept();
         errors.note(options.check.refuse_unused_tls_files());
         errors.note(options.check.config());
@@ -238,8 +238,8 @@ impl Args {
     /// # Errors
     ///
     /// Every path at which nothing is, a line for each.
-    pub(crate) fn check_hidden_paths(&self) -> Result<(), Usage> {
-        let mut errors = UsageErrors::default();
+    pub(crate) fn check_hidden_paths(&self) -> Result<(), UsageError> {
+        let mut errors = ErrorCollector::default();
         for path in &self.hide {
             if matches!(path.try_exists(), Ok(false)) {
                 errors.push(JailError::NothingToHide(path.clone()).to_string());
@@ -253,11 +253,11 @@ impl Args {
     /// # Errors
     ///
     /// A file can't be read, or has a line that is no rule; or a rule names the name server's port.
-    pub(super) fn jail_ports(&self, rules: Option<&AccessRules>) -> Result<JailPorts, Usage> {
+    pub(super) fn jail_ports(&self, rules: Option<&AccessRules>) -> Result<JailPorts, UsageError> {
         let opened = self.http_ports(rules);
         let named = rules.map_or_else(BTreeSet::new, AccessRules::relayed_ports);
         if opened.contains(&DNS_PORT) || named.contains(&DNS_PORT) {
-            return Err(Usage(format!(
+            return Err(UsageError(format!(
                 "a rule for port {DNS_PORT}, which belongs to the jail's name server; leave it out"
             )));
         }
@@ -270,7 +270,7 @@ impl Args {
     }
 
     /// The destinations of `--allow-tcp`, and those that are learned or asked about.
-    fn tunnelled(&self, opened: &BTreeSet<u16>) -> Result<Vec<TunnelledDestination>, Usage> {
+    fn tunnelled(&self, opened: &BTreeSet<u16>) -> Result<Vec<TunnelledDestination>, UsageError> {
         let is_unopened = |tunnelled: &TunnelledDestination| !opened.contains(&tunnelled.port());
         let mut all = Vec::new();
         for value in &self.allow_tcp {
@@ -293,10 +293,10 @@ impl Args {
     /// # Errors
     ///
     /// There is no such file.
-    pub(super) fn allowed_sockets(&self) -> Result<AllowedSockets, Usage> {
+    pub(super) fn allowed_sockets(&self) -> Result<AllowedSockets, UsageError> {
         AllowedSockets::find(&self.allow_unix).map_err(|(path, error)| {
             let error = explain_path(&path, error);
-            Usage(format!(
+            UsageError(format!(
                 "--allow-unix {}: {error}; `ss -xl` lists the sockets on which servers listen",
                 path.display()
             ))
@@ -327,8 +327,9 @@ impl Args {
     /// # Errors
     ///
     /// Two networks of a family, or a network that can't be used.
-    pub(super) fn name_ranges(&self) -> Result<NameRanges, Usage> {
-        NameRanges::new(&self.name_ranges).map_err(|error| Usage(format!("--name-range {error}")))
+    pub(super) fn name_ranges(&self) -> Result<NameRanges, UsageError> {
+        NameRanges::new(&self.name_ranges)
+            .map_err(|error| UsageError(format!("--name-range {error}")))
     }
 
     /// The ports on which TLS and HTTP are opened.
@@ -384,7 +385,7 @@ impl Args {
 }
 
 /// Reads the destinations of `--allow-tcp @FILE`: those of rules that have a port.
-fn read_destinations(path: &Path) -> Result<Vec<TunnelledDestination>, Usage> {
+fn read_destinations(path: &Path) -> Result<Vec<TunnelledDestination>, UsageError> {
     let name = format!("--allow-tcp @{}", path.display());
     let parse = |entry: &str| {
         let rule = Rule::allow(entry).map_err(|error| format!("{error}"))?;
