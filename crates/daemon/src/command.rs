@@ -27,9 +27,9 @@ use crate::handover::{Predecessor, PreviousState};
 use crate::listeners::ListenPlan;
 use crate::listeners::running::{Opened, RunningListeners};
 use crate::logging::AuditLog;
+use crate::reload::bounded_calls::BoundedCalls;
 use crate::reload::file_watch::{FileWatch, Fingerprints};
-use crate::reload::single_call::SingleCall;
-use crate::reload::{Reload, Serving, Setup, log_warnings, serve};
+use crate::reload::{MAX_REREADS, Reload, Serving, Setup, log_warnings, serve};
 use crate::signals::Signals;
 use crate::upgrade::{self, Upgrader, Upgrades};
 use crate::usage::UsageError;
@@ -211,7 +211,7 @@ async fn start<C: Command>(
         listeners,
         signals,
         watch,
-        rereading: SingleCall::default(),
+        rereading: BoundedCalls::new(MAX_REREADS),
         is_successor: previous_state.is_some(),
         config,
         upgrades: Upgrades { upgrader, admin },

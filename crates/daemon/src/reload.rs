@@ -1,17 +1,17 @@
 //! Serves until a signal stops it, and reloads the configuration at SIGHUP and, with `--watch`, at a change of its files:
 //! the new configuration is applied as a whole, or not at all.
 
+pub mod bounded_calls;
 mod changed_keys;
 pub mod client_lists;
 pub mod file_watch;
-pub mod single_call;
 
 use std::mem;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use peername_observe::admin::ConfigInForce;
 use peername_observe::admin::history::History;
 use peername_sys::throttle::RepeatThrottle;
@@ -27,9 +27,9 @@ use crate::signals::{SignalEvent, Signals};
 use crate::upgrade::{Outcome, Upgrades};
 use crate::usage::error_text::with_causes;
 use crate::value::text::join;
+use bounded_calls::BoundedCalls;
 use changed_keys::changed_keys;
 use file_watch::{FileWatch, Fingerprints, ReadCause};
-use single_call::SingleCall;
 
 /// The options that name the configuration file, and watch it.
 #[derive(Clone, Debug, clap::Args)]
@@ -117,7 +117,7 @@ pub struct Serving {
     /// The files that reload it (`--watch`).
     pub watch: FileWatch,
     /// Reads the files of a reload.
-    pub rereading: SingleCall,
+    pub rereading: BoundedCalls,
     /// Whether it has replaced another process.
     pub is_successor: bool,
     /// The configuration that `/config` shows.
@@ -270,39 +270,16 @@ impl Serving {
 ///
 /// # Errors
 ///
-/// `read` failed, or took longer than `REREAD_TIMEOUT`; or that of an earlier reload has not ended.
+/// `read` failed, or took longer than `REREAD_TIMEOUT`, with the wait for others that hang.
 async fn reread<T: Send + 'static>(
-    rereading: &SingleCall,
+    rereading: &BoundedCalls,
     read: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
 ) -> anyhow::Result<T> {
-    ensure!(
-        !rereading.is_running(),
-        "an earlier reload still waits for files or names"
-    );
     let read = timeout(REREAD_TIMEOUT, rereading.run(read)).await;
     read.with_context(|| format!("the files or their names took longer than {REREAD_TIMEOUT:?}"))??
 }
 
+/// The reads of reloads that may hang at a time: a later configuration may leave out what hangs the one before.
+pub(crate) const MAX_REREADS: usize = 4;
 /// As long as a lookup takes, with all its retries, if the name server is slow.
 const REREAD_TIMEOUT: Duration = Duration::from_secs(60);
-
-#[cfg(test)]
-mod tests {
-    use std::sync::mpsc;
-
-    use super::*;
-
-    /// Otherwise the reloads of a watch would take all threads for blocking calls, and those for bans, too.
-    #[tokio::test]
-    async fn reload_is_refused_while_an_earlier_one_hangs() {
-        let rereading = SingleCall::default();
-        let (server, hung) = mpsc::channel::<()>();
-        let hangs = reread(&rereading, move || Ok(hung.recv().is_ok()));
-        assert!(timeout(Duration::from_millis(50), hangs).await.is_err());
-        let refused = reread(&rereading, || Ok(())).await.unwrap_err();
-        assert!(refused.to_string().contains("an earlier reload"));
-        drop(server);
-        rereading.run(|| ()).await.unwrap();
-        reread(&rereading, || Ok(())).await.unwrap();
-    }
-}

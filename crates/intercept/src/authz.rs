@@ -308,16 +308,18 @@ impl CheckClient {
         let check: PreparedCheck<'_> = link.prepare(request, shared.encode_config())?;
         let arrived = Instant::now();
         let _permit = shared.acquire_permit(breaker, request, deadline).await?;
-        let breaker_permit = breaker
-            .acquire(Instant::now())
-            .ok_or(AuthzError::Suspended)?;
+        let acquired = breaker.acquire(Instant::now());
+        let breaker_permit = acquired.ok_or(AuthzError::Suspended)?;
         let generation = link.generation();
         let started = Instant::now();
-        let is_late = started - arrived > deadline - started;
+        let is_late = started - arrived > shared.config.timeout / 8;
         let result = match timeout_at(deadline, check(deadline)).await {
-            // The check waited for its permit longer than for the service. The service may end at the deadline, too, with an
-            // error: a gRPC service knows it.
+            // Too late to blame the service, which may end at the deadline, too, with an error: a gRPC service knows it.
             Ok(Err(_)) | Err(_) if is_late && Instant::now() >= deadline => {
+                // With half of the timeout it may hang; if it is only slow, a new connection does no harm.
+                if deadline - started >= shared.config.timeout / 2 {
+                    link.abandon(generation);
+                }
                 Err(AuthzError::Busy(shared.config.concurrency.get()))
             }
             Ok(result) => result,
@@ -328,8 +330,7 @@ impl CheckClient {
         };
         shared.metrics.observe_duration(started.elapsed());
         let transition = match (link, &result) {
-            // A policy fails because of a single request or a busy CPU. A pause would fail all other requests, too. A service
-            // that had less than half of the timeout may be healthy.
+            // A policy fails because of a single request or a busy CPU. A pause would fail all other requests, too.
             (Link::Policy(_), _) | (_, Err(AuthzError::Busy(_))) => Transition::Unchanged,
             (_, Ok(_)) => breaker_permit.succeeded(),
             (_, Err(_)) => breaker_permit.failed(Instant::now()),

@@ -18,7 +18,7 @@ use peername_sys::fs::text_file;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::single_call::SingleCall;
+use super::bounded_calls::BoundedCalls;
 
 /// The state of each file at the time it was read.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -64,7 +64,7 @@ pub struct FileWatch {
     /// Whether files are compared only once an event has come.
     awaits_event: bool,
     /// Reads the metadata of the files.
-    metadata: SingleCall,
+    metadata: BoundedCalls,
     watcher: Option<RecommendedWatcher>,
     directories: BTreeSet<PathBuf>,
     sender: UnboundedSender<()>,
@@ -167,7 +167,7 @@ impl FileWatch {
             read: Fingerprints::default(),
             in_force: Fingerprints::default(),
             awaits_event: false,
-            metadata: SingleCall::default(),
+            metadata: BoundedCalls::new(1),
             watcher: None,
             directories: BTreeSet::new(),
             sender,
@@ -204,7 +204,7 @@ impl FileWatch {
         self.read = read;
         self.awaits_event = false;
         // A call may still hang at a file that is not watched any more.
-        self.metadata = SingleCall::default();
+        self.metadata = BoundedCalls::new(1);
         match self.watcher {
             None if !self.read.files.is_empty() => self.start(),
             _ => self.watch_directories(self.read.directories()),

@@ -13,6 +13,7 @@ use peername_sys::ipc::shared_memory::create_anonymous;
 use peername_sys::process::fork::ChildProcess;
 use peername_sys::process::pidfd::Signal;
 use peername_sys::seccomp;
+use peername_sys::throttle::RepeatThrottle;
 use peername_sys::{NameCall, SyscallError};
 
 use super::container_memory::ContainerMemory;
@@ -42,6 +43,8 @@ pub(super) struct Container {
     failures: u32,
     /// Whether it was logged that the container's policy is missing.
     pub(super) missing_policy_logged: bool,
+    /// Throttles the line of a supervisor that can't be started, which is tried again each second.
+    pub(super) start_failures: RepeatThrottle,
 }
 
 /// The process of a supervisor.
@@ -133,6 +136,7 @@ impl Container {
             restart_at: None,
             failures: 0,
             missing_policy_logged: false,
+            start_failures: RepeatThrottle::default(),
         }
     }
 

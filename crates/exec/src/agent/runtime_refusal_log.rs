@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::fmt::{self, Display, Formatter};
 use std::mem::{Discriminant, discriminant};
 
-use peername_sys::SyscallError;
 use peername_sys::throttle::Throttle;
 
 use super::registration::RegistrationError;
@@ -15,7 +14,6 @@ use crate::stderr_line::try_write_line;
 pub(super) struct RuntimeRefusalLog {
     untrusted_users: Throttle,
     refused: HashMap<Discriminant<RegistrationError>, Throttle>,
-    start_failures: Throttle,
 }
 
 impl RuntimeRefusalLog {
@@ -30,25 +28,20 @@ impl RuntimeRefusalLog {
         }
     }
 
-    /// Logs that a supervisor can't be started, which is tried again each second for each container.
-    pub(super) fn log_start_failure(&self, id: &str, error: &SyscallError) {
-        if let Some(suppressed) = self.start_failures.pass() {
-            try_write_line(&format!(
-                "peername: container {id}: starting its supervisor: {error}{}",
-                Suppressed(suppressed)
-            ));
-        }
-    }
-
     pub(super) fn log_refused(&mut self, error: &RegistrationError) {
         let throttle = self.refused.entry(discriminant(error)).or_default();
         if let Some(suppressed) = throttle.pass() {
-            try_write_line(&format!(
-                "peername: refused a runtime's connection: {error}; accept(2) fails in the container that it was to announce{}",
-                Suppressed(suppressed)
-            ));
+            write_refused(error, suppressed);
         }
     }
+}
+
+/// Logs a refused connection, of which this many before were not logged.
+pub(super) fn write_refused(error: &RegistrationError, suppressed: u64) {
+    try_write_line(&format!(
+        "peername: refused a runtime's connection: {error}; accept(2) fails in the container that it was to announce{}",
+        Suppressed(suppressed)
+    ));
 }
 
 /// The number of suppressed lines like this one; displayed as nothing if it is 0.

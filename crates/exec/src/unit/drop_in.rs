@@ -110,7 +110,9 @@ impl DropIn {
             missing_settings(unit, &launcher.executed_files())
         };
         for setting in &sandbox {
-            refuse_later_drop_in(unit, setting.key)?;
+            // Values that only add are merged in any order. An empty one resets the list, and one with `~` denies.
+            let takes_back = |value: &str| value.is_empty() || value.starts_with('~');
+            refuse_later_drop_in(unit, setting.key, takes_back)?;
         }
         Ok(Self {
             unit: unit.name.clone(),
@@ -192,23 +194,31 @@ fn supported_command(unit: &ServiceUnit) -> Result<CommandLine<'_>, Unsuitable> 
     if command.has_launcher() {
         return Err(Unsuitable::HasLauncher(file.to_owned()));
     }
-    refuse_later_drop_in(unit, "ExecStart")?;
+    refuse_later_drop_in(unit, "ExecStart", |_| true)?;
     Ok(command)
 }
 
-/// Refuses a setting that a drop-in sets which systemd reads after this one.
-fn refuse_later_drop_in(unit: &ServiceUnit, key: &'static str) -> Result<(), Unsuitable> {
-    let Some(file) = unit.last_file(key) else {
-        return Ok(());
-    };
+/// Refuses an assignment in a drop-in that systemd reads after this one, if its value undoes what this one sets.
+fn refuse_later_drop_in(
+    unit: &ServiceUnit,
+    key: &'static str,
+    undoes: impl Fn(&str) -> bool,
+) -> Result<(), Unsuitable> {
+    let mut assignments = unit.assignments(key);
+    match assignments.rfind(|(file, value)| is_later_drop_in(file) && undoes(value)) {
+        Some((file, _)) => Err(Unsuitable::ReadLater {
+            file: file.to_owned(),
+            key,
+        }),
+        None => Ok(()),
+    }
+}
+
+fn is_later_drop_in(file: &Path) -> bool {
     let is_drop_in = file
         .extension()
         .is_some_and(|extension| extension == "conf");
-    if is_drop_in && file.file_name() > Some(OsStr::new(FILE_NAME)) {
-        let file = file.to_owned();
-        return Err(Unsuitable::ReadLater { file, key });
-    }
-    Ok(())
+    is_drop_in && file.file_name() > Some(OsStr::new(FILE_NAME))
 }
 
 impl Display for DropIn {

@@ -103,12 +103,17 @@ impl ServiceUnit {
         list
     }
 
-    /// The file that assigns a setting of `[Service]` last.
-    pub fn last_file(&self, key: &str) -> Option<&Path> {
+    /// The assignments of a setting of `[Service]`, each with its file.
+    pub(super) fn assignments(&self, key: &str) -> impl DoubleEndedIterator<Item = (&Path, &str)> {
         self.settings
             .iter()
-            .rfind(|setting| setting.section == "Service" && setting.key == key)
-            .map(|setting| setting.file.as_path())
+            .filter(move |setting| setting.section == "Service" && setting.key == key)
+            .map(|setting| (setting.file.as_path(), setting.value.as_str()))
+    }
+
+    /// The file that assigns a setting of `[Service]` last.
+    pub fn last_file(&self, key: &str) -> Option<&Path> {
+        Some(self.assignments(key).next_back()?.0)
     }
 
     /// Whether systemd has to guess the main process, which it can't beside the supervisor. It guesses only if a single process of

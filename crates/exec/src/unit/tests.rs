@@ -298,7 +298,7 @@ fn servers_that_exec_does_not_reach_are_refused() {
 
 /// systemd would read the deny list after the drop-in's line, and take that line for a list of all that is allowed.
 #[test]
-fn later_drop_ins_that_set_what_the_drop_in_adds_are_refused() {
+fn later_drop_ins_that_undo_what_the_drop_in_adds_are_refused() {
     let root = Root::new()
         .with_service("lib", "a.service", "ExecStart=/bin/a")
         .with_service(
@@ -306,7 +306,11 @@ fn later_drop_ins_that_set_what_the_drop_in_adds_are_refused() {
             "a.service.d/local.conf",
             "RestrictAddressFamilies=AF_INET",
         )
-        .with_service("etc", "a.service.d/sandbox.conf", "NoNewPrivileges=yes");
+        .with_service(
+            "etc",
+            "a.service.d/sandbox.conf",
+            "NoNewPrivileges=yes\nReadOnlyPaths=/\nReadWritePaths=/var/lib/a",
+        );
     root.drop_in("a.service").unwrap();
     for (setting, key) in [
         ("SystemCallFilter=~@debug", "SystemCallFilter"),
@@ -314,10 +318,7 @@ fn later_drop_ins_that_set_what_the_drop_in_adds_are_refused() {
             "RestrictAddressFamilies=\nRestrictAddressFamilies=AF_INET AF_UNIX",
             "RestrictAddressFamilies",
         ),
-        (
-            "ReadOnlyPaths=/\nReadWritePaths=/var/lib/a",
-            "ReadWritePaths",
-        ),
+        ("ReadOnlyPaths=/\nReadWritePaths=", "ReadWritePaths"),
         ("ExecStart=\nExecStart=/bin/b", "ExecStart"),
     ] {
         let later = Root::new()

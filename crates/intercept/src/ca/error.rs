@@ -217,10 +217,11 @@ fn remedy(path: &Path, defect: AuthorityDefect) -> String {
         AuthorityDefect::Encrypted => {
             let (decrypted, file) = (path.with_extension("decrypted"), quote(path));
             let decrypted = quote(&decrypted);
-            // OpenSSL writes the key alone. The copy, which it overwrites, has the owner and the mode of the file.
+            // OpenSSL writes the key alone, to a file of mode 0600.
             format!(
-                "; decrypt it: `cp -p {file} {decrypted} && openssl pkey -in {file} -out {decrypted} && \
-                 sed -n '/BEGIN CERT/,/END CERT/p' {file} >>{decrypted} && mv {decrypted} {file}`"
+                "; decrypt it: `openssl pkey -in {file} -out {decrypted} && sed -n '/BEGIN CERT/,/END CERT/p' {file} \
+                 >>{decrypted} && chown --reference={file} {decrypted} && chmod --reference={file} {decrypted} && \
+                 mv {decrypted} {file}`"
             )
         }
         _ => String::new(),

@@ -243,12 +243,15 @@ fn absolute_target(parts: &Parts) -> Result<RequestTarget, Refusal> {
 
 /// Refuses a request that came through this process before: proxies forward it in a loop.
 fn refuse_loop(parts: &Parts) -> Result<(), Refusal> {
-    if via::is_in_via(&parts.headers) {
-        let detail = "the request has passed this proxy before: proxies forward it in a loop";
-        let status = StatusCode::LOOP_DETECTED;
-        return Err(Refusal::new(status, "proxy_loop", detail));
-    }
-    Ok(())
+    let detail = if via::is_in_via(&parts.headers) {
+        "the request has passed this proxy before: proxies forward it in a loop"
+    } else if via::is_too_long(&parts.headers) {
+        "the request has passed too many proxies, by its Via header: they forward it in a loop"
+    } else {
+        return Ok(());
+    };
+    let status = StatusCode::LOOP_DETECTED;
+    Err(Refusal::new(status, "proxy_loop", detail))
 }
 
 /// Whether the request that begins with these bytes is for a proxy: a CONNECT, or a request in absolute form.

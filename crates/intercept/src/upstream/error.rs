@@ -124,7 +124,9 @@ impl FailedAttempt {
     /// Records the failure. A destination that is not allowed counts as a refusal by the proxy. `may_suggest_rule`
     /// tells whether a rule for the host may be what opens its address.
     pub(crate) fn record_in(&self, record: &mut AuditRecord, may_suggest_rule: bool) {
-        *record.to_upstream.tried.lock() = self.tried;
+        if self.tried.is_some() {
+            *record.to_upstream.tried.lock() = self.tried;
+        }
         record.origin = self.error.origin_contact();
         if let UpstreamError::Destination(addr, why) = self.error {
             record.set_refused_by_rule();

@@ -70,7 +70,7 @@ fn basic_credentials(user_info: &str) -> Option<HeaderValue> {
             plain => plain,
         });
     }
-    if !user_info.contains(':') {
+    if !bytes.contains(&b':') {
         bytes.push(b':');
     }
     let mut value = HeaderValue::try_from(format!("Basic {}", BASE64.encode(&bytes))).ok()?;

@@ -242,11 +242,15 @@ async fn flood_of_one_client_neither_delays_others_nor_opens_the_circuit_breaker
         ..CheckInput::default()
     };
     let flood = join_all((0..30).map(|_| ask(&client)));
-    let (flood, verdict) = tokio::join!(flood, another.ask(&client));
+    // These wait for a shorter time than the service needs, and too long nevertheless.
+    let second_wave = async {
+        sleep(timeout / 4).await;
+        join_all((0..10).map(|_| ask(&client))).await
+    };
+    let (flood, second_wave, verdict) = tokio::join!(flood, second_wave, another.ask(&client));
     assert!(verdict.decision.allows(), "{verdict:?}");
-    let (allowed, failed): (Vec<_>, Vec<_>) = flood
-        .into_iter()
-        .partition(|verdict| verdict.decision.allows());
+    let flood = flood.into_iter().chain(second_wave);
+    let (allowed, failed): (Vec<_>, Vec<_>) = flood.partition(|verdict| verdict.decision.allows());
     assert_eq!(allowed.len(), 10);
     for verdict in failed {
         assert!(

@@ -67,7 +67,14 @@ impl Agent {
         if let Err(error) = started {
             container.stop_supervisor();
             container.restart_at = Some(Instant::now() + RETRY_INTERVAL);
-            self.refusals.log_start_failure(&id, &error);
+            let error = error.to_string();
+            if container.start_failures.passes(&error) {
+                try_write_line(&format!(
+                    "peername: container {id}: starting its supervisor: {error}"
+                ));
+            }
+        } else {
+            container.start_failures.clear();
         }
     }
 

@@ -13,6 +13,7 @@ use crate::agent::container::Container;
 use crate::agent::registration::{
     AnnouncedContainer, Registration, RegistrationError, RegistrationProgress,
 };
+use crate::agent::runtime_refusal_log::write_refused;
 use crate::stderr_line::try_write_line;
 
 impl Agent {
@@ -58,7 +59,7 @@ impl Agent {
 
     /// The part of `total` that a user may have. The users of `--runtime-uid` must not keep out root and the agent's user.
     fn share(&self, user: u32, total: usize) -> usize {
-        if user == 0 || user == effective_uid() {
+        if is_unlimited(user) {
             usize::MAX
         } else {
             (total / self.users.len()).max(1)
@@ -114,7 +115,7 @@ impl Agent {
         let policy = self.policies.iter().find(|policy| policy.name == name);
         let Some(policy) = policy else {
             let error = RegistrationError::NoPolicy { id, policy: name };
-            return self.refusals.log_refused(&error);
+            return self.log_refused_container(user, &error);
         };
         if policy.verbose {
             try_write_line(&format!("peername: container {id}: policy {name}"));
@@ -128,10 +129,24 @@ impl Agent {
             }
             Err(source) => {
                 let error = RegistrationError::Container { id, source };
-                self.refusals.log_refused(&error);
+                self.log_refused_container(user, &error);
             }
         }
     }
+
+    /// Logs why a container is refused: each of root and of the agent's user, some of those of others.
+    fn log_refused_container(&mut self, user: u32, error: &RegistrationError) {
+        if is_unlimited(user) {
+            write_refused(error, 0);
+        } else {
+            self.refusals.log_refused(error);
+        }
+    }
+}
+
+/// Whether this is root or the agent's user, whom others must not keep out.
+fn is_unlimited(user: u32) -> bool {
+    user == 0 || user == effective_uid()
 }
 
 /// The maximum number of open connections. Each is a container that starts at this moment; others wait in the backlog.
