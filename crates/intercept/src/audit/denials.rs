@@ -162,7 +162,7 @@ mod tests {
             let client = ClientInfo::new(Id::next(), PeerAddr(client), client);
             let mut record = AuditRecord::new(Arc::new(client), "CONNECT");
             let to = HostPort::parse(to).unwrap();
-            record.target = Some(Arc::new(RequestTarget::plain(to, None)));
+            record.target = Some(Arc::new(RequestTarget::plain(to)));
             let refusal = Refusal::new(StatusCode::FORBIDDEN, "code", "detail").with_kind(kind);
             record.set_unanswered(&refusal);
             denials.count(&record);

@@ -89,7 +89,7 @@ mod tests {
         let client = ClientInfo::new(Id::next(), PeerAddr(client), client);
         let mut record = AuditRecord::new(Arc::new(client), "GET");
         let to = HostPort::parse(&format!("a.test:{port}")).unwrap();
-        record.target = Some(Arc::new(RequestTarget::plain(to, None)));
+        record.target = Some(Arc::new(RequestTarget::plain(to)));
         let failed = FailedAttempt::from(error);
         failed.record_in(&mut record, false);
         record.set_refused(&failed.into());

@@ -10,7 +10,7 @@ use http::{HeaderMap, Method, Request, StatusCode, Version};
 
 use crate::audit::admission::{AdmissionLog, AdmittedRequest};
 use crate::audit::{ASKED, AuditRecord, FinalDecision, LIST};
-use crate::authz::rules::{AccessRules, DeniedBy, Subject};
+use crate::authz::rules::{AccessRules, DeniedBy, Rule, Subject};
 use crate::authz::{
     ApprovalRequest, Approver, AuthzRequest, BodyPrefix, CheckClient, CheckedBody, DecidedBy,
     Decision, Denial, HeaderMutations, HostPortRef, InjectedHeaders, RequestKind, Unapprovable,
@@ -276,10 +276,8 @@ impl Authorizer<'_> {
             RequestKind::Connect if self.relays_tunnel => Subject::RelayedTunnel,
             RequestKind::Connect => Subject::OpenedTunnel,
         };
-        let decided = match (&self.rules, &self.approver) {
-            (None, None) => return Ok(AllowedBy::default()),
-            (Some(rules), _) => rules.decide(&self.target.to, subject),
-            (None, Some(_)) => Err(DeniedBy::Default),
+        let Some(decided) = self.decide_by_lists(subject) else {
+            return Ok(AllowedBy::default());
         };
         let (reason, how) = match (decided, &self.approver) {
             (Ok(rule), _) => {
@@ -318,16 +316,23 @@ impl Authorizer<'_> {
     /// that ended before there was a request to decide on.
     pub(crate) fn record_denied_tunnel(&self, record: &mut AuditRecord) {
         let subject = Subject::OpenedTunnel;
-        let denied = match (&self.rules, &self.approver) {
-            (None, None) => None,
-            (Some(rules), _) => rules.decide(&self.target.to, subject).err(),
-            (None, Some(_)) => Some(DeniedBy::Default),
+        let Some(Err(denied)) = self.decide_by_lists(subject) else {
+            return;
         };
-        let Some(denied) = denied else { return };
         if self.approver.is_none() || matches!(denied, DeniedBy::Rule(_)) {
             self.deny_by_list(denied, subject, record);
         } else if let Some(unapprovable) = &self.unapprovable {
             deny_unapprovable(unapprovable, record);
+        }
+    }
+
+    /// Decides by the access lists; `None` if neither lists nor an approver is configured. Without lists, everything is left to
+    /// the approver.
+    fn decide_by_lists(&self, subject: Subject<'_>) -> Option<Result<&Rule, DeniedBy<'_>>> {
+        match (&self.rules, &self.approver) {
+            (None, None) => None,
+            (Some(rules), _) => Some(rules.decide(&self.target.to, subject)),
+            (None, Some(_)) => Some(Err(DeniedBy::Default)),
         }
     }
 

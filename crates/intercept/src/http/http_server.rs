@@ -75,7 +75,7 @@ impl ServedTarget {
             let detail = format!("the connection is for port {port} and the request for {to}");
             return Err(Refusal::name_mismatch(StatusCode::FORBIDDEN, detail));
         }
-        Ok(Arc::new(RequestTarget::plain(to, None)))
+        Ok(Arc::new(RequestTarget::plain(to)))
     }
 }
 
@@ -278,7 +278,7 @@ where
         if let Some(target) = target {
             record.set_target(target);
         } else if let Ok(Some(to)) = requested_host(&parts, 80) {
-            record.set_target(&Arc::new(RequestTarget::plain(to, None)));
+            record.set_target(&Arc::new(RequestTarget::plain(to)));
         }
         let format = ErrorFormat::for_proxy_request(&parts.headers);
         Box::pin(ready(Ok(format.refuse(&error.into(), record))))

@@ -237,7 +237,7 @@ fn absolute_target(parts: &Parts) -> Result<RequestTarget, Refusal> {
     Ok(if tls {
         RequestTarget::encrypted(to)
     } else {
-        RequestTarget::plain(to, None)
+        RequestTarget::plain(to)
     })
 }
 

@@ -113,7 +113,7 @@ impl JailListener {
         let mut record = AuditRecord::new(Arc::new(client), "CONNECT");
         state.sinks.begin_span(&mut record);
         record.remedy = state.port_remedy(&to);
-        record.target = Some(Arc::new(RequestTarget::plain(to, None)));
+        record.target = Some(Arc::new(RequestTarget::plain(to)));
         let detail = "no rule names this port, so nothing listens there";
         let refusal = Refusal::new(StatusCode::FORBIDDEN, "port_not_allowed", detail)
             .with_kind(RefusalKind::ClosedPort);

@@ -59,22 +59,22 @@ impl Destination {
     pub(crate) fn to_target(&self) -> RequestTarget {
         match self {
             Self::Connect { to, via } => RequestTarget::from_connect(to.clone(), Arc::clone(via)),
-            Self::Redirected(addr) => RequestTarget::plain((*addr).into(), None),
-            Self::Named(to) => RequestTarget::plain(to.clone(), None),
+            Self::Redirected(addr) => RequestTarget::plain((*addr).into()),
+            Self::Named(to) => RequestTarget::plain(to.clone()),
         }
     }
 }
 
 impl RequestTarget {
     /// The target of `http:` requests.
-    pub(crate) fn plain(to: HostPort, connect: Option<HostPort>) -> Self {
+    pub(crate) fn plain(to: HostPort) -> Self {
         Self {
             host: to.host.to_string().into(),
             authority: to.to_authority(false).into(),
             to,
             is_tls: false,
             original_dst: None,
-            connect,
+            connect: None,
             via: ViaLines::default(),
             sni: None,
             alpn: None,
@@ -87,8 +87,9 @@ impl RequestTarget {
     /// The target of a CONNECT with these Via lines.
     pub(crate) fn from_connect(to: HostPort, via: ViaLines) -> Self {
         Self {
+            connect: Some(to.clone()),
             via,
-            ..Self::plain(to.clone(), Some(to))
+            ..Self::plain(to)
         }
     }
 
@@ -97,7 +98,7 @@ impl RequestTarget {
         Self {
             is_tls: true,
             authority: to.to_authority(true).into(),
-            ..Self::plain(to, None)
+            ..Self::plain(to)
         }
     }
 

@@ -6,7 +6,7 @@ fn target_for(host: &str, is_tls: bool) -> RequestTarget {
     let to = HostPort::parse(host).unwrap();
     RequestTarget {
         is_tls,
-        ..RequestTarget::plain(to, None)
+        ..RequestTarget::plain(to)
     }
 }
 
