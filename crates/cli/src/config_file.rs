@@ -177,20 +177,6 @@ impl Unvalidated {
     }
 }
 
-/// Reads a file and the tables of these kinds in it. The files that it names are not read yet.
-///
-/// # Errors
-///
-/// The file can't be read, or has no table of these kinds; or its first errors of syntax, else all its errors in keys and
-/// values.
-pub(crate) fn read(
-    path: &Path,
-    kinds: &[Kind],
-    files: &mut Fingerprints,
-) -> Result<Configuration, Problems> {
-    read_partial(path, kinds, files).validate(Ok)
-}
-
 /// Reads a configuration file as the command with tables of this kind does.
 ///
 /// # Errors
@@ -206,21 +192,26 @@ pub(crate) fn read_setup<S>(
         .map_err(|problems| problems.0)
 }
 
-/// Reads a file as [`read`] does, and returns the errors together with what could be read.
+/// Reads a file and the tables of these kinds in it. The files that it names are not read yet. Returns the errors together with
+/// what could be read: the file can't be read, or has no table of these kinds; or its first errors of syntax, else all its
+/// errors in keys and values.
 pub(crate) fn read_partial(path: &Path, kinds: &[Kind], files: &mut Fingerprints) -> Unvalidated {
     let problem = |why: &str| vec![format!("{}: {why}", path.display())];
-    let mut unread = Unvalidated::default();
     files.note(path);
     let text = match text_file::read(path) {
         Ok(text) => text,
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            let page = page_with_examples(kinds);
-            unread.problems = problem(&format!("there is no such file; {page} has examples"));
-            return unread;
-        }
         Err(error) => {
-            unread.problems = problem(&error.to_string());
-            return unread;
+            let why = match error.kind() {
+                ErrorKind::NotFound => {
+                    let page = page_with_examples(kinds);
+                    format!("there is no such file; {page} has examples")
+                }
+                _ => error.to_string(),
+            };
+            return Unvalidated {
+                problems: problem(&why),
+                ..Unvalidated::default()
+            };
         }
     };
     let mut tables = Tables::new(path, &text, known_tables());

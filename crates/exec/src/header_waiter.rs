@@ -109,6 +109,20 @@ struct ReadyConnection {
     counter: Option<Counter>,
 }
 
+impl ReadyConnection {
+    /// A connection for which the listener was not woken yet.
+    fn new(connection: ForeignFd, counter: Option<Counter>) -> Self {
+        Self {
+            connection,
+            woken: None,
+            is_wakeup_accepted: false,
+            missed_wakeups: 0,
+            unreachable_since: None,
+            counter,
+        }
+    }
+}
+
 impl HeaderWaiter {
     /// Creates an empty header waiter, which lets `judge` decide about clients. `header_timeout` counts from the handshake. The
     /// number of connections is limited by the descriptors that this process may have open now.
@@ -218,14 +232,7 @@ impl HeaderWaiter {
 
     /// Returns a ready connection after a failed handoff. It is the next to be taken, and its listener is woken.
     pub(crate) fn return_ready(&mut self, connection: ForeignFd, listener: ListenerAddr) {
-        let ready = ReadyConnection {
-            connection,
-            woken: None,
-            is_wakeup_accepted: false,
-            missed_wakeups: 0,
-            unreachable_since: None,
-            counter: None,
-        };
+        let ready = ReadyConnection::new(connection, None);
         self.ready.entry(listener).or_default().push_front(ready);
         self.wake_listener(listener);
     }
@@ -326,14 +333,7 @@ impl HeaderWaiter {
             listener,
             ..
         } = self.remove_pending(id)?;
-        let ready = ReadyConnection {
-            connection,
-            woken: None,
-            is_wakeup_accepted: false,
-            missed_wakeups: 0,
-            unreachable_since: None,
-            counter,
-        };
+        let ready = ReadyConnection::new(connection, counter);
         self.ready.entry(listener).or_default().push_back(ready);
         Some(listener)
     }

@@ -73,8 +73,8 @@ pub struct Workers {
     limit: Arc<AtomicUsize>,
 }
 
-/// Starts a worker for each set of sockets, for which there are as many threads. The tasks of each list are distributed over the
-/// workers, from the first one on.
+/// Starts a worker for each set of sockets, each on one of the threads, of which there are as many. The tasks of each list are
+/// distributed over the workers, from the first one on.
 pub fn start<S: Serve>(
     threads: WorkerThreads,
     listeners: Listeners,
@@ -102,7 +102,7 @@ pub fn start<S: Serve>(
     let count = per_worker.len();
     let mut tasks_per_worker = distribute(tasks, count).into_iter();
     let each = per_worker.into_iter().zip(balancers(count));
-    for (thread, (listeners, (balancer, inbox))) in threads.into_threads().into_iter().zip(each) {
+    for (thread, (listeners, (balancer, inbox))) in threads.0.into_iter().zip(each) {
         let tasks = tasks_per_worker.next().unwrap_or_default();
         let (commands, received) = mpsc::unbounded_channel();
         let load = Arc::clone(&balancer.load);

@@ -21,6 +21,7 @@ use peername_daemon::descriptors;
 use peername_daemon::listeners::ListenPlan;
 use peername_daemon::listeners::running::{Opened, RunningListeners, UdpTasks};
 use peername_daemon::logging::{AuditLog, LogFile};
+use peername_daemon::process::Process;
 use peername_daemon::reload::file_watch::Fingerprints;
 use peername_daemon::usage::UsageError;
 use peername_daemon::value::text::join;
@@ -123,8 +124,7 @@ impl Command for Args {
             can_tproxy,
         } = checked;
         let destinations = setup.destinations(&own_addresses, &listeners.sockets.bound_addresses());
-        let capacity = descriptors::capacity(&setup.common.process, TASKS_PER_WORKER, 0)?;
-        let capacity = client_capacity(capacity);
+        let capacity = client_capacity(&setup.common.process)?;
         let upstream = setup.options.upstream(capacity.connections, destinations);
         let exporter = setup.start_exporter()?;
         let roots = load_native_certs();
@@ -299,14 +299,20 @@ pub(crate) fn usual_needs(ca: Option<PathBuf>) -> Needs {
     }
 }
 
-/// Reduces the number of client connections to four fifths: the rest is for checks and DNS lookups. `capacity` counts two
-/// descriptors for each, and the second is for a connection to an origin. Connections from clients and connections to origins
-/// are limited separately, each to this number, because one HTTP/2 client may need many connections to origins.
-pub(crate) fn client_capacity(capacity: Capacity) -> Capacity {
-    Capacity {
+/// Raises the limit of descriptors, and reduces the number of client connections to four fifths of what it allows: the rest is
+/// for checks and DNS lookups. [`descriptors::capacity`] counts two descriptors for each, and the second is for a connection to
+/// an origin. Connections from clients and connections to origins are limited separately, each to this number, because one
+/// HTTP/2 client may need many connections to origins.
+///
+/// # Errors
+///
+/// The limit or the open descriptors can't be read.
+pub(crate) fn client_capacity(process: &Process) -> anyhow::Result<Capacity> {
+    let capacity = descriptors::capacity(process, TASKS_PER_WORKER, 0)?;
+    Ok(Capacity {
         connections: (capacity.connections * 4 / 5).max(1),
         ..capacity
-    }
+    })
 }
 
 fn log_start(setup: &Setup, tcp: &str) -> anyhow::Result<()> {
@@ -331,6 +337,6 @@ const TRUST_ROOTS: [&str; 6] = [
     "/var/lib/ca-certificates",
 ];
 /// Tasks of each worker beside its connections.
-pub(crate) const TASKS_PER_WORKER: usize = 1;
+const TASKS_PER_WORKER: usize = 1;
 /// Certificates in the cache, of a kilobyte or two each.
 const MAX_CERTIFICATES: u64 = 32_768;

@@ -121,7 +121,7 @@ impl Counters {
     /// Counts a new UDP session; returns its number.
     pub fn count_session_opened(&self) -> u64 {
         self.datagrams.opened.fetch_add(1, Relaxed);
-        self.count_session_taken_over()
+        self.datagrams.started.fetch_add(1, Relaxed)
     }
 
     /// Counts a UDP session that another process has opened; returns its number in this process.

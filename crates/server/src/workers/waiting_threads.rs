@@ -10,7 +10,7 @@ use tokio::runtime::Runtime;
 use crate::threads::spawn_with_runtime;
 
 /// Threads that wait for the work of [`start`](super::start). They end if this is dropped.
-pub struct WorkerThreads(Vec<WaitingThread>);
+pub struct WorkerThreads(pub(super) Vec<WaitingThread>);
 
 /// A thread that has its runtime, and waits for its work.
 pub(super) struct WaitingThread {
@@ -30,10 +30,6 @@ impl WorkerThreads {
     pub fn spawn(count: usize) -> io::Result<Self> {
         let threads: io::Result<_> = (0..count).map(WaitingThread::spawn).collect();
         threads.map(Self)
-    }
-
-    pub(super) fn into_threads(self) -> Vec<WaitingThread> {
-        self.0
     }
 }
 

@@ -264,12 +264,11 @@ fn roots_source() -> String {
 /// Checks that this host trusts at least one authority, because origins are verified by them and those of `--extra-ca`, which
 /// are valid.
 fn origins(roots: &CertificateResult, has_extra: bool) -> Finding {
-    let check = ORIGINS;
     let errors = describe_root_errors(&roots.errors);
     match (roots.certs.len(), errors.first()) {
-        (0, _) if has_extra => Finding::ok(check, "those of extra-ca alone are trusted"),
+        (0, _) if has_extra => Finding::ok(ORIGINS, "those of extra-ca alone are trusted"),
         (0, error) => Finding::fail(
-            check,
+            ORIGINS,
             match error {
                 Some(error) => format!("none is trusted: {error}"),
                 None => "none is trusted, so that no origin can be verified".to_owned(),
@@ -277,11 +276,11 @@ fn origins(roots: &CertificateResult, has_extra: bool) -> Finding {
             "install ca-certificates, or give `peername intercept --extra-ca FILE`",
         ),
         (trusted, Some(error)) => Finding::warn(
-            check,
+            ORIGINS,
             format!("{trusted} are trusted; of others: {error}"),
             "repair or remove that file",
         ),
-        (trusted, None) => Finding::ok(check, format!("{trusted} are trusted")),
+        (trusted, None) => Finding::ok(ORIGINS, format!("{trusted} are trusted")),
     }
 }
 

@@ -212,20 +212,17 @@ pub(crate) fn faults(profile: &Profile, listener: &SeccompListener) -> Vec<Strin
         .map_or(&[][..], Vec::as_slice);
     let default = string_field(profile, "defaultAction");
     for name in NOTIFIED {
-        let actions = actions_for(rules, name);
-        if is_allowed(&actions, default) {
+        if is_allowed(&actions_for(rules, name), default) {
             faults.push(format!(
                 "{name} is allowed: connections are accepted without their header being read"
             ));
-        } else if actions != [NOTIFY] || is_conditional(rules, name) {
+        } else if !is_notified(rules, name) {
             faults.push(format!(
                 "{name} is not {NOTIFY} without conditions: the server can't listen or accept, or does so past the agent"
             ));
         }
     }
-    let is_notified =
-        actions_for(rules, GETSOCKNAME) == [NOTIFY] && !is_conditional(rules, GETSOCKNAME);
-    if listener.dst && !is_notified {
+    if listener.dst && !is_notified(rules, GETSOCKNAME) {
         faults.push(format!(
             "{GETSOCKNAME} is not {NOTIFY} without conditions: the server's own address is not the header's destination (--dst)"
         ));
@@ -256,6 +253,11 @@ fn is_allowed(actions: &[&str], default: &str) -> bool {
         [] => allows(default),
         actions => actions.iter().any(|action| allows(action)),
     }
+}
+
+/// Whether the agent answers a call, whatever its arguments.
+fn is_notified(rules: &[Value], name: &str) -> bool {
+    actions_for(rules, name) == [NOTIFY] && !is_conditional(rules, name)
 }
 
 fn actions_for<'r>(rules: &'r [Value], name: &str) -> Vec<&'r str> {

@@ -45,7 +45,8 @@ impl CommandLine {
     }
 
     fn resolve_file(&self, path: &Path) -> Result<Args, UsageError> {
-        let file = config_file::read(path, &[Kind::Jail], &mut Fingerprints::default())
+        let file = config_file::read_partial(path, &[Kind::Jail], &mut Fingerprints::default())
+            .validate(Ok)
             .map_err(UsageError::from_error)?;
         let Some(Table { given, origin, .. }) = file.jail else {
             return Ok(self.options.options.clone());

@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use anyhow::Context;
 use peername_daemon::command::block_on;
-use peername_daemon::descriptors;
 use peername_daemon::listeners::BoundAddresses;
 use peername_daemon::listeners::running::{Opened, UdpTasks};
 use peername_daemon::logging::LogFile;
@@ -63,7 +62,7 @@ use super::options::{Args, JailPorts};
 use crate::cmd::intercept::admission_log::{AdmissionFile, warn_if_replaced};
 use crate::cmd::intercept::options::Intercept as Options;
 use crate::cmd::intercept::setup::{JailPlan, Setup};
-use crate::cmd::intercept::{TASKS_PER_WORKER, client_capacity, new_state, usual_needs};
+use crate::cmd::intercept::{client_capacity, new_state, usual_needs};
 pub(super) use sockets::send_sockets;
 use sockets::{JailSockets, receive_sockets};
 
@@ -261,8 +260,7 @@ impl Interceptor {
                 .allowed
                 .extend(outer_names.map(AllowedDestination::with_all_ports));
         }
-        let capacity = descriptors::capacity(&setup.common.process, TASKS_PER_WORKER, 0)?;
-        let capacity = client_capacity(capacity);
+        let capacity = client_capacity(&setup.common.process)?;
         let upstream = setup.options.upstream(capacity.connections, destinations);
         let exporter = setup.start_exporter()?;
         let state = new_state(
