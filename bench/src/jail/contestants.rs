@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn directory_of_a_killed_jail_is_removed_with_the_cell() {
+    fn jails_have_their_temporary_files_in_the_stage() {
         let contestant = JailContestant {
             name: String::from("peername"),
             kind: Kind::Peername,

@@ -114,7 +114,7 @@ impl Authority {
 
     /// Replaces the authority in `dir` by a new one of the same name, lifetime and constraints. The old key is deleted; the
     /// old certificate stays among [`Authority::certificates`] until it expires, because a proxy that was started before
-    /// still has the key. Only the oldest of hundreds are dropped before.
+    /// still has the key. Of several hundred, the oldest are dropped earlier.
     ///
     /// # Errors
     ///

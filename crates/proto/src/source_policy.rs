@@ -12,7 +12,7 @@ use core::net::{IpAddr, SocketAddr};
 use crate::special::{Special, canonical, meanings, special};
 
 /// The treatment of claims of special addresses, and of addresses of this host. The numbers are those of
-/// [`SourcePolicy::to_word`], and stay: a process may read the table of another version.
+/// [`SourcePolicy::to_word`], and stay: a process of another release may read the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SourcePolicy {
     /// Refuses all of them.

@@ -79,6 +79,7 @@ pub fn check_free(threads: usize) -> io::Result<()> {
 ///
 /// EAGAIN.
 pub fn start_request_threads() -> io::Result<()> {
+    // Before the runtime is built: dropping it after an error would panic in the async context of the callers.
     check_free(2)?;
     let runtime =
         keep_blocking_threads(&mut Builder::new_current_thread(), MAX_REQUEST_THREADS).build()?;
@@ -127,14 +128,18 @@ mod tests {
         assert!(ids.len() < 50, "{ids:?}");
     }
 
+    /// A call that takes so long that the other calls need threads of their own.
+    fn busy_call() -> thread::ThreadId {
+        thread::sleep(Duration::from_millis(20));
+        thread::current().id()
+    }
+
     #[test]
     fn at_most_as_many_blocking_threads_as_allowed_are_started() {
         let mut builder = Builder::new_current_thread();
         let runtime = keep_blocking_threads(&mut builder, 2).build().unwrap();
         start_first_blocking_thread(runtime.handle()).unwrap();
-        let calls: Vec<_> = (0..5)
-            .map(|_| runtime.spawn_blocking(|| thread::current().id()))
-            .collect();
+        let calls: Vec<_> = (0..5).map(|_| runtime.spawn_blocking(busy_call)).collect();
         let ids = runtime.block_on(async {
             let mut ids = HashSet::new();
             for call in calls {

@@ -57,7 +57,8 @@ impl Agent {
         }
     }
 
-    /// The part of `total` that a user may have. The users of `--runtime-uid` must not keep out root and the agent's user.
+    /// The part of `total` that a user of `--runtime-uid` may have. Root and the agent's user have no limit: the others must not
+    /// keep them out.
     fn share(&self, user: u32, total: usize) -> usize {
         if is_unlimited(user) {
             usize::MAX

@@ -48,8 +48,7 @@ impl HeaderReader {
     }
 
     /// Whether a reply by this path still reaches the client of `key`. With [`Dialect::First`] the flow may belong to another
-    /// client by now, or to none. Marks the flow as answered, like its session, so that it is evicted
-    /// late.
+    /// client by now, or to none. Marks the flow as answered, like its session, so that it is evicted late.
     pub(crate) fn accept_reply(
         &mut self,
         reply_to: &ReplyTo,
