@@ -192,13 +192,17 @@ impl Trial<'_> {
         };
         socket.bind(source)?;
         let (client, server) = (self.client_addr(), self.server_addr());
-        let mut stream = socket.connect(server).await?;
         let mut header = Vec::new();
         write_v1(&mut header, client, server);
-        stream.write_all(&header).await?;
+        let send_and_wait = async {
+            let mut stream = socket.connect(server).await?;
+            stream.write_all(&header).await?;
+            stream.read(&mut [0]).await
+        };
         let accepts_within = HeaderLimits::default().timeout + ACCEPT_MARGIN;
-        match timeout(accepts_within, stream.read(&mut [0])).await {
-            // A reset, which is an error, ends the connection, too.
+        match timeout(accepts_within, send_and_wait).await {
+            // A reset ends the connection, too. The agent may send it before the header has come.
+            Ok(Err(error)) if !is_closed(&error) => Err(error),
             Ok(_) => Ok(()),
             Err(_) => Err(ErrorKind::TimedOut.into()),
         }
@@ -225,6 +229,13 @@ impl Trial<'_> {
         };
         SocketAddr::new(ip, self.port)
     }
+}
+
+fn is_closed(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::ConnectionReset | ErrorKind::BrokenPipe
+    )
 }
 
 impl Outcome {
