@@ -133,6 +133,17 @@ fn wait_drain_ended(rig: &ProxyRig, reason: &str, connections: usize) {
 }
 
 #[test]
+fn drain_that_a_second_signal_ends_says_so() {
+    let mut rig = ProxyRig::new(&["--drain=60s"]);
+    let _open = rig.connect_client(fresh_client_v4());
+    rig.proxy.signal(Signal::TERM);
+    rig.proxy.wait_logged("accepting no more");
+    rig.proxy.signal(Signal::TERM);
+    rig.proxy.wait_success(Duration::from_secs(2));
+    wait_drain_ended(&rig, "by a signal", 1);
+}
+
+#[test]
 fn drain_deadline_resets_what_is_open() {
     let mut rig = ProxyRig::new(&["--drain=500ms"]);
     let (down, up) = rig.connect_client(fresh_client_v4());

@@ -215,6 +215,8 @@ fn reload_needs_no_further_thread() {
     let (lab, scratch) = (Lab::new(), Scratch::new());
     let proxy = Peername::proxy_as_nobody(&lab, &scratch, &[]);
     proxy.wait_started();
+    // tokio would end an idle thread after ten seconds.
+    thread::sleep(Duration::from_secs(11));
     // Another user's limit could only be set with CAP_SYS_RESOURCE.
     let (setpriv, options) = AS_NOBODY.split_first().expect("a program");
     let pid = format!("--pid={}", proxy.pid());

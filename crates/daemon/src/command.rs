@@ -245,5 +245,5 @@ pub fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Res
 }
 
 /// The maximum number of threads of the control side that wait for files. A file system that hangs keeps one for each policy
-/// with lists, one for a reload, and one for each watch.
+/// with lists, up to [`MAX_REREADS`] for reloads, and one for each watch.
 const MAX_BLOCKING_THREADS: usize = 64;

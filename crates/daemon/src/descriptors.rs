@@ -73,13 +73,12 @@ pub(crate) fn udp_fd_budget(process: &Process, has_tcp: bool) -> anyhow::Result<
     let limit = usize::try_from(raise_open_files()?)?;
     let admin = process.admin.max_descriptors();
     let own = count_open_files()? + process.workers() * FDS_PER_RUNTIME + admin + 2 * SPARE_FDS;
-    let free = limit.saturating_sub(own);
-    let for_others = if has_tcp {
-        free.div_ceil(2)
-    } else {
-        free.div_ceil(8)
-    };
-    Ok((free - for_others).max(1))
+    Ok(udp_share(limit.saturating_sub(own), has_tcp))
+}
+
+fn udp_share(free: usize, has_tcp: bool) -> usize {
+    let for_others = free.div_ceil(if has_tcp { 2 } else { 8 });
+    (free - for_others).max(1)
 }
 
 /// Descriptors of a tokio runtime: epoll twice, eventfd, the signal pipe; and a spare.
@@ -91,3 +90,15 @@ const SPARE_FDS: usize = 10;
 const MIN_CONNECTION_FDS: usize = 10;
 /// With more pipes than this, splice(2) is not faster than copying.
 const MAX_PIPES_PER_WORKER: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn udp_leaves_descriptors_for_tcp_or_for_later_listeners() {
+        assert_eq!(udp_share(800, false), 700);
+        assert_eq!(udp_share(800, true), 400);
+        assert_eq!(udp_share(0, false), 1);
+    }
+}

@@ -360,7 +360,7 @@ mod tests {
             sessions: 4096,
             ..UdpConfig::default()
         };
-        let of_workers = 2 * FDS_PER_UDP_WORKER;
+        let of_workers = 6;
         let groups = [
             UdpGroup::new(wanted.clone(), open(), requested),
             UdpGroup::transparent(wanted.clone(), open(), requested),

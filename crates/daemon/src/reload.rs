@@ -283,3 +283,22 @@ async fn reread<T: Send + 'static>(
 pub(crate) const MAX_REREADS: usize = 4;
 /// As long as a lookup takes, with all its retries, if the name server is slow.
 const REREAD_TIMEOUT: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    /// A later configuration may leave out what hangs the one before.
+    #[tokio::test]
+    async fn reload_is_read_beside_one_that_hangs() {
+        let rereading = BoundedCalls::new(MAX_REREADS);
+        let (server, hung) = mpsc::channel::<()>();
+        let hangs = reread(&rereading, move || Ok(hung.recv().is_ok()));
+        assert!(timeout(Duration::from_millis(50), hangs).await.is_err());
+        let next = timeout(Duration::from_secs(5), reread(&rereading, || Ok(())));
+        assert!(next.await.is_ok_and(|read| read.is_ok()));
+        drop(server);
+    }
+}

@@ -383,7 +383,7 @@ impl Shared {
         breaker: &CircuitBreaker,
         request: &AuthzRequest<'_>,
         deadline: Instant,
-    ) -> Result<FairPermit<'_>, AuthzError> {
+    ) -> Result<FairPermit, AuthzError> {
         if breaker.is_open(Instant::now()) {
             return Err(AuthzError::Suspended);
         }

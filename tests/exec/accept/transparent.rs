@@ -24,7 +24,13 @@ fn slow_headers_by_tproxy_are_served() {
     }
 }
 
-const TRANSPARENT: &[&str] = &["/usr/bin/python3", "-uc", include_str!("transparent.py")];
+const TRANSPARENT: &[&str] = &[
+    "/usr/bin/python3",
+    "-uc",
+    include_str!("../header_waiter/shared_port.py"),
+    "0.0.0.0",
+    "transparent",
+];
 const RULES: &str = "
     iptables -t mangle -A PREROUTING -p tcp --dport 80 -j TPROXY --tproxy-mark 0x1/0x1 --on-port 8443
     ip rule add fwmark 1 lookup 123

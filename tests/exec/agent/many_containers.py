@@ -1,5 +1,5 @@
-"""Announces 40 containers to an agent, and keeps them. Each is a thread with a seccomp filter of its own, which allows all calls.
-usage: many_containers.py SOCKET"""
+"""Announces COUNT containers to an agent, and keeps them. Each is a thread with a seccomp filter of its own, which allows all calls.
+usage: many_containers.py SOCKET COUNT"""
 import ctypes
 import json
 import os
@@ -32,7 +32,8 @@ def announce(number):
 
 # PR_SET_NO_NEW_PRIVS
 libc.prctl(38, 1, 0, 0, 0)
-for number in range(40):
+for number in range(int(sys.argv[2])):
     threading.Thread(target=announce, args=[number], daemon=True).start()
     announced.acquire()
+print("announced", flush=True)
 time.sleep(60)

@@ -116,14 +116,16 @@ fn admin_endpoint_counts_over_all_containers() {
 fn container_of_an_unknown_policy_can_not_accept() {
     let agent = Agent::start(&[]);
     let (lab, scratch) = (Lab::new(), Scratch::new());
-    let container = Container::new("lost", &scratch, agent.profile("other"));
-    let mut server = start(&container, &lab, "block");
-    let status = server.wait_exit(WAIT_LIMIT);
-    assert_eq!(status.and_then(|status| status.code()), Some(1));
-    server.wait_logged("Function not implemented");
-    agent
-        .process
-        .wait_logged("container lost: no policy has the name \"other\"");
+    // Root's are all logged.
+    for name in ["lost", "another"] {
+        let container = Container::new(name, &scratch, agent.profile("other"));
+        let mut server = start(&container, &lab, "block");
+        let status = server.wait_exit(WAIT_LIMIT);
+        assert_eq!(status.and_then(|status| status.code()), Some(1));
+        server.wait_logged("Function not implemented");
+        let expected = format!("container {name}: no policy has the name \"other\"");
+        agent.process.wait_logged(&expected);
+    }
 }
 
 #[test]
@@ -310,16 +312,21 @@ fn user_with_many_containers_keeps_no_other_out() {
     let options: Vec<&str> = users.iter().map(String::as_str).collect();
     let mut agent = Agent::start(&options);
     let host = Host::new();
-    let args = ["-c", include_str!("many_containers.py"), &agent.socket()];
-    let _idle = Process::start_through(&host, AS_NOBODY, "/usr/bin/python3", &args);
+    let socket = agent.socket();
+    let announce = |through: &[&str], count| {
+        let args = ["-c", include_str!("many_containers.py"), &socket, count];
+        Process::start_through(&host, through, "/usr/bin/python3", &args)
+    };
+    let _idle = announce(AS_NOBODY, "40");
     let refused = "user 65534 has 32 containers already";
     agent.process.wait_logged(refused);
     // The next agent counts the containers that it takes over.
     agent.kill();
     agent.restart(&options);
-    let args = ["-c", include_str!("many_containers.py"), &agent.socket()];
-    let _more = Process::start_through(&host, AS_NOBODY, "/usr/bin/python3", &args);
+    let _more = announce(AS_NOBODY, "1");
     agent.process.wait_logged(refused);
+    announce(&[], "33").wait_printed("announced");
+    assert_eq!(agent.process.count_logged("user 0 has"), 0);
     let (lab, scratch) = (Lab::new(), Scratch::new());
     let container = Container::new("other", &scratch, agent.profile("default"));
     let _server = run(&container, &lab, "level");

@@ -100,7 +100,7 @@ fn firewall_against_the_wakeup_is_reported() {
         assert_eq!(unreachable.wait_closed().0, End::Reset, "{mode}");
         served
             .process
-            .wait_logged("so clients are refused: connect(2): No route to host");
+            .wait_logged("so clients are refused: connect(2): No route to host (os error 113) (let the firewall accept");
 
         firewall("DROP");
         let client = fresh_client_v4();

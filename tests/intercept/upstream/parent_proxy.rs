@@ -3,7 +3,7 @@
 use crate::harness::addr::v4;
 use crate::harness::lab::Process;
 use crate::harness::peername::Peername;
-use crate::harness::rig::intercept::{InterceptLab, PROXY_ADDR};
+use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR};
 
 /// tinyproxy, which requires a password: tunnels for TLS, absolute form for the rest.
 #[test]
@@ -40,6 +40,15 @@ fn loop_of_proxies_ends() {
     let tunnel = rig.curl_problem(&["https://a.test/"]);
     assert_eq!(tunnel["code"], "upstream_proxy_refused", "{tunnel}");
     assert_eq!(rig.curl_status(&["http://a.test/"]), 508);
+}
+
+#[test]
+fn request_with_a_long_via_is_refused() {
+    let rig = InterceptRig::new(&[]);
+    let via = |hops: usize| format!("Via: {}", ["1.1 a-proxy"; 100][..hops].join(", "));
+    assert_eq!(rig.curl_status(&["-H", &via(9), "http://a.test/echo"]), 200);
+    let problem = rig.curl_problem(&["-H", &via(100), "http://a.test/echo"]);
+    assert_eq!(problem["code"], "proxy_loop", "{problem}");
 }
 
 /// Each proxy adds itself to the Via of the other, of relayed tunnels and of requests.

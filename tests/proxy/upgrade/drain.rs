@@ -44,6 +44,8 @@ fn replaced_process_keeps_connections_for_longer_than_a_stop() {
         begin.elapsed()
     );
     rig.wait_drained();
+    // The drain went on for a shorter time after the signal.
+    assert_eq!(rig.processes.count_logged("drain ended: "), 1);
     let (_down, up) = connect(&lab, &backend);
     drop(up);
 }

@@ -107,8 +107,8 @@ fn tip_for_conflict(named: &Command, error: &clap::Error) -> Option<String> {
         .filter_map(|kind| context_text(error, kind))
         .collect::<Vec<_>>()
         .join(" ");
-    let has = |option: &str| options.split(' ').any(|word| word == option);
-    let tip = if has("--admin") && named.get_name() == "doctor" {
+    let words: Vec<_> = options.split(' ').collect();
+    let tip = if words.contains(&"--admin") && named.get_name() == "doctor" {
         "with --admin it only asks the running command whether it is ready; without --admin it checks the others, and with \
          --config FILE those of the file with its admin"
     } else if options.contains("--config") {
@@ -116,7 +116,7 @@ fn tip_for_conflict(named: &Command, error: &clap::Error) -> Option<String> {
     } else if options.contains("--auto-passthrough") {
         "with --auto-passthrough a client decides which of its requests are not seen, so nothing could be denied; \
          --passthrough HOST names such a host"
-    } else if has("--connect") {
+    } else if words.contains(&"--connect") {
         "with --connect the program is a client: it sends headers, and accepts nothing to which this option applies"
     } else if options.contains("[CMD]") {
         "write --unit NAME in place of `-- CMD`: the unit has a program of its own"

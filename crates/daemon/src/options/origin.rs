@@ -51,17 +51,15 @@ impl Origin {
             return error.to_owned();
         };
         let path = escape_controls(&path.to_string_lossy());
-        let position = |line: usize| format!("{path}, line {line}, {name}");
         // A value of the file may be part of the error.
         let lines: Vec<_> = error.split('\n').map(escape_controls).collect();
-        let error = &lines.join("\n");
-        let Some((option, rest)) = split_option(error) else {
-            return format!("{}: {error}", position(*line));
+        let error = lines.join("\n");
+        let (option, rest) = split_option(&error).unwrap_or(("", &error));
+        let (key, line) = match keys.iter().find(|key| key.option == option) {
+            Some(TableKey { key, line, .. }) => (key.as_str(), line),
+            None => (option, line),
         };
-        match keys.iter().find(|key| key.option == option) {
-            Some(TableKey { key, line, .. }) => format!("{}: {key}{rest}", position(*line)),
-            None => format!("{}: {option}{rest}", position(*line)),
-        }
+        format!("{path}, line {line}, {name}: {key}{rest}")
     }
 }
 

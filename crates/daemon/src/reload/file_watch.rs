@@ -129,15 +129,20 @@ impl Fingerprints {
     /// Whether a file was not read, or is not as it was. A file that can't be examined does not count: this process may have
     /// dropped the privileges to read it.
     fn are_outdated(&self) -> bool {
-        let mut all = self.files.iter();
         self.is_incomplete
-            || all.any(|(path, before)| fingerprint(path).is_some_and(|now| *before != Some(now)))
+            || self
+                .files
+                .iter()
+                .any(|(path, before)| fingerprint(path).is_some_and(|now| *before != Some(now)))
     }
 
     /// Whether all files have been read, and are as they were.
     pub fn are_current(&self) -> bool {
-        let mut all = self.files.iter();
-        !self.is_incomplete && all.all(|(path, before)| fingerprint(path) == *before)
+        !self.is_incomplete
+            && self
+                .files
+                .iter()
+                .all(|(path, before)| fingerprint(path) == *before)
     }
 }
 
@@ -182,14 +187,13 @@ impl FileWatch {
             return;
         }
         let sender = self.sender.clone();
-        let on_event = move |_: notify::Result<notify::Event>| {
-            // Sending fails once this process stops.
-            let _ = sender.send(());
-        };
         // A watcher whose thread could not be started would panic.
-        let watcher = check_free(2)
-            .map_err(notify::Error::io)
-            .and_then(|()| notify::recommended_watcher(on_event));
+        let watcher = check_free(2).map_err(notify::Error::io).and_then(|()| {
+            notify::recommended_watcher(move |_| {
+                // Sending fails once this process stops.
+                let _ = sender.send(());
+            })
+        });
         match watcher {
             Ok(watcher) => self.watcher = Some(watcher),
             Err(error) => {
@@ -213,9 +217,7 @@ impl FileWatch {
 
     /// Whether a file has changed since it was read, if no watch reports it ([`FileWatch::changed`]).
     pub async fn is_outdated(&self) -> bool {
-        let read = self.read.clone();
-        let are_outdated = move || read.are_outdated();
-        self.watcher.is_none() && self.read_metadata(are_outdated).await == Some(true)
+        self.watcher.is_none() && self.read_metadata(Fingerprints::are_outdated).await == Some(true)
     }
 
     /// Notes that what was last read is in force now. Returns the files that have changed since this was noted before: refused
@@ -269,8 +271,7 @@ impl FileWatch {
     /// Watches other directories if a missing one has appeared, or a symbolic link leads elsewhere. Returns whether it did:
     /// then a file may have changed before its directory was watched.
     async fn follow_directories(&mut self) -> bool {
-        let read = self.read.clone();
-        match self.read_metadata(move || read.directories()).await {
+        match self.read_metadata(Fingerprints::directories).await {
             Some(wanted) if wanted != self.directories => {
                 self.watch_directories(wanted);
                 true
@@ -280,22 +281,19 @@ impl FileWatch {
     }
 
     async fn compare(&self) -> Comparison {
-        let read = self.read.clone();
-        match self.read_metadata(move || read.are_current()).await {
+        match self.read_metadata(Fingerprints::are_current).await {
             Some(true) => Comparison::Same,
             Some(false) => Comparison::Changed,
             None => Comparison::Hangs,
         }
     }
 
-    /// Runs work that reads metadata of files on a thread of its own, because a network file system may hang. `None` if it does,
-    /// or if earlier work still hangs.
-    async fn read_metadata<T: Send + 'static>(
-        &self,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> Option<T> {
-        let read = timeout(METADATA_TIMEOUT, self.metadata.run(work)).await;
-        read.ok()?.ok()
+    /// Reads metadata of the files on a thread of its own, because a network file system may hang. `None` if it does, or if an
+    /// earlier call still hangs.
+    async fn read_metadata<T: Send + 'static>(&self, read: fn(&Fingerprints) -> T) -> Option<T> {
+        let files = self.read.clone();
+        let reading = self.metadata.run(move || read(&files));
+        timeout(METADATA_TIMEOUT, reading).await.ok()?.ok()
     }
 
     async fn wait_quiet(&mut self) {

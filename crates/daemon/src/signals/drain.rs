@@ -1,11 +1,9 @@
 //! The end of a long-running subcommand: it announces that it drains, accepts no more, and waits for open connections.
 
 use std::process::{self, ExitCode};
-use std::sync::Arc;
 use std::time::Duration;
 
 use peername_server::workers::Workers;
-use peername_server::workers::load::WorkerLoad;
 use tokio::time::{Instant, interval_at, sleep};
 
 use crate::signals::Signals;
@@ -99,17 +97,12 @@ impl Signals {
                 () = self.wait_stop() => return Drained::Signalled,
                 () = &mut time_limit => return Drained::TimedOut,
                 _ = reports.tick() => {
-                    let connections = sum_connections(&loads);
+                    let connections: u64 = loads.iter().map(|load| load.connections()).sum();
                     tracing::info!(pid, connections, "draining: connections are still open");
                 }
             }
         }
     }
-}
-
-/// The number of connections that are open now.
-fn sum_connections(loads: &[Arc<WorkerLoad>]) -> u64 {
-    loads.iter().map(|load| load.connections()).sum()
 }
 
 /// How a drain ended.
@@ -123,21 +116,13 @@ enum Drained {
 impl Drained {
     /// Logs the end of a drain, and how many connections remain.
     fn log(self, running: &Workers) {
-        let connections = running.open_connections();
-        tracing::info!(
-            pid = process::id(),
-            connections,
-            "drain ended: {}",
-            self.reason()
-        );
-    }
-
-    fn reason(self) -> &'static str {
-        match self {
+        let (pid, connections) = (process::id(), running.open_connections());
+        let reason = match self {
             Self::AllEnded => "all connections have ended",
             Self::Signalled => "by a signal",
             Self::TimedOut => "its time is over, and open connections are closed",
-        }
+        };
+        tracing::info!(pid, connections, "drain ended: {reason}");
     }
 }
 

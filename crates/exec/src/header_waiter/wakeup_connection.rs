@@ -141,18 +141,13 @@ pub(super) fn is_refusal(error: &SyscallError) -> bool {
 /// has lost one meanwhile. A listener at a single address is woken there in any case: one of a local route (AnyIP) can be bound
 /// with IP_FREEBIND only.
 fn destinations(listener: SocketAddr, connection: impl AsFd) -> Vec<SocketAddr> {
-    // Derived from a socket's address, to keep the scope of a link-local one.
-    let at_ip = |mut addr: SocketAddr, ip: IpAddr| {
-        addr.set_ip(ip);
-        addr.set_port(listener.port());
-        addr
-    };
-    let ip = listener.ip().to_canonical();
+    let (ip, port) = (listener.ip().to_canonical(), listener.port());
     if !ip.is_unspecified() {
-        return vec![at_ip(listener, ip)];
+        return vec![with_endpoint(listener, ip, port)];
     }
     let mut destinations = Vec::new();
-    let reached = local_addr(&connection).map(|addr| at_ip(addr, addr.ip().to_canonical()));
+    let reached = local_addr(&connection);
+    let reached = reached.map(|addr| with_endpoint(addr, addr.ip().to_canonical(), port));
     if !is_transparent(&connection).unwrap_or(false)
         && let Ok(reached) = reached
         && !reached.ip().is_unspecified()
@@ -161,13 +156,20 @@ fn destinations(listener: SocketAddr, connection: impl AsFd) -> Vec<SocketAddr> 
         destinations.push(reached);
     }
     if ip.is_ipv6() {
-        destinations.push(at_ip(listener, Ipv6Addr::LOCALHOST.into()));
+        destinations.push(with_endpoint(listener, Ipv6Addr::LOCALHOST, port));
     }
     // Loopback may have no IPv6.
     if ip.is_ipv4() || !socket_info::is_ipv6_only(&connection) {
-        destinations.push(at_ip(listener, Ipv4Addr::LOCALHOST.into()));
+        destinations.push(with_endpoint(listener, Ipv4Addr::LOCALHOST, port));
     }
     destinations
+}
+
+/// A socket's address with another IP address and port. It keeps the scope of a link-local one.
+fn with_endpoint(mut addr: SocketAddr, ip: impl Into<IpAddr>, port: u16) -> SocketAddr {
+    addr.set_ip(ip.into());
+    addr.set_port(port);
+    addr
 }
 
 /// Whether a socket can be bound to this IP address, which is an address of this host then.

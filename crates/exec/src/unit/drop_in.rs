@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fmt::{self, Display, Formatter};
+use std::iter;
 use std::path::{Path, PathBuf};
 
 use peername_observe::shell::quote;
@@ -33,15 +34,6 @@ pub struct Launcher {
     pub library: Option<PathBuf>,
     /// The options of `peername exec`.
     pub options: Vec<String>,
-}
-
-impl Launcher {
-    fn executed_files(&self) -> Vec<&Path> {
-        [self.binary.as_path()]
-            .into_iter()
-            .chain(self.library.as_deref())
-            .collect()
-    }
 }
 
 /// Why `peername exec` can't start a unit's server.
@@ -107,11 +99,11 @@ impl DropIn {
         let sandbox = if command.is_unconfined() {
             Vec::new()
         } else {
-            missing_settings(unit, &launcher.executed_files())
+            let library = launcher.library.as_deref();
+            let executed: Vec<_> = iter::once(&*launcher.binary).chain(library).collect();
+            missing_settings(unit, &executed)
         };
         for setting in &sandbox {
-            // Values that only add are merged in any order. An empty one resets the list, and one with `~` denies.
-            let takes_back = |value: &str| value.is_empty() || value.starts_with('~');
             refuse_later_drop_in(unit, setting.key, takes_back)?;
         }
         Ok(Self {
@@ -196,6 +188,12 @@ fn supported_command(unit: &ServiceUnit) -> Result<CommandLine<'_>, Unsuitable> 
     }
     refuse_later_drop_in(unit, "ExecStart", |_| true)?;
     Ok(command)
+}
+
+/// Whether a value of a list takes something back. Values that only add are merged in any order; an empty one resets the list,
+/// and one with `~` denies.
+fn takes_back(value: &str) -> bool {
+    value.is_empty() || value.starts_with('~')
 }
 
 /// Refuses an assignment in a drop-in that systemd reads after this one, if its value undoes what this one sets.

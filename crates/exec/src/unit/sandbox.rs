@@ -131,61 +131,35 @@ fn cover_depth(lists: &[&str], path: &Path) -> usize {
         .unwrap_or(0)
 }
 
-/// A system call of the supervisor, and the groups that it belongs to (systemd-analyze syscall-filter) in all versions of
-/// systemd.
+/// A system call of the supervisor, and the groups that it belongs to beside `@known` (systemd-analyze syscall-filter) in all
+/// versions of systemd.
 struct SystemCall {
     name: &'static str,
     groups: &'static [&'static str],
 }
 
 impl SystemCall {
+    const fn new(name: &'static str, groups: &'static [&'static str]) -> Self {
+        Self { name, groups }
+    }
+
     fn is_named(&self, word: &str) -> bool {
-        word == self.name || self.groups.contains(&word)
+        word == self.name || word == "@known" || self.groups.contains(&word)
     }
 }
 
 /// The system calls that `peername_exec::interfaces` tries, and madvise(2): the C library calls it when a thread exits, and where
 /// the filter has no error number, that ends the process.
 const CALLS: [SystemCall; 9] = [
-    SystemCall {
-        name: "seccomp",
-        groups: &["@sandbox", "@known"],
-    },
-    SystemCall {
-        name: "pidfd_open",
-        groups: &["@process", "@system-service", "@known"],
-    },
-    SystemCall {
-        name: "pidfd_getfd",
-        groups: &["@debug", "@known"],
-    },
-    SystemCall {
-        name: "pidfd_send_signal",
-        groups: &["@process", "@system-service", "@known"],
-    },
-    SystemCall {
-        name: "process_vm_readv",
-        groups: &["@ipc", "@system-service", "@known"],
-    },
-    SystemCall {
-        name: "process_vm_writev",
-        groups: &["@ipc", "@system-service", "@known"],
-    },
-    SystemCall {
-        name: "memfd_create",
-        groups: &["@ipc", "@system-service", "@known"],
-    },
-    SystemCall {
-        name: "flock",
-        groups: &["@system-service", "@known"],
-    },
-    SystemCall {
-        name: "madvise",
-        groups: &["@system-service", "@known"],
-    },
+    SystemCall::new("seccomp", &["@sandbox"]),
+    SystemCall::new("pidfd_open", &["@process", "@system-service"]),
+    SystemCall::new("pidfd_getfd", &["@debug"]),
+    SystemCall::new("pidfd_send_signal", &["@process", "@system-service"]),
+    SystemCall::new("process_vm_readv", &["@ipc", "@system-service"]),
+    SystemCall::new("process_vm_writev", &["@ipc", "@system-service"]),
+    SystemCall::new("memfd_create", &["@ipc", "@system-service"]),
+    SystemCall::new("flock", &["@system-service"]),
+    SystemCall::new("madvise", &["@system-service"]),
 ];
-const CAPSET: SystemCall = SystemCall {
-    name: "capset",
-    groups: &["@privileged", "@system-service", "@known"],
-};
+const CAPSET: SystemCall = SystemCall::new("capset", &["@privileged", "@system-service"]);
 const INTERNET_FAMILIES: [&str; 2] = ["AF_INET", "AF_INET6"];

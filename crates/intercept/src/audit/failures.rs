@@ -102,6 +102,15 @@ mod tests {
     }
 
     #[test]
+    fn retry_that_fails_before_it_connects_keeps_the_first_address() {
+        let mut record = refused_record(80);
+        let tried = *record.to_upstream.tried.lock();
+        FailedAttempt::from(UpstreamError::Full(1)).record_in(&mut record, false);
+        assert!(tried.is_some());
+        assert_eq!(*record.to_upstream.tried.lock(), tried);
+    }
+
+    #[test]
     fn request_that_reaches_the_origin_ends_the_failure_without_a_response() {
         let failures = Failures::default();
         for error in [

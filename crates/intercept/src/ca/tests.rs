@@ -85,8 +85,9 @@ fn rotation_drops_the_oldest_of_too_many_predecessors() {
     fs::write(&previous, &text).expect("a file");
     let opened = Authority::open(dir.path()).expect("an authority");
     assert_eq!(opened.predecessors().len(), 1000);
-    Authority::rotate(dir.path()).expect("another");
+    let first = Authority::rotate(dir.path()).expect("another");
     let second = Authority::rotate(dir.path()).expect("a third");
+    assert_eq!(second.previous.first(), Some(first.certificate_der()));
     let kept = second.predecessors().len();
     assert!((300..1000).contains(&kept), "{kept}");
     assert!(fs::read(&previous).expect("a file").len() <= MAX_PREVIOUS);

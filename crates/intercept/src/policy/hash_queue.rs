@@ -4,48 +4,38 @@
 //! waits for one hash of each client before it, however long their lines are.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 
-use peername_server::access::client_semaphore::ClientSemaphores;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use peername_server::access::client_semaphore::{ClientSemaphores, FairPermit, FairSemaphore};
+use tokio::sync::OwnedSemaphorePermit;
 
 /// Permits for hashing a password.
 #[derive(Debug)]
 pub(super) struct HashQueue {
-    permits: Arc<Semaphore>,
+    permits: FairSemaphore,
     /// The positions in each client's line: one for the password that is hashed, the others for those that wait.
     positions: ClientSemaphores,
-    /// One permit per client, for the password at the head of its line.
-    turns: ClientSemaphores,
 }
 
 /// A permit to hash one password.
 #[derive(Debug)]
 pub(super) struct HashPermit {
-    // Fields are dropped in this order: the client's next password then queues behind those of other clients.
-    _permit: OwnedSemaphorePermit,
-    _turn: OwnedSemaphorePermit,
+    _permit: FairPermit,
     _position: OwnedSemaphorePermit,
 }
 
 impl HashQueue {
     pub(super) fn new() -> Self {
         Self {
-            permits: Arc::new(Semaphore::new(MAX_HASHING)),
+            permits: FairSemaphore::with_share(MAX_HASHING, 1),
             positions: ClientSemaphores::new(MAX_WAITING + 1),
-            turns: ClientSemaphores::new(1),
         }
     }
 
     /// Acquires a permit in this client's turn; `None` if [`MAX_WAITING`] of its passwords wait already. Cancel-safe.
     pub(super) async fn acquire(&self, client: IpAddr) -> Option<HashPermit> {
         let position = self.positions.get(client).try_acquire_owned().ok()?;
-        // No semaphore is ever closed.
-        let turn = self.turns.get(client).acquire_owned().await.ok()?;
-        let permit = Arc::clone(&self.permits).acquire_owned().await.ok()?;
         Some(HashPermit {
-            _permit: permit,
-            _turn: turn,
+            _permit: self.permits.acquire(client).await?,
             _position: position,
         })
     }
@@ -58,6 +48,8 @@ const MAX_WAITING: usize = 32;
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     #[tokio::test]

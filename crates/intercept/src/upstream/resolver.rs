@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use peername_server::access::client_semaphore::ClientSemaphores;
+use peername_server::access::client_semaphore::{FairPermit, FairSemaphore};
 use peername_server::threads::{MAX_REQUEST_THREADS, spawn_request_call};
 use peername_sys::resolve::{self, ResolveError};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::error::UpstreamError;
@@ -18,9 +18,8 @@ use crate::host::Host;
 /// The resolver, with its lookups in flight.
 #[derive(Debug)]
 pub(super) struct Resolver {
-    client_permits: ClientSemaphores,
-    /// Limits the lookups of all clients.
-    permits: Arc<Semaphore>,
+    /// Limits the lookups of each client, and of all.
+    permits: FairSemaphore,
     /// Single flight: concurrent lookups of one name share one result.
     in_flight: Arc<Mutex<InFlight>>,
 }
@@ -32,18 +31,10 @@ type PendingLookup = watch::Receiver<Option<LookupResult>>;
 impl Default for Resolver {
     fn default() -> Self {
         Self {
-            client_permits: ClientSemaphores::new(MAX_LOOKUPS_PER_CLIENT),
-            permits: Arc::new(Semaphore::new(MAX_LOOKUPS)),
+            permits: FairSemaphore::with_share(MAX_LOOKUPS, MAX_LOOKUPS_PER_CLIENT),
             in_flight: Arc::default(),
         }
     }
-}
-
-/// The permits of one lookup.
-#[derive(Debug)]
-struct LookupPermits {
-    _client: Option<OwnedSemaphorePermit>,
-    _all: Option<OwnedSemaphorePermit>,
 }
 
 impl Resolver {
@@ -65,8 +56,8 @@ impl Resolver {
             let mut pending = match in_flight {
                 Some(pending) => pending,
                 None => {
-                    let permits = self.acquire_permits(client).await;
-                    self.start_lookup(name, permits)
+                    let permit = self.permits.acquire(client).await;
+                    self.start_lookup(name, permit)
                 }
             };
             let result = pending.wait_for(Option::is_some).await;
@@ -81,17 +72,8 @@ impl Resolver {
         }
     }
 
-    /// Acquires the client's permit first, so that its further lookups don't queue before those of others. The semaphores are
-    /// never closed.
-    async fn acquire_permits(&self, client: IpAddr) -> LookupPermits {
-        LookupPermits {
-            _client: self.client_permits.get(client).acquire_owned().await.ok(),
-            _all: Arc::clone(&self.permits).acquire_owned().await.ok(),
-        }
-    }
-
-    /// Starts a lookup, unless another request has started one while this request waited for its permits.
-    fn start_lookup(&self, name: &str, permits: LookupPermits) -> PendingLookup {
+    /// Starts a lookup, unless another request has started one while this request waited for its permit.
+    fn start_lookup(&self, name: &str, permit: Option<FairPermit>) -> PendingLookup {
         let mut in_flight = self.in_flight.lock();
         if let Some(pending) = find_pending(&in_flight, name) {
             return pending;
@@ -103,7 +85,7 @@ impl Resolver {
             let ips = resolve::lookup(&name);
             // Removed before the result is sent: a later request has to start a new lookup.
             in_flight.lock().remove(&name);
-            drop(permits);
+            drop(permit);
             result.send_replace(Some(ips));
         });
         pending
@@ -139,9 +121,7 @@ mod tests {
     #[tokio::test]
     async fn lookups_of_all_clients_leave_threads_for_other_calls() {
         let resolver = Resolver::default();
-        let others = u32::try_from(MAX_LOOKUPS).unwrap();
-        let others = Arc::clone(&resolver.permits).acquire_many_owned(others);
-        let others = others.await.unwrap();
+        let others = take_all_permits(&resolver).await;
         let client = IpAddr::from([192, 0, 2, 1]);
         let host = Host::parse("localhost").unwrap();
         let limit = Duration::from_millis(50);
@@ -154,6 +134,17 @@ mod tests {
         drop(others);
         let limit = Duration::from_secs(10);
         assert!(resolver.resolve(&host, client, limit).await.is_ok());
-        assert_eq!(resolver.permits.available_permits(), MAX_LOOKUPS);
+        let all = timeout(limit, take_all_permits(&resolver)).await;
+        assert!(all.is_ok(), "a permit was not returned");
+    }
+
+    async fn take_all_permits(resolver: &Resolver) -> Vec<Option<FairPermit>> {
+        let mut permits = Vec::new();
+        for number in 0..MAX_LOOKUPS {
+            let client = u8::try_from(number / MAX_LOOKUPS_PER_CLIENT).unwrap();
+            let client = IpAddr::from([198, 51, 100, client]);
+            permits.push(resolver.permits.acquire(client).await);
+        }
+        permits
     }
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::client_limit::client_prefix;
 
@@ -65,38 +65,43 @@ impl SemaphoreMap {
 /// Fewer semaphores than this are not examined.
 const MIN_PRUNED: usize = 64;
 
-/// A semaphore of whose permits one client gets two thirds at most.
+/// A semaphore of whose permits one client gets a share at most.
 ///
-/// A client beyond its share waits in a queue of its own. So with 2 permits or more, one such client delays no other, and each
-/// further one delays the others by less than the time for which a permit is held, however long its queue is.
+/// A client beyond its share waits in a queue of its own. So one such client delays no other, and each further one delays the
+/// others by less than the time for which a permit is held, however long its queue is.
 #[derive(Debug)]
 pub struct FairSemaphore {
-    permits: Semaphore,
+    permits: Arc<Semaphore>,
     shares: ClientSemaphores,
 }
 
 /// A permit of a [`FairSemaphore`].
 #[derive(Debug)]
-pub struct FairPermit<'s> {
+pub struct FairPermit {
     // Fields are dropped in this order: the client's next one then queues behind those of other clients.
-    _permit: SemaphorePermit<'s>,
+    _permit: OwnedSemaphorePermit,
     _share: OwnedSemaphorePermit,
 }
 
 impl FairSemaphore {
-    /// A semaphore with this number of permits.
+    /// A semaphore with this number of permits, two thirds of them for one client. A single permit can't be shared.
     pub fn new(permits: usize) -> Self {
+        Self::with_share(permits, (2 * permits / 3).max(1))
+    }
+
+    /// A semaphore with this number of permits, `share` of them for one client.
+    pub fn with_share(permits: usize, share: usize) -> Self {
         Self {
-            permits: Semaphore::new(permits),
-            shares: ClientSemaphores::new((2 * permits / 3).max(1)),
+            permits: Arc::new(Semaphore::new(permits)),
+            shares: ClientSemaphores::new(share),
         }
     }
 
     /// Acquires a permit in this client's turn; never `None`, as the semaphore is never closed. Cancel-safe: a cancelled
     /// call loses its place.
-    pub async fn acquire(&self, client: IpAddr) -> Option<FairPermit<'_>> {
+    pub async fn acquire(&self, client: IpAddr) -> Option<FairPermit> {
         let share = self.shares.get(client).acquire_owned().await.ok()?;
-        let permit = self.permits.acquire().await.ok()?;
+        let permit = Arc::clone(&self.permits).acquire_owned().await.ok()?;
         Some(FairPermit {
             _permit: permit,
             _share: share,

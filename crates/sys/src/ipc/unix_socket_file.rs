@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use crate::event::wait_readable;
+use crate::fs::FileId;
 
 /// A Unix listener. Dropping it removes its file, if this process owns the path.
 #[derive(Debug)]
@@ -45,22 +46,15 @@ impl SocketPath {
 
     /// Removes the path, unless it was left to another process, or has another process's file.
     pub fn remove(&self) {
-        if self.is_owner.swap(false, Relaxed) && FileId::read(&self.path) == self.file {
+        if self.is_owner.swap(false, Relaxed) && file_at(&self.path) == self.file {
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Identifies a file: the device, and the number of its inode.
-#[derive(Debug, PartialEq, Eq)]
-struct FileId(u64, u64);
-
-impl FileId {
-    /// `None` if there is no file, or it can't be read.
-    fn read(path: &Path) -> Option<Self> {
-        let found = fs::symlink_metadata(path).ok()?;
-        Some(Self(found.dev(), found.ino()))
-    }
+/// The identity of the file at a path; `None` if there is none, or it can't be read.
+fn file_at(path: &Path) -> Option<FileId> {
+    Some(FileId::from(&fs::symlink_metadata(path).ok()?))
 }
 
 impl UnixSocketFile {
@@ -78,7 +72,7 @@ impl UnixSocketFile {
         let temporary = PathBuf::from(temporary);
         let _ = fs::remove_file(&temporary);
         let socket = UnixListener::bind(&temporary)?;
-        let file = FileId::read(&temporary);
+        let file = file_at(&temporary);
         let ready = socket
             .set_nonblocking(true)
             .and_then(|()| fs::set_permissions(&temporary, fs::Permissions::from_mode(MODE)))
@@ -103,7 +97,7 @@ impl UnixSocketFile {
         Self {
             socket: socket.into(),
             path: Arc::new(SocketPath {
-                file: FileId::read(&path),
+                file: file_at(&path),
                 path,
                 is_owner: AtomicBool::new(false),
             }),
@@ -222,6 +216,9 @@ mod tests {
         assert!(is_reached_at(&first, &path));
         let second = bind_as("8");
         assert!(is_reached_at(&second, &path) && !is_reached_at(&first, &path));
+        rustix::net::listen(&second, 0).unwrap();
+        let _waiting: Vec<_> = std::iter::from_fn(|| connect_at_once(&path).ok()).collect();
+        assert!(is_reached_at(&second, &path), "the backlog is full");
         fs::remove_file(&path).unwrap();
         assert!(!is_reached_at(&second, &path));
     }
