@@ -349,6 +349,17 @@ fn config_in(dir: &str, keys: &str) -> String {
     )
 }
 
+/// Where the system refuses further threads, calls wait for these: one of the control side, and one for the calls of requests.
+#[test]
+fn first_thread_of_each_pool_runs_from_the_start() {
+    let rig = InterceptRig::new(&[]);
+    wait_until("a thread of each pool", || {
+        let names = rig.proxy.thread_status_fields("Name");
+        let pools = names.iter().filter(|(name, _)| name == "tokio-rt-worker");
+        pools.count() == 2
+    });
+}
+
 /// Writes another file, sends SIGHUP, and waits until the proxy has logged `logged` once more.
 #[track_caller]
 fn reload(rig: &InterceptRig, text: &str, logged: &str) {
@@ -375,13 +386,4 @@ fn rotate_authority(rig: &InterceptRig) {
 fn first_certificate(pem: &str) -> &str {
     let end = "-----END CERTIFICATE-----\n";
     pem.find(end).map_or(pem, |at| &pem[..at + end.len()])
-}
-
-/// Where the system refuses further threads, calls wait for these: one of the control side, and one for the calls of requests.
-#[test]
-fn first_thread_of_each_pool_runs_from_the_start() {
-    let rig = InterceptRig::new(&[]);
-    let names = rig.proxy.thread_status_fields("Name");
-    let pools = names.iter().filter(|(name, _)| name == "tokio-rt-worker");
-    assert_eq!(pools.count(), 2, "{names:?}");
 }
