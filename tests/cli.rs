@@ -2,6 +2,7 @@
 //! options, documentation.
 
 mod ca;
+mod checks;
 mod compat;
 mod config;
 mod docs;

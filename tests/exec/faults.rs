@@ -3,7 +3,7 @@
 mod disturbances;
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
@@ -207,32 +207,41 @@ fn full_shared_memory_harms_no_client() {
     }
 }
 
-/// Standard error is a log on a full disk: the program is started nevertheless, and a start that fails has its own exit code.
+/// Standard error is a log on a full disk, or one that has reached the limit of file sizes: the program is started nevertheless, and a start that fails has its own exit code.
 #[test]
 fn unwritable_standard_error_changes_no_start() {
     built_library();
-    let host = Host::new();
-    let run = |args: &[&str]| {
-        let mut command = Command::new("sh");
-        command.args([
-            "-c",
-            "ulimit -c 0; exec \"$@\" 2>/dev/full",
-            "sh",
-            BINARY,
-            "exec",
-        ]);
-        host.output(command.args(args), "")
-    };
-    for mode in MODES {
-        let ended = run(&[mode, "-v", "--trust=any", "--", "echo", "started"]);
-        assert_eq!(ended.status.code(), Some(0), "{mode}: {ended:?}");
-        assert_prints(&ended, "started\n");
-        let ended = run(&[mode, "--trust=any", "--", "/nonexistent"]);
-        assert_eq!(ended.status.code(), Some(127), "{mode}: {ended:?}");
+    let (host, scratch) = (Host::new(), Scratch::new());
+    let log = File::create(scratch.path("log")).expect("a file");
+    log.set_len(LIMITED_BLOCKS * BLOCK_LEN)
+        .expect("ftruncate(2)");
+    let at_the_limit = format!(
+        "ulimit -f {LIMITED_BLOCKS}; exec 2>>{}",
+        scratch.path_text("log")
+    );
+    for redirected in ["exec 2>/dev/full", &at_the_limit] {
+        let script = format!("ulimit -c 0; {redirected}; exec \"$@\"");
+        let run = |args: &[&str]| {
+            let mut command = Command::new("sh");
+            command.args(["-c", &script, "sh", BINARY, "exec"]);
+            host.output(command.args(args), "")
+        };
+        for mode in MODES {
+            let ended = run(&[mode, "-v", "--trust=any", "--", "echo", "started"]);
+            assert_eq!(ended.status.code(), Some(0), "{mode}: {ended:?}");
+            assert_prints(&ended, "started\n");
+            let ended = run(&[mode, "--trust=any", "--", "/nonexistent"]);
+            assert_eq!(ended.status.code(), Some(127), "{mode}: {ended:?}");
+        }
+        let ended = run(&["--mode=netns", "--trust=any", "--", "true"]);
+        assert_eq!(ended.status.code(), Some(2), "no --ports: {ended:?}");
     }
-    let ended = run(&["--mode=netns", "--trust=any", "--", "true"]);
-    assert_eq!(ended.status.code(), Some(2), "no --ports: {ended:?}");
 }
+
+/// The unit of `ulimit -f` in dash.
+const BLOCK_LEN: u64 = 512;
+/// The table of clients is a file, too.
+const LIMITED_BLOCKS: u64 = 1 << 18;
 
 /// The program changes to a user that can't read the table before it loads the library. The supervisor then answers its calls.
 #[test]

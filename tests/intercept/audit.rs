@@ -4,6 +4,7 @@ use std::fs;
 use std::process::Command;
 use std::thread;
 
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use serde_json::{Value, json};
 
 use crate::harness::addr::v4;
@@ -250,6 +251,23 @@ fn request_is_denied_where_the_log_can_not_be_written() {
     // The lines at the end of requests, too: as many as are buffered wait for space, and further ones are lost.
     rig.try_curl(&["http://a.test/echo?[1-300]"]);
     rig.proxy.wait_logged("lines of the log were lost");
+}
+
+/// A limit of file sizes (`ulimit -f`, LimitFSIZE= of a unit) is as a full disk, and ends nothing.
+#[test]
+fn request_is_denied_where_the_log_has_reached_the_limit_of_file_sizes() {
+    let lab = InterceptLab::new();
+    let log = lab.scratch.write("audit.log", "a full line\n");
+    let rig = lab.start(&["--allow=any", "--log", &log]);
+    let proxy = Pid::from_raw(rig.proxy.pid().cast_signed());
+    let own_size = Rlimit {
+        current: Some(12),
+        maximum: Some(12),
+    };
+    prlimit(proxy, Resource::Fsize, own_size).expect("prlimit(2)");
+    let problem = rig.curl_problem(&["http://a.test/echo"]);
+    assert_fields(&problem, json!({"status": 503, "code": "audit_failed"}));
+    rig.proxy.wait_logged("File too large");
 }
 
 /// A pipe whose reader is absent, or slow, would hold up the start and every worker.

@@ -26,6 +26,7 @@ use peername_daemon::usage::UsageError;
 use peername_daemon::usage::error_text::with_causes;
 use peername_daemon::{handover, logging, value};
 use peername_sys::process::caps::{self, CapabilitySet};
+use peername_sys::process::limits;
 use peername_sys::process::stderr::write_line;
 
 use crate::cmd::Command;
@@ -47,6 +48,7 @@ struct Args {
 
 /// The exit codes are those of [`exit_code`](mod@exit_code); with `--compat`, wrong usage has the other program's.
 fn main() -> ExitCode {
+    limits::outlive_file_size_limit();
     // In the container image the file's capabilities have no effective bit, because with it execve(2) would fail wherever a
     // capability can't be granted, even for commands that need none. An error here is ignored: the first call that needs a
     // capability reports it.

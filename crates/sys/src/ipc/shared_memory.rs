@@ -12,7 +12,6 @@ use rustix::fs::{
     FallocateFlags, FlockOperation, MemfdFlags, fallocate, flock, ftruncate, memfd_create,
 };
 use rustix::io::{Errno, retry_on_intr};
-use rustix::process::{Resource, getrlimit};
 
 use crate::{NameCall, Result};
 
@@ -21,9 +20,8 @@ use crate::{NameCall, Result};
 ///
 /// # Errors
 ///
-/// EMFILE, ENFILE or ENOMEM; EINVAL for a `len` that is too large, EFBIG for one beyond RLIMIT_FSIZE.
+/// EMFILE, ENFILE or ENOMEM; EINVAL for a `len` that is too large, EFBIG for one beyond RLIMIT_FSIZE, with a SIGXFSZ that the process has to handle.
 pub fn create_anonymous(name: &str, len: usize) -> Result<OwnedFd> {
-    check_size_limit(len).call("ftruncate(2)")?;
     let memory = memfd_create(name, MemfdFlags::CLOEXEC).call("memfd_create(2)")?;
     ftruncate(&memory, len as u64).call("ftruncate(2)")?;
     Ok(memory)
@@ -34,24 +32,14 @@ pub fn create_anonymous(name: &str, len: usize) -> Result<OwnedFd> {
 ///
 /// # Errors
 ///
-/// ENOSPC or EDQUOT on a file system without that much space; EFBIG beyond RLIMIT_FSIZE.
+/// ENOSPC or EDQUOT on a file system without that much space; EFBIG beyond RLIMIT_FSIZE, with a SIGXFSZ that the process has to handle.
 pub fn allocate(mut file: &File, len: usize) -> io::Result<()> {
-    check_size_limit(len)?;
     let len = len as u64;
     match retry_on_intr(|| fallocate(file, FallocateFlags::empty(), 0, len)) {
         Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::PERM) => {
             io::copy(&mut io::repeat(0).take(len), &mut file).map(drop)
         }
         allocated => Ok(allocated?),
-    }
-}
-
-/// Checks the limit of file sizes (RLIMIT_FSIZE). Beyond it the kernel would also raise SIGXFSZ, which ends the process without a
-/// message.
-fn check_size_limit(len: usize) -> rustix::io::Result<()> {
-    match getrlimit(Resource::Fsize).current {
-        Some(limit) if limit < len as u64 => Err(Errno::FBIG),
-        _ => Ok(()),
     }
 }
 

@@ -1,7 +1,8 @@
-//! The limit of open files (RLIMIT_NOFILE).
+//! The limits of open files (RLIMIT_NOFILE) and of file sizes (RLIMIT_FSIZE).
 
 use std::fs;
 
+use libc::c_int;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::{NameCall, Result};
@@ -40,4 +41,13 @@ pub fn count_open_files() -> Result<usize> {
     let entries = fs::read_dir("/proc/self/fd").call("open(/proc/self/fd)")?;
     // Minus the descriptor that lists them.
     Ok(entries.count().saturating_sub(1))
+}
+
+/// Makes a write beyond the limit of file sizes fail with EFBIG, as it fails with ENOSPC on a full disk. Without a handler, SIGXFSZ
+/// ends the process (setrlimit(2)). execve(2) restores that for programs that are started later, as it does not for SIG_IGN.
+pub fn outlive_file_size_limit() {
+    extern "C" fn ignore(_: c_int) {}
+    let handler = ignore as extern "C" fn(c_int);
+    // SAFETY: the handler does nothing, so that it is safe at any point of any thread.
+    unsafe { libc::signal(libc::SIGXFSZ, handler as libc::sighandler_t) };
 }
