@@ -189,11 +189,12 @@ fn copies_are_closed_to_the_users_that_the_originals_are_closed_to() {
         "read.sh",
         "cat /etc/chromium/policies/*/[1-9] /etc/opt/chrome/policies/managed/[1-9] /etc/ssl/certs/[1-9] 2>/dev/null | tr '\\n' ' '; echo",
     );
-    // Another user may read the file, and its group may not: its mode is 640 nevertheless.
+    // Another user may read the file, and its group may not: its mode is 640 nevertheless. Or all may read it but one user.
     let acl = rig.scratch().write(
         "acl.py",
         "import os, struct, sys\n\
-         entries = (1, 6, -1), (2, 4, 1), (4, 0, -1), (16, 4, -1), (32, 0, -1)\n\
+         user, access, others = map(int, sys.argv[2:])\n\
+         entries = (1, 6, -1), (2, access, user), (4, 0, -1), (16, 4, -1), (32, others, -1)\n\
          acl = struct.pack('<I', 2) + b''.join(struct.pack('<HHi', *entry) for entry in entries)\n\
          os.setxattr(sys.argv[1], 'system.posix_acl_access', acl)\n",
     );
@@ -205,14 +206,15 @@ fn copies_are_closed_to_the_users_that_the_originals_are_closed_to() {
          echo SECRET >linked/8; ln -s {elsewhere}/linked /etc/opt/chrome/policies; \
          for file in managed/3 /etc/ssl/certs/4 /etc/ssl/certs/0a1b2c3d.0; do echo SECRET >$file; chmod 600 $file; done; \
          for file in managed/5 /etc/ssl/certs/6; do echo open >$file; chmod 644 $file; done; \
-         echo SECRET >managed/7; chgrp 65534 managed/7; /usr/bin/python3 {acl} managed/7; cd /; \
+         echo SECRET >managed/7; chgrp 65534 managed/7; /usr/bin/python3 {acl} managed/7 1 4 0; \
+         echo SECRET >managed/9; /usr/bin/python3 {acl} managed/9 65534 0 4; cd /; \
          exec {jail} jail -q -- sh -c 'sh {read}; {} sh {read}'",
         AS_NOBODY.join(" ")
     );
     let output = rig.run_outside(User::Root, &script);
     assert_prints(
         &output,
-        "SECRET SECRET SECRET SECRET open SECRET SECRET SECRET open \nopen open \n",
+        "SECRET SECRET SECRET SECRET open SECRET SECRET SECRET SECRET open \nopen open \n",
     );
 }
 

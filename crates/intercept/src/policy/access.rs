@@ -12,6 +12,7 @@ use aws_lc_rs::rand::SystemRandom;
 use data_encoding::BASE64;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use moka::future::Cache;
+use peername_server::access::client_limit::client_prefix;
 use peername_server::access::network_set::NetworkSet;
 use peername_server::threads::spawn_request_call;
 use peername_sys::fs::text_file;
@@ -34,9 +35,9 @@ pub struct Access {
 /// User names, and the bcrypt hashes of their passwords.
 pub struct Users {
     hashes: HashMap<String, Arc<str>>,
-    /// The names of verified credentials, by a keyed digest of the credentials: bcrypt is slow on purpose, and clients send
-    /// credentials with each request. Single flight: concurrent equal credentials are hashed once.
-    verified: Cache<Digest, Arc<str>>,
+    /// The names of verified credentials: bcrypt is slow on purpose, and clients send credentials with each request. Single
+    /// flight: concurrent equal credentials of a client are hashed once.
+    verified: Cache<VerifiedKey, Arc<str>>,
     key: hmac::Key,
     queue: HashQueue,
 }
@@ -86,6 +87,13 @@ pub enum UsersError {
 }
 
 type Digest = [u8; 32];
+
+/// Credentials, by a keyed digest of them, that are verified for all clients, or are being verified for one.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct VerifiedKey {
+    digest: Digest,
+    client: Option<IpAddr>,
+}
 
 impl Access {
     /// Whether a connection of this peer begins with a PROXY header.
@@ -204,10 +212,25 @@ impl Users {
         let credentials = decode_basic(value).ok_or(AuthenticationError::Wrong)?;
         let digest = hmac::sign(&self.key, &credentials);
         let digest = Digest::try_from(digest.as_ref()).map_err(|_| AuthenticationError::Wrong)?;
-        self.verified
-            .try_get_with(digest, self.verify_by_hash(&credentials, client))
+        let for_all = VerifiedKey {
+            digest,
+            client: None,
+        };
+        if let Some(name) = self.verified.get(&for_all).await {
+            return Ok(name);
+        }
+        // A flight waits in the line of the client that began it, so no other client takes part in it.
+        let for_client = VerifiedKey {
+            digest,
+            client: Some(client_prefix(client)),
+        };
+        let name = self
+            .verified
+            .try_get_with(for_client, self.verify_by_hash(&credentials, client))
             .await
-            .map_err(|error| *error)
+            .map_err(|error| *error)?;
+        self.verified.insert(for_all, Arc::clone(&name)).await;
+        Ok(name)
     }
 
     /// Verifies `NAME:PASSWORD` when it is the client's turn in the queue.
@@ -291,3 +314,37 @@ const MAX_CREDENTIALS: usize = 1024;
 const MAX_VERIFIED: u64 = 4096;
 /// The time after which credentials are hashed again.
 const VERIFIED_LIFETIME: Duration = Duration::from_secs(600);
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use tempfile::NamedTempFile;
+    use tokio::time::timeout;
+
+    use super::*;
+
+    /// A user `ann` with the password `pw`, at the lowest cost of bcrypt.
+    fn users() -> Users {
+        let mut file = NamedTempFile::new().unwrap();
+        writeln!(file, "ann:{}", bcrypt::hash("pw", 4).unwrap()).unwrap();
+        Users::read(file.path()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn line_of_wrong_passwords_delays_no_other_client_with_the_same_credentials() {
+        let users = users();
+        let [flooding, other] = [1, 2].map(|last| IpAddr::from([192, 0, 2, last]));
+        let right = HeaderValue::from_static("Basic YW5uOnB3");
+        let held = users.queue.acquire(flooding).await.unwrap();
+        let verified = tokio::join!(
+            timeout(Duration::from_millis(1), users.verify(&right, flooding)),
+            users.verify(&right, other)
+        );
+        assert!(verified.0.is_err(), "it waits in its line");
+        assert_eq!(verified.1.ok().as_deref(), Some("ann"));
+        drop(held);
+        let name = users.verify(&right, flooding).await;
+        assert_eq!(name.ok().as_deref(), Some("ann"));
+    }
+}

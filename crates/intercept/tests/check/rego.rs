@@ -2,6 +2,10 @@
 
 mod bounded;
 
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::thread::available_parallelism;
+
+use futures_util::future::join_all;
 use http::Method;
 use peername_intercept::authz::{DecidedBy, Decision, RequestKind, ServiceUrl, Verdict};
 use tempfile::NamedTempFile;
@@ -243,6 +247,38 @@ verdict := false if input.attributes.request.http.path == \"/conflict\"
     assert!(ask(&client).await.decision.allows());
 }
 
+/// Evaluations of one client leave a permit for another one's, which overtakes those that wait.
+#[tokio::test]
+async fn slow_evaluations_of_one_client_delay_no_other_client() {
+    let file = NamedTempFile::with_suffix(".rego").expect("a file");
+    std::fs::write(&file, SLOW_POLICY).expect("write");
+    let policy = client(&format!("rego:{}", file.path().display()));
+    let slow = CheckInput {
+        path: "/slow",
+        ..CheckInput::default()
+    };
+    let other = CheckInput {
+        client: ([192, 0, 2, 8], 50_000).into(),
+        ..CheckInput::default()
+    };
+    let is_answered = AtomicUsize::new(0);
+    let ask_slowly = || async {
+        slow.ask(&policy).await;
+        is_answered.fetch_add(1, Relaxed);
+    };
+    let cpus = available_parallelism().map_or(1, Into::into);
+    let slow_ones = join_all((0..8 * cpus).map(|_| ask_slowly()));
+    let other_one = async {
+        decision(&other.ask(&policy).await).expect("an answer");
+        is_answered.load(Relaxed)
+    };
+    let (_, before) = tokio::join!(slow_ones, other_one);
+    assert!(
+        before < 2 * cpus,
+        "{before} of the first client's came before it"
+    );
+}
+
 /// Rules, and the policies that have them.
 const POLICIES: [(&str, &str); 10] = [
     ("egress/allow", "package egress
@@ -319,3 +355,14 @@ allow if count(p) == 4
 allow if object.get(input.attributes.request.http.headers, \"user-agent\", \"none\") == \"none\"
 "),
 ];
+
+/// Tens of milliseconds for one path.
+const SLOW_POLICY: &str = "package egress
+path := input.attributes.request.http.path
+allow if path != \"/slow\"
+allow if {
+    path == \"/slow\"
+    numbers := [n | some n in numbers.range(1, 120)]
+    count([1 | some a in numbers; some b in numbers; a * b == 7]) > 0
+}
+";

@@ -118,7 +118,8 @@ impl PrivateDir {
     }
 
     /// Gives the copy of a file or directory the owner and the mode of the original in the jail of root, which has every user. An
-    /// ordinary user's has one, who can read the original. An access control list is not copied: the group has no access then.
+    /// ordinary user's has one, who can read the original. An access control list, which may deny a
+    /// user what the mode allows to all, is not copied: only the owner has access then.
     pub(super) fn copy_access(&self, original: &Path, copy: &Path) -> Result<(), JailError> {
         if !user::is_root() {
             return Ok(());
@@ -127,8 +128,12 @@ impl PrivateDir {
         let mode = metadata.mode() & 0o777;
         // In a container, the owner or the group may be one that its user namespace does not have.
         let is_owner_kept = chown(copy, Some(metadata.uid()), Some(metadata.gid())).is_ok();
-        let is_for_group = is_owner_kept && !may_have_acl(original);
-        self.set_mode(copy, if is_for_group { mode } else { mode & !0o070 })
+        let denied = match (may_have_acl(original), is_owner_kept) {
+            (true, _) => 0o077,
+            (false, false) => 0o070,
+            (false, true) => 0,
+        };
+        self.set_mode(copy, mode & !denied)
     }
 
     /// The path of a copy of one of the host's files.

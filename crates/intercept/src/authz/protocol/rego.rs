@@ -10,15 +10,14 @@ mod source;
 use std::collections::BTreeSet;
 use std::fmt::{self, Debug, Formatter};
 use std::num::{NonZeroU32, NonZeroUsize};
-use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use http::StatusCode;
 use peername_observe::escape::printable;
+use peername_server::access::client_semaphore::FairSemaphore;
 use peername_server::threads::spawn_request_call;
 use regorus::utils::limits::ExecutionTimerConfig;
 use regorus::{Engine, LimitError, PolicyLengthConfig, Value};
-use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::opa;
@@ -39,7 +38,7 @@ pub(crate) struct Policy {
     /// Cloned for each evaluation. The clones share the compiled policy.
     engine: Engine,
     /// Limits concurrent evaluations.
-    permits: Arc<Semaphore>,
+    permits: FairSemaphore,
 }
 
 impl Policy {
@@ -101,7 +100,7 @@ impl Policy {
             source,
             query,
             engine,
-            permits: Arc::new(Semaphore::new(cpus)),
+            permits: FairSemaphore::new(cpus),
         })
     }
 
@@ -119,8 +118,7 @@ impl Policy {
     ) -> Result<AuthzResponse, AuthzError> {
         let input = Value::from(opa::input(request, sent));
         let started = Instant::now();
-        // The semaphore is never closed.
-        let permit = Arc::clone(&self.permits).acquire_owned().await.ok();
+        let permit = self.permits.acquire(request.client.ip()).await;
         let (mut engine, query) = (self.engine.clone(), self.query.clone());
         let limit = deadline.saturating_duration_since(Instant::now());
         engine.set_execution_timer_config(ExecutionTimerConfig {
