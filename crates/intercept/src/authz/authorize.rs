@@ -284,7 +284,7 @@ impl Authorizer<'_> {
                 record.rule = Some(rule.text());
                 return Ok(AllowedBy {
                     how: Some(LIST),
-                    is_port_named: rule.port().is_some(),
+                    is_port_named: rule.names_port(),
                 });
             }
             (

@@ -128,10 +128,9 @@ impl AccessRules {
     pub fn opened_ports(&self) -> BTreeSet<u16> {
         self.0
             .iter()
-            .filter_map(|rule| {
-                let port = rule.port()?;
-                let is_http = rule.allows() && HTTP_PORTS.contains(&port);
-                (is_http || rule.is_partial()).then_some(port)
+            .flat_map(|rule| {
+                rule.named_ports()
+                    .filter(|port| rule.is_partial() || rule.allows() && HTTP_PORTS.contains(port))
             })
             .collect()
     }
@@ -143,7 +142,7 @@ impl AccessRules {
         self.0
             .iter()
             .filter(|rule| rule.allows())
-            .filter_map(Rule::port)
+            .flat_map(Rule::named_ports)
             .filter(|port| !opened.contains(port))
             .collect()
     }
@@ -151,10 +150,9 @@ impl AccessRules {
     /// Whether connections to this destination are relayed unopened, because a rule names its port. Whether the tunnel is
     /// allowed is decided separately ([`Subject::RelayedTunnel`]).
     pub(crate) fn relays(&self, to: &HostPort) -> bool {
-        let needs_requests = |rule: &Rule| rule.is_partial() && rule.port() == Some(to.port);
         !HTTP_PORTS.contains(&to.port)
-            && self.allowing_rules(to).any(|rule| rule.port().is_some())
-            && !self.0.iter().any(needs_requests)
+            && self.allowing_rules(to).any(Rule::names_port)
+            && !self.opened_ports().contains(&to.port)
     }
 
     /// How exactly the rules that allow this destination name it. A rule for some methods or paths counts only if all other
@@ -169,8 +167,8 @@ impl AccessRules {
         };
         Naming {
             names_host: is_named(Rule::names_one_host),
-            names_port: is_named(|rule| rule.port().is_some()),
-            names_both: is_named(|rule| rule.names_one_host() && rule.port().is_some()),
+            names_port: is_named(Rule::names_port),
+            names_both: is_named(|rule| rule.names_one_host() && rule.names_port()),
         }
     }
 
@@ -205,7 +203,7 @@ impl AccessRules {
     pub(crate) fn missing_rule(&self, to: &HostPort, subject: Subject<'_>) -> Option<String> {
         let partial: Vec<_> = self.partial_rules(&to.host).collect();
         let is_limited_to_ports =
-            !partial.is_empty() && partial.iter().all(|rule| rule.port().is_some());
+            !partial.is_empty() && partial.iter().all(|rule| rule.names_port());
         // A rule for a name without a port opens no private address to plain HTTP. Whether the name has such an address is not
         // looked up, so the port is suggested.
         let is_plain_name =

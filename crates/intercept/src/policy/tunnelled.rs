@@ -8,10 +8,7 @@ use crate::host::{HostPort, ParseHostError};
 
 /// A destination whose connections are relayed as they are: a rule with a port and nothing else, `HOST:PORT`.
 #[derive(Clone, Debug)]
-pub struct TunnelledDestination {
-    rule: Rule,
-    port: u16,
-}
+pub struct TunnelledDestination(Rule);
 
 /// Why a text is not a host, domain or network with a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -41,48 +38,37 @@ impl FromStr for TunnelledDestination {
 /// As `--allow-tcp` takes it.
 impl Display for TunnelledDestination {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let text = self.rule.text();
+        let text = self.0.text();
         f.write_str(text.strip_prefix("allow ").unwrap_or(&text))
     }
 }
 
 impl TunnelledDestination {
-    /// Every host as a destination, on one port.
-    #[must_use]
-    pub fn every_host(port: u16) -> Self {
-        Self {
-            rule: Rule::allow_port(port),
-            port,
-        }
-    }
-
     /// The destination of a rule that has a port, and neither methods nor a path.
     #[must_use]
     pub fn from_rule(rule: Rule) -> Option<Self> {
-        let port = rule.port().filter(|_| !rule.is_partial())?;
-        Some(Self { rule, port })
+        (rule.names_port() && !rule.is_partial()).then_some(Self(rule))
     }
 
     /// Access lists that deny everything but these destinations.
     #[must_use]
     pub fn access_rules(tunnelled: &[Self]) -> AccessRules {
-        AccessRules::deny_others(tunnelled.iter().map(|listed| listed.rule.clone()).collect())
+        AccessRules::deny_others(tunnelled.iter().map(|listed| listed.0.clone()).collect())
     }
 
-    /// The port.
-    #[must_use]
-    pub fn port(&self) -> u16 {
-        self.port
+    /// The ports.
+    pub fn ports(&self) -> impl Iterator<Item = u16> {
+        self.0.named_ports()
     }
 
     /// Whether the host is one name or address, and not a domain, a network or every host.
     #[must_use]
     pub fn names_one_host(&self) -> bool {
-        self.rule.names_one_host()
+        self.0.names_one_host()
     }
 
     pub(crate) fn includes(&self, to: &HostPort) -> bool {
-        self.rule.allows_tunnel(to)
+        self.0.allows_tunnel(to)
     }
 }
 

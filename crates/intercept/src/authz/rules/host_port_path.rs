@@ -11,25 +11,46 @@ use crate::host::{ParseHostError, parse_port};
 pub(super) struct Parts<'a> {
     /// The host; a network is without brackets.
     pub(super) host: String,
-    pub(super) port: Option<u16>,
+    pub(super) port: PortPattern,
     pub(super) path: Option<&'a str>,
+}
+
+/// The ports that a rule is for: every port, or one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PortPattern(Option<u16>);
+
+impl PortPattern {
+    const EVERY: Self = Self(None);
+
+    fn parse(text: &str) -> Result<Self, ParseHostError> {
+        Ok(Self(Some(parse_port(text)?)))
+    }
+
+    /// The ports that are named; none if the pattern is for every port.
+    pub(super) fn named(self) -> impl Iterator<Item = u16> {
+        self.0.into_iter()
+    }
+
+    pub(super) fn includes(self, port: u16) -> bool {
+        self.0.is_none_or(|named| named == port)
+    }
+
+    pub(super) fn covers(self, other: Self) -> bool {
+        self == Self::EVERY || self == other
+    }
 }
 
 impl<'a> Parts<'a> {
     /// Parses the port, and leaves host and path as they are. Fails if the port is not valid, or if an IPv6 address without
     /// brackets may end in a port.
     pub(super) fn split(text: &'a str) -> Result<Self, ParseHostError> {
-        if let Some((network, rest)) = split_network(text) {
+        if let Some((host, rest)) = split_network(text) {
             let (port, path) = split_at_slash(rest);
             let port = match port {
-                "" => None,
-                port => Some(parse_port(port.strip_prefix(':').unwrap_or_default())?),
+                "" => PortPattern::EVERY,
+                port => PortPattern::parse(port.strip_prefix(':').unwrap_or_default())?,
             };
-            return Ok(Self {
-                host: network,
-                port,
-                path,
-            });
+            return Ok(Self { host, port, path });
         }
         let (authority, path) = split_at_slash(text);
         if let Some(suggestion) = parse_unbracketed(authority) {
@@ -38,9 +59,9 @@ impl<'a> Parts<'a> {
         let is_address = authority.parse::<IpAddr>().is_ok();
         let (host, port) = match authority.rsplit_once(':') {
             Some((host, port)) if !is_address && !port.ends_with(']') => {
-                (host, Some(parse_port(port)?))
+                (host, PortPattern::parse(port)?)
             }
-            _ => (authority, None),
+            _ => (authority, PortPattern::EVERY),
         };
         let host = host.to_owned();
         Ok(Self { host, port, path })

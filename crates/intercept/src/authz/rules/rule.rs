@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use peername_proto::meanings;
 
-use super::host_port_path::Parts;
+use super::host_port_path::{Parts, PortPattern};
 use super::methods::Methods;
 use super::path::{PathPrefix, RequestPath};
 use crate::host::{Host, HostPort, ParseHostError};
@@ -25,7 +25,7 @@ pub struct Rule {
     methods: Option<Methods>,
     /// `None` for every host.
     host: Option<HostPattern>,
-    port: Option<u16>,
+    port: PortPattern,
     path: Option<PathPrefix>,
     text: Arc<str>,
 }
@@ -108,18 +108,6 @@ impl Rule {
         Self::parse(Action::Deny, text)
     }
 
-    /// Creates a rule that allows this port of every host.
-    pub(crate) fn allow_port(port: u16) -> Self {
-        Self {
-            action: Action::Allow,
-            methods: None,
-            host: None,
-            port: Some(port),
-            path: None,
-            text: format!("allow *:{port}").into(),
-        }
-    }
-
     fn parse(action: Action, text: &str) -> Result<Self, ParseRuleError> {
         let (methods, destination) = split_methods(text)?;
         refuse_foreign_syntax(destination)?;
@@ -139,9 +127,14 @@ impl Rule {
         })
     }
 
-    /// The port; `None` for every port.
-    pub fn port(&self) -> Option<u16> {
-        self.port
+    /// The ports that the rule names; none if it is for every port.
+    pub fn named_ports(&self) -> impl Iterator<Item = u16> {
+        self.port.named()
+    }
+
+    /// Whether the rule has a port.
+    pub fn names_port(&self) -> bool {
+        self.named_ports().next().is_some()
     }
 
     /// Whether the rule allows every request to this host and port.
@@ -182,7 +175,7 @@ impl Rule {
     /// denial has an effect, unless no rule after it allows anything (`is_after_last_allow`).
     pub(super) fn shadows(&self, denial: &Self, is_after_last_allow: bool) -> bool {
         !self.is_partial()
-            && self.port.is_none_or(|port| denial.port == Some(port))
+            && self.port.covers(denial.port)
             && self.covers_hosts_of(denial, is_after_last_allow)
     }
 
@@ -239,7 +232,7 @@ impl Rule {
     }
 
     pub(super) fn matches_host_and_port(&self, to: &HostPort) -> bool {
-        self.port.is_none_or(|port| port == to.port) && self.matches_name(&to.host)
+        self.port.includes(to.port) && self.matches_name(&to.host)
     }
 
     /// Whether the rule is for this host, at some port.

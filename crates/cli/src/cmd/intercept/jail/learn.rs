@@ -99,7 +99,7 @@ impl LearnedList {
         let ports: BTreeSet<_> = file
             .lines
             .iter()
-            .filter_map(|line| line.rule.port())
+            .flat_map(|line| line.rule.named_ports())
             .filter(|port| self.network.http_ports.contains(port) && !HTTP_PORTS.contains(port))
             .collect();
         let is_all_printable = |option: &&String| option.chars().all(is_printable);
@@ -170,8 +170,7 @@ impl OpenedList {
             names_port,
             opens_refused,
         } = self.list.network.needed_rule(to);
-        let allows =
-            |rule: &Rule| rule.allows_tunnel(to) && (!names_port || rule.port() == Some(to.port));
+        let allows = |rule: &Rule| rule.allows_tunnel(to) && (!names_port || rule.names_port());
         if file.lines.iter().any(|line| allows(&line.rule)) {
             return Ok(());
         }

@@ -59,7 +59,7 @@ fn url_to_rule(url: &str) -> Option<String> {
         _ => return None,
     };
     let shows_requests = matches!(scheme, "http" | "https" | "ws" | "wss");
-    let has_port = Rule::allow(host).is_ok_and(|rule| rule.port().is_some());
+    let has_port = Rule::allow(host).is_ok_and(|rule| rule.names_port());
     let port = if has_port { "" } else { implied_port };
     // A relayed connection shows no path.
     let path = match path {

@@ -149,12 +149,9 @@ pub(super) struct JailPorts {
 impl JailPorts {
     /// All ports on which the jail listens.
     pub(super) fn all(&self) -> BTreeSet<u16> {
-        let tunnelled = self.tunnelled.iter().map(TunnelledDestination::port);
-        self.opened
-            .iter()
-            .chain(&self.relayed)
-            .copied()
-            .chain(tunnelled)
+        let tunnelled = self.tunnelled.iter().flat_map(TunnelledDestination::ports);
+        tunnelled
+            .chain(self.opened.union(&self.relayed).copied())
             .collect()
     }
 }
@@ -196,10 +193,10 @@ impl AllowTcp {
             Self::Destination(destination) => Ok(vec![destination.clone()]),
             Self::File(path) => read_destinations(path),
         };
-        destinations.is_ok_and(|all| {
-            all.iter()
-                .all(|listed| listed.names_one_host() || opened.contains(&listed.port()))
-        })
+        let is_listed = |listed: &TunnelledDestination| {
+            listed.names_one_host() || listed.ports().all(|port| opened.contains(&port))
+        };
+        destinations.is_ok_and(|all| all.iter().all(is_listed))
     }
 }
 
@@ -271,7 +268,9 @@ impl Args {
 
     /// The destinations of `--allow-tcp`, and those that are learned or asked about.
     fn tunnelled(&self, opened: &BTreeSet<u16>) -> Result<Vec<TunnelledDestination>, UsageError> {
-        let is_unopened = |tunnelled: &TunnelledDestination| !opened.contains(&tunnelled.port());
+        let is_unopened = |tunnelled: &TunnelledDestination| {
+            !tunnelled.ports().any(|port| opened.contains(&port))
+        };
         let mut all = Vec::new();
         for value in &self.allow_tcp {
             match value {
@@ -282,8 +281,12 @@ impl Args {
             }
         }
         if self.has_helper() {
-            let every_host = RELAYED_PORTS.map(TunnelledDestination::every_host);
-            all.extend(every_host.into_iter().filter(is_unopened));
+            for port in RELAYED_PORTS {
+                let every_host = format!("*:{port}")
+                    .parse()
+                    .map_err(UsageError::from_error)?;
+                all.extend(Some(every_host).filter(is_unopened));
+            }
         }
         Ok(all)
     }
@@ -399,9 +402,9 @@ fn read_destinations(path: &Path) -> Result<Vec<TunnelledDestination>, UsageErro
 
 /// Refuses the port of the jail's name server.
 fn check_port(destination: &TunnelledDestination) -> Result<(), String> {
-    match destination.port() {
-        DNS_PORT => Err(IS_NAME_SERVERS.to_owned()),
-        _ => Ok(()),
+    match destination.ports().any(|port| port == DNS_PORT) {
+        true => Err(IS_NAME_SERVERS.to_owned()),
+        false => Ok(()),
     }
 }
 
