@@ -6,8 +6,8 @@
 pub mod admission;
 pub mod denials;
 pub mod failures;
-mod line;
 pub mod otlp;
+mod record;
 mod span;
 
 use std::borrow::Cow;
@@ -15,78 +15,18 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant};
 
 use http::header::PROXY_AUTHORIZATION;
 use http::request::Parts;
-use http::{HeaderValue, StatusCode, Version};
+use http::{HeaderValue, StatusCode};
 use parking_lot::Mutex;
 use peername_observe::escape::escape_into;
 use peername_relay::Tally;
 use rustls::ProtocolVersion;
 
-use crate::request::client_info::ClientInfo;
-use crate::request::id::Id;
 use crate::request::refusal::{Refusal, RefusalKind};
-use crate::request::remedy::Remedy;
-use crate::request::target::RequestTarget;
-use crate::request::trace_context::{SpanContext, TraceContext, TraceId};
-
-/// The record of a request, as far as the request has come.
-#[derive(Debug)]
-pub(crate) struct AuditRecord {
-    pub(crate) id: Id,
-    pub(crate) client: Arc<ClientInfo>,
-    pub(crate) started: Instant,
-    pub(crate) target: Option<Arc<RequestTarget>>,
-    pub(crate) trace_id: Option<TraceId>,
-    pub(crate) span: Option<SpanContext>,
-    pub(crate) version: Option<Version>,
-    /// Escaped and capped.
-    pub(crate) method: String,
-    /// Escaped and capped.
-    pub(crate) path: String,
-    pub(crate) has_query: bool,
-    pub(crate) decision: FinalDecision,
-    /// What has made the decision (the access lists, an approver, the check service or its cache), or why it could not be made.
-    pub(crate) how: &'static str,
-    /// The reason of a denial by the access lists, the approver or the check service.
-    pub(crate) reason: Option<Arc<str>>,
-    /// The user of `--proxy-auth` who sent the request, or opened its tunnel.
-    pub(crate) user: Option<Arc<str>>,
-    /// The name with a password that `--proxy-auth` does not accept. Escaped and capped.
-    pub(crate) tried_user: Option<String>,
-    is_unauthenticated: bool,
-    /// Whether the request has a password, right or wrong.
-    has_credentials: bool,
-    /// The rule of the access lists that matches; `None` if none does.
-    pub(crate) rule: Option<Arc<str>>,
-    /// The option that would allow the denied request.
-    pub(crate) remedy: Option<Remedy>,
-    /// The names of the headers that the proxy adds.
-    pub(crate) injected: Option<String>,
-    pub(crate) check_took: Option<Duration>,
-    /// How much of the body was sent to the check service: `partial`, `whole`, or `exempt` (nothing, because of its type).
-    pub(crate) checked_body: Option<&'static str>,
-    pub(crate) status: Option<StatusCode>,
-    /// The code of the proxy's own error response.
-    pub(crate) code: Option<&'static str>,
-    /// What the refusal is about, if the request was refused.
-    refusal_kind: RefusalKind,
-    pub(crate) error: Option<String>,
-    /// What to do about the error; may be empty.
-    pub(crate) hint: &'static str,
-    /// How far the request was sent to its origin.
-    pub(crate) to_upstream: Arc<SendProgress>,
-    /// The bytes of the response's body that were sent to the client.
-    pub(crate) to_downstream: AtomicU64,
-    pub(crate) upstream: Option<UpstreamFields>,
-    pub(crate) origin: OriginContact,
-    /// Whether the response ended with its connection, and without close_notify: it may be truncated.
-    pub(crate) lacks_close_notify: bool,
-    pub(crate) time_to_response: Option<Duration>,
-    pub(crate) end: ExchangeEnd,
-}
+use crate::request::trace_context::{SpanContext, TraceContext};
+pub(crate) use record::AuditRecord;
 
 /// How an exchange ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,45 +130,6 @@ impl FinalDecision {
 }
 
 impl AuditRecord {
-    pub(crate) fn new(client: Arc<ClientInfo>, method: &str) -> Self {
-        Self {
-            id: Id::next(),
-            user: client.tunnel_user(),
-            client,
-            started: Instant::now(),
-            target: None,
-            trace_id: None,
-            span: None,
-            version: None,
-            method: escape(method, MAX_METHOD),
-            path: String::new(),
-            has_query: false,
-            decision: FinalDecision::Left,
-            how: "client",
-            reason: None,
-            is_unauthenticated: false,
-            has_credentials: false,
-            tried_user: None,
-            rule: None,
-            remedy: None,
-            injected: None,
-            check_took: None,
-            checked_body: None,
-            status: None,
-            code: None,
-            refusal_kind: RefusalKind::default(),
-            error: None,
-            hint: "",
-            to_upstream: Arc::default(),
-            to_downstream: AtomicU64::new(0),
-            upstream: None,
-            origin: OriginContact::NotTried,
-            lacks_close_notify: false,
-            time_to_response: None,
-            end: ExchangeEnd::Cut,
-        }
-    }
-
     pub(crate) fn set_uri(&mut self, uri: &http::Uri) {
         self.path = escape(uri.path(), MAX_PATH);
         self.has_query = uri.query().is_some();

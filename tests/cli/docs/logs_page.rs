@@ -11,7 +11,7 @@ const UDP_PAGE: &str = include_str!("../../../docs/udp.md");
 const ADMIN_PAGE: &str = include_str!("../../../docs/admin.md");
 const OUTCOME: &str = include_str!("../../../crates/proxy/src/outcome.rs");
 const ADVICE: &str = include_str!("../../../crates/intercept/src/admin/code_advice.rs");
-const AUDIT_LINE: &str = include_str!("../../../crates/intercept/src/audit/line.rs");
+const AUDIT_LINE: &str = include_str!("../../../crates/intercept/src/audit/record.rs");
 const CRATES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
 /// The text in backticks.

@@ -6,11 +6,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::Version;
 
-use super::line::{milliseconds, with_fields};
 use super::otlp::SpanQueue;
 use super::otlp::messages::{
     FLAG_SAMPLED, FLAGS_REMOTE_PARENT, KIND_SERVER, KeyValue, STATUS_ERROR, Span, Status, Value,
 };
+use super::record::{milliseconds, with_fields};
 use super::{AuditRecord, ExchangeEnd};
 use crate::request::trace_context::SpanContext;
 
