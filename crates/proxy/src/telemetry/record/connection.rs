@@ -11,7 +11,7 @@ use peername_sys::socket::upstream::local_addr;
 use crate::outcome::Outcome;
 use crate::policy::claims::HeaderFacts;
 use crate::telemetry::counters::Counters;
-use crate::telemetry::record::line::{Line, LoggedTlvs, is_logged};
+use crate::telemetry::record::line::{Line, LineFields, LoggedTlvs, is_logged};
 
 /// The record of a connection: its entry in the worker's table, and the fields that only the log line has. Dropping the record
 /// counts and logs the connection, once: at any end, and also when the proxy stops first.
@@ -19,14 +19,9 @@ use crate::telemetry::record::line::{Line, LoggedTlvs, is_logged};
 pub(crate) struct ConnectionRecord {
     counters: Arc<Counters>,
     entry: Arc<ConnectionEntry>,
-    is_redirected: bool,
-    local: Option<Box<LocalAddr>>,
-    /// The facts of the header that was read; empty until then.
-    facts: HeaderFacts,
-    tlvs: Option<Box<LoggedTlvs>>,
+    pub(crate) fields: LineFields,
     /// Whether the connection is the balancer's own: its header names no client.
     is_balancers_own: bool,
-    outcome: Outcome,
 }
 
 impl ConnectionRecord {
@@ -44,21 +39,21 @@ impl ConnectionRecord {
         Self {
             counters: Arc::clone(counters),
             entry,
-            is_redirected: incoming.local != incoming.bound_to,
-            local: local.map(|local| Box::new(LocalAddr::canonical(local))),
-            facts: HeaderFacts::default(),
-            tlvs: None,
+            fields: LineFields::new(
+                incoming.local != incoming.bound_to,
+                local.map(LocalAddr::canonical),
+                HeaderFacts::default(),
+            ),
             is_balancers_own: false,
-            outcome: Outcome::Cut,
         }
     }
 
     pub(crate) fn set_header(&mut self, facts: HeaderFacts, tlvs: Option<Box<LoggedTlvs>>) {
-        self.facts = facts;
+        self.fields.facts = facts;
         if let Some(client) = facts.claim {
             self.entry.set_client(client);
         }
-        self.tlvs = tlvs;
+        self.fields.tlvs = tlvs;
     }
 
     pub(crate) fn set_balancers_own(&mut self) {
@@ -76,12 +71,13 @@ impl ConnectionRecord {
 
     /// Whether the balancer has reset a connection of its own, on which it has sent nothing but the header.
     fn is_health_check(&self, tally: &Tally) -> bool {
-        let is_reset = matches!(self.outcome, Outcome::Relayed(End::Reset(Side::Downstream)));
+        let outcome = &self.fields.outcome;
+        let is_reset = matches!(outcome, Outcome::Relayed(End::Reset(Side::Downstream)));
         self.is_balancers_own && is_reset && tally.to_upstream == 0
     }
 
     pub(crate) fn end(mut self, outcome: Outcome) {
-        self.outcome = outcome;
+        self.fields.outcome = outcome;
     }
 }
 
@@ -90,25 +86,21 @@ impl Drop for ConnectionRecord {
         let entry = &self.entry;
         let tally = entry.stats().tally();
         match entry.end_reason() {
-            Some(EndReason::Admin) => self.outcome = Outcome::ClosedByAdmin,
-            Some(EndReason::AccessRevoked) => self.outcome = Outcome::AccessRevoked,
-            None if self.is_health_check(&tally) => self.outcome = Outcome::HealthCheck,
+            Some(EndReason::Admin) => self.fields.outcome = Outcome::ClosedByAdmin,
+            Some(EndReason::AccessRevoked) => self.fields.outcome = Outcome::AccessRevoked,
+            None if self.is_health_check(&tally) => self.fields.outcome = Outcome::HealthCheck,
             None => {}
         }
         self.counters
-            .count_ended(entry.listener(), &self.outcome, &tally);
+            .count_ended(entry.listener(), &self.fields.outcome, &tally);
         let line = Line {
             listener: entry.listener(),
-            is_redirected: self.is_redirected,
-            local: self.local.as_deref().copied(),
             peer: entry.peer(),
             since: entry.since(),
-            facts: self.facts,
             target: entry.target(),
-            tlvs: self.tlvs.as_deref(),
             tally,
             datagrams: None,
-            outcome: &self.outcome,
+            fields: &self.fields,
         };
         line.report();
     }

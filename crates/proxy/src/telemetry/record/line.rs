@@ -25,52 +25,72 @@ pub(crate) struct DatagramCounts {
     pub(crate) to_downstream: u64,
 }
 
-/// The fields of a log line.
+/// The fields of a log line that the records of connections and of sessions keep alike.
+#[derive(Debug)]
+pub(crate) struct LineFields {
+    /// Whether a TPROXY rule redirected the connection. The log's `listener` is then the original destination, which
+    /// `local` holds.
+    is_redirected: bool,
+    /// The local address of the connection or the first datagram, if the line is logged.
+    pub(super) local: Option<Box<LocalAddr>>,
+    /// The facts of the header; empty until a connection's header has been read.
+    pub(crate) facts: HeaderFacts,
+    pub(super) tlvs: Option<Box<LoggedTlvs>>,
+    pub(super) outcome: Outcome,
+}
+
+/// A log line.
 pub(super) struct Line<'a> {
     /// The address that the listening socket is bound to.
     pub(super) listener: LocalAddr,
-    /// Whether a TPROXY rule redirected the connection. The log's `listener` is then the original destination, which
-    /// `local` holds.
-    pub(super) is_redirected: bool,
-    /// The local address of the connection or the first datagram.
-    pub(super) local: Option<LocalAddr>,
     pub(super) peer: PeerAddr,
     pub(super) since: Instant,
-    pub(super) facts: HeaderFacts,
     pub(super) target: Option<Target>,
-    pub(super) tlvs: Option<&'a LoggedTlvs>,
     pub(super) tally: Tally,
     /// `None` for a TCP connection.
     pub(super) datagrams: Option<DatagramCounts>,
-    pub(super) outcome: &'a Outcome,
+    pub(super) fields: &'a LineFields,
+}
+
+impl LineFields {
+    pub(super) fn new(is_redirected: bool, local: Option<LocalAddr>, facts: HeaderFacts) -> Self {
+        Self {
+            is_redirected,
+            local: local.filter(|_| is_logged()).map(Box::new),
+            facts,
+            tlvs: None,
+            outcome: Outcome::Cut,
+        }
+    }
 }
 
 impl Line<'_> {
     /// Warns of an end that concerns more than one client, and logs the line: at debug level, because peers decide how many
     /// there are.
     pub(super) fn report(&self) {
-        refusals::report(self.peer, self.facts.claim, self.outcome);
-        let listener = match self.local {
-            Some(original) if self.is_redirected => original,
-            _ => self.listener,
-        };
+        let fields = self.fields;
+        refusals::report(self.peer, fields.facts.claim, &fields.outcome);
+        let local = fields.local.as_deref().copied();
+        let listener = local
+            .filter(|_| fields.is_redirected)
+            .unwrap_or(self.listener);
         tracing::debug!(
             target: LOG_TARGET,
             %listener,
-            local = self.local.map(tracing::field::display),
+            local = local.map(tracing::field::display),
             peer = %self.peer,
-            client = self.facts.claim.map(tracing::field::display),
+            client = fields.facts.claim.map(tracing::field::display),
             upstream = self.target.map(tracing::field::display),
             bytes_to_upstream = self.tally.to_upstream,
             bytes_to_downstream = self.tally.to_downstream,
             datagrams_to_upstream = self.datagrams.map(|datagrams| datagrams.to_upstream),
             datagrams_to_downstream = self.datagrams.map(|datagrams| datagrams.to_downstream),
             duration_ms = u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX),
-            outcome = self.outcome.label(),
-            ended_by = self.outcome.ended_by(),
-            fault = self.outcome.fault().label(),
-            tlvs = self.tlvs.map(|tlvs| tlvs.0.as_str()),
-            error = self.outcome.error(),
+            outcome = fields.outcome.label(),
+            ended_by = fields.outcome.ended_by(),
+            fault = fields.outcome.fault().label(),
+            tlvs = fields.tlvs.as_ref().map(|tlvs| tlvs.0.as_str()),
+            error = fields.outcome.error(),
             "connection ended"
         );
     }

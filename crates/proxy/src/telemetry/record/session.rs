@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::outcome::Outcome;
 use crate::policy::claims::HeaderFacts;
 use crate::telemetry::counters::Counters;
-use crate::telemetry::record::line::{DatagramCounts, Line, is_logged};
+use crate::telemetry::record::line::{DatagramCounts, Line, LineFields};
 
 /// The record of a session. Dropping it counts and logs the session, once: at any end, and also when the proxy stops first.
 #[derive(Debug)]
@@ -21,15 +21,12 @@ pub(crate) struct SessionRecord {
     /// The number of the session since the start of the process.
     pub(crate) id: u64,
     pub(crate) listener: LocalAddr,
-    is_redirected: bool,
-    local: Option<Box<LocalAddr>>,
     peer: PeerAddr,
     since: Instant,
-    pub(crate) facts: HeaderFacts,
     target: Target,
     pub(crate) tally: Tally,
     pub(crate) datagrams: DatagramCounts,
-    outcome: Outcome,
+    pub(crate) fields: LineFields,
     /// Whether another process counts and logs the session.
     is_handed_over: bool,
 }
@@ -50,7 +47,7 @@ pub(crate) struct SessionStart {
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub(crate) struct RecordState {
     pub(crate) facts: HeaderFacts,
-    local: Option<SocketAddr>,
+    pub(crate) local: Option<SocketAddr>,
     age: Duration,
     /// Bytes to upstream and downstream.
     bytes: [u64; 2],
@@ -71,8 +68,6 @@ impl SessionRecord {
         state: &RecordState,
     ) -> Self {
         let mut record = Self::new(counters, counters.count_session_taken_over(), start);
-        let local = state.local.filter(|_| is_logged());
-        record.local = local.map(|local| Box::new(LocalAddr(local)));
         record.since = record.since.checked_sub(state.age).unwrap_or(record.since);
         [record.tally.to_upstream, record.tally.to_downstream] = state.bytes;
         [record.datagrams.to_upstream, record.datagrams.to_downstream] = state.datagrams;
@@ -84,15 +79,12 @@ impl SessionRecord {
             counters: Arc::clone(counters),
             id,
             listener: start.listener,
-            is_redirected: start.is_redirected,
-            local: start.local.filter(|_| is_logged()).map(Box::new),
             peer: start.peer,
             since: Instant::now(),
-            facts: start.facts,
             target: start.target,
             tally: Tally::default(),
             datagrams: DatagramCounts::default(),
-            outcome: Outcome::Cut,
+            fields: LineFields::new(start.is_redirected, start.local, start.facts),
             is_handed_over: false,
         }
     }
@@ -104,8 +96,8 @@ impl SessionRecord {
     /// The state with which another process continues the record.
     pub(crate) fn state(&self) -> RecordState {
         RecordState {
-            facts: self.facts,
-            local: self.local.as_ref().map(|local| local.0),
+            facts: self.fields.facts,
+            local: self.fields.local.as_ref().map(|local| local.0),
             age: self.since.elapsed(),
             bytes: [self.tally.to_upstream, self.tally.to_downstream],
             datagrams: [self.datagrams.to_upstream, self.datagrams.to_downstream],
@@ -118,7 +110,7 @@ impl SessionRecord {
     }
 
     pub(crate) fn end(mut self, outcome: Outcome) {
-        self.outcome = outcome;
+        self.fields.outcome = outcome;
     }
 }
 
@@ -128,19 +120,15 @@ impl Drop for SessionRecord {
             return self.counters.count_session_handed_over();
         }
         self.counters
-            .count_session_ended(self.listener, &self.outcome, &self.tally);
+            .count_session_ended(self.listener, &self.fields.outcome, &self.tally);
         let line = Line {
             listener: self.listener,
-            is_redirected: self.is_redirected,
-            local: self.local.as_deref().copied(),
             peer: self.peer,
             since: self.since,
-            facts: self.facts,
             target: Some(self.target),
-            tlvs: None,
             tally: self.tally,
             datagrams: Some(self.datagrams),
-            outcome: &self.outcome,
+            fields: &self.fields,
         };
         line.report();
     }

@@ -4,7 +4,7 @@ use std::net::UdpSocket;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
-use peername_server::addr::Target;
+use peername_server::addr::{LocalAddr, Target};
 use peername_sys::event::async_epoll::AsyncEpoll;
 
 use super::role::Role;
@@ -51,7 +51,7 @@ impl<R: Role> SessionTable<R> {
         let start = SessionStart {
             listener: self.listener_address(&key),
             is_redirected: reply_to.original_destination.is_some(),
-            local: None,
+            local: state.record.local.map(LocalAddr),
             peer: reply_to.peer,
             facts: state.record.facts,
             target: Target(state.upstream),

@@ -26,7 +26,7 @@ impl<R: Role> SessionTable<R> {
 
     fn snapshot(&self, session: &Session, used_at: Instant, now: Instant) -> ConnectionSnapshot {
         let record = &session.record;
-        let client = record.facts.claim.map(|claim| claim.0);
+        let client = record.fields.facts.claim.map(|claim| claim.0);
         let usage = self
             .kernel
             .as_ref()
