@@ -51,6 +51,7 @@ pub use config::tls_files::CheckTlsFiles;
 pub use config::{CheckConfig, FailureMode};
 pub use header_mutations::HeaderMutations;
 pub use injected_headers::{InjectedHeaders, Injection, InjectionError, ParseInjectionError};
+pub use protocol::ProtocolConfig;
 pub use protocol::ext_authz::decode as ext_authz_reply;
 pub use protocol::ext_authz::messages as ext_authz_messages;
 pub use protocol::forward_auth::decode as forward_auth_reply;
@@ -71,7 +72,7 @@ use circuit_breaker::{CircuitBreaker, Transition};
 use config::service::Backend;
 use link::Link;
 use metrics::CheckMetrics;
-use protocol::{EncodeConfig, PreparedCheck};
+use protocol::PreparedCheck;
 use warnings::{CheckWarnings, ServiceFailure};
 
 /// The check services, for the whole process.
@@ -249,7 +250,7 @@ impl CheckClient {
     ) -> Result<(Decision, DecidedBy), AuthzError> {
         let config = &self.shared.config;
         if let Some(cache) = &self.shared.cache
-            && let Some(key) = CacheKey::new(request, &config.sent)
+            && let Some(key) = CacheKey::new(request, &config.protocol.sent)
         {
             // The check may already be in flight on another worker. If that worker is busy, the check's own timeout comes late,
             // so the deadline is enforced here as well.
@@ -305,7 +306,7 @@ impl CheckClient {
         deadline: Instant,
     ) -> Result<AuthzResponse, AuthzError> {
         let shared = &*self.shared;
-        let check: PreparedCheck<'_> = link.prepare(request, shared.encode_config())?;
+        let check: PreparedCheck<'_> = link.prepare(request, &shared.config.protocol)?;
         let arrived = Instant::now();
         let _permit = shared.acquire_permit(breaker, request, deadline).await?;
         let acquired = breaker.acquire(Instant::now());
@@ -345,13 +346,6 @@ impl CheckClient {
 }
 
 impl Shared {
-    fn encode_config(&self) -> EncodeConfig<'_> {
-        EncodeConfig {
-            sent: &self.config.sent,
-            take: &self.config.take,
-        }
-    }
-
     /// The services with their circuit breakers.
     fn services(&self) -> impl Iterator<Item = (&Service, &CircuitBreaker)> {
         self.config.services.iter().zip(&self.breakers)

@@ -9,12 +9,10 @@ pub(crate) mod tls_files;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use http::header::HeaderName;
-
 use super::header_mutations::is_mutable;
+use super::protocol::ProtocolConfig;
 use error::ConfigError;
 use media_type::MediaType;
-use sent_headers::SentHeaders;
 use service::{Backend, Service};
 
 /// Check services, and how they are asked.
@@ -30,14 +28,12 @@ pub struct CheckConfig {
     pub cache: Option<Duration>,
     /// Checks in flight at a time, of all workers together, two thirds of them for one client. Others wait, within their deadline.
     pub concurrency: NonZeroUsize,
-    /// The request headers that the service sees.
-    pub sent: SentHeaders,
     /// Bytes of the request's body that the service sees; 0 for none.
     pub body: usize,
     /// Media types of bodies that the service does not see: streams.
     pub body_exempt: Vec<MediaType>,
-    /// Headers that the request takes from a forwardAuth service's response. One that is not in the response is removed.
-    pub take: Vec<HeaderName>,
+    /// What a protocol sends and takes.
+    pub protocol: ProtocolConfig,
 }
 
 impl CheckConfig {
@@ -49,10 +45,9 @@ impl CheckConfig {
             on_failure: FailureMode::Deny,
             cache: None,
             concurrency: NonZeroUsize::new(256).expect("not zero"),
-            sent: SentHeaders::default(),
             body: 0,
             body_exempt: Vec::new(),
-            take: Vec::new(),
+            protocol: ProtocolConfig::default(),
         }
     }
 
@@ -78,10 +73,12 @@ impl CheckConfig {
         if self.body > 0 && !self.services.iter().all(Service::sends_body) {
             return Err(ConfigError::Body);
         }
-        if !self.take.is_empty() && !self.services.iter().all(Service::takes_response_headers) {
+        if !self.protocol.take.is_empty()
+            && !self.services.iter().all(Service::takes_response_headers)
+        {
             return Err(ConfigError::ResponseHeaders);
         }
-        match self.take.iter().find(|name| !is_mutable(name)) {
+        match self.protocol.take.iter().find(|name| !is_mutable(name)) {
             Some(name) => Err(ConfigError::ImmutableHeader(name.clone())),
             None => Ok(()),
         }
@@ -129,7 +126,7 @@ pub enum FailureMode {
 
 #[cfg(test)]
 mod tests {
-    use http::header;
+    use http::header::{self, HeaderName};
 
     use super::service::ServiceUrl;
     use super::*;
@@ -141,7 +138,10 @@ mod tests {
     #[test]
     fn header_of_the_framing_or_connection_can_not_be_taken() {
         let config_taking = |name: &'static str| CheckConfig {
-            take: vec![header::AUTHORIZATION, HeaderName::from_static(name)],
+            protocol: ProtocolConfig {
+                take: vec![header::AUTHORIZATION, HeaderName::from_static(name)],
+                ..ProtocolConfig::default()
+            },
             ..CheckConfig::new(vec![service("http://auth.test/verify")])
         };
         for name in [

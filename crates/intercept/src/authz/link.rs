@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::config::service::{Backend, Remote, Service};
 use super::protocol::rego::Policy;
-use super::protocol::{EncodeConfig, PreparedCheck};
+use super::protocol::{PreparedCheck, ProtocolConfig};
 use super::request::AuthzRequest;
 use super::verdict::AuthzError;
 use crate::http_client::{Generation, HttpClient};
@@ -39,14 +39,14 @@ impl Link {
     pub(crate) fn prepare<'a>(
         &'a self,
         request: &'a AuthzRequest<'a>,
-        config: EncodeConfig<'a>,
+        config: &'a ProtocolConfig,
     ) -> Result<PreparedCheck<'a>, AuthzError> {
         match self {
             Self::Remote(Remote { protocol, endpoint }, client) => {
                 (protocol.prepare)(client, &endpoint.uri, request, config)
             }
             Self::Policy(policy) => Ok(Box::new(move |deadline| {
-                Box::pin(policy.decide(request, config.sent, deadline))
+                Box::pin(policy.decide(request, &config.sent, deadline))
             })),
         }
     }

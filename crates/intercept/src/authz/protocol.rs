@@ -49,15 +49,16 @@ type PrepareFn = for<'a> fn(
     &'a HttpClient,
     &'a Uri,
     &AuthzRequest<'_>,
-    EncodeConfig<'_>,
+    &ProtocolConfig,
 ) -> Result<PreparedCheck<'a>, AuthzError>;
 
 /// The part of the configuration that matters to a protocol.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct EncodeConfig<'a> {
-    pub(crate) sent: &'a SentHeaders,
-    /// Headers that the request takes from a forwardAuth service's response.
-    pub(crate) take: &'a [HeaderName],
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ProtocolConfig {
+    /// The request headers that the service sees.
+    pub sent: SentHeaders,
+    /// Headers that the request takes from a forwardAuth service's response. One that is not in the response is removed.
+    pub take: Vec<HeaderName>,
 }
 
 /// Makes an encoded check that has a deadline. The caller has to enforce the deadline of a check over the network; the

@@ -68,7 +68,7 @@ async fn request_has_the_same_fields_as_envoys() {
 #[tokio::test]
 async fn tunnel_is_checked_and_credentials_are_sent_if_configured() {
     let (service, url) = start(OK);
-    let client = check(&url, |config| config.sent = SentHeaders::All).client();
+    let client = check(&url, |config| config.protocol.sent = SentHeaders::All).client();
     let input = CheckInput {
         kind: RequestKind::Connect,
         method: http::Method::CONNECT,

@@ -86,7 +86,7 @@ async fn header_is_sent_by_the_name_that_is_configured() {
     let (service, url) = start(OK);
     let client = check(&url, |config| {
         let names = ["x_user", "x_forwarded_uri"].map(HeaderName::from_static);
-        config.sent = SentHeaders::Only(names.into());
+        config.protocol.sent = SentHeaders::Only(names.into());
     })
     .client();
     let input = CheckInput::default()
@@ -159,7 +159,7 @@ async fn only_2xx_allows_and_5xx_is_a_failure() {
 async fn header_taken_from_the_answer_overrides_the_clients() {
     let (mut service, url) = start(OK);
     let client = check(&url, |config| {
-        config.take = ["x-user", "x-groups"]
+        config.protocol.take = ["x-user", "x-groups"]
             .map(|name| name.parse().unwrap())
             .into();
     })

@@ -11,7 +11,7 @@ use peername_daemon::options::heading;
 use peername_daemon::usage::UsageError;
 use peername_daemon::value;
 use peername_intercept::authz::{
-    CheckConfig, ConfigError, FailureMode, MediaType, SentHeaders, ServiceUrl,
+    CheckConfig, ConfigError, FailureMode, MediaType, ProtocolConfig, SentHeaders, ServiceUrl,
     check_schemes_with_tls, check_url_forms,
 };
 
@@ -161,13 +161,15 @@ impl CheckArgs {
             },
             cache: self.check_cache,
             concurrency: NonZeroUsize::new(self.check_concurrency).unwrap_or(NonZeroUsize::MIN),
-            sent: match self.check_header.as_slice() {
-                [] => SentHeaders::default(),
-                names => SentHeaders::Only(names.to_vec()),
-            },
             body: self.check_body.unwrap_or(0),
             body_exempt: self.check_body_exempt.clone(),
-            take: self.check_take.clone(),
+            protocol: ProtocolConfig {
+                sent: match self.check_header.as_slice() {
+                    [] => SentHeaders::default(),
+                    names => SentHeaders::Only(names.to_vec()),
+                },
+                take: self.check_take.clone(),
+            },
             ..open_services().map_err(UsageError::from_error)?
         }))
     }

@@ -18,7 +18,7 @@ use tonic::{Code, Request, Status};
 use tonic_prost::ProstCodec;
 
 use super::attributes;
-use super::{EncodeConfig, PreparedCheck, Protocol};
+use super::{PreparedCheck, Protocol, ProtocolConfig};
 use crate::authz::config::error::ConfigError;
 use crate::authz::config::sent_headers::SentHeaders;
 use crate::authz::request::AuthzRequest;
@@ -60,13 +60,13 @@ fn prepare<'a>(
     client: &'a HttpClient,
     uri: &'a Uri,
     request: &AuthzRequest<'_>,
-    config: EncodeConfig<'_>,
+    config: &ProtocolConfig,
 ) -> Result<PreparedCheck<'a>, AuthzError> {
     let mut metadata = HeaderMap::new();
     if let Some(trace) = request.trace() {
         trace.write(&mut metadata);
     }
-    let request = check_request(request, config.sent);
+    let request = check_request(request, &config.sent);
     Ok(Box::new(move |deadline: Instant| {
         Box::pin(async move {
             let (_, pool) = client.pool();

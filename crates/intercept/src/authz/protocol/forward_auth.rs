@@ -7,7 +7,7 @@ use http::{Request, StatusCode, Uri};
 use peername_observe::escape::printable;
 
 use super::opa::DATA_API;
-use super::{EncodeConfig, PreparedCheck, Protocol, attributes};
+use super::{PreparedCheck, Protocol, ProtocolConfig, attributes};
 use crate::authz::config::error::ConfigError;
 use crate::authz::config::sent_headers::SentHeaders;
 use crate::authz::header_mutations::{HeaderMutations, MessageKind, MutationMode, is_mutable};
@@ -44,9 +44,9 @@ fn prepare<'a>(
     client: &'a HttpClient,
     uri: &'a Uri,
     request: &AuthzRequest<'_>,
-    config: EncodeConfig<'_>,
+    config: &ProtocolConfig,
 ) -> Result<PreparedCheck<'a>, AuthzError> {
-    let encoded = encode(uri, request, config.sent)?;
+    let encoded = encode(uri, request, &config.sent)?;
     let take = config.take.to_vec();
     Ok(Box::new(move |_| {
         Box::pin(async move {

@@ -14,7 +14,7 @@ use serde::de::{Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
 
-use super::{EncodeConfig, PreparedCheck, Protocol, attributes};
+use super::{PreparedCheck, Protocol, ProtocolConfig, attributes};
 use crate::authz::config::error::ConfigError;
 use crate::authz::config::sent_headers::SentHeaders;
 use crate::authz::header_mutations::{HeaderMutations, MessageKind, MutationMode};
@@ -50,9 +50,9 @@ fn prepare<'a>(
     client: &'a HttpClient,
     uri: &'a Uri,
     request: &AuthzRequest<'_>,
-    config: EncodeConfig<'_>,
+    config: &ProtocolConfig,
 ) -> Result<PreparedCheck<'a>, AuthzError> {
-    let encoded = encode(uri, request, config.sent);
+    let encoded = encode(uri, request, &config.sent);
     Ok(Box::new(move |_| {
         Box::pin(async move {
             let (head, body) = client.exchange(&encoded).await?;
