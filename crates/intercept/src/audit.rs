@@ -174,15 +174,6 @@ impl AuditRecord {
         self.how == ASKED
     }
 
-    pub(crate) fn is_head_request(&self) -> bool {
-        self.method == http::Method::HEAD.as_str()
-    }
-
-    /// Records that neither access lists nor a check service are configured.
-    pub(crate) fn set_unchecked(&mut self) {
-        self.set_decision(FinalDecision::Unchecked, "no_check");
-    }
-
     pub(crate) fn set_decision(&mut self, decision: FinalDecision, how: &'static str) {
         (self.decision, self.how) = (decision, how);
     }

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
-use http::{Response, StatusCode};
+use http::{Method, Response, StatusCode};
 use hyper::ext::ReasonPhrase;
 
 use super::in_flight::InFlightRecord;
@@ -119,7 +119,7 @@ fn respond(
     let id = HeaderValue::try_from(record.id.to_string());
     let contact = record.contact().map(to_ascii);
     // The response to HEAD has the length and no body (RFC 9110, section 9.3.2); over HTTP/2 hyper would send both.
-    let omitted = record.is_head_request().then_some(body.len());
+    let omitted = (record.method == Method::HEAD.as_str()).then_some(body.len());
     let body = if omitted.is_some() {
         Bytes::new()
     } else {

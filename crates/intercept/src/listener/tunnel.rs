@@ -14,7 +14,7 @@ use tokio_rustls::StartHandshake;
 use tokio_rustls::server::TlsStream;
 
 use super::client_hello::{Opening, OpeningError, ParsedClientHello};
-use crate::audit::{ExchangeEnd, tls_version};
+use crate::audit::{ExchangeEnd, FinalDecision, tls_version};
 use crate::authz::authorize::{Denied, connect_head};
 use crate::authz::{AllowedTunnel, HTTP_PORTS, rule_with_port};
 use crate::ca::mint::client_support::ClientSupport;
@@ -196,7 +196,8 @@ impl Tunnel {
             self.refuse(target, &Refusal::new(StatusCode::FORBIDDEN, code, detail));
             return reset(stream);
         }
-        self.record.set_unchecked();
+        self.record
+            .set_decision(FinalDecision::Unchecked, "no_check");
         self.relay_unopened(state, stream, target).await;
     }
 
