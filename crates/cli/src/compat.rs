@@ -34,10 +34,6 @@ use translation::{EarlyExit, Environment, Translation};
 
 /// Translates a command line of another program: this binary was called by that program's name, or with `--compat NAME` first.
 /// `None` for a command line of peername's own.
-///
-/// # Errors
-///
-/// [`EarlyExit`] if the command line is wrong by the old program's rules, or asks for help.
 pub(crate) fn translate(argv: &[OsString]) -> Option<Result<Translation, EarlyExit>> {
     let (name, args) = argv.split_first()?;
     let rust_log = std::env::var("RUST_LOG").ok();

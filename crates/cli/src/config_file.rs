@@ -159,10 +159,6 @@ impl Unvalidated {
     }
 
     /// Validates what could be read, also after an error, so that one run reports all errors.
-    ///
-    /// # Errors
-    ///
-    /// Those of reading, then those of `validate`.
     pub(crate) fn validate<S>(
         self,
         validate: impl FnOnce(Configuration) -> Result<S, Problems>,
@@ -178,10 +174,6 @@ impl Unvalidated {
 }
 
 /// Reads a configuration file as the command with tables of this kind does.
-///
-/// # Errors
-///
-/// All errors in the file.
 pub(crate) fn read_setup<S>(
     path: &Path,
     kind: Kind,

@@ -10,10 +10,6 @@ use peername_sys::fs::text_file::explain_path;
 use peername_sys::fs::{directory_of, open_path};
 
 /// Replaces a world-readable file atomically: a certificate, a seccomp profile, a drop-in of a unit.
-///
-/// # Errors
-///
-/// The file can't be created, written or renamed.
 pub(crate) fn publish(path: &Path, content: &[u8]) -> anyhow::Result<()> {
     let writing = || format!("writing {}", path.display());
     let name = path.file_name().with_context(writing)?;

@@ -33,10 +33,6 @@ pub struct AdminArgs {
 impl AdminArgs {
     /// Opens the listeners that `--admin` names, in their order. A listener that the service manager has passed is taken from
     /// `inherited`, and a listener of the previous process is adopted.
-    ///
-    /// # Errors
-    ///
-    /// An address or path can't be listened on, or is given twice.
     pub fn open(
         &self,
         inherited: &mut InheritedSockets,

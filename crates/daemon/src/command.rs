@@ -61,10 +61,6 @@ pub trait Command: Sized {
     fn load(&self, files: &mut Fingerprints) -> anyhow::Result<Self::Setup>;
 
     /// Validates the configuration against this host, such as its addresses.
-    ///
-    /// # Errors
-    ///
-    /// A contradiction; or the host can't be asked.
     fn check(
         &self,
         setup: &Self::Setup,
@@ -75,10 +71,6 @@ pub trait Command: Sized {
     fn listen_plans(&self, setup: &Self::Setup, checked: &Self::Checked) -> Vec<ListenPlan>;
 
     /// Opens what needs the privileges of the start, and drops the privileges that are not needed later.
-    ///
-    /// # Errors
-    ///
-    /// Something can't be opened.
     fn open(
         &self,
         setup: &Self::Setup,
@@ -87,10 +79,6 @@ pub trait Command: Sized {
     ) -> impl Future<Output = anyhow::Result<Self::Privileged>>;
 
     /// Returns what the confined process still needs.
-    ///
-    /// # Errors
-    ///
-    /// A path of the configuration is missing.
     fn needs(&self, setup: &Self::Setup, listeners: &Opened) -> anyhow::Result<Needs>;
 
     /// The file for lines of one target, which the log leaves out then.
@@ -102,10 +90,6 @@ pub trait Command: Sized {
     fn watches(&self, setup: &Self::Setup) -> bool;
 
     /// Starts the workers. The log is open.
-    ///
-    /// # Errors
-    ///
-    /// A thread can't be started; too few descriptors.
     fn start(
         self,
         ready: Ready<Self>,
@@ -228,10 +212,6 @@ async fn start<C: Command>(
 }
 
 /// Runs the control side on this thread until it returns.
-///
-/// # Errors
-///
-/// `work` failed, or the runtime can't be started.
 pub fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let mut builder = Builder::new_current_thread();
     let runtime = keep_blocking_threads(&mut builder, MAX_BLOCKING_THREADS)

@@ -8,10 +8,6 @@ use crate::process::Process;
 
 /// Raises the limit of descriptors to the hard limit, and checks that this many listening sockets leave enough for connections.
 /// So many of them as `received` are open already, from a previous process.
-///
-/// # Errors
-///
-/// They leave too few; or the limit can't be read or raised.
 pub fn require_descriptors(
     process: &Process,
     sockets: usize,
@@ -35,10 +31,6 @@ pub fn require_descriptors(
 ///
 /// The workers are about to start, each with `worker_tasks` tasks besides UDP; listeners are open already, and UDP may use
 /// `udp_fds` beside its listeners. Each connection needs two descriptors, each pipe two, and some are the process's own.
-///
-/// # Errors
-///
-/// The limit or the open descriptors can't be read.
 pub fn capacity(
     process: &Process,
     worker_tasks: usize,
@@ -65,10 +57,6 @@ pub fn capacity(
 /// would take the descriptors of everything else.
 ///
 /// The workers are about to start; listeners and the kernel data path are open already.
-///
-/// # Errors
-///
-/// The limit or the open descriptors can't be read.
 pub(crate) fn udp_fd_budget(process: &Process, has_tcp: bool) -> anyhow::Result<usize> {
     let limit = usize::try_from(raise_open_files()?)?;
     let admin = process.admin.max_descriptors();

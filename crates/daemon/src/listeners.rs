@@ -52,10 +52,6 @@ impl ListenPlan {
 }
 
 /// Resolves the addresses that an option lists.
-///
-/// # Errors
-///
-/// All that are invalid or do not resolve.
 pub fn resolve_listeners(option: &str, all: &[Listen]) -> Result<Vec<SocketAddr>, UsageError> {
     let mut errors = ErrorCollector::default();
     let mut found = Vec::new();

@@ -67,10 +67,6 @@ pub trait Reload {
     ) -> impl FnOnce(&mut Fingerprints) -> anyhow::Result<Self::Plan> + Send + 'static;
 
     /// Switches to another configuration for new connections, or changes nothing. Returns the addresses opened and closed.
-    ///
-    /// # Errors
-    ///
-    /// Why the configuration is refused.
     fn apply(
         &mut self,
         listeners: &mut RunningListeners,

@@ -34,10 +34,6 @@ pub use successor::Upgrader;
 
 /// Begins a long-running command: forks the launcher, and receives the sockets of a previous process, if that has started
 /// this one. To be called first, before there are threads, open sockets or secrets.
-///
-/// # Errors
-///
-/// The previous process runs another subcommand, speaks another version of the protocol, or has ended.
 pub fn begin(command: &'static str) -> anyhow::Result<(Upgrader, Option<Predecessor>)> {
     let upgrader = Upgrader::new(command, Launcher::fork());
     // The kernel drops received sockets beyond the limit of descriptors.

@@ -32,19 +32,11 @@ impl ErrorCollector {
     }
 
     /// Builds a value from the noted ones, all of which are `Some` if there is no error.
-    ///
-    /// # Errors
-    ///
-    /// All errors that were added.
     pub fn build<T>(self, value: impl FnOnce() -> Option<T>) -> Result<T, UsageError> {
         self.into_result(value())
     }
 
     /// Returns the value, which is `Some` if there is no error.
-    ///
-    /// # Errors
-    ///
-    /// All errors that were added.
     pub fn into_result<T>(self, value: Option<T>) -> Result<T, UsageError> {
         match value {
             Some(value) if self.0.is_empty() => Ok(value),

@@ -38,10 +38,6 @@ enum Action {
 }
 
 /// Runs `peername config`. Errors in the file are printed, with exit code 3.
-///
-/// # Errors
-///
-/// Standard output failed.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.action {
         Action::Check { file } => check(file),
@@ -125,10 +121,6 @@ fn fixed_keys(config: &Configuration) -> Vec<&'static str> {
 }
 
 /// Validates the tables of each command; returns a summary of them.
-///
-/// # Errors
-///
-/// All errors of all tables.
 fn validate(config: Configuration) -> Result<String, Problems> {
     let (mut summaries, mut problems) = (Vec::new(), Vec::new());
     let mut note = |name: &str, validated: Result<String, Problems>| match validated {

@@ -38,10 +38,6 @@ pub(crate) struct Args {
 
 /// Reads standard input and prints one JSON object for each message. Exits with success only if all messages were
 /// accepted.
-///
-/// # Errors
-///
-/// Standard input or output failed; a closed pipe is no error.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let format = MessageFormat::new(args.dialect, args.transport)
         .unwrap_or_else(|conflict| conflict.exit())

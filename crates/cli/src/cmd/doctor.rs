@@ -103,10 +103,6 @@ impl Args {
 }
 
 /// Prints one line for each check. Exits with 3 if any check failed.
-///
-/// # Errors
-///
-/// The runtime can't be started. Failed checks are findings, not errors.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let failed = block_on(async {
         Ok(match &args.mode {
@@ -162,10 +158,6 @@ fn to_lines(error: UsageError) -> Vec<String> {
 
 impl CheckedConfig {
     /// Reads the configuration file, if there is one, else the options.
-    ///
-    /// # Errors
-    ///
-    /// All errors in the file, or of the options.
     fn from_args(args: &Args) -> Result<Self, Vec<String>> {
         match args.config().map_err(to_lines)? {
             Some(path) => Self::from_file(path),

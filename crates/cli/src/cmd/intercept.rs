@@ -303,10 +303,6 @@ pub(crate) fn usual_needs(ca: Option<PathBuf>) -> Needs {
 /// for checks and DNS lookups. [`descriptors::capacity`] counts two descriptors for each, and the second is for a connection to
 /// an origin. Connections from clients and connections to origins are limited separately, each to this number, because one
 /// HTTP/2 client may need many connections to origins.
-///
-/// # Errors
-///
-/// The limit or the open descriptors can't be read.
 pub(crate) fn client_capacity(process: &Process) -> anyhow::Result<Capacity> {
     let capacity = descriptors::capacity(process, TASKS_PER_WORKER, 0)?;
     Ok(Capacity {

@@ -126,10 +126,6 @@ impl Running for Control {
 }
 
 /// Attaches the kernel data path, if it is requested.
-///
-/// # Errors
-///
-/// There is no UDP listener, the host has IPsec policies, or a privilege is missing.
 async fn attach_data_path(setup: &Setup) -> anyhow::Result<Option<Arc<DataPath>>> {
     if !setup.host.uses_kernel_data_path() {
         return Ok(None);

@@ -56,10 +56,6 @@ enum Action {
 }
 
 /// Runs `peername routes`.
-///
-/// # Errors
-///
-/// What failed at netlink, nft(8) or standard output; where the privilege is missing, with the command to run as root.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.action {
         Action::Show => block_on(show())?,

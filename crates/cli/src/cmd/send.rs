@@ -44,10 +44,6 @@ enum Protocol {
 }
 
 /// Runs `peername send`.
-///
-/// # Errors
-///
-/// [`UsageError`] if the options contradict each other; else what failed at the socket, standard input or output.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.header.is_absent() && args.destination.is_some() {
         let text = "--destination is part of a header, and --proxy-version none sends none";

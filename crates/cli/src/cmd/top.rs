@@ -37,10 +37,6 @@ pub(crate) struct Args {
 }
 
 /// Shows the state until `q` is pressed; without a terminal, prints it once.
-///
-/// # Errors
-///
-/// The admin endpoint can't be reached, or it refuses; the terminal can't be used.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     block_on(async {
         let client = AdminClient(args.admin.clone());
@@ -56,10 +52,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// The state of the command that serves this endpoint.
-///
-/// # Errors
-///
-/// The admin endpoint can't be reached, or it refuses.
 pub(crate) async fn current_status(client: &AdminClient) -> anyhow::Result<StatusEvent> {
     first_event(&mut client.events().await?).await
 }

@@ -26,9 +26,7 @@ impl Problems {
         plans
     }
 
-    /// # Errors
-    ///
-    /// There is an error.
+    /// Returns the errors, if there are any.
     pub(crate) fn into_result(self) -> Result<(), Self> {
         if self.0.is_empty() { Ok(()) } else { Err(self) }
     }

@@ -30,10 +30,6 @@ pub(crate) struct BackendArgs {
 
 impl BackendArgs {
     /// The backends that are named, IPv4 first, with each protocol. Port 0 stands for all ports.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`target_args::Args::targets`]; or a backend on another host has port `same`.
     pub(crate) fn backends(&self) -> Result<Vec<Backend>, UsageError> {
         let targets = self.targets.targets()?;
         let addresses: Result<Vec<_>, _> = targets.iter().map(rule_address).collect();
@@ -42,10 +38,6 @@ impl BackendArgs {
 
     /// As [`BackendArgs::backends`], for a proxy with these listeners: a backend with port `same` has each of their ports, or
     /// port 0 without listeners.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`target_args::Args::targets`].
     pub(crate) fn backends_for_listeners(
         &self,
         listen: &[SocketAddr],

@@ -21,10 +21,6 @@ pub(crate) struct Args {
 impl Args {
     /// The policy of these options, in which the peers `health_checks` may name themselves as the client. Reads the files that
     /// the options name.
-    ///
-    /// # Errors
-    ///
-    /// One line for each invalid value or file.
     pub(crate) fn access(
         &self,
         health_checks: &[String],

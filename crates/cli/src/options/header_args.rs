@@ -65,10 +65,6 @@ enum WithoutClient {
 
 impl HeaderArgs {
     /// Which peers may send headers. Reads the files that the option names.
-    ///
-    /// # Errors
-    ///
-    /// No network is given; or a line for each value that is invalid or names an invalid file.
     pub(crate) fn trust(&self) -> Result<NetworkSet, UsageError> {
         clients::read_networks("--trust", &self.trust)
     }

@@ -75,10 +75,6 @@ impl FromStr for Source {
 
 impl Header {
     /// The template of a header over TCP.
-    ///
-    /// # Errors
-    ///
-    /// [`UsageError`] if the version is for UDP only, or the TLVs fit neither the version nor a header.
     pub(crate) fn header_template(&self) -> Result<HeaderTemplate, UsageError> {
         if self.is_spp() {
             return Err(UsageError(
@@ -89,10 +85,6 @@ impl Header {
     }
 
     /// The template of a header over UDP. With the Simple Proxy Protocol only its source is used.
-    ///
-    /// # Errors
-    ///
-    /// As [`Header::header_template`], and [`UsageError`] for version 1, which has no UDP.
     pub(crate) fn datagram_header_template(&self) -> Result<HeaderTemplate, UsageError> {
         if self.proxy_version == Version::V1 {
             return Err(UsageError(

@@ -25,10 +25,6 @@ pub(crate) struct Args {
 
 impl Args {
     /// The target of each family; `None` for a family that no option names.
-    ///
-    /// # Errors
-    ///
-    /// Names that do not resolve, and families with several targets.
     pub(crate) fn targets(&self) -> Result<Targets, UsageError> {
         let mut targets = self.named_targets()?;
         for default in &self.default_target {

@@ -83,10 +83,6 @@ pub struct Change {
 
 impl Opened {
     /// Opens all listeners of a start.
-    ///
-    /// # Errors
-    ///
-    /// The limit of descriptors; an address that can't be listened on; or an inherited socket that no plan lists.
     pub fn open(
         plans: Vec<ListenPlan>,
         process: &Process,
@@ -129,10 +125,6 @@ impl Opened {
 
     /// Divides the descriptors that are free between connections, pipes and UDP. To be called when all is open that the process
     /// keeps open, and before [`Opened::start`].
-    ///
-    /// # Errors
-    ///
-    /// The limit or the open descriptors can't be read.
     pub fn divide_descriptors(&mut self, process: &Process) -> anyhow::Result<workers::Capacity> {
         let has_tcp = self.plans.iter().any(|plan| !plan.tcp.is_empty());
         let udp_descriptors = descriptors::udp_fd_budget(process, has_tcp)?;
@@ -201,10 +193,6 @@ fn explain_in_use(error: anyhow::Error) -> anyhow::Error {
 
 impl RunningListeners {
     /// Opens the listeners of these plans that are not open yet.
-    ///
-    /// # Errors
-    ///
-    /// An address can't be listened on; a change that needs a restart; or too few descriptors.
     pub fn prepare(&mut self, plans: Vec<ListenPlan>) -> anyhow::Result<Change> {
         let refs: Vec<_> = plans.iter().collect();
         check_inherited_sockets(&self.inherited, &refs)?;

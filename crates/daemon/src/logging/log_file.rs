@@ -28,10 +28,6 @@ struct OpenLog {
 impl LogFile {
     /// Opens a file for appending. A new one may be read and written by its owner alone. A write to a pipe that is full fails
     /// instead of waiting for its reader.
-    ///
-    /// # Errors
-    ///
-    /// Those of open(2).
     pub fn open_file(path: &Path) -> io::Result<File> {
         OpenOptions::new()
             .append(true)

@@ -33,10 +33,6 @@ pub enum Outcome {
 impl Upgrades {
     /// Starts the new process, and hands over once it is ready. Logs the outcome, and reports it to `peername upgrade`.
     /// `timeout` limits the start of the new process; `summary` says what this one serves.
-    ///
-    /// # Errors
-    ///
-    /// A worker has ended by itself.
     pub async fn upgrade(
         &mut self,
         listeners: &mut RunningListeners,

@@ -86,10 +86,6 @@ impl UpgradeReport {
 }
 
 /// Requests an upgrade of process `pid`, waits for the outcome and returns the new process's id.
-///
-/// # Errors
-///
-/// Why the process was not upgraded, or no request can be made.
 pub fn request(pid: u32) -> anyhow::Result<u32> {
     let process = PidFd::open(pid).with_context(|| format!("process {pid}"))?;
     refuse_launcher(pid)?;

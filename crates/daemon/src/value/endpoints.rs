@@ -27,10 +27,6 @@ pub struct Address(String);
 
 impl Address {
     /// The address; resolves the name now.
-    ///
-    /// # Errors
-    ///
-    /// The name does not resolve, or the port is 0.
     pub fn resolve(&self) -> Result<SocketAddr, String> {
         match address(&self.0)? {
             addr if addr.port() == 0 => Err("name the server's address and port".to_owned()),
@@ -41,10 +37,6 @@ impl Address {
 
 impl Listen {
     /// Every address; resolves the name now.
-    ///
-    /// # Errors
-    ///
-    /// The name does not resolve, or the range of ports is wrong.
     pub fn addresses(&self) -> Result<impl Iterator<Item = SocketAddr> + use<>, String> {
         let (first, ports) = self.range()?;
         Ok(ports.map(move |port| {
@@ -82,10 +74,6 @@ fn colon_range(text: &str) -> Option<String> {
 
 impl Target {
     /// The parsed value; resolves the name now.
-    ///
-    /// # Errors
-    ///
-    /// The name does not resolve, or there is no port.
     pub fn targets(&self) -> Result<Targets, String> {
         self.targets_among(|_| true)
     }
@@ -104,10 +92,6 @@ impl Target {
     }
 
     /// As [`Target::targets`], for IPv4 clients alone.
-    ///
-    /// # Errors
-    ///
-    /// As there, or there is no address of this family.
     pub fn target_v4(&self) -> Result<Targets, String> {
         match self.targets_among(SocketAddr::is_ipv4)?.v4 {
             None => Err("not an IPv4 address, or a name without one".to_owned()),
@@ -116,10 +100,6 @@ impl Target {
     }
 
     /// As [`Target::targets`], for IPv6 clients alone.
-    ///
-    /// # Errors
-    ///
-    /// As there, or there is no address of this family.
     pub fn target_v6(&self) -> Result<Targets, String> {
         match self.targets_among(SocketAddr::is_ipv6)?.v6 {
             None => Err("not an IPv6 address, or a name without one".to_owned()),

@@ -18,10 +18,6 @@ pub(super) struct Bundle {
 impl Bundle {
     /// Creates the bundle of a container that runs this program with these arguments and this seccomp profile. The image has the
     /// program and the libraries of this host, read-only.
-    ///
-    /// # Errors
-    ///
-    /// A file can't be written.
     pub(super) fn create<'a>(
         name: &str,
         arguments: impl Iterator<Item = &'a str>,

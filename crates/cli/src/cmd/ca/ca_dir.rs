@@ -31,10 +31,6 @@ impl CaDir {
     }
 
     /// The directory given, or the default.
-    ///
-    /// # Errors
-    ///
-    /// [`UsageError`] if none is given and the environment names none either.
     pub(crate) fn path(&self) -> Result<PathBuf, UsageError> {
         self.ca.clone().or_else(default_dir).ok_or_else(|| {
             UsageError("HOME is not set: give --ca DIR, the directory of the authority".to_owned())

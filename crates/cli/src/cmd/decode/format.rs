@@ -26,10 +26,6 @@ pub(super) enum MessageFormat {
 impl MessageFormat {
     /// The format of the options. Without `--transport`, the Simple Proxy Protocol is over UDP, and the PROXY protocol over
     /// TCP.
-    ///
-    /// # Errors
-    ///
-    /// A conflict of arguments: the Simple Proxy Protocol over TCP.
     pub(super) fn new(
         dialect: HeaderFormat,
         transport: Option<Transport>,

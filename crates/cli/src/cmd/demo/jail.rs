@@ -13,10 +13,6 @@ use anyhow::{Context, ensure};
 pub(super) const SERVER: &str = "192.0.2.80";
 
 /// Runs `peername send` in a jail that allows GET only, once for each of two methods, and prints the answers.
-///
-/// # Errors
-///
-/// The server's port is taken, a program can't be started, or the server saw another request than the allowed one.
 pub(super) fn show(out: &mut impl Write) -> anyhow::Result<()> {
     let seen = serve()?;
     let allowed = format!("GET {SERVER}");

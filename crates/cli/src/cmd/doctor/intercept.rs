@@ -79,10 +79,6 @@ enum Decisions {
 
 impl Args {
     /// What is to be checked: the table of the file, or the options.
-    ///
-    /// # Errors
-    ///
-    /// All errors in the file.
     pub(super) fn plan(&self) -> Result<Plan, Vec<String>> {
         match &self.config {
             Some(path) => Ok(Plan::new(&read_setup(path, Kind::Intercept, Setup::new)?)),
@@ -184,11 +180,8 @@ pub(super) fn needs() -> Needs {
     usual_needs(CaDir::new(None).path().ok())
 }
 
-/// Opens the authority as `peername intercept` does: as this user, with its permissions and validity checked.
-///
-/// # Errors
-///
-/// The finding that reports why the authority can't be used.
+/// Opens the authority as `peername intercept` does, as this user, with its permissions and validity checked; or returns the
+/// finding why the authority can't be used.
 fn authority(dir: &CaDir) -> Result<Authority, Finding> {
     let path = dir
         .path()

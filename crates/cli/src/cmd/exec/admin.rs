@@ -29,10 +29,6 @@ use counters::{ExecCollector, advise};
 use health::{ExecHealth, SupervisorSocket};
 
 /// Starts the process that serves the endpoint, if `--admin` is given. Returns the supervisor's end of the liveness socket.
-///
-/// # Errors
-///
-/// An address or path can't be listened on, or the process can't be started.
 pub(super) fn start(given: &Given<Args>, table: Table<'static>) -> anyhow::Result<Option<OwnedFd>> {
     let args = &given.options;
     start_process(AdminEndpoint {
@@ -46,10 +42,6 @@ pub(super) fn start(given: &Given<Args>, table: Table<'static>) -> anyhow::Resul
 
 /// Starts the process that serves the endpoint, if `--admin` is given. Returns the other end of its liveness socket: for the
 /// supervisor or agent that the process reports on.
-///
-/// # Errors
-///
-/// An address or path can't be listened on, or the process can't be started.
 pub(crate) fn start_process(endpoint: AdminEndpoint) -> anyhow::Result<Option<OwnedFd>> {
     let sockets = endpoint.args.open_for_child()?;
     if sockets.is_empty() {

@@ -64,10 +64,6 @@ impl ListenerPolicyArgs {
     }
 
     /// The judge of clients; `None` if every client may connect. Reads the files of the lists.
-    ///
-    /// # Errors
-    ///
-    /// Each value that is invalid, or that names an invalid file.
     pub(crate) fn client_judge(&self) -> Result<Option<Rc<dyn ClientJudge>>, UsageError> {
         let access = self.headers_with_absolute_paths().access()?;
         Ok(ListJudge::for_access(access))
@@ -79,10 +75,6 @@ impl ListenerPolicyArgs {
     }
 
     /// The rules for the table of clients. Reads the files of `--trust`.
-    ///
-    /// # Errors
-    ///
-    /// Each value of `--trust` that is invalid, or that names an invalid file.
     pub(crate) fn table_rules(&self, judged_by_waiter: bool) -> Result<TableRules, UsageError> {
         let trust = self.headers.trust()?;
         let (count, max) = (trust.iter().count(), Settings::MAX_NETWORKS);

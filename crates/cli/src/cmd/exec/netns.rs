@@ -22,10 +22,6 @@ use super::options::Args;
 use crate::options::header_args::HeaderArgs;
 
 /// Opens the listening sockets and moves this process into its private network.
-///
-/// # Errors
-///
-/// [`UsageError`], an inherited listener, an address that can't be bound, or a network that can't be created.
 pub(super) fn start(given: &Given<Args>) -> anyhow::Result<()> {
     refuse_unsupported_options(given)?;
     refuse_inherited_listener()?;

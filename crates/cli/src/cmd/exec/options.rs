@@ -114,10 +114,6 @@ pub(super) enum Version {
 
 impl Args {
     /// Refuses `--source` without `--connect`: clap drops this requirement beside an option that conflicts with `--connect`.
-    ///
-    /// # Errors
-    ///
-    /// [`UsageError`], with the command to write.
     pub(super) fn check_source(&self) -> Result<(), UsageError> {
         match self.sent_header.source {
             Some(source) if !self.connect => Err(UsageError(format!(
@@ -128,10 +124,6 @@ impl Args {
     }
 
     /// Refuses options that the mode ignores: the user would take them for effective.
-    ///
-    /// # Errors
-    ///
-    /// [`UsageError`], with the option.
     pub(super) fn check_mode(&self) -> Result<(), UsageError> {
         if self.mode == Mode::Netns {
             return Ok(());

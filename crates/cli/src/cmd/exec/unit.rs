@@ -23,11 +23,6 @@ use crate::options::header_args::HeaderArgs;
 use crate::publish::publish;
 
 /// Writes, prints, checks or removes the drop-in.
-///
-/// # Errors
-///
-/// [`UsageError`]; the unit does not exist, or `peername exec` can't start its server; a file can't be read or written; the manager
-/// can't be reloaded.
 pub(super) fn run(given: &Given<Args>, name: &str) -> anyhow::Result<ExitCode> {
     let args = &given.options;
     let name = service_name(name)?;

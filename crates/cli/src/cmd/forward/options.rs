@@ -65,10 +65,6 @@ pub(crate) struct Forward {
 
 impl Forward {
     /// The addresses to listen on; resolves names now.
-    ///
-    /// # Errors
-    ///
-    /// There is no address, or some names do not resolve.
     pub(super) fn listen_plan(&self) -> Result<ListenPlan, UsageError> {
         if self.listen.is_empty() {
             let text = "--listen needs an address, such as 0.0.0.0:8080";
@@ -85,10 +81,6 @@ impl Forward {
     }
 
     /// The service of the group's listeners; resolves the name of the server now.
-    ///
-    /// # Errors
-    ///
-    /// All contradictions of options, and names that do not resolve.
     pub(super) fn service(&self) -> Result<ForwardService, UsageError> {
         let mut errors = ErrorCollector::default();
         errors.note(self.check_udp());

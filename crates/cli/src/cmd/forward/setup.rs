@@ -36,10 +36,6 @@ struct Group {
 
 impl Setup {
     /// Reads the options, or the file that they name, and resolves names.
-    ///
-    /// # Errors
-    ///
-    /// All errors.
     pub(super) fn load(args: &Args, files: &mut Fingerprints) -> Result<Self, UsageError> {
         let command_line = Configuration {
             forward: vec![Table::from_command_line(args.forward.0.clone())],
@@ -53,10 +49,6 @@ impl Setup {
     }
 
     /// Validates the tables of a file, or the options of a command line.
-    ///
-    /// # Errors
-    ///
-    /// All errors.
     pub(crate) fn new(mut config: Configuration) -> Result<Self, Problems> {
         // One worker is enough for most senders.
         let common = config.take_common(1);
@@ -69,10 +61,6 @@ impl Setup {
     }
 
     /// Validates again with this host's addresses, which only the kernel knows.
-    ///
-    /// # Errors
-    ///
-    /// All contradictions, a line each.
     pub(super) fn check_at(&self, host: &OwnAddresses) -> Result<(), UsageError> {
         let problems = self.problems(|ip| host.kind_of(ip) == Some(HostAddress::Own));
         Problems(problems)

@@ -136,10 +136,6 @@ impl CheckArgs {
     }
 
     /// The configuration of the check services, if there are any. Reads policies and the files for TLS.
-    ///
-    /// # Errors
-    ///
-    /// A file can't be read or is not valid.
     pub(super) fn config(&self) -> Result<Option<CheckConfig>, UsageError> {
         if !self.is_given() {
             return Ok(None);

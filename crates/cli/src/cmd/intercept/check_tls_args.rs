@@ -30,10 +30,6 @@ impl CheckTlsArgs {
     }
 
     /// Reads the files.
-    ///
-    /// # Errors
-    ///
-    /// A file can't be read or is not valid.
     pub(crate) fn read(&self) -> Result<ClientTls, ConfigError> {
         CheckTlsFiles {
             ca: &self.check_ca,

@@ -195,10 +195,6 @@ enum SendProxy {
 
 impl Intercept {
     /// The addresses of explicit listeners; resolves names now.
-    ///
-    /// # Errors
-    ///
-    /// A name does not resolve.
     pub(super) fn explicit(&self) -> Result<Vec<SocketAddr>, UsageError> {
         if self.listens_by_default() {
             return Ok(vec![DEFAULT_LISTEN]);
@@ -212,10 +208,6 @@ impl Intercept {
     }
 
     /// The addresses of transparent listeners; resolves names now.
-    ///
-    /// # Errors
-    ///
-    /// A name does not resolve.
     pub(super) fn transparent(&self) -> Result<Vec<SocketAddr>, UsageError> {
         resolve_listeners("--transparent", &self.transparent)
     }
@@ -234,10 +226,6 @@ impl Intercept {
     }
 
     /// Opens the file of `--log`, if there is one.
-    ///
-    /// # Errors
-    ///
-    /// The file can't be created or written.
     pub(super) fn open_log(&self) -> Result<Option<File>, UsageError> {
         let Some(path) = &self.log else {
             return Ok(None);
@@ -247,10 +235,6 @@ impl Intercept {
     }
 
     /// Checks that the file of `--log` can be written, or made in its directory; leaves a missing file to [`Self::open_log`].
-    ///
-    /// # Errors
-    ///
-    /// It can't.
     pub(super) fn check_log(&self) -> Result<(), UsageError> {
         match &self.log {
             Some(path) => check_writable(path).map_err(|error| explain_log(path, error)),
@@ -297,28 +281,16 @@ impl Intercept {
     }
 
     /// The access lists; `None` if there are none.
-    ///
-    /// # Errors
-    ///
-    /// The lists allow nothing, or a file can't be read or has a line that is no rule.
     pub(super) fn access_rules(&self) -> Result<Option<Arc<AccessRules>>, UsageError> {
         Ok(self.rules.rules()?.map(Arc::new))
     }
 
     /// Reads the secrets that are added to requests.
-    ///
-    /// # Errors
-    ///
-    /// A file can't be read, or its content can't be the value of a header.
     pub(super) fn injected_headers(&self) -> Result<InjectedHeaders, UsageError> {
         InjectedHeaders::read(&self.inject).map_err(UsageError::from_error)
     }
 
     /// The clients that may use the proxy. A listener that other hosts reach needs an explicit list, or is an open proxy.
-    ///
-    /// # Errors
-    ///
-    /// A list or a file is not valid, or the proxy would be an open one.
     pub(super) fn access(&self) -> Result<Access, UsageError> {
         let read_optional = |option, values: &[String]| match values {
             [] => Ok(None),

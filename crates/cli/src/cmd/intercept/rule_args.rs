@@ -46,10 +46,6 @@ enum ListKind {
 
 impl RuleArgs {
     /// The access lists; `None` if there are none.
-    ///
-    /// # Errors
-    ///
-    /// The rules allow nothing, or a file can't be read or has a line that is no rule.
     pub(super) fn rules(&self) -> Result<Option<AccessRules>, UsageError> {
         let mut rules = Vec::new();
         for entry in &self.rules {

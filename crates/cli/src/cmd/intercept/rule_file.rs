@@ -8,11 +8,8 @@ use peername_daemon::usage::UsageError;
 use peername_observe::shell::quote;
 use peername_sys::fs::text_file;
 
-/// Reads a file and parses each entry. `name` is the option with its value, such as `--allow @FILE`.
-///
-/// # Errors
-///
-/// The file can't be read, or an entry is invalid. The error quotes nothing of the file: it may be the wrong one.
+/// Reads a file and parses each entry. `name` is the option with its value, such as `--allow @FILE`. An error quotes nothing of
+/// the file: it may be the wrong one.
 pub(super) fn read<T, E: Display>(
     name: &str,
     path: &Path,
@@ -37,10 +34,6 @@ pub(super) fn read<T, E: Display>(
 }
 
 /// Reads a file as [`read`] does, and refuses one without entries: a list without rules would allow everything.
-///
-/// # Errors
-///
-/// Those of [`read`]; or the file has no entry.
 pub(super) fn read_nonempty<T, E: Display>(
     name: &str,
     path: &Path,

@@ -264,10 +264,6 @@ impl Setup {
     }
 
     /// Reads the authority.
-    ///
-    /// # Errors
-    ///
-    /// There is none, or it is not valid.
     pub(super) fn authority(&self, files: &mut Fingerprints) -> anyhow::Result<Authority> {
         let ca = self.options.ca.path()?;
         files.note(&Authority::file(&ca));

@@ -67,10 +67,6 @@ pub(super) struct Shared {
 
 impl Control {
     /// Starts the workers and the monitors.
-    ///
-    /// # Errors
-    ///
-    /// Netlink fails, there are too few descriptors, or a thread can't be started.
     pub(super) async fn start(
         args: Args,
         ready: Ready<Args>,

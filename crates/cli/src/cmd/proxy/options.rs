@@ -204,10 +204,6 @@ pub(super) struct ExpectedFamilies {
 
 impl Listener {
     /// The configuration by the options. Reads the files that they name.
-    ///
-    /// # Errors
-    ///
-    /// All errors.
     pub(super) fn config(&self) -> Result<Config, UsageError> {
         let mut errors = ErrorCollector::default();
         self.note_contradictions(&mut errors);

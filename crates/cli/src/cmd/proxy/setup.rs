@@ -55,10 +55,6 @@ struct ClientBackend {
 
 impl Setup {
     /// Reads the options and all files that they name, and resolves names.
-    ///
-    /// # Errors
-    ///
-    /// All errors in the configuration file, or of the command line.
     pub(super) fn load(args: &Args, files: &mut Fingerprints) -> Result<Self, UsageError> {
         let command_line = Configuration {
             listen: vec![Table::from_command_line(args.listener.0.clone())],
@@ -74,10 +70,6 @@ impl Setup {
     }
 
     /// Validates the tables of a file, or the options of a command line.
-    ///
-    /// # Errors
-    ///
-    /// All errors.
     pub(crate) fn new(mut config: Configuration) -> Result<Self, Problems> {
         let common = config.take_common(default_workers());
         let mut problems = Problems::default();
@@ -202,10 +194,6 @@ impl Setup {
     }
 
     /// Validates again with this host's addresses, which only the kernel knows.
-    ///
-    /// # Errors
-    ///
-    /// All contradictions, a line each.
     pub(super) fn check_at(&self, host: &OwnAddresses) -> Result<(), UsageError> {
         let problems = self.problems(|ip| host.kind_of(ip) == Some(HostAddress::Own));
         Problems(problems)
@@ -287,10 +275,6 @@ impl reload::Setup for Setup {
 
 impl ServicePlan {
     /// Validates a table by itself.
-    ///
-    /// # Errors
-    ///
-    /// All errors, without the file and line.
     fn new(table: &Table<Listener>) -> Result<Self, UsageError> {
         let listener = table.options();
         let mut errors = ErrorCollector::default();

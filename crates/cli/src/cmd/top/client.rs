@@ -16,10 +16,6 @@ impl AdminClient {
     }
 
     /// Opens the stream of events.
-    ///
-    /// # Errors
-    ///
-    /// The endpoint can't be reached, or it refuses.
     pub(super) async fn events(&self) -> anyhow::Result<EventStream> {
         let body = self.request(Method::GET, "/events").await?.into_body();
         Ok(EventStream {
@@ -29,10 +25,6 @@ impl AdminClient {
     }
 
     /// Closes a connection.
-    ///
-    /// # Errors
-    ///
-    /// The endpoint can't be reached, or no connection has this id any more.
     pub(super) async fn close(&self, id: u64) -> anyhow::Result<()> {
         let path = format!("/connections/{id}");
         self.request(Method::DELETE, &path).await?;
@@ -50,10 +42,6 @@ pub(super) struct EventStream {
 
 impl EventStream {
     /// The next event; `None` at the end of the stream.
-    ///
-    /// # Errors
-    ///
-    /// The connection failed, or this is no stream of events.
     pub(super) async fn next(&mut self) -> anyhow::Result<Option<StatusEvent>> {
         loop {
             if let Some(end) = self.received.windows(2).position(|pair| pair == b"\n\n") {

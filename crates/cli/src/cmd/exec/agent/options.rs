@@ -91,10 +91,6 @@ pub(super) enum OnTakeover {
 
 impl Serve {
     /// The policies. Reads the files that they name.
-    ///
-    /// # Errors
-    ///
-    /// All errors, a line each.
     pub(super) fn policies(
         &self,
         files: &mut Fingerprints,

@@ -23,10 +23,6 @@ pub(crate) struct Policy {
 }
 
 /// The policies of these tables. Reads the files that they name.
-///
-/// # Errors
-///
-/// All errors.
 pub(crate) fn policies(tables: &[Table<Policy>]) -> Result<Vec<AgentPolicy>, Problems> {
     let mut problems = Problems::default();
     let (mut names, mut policies) = (BTreeSet::new(), Vec::new());

@@ -85,10 +85,6 @@ impl SeccompListener {
     }
 
     /// The profile in this file, or podman's default one, with this listener and rules for the calls that the agent answers.
-    ///
-    /// # Errors
-    ///
-    /// The file can't be read, or is no seccomp profile.
     pub(crate) fn profile(&self, from: Option<&Path>) -> anyhow::Result<Profile> {
         let profile = match from {
             Some(path) => read(path).context("--from")?,
@@ -127,10 +123,6 @@ fn default_profile() -> anyhow::Result<Profile> {
 }
 
 /// Reads a profile.
-///
-/// # Errors
-///
-/// The file can't be read, or is no seccomp profile.
 pub(crate) fn read(path: &Path) -> anyhow::Result<Profile> {
     let text = fs::read_to_string(path)
         .map_err(|error| explain_path(path, error))

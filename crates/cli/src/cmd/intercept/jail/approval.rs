@@ -143,10 +143,6 @@ struct PendingQuestion {
 
 impl OutsideApprover {
     /// Starts the thread that sends questions. To be called once the process is confined.
-    ///
-    /// # Errors
-    ///
-    /// There are too many threads.
     pub(super) fn new(mode: Mode, channel: OwnedFd) -> std::io::Result<Self> {
         let hosts = Arc::new(Hosts::default());
         let (questions, received) = sync_channel(MAX_QUESTIONS);

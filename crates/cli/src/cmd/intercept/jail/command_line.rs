@@ -31,10 +31,6 @@ pub(crate) struct CommandLine {
 
 impl CommandLine {
     /// The options of the file and the command line.
-    ///
-    /// # Errors
-    ///
-    /// The file can't be read, has no `[jail]` table, or has a key or a value that is not valid.
     pub(super) fn resolve(&self) -> Result<Args, UsageError> {
         let mut args = match &self.config {
             None => self.options.options.clone(),

@@ -12,10 +12,6 @@ use crate::cmd::ca::trust_store::{BUNDLE_VARIABLES, EXTRA_CA_VARIABLES, java_opt
 
 /// Sets the variables by which programs trust the interceptor, and removes those by which they would connect to something else
 /// than the destination itself.
-///
-/// # Errors
-///
-/// The path of the system's directory for temporary files is not UTF-8.
 pub(super) fn prepare(
     command: &mut Command,
     dir: &PrivateDir,

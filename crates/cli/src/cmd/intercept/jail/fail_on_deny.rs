@@ -27,10 +27,6 @@ use crate::exit_code::{REQUEST_DENIED, WRONG_USAGE};
 
 /// Runs `start` in a child, which passes the verdict's channel to the interceptor and becomes the program. Returns the exit
 /// code of the program, or [`REQUEST_DENIED`].
-///
-/// # Errors
-///
-/// Those of [`secrets::mask_arguments`]; fork(2) fails, or no verdict came.
 pub(super) fn run(start: impl FnOnce(OwnedFd) -> anyhow::Result<u8>) -> anyhow::Result<ExitCode> {
     // The child masks its own copy only, and this process stays until the end.
     secrets::mask_arguments()?;

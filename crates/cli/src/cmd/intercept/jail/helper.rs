@@ -33,10 +33,6 @@ pub(super) enum Helper {
 
 impl Helper {
     /// Opens the terminal, or the list; `None` without either option.
-    ///
-    /// # Errors
-    ///
-    /// There is no terminal, or the list can't be read or written.
     pub(super) fn new(args: &Args) -> Result<Option<Self>, UsageError> {
         let Some(timeout) = args.answer_timeout() else {
             let list = open_list(args, ListKind::Learned, args.learn.as_deref())?;

@@ -15,10 +15,6 @@ use super::options::Args;
 
 /// The paths that the program sees empty: those of `--hide`, and the secrets of the interceptor (files of `--inject` and
 /// `--check-key`, and the directory of `--ca`).
-///
-/// # Errors
-///
-/// [`UsageError`]: the jail itself needs what an option names, or nothing is at a path of `--hide`.
 pub(super) fn hidden_paths(args: &Args) -> Result<Vec<PathBuf>, UsageError> {
     let options = &args.intercept.0;
     let hide = args.hide.iter().map(PathBuf::as_path);

@@ -180,10 +180,6 @@ impl Interceptor {
     }
 
     /// Opens the file of `--log`, which the interceptor inherits.
-    ///
-    /// # Errors
-    ///
-    /// The file can't be created or written.
     pub(super) fn open_log(&self) -> Result<Option<OwnedFd>, UsageError> {
         Ok(self.options.open_log()?.map(OwnedFd::from))
     }

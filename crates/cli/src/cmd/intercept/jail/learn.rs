@@ -118,10 +118,6 @@ pub(super) struct OpenedList {
 
 impl OpenedList {
     /// Reads the file, if it exists, and writes it, so that an error is reported before the program runs.
-    ///
-    /// # Errors
-    ///
-    /// The file has a line that is no rule, is a symbolic link, or can't be read or written.
     pub(super) fn open(
         kind: ListKind,
         path: &Path,
@@ -158,10 +154,6 @@ impl OpenedList {
     }
 
     /// Adds the rule that allows this destination, unless the list has one already.
-    ///
-    /// # Errors
-    ///
-    /// The file can't be read or written any more.
     pub(super) fn add(&self, to: &HostPort) -> anyhow::Result<()> {
         let _lock = self.lock()?;
         let mut file = ListFile::read(&self.directory, &self.list.name)?.unwrap_or_default();

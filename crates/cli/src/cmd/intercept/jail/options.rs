@@ -211,10 +211,6 @@ impl Display for AllowTcp {
 
 impl Args {
     /// Validates options against each other, and the files that they name.
-    ///
-    /// # Errors
-    ///
-    /// Every error, a line for each.
     pub(crate) fn validate(&self) -> Result<(), UsageError> {
         let mut errors = ErrorCollector::default();
         let options = self.intercept();
@@ -231,10 +227,6 @@ impl Args {
     }
 
     /// Checks that this host has the paths of `--hide`. The options may still be right, for another host.
-    ///
-    /// # Errors
-    ///
-    /// Every path at which nothing is, a line for each.
     pub(crate) fn check_hidden_paths(&self) -> Result<(), UsageError> {
         let mut errors = ErrorCollector::default();
         for path in &self.hide {
@@ -246,10 +238,6 @@ impl Args {
     }
 
     /// The ports that the jail listens on, and what becomes of connections to them.
-    ///
-    /// # Errors
-    ///
-    /// A file can't be read, or has a line that is no rule; or a rule names the name server's port.
     pub(super) fn jail_ports(&self, rules: Option<&AccessRules>) -> Result<JailPorts, UsageError> {
         let opened = self.http_ports(rules);
         let named = rules.map_or_else(BTreeSet::new, AccessRules::relayed_ports);
@@ -292,10 +280,6 @@ impl Args {
     }
 
     /// The Unix sockets of this host that the program may connect to.
-    ///
-    /// # Errors
-    ///
-    /// There is no such file.
     pub(super) fn allowed_sockets(&self) -> Result<AllowedSockets, UsageError> {
         AllowedSockets::find(&self.allow_unix).map_err(|(path, error)| {
             let error = explain_path(&path, error);
@@ -326,10 +310,6 @@ impl Args {
     }
 
     /// The networks from which names get their addresses.
-    ///
-    /// # Errors
-    ///
-    /// Two networks of a family, or a network that can't be used.
     pub(super) fn name_ranges(&self) -> Result<NameRanges, UsageError> {
         NameRanges::new(&self.name_ranges)
             .map_err(|error| UsageError(format!("--name-range {error}")))
