@@ -39,6 +39,15 @@ impl Args {
             }
         }
     }
+
+    /// These options, with each value replaced.
+    pub(crate) fn map_networks(&self, replace: fn(&str) -> String) -> Self {
+        let map = |values: &[String]| values.iter().map(|value| replace(value)).collect();
+        Self {
+            allow_client: map(&self.allow_client),
+            deny_client: map(&self.deny_client),
+        }
+    }
 }
 
 /// The values of the options, each without the others.
@@ -85,28 +94,4 @@ fn list_errors<T>(
         .err()
         .filter(|UsageError(text)| !text.is_empty())
         .unwrap_or_else(|| UsageError::from_error(first))
-}
-
-impl Args {
-    /// These options, with each value replaced.
-    pub(crate) fn map_networks(&self, replace: fn(&str) -> String) -> Self {
-        let map = |values: &[String]| values.iter().map(|value| replace(value)).collect();
-        Self {
-            allow_client: map(&self.allow_client),
-            deny_client: map(&self.deny_client),
-        }
-    }
-
-    /// These options as words of a command line.
-    pub(crate) fn network_words(&self) -> impl Iterator<Item = String> {
-        let allow = self
-            .allow_client
-            .iter()
-            .map(|value| format!("--allow-client={value}"));
-        let deny = self
-            .deny_client
-            .iter()
-            .map(|value| format!("--deny-client={value}"));
-        allow.chain(deny)
-    }
 }

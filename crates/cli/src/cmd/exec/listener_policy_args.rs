@@ -1,10 +1,11 @@
 //! The options on a server's listeners: which expect headers, and which headers. `exec` and `agent` have them.
 
+use std::ffi::OsString;
 use std::ops::RangeInclusive;
 use std::path::absolute;
 use std::rc::Rc;
 
-use peername_daemon::options::heading;
+use peername_daemon::options::{Given, heading};
 use peername_daemon::usage::UsageError;
 use peername_daemon::value;
 use peername_exec::client_judge::ClientJudge;
@@ -65,13 +66,9 @@ impl ListenerPolicyArgs {
 
     /// The judge of clients; `None` if every client may connect. Reads the files of the lists.
     pub(crate) fn client_judge(&self) -> Result<Option<Rc<dyn ClientJudge>>, UsageError> {
-        let access = self.headers_with_absolute_paths().access()?;
-        Ok(ListJudge::for_access(access))
-    }
-
-    /// The options on headers, with absolute paths: for a process with another working directory.
-    pub(super) fn headers_with_absolute_paths(&self) -> HeaderArgs {
-        self.headers.map_networks(with_absolute_path)
+        // The supervisor reads the files again in another working directory.
+        let headers = self.headers.map_networks(with_absolute_path);
+        Ok(ListJudge::for_access(headers.access()?))
     }
 
     /// The rules for the table of clients. Reads the files of `--trust`.
@@ -105,6 +102,24 @@ impl ListenerPolicyArgs {
             .next_power_of_two()
             .max(MIN_SLOTS)
     }
+}
+
+/// The words that gave other options than these, by their ids, for a process with another working directory: first the options
+/// that list networks, with absolute paths of files.
+pub(super) fn words_with_absolute_paths<T: clap::Args>(
+    given: &Given<T>,
+    left_out: &[&str],
+) -> Vec<OsString> {
+    let lists = HeaderArgs::NETWORK_IDS
+        .iter()
+        .flat_map(|id| given.words_of(id))
+        .map(|word| match word.to_string_lossy().split_once('=') {
+            Some((option, value)) => format!("{option}={}", with_absolute_path(value)).into(),
+            None => word.clone(),
+        });
+    let left_out = [left_out, HeaderArgs::NETWORK_IDS.as_slice()].concat();
+    let others = given.words_except(&left_out).cloned();
+    lists.chain(others).collect()
 }
 
 /// The value of an option, with an absolute path if the value names a file.

@@ -17,9 +17,8 @@ use peername_sys::tcp::listener;
 use peername_sys::udp;
 
 use super::inherited;
-use super::listener_policy_args::HeaderRequirement;
+use super::listener_policy_args::{HeaderRequirement, words_with_absolute_paths};
 use super::options::Args;
-use crate::options::header_args::HeaderArgs;
 
 /// Opens the listening sockets and moves this process into its private network.
 pub(super) fn start(given: &Given<Args>) -> anyhow::Result<()> {
@@ -129,7 +128,6 @@ fn port_in_one_list_only(listen: &[SocketAddr], ports: &[RangeInclusive<u16>]) -
 
 /// The arguments of the proxy in the inner network.
 fn proxy_argv(given: &Given<Args>, addrs: &[SocketAddr]) -> Vec<OsString> {
-    let args = &given.options;
     let mut argv: Vec<OsString> = vec![
         "proxy".into(),
         "--sockets-from-outside".into(),
@@ -141,18 +139,12 @@ fn proxy_argv(given: &Given<Args>, addrs: &[SocketAddr]) -> Vec<OsString> {
             .iter()
             .map(|addr| OsString::from(format!("--listen={addr}"))),
     );
-    let networks = args
-        .listener_policy
-        .headers_with_absolute_paths()
-        .network_words();
-    argv.extend(networks.into_iter().map(OsString::from));
     // All others: the proxy refuses one that it does not have.
-    let left_out = [HeaderArgs::NETWORK_IDS.as_slice(), APPLIED_HERE.as_slice()].concat();
-    argv.extend(given.words_except(&left_out).cloned());
+    argv.extend(words_with_absolute_paths(given, &APPLIED_HERE));
     argv
 }
 
-/// The ids of the options that take effect in this process, beside those that list networks.
+/// The ids of the options that take effect in this process.
 const APPLIED_HERE: [&str; 4] = ["mode", "listen", "ports", "header"];
 /// `[::]` takes IPv6 only, so that `0.0.0.0` can be bound beside it.
 const V6_ONLY: BindOptions = BindOptions {

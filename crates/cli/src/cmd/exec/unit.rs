@@ -7,7 +7,7 @@ use std::io::{ErrorKind, Write, stdout};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use peername_daemon::options::Given;
 use peername_daemon::usage::UsageError;
 use peername_daemon::usage::error_text::advise_on_permission;
@@ -17,9 +17,9 @@ use peername_exec::unit::service_unit::{ServiceUnit, parse_boolean};
 use peername_observe::shell::quote;
 use peername_sys::process::stderr::write_line;
 
+use super::listener_policy_args::words_with_absolute_paths;
 use super::options::{Args, Mode};
 use crate::check_report::report_missing;
-use crate::options::header_args::HeaderArgs;
 use crate::publish::publish;
 
 /// Writes, prints, checks or removes the drop-in.
@@ -129,26 +129,19 @@ fn refuse_invalid_options(args: &Args) -> Result<(), UsageError> {
 
 /// The launcher with the options of this command line, and with absolute paths of files.
 fn launcher(given: &Given<Args>) -> anyhow::Result<Launcher> {
-    let args = &given.options;
-    let library = match args.mode {
+    let library = match given.options.mode {
         Mode::Notify => None,
         _ => Some(Library::Accept.find()?),
     };
-    let mut options = args
-        .listener_policy
-        .headers_with_absolute_paths()
-        .network_words();
-    let left_out = [HeaderArgs::NETWORK_IDS.as_slice(), UNIT_IDS.as_slice()].concat();
-    for word in given.words_except(&left_out) {
-        let word = word
-            .to_str()
-            .with_context(|| format!("{}: not UTF-8", word.display()))?;
-        options.push(word.to_owned());
-    }
+    let options = words_with_absolute_paths(given, &UNIT_IDS).into_iter();
+    let as_utf8 = |word: OsString| {
+        word.into_string()
+            .map_err(|word| anyhow!("{}: not UTF-8", word.display()))
+    };
     Ok(Launcher {
         binary: env::current_exe().context("/proc/self/exe")?,
         library,
-        options,
+        options: options.map(as_utf8).collect::<Result<_, _>>()?,
     })
 }
 
