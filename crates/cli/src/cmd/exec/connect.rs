@@ -7,7 +7,7 @@ use peername_exec::connect::{Connect, ConnectError};
 use peername_exec::program::{Reason, examine, search_path};
 use peername_sys::process::stderr::write_line;
 
-use super::options::{Args, SentHeaderArgs, Version};
+use super::options::Args;
 use crate::launcher::{self, execute};
 
 /// Becomes the client; returns only if that fails.
@@ -36,21 +36,11 @@ fn prepare(args: &Args, source: SocketAddr, command: &mut Command) -> Result<Rea
     }
     let connect = Connect {
         source,
-        version: args.sent_header.version(),
+        version: args.sent_header.proxy_version as u8,
         ports: args.listener_policy.ports.clone(),
     };
     connect.prepare(&program, command)?;
     Ok(program.reason)
-}
-
-impl SentHeaderArgs {
-    /// The version of the headers.
-    fn version(&self) -> u8 {
-        match self.proxy_version {
-            Version::V1 => 1,
-            Version::V2 => 2,
-        }
-    }
 }
 
 /// Warns that the library may not be loaded: the program starts unknown other programs, or its file can't be read.

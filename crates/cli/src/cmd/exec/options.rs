@@ -106,10 +106,10 @@ pub(super) struct SentHeaderArgs {
 pub(super) enum Version {
     /// Text
     #[value(name = "1", alias = "v1")]
-    V1,
+    V1 = 1,
     /// Binary
     #[value(name = "2", alias = "v2")]
-    V2,
+    V2 = 2,
 }
 
 impl Args {
