@@ -3,16 +3,14 @@
 //! All checks run, whatever the others found: the first fault is rarely the only one.
 
 mod agent;
-mod confinement;
 mod intercept;
-mod readiness;
 mod running;
 
 use std::collections::HashSet;
 use std::io::{Write, stdout};
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -20,6 +18,7 @@ use peername_daemon::command::block_on;
 use peername_daemon::listeners::resolve_listeners;
 use peername_daemon::usage::UsageError;
 use peername_daemon::value::{self, Listen};
+use peername_doctor::confinement::{host_findings, process_findings};
 use peername_doctor::finding::{Finding, Verdict};
 use peername_doctor::{backend, backend_listener, host, listener, nat, observe, tproxy, udp};
 use peername_observe::admin::AdminAddr;
@@ -44,8 +43,13 @@ pub(crate) struct Args {
     /// The address that the proxy listens on, or will, with one port or a range; may be repeated
     #[arg(short, long, value_name = "ADDR")]
     listen: Vec<Listen>,
-    #[command(flatten)]
-    readiness: readiness::Args,
+    /// Only check that the running command with this --admin is ready: that clients should be sent to it
+    #[arg(
+        long,
+        value_name = "ADDR|unix:PATH",
+        conflicts_with_all = ["listen", "target", "target_v4", "target_v6", "observe", "config"]
+    )]
+    admin: Option<AdminAddr>,
     /// Check the listeners and backends of this configuration file instead of those of the options [default:
     /// /etc/peername/proxy.toml, if neither is given and it exists]
     #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "target", "target_v4", "target_v6", "protocol", "mark", "observe"])]
@@ -83,8 +87,18 @@ enum Mode {
     #[command(hide = true)]
     AcceptOne(agent::AcceptOne),
     /// Report what confines `proxy`, `forward` and `intercept` on this host (docs/confinement.md)
-    #[command(long_flag = "confinement")]
-    Confinement(confinement::Args),
+    #[command(
+        long_flag = "confinement",
+        before_help = "Example:\n  peername doctor confinement --pid 1234"
+    )]
+    Confinement {
+        /// Report what confines this process
+        #[arg(long, value_name = "PID", conflicts_with = "config")]
+        pid: Option<u32>,
+        /// Report the files that `proxy` may use with this configuration file
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+    },
 }
 
 impl Args {
@@ -110,7 +124,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             Some(Mode::Jail) => report_all([intercept::jail()]),
             Some(Mode::Agent(args)) => report_all(agent::findings(args).await),
             Some(Mode::AcceptOne(args)) => report_all([args.finding()]),
-            Some(Mode::Confinement(args)) => examine_confinement(args),
+            Some(Mode::Confinement { pid, config }) => examine_confinement(*pid, config.as_deref()),
             None => examine_proxy(args).await,
         })
     })?;
@@ -126,8 +140,8 @@ async fn examine_proxy(args: &Args) -> bool {
     if let Some(address) = args.observe {
         return report_all([observe::first_bytes(address, args.observe_for).await]);
     }
-    if let Some(finding) = args.readiness.finding().await {
-        return report_all([finding]);
+    if let Some(admin) = &args.admin {
+        return report_all([running::readiness(admin).await]);
     }
     match CheckedConfig::from_args(args) {
         Ok(config) => config.examine().await,
@@ -333,15 +347,16 @@ async fn examine_intercept(args: &intercept::Args) -> bool {
     )
 }
 
-/// Reports what confines a command or a process; returns whether any check failed.
-fn examine_confinement(args: &confinement::Args) -> bool {
-    // Reading the configuration file also records the files that it names, for the findings.
-    if let Some(path) = &args.config
-        && let Err(problems) = read_setup(path, Kind::Listen, Setup::new)
-    {
-        return report_all(problems.into_iter().map(wrong_configuration));
+/// Reports what confines the process, or else commands on this host; returns whether any check failed.
+fn examine_confinement(pid: Option<u32>, config: Option<&Path>) -> bool {
+    if let Some(pid) = pid {
+        return report_all(process_findings(pid));
     }
-    report_all(args.findings())
+    // Reading the configuration file also records the files that it names, for the findings.
+    match config.map(|path| read_setup(path, Kind::Listen, Setup::new)) {
+        Some(Err(problems)) => report_all(problems.into_iter().map(wrong_configuration)),
+        Some(Ok(_)) | None => report_all(host_findings(&intercept::needs())),
+    }
 }
 
 /// Reports these findings; returns whether any is a failure.

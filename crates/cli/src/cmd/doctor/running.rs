@@ -1,4 +1,4 @@
-//! The proxy that runs by the configuration file: whether it is ready, and which clients it refuses.
+//! What runs already: whether a command is ready, and which clients the proxy of the configuration file refuses.
 
 use std::io::{self, ErrorKind};
 use std::iter;
@@ -26,6 +26,14 @@ pub(super) async fn findings(admin: &AdminAddr) -> Vec<Finding> {
             with_causes(&error),
             "which clients it refuses is not known",
         )],
+    }
+}
+
+/// Whether the command with this admin endpoint is ready, for probes of containers that have no HTTP client.
+pub(super) async fn readiness(admin: &AdminAddr) -> Finding {
+    match AdminClient(admin.clone()).ready().await {
+        Ok(()) => Finding::ok(READINESS, "clients should be sent here"),
+        Err(error) => Finding::broken(READINESS, with_causes(&error)),
     }
 }
 
@@ -105,6 +113,7 @@ fn refusals_of(status: &StatusEvent, reason: &str, count: u64, advice: &str) -> 
 }
 
 const RUNNING: &str = "running proxy";
+const READINESS: &str = "readiness";
 /// The reasons that are reported, the most frequent ones.
 const MAX_REFUSALS: usize = 3;
 /// A reason for which no client was refused for this long counts as repaired.
