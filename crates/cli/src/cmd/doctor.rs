@@ -197,7 +197,7 @@ impl CheckedConfig {
             listen: setup.all_listeners().collect(),
             backends,
             sets_up_routes: setup.host.setup_routes,
-            admin: setup.admin_addr(),
+            admin: setup.common.process.admin.first().cloned(),
             file: Some(path),
         })
     }

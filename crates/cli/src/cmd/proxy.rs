@@ -1,7 +1,6 @@
 //! `peername proxy`: strips the header and connects to the backend as the client.
 
 mod control;
-mod destination;
 pub(crate) mod options;
 mod privileges;
 mod reload;
@@ -69,7 +68,7 @@ impl Command for Args {
             None
         };
         let kernel = attach_data_path(setup).await?;
-        privileges::drop_unneeded(setup.mark())?;
+        privileges::drop_unneeded(marks.first().copied())?;
         Ok(Privileged { keeper, kernel })
     }
 
@@ -131,7 +130,7 @@ async fn attach_data_path(setup: &Setup) -> anyhow::Result<Option<Arc<DataPath>>
         return Ok(None);
     }
     ensure!(
-        setup.listen(Transport::Udp).next().is_some(),
+        setup.all_listeners().any(|key| key.0 == Transport::Udp),
         "--data-path kernel is for UDP, and no listener has --protocol udp or both"
     );
     // Checked first: what follows changes the host's configuration.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use peername_daemon::command::Ready;
-use peername_daemon::listeners::running::{Opened, RunningListeners, UdpTasks};
+use peername_daemon::listeners::running::{RunningListeners, UdpTasks};
 use peername_daemon::listeners::{BoundAddresses, ListenerIds, TRANSPORTS, UdpGroup};
 use peername_daemon::reload::client_lists::{ClientLists, OpenClients};
 use peername_daemon::value::text::ranges;
@@ -74,7 +74,7 @@ impl Control {
         let Ready {
             setup,
             privileged: Privileged { mut keeper, kernel },
-            listeners: opened,
+            listeners: mut opened,
             history,
         } = ready;
         let shared = Shared {
@@ -91,7 +91,15 @@ impl Control {
         let ids = opened.sockets.ids();
         let services = ServiceHandle::new(shared.services(&setup, &ids, &bound, &reply_path)?);
         let keeper_reports = keeper.as_mut().map(Keeper::reports).transpose()?;
-        let listeners = shared.run(&setup, opened, &services)?;
+        let capacity = opened.divide_descriptors(&setup.common.process)?;
+        let counters = Arc::clone(&shared.counters);
+        let proxy = Arc::new(TcpProxy::new(
+            services.clone(),
+            counters,
+            capacity.connections,
+        ));
+        let udp_tasks = shared.udp_tasks(&services);
+        let listeners = opened.start(&proxy, capacity, Vec::new(), udp_tasks)?;
         for plan in &setup.services {
             log_listening(plan, &bound, setup.common.process.workers());
         }
@@ -156,23 +164,6 @@ impl Shared {
             }
         }
         Ok(services.into_iter().collect())
-    }
-
-    fn run(
-        &self,
-        setup: &Setup,
-        mut opened: Opened,
-        services: &ServiceHandle,
-    ) -> anyhow::Result<RunningListeners> {
-        let capacity = opened.divide_descriptors(&setup.common.process)?;
-        let counters = Arc::clone(&self.counters);
-        let proxy = TcpProxy::new(services.clone(), counters, capacity.connections);
-        opened.start(
-            &Arc::new(proxy),
-            capacity,
-            Vec::new(),
-            self.udp_tasks(services),
-        )
     }
 
     /// Makes the tasks that workers run for a group of UDP listeners.

@@ -12,12 +12,12 @@ use peername_daemon::usage::{ErrorCollector, UsageError};
 use peername_daemon::value::{self, Listen, MAX_INTEGER};
 use peername_proto::SourcePolicy;
 use peername_proxy::config::{Config, OnCollision, SendProxy, SourcePort, Targets, UpstreamConfig};
+use peername_proxy::policy::destination::DestinationPolicy;
 use peername_proxy::udp::Dialect;
 use peername_relay::{Limits, Method};
 use peername_server::destination_list::AllowedDestination;
 use peername_server::header_limits::HeaderLimits;
 
-use super::destination::destination_policy;
 use crate::options::header_args::HeaderArgs;
 use crate::options::protocol::Protocol;
 use crate::options::{source_policy, target_args, udp};
@@ -208,10 +208,7 @@ impl Listener {
         let mut errors = ErrorCollector::default();
         self.note_contradictions(&mut errors);
         let clients = errors.note(self.headers.access());
-        let destination_policy = errors.note(destination_policy(
-            self.dynamic_destination,
-            &self.allow_destination,
-        ));
+        let destination_policy = errors.note(self.destination_policy());
         let trust = errors.note(self.headers.trust());
         let upstream = errors.note(self.upstream());
         errors.build(|| {
@@ -250,6 +247,17 @@ impl Listener {
             errors.push(
                 "--require-tlv: the Simple Proxy Protocol has no TLVs, so no datagram could have one",
             );
+        }
+    }
+
+    /// The policy for destinations in headers; `None` if every client is connected to the fixed targets.
+    fn destination_policy(&self) -> Result<Option<DestinationPolicy>, UsageError> {
+        match (self.dynamic_destination, self.allow_destination.as_slice()) {
+            (false, []) => Ok(None),
+            (false, _) => Err(UsageError(LIST_WITHOUT_DYNAMIC.to_owned())),
+            (true, allowed) => DestinationPolicy::new(allowed.iter().cloned().collect())
+                .map(Some)
+                .ok_or_else(|| UsageError(DYNAMIC_WITHOUT_LIST.to_owned())),
         }
     }
 
@@ -343,6 +351,10 @@ impl From<Version> for SendProxy {
 /// could not be read.
 const NO_TARGET: &str = "--target is missing: name the backend's address and port, as in 127.0.0.1:8080, once for each address \
     family of clients (--target-v4 and --target-v6 do, too)";
+const DYNAMIC_WITHOUT_LIST: &str = "--dynamic-destination: list the destinations that headers may name, such as \
+    --allow-destination 127.0.0.1:8000-8999 or --allow-destination 10.0.0.0/8:443";
+const LIST_WITHOUT_DYNAMIC: &str =
+    "--allow-destination is a list for --dynamic-destination, which is not given";
 const EXAMPLE: &str = "\
 Example: a balancer in 192.0.2.0/24 sends headers, the web server listens on port 8080
   peername proxy --listen 0.0.0.0:443 --target 127.0.0.1:8080 --trust 192.0.2.0/24 --setup-routes";

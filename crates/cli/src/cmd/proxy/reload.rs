@@ -70,8 +70,8 @@ impl Control {
             .process
             .check_reload(&setup.common.process)?;
         refuse_changes(self.setup.host.changes_of_fixed_keys(&setup.host))?;
-        if let Some(mark) = setup.mark() {
-            privileges::try_connect_setup(Some(mark)).context(
+        if let Some(mark) = setup.marks().first() {
+            privileges::try_connect_setup(Some(*mark)).context(
                 "the privilege for a mark was given up at the start: restart or upgrade",
             )?;
         }

@@ -13,7 +13,6 @@ use peername_daemon::reload;
 use peername_daemon::reload::client_lists::ClientPolicies;
 use peername_daemon::reload::file_watch::Fingerprints;
 use peername_daemon::usage::{ErrorCollector, UsageError};
-use peername_observe::admin::AdminAddr;
 use peername_proto::HostAddress;
 use peername_proxy::config::{Config, TargetRule};
 use peername_proxy::reply_path::ProbeTarget;
@@ -29,7 +28,7 @@ use crate::config_file::{Configuration, Kind, Problems};
 /// The validated configuration.
 #[derive(Debug)]
 pub(crate) struct Setup {
-    pub(super) common: reload::Common,
+    pub(crate) common: reload::Common,
     pub(crate) host: HostArgs,
     pub(super) services: Vec<ServicePlan>,
 }
@@ -82,19 +81,6 @@ impl Setup {
         problems.0.extend(setup.problems(|_| false));
         problems.into_result()?;
         Ok(setup)
-    }
-
-    /// The addresses to listen on.
-    pub(super) fn listen(&self, transport: Transport) -> impl Iterator<Item = SocketAddr> + '_ {
-        self.services
-            .iter()
-            .flat_map(move |plan| plan.sockets.listen(transport))
-            .copied()
-    }
-
-    /// The first address of the admin endpoint.
-    pub(crate) fn admin_addr(&self) -> Option<AdminAddr> {
-        self.common.process.admin.first().cloned()
     }
 
     /// The addresses to listen on, of both protocols.
@@ -184,13 +170,6 @@ impl Setup {
         self.services
             .iter()
             .any(|plan| plan.config.clients.files().next().is_some())
-    }
-
-    /// A mark, if any service has one.
-    pub(super) fn mark(&self) -> Option<NonZeroU32> {
-        self.services
-            .iter()
-            .find_map(|plan| plan.config.upstream.mark)
     }
 
     /// Validates again with this host's addresses, which only the kernel knows.
