@@ -3,7 +3,6 @@
 //! `intercept`, `[jail]` for `jail`, and `[[agent]]` tables for `agent`. `jail` and `agent` take nothing from the top.
 
 pub(crate) mod problems;
-mod schema;
 
 use std::io::ErrorKind;
 use std::mem;
@@ -24,7 +23,6 @@ use crate::cmd::intercept::options::Intercept;
 use crate::cmd::proxy::options::{Listener, Top};
 
 pub(crate) use problems::Problems;
-pub(crate) use schema::schema;
 
 /// The configuration in force: the file with the options of the command line, or the command line alone.
 #[derive(Clone, Debug, Default)]
@@ -105,23 +103,17 @@ fn shown<T: clap::Args>(tables: &[Table<T>]) -> Vec<Value> {
         .collect()
 }
 
-/// The tables of a command.
+/// The tables of a command, by their [`Kind::name`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// `[[listen]]`, of `proxy`.
     Listen,
-    /// `[[forward]]`, of `forward`.
     Forward,
-    /// `[intercept]`, of `intercept`.
     Intercept,
-    /// `[jail]`, of `jail`.
     Jail,
-    /// `[[agent]]`, of `agent`.
     Agent,
 }
 
 impl Kind {
-    /// All kinds.
     pub(crate) const ALL: [Self; 5] = [
         Self::Listen,
         Self::Forward,
@@ -241,29 +233,21 @@ fn no_table(kinds: &[Kind]) -> String {
 
 fn parse(tables: &mut Tables<'_>, kinds: &[Kind]) -> Configuration {
     let mut keys = tables.parse();
-    let mut take = |kind: Kind, key: &str| keys.remove(key).filter(|_| kinds.contains(&kind));
-    let listen = take(Kind::Listen, "listen");
-    let forward = take(Kind::Forward, "forward");
-    let intercept = take(Kind::Intercept, "intercept");
-    let jail = take(Kind::Jail, "jail");
-    let agent = take(Kind::Agent, "agent");
+    let [listen, forward, intercept, jail, agent] = Kind::ALL.map(|kind| {
+        let key = kind.name().trim_matches(['[', ']']);
+        keys.remove(key).filter(|_| kinds.contains(&kind))
+    });
     for table in [&intercept, &jail].into_iter().flatten() {
         refuse_unordered_rules(tables, table);
     }
     Configuration {
         warnings: Vec::new(),
         top: tables.read_top(keys),
-        listen: listen.map_or_else(Vec::new, |value| {
-            tables.read_array(Kind::Listen.name(), value)
-        }),
-        forward: forward.map_or_else(Vec::new, |value| {
-            tables.read_array(Kind::Forward.name(), value)
-        }),
-        intercept: intercept.and_then(|value| tables.read_table(Kind::Intercept.name(), value)),
-        jail: jail.and_then(|value| tables.read_table(Kind::Jail.name(), value)),
-        agent: agent.map_or_else(Vec::new, |value| {
-            tables.read_array(Kind::Agent.name(), value)
-        }),
+        listen: tables.read_array(Kind::Listen.name(), listen),
+        forward: tables.read_array(Kind::Forward.name(), forward),
+        intercept: tables.read_table(Kind::Intercept.name(), intercept),
+        jail: tables.read_table(Kind::Jail.name(), jail),
+        agent: tables.read_array(Kind::Agent.name(), agent),
     }
 }
 
@@ -286,15 +270,24 @@ fn refuse_unordered_rules(tables: &mut Tables<'_>, table: &Spanned<DeValue<'_>>)
     }
 }
 
-/// The tables with known keys: the top of the file and all its tables.
-fn known_tables() -> Vec<KnownTable> {
+/// The top of the file and all its tables.
+pub(crate) fn known_tables() -> Vec<KnownTable> {
     vec![
         KnownTable::top::<Top>(),
-        KnownTable::table::<Listener>(Kind::Listen.name()),
-        KnownTable::table::<Forward>(Kind::Forward.name()),
-        KnownTable::table::<Intercept>(Kind::Intercept.name()),
-        KnownTable::table::<Jail>(Kind::Jail.name()),
-        KnownTable::table::<Policy>(Kind::Agent.name()),
+        KnownTable::table::<Listener>(
+            Kind::Listen.name(),
+            "Groups of listeners of `peername proxy`, each with its own configuration",
+        ),
+        KnownTable::table::<Forward>(
+            Kind::Forward.name(),
+            "Groups of listeners of `peername forward`, each with its own configuration",
+        ),
+        KnownTable::table::<Intercept>(Kind::Intercept.name(), "`peername intercept`"),
+        KnownTable::table::<Jail>(Kind::Jail.name(), "`peername jail`"),
+        KnownTable::table::<Policy>(
+            Kind::Agent.name(),
+            "Policies of `peername agent`, for containers that name them",
+        ),
     ]
 }
 

@@ -5,7 +5,7 @@ use std::mem;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use peername_daemon::options::{Given, Origin};
+use peername_daemon::options::{Given, Origin, schema};
 use peername_daemon::reload::Setup as _;
 use peername_daemon::reload::file_watch::Fingerprints;
 
@@ -13,7 +13,7 @@ use crate::cmd::exec::agent::policy_args;
 use crate::cmd::intercept;
 use crate::cmd::proxy::options::Top;
 use crate::cmd::{forward, proxy};
-use crate::config_file::{self, Configuration, Kind, Problems};
+use crate::config_file::{self, Configuration, Kind, Problems, known_tables};
 use crate::exit_code::PROBLEM_FOUND;
 
 /// Options of `peername config`.
@@ -42,8 +42,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.action {
         Action::Check { file } => check(file),
         Action::Schema => {
-            let schema = serde_json::to_string_pretty(&config_file::schema())?;
-            writeln!(stdout(), "{schema}")?;
+            writeln!(stdout(), "{:#}", schema::file(&known_tables()))?;
             Ok(ExitCode::SUCCESS)
         }
     }

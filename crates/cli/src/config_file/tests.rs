@@ -204,7 +204,7 @@ fn values_are_reported_unchanged() {
     let table = tables.parse();
     let origin = {
         let value = toml::Spanned::new(0..0, toml::de::DeValue::Table(table));
-        let table = tables.read_table::<Listener>("[[listen]]", value);
+        let table = tables.read_table::<Listener>("[[listen]]", Some(value));
         table.unwrap().origin
     };
     assert_eq!(

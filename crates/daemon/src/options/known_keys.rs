@@ -12,8 +12,10 @@ pub struct KnownTable {
     /// Its location for an error, as in "belongs in `[[listen]]`".
     location: String,
     /// Its name, as a file writes it; `None` for the top.
-    name: Option<&'static str>,
-    command: Command,
+    pub(super) name: Option<&'static str>,
+    /// What it is for, in the schema.
+    pub(super) about: &'static str,
+    pub(super) command: Command,
 }
 
 impl KnownTable {
@@ -22,15 +24,17 @@ impl KnownTable {
         Self {
             location: "at the top, before the first table".to_owned(),
             name: None,
+            about: "",
             command: command::<T>(),
         }
     }
 
-    /// A table with these options; `name` is as a file writes it.
-    pub fn table<T: clap::Args>(name: &'static str) -> Self {
+    /// A table with these options; `name` is as a file writes it, with two brackets if there may be several such tables.
+    pub fn table<T: clap::Args>(name: &'static str, about: &'static str) -> Self {
         Self {
             location: format!("in {name}"),
             name: Some(name),
+            about,
             command: command::<T>(),
         }
     }
@@ -124,7 +128,7 @@ fn suggest(command: Command, unknown: &str) -> Option<String> {
 }
 
 /// Returns the key of a table: `listen` for `[[listen]]`.
-fn key_of(table: &'static str) -> &'static str {
+pub(super) fn key_of(table: &'static str) -> &'static str {
     table.trim_matches(['[', ']'])
 }
 

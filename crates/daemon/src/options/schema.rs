@@ -1,17 +1,47 @@
-//! The JSON schema of a table, from its options.
+//! The JSON schema of a file, from the options of its tables.
 
-use clap::{Arg, ArgAction};
+use clap::{Arg, ArgAction, Command};
 use serde_json::{Map, Value, json};
 
-use super::given::command;
+use super::known_keys::{KnownTable, key_of};
 
-/// The properties of a table with these options.
-pub fn properties<T: clap::Args>() -> Map<String, Value> {
-    command::<T>()
+/// The schema of a configuration file that may have these tables.
+pub fn file(tables: &[KnownTable]) -> Value {
+    let mut properties = Map::new();
+    for table in tables {
+        let options = options(&table.command);
+        let Some(name) = table.name else {
+            properties.extend(options);
+            continue;
+        };
+        let mut schema = object(options.collect());
+        if name.starts_with("[[") {
+            schema = json!({ "type": "array", "items": schema });
+        }
+        schema["description"] = table.about.into();
+        properties.insert(key_of(name).to_owned(), schema);
+    }
+    let mut schema = object(properties);
+    for (key, value) in [
+        ("$schema", "https://json-schema.org/draft/2020-12/schema"),
+        ("title", "peername"),
+        ("description", "A configuration file of peername"),
+    ] {
+        schema[key] = value.into();
+    }
+    schema
+}
+
+fn object(properties: Map<String, Value>) -> Value {
+    json!({ "type": "object", "properties": properties, "additionalProperties": false })
+}
+
+/// The properties of a table with the options of this command.
+fn options(command: &Command) -> impl Iterator<Item = (String, Value)> {
+    command
         .get_arguments()
         .filter(|arg| !arg.is_hide_set())
         .flat_map(option_properties)
-        .collect()
 }
 
 /// The property of an option, once for each of its names.
@@ -41,13 +71,11 @@ fn schema(arg: &Arg) -> Value {
         ArgAction::Set | ArgAction::Append => arg.get_default_values().first(),
         _ => None,
     };
-    if let (Some(default), Some(schema)) = (default, schema.as_object_mut()) {
-        let default = default.to_string_lossy().into_owned();
-        schema.insert("default".to_owned(), default.into());
+    if let Some(default) = default {
+        schema["default"] = default.to_string_lossy().into();
     }
-    let help = arg.get_long_help().or_else(|| arg.get_help());
-    if let (Some(help), Some(schema)) = (help, schema.as_object_mut()) {
-        schema.insert("description".to_owned(), help.to_string().into());
+    if let Some(help) = arg.get_long_help().or_else(|| arg.get_help()) {
+        schema["description"] = help.to_string().into();
     }
     schema
 }

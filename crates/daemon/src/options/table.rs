@@ -132,12 +132,13 @@ impl<'t> Tables<'t> {
         self.read(0, table).given
     }
 
-    /// Reads a table; `name` is as a file writes it.
+    /// Reads a table, if the file has it; `name` is as a file writes it.
     pub fn read_table<T: clap::Args>(
         &mut self,
         name: &'static str,
-        value: Spanned<DeValue<'t>>,
+        value: Option<Spanned<DeValue<'t>>>,
     ) -> Option<Table<T>> {
+        let value = value?;
         let at = value.span().start;
         let DeValue::Table(table) = value.into_inner() else {
             self.refuse(at, format!("use {name}"));
@@ -156,12 +157,15 @@ impl<'t> Tables<'t> {
         })
     }
 
-    /// Reads an array of tables.
+    /// Reads an array of tables, if the file has it.
     pub fn read_array<T: clap::Args>(
         &mut self,
         name: &'static str,
-        value: Spanned<DeValue<'t>>,
+        value: Option<Spanned<DeValue<'t>>>,
     ) -> Vec<Table<T>> {
+        let Some(value) = value else {
+            return Vec::new();
+        };
         let at = value.span().start;
         let DeValue::Array(tables) = value.into_inner() else {
             self.refuse(at, format!("use {name}"));
@@ -169,7 +173,7 @@ impl<'t> Tables<'t> {
         };
         tables
             .into_iter()
-            .filter_map(|table| self.read_table(name, table))
+            .filter_map(|table| self.read_table(name, Some(table)))
             .collect()
     }
 
