@@ -4,7 +4,6 @@ pub(crate) mod channel;
 pub(crate) mod message;
 mod predecessor;
 mod previous_state;
-pub(crate) mod udp;
 
 pub use message::{SharedSocket, SocketInfo};
 pub use predecessor::{Predecessor, report_failure};

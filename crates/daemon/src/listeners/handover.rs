@@ -1,16 +1,18 @@
 //! What the listeners of a running command hand over at an upgrade.
 
 use std::collections::HashMap;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anyhow::Context;
-use peername_proxy::udp::FrozenWorkers;
+use peername_proxy::udp::{FrozenWorkers, StateSink};
 use peername_server::listeners::ListenerId;
 use peername_sys::Transport;
 
 use super::running::{RunningListeners, is_transparent};
-use crate::handover::udp::SessionSender;
+use crate::handover::channel::Channel;
+use crate::handover::message::ToSuccessor;
 use crate::handover::{SharedSocket, SocketInfo};
 
 impl RunningListeners {
@@ -75,14 +77,14 @@ impl RunningListeners {
     pub(crate) async fn freeze(
         &self,
         adopted: &[SocketInfo],
-        sender: &SessionSender,
+        channel: &Arc<Channel>,
     ) -> anyhow::Result<FrozenWorkers> {
         let mut all = FrozenWorkers::default();
         for (number, group) in self.groups.iter().enumerate() {
             if is_group_adopted(adopted, number) {
                 let frozen = group
                     .workers
-                    .freeze(|worker| sender.for_worker(number, worker))
+                    .freeze(|worker| session_sink(Arc::clone(channel), number, worker))
                     .await;
                 all.extend(frozen.context("sending the UDP sessions")?);
             }
@@ -112,6 +114,14 @@ impl RunningListeners {
             is_own.then_some((addr, id))
         })
     }
+}
+
+/// Sends the sessions of one worker of a group to the process that takes over.
+fn session_sink(channel: Arc<Channel>, group: usize, worker: usize) -> StateSink {
+    Box::new(move |state, fds| {
+        let message = ToSuccessor::sessions(group, worker, state);
+        channel.send(&message, fds).map_err(io::Error::other)
+    })
 }
 
 /// Whether the process that takes over has adopted sockets of this group of UDP listeners.

@@ -78,8 +78,8 @@ impl Upgrades {
             None => return Ok(None),
         };
         let (pid, adopted) = (successor.pid, successor.adopted.clone());
-        let frozen = match successor.session_sender() {
-            Ok(sender) => listeners.freeze(&adopted, &sender).await,
+        let frozen = match successor.session_channel() {
+            Ok(channel) => listeners.freeze(&adopted, &channel).await,
             Err(error) => Err(error),
         };
         let frozen = match frozen {

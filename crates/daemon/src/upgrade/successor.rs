@@ -15,7 +15,6 @@ use crate::handover::channel::{Channel, ChannelError};
 use crate::handover::message::{
     Inheritance, SharedSocket, SocketInfo, ToPredecessor, ToSuccessor, VERSION,
 };
-use crate::handover::udp::SessionSender;
 use crate::service_manager;
 use crate::usage::error_text::with_causes;
 
@@ -44,10 +43,10 @@ pub(crate) struct Successor {
 type Refused = (Launcher, anyhow::Error);
 
 impl Successor {
-    /// Returns a sender of sessions to this process.
-    pub(crate) fn session_sender(&self) -> anyhow::Result<SessionSender> {
+    /// Returns the channel to this process, for sessions.
+    pub(crate) fn session_channel(&self) -> anyhow::Result<Arc<Channel>> {
         self.channel.set_time_limit(SESSIONS_LIMIT)?;
-        Ok(SessionSender(Arc::clone(&self.channel)))
+        Ok(Arc::clone(&self.channel))
     }
 }
 
