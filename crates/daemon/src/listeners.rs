@@ -123,7 +123,7 @@ pub struct UdpGroup {
     pub udp_config: UdpConfig,
     /// The configuration as requested.
     pub requested: UdpConfig,
-    /// Descriptors for sockets that reply from other addresses than the listeners'.
+    /// Descriptors for sockets that reply from other addresses than the listeners', to traffic that TPROXY rules redirect.
     reply_sockets: usize,
 }
 
@@ -252,30 +252,20 @@ impl UdpGroup {
     ) -> anyhow::Result<Self> {
         // For datagrams that TPROXY rules redirect, the kernel selects the socket by the sender's port, not by the header.
         let workers = if plan.transparent { 1 } else { workers };
-        let sockets = UdpListeners::open(&wanted, existing, workers, plan.steered_by, inherited)?;
+        let mut sockets =
+            UdpListeners::open(&wanted, existing, workers, plan.steered_by, inherited)?;
+        let mut reply_sockets = 0;
         if plan.transparent {
-            let sockets = sockets.into_transparent()?;
-            return Ok(Self::transparent(wanted, sockets, plan.udp_config));
+            sockets = sockets.into_transparent()?;
+            reply_sockets = MAX_REPLY_SOCKETS;
         }
-        Ok(Self::new(wanted, sockets, plan.udp_config))
-    }
-
-    fn new(wanted: Vec<ListenAddr>, sockets: UdpListeners, requested: UdpConfig) -> Self {
-        Self {
+        Ok(Self {
             wanted,
             sockets,
-            udp_config: requested,
-            requested,
-            reply_sockets: 0,
-        }
-    }
-
-    /// A group that accepts traffic redirected by TPROXY rules. Some of its descriptors are for replies from other addresses.
-    fn transparent(wanted: Vec<ListenAddr>, sockets: UdpListeners, requested: UdpConfig) -> Self {
-        Self {
-            reply_sockets: MAX_REPLY_SOCKETS,
-            ..Self::new(wanted, sockets, requested)
-        }
+            udp_config: plan.udp_config,
+            requested: plan.udp_config,
+            reply_sockets,
+        })
     }
 
     /// Limits the sessions so that the group needs at most this many descriptors beside its listeners, but allows one session.
@@ -342,29 +332,22 @@ mod tests {
     #[test]
     fn workers_and_reply_sockets_have_descriptors_of_their_own() {
         let wanted = vec![(ListenerId(0), SocketAddr::from(([127, 0, 0, 1], 0)))];
-        let open = || {
-            UdpListeners::open(
-                &wanted,
-                &ExistingListeners::default(),
-                2,
-                None,
-                &mut InheritedSockets::default(),
-            )
-            .unwrap()
-        };
         let requested = UdpConfig {
             sessions: 4096,
             ..UdpConfig::default()
         };
         let of_workers = 6;
-        let groups = [
-            UdpGroup::new(wanted.clone(), open(), requested),
-            UdpGroup::transparent(wanted.clone(), open(), requested),
-        ];
-        for (mut group, others) in groups
-            .into_iter()
-            .zip([of_workers, of_workers + MAX_REPLY_SOCKETS])
-        {
+        for reply_sockets in [0, MAX_REPLY_SOCKETS] {
+            let existing = ExistingListeners::default();
+            let inherited = &mut InheritedSockets::default();
+            let mut group = UdpGroup {
+                wanted: wanted.clone(),
+                sockets: UdpListeners::open(&wanted, &existing, 2, None, inherited).unwrap(),
+                udp_config: requested,
+                requested,
+                reply_sockets,
+            };
+            let others = of_workers + reply_sockets;
             group.limit_sessions(1000);
             assert_eq!(group.udp_config.sessions, 1000 - others);
             assert_eq!(group.descriptors(), 1000);

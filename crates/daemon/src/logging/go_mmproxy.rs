@@ -66,7 +66,7 @@ impl GoMmproxyFormat {
             client.unwrap_or_else(|| json!("UNKNOWN"))
         });
         let listener = fields.0.get("listener").cloned();
-        let pairs = [
+        Some(pairs([
             ("msg", Some(json!(message))),
             ("listenerNum", Some(json!(listener_number()))),
             ("protocol", Some(json!(protocol))),
@@ -79,13 +79,7 @@ impl GoMmproxyFormat {
             ("clientAddr", client),
             ("targetAddr", fields.0.get("upstream").cloned()),
             ("error", error.map(|error| json!(error))),
-        ];
-        Some(
-            pairs
-                .into_iter()
-                .filter_map(|(key, value)| Some((key.to_owned(), value?)))
-                .collect(),
-        )
+        ]))
     }
 }
 
@@ -118,6 +112,14 @@ where
 
 /// A line without time and level.
 type Pairs = Vec<(String, Value)>;
+
+/// Makes a line of those pairs that have a value.
+fn pairs<const N: usize>(pairs: [(&str, Option<Value>); N]) -> Pairs {
+    pairs
+        .into_iter()
+        .filter_map(|(key, value)| Some((key.to_owned(), value?)))
+        .collect()
+}
 
 /// An event's fields by name.
 #[derive(Debug, Default)]
@@ -163,12 +165,12 @@ fn listening(fields: &Fields) -> Vec<Pairs> {
     for number in 0..workers {
         for (field, protocol) in [("tcp", "TCP"), ("udp", "UDP")] {
             for address in fields.text(field).split_whitespace() {
-                lines.push(vec![
-                    ("msg".to_owned(), json!("listening")),
-                    ("listenerNum".to_owned(), json!(number)),
-                    ("protocol".to_owned(), json!(protocol)),
-                    ("listenAddr".to_owned(), json!(address)),
-                ]);
+                lines.push(pairs([
+                    ("msg", Some(json!("listening"))),
+                    ("listenerNum", Some(json!(number))),
+                    ("protocol", Some(json!(protocol))),
+                    ("listenAddr", Some(json!(address))),
+                ]));
             }
         }
     }
@@ -181,15 +183,13 @@ fn dropped(fields: &Fields) -> Pairs {
         .strip_prefix("datagram dropped: ")
         .unwrap_or(&message);
     let error = error_text(&fields.text("reason"), cause);
-    let mut pairs = vec![
-        ("msg".to_owned(), json!("dropping datagram")),
-        ("listenerNum".to_owned(), json!(listener_number())),
-        ("protocol".to_owned(), json!("UDP")),
-    ];
-    let peer = fields.0.get("peer").cloned();
-    pairs.extend(peer.map(|peer| ("frontendRemoteAddr".to_owned(), peer)));
-    pairs.push(("error".to_owned(), json!(error)));
-    pairs
+    pairs([
+        ("msg", Some(json!("dropping datagram"))),
+        ("listenerNum", Some(json!(listener_number()))),
+        ("protocol", Some(json!("UDP"))),
+        ("frontendRemoteAddr", fields.0.get("peer").cloned()),
+        ("error", Some(json!(error))),
+    ])
 }
 
 /// Returns the text of an error: go-mmproxy's phrase for the code, if it has one, followed by peername's error.
