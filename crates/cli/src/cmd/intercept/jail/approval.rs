@@ -37,7 +37,9 @@ pub(super) enum Answer {
 /// What the helper does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
+    /// Asks, and lists what is answered `always`, if there is a list.
     Ask,
+    /// Allows and lists everything.
     Learn,
 }
 
@@ -102,6 +104,14 @@ impl Answer {
 }
 
 impl Mode {
+    /// The option that names the list.
+    pub(super) fn list_option(self) -> &'static str {
+        match self {
+            Self::Ask => "--ask-list",
+            Self::Learn => "--learn",
+        }
+    }
+
     fn approval(self, answer: Answer) -> Approval {
         let (how, why_unanswered) = match self {
             Self::Ask => (TERMINAL, "there was no answer on the terminal (jail --ask)"),

@@ -1,7 +1,6 @@
 //! The helper process of `--ask` and `--learn`: outside of the jail, and not confined as the interceptor is.
 
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::time::Duration;
 
 use peername_daemon::usage::UsageError;
@@ -17,110 +16,96 @@ use peername_sys::resolve;
 use super::approval::{Answer, Mode, Question};
 use super::ask::{self, Program};
 use super::file_table::FileTable;
-use super::learn::{LearningNetwork, ListKind, OpenedList};
+use super::learn::{LearningNetwork, OpenedList};
 use super::options::Args;
 
 /// What the helper is started with.
-pub(super) enum Helper {
-    Ask {
-        terminal: Terminal,
-        timeout: Duration,
-        /// The list of what is answered `always`.
-        list: Option<OpenedList>,
-    },
-    Learn(OpenedList),
+pub(super) struct Helper {
+    mode: Mode,
+    /// Where [`Mode::Ask`] asks.
+    terminal: Option<Terminal>,
+    timeout: Duration,
+    /// The list of [`Mode::Learn`], or of what is answered `always`.
+    list: Option<OpenedList>,
 }
 
 impl Helper {
-    /// Opens the terminal, or the list; `None` without either option.
-    pub(super) fn new(args: &Args) -> Result<Option<Self>, UsageError> {
-        let Some(timeout) = args.answer_timeout() else {
-            let list = open_list(args, ListKind::Learned, args.learn.as_deref())?;
-            return Ok(list.map(Self::Learn));
+    /// Opens the terminal, or the list.
+    pub(super) fn new(args: &Args, mode: Mode) -> Result<Self, UsageError> {
+        let terminal = match mode {
+            Mode::Ask => Some(Terminal::open().map_err(|error| {
+                UsageError(format!(
+                    "--ask: there is no terminal to ask on: {error}; in its place, --learn FILE allows all and writes the list"
+                ))
+            })?),
+            Mode::Learn => None,
         };
-        let terminal = Terminal::open().map_err(|error| {
-            UsageError(format!(
-                "--ask: there is no terminal to ask on: {error}; in its place, --learn FILE allows all and writes the list"
-            ))
-        })?;
-        Ok(Some(Self::Ask {
+        Ok(Self {
+            mode,
             terminal,
-            timeout,
-            list: open_list(args, ListKind::Answered, args.ask_list.as_deref())?,
-        }))
-    }
-
-    pub(super) fn mode(&self) -> Mode {
-        match self {
-            Self::Ask { .. } => Mode::Ask,
-            Self::Learn(_) => Mode::Learn,
-        }
+            timeout: args.ask_timeout,
+            list: open_list(args, mode)?,
+        })
     }
 
     /// Starts the process. Returns the interceptor's end of the channel: the helper exits when that end is closed.
     pub(super) fn spawn(self) -> peername_sys::Result<OwnedFd> {
+        let Self {
+            mode,
+            terminal,
+            timeout,
+            list,
+        } = self;
         let (interceptor_end, helper_end) = seqpacket_pair()?;
-        match self {
-            Self::Ask {
-                terminal,
-                timeout,
-                list,
-            } => {
-                let program = Program::current();
-                let mut inherited = vec![helper_end, terminal.into()];
-                let list = list.map(|OpenedList { list, directory }| {
-                    inherited.push(directory.into());
-                    list
+        let program = Program::current();
+        let mut inherited = vec![helper_end];
+        inherited.extend(terminal.map(OwnedFd::from));
+        let list = list.map(|OpenedList { list, directory }| {
+            inherited.push(directory.into());
+            list
+        });
+        fork::spawn_detached(inherited, |inherited| {
+            let mut inherited = inherited.into_iter();
+            let Some(channel) = inherited.next() else {
+                return 1;
+            };
+            let mut terminal = match mode {
+                Mode::Ask => inherited.next().map(Terminal::from),
+                Mode::Learn => None,
+            };
+            let list = list
+                .zip(inherited.next())
+                .map(|(list, directory)| OpenedList {
+                    list,
+                    directory: directory.into(),
                 });
-                fork::spawn_detached(inherited, |inherited| {
-                    let mut inherited = inherited.into_iter();
-                    let (Some(channel), Some(terminal)) = (inherited.next(), inherited.next())
-                    else {
-                        return 1;
-                    };
-                    let list = list
-                        .zip(inherited.next())
-                        .map(|(list, directory)| OpenedList {
-                            list,
-                            directory: directory.into(),
-                        });
-                    let mut terminal = Terminal::from(terminal);
-                    serve(&channel, |question| {
-                        let answer = ask::ask(&mut terminal, program, timeout, &channel, question);
-                        if let (Answer::Always, Some(list)) = (answer, &list) {
-                            add(list, question);
-                        }
-                        answer
-                    })
-                })
-            }
-            Self::Learn(OpenedList { list, directory }) => {
-                fork::spawn_detached([helper_end, directory.into()], |[channel, directory]| {
-                    let list = OpenedList {
-                        list,
-                        directory: directory.into(),
-                    };
-                    serve(&channel, |question| {
-                        if add(&list, question) {
-                            Answer::Always
-                        } else {
-                            Answer::Unanswered
-                        }
-                    })
-                })
-            }
-        }?;
+            serve(&channel, |question| {
+                let answer = match (mode, &mut terminal) {
+                    (Mode::Learn, _) => Answer::Always,
+                    (Mode::Ask, Some(terminal)) => {
+                        ask::ask(terminal, program, timeout, &channel, question)
+                    }
+                    (Mode::Ask, None) => Answer::Unanswered,
+                };
+                let is_listed = answer == Answer::Always
+                    && list.as_ref().is_some_and(|list| add(list, question));
+                match mode {
+                    Mode::Learn if !is_listed => Answer::Unanswered,
+                    _ => answer,
+                }
+            })
+        })?;
         Ok(interceptor_end)
     }
 }
 
 /// Opens the list of `--learn` or `--ask-list`, if there is one. For the list, the ports of HTTP include those that rules of
 /// this run open.
-fn open_list(
-    args: &Args,
-    kind: ListKind,
-    path: Option<&Path>,
-) -> Result<Option<OpenedList>, UsageError> {
+fn open_list(args: &Args, mode: Mode) -> Result<Option<OpenedList>, UsageError> {
+    let path = match mode {
+        Mode::Ask => &args.ask_list,
+        Mode::Learn => &args.learn,
+    };
     let Some(path) = path else {
         return Ok(None);
     };
@@ -135,10 +120,10 @@ fn open_list(
     // The file's other options belong to the next run, too.
     let config = args.table.iter().map(FileTable::option);
     let options = config.chain(args.kept_options()).collect();
-    OpenedList::open(kind, path, &args.command, options, network)
+    OpenedList::open(mode, path, &args.command, options, network)
         .map(Some)
         .map_err(|error| {
-            let (option, error) = (kind.option(), with_causes(&error));
+            let (option, error) = (mode.list_option(), with_causes(&error));
             UsageError(format!("{option} {}: {error}", path.display()))
         })
 }
@@ -147,7 +132,7 @@ fn open_list(
 fn add(list: &OpenedList, question: &Question) -> bool {
     list.add(&question.to)
         .inspect_err(|error| {
-            let option = list.kind().option();
+            let option = list.mode().list_option();
             write_line(format_args!(
                 "peername: the list of {option}: {}",
                 with_causes(error)

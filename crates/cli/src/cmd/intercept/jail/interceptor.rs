@@ -85,7 +85,6 @@ pub(super) struct Interceptor {
     has_verdict: bool,
     /// The working directory: options may name files relative to it.
     working_directory: Option<PathBuf>,
-    is_learning: bool,
 }
 
 impl Interceptor {
@@ -104,8 +103,10 @@ impl Interceptor {
             .map_err(UsageError::from_error)?;
         let rules = options.access_rules()?;
         let ports = args.jail_ports(rules.as_deref())?;
-        let interceptor = Self {
-            fallback: (!args.has_helper())
+        let mode = args.mode();
+        let mut interceptor = Self {
+            fallback: mode
+                .is_none()
                 .then(|| TunnelledDestination::access_rules(&ports.tunnelled)),
             options,
             process,
@@ -114,20 +115,15 @@ impl Interceptor {
             ports,
             name_ranges: args.name_ranges()?,
             helper: None,
-            mode: None,
+            mode,
             denials: DenialReport::new(args),
             has_verdict: args.fails_on_deny(),
             working_directory: env::current_dir().ok(),
-            is_learning: args.learn.is_some(),
         };
         // Reports what is wrong with the options before anything is started.
         interceptor.setup(Vec::new(), false)?;
-        let helper = Helper::new(args)?;
-        Ok(Self {
-            mode: helper.as_ref().map(Helper::mode),
-            helper,
-            ..interceptor
-        })
+        interceptor.helper = mode.map(|mode| Helper::new(args, mode)).transpose()?;
+        Ok(interceptor)
     }
 
     fn setup(&self, addresses: Vec<SocketAddr>, has_v6: bool) -> Result<Setup, UsageError> {
@@ -144,7 +140,7 @@ impl Interceptor {
             addresses,
             listener: Arc::new(listener),
             ports: self.ports.of_options.iter().copied().collect(),
-            is_learning: self.is_learning,
+            is_learning: self.mode == Some(Mode::Learn),
             has_approver: self.mode.is_some(),
         };
         Setup::for_jail(

@@ -23,6 +23,7 @@ use peername_intercept::host::HostPort;
 use peername_sys::fs::replace::replace_file;
 use peername_sys::fs::text_file::explain_path;
 
+use super::approval::Mode;
 use comment::{as_comment, as_reference, is_printable};
 pub(super) use list_file::NOT_PUBLIC;
 use list_file::{ListFile, RuleLine};
@@ -31,27 +32,9 @@ pub(super) use needed_rule::{
     HTTPS_PORT, LearningNetwork, is_own_address, is_private, is_refused_by_default,
 };
 
-/// What a list has.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum ListKind {
-    /// What the program asked for (`--learn`).
-    Learned,
-    /// What was answered `always` (`--ask-list`).
-    Answered,
-}
-
-impl ListKind {
-    pub(super) fn option(self) -> &'static str {
-        match self {
-            Self::Learned => "--learn",
-            Self::Answered => "--ask-list",
-        }
-    }
-}
-
 /// The name of the file, and the run that it is written for.
 pub(super) struct LearnedList {
-    kind: ListKind,
+    mode: Mode,
     name: OsString,
     /// `@FILE` with the path as it was given, for a shell.
     reference: String,
@@ -69,12 +52,12 @@ impl LearnedList {
         let now = humantime::format_rfc3339_seconds(SystemTime::now());
         let command = &self.command;
         let options = self.next_options(file);
-        let mut text = match self.kind {
-            ListKind::Learned => format!(
+        let mut text = match self.mode {
+            Mode::Learn => format!(
                 "# --learn: what this command and the programs that it started asked for, {now}\n\
                  # --learn: use it: peername jail {options} -- {command}\n"
             ),
-            ListKind::Answered => format!(
+            Mode::Ask => format!(
                 "# --ask-list: what was answered `always`, {now}\n\
                  # --ask-list: use it with {options}\n"
             ),
@@ -119,7 +102,7 @@ pub(super) struct OpenedList {
 impl OpenedList {
     /// Reads the file, if it exists, and writes it, so that an error is reported before the program runs.
     pub(super) fn open(
-        kind: ListKind,
+        mode: Mode,
         path: &Path,
         command: &[OsString],
         options: Vec<String>,
@@ -129,7 +112,7 @@ impl OpenedList {
         let path = std::path::absolute(path)?;
         let directory = path.parent().context("not a file")?;
         let list = LearnedList {
-            kind,
+            mode,
             name: path.file_name().context("not a file")?.to_owned(),
             reference,
             command: as_comment(command),
@@ -149,8 +132,8 @@ impl OpenedList {
         Ok(opened)
     }
 
-    pub(super) fn kind(&self) -> ListKind {
-        self.list.kind
+    pub(super) fn mode(&self) -> Mode {
+        self.list.mode
     }
 
     /// Adds the rule that allows this destination, unless the list has one already.
@@ -265,7 +248,7 @@ mod tests {
         // The second option would end the line of the comment.
         let options = ["--extra-ca root.pem", "--extra-ca 'a\nevil.test'"];
         let options = options.map(str::to_owned).to_vec();
-        let list = OpenedList::open(ListKind::Learned, &path, &command, options, network());
+        let list = OpenedList::open(Mode::Learn, &path, &command, options, network());
         let result = list.map_err(|error| with_causes(&error)).map(|list| {
             for to in asked {
                 list.add(&HostPort::parse(to).unwrap()).unwrap();
@@ -295,8 +278,7 @@ mod tests {
                 let path = &path;
                 scope.spawn(move || {
                     let list =
-                        OpenedList::open(ListKind::Answered, path, &[], Vec::new(), network())
-                            .unwrap();
+                        OpenedList::open(Mode::Ask, path, &[], Vec::new(), network()).unwrap();
                     for number in 0..20 {
                         let to = format!("{run}{number}.test:443");
                         list.add(&HostPort::parse(&to).unwrap()).unwrap();

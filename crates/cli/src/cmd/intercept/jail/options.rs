@@ -23,6 +23,7 @@ use peername_jail::network::DNS_PORT;
 use peername_observe::shell::quote;
 use peername_sys::fs::text_file::explain_path;
 
+use super::approval::Mode;
 use super::file_table::FileTable;
 use super::in_jail::InJail;
 use crate::cmd::intercept::options::Intercept;
@@ -83,7 +84,7 @@ pub(crate) struct Args {
         help_heading = heading::RULES,
         hide_short_help = true
     )]
-    ask_timeout: Duration,
+    pub(super) ask_timeout: Duration,
     /// Exit with 122 if something was denied although the program itself succeeded. The program is then a child process of
     /// peername, which otherwise becomes the program
     #[arg(long, help_heading = heading::RULES)]
@@ -268,7 +269,7 @@ impl Args {
                 }
             }
         }
-        if self.has_helper() {
+        if self.mode().is_some() {
             for port in RELAYED_PORTS {
                 let every_host = format!("*:{port}")
                     .parse()
@@ -320,7 +321,7 @@ impl Args {
         let mut ports = BTreeSet::from([80, 443]);
         ports.extend(&self.ports);
         ports.extend(rules.iter().flat_map(|rules| rules.opened_ports()));
-        if self.has_helper() {
+        if self.mode().is_some() {
             ports.extend(HTTP_PORTS);
         }
         ports
@@ -346,14 +347,10 @@ impl Args {
         self.fail_on_deny || self.check_list.is_some()
     }
 
-    /// The time for an answer, if questions are asked on the terminal.
-    pub(super) fn answer_timeout(&self) -> Option<Duration> {
-        self.ask.then_some(self.ask_timeout)
-    }
-
-    /// Whether `--ask` or `--learn` decides where no rule does; both open the usual ports.
-    pub(super) fn has_helper(&self) -> bool {
-        self.ask || self.learn.is_some()
+    /// What decides where no rule does: `--ask` or `--learn`, which open the usual ports.
+    pub(super) fn mode(&self) -> Option<Mode> {
+        let learn = self.learn.as_ref().map(|_| Mode::Learn);
+        if self.ask { Some(Mode::Ask) } else { learn }
     }
 
     /// The file of the audit lines.
