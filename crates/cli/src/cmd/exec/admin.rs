@@ -32,7 +32,7 @@ use health::{ExecHealth, SupervisorSocket};
 pub(super) fn start(given: &Given<Args>, table: Table<'static>) -> anyhow::Result<Option<OwnedFd>> {
     let args = &given.options;
     start_process(AdminEndpoint {
-        command: AdminCommand::Exec,
+        is_agent: false,
         args: args.admin.clone(),
         table,
         config: options_as_json(given),
@@ -62,20 +62,14 @@ pub(crate) fn start_process(endpoint: AdminEndpoint) -> anyhow::Result<Option<Ow
 
 /// An admin endpoint, and what it shows.
 pub(crate) struct AdminEndpoint {
-    pub(crate) command: AdminCommand,
+    /// Whether it reports on the agent, not on `exec`.
+    pub(crate) is_agent: bool,
     pub(crate) args: AdminArgs,
     /// The table of `exec`, or the sum of the tables of the agent's containers.
     pub(crate) table: Table<'static>,
     /// The options in force, as JSON.
     pub(crate) config: String,
     pub(crate) verbose: u8,
-}
-
-/// The subcommand that an endpoint reports on.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum AdminCommand {
-    Exec,
-    Agent,
 }
 
 /// The options in force as JSON, without the program's arguments, which may be secret.
@@ -113,7 +107,7 @@ async fn serve(
     level: LevelHandle,
 ) -> anyhow::Result<()> {
     let AdminEndpoint {
-        command,
+        is_agent,
         args,
         table,
         config,
@@ -126,7 +120,6 @@ async fn serve(
     } = process;
     let socket = Arc::new(SupervisorSocket::new(supervisor)?);
     let mut registry = Registry::default();
-    let is_agent = command == AdminCommand::Agent;
     registry.register_collector(Box::new(ExecCollector { table, is_agent }));
     let level = ExecLogLevel { level, table };
     let history = History::default();

@@ -39,7 +39,7 @@ use peername_sys::process::stderr::{try_write_line, write_line};
 use peername_sys::process::user;
 use serde_json::Value;
 
-use super::admin::{AdminCommand, AdminEndpoint, start_process};
+use super::admin::{AdminEndpoint, start_process};
 pub(crate) use options::Args;
 use options::{OnTakeover, Serve};
 
@@ -136,7 +136,7 @@ fn start_admin(given: &Given<Serve>) -> anyhow::Result<Option<(OwnedFd, Table<'s
     let deadline = Instant::now() + ADMIN_RETRY_LIMIT;
     let liveness = loop {
         let endpoint = AdminEndpoint {
-            command: AdminCommand::Agent,
+            is_agent: true,
             args: given.options.admin.clone(),
             table: totals,
             config: format!("{:#}\n", Value::from(given.as_json().clone())),
