@@ -21,6 +21,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ErrorKind};
+use peername_daemon::command;
 use peername_daemon::options::Given;
 use peername_daemon::usage::secrets::mask_words;
 use peername_daemon::value;
@@ -113,11 +114,11 @@ impl Command {
     /// A failure (exit 1), or wrong usage (exit 2) if it is a [`peername_daemon::usage::UsageError`].
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match self {
-            Self::Proxy(args) => proxy::run(&args),
+            Self::Proxy(args) => command::run(*args),
             Self::Exec(args) => exec::run(&args),
             Self::Agent(args) => exec::agent::run(&args),
-            Self::Forward(args) => forward::run(&args),
-            Self::Intercept(args) => intercept::run(&args),
+            Self::Forward(args) => command::run(*args),
+            Self::Intercept(args) => command::run(*args),
             Self::Jail(args) => intercept::jail::run(&args),
             Self::Top(args) => top::run(&args),
             Self::Upgrade(args) => upgrade::run(&args),

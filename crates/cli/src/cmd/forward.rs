@@ -3,10 +3,9 @@
 pub(crate) mod options;
 pub(crate) mod setup;
 
-use std::process::ExitCode;
 use std::sync::Arc;
 
-use peername_daemon::command::{self, Command, Ready, Running};
+use peername_daemon::command::{Command, Ready, Running};
 use peername_daemon::listeners::running::{Opened, RunningListeners, UdpTasks};
 use peername_daemon::listeners::{ListenPlan, UdpGroup};
 use peername_daemon::reload::Reload;
@@ -39,10 +38,6 @@ pub(crate) struct Control {
     counters: Arc<Counters>,
     sessions: OpenSessions,
     client_lists: ClientLists,
-}
-
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    command::run(args.clone())
 }
 
 impl Command for Args {

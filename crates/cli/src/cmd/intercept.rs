@@ -12,11 +12,10 @@ pub(crate) mod setup;
 
 use std::env;
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context;
-use peername_daemon::command::{self, Command, Ready, Running};
+use peername_daemon::command::{Command, Ready, Running};
 use peername_daemon::descriptors;
 use peername_daemon::listeners::ListenPlan;
 use peername_daemon::listeners::running::{Opened, RunningListeners, UdpTasks};
@@ -54,10 +53,6 @@ use admission_log::AdmissionFile;
 pub(crate) use options::Args;
 use reload::Control;
 use setup::Setup;
-
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    command::run(args.clone())
-}
 
 /// The authority and the check services, which are read by now, and this host's addresses and privileges.
 pub(crate) struct Checked {

@@ -7,11 +7,10 @@ mod reload;
 mod route_keeper;
 pub(crate) mod setup;
 
-use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow, ensure};
-use peername_daemon::command::{self, Command, Ready, Running};
+use peername_daemon::command::{Command, Ready, Running};
 use peername_daemon::listeners::ListenPlan;
 use peername_daemon::listeners::running::{Opened, RunningListeners};
 use peername_daemon::reload::file_watch::Fingerprints;
@@ -30,10 +29,6 @@ use crate::telemetry::{ProxyHealth, Telemetry};
 use control::{Control, Privileged};
 pub(crate) use options::Args;
 use setup::Setup;
-
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    command::run(args.clone())
-}
 
 impl Command for Args {
     const NAME: &'static str = "proxy";
