@@ -93,20 +93,10 @@ impl LogArgs {
                 Some(Format::GoMmproxy) => queue(Batched::new(stdout())),
                 _ => queue(Batched::new(stderr())),
             };
-            let is_terminal = stderr().is_terminal();
-            let is_journal = journal::is_stderr_journal();
-            let lines = self.lines(writer, self.log_format, is_terminal, is_journal);
-            (lines, guard)
+            (self.lines(writer, self.log_format, true), guard)
         };
         let (filter, level) = level::filter(self.level(), audit.as_ref().map(|audit| audit.target));
-        let mut guards = vec![guard];
-        let mut layers = vec![lines.with_filter(filter).boxed()];
-        if let Some(audit) = audit {
-            let (lines, guard) = self.audit_lines(audit);
-            guards.push(guard);
-            layers.push(lines);
-        }
-        tracing_subscriber::registry().with(layers).init();
+        let guards = self.install(lines.with_filter(filter).boxed(), guard, audit);
         (guards, level)
     }
 
@@ -119,7 +109,6 @@ impl LogArgs {
         audit: &'static str,
         file: Option<LogFile>,
     ) -> Vec<WorkerGuard> {
-        let is_terminal = stderr().is_terminal();
         let (level, format) = match self.verbose {
             0 => (LevelFilter::WARN, self.log_format.or(Some(Format::Text))),
             1 => (LevelFilter::INFO, self.log_format),
@@ -136,38 +125,40 @@ impl LogArgs {
             .with_target("peername", level)
             .with_target(audit, audit_level);
         let (writer, guard) = queue(Batched::new(stderr()));
+        let lines = self.lines(writer, format, true).with_filter(others);
+        let target = audit;
+        self.install(
+            lines.boxed(),
+            guard,
+            file.map(|file| AuditLog { target, file }),
+        )
+    }
+
+    /// Makes these lines the log. Those of the target of `audit` go to its file, as JSON unless text is asked for.
+    fn install(
+        self,
+        lines: Lines,
+        guard: WorkerGuard,
+        audit: Option<AuditLog>,
+    ) -> Vec<WorkerGuard> {
         let mut guards = vec![guard];
-        let mut layers = vec![
-            self.lines(writer, format, is_terminal, journal::is_stderr_journal())
-                .with_filter(others)
-                .boxed(),
-        ];
-        if let Some(file) = file {
-            let target = audit;
-            let (lines, guard) = self.audit_lines(AuditLog { target, file });
+        let mut layers = vec![lines];
+        if let Some(AuditLog { target, file }) = audit {
+            let (writer, guard) = queue(Batched::new(file));
+            let only_audit = Targets::new().with_target(target, LevelFilter::INFO);
+            let lines = self.lines(writer, self.log_format, false);
+            layers.push(lines.with_filter(only_audit).boxed());
             guards.push(guard);
-            layers.push(lines);
         }
         tracing_subscriber::registry().with(layers).init();
         guards
     }
 
-    /// Returns the layer that writes the lines of a target into a file, as JSON unless text is asked for.
-    fn audit_lines(self, audit: AuditLog) -> (Lines, WorkerGuard) {
-        let (writer, guard) = queue(Batched::new(audit.file));
-        let only_audit = Targets::new().with_target(audit.target, LevelFilter::INFO);
-        let lines = self.lines(writer, self.log_format, false, false);
-        (lines.with_filter(only_audit).boxed(), guard)
-    }
-
-    /// Returns the layer that writes lines in a format: by default text on a terminal, else JSON.
-    fn lines(
-        self,
-        writer: NonBlocking,
-        format: Option<Format>,
-        is_terminal: bool,
-        is_journal: bool,
-    ) -> Lines {
+    /// Returns the layer that writes lines in a format: by default text on a terminal, else JSON. `is_stderr`: the lines go to
+    /// standard error, which may be a terminal or the journal.
+    fn lines(self, writer: NonBlocking, format: Option<Format>, is_stderr: bool) -> Lines {
+        let is_terminal = is_stderr && stderr().is_terminal();
+        let is_journal = is_stderr && journal::is_stderr_journal();
         match format {
             Some(Format::Text) => text(writer, is_terminal, is_journal),
             None if is_terminal => text(writer, is_terminal, is_journal),
