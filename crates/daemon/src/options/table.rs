@@ -51,13 +51,6 @@ struct OldName {
     option: String,
 }
 
-/// The result of reading a table.
-struct ReadTable<T> {
-    given: Given<T>,
-    unread: Unread,
-    keys: Vec<TableKey>,
-}
-
 impl<T> Table<T> {
     /// Wraps the options of a command line.
     pub fn from_command_line(given: Given<T>) -> Self {
@@ -129,7 +122,7 @@ impl<'t> Tables<'t> {
 
     /// Reads the keys at the top.
     pub fn read_top<T: clap::Args>(&mut self, table: DeTable<'t>) -> Given<T> {
-        self.read(0, table).given
+        self.read("", 0, table).given
     }
 
     /// Reads a table, if the file has it; `name` is as a file writes it.
@@ -144,17 +137,7 @@ impl<'t> Tables<'t> {
             self.refuse(at, format!("use {name}"));
             return None;
         };
-        let read = self.read(at, table);
-        Some(Table {
-            given: read.given,
-            origin: Origin::Table {
-                path: self.path.to_owned(),
-                line: self.lines.line_of(at),
-                name,
-                keys: read.keys,
-            },
-            unread: read.unread,
-        })
+        Some(self.read(name, at, table))
     }
 
     /// Reads an array of tables, if the file has it.
@@ -192,7 +175,12 @@ impl<'t> Tables<'t> {
     }
 
     /// Reads the options. Those with a mistake have their defaults.
-    fn read<T: clap::Args>(&mut self, at: usize, table: DeTable<'t>) -> ReadTable<T> {
+    fn read<T: clap::Args>(
+        &mut self,
+        name: &'static str,
+        at: usize,
+        table: DeTable<'t>,
+    ) -> Table<T> {
         let command = command::<T>();
         let (entries, mut unread) = self.read_keys(&command, table);
         for (entry, mistake) in contradictions(&command, &entries, &unread) {
@@ -235,10 +223,15 @@ impl<'t> Tables<'t> {
             self.refuse(at, reason(error));
             Given::default()
         });
-        ReadTable {
+        Table {
             given,
+            origin: Origin::Table {
+                path: self.path.to_owned(),
+                line: self.lines.line_of(at),
+                name,
+                keys,
+            },
             unread,
-            keys,
         }
     }
 
