@@ -11,7 +11,7 @@ mod origin;
 pub mod schema;
 mod table;
 
-pub use given::{Given, Merged, NotWithFile};
+pub use given::{Given, Merged, not_with_file};
 pub use known_keys::{KnownTable, server_option};
 pub use origin::{Origin, TableKey};
 pub use table::{Table, Tables};

@@ -3,8 +3,7 @@
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use clap::ValueEnum;
-use clap::builder::PossibleValue;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use peername_daemon::options::heading;
 use peername_daemon::value::{self, MAX_INTEGER};
 use peername_proxy::udp::{Dialect, UdpConfig};
@@ -15,8 +14,13 @@ use peername_proxy::udp::{Dialect, UdpConfig};
 #[group(skip)]
 pub(crate) struct Args {
     /// UDP: which datagrams have a header
-    #[arg(long, value_name = "DIALECT", default_value = "each")]
-    pub(crate) udp_header: UdpHeader,
+    #[arg(
+        long,
+        value_name = "DIALECT",
+        default_value = Dialect::default().name(),
+        value_parser = dialect_parser()
+    )]
+    pub(crate) udp_header: Dialect,
     /// UDP: idle timeout of a session
     #[arg(
         long,
@@ -34,36 +38,26 @@ pub(crate) struct Args {
     max_sessions_per_balancer: usize,
 }
 
-/// A [`Dialect`] by its name, as an option and as a key of the configuration file.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct UdpHeader(pub(crate) Dialect);
-
-impl ValueEnum for UdpHeader {
-    fn value_variants<'a>() -> &'a [Self] {
-        &*UDP_HEADERS
-    }
-
-    fn to_possible_value(&self) -> Option<PossibleValue> {
-        Some(PossibleValue::new(self.0.name()).help(self.0.summary()))
-    }
+/// Parses the name of a [`Dialect`].
+fn dialect_parser() -> impl TypedValueParser<Value = Dialect> {
+    let values =
+        Dialect::ALL.map(|dialect| PossibleValue::new(dialect.name()).help(dialect.summary()));
+    PossibleValuesParser::new(values).try_map(|name| name.parse::<Dialect>())
 }
 
 static DEFAULT_CLOSE_AFTER: LazyLock<String> =
     LazyLock::new(|| format!("{}s", UdpConfig::default().close_after.as_secs()));
 
-static UDP_HEADERS: LazyLock<[UdpHeader; Dialect::ALL.len()]> =
-    LazyLock::new(|| Dialect::ALL.map(UdpHeader));
-
 impl Args {
     /// Whether each datagram has a header, as by default.
     pub(crate) fn has_default_header(&self) -> bool {
-        self.udp_header == UdpHeader::default()
+        self.udp_header == Dialect::default()
     }
 
     /// The configuration by the options.
     pub(crate) fn config(&self) -> UdpConfig {
         UdpConfig {
-            dialect: self.udp_header.0,
+            dialect: self.udp_header,
             close_after: self.close_after,
             sessions: self.max_sessions,
             sessions_per_balancer: self.max_sessions_per_balancer,

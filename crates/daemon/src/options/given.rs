@@ -246,32 +246,19 @@ fn show_value(value: &OsStr) -> Value {
     }
 }
 
-/// Options that can't be combined with `--config`: it would not be clear which table they belong to.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct NotWithFile<T>(pub T);
-
-impl<T: clap::Args> clap::Args for NotWithFile<T> {
-    fn augment_args(command: Command) -> Command {
-        let own = T::augment_args(Command::new("options"));
-        // Added to the command itself, so that the options keep their place among the others in help texts.
-        own.get_arguments()
-            .fold(T::augment_args(command), |command, own| {
-                command.mut_arg(own.get_id(), |arg| arg.conflicts_with("config"))
-            })
-    }
-
-    fn augment_args_for_update(command: Command) -> Command {
-        Self::augment_args(command)
-    }
-}
-
-impl<T: clap::Args> FromArgMatches for NotWithFile<T> {
-    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        T::from_arg_matches(matches).map(Self)
-    }
-
-    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        self.0.update_from_arg_matches(matches)
+/// For [`Command::mut_args`]: has the options of `T` conflict with `--config`, beside which it would not be clear which table they
+/// belong to.
+pub fn not_with_file<T: clap::Args>() -> impl Fn(Arg) -> Arg {
+    let options = T::augment_args(Command::new("options"));
+    move |arg| {
+        if options
+            .get_arguments()
+            .any(|own| own.get_id() == arg.get_id())
+        {
+            arg.conflicts_with("config")
+        } else {
+            arg
+        }
     }
 }
 

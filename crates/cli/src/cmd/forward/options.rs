@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use peername_daemon::listeners::ListenPlan;
 use peername_daemon::listeners::resolve_listeners;
-use peername_daemon::options::{Given, NotWithFile, heading};
+use peername_daemon::options::{Given, heading, not_with_file};
 use peername_daemon::process::Process;
 use peername_daemon::reload::ConfigSource;
 use peername_daemon::usage::{ErrorCollector, UsageError};
@@ -24,11 +24,12 @@ use crate::options::{clients, udp};
 #[derive(Clone, Debug, clap::Args)]
 #[command(
     before_help = EXAMPLE,
+    mut_args(not_with_file::<Forward>()),
     mut_arg("workers", |arg| arg.help("Event loops, each with sockets of its own [default: 1]"))
 )]
 pub(crate) struct Args {
     #[command(flatten)]
-    pub(super) forward: NotWithFile<Given<Forward>>,
+    pub(super) forward: Given<Forward>,
     #[command(flatten)]
     pub(super) source: ConfigSource,
     #[command(flatten)]
@@ -126,10 +127,10 @@ impl Forward {
             _ if self.header.is_absent() => {
                 "--udp-header selects the datagrams with a header, and --proxy-version none sends none"
             }
-            (_, udp::UdpHeader(Dialect::First)) if self.header.is_spp() => {
+            (_, Dialect::First) if self.header.is_spp() => {
                 "--proxy-version spp is a header on each datagram: it can't be combined with --udp-header first"
             }
-            (_, udp::UdpHeader(Dialect::Spp)) => match self.header.tlv_options() {
+            (_, Dialect::Spp) => match self.header.tlv_options() {
                 Some(options) => {
                     let text = format!("--udp-header spp has no fields for {options}");
                     return Err(UsageError(text));

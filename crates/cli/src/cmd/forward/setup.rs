@@ -38,7 +38,7 @@ impl Setup {
     /// Reads the options, or the file that they name, and resolves names.
     pub(super) fn load(args: &Args, files: &mut Fingerprints) -> Result<Self, UsageError> {
         let command_line = Configuration {
-            forward: vec![Table::from_command_line(args.forward.0.clone())],
+            forward: vec![Table::from_command_line(args.forward.clone())],
             ..Configuration::default()
         };
         let file = args.source.config.as_deref();

@@ -13,7 +13,7 @@ use clap::ValueEnum;
 use clap::builder::NonEmptyStringValueParser;
 use peername_daemon::listeners::resolve_listeners;
 use peername_daemon::logging::{LogFile, without_go_mmproxy};
-use peername_daemon::options::{Given, NotWithFile, heading};
+use peername_daemon::options::{Given, heading, not_with_file};
 use peername_daemon::process::Process;
 use peername_daemon::reload::ConfigSource;
 use peername_daemon::usage::{ErrorCollector, UsageError};
@@ -41,6 +41,7 @@ use crate::options::clients::read_networks;
 #[derive(Clone, Debug, clap::Args)]
 #[command(
     before_help = EXAMPLE,
+    mut_args(not_with_file::<Intercept>()),
     // The help texts of `Process`, which is also used for files, are about all commands.
     mut_arg("workers", |arg| arg.help("Event loops, each with sockets of its own [default: one per core]")),
     mut_arg("verbose", |arg| arg.help("-v: log a line for each connection that ends before it has a request, too; -vv: more")),
@@ -49,7 +50,7 @@ use crate::options::clients::read_networks;
 )]
 pub(crate) struct Args {
     #[command(flatten)]
-    pub(super) intercept: NotWithFile<Given<Intercept>>,
+    pub(super) intercept: Given<Intercept>,
     #[command(flatten)]
     pub(super) source: ConfigSource,
     #[command(flatten)]

@@ -61,7 +61,7 @@ impl Setup {
     /// Reads the options, or the file that they name, and the lists; resolves names.
     pub(super) fn load(args: &Args, files: &mut Fingerprints) -> Result<Self, UsageError> {
         let command_line = Configuration {
-            intercept: Some(Table::from_command_line(args.intercept.0.clone())),
+            intercept: Some(Table::from_command_line(args.intercept.clone())),
             ..Configuration::default()
         };
         let file = args.source.config.as_deref();

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use peername_daemon::options::{Given, NotWithFile, heading};
+use peername_daemon::options::{Given, heading, not_with_file};
 use peername_daemon::process::{Process, changed_keys};
 use peername_daemon::reload::ConfigSource;
 use peername_daemon::usage::{ErrorCollector, UsageError};
@@ -26,12 +26,13 @@ use crate::options::{source_policy, target_args, udp};
 #[derive(Clone, Debug, clap::Args)]
 #[command(
     before_help = EXAMPLE,
+    mut_args(not_with_file::<Listener>()),
     // The text of `Process`, which is also for files, lists the defaults of all commands.
     mut_arg("workers", |arg| arg.help("Event loops, each with sockets of its own [default: one per core]"))
 )]
 pub(crate) struct Args {
     #[command(flatten)]
-    pub(super) listener: NotWithFile<Given<Listener>>,
+    pub(super) listener: Given<Listener>,
     #[command(flatten)]
     pub(super) source: ConfigSource,
     #[command(flatten)]
@@ -242,7 +243,7 @@ impl Listener {
                 "--udp-header is for UDP, which is not listened for: add --protocol udp, or both",
             );
         }
-        let is_spp = self.udp.udp_header == udp::UdpHeader(Dialect::Spp);
+        let is_spp = self.udp.udp_header == Dialect::Spp;
         if !self.headers.require_tlv.is_empty() && has_udp && is_spp {
             errors.push(
                 "--require-tlv: the Simple Proxy Protocol has no TLVs, so no datagram could have one",

@@ -56,7 +56,7 @@ impl Setup {
     /// Reads the options and all files that they name, and resolves names.
     pub(super) fn load(args: &Args, files: &mut Fingerprints) -> Result<Self, UsageError> {
         let command_line = Configuration {
-            listen: vec![Table::from_command_line(args.listener.0.clone())],
+            listen: vec![Table::from_command_line(args.listener.clone())],
             ..Configuration::default()
         };
         let file = args.source.config.as_deref();

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use peername_daemon::admin::AdminArgs;
-use peername_daemon::options::{Given, NotWithFile, Table, heading};
+use peername_daemon::options::{Given, Table, heading, not_with_file};
 use peername_daemon::reload::file_watch::Fingerprints;
 use peername_daemon::usage::UsageError;
 use peername_exec::agent::AgentPolicy;
@@ -46,7 +46,7 @@ pub(super) struct Hold {
 
 /// Options of the agent itself.
 #[derive(Clone, Debug, clap::Args)]
-#[command(next_help_heading = heading::CONTAINERS)]
+#[command(next_help_heading = heading::CONTAINERS, mut_args(not_with_file::<Policy>()))]
 pub(super) struct Serve {
     /// Read the policies in the `[[agent]]` tables of this file (docs/config.md); SIGHUP reads it again
     #[arg(long, value_name = "FILE")]
@@ -73,7 +73,7 @@ pub(super) struct Serve {
     )]
     pub(super) on_takeover: OnTakeover,
     #[command(flatten)]
-    policy: NotWithFile<Given<Policy>>,
+    policy: Given<Policy>,
     #[command(flatten, next_help_heading = heading::OPERATION)]
     pub(super) admin: AdminArgs,
     /// Log each container, and each refused connection
@@ -96,7 +96,7 @@ impl Serve {
         files: &mut Fingerprints,
     ) -> Result<Vec<AgentPolicy>, UsageError> {
         let command_line = Configuration {
-            agent: vec![Table::from_command_line(self.policy.0.clone())],
+            agent: vec![Table::from_command_line(self.policy.clone())],
             ..Configuration::default()
         };
         let file = self.config.as_deref();
