@@ -13,7 +13,7 @@ impl Problems {
     pub(crate) fn plan_tables<T, P>(
         &mut self,
         tables: &[Table<T>],
-        new_plan: impl Fn(&Table<T>) -> Result<P, UsageError>,
+        mut new_plan: impl FnMut(&Table<T>) -> Result<P, UsageError>,
     ) -> Vec<P> {
         let mut plans = Vec::new();
         for table in tables {

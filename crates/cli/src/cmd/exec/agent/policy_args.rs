@@ -25,13 +25,8 @@ pub(crate) struct Policy {
 /// The policies of these tables. Reads the files that they name.
 pub(crate) fn policies(tables: &[Table<Policy>]) -> Result<Vec<AgentPolicy>, Problems> {
     let mut problems = Problems::default();
-    let (mut names, mut policies) = (BTreeSet::new(), Vec::new());
-    for table in tables {
-        match table.options().policy(&mut names) {
-            Ok(policy) => policies.push(policy),
-            Err(error) => problems.0.extend(table.located(&error)),
-        }
-    }
+    let mut names = BTreeSet::new();
+    let policies = problems.plan_tables(tables, |table| table.options().policy(&mut names));
     problems.into_result()?;
     Ok(policies)
 }
