@@ -20,16 +20,19 @@ pub(crate) struct Args {
 
 impl Args {
     /// The policy of these options, in which the peers `health_checks` may name themselves as the client. Reads the files that
-    /// the options name.
+    /// the options name, by the values
+    /// that `resolve` makes of them.
     pub(crate) fn access(
         &self,
         health_checks: &[String],
         required_tlvs: RequiredTlvs,
+        resolve: fn(&str) -> String,
     ) -> Result<Arc<ClientAccess>, UsageError> {
+        let resolve_all = |values: &[String]| values.iter().map(|value| resolve(value)).collect();
         let options = ListOptions {
-            allow: self.allow_client.clone(),
-            deny: self.deny_client.clone(),
-            health_checks: health_checks.to_vec(),
+            allow: resolve_all(&self.allow_client),
+            deny: resolve_all(&self.deny_client),
+            health_checks: resolve_all(health_checks),
         };
         match ClientAccess::new(options.clone(), required_tlvs) {
             Ok(access) => Ok(Arc::new(access)),
@@ -37,15 +40,6 @@ impl Args {
                 let results = each_alone(&options).map(|value| ClientLists::read(&value));
                 Err(list_errors(results, first))
             }
-        }
-    }
-
-    /// These options, with each value replaced.
-    pub(crate) fn map_networks(&self, replace: fn(&str) -> String) -> Self {
-        let map = |values: &[String]| values.iter().map(|value| replace(value)).collect();
-        Self {
-            allow_client: map(&self.allow_client),
-            deny_client: map(&self.deny_client),
         }
     }
 }

@@ -74,10 +74,14 @@ impl HeaderArgs {
         self.trust.iter().filter_map(|word| list_file(word))
     }
 
-    /// Which clients may connect. Reads the files that the options name.
-    pub(crate) fn access(&self) -> Result<Arc<ClientAccess>, UsageError> {
+    /// Which clients may connect. Reads the files that the options name, by the values that `resolve` makes of them.
+    pub(crate) fn access(
+        &self,
+        resolve: fn(&str) -> String,
+    ) -> Result<Arc<ClientAccess>, UsageError> {
         let required_tlvs = self.require_tlv.iter().cloned().collect();
-        self.clients.access(&self.health_checks_from, required_tlvs)
+        self.clients
+            .access(&self.health_checks_from, required_tlvs, resolve)
     }
 
     /// Which valid headers are accepted.
@@ -85,17 +89,6 @@ impl HeaderArgs {
         HeaderPolicy {
             strict: self.strict_header,
             require_client: self.without_client == WithoutClient::Refuse,
-        }
-    }
-
-    /// These options, with each value of those that list networks replaced.
-    pub(crate) fn map_networks(&self, replace: fn(&str) -> String) -> Self {
-        let map = |values: &[String]| values.iter().map(|value| replace(value)).collect();
-        Self {
-            trust: map(&self.trust),
-            clients: self.clients.map_networks(replace),
-            health_checks_from: map(&self.health_checks_from),
-            ..self.clone()
         }
     }
 

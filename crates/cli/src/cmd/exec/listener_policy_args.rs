@@ -67,8 +67,8 @@ impl ListenerPolicyArgs {
     /// The judge of clients; `None` if every client may connect. Reads the files of the lists.
     pub(crate) fn client_judge(&self) -> Result<Option<Rc<dyn ClientJudge>>, UsageError> {
         // The supervisor reads the files again in another working directory.
-        let headers = self.headers.map_networks(with_absolute_path);
-        Ok(ListJudge::for_access(headers.access()?))
+        let access = self.headers.access(with_absolute_path)?;
+        Ok(ListJudge::for_access(access))
     }
 
     /// The rules for the table of clients. Reads the files of `--trust`.

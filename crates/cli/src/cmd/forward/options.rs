@@ -94,7 +94,8 @@ impl Forward {
             }
         });
         let target = errors.note(self.target());
-        let clients = errors.note(self.clients.access(&[], RequiredTlvs::default()));
+        let no_tlvs = RequiredTlvs::default();
+        let clients = errors.note(self.clients.access(&[], no_tlvs, str::to_owned));
         errors.build(|| {
             Some(ForwardService {
                 target: Target(target?),

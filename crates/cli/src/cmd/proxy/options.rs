@@ -208,7 +208,7 @@ impl Listener {
     pub(super) fn config(&self) -> Result<Config, UsageError> {
         let mut errors = ErrorCollector::default();
         self.note_contradictions(&mut errors);
-        let clients = errors.note(self.headers.access());
+        let clients = errors.note(self.headers.access(str::to_owned));
         let destination_policy = errors.note(self.destination_policy());
         let trust = errors.note(self.headers.trust());
         let upstream = errors.note(self.upstream());
