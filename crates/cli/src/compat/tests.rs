@@ -105,24 +105,54 @@ fn program_is_selected_by_name_or_option() {
     }
 }
 
-/// Every translation in the tables is a valid native command line.
 #[test]
-fn translation_is_a_valid_native_command_line() {
-    let tables = [
-        ("go-mmproxy", go_mmproxy::TABLE),
-        ("mmproxy-rs", mmproxy_rs::TABLE),
-        ("cloudflare-mmproxy", cloudflare::TABLE),
-        ("udppp", udppp::TABLE),
-    ];
-    for (program, table) in tables {
-        for (old, _) in table {
+fn command_lines_are_translated_into_valid_native_ones() {
+    for (names, table, ending) in [
+        (
+            &["go-mmproxy"][..],
+            go_mmproxy::TABLE,
+            " --log-format go-mmproxy",
+        ),
+        (
+            &["mmproxy", "mmproxy-rs"],
+            mmproxy_rs::TABLE,
+            " --log-format text -v",
+        ),
+        (
+            &["mmproxy", "cloudflare-mmproxy"],
+            cloudflare::TABLE,
+            " --workers 1 --log-format text -v",
+        ),
+        (&["udppp"], udppp::TABLE, ""),
+    ] {
+        for (old, native) in table {
+            for name in names {
+                let native = format!("{native}{ending}");
+                assert_eq!(translated(name, old), Ok(native), "{name} {old}");
+            }
             // Names need a resolver.
             let old = old.replace("db.example", "127.0.0.1");
             let old = old.replace("game.example", "127.0.0.1");
-            let translation = as_program(program, &old).unwrap();
+            let translation = as_program(names[0], &old).unwrap();
             let line = [vec!["peername".into()], translation.words].concat();
             let parsed = Args::try_parse_from(&line);
             assert!(parsed.is_ok(), "{line:?}: {parsed:?}");
+        }
+    }
+}
+
+#[test]
+fn wrong_usage_has_the_exit_codes_of_the_old_program() {
+    for (name, table) in [
+        ("go-mmproxy", go_mmproxy::EARLY_EXITS),
+        ("mmproxy-rs", mmproxy_rs::EARLY_EXITS),
+        ("cloudflare-mmproxy", cloudflare::EARLY_EXITS),
+        ("udppp", udppp::EARLY_EXITS),
+    ] {
+        for (old, code, text) in table {
+            let exit = as_program(name, old).unwrap_err();
+            assert_eq!(exit.code, *code, "{name} {old}: {exit:?}");
+            assert!(exit.text.contains(text), "{name} {old}: {exit:?}");
         }
     }
 }
@@ -215,13 +245,4 @@ fn native_line(translation: &Translation) -> String {
 
 fn translated(name: &str, old: &str) -> Result<String, EarlyExit> {
     as_program(name, old).map(|translation| native_line(&translation))
-}
-
-#[track_caller]
-fn assert_early_exits(name: &str, table: &[(&str, u8, &str)]) {
-    for (old, code, text) in table {
-        let exit = as_program(name, old).unwrap_err();
-        assert_eq!(exit.code, *code, "{old}: {exit:?}");
-        assert!(exit.text.contains(text), "{old}: {exit:?}");
-    }
 }

@@ -1,6 +1,6 @@
 //! mmproxy-rs: its README, each of its options.
 
-use super::{Environment, assert_early_exits, translated};
+use super::Environment;
 use crate::compat::mmproxy_rs::translate;
 
 pub(super) const TABLE: &[(&str, &str)] = &[
@@ -37,15 +37,6 @@ pub(super) const TABLE: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn mmproxy_rs_is_translated() {
-    for (old, native) in TABLE {
-        let native = format!("{native} --log-format text -v");
-        assert_eq!(translated("mmproxy", old), Ok(native.clone()), "{old}");
-        assert_eq!(translated("mmproxy-rs", old), Ok(native), "{old}");
-    }
-}
-
-#[test]
 fn mmproxy_rs_takes_its_verbosity_from_rust_log() {
     let table = [
         ("off", "--quiet"),
@@ -65,17 +56,13 @@ fn mmproxy_rs_takes_its_verbosity_from_rust_log() {
     }
 }
 
-#[test]
-fn mmproxy_rs_reports_wrong_usage_with_exit_code_1() {
-    let table = [
-        ("-h", 1, "Usage: mmproxy"),
-        ("--help", 1, "Usage: mmproxy"),
-        ("-x", 1, "unsupported switch: -x"),
-        ("positional", 1, "unsupported argument: positional"),
-        ("-4", 1, "missing its value"),
-        ("-p sctp", 1, "invalid protocol value: sctp"),
-        ("-m 0x7b", 1, "invalid number"),
-        ("-c -1", 1, "invalid number"),
-    ];
-    assert_early_exits("mmproxy-rs", &table);
-}
+pub(super) const EARLY_EXITS: &[(&str, u8, &str)] = &[
+    ("-h", 1, "Usage: mmproxy"),
+    ("--help", 1, "Usage: mmproxy"),
+    ("-x", 1, "unsupported switch: -x"),
+    ("positional", 1, "unsupported argument: positional"),
+    ("-4", 1, "missing its value"),
+    ("-p sctp", 1, "invalid protocol value: sctp"),
+    ("-m 0x7b", 1, "invalid number"),
+    ("-c -1", 1, "invalid number"),
+];

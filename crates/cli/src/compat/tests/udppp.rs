@@ -1,7 +1,5 @@
 //! udppp: its README, each of its options.
 
-use super::{assert_early_exits, translated};
-
 pub(super) const TABLE: &[(&str, &str)] = &[
     // The two examples of the README.
     (
@@ -35,32 +33,21 @@ pub(super) const TABLE: &[(&str, &str)] = &[
     ),
 ];
 
-#[test]
-fn udppp_is_translated() {
-    for (old, native) in TABLE {
-        assert_eq!(translated("udppp", old), Ok((*native).to_owned()), "{old}");
-    }
-}
-
-#[test]
-fn udppp_reports_wrong_usage_with_its_exit_code() {
-    let table = [
-        ("", 255, "Required option 'mode' missing"),
-        ("", 255, "Usage: udppp"),
-        ("-h", 255, "Argument to option 'h' missing"),
-        ("--help", 255, "Unrecognized option: 'help'"),
-        ("-m 3 -l 1 -r 2 -h 127.0.0.1", 255, "unknown mode 3"),
-        ("-m 1 -l 70000 -r 2 -h 127.0.0.1", 255, "no port"),
-        (
-            "-m 2 -l 1 -r 2 -h localhost",
-            255,
-            "mode 2 needs an IP address",
-        ),
-        (
-            "-m 1 -m 1 -l 1 -r 2 -h 127.0.0.1",
-            255,
-            "given more than once",
-        ),
-    ];
-    assert_early_exits("udppp", &table);
-}
+pub(super) const EARLY_EXITS: &[(&str, u8, &str)] = &[
+    ("", 255, "Required option 'mode' missing"),
+    ("", 255, "Usage: udppp"),
+    ("-h", 255, "Argument to option 'h' missing"),
+    ("--help", 255, "Unrecognized option: 'help'"),
+    ("-m 3 -l 1 -r 2 -h 127.0.0.1", 255, "unknown mode 3"),
+    ("-m 1 -l 70000 -r 2 -h 127.0.0.1", 255, "no port"),
+    (
+        "-m 2 -l 1 -r 2 -h localhost",
+        255,
+        "mode 2 needs an IP address",
+    ),
+    (
+        "-m 1 -m 1 -l 1 -r 2 -h 127.0.0.1",
+        255,
+        "given more than once",
+    ),
+];
