@@ -56,7 +56,7 @@ pub use protocol::ext_authz::decode as ext_authz_reply;
 pub use protocol::ext_authz::messages as ext_authz_messages;
 pub use protocol::forward_auth::decode as forward_auth_reply;
 pub use protocol::opa::decode as opa_reply;
-pub use request::{AuthzRequest, BodyPrefix, HostPortRef};
+pub use request::AuthzRequest;
 pub use response::{AuthzResponse, CacheLifetime};
 pub use rules::{
     AccessRules, AccessRulesError, HTTP_PORTS, ParseRuleError, Rule, ShadowedRule, rule_for,
@@ -66,8 +66,9 @@ pub use verdict::{AuthzError, DecidedBy, Decision, Denial, Verdict};
 
 use crate::http_client;
 pub use crate::http_client::tls::ClientTls;
+pub use crate::request::buffered_body::BodyPrefix;
 pub use crate::request::kind::RequestKind;
-use cache::{Cache, CacheKey};
+use cache::Cache;
 use circuit_breaker::{CircuitBreaker, Transition};
 use config::service::Backend;
 use link::Link;
@@ -250,7 +251,7 @@ impl CheckClient {
     ) -> Result<(Decision, DecidedBy), AuthzError> {
         let config = &self.shared.config;
         if let Some(cache) = &self.shared.cache
-            && let Some(key) = CacheKey::new(request, &config.protocol.sent)
+            && let Some(key) = request.to_key(&config.protocol.sent)
         {
             // The check may already be in flight on another worker. If that worker is busy, the check's own timeout comes late,
             // so the deadline is enforced here as well.

@@ -241,7 +241,7 @@ impl fmt::Debug for HostPort {
 }
 
 /// Host and port as text, without the port that the scheme implies. An empty scheme implies no port.
-pub(crate) fn write_authority(to: impl fmt::Display, scheme: &str) -> String {
+pub(crate) fn write_authority(to: &HostPort, scheme: &str) -> String {
     let mut text = to.to_string();
     let implied = match scheme {
         "https" => ":443",

@@ -13,10 +13,9 @@ use crate::audit::{ASKED, AuditRecord, FinalDecision, LIST};
 use crate::authz::rules::{AccessRules, DeniedBy, Rule, Subject};
 use crate::authz::{
     ApprovalRequest, Approver, AuthzRequest, BodyPrefix, CheckClient, CheckedBody, DecidedBy,
-    Decision, Denial, HeaderMutations, HostPortRef, InjectedHeaders, RequestKind, Unapprovable,
-    Verdict,
+    Decision, Denial, HeaderMutations, InjectedHeaders, RequestKind, Unapprovable, Verdict,
 };
-use crate::request::buffered_body::BufferedPrefix;
+use crate::host::Host;
 use crate::request::client_info::ClientInfo;
 use crate::request::refusal::Refusal;
 use crate::request::remedy::Remedy;
@@ -68,7 +67,7 @@ pub(crate) struct BodyInfo<'a> {
     /// The length in bytes; `None` if the request does not declare it.
     pub(crate) size: Option<u64>,
     /// The first bytes, if the check service is sent them.
-    pub(crate) prefix: Option<&'a BufferedPrefix>,
+    pub(crate) prefix: Option<&'a BodyPrefix>,
 }
 
 const NO_BODY: BodyInfo<'static> = BodyInfo {
@@ -213,40 +212,25 @@ impl Authorizer<'_> {
         };
         let id = record.id.to_string();
         let traceparent = record.traceparent();
-        let sni = target.sni.as_ref().map(ToString::to_string);
-        let connect = target
-            .connect
-            .as_ref()
-            .map(|connect| (connect.host.to_string(), connect.port));
         // The future of a check is large. Boxed, it takes no memory in the futures of requests that are not checked.
-        let verdict = Box::pin(
-            check.ask(&AuthzRequest {
-                kind,
-                request_id: &id,
-                client: self.client.addr,
-                peer: self.client.peer.0,
-                connect: connect
-                    .as_ref()
-                    .map(|(host, port)| HostPortRef { host, port: *port }),
-                sni: sni.as_deref(),
-                alpn: target.alpn,
-                version: parts.version,
-                method: &parts.method,
-                scheme,
-                to: HostPortRef {
-                    host: &target.host,
-                    port: target.to.port,
-                },
-                path_and_query: &path,
-                headers: &parts.headers,
-                traceparent: traceparent.as_ref(),
-                body_size: body.size,
-                body: body.prefix.map(|prefix| BodyPrefix {
-                    bytes: &prefix.bytes,
-                    truncated: prefix.truncated,
-                }),
-            }),
-        )
+        let verdict = Box::pin(check.ask(&AuthzRequest {
+            kind,
+            request_id: &id,
+            client: self.client.addr,
+            peer: self.client.peer.0,
+            connect: target.connect.as_ref(),
+            sni: target.sni.as_ref().and_then(Host::as_name),
+            alpn: target.alpn,
+            version: parts.version,
+            method: &parts.method,
+            scheme,
+            to: &target.to,
+            path_and_query: &path,
+            headers: &parts.headers,
+            traceparent: traceparent.as_ref(),
+            body_size: body.size,
+            body: body.prefix,
+        }))
         .await;
         record_verdict(&verdict, record);
         match verdict.decision {

@@ -5,8 +5,6 @@ use std::time::{Duration, Instant};
 
 use moka::Expiry;
 
-use super::config::sent_headers::SentHeaders;
-use super::request::AuthzRequest;
 use super::response::AuthzResponse;
 use super::verdict::{AuthzError, DecidedBy, Decision};
 
@@ -18,9 +16,8 @@ pub(crate) struct Cache {
     deny_for: Duration,
 }
 
-/// The cache key ([`AuthzRequest::to_key`]).
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct CacheKey(Box<[u8]>);
+/// The cache key ([`AuthzRequest::to_key`](super::request::AuthzRequest::to_key)).
+pub(crate) type CacheKey = Box<[u8]>;
 
 #[derive(Clone, Debug)]
 struct CachedDecision {
@@ -100,13 +97,6 @@ impl Cache {
     }
 }
 
-impl CacheKey {
-    /// Returns `None` if the decision on this request may not be cached.
-    pub(crate) fn new(request: &AuthzRequest<'_>, sent: &SentHeaders) -> Option<Self> {
-        Some(Self(request.to_key(sent)?.into()))
-    }
-}
-
 /// Expires each entry after the lifetime of its decision.
 struct PerEntryExpiry;
 
@@ -121,7 +111,7 @@ impl Expiry<CacheKey, CachedDecision> for PerEntryExpiry {
     }
 }
 
-fn weight(CacheKey(key): &CacheKey, decision: &Decision) -> u32 {
+fn weight(key: &CacheKey, decision: &Decision) -> u32 {
     let decision = match decision {
         Decision::Allow(changes) => changes.weight(),
         Decision::Deny(denial) => denial.weight(),

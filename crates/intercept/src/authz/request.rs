@@ -2,12 +2,13 @@
 
 use std::net::SocketAddr;
 
-use bytes::Bytes;
 use http::header::HeaderName;
 use http::{HeaderMap, HeaderValue, Method, Version};
 
+use super::cache::CacheKey;
 use super::config::sent_headers::SentHeaders;
-use crate::host::write_authority;
+use crate::host::{HostPort, write_authority};
+use crate::request::buffered_body::BodyPrefix;
 use crate::request::kind::RequestKind;
 use crate::request::trace_context::{TraceContext, is_trace_header};
 
@@ -23,7 +24,7 @@ pub struct AuthzRequest<'a> {
     /// The other end of the socket: the client, or the balancer that sent a PROXY header for it.
     pub peer: SocketAddr,
     /// The target of the CONNECT that opened this request's tunnel; `None` outside of a tunnel.
-    pub connect: Option<HostPortRef<'a>>,
+    pub connect: Option<&'a HostPort>,
     /// The server name in the client's TLS handshake with the proxy.
     pub sni: Option<&'a str>,
     /// The protocol that ALPN selected in this handshake.
@@ -35,7 +36,7 @@ pub struct AuthzRequest<'a> {
     /// `http` or `https`; empty for [`RequestKind::Connect`], which has none.
     pub scheme: &'a str,
     /// The destination, and the only one to which the proxy sends this request.
-    pub to: HostPortRef<'a>,
+    pub to: &'a HostPort,
     /// Path and query, from the first slash; empty for [`RequestKind::Connect`].
     pub path_and_query: &'a str,
     /// All headers; [`SentHeaders`] selects those that are sent.
@@ -45,34 +46,7 @@ pub struct AuthzRequest<'a> {
     /// The length of the body in bytes; `None` if the request does not declare it.
     pub body_size: Option<u64>,
     /// The beginning of the body, if the configuration asks for it.
-    pub body: Option<BodyPrefix<'a>>,
-}
-
-/// A host, without brackets, and a port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HostPortRef<'a> {
-    /// The name, in lower case, or the address.
-    pub host: &'a str,
-    /// The port, even if it is the scheme's default.
-    pub port: u16,
-}
-
-/// The beginning of a body.
-#[derive(Clone, Copy, Debug)]
-pub struct BodyPrefix<'a> {
-    /// The bytes, at most [`CheckConfig::body`](super::CheckConfig::body) of them.
-    pub bytes: &'a Bytes,
-    /// Whether the body is longer.
-    pub truncated: bool,
-}
-
-impl std::fmt::Display for HostPortRef<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.host.contains(':') {
-            true => write!(f, "[{}]:{}", self.host, self.port),
-            false => write!(f, "{}:{}", self.host, self.port),
-        }
-    }
+    pub body: Option<&'a BodyPrefix>,
 }
 
 impl AuthzRequest<'_> {
@@ -87,8 +61,8 @@ impl AuthzRequest<'_> {
     /// The key of the decision in a cache: everything that the service is sent, byte for byte, except the request id, the trace
     /// context, and the ports of client and balancer, which differ between requests that are otherwise equal. Returns `None` if
     /// the service is sent a body, even one of which no byte has been read yet: a cached decision would let it through unseen.
-    pub(crate) fn to_key(self, sent: &SentHeaders) -> Option<Vec<u8>> {
-        let has_body = |body: BodyPrefix<'_>| !body.bytes.is_empty() || body.truncated;
+    pub(crate) fn to_key(self, sent: &SentHeaders) -> Option<CacheKey> {
+        let has_body = |body: &BodyPrefix| !body.bytes.is_empty() || body.truncated;
         if self.body.is_some_and(has_body) {
             return None;
         }
@@ -135,47 +109,11 @@ impl AuthzRequest<'_> {
             put(name.as_str().as_bytes());
             put(value.as_bytes());
         }
-        Some(key)
+        Some(key.into())
     }
 
     /// The destination as a Host header has it: with the port only if the scheme does not imply it.
     pub(crate) fn host(&self) -> String {
         write_authority(self.to, self.scheme)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_host_has_the_port_that_its_scheme_does_not_imply() {
-        let (id, method, headers) = ("1", Method::GET, HeaderMap::new());
-        let host_of = |scheme, host, port| {
-            AuthzRequest {
-                kind: RequestKind::Request,
-                request_id: id,
-                client: ([192, 0, 2, 1], 1).into(),
-                peer: ([192, 0, 2, 1], 1).into(),
-                connect: None,
-                sni: None,
-                alpn: None,
-                version: Version::HTTP_11,
-                method: &method,
-                scheme,
-                to: HostPortRef { host, port },
-                path_and_query: "/",
-                headers: &headers,
-                traceparent: None,
-                body_size: Some(0),
-                body: None,
-            }
-            .host()
-        };
-        assert_eq!(host_of("https", "a.test", 443), "a.test");
-        assert_eq!(host_of("https", "a.test", 80), "a.test:80");
-        assert_eq!(host_of("https", "a.test", 1443), "a.test:1443");
-        assert_eq!(host_of("http", "2001:db8::1", 80), "[2001:db8::1]");
-        assert_eq!(host_of("", "a.test", 443), "a.test:443");
     }
 }

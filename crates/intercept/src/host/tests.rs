@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use super::{Host, HostPort, ParseHostError};
+use super::{Host, HostPort, ParseHostError, write_authority};
 
 #[test]
 fn one_spelling_for_each_host() {
@@ -49,6 +49,20 @@ fn a_port_is_distinguished_from_an_address() {
     }
     let without_port = HostPort::parse_or("[::1]", 443).expect("a host");
     assert_eq!(without_port.to_string(), "[::1]:443");
+}
+
+#[test]
+fn an_authority_has_the_port_that_its_scheme_does_not_imply() {
+    for (to, scheme, authority) in [
+        ("a.test:443", "https", "a.test"),
+        ("a.test:80", "https", "a.test:80"),
+        ("a.test:1443", "https", "a.test:1443"),
+        ("[2001:db8::1]:80", "http", "[2001:db8::1]"),
+        ("a.test:443", "", "a.test:443"),
+    ] {
+        let to = HostPort::parse(to).unwrap();
+        assert_eq!(write_authority(&to, scheme), authority);
+    }
 }
 
 #[test]

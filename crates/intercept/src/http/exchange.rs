@@ -22,7 +22,7 @@ use super::websocket::{Handshake, Switched};
 use crate::audit::UpstreamFields;
 use crate::authz::authorize::{Authorizer, BodyInfo, Denied};
 use crate::authz::{Allowed, CheckedBody, HeaderMutations, Prepared};
-use crate::request::buffered_body::{BufferedBody, BufferedPrefix};
+use crate::request::buffered_body::{BodyPrefix, BufferedBody};
 use crate::request::refusal::Refusal;
 use crate::request::target::RequestTarget;
 use crate::state::InterceptState;
@@ -176,7 +176,7 @@ impl Exchange<'_> {
         checked: CheckedBody,
         body: Option<&BufferedBody>,
         record: &mut InFlightRecord,
-    ) -> Result<Option<BufferedPrefix>, Refusal> {
+    ) -> Result<Option<BodyPrefix>, Refusal> {
         let Some(body) = body else {
             return Ok(None);
         };

@@ -55,12 +55,13 @@ enum Replay {
     },
 }
 
-/// The beginning of a body.
-#[derive(Debug)]
-pub(crate) struct BufferedPrefix {
-    pub(crate) bytes: Bytes,
-    /// Whether there is more.
-    pub(crate) truncated: bool,
+/// The beginning of a body, which a check service sees.
+#[derive(Clone, Debug)]
+pub struct BodyPrefix {
+    /// The bytes, at most [`CheckConfig::body`](crate::authz::CheckConfig::body) of them.
+    pub bytes: Bytes,
+    /// Whether the body is longer.
+    pub truncated: bool,
 }
 
 impl BufferedBody {
@@ -87,7 +88,7 @@ impl BufferedBody {
         &self,
         max: usize,
         pause: Duration,
-    ) -> hyper::Result<BufferedPrefix> {
+    ) -> hyper::Result<BodyPrefix> {
         // One buffer for all frames: a client may send its body in many tiny ones, each of which would take the memory of a
         // `Frame`.
         let mut bytes = BytesMut::new();
@@ -119,7 +120,7 @@ impl BufferedBody {
             remainder.buffered.push_back(Frame::data(bytes.clone()));
         }
         remainder.buffered.extend(rest);
-        Ok(BufferedPrefix { bytes, truncated })
+        Ok(BodyPrefix { bytes, truncated })
     }
 
     /// Keeps attempts from reading the body until [`BufferedBody::continue_now`].

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Version};
 use peername_intercept::authz::{
-    AuthzRequest, BodyPrefix, CheckClient, CheckConfig, CheckService, HostPortRef, RequestKind,
-    Service, ServiceUrl, Verdict,
+    AuthzRequest, BodyPrefix, CheckClient, CheckConfig, CheckService, RequestKind, Service,
+    ServiceUrl, Verdict,
 };
+use peername_intercept::host::{Host, HostPort};
 use prometheus_client::registry::Registry;
 
 /// A check with the defaults, except for a long timeout and what `change` sets. The services have no faults, so only a busy
@@ -92,33 +93,29 @@ impl CheckInput {
 
     /// Checks this request.
     pub(crate) async fn ask(&self, client: &CheckClient) -> Verdict {
-        let body = self.body.as_ref();
+        let body = self.body.clone();
+        let body = body.map(|(bytes, truncated)| BodyPrefix { bytes, truncated });
+        let to = HostPort {
+            host: Host::parse(self.host).expect("a host"),
+            port: self.port,
+        };
         let request = AuthzRequest {
             kind: self.kind,
             request_id: "id-1",
             client: self.client,
             peer: ([198, 51, 100, 1], 40_000).into(),
-            connect: Some(HostPortRef {
-                host: self.host,
-                port: self.port,
-            }),
+            connect: Some(&to),
             sni: Some(self.host),
             alpn: Some("h2"),
             version: Version::HTTP_2,
             method: &self.method,
             scheme: self.scheme,
-            to: HostPortRef {
-                host: self.host,
-                port: self.port,
-            },
+            to: &to,
             path_and_query: self.path,
             headers: &self.headers,
             traceparent: None,
-            body_size: body.map(|(bytes, _)| bytes.len() as u64),
-            body: body.map(|(bytes, truncated)| BodyPrefix {
-                bytes,
-                truncated: *truncated,
-            }),
+            body_size: body.as_ref().map(|body| body.bytes.len() as u64),
+            body: body.as_ref(),
         };
         client.ask(&request).await
     }

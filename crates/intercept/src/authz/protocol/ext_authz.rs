@@ -149,7 +149,7 @@ fn error_from_status(status: Status) -> AuthzError {
 /// The request as Envoy would send it.
 fn check_request(request: &AuthzRequest<'_>, sent: &SentHeaders) -> CheckRequest {
     let source = peer(request.client);
-    let destination = peer_at(request.to.host.to_owned(), request.to.port);
+    let destination = peer_at(request.to.host.to_string(), request.to.port);
     CheckRequest {
         attributes: Some(AttributeContext {
             source: Some(source),
@@ -181,7 +181,7 @@ fn http_attributes(authz: &AuthzRequest<'_>, sent: &SentHeaders) -> HttpRequest 
         ..Default::default()
     };
     if let Some(body) = authz.body {
-        match std::str::from_utf8(body.bytes) {
+        match std::str::from_utf8(&body.bytes) {
             Ok(text) => text.clone_into(&mut request.body),
             Err(_) => request.raw_body = body.bytes.to_vec(),
         }

@@ -86,7 +86,7 @@ pub(super) fn input(request: &AuthzRequest<'_>, sent: &SentHeaders) -> Value {
             "source": {
                 "address": address(&request.client.ip().to_string(), request.client.port()),
             },
-            "destination": { "address": address(request.to.host, request.to.port) },
+            "destination": { "address": address(&request.to.host.to_string(), request.to.port) },
             "request": { "http": {
                 "id": request.request_id,
                 "method": request.method.as_str(),
@@ -102,7 +102,7 @@ pub(super) fn input(request: &AuthzRequest<'_>, sent: &SentHeaders) -> Value {
         },
     });
     if let Some(body) = request.body {
-        input["attributes"]["request"]["http"]["body"] = attributes::text(body.bytes).into();
+        input["attributes"]["request"]["http"]["body"] = attributes::text(&body.bytes).into();
         input["truncated_body"] = body.truncated.into();
     }
     input
