@@ -8,8 +8,7 @@ use tokio::time::sleep;
 
 use crate::ext_authz;
 use crate::forward_auth::{OK, start};
-use crate::rig::{CheckInput, ask, check, metric};
-use crate::service::{Service, any_loopback};
+use crate::rig::{CheckInput, ask, check, failure, metric};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -24,10 +23,8 @@ async fn cached_decision_is_not_queried_again() {
     let client = check.client();
     assert!(!is_cached(&ask(&client).await));
     for port in 50_001..50_010 {
-        let from_another_port = CheckInput {
-            client: ([192, 0, 2, 7], port).into(),
-            ..CheckInput::default()
-        };
+        let from_another_port =
+            CheckInput::with(|input| input.client = ([192, 0, 2, 7], port).into());
         let verdict = from_another_port.ask(&client).await;
         assert!(is_cached(&verdict) && verdict.decision.allows());
     }
@@ -45,34 +42,13 @@ async fn request_that_differs_is_queried_separately() {
     let client = check(&url, |config| config.cache = Some(LONG)).client();
     ask(&client).await;
     let others = [
-        CheckInput {
-            client: ([192, 0, 2, 8], 50_000).into(),
-            ..CheckInput::default()
-        },
-        CheckInput {
-            method: Method::POST,
-            ..CheckInput::default()
-        },
-        CheckInput {
-            scheme: "http",
-            ..CheckInput::default()
-        },
-        CheckInput {
-            host: "other.test",
-            ..CheckInput::default()
-        },
-        CheckInput {
-            port: 8443,
-            ..CheckInput::default()
-        },
-        CheckInput {
-            path: "/a",
-            ..CheckInput::default()
-        },
-        CheckInput {
-            path: "/a?b=d",
-            ..CheckInput::default()
-        },
+        CheckInput::with(|input| input.client = ([192, 0, 2, 8], 50_000).into()),
+        CheckInput::with(|input| input.method = Method::POST),
+        CheckInput::with(|input| input.scheme = "http"),
+        CheckInput::with(|input| input.host = "other.test"),
+        CheckInput::with(|input| input.port = 8443),
+        CheckInput::with(|input| input.path = "/a"),
+        CheckInput::with(|input| input.path = "/a?b=d"),
         CheckInput::default().header("x-role", b"admin"),
         CheckInput::default().header("x-role", b"user"),
         CheckInput::default().header("x-role", b"\xc3\xa9"),
@@ -93,16 +69,13 @@ async fn request_that_differs_is_queried_separately() {
 
 #[tokio::test]
 async fn request_with_a_body_is_never_cached() {
-    let mut service = Service::ext_authz(any_loopback());
-    service.set_answer(ext_authz::OK);
-    let url = format!("grpc://{}", service.address);
+    let (mut service, url) = ext_authz::start(ext_authz::OK);
     let client = check(&url, |config| {
         (config.cache, config.body) = (Some(LONG), 100);
     })
     .client();
-    let input = |bytes: &'static str, truncated| CheckInput {
-        body: Some((bytes.into(), truncated)),
-        ..CheckInput::default()
+    let input = |bytes: &'static str, truncated| {
+        CheckInput::with(|input| input.body = Some((bytes.into(), truncated)))
     };
     // A body that has turned out to be empty.
     assert!(!is_cached(&input("", false).ask(&client).await));
@@ -137,9 +110,8 @@ async fn service_limits_the_lifetime_by_cache_control() {
 
 #[tokio::test]
 async fn ext_authz_limits_the_lifetime_by_metadata() {
-    let mut service = Service::ext_authz(any_loopback());
-    service.set_answer(r#"{"status": {}, "dynamicMetadata": {"cache_control": "no-store"}}"#);
-    let url = format!("grpc://{}", service.address);
+    let answer = r#"{"status": {}, "dynamicMetadata": {"cache_control": "no-store"}}"#;
+    let (_service, url) = ext_authz::start(answer);
     let client = check(&url, |config| config.cache = Some(LONG)).client();
     for _ in 0..3 {
         assert!(!is_cached(&ask(&client).await));
@@ -150,10 +122,7 @@ async fn ext_authz_limits_the_lifetime_by_metadata() {
 async fn failure_is_not_cached() {
     let (mut service, url) = start(r#"{"status": 500, "headers": [], "body": ""}"#);
     let client = check(&url, |config| config.cache = Some(LONG)).client();
-    assert!(matches!(
-        ask(&client).await.decided_by,
-        DecidedBy::Failure(_)
-    ));
+    assert!(failure(&ask(&client).await).is_some());
     service.set_answer(OK);
     let verdict = ask(&client).await;
     assert!(verdict.decision.allows() && !is_cached(&verdict));

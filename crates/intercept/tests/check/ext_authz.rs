@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::rig::{CheckInput, ask, check, client};
 use crate::service::{Service, any_loopback};
 
-fn start(answer: &str) -> (Service, String) {
+pub(crate) fn start(answer: &str) -> (Service, String) {
     let mut service = Service::ext_authz(any_loopback());
     service.set_answer(answer);
     let url = format!("grpc://{}", service.address);
@@ -24,15 +24,12 @@ pub(crate) fn denial(verdict: &Verdict) -> &Denial {
 #[tokio::test]
 async fn request_has_the_same_fields_as_envoys() {
     let (service, url) = start(OK);
-    let input = CheckInput {
-        body: Some(("hello".into(), true)),
-        ..CheckInput::default()
-    }
-    .header("x-twice", b"1")
-    .header("x-twice", b"2")
-    .header("x-latin", b"\xe9")
-    .header("cookie", b"secret")
-    .header("authorization", b"secret");
+    let input = CheckInput::with(|input| input.body = Some(("hello".into(), true)))
+        .header("x-twice", b"1")
+        .header("x-twice", b"2")
+        .header("x-latin", b"\xe9")
+        .header("cookie", b"secret")
+        .header("authorization", b"secret");
     assert!(input.ask(&client(&url)).await.decision.allows());
     let request = service.next_request();
     assert!(!request.to_string().contains("secret"));

@@ -7,19 +7,16 @@ use std::thread::available_parallelism;
 
 use futures_util::future::join_all;
 use http::Method;
-use peername_intercept::authz::{DecidedBy, Decision, RequestKind, ServiceUrl, Verdict};
+use peername_intercept::authz::{Decision, RequestKind, ServiceUrl, Verdict};
 use tempfile::NamedTempFile;
 
 use crate::ext_authz::denial;
-use crate::rig::{CheckInput, ask, client};
+use crate::rig::{CheckInput, ask, client, failure};
 use crate::service::Opa;
 
 /// The decision of a verdict, or the code of the failure.
 fn decision(verdict: &Verdict) -> Result<Decision, &'static str> {
-    match &verdict.decided_by {
-        DecidedBy::Failure(error) => Err(error.code()),
-        _ => Ok(verdict.decision.clone()),
-    }
+    failure(verdict).map_or_else(|| Ok(verdict.decision.clone()), Err)
 }
 
 /// The error with which a policy is refused at the start.
@@ -168,10 +165,7 @@ async fn directory_has_modules_and_data() {
     }
     let client = client(&policy("#egress"));
     assert!(ask(&client).await.decision.allows());
-    let elsewhere = CheckInput {
-        host: "other.test",
-        ..CheckInput::default()
-    };
+    let elsewhere = CheckInput::with(|input| input.host = "other.test");
     assert_eq!(denial(&elsewhere.ask(&client).await).status.as_u16(), 403);
     let error = |rule: &str| open_error(&policy(rule));
     assert!(
@@ -238,10 +232,7 @@ verdict := false if input.attributes.request.http.path == \"/conflict\"
     std::fs::write(&file, policy).expect("write");
     let client = client(&format!("rego:{}#egress/verdict", file.path().display()));
     for _ in 0..20 {
-        let conflict = CheckInput {
-            path: "/conflict",
-            ..CheckInput::default()
-        };
+        let conflict = CheckInput::with(|input| input.path = "/conflict");
         assert_eq!(decision(&conflict.ask(&client).await), Err("check_status"));
     }
     assert!(ask(&client).await.decision.allows());

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Version};
 use peername_intercept::authz::{
-    AuthzRequest, BodyPrefix, CheckClient, CheckConfig, CheckService, RequestKind, Service,
-    ServiceUrl, Verdict,
+    AuthzRequest, BodyPrefix, CheckClient, CheckConfig, CheckService, DecidedBy, RequestKind,
+    Service, ServiceUrl, Verdict,
 };
 use peername_intercept::host::{Host, HostPort};
 use prometheus_client::registry::Registry;
@@ -85,6 +85,13 @@ impl Default for CheckInput {
 }
 
 impl CheckInput {
+    /// The default request with one change.
+    pub(crate) fn with(change: impl FnOnce(&mut Self)) -> Self {
+        let mut input = Self::default();
+        change(&mut input);
+        input
+    }
+
     pub(crate) fn header(mut self, name: &'static str, value: &[u8]) -> Self {
         let value = HeaderValue::from_bytes(value).expect("a value");
         self.headers.append(HeaderName::from_static(name), value);
@@ -124,6 +131,14 @@ impl CheckInput {
 /// Checks the default request.
 pub(crate) async fn ask(client: &CheckClient) -> Verdict {
     CheckInput::default().ask(client).await
+}
+
+/// The code of the failure, if the check failed and denies.
+pub(crate) fn failure(verdict: &Verdict) -> Option<&'static str> {
+    match &verdict.decided_by {
+        DecidedBy::Failure(error) => Some(error.code()),
+        _ => None,
+    }
 }
 
 /// Polls until `poll` returns a value, with a deadline.

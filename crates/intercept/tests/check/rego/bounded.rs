@@ -80,10 +80,7 @@ verdict := strings.any_suffix_match(x[0], x[1]) if f == "suffix"
         let function = &case["f"];
         let ask = async |arg: &str| {
             let body = json!([function, case[arg]]).to_string();
-            let input = CheckInput {
-                body: Some((body.into(), false)),
-                ..CheckInput::default()
-            };
+            let input = CheckInput::with(|input| input.body = Some((body.into(), false)));
             input.ask(&client).await
         };
         assert!(ask("short").await.decision.allows(), "{function}");
