@@ -263,37 +263,51 @@ impl Authorizer<'_> {
         let Some(decided) = self.decide_by_lists(subject) else {
             return Ok(AllowedBy::default());
         };
-        let (reason, how) = match (decided, &self.approver) {
-            (Ok(rule), _) => {
+        let denied = match decided {
+            Ok(rule) => {
                 record.rule = Some(rule.text());
                 return Ok(AllowedBy {
                     how: Some(LIST),
                     is_port_named: rule.names_port(),
                 });
             }
-            (
-                Err(DeniedBy::Default | DeniedBy::AmbiguousPath | DeniedBy::UnknownMethod),
-                Some(approver),
-            ) => {
-                if let Some(unapprovable) = &self.unapprovable {
-                    return Err(deny_unapprovable(unapprovable, record));
-                }
-                let request = self.approval_request(subject, parts);
-                let approval = approver.approve(request).await;
-                match approval.denial_reason {
-                    None => {
-                        return Ok(AllowedBy {
-                            how: Some(approval.how),
-                            is_port_named: false,
-                        });
-                    }
-                    Some(reason) => (reason.to_owned(), approval.how),
-                }
-            }
-            (Err(denied), _) => return Err(self.deny_by_list(denied, subject, record)),
+            Err(denied) => denied,
         };
-        let denial = Denial::new(StatusCode::FORBIDDEN, &reason);
-        Err(deny(denial, how, record))
+        let Some(approver) = self.approver_after(denied) else {
+            return Err(self.deny_by_list(denied, subject, record));
+        };
+        if let Some(unapprovable) = &self.unapprovable {
+            return Err(deny_unapprovable(unapprovable, record));
+        }
+        let request = ApprovalRequest {
+            to: &self.target.to,
+            method: parts.method.as_str(),
+            path: match subject {
+                Subject::Request { path, .. } => path,
+                Subject::OpenedTunnel | Subject::RelayedTunnel => "",
+            },
+        };
+        let approval = approver.approve(request).await;
+        match approval.denial_reason {
+            None => Ok(AllowedBy {
+                how: Some(approval.how),
+                is_port_named: false,
+            }),
+            Some(reason) => {
+                let denial = Denial::new(StatusCode::FORBIDDEN, reason);
+                Err(deny(denial, approval.how, record))
+            }
+        }
+    }
+
+    /// The approver, if it is asked about what the lists deny for this reason: it is not where a rule denies.
+    fn approver_after(&self, denied: DeniedBy<'_>) -> Option<&dyn Approver> {
+        match denied {
+            DeniedBy::Rule(_) => None,
+            DeniedBy::Default | DeniedBy::AmbiguousPath | DeniedBy::UnknownMethod => {
+                self.approver.as_deref()
+            }
+        }
     }
 
     /// Records a denial of this tunnel if the access lists deny it and no approver would be asked. This is for a connection
@@ -303,7 +317,7 @@ impl Authorizer<'_> {
         let Some(Err(denied)) = self.decide_by_lists(subject) else {
             return;
         };
-        if self.approver.is_none() || matches!(denied, DeniedBy::Rule(_)) {
+        if self.approver_after(denied).is_none() {
             self.deny_by_list(denied, subject, record);
         } else if let Some(unapprovable) = &self.unapprovable {
             deny_unapprovable(unapprovable, record);
@@ -336,21 +350,6 @@ impl Authorizer<'_> {
         }
         let denial = Denial::new(StatusCode::FORBIDDEN, &denied.reason());
         deny(denial, LIST, record)
-    }
-
-    fn approval_request<'a>(
-        &'a self,
-        subject: Subject<'a>,
-        parts: &'a Parts,
-    ) -> ApprovalRequest<'a> {
-        ApprovalRequest {
-            to: &self.target.to,
-            method: parts.method.as_str(),
-            path: match subject {
-                Subject::Request { path, .. } => path,
-                Subject::OpenedTunnel | Subject::RelayedTunnel => "",
-            },
-        }
     }
 }
 
