@@ -138,7 +138,7 @@ impl CheckService {
                     .collect(),
                 in_flight: FairSemaphore::new(config.concurrency.get()),
                 metrics,
-                warnings: CheckWarnings::new(),
+                warnings: CheckWarnings::default(),
                 config,
             }),
         })
@@ -290,8 +290,7 @@ impl CheckClient {
             }
             first_failure.get_or_insert_with(|| ServiceFailure {
                 service,
-                code: failure.code(),
-                error: failure.to_string(),
+                error: failure.clone(),
             });
         }
         Err(failure)

@@ -12,12 +12,11 @@ use super::verdict::{AuthzError, Decision};
 /// The failure of a service that was asked before the one that decides.
 pub(super) struct ServiceFailure<'a> {
     pub(super) service: &'a Service,
-    pub(super) code: &'static str,
-    pub(super) error: String,
+    pub(super) error: AuthzError,
 }
 
 /// When each kind of warning was logged last.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct CheckWarnings {
     /// By the code of the failure, so that none hides another.
     failures: Mutex<HashMap<&'static str, Throttle>>,
@@ -26,14 +25,6 @@ pub(super) struct CheckWarnings {
 }
 
 impl CheckWarnings {
-    pub(super) fn new() -> Self {
-        Self {
-            failures: Mutex::default(),
-            failovers: Throttle::new(),
-            refused_mutations: Throttle::new(),
-        }
-    }
-
     /// Warns that a request is decided without a check, because these services failed.
     pub(super) fn warn_of_failure(&self, services: &[Service], error: &AuthzError, allows: bool) {
         let code = error.code();
@@ -52,13 +43,9 @@ impl CheckWarnings {
     /// Warns that a service decides in place of one that can't be asked. No response to a client shows this.
     pub(super) fn warn_of_failover(&self, failure: &ServiceFailure<'_>, decided_by: &Service) {
         if let Some(suppressed) = self.failovers.pass() {
-            let ServiceFailure {
-                service,
-                code,
-                error,
-            } = failure;
+            let ServiceFailure { service, error } = failure;
             warn!(
-                code,
+                code = error.code(),
                 suppressed,
                 %service,
                 "the check service can't be asked, and {decided_by} decides in its place: {error}"
