@@ -13,8 +13,10 @@ struct Bounded {
     name: &'static str,
     arity: u8,
     /// Estimates the result's size in bytes, or is [`TOO_COSTLY`] or 0; `None` if the call is undefined for such arguments.
-    cost: fn(&[Value]) -> Option<usize>,
+    cost: CostFn,
 }
+
+type CostFn = fn(&[Value]) -> Option<usize>;
 
 /// Replaces the engine's own functions by bounded ones. Fails if the engine lacks one of them.
 pub(super) fn replace_builtins(engine: &mut Engine) -> Result<()> {
@@ -55,117 +57,53 @@ fn rule_name(function: &str) -> String {
 }
 
 const BOUNDED: [Bounded; 18] = [
-    Bounded {
-        name: "json.unmarshal",
-        arity: 1,
-        cost: json_cost,
-    },
-    Bounded {
-        name: "json.is_valid",
-        arity: 1,
-        cost: json_cost,
-    },
-    Bounded {
-        name: "to_number",
-        arity: 1,
-        // Strings are parsed as JSON; other arguments cost nothing.
-        cost: |args| Some(json_cost(args).unwrap_or(0)),
-    },
-    Bounded {
-        name: "numbers.range",
-        arity: 2,
-        cost: |args| range_cost(args, 1),
-    },
-    Bounded {
-        name: "numbers.range_step",
-        arity: 3,
-        cost: |args| range_cost(args, args.get(2)?.as_i64().ok()?),
-    },
-    Bounded {
-        name: "net.cidr_expand",
-        arity: 1,
-        cost: cidr_cost,
-    },
-    Bounded {
-        name: "bits.lsh",
-        arity: 2,
-        cost: |args| {
-            let shift = args.get(1)?.as_u64().ok()?;
-            Some(free_up_to(MAX_DIGITS, shift))
-        },
-    },
-    Bounded {
-        name: "units.parse",
-        arity: 1,
-        cost: exponent_cost,
-    },
-    Bounded {
-        name: "units.parse_bytes",
-        arity: 1,
-        cost: exponent_cost,
-    },
-    Bounded {
-        name: "sprintf",
-        arity: 2,
-        cost: format_cost,
-    },
-    Bounded {
-        name: "concat",
-        arity: 2,
-        cost: |args| {
-            let parts = match args.get(1)? {
-                Value::Array(parts) => parts.len(),
-                Value::Set(parts) => parts.len(),
-                _ => return None,
-            };
-            Some(parts.saturating_mul(text(args, 0)?.len()))
-        },
-    },
-    Bounded {
-        name: "replace",
-        arity: 3,
-        cost: |args| {
-            let matches = text(args, 0)?.matches(text(args, 1)?).count();
-            Some(matches.saturating_mul(text(args, 2)?.len()))
-        },
-    },
-    Bounded {
-        name: "strings.replace_n",
-        arity: 2,
-        cost: replacements_cost,
-    },
-    Bounded {
-        name: "regex.replace",
-        arity: 3,
-        cost: |args| {
-            let (replaced, by) = (text(args, 0)?.len(), text(args, 2)?);
-            // At most one match at each byte, and `$` inserts a part of it.
-            let literal = by.len().saturating_mul(replaced + 1);
-            let inserted = by.matches('$').count().saturating_mul(replaced);
-            Some(literal.saturating_add(inserted))
-        },
-    },
-    Bounded {
-        name: "json.marshal_with_options",
-        arity: 2,
-        cost: indented_cost,
-    },
-    Bounded {
-        name: "glob.match",
-        arity: 3,
-        cost: |args| Some(free_up_to(MAX_PATTERN, text(args, 0)?.len() as u64)),
-    },
-    Bounded {
-        name: "strings.any_prefix_match",
-        arity: 2,
-        cost: comparisons_cost,
-    },
-    Bounded {
-        name: "strings.any_suffix_match",
-        arity: 2,
-        cost: comparisons_cost,
-    },
+    bounded("json.unmarshal", 1, json_cost),
+    bounded("json.is_valid", 1, json_cost),
+    // Strings are parsed as JSON; other arguments cost nothing.
+    bounded("to_number", 1, |args| Some(json_cost(args).unwrap_or(0))),
+    bounded("numbers.range", 2, |args| range_cost(args, 1)),
+    bounded("numbers.range_step", 3, |args| {
+        range_cost(args, args.get(2)?.as_i64().ok()?)
+    }),
+    bounded("net.cidr_expand", 1, cidr_cost),
+    bounded("bits.lsh", 2, |args| {
+        let shift = args.get(1)?.as_u64().ok()?;
+        Some(free_up_to(MAX_DIGITS, shift))
+    }),
+    bounded("units.parse", 1, exponent_cost),
+    bounded("units.parse_bytes", 1, exponent_cost),
+    bounded("sprintf", 2, format_cost),
+    bounded("concat", 2, |args| {
+        let parts = match args.get(1)? {
+            Value::Array(parts) => parts.len(),
+            Value::Set(parts) => parts.len(),
+            _ => return None,
+        };
+        Some(parts.saturating_mul(text(args, 0)?.len()))
+    }),
+    bounded("replace", 3, |args| {
+        let matches = text(args, 0)?.matches(text(args, 1)?).count();
+        Some(matches.saturating_mul(text(args, 2)?.len()))
+    }),
+    bounded("strings.replace_n", 2, replacements_cost),
+    bounded("regex.replace", 3, |args| {
+        let (replaced, by) = (text(args, 0)?.len(), text(args, 2)?);
+        // At most one match at each byte, and `$` inserts a part of it.
+        let literal = by.len().saturating_mul(replaced + 1);
+        let inserted = by.matches('$').count().saturating_mul(replaced);
+        Some(literal.saturating_add(inserted))
+    }),
+    bounded("json.marshal_with_options", 2, indented_cost),
+    bounded("glob.match", 3, |args| {
+        Some(free_up_to(MAX_PATTERN, text(args, 0)?.len() as u64))
+    }),
+    bounded("strings.any_prefix_match", 2, comparisons_cost),
+    bounded("strings.any_suffix_match", 2, comparisons_cost),
 ];
+
+const fn bounded(name: &'static str, arity: u8, cost: CostFn) -> Bounded {
+    Bounded { name, arity, cost }
+}
 
 fn text(args: &[Value], index: usize) -> Option<&str> {
     Some(args.get(index)?.as_string().ok()?)
