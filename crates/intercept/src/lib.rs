@@ -30,3 +30,13 @@ mod stream;
 
 pub use audit::{TARGET as AUDIT_TARGET, admission, denials, failures, otlp};
 pub use request::remedy::Remedy;
+
+/// Headers with these names and values, for unit tests.
+#[cfg(test)]
+fn header_map(pairs: &[(&'static str, &'static str)]) -> ::http::HeaderMap {
+    let mut headers = ::http::HeaderMap::new();
+    for (name, value) in pairs {
+        headers.append(*name, ::http::HeaderValue::from_static(value));
+    }
+    headers
+}

@@ -18,21 +18,15 @@ pub struct HeaderMutations {
 #[derive(Clone, Debug, PartialEq)]
 struct HeaderMutation {
     name: HeaderName,
-    operation: Operation,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-enum Operation {
-    Remove,
-    Set(HeaderValue),
-    Append(HeaderValue),
-    SetIfAbsent(HeaderValue),
-    SetIfPresent(HeaderValue),
+    /// Empty for a removal.
+    value: HeaderValue,
+    mode: MutationMode,
 }
 
 /// How a change treats a header that may exist already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MutationMode {
+    Remove,
     Set,
     Append,
     IfAbsent,
@@ -79,34 +73,26 @@ impl HeaderMutations {
         value: &[u8],
         mode: MutationMode,
     ) {
-        let value = HeaderValue::from_bytes(value).ok();
-        self.push(
-            message,
-            name,
-            value.map(|value| Operation::new(mode, value)),
-        );
-    }
-
-    /// Adds the removal of a request header, or counts it as refused.
-    pub(crate) fn remove(&mut self, name: &[u8]) {
-        self.push(MessageKind::Request, name, Some(Operation::Remove));
-    }
-
-    fn push(&mut self, message: MessageKind, name: &[u8], operation: Option<Operation>) {
         let name = HeaderName::from_bytes(name).ok().filter(is_mutable);
+        let value = HeaderValue::from_bytes(value).ok();
         let changes = match message {
             MessageKind::Request => &mut self.request,
             MessageKind::Response => &mut self.response,
         };
-        match (name, operation) {
-            (Some(name), Some(operation)) if changes.len() < MAX_MUTATIONS => {
-                changes.push(HeaderMutation { name, operation });
+        match (name, value) {
+            (Some(name), Some(value)) if changes.len() < MAX_MUTATIONS => {
+                changes.push(HeaderMutation { name, value, mode });
             }
             (name, _) => {
                 self.refused += 1;
                 self.is_incomplete |= name.is_some() && message == MessageKind::Request;
             }
         }
+    }
+
+    /// Adds the removal of a request header, or counts it as refused.
+    pub(crate) fn remove(&mut self, name: &[u8]) {
+        self.add(MessageKind::Request, name, b"", MutationMode::Remove);
     }
 
     /// Approximate memory in bytes.
@@ -121,49 +107,22 @@ impl HeaderMutations {
 
 impl HeaderMutation {
     fn weight(&self) -> usize {
-        size_of::<Self>() + self.name.as_str().len() + self.operation.weight()
+        size_of::<Self>() + self.name.as_str().len() + self.value.len()
     }
 
     fn apply(&self, headers: &mut HeaderMap) {
-        let name = self.name.clone();
-        match &self.operation {
-            Operation::Remove => remove_cgi_aliases(headers, &name),
-            Operation::Set(value) => {
-                remove_cgi_aliases(headers, &name);
+        let Self { name, value, mode } = self;
+        match mode {
+            MutationMode::Remove => remove_cgi_aliases(headers, name),
+            MutationMode::IfPresent if !headers.keys().any(|other| is_cgi_alias(other, name)) => {}
+            MutationMode::Set | MutationMode::IfPresent => {
+                remove_cgi_aliases(headers, name);
                 headers.insert(name, value.clone());
             }
-            Operation::Append(value) => drop(headers.append(name, value.clone())),
-            Operation::SetIfAbsent(value) => {
+            MutationMode::Append => drop(headers.append(name, value.clone())),
+            MutationMode::IfAbsent => {
                 headers.entry(name).or_insert_with(|| value.clone());
             }
-            Operation::SetIfPresent(value)
-                if headers.keys().any(|other| is_cgi_alias(other, &name)) =>
-            {
-                remove_cgi_aliases(headers, &name);
-                headers.insert(name, value.clone());
-            }
-            Operation::SetIfPresent(_) => {}
-        }
-    }
-}
-
-impl Operation {
-    fn new(mode: MutationMode, value: HeaderValue) -> Self {
-        match mode {
-            MutationMode::Set => Self::Set(value),
-            MutationMode::Append => Self::Append(value),
-            MutationMode::IfAbsent => Self::SetIfAbsent(value),
-            MutationMode::IfPresent => Self::SetIfPresent(value),
-        }
-    }
-
-    fn weight(&self) -> usize {
-        match self {
-            Self::Remove => 0,
-            Self::Set(value)
-            | Self::Append(value)
-            | Self::SetIfAbsent(value)
-            | Self::SetIfPresent(value) => value.len(),
         }
     }
 }
@@ -223,24 +182,21 @@ pub(crate) const MAX_MUTATIONS: usize = 64;
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
-        let mut headers = HeaderMap::new();
-        for (name, value) in pairs {
-            headers.append(*name, HeaderValue::from_static(value));
-        }
-        headers
-    }
+    use crate::header_map as headers;
 
     #[test]
     fn header_is_set_appended_added_if_absent_or_set_if_present() {
         let mut changes = HeaderMutations::default();
-        changes.add(MessageKind::Request, b"A", b"new", MutationMode::Set);
-        changes.add(MessageKind::Request, b"b", b"new", MutationMode::Append);
-        changes.add(MessageKind::Request, b"c", b"new", MutationMode::IfAbsent);
-        changes.add(MessageKind::Request, b"d", b"new", MutationMode::IfAbsent);
-        changes.add(MessageKind::Request, b"e", b"new", MutationMode::IfPresent);
-        changes.add(MessageKind::Request, b"f", b"new", MutationMode::IfPresent);
+        for (name, mode) in [
+            (b"A", MutationMode::Set),
+            (b"b", MutationMode::Append),
+            (b"c", MutationMode::IfAbsent),
+            (b"d", MutationMode::IfAbsent),
+            (b"e", MutationMode::IfPresent),
+            (b"f", MutationMode::IfPresent),
+        ] {
+            changes.add(MessageKind::Request, name, b"new", mode);
+        }
         changes.add(MessageKind::Response, b"g", b"new", MutationMode::Set);
         changes.remove(b"h");
         let mut request = headers(&[

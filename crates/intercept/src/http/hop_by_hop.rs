@@ -101,16 +101,7 @@ const NOT_OF_ORIGIN: [HeaderName; 5] = [
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
-        pairs
-            .iter()
-            .map(|(name, value)| {
-                let name = HeaderName::from_static(name);
-                (name, HeaderValue::from_static(value))
-            })
-            .collect()
-    }
+    use crate::header_map as headers;
 
     #[test]
     fn hop_by_hop_headers_are_not_forwarded() {

@@ -128,14 +128,7 @@ const CONNECTION_SCHEMES: [&[u8]; 2] = [b"NTLM", b"Negotiate"];
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
-        let mut headers = HeaderMap::new();
-        for (name, value) in pairs {
-            headers.append(*name, HeaderValue::from_static(value));
-        }
-        headers
-    }
+    use crate::header_map as headers;
 
     #[test]
     fn parameter_of_a_streaming_type_may_follow_a_space() {

@@ -137,41 +137,23 @@ fn cache_lifetime(metadata: Option<&Metadata>) -> CacheLifetime {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use AppendAction as Action;
+    use MutationMode as Mode;
 
     /// As Envoy does it: `append`, where it is given, decides whatever the action is.
     #[test]
     fn append_decides_before_the_action() {
         for (append, action, request, response) in [
-            (
-                None,
-                AppendAction::AppendIfExistsOrAdd,
-                MutationMode::Set,
-                MutationMode::Append,
-            ),
-            (
-                None,
-                AppendAction::AddIfAbsent,
-                MutationMode::IfAbsent,
-                MutationMode::IfAbsent,
-            ),
-            (
-                Some(true),
-                AppendAction::AddIfAbsent,
-                MutationMode::Append,
-                MutationMode::Append,
-            ),
+            (None, Action::AppendIfExistsOrAdd, Mode::Set, Mode::Append),
+            (None, Action::AddIfAbsent, Mode::IfAbsent, Mode::IfAbsent),
+            (Some(true), Action::AddIfAbsent, Mode::Append, Mode::Append),
             (
                 Some(false),
-                AppendAction::AppendIfExistsOrAdd,
-                MutationMode::Set,
-                MutationMode::Set,
+                Action::AppendIfExistsOrAdd,
+                Mode::Set,
+                Mode::Set,
             ),
-            (
-                Some(false),
-                AppendAction::OverwriteIfExists,
-                MutationMode::Set,
-                MutationMode::Set,
-            ),
+            (Some(false), Action::OverwriteIfExists, Mode::Set, Mode::Set),
         ] {
             let option = HeaderValueOption {
                 header: None,
