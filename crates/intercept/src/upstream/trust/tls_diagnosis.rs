@@ -5,7 +5,6 @@
 //! selects or requests is the cause. The connection is closed after the origin's first flight. Nothing of it is verified,
 //! because it only makes an error text.
 
-use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
 
 use rustls::pki_types::ServerName;
@@ -14,34 +13,19 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 /// What an origin demands and the proxy does not support.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Incompatibility {
     /// TLS 1.0, 1.1 or SSL 3.
+    #[error("the origin speaks no TLS 1.2 or 1.3, but an older version")]
     OldVersion,
-    /// A cipher suite with RSA key exchange.
+    #[error("the origin selects a cipher suite with RSA key exchange, without forward secrecy")]
     RsaKeyExchange,
-    /// A cipher suite with Diffie-Hellman over a finite field.
+    #[error("the origin selects a cipher suite with Diffie-Hellman over a finite field")]
     FiniteFieldDh,
-    /// A cipher suite in CBC mode.
+    #[error("the origin selects a cipher suite in CBC mode")]
     Cbc,
-    /// A client certificate.
+    #[error("the origin wants a client certificate")]
     ClientCertificate,
-}
-
-impl Display for Incompatibility {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::OldVersion => "the origin speaks no TLS 1.2 or 1.3, but an older version",
-            Self::RsaKeyExchange => {
-                "the origin selects a cipher suite with RSA key exchange, without forward secrecy"
-            }
-            Self::FiniteFieldDh => {
-                "the origin selects a cipher suite with Diffie-Hellman over a finite field"
-            }
-            Self::Cbc => "the origin selects a cipher suite in CBC mode",
-            Self::ClientCertificate => "the origin wants a client certificate",
-        })
-    }
 }
 
 /// Whether an origin's alert is about a client certificate (RFC 8446, section 6.2). In TLS 1.3 the alert comes after the handshake.

@@ -1,7 +1,6 @@
 //! Verification of origins' certificates by rustls. Errors describe the certificate, because "unknown issuer" alone does not
 //! help an operator.
 
-use std::fmt::{self, Display, Formatter};
 use std::iter;
 use std::sync::Arc;
 
@@ -13,28 +12,42 @@ use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 use x509_parser::public_key::PublicKey;
 
 /// A certificate that was not accepted.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("the origin's certificate{fault}; it {description}")]
 pub(crate) struct BadCertificate {
     fault: Fault,
     /// The content of the certificate.
     description: String,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 enum Fault {
+    #[error(" has expired")]
     Expired,
+    #[error(" is not valid yet")]
     NotYetValid,
+    #[error(" is for another name")]
     WrongName,
+    #[error(" has an issuer that is not trusted here")]
     Untrusted,
+    #[error(" is self-signed and not trusted here")]
     SelfSigned,
+    #[error(" is revoked")]
     Revoked,
     /// The certificate is an authority's, which is what `openssl req -x509` creates by default. Trusting it does not make it a
     /// server's.
+    #[error(" is an authority's (CA:TRUE), which no server may use")]
     CaAsServer,
     /// The chain has an RSA key of this many bits, which is too short.
+    #[error(
+        " or an issuer has an RSA key of {0} bits, but at least {required} are required",
+        required = MIN_RSA_BITS
+    )]
     WeakKey(usize),
     /// The chain has a certificate of the proxy's own authority.
+    #[error(" comes with one of this proxy's own authority")]
     OwnAuthority,
+    #[error(": {0}")]
     Invalid(String),
 }
 
@@ -138,42 +151,6 @@ impl BadCertificate {
         }
     }
 }
-
-impl Display for BadCertificate {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let fault = match &self.fault {
-            Fault::Expired => "has expired",
-            Fault::NotYetValid => "is not valid yet",
-            Fault::WrongName => "is for another name",
-            Fault::Untrusted => "has an issuer that is not trusted here",
-            Fault::SelfSigned => "is self-signed and not trusted here",
-            Fault::Revoked => "is revoked",
-            Fault::CaAsServer => "is an authority's (CA:TRUE), which no server may use",
-            Fault::WeakKey(bits) => {
-                return write!(
-                    f,
-                    "the origin's certificate or an issuer has an RSA key of {bits} bits, but at least {MIN_RSA_BITS} are required; it {}",
-                    self.description
-                );
-            }
-            Fault::OwnAuthority => "comes with one of this proxy's own authority",
-            Fault::Invalid(why) => {
-                return write!(
-                    f,
-                    "the origin's certificate: {why}; it {}",
-                    self.description
-                );
-            }
-        };
-        write!(
-            f,
-            "the origin's certificate {fault}; it {}",
-            self.description
-        )
-    }
-}
-
-impl std::error::Error for BadCertificate {}
 
 /// The public keys of the proxy's own authority and its predecessors.
 #[derive(Debug)]
