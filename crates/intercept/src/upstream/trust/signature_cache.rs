@@ -7,9 +7,9 @@
 use std::fmt::{self, Debug, Formatter};
 use std::sync::LazyLock;
 
+use aws_lc_rs::digest;
 use moka::sync::Cache;
 use rustls::crypto::WebPkiSupportedAlgorithms;
-use rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256;
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::pki_types::{AlgorithmIdentifier, InvalidSignature, SignatureVerificationAlgorithm};
 
@@ -24,20 +24,15 @@ pub(super) fn algorithms() -> WebPkiSupportedAlgorithms {
 
 type Algorithm = &'static dyn SignatureVerificationAlgorithm;
 
-static ALL: LazyLock<Vec<Algorithm>> =
-    LazyLock::new(|| CACHING.iter().map(|caching| caching as Algorithm).collect());
-
-static CACHING: LazyLock<Vec<CachingAlgorithm>> = LazyLock::new(|| {
+static ALL: LazyLock<Vec<Algorithm>> = LazyLock::new(|| {
     let valid = Cache::new(MAX_SIGNATURES);
-    default_provider()
-        .signature_verification_algorithms
-        .all
-        .iter()
-        .map(|inner| CachingAlgorithm {
-            inner: *inner,
-            valid: valid.clone(),
-        })
-        .collect()
+    let library = default_provider().signature_verification_algorithms;
+    let caching = library.all.iter().map(|inner| CachingAlgorithm {
+        inner: *inner,
+        valid: valid.clone(),
+    });
+    let caching: &'static [_] = Vec::leak(caching.collect());
+    caching.iter().map(|caching| caching as Algorithm).collect()
 });
 
 /// An algorithm with a cache of valid signatures.
@@ -81,12 +76,7 @@ impl CachingAlgorithm {
     /// Hashes the algorithm and the arguments by SHA-256. The length of each part is hashed, too, so that no bytes can be
     /// shifted from one part to the next.
     fn digest(&self, public_key: &[u8], message: &[u8], signature: &[u8]) -> [u8; 32] {
-        let mut hash = TLS13_AES_128_GCM_SHA256
-            .tls13()
-            .expect("a suite of TLS 1.3")
-            .common
-            .hash_provider
-            .start();
+        let mut hash = digest::Context::new(&digest::SHA256);
         for part in [
             &*self.public_key_alg_id(),
             &*self.signature_alg_id(),
@@ -97,10 +87,8 @@ impl CachingAlgorithm {
             hash.update(&(part.len() as u64).to_be_bytes());
             hash.update(part);
         }
-        hash.finish()
-            .as_ref()
-            .try_into()
-            .expect("SHA-256 has 32 bytes")
+        let digest = hash.finish();
+        *digest.as_ref().as_array().expect("SHA-256 has 32 bytes")
     }
 }
 
