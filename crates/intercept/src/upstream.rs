@@ -4,7 +4,6 @@ mod client_leases;
 pub mod config;
 mod connection;
 mod connection_cap;
-mod connection_permit;
 mod dialer;
 mod error;
 mod happy_eyeballs;
