@@ -53,7 +53,7 @@ pub(super) struct Dialer {
     cap: Arc<ConnectionCap>,
     resolver: Arc<Resolver>,
     /// Recent diagnoses by origin, and by the address that a redirected client has chosen for it.
-    diagnoses: Cache<(HostPort, Option<IpAddr>), Diagnosis>,
+    diagnoses: DiagnosisCache,
 }
 
 impl Dialer {
@@ -168,22 +168,22 @@ impl Dialer {
             .optionally_get_with(origin, self.run_diagnosis(key, client))
             .await;
         match diagnosis {
-            Some(Diagnosis(Some(cause))) => UpstreamError::Incompatible(cause),
-            Some(Diagnosis(None)) | None => UpstreamError::Handshake(why),
+            Some(Some(cause)) => UpstreamError::Incompatible(cause),
+            Some(None) | None => UpstreamError::Handshake(why),
         }
     }
 
     /// Diagnoses an origin; `None` if it can't be reached now.
-    async fn run_diagnosis(&self, key: &PoolKey, client: IpAddr) -> Option<Diagnosis> {
+    async fn run_diagnosis(
+        &self,
+        key: &PoolKey,
+        client: IpAddr,
+    ) -> Option<Option<Incompatibility>> {
         let _permit = self.cap.acquire(client).ok()?;
         let (mut socket, addr) = self.connect_socket(key, client, key.tls).await.ok()?;
-        if let Some(client) = key.announced_client {
-            send_proxy_header(&mut socket, client, addr, key)
-                .await
-                .ok()?;
-        }
+        announce_client(&mut socket, addr, key).await.ok()?;
         let name = key.to.host.to_server_name();
-        Some(Diagnosis(tls_diagnosis::diagnose(socket, &name).await))
+        Some(tls_diagnosis::diagnose(socket, &name).await)
     }
 
     /// Connects a socket to the origin, or through the upstream proxy. `is_verified` tells whether the origin's certificate is
@@ -221,9 +221,7 @@ impl Dialer {
         addr: SocketAddr,
         permit: ConnectionPermit,
     ) -> Result<Connection, UpstreamError> {
-        if let Some(client) = key.announced_client {
-            send_proxy_header(&mut socket, client, addr, key).await?;
-        }
+        announce_client(&mut socket, addr, key).await?;
         let socket = OriginSocket::new(socket);
         if !key.tls {
             let absolute_form = self.config.proxy.is_some();
@@ -281,11 +279,9 @@ impl Dialer {
         let key = self.tunnel_key(tunnel.target(), tunnel.client());
         // In a tunnel the client verifies the origin's certificate, if there is one.
         let (mut socket, addr) = self.connect_socket(&key, client, false).await?;
-        if let Some(client) = key.announced_client {
-            send_proxy_header(&mut socket, client, addr, &key)
-                .await
-                .map_err(|error| error.at(addr))?;
-        }
+        announce_client(&mut socket, addr, &key)
+            .await
+            .map_err(|error| error.at(addr))?;
         let info = ConnectionInfo::new(addr, None, false, permit);
         Ok(OpenTunnel { socket, info })
     }
@@ -363,13 +359,16 @@ fn with_other_loopback(ip: IpAddr) -> Vec<IpAddr> {
     std::iter::once(ip).chain(others).collect()
 }
 
-/// Sends a PROXY header of version 2 (PROXY protocol, section 2.2), with the requested host as its authority TLV.
-async fn send_proxy_header(
+/// Announces the client, if the key has one to announce: sends a PROXY header of version 2 (PROXY protocol, section 2.2), with the
+/// requested host as its authority TLV.
+async fn announce_client(
     socket: &mut TcpStream,
-    client: SocketAddr,
     to: SocketAddr,
     key: &PoolKey,
 ) -> Result<(), UpstreamError> {
+    let Some(client) = key.announced_client else {
+        return Ok(());
+    };
     let mut header = Vec::new();
     let host = key.to.host.to_string();
     V2Writer::proxy(&mut header, Transport::Stream, client, to)
@@ -425,11 +424,10 @@ async fn http2_handshake(
     })
 }
 
-/// The cause of an origin's failed handshakes; `None` if it is unknown.
-#[derive(Clone, Debug)]
-struct Diagnosis(Option<Incompatibility>);
+/// The causes of failed handshakes; `None` for an unknown one.
+type DiagnosisCache = Cache<(HostPort, Option<IpAddr>), Option<Incompatibility>>;
 
-fn diagnosis_cache() -> Cache<(HostPort, Option<IpAddr>), Diagnosis> {
+fn diagnosis_cache() -> DiagnosisCache {
     Cache::builder()
         .max_capacity(MAX_DIAGNOSES)
         .time_to_live(DIAGNOSIS_LIFETIME)
