@@ -1,11 +1,27 @@
 //! Errors of PEM files, without the lines that the library quotes: it prints each byte as a number, and a line of a binary file
 //! has kilobytes.
 
-use rustls::pki_types::pem;
+use std::path::Path;
+
+use peername_sys::fs::text_file;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::{self, PemObject};
 use rustls_native_certs::ErrorKind;
 
+/// Reads the certificates in a PEM file. The error says why there are none, for people.
+pub(crate) fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let text = text_file::read(path).map_err(|error| error.to_string())?;
+    let certificates: Vec<_> = CertificateDer::pem_slice_iter(text.as_bytes())
+        .collect::<Result<_, _>>()
+        .map_err(|error| describe_pem(&error))?;
+    if certificates.is_empty() {
+        return Err("no certificate in it; it has to be PEM".to_owned());
+    }
+    Ok(certificates)
+}
+
 /// Describes the error of a PEM file.
-pub(crate) fn describe_pem(error: &pem::Error) -> String {
+fn describe_pem(error: &pem::Error) -> String {
     match error {
         pem::Error::IllegalSectionStart { .. } => {
             "a line begins as a section of PEM does, and is none".to_owned()

@@ -7,15 +7,13 @@ pub(super) mod verifier;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use peername_sys::fs::text_file;
 use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 use rustls_native_certs::CertificateResult;
 
-use crate::ca::pem_error::{describe_pem, describe_root_errors};
+use crate::ca::pem_error::{describe_root_errors, read_certificates};
 use verifier::{OriginVerifier, OwnCaKeys};
 
 /// Why origins can't be verified.
@@ -133,10 +131,7 @@ fn add_roots(
         path: path.to_owned(),
         why,
     };
-    let text = text_file::read(path).map_err(|error| refuse(error.to_string()))?;
-    let mut added = 0;
-    for certificate in CertificateDer::pem_slice_iter(text.as_bytes()) {
-        let certificate = certificate.map_err(|error| refuse(describe_pem(&error)))?;
+    for certificate in read_certificates(path).map_err(refuse)? {
         if own_keys.include_key_of(&certificate) {
             let why = "this is the proxy's own authority, which no origin may be certified by";
             return Err(refuse(why.to_owned()));
@@ -144,12 +139,8 @@ fn add_roots(
         roots
             .add(certificate)
             .map_err(|error| refuse(error.to_string()))?;
-        added += 1;
     }
-    match added {
-        0 => Err(refuse("no certificate in it; it has to be PEM".to_owned())),
-        _ => Ok(()),
-    }
+    Ok(())
 }
 
 /// The maximum number of sessions for resumption, which saves half of the client's part of a handshake. The library's default

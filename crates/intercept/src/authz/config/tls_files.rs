@@ -9,7 +9,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::error::ConfigError;
-use crate::ca::pem_error::describe_pem;
+use crate::ca::pem_error::read_certificates;
 use crate::http_client::tls::{ClientTls, Credentials};
 
 /// The files of a [`ClientTls`].
@@ -74,27 +74,15 @@ fn authorities(path: &Path) -> Result<Vec<CertificateDer<'static>>, ConfigError>
 }
 
 fn certificates(option: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, ConfigError> {
-    let text = read(option, path)?;
-    let certificates: Vec<_> = CertificateDer::pem_slice_iter(text.as_bytes())
-        .collect::<Result<_, _>>()
-        .map_err(|error| refuse(option, path, &describe_pem(&error)))?;
-    if certificates.is_empty() {
-        let why = "no certificate in it; it has to be PEM";
-        return Err(refuse(option, path, &why));
-    }
-    Ok(certificates)
+    read_certificates(path).map_err(|why| refuse(option, path, &why))
 }
 
 fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, ConfigError> {
     let option = "--check-key";
-    let text = read(option, path)?;
+    let text = text_file::read(path).map_err(|error| refuse(option, path, &error))?;
     // The parser's error may quote the file, and so the key.
     let why = "no private key in it; it has to be PEM, without a password";
     PrivateKeyDer::from_pem_slice(text.as_bytes()).map_err(|_| refuse(option, path, &why))
-}
-
-fn read(option: &str, path: &Path) -> Result<String, ConfigError> {
-    text_file::read(path).map_err(|error| refuse(option, path, &error))
 }
 
 fn refuse(option: &str, path: &Path, why: &dyn fmt::Display) -> ConfigError {
