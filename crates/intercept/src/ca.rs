@@ -131,8 +131,8 @@ impl Authority {
         };
         let (key, certificate) = profile::make(&options, UnixTime::now())?;
         // The old certificate is written first: a crash between the two writes leaves it stored twice rather than lost.
-        store.replace_previous(&old.newest_certificates_pem())?;
-        store.replace(&pem::encode_authority(&key, &certificate))?;
+        store.replace(&store.previous_path(), &old.newest_certificates_pem())?;
+        store.replace(&store.path(), &pem::encode_authority(&key, &certificate))?;
         Self::open(dir)
     }
 

@@ -134,15 +134,8 @@ impl<'a> CaStore<'a> {
         self.sync()
     }
 
-    pub(super) fn replace(&self, text: &str) -> Result<(), CaError> {
-        self.replace_file(&self.path(), text)
-    }
-
-    pub(super) fn replace_previous(&self, text: &str) -> Result<(), CaError> {
-        self.replace_file(&self.previous_path(), text)
-    }
-
-    fn replace_file(&self, path: &Path, text: &str) -> Result<(), CaError> {
+    /// Replaces a file of the store atomically.
+    pub(super) fn replace(&self, path: &Path, text: &str) -> Result<(), CaError> {
         let draft = self.write_draft(text)?;
         if let Err(error) = fs::rename(&draft, path) {
             // It may have the key.

@@ -6,6 +6,7 @@ use rustls::pki_types::{CertificateDer, UnixTime};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::ParsedExtension;
 use x509_parser::parse_x509_certificate;
+use x509_parser::time::ASN1Time;
 
 use super::constraints::{Constraints, Permitted};
 use super::error::AuthorityDefect;
@@ -26,7 +27,8 @@ pub struct CertificateFacts {
     pub(super) key_id: Vec<u8>,
     pub(super) constraints: Constraints,
     common_name: Option<String>,
-    subject_der: Vec<u8>,
+    /// The subject in DER, which certificates of this issuer repeat.
+    pub(super) subject_der: Vec<u8>,
     issuer_der: Vec<u8>,
     public_key: Vec<u8>,
     may_issue: bool,
@@ -52,16 +54,8 @@ impl CertificateFacts {
                 .as_ref()
                 .as_array()
                 .expect("SHA-256 has 32 bytes"),
-            not_before: validity
-                .not_before
-                .timestamp()
-                .try_into()
-                .unwrap_or_default(),
-            not_after: validity
-                .not_after
-                .timestamp()
-                .try_into()
-                .unwrap_or_default(),
+            not_before: unix_seconds(validity.not_before),
+            not_after: unix_seconds(validity.not_after),
             key_id: key_id(&certificate),
             constraints: constraints.unwrap_or_default(),
             common_name: common_name.and_then(|name| Some(name.as_str().ok()?.to_owned())),
@@ -76,11 +70,6 @@ impl CertificateFacts {
     #[must_use]
     pub fn permitted(&self) -> Vec<Permitted> {
         self.constraints.permitted_hosts()
-    }
-
-    /// The subject in DER, which certificates of this issuer repeat.
-    pub(super) fn subject_der(&self) -> &[u8] {
-        &self.subject_der
     }
 
     pub(super) fn is_root(&self) -> bool {
@@ -141,6 +130,11 @@ pub(super) fn check_order(chain: &[CertificateDer<'_>]) -> Result<(), AuthorityD
     } else {
         Err(AuthorityDefect::Order)
     }
+}
+
+/// Seconds since 1970; 0 for an earlier time.
+fn unix_seconds(time: ASN1Time) -> u64 {
+    time.timestamp().try_into().unwrap_or_default()
 }
 
 fn key_id(certificate: &X509Certificate<'_>) -> Vec<u8> {

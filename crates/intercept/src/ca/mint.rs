@@ -128,7 +128,9 @@ impl Mint {
             let key = epoch.key(support).await?;
             self.issue_certificate(&epoch, &cache_key, key)?
         };
-        let config = server_config::with_certificate(&self.base, certified, alpn);
+        let mut config = self.base.clone();
+        config.cert_resolver = certified;
+        config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
         Ok(Arc::new(config))
     }
 

@@ -72,7 +72,7 @@ pub(super) fn check_name(
         .signed_by(issuer.key(), issuer)
         .map_err(|_| AuthorityDefect::Name)?;
     let (_, probe) = parse_x509_certificate(probe.der()).map_err(|_| AuthorityDefect::Name)?;
-    if probe.issuer().as_raw() == facts.subject_der() {
+    if probe.issuer().as_raw() == facts.subject_der {
         Ok(())
     } else {
         Err(AuthorityDefect::Name)

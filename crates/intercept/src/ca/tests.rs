@@ -98,7 +98,8 @@ fn failed_replacement_leaves_no_draft() {
     let dir = tempdir().expect("a directory");
     let store = CaStore::create(dir.path()).expect("a store");
     fs::create_dir(Authority::file(dir.path())).expect("a directory in the way");
-    store.replace("a key").expect_err("rename(2) fails");
+    let path = store.path();
+    store.replace(&path, "a key").expect_err("rename(2) fails");
     assert_eq!(fs::read_dir(dir.path()).expect("its files").count(), 1);
 }
 
@@ -106,7 +107,7 @@ fn failed_replacement_leaves_no_draft() {
 #[test]
 fn serial_number_of_the_subject_is_a_printable_string() {
     let authority = Authority::ephemeral(&options(&[])).expect("an authority");
-    let subject = authority.facts.subject_der();
+    let subject = &authority.facts.subject_der;
     // The attribute's type, 2.5.4.5, then tag and length of its value.
     let attribute = [0x06, 0x03, 0x55, 0x04, 0x05, 0x13, 0x08];
     assert!(

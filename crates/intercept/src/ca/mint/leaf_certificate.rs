@@ -16,27 +16,14 @@ use crate::host::{Host, Kind};
 
 /// Signs a leaf for this key, with this host as its only name. `validity` is notBefore and notAfter, in seconds since 1970.
 ///
-/// # Errors
-///
-/// [`MintError::Making`] if signing fails.
+/// No subject: clients don't read the common name any more (RFC 9525, section 2), and long names don't fit in it. No subject key
+/// identifier: a leaf issues nothing.
 pub(super) fn sign_leaf(
     host: &Host,
     key: &KeyPair,
     authority: &Authority,
     validity: &Range<u64>,
 ) -> Result<CertificateDer<'static>, MintError> {
-    let mut params = leaf_params(validity)?;
-    // Critical, because there is no subject (RFC 5280, section 4.2.1.6).
-    params.subject_alt_names = vec![match host.kind() {
-        Kind::Ip(ip) => SanType::IpAddress(*ip),
-        Kind::Name(name) => SanType::DnsName((&**name).try_into()?),
-    }];
-    Ok(params.signed_by(key, authority.issuer())?.into())
-}
-
-/// The parameters of a leaf. No subject: clients don't read the common name any more (RFC 9525, section 2), and long names
-/// don't fit in it. No subject key identifier: a leaf issues nothing.
-fn leaf_params(validity: &Range<u64>) -> Result<CertificateParams, MintError> {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     params.serial_number = Some(random_serial());
@@ -47,5 +34,10 @@ fn leaf_params(validity: &Range<u64>) -> Result<CertificateParams, MintError> {
     // Both keys only sign: rustls has no RSA key exchange.
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-    Ok(params)
+    // Critical, because there is no subject (RFC 5280, section 4.2.1.6).
+    params.subject_alt_names = vec![match host.kind() {
+        Kind::Ip(ip) => SanType::IpAddress(*ip),
+        Kind::Name(name) => SanType::DnsName((&**name).try_into()?),
+    }];
+    Ok(params.signed_by(key, authority.issuer())?.into())
 }

@@ -4,17 +4,12 @@ use std::sync::Arc;
 
 use rustls::crypto::aws_lc_rs::{Ticketer, default_provider};
 use rustls::server::{ResolvesServerCertUsingSni, ServerSessionMemoryCache};
-use rustls::sign::SingleCertAndKey;
 use rustls::time_provider::TimeProvider;
 use rustls::version::{TLS12, TLS13};
 use rustls::{Error, ServerConfig};
 
 /// The configuration that all hosts have in common, session tickets and stored sessions included. Hosts can share these,
 /// because rustls resumes a session only under the name with which it began. Separate ones would cost 30 KiB for each host.
-///
-/// # Errors
-///
-/// The TLS library refuses the configuration, or has no random numbers for ticket keys.
 pub(super) fn base(clock: Arc<dyn TimeProvider>) -> Result<ServerConfig, Error> {
     let mut base = ServerConfig::builder_with_details(Arc::new(default_provider()), clock)
         .with_protocol_versions(&[&TLS13, &TLS12])?
@@ -24,18 +19,6 @@ pub(super) fn base(clock: Arc<dyn TimeProvider>) -> Result<ServerConfig, Error> 
     base.ticketer = Ticketer::new()?;
     base.session_storage = ServerSessionMemoryCache::new(MAX_STORED_SESSIONS);
     Ok(base)
-}
-
-/// The base with one host's certificate, and with ALPN for these protocols.
-pub(super) fn with_certificate(
-    base: &ServerConfig,
-    certified: Arc<SingleCertAndKey>,
-    alpn: &[&[u8]],
-) -> ServerConfig {
-    let mut config = base.clone();
-    config.cert_resolver = certified;
-    config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
-    config
 }
 
 /// Sessions of TLS 1.2 clients that don't support tickets.

@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rustls::pki_types::{CertificateDer, UnixTime};
-use rustls::server::ClientHello;
 use rustls::time_provider::TimeProvider;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig};
 use x509_parser::extensions::{GeneralName, ParsedExtension};
@@ -194,24 +193,15 @@ fn the_rate_limit_is_per_client() {
 #[test]
 fn a_client_that_trusts_the_authority_is_served_and_resumes_its_session() {
     let mint = mint(MintConfig::default());
-    let mut roots = RootCertStore::empty();
-    roots
-        .add(mint.authority().certificate_der().clone())
-        .expect("a root");
     let mut client = ClientConfig::builder()
-        .with_root_certificates(roots)
+        .with_root_certificates(roots(&mint))
         .with_no_client_auth();
     client.alpn_protocols = vec![b"http/1.1".to_vec()];
     let client = Arc::new(client);
     for name in ["example.com", "192.0.2.1", "2001:db8::1"] {
         for kind in [rustls::HandshakeKind::Full, rustls::HandshakeKind::Resumed] {
-            let (connection, _) = handshake(
-                &mint,
-                Arc::clone(&client),
-                name,
-                ECDSA,
-                &[b"h2", b"http/1.1"],
-            );
+            let alpn: [&[u8]; 2] = [b"h2", b"http/1.1"];
+            let (connection, _) = handshake(&mint, Arc::clone(&client), name, ECDSA, &alpn);
             assert_eq!(connection.handshake_kind(), Some(kind), "{name}");
             assert_eq!(connection.alpn_protocol(), Some(&b"http/1.1"[..]));
         }
@@ -220,20 +210,25 @@ fn a_client_that_trusts_the_authority_is_served_and_resumes_its_session() {
 
 /// Makes a full handshake with a client that trusts the mint's authority, and returns the leaf that the client received.
 fn receive_leaf(mint: &Mint, name: &str, support: ClientSupport) -> CertificateDer<'static> {
-    let mut roots = RootCertStore::empty();
-    roots
-        .add(mint.authority().certificate_der().clone())
-        .expect("a root");
     let mut config = ClientConfig::builder_with_details(
         Arc::new(rustls::crypto::aws_lc_rs::default_provider()),
         Arc::clone(&mint.config.clock),
     )
     .with_safe_default_protocol_versions()
     .expect("versions")
-    .with_root_certificates(roots)
+    .with_root_certificates(roots(mint))
     .with_no_client_auth();
     config.resumption = rustls::client::Resumption::disabled();
     handshake(mint, Arc::new(config), name, support, &[]).1
+}
+
+fn roots(mint: &Mint) -> RootCertStore {
+    let mut roots = RootCertStore::empty();
+    let authority = mint.authority();
+    roots
+        .add(authority.certificate_der().clone())
+        .expect("a root");
+    roots
 }
 
 /// Makes a handshake in memory. The server is configured once it has the ClientHello, as in the proxy.
@@ -247,14 +242,9 @@ fn handshake(
     let host = host(name);
     let mut client = ClientConnection::new(client, host.to_server_name()).expect("a client");
     let accepted = in_memory::begin(&mut client).expect("a ClientHello");
-    assert_eq!(
-        ClientSupport::from_client_hello(&accepted.client_hello()),
-        ECDSA
-    );
-    assert_eq!(
-        sni(&accepted.client_hello()),
-        host.as_name().map(str::to_owned)
-    );
+    let hello = accepted.client_hello();
+    assert_eq!(ClientSupport::from_client_hello(&hello), ECDSA);
+    assert_eq!(hello.server_name(), host.as_name());
     let config: Arc<ServerConfig> =
         block_on(mint.server_config(&host, support, alpn)).expect("a certificate");
     in_memory::finish(&mut client, accepted, config).expect("what both accept");
@@ -264,10 +254,6 @@ fn handshake(
         .expect("a certificate");
     let leaf = leaf.clone().into_owned();
     (client, leaf)
-}
-
-fn sni(hello: &ClientHello<'_>) -> Option<String> {
-    hello.server_name().map(str::to_owned)
 }
 
 fn authority_key_id<'a>(leaf: &'a x509_parser::certificate::X509Certificate<'_>) -> &'a [u8] {
