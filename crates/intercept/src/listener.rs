@@ -97,7 +97,7 @@ impl Intercept {
                     let state = current.get();
                     tokio::select! {
                         () = phases.wait_draining() => {}
-                        () = state.upstream.run_idle_sweep(|| current.get().idle_timeout()) => {}
+                        () = state.upstream.run_idle_sweep(|| current.get().config.idle_timeout) => {}
                     }
                     state.drain();
                     Upstream::close_idle();
@@ -110,6 +110,23 @@ impl Intercept {
 }
 
 impl ListenerService {
+    async fn serve(&self, connection: Incoming, entry: Arc<ConnectionEntry>) {
+        let Incoming { stream, peer, .. } = connection;
+        let peer = PeerAddr(canonical(peer.0));
+        self.state.sinks.metrics.connections.inc();
+        let stream = match register_stream(stream) {
+            Ok(stream) => stream,
+            Err(failed) => {
+                self.state.count_failed_connection(peer, "local_error");
+                return warn(&UNWATCHED, peer.ip(), failed);
+            }
+        };
+        let active = ActiveGuard::new(&self.state);
+        // The future of a connection is large, and most of it is needed only while the connection lasts.
+        Box::pin(self.admit(stream, entry)).await;
+        drop(active);
+    }
+
     /// Counts a refused connection, and resets it when it is closed.
     fn refuse(&self, stream: &TcpStream, peer: PeerAddr, reason: &'static str) {
         self.state.count_failed_connection(peer, reason);
@@ -231,25 +248,6 @@ impl Serve for Intercept {
         if let Some(service) = service {
             service.serve(connection, entry).await;
         }
-    }
-}
-
-impl ListenerService {
-    async fn serve(&self, connection: Incoming, entry: Arc<ConnectionEntry>) {
-        let Incoming { stream, peer, .. } = connection;
-        let peer = PeerAddr(canonical(peer.0));
-        self.state.sinks.metrics.connections.inc();
-        let stream = match register_stream(stream) {
-            Ok(stream) => stream,
-            Err(failed) => {
-                self.state.count_failed_connection(peer, "local_error");
-                return warn(&UNWATCHED, peer.ip(), failed);
-            }
-        };
-        let active = ActiveGuard::new(&self.state);
-        // The future of a connection is large, and most of it is needed only while the connection lasts.
-        Box::pin(self.admit(stream, entry)).await;
-        drop(active);
     }
 }
 

@@ -23,11 +23,10 @@ use crate::audit::otlp::SpanQueue;
 use crate::authz::authorize::Authorizer;
 use crate::authz::rules::{DeniedBy, HTTP_PORTS, Subject};
 use crate::authz::{
-    self, AccessRules, Approver, CheckClient, CheckConfig, CheckService, ConfigError,
-    InjectedHeaders, Unapprovable, rule_with_port,
+    self, AccessRules, Approver, CheckClient, CheckConfig, CheckService, InjectedHeaders,
+    Unapprovable, rule_with_port,
 };
 use crate::ca::Authority;
-use crate::ca::mint::error::MintError;
 use crate::ca::mint::{Mint, PreparedEpoch};
 use crate::host::{Host, HostPort};
 use crate::policy::access::Access;
@@ -39,7 +38,7 @@ use crate::request::client_info::ClientInfo;
 use crate::request::remedy::Remedy;
 use crate::request::target::RequestTarget;
 use crate::upstream::config::UpstreamConfig;
-use crate::upstream::trust::{OriginTls, TrustError};
+use crate::upstream::trust::OriginTls;
 use crate::upstream::{Upstream, UpstreamError};
 use record_sinks::RecordSinks;
 
@@ -107,28 +106,6 @@ pub struct Reload {
     lists: Arc<LiveLists>,
     tls: OriginTls,
     epoch: PreparedEpoch,
-}
-
-/// Why a reload is refused.
-#[derive(Debug, thiserror::Error)]
-pub enum ReloadError {
-    /// The authority.
-    #[error(transparent)]
-    Authority(#[from] MintError),
-    /// The trusted roots of origins.
-    #[error(transparent)]
-    Trust(#[from] TrustError),
-}
-
-/// Why the check of a reload is refused.
-#[derive(Debug, thiserror::Error)]
-pub enum CheckChangeError {
-    /// A setting that the service's protocol does not support.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// The reload would add or remove the check.
-    #[error("check can't be added or removed without a restart")]
-    NeedsRestart,
 }
 
 /// The proxy without its connections, for one configuration. A reload creates a new state, which shares the mint, the policy,
@@ -204,7 +181,7 @@ impl InterceptState {
         lists: Arc<LiveLists>,
         authority: Authority,
         extra_ca: &[PathBuf],
-    ) -> Result<Reload, ReloadError> {
+    ) -> anyhow::Result<Reload> {
         Ok(Reload {
             lists,
             tls: OriginTls::new(&load_native_certs(), extra_ca, &authority.certificates())?,
@@ -213,14 +190,13 @@ impl InterceptState {
     }
 
     /// Returns the check service after a reload.
-    pub fn next_check(
-        &self,
-        config: Option<CheckConfig>,
-    ) -> Result<Option<CheckService>, CheckChangeError> {
+    pub fn next_check(&self, config: Option<CheckConfig>) -> anyhow::Result<Option<CheckService>> {
         match (&self.policy.load().check, config) {
             (None, None) => Ok(None),
             (Some(check), Some(config)) => Ok(Some(check.successor(config)?)),
-            (None, Some(_)) | (Some(_), None) => Err(CheckChangeError::NeedsRestart),
+            (None, Some(_)) | (Some(_), None) => {
+                anyhow::bail!("check can't be added or removed without a restart")
+            }
         }
     }
 
@@ -279,11 +255,6 @@ impl InterceptState {
         if let Some(check) = &self.policy.load().check {
             check.register(registry);
         }
-    }
-
-    /// The timeout of idle connections to origins.
-    pub(crate) fn idle_timeout(&self) -> Duration {
-        self.config.idle_timeout
     }
 
     /// Whether no connection is accepted any more.
@@ -380,12 +351,7 @@ impl InterceptState {
 
     /// Whether access lists, an approver or a check service decide on requests.
     pub(crate) fn has_policy(&self) -> bool {
-        self.inspects_requests() || self.has_rules()
-    }
-
-    /// Whether access lists decide on requests.
-    pub(crate) fn has_rules(&self) -> bool {
-        self.policy.load().lists.rules.is_some()
+        self.inspects_requests() || self.policy.load().lists.rules.is_some()
     }
 
     /// Whether a rule for the whole host may be suggested to open its address. It may not where the host's rules have methods
