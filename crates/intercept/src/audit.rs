@@ -11,7 +11,6 @@ mod record;
 mod span;
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -292,18 +291,6 @@ impl AuditRecord {
     }
 }
 
-/// The entry of a key, which is added unless there are [`MAX_DESTINATIONS`] already: the client chooses the destinations.
-fn bounded_entry<K: Ord, V>(
-    entries: &mut BTreeMap<K, V>,
-    key: K,
-    new: impl FnOnce() -> V,
-) -> Option<&mut V> {
-    if entries.len() >= MAX_DESTINATIONS && !entries.contains_key(&key) {
-        return None;
-    }
-    Some(entries.entry(key).or_insert_with(new))
-}
-
 /// Escapes a peer's text for the audit line, and caps it at `max_bytes`.
 fn escape(text: &str, max_bytes: usize) -> String {
     let mut out = String::new();
@@ -330,8 +317,6 @@ pub(crate) const LIST: &str = "list";
 pub const TERMINAL: &str = "terminal";
 /// How the decision was made: by a run that learns rules.
 pub const LEARNED: &str = "learned";
-/// The maximum number of destinations that a summary lists.
-const MAX_DESTINATIONS: usize = 1000;
 /// The maximum number of bytes of a tried name in the line.
 const MAX_USER: usize = 64;
 /// The maximum number of bytes of a method in the line.

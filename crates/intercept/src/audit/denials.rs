@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{AuditRecord, FinalDecision, LIST, bounded_entry};
+use super::{AuditRecord, FinalDecision, LIST};
 use crate::host::HostPort;
 use crate::request::refusal::RefusalKind;
 use crate::request::remedy::Remedy;
@@ -136,19 +136,27 @@ impl AuditRecord {
     }
 }
 
+/// The entry of a key, which is added unless there are [`MAX_DESTINATIONS`] already: the client chooses the destinations.
+pub(super) fn bounded_entry<K: Ord, V>(
+    entries: &mut BTreeMap<K, V>,
+    key: K,
+    new: impl FnOnce() -> V,
+) -> Option<&mut V> {
+    if entries.len() >= MAX_DESTINATIONS && !entries.contains_key(&key) {
+        return None;
+    }
+    Some(entries.entry(key).or_insert_with(new))
+}
+
+/// The maximum number of destinations that a summary lists.
+pub(super) const MAX_DESTINATIONS: usize = 1000;
+
 #[cfg(test)]
 mod tests {
-    use std::net::{Ipv4Addr, SocketAddr};
-    use std::sync::Arc;
-
     use http::StatusCode;
-    use peername_server::addr::PeerAddr;
 
     use super::*;
-    use crate::request::client_info::ClientInfo;
-    use crate::request::id::Id;
     use crate::request::refusal::Refusal;
-    use crate::request::target::RequestTarget;
 
     #[test]
     fn refused_ports_are_sorted_among_the_other_destinations() {
@@ -158,11 +166,7 @@ mod tests {
             ("z.test:80", RefusalKind::Destination),
             ("localhost:81", RefusalKind::ClosedPort),
         ] {
-            let client = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-            let client = ClientInfo::new(Id::next(), PeerAddr(client), client);
-            let mut record = AuditRecord::new(Arc::new(client), "CONNECT");
-            let to = HostPort::parse(to).unwrap();
-            record.target = Some(Arc::new(RequestTarget::plain(to)));
+            let mut record = AuditRecord::without_connection(HostPort::parse(to).unwrap());
             let refusal = Refusal::new(StatusCode::FORBIDDEN, "code", "detail").with_kind(kind);
             record.set_unanswered(&refusal);
             denials.count(&record);

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
 
-use super::{AuditRecord, OriginContact, bounded_entry};
+use super::denials::bounded_entry;
+use super::{AuditRecord, OriginContact};
 use crate::host::HostPort;
 
 /// The destinations of a process whose last request was allowed but did not reach its origin.
@@ -37,24 +38,22 @@ impl Failures {
         };
         match record.origin {
             OriginContact::NotTried => {}
-            OriginContact::NotReached => self.add(&target.to, record),
+            OriginContact::NotReached => {
+                let error = record.error_with_hint().unwrap_or_default().into_owned();
+                let mut counts = self.0.lock();
+                let new = || FailedDestination {
+                    to: target.to.clone(),
+                    count: 0,
+                    error: String::new(),
+                };
+                match bounded_entry(&mut counts.by_destination, target.to.clone(), new) {
+                    Some(failed) => (failed.count, failed.error) = (failed.count + 1, error),
+                    None => counts.others += 1,
+                }
+            }
             OriginContact::Reached => {
                 self.0.lock().by_destination.remove(&target.to);
             }
-        }
-    }
-
-    fn add(&self, to: &HostPort, record: &AuditRecord) {
-        let error = record.error_with_hint().unwrap_or_default().into_owned();
-        let mut counts = self.0.lock();
-        let new = || FailedDestination {
-            to: to.clone(),
-            count: 0,
-            error: String::new(),
-        };
-        match bounded_entry(&mut counts.by_destination, to.clone(), new) {
-            Some(failed) => (failed.count, failed.error) = (failed.count + 1, error),
-            None => counts.others += 1,
         }
     }
 
@@ -71,25 +70,16 @@ impl Failures {
 #[cfg(test)]
 mod tests {
     use std::net::{Ipv4Addr, SocketAddr};
-    use std::sync::Arc;
     use std::time::Duration;
 
-    use peername_server::addr::PeerAddr;
-
-    use super::super::MAX_DESTINATIONS;
     use super::*;
-    use crate::request::client_info::ClientInfo;
-    use crate::request::id::Id;
-    use crate::request::target::RequestTarget;
+    use crate::audit::denials::MAX_DESTINATIONS;
     use crate::upstream::{FailedAttempt, UpstreamError};
 
     /// The record of a request to this port of `a.test` that failed.
     fn failed_record(port: u16, error: UpstreamError) -> AuditRecord {
-        let client = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let client = ClientInfo::new(Id::next(), PeerAddr(client), client);
-        let mut record = AuditRecord::new(Arc::new(client), "GET");
         let to = HostPort::parse(&format!("a.test:{port}")).unwrap();
-        record.target = Some(Arc::new(RequestTarget::plain(to)));
+        let mut record = AuditRecord::without_connection(to);
         let failed = FailedAttempt::from(error);
         failed.record_in(&mut record, false);
         record.set_refused(&failed.into());

@@ -1,16 +1,19 @@
 //! The record of a request, the table of its fields, and the audit line that is written from the table. The
 //! [span](super::span) is made from it, too.
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use http::{StatusCode, Version};
+use peername_server::addr::PeerAddr;
 
 use super::{
     ExchangeEnd, FinalDecision, MAX_METHOD, OriginContact, SendProgress, TARGET, UpstreamFields,
     escape,
 };
+use crate::host::HostPort;
 use crate::request::client_info::ClientInfo;
 use crate::request::id::Id;
 use crate::request::refusal::RefusalKind;
@@ -186,6 +189,15 @@ impl AuditRecord {
             time_to_response: None,
             end: ExchangeEnd::Cut,
         }
+    }
+
+    /// The record of a connection of a jailed program to this destination, of which no socket exists.
+    pub(crate) fn without_connection(to: HostPort) -> Self {
+        let program = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let client = ClientInfo::new(Id::next(), PeerAddr(program), program);
+        let mut record = Self::new(Arc::new(client), "CONNECT");
+        record.target = Some(Arc::new(RequestTarget::plain(to)));
+        record
     }
 
     /// Writes the line.

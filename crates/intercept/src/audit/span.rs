@@ -57,20 +57,10 @@ impl AuditRecord {
         }
     }
 
+    /// The attributes of the semantic conventions, then the fields of the audit line for which these have none, under their names
+    /// in the line.
     fn attributes(&self, method: Option<&'static str>, error_type: Option<&str>) -> Vec<KeyValue> {
         let mut attributes = Attributes(Vec::new());
-        self.add_conventional(&mut attributes, method, error_type);
-        self.add_own(&mut attributes);
-        attributes.0
-    }
-
-    /// Adds the attributes of the semantic conventions.
-    fn add_conventional(
-        &self,
-        attributes: &mut Attributes,
-        method: Option<&'static str>,
-        error_type: Option<&str>,
-    ) {
         let (client, target) = (&self.client, self.target.as_deref());
         attributes.text("http.request.method", Some(method.unwrap_or("_OTHER")));
         let original = Some(&*self.method).filter(|text| method.is_none() && !text.is_empty());
@@ -92,11 +82,8 @@ impl AuditRecord {
         attributes.int("network.peer.port", Some(client.peer.0.port()));
         attributes.text("network.protocol.version", self.version.and_then(version));
         attributes.text("error.type", error_type);
-    }
-
-    /// Adds the fields of the audit line for which the conventions have no attribute, under their names in the line.
-    fn add_own(&self, attributes: &mut Attributes) {
         with_fields!(self, add_attributes!(attributes));
+        attributes.0
     }
 
     /// The error of the proxy or the origin: no response, a 5xx, or a response that broke off. A denial is not an error,

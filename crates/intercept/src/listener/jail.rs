@@ -3,11 +3,11 @@
 pub mod names;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use http::StatusCode;
-use peername_server::addr::{PeerAddr, canonical};
+use peername_server::addr::canonical;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
@@ -19,10 +19,8 @@ use crate::host::{Host, HostPort};
 use crate::http::client_connection::ClientConnection;
 use crate::http::in_flight::InFlightRecord;
 use crate::policy::tunnelled::TunnelledDestination;
-use crate::request::client_info::ClientInfo;
-use crate::request::id::Id;
 use crate::request::refusal::{Refusal, RefusalKind};
-use crate::request::target::{Destination, RequestTarget};
+use crate::request::target::Destination;
 use crate::state::InterceptState;
 use crate::stream::client_socket::{ClientSocket, ClientStream};
 use names::table::{NameLookup, SyntheticNames};
@@ -108,12 +106,10 @@ impl JailListener {
         let (host, _) = self.host_at(addr.ip());
         let port = addr.port();
         let to = name_localhost(HostPort { host, port });
-        let program = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let client = ClientInfo::new(Id::next(), PeerAddr(program), program);
-        let mut record = AuditRecord::new(Arc::new(client), "CONNECT");
+        let remedy = state.port_remedy(&to);
+        let mut record = AuditRecord::without_connection(to);
         state.sinks.begin_span(&mut record);
-        record.remedy = state.port_remedy(&to);
-        record.target = Some(Arc::new(RequestTarget::plain(to)));
+        record.remedy = remedy;
         let detail = "no rule names this port, so nothing listens there";
         let refusal = Refusal::new(StatusCode::FORBIDDEN, "port_not_allowed", detail)
             .with_kind(RefusalKind::ClosedPort);
