@@ -36,14 +36,14 @@ pub(super) struct SendError {
 impl Collector {
     /// Reads the environment, and for https the trusted roots of this host. Nothing is connected yet.
     pub(super) fn new(url: &CollectorUrl) -> Result<Self, ExporterError> {
-        let tls = url
-            .is_https()
-            .then(|| ClientTls::new(Credentials::native()));
-        let endpoint = Endpoint {
+        let mut endpoint = Endpoint {
             uri: url.uri().clone(),
             socket: None,
-            tls: tls.transpose()?,
+            tls: None,
         };
+        if endpoint.is_https() {
+            endpoint.tls = Some(ClientTls::new(Credentials::native())?);
+        }
         let mut headers = environment::headers()?;
         let protobuf = HeaderValue::from_static("application/x-protobuf");
         headers.insert(CONTENT_TYPE, protobuf);

@@ -32,10 +32,6 @@ impl CollectorUrl {
     pub(super) fn uri(&self) -> &Uri {
         &self.0
     }
-
-    pub(super) fn is_https(&self) -> bool {
-        self.0.scheme() == Some(&Scheme::HTTPS)
-    }
 }
 
 impl FromStr for CollectorUrl {
@@ -87,7 +83,6 @@ mod tests {
         ] {
             let url: CollectorUrl = text.parse().unwrap_or_else(|error| panic!("{error}"));
             assert_eq!(url.uri().to_string(), expected);
-            assert_eq!(url.is_https(), text.starts_with("https:"));
         }
     }
 
