@@ -26,7 +26,19 @@ macro_rules! delegate_writes {
     };
 }
 
-pub(crate) use delegate_writes;
+/// Those of the methods `poll_flush` and `poll_shutdown` that such a wrapper leaves to the stream.
+macro_rules! delegate_polls {
+    ($field:ident, $($method:ident),+) => {
+        $(fn $method(
+            mut self: std::pin::Pin<&mut Self>,
+            cx: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<std::io::Result<()>> {
+            std::pin::Pin::new(&mut self.$field).$method(cx)
+        })+
+    };
+}
+
+pub(crate) use {delegate_polls, delegate_writes};
 
 pub(crate) mod client_socket;
 pub(crate) mod corked;

@@ -16,6 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::framing::FramingError;
 use super::framing::field_counter::FieldCounter;
 use super::framing::frame_header::{FrameHeader, FrameHeaderReader, RST_STREAM};
+use crate::stream::delegate_polls;
 
 /// The server's side of an HTTP/2 connection. Rewrites resets with PROTOCOL_ERROR to HTTP_1_1_REQUIRED, and fails at a header
 /// list with too many fields.
@@ -185,13 +186,7 @@ impl<T: AsyncWrite + Unpin, F: Fn(FramingError) + Unpin> AsyncWrite for Http2Str
         self.io.is_write_vectored()
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
-    }
+    delegate_polls!(io, poll_flush, poll_shutdown);
 }
 
 /// The reason, for the log, of the reset of a request that h2 finds malformed.

@@ -91,13 +91,7 @@ impl AsyncWrite for OriginSocket {
         true
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_shutdown(cx)
-    }
+    delegate_polls!(socket, poll_flush, poll_shutdown);
 }
 
 /// A TLS stream that may end without close_notify, which is noted and read as the end of the stream. In HTTP/1 it ends a
@@ -136,12 +130,5 @@ impl<T: AsyncRead + Unpin> AsyncRead for CloseNotifyOptional<T> {
 
 impl<T: AsyncWrite + Unpin> AsyncWrite for CloseNotifyOptional<T> {
     delegate_writes!(stream);
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
+    delegate_polls!(stream, poll_flush, poll_shutdown);
 }

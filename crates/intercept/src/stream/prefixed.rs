@@ -71,14 +71,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for PrefixedStream<T> {
 
 impl<T: AsyncWrite + Unpin> AsyncWrite for PrefixedStream<T> {
     delegate_writes!(stream);
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
+    delegate_polls!(stream, poll_flush, poll_shutdown);
 }
 
 /// Bytes of a read: enough for a ClientHello with a post-quantum key share, which has some 1700.

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::FramingMonitor;
 use crate::http::client_connection::ClientConnection;
-use crate::stream::delegate_writes;
+use crate::stream::{delegate_polls, delegate_writes};
 
 /// A stream with a [`FramingMonitor`] that parses its bytes while they are read.
 #[derive(Debug)]
@@ -148,6 +148,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for WatchedStream<T> {
 
 impl<T: AsyncWrite + Unpin> AsyncWrite for WatchedStream<T> {
     delegate_writes!(io);
+    delegate_polls!(io, poll_shutdown);
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.io).poll_flush(cx))?;
@@ -160,9 +161,5 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for WatchedStream<T> {
             }
         }
         Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
     }
 }
