@@ -74,7 +74,7 @@ impl Host {
             return parse_v6(text);
         }
         if let Ok(ip) = text.parse::<Ipv4Addr>() {
-            return Ok(ip.into());
+            return Ok(IpAddr::V4(ip).into());
         }
         parse_name(text)
     }
@@ -145,18 +145,6 @@ impl Host {
 impl From<IpAddr> for Host {
     fn from(ip: IpAddr) -> Self {
         Self(Kind::Ip(ip.to_canonical()))
-    }
-}
-
-impl From<Ipv4Addr> for Host {
-    fn from(ip: Ipv4Addr) -> Self {
-        Self::from(IpAddr::V4(ip))
-    }
-}
-
-impl From<Ipv6Addr> for Host {
-    fn from(ip: Ipv6Addr) -> Self {
-        Self::from(IpAddr::V6(ip))
     }
 }
 
@@ -284,7 +272,7 @@ pub(crate) fn parse_port(digits: &str) -> Result<u16, ParseHostError> {
 
 fn parse_v6(text: &str) -> Result<Host, ParseHostError> {
     let ip: Ipv6Addr = text.parse().map_err(|_| ParseHostError::Address)?;
-    Ok(ip.into())
+    Ok(IpAddr::V6(ip).into())
 }
 
 fn parse_name(text: &str) -> Result<Host, ParseHostError> {

@@ -9,9 +9,9 @@ use super::error::FramingError;
 use super::frame_header::{CONTINUATION, DATA, FrameHeader, FrameHeaderReader, HEADERS};
 
 /// Counts the fields of one connection's header lists, request heads and trailers, as they go by.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct FieldCounter {
-    /// Bytes of the connection preface (RFC 9113, section 3.4) that are still to come.
+    /// Bytes of the connection preface (RFC 9113, section 3.4) that have come.
     preface: usize,
     header: FrameHeaderReader,
     frame: Frame,
@@ -65,28 +65,11 @@ enum Text {
     Value,
 }
 
-impl Default for FieldCounter {
-    fn default() -> Self {
-        Self {
-            preface: PREFACE_LEN,
-            header: FrameHeaderReader::default(),
-            frame: Frame::default(),
-            hpack: Hpack::default(),
-            fields: 0,
-            last_stream: 0,
-            last_with_body: 0,
-        }
-    }
-}
-
 impl FieldCounter {
-    /// Counts the fields in more of what the client sends.
-    ///
-    /// # Errors
-    ///
-    /// A list has more than [`MAX_FIELDS`] fields.
+    /// Counts the fields in more of what the client sends. Fails at a list with more than [`MAX_FIELDS`].
     pub(crate) fn feed(&mut self, mut bytes: &[u8]) -> Result<(), FramingError> {
-        take(&mut bytes, &mut self.preface);
+        let preface = take(&mut bytes, &mut (PREFACE_LEN - self.preface));
+        self.preface += preface.len();
         while !bytes.is_empty() {
             if self.frame.is_padded {
                 self.take_padding_length(&mut bytes);
