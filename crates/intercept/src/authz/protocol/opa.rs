@@ -315,6 +315,14 @@ impl<'de> Deserialize<'de> for UniqueNames {
     }
 }
 
+macro_rules! accept_scalars {
+    ($($method:ident($scalar:ty),)+) => {
+        $(fn $method<E>(self, _: $scalar) -> Result<Self, E> {
+            Ok(self)
+        })+
+    };
+}
+
 impl<'de> Visitor<'de> for UniqueNames {
     type Value = Self;
 
@@ -322,24 +330,8 @@ impl<'de> Visitor<'de> for UniqueNames {
         f.write_str("JSON")
     }
 
-    fn visit_bool<E>(self, _: bool) -> Result<Self, E> {
-        Ok(self)
-    }
-
-    fn visit_i64<E>(self, _: i64) -> Result<Self, E> {
-        Ok(self)
-    }
-
-    fn visit_u64<E>(self, _: u64) -> Result<Self, E> {
-        Ok(self)
-    }
-
-    fn visit_f64<E>(self, _: f64) -> Result<Self, E> {
-        Ok(self)
-    }
-
-    fn visit_str<E>(self, _: &str) -> Result<Self, E> {
-        Ok(self)
+    accept_scalars! {
+        visit_bool(bool), visit_i64(i64), visit_u64(u64), visit_f64(f64), visit_str(&str),
     }
 
     fn visit_unit<E>(self) -> Result<Self, E> {
