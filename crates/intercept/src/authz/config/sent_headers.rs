@@ -31,17 +31,3 @@ const CREDENTIALS: [HeaderName; 3] = [
     header::PROXY_AUTHORIZATION,
     header::COOKIE,
 ];
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn credentials_are_sent_only_if_configured() {
-        assert!(!SentHeaders::AllButCredentials.includes(&header::COOKIE));
-        assert!(SentHeaders::AllButCredentials.includes(&header::ACCEPT));
-        assert!(SentHeaders::All.includes(&header::COOKIE));
-        let only = SentHeaders::Only(vec![header::COOKIE]);
-        assert!(only.includes(&header::COOKIE) && !only.includes(&header::ACCEPT));
-    }
-}
