@@ -104,10 +104,6 @@ pub struct CheckClient {
 
 impl CheckService {
     /// Validates the configuration. Nothing is connected yet, and the service need not be up.
-    ///
-    /// # Errors
-    ///
-    /// [`ConfigError`]: a setting that a service's protocol does not support.
     pub fn new(config: CheckConfig) -> Result<Self, ConfigError> {
         Self::with_metrics(config, CheckMetrics::default())
     }

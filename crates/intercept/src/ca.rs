@@ -103,10 +103,6 @@ impl Authority {
     }
 
     /// Makes an authority in memory, which is not stored.
-    ///
-    /// # Errors
-    ///
-    /// [`CaError::Making`] if a certificate with these options can't be made.
     pub fn ephemeral(options: &AuthorityOptions) -> Result<Self, CaError> {
         let (key, certificate) = profile::make(options, UnixTime::now())?;
         Self::parse(&pem::encode_authority(&key, &certificate)).map_err(CaError::Made)

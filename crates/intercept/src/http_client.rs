@@ -84,11 +84,7 @@ impl HttpClient {
         }
     }
 
-    /// Sends one request, and receives its complete response.
-    ///
-    /// # Errors
-    ///
-    /// [`HttpClientError::Connect`], [`HttpClientError::Tls`], [`HttpClientError::Broken`], [`HttpClientError::TooLong`].
+    /// Sends one request, and receives its complete response. Only connecting has a timeout.
     pub(crate) async fn exchange(
         &self,
         request: &Request<Bytes>,
@@ -103,10 +99,6 @@ impl HttpClient {
 }
 
 /// Probes whether a server accepts connections, with a TLS handshake if its URI is `https`.
-///
-/// # Errors
-///
-/// [`HttpClientError::Connect`], [`HttpClientError::Tls`], [`HttpClientError::Timeout`].
 pub(crate) async fn probe(
     endpoint: &Endpoint,
     version: HttpVersion,

@@ -31,11 +31,7 @@ impl Link {
         }
     }
 
-    /// Prepares the check of a request.
-    ///
-    /// # Errors
-    ///
-    /// [`AuthzError::Malformed`] if the request can't be expressed in the service's protocol.
+    /// Prepares the check of a request ([`Protocol::prepare`](super::protocol::Protocol::prepare)).
     pub(crate) fn prepare<'a>(
         &'a self,
         request: &'a AuthzRequest<'a>,

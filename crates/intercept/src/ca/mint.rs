@@ -105,10 +105,6 @@ impl Mint {
     ///
     /// Takes tens of microseconds. It waits only while a thread makes the RSA key for the first client without ECDSA in a key
     /// epoch.
-    ///
-    /// # Errors
-    ///
-    /// [`MintError::NotPermitted`], [`MintError::Authority`], or making key or certificate failed.
     pub async fn server_config(
         &self,
         host: &Host,
@@ -136,10 +132,6 @@ impl Mint {
 
     /// Admits a client to a certificate for this host. A host without a cached certificate, of either key type, counts against
     /// the client's rate limit; a client that is over its limit waits here.
-    ///
-    /// # Errors
-    ///
-    /// [`MintError::TooMany`] if the client would have to wait too long.
     pub async fn admit(&self, client: IpAddr, host: &Host) -> Result<(), MintError> {
         if !self.has_cached(host) {
             let wait = self.limiter.acquire(client, Instant::now())?;
@@ -225,10 +217,6 @@ impl Mint {
     }
 
     /// Makes a leaf key for another authority; [`Mint::renew`] puts it into use.
-    ///
-    /// # Errors
-    ///
-    /// [`MintError::Authority`] if the authority is not valid now; or making the key failed.
     pub(crate) fn prepare(&self, authority: Authority) -> Result<PreparedEpoch, MintError> {
         KeyEpoch::begin(0, Arc::new(authority), &self.config).map(PreparedEpoch)
     }

@@ -256,10 +256,6 @@ fn consumed<'b>(before: &'b [u8], rest: &[u8]) -> &'b [u8] {
 
 /// Checks the number of header fields of an HTTP/2 request, and its Content-Length, which an origin that speaks HTTP/1 would
 /// rely on. h2 refuses two that differ, and accepts two equal ones.
-///
-/// # Errors
-///
-/// Too many fields; or a Content-Length that is not one number.
 pub(crate) fn check_http2(headers: &HeaderMap) -> Result<(), FramingError> {
     if has_too_many_fields(headers) {
         return Err(FramingError::too_many(MAX_REQUEST_HEADERS, "header fields"));

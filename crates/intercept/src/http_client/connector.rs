@@ -83,10 +83,6 @@ impl ServerSocket {
     }
 
     /// Pins the socket that is at the path now, if this process's user could put another one there.
-    ///
-    /// # Errors
-    ///
-    /// Those of open(2).
     pub(crate) fn pin_if_replaceable(&mut self) -> io::Result<()> {
         // Links are resolved once: the program may replace a link where it can't replace the socket.
         self.path = resolve_links(&self.path)?;

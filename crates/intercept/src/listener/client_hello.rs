@@ -105,10 +105,6 @@ pub(crate) struct ClientHelloReader {
 impl ClientHelloReader {
     /// Returns the ClientHello once it is complete. `received` is everything that was received so far; bytes of earlier calls
     /// are not parsed again.
-    ///
-    /// # Errors
-    ///
-    /// The bytes are no ClientHello, or one that is too long.
     pub(crate) fn feed(
         &mut self,
         received: &[u8],

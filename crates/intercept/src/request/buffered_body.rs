@@ -80,10 +80,6 @@ impl BufferedBody {
 
     /// Reads until there are `max` bytes, the body ends, or the client sends nothing for `pause`: in a bidirectional call the
     /// client waits for a response first. Buffers the read frames for the origin.
-    ///
-    /// # Errors
-    ///
-    /// The body breaks off.
     pub(crate) async fn read_prefix(
         &self,
         max: usize,

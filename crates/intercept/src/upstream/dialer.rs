@@ -138,10 +138,6 @@ impl Dialer {
     }
 
     /// Opens a connection that is ready for a request.
-    ///
-    /// # Errors
-    ///
-    /// The connection cap is reached; the origin can't be resolved, reached or verified, or is not an allowed destination.
     pub(super) async fn connect(
         &self,
         key: &PoolKey,

@@ -111,10 +111,6 @@ impl OriginTls {
 
 /// Checks that the files of `--extra-ca` can be used, and that none has a key of the proxy's own authority, whose certificates
 /// are `own_ca`. The files are read again for the connections.
-///
-/// # Errors
-///
-/// [`TrustError::ExtraCa`].
 pub fn check_extra_ca(extra: &[PathBuf], own_ca: &[CertificateDer<'_>]) -> Result<(), TrustError> {
     let own_keys = OwnCaKeys::new(own_ca);
     extra

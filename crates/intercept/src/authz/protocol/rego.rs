@@ -43,10 +43,6 @@ pub(crate) struct Policy {
 
 impl Policy {
     /// Reads and compiles a policy.
-    ///
-    /// # Errors
-    ///
-    /// [`ConfigError::Policy`].
     pub(crate) fn read(path: &PolicyPath) -> Result<Self, ConfigError> {
         Self::new(Source::read(path.path())?, path.rule.as_deref())
     }

@@ -7,10 +7,6 @@ use rustls::server::{Accepted, Acceptor};
 use rustls::{ClientConnection, ServerConfig, ServerConnection};
 
 /// Begins a handshake: accepts the ClientHello. The server needs no configuration yet.
-///
-/// # Errors
-///
-/// The client's first flight is no complete ClientHello.
 pub fn begin(client: &mut ClientConnection) -> io::Result<Accepted> {
     let mut acceptor = Acceptor::default();
     let mut flight = Vec::new();
@@ -24,10 +20,6 @@ pub fn begin(client: &mut ClientConnection) -> io::Result<Accepted> {
 }
 
 /// Finishes the handshake.
-///
-/// # Errors
-///
-/// One side refuses the other's flight.
 pub fn finish(
     client: &mut ClientConnection,
     accepted: Accepted,

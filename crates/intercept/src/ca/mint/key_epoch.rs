@@ -83,10 +83,6 @@ impl KeyEpoch {
 
     /// The key for a client with this support. An RSA-2048 key takes a sixth of a second to make, so a thread makes it,
     /// once, however many clients wait.
-    ///
-    /// # Errors
-    ///
-    /// Making the RSA key failed.
     pub(super) async fn key(&self, support: ClientSupport) -> Result<&LeafKey, MintError> {
         if support.ecdsa {
             return Ok(&self.ecdsa);

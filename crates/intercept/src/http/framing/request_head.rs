@@ -69,10 +69,6 @@ impl RequestHead {
     }
 
     /// Takes bytes up to the end of a line, and returns the head once that is its last line.
-    ///
-    /// # Errors
-    ///
-    /// The head is invalid, or too long.
     pub(super) fn take_line(
         &mut self,
         bytes: &mut &[u8],

@@ -53,10 +53,6 @@ impl FromStr for PolicyPath {
 
 impl Source {
     /// Reads the files.
-    ///
-    /// # Errors
-    ///
-    /// [`ConfigError::Policy`].
     pub(super) fn read(path: &Path) -> Result<Self, ConfigError> {
         let mut source = Self::default();
         match path.is_dir() {
