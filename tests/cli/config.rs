@@ -7,7 +7,7 @@ mod notes;
 use std::fs;
 use std::process::Output;
 
-use crate::harness::lab::{Host, Scratch};
+use crate::harness::lab::{Host, Scratch, stdout_text};
 use crate::harness::peername::{Peername, words};
 
 #[test]
@@ -162,7 +162,7 @@ fn config_check_reports_all_errors() {
         "[[listen]]\n[[listen]]\ntrust = [\"10.0.0.0/33\"]\n[[listen]]\ntrust = [\"any\"]\n",
     );
     let output = run(&["config", "check", &path]);
-    let printed = String::from_utf8(output.stdout).expect("text");
+    let printed = stdout_text(&output);
     let positions: Vec<_> = printed
         .lines()
         .map(|line| line.split(", ").nth(1))
@@ -195,7 +195,7 @@ fn config_check_reports_all_parse_errors() {
     ] {
         let path = scratch.write("proxy.toml", content);
         let output = run(&["config", "check", &path]);
-        let printed = String::from_utf8(output.stdout).expect("text");
+        let printed = stdout_text(&output);
         let positions: Vec<_> = printed
             .lines()
             .filter_map(|line| line.split(", ").nth(1))
@@ -258,7 +258,7 @@ accept-proxy = [\"nowhere\"]
     let path = scratch.write("peername.toml", content);
     let output = run(&["config", "check", &path]);
     assert_eq!(output.status.code(), Some(3));
-    let printed = String::from_utf8(output.stdout).expect("text");
+    let printed = stdout_text(&output);
     let lines: Vec<_> = printed
         .lines()
         .map(|line| line.strip_prefix(&format!("{path}, ")).expect(&path))
@@ -418,7 +418,7 @@ fn published_schema_is_current() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/config.schema.json");
     let published = fs::read_to_string(path).expect("the published schema");
     assert_eq!(
-        String::from_utf8(output.stdout).expect("text"),
+        stdout_text(&output),
         published,
         "run: peername config schema >docs/config.schema.json"
     );

@@ -35,8 +35,10 @@ fn failed_start_never_exits_with_0() {
         let error = Peername::run_failing(&host, &words(&line), code);
         assert!(error.contains(hint), "{line}: {error}");
     }
-    let error = Peername::run_failing(&host, &["no-such-command"], 2);
-    assert_contains(&error, &["no-such-command"]);
+    assert_contains(
+        &Peername::run_failing(&host, &["no-such-command"], 2),
+        &["no-such-command"],
+    );
 }
 
 /// `[::]` includes every address of this host, so each target is the proxy's own listener.

@@ -4,11 +4,13 @@ use std::collections::HashSet;
 use std::env;
 use std::process::Command;
 
+use crate::harness::lab::stdout_text;
+
 #[test]
 fn every_feature_of_the_kernel_table_names_existing_tests() {
     let own = env::current_exe().expect("this program");
     let listed = Command::new(own).arg("--list").output().expect("the tests");
-    let listed = String::from_utf8(listed.stdout).expect("text");
+    let listed = stdout_text(&listed);
     let tests: HashSet<&str> = listed
         .lines()
         .filter_map(|line| line.strip_suffix(": test"))

@@ -3,7 +3,7 @@
 mod secrets;
 mod values;
 
-use crate::harness::lab::{Host, assert_contains};
+use crate::harness::lab::{Host, assert_contains, assert_fails, stderr_text};
 use crate::harness::peername::{Peername, words};
 use crate::harness::rig::jail::{JailRig, User};
 
@@ -422,9 +422,8 @@ fn mistakes_of_an_ordinary_user_are_answered_with_what_it_may_do() {
         ),
     ] {
         let output = rig.run_outside(User::Nobody, &command);
-        let printed = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{command}: {printed}");
-        assert_contains(&printed, &[says]);
+        assert_fails(&output, code, &[says]);
+        let printed = stderr_text(&output);
         assert!(printed.matches("(os error").count() <= 1, "{printed}");
     }
 }

@@ -3,7 +3,7 @@
 use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4};
 use crate::harness::conn::Conn;
 use crate::harness::datagram::DatagramSocket;
-use crate::harness::lab::{Host, Lab, Scratch, wait_until};
+use crate::harness::lab::{Host, Lab, Scratch, stderr_text, wait_until};
 use crate::harness::peername::{BINARY, Peername, words};
 
 /// `send` sends one datagram, and prints the replies to it without their headers.
@@ -46,7 +46,7 @@ fn send_supports_udp() {
         &Host::new(),
         &["send", "--proxy-version=spp", "127.0.0.1:1"],
     );
-    let printed = String::from_utf8_lossy(&output.stderr);
+    let printed = stderr_text(&output);
     assert!(
         output.status.code() == Some(2) && printed.contains("--protocol udp"),
         "{printed}"
@@ -78,10 +78,7 @@ fn ca_init_keeps_an_authority_on_request() {
     let ca = scratch.path_text("ca");
     let run = |args: &[&str]| {
         let output = Peername::run(&host, &[args, &["--ca", &ca]].concat());
-        (
-            output.status.code(),
-            String::from_utf8_lossy(&output.stderr).into_owned(),
-        )
+        (output.status.code(), stderr_text(&output))
     };
     let (code, printed) = run(&["ca", "show"]);
     assert!(

@@ -4,7 +4,7 @@ mod doctor;
 mod observe;
 mod routes;
 
-use crate::harness::lab::Host;
+use crate::harness::lab::{Host, stdout_text};
 use crate::harness::peername::{BINARY, Peername, words};
 
 /// Runs a command line; asserts the exit code, and returns standard output.
@@ -18,7 +18,7 @@ fn run(host: &Host, line: &str, code: i32) -> String {
 fn run_as(host: &Host, program: &[&str], line: &str, code: i32) -> String {
     let output = Peername::run_with_input(host, program, &words(line), "");
     assert_eq!(output.status.code(), Some(code), "{line}: {output:?}");
-    String::from_utf8(output.stdout).expect("text")
+    stdout_text(&output)
 }
 
 /// The binary, with no capability although its user is root.

@@ -15,7 +15,8 @@ use crate::harness::conn::Conn;
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
 use crate::harness::lab::{
-    Host, Lab, Process, Scratch, WAIT_LIMIT, assert_contains, assert_within, wait_until,
+    Host, Lab, Process, Scratch, WAIT_LIMIT, assert_contains, assert_within, lossy_text,
+    stderr_text, stdout_text, wait_until,
 };
 use crate::harness::peername::{
     AS_NOBODY, BINARY, NO_CAPABILITIES, PROXY_ARGS, Peername, copy_executable,
@@ -368,7 +369,7 @@ fn units_are_valid_and_tight() {
         .args(&paths)
         .output()
         .expect("systemd-analyze");
-    let printed = String::from_utf8_lossy(&output.stderr);
+    let printed = stderr_text(&output);
     let findings: Vec<_> = printed
         .lines()
         .filter(|line| line.contains("peername"))
@@ -389,7 +390,7 @@ fn units_are_valid_and_tight() {
             .args(["security", "--offline=true", "--threshold", threshold, path])
             .output()
             .expect("systemd-analyze");
-        let printed = String::from_utf8_lossy(&output.stdout);
+        let printed = stdout_text(&output);
         assert!(output.status.success(), "{path}: {printed}");
     }
 }
@@ -421,7 +422,7 @@ impl Manager {
         let mut buffer = [0; 4096];
         loop {
             let len = self.socket.recv(&mut buffer).expect("a message in time");
-            let message = String::from_utf8_lossy(&buffer[..len]).into_owned();
+            let message = lossy_text(&buffer[..len]);
             if message.lines().any(|line| line == wanted) {
                 return message;
             }

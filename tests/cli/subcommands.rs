@@ -11,7 +11,10 @@ use crate::harness::addr::{
 };
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Host, Lab, Process, Scratch, assert_contains, assert_fails};
+use crate::harness::lab::{
+    Host, Lab, Process, Scratch, assert_contains, assert_fails, assert_succeeds, stderr_text,
+    stdout_text,
+};
 use crate::harness::peername::{BINARY, Peername, copy_executable, words};
 use crate::harness::programs::server::{Python, Redis, Server};
 
@@ -164,12 +167,8 @@ fn send_claims_any_client() {
                 &args,
                 "CLIENT INFO\r\nQUIT\r\n",
             );
-            assert!(output.status.success(), "{output:?}");
-            let printed = String::from_utf8_lossy(&output.stdout);
-            assert!(
-                printed.contains(&format!(" addr={client} ")),
-                "{client}: {printed}"
-            );
+            let printed = assert_succeeds(&output);
+            assert_contains(&printed, &[&format!(" addr={client} ")]);
         }
     }
 }
@@ -222,8 +221,12 @@ fn send_fails_when_the_receiver_closes_early_without_an_answer() {
         let ended = open.wait_exit(Duration::from_secs(10)).expect("its end");
         assert_eq!(ended.code(), Some(1), "{}", open.log());
         open.wait_logged("without an answer, before standard input and its end were sent");
-        let output = Peername::run_with_input(&host, &[BINARY], &["send", &to], "all of it");
-        assert!(output.status.success(), "{output:?}");
+        assert_succeeds(&Peername::run_with_input(
+            &host,
+            &[BINARY],
+            &["send", &to],
+            "all of it",
+        ));
     });
 }
 
@@ -330,8 +333,8 @@ fn assert_demo_shows_proxy_and_jail(program: &[&str]) {
     let host = Host::new();
     let before = host.run("ip", &["address"]);
     let output = Peername::run_with_input(&host, program, &["demo"], "");
-    let printed = String::from_utf8_lossy(&output.stdout);
-    let errors = String::from_utf8_lossy(&output.stderr);
+    let printed = stdout_text(&output);
+    let errors = stderr_text(&output);
     assert_eq!(output.status.code(), Some(0), "{printed}\n{errors}");
     let addresses_after = |label: &str| -> Vec<SocketAddr> {
         printed

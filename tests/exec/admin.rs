@@ -10,7 +10,9 @@ use rustix::process::Signal;
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::admin::{ADMIN, get, wait_metric};
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Lab, Process, Scratch, assert_contains, assert_fails, wait_until};
+use crate::harness::lab::{
+    Lab, Process, Scratch, assert_contains, assert_fails, stdout_text, wait_until,
+};
 use crate::harness::peername::{AS_NOBODY, BINARY, NO_CAPABILITIES, Peername, copy_executable};
 use crate::harness::programs::browser::wait_page_shows;
 use crate::harness::rig::exec::{MODES, NOTIFY, PRELOAD, built_library, v2};
@@ -121,13 +123,14 @@ fn metrics_agree_with_what_redis_and_the_clients_saw() {
         let status = served.get("/status");
         assert_contains(&status, &["\"command\": \"exec\""]);
         let config = served.get("/config");
-        for part in [
-            "\"redis-server\"",
-            "\"203.0.113.99\"",
-            "\"header-timeout\": \"5s\"",
-        ] {
-            assert!(config.contains(part), "{part}: {config}");
-        }
+        assert_contains(
+            &config,
+            &[
+                "\"redis-server\"",
+                "\"203.0.113.99\"",
+                "\"header-timeout\": \"5s\"",
+            ],
+        );
         assert!(!config.contains("--protected-mode"), "{config}");
         drop(slow);
         served.wait_metric("peername_exec_pending_headers 0");
@@ -295,6 +298,5 @@ fn page_and_top_show_refusals_with_their_remedy() {
     ];
     wait_page_shows(host, &shown);
     let top = Peername::run(host, &["top", "--admin", "127.0.0.1:9300"]);
-    let printed = String::from_utf8_lossy(&top.stdout);
-    assert_contains(&printed, &["peername exec", "no_header 1"]);
+    assert_contains(&stdout_text(&top), &["peername exec", "no_header 1"]);
 }

@@ -14,7 +14,8 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, pr
 
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::lab::{
-    Host, Lab, OWN_PID_NAMESPACE, Process, Scratch, assert_fails, assert_prints, wait_until,
+    Host, Lab, OWN_PID_NAMESPACE, Process, Scratch, assert_fails, assert_prints, stdout_text,
+    wait_until,
 };
 use crate::harness::peername::{BINARY, Peername, copy_executable};
 use crate::harness::rig::exec::{
@@ -35,7 +36,7 @@ fn program_keeps_its_process() {
     assert_eq!(run(&["/nonexistent"]).status.code(), Some(127));
     assert_eq!(run(&["/dev/null"]).status.code(), Some(126));
     let output = run(&["sh", "-c", "ps -o pid= --ppid $$ | wc -l; echo $PPID"]);
-    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    let printed = stdout_text(&output);
     // The shell has no other children than ps and wc.
     let children = printed
         .split_ascii_whitespace()
@@ -72,7 +73,7 @@ fn thread_in_accept_can_be_cancelled() {
     for libc in [Libc::Glibc, Libc::Musl] {
         let program = [&compiled_server(libc), "--accept=cancel"];
         let ended = Peername::run(&host, &exec_args(&["--trust=any"], &program));
-        let printed = String::from_utf8_lossy(&ended.stdout).into_owned();
+        let printed = stdout_text(&ended);
         assert_eq!(
             (printed.trim(), ended.status.code()),
             ("cancelled", Some(0))
@@ -157,8 +158,11 @@ fn failed_launcher_has_its_own_exit_code() {
     let copy = copy_executable(&host, &scratch);
     let mut command = Command::new(copy);
     command.args(["exec", "--mode=preload", "--trust=private", "--", "true"]);
-    let ended = host.output(&mut command, "");
-    assert_fails(&ended, 125, &["libpeername.so is neither"]);
+    assert_fails(
+        &host.output(&mut command, ""),
+        125,
+        &["libpeername.so is neither"],
+    );
 }
 
 /// The table of clients is allocated at the start: without room for it the program is not started, and no file is left.
@@ -287,8 +291,7 @@ fn program_without_table_and_supervisor_may_not_listen() {
         &compiled_server(Libc::Glibc),
         "--accept=block",
     ]);
-    let ended = host.output(&mut command, "");
-    assert_fails(&ended, 1, &["may not listen"]);
+    assert_fails(&host.output(&mut command, ""), 1, &["may not listen"]);
 }
 
 pub(super) fn kill_header_waiter(served: &ServerRig) {

@@ -5,6 +5,7 @@ mod libproxyproto;
 use std::path::Path;
 use std::process::Command;
 
+use crate::harness::lab::assert_succeeds;
 use crate::harness::rig::exec::{built_connect_library, built_library};
 
 /// Runs a tool on a library, and returns what it prints.
@@ -12,8 +13,7 @@ fn inspect(program: &str, args: &[&str], library: &Path) -> String {
     let path = library.to_str().expect("text");
     let output = Command::new(program).args(args).arg(path).output();
     let output = output.unwrap_or_else(|error| panic!("{program}: {error} (make setup)"));
-    assert!(output.status.success(), "{output:?}");
-    String::from_utf8_lossy(&output.stdout).into_owned()
+    assert_succeeds(&output)
 }
 
 #[test]

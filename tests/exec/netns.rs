@@ -14,7 +14,7 @@ use crate::harness::addr::{
 use crate::harness::conn::Conn;
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
-use crate::harness::lab::{Host, Lab, Process, Scratch, WAIT_LIMIT, wait_until};
+use crate::harness::lab::{Host, Lab, Process, Scratch, WAIT_LIMIT, stderr_text, wait_until};
 use crate::harness::peername::{
     AS_NOBODY, BINARY, NO_CAPABILITIES, Peername, copy_executable, words,
 };
@@ -198,7 +198,7 @@ fn dst_option_is_refused() {
     let host = Host::new();
     let args = "exec --mode=netns --trust=any --dst --ports=8443 -- true";
     let ended = Peername::run(&host, &args.split(' ').collect::<Vec<_>>());
-    let printed = String::from_utf8_lossy(&ended.stderr).into_owned();
+    let printed = stderr_text(&ended);
     assert!(
         !ended.status.success() && printed.contains("--dst"),
         "{printed}"
@@ -260,7 +260,7 @@ fn program_that_ends_at_once_is_no_error() {
             .server
             .output(shell.args(["-c", &format!("{exec}; exit $?")]), "");
         assert!(ended.status.success(), "{ended:?}");
-        let log = String::from_utf8_lossy(&ended.stderr);
+        let log = stderr_text(&ended);
         assert!(!log.contains("peername: "), "{log}");
     }
 }

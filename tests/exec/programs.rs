@@ -25,7 +25,7 @@ use crate::harness::addr::{
     fresh_client_v6,
 };
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Host, Scratch, wait_until};
+use crate::harness::lab::{Host, Scratch, stderr_text, wait_until};
 use crate::harness::peername::Peername;
 use crate::harness::programs::sender::{Haproxy, NginxStream};
 use crate::harness::rig::exec::{pseudo_ipv4, v1, v2};
@@ -163,7 +163,7 @@ fn assert_refused(program: &Program) {
         .chain(command.iter().map(String::as_str))
         .collect();
     let ended = Peername::run(&host, &args);
-    let output = String::from_utf8_lossy(&ended.stderr).into_owned();
+    let output = stderr_text(&ended);
     assert_eq!(ended.status.code(), Some(125), "{output}");
     assert!(
         output.contains(&command[0]) && output.contains("--mode notify"),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::Conn;
 use crate::harness::lab::failing::{Denial, NO_NETLINK, denied};
-use crate::harness::lab::{Host, Lab, Process, failing_calls, wait_until};
+use crate::harness::lab::{Host, Lab, Process, failing_calls, stderr_text, wait_until};
 use crate::harness::peername::BINARY;
 use crate::harness::rig::exec::{MODES, NOTIFY, PRELOAD, ServerRig, built_library, v2};
 
@@ -120,7 +120,7 @@ fn assert_named_at_start(call: &str, denial: Denial, mode: &str, code: i32) {
     command.args(rest);
     command.args([BINARY, "exec", mode, "--trust=any", "--", "true"]);
     let ended = host.output(&mut command, "");
-    let printed = String::from_utf8_lossy(&ended.stderr).into_owned();
+    let printed = stderr_text(&ended);
     let case = format!("{call} {denial:?} {mode}: {printed}");
     assert_eq!(ended.status.code(), Some(code), "{case}");
     assert!(

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::harness::lab::{Host, wait_for, wait_until};
+use crate::harness::lab::{Host, stdout_text, wait_for, wait_until};
 
 /// The option that binds the admin endpoint to the address that [`get`] requests.
 pub(crate) const ADMIN: &str = "--admin=127.0.0.1:9300";
@@ -16,8 +16,7 @@ pub(crate) fn get(host: &Host, args: &[&str], path: &str) -> String {
     command
         .args(args)
         .arg(format!("http://127.0.0.1:9300{path}"));
-    let output = host.output(&mut command, "");
-    String::from_utf8(output.stdout).expect("text")
+    stdout_text(&host.output(&mut command, ""))
 }
 
 /// Requests a listing (JSON lines), and returns its objects.

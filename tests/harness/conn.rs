@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
-use crate::harness::lab::{Host, WAIT_LIMIT};
+use crate::harness::lab::{Host, WAIT_LIMIT, lossy_text};
 
 /// A connected socket. No call blocks for longer than [`WAIT_LIMIT`]; any failure panics.
 #[derive(Debug)]
@@ -174,7 +174,7 @@ impl Conn {
     /// Receives text to the end of the stream, FIN or RST.
     #[track_caller]
     pub(crate) fn recv_text_to_end(&self) -> String {
-        String::from_utf8_lossy(&self.recv_to_end().0).into_owned()
+        lossy_text(&self.recv_to_end().0)
     }
 
     /// Waits until the other side closes, and asserts that it sends no byte; returns how it closed, and how

@@ -11,22 +11,26 @@
 //! stay on the machine only because of peername's routing rules. Namespaces have no names and processes die
 //! with the thread that started them, so nothing is left behind however a test ends.
 
+pub(crate) mod asserts;
 pub(crate) mod failing;
 pub(crate) mod host;
 pub(crate) mod leased_file;
 pub(crate) mod process;
 pub(crate) mod scratch;
+pub(crate) mod waits;
 
-use std::process::Output;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use serde_json::Value;
-
+pub(crate) use asserts::{
+    assert_contains, assert_fails, assert_fields, assert_prints, assert_succeeds, lossy_text,
+    stderr_text, stdout_text,
+};
 pub(crate) use failing::failing_calls;
 pub(crate) use host::Host;
 pub(crate) use leased_file::LeasedFile;
 pub(crate) use process::{OWN_PID_NAMESPACE, Process};
 pub(crate) use scratch::Scratch;
+pub(crate) use waits::{WAIT_LIMIT, assert_within, poll_until, wait_for, wait_until};
 
 /// The three hosts. Fields are dropped top to bottom; a host lives as long as its processes.
 #[derive(Debug)]
@@ -85,81 +89,6 @@ impl Drop for Lab {
         scratch::append_line(path.as_ref(), &line);
     }
 }
-
-/// Polls `question` until it has an answer. Panics with `what` after ten seconds, which no step of these
-/// tests takes on a healthy machine, however busy.
-pub(crate) fn wait_for<T>(what: &str, question: impl FnMut() -> Option<T>) -> T {
-    poll_until(Instant::now() + WAIT_LIMIT, question)
-        .unwrap_or_else(|| panic!("waited {WAIT_LIMIT:?} in vain: {what}"))
-}
-
-/// Polls `condition` until it holds, for as long as [`wait_for`].
-pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    wait_for(what, || condition().then_some(()));
-}
-
-/// Asserts that a text has each of these parts.
-#[track_caller]
-pub(crate) fn assert_contains(text: &str, parts: &[&str]) {
-    for part in parts {
-        assert!(text.contains(part), "no {part:?} in {text}");
-    }
-}
-
-/// Asserts that a JSON object has these fields.
-#[track_caller]
-pub(crate) fn assert_fields(object: &Value, fields: Value) {
-    for (name, value) in fields.as_object().expect("an object") {
-        assert_eq!(object[name], *value, "{name}: {object}");
-    }
-}
-
-/// Asserts this exit code, and that standard error has each of these parts.
-#[track_caller]
-pub(crate) fn assert_fails(output: &Output, code: i32, parts: &[&str]) {
-    assert_eq!(output.status.code(), Some(code), "{output:?}");
-    assert_contains(&String::from_utf8_lossy(&output.stderr), parts);
-}
-
-/// Asserts that this is all of standard output.
-#[track_caller]
-pub(crate) fn assert_prints(output: &Output, text: &str) {
-    let printed = String::from_utf8_lossy(&output.stdout);
-    assert_eq!(printed, text, "{output:?}");
-}
-
-/// Asserts that at least one of `tries` reactions takes `limit` at most. One is enough because the machine may be busy
-/// with other tests; a program that waits for a timer takes longer each time.
-#[track_caller]
-pub(crate) fn assert_within(tries: usize, limit: Duration, mut reaction: impl FnMut() -> Duration) {
-    let mut times = Vec::new();
-    while times.len() < tries {
-        match reaction() {
-            time if time <= limit => return,
-            time => times.push(time),
-        }
-    }
-    panic!("{times:?}, {limit:?} allowed");
-}
-
-/// Polls `question` until it has an answer or the deadline has passed.
-pub(crate) fn poll_until<T>(
-    deadline: Instant,
-    mut question: impl FnMut() -> Option<T>,
-) -> Option<T> {
-    loop {
-        if let Some(answer) = question() {
-            return Some(answer);
-        }
-        if Instant::now() >= deadline {
-            return None;
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
-/// The longest that any step may take which should happen without delay.
-pub(crate) const WAIT_LIMIT: Duration = Duration::from_secs(10);
 
 /// The recipe of go-mmproxy's README, which sends every reply of a loopback address back to this host. The rules of `peername
 /// routes` are narrower, and are tested by `proxy/routes.rs`.

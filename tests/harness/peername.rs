@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::harness::addr::{LISTEN_V4, LISTEN_V6};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Host, Lab, Process, Scratch, wait_for, wait_until};
+use crate::harness::lab::{Host, Lab, Process, Scratch, stderr_text, wait_for, wait_until};
 
 /// A running `peername`.
 #[derive(Debug)]
@@ -139,7 +139,7 @@ impl Peername {
     pub(crate) fn run_failing(host: &Host, args: &[&str], code: i32) -> String {
         let output = Self::run(host, args);
         assert_eq!(output.status.code(), Some(code), "{args:?}: {output:?}");
-        String::from_utf8_lossy(&output.stderr).into_owned()
+        stderr_text(&output)
     }
 
     /// Runs a command with these arguments and this standard input to its end; kills it after 20 s. `program` is the

@@ -8,7 +8,9 @@ use crate::harness::addr::v4;
 use crate::harness::admin::{ADMIN, get, list, wait_listed, wait_metric};
 use crate::harness::check::service::Service;
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Process, Scratch, assert_contains, assert_fields, wait_for, wait_until};
+use crate::harness::lab::{
+    Process, Scratch, assert_contains, assert_fields, stdout_text, wait_for, wait_until,
+};
 use crate::harness::peername::{Peername, words};
 use crate::harness::programs::browser::wait_page_shows;
 use crate::harness::programs::terminal::run_in_terminal;
@@ -114,8 +116,7 @@ fn chromium_shows_decisions_and_certificates() {
     ];
     wait_page_shows(&rig.lab.balancer, &shown);
     let top = Peername::run(&rig.lab.balancer, &["top", ADMIN]);
-    let top = String::from_utf8_lossy(&top.stdout).into_owned();
-    assert_contains(&top, &["decisions: refused 1, unchecked 1\n"]);
+    assert_contains(&stdout_text(&top), &["decisions: refused 1, unchecked 1\n"]);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::harness::addr::v4;
 use crate::harness::backend::Backend;
-use crate::harness::lab::{Host, Scratch, assert_fields, wait_for, wait_until};
+use crate::harness::lab::{Host, Scratch, assert_fields, assert_succeeds, wait_for, wait_until};
 use crate::harness::peername::Peername;
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR, recv_head};
 
@@ -113,8 +113,7 @@ fn unused_tunnel_has_an_audit_line() {
         &ca,
         "-verify_return_error",
     ]);
-    let output = rig.lab.client.output(&mut client, "");
-    assert!(output.status.success(), "{output:?}");
+    assert_succeeds(&rig.lab.client.output(&mut client, ""));
     let line = &wait_tunnel_lines(&rig, 1)[0];
     let expected = json!({
         "method": "CONNECT", "connect": "a.test:443", "sni": "a.test", "tls": "1.3",

@@ -6,6 +6,7 @@ use std::process::Command;
 use super::http::streams;
 use crate::harness::addr::v4;
 use crate::harness::check::service::Opa;
+use crate::harness::lab::lossy_text;
 use crate::harness::peername::BINARY;
 use crate::harness::rig::intercept::{InterceptRig, LONG_CHECK_TIMEOUT, PROXY_ADDR};
 
@@ -96,10 +97,7 @@ fn shell(rig: &InterceptRig, script: &str) -> (bool, String) {
         .env("https_proxy", format!("http://{PROXY_ADDR}"));
     let output = rig.lab.client.output(&mut command, "");
     let text = [output.stdout, output.stderr].concat();
-    (
-        output.status.success(),
-        String::from_utf8_lossy(&text).into_owned(),
-    )
+    (output.status.success(), lossy_text(&text))
 }
 
 #[test]

@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use crate::harness::addr::v4;
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Host, Scratch, assert_contains, wait_until};
+use crate::harness::lab::{Host, Scratch, assert_contains, stdout_text, wait_until};
 use crate::harness::peername::{BINARY, Peername, words};
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR};
 use crate::harness::rig::load::under_load;
@@ -29,12 +29,16 @@ fn invalid_options_and_missing_files_are_named_at_the_start() {
         ("--passthrough=*.192.0.2.1".to_owned(), "*.example.com"),
     ] {
         let args = [&["intercept", "--ca", &ca], &words(&options)[..]].concat();
-        let errors = Peername::run_failing(&stage.lab.balancer, &args, 2);
-        assert_contains(&errors, &[expected]);
+        assert_contains(
+            &Peername::run_failing(&stage.lab.balancer, &args, 2),
+            &[expected],
+        );
     }
     let args = ["intercept", "--ca", &missing];
-    let errors = Peername::run_failing(&stage.lab.balancer, &args, 2);
-    assert_contains(&errors, &["peername ca init"]);
+    assert_contains(
+        &Peername::run_failing(&stage.lab.balancer, &args, 2),
+        &["peername ca init"],
+    );
 }
 
 /// `config check` reports what would end the start, and leaves it to the start to make the file.
@@ -54,7 +58,7 @@ fn config_check_examines_the_path_of_the_log() {
         let config = write_config(&log);
         let checked = Peername::run(&host, &["config", "check", &config]);
         assert_eq!(checked.status.code(), Some(3), "{checked:?}");
-        let checked = String::from_utf8_lossy(&checked.stdout).into_owned();
+        let checked = stdout_text(&checked);
         let started = Peername::run_failing(&host, &["intercept", "--config", &config], 2);
         for printed in [checked, started] {
             assert_contains(&printed, &["line 2, [intercept]: log ", expected]);

@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use crate::harness::addr::v4;
 use crate::harness::check::service::Opa;
-use crate::harness::lab::{Host, Scratch, assert_contains, assert_prints};
+use crate::harness::lab::{Host, Scratch, assert_contains, assert_prints, stdout_text};
 use crate::harness::peername::{BINARY, Peername, words};
 
 /// A host with an authority in `ca`, and OPA at [`OPA`].
@@ -55,7 +55,7 @@ impl InterceptHost {
             .env_remove("SSL_CERT_DIR")
             .envs(variables.iter().copied());
         let output = self.host.output(&mut command, "");
-        let report = String::from_utf8(output.stdout).expect("text");
+        let report = stdout_text(&output);
         assert_eq!(
             output.status.code(),
             Some(code),
@@ -212,7 +212,7 @@ fn table_of_a_file_is_checked() {
         let file = setup.scratch.write("intercept.toml", &table);
         let args = words("doctor intercept --resolve localhost --config");
         let output = Peername::run(&setup.host, &[&args[..], &[&file]].concat());
-        let report = String::from_utf8_lossy(&output.stdout).into_owned();
+        let report = stdout_text(&output);
         assert_eq!(output.status.code(), Some(code), "{report}");
         report
     };
@@ -259,7 +259,7 @@ fn doctor_jail_runs_a_program_in_a_jail() {
         let forbid = format!("echo 0 >/proc/sys/user/{limit}; exec {BINARY} doctor jail");
         let through = ["unshare", "--user", "--map-root-user", "sh", "-c", &forbid];
         let output = Peername::run_with_input(&host, &through, &[], "");
-        let report = String::from_utf8_lossy(&output.stdout);
+        let report = stdout_text(&output);
         assert_eq!(output.status.code(), Some(3), "{output:?}");
         let fix = format!("user.{limit} is 0: `sudo sysctl -w user.{limit}=10000`");
         assert_contains(&report, &["FAIL  jail: ", &fix, "docs/jail.md"]);

@@ -1,7 +1,7 @@
 //! `--ask`: questions on the terminal about requests that no access rule decides on.
 
 use crate::harness::addr::v4;
-use crate::harness::lab::{Process, assert_fails};
+use crate::harness::lab::{Process, assert_fails, assert_succeeds};
 use crate::harness::rig::jail::{JailRig, USERS, User};
 
 const EXPECT: &str = include_str!("../harness/programs/terminal/expect.py");
@@ -28,8 +28,7 @@ fn run_in_terminal(rig: &JailRig, user: User, steps: &[&str], command: &[&str]) 
             "export JAIL='{jail}' CURL='curl -sS --max-time 15'; /usr/bin/python3 {script}{quoted}"
         ),
     );
-    assert!(output.status.success(), "{output:?}");
-    let printed = String::from_utf8(output.stdout).expect("text");
+    let printed = assert_succeeds(&output);
     assert!(!printed.contains("waited in vain for"), "{printed}");
     printed
 }
@@ -244,8 +243,7 @@ fn list_of_answers_is_applied_and_added_to_by_one_command() {
         "--ask",
         "--allow=@/tmp/peername-other",
     ];
-    let missing = rig.run(User::Root, &options, "true");
-    assert_fails(&missing, 2, &["no such file"]);
+    assert_fails(&rig.run(User::Root, &options, "true"), 2, &["no such file"]);
 }
 
 #[test]
@@ -355,8 +353,7 @@ fn ask_list_allows_nothing_by_itself() {
         vec!["--learn", &listed, "--ask-list", &answers],
         vec!["--ask-list", &answers],
     ] {
-        let output = rig.run(User::Root, &options, "true");
-        assert_fails(&output, 2, &["--ask-list"]);
+        assert_fails(&rig.run(User::Root, &options, "true"), 2, &["--ask-list"]);
     }
     let config = scratch.write(
         "asking.toml",
@@ -365,6 +362,5 @@ fn ask_list_allows_nothing_by_itself() {
     let options = [&["--config", &config], &check[..]].concat();
     let output = rig.run(User::Root, &options, "curl -sS https://b.test/");
     assert_eq!(output.status.code(), Some(122), "{output:?}");
-    let output = rig.run(User::Root, &options, "curl -sS https://a.test/");
-    assert!(output.status.success(), "{output:?}");
+    assert_succeeds(&rig.run(User::Root, &options, "curl -sS https://a.test/"));
 }

@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::harness::lab::{assert_contains, assert_fails, wait_for};
+use crate::harness::lab::{assert_contains, assert_fails, stderr_text, stdout_text, wait_for};
 use crate::harness::rig::jail::{JailRig, User};
 
 /// The lines of a log that are JSON.
@@ -106,10 +106,7 @@ fn request_is_denied_where_its_line_can_not_be_written() {
          cat {small}/log"
     );
     let output = rig.run_outside(User::Root, &script);
-    let (printed, errors) = (
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr),
-    );
+    let (printed, errors) = (stdout_text(&output), stderr_text(&output));
     assert!(
         printed.contains("\"code\":\"audit_failed\",\"detail\":\"the audit log is not writable\""),
         "{output:?}"
@@ -136,6 +133,9 @@ fn log_with_another_name_is_refused() {
     let rig = JailRig::new();
     let log = rig.scratch().write("audit.log", "");
     fs::hard_link(&log, rig.scratch().path("link")).expect("link(2)");
-    let output = rig.run(User::Root, &["--log", &log], "true");
-    assert_fails(&output, 2, &["hard link"]);
+    assert_fails(
+        &rig.run(User::Root, &["--log", &log], "true"),
+        2,
+        &["hard link"],
+    );
 }

@@ -12,7 +12,7 @@ use std::process::{Command, Output};
 use std::thread;
 use std::time::Duration;
 
-use crate::harness::lab::{Process, wait_until};
+use crate::harness::lab::{Process, stdout_text, wait_until};
 use crate::harness::rig::jail::{JailRig, User};
 use attempts::{Attempt, Control, PRELUDE, Rules};
 
@@ -148,7 +148,7 @@ impl BypassRig {
     fn failure(&self, attempt: &Attempt) -> Option<String> {
         let contacts_before = self.canaries.contacts().len();
         let output = self.run_inside(attempt);
-        let text = printed(&output);
+        let text = stdout_text(&output);
         let is_closed = text.contains("closed") || text.contains("skipped");
         let contacts = self.canaries.contacts().split_off(contacts_before);
         let name = attempt.name;
@@ -158,10 +158,6 @@ impl BypassRig {
         (!is_closed || text.contains("OUT") || !contacts.is_empty())
             .then(|| format!("{name}: {contacts:?}: {output:?}"))
     }
-}
-
-fn printed(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 #[test]
@@ -220,7 +216,7 @@ fn attempts_succeed_without_a_jail() {
                 }
             })
         };
-        let succeeds = printed(&output).contains("OUT")
+        let succeeds = stdout_text(&output).contains("OUT")
             && (attempt.control == Control::Succeeds || is_noticed());
         (!succeeds).then_some((attempt.name, output))
     });
@@ -243,7 +239,7 @@ fn secret_is_seen_by_a_request_to_its_origin() {
         python: r#"judge(http("a.test", "GET /echo HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n", tls="a.test"), "SECRET")"#,
     };
     let output = BypassRig::new(User::Root).run_inside(&attempt);
-    assert!(printed(&output).contains("OUT"), "{output:?}");
+    assert!(stdout_text(&output).contains("OUT"), "{output:?}");
 }
 
 #[test]

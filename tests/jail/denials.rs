@@ -10,7 +10,9 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::harness::addr::v4;
-use crate::harness::lab::{Process, WAIT_LIMIT, assert_contains, wait_until};
+use crate::harness::lab::{
+    Process, WAIT_LIMIT, assert_contains, stderr_text, stdout_text, wait_until,
+};
 use crate::harness::rig::jail::{JailRig, USERS, User};
 
 /// The lines of standard error that the jail wrote, and not the program.
@@ -82,7 +84,7 @@ fn refused_port_of_loopback_is_denied_where_the_host_listens() {
     for user in USERS {
         let output = rig.run(user, &["--check-list", &list], &refused);
         assert_eq!(output.stdout, b"refused\nrefused\nrefused\n", "{output:?}");
-        let errors = String::from_utf8_lossy(&output.stderr);
+        let errors = stderr_text(&output);
         let added = "+# not public, remove this beginning to allow: localhost:9101";
         assert_eq!(
             errors.lines().skip(1).collect::<Vec<_>>(),
@@ -162,7 +164,7 @@ fn remedy_without_rules_is_no_rule() {
     let lines = sorted_own_lines(&checked.stderr);
     assert_eq!(lines, [private.as_str(), http, tcp]);
     let allow_by = format!("\"allow_by\":\"{allow_destination}\"");
-    assert_contains(&String::from_utf8_lossy(&checked.stdout), &[&allow_by]);
+    assert_contains(&stdout_text(&checked), &[&allow_by]);
     let learned = rig.run(User::Root, &["--learn", &list], script);
     let lines = sorted_own_lines(&learned.stderr);
     let opened_port =
@@ -211,7 +213,7 @@ fn remedies_and_reasons_are_those_of_the_request() {
     ];
     assert_eq!(sorted_own_lines(&output.stderr), expected);
     let hint = "\"hint\":\"a rule for the path / allows every path\"";
-    assert_contains(&String::from_utf8_lossy(&output.stdout), &[hint]);
+    assert_contains(&stdout_text(&output), &[hint]);
 }
 
 #[test]
@@ -226,7 +228,7 @@ fn without_a_rule_everything_is_denied_and_a_line_says_so() {
         )
     };
     let output = run("");
-    let printed = String::from_utf8_lossy(&output.stdout);
+    let printed = stdout_text(&output);
     assert_eq!(printed.matches("no rule allows it").count(), 2, "{printed}");
     let lines = own_lines(&output.stderr);
     assert_contains(
@@ -236,7 +238,7 @@ fn without_a_rule_everything_is_denied_and_a_line_says_so() {
     assert_eq!(lines.len(), 3, "{lines:?}");
     // --allow-tcp allows its destinations only.
     let output = run("-q --allow-tcp=a.test:7022");
-    let printed = String::from_utf8_lossy(&output.stdout);
+    let printed = stdout_text(&output);
     assert_eq!(printed.matches("no rule allows it").count(), 2, "{printed}");
     assert_eq!(own_lines(&output.stderr), [""; 0]);
 }
@@ -261,8 +263,7 @@ fn denials_are_reported_at_the_exit_although_a_connection_stays_open() {
     );
     let dir = rig.scratch().path_text("");
     let output = rig.run_outside(User::Root, &format!("cd {dir}; {line}"));
-    let printed = String::from_utf8_lossy(&output.stdout);
-    assert_contains(&printed, &["denied: b.test:443, once"]);
+    assert_contains(&stdout_text(&output), &["denied: b.test:443, once"]);
 }
 
 /// The interceptor is suspended while the program connects and exits, as on a busy host.
@@ -339,7 +340,7 @@ fn job_that_asks_for_more_than_its_list_fails_with_the_difference() {
     let options = ["--check-list", &list];
     let output = rig.run(User::Nobody, &options, script);
     assert_eq!(output.status.code(), Some(122), "{output:?}");
-    let errors = String::from_utf8_lossy(&output.stderr);
+    let errors = stderr_text(&output);
     let header = format!("peername: --check-list {list}: ");
     assert!(errors.starts_with(&header), "{errors}");
     let added: Vec<_> = errors.lines().skip(1).collect();
@@ -363,7 +364,7 @@ fn job_that_asks_for_more_than_its_list_fails_with_the_difference() {
         let options = [&["--check-list", &empty], check].concat();
         let output = rig.run(User::Nobody, &options, script);
         assert_eq!(output.status.code(), Some(122), "{output:?}");
-        let errors = String::from_utf8_lossy(&output.stderr);
+        let errors = stderr_text(&output);
         let added: Vec<_> = errors
             .lines()
             .filter(|line| line.starts_with('+'))
@@ -384,7 +385,7 @@ fn job_that_asks_for_more_than_its_list_fails_with_the_difference() {
     let post =
         "curl -s -o /dev/null -d x https://b.test/; curl -s -o /dev/null -d x http://b.test/";
     let output = rig.run(User::Nobody, &["--check-list", &get], post);
-    let errors = String::from_utf8_lossy(&output.stderr);
+    let errors = stderr_text(&output);
     assert_eq!(errors.matches("+POST b.test\n").count(), 1, "{errors}");
     assert_eq!(errors.lines().count(), 2, "{errors}");
     // What a rule denies is not reported as missing in the list.
@@ -392,7 +393,7 @@ fn job_that_asks_for_more_than_its_list_fails_with_the_difference() {
     let output = rig.run(User::Nobody, &denied, "curl -sS https://a.test/echo");
     assert_eq!(output.status.code(), Some(122), "{output:?}");
     assert_eq!(
-        String::from_utf8_lossy(&output.stderr),
+        stderr_text(&output),
         "peername: denied: a.test:443, once: denied by the rule deny a.test\n"
     );
 }
@@ -413,8 +414,7 @@ except OSError: pass
 '; curl -s4 http://b.test:9999/; true";
     let check = "--check=http://127.0.0.1:1/";
     let options = ["--log", &log, &inject, check, "--on-check-failure=allow"];
-    let output = rig.run(User::Root, &options, script);
-    let errors = String::from_utf8_lossy(&output.stderr);
+    let errors = stderr_text(&rig.run(User::Root, &options, script));
     assert_contains(
         &errors,
         &["others may read this secret", "the check service at"],
@@ -442,7 +442,6 @@ except OSError: pass
     );
     assert_eq!(refused, [expected; 2], "{text}");
     // With -v, too, standard error has no audit lines.
-    let verbose = rig.run(User::Root, &[&["-v"], &options[..]].concat(), script);
-    let errors = String::from_utf8_lossy(&verbose.stderr);
+    let errors = stderr_text(&rig.run(User::Root, &[&["-v"], &options[..]].concat(), script));
     assert!(!errors.contains("request admitted"), "{errors}");
 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::harness::lab::{assert_fails, assert_prints};
+use crate::harness::lab::{assert_fails, assert_prints, assert_succeeds, stderr_text, stdout_text};
 use crate::harness::peername::{AS_NOBODY, NO_CAPABILITIES};
 use crate::harness::rig::jail::{JailRig, USERS, User};
 
@@ -22,12 +22,14 @@ fn working_directory_is_hidden_too() {
     let jail = rig.scratch().path_text("peername");
     for user in USERS {
         let script = format!("cd {dir} && {jail} jail --hide {dir} -- sh -c 'cat token; pwd; ls'");
-        let output = rig.run_outside(user, &script);
-        assert_prints(&output, &format!("{dir}\n"));
+        assert_prints(&rig.run_outside(user, &script), &format!("{dir}\n"));
     }
     let script = format!("mkdir {dir}/below && cd {dir}/below && {jail} jail --hide {dir} -- true");
-    let output = rig.run_outside(User::Root, &script);
-    assert_fails(&output, 2, &["working directory"]);
+    assert_fails(
+        &rig.run_outside(User::Root, &script),
+        2,
+        &["working directory"],
+    );
 }
 
 /// openat(2) below an inherited directory bypasses the mounts that cover the path of that directory.
@@ -88,7 +90,7 @@ fn files_that_are_replaced_outside_are_covered_again() {
             scratch("root.pem"),
         );
         let output = rig.run_outside(User::Root, &script);
-        let printed = String::from_utf8_lossy(&output.stdout);
+        let printed = stdout_text(&output);
         assert!(
             printed.starts_with("0\nGET a.test "),
             "{user:?}: {output:?}"
@@ -129,10 +131,9 @@ fn key_of_the_authority_with_another_name_is_refused() {
     let output = rig.run(User::Root, &options, "true");
     assert_fails(&output, 2, &["hard link", &format!("-samefile {key}")]);
     // The other name may be that of a backup, so the error offers a way to keep it.
-    let printed = String::from_utf8_lossy(&output.stderr);
+    let printed = stderr_text(&output);
     let copy = printed.split('`').find(|text| text.starts_with("cp "));
-    let copied = rig.run_outside(User::Root, copy.expect("a command"));
-    assert!(copied.status.success(), "{copied:?}");
+    assert_succeeds(&rig.run_outside(User::Root, copy.expect("a command")));
     rig.succeeds(User::Root, &options, "true");
     assert!(rig.scratch().path("link").exists());
 }
@@ -152,8 +153,11 @@ fn covers_are_read_only() {
 fn hiding_the_directory_of_the_jails_own_files_is_wrong_usage() {
     let rig = JailRig::new();
     for hidden in ["/tmp", "/"] {
-        let output = rig.run(User::Nobody, &["--hide", hidden], "true");
-        assert_fails(&output, 2, &["TMPDIR"]);
+        assert_fails(
+            &rig.run(User::Nobody, &["--hide", hidden], "true"),
+            2,
+            &["TMPDIR"],
+        );
     }
 }
 
@@ -175,7 +179,7 @@ fn ssh_reads_the_configuration_of_the_system() {
         "mount --bind {dir} /etc/ssh/ssh_config.d && exec {user} {jail} jail -q -- ssh -G configured"
     );
     let output = rig.run_outside(User::Root, &script);
-    let printed = String::from_utf8_lossy(&output.stdout);
+    let printed = stdout_text(&output);
     assert!(printed.contains("\nuser someone\n"), "{output:?}");
 }
 
@@ -233,8 +237,7 @@ fn file_is_hidden_at_each_mount_of_its_file_system() {
             "mount --bind {scratch} {other} && exec {user} {jail} jail -q --hide {dir} -- \
              sh -c 'ls {dir}; ls {other}/secrets; echo end'"
         );
-        let output = rig.run_outside(User::Root, &script);
-        assert_prints(&output, "end\n");
+        assert_prints(&rig.run_outside(User::Root, &script), "end\n");
     }
 }
 
@@ -257,19 +260,16 @@ fn part_of_a_hidden_directory_is_hidden_where_it_is_mounted() {
             "mount --bind {dir}/a {work} && mount --bind {dir}/a/b {work}/b && mount --bind {dir}/token {file} && \
              exec {user} {jail} jail -q --hide {dir} --hide {dir}/token -- sh -c 'ls {work}; cat {file}; echo end'"
         );
-        let output = rig.run_outside(User::Root, &script);
-        assert_prints(&output, "end\n");
+        assert_prints(&rig.run_outside(User::Root, &script), "end\n");
         // A path below a hidden directory may be hidden by an option of its own.
         let script = format!(
             "mount --bind {dir}/a {work} && exec {user} {jail} jail -q --hide {dir} --hide {work}/key -- sh -c 'ls {work}; echo end'"
         );
-        let output = rig.run_outside(User::Root, &script);
-        assert_prints(&output, "end\n");
+        assert_prints(&rig.run_outside(User::Root, &script), "end\n");
         let script = format!(
             "mount --bind {dir}/token {file} && exec {user} {jail} jail -q --hide {dir}/token -- sh -c 'cat {file}; echo end'"
         );
-        let output = rig.run_outside(User::Root, &script);
-        assert_prints(&output, "end\n");
+        assert_prints(&rig.run_outside(User::Root, &script), "end\n");
     }
 }
 
@@ -285,8 +285,7 @@ fn settings_are_read_only_at_each_mount() {
     let script = format!(
         "mount -t proc proc {proc} && {write} && echo written; {jail} jail -q -- sh -c '{write} && echo written in the jail'"
     );
-    let output = rig.run_outside(User::Root, &script);
-    assert_prints(&output, "written\n");
+    assert_prints(&rig.run_outside(User::Root, &script), "written\n");
 }
 
 /// Some devices type into programs outside, stop the machine, or reach another one. In this test each is the null device, and
@@ -306,6 +305,5 @@ fn devices_that_act_outside_are_covered() {
          mount --bind uinput {mounted} && mount --move {dev} /dev && cd / && {jail} jail -q -- \
          sh -c 'cd /dev; for name in {names} {mounted} full; do test -c $name && echo $name; done; true'"
     );
-    let output = rig.run_outside(User::Root, &script);
-    assert_prints(&output, "full\n");
+    assert_prints(&rig.run_outside(User::Root, &script), "full\n");
 }

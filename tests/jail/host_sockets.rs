@@ -5,7 +5,9 @@ use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
-use crate::harness::lab::{Process, assert_contains, wait_for, wait_until};
+use crate::harness::lab::{
+    Process, assert_contains, assert_fails, stderr_text, stdout_text, wait_for, wait_until,
+};
 use crate::harness::rig::jail::{JailRig, USERS, User};
 
 /// Starts a server of the host on a Unix socket, which sends `served` to each client.
@@ -51,8 +53,7 @@ fn refused_socket_that_a_variable_names_has_a_line() {
             "{variables} {jail} jail --allow=a.test {option} -- sh -c '
                 for path in {agent} {agent} {engine} {other}; do socat -u UNIX-CONNECT:$path - 2>/dev/null; done; true'"
         );
-        let output = rig.run_outside(User::Nobody, &script);
-        let errors = String::from_utf8_lossy(&output.stderr);
+        let errors = stderr_text(&rig.run_outside(User::Nobody, &script));
         let expected = [
             format!(
                 "peername: refused: the Unix socket \"{agent}\" of SSH_AUTH_SOCK: --allow-unix \"$SSH_AUTH_SOCK\" allows it"
@@ -102,10 +103,9 @@ fn unix_socket_is_allowed_by_any_path_that_leads_to_it() {
         assert_eq!(printed, "served\n", "{allowed}");
     }
     let missing = rig.run(User::Nobody, &["--allow-unix", "/nonexistent"], "true");
-    assert_eq!(missing.status.code(), Some(2), "{missing:?}");
-    let errors = String::from_utf8_lossy(&missing.stderr);
-    assert_contains(
-        &errors,
+    assert_fails(
+        &missing,
+        2,
         &["--allow-unix /nonexistent: no such file; `ss -xl` lists the sockets"],
     );
 }
@@ -149,7 +149,7 @@ fn automounter_is_not_asked() {
     let jail = rig.scratch().path_text("peername");
     let command = format!("unshare --mount /usr/bin/python3 {script} {point} {jail}");
     let output = rig.run_outside(User::Root, &command);
-    let printed = String::from_utf8_lossy(&output.stdout);
+    let printed = stdout_text(&output);
     assert_eq!(
         printed, "outside: asked for leak\njail: ['mounted']\nhidden: []\nout of reach\n",
         "{output:?}"

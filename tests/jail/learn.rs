@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::chown;
 
 use super::start_server;
-use crate::harness::lab::{assert_contains, wait_for};
+use crate::harness::lab::{assert_contains, stderr_text, stdout_text, wait_for};
 use crate::harness::rig::jail::{JailRig, USERS, User};
 
 const SCRIPT: &str =
@@ -29,8 +29,7 @@ fn learned_list_allows_the_same_command_and_nothing_else() {
         let log_option = format!("--log={}", log.display());
         let learned = rig.run(user, &["-q", "--learn", file, &log_option], SCRIPT);
         assert!(learned.status.success(), "{user:?}: {learned:?}");
-        let warning = String::from_utf8_lossy(&learned.stderr);
-        assert_contains(&warning, &["EVERYTHING IS ALLOWED"]);
+        assert_contains(&stderr_text(&learned), &["EVERYTHING IS ALLOWED"]);
         // The list is complete when the jail has exited.
         let list = fs::read_to_string(file).expect("the list");
         let rules: Vec<_> = list
@@ -65,8 +64,7 @@ fn learned_list_allows_the_same_command_and_nothing_else() {
         assert_eq!(printed.as_bytes(), learned.stdout, "{user:?}");
         assert!(printed.ends_with("served\n"), "{printed}");
         let other = "curl -sS https://h1.test/echo; timeout 10 bash -c 'cat </dev/tcp/b.test/9418'";
-        let denied = rig.run(user, &options, other);
-        let printed = String::from_utf8_lossy(&denied.stdout);
+        let printed = stdout_text(&rig.run(user, &options, other));
         assert!(printed.contains("no rule allows it"), "{user:?}: {printed}");
         assert!(!printed.contains("served"), "{user:?}: {printed}");
     }
@@ -81,8 +79,7 @@ fn port_of_localhost_without_a_server_is_neither_listed_nor_reported() {
     let script =
         "curl -s -o /dev/null http://127.0.0.1:8000/; curl -s -o /dev/null http://127.0.0.1/
         timeout 10 bash -c 'cat </dev/tcp/127.0.0.1/5432'; true";
-    let output = rig.run(User::Root, &["--learn", &file], script);
-    let errors = String::from_utf8_lossy(&output.stderr);
+    let errors = stderr_text(&rig.run(User::Root, &["--learn", &file], script));
     assert!(!errors.contains("denied: "), "{errors}");
     let list = rig.scratch().read("list");
     assert!(!list.contains("localhost:"), "{list}");
@@ -120,7 +117,7 @@ fn server_on_localhost_is_learned_with_the_options_that_are_named() {
         "--allow-destination",
         "[::1]:5432",
     ];
-    let errors = String::from_utf8_lossy(&denied.stderr).replace('\'', "");
+    let errors = stderr_text(&denied).replace('\'', "");
     assert_contains(&errors, &[&options.join(" ")]);
     assert_contains(&rig.scratch().read("list"), &["to allow: localhost:5432"]);
     // The server listens at one of the two addresses only.
@@ -139,8 +136,7 @@ fn private_host_that_the_list_has_is_reported_as_such() {
     let rig = JailRig::without_destinations();
     let file = rig.scratch().path_text("list");
     let script = "curl -s -o /dev/null https://a.test/echo; curl -s -o /dev/null http://b.test/";
-    let output = rig.run(User::Root, &["--learn", &file], script);
-    let errors = String::from_utf8_lossy(&output.stderr);
+    let errors = stderr_text(&rig.run(User::Root, &["--learn", &file], script));
     let expected = [
         "a.test:443, once: --allow-destination 10.81.0.1:443 allows it while it is learned; the list has it now\n",
         "b.test:80, once: --allow-destination 10.81.0.1:80 allows it\n",
@@ -166,8 +162,7 @@ fn private_host_at_another_port_is_learned_with_the_option_that_is_named() {
         let script = format!("timeout 10 bash -c 'cat </dev/tcp/{host}/5433'");
         let denied = rig.run(User::Root, &["--learn", &file], &script);
         let option = format!("--allow-tcp={host}:5433");
-        let errors = String::from_utf8_lossy(&denied.stderr);
-        assert_contains(&errors, &[&option.replace('=', " ")]);
+        assert_contains(&stderr_text(&denied), &[&option.replace('=', " ")]);
         let options = [
             "-q",
             "--learn",
@@ -202,8 +197,10 @@ fn private_host_at_another_port_is_learned_with_the_option_that_is_named() {
 fn list_without_its_at_sign_is_noticed() {
     let rig = JailRig::new();
     let output = rig.run(User::Root, &["--allow=Cargo.toml"], "true");
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert_contains(&errors, &["for the rules in it write @Cargo.toml"]);
+    assert_contains(
+        &stderr_text(&output),
+        &["for the rules in it write @Cargo.toml"],
+    );
 }
 
 #[test]

@@ -7,7 +7,7 @@ use super::denials::own_lines;
 use super::start_server;
 use super::tcp::start_greeter;
 use crate::harness::addr::v4;
-use crate::harness::lab::{Process, assert_contains};
+use crate::harness::lab::{Process, assert_contains, assert_fails, stderr_text, stdout_text};
 use crate::harness::peername::words;
 use crate::harness::rig::jail::{JailRig, USERS, User};
 
@@ -84,7 +84,7 @@ fn file_has_the_options_and_the_command_line_overrides_them() {
     let run = |options: &[&str]| {
         let options = [&["--config", &file], options].concat();
         let output = rig.run(User::Nobody, &options, &script);
-        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        let printed = stdout_text(&output);
         (output.status.code(), printed)
     };
     assert_eq!(run(&[]), (Some(122), "200 403 403 ".to_owned()));
@@ -102,9 +102,11 @@ fn file_has_the_options_and_the_command_line_overrides_them() {
         ("[intercept]\n", "no [jail] table"),
     ] {
         let file = rig.scratch().write("wrong.toml", text);
-        let output = rig.run(User::Nobody, &["--config", &file], "true");
-        assert_eq!(output.status.code(), Some(2), "{text}: {output:?}");
-        assert_contains(&String::from_utf8_lossy(&output.stderr), &[expected]);
+        assert_fails(
+            &rig.run(User::Nobody, &["--config", &file], "true"),
+            2,
+            &[expected],
+        );
     }
 }
 
@@ -121,11 +123,8 @@ fn rules_of_a_file_are_kept_or_reported() {
     let run = |options: &[&str]| {
         let options = [&["--config", &file], options].concat();
         let output = rig.run(User::Nobody, &options, &script);
-        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
-        (
-            printed,
-            String::from_utf8_lossy(&output.stderr).into_owned(),
-        )
+        let printed = stdout_text(&output);
+        (printed, stderr_text(&output))
     };
     let (printed, _) = run(&["--deny=b.test/slow", "--allow=any"]);
     assert_eq!(printed, "403 403 ");
@@ -140,7 +139,7 @@ fn rules_of_a_file_are_kept_or_reported() {
     assert_contains(&list, &[&format!("--config {file} ")]);
     let hide = ["--config", &file, "--hide", &other, "--allow=any"];
     let shown = rig.run(User::Nobody, &hide, &format!("cat {secret}"));
-    assert!(!String::from_utf8_lossy(&shown.stdout).contains("treasure"));
+    assert!(!stdout_text(&shown).contains("treasure"));
     // The file's denial comes first and counts. That of the command line follows `any`, which matches before it.
     let (printed, errors) = run(&["--allow=any", "--deny=b.test"]);
     assert_eq!(printed, "403 200 ");
@@ -160,8 +159,7 @@ fn messages_name_the_file() {
             .write("peername.toml", &format!("[jail]\n{table}\n"));
         let options = [&["--config", &file], options].concat();
         let script = format!("{CURL} https://b.test/echo; {CURL} http://a.test:8081/");
-        let output = rig.run(User::Nobody, &options, &script);
-        String::from_utf8_lossy(&output.stderr).into_owned()
+        stderr_text(&rig.run(User::Nobody, &options, &script))
     };
     for (table, options, expected) in [
         (
@@ -210,9 +208,8 @@ fn forgotten_file_of_the_repository_is_named() {
             "mkdir -p {dir}/sub/dir && cd {dir}/sub/dir && {jail} jail {options} -- curl -sS http://a.test/"
         );
         let output = rig.run_outside(User::Root, &script);
-        let printed = String::from_utf8_lossy(&output.stdout);
-        assert_contains(&printed, &["no rule allows it"]);
-        String::from_utf8_lossy(&output.stderr).into_owned()
+        assert_contains(&stdout_text(&output), &["no rule allows it"]);
+        stderr_text(&output)
     };
     let text = "[jail]\nrules = [\"allow a.test\"]\n";
     rig.scratch().write("peername.toml", text);
@@ -303,7 +300,7 @@ fn program_does_not_hold_an_injected_secret() {
         assert!(printed.contains(" x=treasure "), "{user:?}: {printed}");
         let output = rig.run(user, &["--allow=b.test", &inject], "true");
         assert_contains(
-            &String::from_utf8_lossy(&output.stderr),
+            &stderr_text(&output),
             &["--inject for a.test:443: no rule allows", "--allow a.test "],
         );
         assert_eq!(

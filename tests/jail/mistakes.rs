@@ -1,6 +1,6 @@
 //! Typical mistakes on the command line.
 
-use crate::harness::lab::assert_contains;
+use crate::harness::lab::{assert_fails, stderr_text};
 use crate::harness::rig::jail::{JailRig, User};
 
 /// Each answer has the cause and what to type, in three lines at most.
@@ -77,9 +77,8 @@ fn typical_mistakes_have_a_short_answer() {
         ),
     ] {
         let output = rig.run_outside(User::Root, &format!("{jail} {words}"));
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{words}: {errors}");
-        assert_contains(&errors, &[expected]);
+        assert_fails(&output, 2, &[expected]);
+        let errors = stderr_text(&output);
         assert!(errors.trim_end().lines().count() <= 3, "{words}: {errors}");
     }
     for program in ["'curl -sS https://a.test/'", "cd /tmp"] {
@@ -87,7 +86,6 @@ fn typical_mistakes_have_a_short_answer() {
             User::Root,
             &format!("{jail} jail --allow a.test -- {program}"),
         );
-        assert_eq!(output.status.code(), Some(127), "{program}");
-        assert_contains(&String::from_utf8_lossy(&output.stderr), &["sh -c"]);
+        assert_fails(&output, 127, &["sh -c"]);
     }
 }

@@ -1,5 +1,6 @@
 //! Servers of the program on the ports that the jail opens.
 
+use crate::harness::lab::stdout_text;
 use crate::harness::rig::jail::{JailRig, USERS, User};
 
 /// A server is reached at the address that it binds, and other hosts are still reached at theirs.
@@ -97,7 +98,7 @@ fn port_of_a_rule_is_open_at_no_other_host() {
         let options = [&["-q"][..], options].concat();
         let script = format!("curl -sk -m 9 {url} || true");
         let output = rig.run(User::Nobody, &options, &script);
-        let answer = String::from_utf8_lossy(&output.stdout);
+        let answer = stdout_text(&output);
         // The lab has no server at this port, and no route to the public address.
         let code = match is_open {
             true => "\"code\":\"connect_",

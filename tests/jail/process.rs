@@ -8,7 +8,8 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::harness::lab::{
-    WAIT_LIMIT, assert_contains, assert_fails, assert_prints, wait_for, wait_until,
+    WAIT_LIMIT, assert_contains, assert_fails, assert_prints, assert_succeeds, stderr_text,
+    stdout_text, wait_for, wait_until,
 };
 use crate::harness::rig::jail::{JailRig, USERS, User};
 
@@ -96,11 +97,7 @@ fn standard_streams_are_the_programs_own() {
     let jail = rig.scratch().path_text("peername");
     let script = format!("head -c 1000000000 /dev/zero | {jail} jail -- cat | wc -c");
     let output = rig.run_outside(User::Nobody, &script);
-    assert_eq!(
-        String::from_utf8_lossy(&output.stdout).trim(),
-        "1000000000",
-        "{output:?}"
-    );
+    assert_eq!(stdout_text(&output).trim(), "1000000000", "{output:?}");
 }
 
 /// An interactive shell in a jail has the foreground of its terminal. Jobs of the shell can be stopped and continued.
@@ -121,7 +118,7 @@ fn job_control_works_in_a_terminal() {
         User::Nobody,
         &format!("/usr/bin/python3 {script} {}", jail.join(" ")),
     );
-    let text = String::from_utf8_lossy(&output.stdout);
+    let text = stdout_text(&output);
     assert!(text.contains("done 0"), "{text}\n{output:?}");
     assert!(!text.contains("no job control"), "{text}");
 }
@@ -138,15 +135,14 @@ fn user_directory_and_variables_are_kept() {
              sh -c 'id -u; pwd; echo $FOO; echo \"${{https_proxy-none}} ${{LOCALDOMAIN-none}}\"'"
         );
         let output = rig.run_outside(user, &script);
-        let printed = String::from_utf8_lossy(&output.stdout);
+        let printed = stdout_text(&output);
         assert_eq!(
             printed,
             format!("{id}\n/var\nbar\nnone none\n"),
             "{output:?}"
         );
-        let errors = String::from_utf8_lossy(&output.stderr);
         assert_contains(
-            &errors,
+            &stderr_text(&output),
             &["https_proxy is not used in a jail", "--upstream-proxy URL"],
         );
     }
@@ -176,8 +172,7 @@ fn network_namespace_of_the_programs_own_needs_allow_mounts() {
     for user in USERS {
         let run = |options: &[&str]| rig.run_program(user, options, &program);
         assert_fails(&run(&[]), 1, &["unshare failed: Operation not permitted"]);
-        let allowed = run(&["--allow-mounts"]);
-        assert!(allowed.status.success(), "{allowed:?}");
+        assert_succeeds(&run(&["--allow-mounts"]));
     }
 }
 
@@ -273,7 +268,7 @@ fn only_the_cause_is_reported_if_the_interceptor_does_not_start() {
         assert_eq!(output.status.code(), Some(125), "{output:?}");
         assert_prints(&output, "");
         assert_eq!(
-            String::from_utf8_lossy(&output.stderr),
+            stderr_text(&output),
             "peername: the interceptor: this host trusts no certificate authority, so that no origin could be verified: install \
              ca-certificates, or give --extra-ca FILE\n\
              peername: the interceptor did not start\n"
@@ -307,8 +302,7 @@ fn jail_leaves_the_host_unchanged() {
              before=$(state); TMPDIR={temporary} {jail} jail -q -- true; echo $?; \
              test \"$(state)\" = \"$before\"; echo $?"
         );
-        let output = rig.run_outside(user, &script);
-        assert_prints(&output, "0\n0\n");
+        assert_prints(&rig.run_outside(user, &script), "0\n0\n");
         // The interceptor's supervisor removes the jail's directory after the program has exited.
         wait_until("an empty directory", || {
             let left = std::fs::read_dir(&temporary).expect("the directory");

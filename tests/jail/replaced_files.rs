@@ -4,7 +4,9 @@ use std::fs;
 use std::os::unix::fs::{chown, symlink};
 use std::path::PathBuf;
 
-use crate::harness::lab::{Process, assert_contains, wait_until};
+use crate::harness::lab::{
+    Process, assert_contains, assert_fails, stderr_text, stdout_text, wait_until,
+};
 use crate::harness::rig::jail::{JailRig, USERS, User};
 
 /// A directory that the user of the jail may write.
@@ -46,11 +48,7 @@ fn program_cannot_answer_checks_itself() {
         );
         // Without a service, the first socket at the path would be the program's.
         let missing = rig.run(user, &[&check], &script);
-        assert_eq!(missing.status.code(), Some(125), "{missing:?}");
-        assert_contains(
-            &String::from_utf8_lossy(&missing.stderr),
-            &["check.sock", "start the service first"],
-        );
+        assert_fails(&missing, 125, &["check.sock", "start the service first"]);
 
         let denying = [&service, &socket, "403"];
         let _service = Process::start(&rig.stage.lab.balancer, "python3", &denying);
@@ -58,11 +56,7 @@ fn program_cannot_answer_checks_itself() {
             fs::exists(&socket).is_ok_and(|exists| exists)
         });
         let printed = rig.run(user, &[&check], &script);
-        assert_eq!(
-            String::from_utf8_lossy(&printed.stdout),
-            "403 403",
-            "{printed:?}"
-        );
+        assert_eq!(stdout_text(&printed), "403 403", "{printed:?}");
     }
 }
 
@@ -91,11 +85,7 @@ fn link_to_a_check_service_is_followed_once() {
          mv -T {dir_text}/mine.sock {dir_text}/check.sock; curl -s -o /dev/null -w %{{http_code}} http://a.test/echo; kill $!"
     );
     let printed = rig.run(User::Nobody, &[&check], &script);
-    assert_eq!(
-        String::from_utf8_lossy(&printed.stdout),
-        "403",
-        "{printed:?}"
-    );
+    assert_eq!(stdout_text(&printed), "403", "{printed:?}");
 
     let dangling = fixed.0.join("later.sock");
     symlink(dir.join("later.sock"), &dangling).expect("symlink");
@@ -138,14 +128,8 @@ fn list_does_not_lead_to_a_hidden_file() {
             "ln -sfn {key_text} {list_text}; curl -s -o /dev/null http://b.test/echo; cat {list_text}"
         );
         let output = rig.run(user, &options, &script);
-        assert!(
-            !String::from_utf8_lossy(&output.stdout).contains("sk-live"),
-            "{output:?}"
-        );
-        assert_contains(
-            &String::from_utf8_lossy(&output.stderr),
-            &["a symbolic link"],
-        );
+        assert!(!stdout_text(&output).contains("sk-live"), "{output:?}");
+        assert_contains(&stderr_text(&output), &["a symbolic link"]);
         assert_eq!(
             fs::read_to_string(&key).expect("the key"),
             "sk-live-51abc\n"

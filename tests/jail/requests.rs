@@ -1,6 +1,6 @@
 //! Requests of a jailed program, and the names that they resolve.
 
-use crate::harness::lab::{assert_contains, assert_fails, wait_until};
+use crate::harness::lab::{assert_contains, assert_fails, stderr_text, stdout_text, wait_until};
 use crate::harness::peername::words;
 use crate::harness::rig::jail::{JailRig, USERS, User};
 
@@ -94,12 +94,11 @@ fn name_without_an_address_is_reported() {
     let rig = JailRig::new();
     let script = "for n in $(seq 40); do getent ahosts n$n.test >/dev/null || echo $n; done";
     let output = rig.run(User::Nobody, &["--name-range=10.200.0.0/24"], script);
-    let failed = String::from_utf8_lossy(&output.stdout);
+    let failed = stdout_text(&output);
     assert!(failed.starts_with("32\n33\n"), "{failed}");
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        errors.contains("a name has no address: the table of 31 names is full"),
-        "{errors}"
+    assert_contains(
+        &stderr_text(&output),
+        &["a name has no address: the table of 31 names is full"],
     );
 }
 
@@ -118,9 +117,10 @@ fn private_destination_of_an_allowed_name_is_denied() {
     let rig = JailRig::new();
     let script = "curl -sS http://private.test/; curl -sS http://metadata.test/; curl -sS http://169.254.169.254/";
     let printed = rig.succeeds(User::Nobody, &[], script);
-    for code in ["destination_not_public", "destination_metadata"] {
-        assert!(printed.contains(code), "{code}: {printed}");
-    }
+    assert_contains(
+        &printed,
+        &["destination_not_public", "destination_metadata"],
+    );
 }
 
 /// The outer interceptor checks, by name, the connections of the inner one. The inner jail needs `--allow-mounts` of the outer
@@ -138,16 +138,11 @@ fn jail_in_a_jail_is_checked_by_both() {
         assert_fails(&refused, 125, &["runs in a jail of peername"]);
         let printed = rig.succeeds(user, &[&option, "--allow-mounts"], &inner);
         assert!(printed.starts_with("GET a.test "), "{user:?}: {printed}");
-        assert!(
-            printed.contains("no such host for you"),
-            "{user:?}: {printed}"
-        );
+        assert_contains(&printed, &["no such host for you"]);
         // Only a mediator of connect(2) sees refused ports. An inner jail has none, because the outer jail's is there already.
         let inner = inner.replace("jail", "jail --fail-on-deny");
         let refused = rig.run(user, &[&option, "--allow-mounts"], &inner);
-        assert_eq!(refused.status.code(), Some(125), "{refused:?}");
-        let errors = String::from_utf8_lossy(&refused.stderr);
-        assert!(errors.contains("refused ports can't be seen"), "{errors}");
+        assert_fails(&refused, 125, &["refused ports can't be seen"]);
     }
     assert!(check.log().contains("b.test GET /echo"));
 }
@@ -163,8 +158,7 @@ fn command_that_fails_in_a_jail_says_so_in_its_line() {
         "routes add --target 127.0.0.1:1",
     ] {
         for user in USERS {
-            let inside = rig.run(user, &["-q"], &format!("{peername} {command}"));
-            let errors = String::from_utf8_lossy(&inside.stderr);
+            let errors = stderr_text(&rig.run(user, &["-q"], &format!("{peername} {command}")));
             assert_contains(&errors, &["; this command runs in a jail of peername"]);
             assert_eq!(errors.lines().count(), 1, "{command}: {errors}");
         }
@@ -173,7 +167,7 @@ fn command_that_fails_in_a_jail_says_so_in_its_line() {
         User::Root,
         &format!("{peername} ca export --ca /nonexistent"),
     );
-    let errors = String::from_utf8_lossy(&outside.stderr);
+    let errors = stderr_text(&outside);
     assert!(!errors.contains("jail"), "{errors}");
 }
 
@@ -189,7 +183,7 @@ fn connections_without_a_request_are_denied_by_the_list() {
     let allowed = ["b", "c", "d", "e"].map(|name| format!("--allow={name}.test"));
     for user in USERS {
         let output = rig.run(user, &["--check-list", &list], &script);
-        let errors = String::from_utf8_lossy(&output.stderr);
+        let errors = stderr_text(&output);
         let mut lines: Vec<_> = errors.lines().collect();
         lines.sort_unstable();
         let header = format!(
@@ -207,11 +201,7 @@ fn connections_without_a_request_are_denied_by_the_list() {
         let options = [&["--fail-on-deny"][..], &allowed].concat();
         let output = rig.run(user, &options, &script);
         let expected = "peername: denied: b.test:443, once: --allow-tcp b.test:443 allows it\n";
-        assert_eq!(
-            String::from_utf8_lossy(&output.stderr),
-            expected,
-            "{user:?}"
-        );
+        assert_eq!(stderr_text(&output), expected, "{user:?}");
         assert_eq!(output.status.code(), Some(122), "{user:?}");
         let options = [&options[..], &["--allow-tcp=b.test:443"]].concat();
         assert_eq!(rig.succeeds(user, &options, &script), "");
@@ -228,8 +218,7 @@ fn status_line_of_a_denied_request_has_code_and_contact() {
 try: urllib.request.urlopen(\"https://b.test/\")
 except Exception as error: print(error)'; curl -s --http2 -o /dev/null -w '%{http_version} %{http_code}\n' https://b.test/";
     let options = ["--allow=a.test", "--contact=Ask \u{e4} person"];
-    let output = rig.run(User::Nobody, &options, script);
-    let printed = String::from_utf8_lossy(&output.stdout);
+    let printed = stdout_text(&rig.run(User::Nobody, &options, script));
     let status_line = "HTTP Error 403: Forbidden (denied): Ask ? person";
     assert_eq!(printed, format!("{status_line}\n2 403\n"));
 }

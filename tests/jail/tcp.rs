@@ -4,7 +4,7 @@ use std::net::TcpListener;
 
 use super::denials::own_lines;
 use crate::harness::addr::v4;
-use crate::harness::lab::{Process, wait_until};
+use crate::harness::lab::{Process, stderr_text, wait_until};
 use crate::harness::programs::server::sshd;
 use crate::harness::rig::jail::{JailRig, User};
 
@@ -34,10 +34,7 @@ fn listed_destination_is_relayed_and_no_other() {
         );
     }
     let refused = rig.run(User::Nobody, &[], &connect("a.test"));
-    assert!(
-        String::from_utf8_lossy(&refused.stderr).contains("refused"),
-        "{refused:?}"
-    );
+    assert!(stderr_text(&refused).contains("refused"), "{refused:?}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Package managers, clients of services and a browser, unmodified: the mirror of the test is the only allowed host.
 
-use crate::harness::lab::assert_contains;
+use crate::harness::lab::{assert_contains, stderr_text};
 use crate::harness::rig::jail::{JailRig, User};
 
 const ALLOW: [&str; 2] = ["-q", "--allow=a.test"];
@@ -27,7 +27,7 @@ fn assert_serves_the_allowed_host_only(
     assert_eq!(rig.succeeds(user, &ALLOW, &script("a.test")), printed);
     let denied = rig.run(user, &ALLOW, &script("b.test"));
     assert!(!denied.status.success(), "{denied:?}");
-    assert_contains(&String::from_utf8_lossy(&denied.stderr), &[error]);
+    assert_contains(&stderr_text(&denied), &[error]);
 }
 
 #[test]
@@ -229,8 +229,7 @@ fn apt_updates_from_the_allowed_repository_only() {
     assert_contains(&printed, &["from the mirror"]);
     let denied = rig.run(User::Root, &ALLOW, &update("b.test"));
     assert!(!denied.status.success(), "{denied:?}");
-    let errors = String::from_utf8_lossy(&denied.stderr);
-    assert_contains(&errors, &["403"]);
+    assert_contains(&stderr_text(&denied), &["403"]);
 }
 
 /// Chromium trusts authorities of its own, and those of a policy.

@@ -1,5 +1,6 @@
 //! Programs trust the interceptor's authority, by variables and by the files of the system.
 
+use crate::harness::lab::{stderr_text, stdout_text};
 use crate::harness::rig::jail::{JailRig, User};
 
 /// The programs run with the variables of the jail and, if they read the authorities of the system, also without (`env -i`).
@@ -33,7 +34,7 @@ fn programs_trust_the_interceptor() {
     ];
     for program in programs {
         let output = rig.run(User::Nobody, &[], &program);
-        let printed = String::from_utf8_lossy(&output.stdout);
+        let printed = stdout_text(&output);
         assert!(printed.contains("GET a.test"), "{program}: {output:?}");
     }
 }
@@ -56,7 +57,7 @@ fn git_clones_over_https() {
 fn java_writes_nothing_of_its_own() {
     let rig = JailRig::new();
     let output = rig.run(User::Nobody, &["-q"], "java -version");
-    let errors = String::from_utf8_lossy(&output.stderr);
+    let errors = stderr_text(&output);
     assert!(errors.starts_with("openjdk version"), "{output:?}");
 }
 
@@ -79,7 +80,7 @@ fn bundles_of_the_users_own_are_merged() {
             "{variable}={root} {jail} jail --allow-destination=10.81.0.0/24 -q --allow='*' --passthrough=a.test -- {program}"
         );
         let output = rig.run_outside(User::Nobody, &script);
-        let printed = String::from_utf8_lossy(&output.stdout);
+        let printed = stdout_text(&output);
         // The interceptor may not trust b.test. Its error response then names the host, over TLS with its own certificate.
         assert!(
             printed.contains("GET a.test") && printed.contains("b.test"),

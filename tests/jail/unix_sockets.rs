@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::harness::lab::assert_prints;
+use crate::harness::lab::{assert_prints, stdout_text};
 use crate::harness::rig::jail::{JailRig, USERS, User};
 
 fn run_python(rig: &JailRig, user: User, options: &[&str], script: &str) -> String {
@@ -30,7 +30,7 @@ fn connect_waits_as_it_does_without_a_jail() {
     let inside = run_python(&rig, User::Nobody, &[], WAITING);
     let script = rig.scratch().path_text("unix.py");
     let outside = rig.run_outside(User::Nobody, &format!("/usr/bin/python3 {script}"));
-    assert_eq!(inside, String::from_utf8_lossy(&outside.stdout));
+    assert_eq!(inside, stdout_text(&outside));
     assert!(inside.ends_with("ok\n"), "{inside}");
 }
 
@@ -64,7 +64,7 @@ fn calls_are_made_once_and_leave_nothing() {
     let jail = rig.scratch().path_text("peername");
     let command = format!("ulimit -n 1024; {jail} jail -q -- /usr/bin/python3 {script}");
     let output = rig.run_outside(User::Nobody, &command);
-    let printed = String::from_utf8_lossy(&output.stdout);
+    let printed = stdout_text(&output);
     assert_eq!(printed, "0\nok\n", "{output:?}");
 }
 
@@ -77,8 +77,7 @@ fn processes_that_have_exited_leave_descriptors_for_others() {
         .write("many.py", &format!("{PRELUDE}\n{MANY}"));
     let jail = rig.scratch().path_text("peername");
     let command = format!("ulimit -n 512; {jail} jail -q -- /usr/bin/python3 {script}");
-    let output = rig.run_outside(User::Nobody, &command);
-    assert_prints(&output, "600 ENOENT\n");
+    assert_prints(&rig.run_outside(User::Nobody, &command), "600 ENOENT\n");
 }
 
 /// PostgreSQL accepts or refuses a user by SO_PEERCRED, and Redis answers at a Unix socket.

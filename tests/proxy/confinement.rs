@@ -11,7 +11,7 @@ use peername_sys::process::pidfd::descendants;
 use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Lab, Process, Scratch, assert_contains, wait_for};
+use crate::harness::lab::{Lab, Process, Scratch, assert_contains, stdout_text, wait_for};
 use crate::harness::peername::{AS_NOBODY, Peername, copy_executable, words};
 use crate::harness::rig::exec_notify::NotifyRig;
 use crate::harness::rig::proxy::{ProxyRig, header_for};
@@ -110,19 +110,20 @@ fn doctor_reports_what_confines_a_process() {
     let doctor = |rig: &ConfigFileRig, args: &[&str]| {
         let args = [&["doctor", "--confinement"], args].concat();
         let output = Peername::run(&rig.lab.server, &args);
-        let text = String::from_utf8(output.stdout).expect("text");
+        let text = stdout_text(&output);
         (output.status.code(), text)
     };
     let confined = ConfigFileRig::new("", &[], "127.0.0.1");
     let pid = confined.proxy.pid().to_string();
     let (code, text) = doctor(&confined, &["--pid", &pid]);
     assert_eq!(code, Some(0), "{text}");
-    for line in [
-        "ok    seccomp: a filter is in force in every thread",
-        "ok    capabilities: CAP_NET_BIND_SERVICE CAP_NET_RAW",
-    ] {
-        assert!(text.contains(line), "{text}");
-    }
+    assert_contains(
+        &text,
+        &[
+            "ok    seccomp: a filter is in force in every thread",
+            "ok    capabilities: CAP_NET_BIND_SERVICE CAP_NET_RAW",
+        ],
+    );
     let unconfined = ConfigFileRig::new("", &["--no-sandbox"], "127.0.0.1");
     let pid = unconfined.proxy.pid().to_string();
     let (code, text) = doctor(&unconfined, &["--pid", &pid]);
@@ -138,8 +139,7 @@ fn doctor_reports_what_confines_a_process() {
     let copy = copy_executable(host, &confined.scratch);
     let as_nobody = [AS_NOBODY, &[copy.as_str()]].concat();
     let args = ["doctor", "--confinement", "--pid", &this_test];
-    let output = Peername::run_with_input(host, &as_nobody, &args, "");
-    let text = String::from_utf8(output.stdout).expect("text");
+    let text = stdout_text(&Peername::run_with_input(host, &as_nobody, &args, ""));
     assert_contains(&text, &["warn  process: not known whether process"]);
 
     // Without `--pid`, `doctor` lists the directories that a proxy with this configuration may read after its start.
@@ -196,7 +196,7 @@ fn doctor_explains_processes_that_are_not_confined_by_design() {
     ] {
         let args = ["doctor", "--confinement", "--pid", &pid];
         let output = Peername::run(&rig.lab.server, &args);
-        let text = String::from_utf8(output.stdout).expect("text");
+        let text = stdout_text(&output);
         assert_eq!(output.status.code(), Some(0), "{text}");
         assert!(text.contains(explanation), "{text}");
         assert!(!text.contains("--no-sandbox"), "{text}");

@@ -15,7 +15,9 @@ use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
-use crate::harness::lab::{Host, Lab, Process, Scratch, assert_contains, wait_for, wait_until};
+use crate::harness::lab::{
+    Host, Lab, Process, Scratch, assert_contains, stderr_text, stdout_text, wait_for, wait_until,
+};
 use crate::harness::peername::{AS_NOBODY, BINARY, Peername, copy_executable, words};
 use crate::harness::rig::proxy::header_for;
 
@@ -31,10 +33,7 @@ fn setup_routes_adds_rules_and_removes_them() {
     rig.assert_clients_served(8444);
     let with_second = &(&server.routing_rules() - &with_first) | &before;
     let removed = Peername::run(server, &["routes", "remove"]);
-    assert_contains(
-        &String::from_utf8_lossy(&removed.stderr),
-        &["--all removes them, too"],
-    );
+    assert_contains(&stderr_text(&removed), &["--all removes them, too"]);
     // Two proxies that need the same rules do not remove each other's.
     stop(&mut first);
     assert_as_before(server, &with_second);
@@ -249,7 +248,7 @@ fn doctor_reports_rules_that_the_start_will_add() {
         );
         let file = files.write("proxy.toml", &text);
         let output = Peername::run(&rig.lab.server, &["doctor", "--config", &file]);
-        let report = String::from_utf8(output.stdout).expect("text");
+        let report = stdout_text(&output);
         (output.status.code(), report)
     };
     let (code, report) = doctor("");

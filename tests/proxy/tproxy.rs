@@ -10,7 +10,9 @@ use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes::{v1, v2, v2_udp};
-use crate::harness::lab::{Host, Lab, Scratch, assert_contains};
+use crate::harness::lab::{
+    Host, Lab, Scratch, assert_contains, assert_fails, assert_succeeds, stderr_text, stdout_text,
+};
 use crate::harness::peername::{AS_NOBODY, BINARY, Peername, copy_executable, words};
 
 mod loopback;
@@ -143,10 +145,7 @@ fn doctor_connects_to_no_port_that_clients_choose() {
         &host,
         &words("--tproxy-ports=10000-20000 --tproxy-to=25577 --protocol=both"),
     );
-    let doctor = |line: &str| {
-        let output = Peername::run(&host, &words(&format!("doctor {line}")));
-        String::from_utf8(output.stdout).expect("text")
-    };
+    let doctor = |line: &str| stdout_text(&Peername::run(&host, &words(&format!("doctor {line}"))));
     let scratch = Scratch::new();
     let file = scratch.write(
         "proxy.toml",
@@ -243,7 +242,7 @@ fn tproxy_serves_destinations_that_are_no_local_address() {
 fn assert_doctor_explains_src_valid_mark(lab: &Lab) {
     let doctor = || {
         let args = words("doctor --target-v4=127.0.0.1:9000 --target-v6=[::1]:9000");
-        String::from_utf8(Peername::run(&lab.server, &args).stdout).expect("text")
+        stdout_text(&Peername::run(&lab.server, &args))
     };
     assert_contains(&doctor(), &["ok    firewall marks"]);
     // Interfaces created from now on would inherit it.
@@ -284,10 +283,10 @@ fn tproxy_rules_are_added_shown_and_removed() {
     );
     let doctor = Peername::run(&host, &["doctor"]);
     assert_contains(
-        &String::from_utf8_lossy(&doctor.stdout),
+        &stdout_text(&doctor),
         &["warn  TPROXY: rules redirect to port 25577, where nothing listens"],
     );
-    let shown = run_peername(&host, &["routes", "show"]);
+    let shown = assert_succeeds(&Peername::run(&host, &["routes", "show"]));
     for expected in [
         "table inet peername_tproxy_25577: iifname != \"lo\" tcp dport 10000-20000 ",
         "table inet peername_tproxy_8443: iifname != \"lo\" tcp dport { 53, 5060-5061 } ",
@@ -298,9 +297,12 @@ fn tproxy_rules_are_added_shown_and_removed() {
     // As after `su`, where PATH does not contain nft.
     let through = ["env", "PATH=/usr/bin:/bin", BINARY];
     let removed = Peername::run_with_input(&host, &through, &["routes", "remove"], "");
-    let removed = String::from_utf8_lossy(&removed.stdout);
+    let removed = stdout_text(&removed);
     assert_contains(&removed, &["removed table inet peername_tproxy_25577"]);
-    assert_eq!(run_peername(&host, &["routes", "show"]), "");
+    assert_eq!(
+        assert_succeeds(&Peername::run(&host, &["routes", "show"])),
+        ""
+    );
     assert_eq!(host.run("nft", &["list", "ruleset"]), before);
 }
 
@@ -322,7 +324,7 @@ fn table_that_another_process_has_removed_is_no_error() {
     let removed = Peername::run_with_input(&host, &with_fake_nft, &["routes", "remove"], "");
     assert!(removed.status.success(), "{removed:?}");
     assert_contains(
-        &String::from_utf8_lossy(&removed.stdout),
+        &stdout_text(&removed),
         &["removed table inet peername_tproxy_2"],
     );
 }
@@ -339,9 +341,13 @@ fn removing_rules_needs_no_nf_tables() {
     host.run("chmod", &["+x", &nft]);
     let mount = format!("mount --bind {nft} /usr/sbin/nft && exec \"$@\"");
     let without_nf_tables = ["unshare", "--mount", "sh", "-c", &mount, "sh", BINARY];
-    let removed = Peername::run_with_input(&host, &without_nf_tables, &["routes", "remove"], "");
-    assert!(removed.status.success(), "{removed:?}");
-    let left = run_peername(&host, &["routes", "show"]);
+    assert_succeeds(&Peername::run_with_input(
+        &host,
+        &without_nf_tables,
+        &["routes", "remove"],
+        "",
+    ));
+    let left = assert_succeeds(&Peername::run(&host, &["routes", "show"]));
     assert!(
         !left.contains("lookup") && !left.contains("local "),
         "{left}"
@@ -349,9 +355,9 @@ fn removing_rules_needs_no_nf_tables() {
     // Commands that need nf_tables report that.
     let args = ["routes", "add", "--tproxy-ports=53"];
     let refused = Peername::run_with_input(&host, &without_nf_tables, &args, "");
-    assert_eq!(refused.status.code(), Some(1));
-    assert_contains(
-        &String::from_utf8_lossy(&refused.stderr),
+    assert_fails(
+        &refused,
+        1,
         &["nft: netlink: Error: Protocol not supported"],
     );
 }
@@ -374,11 +380,9 @@ fn file_capabilities_allow_rules_but_no_tables() {
         (&["remove"], format!("removed {rule}")),
     ] {
         let output = run(args);
-        assert!(output.status.success(), "{args:?}: {output:?}");
-        let printed = String::from_utf8_lossy(&output.stdout);
+        let printed = assert_succeeds(&output);
         assert!(printed.starts_with(&line), "{args:?}: {printed}");
-        let note = String::from_utf8_lossy(&output.stderr);
-        assert_contains(&note, &["nft(8) has when root runs it"]);
+        assert_contains(&stderr_text(&output), &["nft(8) has when root runs it"]);
     }
     let refused = run(&["add", "--tproxy-ports=53"]);
     assert_eq!(refused.status.code(), Some(1), "{refused:?}");
@@ -414,13 +418,7 @@ fn proxy(host: &Host, protocol: &str, args: &[&str]) -> Peername {
 }
 
 fn add_routes(host: &Host, args: &[&str]) {
-    run_peername(host, &[&["routes", "add"], args].concat());
-}
-
-fn run_peername(host: &Host, args: &[&str]) -> String {
-    let output = Peername::run(host, args);
-    assert!(output.status.success(), "{args:?}: {output:?}");
-    String::from_utf8(output.stdout).expect("text")
+    assert_succeeds(&Peername::run(host, &[&["routes", "add"], args].concat()));
 }
 
 #[track_caller]

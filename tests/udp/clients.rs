@@ -166,8 +166,10 @@ fn required_tlv_is_refused_with_spp() {
     let args = words(
         "proxy --target=127.0.0.1:443 --trust=any --protocol=udp --udp-header=spp --require-tlv=alpn=h3",
     );
-    let error = Peername::run_failing(&lab.server, &args, 2);
-    assert_contains(&error, &["--require-tlv"]);
+    assert_contains(
+        &Peername::run_failing(&lab.server, &args, 2),
+        &["--require-tlv"],
+    );
 }
 
 /// `forward` reads no header, so its client is the peer.

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use crate::harness::addr::{BALANCER_V4, LISTEN_V4, fresh_client_v4, v4};
 use crate::harness::datagram::DatagramSocket;
-use crate::harness::lab::{Lab, assert_contains};
+use crate::harness::lab::{Lab, assert_contains, stdout_text};
 use crate::harness::peername::{Peername, words};
 use crate::harness::rig::udp::datagram_header_for;
 
@@ -33,8 +33,7 @@ fn backend_on_another_local_address_is_served() {
 fn doctor_advises_the_rule_for_udp() {
     let lab = Lab::without_routes();
     let args = ["doctor", "--protocol=udp", "--target-v4=127.0.0.1:9000"];
-    let output = Peername::run(&lab.server, &args);
-    let report = String::from_utf8(output.stdout).expect("text");
+    let report = stdout_text(&Peername::run(&lab.server, &args));
     let command = "`peername routes add --target 127.0.0.1:9000 --protocol udp`";
     for check in ["FAIL  routes: ", "FAIL  self-test: "] {
         let mut lines = report.lines().filter(|line| line.starts_with(check));
@@ -47,8 +46,7 @@ fn doctor_reports_a_server_bound_to_all_addresses() {
     let lab = Lab::new();
     let doctor = || {
         let args = ["doctor", "--protocol=udp", "--target-v4=127.0.0.1:9000"];
-        let output = Peername::run(&lab.server, &args);
-        String::from_utf8(output.stdout).expect("text")
+        stdout_text(&Peername::run(&lab.server, &args))
     };
     let wildcard = DatagramSocket::bind(&lab.server, v4([0, 0, 0, 0], 9000));
     assert_contains(&doctor(), &["bind it to 127.0.0.1:9000"]);
@@ -67,7 +65,7 @@ fn doctor_reports_a_server_that_is_missing() {
     let _proxy = Peername::start_listening(&lab.server, &args);
     let args = ["doctor", "--protocol=udp", "--target-v4=127.0.0.1:9000"];
     let output = Peername::run(&lab.server, &args);
-    let report = String::from_utf8(output.stdout).expect("text");
+    let report = stdout_text(&output);
     let missing = "FAIL  backend's UDP socket: no server here has UDP port 9000; start it";
     assert_contains(&report, &[missing]);
     assert_eq!(output.status.code(), Some(3), "{report}");

@@ -165,16 +165,17 @@ fn idle_session_expires() {
         line
     };
     let line = wait_ended(answered, "idle");
-    for field in [
-        "\"listener\":\"10.81.0.1:8443\"",
-        "\"upstream\":\"127.0.0.1:9000\"",
-        "\"bytes_to_upstream\":4",
-        "\"bytes_to_downstream\":4",
-        "\"datagrams_to_upstream\":1",
-        "\"datagrams_to_downstream\":1",
-    ] {
-        assert!(line.contains(field), "{field}: {line}");
-    }
+    assert_contains(
+        &line,
+        &[
+            "\"listener\":\"10.81.0.1:8443\"",
+            "\"upstream\":\"127.0.0.1:9000\"",
+            "\"bytes_to_upstream\":4",
+            "\"bytes_to_downstream\":4",
+            "\"datagrams_to_upstream\":1",
+            "\"datagrams_to_downstream\":1",
+        ],
+    );
     wait_ended(unanswered, "unanswered");
     assert!(start.elapsed() < Duration::from_secs(4));
     // The session's socket is closed, so another program can have the address and port.
@@ -303,13 +304,14 @@ fn wait_destroyed(rig: &UdpRig) {
     let line = rig.proxy.wait_line("a session's end", |line| {
         line.contains("connection ended").then(|| line.to_owned())
     });
-    for expected in [
-        r#""outcome":"socket_destroyed""#,
-        r#""fault":"local""#,
-        "ss --kill",
-    ] {
-        assert!(line.contains(expected), "{line}");
-    }
+    assert_contains(
+        &line,
+        &[
+            r#""outcome":"socket_destroyed""#,
+            r#""fault":"local""#,
+            "ss --kill",
+        ],
+    );
 }
 
 /// Reads the error of each socket of a process (SO_ERROR), which clears it.

@@ -1,6 +1,6 @@
 //! Clients: each trusts the host's roots only, until its shell has evaluated `peername ca env`.
 
-use crate::harness::lab::assert_contains;
+use crate::harness::lab::{assert_contains, stderr_text, stdout_text};
 use std::process::Output;
 
 use crate::harness::rig::ca::{CaRig, server};
@@ -14,7 +14,7 @@ fn assert_trusts_only_with_our_variables(rig: &CaRig, client: &str) {
         rig,
         &format!("eval \"$($PEERNAME ca env --ca $CA --into $DIR)\"; {client}"),
     );
-    let printed = String::from_utf8_lossy(&with.stdout);
+    let printed = stdout_text(&with);
     assert!(
         with.status.success() && printed.contains(server::BODY),
         "{client}: {with:?}"
@@ -143,13 +143,13 @@ fn ca_files_may_have_any_path() {
     let into = r#"INTO="$DIR/it's my \"own\" \$HOME; \\ place""#;
     let env = format!(r#"{into}; eval "$($PEERNAME ca env --ca $CA --into "$INTO")""#);
     let printed = rig.shell(&env);
-    let printed = String::from_utf8_lossy(&printed.stderr);
+    let printed = stderr_text(&printed);
     assert_contains(&printed, &["mkdir -p -m 755 "]);
     // The command that the message recommends.
     rig.shell_succeeds(&format!(r#"{into}; mkdir -p -m 755 "$INTO""#));
     for client in ["curl -sS", "java -cp $DIR Client"] {
         let served = run_client(&rig, &format!("{env}; {client} https://127.0.0.1:{port}/"));
-        let printed = String::from_utf8_lossy(&served.stdout);
+        let printed = stdout_text(&served);
         assert!(printed.contains(server::BODY), "{client}: {served:?}");
     }
 }

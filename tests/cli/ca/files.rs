@@ -1,6 +1,6 @@
 //! The authority's files: what is written, and what is refused.
 
-use crate::harness::lab::assert_contains;
+use crate::harness::lab::{assert_contains, assert_fails, stdout_text};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::thread;
@@ -19,15 +19,16 @@ fn authority_may_sign_leaves_only() {
     );
     assert_contains(&printed, &["OK"]);
     let printed = rig.shell_succeeds("openssl x509 -in $DIR/ca.pem -noout -text");
-    for expected in [
-        "CN = a test",
-        "X509v3 Basic Constraints: critical\n                CA:TRUE, pathlen:0",
-        "X509v3 Key Usage: critical\n                Certificate Sign, CRL Sign\n",
-        "X509v3 Subject Key Identifier",
-        "ASN1 OID: prime256v1",
-    ] {
-        assert!(printed.contains(expected), "{expected}: {printed}");
-    }
+    assert_contains(
+        &printed,
+        &[
+            "CN = a test",
+            "X509v3 Basic Constraints: critical\n                CA:TRUE, pathlen:0",
+            "X509v3 Key Usage: critical\n                Certificate Sign, CRL Sign\n",
+            "X509v3 Subject Key Identifier",
+            "ASN1 OID: prime256v1",
+        ],
+    );
     assert!(!printed.contains("Name Constraints"), "{printed}");
     rig.shell_succeeds("openssl x509 -in $DIR/ca.pem -noout -checkend $((89 * 86400))");
     rig.shell_succeeds("! openssl x509 -in $DIR/ca.pem -noout -checkend $((91 * 86400))");
@@ -86,9 +87,7 @@ fn concurrent_ca_init_makes_one_authority() {
         outputs.iter().partition(|output| output.status.success());
     assert_eq!(made.len(), 1, "{outputs:?}");
     for output in refused {
-        assert_eq!(output.status.code(), Some(1));
-        let printed = String::from_utf8_lossy(&output.stderr);
-        assert_contains(&printed, &["is there already"]);
+        assert_fails(output, 1, &["is there already"]);
     }
     let shown: Value = serde_json::from_str(&rig.succeeds("show", &["--json"])).expect("JSON");
     let sha256 = shown
@@ -96,7 +95,7 @@ fn concurrent_ca_init_makes_one_authority() {
         .and_then(Value::as_str)
         .expect("a fingerprint");
     let winner = made.first().expect("one");
-    assert!(String::from_utf8_lossy(&winner.stdout).contains(sha256));
+    assert!(stdout_text(winner).contains(sha256));
 }
 
 #[test]
@@ -140,8 +139,7 @@ fn shared_directory_is_refused_with_another_one() {
     }
     rig.shell_succeeds("cp $CA/authority.pem $DIR/shared");
     let args = ["ca", "show", "--ca", &shared];
-    let printed = Peername::run_failing(&rig.host, &args, 1);
-    assert_contains(&printed, &["chmod go-w"]);
+    assert_contains(&Peername::run_failing(&rig.host, &args, 1), &["chmod go-w"]);
 }
 
 /// As Kubernetes mounts a Secret for a user: root's file, readable by a group of that user.

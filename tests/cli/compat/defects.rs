@@ -9,7 +9,7 @@ use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
-use crate::harness::lab::{Host, Lab};
+use crate::harness::lab::{Host, Lab, stdout_text};
 use crate::harness::rig::compat::{CompatRig, start_address_echo, wait_listening};
 use crate::harness::rig::proxy::header_for;
 
@@ -165,7 +165,7 @@ fn full_log_does_not_stop_the_proxy() {
     let command = "timeout 2 go-mmproxy -l 127.0.0.1:8447 -4 127.0.0.1:9000 2>/dev/full >/dev/full";
     let output = rig.run(&lab.server, &format!("{command}; echo $?"));
     // timeout(1) exits with 124 when it had to end the proxy.
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "124\n");
+    assert_eq!(stdout_text(&output), "124\n");
 }
 
 /// Connections that are opened at once: many more than a backlog of one holds, and fewer than the backend's own backlog

@@ -11,7 +11,7 @@ use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
-use crate::harness::lab::{Host, Process, Scratch, assert_contains, wait_for};
+use crate::harness::lab::{Host, Process, Scratch, assert_fails, wait_for};
 use crate::harness::peername::{AS_NOBODY, Peername, copy_executable};
 use crate::harness::rig::compat::{
     CompatRig, ROUTES, ROUTES_V6, first_peer, start_address_echo, start_netcat, wait_listening,
@@ -158,10 +158,9 @@ fn path_networks_bounding_set_suffices() {
     // setpriv itself keeps the capabilities in the bounding set; the program that it executes has none.
     let program = [AS_NOBODY, &[bounding, "setpriv", "--no-new-privs", &copy]].concat();
     let output = Peername::run_with_input(&host, &program, &args, "");
-    let printed = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{printed}");
-    assert_contains(
-        &printed,
+    assert_fails(
+        &output,
+        1,
         &["AmbientCapabilities=CAP_NET_ADMIN CAP_NET_BIND_SERVICE"],
     );
 }

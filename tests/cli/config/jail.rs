@@ -1,7 +1,7 @@
 //! The `[jail]` table: its rules, and the files that it names.
 
 use super::{run, text};
-use crate::harness::lab::{Scratch, assert_contains};
+use crate::harness::lab::{Scratch, assert_contains, stdout_text};
 
 #[test]
 fn config_check_reads_the_rules_of_a_jail() {
@@ -31,7 +31,7 @@ fn config_check_reads_the_rules_of_a_jail() {
     ] {
         let path = scratch.write("jail.toml", &format!("[jail]\n{table}\n"));
         let output = run(&["config", "check", &path]);
-        let printed = String::from_utf8(output.stdout).expect("text");
+        let printed = stdout_text(&output);
         assert_eq!(output.status.code(), Some(3), "{table}: {printed}");
         assert_contains(&printed, &["jail.toml", expected]);
     }

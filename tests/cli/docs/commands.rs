@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::harness::lab::Host;
+use crate::harness::lab::{Host, stderr_text};
 use crate::harness::page::{Page, commands};
 use crate::harness::peername::Peername;
 
@@ -40,7 +40,7 @@ fn every_command_of_the_pages_is_valid() {
                 .collect();
             let output = Peername::run(&host, &arguments);
             if !output.status.success() {
-                let printed = String::from_utf8_lossy(&output.stderr);
+                let printed = stderr_text(&output);
                 wrong.push(format!("{}: {command}: {printed}", path.display()));
             }
         }

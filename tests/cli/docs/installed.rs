@@ -9,7 +9,9 @@ use crate::harness::addr::{BALANCER_V4, fresh_client_v4, v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::header_bytes;
-use crate::harness::lab::{Host, Lab, Process, Scratch, assert_contains, assert_fails};
+use crate::harness::lab::{
+    Host, Lab, Process, Scratch, assert_contains, assert_fails, stderr_text,
+};
 use crate::harness::page::Page;
 use crate::harness::peername::BINARY;
 use crate::harness::rig::exec::built_library;
@@ -31,7 +33,7 @@ fn make(target: &str, into: &Scratch) {
         .env_remove("MAKEFLAGS")
         .output()
         .expect("make");
-    let printed = String::from_utf8_lossy(&output.stderr);
+    let printed = stderr_text(&output);
     assert!(output.status.success(), "{printed}");
 }
 
@@ -128,10 +130,7 @@ fn service_pages_credential_is_a_secret_of_intercept() {
         .find_map(|line| line.strip_prefix("LoadCredential=")?.split(':').next())
         .expect("a credential");
     // No command of ExecReload= may read a credential, as the unit's `config check` would.
-    assert!(
-        unit.contains("\nExecReload=\nExecReload=/bin/kill"),
-        "{unit}"
-    );
+    assert_contains(unit, &["\nExecReload=\nExecReload=/bin/kill"]);
     let credentials = "/run/credentials/peername-intercept.service";
     assert!(file.contains(&format!("@{credentials}/{name}\"")), "{file}");
     scratch.write(name, "Bearer s3cret\n");

@@ -1,6 +1,6 @@
 //! Values that are wrong, or in the wrong place: the answer tells what to write.
 
-use crate::harness::lab::{Host, Scratch, assert_contains};
+use crate::harness::lab::{Host, Scratch, assert_contains, stderr_text};
 use crate::harness::peername::{AS_NOBODY, Peername, copy_executable, words};
 
 #[test]
@@ -203,8 +203,7 @@ fn wrong_values_are_answered_with_what_to_write() {
             "invalid value 'go-mmproxy'",
         ),
     ] {
-        let printed = Peername::run_failing(&host, &words(line), code);
-        assert_contains(&printed, &[says]);
+        assert_contains(&Peername::run_failing(&host, &words(line), code), &[says]);
     }
     let two_hosts = ["jail", "--allow", "a.test b.test", "--", "true"];
     let printed = Peername::run_failing(&host, &two_hosts, 2);
@@ -229,6 +228,8 @@ fn upgrade_of_a_foreign_process_is_refused_with_the_reason() {
     let copy = copy_executable(&host, &scratch);
     let program = [AS_NOBODY, &[copy.as_str()]].concat();
     let output = Peername::run_with_input(&host, &program, &["upgrade", "--pid=1"], "");
-    let printed = String::from_utf8_lossy(&output.stderr);
-    assert_contains(&printed, &["process 1 belongs to another user, "]);
+    assert_contains(
+        &stderr_text(&output),
+        &["process 1 belongs to another user, "],
+    );
 }

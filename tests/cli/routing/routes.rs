@@ -1,7 +1,7 @@
 //! `peername routes`.
 
 use super::{WITHOUT_CAPABILITIES, run, run_as};
-use crate::harness::lab::{Host, Scratch, assert_contains, assert_fails};
+use crate::harness::lab::{Host, Scratch, assert_contains, assert_fails, stderr_text};
 use crate::harness::peername::{AS_NOBODY, Peername, copy_executable, words};
 
 const ADDED: &str = "\
@@ -96,7 +96,7 @@ fn missing_capability_is_named_with_the_commands_own_remedy() {
     let assert_remedy = |command: &str, remedy: &str, other_remedy: &str| {
         let output = Peername::run_with_input(&host, &as_nobody, &words(command), "");
         assert_fails(&output, 1, &["CAP_NET_ADMIN", remedy]);
-        assert!(!String::from_utf8_lossy(&output.stderr).contains(other_remedy));
+        assert!(!stderr_text(&output).contains(other_remedy));
         // To root, as in a container, "as root" would be no remedy.
         let output = Peername::run_with_input(&host, WITHOUT_CAPABILITIES, &words(command), "");
         assert_fails(
@@ -108,7 +108,7 @@ fn missing_capability_is_named_with_the_commands_own_remedy() {
                 "--cap-add NET_ADMIN",
             ],
         );
-        assert!(!String::from_utf8_lossy(&output.stderr).contains("as root"));
+        assert!(!stderr_text(&output).contains("as root"));
     };
     let add = "run `peername routes add` with these options as root";
     assert_remedy("routes add", add, "--setup-routes");
@@ -122,8 +122,10 @@ fn missing_capability_is_named_with_the_commands_own_remedy() {
     let shown = run_as(&host, WITHOUT_CAPABILITIES, "routes show", 0);
     assert!(!shown.is_empty() && ADDED.starts_with(&shown), "{shown}");
     let output = Peername::run_with_input(&host, &as_nobody, &["routes", "show"], "");
-    let note = String::from_utf8_lossy(&output.stderr);
-    assert_contains(&note, &["; run this as root to include them; "]);
+    assert_contains(
+        &stderr_text(&output),
+        &["; run this as root to include them; "],
+    );
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use crate::harness::lab::Host;
+use crate::harness::lab::{Host, stdout_text};
 use crate::harness::peername::BINARY;
 use crate::harness::rig::exec::built_library;
 
@@ -45,7 +45,7 @@ fn start_with(mode: &str, descriptor: &str, ports: &str, passed: &str) -> String
     let mut command = Command::new("python3");
     command.args(["-c", START, BINARY, mode, descriptor, ports, passed]);
     let output = Host::new().output(&mut command, "");
-    String::from_utf8_lossy(&output.stdout).into_owned()
+    stdout_text(&output)
 }
 
 const START: &str = include_str!("accepted/start.py");

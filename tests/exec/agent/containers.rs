@@ -9,7 +9,7 @@ use super::super::coverage::starters::{addresses, i386};
 use crate::harness::addr::{FRONT_V4, LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::Conn;
 use crate::harness::header_bytes;
-use crate::harness::lab::{Host, Lab, Process, Scratch, WAIT_LIMIT};
+use crate::harness::lab::{Host, Lab, Process, Scratch, WAIT_LIMIT, stdout_text};
 use crate::harness::peername::{AS_NOBODY, Peername, copy_executable};
 use crate::harness::rig::agent::{Agent, Container, Runtime, print_profile, profile, profile_from};
 use crate::harness::rig::exec::{Libc, compiled_server};
@@ -192,7 +192,7 @@ fn check_names_what_a_profile_lacks() {
         let file = scratch.write("profile.json", &profile.to_string());
         let check = format!("--check={file}");
         let output = Peername::run(&host, &["agent", "profile", &check]);
-        let printed = String::from_utf8(output.stdout).expect("text");
+        let printed = stdout_text(&output);
         (output.status.code(), printed)
     };
     let good = profile("/run/peername-agent/agent.sock", "default");

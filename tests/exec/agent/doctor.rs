@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::json;
 
 use super::faults::Served;
-use crate::harness::lab::{Host, Scratch, assert_contains};
+use crate::harness::lab::{Host, Scratch, assert_contains, stderr_text, stdout_text};
 use crate::harness::peername::BINARY;
 use crate::harness::rig::agent::Agent;
 
@@ -235,8 +235,8 @@ impl Doctor {
             .args(options)
             .env("PATH", path);
         let output = self.host.output(&mut command, "");
-        let report = String::from_utf8(output.stdout).expect("text");
-        let errors = String::from_utf8_lossy(&output.stderr);
+        let report = stdout_text(&output);
+        let errors = stderr_text(&output);
         assert_eq!(output.status.code(), Some(code), "{report}\n{errors}");
         report
     }

@@ -12,7 +12,7 @@ use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::admin::{ADMIN, get, wait_metric};
 use crate::harness::conn::Conn;
 use crate::harness::lab::{
-    Host, Lab, LeasedFile, Process, Scratch, WAIT_LIMIT, assert_fails, wait_until,
+    Host, Lab, LeasedFile, Process, Scratch, WAIT_LIMIT, assert_contains, assert_fails, wait_until,
 };
 use crate::harness::peername::{AS_NOBODY, Peername};
 use crate::harness::rig::agent::{Agent, Container};
@@ -142,10 +142,7 @@ fn admin_endpoint_counts_reloads() {
     agent.process.signal(Signal::HUP);
     metric("peername_reloads_total{result=\"refused\"} 1");
     let status = get(agent.host(), &[], "/status");
-    assert!(
-        status.contains("the agent's log has the reason"),
-        "{status}"
-    );
+    assert_contains(&status, &["the agent's log has the reason"]);
     assert_eq!(get(agent.host(), &[], "/healthz"), "ok\n200");
 }
 

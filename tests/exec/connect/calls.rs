@@ -9,10 +9,10 @@ use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
-use crate::harness::lab::{Lab, Scratch, assert_contains};
+use crate::harness::lab::{Lab, Scratch, assert_contains, assert_fails, lossy_text};
 use crate::harness::rig::exec::{Libc, mapped_ipv6};
 use crate::harness::rig::exec_connect::{
-    compiled_client, connect_stdout, header_and_hello, lossy_text, run_connect, run_without_connect,
+    compiled_client, connect_stdout, header_and_hello, run_connect, run_without_connect,
 };
 
 const LIBCS: [Libc; 2] = [Libc::Glibc, Libc::Musl];
@@ -114,7 +114,7 @@ fn reconnected_descriptor_sends_a_header_again() {
             let first = backend.accept();
             let second = backend.accept();
             assert_eq!(
-                lossy_text(&second.recv_to_end().0),
+                second.recv_text_to_end(),
                 lossy_text(&header_and_hello(source, LISTEN_V4))
             );
             drop((first, second));
@@ -238,8 +238,10 @@ fn header_comes_first_where_syn_data_is_dropped() {
     let run = |program: &[&str]| connect_stdout(&lab.balancer, source, &[], program, "");
     let expected = header_and_hello(source, LISTEN_V4);
     run_and_serve(&backend, Libc::Glibc, "poll", (1, &expected), run);
-    let counted = lab.server.run("nft", &["list", "table", "t"]);
-    assert_contains(&counted, &["counter packets 1 "]);
+    assert_contains(
+        &lab.server.run("nft", &["list", "table", "t"]),
+        &["counter packets 1 "],
+    );
 }
 
 /// The accept backlog is full: the kernel repeats the SYN until there is space.
@@ -330,9 +332,7 @@ fn without_fast_open_no_connection_is_made() {
     let program = compiled_client(Libc::Glibc);
     lab.balancer.sysctl("net.ipv4.tcp_fastopen", "0");
     let output = run_connect(&lab.balancer, fresh_client_v4(), &[], &[&program], "");
-    assert_eq!(output.status.code(), Some(125));
-    let stderr = lossy_text(&output.stderr);
-    assert_contains(&stderr, &["sysctl -w net.ipv4.tcp_fastopen=1"]);
+    assert_fails(&output, 125, &["sysctl -w net.ipv4.tcp_fastopen=1"]);
     backend.assert_no_connection();
 }
 

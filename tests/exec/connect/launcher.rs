@@ -3,15 +3,15 @@
 use std::process::Output;
 
 use crate::harness::addr::fresh_client_v4;
-use crate::harness::lab::{Host, Scratch};
+use crate::harness::lab::{Host, Scratch, assert_contains, stderr_text, stdout_text};
 use crate::harness::peername::{AS_NOBODY, BINARY, Peername, copy_executable, words};
 use crate::harness::rig::exec::{Libc, built_connect_library, compile};
-use crate::harness::rig::exec_connect::{lossy_text, run_connect};
+use crate::harness::rig::exec_connect::run_connect;
 
 #[track_caller]
 fn assert_refused(output: &Output, code: i32, why: &str) {
     assert_eq!(output.status.code(), Some(code), "{output:?}");
-    assert!(lossy_text(&output.stderr).contains(why), "{output:?}");
+    assert!(stderr_text(output).contains(why), "{output:?}");
     assert!(output.stdout.is_empty(), "{output:?}");
 }
 
@@ -88,10 +88,9 @@ fn program_is_the_first_that_this_user_may_execute() {
     ];
     let output = Peername::run_with_input(&host, &as_nobody, &args, "");
     assert!(output.status.success(), "{output:?}");
-    let printed = lossy_text(&output.stderr);
-    assert!(
-        printed.contains("everyones/tool is dynamically linked"),
-        "{printed}"
+    assert_contains(
+        &stderr_text(&output),
+        &["everyones/tool is dynamically linked"],
     );
 }
 
@@ -155,7 +154,7 @@ fn program_keeps_its_process_and_preloads() {
     let output =
         Peername::run_with_input(&host, &["env", &preload, "sh", "-c", line, BINARY], &[], "");
     assert_eq!(output.status.code(), Some(7), "{output:?}");
-    let printed = lossy_text(&output.stdout);
+    let printed = stdout_text(&output);
     assert!(printed.starts_with("True ['/"), "{printed}");
     assert!(
         printed.ends_with("libpeername.so'] 192.0.2.1:1 80-80,443-443\n"),

@@ -6,10 +6,11 @@ use std::process::Output;
 
 use crate::harness::addr::{LISTEN_V4, LISTEN_V6, fresh_client_v4};
 use crate::harness::backend::Backend;
-use crate::harness::lab::{Host, Lab, Scratch};
+use crate::harness::lab::{
+    Host, Lab, Scratch, assert_succeeds, lossy_text, stderr_text, stdout_text,
+};
 use crate::harness::peername::Peername;
 use crate::harness::rig::exec::{ServerRig, built_connect_library};
-use crate::harness::rig::exec_connect::lossy_text;
 
 const NETCAT: &[&str] = &["nc.openbsd", "-N", "10.81.0.1", "8443"];
 
@@ -27,8 +28,7 @@ fn received_bytes(lab: &Lab, backend: &Backend, variables: &[&str], program: &[&
     std::thread::scope(|scope| {
         let client = scope.spawn(|| run(&lab.balancer, variables, program));
         let (received, _) = backend.accept().recv_to_end();
-        let output = client.join().expect("the client");
-        assert!(output.status.success(), "{output:?}");
+        assert_succeeds(&client.join().expect("the client"));
         lossy_text(&received)
     })
 }
@@ -47,17 +47,17 @@ fn server_sees_the_client() {
         "LIBPROXYPROTO_VERSION=2",
     ] {
         let output = run(&served.lab.balancer, &[&ip, &port, variable], NETCAT);
-        served.assert_report(&lossy_text(&output.stdout), client);
+        served.assert_report(&stdout_text(&output), client);
         let shown = if variable == "LIBPROXYPROTO_DEBUG=1" {
             "connected\n"
         } else {
             ""
         };
-        assert_eq!(lossy_text(&output.stderr), shown);
+        assert_eq!(stderr_text(&output), shown);
     }
     let output = run(&served.lab.balancer, &[], NETCAT);
     let default = "127.0.0.1:8080".parse().expect("an endpoint");
-    served.assert_report(&lossy_text(&output.stdout), default);
+    served.assert_report(&stdout_text(&output), default);
 }
 
 /// `LIBPROXYPROTO_VERSION=0` means no header. If source and connection are of different families, the header is of IPv6, where

@@ -3,11 +3,13 @@
 use std::net::SocketAddr;
 
 use crate::harness::addr::{LISTEN_V4, LISTEN_V6, TARGET_V4, fresh_client_v4, fresh_client_v6};
-use crate::harness::lab::{Lab, Process, Scratch, assert_contains, wait_for};
+use crate::harness::lab::{
+    Lab, Process, Scratch, assert_contains, stderr_text, stdout_text, wait_for,
+};
 use crate::harness::peername::{BINARY, IS_STATIC, Peername};
 use crate::harness::programs::server::{Python, Server};
 use crate::harness::rig::exec::{Libc, ProgramRig, ServerRig, compiled_server, mapped_ipv6};
-use crate::harness::rig::exec_connect::{connect_stdout, lossy_text, run_connect};
+use crate::harness::rig::exec_connect::{connect_stdout, run_connect};
 
 const CURL: [&str; 4] = ["curl", "-sS", "--max-time", "10"];
 const VERSIONS: [&str; 2] = ["--proxy-version=1", "--proxy-version=2"];
@@ -125,12 +127,12 @@ fn children_send_their_header() {
     let line =
         "echo hello | nc.openbsd -N 10.81.0.1 8443; printf hello | nc.openbsd -N 10.81.0.1 8443";
     let output = run_connect(&served.lab.balancer, client, &[], &["sh", "-c", line], "");
-    for printed in lossy_text(&output.stdout).lines() {
+    for printed in stdout_text(&output).lines() {
         served.assert_report(printed, client);
     }
-    assert_eq!(lossy_text(&output.stdout).lines().count(), 2, "{output:?}");
+    assert_eq!(stdout_text(&output).lines().count(), 2, "{output:?}");
     assert!(
-        lossy_text(&output.stderr).contains("may start programs of any kind"),
+        stderr_text(&output).contains("may start programs of any kind"),
         "{output:?}"
     );
 }

@@ -3,7 +3,7 @@
 
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Scratch, wait_until};
+use crate::harness::lab::{Scratch, assert_succeeds, wait_until};
 use crate::harness::programs::server::nginx;
 use crate::harness::rig::exec::{MODES, ProgramRig, v2};
 
@@ -109,8 +109,7 @@ fn write_postfix_config(scratch: &Scratch) -> String {
     scratch.write("master.cf", POSTFIX_SERVICES);
     let run = |program: &str, args: &[&str]| {
         let output = std::process::Command::new(program).args(args).output();
-        let output = output.expect("postfix (make setup)");
-        assert!(output.status.success(), "{output:?}");
+        assert_succeeds(&output.expect("postfix (make setup)"));
     };
     run("chown", &["postfix", &scratch.path_text("data")]);
     run("postfix", &["-c", directory, "check"]);

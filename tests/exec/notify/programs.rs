@@ -3,7 +3,7 @@
 use std::os::unix::process::ExitStatusExt;
 
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4, fresh_client_v6};
-use crate::harness::lab::{Lab, Process, Scratch, WAIT_LIMIT};
+use crate::harness::lab::{Lab, Process, Scratch, WAIT_LIMIT, stdout_text};
 use crate::harness::peername::{AS_NOBODY, NO_CAPABILITIES, Peername, copy_executable};
 use crate::harness::rig::exec::{Libc, compiled_server};
 use crate::harness::rig::exec_notify::{
@@ -72,7 +72,7 @@ fn program_keeps_its_process() {
     assert_eq!(run(&["/nonexistent"]).status.code(), Some(127));
     assert_eq!(run(&["/etc/passwd"]).status.code(), Some(126));
     let output = run(&["sh", "-c", "echo $1 $PPID; kill -9 $$", "sh", "a b"]);
-    assert!(String::from_utf8_lossy(&output.stdout).starts_with("a b "));
+    assert!(stdout_text(&output).starts_with("a b "));
     // The program runs under timeout(1), which dies of the same signal or reports it as 137.
     assert!(output.status.signal() == Some(9) || output.status.code() == Some(137));
 }

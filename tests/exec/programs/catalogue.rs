@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use super::clients::{connect_by_psql, connect_by_ssh};
 use super::running::{Listener, Running};
 use crate::harness::addr::{v4, v6};
-use crate::harness::lab::{Host, Scratch};
+use crate::harness::lab::{Host, Scratch, assert_succeeds};
 use crate::harness::programs::server::{postgres, sshd};
 use crate::harness::rig::exec::{Libc, compiled_server};
 use crate::harness::rig::exec_notify::compiled_go_server;
@@ -165,8 +165,7 @@ fn java_classes() -> &'static str {
         let output = Command::new("javac")
             .args(["-d", &classes, source])
             .output();
-        let output = output.expect("javac (make setup)");
-        assert!(output.status.success(), "{output:?}");
+        assert_succeeds(&output.expect("javac (make setup)"));
         classes
     })
 }

@@ -3,7 +3,7 @@
 use super::running::Running;
 use crate::harness::addr::{CLIENT_V4, FRONT_V4, LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::Conn;
-use crate::harness::lab::assert_contains;
+use crate::harness::lab::{assert_contains, lossy_text};
 use crate::harness::programs::server::{postgres, sshd};
 use crate::harness::rig::exec::v2;
 
@@ -22,6 +22,6 @@ pub(super) fn connect_by_psql(running: &Running<'_>) {
     let other = fresh_client_v4();
     let bytes = [&v2(other)[..], super::catalogue::STARTUP].concat();
     let conn = Conn::connect_and_send(&running.lab.balancer, LISTEN_V4, &bytes);
-    let output = String::from_utf8_lossy(&conn.recv_some()).into_owned();
+    let output = lossy_text(&conn.recv_some());
     assert_contains(&output, &[&format!("\"{}\"", other.ip())]);
 }

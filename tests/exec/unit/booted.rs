@@ -10,7 +10,8 @@ use peername_sys::process::pidfd::descendants;
 use crate::harness::addr::v4;
 use crate::harness::conn::Conn;
 use crate::harness::lab::{
-    Lab, OWN_PID_NAMESPACE, Process, Scratch, WAIT_LIMIT, poll_until, wait_for, wait_until,
+    Lab, OWN_PID_NAMESPACE, Process, Scratch, WAIT_LIMIT, assert_succeeds, poll_until, stdout_text,
+    wait_for, wait_until,
 };
 use crate::harness::peername::BINARY;
 use crate::harness::rig::exec::built_library;
@@ -52,9 +53,7 @@ impl Booted {
     /// Runs a command inside, and returns its standard output.
     #[track_caller]
     pub(super) fn run(&self, command: &[&str]) -> String {
-        let output = self.output(command);
-        assert!(output.status.success(), "{command:?}: {output:?}");
-        String::from_utf8(output.stdout).expect("text")
+        assert_succeeds(&self.output(command))
     }
 
     /// Waits until a command prints this text.
@@ -77,7 +76,7 @@ impl Booted {
     pub(super) fn restart(&self, unit: &str) {
         let restart = self.output(&["systemctl", "restart", unit]);
         let status = self.output(&["systemctl", "status", "--full", "--no-pager", unit]);
-        let status = String::from_utf8_lossy(&status.stdout);
+        let status = stdout_text(&status);
         assert!(restart.status.success(), "{restart:?}\n{status}");
         let has_main = status.contains("Main PID: ") && status.contains("active (running)");
         assert!(has_main || unit.starts_with("postfix"), "{status}");

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use peername_sys::process::namespace::NetworkNamespace;
 
-use super::wait_until;
+use super::{assert_succeeds, wait_until};
 
 /// A network namespace with loopback up. It ends when this value and the last process inside it do.
 #[derive(Debug)]
@@ -122,9 +122,7 @@ impl Host {
 
     /// Runs a program to its end and returns what it printed; panics if it failed.
     pub(crate) fn run(&self, program: &str, args: &[&str]) -> String {
-        let output = self.output(Command::new(program).args(args), "");
-        assert!(output.status.success(), "{program} {args:?}: {output:?}");
-        String::from_utf8(output.stdout).expect("text")
+        assert_succeeds(&self.output(Command::new(program).args(args), ""))
     }
 
     /// Runs a command with this standard input to its end, and returns its output and exit status.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use peername_sys::process::pidfd::{self, PidFd, descendants};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{Host, WAIT_LIMIT, poll_until, wait_until};
+use super::{Host, WAIT_LIMIT, lossy_text, poll_until, wait_until};
 
 /// A running program. Its output is kept, for assertions and for the failure message.
 #[derive(Debug)]
@@ -278,7 +278,7 @@ fn collect(stream: impl Read + Send + 'static, lines: &Arc<Mutex<Vec<String>>>) 
     let lines = Arc::clone(lines);
     thread::spawn(move || {
         for line in BufReader::new(stream).split(b'\n').map_while(Result::ok) {
-            let line = String::from_utf8_lossy(&line).into_owned();
+            let line = lossy_text(&line);
             lines.lock().expect("no reader panicked").push(line);
         }
     });

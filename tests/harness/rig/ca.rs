@@ -4,7 +4,7 @@ pub(crate) mod server;
 
 use std::process::{Command, Output};
 
-use crate::harness::lab::{Host, Scratch};
+use crate::harness::lab::{Host, Scratch, assert_succeeds, stderr_text};
 use crate::harness::peername::Peername;
 
 /// A directory for an authority.
@@ -37,16 +37,14 @@ impl CaRig {
 
     /// Like [`Self::ca`]; asserts success and returns what it printed.
     pub(crate) fn succeeds(&self, action: &str, options: &[&str]) -> String {
-        let output = self.ca(action, options);
-        assert!(output.status.success(), "{action}: {output:?}");
-        String::from_utf8(output.stdout).expect("text")
+        assert_succeeds(&self.ca(action, options))
     }
 
     /// Like [`Self::ca`], without options; asserts failure and returns the error.
     pub(crate) fn fails(&self, action: &str) -> String {
         let output = self.ca(action, &[]);
         assert_eq!(output.status.code(), Some(1), "{action}: {output:?}");
-        String::from_utf8(output.stderr).expect("text")
+        stderr_text(&output)
     }
 
     /// Runs a shell command with `$PEERNAME`, `$CA` and `$DIR` (for other files) set.
@@ -62,8 +60,6 @@ impl CaRig {
 
     /// Like [`Self::shell`]; asserts success and returns what it printed.
     pub(crate) fn shell_succeeds(&self, script: &str) -> String {
-        let output = self.shell(script);
-        assert!(output.status.success(), "{script}: {output:?}");
-        String::from_utf8(output.stdout).expect("text")
+        assert_succeeds(&self.shell(script))
     }
 }

@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use crate::harness::addr::{LISTEN_V4, TARGET_V4};
 use crate::harness::backend::Backend;
-use crate::harness::lab::{Host, Lab, Process, Scratch};
+use crate::harness::lab::{Host, Lab, Process, Scratch, assert_fails};
 use crate::harness::peername::BINARY;
 
 /// A directory with links to the binary under the predecessors' names. Commands of their READMEs find the links by PATH.
@@ -47,10 +47,7 @@ impl CompatRig {
     /// Asserts that a command ends with this exit code, and with this text on standard error.
     #[track_caller]
     pub(crate) fn assert_exits(&self, host: &Host, command: &str, code: i32, text: &str) {
-        let output = self.run(host, command);
-        let printed = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{command}: {printed}");
-        assert!(printed.contains(text), "{command}: {printed}");
+        assert_fails(&self.run(host, command), code, &[text]);
     }
 
     /// Starts a command between the balancer of a new network and a backend at [`TARGET_V4`].

@@ -12,7 +12,7 @@ use super::proxy::front_of;
 use crate::harness::addr::{LISTEN_V4, LISTEN_V6};
 use crate::harness::conn::Conn;
 use crate::harness::header_bytes;
-use crate::harness::lab::{Lab, OWN_PID_NAMESPACE, Process, Scratch};
+use crate::harness::lab::{Lab, OWN_PID_NAMESPACE, Process, Scratch, assert_succeeds};
 use crate::harness::peername::{BINARY, copy_executable};
 
 /// The arguments of `peername exec --mode preload`, the program's own included. Without `--trust` among the options,
@@ -278,8 +278,7 @@ pub(crate) fn compile(source: &str, name: &str, libc: Libc, options: &[&str]) ->
     let mut command = Command::new(compiler);
     command.args(["-O1", "-Wall", "-Werror", "-fPIE", "-pthread", linked]);
     command.args(options).args(["-o", &target, &source]);
-    let output = command.output().expect("a compiler (make setup)");
-    assert!(output.status.success(), "{output:?}");
+    assert_succeeds(&command.output().expect("a compiler (make setup)"));
     target
 }
 

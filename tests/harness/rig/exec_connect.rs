@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use super::exec::{Libc, built_connect_library, compile};
 use crate::harness::header_bytes;
-use crate::harness::lab::Host;
+use crate::harness::lab::{Host, assert_succeeds, stdout_text};
 use crate::harness::peername::{BINARY, Peername};
 
 /// Runs a program to its end by `peername exec --connect`, with this client as the source of its headers.
@@ -33,18 +33,12 @@ pub(crate) fn connect_stdout(
     input: &str,
 ) -> String {
     let output = run_connect(host, client, options, program, input);
-    assert!(output.status.success(), "{output:?}");
-    lossy_text(&output.stdout)
+    assert_succeeds(&output)
 }
 
 /// Runs a program without peername, and returns the standard output.
 pub(crate) fn run_without_connect(host: &Host, program: &[&str]) -> String {
-    let output = host.output(Command::new(program[0]).args(&program[1..]), "");
-    lossy_text(&output.stdout)
-}
-
-pub(crate) fn lossy_text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
+    stdout_text(&host.output(Command::new(program[0]).args(&program[1..]), ""))
 }
 
 /// The path of `client.c`, compiled.

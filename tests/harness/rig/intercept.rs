@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::harness::addr::v4;
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Lab, Process, Scratch, wait_for};
+use crate::harness::lab::{Lab, Process, Scratch, assert_succeeds, wait_for};
 use crate::harness::peername::{BINARY, Peername};
 
 /// A check service answers within this time on a busy machine, too.
@@ -53,9 +53,7 @@ impl InterceptRig {
     /// Runs curl through the proxy; returns what it printed.
     #[track_caller]
     pub(crate) fn curl(&self, args: &[&str]) -> String {
-        let output = self.try_curl(args);
-        assert!(output.status.success(), "curl {args:?}: {output:?}");
-        String::from_utf8(output.stdout).expect("text")
+        assert_succeeds(&self.try_curl(args))
     }
 
     /// Runs curl through the proxy; returns its output and exit status.
@@ -108,9 +106,7 @@ impl InterceptRig {
             args,
         ]
         .concat();
-        let output = self.lab.client.output(Command::new("env").args(&all), "");
-        assert!(output.status.success(), "curl {args:?}: {output:?}");
-        String::from_utf8(output.stdout).expect("text")
+        assert_succeeds(&self.lab.client.output(Command::new("env").args(&all), ""))
     }
 
     /// Runs curl through the proxy, and returns the status of the response.

@@ -3,7 +3,7 @@
 
 use std::process::{Command, Output};
 
-use crate::harness::lab::{Process, Scratch};
+use crate::harness::lab::{Process, Scratch, assert_succeeds};
 use crate::harness::peername::{AS_NOBODY, NO_CAPABILITIES, copy_executable};
 use crate::harness::rig::intercept::InterceptLab;
 
@@ -67,9 +67,7 @@ impl JailRig {
     /// Runs a shell script in a jail, asserts success, and returns what it printed.
     #[track_caller]
     pub(crate) fn succeeds(&self, user: User, options: &[&str], script: &str) -> String {
-        let output = self.run(user, options, script);
-        assert!(output.status.success(), "{script}: {output:?}");
-        String::from_utf8(output.stdout).expect("text")
+        assert_succeeds(&self.run(user, options, script))
     }
 
     /// Like [`Self::succeeds`], for the user `nobody`, with these variables (`NAME=VALUE`) in the environment of `peername jail`.
@@ -81,9 +79,7 @@ impl JailRig {
         script: &str,
     ) -> String {
         let words = self.command_with(User::Nobody, variables, options, &["sh", "-c", script]);
-        let output = self.output(words);
-        assert!(output.status.success(), "{script}: {output:?}");
-        String::from_utf8(output.stdout).expect("text")
+        assert_succeeds(&self.output(words))
     }
 
     pub(crate) fn run_program(&self, user: User, options: &[&str], program: &[&str]) -> Output {

@@ -9,7 +9,7 @@ use peername_sys::process::pidfd::descendants;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::harness::lab::{Host, Process, Scratch, wait_for, wait_until};
+use crate::harness::lab::{Host, Process, Scratch, stderr_text, stdout_text, wait_for, wait_until};
 use crate::harness::peername::BINARY;
 
 /// The processes of one service, and the path of their binary.
@@ -90,9 +90,9 @@ impl UpgradeRig {
         let output = host.output(Command::new(BINARY).args(["upgrade", &pid]), "");
         if !output.status.success() {
             assert_eq!(output.status.code(), Some(1));
-            return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+            return Err(stderr_text(&output));
         }
-        let inner = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        let inner = stdout_text(&output).trim().to_owned();
         self.serving = wait_for("the new process", || {
             descendants(self.processes.pid())
                 .into_iter()

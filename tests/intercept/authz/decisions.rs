@@ -4,7 +4,9 @@
 use serde_json::{Value, json};
 
 use crate::harness::addr::v4;
-use crate::harness::lab::{Lab, Process, Scratch, assert_contains, assert_fields, wait_until};
+use crate::harness::lab::{
+    Lab, Process, Scratch, assert_contains, assert_fields, stderr_text, wait_until,
+};
 use crate::harness::rig::intercept::{
     CLIENT_IP, InterceptLab, InterceptRig, LONG_CHECK_TIMEOUT, recv_head,
 };
@@ -69,8 +71,10 @@ fn each_request_of_a_connection_is_checked() {
 fn denied_connect_has_a_response_for_its_client() {
     let (rig, _check) = start_with_check(&[]);
     let output = rig.try_curl(&["-v", "https://b.test/echo"]);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert_contains(&errors, &["CONNECT tunnel failed, response 403"]);
+    assert_contains(
+        &stderr_text(&output),
+        &["CONNECT tunnel failed, response 403"],
+    );
     // A browser shows no body of a refused CONNECT, so it gets the page inside the tunnel.
     let page = rig.curl(&[
         "-A",
@@ -221,15 +225,16 @@ fn metrics_count_decisions() {
         rig.lab.client.run("curl", &["-sS", &url])
     };
     let metrics = get("/metrics");
-    for line in [
-        "peername_intercept_requests_total{decision=\"allowed\"} 1",
-        "peername_intercept_requests_total{decision=\"denied\"} 1",
-        "peername_certificates_issued_total 1",
-        "peername_certificate_cache_hits_total 0",
-        "peername_check_seconds_count 3",
-    ] {
-        assert!(metrics.contains(line), "{line}\n{metrics}");
-    }
+    assert_contains(
+        &metrics,
+        &[
+            "peername_intercept_requests_total{decision=\"allowed\"} 1",
+            "peername_intercept_requests_total{decision=\"denied\"} 1",
+            "peername_certificates_issued_total 1",
+            "peername_certificate_cache_hits_total 0",
+            "peername_check_seconds_count 3",
+        ],
+    );
     // On a busy machine, a worker that does not run for two seconds is reported as hanging.
     wait_until("all is well", || get("/healthz") == "ok\n");
     assert_eq!(get("/readyz"), "ready\n");

@@ -8,7 +8,7 @@ use super::decisions::{CHECK_OPTION, CHECK_SERVICE, start_check};
 use crate::harness::addr::v4;
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Process, assert_contains, assert_fields};
+use crate::harness::lab::{Process, assert_contains, assert_fields, stderr_text};
 use crate::harness::peername::{Peername, words};
 use crate::harness::rig::intercept::{
     InterceptLab, InterceptRig, LONG_CHECK_TIMEOUT, PROXY_ADDR, recv_head,
@@ -48,8 +48,7 @@ fn first_matching_rule_decides_on_each_request() {
     );
     assert!(!page.contains("<p></p>"), "{page}");
     let refused = rig.try_curl(&["https://h1.test/echo"]);
-    let errors = String::from_utf8_lossy(&refused.stderr);
-    assert_contains(&errors, &["tunnel failed, response 403"]);
+    assert_contains(&stderr_text(&refused), &["tunnel failed, response 403"]);
     assert!(rig.origin_log().iter().all(|line| line.contains("/echo")));
 
     let line = &rig.wait_audit_lines("/private/1", 2)[0];
@@ -273,8 +272,10 @@ fn rules_that_can_not_mean_what_they_say_are_refused() {
     ] {
         let ca = stage.scratch.path_text("ca");
         let all = [&["intercept", "--ca", &ca], args].concat();
-        let errors = Peername::run_failing(&stage.lab.balancer, &all, 2);
-        assert_contains(&errors, &[expected]);
+        assert_contains(
+            &Peername::run_failing(&stage.lab.balancer, &all, 2),
+            &[expected],
+        );
     }
 }
 

@@ -6,7 +6,7 @@ use crate::harness::addr::{fresh_client_v4, v4};
 use crate::harness::backend::Backend;
 use crate::harness::check::service::{Opa, Service};
 use crate::harness::header_bytes;
-use crate::harness::lab::{assert_contains, assert_fields, wait_until};
+use crate::harness::lab::{assert_contains, assert_fields, stderr_text, wait_until};
 use crate::harness::rig::intercept::{
     InterceptLab, InterceptRig, LONG_CHECK_TIMEOUT, PROXY_ADDR, recv_head,
 };
@@ -123,8 +123,7 @@ fn assert_asked_and_obeyed(
 
     service.set_denial();
     let refused = rig.try_curl(&[&from[..], &["https://b.test/echo"]].concat());
-    let error = String::from_utf8_lossy(&refused.stderr);
-    assert_contains(&error, &["tunnel failed, response 451"]);
+    assert_contains(&stderr_text(&refused), &["tunnel failed, response 451"]);
     let answer = rig.curl(&[&from[..], &["-i", "http://a.test/no"]].concat());
     assert!(
         answer.starts_with("HTTP/1.1 451 ") && answer.ends_with("\r\n\r\nby law"),

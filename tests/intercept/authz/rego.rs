@@ -209,8 +209,10 @@ fn invalid_policy_is_refused_at_the_start() {
         .write("policy.rego", "package egress\n\nallow if {\n");
     let ca = stage.scratch.path_text("ca");
     let args = ["intercept", "--ca", &ca, &format!("--check=rego:{file}")];
-    let errors = Peername::run_failing(&stage.lab.balancer, &args, 2);
-    assert_contains(&errors, &["policy.rego:4:"]);
+    assert_contains(
+        &Peername::run_failing(&stage.lab.balancer, &args, 2),
+        &["policy.rego:4:"],
+    );
 }
 
 /// A mounted ConfigMap has such links, and so has a directory of releases with `current`.

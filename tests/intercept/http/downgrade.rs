@@ -18,7 +18,7 @@ use serde_json::Value;
 use crate::harness::addr::v4;
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
-use crate::harness::lab::Process;
+use crate::harness::lab::{Process, lossy_text};
 use crate::harness::rig::intercept::InterceptRig;
 use crate::harness::strict_http;
 
@@ -114,7 +114,7 @@ impl DowngradeRig {
                 return Err(format!("more than a request: {}", describe()));
             }
         }
-        let text = String::from_utf8_lossy(&received.concat()).into_owned();
+        let text = lossy_text(&received.concat());
         let lower = text.to_ascii_lowercase();
         let ended = seen.status.is_none() && seen.end != "complete";
         let fits = match row.verdict {

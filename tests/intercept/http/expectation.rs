@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::harness::addr::v4;
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
-use crate::harness::lab::assert_contains;
+use crate::harness::lab::{assert_contains, stdout_text};
 use crate::harness::rig::intercept::{InterceptRig, recv_head};
 
 const WITH_LENGTH: &[u8] =
@@ -111,8 +111,7 @@ fn upload(rig: &InterceptRig, version: &str, origin: &str, data: &str) -> Vec<St
             let expected = status.to_string();
             let common = [version, "-H", "Expect:", "--data-binary", data];
             let printed = ["-o", "/dev/null", "-w", "%{http_code}", &url];
-            let output = rig.try_curl(&[common, printed].concat());
-            let got = String::from_utf8_lossy(&output.stdout).into_owned();
+            let got = stdout_text(&rig.try_curl(&[common, printed].concat()));
             (got != expected).then(|| format!("{got} for {expected}"))
         })
         .collect()

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::harness::addr::v4;
 use crate::harness::backend::Backend;
 use crate::harness::conn::End;
-use crate::harness::lab::{Process, assert_fields};
+use crate::harness::lab::{Process, assert_fields, stdout_text};
 use crate::harness::rig::intercept::{InterceptRig, recv_head};
 
 /// The client speaks HTTP/1.1, and then HTTP/2.
@@ -147,10 +147,7 @@ fn endless_interim_responses_time_out() {
                 let begun = Instant::now();
                 let args = ["-o", "/dev/null", "-w", "%{http_code}"];
                 let output = rig.try_curl(&[&args[..], &[version, &url]].concat());
-                (
-                    String::from_utf8_lossy(&output.stdout).into_owned(),
-                    begun.elapsed(),
-                )
+                (stdout_text(&output), begun.elapsed())
             });
             let mut served = 0;
             let mut peak = 0;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::harness::addr::v4;
 use crate::harness::header_bytes;
-use crate::harness::lab::{assert_contains, assert_fields};
+use crate::harness::lab::{assert_contains, assert_fields, stdout_text};
 use crate::harness::page::Page;
 use crate::harness::peername::Peername;
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR, recv_head};
@@ -89,8 +89,7 @@ fn client_is_admitted_by_its_name_and_password() {
         } else {
             &["--proxy-user", user]
         };
-        let output = rig.try_curl(&[&write[..], user, &[url]].concat());
-        String::from_utf8(output.stdout).expect("text")
+        stdout_text(&rig.try_curl(&[&write[..], user, &[url]].concat()))
     };
     for wrong in ["", "ann:wrong", "carl:open:sesame", "ann:", ":open:sesame"] {
         assert_eq!(status(wrong, "https://a.test/echo"), "407 000", "{wrong}");
@@ -236,8 +235,10 @@ fn client_on_another_machine_needs_the_documented_variables() {
     let get =
         "/usr/bin/python3 -c 'import requests; print(requests.get(\"https://a.test/echo\").text)'";
     let script = format!("{variables}\n{get}");
-    let answer = rig.lab.client.run("sh", &["-ec", &script]);
-    assert_contains(&answer, &["GET a.test "]);
+    assert_contains(
+        &rig.lab.client.run("sh", &["-ec", &script]),
+        &["GET a.test "],
+    );
 }
 
 /// A client that does not trust the authority reports that in its own error. The operator finds it in the audit line,

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use crate::harness::lab::stdout_text;
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig};
 
 /// All clients have a tunnel before any of them begins a handshake.
@@ -90,8 +91,7 @@ fn request_many(rig: &InterceptRig, hosts: usize, options: &[&str]) -> Vec<Strin
         "%{http_connect} %{http_code}\n",
         &hosts,
     ];
-    let output = rig.try_curl(&[&common, options].concat());
-    let text = String::from_utf8(output.stdout).expect("text");
+    let text = stdout_text(&rig.try_curl(&[&common, options].concat()));
     text.lines().map(str::to_owned).collect()
 }
 

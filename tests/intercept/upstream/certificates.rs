@@ -6,7 +6,7 @@
 use std::fmt::Display;
 
 use crate::harness::addr::v4;
-use crate::harness::lab::{Host, Process, assert_contains, wait_for};
+use crate::harness::lab::{Host, Process, assert_contains, stdout_text, wait_for};
 use crate::harness::peername::{BINARY, Peername, words};
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig};
 
@@ -208,12 +208,12 @@ fn assert_refused(rig: &InterceptRig, rows: &[(&str, impl Display, &str)]) {
     for (bad, good, code) in rows {
         let (bad, good) = (format!("https://{bad}/"), format!("https://{good}/"));
         let answer = rig.try_curl(&["-w", "%{http_code}", &bad]);
-        let answer = String::from_utf8_lossy(&answer.stdout).into_owned();
+        let answer = stdout_text(&answer);
         if !answer.ends_with("502") || !answer.contains(&format!("\"{code}\"")) {
             wrong.push(format!("{bad}: {answer}"));
         }
         let served = rig.try_curl(&[&good]);
-        let served = String::from_utf8_lossy(&served.stdout).into_owned();
+        let served = stdout_text(&served);
         if served != "hello\n" {
             wrong.push(format!("{good}: {served}"));
         }

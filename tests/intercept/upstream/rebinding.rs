@@ -4,7 +4,7 @@
 use crate::harness::addr::v4;
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
-use crate::harness::lab::Process;
+use crate::harness::lab::{Process, stdout_text};
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig};
 
 /// The name server takes its answers from the name, one label per query: `here` is the origin,
@@ -45,7 +45,7 @@ fn tunnel_goes_to_the_checked_address() {
         let url = format!("https://tunnel.{name}.rebind.test/");
         let got = [(); 2].map(|()| {
             let args = ["-k", "-o", "/dev/null", "-w", "%{http_code}", &url];
-            String::from_utf8(rig.intercept.try_curl(&args).stdout).expect("text")
+            stdout_text(&rig.intercept.try_curl(&args))
         });
         assert_eq!(got, codes, "{url}: {}", rig.names.log());
     }

@@ -3,7 +3,8 @@
 use std::process::Output;
 
 use super::attempts::{self, Attempt};
-use super::{BypassRig, User, printed};
+use super::{BypassRig, User};
+use crate::harness::lab::stdout_text;
 
 /// Prints for each attempt what it reported, and whether a canary or the origin noticed it. The reader has to judge attempts
 /// that report success and were not noticed: some leave no trace, such as typing into a terminal, and some need `--hide`, which
@@ -16,10 +17,10 @@ fn attempts_in_httpjail() {
     bypass.rig.scratch().write("rule.py", RULE);
 
     let allowed = bypass.run_in_httpjail(&httpjail, "curl -sS http://a.test/echo");
-    assert!(printed(&allowed).contains("GET"), "{allowed:?}");
+    assert!(stdout_text(&allowed).contains("GET"), "{allowed:?}");
     let denied = bypass.run_in_httpjail(&httpjail, "curl -sS http://b.test/echo");
     assert!(
-        printed(&denied).contains("blocked by httpjail"),
+        stdout_text(&denied).contains("blocked by httpjail"),
         "{denied:?}"
     );
 
@@ -37,7 +38,7 @@ fn attempts_in_httpjail() {
 }
 
 fn print_result(attempt: &Attempt, output: &Output, contacts: &[String], request: Option<&str>) {
-    let text = printed(output);
+    let text = stdout_text(output);
     // The scripts expect the error messages of `peername jail`.
     let is_refused = REFUSALS.iter().any(|refusal| text.contains(refusal));
     let verdict = match text.contains("OUT") && !is_refused {

@@ -9,7 +9,7 @@ use rustix::process::Signal;
 
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Scratch, assert_contains, wait_until};
+use crate::harness::lab::{Scratch, assert_contains, stderr_text, wait_until};
 use crate::harness::peername::{BINARY, Peername, words};
 use crate::harness::rig::proxy::{ProxyRig, header_for};
 
@@ -65,8 +65,7 @@ fn serves_reloads_and_upgrades(scratch: &Scratch) {
     let args = words("proxy --trust=@/etc/login.defs --target-v4=127.0.0.1:9");
     let confined = ["aa-exec", "--profile", NAME, "--", BINARY];
     let refused = Peername::run_with_input(&rig.lab.server, &confined, &args, "");
-    let error = String::from_utf8_lossy(&refused.stderr);
-    assert_contains(&error, &["Permission denied"]);
+    assert_contains(&stderr_text(&refused), &["Permission denied"]);
 }
 
 fn shipped_profile() -> String {
@@ -105,7 +104,7 @@ impl Profile {
             .arg(&self.file)
             .output()
             .expect("apparmor_parser");
-        let error = String::from_utf8_lossy(&output.stderr);
+        let error = stderr_text(&output);
         assert!(output.status.success(), "{args:?}: {error}");
     }
 }

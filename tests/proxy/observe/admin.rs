@@ -10,7 +10,9 @@ use rustix::process::Signal;
 use crate::harness::addr::{LISTEN_V4, TARGET_V4, v4};
 use crate::harness::admin::{ADMIN, get, list, wait_metric};
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Host, Lab, Process, Scratch, assert_contains, wait_for, wait_until};
+use crate::harness::lab::{
+    Host, Lab, Process, Scratch, assert_contains, stdout_text, wait_for, wait_until,
+};
 use crate::harness::peername::{BINARY, Peername};
 use crate::harness::rig::proxy::{ProxyRig, header_for};
 
@@ -80,8 +82,7 @@ fn doctor_says_that_it_has_not_looked_at_refusals() {
     let listener = LISTEN_V4.to_string();
     let report = |listen: &str| {
         let args = ["doctor", "--target=127.0.0.1:80", "--listen", listen];
-        let output = Peername::run(&rig.lab.server, &args);
-        String::from_utf8_lossy(&output.stdout).into_owned()
+        stdout_text(&Peername::run(&rig.lab.server, &args))
     };
     let not_seen = "warn  refusals: those of the running proxy are not looked at";
     assert_contains(&report(&listener), &[not_seen]);
@@ -99,7 +100,7 @@ fn doctor_names_the_program_that_listens() {
             host,
             &["doctor", "--target=127.0.0.1:80", "--listen", listen],
         );
-        let report = String::from_utf8_lossy(&output.stdout).into_owned();
+        let report = stdout_text(&output);
         let line = report.lines().find(|line| line.contains(" listener: "));
         line.unwrap_or_else(|| panic!("no listener in {report}"))
             .to_owned()
@@ -146,8 +147,7 @@ fn doctor_of_a_user_sees_ports_below_1024() {
         ];
         let args = [&user[..], &[BINARY, "doctor", "--listen", listen]].concat();
         let mut command = Command::new("setpriv");
-        let output = host.output(command.args(args), "");
-        String::from_utf8_lossy(&output.stdout).into_owned()
+        stdout_text(&host.output(command.args(args), ""))
     };
     assert_contains(
         &doctor("127.0.0.1:81"),
@@ -168,7 +168,7 @@ fn doctor_reports_readiness_of_a_running_proxy() {
     let host = &rig.lab.server;
     let probe = || {
         let output = Peername::run(host, &["doctor", "--admin", &socket]);
-        let report = String::from_utf8_lossy(&output.stdout).into_owned();
+        let report = stdout_text(&output);
         (output.status.code(), report)
     };
     let ready = "ok    readiness: clients should be sent here\n";
@@ -198,10 +198,7 @@ fn doctor_reports_refusals_and_refused_reloads_of_a_running_proxy() {
     let config = "admin = \"127.0.0.1:9300\"\n[[listen]]\naddress = \"10.81.0.1:8443\"\n\
                   trust = \"192.0.2.11\"\ntarget = \"127.0.0.1:9000\"\n";
     let file = scratch.write("proxy.toml", config);
-    let report = || {
-        let output = Peername::run(&lab.server, &["doctor", "--config", &file]);
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    };
+    let report = || stdout_text(&Peername::run(&lab.server, &["doctor", "--config", &file]));
     let absent = report();
     assert_contains(
         &absent,

@@ -106,9 +106,7 @@ fn refusal_of_all_clients_is_logged_with_its_cause() {
             let line = proxy.wait_line("about the mistake", |line| {
                 line.contains("refused: ").then(|| line.to_owned())
             });
-            for part in ["WARN", reason, "10.81.0.2"] {
-                assert!(line.contains(part), "{part}: {line}");
-            }
+            assert_contains(&line, &["WARN", reason, "10.81.0.2"]);
             let log = proxy.log();
             assert_eq!(log.matches("refused: ").count(), 1, "{log}");
             assert!(!log.contains("GET"), "{log}");

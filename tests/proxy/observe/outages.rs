@@ -4,15 +4,16 @@ use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4};
 use crate::harness::admin::{ADMIN, get, wait_metric};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Lab, assert_contains, wait_until};
+use crate::harness::lab::{Lab, assert_contains, assert_succeeds, wait_until};
 use crate::harness::peername::Peername;
 use crate::harness::programs::browser::wait_page_shows;
 use crate::harness::rig::proxy::{ProxyRig, header_for};
 
 fn top(lab: &Lab) -> String {
-    let output = Peername::run(&lab.server, &["top", "--admin=127.0.0.1:9300"]);
-    assert!(output.status.success(), "{output:?}");
-    String::from_utf8(output.stdout).expect("text")
+    assert_succeeds(&Peername::run(
+        &lab.server,
+        &["top", "--admin=127.0.0.1:9300"],
+    ))
 }
 
 #[test]

@@ -9,7 +9,7 @@ use crate::harness::addr::{TARGET_V4, fresh_client_v4, v4};
 use crate::harness::admin::{ADMIN, get, wait_metric};
 use crate::harness::conn::Conn;
 use crate::harness::header_bytes;
-use crate::harness::lab::{Host, Lab, Scratch, assert_contains, wait_until};
+use crate::harness::lab::{Host, Lab, Scratch, assert_contains, stdout_text, wait_until};
 use crate::harness::peername::Peername;
 use crate::harness::programs::browser::{browse_until, wait_page_shows};
 use crate::harness::rig::proxy::{ProxyRig, front_of};
@@ -154,7 +154,7 @@ fn event_streams_that_are_not_read_block_no_other_client() {
         assert!(get(host, by, "/").contains("EventSource"));
     }
     let top = Peername::run(host, &["top", "--admin", &socket]);
-    let shown = String::from_utf8_lossy(&top.stdout);
+    let shown = stdout_text(&top);
     assert!(shown.starts_with("peername proxy"), "{shown} {top:?}");
     drop(streams);
 }

@@ -5,7 +5,9 @@ use rustix::process::Signal;
 use crate::harness::addr::{LISTEN_V4, addr, fresh_client_v4, v4};
 use crate::harness::admin::ADMIN;
 use crate::harness::backend::Backend;
-use crate::harness::lab::{Lab, Process, Scratch, assert_contains, wait_for};
+use crate::harness::lab::{
+    Lab, Process, Scratch, assert_contains, stderr_text, stdout_text, wait_for,
+};
 use crate::harness::peername::Peername;
 use crate::harness::programs::terminal::run_in_terminal;
 use crate::harness::rig::proxy::ProxyRig;
@@ -84,20 +86,21 @@ fn top_prints_one_snapshot_without_a_terminal() {
         .wait_closed();
     let output = Peername::run(&rig.lab.server, &["top", "--admin=127.0.0.1:9300"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
-    let text = String::from_utf8(output.stdout).expect("text");
-    for part in [
-        ", ready, up ",
-        "open 1 of ",
-        "accepted 2, to backends 2.50 kB, to clients 0 B",
-        "no_header 1: Turn the PROXY protocol on",
-        "clients: 203.0.113.7 1\n",
-        "clients by bytes: 203.0.113.7 2.50 kB\n",
-        "balancers: 10.81.0.2 1\n",
-        "203.0.113.7:56324  10.81.0.2:",
-        "tcp open  2.50 kB  0 B",
-    ] {
-        assert!(text.contains(part), "{part}: {text}");
-    }
+    let text = stdout_text(&output);
+    assert_contains(
+        &text,
+        &[
+            ", ready, up ",
+            "open 1 of ",
+            "accepted 2, to backends 2.50 kB, to clients 0 B",
+            "no_header 1: Turn the PROXY protocol on",
+            "clients: 203.0.113.7 1\n",
+            "clients by bytes: 203.0.113.7 2.50 kB\n",
+            "balancers: 10.81.0.2 1\n",
+            "203.0.113.7:56324  10.81.0.2:",
+            "tcp open  2.50 kB  0 B",
+        ],
+    );
     assert!(!text.contains('\x1b'), "{text:?}");
     drop(up);
 }
@@ -112,8 +115,10 @@ fn top_separates_the_errors_of_a_refused_reload() {
     scratch.write("proxy.toml", &format!("{valid}colour = 1\nshape = 2\n"));
     proxy.signal(Signal::HUP);
     wait_for("the refusal in `top`", || {
-        let output = Peername::run(&lab.server, &["top", "--admin=127.0.0.1:9300"]);
-        let text = String::from_utf8(output.stdout).expect("text");
+        let text = stdout_text(&Peername::run(
+            &lab.server,
+            &["top", "--admin=127.0.0.1:9300"],
+        ));
         let refused = text
             .lines()
             .find(|line| line.contains("reload was refused"))?;
@@ -128,7 +133,7 @@ fn top_names_the_call_that_failed() {
     let text = |args: &[&str]| {
         let output = Peername::run(&lab.server, args);
         assert_eq!(output.status.code(), Some(1), "{output:?}");
-        String::from_utf8(output.stderr).expect("text")
+        stderr_text(&output)
     };
     let refused = text(&["top", "--admin=127.0.0.1:9300"]);
     assert_contains(

@@ -12,7 +12,9 @@ use crate::harness::addr::{FRONT_V4, LISTEN_V4, fresh_client_v4, fresh_client_v6
 use crate::harness::admin::{self, ADMIN};
 use crate::harness::conn::{Conn, End};
 use crate::harness::header_bytes;
-use crate::harness::lab::{Host, Lab, Scratch, WAIT_LIMIT, assert_contains, wait_for, wait_until};
+use crate::harness::lab::{
+    Host, Lab, Scratch, WAIT_LIMIT, assert_contains, stdout_text, wait_for, wait_until,
+};
 use crate::harness::peername::{Peername, words};
 use crate::harness::programs::sender::Haproxy;
 use crate::harness::programs::server::{Python, Redis, Server};
@@ -247,7 +249,7 @@ fn invalid_lists_are_reported_at_the_start_and_by_config_check() {
         &format!("[[listen]]\ntarget = \"127.0.0.1:443\"\ntrust = [\"any\"]\ndeny-client = [\"@{broken}\"]\n\n[[forward]]\nlisten = [\"127.0.0.1:81\"]\nto = \"192.0.2.1:80\"\ndeny-client = [\"@{broken}\"]\n"),
     );
     let checked = Peername::run(&rig.lab.server, &["config", "check", &config]);
-    let text = String::from_utf8_lossy(&checked.stdout);
+    let text = stdout_text(&checked);
     assert_eq!(checked.status.code(), Some(3), "{text}");
     assert_eq!(text.matches(&error).count(), 2, "{text}");
     let text = Peername::run_failing(

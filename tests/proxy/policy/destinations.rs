@@ -9,7 +9,9 @@ use crate::harness::addr::{LISTEN_V4, addr, fresh_client_like, fresh_client_v4, 
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::header_bytes::{LOCAL, STREAM_V4, raw, tlv, v1, v2};
-use crate::harness::lab::{Host, Lab, assert_contains, wait_for, wait_until};
+use crate::harness::lab::{
+    Host, Lab, assert_contains, assert_succeeds, stderr_text, wait_for, wait_until,
+};
 use crate::harness::peername::{Peername, words};
 use crate::harness::rig::proxy::ProxyRig;
 
@@ -172,8 +174,10 @@ fn loop_through_a_balancer_ends_with_any_source_port() {
 fn assert_loop_ends(options: &[&str]) {
     let lab = Lab::without_routes();
     let front = addr("10.81.0.1:80");
-    let added = Peername::run(&lab.server, &["routes", "add", "--target-v4=10.81.0.1:80"]);
-    assert!(added.status.success(), "{added:?}");
+    assert_succeeds(&Peername::run(
+        &lab.server,
+        &["routes", "add", "--target-v4=10.81.0.1:80"],
+    ));
     let args =
         words("forward --listen=10.81.0.1:80 --to=127.0.0.1:8443 --source=198.51.100.7:40001");
     let _balancer = Peername::start(&lab.server, &args, &[front]);
@@ -272,8 +276,7 @@ fn missing_rules_are_noticed_for_each_destination() {
     rig.proxy
         .wait_logged("peername routes add --target 10.81.0.1:9100");
     let args = ["routes", "add", "--target-v4=10.81.0.1:9100"];
-    let added = Peername::run(&rig.lab.server, &args);
-    assert!(added.status.success(), "{added:?}");
+    assert_succeeds(&Peername::run(&rig.lab.server, &args));
     wait_until("a client is served", || {
         let client = fresh_client_v4();
         let _down = rig.connect_and_send(&v1(client, destination));
@@ -290,7 +293,7 @@ fn proxy_without_a_destination_list_does_not_start() {
         let args = [&["proxy", "--target=127.0.0.1:1", "--trust=loopback"], args].concat();
         let output = Peername::run(&host, &args);
         assert_eq!(output.status.code(), Some(2), "{output:?}");
-        String::from_utf8(output.stderr).expect("text")
+        stderr_text(&output)
     };
     let error = usage_error(&["--dynamic-destination"]);
     assert_contains(&error, &["--allow-destination 127.0.0.1:8000-8999"]);

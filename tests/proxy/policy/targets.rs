@@ -60,8 +60,7 @@ fn target_is_required_and_given_once_for_each_family() {
         ),
     ] {
         let args = format!("{usual} {options}");
-        let error = Peername::run_failing(&host, &words(&args), 2);
-        assert_contains(&error, &[message]);
+        assert_contains(&Peername::run_failing(&host, &words(&args), 2), &[message]);
     }
     let dynamic = format!("{usual} --dynamic-destination --allow-destination=127.0.0.1:80");
     let listens = [([127, 0, 0, 1], 8443).into()];

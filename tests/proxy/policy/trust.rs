@@ -8,7 +8,7 @@ use crate::harness::addr::{
 };
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Host, Lab, Scratch, assert_contains, assert_within};
+use crate::harness::lab::{Host, Lab, Scratch, assert_contains, assert_within, stderr_text};
 use crate::harness::peername::{Peername, words};
 use crate::harness::rig::proxy::header_for;
 
@@ -43,7 +43,7 @@ fn proxy_does_not_start_with_an_invalid_trust_list() {
             matches!(output.status.code(), Some(1 | 2)),
             "{hint}: {output:?}"
         );
-        let error = String::from_utf8_lossy(&output.stderr);
+        let error = stderr_text(&output);
         assert!(error.contains(hint), "{hint}: {error}");
     }
 }

@@ -11,7 +11,7 @@ use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
-use crate::harness::lab::{Lab, Process, Scratch, assert_contains, wait_until};
+use crate::harness::lab::{Lab, Process, Scratch, assert_contains, stderr_text, wait_until};
 use crate::harness::peername::{BINARY, Peername};
 use crate::harness::rig::proxy::header_for;
 
@@ -118,10 +118,7 @@ fn reload_replaces_an_address_with_an_overlapping_one() {
         let _other = Backend::listen(&lab.server, LISTEN_V4);
         let config = format!("--config={}", scratch.path_text("proxy.toml"));
         let output = Peername::run(&lab.server, &["proxy", &config, workers]);
-        assert_contains(
-            &String::from_utf8_lossy(&output.stderr),
-            &["another program listens there"],
-        );
+        assert_contains(&stderr_text(&output), &["another program listens there"]);
     }
 }
 

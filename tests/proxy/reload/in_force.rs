@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{ReloadRig, table};
 use crate::harness::addr::LISTEN_V4;
 use crate::harness::admin::{ADMIN, get, wait_metric};
-use crate::harness::lab::{assert_contains, wait_until};
+use crate::harness::lab::{assert_contains, stdout_text, wait_until};
 use crate::harness::peername::Peername;
 use crate::harness::programs::browser::wait_page_shows;
 
@@ -63,6 +63,5 @@ fn config_in_force_is_shown() {
     }
     wait_page_shows(&rig.lab.server, &["Last reload and upgrade", "refused: "]);
     let top = Peername::run(&rig.lab.server, &["top", "--admin=127.0.0.1:9300"]);
-    let top = String::from_utf8_lossy(&top.stdout).into_owned();
-    assert_contains(&top, &["the last reload was refused: "]);
+    assert_contains(&stdout_text(&top), &["the last reload was refused: "]);
 }

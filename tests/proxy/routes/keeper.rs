@@ -6,7 +6,9 @@ use std::path::Path;
 use rustix::process::Signal;
 
 use super::{RoutesRig, assert_as_before, stop};
-use crate::harness::lab::{Host, assert_contains, assert_fails, wait_until};
+use crate::harness::lab::{
+    Host, assert_contains, assert_fails, assert_succeeds, stdout_text, wait_until,
+};
 use crate::harness::peername::{BINARY, Peername, words};
 
 /// A service manager sends SIGTERM to every process of the service (systemd.kill(5)), and the proxy must exit first. It sends
@@ -82,9 +84,8 @@ fn rules_of_a_killed_keeper_are_recognized() {
     let rig = RoutesRig::new();
     let server = &rig.lab.server;
     let before = server.routing_rules();
-    let doctor = || Peername::run(server, &["doctor"]).stdout;
     let assert_leftovers = |line: &str| {
-        assert_contains(&String::from_utf8_lossy(&doctor()), &[line]);
+        assert_contains(&stdout_text(&Peername::run(server, &["doctor"])), &[line]);
     };
     let dead = rig.proxy(8443, &["--setup-routes"]);
     rig.assert_clients_served(8443);
@@ -181,7 +182,5 @@ fn kill_with_keeper(server: &Host, proxy: &Peername) {
 /// Runs a command that succeeds; returns its standard output.
 #[track_caller]
 fn run(server: &Host, line: &str) -> String {
-    let output = Peername::run(server, &words(line));
-    assert!(output.status.success(), "{line}: {output:?}");
-    String::from_utf8(output.stdout).expect("text")
+    assert_succeeds(&Peername::run(server, &words(line)))
 }

@@ -16,7 +16,9 @@ use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes::{LOCAL, STREAM_V4, raw};
-use crate::harness::lab::{Host, Lab, assert_contains, wait_until};
+use crate::harness::lab::{
+    Host, Lab, assert_contains, assert_fails, assert_succeeds, stdout_text, wait_until,
+};
 use crate::harness::nat_rules::{NatRules, ON_LOOPBACK};
 use crate::harness::peername::Peername;
 use crate::harness::rig::proxy::header_for;
@@ -174,8 +176,7 @@ fn doctor_probes_the_reply_path() {
         [TARGET_V4, TARGET_V6].map(|target| Backend::listen(&rig.backend, addr(target)));
     let doctor = || {
         let args = ["doctor", "--mark=123", TARGET_OPTION_V4, TARGET_OPTION_V6];
-        let output = Peername::run(&rig.lab.server, &args);
-        String::from_utf8(output.stdout).expect("text")
+        stdout_text(&Peername::run(&rig.lab.server, &args))
     };
     let report = doctor();
     assert_contains(&report, &["FAIL  spoofed connect: 10.82.0.5:9000"]);
@@ -220,13 +221,13 @@ fn masquerading_rule_towards_the_backend_is_noticed() {
         server,
         &["doctor", "--mark=123", TARGET_OPTION_V4, TARGET_OPTION_V6],
     );
-    let report = String::from_utf8(doctor.stdout).expect("text");
-    for line in [
-        "FAIL  clients' addresses: 10.82.0.5:9000 would see 10.82.0.1",
-        "FAIL  clients' addresses: [fd82::5]:9000 would see fd82::1",
-    ] {
-        assert!(report.contains(line), "{report}");
-    }
+    assert_contains(
+        &stdout_text(&doctor),
+        &[
+            "FAIL  clients' addresses: 10.82.0.5:9000 would see 10.82.0.1",
+            "FAIL  clients' addresses: [fd82::5]:9000 would see fd82::1",
+        ],
+    );
     NatRules::remove(server);
     rig.routes(&["remove"]);
     rig.add_routes("tcp");
@@ -243,8 +244,7 @@ fn missing_rules_on_another_host_are_logged() {
         &rig.lab.server,
         &["routes", "add", TARGET_OPTION_V4, TARGET_OPTION_V6],
     );
-    assert_eq!(refused.status.code(), Some(1));
-    assert_contains(&String::from_utf8_lossy(&refused.stderr), &["--mark"]);
+    assert_fails(&refused, 1, &["--mark"]);
     let proxy = rig.proxy(&["--mark=123", "--connect-timeout=300ms"]);
     proxy.wait_line("naming the backend", |line| {
         (line.contains("10.82.0.5:9000") && line.contains("another host")).then_some(())
@@ -300,9 +300,10 @@ impl ThirdHostRig {
     }
 
     fn routes(&self, args: &[&str]) -> String {
-        let output = Peername::run(&self.lab.server, &[&["routes"], args].concat());
-        assert!(output.status.success(), "routes {args:?}: {output:?}");
-        String::from_utf8(output.stdout).expect("text")
+        assert_succeeds(&Peername::run(
+            &self.lab.server,
+            &[&["routes"], args].concat(),
+        ))
     }
 }
 

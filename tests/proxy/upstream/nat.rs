@@ -7,7 +7,7 @@ use crate::harness::addr::{LISTEN_V4, fresh_client_v4, fresh_client_v6, v4};
 use crate::harness::admin::{ADMIN, get};
 use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
-use crate::harness::lab::{Lab, Process, wait_until};
+use crate::harness::lab::{Lab, Process, stdout_text, wait_until};
 use crate::harness::nat_rules::{NatRules, ON_LOOPBACK};
 use crate::harness::peername::Peername;
 use crate::harness::rig::proxy::{ProxyRig, header_for};
@@ -116,7 +116,7 @@ fn protected_redis_is_not_opened_by_a_masquerading_rule() {
     let answer = |client| {
         let request = [&header_for(client), &b"PING\r\n"[..]].concat();
         let down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &request);
-        String::from_utf8(down.recv_to_end().0).expect("text")
+        down.recv_text_to_end()
     };
     assert!(answer(fresh_client_v6()).starts_with("-DENIED"));
     let [_, masqueraded] = docker.clients();
@@ -148,7 +148,7 @@ fn doctor_finds_every_masquerading_rule() {
             "--target-v6=[::1]:9000",
             protocol,
         ];
-        String::from_utf8(Peername::run(&lab.server, &args).stdout).expect("text")
+        stdout_text(&Peername::run(&lab.server, &args))
     };
     for rules in &ON_LOOPBACK {
         rules.install(&lab.server);

@@ -11,7 +11,7 @@ use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
-use crate::harness::lab::Lab;
+use crate::harness::lab::{Lab, assert_contains};
 use crate::harness::peername::{Peername, words};
 use crate::harness::rig::proxy::header_for;
 
@@ -40,9 +40,7 @@ fn outage_of_a_backend_and_its_end_are_logged() {
             open().wait_closed();
         }
         let down = wait_line_about(&proxy, "accepts no clients");
-        for part in ["WARN", &format!("backend {target} "), cause] {
-            assert!(down.contains(part), "{part}: {down}");
-        }
+        assert_contains(&down, &["WARN", &format!("backend {target} "), cause]);
         let log = proxy.log();
         assert_eq!(log.matches("accepts no clients").count(), 1, "{log}");
         if target == UNROUTED {
