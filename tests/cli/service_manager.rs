@@ -258,9 +258,7 @@ fn unused_activated_socket_is_named() {
     ] {
         let activator = activate(&lab.server, &scratch, &["8443/tcp", socket], &args);
         scratch.write("start-0", "");
-        activator.wait_line("which one", |line| {
-            (line.contains(named) && line.contains("socket 4 (second)")).then_some(())
-        });
+        activator.wait_logged_parts(&[named, "socket 4 (second)"]);
         activator.wait_printed("ended 0 1");
     }
 }
@@ -274,10 +272,7 @@ fn second_activated_socket_of_an_address_is_refused() {
     for socket in ["8443/tcp", "8443/udp"] {
         let activator = activate(&lab.server, &scratch, &[socket, socket], &args);
         scratch.write("start-0", "");
-        activator.wait_line("which address", |line| {
-            line.contains("two sockets of the service manager have the address 10.81.0.1:8443")
-                .then_some(())
-        });
+        activator.wait_logged("two sockets of the service manager have the address 10.81.0.1:8443");
         activator.wait_printed("ended 0 2");
     }
 }
@@ -305,10 +300,10 @@ fn reload_keeps_activated_sockets_in_use() {
     activator.wait_logged("listening");
     scratch.write("proxy.toml", &table(8443));
     kill_process(pid, Signal::HUP).expect("kill");
-    activator.wait_line("a refusal", |line| {
-        let named = line.contains("passed socket 4 (second) for TCP 10.81.0.1:8444");
-        (line.contains("reload refused") && named).then_some(())
-    });
+    activator.wait_logged_parts(&[
+        "reload refused",
+        "passed socket 4 (second) for TCP 10.81.0.1:8444",
+    ]);
     kill_process(pid, Signal::TERM).expect("kill");
     activator.wait_printed("ended 0 0");
 }

@@ -5,8 +5,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::harness::addr::LISTEN_V4;
-use crate::harness::admin::{ADMIN, get};
-use crate::harness::lab::wait_until;
+use crate::harness::admin::{ADMIN, get, wait_answer};
 use crate::harness::programs::stranger::send_lingering_sockets;
 use crate::harness::rig::service::{Service, ServiceRig};
 
@@ -62,9 +61,7 @@ fn clients_are_served_while_the_drain_is_announced() {
         let rig = ServiceRig::start(service, &[ADMIN, "--drain-delay=60s"]);
         assert_eq!(get(&rig.lab.server, &[], "/readyz"), "ready\n200");
         rig.process.signal(Signal::TERM);
-        wait_until("unreadiness", || {
-            get(&rig.lab.server, &[], "/readyz") == "draining\n503"
-        });
+        wait_answer(&rig.lab.server, "/readyz", "draining\n503");
         rig.connect();
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
-use crate::harness::admin::{ADMIN, get, wait_metric};
+use crate::harness::admin::{ADMIN, get, wait_answer, wait_metric};
 use crate::harness::conn::Conn;
 use crate::harness::lab::{
     Lab, Process, Scratch, assert_contains, assert_fails, stdout_text, wait_until,
@@ -237,7 +237,7 @@ fn netns_serves_the_endpoint_outside() {
         let args = [&args[..], &redis].concat();
         let _process = Process::start_through(&lab.server, through, &binary, &args);
         let host = &lab.server;
-        wait_until("readiness", || get(host, &[], "/readyz") == "ready\n200");
+        wait_answer(host, "/readyz", "ready\n200");
         let client = fresh_client_v4();
         let request = [&v2(client)[..], b"CLIENT INFO\r\nQUIT\r\n"].concat();
         wait_until("the client in Redis", || {

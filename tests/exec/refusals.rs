@@ -27,9 +27,7 @@ fn refusal_is_logged_with_its_remedy() {
             let options = [options, &[HEADER_TIMEOUT]].concat();
             let served = ServerRig::with_mode(mode, "--accept=level", &options);
             Conn::assert_reset(&served.lab.balancer, LISTEN_V4, bytes);
-            let line = served.process.wait_line(remedy, |line| {
-                line.contains(remedy).then(|| line.to_owned())
-            });
+            let line = served.process.wait_logged(remedy);
             assert!(
                 line.starts_with("peername: refused a connection from 10."),
                 "{line}"

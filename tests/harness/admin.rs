@@ -19,6 +19,13 @@ pub(crate) fn get(host: &Host, args: &[&str], path: &str) -> String {
     stdout_text(&host.output(&mut command, ""))
 }
 
+/// Waits until the answer to a request for this path is this body with its status code, as of [`get`].
+pub(crate) fn wait_answer(host: &Host, path: &str, answer: &str) {
+    wait_until(&format!("{path}: {answer}"), || {
+        get(host, &[], path) == answer
+    });
+}
+
 /// Requests a listing (JSON lines), and returns its objects.
 #[track_caller]
 pub(crate) fn list(host: &Host, args: &[&str], path: &str) -> Vec<Value> {

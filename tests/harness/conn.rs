@@ -109,6 +109,13 @@ impl Conn {
         (&self.0).write_all(bytes).expect("send");
     }
 
+    /// Sends these bytes, and asserts that they arrive at `other`, the far end of the relayed connection.
+    #[track_caller]
+    pub(crate) fn assert_reaches(&self, other: &Self, bytes: &[u8]) {
+        self.send(bytes);
+        assert_eq!(other.recv(bytes.len()), bytes);
+    }
+
     /// Sends a byte of urgent data (MSG_OOB).
     pub(crate) fn send_urgent(&self, byte: u8) {
         let sent = SockRef::from(&self.0).send_out_of_band(&[byte]);

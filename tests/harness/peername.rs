@@ -66,10 +66,7 @@ impl Peername {
     pub(crate) fn stop(&mut self) -> Value {
         self.signal(Signal::TERM);
         self.wait_success(Duration::from_secs(5));
-        self.wait_line("with the totals", |line| {
-            let line: Value = serde_json::from_str(line).ok()?;
-            (line["message"] == "stopped").then_some(line)
-        })
+        self.wait_json("with the totals", |line| line["message"] == "stopped")
     }
 
     /// Sends SIGHUP, and returns the next line of the log that contains `text`.
@@ -160,15 +157,12 @@ impl Peername {
 
     /// The logged outcomes of the connections that have ended so far, oldest first.
     pub(crate) fn outcomes(&self) -> Vec<String> {
-        let outcome = |line: &str| {
-            let line: Value = serde_json::from_str(line).ok()?;
+        let lines = self.json_lines().into_iter();
+        lines
             // Warnings have an outcome, too.
-            if line.get("message")? != "connection ended" {
-                return None;
-            }
-            Some(line.get("outcome")?.as_str()?.to_owned())
-        };
-        self.log().lines().filter_map(outcome).collect()
+            .filter(|line| line["message"] == "connection ended")
+            .filter_map(|line| Some(line["outcome"].as_str()?.to_owned()))
+            .collect()
     }
 
     /// Waits until a connection has ended with this outcome.

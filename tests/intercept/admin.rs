@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::harness::addr::v4;
-use crate::harness::admin::{ADMIN, get, list, wait_listed, wait_metric};
+use crate::harness::admin::{ADMIN, get, list, wait_answer, wait_listed, wait_metric};
 use crate::harness::check::service::Service;
 use crate::harness::conn::Conn;
 use crate::harness::lab::{
@@ -79,7 +79,7 @@ fn readyz_waits_for_the_check_service() {
     assert_eq!(get(host, &[], "/healthz"), "ok\n200");
     let _service = host.enter(|| Service::ext_authz(check));
     rig.proxy.wait_logged("can be asked now");
-    wait_until("readiness", || get(host, &[], "/readyz") == "ready\n200");
+    wait_answer(host, "/readyz", "ready\n200");
     wait_metric(host, &[], "peername_ready 1");
 }
 
@@ -276,12 +276,8 @@ fn connection_ended_by_admin_is_reset() {
         std::fs::remove_file(&body).expect("a file");
     }
     let lines = wait_for("five audit lines", || {
-        let log = rig.proxy.log();
-        let ended: Vec<Value> = log
-            .lines()
-            .filter_map(|line| serde_json::from_str(line).ok())
-            .filter(|line: &Value| line["end"] == "closed_by_admin")
-            .collect();
+        let mut ended = rig.proxy.json_lines();
+        ended.retain(|line| line["end"] == "closed_by_admin");
         (ended.len() == 5).then_some(ended)
     });
     for line in lines {

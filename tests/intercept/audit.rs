@@ -9,7 +9,9 @@ use serde_json::{Value, json};
 
 use crate::harness::addr::v4;
 use crate::harness::backend::Backend;
-use crate::harness::lab::{Host, Scratch, assert_fields, assert_succeeds, wait_for, wait_until};
+use crate::harness::lab::{
+    Host, Scratch, assert_fields, assert_succeeds, json_lines, wait_for, wait_until,
+};
 use crate::harness::peername::Peername;
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR, recv_head};
 
@@ -285,11 +287,7 @@ fn pipe_without_a_reader_is_refused_as_the_log() {
 /// Waits until the file has so many lines of requests, and returns them.
 fn wait_request_lines(path: &str, count: usize) -> Vec<Value> {
     wait_for("audit lines in the file", || {
-        let text = fs::read_to_string(path).ok()?;
-        let mut lines: Vec<Value> = text
-            .lines()
-            .filter_map(|line| serde_json::from_str(line).ok())
-            .collect();
+        let mut lines = json_lines(&fs::read_to_string(path).ok()?);
         lines.retain(|line| line["message"] == "request");
         (lines.len() == count).then_some(lines)
     })

@@ -130,12 +130,8 @@ fn fifo_does_not_stop_later_reloads() {
         rig.lab.server.run("mv", &[&path, &aside]);
         rig.lab.server.run("mkfifo", &["--mode=600", &path]);
         rig.proxy.signal(Signal::HUP);
-        rig.proxy.wait_line("the refusal", |line| {
-            ["reload refused", &path, "not a regular file"]
-                .iter()
-                .all(|part| line.contains(part))
-                .then_some(())
-        });
+        let parts = ["reload refused", &path, "not a regular file"];
+        rig.proxy.wait_logged_parts(&parts);
         rig.lab.server.run("mv", &[&aside, &path]);
     }
     rig.proxy.reload("\"reloaded\"");

@@ -186,10 +186,8 @@ fn requests_go_on_without_a_collector_and_their_spans_are_counted() {
     for _ in 0..3 {
         assert_eq!(rig.curl_status(&["http://a.test/echo"]), 200);
     }
-    rig.proxy.wait_line("the collector", |line| {
-        let remedy = "does --otlp name its receiver of OTLP over HTTP, and is it running?";
-        (line.contains("Connection refused") && line.contains(remedy)).then_some(())
-    });
+    let remedy = "does --otlp name its receiver of OTLP over HTTP, and is it running?";
+    rig.proxy.wait_logged_parts(&["Connection refused", remedy]);
     wait_metric(
         &rig.lab.balancer,
         &[],

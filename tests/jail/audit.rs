@@ -4,15 +4,10 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::harness::lab::{assert_contains, assert_fails, stderr_text, stdout_text, wait_for};
+use crate::harness::lab::{
+    assert_contains, assert_fails, json_lines, stderr_text, stdout_text, wait_for,
+};
 use crate::harness::rig::jail::{JailRig, User};
-
-/// The lines of a log that are JSON.
-fn lines(log: &str) -> Vec<Value> {
-    log.lines()
-        .filter_map(|line| serde_json::from_str(line).ok())
-        .collect()
-}
 
 /// A request has a line before it is sent, and one with the same id at its end.
 #[test]
@@ -21,7 +16,7 @@ fn admission_and_end_of_a_request_have_one_id() {
     let log = rig.scratch().path_text("audit.log");
     let script = "curl -sS -o /dev/null 'https://a.test/one?secret'; curl -sS -o /dev/null http://192.0.2.1/two";
     rig.succeeds(User::Root, &["--log", &log], script);
-    let lines = lines(&fs::read_to_string(&log).expect("the log"));
+    let lines = json_lines(&fs::read_to_string(&log).expect("the log"));
     let lines_with = |message: &str| -> Vec<&Value> {
         lines
             .iter()
@@ -51,7 +46,7 @@ fn audit_lines_go_to_the_file() {
     let output = rig.run(User::Root, &["-q", "--log", &log], script);
     assert!(output.stderr.is_empty(), "{output:?}");
     let lines: Vec<Value> = wait_for("two audit lines", || {
-        let mut lines = lines(&rig.scratch().read("audit.log"));
+        let mut lines = json_lines(&rig.scratch().read("audit.log"));
         lines.retain(|line| line["message"] == "request");
         (lines.len() == 2).then_some(lines)
     });
@@ -76,7 +71,7 @@ fn request_of_a_process_left_behind_is_logged() {
     rig.succeeds(User::Root, &["-q", "--log", &log], program);
     super::wait_interceptor_exit(&rig);
     let text = rig.scratch().read("audit.log");
-    let lines = lines(&text);
+    let lines = json_lines(&text);
     let messages: Vec<_> = lines
         .iter()
         .filter(|line| line["path"] == "/slow")
@@ -117,7 +112,7 @@ fn request_is_denied_where_its_line_can_not_be_written() {
         &["--log can't be written: No space left on device"],
     );
     assert_contains(&errors, &["--log is written again"]);
-    let lines = lines(&printed);
+    let lines = json_lines(&printed);
     let admitted = lines
         .iter()
         .filter(|line| line["message"] == "request admitted");

@@ -13,7 +13,7 @@ const GREETER: &str = include_str!("tcp/greeter.py");
 pub(super) fn start_greeter(rig: &JailRig) -> Process {
     let script = rig.scratch().write("greeter.py", GREETER);
     let greeter = Process::start(&rig.stage.lab.server, "/usr/bin/python3", &["-u", &script]);
-    wait_until("the server", || greeter.log().contains("ready"));
+    greeter.wait_logged("ready");
     greeter
 }
 

@@ -127,9 +127,7 @@ fn assert_finish(pairs: &[(Conn, Conn)], half: &[u8]) {
 fn wait_drain_ended(rig: &ProxyRig, reason: &str, connections: usize) {
     let reason = format!("drain ended: {reason}");
     let connections = format!("\"connections\":{connections}");
-    rig.proxy.wait_line(&reason, |line| {
-        (line.contains(&reason) && line.contains(&connections)).then_some(())
-    });
+    rig.proxy.wait_logged_parts(&[&reason, &connections]);
 }
 
 #[test]
@@ -147,8 +145,7 @@ fn drain_that_a_second_signal_ends_says_so() {
 fn drain_deadline_resets_what_is_open() {
     let mut rig = ProxyRig::new(&["--drain=500ms"]);
     let (down, up) = rig.connect_client(fresh_client_v4());
-    down.send(b"12");
-    assert_eq!(up.recv(2), b"12");
+    down.assert_reaches(&up, b"12");
     let start = Instant::now();
     rig.proxy.signal(Signal::TERM);
     for conn in [down, up] {

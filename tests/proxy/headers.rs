@@ -171,8 +171,7 @@ fn header_timeout_ends_with_the_header() {
     down.send(rest);
     let up = rig.accept_client(client);
     down.assert_stays_open(Duration::from_secs(2));
-    down.send(b"late");
-    assert_eq!(up.recv(4), b"late");
+    down.assert_reaches(&up, b"late");
 }
 
 #[test]
@@ -221,8 +220,7 @@ fn header_without_a_client_makes_the_proxy_the_client() {
         let up = rig.backend_v4.accept();
         assert_eq!(up.peer_addr().ip().to_string(), "127.0.0.1", "{name}");
         assert_eq!(up.recv(5), b"check", "{name}");
-        up.send(b"fine");
-        assert_eq!(down.recv(4), b"fine", "{name}");
+        up.assert_reaches(&down, b"fine");
     }
 }
 

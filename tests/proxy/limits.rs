@@ -166,8 +166,7 @@ fn connection_with_its_header_needs_no_pending_slot() {
     let down = rig.connect_and_send(&header_for(client));
     rig.proxy.signal(Signal::CONT);
     let up = rig.accept_client(client);
-    down.send(b"ping");
-    assert_eq!(up.recv(4), b"ping");
+    down.assert_reaches(&up, b"ping");
 }
 
 /// A thousand idle clients cost little, and each of their connections still relays.
@@ -184,10 +183,8 @@ fn thousand_idle_connections_cost_little() {
     let grown = rig.proxy.resident_kib().saturating_sub(idle);
     assert!(grown < 4 * 1000, "{grown} KiB for 1000 idle connections");
     for (down, up) in &pairs {
-        down.send(b"ping");
-        assert_eq!(up.recv(4), b"ping");
-        up.send(b"pong");
-        assert_eq!(down.recv(4), b"pong");
+        down.assert_reaches(up, b"ping");
+        up.assert_reaches(down, b"pong");
     }
 }
 

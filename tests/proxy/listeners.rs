@@ -32,8 +32,7 @@ fn thousand_ports_cost_no_threads_and_little_memory() {
         let down = Conn::connect_and_send(&lab.balancer, listen, &header_for(client));
         let up = backend.accept();
         assert_eq!((up.peer_addr(), up.local_addr()), (client, target));
-        down.send(b"ping");
-        assert_eq!(up.recv(4), b"ping");
+        down.assert_reaches(&up, b"ping");
 
         let backend = DatagramSocket::bind(&lab.server, target);
         let balancer = DatagramSocket::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0));

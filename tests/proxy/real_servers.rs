@@ -102,8 +102,7 @@ fn nginx_stream_header_of_two_families_is_understood() {
             let header = header_bytes::v1(client, front_of(client));
             let down = Conn::connect_and_send(&rig.lab.balancer, front, &header);
             let up = rig.accept_client(client);
-            up.send(b"hello");
-            assert_eq!(down.recv(5), b"hello");
+            up.assert_reaches(&down, b"hello");
         }
     }
 }

@@ -48,10 +48,8 @@ fn hundred_reloads_under_load_lose_no_connection() {
         })
     });
     for (down, up) in &long {
-        down.send(b"still");
-        assert_eq!(up.recv(5), b"still");
-        up.send(b"here");
-        assert_eq!(down.recv(4), b"here");
+        down.assert_reaches(up, b"still");
+        up.assert_reaches(down, b"here");
     }
     drop(long);
     let totals = rig.stop();
@@ -78,8 +76,7 @@ fn reload_withdraws_trust_at_once() {
         Conn::assert_refused(&rig.lab.balancer, LISTEN_V4);
         start.elapsed()
     });
-    down.send(b"still here");
-    assert_eq!(up.recv(10), b"still here");
+    down.assert_reaches(&up, b"still here");
     let changed = r#""opened":"","closed":"","changed":"listen.trust""#;
     rig.reload(&table(LISTEN_V4, &["10.81.0.2"]), changed);
     rig.connect(LISTEN_V4);

@@ -302,8 +302,7 @@ impl RoutesRig {
             let listen = v4([10, 81, 0, 1], port);
             let down = Conn::connect_and_send(&self.lab.balancer, listen, &header_for(client));
             let up = backend.accept_from(client);
-            up.send(b"back");
-            assert_eq!(down.recv(4), b"back");
+            up.assert_reaches(&down, b"back");
         }
     }
 }
@@ -314,9 +313,7 @@ fn kill_keeper(server: &Host, proxy: &Peername) {
         "pkill",
         &["-KILL", "--parent", &parent, "--full", "routes keep"],
     );
-    proxy.wait_line("that the keeper has ended", |line| {
-        (line.contains("ERROR") && line.contains("keeper")).then_some(())
-    });
+    proxy.wait_logged_parts(&["ERROR", "keeper"]);
 }
 
 fn stop(proxy: &mut Peername) {

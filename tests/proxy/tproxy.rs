@@ -63,8 +63,7 @@ fn tproxy_works_with_the_destination_from_the_header() {
         let client = fresh_client_like(target);
         let down = Conn::connect_and_send(&lab.balancer, to, &v2(client, target, &[]));
         let up = backend.accept_from(client);
-        up.send(b"back");
-        assert_eq!(down.recv(4), b"back");
+        up.assert_reaches(&down, b"back");
         drop((up, down));
         // The log shows as listener the address that the balancer connected to.
         proxy.wait_logged(&format!("\"listener\":\"{to}\""));
@@ -190,8 +189,7 @@ fn tproxy_rules_affect_only_inbound_traffic_to_the_ports() {
         &["--tproxy-ports=10000-20000", "--tproxy-to=25577"],
     );
     let _proxy = proxy(&lab.server, "tcp", &["--target-v4=127.0.0.1:9000"]);
-    older_client.send(b"still there");
-    assert_eq!(older_server.recv(11), b"still there");
+    older_client.assert_reaches(&older_server, b"still there");
     // From the host to itself.
     let own = Conn::connect(&lab.server, v4([10, 81, 0, 1], 15_000));
     own.send(b"mine");
@@ -203,8 +201,7 @@ fn tproxy_rules_affect_only_inbound_traffic_to_the_ports() {
     let outgoing = Conn::connect(&lab.server, v4([10, 81, 0, 2], 9000));
     let incoming = remote_server.accept();
     assert_eq!(incoming.peer_addr().port(), 16_000);
-    incoming.send(b"answer");
-    assert_eq!(outgoing.recv(6), b"answer");
+    incoming.assert_reaches(&outgoing, b"answer");
 }
 
 /// A network that is routed to the host without being on any of its interfaces.
@@ -426,8 +423,7 @@ fn assert_served(balancer: &Host, to: SocketAddr, backend: &Backend) {
     let client = fresh_client_like(to);
     let down = Conn::connect_and_send(balancer, to, &v1(client, to));
     let up = backend.accept_from(client);
-    up.send(b"back");
-    assert_eq!(down.recv(4), b"back");
+    up.assert_reaches(&down, b"back");
 }
 
 #[track_caller]

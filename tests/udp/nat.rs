@@ -4,7 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::harness::addr::{fresh_client_v4, fresh_client_v6};
-use crate::harness::admin::{ADMIN, get};
+use crate::harness::admin::{ADMIN, get, wait_answer};
 use crate::harness::lab::{wait_for, wait_until};
 use crate::harness::nat_rules::{NatRules, ON_LOOPBACK};
 use crate::harness::rig::udp::{UdpRig, datagram_header_for};
@@ -32,9 +32,7 @@ fn session_that_a_rule_masquerades_does_not_begin() {
             for client in rules.clients() {
                 rig.round_trip(client);
             }
-            wait_until("ready again", || {
-                get(&rig.lab.server, &[], "/readyz") == "ready\n200"
-            });
+            wait_answer(&rig.lab.server, "/readyz", "ready\n200");
             let dropped = rig.stop_and_count_drops();
             assert_eq!(dropped.get("source_translated"), Some(&4), "{dropped:?}");
         }

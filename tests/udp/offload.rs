@@ -287,9 +287,8 @@ fn offloaded_sessions_expire_when_idle() {
         requests += 1;
         std::thread::sleep(Duration::from_millis(100));
     }
-    let line = rig.proxy.wait_line("that the session has ended", |line| {
-        let line: Value = serde_json::from_str(line).ok()?;
-        (line["message"] == "connection ended").then_some(line)
+    let line = rig.proxy.wait_json("that the session has ended", |line| {
+        line["message"] == "connection ended"
     });
     let lasted = begun.elapsed();
     assert!(lasted > Duration::from_secs(7), "{lasted:?}");

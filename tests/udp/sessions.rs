@@ -157,10 +157,9 @@ fn idle_session_expires() {
     rig.backend_v4.expect_datagram(b"hello?", unanswered);
     let start = Instant::now();
     let wait_ended = |client: SocketAddr, outcome: &str| {
-        let line = rig.proxy.wait_line("of the session", |line| {
-            let names_client = line.contains(&format!("\"client\":\"{client}\""));
-            (names_client && line.contains("ended")).then(|| line.to_owned())
-        });
+        let line = rig
+            .proxy
+            .wait_logged_parts(&[&format!("\"client\":\"{client}\""), "ended"]);
         assert_contains(&line, &[&format!("\"outcome\":\"{outcome}\"")]);
         line
     };
@@ -292,18 +291,16 @@ fn session_that_epoll_can_not_watch_is_reported() {
     for _ in 0..40 {
         rig.send_from_balancer(&[&datagram_header_for(fresh_client_v4()), b"hello?"]);
     }
-    rig.proxy.wait_line("about sessions", |line| {
-        let is_warning = line.contains("UDP sessions ended: unwatched, for example from ");
-        (is_warning && line.contains("fs.epoll.max_user_watches")).then_some(())
-    });
+    rig.proxy.wait_logged_parts(&[
+        "UDP sessions ended: unwatched, for example from ",
+        "fs.epoll.max_user_watches",
+    ]);
 }
 
 /// Waits for the log line of a session that ended because its socket was destroyed: a local fault, not a peer's.
 #[track_caller]
 fn wait_destroyed(rig: &UdpRig) {
-    let line = rig.proxy.wait_line("a session's end", |line| {
-        line.contains("connection ended").then(|| line.to_owned())
-    });
+    let line = rig.proxy.wait_logged("connection ended");
     assert_contains(
         &line,
         &[

@@ -64,8 +64,7 @@ fn path_networks_readme_works() {
             crate::harness::rig::proxy::front_of(client),
         ));
         let up = backend.accept_from(client);
-        up.send(b"answer");
-        assert_eq!(down.recv(6), b"answer");
+        up.assert_reaches(&down, b"answer");
     }
     let stranger =
         host.enter(|| socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None));
@@ -272,10 +271,8 @@ fn udp_options_work() {
     let front = v4([127, 0, 0, 1], 25577);
     let direct = DatagramSocket::bind(&host, v4([127, 0, 0, 1], 0));
     direct.send(front, &[b"a client that came without the balancer"]);
-    let dropped: Value = proxy.wait_line("what was wrong", |line| {
-        line.contains("PROXY header missing")
-            .then(|| serde_json::from_str(line).expect("JSON"))
-    });
+    let dropped = proxy.wait_logged("PROXY header missing");
+    let dropped: Value = serde_json::from_str(&dropped).expect("JSON");
     let sender = direct.socket().local_addr().expect("getsockname");
     assert_eq!(dropped["frontendRemoteAddr"], sender.to_string());
     assert_eq!(dropped["protocol"], "UDP");

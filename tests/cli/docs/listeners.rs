@@ -26,8 +26,7 @@ fn assert_serves(balancer: &Host, backend: &Backend, destination: &str) {
     let header = v2(client, addr(destination), &[]);
     let down = Conn::connect_and_send(balancer, addr("192.0.2.20:8443"), &header);
     let up = backend.accept_from(client);
-    up.send(b"hello");
-    assert_eq!(down.recv(5), b"hello");
+    up.assert_reaches(&down, b"hello");
 }
 
 #[test]

@@ -112,8 +112,7 @@ fn prometheus_scrapes_with_the_packaged_configuration() {
 
     let (down, up) = rig.connect_client(v4([203, 0, 113, 7], 56324));
     wait_result(host, "peername_connections_active", "1");
-    down.send(b"ping");
-    assert_eq!(up.recv(4), b"ping");
+    down.assert_reaches(&up, b"ping");
     drop((down, up));
     wait_result(
         host,

@@ -87,8 +87,7 @@ fn recipe_without_a_balancer_works() {
     {
         let down = Conn::connect(&network.client, addr(edge));
         let up = backend.accept_from(down.local_addr());
-        up.send(b"seen");
-        assert_eq!(down.recv(4), b"seen");
+        up.assert_reaches(&down, b"seen");
     }
 }
 

@@ -51,8 +51,7 @@ fn first_set_up_serves_behind_haproxy() {
     let down = Conn::connect(&lab.client, addr("203.0.113.1:14321"));
     let up = backend.accept();
     assert_eq!(up.peer_addr(), down.local_addr());
-    down.send(b"ping");
-    assert_eq!(up.recv(4), b"ping");
+    down.assert_reaches(&up, b"ping");
 }
 
 /// HAProxy writes its own address as the destination.

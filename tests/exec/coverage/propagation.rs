@@ -88,9 +88,7 @@ fn auto_preloads_into_shells_and_what_they_start() {
 #[test]
 fn process_that_cannot_open_the_table_keeps_its_environment() {
     let program = ProgramRig::with_mode(PRELOAD, &[], &["python3", "-uc", USER]);
-    program.process.wait_line("of the child", |line| {
-        (line.trim() == "['OTHER=1']").then_some(())
-    });
+    program.process.wait_printed("['OTHER=1']");
 }
 
 const USER: &str = "

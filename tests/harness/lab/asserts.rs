@@ -1,4 +1,4 @@
-//! Assertions about texts, JSON, and commands that have ended.
+//! Texts, JSON and the output of commands: how to read them, and assertions about them.
 
 use std::process::Output;
 
@@ -48,6 +48,13 @@ pub(crate) fn stdout_text(output: &Output) -> String {
 /// What a command has printed on standard error.
 pub(crate) fn stderr_text(output: &Output) -> String {
     lossy_text(&output.stderr)
+}
+
+/// The lines of a text that are JSON.
+pub(crate) fn json_lines(text: &str) -> Vec<Value> {
+    text.lines()
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .collect()
 }
 
 pub(crate) fn lossy_text(bytes: &[u8]) -> String {

@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 
 use peername_sys::process::pidfd::{self, PidFd, descendants};
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 
-use super::{Host, WAIT_LIMIT, lossy_text, poll_until, wait_until};
+use super::{Host, WAIT_LIMIT, json_lines, lossy_text, poll_until, wait_until};
 
 /// A running program. Its output is kept, for assertions and for the failure message.
 #[derive(Debug)]
@@ -135,9 +136,30 @@ impl Process {
             .unwrap_or_else(|| panic!("{}: no line {what} in:\n{}", self.name, self.log()))
     }
 
-    /// Waits for a line of the output that contains this text.
-    pub(crate) fn wait_logged(&self, text: &str) {
-        self.wait_line(text, |line| line.contains(text).then_some(()));
+    /// Waits for a line of the output that contains this text, and returns the line.
+    pub(crate) fn wait_logged(&self, text: &str) -> String {
+        self.wait_logged_parts(&[text])
+    }
+
+    /// Waits for a line of the output that contains all these texts, and returns the line.
+    pub(crate) fn wait_logged_parts(&self, parts: &[&str]) -> String {
+        let has_all = |line: &str| parts.iter().all(|part| line.contains(part));
+        self.wait_line(&format!("with {parts:?}"), |line| {
+            has_all(line).then(|| line.to_owned())
+        })
+    }
+
+    /// Waits for a line of JSON that `is_wanted` accepts, and returns it.
+    pub(crate) fn wait_json(&self, what: &str, is_wanted: impl Fn(&Value) -> bool) -> Value {
+        self.wait_line(what, |line| {
+            let line = serde_json::from_str(line).ok()?;
+            is_wanted(&line).then_some(line)
+        })
+    }
+
+    /// The lines of JSON that the process has printed so far.
+    pub(crate) fn json_lines(&self) -> Vec<Value> {
+        json_lines(&self.log())
     }
 
     /// Waits until `times` lines of the output contain this text.

@@ -151,12 +151,8 @@ impl InterceptRig {
     /// Waits for `count` audit lines about this path.
     pub(crate) fn wait_audit_lines(&self, path: &str, count: usize) -> Vec<Value> {
         wait_for("audit lines", || {
-            let log = self.proxy.log();
-            let lines: Vec<Value> = log
-                .lines()
-                .filter_map(|line| serde_json::from_str(line).ok())
-                .filter(|line: &Value| line["path"] == path)
-                .collect();
+            let mut lines = self.proxy.json_lines();
+            lines.retain(|line| line["path"] == path);
             (lines.len() >= count).then_some(lines)
         })
     }

@@ -67,10 +67,8 @@ impl ProxyRig {
             self.proxy.log()
         );
         let (down, up) = self.connect_client(client);
-        down.send(b"ping");
-        assert_eq!(up.recv(4), b"ping");
-        up.send(b"pong");
-        assert_eq!(down.recv(4), b"pong");
+        down.assert_reaches(&up, b"ping");
+        up.assert_reaches(&down, b"pong");
     }
 
     /// Asserts that no connection waits at either backend.

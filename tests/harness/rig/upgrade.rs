@@ -160,15 +160,10 @@ impl UpgradeRig {
     /// Waits until the serving process has ended, and returns the last line of its log: the totals.
     pub(crate) fn wait_totals(&self) -> Value {
         wait_until("it has ended", || self.servers().is_empty());
-        let find = || {
-            let log = self.processes.log();
-            let line = log
-                .lines()
-                .rev()
-                .find(|line| line.contains("\"stopped\""))?;
-            serde_json::from_str(line).ok()
-        };
-        wait_for("the totals", find)
+        wait_for("the totals", || {
+            let mut lines = self.processes.json_lines().into_iter();
+            lines.rfind(|line| line["message"] == "stopped")
+        })
     }
 
     /// Sends the serving process a signal.

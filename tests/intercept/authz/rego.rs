@@ -51,9 +51,7 @@ fn changed_policy_is_in_force_as_a_whole_or_not_at_all() {
     wait_until("the new policy", || status("/none") == 204);
     assert_eq!(status("/echo"), 451);
     replace("package egress\n\nverdict := {\"allow\": true} if {\n");
-    let refused = rig.proxy.wait_line("the refusal", |line| {
-        line.contains("reload refused").then(|| line.to_owned())
-    });
+    let refused = rig.proxy.wait_logged("reload refused");
     assert_contains(&refused, &["policy.rego:4:"]);
     assert_eq!((status("/echo"), status("/none")), (451, 204));
     replace(POLICY);

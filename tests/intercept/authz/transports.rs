@@ -4,7 +4,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::harness::addr::v4;
 use crate::harness::check::service::{Opa, Service};
@@ -138,11 +138,8 @@ fn service_that_can_not_be_verified_is_not_asked() {
         let proxy = stage.start_proxy(&args);
         let curl = words("-sS -o /dev/null -w %{http_code} -x 203.0.113.1:8080 http://a.test/echo");
         assert_eq!(stage.lab.client.run("curl", &curl), "503", "{files:?}");
-        let how = proxy.wait_line("the audit line", |line| {
-            let line: Value = serde_json::from_str(line).ok()?;
-            (line["path"] == "/echo").then(|| line["how"].clone())
-        });
-        assert_eq!(how, code, "{files:?}: {}", proxy.log());
+        let line = proxy.wait_json("of the audit", |line| line["path"] == "/echo");
+        assert_eq!(line["how"], code, "{files:?}: {}", proxy.log());
     }
     if let CheckService::Scripted(service) = &mut service {
         assert_eq!(service.count_requests(), 0);

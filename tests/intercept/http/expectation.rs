@@ -29,8 +29,7 @@ fn expectation_is_met_by_the_origin() {
     );
     up.send(b"HTTP/1.1 100 Continue\r\n\r\n");
     assert!(recv_head(&client).starts_with("HTTP/1.1 100 "));
-    client.send(b"body");
-    assert_eq!(up.recv(4), b"body");
+    client.assert_reaches(&up, b"body");
     up.send(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
     assert!(recv_head(&client).starts_with("HTTP/1.1 200 "));
 }
@@ -64,8 +63,7 @@ fn expectation_that_the_origin_ignores_is_met_after_a_second() {
         "{:?}",
         begun.elapsed()
     );
-    client.send(b"body");
-    assert_eq!(up.recv(4), b"body");
+    client.assert_reaches(&up, b"body");
 }
 
 /// The origin responds to the head, and closes the connection while the body is on its way.

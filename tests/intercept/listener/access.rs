@@ -51,10 +51,7 @@ fn client_is_admitted_by_its_address() {
     for _ in 0..3 {
         request_from([198, 51, 100, 8]).wait_reset();
     }
-    let line = rig.proxy.wait_line("the refusal", |line| {
-        line.contains("not a network of --allow-client")
-            .then(|| line.to_owned())
-    });
+    let line = rig.proxy.wait_logged("not a network of --allow-client");
     assert_contains(&line, &["198.51.100.8"]);
     assert_eq!(rig.proxy.log().matches("--allow-client").count(), 1);
     assert_eq!(rig.wait_origin_log(1).len(), 1);
@@ -141,9 +138,8 @@ fn client_is_admitted_by_its_name_and_password() {
     let line = &rig.wait_audit_lines("/second", 1)[0];
     assert_fields(line, json!({"status": 407, "tried_user": "ann"}));
     assert!(line["user"].is_null(), "{line}");
-    let refused = rig.proxy.wait_line("the refused target", |line| {
-        let line: Value = serde_json::from_str(line).ok()?;
-        (line["message"] == "request" && line["status"] == 400).then_some(line)
+    let refused = rig.proxy.wait_json("the refused target", |line| {
+        line["message"] == "request" && line["status"] == 400
     });
     assert_eq!(refused["user"], "ann", "{refused}");
     // The origin gets no credentials of the proxy's.
@@ -258,10 +254,9 @@ fn client_that_rejects_the_authority_is_in_the_audit_log() {
     ]);
     let output = rig.lab.client.output(&mut command, "");
     assert_eq!(output.status.code(), Some(60), "{output:?}");
-    let line = rig.proxy.wait_line("about the handshake", |line| {
-        let line: Value = serde_json::from_str(line).ok()?;
-        (line["code"] == "client_tls").then_some(line)
-    });
+    let line = rig
+        .proxy
+        .wait_json("about the handshake", |line| line["code"] == "client_tls");
     assert!(line["status"].is_null(), "{line}");
     let error = line["error"].as_str().expect("text");
     assert_contains(error, &["peername ca env"]);

@@ -1,7 +1,5 @@
 //! Leaves: certificates of hosts, minted on demand.
 
-use serde_json::Value;
-
 use crate::harness::lab::stdout_text;
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig};
 
@@ -50,9 +48,8 @@ fn mint_rate_limit_answers_429() {
     assert!(count("429 000") > 0, "{answers:?}");
     // Clients whose CONNECT was answered before the limit was reached get a TLS alert.
     assert_eq!(count("200 502") + count("429 000") + count("200 000"), 100);
-    let line = rig.proxy.wait_line("the refusal", |line| {
-        let line: Value = serde_json::from_str(line).ok()?;
-        (line["code"] == "too_many_certificates" && line["status"] == 429).then_some(line)
+    let line = rig.proxy.wait_json("the refusal", |line| {
+        line["code"] == "too_many_certificates" && line["status"] == 429
     });
     assert_eq!(line["decision"], "refused", "{line}");
     // Another client is not delayed.

@@ -42,7 +42,7 @@ fn stop_does_not_wait_for_a_silent_name_server() {
     let mut rig = stage.start_through(&through, &["--workers=1", "--drain=1s"]);
     let request = b"GET http://slow.test/ HTTP/1.1\r\nHost: slow.test\r\n\r\n";
     let _waiting = rig.connect_and_send(request);
-    wait_until("a query", || names.log().contains("asked"));
+    names.wait_logged("asked");
     rig.proxy.signal(Signal::TERM);
     let ended = rig.proxy.wait_exit(Duration::from_secs(3));
     assert!(ended.is_some(), "it waits for a name");

@@ -9,7 +9,7 @@ use rustix::process::Signal;
 
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Scratch, assert_contains, stderr_text, wait_until};
+use crate::harness::lab::{Scratch, assert_contains, stderr_text};
 use crate::harness::peername::{BINARY, Peername, words};
 use crate::harness::rig::proxy::{ProxyRig, header_for};
 
@@ -54,9 +54,7 @@ fn serves_reloads_and_upgrades(scratch: &Scratch) {
     rig.proxy.signal(Signal::HUP);
     rig.proxy.wait_logged("\"reloaded\"");
     rig.proxy.signal(Signal::USR2);
-    wait_until("the upgrade", || {
-        rig.proxy.log().contains("upgraded: the new process serves")
-    });
+    rig.proxy.wait_logged("upgraded: the new process serves");
     let client = fresh_client_v4();
     let _down = Conn::connect_and_send(&rig.lab.balancer, LISTEN_V4, &header_for(client));
     rig.accept_client(client);

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use crate::harness::addr::{FRONT_V4, LISTEN_V4, TARGET_V4, fresh_client_v4, v4};
-use crate::harness::admin::{ADMIN, get};
+use crate::harness::admin::{ADMIN, wait_answer};
 use crate::harness::datagram::DatagramSocket;
-use crate::harness::lab::{Lab, WAIT_LIMIT, wait_until};
+use crate::harness::lab::{Lab, WAIT_LIMIT};
 use crate::harness::peername::Peername;
 use crate::harness::programs::sender::haproxy::Haproxy;
 use crate::harness::rig::load::under_load;
@@ -25,17 +25,14 @@ fn clients_are_accepted_while_the_drain_is_announced() {
     let balancer = DatagramSocket::bind(&rig.lab.balancer, v4([10, 81, 0, 2], 0));
     let begin = Instant::now();
     rig.proxy.signal(Signal::TERM);
-    wait_until("unreadiness", || {
-        get(host, &[], "/readyz") == "draining\n503"
-    });
+    wait_answer(host, "/readyz", "draining\n503");
     let (down, up) = rig.connect_client(fresh_client_v4());
     let client = fresh_client_v4();
     balancer.send(LISTEN_V4, &[&datagram_header_for(client), b"ping"]);
     assert_eq!(backend.recv(), (b"ping".to_vec(), client));
     rig.lab.balancer.wait_connection_refused(LISTEN_V4);
     assert!(begin.elapsed() >= DELAY, "{:?}", begin.elapsed());
-    down.send(b"ping");
-    assert_eq!(up.recv(4), b"ping");
+    down.assert_reaches(&up, b"ping");
     drop((down, up, backend));
     rig.proxy.wait_success(Duration::from_secs(5));
 }
@@ -45,9 +42,7 @@ fn second_sigterm_ends_the_delay_at_once() {
     let mut rig = ProxyRig::new(&[ADMIN, "--drain-delay=60s"]);
     let (down, _up) = rig.connect_client(fresh_client_v4());
     rig.proxy.signal(Signal::TERM);
-    wait_until("unreadiness", || {
-        get(&rig.lab.server, &[], "/readyz") == "draining\n503"
-    });
+    wait_answer(&rig.lab.server, "/readyz", "draining\n503");
     rig.proxy.signal(Signal::TERM);
     rig.proxy.wait_success(Duration::from_secs(2));
     down.wait_closed();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::harness::addr::{LISTEN_V4, TARGET_V4, v4};
-use crate::harness::admin::{ADMIN, get, list, wait_metric};
+use crate::harness::admin::{ADMIN, get, list, wait_answer, wait_metric};
 use crate::harness::conn::Conn;
 use crate::harness::lab::{
     Host, Lab, Process, Scratch, assert_contains, stdout_text, wait_for, wait_until,
@@ -21,21 +21,19 @@ fn metrics_count_what_happened_by_listener_and_outcome() {
     let rig = ProxyRig::new(&[ADMIN]);
     let host = &rig.lab.server;
     let (down, up) = rig.connect_client(v4([203, 0, 113, 7], 56324));
-    down.send(b"ping");
-    assert_eq!(up.recv(4), b"ping");
+    down.assert_reaches(&up, b"ping");
     wait_metric(host, &[], "peername_connections_active 1");
-    up.send(b"a reply");
-    assert_eq!(down.recv(7), b"a reply");
+    up.assert_reaches(&down, b"a reply");
     drop((down, up));
     // Two connections that are not served: one without a header, and one with a header that claims loopback.
     let no_header = rig.connect_and_send(b"GET / HTTP/1.1\r\n\r\n");
     no_header.wait_closed();
     let denied = rig.connect_and_send(b"PROXY TCP4 127.0.0.1 198.51.100.10 56324 443\r\n");
     denied.wait_closed();
-    rig.proxy.wait_line("what to do", |line| {
-        let is_refusal = line.contains("connections refused: source_loopback");
-        is_refusal.then(|| assert_contains(line, &["have it send LOCAL"]))
-    });
+    let refused = rig
+        .proxy
+        .wait_logged("connections refused: source_loopback");
+    assert_contains(&refused, &["have it send LOCAL"]);
 
     for line in [
         "peername_connections_active 0",
@@ -66,9 +64,7 @@ fn draining_proxy_is_not_ready() {
     let open = rig.connect_client(v4([203, 0, 113, 7], 56324));
     assert_eq!(get(host, &[], "/readyz"), "ready\n200");
     rig.proxy.signal(Signal::TERM);
-    wait_until("unreadiness", || {
-        get(host, &[], "/readyz") == "draining\n503"
-    });
+    wait_answer(host, "/readyz", "draining\n503");
     wait_metric(host, &[], "peername_ready 0");
     wait_metric(host, &[], "peername_connections_active 1");
     assert_eq!(get(host, &[], "/healthz"), "ok\n200");
@@ -364,8 +360,7 @@ fn forwarded_unix_socket_refuses_other_hosts_and_origins() {
             assert!(answer.ends_with("421"), "{header}: {path}: {answer}");
         }
     }
-    down.send(b"ping");
-    assert_eq!(up.recv(4), b"ping");
+    down.assert_reaches(&up, b"ping");
     assert_eq!(
         get(host, &["--http1.0", "-H", "Host:"], "/readyz"),
         "ready\n200"
@@ -396,8 +391,7 @@ fn maintenance_makes_a_node_unready_and_keeps_it_serving() {
     let status = get(host, &[], "/status");
     assert_contains(&status, &["\"not_ready\": \"maintenance"]);
     wait_metric(host, &[], "peername_ready 0");
-    down.send(b"ping");
-    assert_eq!(up.recv(4), b"ping");
+    down.assert_reaches(&up, b"ping");
     drop(rig.connect_client(v4([203, 0, 113, 7], 56325)));
     assert_eq!(put(&by_path, "ready"), "ready\n200");
     assert_eq!(get(host, &[], "/readyz"), "ready\n200");

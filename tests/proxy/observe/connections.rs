@@ -5,7 +5,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4, v4};
-use crate::harness::admin::{ADMIN, get, list, wait_listed, wait_metric};
+use crate::harness::admin::{ADMIN, get, list, wait_answer, wait_listed, wait_metric};
 use crate::harness::lab::{Scratch, wait_until};
 use crate::harness::pattern::{assert_same, pattern};
 use crate::harness::rig::proxy::ProxyRig;
@@ -26,10 +26,8 @@ fn open_connection_is_listed_with_its_addresses_and_state() {
 
     let client = v4([203, 0, 113, 7], 56324);
     let (down, up) = rig.connect_client(client);
-    down.send(b"ping");
-    assert_eq!(up.recv(4), b"ping");
-    up.send(b"a reply");
-    assert_eq!(down.recv(7), b"a reply");
+    down.assert_reaches(&up, b"ping");
+    up.assert_reaches(&down, b"a reply");
     let listed = wait_listed(host, &[], "/connections", |connection| {
         connection["bytes_out"] == 7
     });
@@ -90,10 +88,8 @@ fn byte_counts_are_live_for_each_relay_method() {
         let host = &rig.lab.server;
         let (down, up) = rig.connect_client(fresh_client_v4());
         for _ in 0..40 {
-            down.send(b"ping");
-            assert_eq!(up.recv(4), b"ping");
-            up.send(b"pongs");
-            assert_eq!(down.recv(5), b"pongs");
+            down.assert_reaches(&up, b"ping");
+            up.assert_reaches(&down, b"pongs");
         }
         let is_counted = |connection: &Value| {
             connection["bytes_in"] == 160
@@ -150,7 +146,7 @@ fn draining_proxy_lists_its_connections() {
     let client = fresh_client_v4();
     let open = rig.connect_client(client);
     rig.proxy.signal(Signal::TERM);
-    wait_until("the drain", || get(host, &[], "/readyz") == "draining\n503");
+    wait_answer(host, "/readyz", "draining\n503");
     wait_listed(host, &[], "/connections", |connection| {
         connection["client"] == client.to_string()
     });
@@ -220,8 +216,7 @@ fn connection_is_ended_over_a_unix_socket_only() {
         session.contains("only connections can be ended") && session.ends_with("404"),
         "{session}"
     );
-    connections[2].0.send(b"ping");
-    assert_eq!(connections[2].1.recv(4), b"ping");
+    connections[2].0.assert_reaches(&connections[2].1, b"ping");
 
     let rig = ProxyRig::new(&[ADMIN]);
     let (down, up) = rig.connect_client(fresh_client_v4());
@@ -232,8 +227,7 @@ fn connection_is_ended_over_a_unix_socket_only() {
             "{answer}"
         );
     }
-    down.send(b"ping");
-    assert_eq!(up.recv(4), b"ping");
+    down.assert_reaches(&up, b"ping");
 }
 
 /// An operator can log each connection for as long as it takes to find a fault.
@@ -251,12 +245,7 @@ fn log_level_is_changed_over_a_unix_socket() {
         )
     };
     assert_eq!(put("warn"), "warn\n200");
-    let wait_audited = |change: &str| {
-        rig.proxy.wait_line(change, |line| {
-            let is_audit = line.contains(change) && line.contains("\"uid\":0");
-            is_audit.then_some(())
-        });
-    };
+    let wait_audited = |change: &str| rig.proxy.wait_logged_parts(&[change, "\"uid\":0"]);
     wait_audited("the level of the log was changed from debug to warn");
     drop(rig.connect_client(fresh_client_v4()));
     wait_ended(&rig, &path, 1);

@@ -27,7 +27,9 @@ fn each_connection_has_one_log_line() {
     up.send(b"the answer");
     drop(up);
     down.recv_to_end();
-    let line = connection_line(&rig.proxy);
+    let line = rig.proxy.wait_json("about the connection", |line| {
+        line["message"] == "connection ended"
+    });
     assert_eq!(line["client"], client.to_string());
     assert_eq!(line["peer"], down.local_addr().to_string());
     assert_eq!(line["listener"], "10.81.0.1:8443");
@@ -103,9 +105,7 @@ fn refusal_of_all_clients_is_logged_with_its_cause() {
                     _ => drop(Conn::connect_and_send(&lab.balancer, LISTEN_V4, sent).wait_closed()),
                 }
             }
-            let line = proxy.wait_line("about the mistake", |line| {
-                line.contains("refused: ").then(|| line.to_owned())
-            });
+            let line = proxy.wait_logged("refused: ");
             assert_contains(&line, &["WARN", reason, "10.81.0.2"]);
             let log = proxy.log();
             assert_eq!(log.matches("refused: ").count(), 1, "{log}");
@@ -172,9 +172,7 @@ fn bytes_from_peers_are_escaped() {
         drop(backend.accept());
         down.recv_to_end();
         drop(down);
-        let ended = proxy.wait_line("about the connection", |line| {
-            line.contains("connection ended").then(|| line.to_owned())
-        });
+        let ended = proxy.wait_logged("connection ended");
         assert_contains(
             &ended,
             &["=a.example%0a{%22outcome%22:%22finished%22}%1b[2J%ff"],
@@ -187,10 +185,3 @@ fn bytes_from_peers_are_escaped() {
 }
 
 const V2_SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
-
-fn connection_line(proxy: &Peername) -> Value {
-    proxy.wait_line("about the connection", |line| {
-        let line: Value = serde_json::from_str(line).expect("JSON");
-        (line["message"] == "connection ended").then_some(line)
-    })
-}

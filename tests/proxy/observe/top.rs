@@ -53,8 +53,7 @@ fn top_shows_and_closes_connections_in_a_terminal() {
     run_in_terminal(&rig.lab.server, &steps, &["top", &admin]);
     down.wait_closed();
     rig.proxy.wait_outcome("closed_by_admin");
-    other.send(b"goes on");
-    assert_eq!(other_up.recv(7), b"goes on");
+    other.assert_reaches(&other_up, b"goes on");
     drop(up);
 }
 

@@ -33,10 +33,9 @@ fn denied_client_does_not_reach_the_backend() {
     assert_eq!(wait_outcomes(&rig, 2), ["client_denied"; 2]);
     let counted = "peername_denied_total{reason=\"client_denied\"} 2";
     admin::wait_metric(&rig.lab.server, &[], counted);
-    let line = rig.proxy.wait_line("of the refusal", |line| {
-        let is_warning = line.contains("WARN") && line.contains("connections refused");
-        is_warning.then(|| line.to_owned())
-    });
+    let line = rig
+        .proxy
+        .wait_logged_parts(&["WARN", "connections refused"]);
     assert_contains(
         &line,
         &[

@@ -28,8 +28,7 @@ fn client_reaches_the_destination_in_its_header() {
         for header in [v1(client, destination), v2(client, destination, &[])] {
             let down = rig.connect_and_send(&header);
             let up = backend.accept_from(client);
-            up.send(b"back");
-            assert_eq!(down.recv(4), b"back");
+            up.assert_reaches(&down, b"back");
             down.reset();
             up.wait_closed();
         }

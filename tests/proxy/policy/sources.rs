@@ -111,8 +111,7 @@ fn client_and_balancer_may_differ_in_family() {
             let rig = ProxyRig::new(&[]);
             let down = Conn::connect_and_send(&rig.lab.balancer, listen, &header_for(client));
             let up = rig.accept_client(client);
-            up.send(b"hello");
-            assert_eq!(down.recv(5), b"hello", "{client} through {listen}");
+            up.assert_reaches(&down, b"hello");
         }
     }
 }

@@ -111,8 +111,7 @@ fn reload_replaces_an_address_with_an_overlapping_one() {
                 open(LISTEN_V4);
             }
         }
-        down.send(b"still");
-        assert_eq!(up.recv(5), b"still");
+        down.assert_reaches(&up, b"still");
         // A start still fails where another program has the address.
         drop(proxy);
         let _other = Backend::listen(&lab.server, LISTEN_V4);

@@ -38,8 +38,7 @@ fn tcp_backends_see_clients_in_a_network_with_nat() {
             let listen = v4([10, 81, 0, 1], 8443);
             let down = Conn::connect_and_send(&rig.lab.balancer, listen, &header_for(client));
             let up = backend.accept_from(client);
-            up.send(b"back");
-            assert_eq!(down.recv(4), b"back");
+            up.assert_reaches(&down, b"back");
         }
         rig.assert_clients_served(8443);
     }

@@ -30,9 +30,7 @@ fn removed_rules_and_routes_are_restored_within_a_second() {
     wait_until("the probe after the loopback interface was down", || {
         rig.is_v4_client_served(8443)
     });
-    proxy.wait_line("what was restored", |line| {
-        (line.contains("WARN") && line.contains("is restored: `2111: from")).then_some(())
-    });
+    proxy.wait_logged_parts(&["WARN", "is restored: `2111: from"]);
 }
 
 /// Debian's systemd-networkd removes policy rules that are not in its configuration.
@@ -66,9 +64,7 @@ fn restoring_the_rules_backs_off() {
     rig.assert_clients_served(8443);
     let removal = "while :; do ip rule del pref 2111 2>/dev/null; sleep 0.01; done";
     let remover = Process::start(&rig.lab.server, "sh", &["-c", removal]);
-    proxy.wait_line("that the keeper waits", |line| {
-        (line.contains("happens repeatedly") && line.contains("after 1s")).then_some(())
-    });
+    proxy.wait_logged_parts(&["happens repeatedly", "after 1s"]);
     drop(remover);
     let restored = proxy.log().matches("is restored").count();
     assert!((5..=10).contains(&restored), "{}", proxy.log());
@@ -102,9 +98,7 @@ fn removal_of_permanent_rules_is_noticed_at_once() {
     assert!(get(server, &[], "/readyz").ends_with("200"));
     server.ip("rule del pref 2110");
     let removed_at = Instant::now();
-    proxy.wait_line("that replies do not come back", |line| {
-        (line.contains("replies do not come back") && line.contains("127.0.0.1:9000")).then_some(())
-    });
+    proxy.wait_logged_parts(&["replies do not come back", "127.0.0.1:9000"]);
     assert!(removed_at.elapsed() < Duration::from_secs(3));
     assert!(get(server, &[], "/readyz").ends_with("503"));
     server.ip("rule add pref 2110 from 127.0.0.0/8 iif lo lookup 21100");

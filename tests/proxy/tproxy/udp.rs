@@ -87,10 +87,7 @@ fn taken_reply_port_is_named_in_the_log() {
     balancer.send(to, &[&v2_udp(client, to), b"ping"]);
     backend.expect_datagram(b"ping", client);
     backend.send(client, &[b"pong"]);
-    proxy.wait_line("with the port and the remedy", |line| {
-        let parts = ["WARN", "10.81.0.1:15001", "0.0.0.0", "--tproxy-ports"];
-        parts.iter().all(|part| line.contains(part)).then_some(())
-    });
+    proxy.wait_logged_parts(&["WARN", "10.81.0.1:15001", "0.0.0.0", "--tproxy-ports"]);
 }
 
 /// Replies to datagrams of this host's own programs reach them rather than the proxy, even on unconnected sockets. A request of

@@ -24,15 +24,10 @@ fn replaced_process_keeps_connections_for_longer_than_a_stop() {
     let pid = format!("\"pid\":{},", rig.serving_inside());
     let (down, up) = connect(&lab, &backend);
     rig.upgrade(&lab.server).expect("it upgrades");
-    rig.processes.wait_line("how many stay", |line| {
-        let is_replaced = line.contains("replaced; waiting")
-            && line.contains("\"connections\":1")
-            && line.contains(&pid);
-        is_replaced.then_some(())
-    });
+    rig.processes
+        .wait_logged_parts(&["replaced; waiting", "\"connections\":1", &pid]);
     down.assert_stays_open(Duration::from_millis(1200));
-    down.send(b"ping");
-    assert_eq!(up.recv(4), b"ping");
+    down.assert_reaches(&up, b"ping");
 
     let begin = Instant::now();
     let pid = i32::try_from(old).ok().and_then(Pid::from_raw);

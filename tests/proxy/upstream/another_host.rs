@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use crate::harness::addr::{BALANCER_V4, LISTEN_V4, addr, fresh_client_v4, fresh_client_v6};
-use crate::harness::admin::{ADMIN, get};
+use crate::harness::admin::{ADMIN, get, wait_answer};
 use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
 use crate::harness::datagram::DatagramSocket;
@@ -112,8 +112,7 @@ fn flushed_table_of_a_mark_is_restored() {
         let client = fresh_client_v4();
         let down = Conn::connect_and_send(&rig.lab.balancer, LISTEN_V4, &header_for(client));
         let up = backend.accept_from(client);
-        up.send(b"back");
-        assert_eq!(down.recv(4), b"back");
+        up.assert_reaches(&down, b"back");
     };
     assert_served();
     let flushed_at = Instant::now();
@@ -124,9 +123,7 @@ fn flushed_table_of_a_mark_is_restored() {
     });
     assert!(flushed_at.elapsed() < Duration::from_secs(1));
     assert_served();
-    proxy.wait_line("the process that removed them", |line| {
-        (line.contains("was removed by process") && line.contains("(nft)")).then_some(())
-    });
+    proxy.wait_logged_parts(&["was removed by process", "(nft)"]);
     proxy.stop();
     assert_eq!(routing(&rig.lab.server), before);
 }
@@ -164,8 +161,7 @@ fn health_checks_are_marked() {
     let down = Conn::connect_and_send(&rig.lab.balancer, LISTEN_V4, &raw(LOCAL, STREAM_V4, &[]));
     let up = backend.accept();
     assert_eq!(up.peer_addr().ip(), addr("10.82.0.1:0").ip());
-    up.send(b"well");
-    assert_eq!(down.recv(4), b"well");
+    up.assert_reaches(&down, b"well");
 }
 
 /// `doctor` connects to the backend from spoofed addresses rather than judge by settings.
@@ -231,9 +227,7 @@ fn masquerading_rule_towards_the_backend_is_noticed() {
     NatRules::remove(server);
     rig.routes(&["remove"]);
     rig.add_routes("tcp");
-    wait_until("ready again", || {
-        get(server, &[], "/readyz") == "ready\n200"
-    });
+    wait_answer(server, "/readyz", "ready\n200");
 }
 
 /// Without the rules, connections are closed rather than left waiting, and the log reports that the backend is on another host.
@@ -246,9 +240,7 @@ fn missing_rules_on_another_host_are_logged() {
     );
     assert_fails(&refused, 1, &["--mark"]);
     let proxy = rig.proxy(&["--mark=123", "--connect-timeout=300ms"]);
-    proxy.wait_line("naming the backend", |line| {
-        (line.contains("10.82.0.5:9000") && line.contains("another host")).then_some(())
-    });
+    proxy.wait_logged_parts(&["10.82.0.5:9000", "another host"]);
     let _backend = Backend::listen(&rig.backend, addr(TARGET_V4));
     let down = Conn::connect_and_send(&rig.lab.balancer, LISTEN_V4, &header_for(fresh_client_v4()));
     down.wait_closed();

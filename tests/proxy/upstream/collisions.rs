@@ -37,8 +37,7 @@ fn second_live_connection_is_refused_on_request() {
         "refused only after {elapsed:?}"
     );
     rig.backend_v4.assert_no_connection();
-    down.send(b"alive");
-    assert_eq!(up.recv(5), b"alive");
+    down.assert_reaches(&up, b"alive");
 }
 
 /// A client that comes back from the same port a hundred times is seen as itself each time: the previous

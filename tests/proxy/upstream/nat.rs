@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4, fresh_client_v6, v4};
-use crate::harness::admin::{ADMIN, get};
+use crate::harness::admin::{ADMIN, get, wait_answer};
 use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
 use crate::harness::lab::{Lab, Process, stdout_text, wait_until};
@@ -38,9 +38,7 @@ fn client_that_a_rule_masquerades_is_refused() {
         for client in rules.clients() {
             rig.assert_serves(client);
         }
-        wait_until("ready again", || {
-            get(&rig.lab.server, &[], "/readyz") == "ready\n200"
-        });
+        wait_answer(&rig.lab.server, "/readyz", "ready\n200");
     }
 }
 

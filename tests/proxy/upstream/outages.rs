@@ -102,7 +102,7 @@ fn outage_of_a_udp_backend_is_logged() {
 
 #[track_caller]
 fn wait_line_about(process: &Peername, what: &str) -> String {
-    process.wait_line(what, |line| line.contains(what).then(|| line.to_owned()))
+    process.wait_logged(what)
 }
 
 const PROXY: &[&str] = &[

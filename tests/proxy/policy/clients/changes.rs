@@ -35,8 +35,7 @@ fn ban_ends_open_connections_and_can_be_lifted() {
         let (down, up) = rig.connect_client(other);
         for _ in 0..60 {
             for (down, up) in &banned_pairs {
-                down.send(b"x");
-                assert_eq!(up.recv(1), b"x");
+                down.assert_reaches(up, b"x");
             }
         }
         replace(&list, "198.51.100.7\n");
@@ -47,8 +46,7 @@ fn ban_ends_open_connections_and_can_be_lifted() {
         }
         assert!(start.elapsed() < IN_FORCE, "{:?}", start.elapsed());
         assert_refused(&rig, fresh_client_v4());
-        down.send(b"still");
-        assert_eq!(up.recv(5), b"still");
+        down.assert_reaches(&up, b"still");
         let revoked = "peername_denied_total{reason=\"access_revoked\"} 2";
         admin::wait_metric(&rig.lab.server, &[], revoked);
         replace(&list, "# none\n");
@@ -105,8 +103,7 @@ fn client_that_is_taken_off_the_allow_list_is_ended() {
     let (stays, up) = rig.connect_client(v4([198, 51, 100, 8], 4001));
     list.write("allowed", "198.51.100.8\n");
     down.wait_reset();
-    stays.send(b"still");
-    assert_eq!(up.recv(5), b"still");
+    stays.assert_reaches(&up, b"still");
 }
 
 /// Half a list would admit banned clients, so a broken list is not applied. A list that is removed counts as broken.
@@ -125,11 +122,7 @@ fn broken_list_leaves_the_old_one_in_force() {
     };
     assert_eq!(wait_stale_lists(0), Value::Null);
     list.write("denied", "192.0.2.1\nnonsense\n");
-    let wait_warning = |text: &str| {
-        rig.proxy.wait_line(text, |line| {
-            (line.contains("WARN") && line.contains(text)).then(|| line.to_owned())
-        })
-    };
+    let wait_warning = |text: &str| rig.proxy.wait_logged_parts(&["WARN", text]);
     let line = wait_warning("denied, line 2: neither a network nor an address");
     assert_contains(&line, &["the previous lists stay in force"]);
     let refused = wait_stale_lists(1);
@@ -339,8 +332,7 @@ fn ban_ends_connections_of_a_draining_process() {
     rig.proxy.wait_logged("waiting for open connections");
     list.write("denied", "198.51.100.7\n");
     down.wait_reset();
-    stays.send(b"still");
-    assert_eq!(up.recv(5), b"still");
+    stays.assert_reaches(&up, b"still");
 }
 
 #[test]
