@@ -1,14 +1,13 @@
 //! Service sandboxes (systemd.exec(5)). `exec` notices at the start that an interface of the kernel is denied: it uses another
 //! one instead, or fails and names the setting of the unit.
 
-use std::process::Command;
 use std::time::Duration;
 
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::Conn;
 use crate::harness::lab::failing::{Denial, NO_NETLINK, denied};
 use crate::harness::lab::{Host, Lab, Process, failing_calls, stderr_text, wait_until};
-use crate::harness::peername::BINARY;
+use crate::harness::peername::{BINARY, Peername};
 use crate::harness::rig::exec::{MODES, NOTIFY, PRELOAD, ServerRig, built_library, v2};
 
 /// `RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6` denies netlink. A server that gets more connections, one after another,
@@ -70,12 +69,7 @@ fn redis_serves_more_connections_than_slots_without_netlink() {
         .chain(redis.split(' '))
         .collect();
     let filter = failing_calls(NO_NETLINK);
-    let process = Process::start_through(
-        &lab.server,
-        &filter.each_ref().map(String::as_str),
-        BINARY,
-        &args,
-    );
+    let process = Process::start_through(&lab.server, &filter, BINARY, &args);
     let _redis = process.wait_listening(&[LISTEN_V4]);
     for _ in 0..200 {
         let client = fresh_client_v4();
@@ -115,11 +109,10 @@ fn denied_system_call_is_named_at_the_start() {
 fn assert_named_at_start(call: &str, denial: Denial, mode: &str, code: i32) {
     built_library();
     let host = Host::new();
-    let [program, rest @ ..] = failing_calls(&denied(call, denial));
-    let mut command = Command::new(program);
-    command.args(rest);
-    command.args([BINARY, "exec", mode, "--trust=any", "--", "true"]);
-    let ended = host.output(&mut command, "");
+    let calls = denied(call, denial);
+    let program = [&failing_calls(&calls)[..], &[BINARY]].concat();
+    let args = ["exec", mode, "--trust=any", "--", "true"];
+    let ended = Peername::run_with_input(&host, &program, &args, "");
     let printed = stderr_text(&ended);
     let case = format!("{call} {denial:?} {mode}: {printed}");
     assert_eq!(ended.status.code(), Some(code), "{case}");
@@ -132,8 +125,8 @@ fn assert_named_at_start(call: &str, denial: Denial, mode: &str, code: i32) {
 /// Containers of systemd-nspawn, and Docker's without CAP_SYS_PTRACE, deny pidfd_getfd(2). The library does not need it.
 #[test]
 fn library_serves_without_access_to_the_process() {
-    let filter = failing_calls(&denied("pidfd_getfd", Denial::Eperm));
-    let filter = filter.each_ref().map(String::as_str);
+    let calls = denied("pidfd_getfd", Denial::Eperm);
+    let filter = failing_calls(&calls);
     let served = ServerRig::with_mode_through(PRELOAD, &filter, "--accept=edge --brief", &[]);
     let client = fresh_client_v4();
     served.assert_report(&served.report_for(&v2(client)), client);
@@ -142,22 +135,20 @@ fn library_serves_without_access_to_the_process() {
 /// Where fallocate(2) is denied, or missing as on some file systems, the table of clients is written.
 #[test]
 fn table_is_allocated_without_fallocate() {
-    let [program, rest @ ..] = failing_calls(&denied("fallocate", Denial::Eperm));
+    let calls = denied("fallocate", Denial::Eperm);
+    let program = [&failing_calls(&calls)[..], &[BINARY]].concat();
     for mode in MODES {
         let allocated =
             "[ $(stat -c %b $PEERNAME_TABLE) -ge $(($(stat -c %s $PEERNAME_TABLE) / 512)) ]";
         let test = if mode == PRELOAD { allocated } else { "true" };
-        let mut command = Command::new(&program);
-        command.args(&rest);
-        command.args([BINARY, "exec", mode, "--trust=any", "--", "sh", "-c", test]);
+        let args = ["exec", mode, "--trust=any", "--", "sh", "-c", test];
         built_library();
-        let ended = Host::new().output(&mut command, "");
+        let ended = Peername::run_with_input(&Host::new(), &program, &args, "");
         assert!(ended.status.success(), "{mode}: {ended:?}");
     }
 }
 
 fn start(mode: &str, server_args: &str) -> ServerRig {
     let filter = failing_calls(NO_NETLINK);
-    let filter = filter.each_ref().map(String::as_str);
     ServerRig::with_mode_through(mode, &filter, server_args, &["--max-connections=64"])
 }

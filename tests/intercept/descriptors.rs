@@ -32,8 +32,8 @@ fn proxy_recovers_from_exhausted_descriptors() {
 /// The kernel grants this process no more epoll watches: later connections are closed and counted.
 #[test]
 fn exhausted_epoll_watches_refuse_only_new_connections() {
-    let failing_calls = failing_calls(&no_epoll_watches_from(60));
-    let failing_calls = failing_calls.each_ref().map(String::as_str);
+    let calls = no_epoll_watches_from(60);
+    let failing_calls = failing_calls(&calls);
     let rig = InterceptLab::new()
         .start_through(&failing_calls, &["--workers=1", "--admin=127.0.0.1:9300"]);
     rig.proxy.wait_started();

@@ -83,8 +83,8 @@ fn exhausted_epoll_watches_refuse_only_new_connections() {
         (FORWARD, 40),
         (FORWARD, 41),
     ] {
-        let failing_calls = failing_calls(&no_epoll_watches_from(limit));
-        let failing_calls = failing_calls.each_ref().map(String::as_str);
+        let calls = no_epoll_watches_from(limit);
+        let failing_calls = failing_calls(&calls);
         let lab = Lab::new();
         let _server = Redis::start(&lab.server);
         let mut proxy = Peername::start_through(&lab.server, &failing_calls, args, &[LISTEN_V4]);

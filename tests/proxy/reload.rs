@@ -18,7 +18,7 @@ use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4, v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
 use crate::harness::datagram::DatagramSocket;
-use crate::harness::lab::{Lab, Scratch, assert_within, wait_until};
+use crate::harness::lab::{Lab, Scratch, assert_within, wait_until, with_files};
 use crate::harness::peername::{BINARY, Peername};
 use crate::harness::rig::load::{SetOnDrop, under_load};
 use crate::harness::rig::proxy::header_for;
@@ -234,16 +234,12 @@ fn many_reloads_leak_no_descriptor() {
 fn stop_does_not_wait_for_a_reload() {
     let config = table(LISTEN_V4, &["10.81.0.0/24"]);
     let etc = Scratch::new();
-    let mounts = [
-        ("nsswitch.conf", "hosts: files dns\n"),
-        ("resolv.conf", "nameserver 127.0.0.1\noptions timeout:9\n"),
-    ];
-    let mounts = mounts.map(|(name, text)| {
-        let path = etc.write(name, text);
-        format!("mount --bind {path} /etc/{name} && ")
-    });
-    let mount = format!("{}exec \"$@\"", mounts.concat());
-    let through = ["unshare", "--mount", "sh", "-c", &mount, "sh"];
+    let order = etc.write("nsswitch.conf", "hosts: files dns\n");
+    let resolv = etc.write("resolv.conf", "nameserver 127.0.0.1\noptions timeout:9\n");
+    let through = with_files(&[
+        (&order, "/etc/nsswitch.conf"),
+        (&resolv, "/etc/resolv.conf"),
+    ]);
     // The target is a name at the start, so that a reload may resolve names.
     let with_target = |name: &str| config.replace("127.0.0.1:9000", &format!("{name}:9000"));
     let mut rig = ReloadRig::start_through(&through, &with_target("localhost"), &[]);

@@ -132,8 +132,7 @@ fn killed_proxy_leaves_no_rules() {
 fn nft_of_the_callers_path_is_not_executed() {
     let (lab, scratch) = (Lab::new(), Scratch::new());
     let executed = scratch.path_text("executed");
-    let fake = scratch.write("nft", &format!("#!/bin/sh\ntouch {executed}\n"));
-    lab.server.run("chmod", &["755", &fake]);
+    scratch.write_program("nft", &format!("#!/bin/sh\ntouch {executed}\n"));
     let path = format!("PATH={}:/usr/bin:/bin", scratch.path_text(""));
     lab.server.run("env", &[&path, BINARY, "routes", "show"]);
     assert!(!Path::new(&executed).exists());

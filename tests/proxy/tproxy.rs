@@ -12,6 +12,7 @@ use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes::{v1, v2, v2_udp};
 use crate::harness::lab::{
     Host, Lab, Scratch, assert_contains, assert_fails, assert_succeeds, stderr_text, stdout_text,
+    with_files,
 };
 use crate::harness::peername::{AS_NOBODY, BINARY, Peername, copy_executable, words};
 
@@ -314,10 +315,8 @@ fn table_that_another_process_has_removed_is_no_error() {
          'list tables inet') echo 'table inet peername_tproxy_1'; echo 'table inet peername_tproxy_2';;\n\
          '-s list table inet peername_tproxy_2') echo '        tcp dport 53 accept';;\n*) exec {nft} \"$@\";;\nesac\n"
     );
-    let fake = scratch.write("fake", &fake);
-    host.run("chmod", &["+x", &fake]);
-    let mount = format!("mount --bind {fake} /usr/sbin/nft && exec \"$@\"");
-    let with_fake_nft = ["unshare", "--mount", "sh", "-c", &mount, "sh", BINARY];
+    let fake = scratch.write_program("fake", &fake);
+    let with_fake_nft = [&with_files(&[(&fake, "/usr/sbin/nft")])[..], &[BINARY]].concat();
     let removed = Peername::run_with_input(&host, &with_fake_nft, &["routes", "remove"], "");
     assert!(removed.status.success(), "{removed:?}");
     assert_contains(
@@ -331,13 +330,11 @@ fn table_that_another_process_has_removed_is_no_error() {
 fn removing_rules_needs_no_nf_tables() {
     let (host, scratch) = (Host::new(), Scratch::new());
     add_routes(&host, &["--target-v4=127.0.0.1:9000"]);
-    let nft = scratch.write(
+    let nft = scratch.write_program(
         "nft",
         "#!/bin/sh\necho 'netlink: Error: Protocol not supported' >&2\nexit 1\n",
     );
-    host.run("chmod", &["+x", &nft]);
-    let mount = format!("mount --bind {nft} /usr/sbin/nft && exec \"$@\"");
-    let without_nf_tables = ["unshare", "--mount", "sh", "-c", &mount, "sh", BINARY];
+    let without_nf_tables = [&with_files(&[(&nft, "/usr/sbin/nft")])[..], &[BINARY]].concat();
     assert_succeeds(&Peername::run_with_input(
         &host,
         &without_nf_tables,

@@ -285,8 +285,8 @@ fn destroyed_socket_is_noticed_by_sending() {
 /// The warning is about sessions, and says what to raise.
 #[test]
 fn session_that_epoll_can_not_watch_is_reported() {
-    let failing_calls = failing_calls(&no_epoll_watches_from(40));
-    let failing_calls = failing_calls.each_ref().map(String::as_str);
+    let calls = no_epoll_watches_from(40);
+    let failing_calls = failing_calls(&calls);
     let rig = UdpRig::start_through(&failing_calls, &["--workers=1"]);
     for _ in 0..40 {
         rig.send_from_balancer(&[&datagram_header_for(fresh_client_v4()), b"hello?"]);

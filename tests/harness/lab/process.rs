@@ -375,6 +375,22 @@ const LISTENING: &str = "0A";
 /// TCP_CLOSE, which /proc/net/udp shows for sockets that are not connected.
 const UNCONNECTED: &str = "07";
 
+/// The prefix of a command that runs it in a mount namespace, where each of these files is in the place of another:
+/// `(file, place)`.
+pub(crate) fn with_files<'a>(files: &[(&'a str, &'a str)]) -> Vec<&'a str> {
+    let mut prefix = vec!["unshare", "--mount", "sh", "-ec", MOUNT_AND_EXECUTE, "sh"];
+    prefix.extend(files.iter().flat_map(|&(file, place)| [file, place]));
+    prefix.push("--");
+    prefix
+}
+
+/// Mounts its first argument on the second one, and so on; executes what follows `--`.
+const MOUNT_AND_EXECUTE: &str = r#"
+while [ "$1" != -- ]; do mount --bind "$1" "$2"; shift 2; done
+shift
+exec "$@"
+"#;
+
 /// The prefix of a command that runs it in a PID namespace with its own /proc, so that all its processes end with the
 /// first one.
 pub(crate) const OWN_PID_NAMESPACE: &[&str] = &[

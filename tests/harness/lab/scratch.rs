@@ -42,10 +42,11 @@ impl Scratch {
         self.path_text(name)
     }
 
-    /// Writes a script that may be executed.
-    pub(crate) fn write_program(&self, name: &str, content: &str) {
+    /// Writes a script that may be executed, and returns its path as text.
+    pub(crate) fn write_program(&self, name: &str, content: &str) -> String {
         let path = self.write(name, content);
-        fs::set_permissions(path, Permissions::from_mode(0o755)).expect("chmod");
+        fs::set_permissions(&path, Permissions::from_mode(0o755)).expect("chmod");
+        path
     }
 
     /// Reads what a file holds so far; empty if it does not exist yet.

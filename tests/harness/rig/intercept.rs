@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::harness::addr::v4;
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Lab, Process, Scratch, assert_succeeds, wait_for};
+use crate::harness::lab::{Lab, Process, Scratch, assert_succeeds, wait_for, with_files};
 use crate::harness::peername::{BINARY, Peername};
 
 /// A check service answers within this time on a busy machine, too.
@@ -62,15 +62,8 @@ impl InterceptRig {
         let ca = self.scratch.path_text("ca.pem");
         let mut command = Command::new("curl");
         command
-            .args([
-                "-sS",
-                "--max-time",
-                "20",
-                "--noproxy",
-                "",
-                "--proxy",
-                &proxy,
-            ])
+            .args(["-sS", "--max-time", "20", "--noproxy", ""])
+            .args(["--proxy", &proxy])
             .args(["--cacert", &ca, "--suppress-connect-headers"])
             .args(args);
         self.lab.client.output(&mut command, "")
@@ -81,32 +74,13 @@ impl InterceptRig {
     pub(crate) fn curl_without_proxy(&self, args: &[&str]) -> String {
         let ca = self.scratch.path_text("ca.pem");
         let hosts = self.scratch.path_text("hosts");
-        let mount = format!("mount --bind {hosts} /etc/hosts && exec \"$@\"");
-        let curl = [
-            "unshare",
-            "--mount",
-            "sh",
-            "-c",
-            &mount,
-            "sh",
-            "curl",
-            "-sS",
-            "--max-time",
-            "20",
-        ];
-        let all = [
-            &curl,
-            &[
-                "--noproxy",
-                "*",
-                "--cacert",
-                &ca,
-                "--suppress-connect-headers",
-            ][..],
+        let command = [
+            &with_files(&[(&hosts, "/etc/hosts")])[..],
+            &["curl", "-sS", "--max-time", "20", "--noproxy", "*"],
+            &["--cacert", &ca, "--suppress-connect-headers"],
             args,
-        ]
-        .concat();
-        assert_succeeds(&self.lab.client.output(Command::new("env").args(&all), ""))
+        ];
+        self.lab.client.run("env", &command.concat())
     }
 
     /// Runs curl through the proxy, and returns the status of the response.
@@ -206,28 +180,18 @@ impl InterceptLab {
 
     /// Like [`Self::start`], with the proxy started through other programs.
     pub(crate) fn start_through(self, through: &[&str], args: &[&str]) -> InterceptRig {
-        let _origin = self.start_nginx();
+        let origin = self.start_nginx();
         let args = [args, &["--allow-destination=10.81.0.0/24"]].concat();
         let proxy = self.start_proxy_through(through, &args);
-        InterceptRig {
-            proxy,
-            _origin,
-            lab: self.lab,
-            scratch: self.scratch,
-        }
+        self.into_rig(proxy, origin)
     }
 
     /// Starts nginx, and the proxy with a configuration file and one option.
     pub(crate) fn start_with_file(self, file: &str, option: &str) -> InterceptRig {
-        let _origin = self.start_nginx();
+        let origin = self.start_nginx();
         let config = ["intercept", "--config", file, "--log-format=json", option];
         let proxy = self.start_with_own_names(&[], &config);
-        InterceptRig {
-            proxy,
-            _origin,
-            lab: self.lab,
-            scratch: self.scratch,
-        }
+        self.into_rig(proxy, origin)
     }
 
     /// Starts the proxy alone. Names resolve by the test's own hosts file only, which a mount namespace puts
@@ -262,44 +226,59 @@ impl InterceptLab {
     }
 
     fn start_with_own_names(&self, through: &[&str], args: &[&str]) -> Peername {
-        let mount = format!(
-            "mount --bind {} /etc/hosts && mount --bind {} /etc/nsswitch.conf && exec \"$@\"",
-            self.scratch.path_text("hosts"),
-            self.scratch.write("nsswitch.conf", "hosts: files\n"),
-        );
-        let mount = ["unshare", "--mount", "sh", "-c", &mount, "sh"];
-        let through = [&mount, through].concat();
+        let hosts = self.scratch.path_text("hosts");
+        let order = self.scratch.write("nsswitch.conf", "hosts: files\n");
+        let mounts = with_files(&[(&hosts, "/etc/hosts"), (&order, "/etc/nsswitch.conf")]);
+        let through = [&mounts, through].concat();
         Peername::start_through(&self.lab.balancer, &through, args, &[PROXY_ADDR])
     }
 
     /// Starts nginx and the proxy, beside a name server that answers NXDOMAIN: a C library may query a name server whatever
     /// nsswitch.conf says.
     pub(crate) fn start_with_unknown_names(self, args: &[&str]) -> (Process, InterceptRig) {
-        let (name_server, through) = self.start_name_server(NO_SUCH_NAME);
-        let rig = self.start_through(&through.each_ref().map(String::as_str), args);
-        (name_server, rig)
+        self.start_with_name_server(NO_SUCH_NAME, args)
     }
 
-    /// Starts a name server on the proxy's host. Returns also the command to start the proxy through, which makes the proxy
-    /// query this server once for each name that the hosts file lacks.
-    pub(crate) fn start_name_server(&self, script: &str) -> (Process, [String; 6]) {
+    /// Starts nginx and the proxy, beside this name server.
+    pub(crate) fn start_with_name_server(
+        self,
+        script: &str,
+        args: &[&str],
+    ) -> (Process, InterceptRig) {
+        let origin = self.start_nginx();
+        let args = [args, &["--allow-destination=10.81.0.0/24"]].concat();
+        let (name_server, proxy) = self.start_proxy_with_name_server(script, &args);
+        (name_server, self.into_rig(proxy, origin))
+    }
+
+    /// Starts the proxy alone, and on its host a name server, which the proxy queries once for each name that the hosts file
+    /// lacks.
+    pub(crate) fn start_proxy_with_name_server(
+        &self,
+        script: &str,
+        args: &[&str],
+    ) -> (Process, Peername) {
         let script = self.scratch.write("names.py", script);
         let name_server = Process::start(&self.lab.balancer, "/usr/bin/python3", &["-u", &script]);
         name_server.wait_logged("ready");
-        let mounts = [
-            ("nsswitch.conf", "hosts: files dns\n"),
-            (
-                "resolv.conf",
-                "nameserver 127.0.0.1\noptions timeout:30 attempts:1\n",
-            ),
-        ];
-        let mounts = mounts.map(|(name, text)| {
-            let path = self.scratch.write(&format!("with-dns-{name}"), text);
-            format!("mount --bind {path} /etc/{name} && ")
-        });
-        let mount = format!("{}exec \"$@\"", mounts.concat());
-        let through = ["unshare", "--mount", "sh", "-c", &mount, "sh"];
-        (name_server, through.map(str::to_owned))
+        let order = self.scratch.write("with-dns", "hosts: files dns\n");
+        let resolv = "nameserver 127.0.0.1\noptions timeout:30 attempts:1\n";
+        let resolv = self.scratch.write("resolv.conf", resolv);
+        let through = with_files(&[
+            (&order, "/etc/nsswitch.conf"),
+            (&resolv, "/etc/resolv.conf"),
+        ]);
+        (name_server, self.start_proxy_through(&through, args))
+    }
+
+    /// The rig of this network with a proxy and its origin.
+    pub(crate) fn into_rig(self, proxy: Peername, origin: Process) -> InterceptRig {
+        InterceptRig {
+            proxy,
+            _origin: origin,
+            lab: self.lab,
+            scratch: self.scratch,
+        }
     }
 
     pub(crate) fn start_nginx(&self) -> Process {

@@ -3,7 +3,7 @@
 
 use std::process::{Command, Output};
 
-use crate::harness::lab::{Process, Scratch, assert_succeeds};
+use crate::harness::lab::{Process, Scratch, assert_succeeds, with_files};
 use crate::harness::peername::{AS_NOBODY, NO_CAPABILITIES, copy_executable};
 use crate::harness::rig::intercept::InterceptLab;
 
@@ -145,18 +145,15 @@ impl JailRig {
     /// A command of this user, in a mount namespace where names resolve by the test's hosts file. It inherits descriptor 7, a
     /// socket that is connected to the origins' host, for an attempt to use it in the jail.
     fn on_host(&self, user: User, command: &[&str]) -> Vec<String> {
-        let script = format!(
-            "mount --bind {} /etc/hosts && mount --bind {} /etc/nsswitch.conf && \
-             exec 7<>/dev/udp/10.81.0.1/7000 && exec \"$@\"",
-            self.scratch().path_text("hosts"),
-            self.scratch().path_text("nsswitch.conf"),
-        );
-        let through = ["unshare", "--mount", "bash", "-c", &script, "bash"];
+        let [hosts, order] = ["hosts", "nsswitch.conf"].map(|name| self.scratch().path_text(name));
+        let through = with_files(&[(&hosts, "/etc/hosts"), (&order, "/etc/nsswitch.conf")]);
+        let with_socket = "exec 7<>/dev/udp/10.81.0.1/7000 && exec \"$@\"";
+        let with_socket = ["bash", "-c", with_socket, "bash"];
         let user = match user {
             User::Root => vec![],
             User::Nobody => [AS_NOBODY, NO_CAPABILITIES].concat(),
         };
-        let all = [&through[..], &user, command].concat();
+        let all = [&through[..], &with_socket, &user, command].concat();
         all.into_iter().map(str::to_owned).collect()
     }
 

@@ -12,12 +12,8 @@ use crate::harness::rig::intercept::InterceptLab;
 #[test]
 fn silent_name_server_delays_only_its_own_names() {
     peername_sys::process::limits::raise_open_files().expect("descriptors for many clients");
-    let stage = InterceptLab::new();
-    let (_names, through) = stage.start_name_server(SILENT);
-    let rig = stage.start_through(
-        &through.each_ref().map(String::as_str),
-        &["--workers=1", "--connect-timeout=6s"],
-    );
+    let options = ["--workers=1", "--connect-timeout=6s"];
+    let (_names, rig) = InterceptLab::new().start_with_name_server(SILENT, &options);
     rig.lab.client.add_addresses("eth0", &["203.0.113.10/24"]);
     let ask = |n| {
         let request = format!("GET http://{n}.slow.test/ HTTP/1.1\r\nHost: {n}.slow.test\r\n\r\n");
@@ -36,10 +32,8 @@ fn silent_name_server_delays_only_its_own_names() {
 
 #[test]
 fn stop_does_not_wait_for_a_silent_name_server() {
-    let stage = InterceptLab::new();
-    let (names, through) = stage.start_name_server(SILENT);
-    let through = through.each_ref().map(String::as_str);
-    let mut rig = stage.start_through(&through, &["--workers=1", "--drain=1s"]);
+    let options = ["--workers=1", "--drain=1s"];
+    let (names, mut rig) = InterceptLab::new().start_with_name_server(SILENT, &options);
     let request = b"GET http://slow.test/ HTTP/1.1\r\nHost: slow.test\r\n\r\n";
     let _waiting = rig.connect_and_send(request);
     names.wait_logged("asked");
@@ -51,9 +45,7 @@ fn stop_does_not_wait_for_a_silent_name_server() {
 /// Single flight: of concurrent lookups of one name, only one asks the name server.
 #[test]
 fn concurrent_lookups_of_a_name_share_one_query() {
-    let stage = InterceptLab::new();
-    let (names, through) = stage.start_name_server(SLOW);
-    let rig = stage.start_through(&through.each_ref().map(String::as_str), &["--workers=2"]);
+    let (names, rig) = InterceptLab::new().start_with_name_server(SLOW, &["--workers=2"]);
     rig.lab.client.add_addresses("eth0", &["203.0.113.10/24"]);
     let get = |rest: &[&str]| {
         let urls = ["http://slow.test/echo"; 20];

@@ -1,7 +1,7 @@
 //! A parent proxy between this one and all origins.
 
 use crate::harness::addr::v4;
-use crate::harness::lab::Process;
+use crate::harness::lab::{Process, with_files};
 use crate::harness::peername::Peername;
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR};
 
@@ -78,17 +78,10 @@ fn loop_of_two_proxies_ends() {
 
 fn start_tinyproxy(stage: &InterceptLab) -> Process {
     let config = stage.scratch.write("tinyproxy.conf", TINYPROXY);
-    let mount = format!(
-        "mount --bind {} /etc/hosts && exec \"$@\"",
-        stage.scratch.path_text("hosts")
-    );
-    let through = ["unshare", "--mount", "sh", "-c", &mount, "sh"];
-    let process = Process::start_through(
-        &stage.lab.server,
-        &through,
-        "tinyproxy",
-        &["-d", "-c", &config],
-    );
+    let hosts = stage.scratch.path_text("hosts");
+    let through = with_files(&[(&hosts, "/etc/hosts")]);
+    let args = ["-d", "-c", &config];
+    let process = Process::start_through(&stage.lab.server, &through, "tinyproxy", &args);
     process.wait_listening(&[v4([10, 81, 0, 1], 3128)])
 }
 

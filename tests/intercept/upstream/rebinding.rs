@@ -79,7 +79,6 @@ impl RebindingRig {
             .zip(FORBIDDEN)
             .flat_map(|(host, ip)| [80, 443].map(|port| Backend::listen(host, v4(ip, port))))
             .collect();
-        let (names, through) = stage.start_name_server(NAMES);
         let script = stage.scratch.write("origin.py", ORIGIN);
         let pem = [
             stage.scratch.path_text("wild.pem"),
@@ -93,18 +92,12 @@ impl RebindingRig {
             ],
         );
         let origin_args = ["-u", &script, &pem[0], &pem[1]];
-        let _origin = Process::start(server, "/usr/bin/python3", &origin_args)
+        let origin = Process::start(server, "/usr/bin/python3", &origin_args)
             .wait_listening(&[v4(HERE, 80), v4(HERE, 443)]);
         let args = [args, &["--allow-destination=10.81.0.0/24"]].concat();
-        let proxy = stage.start_proxy_through(&through.each_ref().map(String::as_str), &args);
-        let intercept = InterceptRig {
-            proxy,
-            _origin,
-            lab: stage.lab,
-            scratch: stage.scratch,
-        };
+        let (names, proxy) = stage.start_proxy_with_name_server(NAMES, &args);
         Self {
-            intercept,
+            intercept: stage.into_rig(proxy, origin),
             names,
             forbidden,
         }
